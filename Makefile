@@ -1,0 +1,134 @@
+# rik: make help lists the targets.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BIN := $(CURDIR)/bin
+TAGS := containers_image_openpgp
+VERSION ?= $(shell git describe --tags --match 'v[0-9]*' 2>/dev/null || echo v0.1.0-dev)
+COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
+COMMIT_DATE := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
+DIRTY := $(if $(shell git status --porcelain --untracked-files=no 2>/dev/null),true,false)
+SET := -X rik.dev/rik/internal/version
+LDFLAGS := -s -w $(SET).Version=$(VERSION) $(SET).Commit=$(COMMIT) $(SET).Date=$(COMMIT_DATE) $(SET).Dirty=$(DIRTY)
+# A kubectl that is not told its version finds no server's acceptable.
+KUBECTL_VERSION := $(shell sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[^ ]*\).*,\1,p' go.mod)
+RUNC_VERSION := v1.5.2
+GOLANGCI_VERSION := v2.15.0
+export GOFLAGS := -buildvcs=false
+
+# The programs of a node are static: they run on a machine of any libc.
+NODE_PROGRAMS := riklet rik-shim rik-unpack rik-init
+# gRPC's trace pages bring templates, and with those the linker keeps every method
+# of every type: 4 MB of riklet.
+NODE_TAGS := grpcnotrace
+PROGRAMS := rik rikctl controller scheduler kcp cluster-controller syncer crd-puller
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## install what the build and the tests need from Debian
+	@hack/deps.sh
+
+.PHONY: build
+build: deps $(BIN)/runc ## build every program into bin/
+	@hack/say.sh "building rik (the first build compiles Kubernetes' API server: some minutes)"
+	@CGO_ENABLED=1 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
+	@CGO_ENABLED=0 go build -tags $(TAGS),$(NODE_TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(NODE_PROGRAMS))
+	@hack/guest.sh $(BIN)/rik-init $(BIN)/guest
+
+$(BIN)/runc: hack/runc.sh
+	@hack/runc.sh $(RUNC_VERSION) $@
+
+$(BIN)/kubectl: go.mod
+	@hack/say.sh "building kubectl from its module"
+	@go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ k8s.io/kubernetes/cmd/kubectl
+
+$(BIN)/kube-apiserver $(BIN)/kube-controller-manager: go.mod
+	@hack/say.sh "building $(@F) from its module"
+	@go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ k8s.io/kubernetes/cmd/$(@F)
+
+$(BIN)/gotestsum: go.mod
+	@GOBIN=$(BIN) GOFLAGS= go install gotest.tools/gotestsum@v1.13.0
+
+$(BIN)/golangci-lint-$(GOLANGCI_VERSION):
+	@hack/say.sh "building the linter (once, some minutes)"
+	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	@mv $(BIN)/golangci-lint $@
+
+# The Kubernetes that tests run against.
+KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager
+
+.PHONY: test
+test: build $(KUBERNETES) $(BIN)/gotestsum ## everything; as root with the privileged and end-to-end tests
+	@hack/test.sh
+
+.PHONY: unit
+unit: $(KUBERNETES) $(BIN)/gotestsum ## the tests that need neither root nor rik's programs
+	@hack/test.sh unit
+
+.PHONY: privileged
+privileged: build $(BIN)/gotestsum ## the tests on the kernel (root)
+	@hack/test.sh privileged
+
+.PHONY: e2e
+e2e: build $(KUBERNETES) $(BIN)/gotestsum ## the end-to-end tests (root)
+	@hack/test.sh e2e
+
+.PHONY: check
+check: deps $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## the static checks
+	@LINTER=golangci-lint-$(GOLANGCI_VERSION) hack/check.sh
+
+.PHONY: generate
+generate: ## write all generated code and documents again
+	@hack/generate.sh
+
+.PHONY: bench
+bench: build ## the performance budgets (root)
+	@hack/bench.sh
+
+.PHONY: demo
+demo: build ## a cluster on this machine, from nothing to running containers (root)
+	@hack/demo.sh up
+
+.PHONY: demo-down
+demo-down: ## stop the demo, remove all it made, and prove it
+	@hack/demo.sh down
+
+.PHONY: demo-multinode
+demo-multinode: build ## three nodes on this machine, an instance on each (root)
+	@hack/demo-multinode.sh up
+
+.PHONY: demo-multinode-down
+demo-multinode-down: ## stop them, remove all they made, and prove it
+	@hack/demo-multinode.sh down
+
+.PHONY: demo-function
+demo-function: build ## an HTTP answer from inside a microVM (root)
+	@hack/demo-function.sh up
+
+.PHONY: demo-function-down
+demo-function-down: ## stop it, remove all it made, and prove it
+	@hack/demo-function.sh down
+
+.PHONY: demo-app
+demo-app: build ## an HTTP answer of a bare process (root)
+	@hack/demo-app.sh up
+
+.PHONY: demo-app-down
+demo-app-down: ## stop it, remove all it made, and prove it
+	@hack/demo-app.sh down
+
+.PHONY: demo-multicluster
+demo-multicluster: build $(KUBERNETES) ## a rik cluster and Kubernetes behind one kcp (root)
+	@hack/demo-multicluster.sh up
+
+.PHONY: demo-multicluster-down
+demo-multicluster-down: ## stop them, remove all they made, and prove it
+	@hack/demo-multicluster.sh down
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf $(BIN)

@@ -1,0 +1,228 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// +genclient
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+
+// Instance is one running copy of a Workload's revision. Only the controller
+// writes it; a riklet reports what it sees.
+type Instance struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	Spec              InstanceSpec `json:"spec" protobuf:"bytes,2,opt,name=spec"`
+	// +optional
+	Status InstanceStatus `json:"status,omitempty" protobuf:"bytes,3,opt,name=status"`
+}
+
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+
+// InstanceList is a list of Instances.
+type InstanceList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
+	Items           []Instance `json:"items" protobuf:"bytes,2,rep,name=items"`
+}
+
+// InstanceSpec names what runs where. A name, not a copy: a million instances
+// must stay small.
+type InstanceSpec struct {
+	// workload is the name of the Workload in the same namespace.
+	Workload string `json:"workload" protobuf:"bytes,1,opt,name=workload"`
+	// revision is the name of the WorkloadRevision that it runs. Filled by the
+	// server with the workload's newest one when empty.
+	// +optional
+	Revision string `json:"revision,omitempty" protobuf:"bytes,2,opt,name=revision"`
+	// nodeName is written once, by the binding; a replacement is a new Instance.
+	// +optional
+	NodeName string `json:"nodeName,omitempty" protobuf:"bytes,3,opt,name=nodeName"`
+	// replaces is the UID of the lost instance that this one stands in for.
+	// +optional
+	Replaces string `json:"replaces,omitempty" protobuf:"bytes,4,opt,name=replaces"`
+}
+
+// InstancePhase is where an instance is in its life.
+type InstancePhase string
+
+// The phases of an instance.
+const (
+	// InstancePending: no node has it; the reason says why.
+	InstancePending InstancePhase = "Pending"
+	// InstanceCreating: its node makes it.
+	InstanceCreating InstancePhase = "Creating"
+	// InstanceRunning: its processes run.
+	InstanceRunning InstancePhase = "Running"
+	// InstanceCompleted: it ended with 0 and is not to be restarted.
+	InstanceCompleted InstancePhase = "Completed"
+	// InstanceFailed: it ended otherwise, or could not be made.
+	InstanceFailed InstancePhase = "Failed"
+	// InstanceDestroying: it is being taken away.
+	InstanceDestroying InstancePhase = "Destroying"
+	// InstanceTerminated: nothing of it is left; the object goes with the finalizer.
+	InstanceTerminated InstancePhase = "Terminated"
+	// InstanceUnknown: its node is not heard of.
+	InstanceUnknown InstancePhase = "Unknown"
+)
+
+// Conditions of an Instance.
+const (
+	// InstanceReady is True while every container is ready.
+	InstanceReady = "Ready"
+)
+
+// ReasonSuspended is the reason of a Running instance that is held.
+const ReasonSuspended = "Suspended"
+
+// SuspendToDisk is the parameter of a POST to an Instance's suspend, true or false: a
+// microVM's memory is written to its node's disk instead of being kept.
+const SuspendToDisk = "toDisk"
+
+// InstanceStatus is what was last seen of an Instance.
+type InstanceStatus struct {
+	// +optional
+	Phase InstancePhase `json:"phase,omitempty" protobuf:"bytes,1,opt,name=phase,casttype=InstancePhase"`
+	// reason is one word in CamelCase.
+	// +optional
+	Reason string `json:"reason,omitempty" protobuf:"bytes,2,opt,name=reason"`
+	// message says more, for people.
+	// +optional
+	Message string `json:"message,omitempty" protobuf:"bytes,3,opt,name=message"`
+	// ready is true while every container is ready.
+	// +optional
+	Ready bool `json:"ready,omitempty" protobuf:"varint,4,opt,name=ready"`
+	// address of the instance in the pod network.
+	// +optional
+	Address string `json:"address,omitempty" protobuf:"bytes,5,opt,name=address"`
+	// hostAddress is its node's internal address.
+	// +optional
+	HostAddress string `json:"hostAddress,omitempty" protobuf:"bytes,6,opt,name=hostAddress"`
+	// ports reserved on the host.
+	// +optional
+	// +listType=atomic
+	HostPorts []int32 `json:"hostPorts,omitempty" protobuf:"varint,7,rep,name=hostPorts"`
+	// startedAt is when its first container started.
+	// +optional
+	StartedAt *metav1.Time `json:"startedAt,omitempty" protobuf:"bytes,8,opt,name=startedAt"`
+	// finishedAt is when it reached Completed or Failed.
+	// +optional
+	FinishedAt *metav1.Time `json:"finishedAt,omitempty" protobuf:"bytes,9,opt,name=finishedAt"`
+	// sequence is the number of the observation that this status follows.
+	// +optional
+	Sequence int64 `json:"sequence,omitempty" protobuf:"varint,10,opt,name=sequence"`
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Containers []ContainerStatus `json:"containers,omitempty" protobuf:"bytes,11,rep,name=containers"`
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	InitContainers []ContainerStatus `json:"initContainers,omitempty" protobuf:"bytes,12,rep,name=initContainers"`
+	// suspended is true while its processes are held by rikctl suspend.
+	// +optional
+	Suspended bool `json:"suspended,omitempty" protobuf:"varint,13,opt,name=suspended"`
+}
+
+// ContainerState is where a container is in its life.
+type ContainerState string
+
+// The states of a container.
+const (
+	ContainerWaiting ContainerState = "Waiting"
+	ContainerRunning ContainerState = "Running"
+	ContainerExited  ContainerState = "Exited"
+)
+
+// ContainerStatus is what was last seen of one container.
+type ContainerStatus struct {
+	Name string `json:"name" protobuf:"bytes,1,opt,name=name"`
+	// +optional
+	State ContainerState `json:"state,omitempty" protobuf:"bytes,2,opt,name=state,casttype=ContainerState"`
+	// reason such as Completed, Error, OOMKilled, CrashLoopBackOff or ImagePullFailed.
+	// +optional
+	Reason string `json:"reason,omitempty" protobuf:"bytes,3,opt,name=reason"`
+	// +optional
+	Message string `json:"message,omitempty" protobuf:"bytes,4,opt,name=message"`
+	// +optional
+	Ready bool `json:"ready,omitempty" protobuf:"varint,5,opt,name=ready"`
+	// restartCount counts the starts after the first.
+	// +optional
+	RestartCount int32 `json:"restartCount,omitempty" protobuf:"varint,6,opt,name=restartCount"`
+	// exitCode of the last end; 128+n for signal n.
+	// +optional
+	ExitCode *int32 `json:"exitCode,omitempty" protobuf:"varint,7,opt,name=exitCode"`
+	// +optional
+	StartedAt *metav1.Time `json:"startedAt,omitempty" protobuf:"bytes,8,opt,name=startedAt"`
+	// +optional
+	FinishedAt *metav1.Time `json:"finishedAt,omitempty" protobuf:"bytes,9,opt,name=finishedAt"`
+	// imageDigest is the digest of the manifest that runs.
+	// +optional
+	ImageDigest string `json:"imageDigest,omitempty" protobuf:"bytes,10,opt,name=imageDigest"`
+	// lastState is how the latest run ended of a container that runs again or
+	// waits for that. It stays when a restart clears the fields above.
+	// +optional
+	LastState *ContainerEnd `json:"lastState,omitempty" protobuf:"bytes,11,opt,name=lastState"`
+}
+
+// ContainerEnd is the end of one run of a container.
+type ContainerEnd struct {
+	// reason such as Completed, Error, OOMKilled or Unhealthy.
+	// +optional
+	Reason string `json:"reason,omitempty" protobuf:"bytes,1,opt,name=reason"`
+	// +optional
+	Message string `json:"message,omitempty" protobuf:"bytes,2,opt,name=message"`
+	// exitCode is 128+n for signal n.
+	ExitCode int32 `json:"exitCode" protobuf:"varint,3,opt,name=exitCode"`
+	// +optional
+	StartedAt *metav1.Time `json:"startedAt,omitempty" protobuf:"bytes,4,opt,name=startedAt"`
+	// +optional
+	FinishedAt *metav1.Time `json:"finishedAt,omitempty" protobuf:"bytes,5,opt,name=finishedAt"`
+}
+
+// +k8s:conversion-gen:explicit-from=net/url.Values
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+
+// InstanceLogOptions are the query parameters of instances/log.
+type InstanceLogOptions struct {
+	metav1.TypeMeta `json:",inline"`
+	// container; the only or first one when empty.
+	// +optional
+	Container string `json:"container,omitempty" protobuf:"bytes,1,opt,name=container"`
+	// +optional
+	Follow bool `json:"follow,omitempty" protobuf:"varint,2,opt,name=follow"`
+	// previous reads the log of the container's last run.
+	// +optional
+	Previous bool `json:"previous,omitempty" protobuf:"varint,3,opt,name=previous"`
+	// tailLines from the end; all when absent.
+	// +optional
+	TailLines *int64 `json:"tailLines,omitempty" protobuf:"varint,4,opt,name=tailLines"`
+	// sinceSeconds leaves out older lines.
+	// +optional
+	SinceSeconds *int64 `json:"sinceSeconds,omitempty" protobuf:"varint,5,opt,name=sinceSeconds"`
+	// timestamps puts the time (RFC 3339) before each line.
+	// +optional
+	Timestamps bool `json:"timestamps,omitempty" protobuf:"varint,6,opt,name=timestamps"`
+}
+
+// +k8s:conversion-gen:explicit-from=net/url.Values
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+
+// InstanceExecOptions are the query parameters of instances/exec.
+type InstanceExecOptions struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	Stdin bool `json:"stdin,omitempty" protobuf:"varint,1,opt,name=stdin"`
+	// +optional
+	Stdout bool `json:"stdout,omitempty" protobuf:"varint,2,opt,name=stdout"`
+	// +optional
+	Stderr bool `json:"stderr,omitempty" protobuf:"varint,3,opt,name=stderr"`
+	// +optional
+	TTY bool `json:"tty,omitempty" protobuf:"varint,4,opt,name=tty"`
+	// +optional
+	Container string `json:"container,omitempty" protobuf:"bytes,5,opt,name=container"`
+	// +listType=atomic
+	Command []string `json:"command" protobuf:"bytes,6,rep,name=command"`
+}

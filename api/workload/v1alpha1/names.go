@@ -1,0 +1,89 @@
+package v1alpha1
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Labels and annotations that send objects to clusters and tell where they came from.
+const (
+	// ClusterLabel on an object upstream sends it to the one cluster that it names.
+	// Downstream it says for which cluster the object was made.
+	ClusterLabel = "workloads.kcp.dev/cluster"
+	// TargetLabelPrefix before a cluster's name, with the value "true", sends an object
+	// to that cluster; a shared object has several.
+	TargetLabelPrefix = "sync.workloads.kcp.dev/"
+	// OwnedByLabel names the root of an object that was split.
+	OwnedByLabel = "kcp.dev/owned-by"
+	// LocatorAnnotation on a namespace downstream says, as JSON of [Locator], which
+	// namespace upstream it stands for.
+	LocatorAnnotation = "kcp.dev/namespace-locator"
+	// UpstreamUIDAnnotation on an object downstream is its counterpart's UID: without
+	// it an object is somebody else's.
+	UpstreamUIDAnnotation = "workloads.kcp.dev/upstream-uid"
+	// YieldAnnotation lists, with commas, the fields that are applied when the object
+	// is made downstream and then left to others: spec.replicas.
+	YieldAnnotation = "workloads.kcp.dev/yield"
+	// DeleteDataAnnotation with the value "true" lets a PersistentVolumeClaim be deleted
+	// downstream when it leaves a cluster.
+	DeleteDataAnnotation = "workloads.kcp.dev/delete-data"
+	// RecreateAnnotation with the value "true" lets an object be deleted and made again
+	// downstream when a field that cannot change has changed.
+	RecreateAnnotation = "workloads.kcp.dev/recreate"
+	// AllowDeletesAnnotation on a Cluster is the go-ahead for a mass deletion that was
+	// paused: the value is the number that the condition DeletesPaused names.
+	AllowDeletesAnnotation = "workloads.kcp.dev/allow-deletes"
+	// StatusAnnotationPrefix before a cluster's name keeps, as JSON, the status that a
+	// shared object has in that cluster.
+	StatusAnnotationPrefix = "status.workloads.kcp.dev/"
+	// ProblemAnnotationPrefix before a cluster's name says why the object is not as
+	// upstream wants it in that cluster.
+	ProblemAnnotationPrefix = "problem.workloads.kcp.dev/"
+	// FinalizerPrefix before a cluster's name holds an object upstream until it is gone
+	// from that cluster.
+	FinalizerPrefix = "syncer.workloads.kcp.dev/"
+	// SyncerUserPrefix before a cluster's name is the user that its syncer is upstream.
+	SyncerUserPrefix = "system:rik:syncer:"
+	// SyncerSigner is the signer of CertificateSigningRequests for the users of syncers.
+	SyncerSigner = "rik.dev/syncer"
+	// FieldManager is the owner of the fields that a syncer sets downstream.
+	FieldManager = "rik-syncer"
+	// ClusterFinalizer holds a Cluster until what its syncer left upstream is released.
+	ClusterFinalizer = "workload.kcp.dev/cluster-controller"
+	// DeployVerb on clusters/NAME lets a user send objects to that cluster.
+	DeployVerb = "deploy"
+)
+
+// Locator says which namespace of which kcp a namespace downstream stands for.
+type Locator struct {
+	// UpstreamUID is that of the kcp's kube-system namespace.
+	UpstreamUID string `json:"upstreamUID"`
+	// Cluster is the Cluster's name, and ClusterUID its UID.
+	Cluster    string `json:"cluster"`
+	ClusterUID string `json:"clusterUID"`
+	// Namespace is the name upstream.
+	Namespace string `json:"namespace"`
+}
+
+// Targets are the clusters that labels send an object to, sorted, each once. Names
+// that no Cluster can have are left out.
+func Targets(labels map[string]string) []string {
+	var names []string
+	add := func(name string) {
+		if len(validation.IsDNS1123Label(name)) == 0 {
+			names = append(names, name)
+		}
+	}
+	if name := labels[ClusterLabel]; name != "" {
+		add(name)
+	}
+	for label, value := range labels {
+		if name, ok := strings.CutPrefix(label, TargetLabelPrefix); ok && value == "true" {
+			add(name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

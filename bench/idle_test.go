@@ -1,0 +1,224 @@
+package bench
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/testkit/rikcluster"
+)
+
+const (
+	// starts is how often each program is started; the median counts.
+	starts = 5
+	// rest is how long a program is left alone before its memory is read.
+	rest = 20 * time.Second
+)
+
+// BenchmarkIdle measures what a cluster without work costs, and how long it takes
+// to be ready, beside the floor: the same control plane with nothing of rik's.
+func BenchmarkIdle(b *testing.B) {
+	begin(b)
+	for range b.N {
+		floorReady, floorMemory := idleFloor(b)
+		report(b, "floor", floorReady, floorMemory)
+		planeReady, planeMemory := idlePlane(b)
+		report(b, "plane", planeReady, planeMemory)
+		serverReady, serverMemory := idleServer(b)
+		report(b, "server", serverReady, serverMemory)
+		b.ReportMetric(serverMemory.resident-floorMemory.resident, "server-over-floor-MiB")
+		b.ReportMetric(milliseconds(serverReady-floorReady), "server-over-floor-ms")
+		idleSplit(b)
+	}
+	b.Logf("load at the end: %s", load())
+}
+
+func report(b *testing.B, name string, ready time.Duration, p process) {
+	b.Helper()
+	b.ReportMetric(milliseconds(ready), name+"-ready-ms")
+	b.ReportMetric(p.resident, name+"-rss-MiB")
+	b.Logf("%s: ready after %v, %.1f MiB resident, %.1f MiB proportional, %.1f MiB at most", name, ready.Round(time.Millisecond), p.resident, p.proportional, p.peak)
+}
+
+// idleFloor measures bench/floor: the median start, on empty data, and memory.
+func idleFloor(b *testing.B) (time.Duration, process) {
+	b.Helper()
+	var ready []time.Duration
+	for {
+		dir, err := os.MkdirTemp("/var/tmp", "rik-e2e-floor-")
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = os.RemoveAll(dir) })
+		began := time.Now()
+		pid, stop := start(b, filepath.Join(dir, "log"), filepath.Join(rikcluster.Bin(b), "floor"), "--data-dir", dir)
+		ready = append(ready, awaitReady(b, "floor").Sub(began))
+		if len(ready) == starts {
+			settle(rest)
+			p := read(b, pid)
+			stop()
+			return percentile(ready, 50), p
+		}
+		stop()
+	}
+}
+
+// idlePlane measures a server without a node.
+func idlePlane(b *testing.B) (time.Duration, process) {
+	b.Helper()
+	c := rikcluster.Start(b, rikcluster.Options{NoAgent: true})
+	cold := restarts(b, c, true, func() time.Time { return awaitReady(b, "") })
+	settle(rest)
+	p := read(b, c.Process("server").PID())
+	c.Process("server").Stop()
+	return cold, p
+}
+
+// idleServer measures a whole server, and also how long its node takes and what
+// a restart costs.
+func idleServer(b *testing.B) (time.Duration, process) {
+	b.Helper()
+	c := rikcluster.Start(b, rikcluster.Options{})
+	cold := restarts(b, c, true, func() time.Time { return awaitReady(b, "") })
+	b.ReportMetric(milliseconds(restarts(b, c, true, func() time.Time { return awaitNode(b, c) })), "node-ready-ms")
+	b.ReportMetric(milliseconds(restarts(b, c, false, func() time.Time { return awaitReady(b, "") })), "server-restart-ms")
+	settle(rest)
+	p := read(b, c.Process("server").PID())
+	c.Process("server").Stop()
+	return cold, p
+}
+
+// idleSplit measures a node of its own, and the supervisor of a Pod on it.
+func idleSplit(b *testing.B) {
+	b.Helper()
+	c := rikcluster.Start(b, rikcluster.Options{Split: true})
+	settle(rest)
+	for _, name := range []string{"controller", "scheduler", "riklet"} {
+		p := read(b, c.Process(name).PID())
+		b.ReportMetric(p.resident, name+"-rss-MiB")
+		b.Logf("%s alone: %.1f MiB resident, %.1f MiB proportional", name, p.resident, p.proportional)
+	}
+	s := newSubmitter(b, c)
+	s.start("supervised")
+	settle(time.Second)
+	shims := supervisors(c)
+	if len(shims) != 1 {
+		b.Fatalf("one Pod runs and %d supervisors do", len(shims))
+	}
+	p := read(b, shims[0])
+	b.ReportMetric(p.resident, "shim-rss-MiB")
+	b.Logf("supervisor of a Pod: %.1f MiB resident, %.1f MiB proportional", p.resident, p.proportional)
+	p = read(b, c.Process("riklet").PID())
+	b.ReportMetric(p.resident, "riklet-one-pod-rss-MiB")
+	s.remove("supervised")
+	for _, name := range []string{"riklet", "controller", "scheduler"} {
+		c.Process(name).Stop()
+	}
+}
+
+// supervisors are the processes rik-shim of the cluster: their command lines name
+// cgroups, which are called after its folder.
+func supervisors(c *rikcluster.Cluster) []int {
+	var found []int
+	for pid := range rikcluster.Processes(filepath.Base(c.Dir)) {
+		exe, _ := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
+		if filepath.Base(exe) == "rik-shim" {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// restarts measures the median time from the start of the server to what await
+// returns; cold means on a machine that it has never been on.
+func restarts(b *testing.B, c *rikcluster.Cluster, cold bool, await func() time.Time) time.Duration {
+	b.Helper()
+	var took []time.Duration
+	for range starts {
+		c.Process("server").Stop()
+		if cold {
+			c.Empty()
+		}
+		began := time.Now()
+		c.Restart("server")
+		took = append(took, await().Sub(began))
+	}
+	return percentile(took, 50)
+}
+
+// awaitReady asks until /readyz says yes, and returns when that was.
+func awaitReady(b *testing.B, token string) time.Time {
+	b.Helper()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // its authority may not exist yet
+	defer transport.CloseIdleConnections()
+	asking := &http.Client{Transport: transport, Timeout: time.Second}
+	return poll(b, often, "/readyz to say yes", func() bool {
+		request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "https://127.0.0.1:5000/readyz", http.NoBody)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		answer, err := asking.Do(request)
+		if err != nil {
+			return false
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
+	})
+}
+
+// awaitNode waits until the server answers and its node is ready.
+func awaitNode(b *testing.B, c *rikcluster.Cluster) time.Time {
+	b.Helper()
+	awaitReady(b, "")
+	api := dial(b, c)
+	return poll(b, often, "a ready node", func() bool { return readyNodes(b.Context(), api) == 1 })
+}
+
+// readyNodes counts them; what cannot be read counts nothing.
+func readyNodes(ctx context.Context, api client.Client) int {
+	var nodes rikv1alpha1.NodeList
+	if err := api.List(ctx, &nodes); err != nil {
+		return 0
+	}
+	ready := 0
+	for i := range nodes.Items {
+		for _, condition := range nodes.Items[i].Status.Conditions {
+			if condition.Type == rikv1alpha1.NodeReady && condition.Status == "True" {
+				ready++
+			}
+		}
+	}
+	return ready
+}
+
+// often is the grain of short times: a finer one would take the processor from
+// what is waited for.
+const often = 10 * time.Millisecond
+
+// poll asks until the answer is yes, and returns when that was.
+func poll(b *testing.B, every time.Duration, what string, done func() bool) time.Time {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			b.Fatalf("still waiting for %s", what)
+		case <-tick.C:
+		}
+	}
+	return time.Now()
+}

@@ -1,0 +1,9 @@
+package bench
+
+import (
+	"testing"
+
+	"rik.dev/rik/internal/testkit/rikcluster"
+)
+
+func TestMain(m *testing.M) { rikcluster.Main(m) }

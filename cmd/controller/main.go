@@ -1,0 +1,10 @@
+// Command controller runs rik's controller alone; "rik controller" is the same.
+package main
+
+import (
+	"os"
+
+	"rik.dev/rik/internal/app"
+)
+
+func main() { os.Exit(app.Main("controller", os.Args[1:])) }

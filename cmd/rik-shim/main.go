@@ -1,0 +1,46 @@
+// Command rik-shim supervises the containers of one Pod. The riklet starts it,
+// it outlives the riklet, and nobody needs to call it by hand. It is built
+// without cgo and imports little, because every Pod of a node has one.
+//
+// It also calls itself, to become a plain process: see package launch.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+
+	"rik.dev/rik/internal/riklet/shim"
+	"rik.dev/rik/internal/riklet/shim/launch"
+	"rik.dev/rik/internal/riklet/shim/server"
+)
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == launch.Word {
+		launch.Run()
+	}
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "rik-shim:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	var settings shim.Settings
+	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &settings) != nil {
+		return fmt.Errorf("the riklet starts this program; it is of no use by hand")
+	}
+	file := os.NewFile(shim.ListenFD, "listener")
+	listener, err := net.FileListener(file)
+	if err != nil {
+		return fmt.Errorf("taking over the listening socket: %w", err)
+	}
+	unix, ok := listener.(*net.UnixListener)
+	if !ok {
+		return fmt.Errorf("descriptor %d is not a unix socket", shim.ListenFD)
+	}
+	unix.SetUnlinkOnClose(false)
+	_ = file.Close()
+	return server.Run(settings, unix)
+}

@@ -1,0 +1,10 @@
+// Command scheduler runs rik's scheduler alone; "rik scheduler" is the same.
+package main
+
+import (
+	"os"
+
+	"rik.dev/rik/internal/app"
+)
+
+func main() { os.Exit(app.Main("scheduler", os.Args[1:])) }

@@ -1,0 +1,37 @@
+package config
+
+import (
+	"context"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+)
+
+func TestCRDs(t *testing.T) {
+	t.Parallel()
+	crds, err := CRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(crds) != 3 {
+		t.Fatalf("%d CRDs, want 3", len(crds))
+	}
+	for _, crd := range crds {
+		if crd.Name != crd.Spec.Names.Plural+"."+crd.Spec.Group {
+			t.Errorf("%s is called %s", crd.Spec.Names.Kind, crd.Name)
+		}
+		// A comment that was formatted may have lost a quote of a rule.
+		apiextensionsv1.SetDefaults_CustomResourceDefinition(crd)
+		apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&crd.Spec)
+		internal := &apiextensions.CustomResourceDefinition{}
+		if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, internal, nil); err != nil {
+			t.Fatal(err)
+		}
+		internal.Status.StoredVersions = []string{"v1alpha1"}
+		for _, err := range validation.ValidateCustomResourceDefinition(context.Background(), internal) {
+			t.Errorf("%s: %v", crd.Name, err)
+		}
+	}
+}

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Measures what docs/specification.md promises, on the built programs, and keeps
+# the output in bin/bench.txt. usage: bench.sh [BENCHMARK...]; all by default.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if [ "$(id -u)" -ne 0 ]; then
+  echo "the benchmarks run containers: run make bench as root" >&2
+  exit 1
+fi
+tags=containers_image_openpgp
+export GOFLAGS=-buildvcs=false RIK_PRIVILEGED=1 RIK_BIN=$PWD/bin
+hack/say.sh "building the floor: the control plane with nothing of rik's"
+go build -tags $tags -ldflags '-s -w' -o bin/floor ./bench/floor
+go test -c -tags $tags -o bin/bench.test ./bench
+hack/say.sh "measuring (some minutes; leave the machine alone meanwhile)"
+pattern=$(IFS='|'; echo "${*:-.}")
+(cd bench && ../bin/bench.test -test.run '^$' -test.bench "$pattern" -test.benchtime 1x -test.timeout 1h) 2>&1 | tee bin/bench.txt

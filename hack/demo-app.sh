@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# An app: from a deployment file to an HTTP answer of a bare process through a port of
+# this machine, and back to nothing. usage: demo-app.sh up|down
+#
+# RIK_DEMO_NAME keeps two demos on one machine apart; each needs a network
+# namespace of its own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=${RIK_BIN:-$PWD/bin}
+name=${RIK_DEMO_NAME:-rik-app}
+dir=/var/lib/$name
+run=/run/$name
+export RIKCONFIG=$dir/data/config.yaml
+# shellcheck source=hack/demo-common.sh
+. hack/demo-common.sh
+
+# processes of the node's instances, as the kernel knows them.
+processes() {
+  find /sys/fs/cgroup -path "*/$name/*" -path '*/app/cgroup.procs' -exec cat {} + 2>/dev/null | sort -un | paste -sd, -
+}
+
+up() {
+  need_root demo-app
+  all_in_one demo-app-down
+  say "packing a program as version 1.0.0 of a repository"
+  hello_program
+  mkdir -p "$dir/repository"
+  tar -C "$dir" -czf "$dir/repository/hello-1.0.0.tar.gz" hello
+  sed "s|REPOSITORY|$dir/repository|" examples/app/hello.yaml >"$dir/hello.yaml"
+  show cat "$dir/hello.yaml"
+  show "$bin/rik" deploy -f "$dir/hello.yaml"
+  instance=$(instance_of hello)
+
+  show "$bin/rik" get apps
+  show "$bin/rikctl" get instances -o wide
+  await "an answer" "$dir/hello" -get http://127.0.0.1:30082
+  show "$dir/hello" -get http://127.0.0.1:30082
+  show ps -o pid,uid,gid,args -p "$(processes)"
+
+  cat <<END
+
+The app runs on. Look around:
+  export RIKCONFIG=$dir/data/config.yaml
+  curl http://127.0.0.1:30082
+  bin/rikctl logs -f $instance
+  bin/rik get apps -o wide
+  bin/rikctl describe instance $instance
+  bin/rik delete hello
+Stop it and remove all it made:
+  make demo-app-down
+END
+}
+
+down() {
+  need_root demo-app-down
+  remove_all
+  prove \
+    "process of the app" "$(ps -eo pid,args | grep '[.]/hello -listen :8082' || true)" \
+    "network namespace" "$(find "$run" /run/netns -name "$name*" 2>/dev/null || true)" \
+    "iptables rule" "$(iptables-save 2>/dev/null | grep -i rik || true)"
+}
+
+demo "$@"

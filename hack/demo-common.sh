@@ -1,0 +1,120 @@
+# What the demos share; sourced by them. They set name, dir, run and bin first.
+say() { hack/say.sh "$@"; }
+show() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
+
+# need_root TARGET
+need_root() {
+  [ "$(id -u)" -eq 0 ] && return
+  echo "containers and networks need root: sudo make $1" >&2
+  exit 1
+}
+
+# alive PROCESS: whether one that begin started still runs.
+alive() { [ -f "$dir/$1.pid" ] && kill -0 "$(cat "$dir/$1.pid")" 2>/dev/null; }
+
+# begin PROCESS COMMAND...: runs it in the background, with a log and a pid file.
+begin() {
+  local what=$1
+  shift
+  setsid "$@" >>"$dir/$what.log" 2>&1 </dev/null &
+  echo $! >"$dir/$what.pid"
+}
+
+# stop PROCESS: asks it to end, and ends it after a minute.
+stop() {
+  alive "$1" || return 0
+  kill "$(cat "$dir/$1.pid")" 2>/dev/null || true
+  local end=$((SECONDS + 60))
+  while alive "$1" && [ $SECONDS -lt $end ]; do sleep 0.1; done
+  if alive "$1"; then kill -9 "$(cat "$dir/$1.pid")"; fi
+}
+
+# await WHAT COMMAND...: waits until the command succeeds; the logs are shown when
+# it does not.
+await() {
+  local what=$1 end=$((SECONDS + 120))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    if [ $SECONDS -ge $end ] || ! alive server; then
+      echo "gave up waiting for $what; the logs end with:" >&2
+      tail -n 20 "$dir"/*.log >&2
+      exit 1
+    fi
+    sleep 0.2
+  done
+}
+
+node_ready() { "$bin/rikctl" wait --for=condition=Ready node/"$(hostname | tr '[:upper:]_' '[:lower:]-')" --timeout=1s; }
+
+# all_in_one TARGET: a cluster in one process, unless there is one. The target ends it.
+all_in_one() {
+  if alive server; then
+    say "the demo runs already; make $1 stops it"
+    return
+  fi
+  mkdir -p -m 0700 "$dir"
+  say "starting a cluster: API server, controller, scheduler and node in one process"
+  begin server "$bin/rik" server --data-dir "$dir/data" --state-dir "$dir/state" --run-dir "$run" --cgroup-parent "/$name"
+  await "the API server" "$bin/rikctl" get --raw /readyz
+  await "the node" node_ready
+}
+
+# remove_all: ends it and all that it runs.
+remove_all() {
+  if alive server; then
+    say "deleting the instances"
+    "$bin/rikctl" delete workload --all --timeout=60s >/dev/null 2>&1 || true
+    say "stopping the server"
+    stop server
+  fi
+  if [ -d "$dir" ]; then
+    say "removing what the node made"
+    "$bin/riklet" purge --state-dir "$dir/state" --run-dir "$run" --cgroup-parent "/$name"
+    rm -rf "$dir" "$run"
+  fi
+}
+
+# instance_of WORKLOAD: the name of its instance, once it has one and that is ready.
+instance_of() {
+  await "an instance of $1" instance_ready "$1"
+  "$bin/rikctl" get instances -l "rik.dev/workload=$1" -o 'jsonpath={.items[0].metadata.name}'
+}
+instance_ready() { "$bin/rikctl" wait --for=condition=Ready instance -l "rik.dev/workload=$1" --timeout=1s; }
+
+hello_program() { CGO_ENABLED=0 go build -ldflags '-s -w' -o "$dir/hello" ./examples/hello; }
+
+# hello_image: writes an image of examples/hello into $dir/image, without a registry.
+hello_image() {
+  say "building an OCI image without a registry"
+  mkdir -p -m 0755 "$dir/image"
+  hello_program
+  go run -tags containers_image_openpgp ./hack/image -program "$dir/hello" -ref v1 -out "$dir/image"
+}
+
+# prove looks for what a demo must not leave; the caller adds what only it can make:
+# prove [WHAT LIST]...
+prove() {
+  local left=0
+  check() { # what, list
+    if [ -n "$2" ]; then printf 'left: %s\n%s\n' "$1" "$2"; left=1; else printf '  no %s\n' "$1"; fi
+  }
+  say "looking for leftovers"
+  check "process" "$(pgrep -af "/$name/" | grep -v pgrep || true)"
+  check "mount" "$(grep "/$name/" /proc/self/mountinfo || true)"
+  check "cgroup" "$(find /sys/fs/cgroup -type d -path "*/$name*" 2>/dev/null || true)"
+  while [ $# -gt 0 ]; do
+    check "$1" "$2"
+    shift 2
+  done
+  check "file" "$(ls -d "$dir" "$run" 2>/dev/null || true)"
+  [ $left -eq 0 ] && say "nothing is left"
+  return $left
+}
+
+# demo up|down
+demo() {
+  case ${1:-} in
+    up | down) "$1" ;;
+    *) echo "usage: $(basename "$0") up|down" >&2; exit 2 ;;
+  esac
+}

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Generates what is generated: gRPC stubs from proto/, deep copies and protobuf
+# code of the API types, and the reference pages in docs/. With --check it changes nothing and fails
+# when what is committed differs from what it would write.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+tools=$root/bin/gen
+mkdir -p "$tools"
+export GOFLAGS=-buildvcs=false
+
+if [ "${1:-}" = --check ]; then
+  scratch=$(mktemp -d)
+  trap 'chmod -R u+w "$scratch"; rm -rf "$scratch"' EXIT
+  mkdir "$scratch/rik"
+  git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$scratch/rik" 2>/dev/null || true
+  ln -s "$root/bin" "$scratch/rik/bin"
+  (cd "$scratch/rik" && git init -q && BUILD_FROM=$root ./hack/generate.sh)
+  status=0
+  while IFS= read -r file; do
+    if ! cmp -s "$file" "$scratch/rik/$file"; then
+      echo "stale: $file (run make generate)"
+      status=1
+    fi
+  done < <(cd "$scratch/rik" && grep -rlE --include='*.go' --include='*.proto' --include='*.md' --include='*.yaml' -e '(Code|This file was) (auto)?generated' -e 'controller-gen.kubebuilder.io/version' api config internal docs/reference 2>/dev/null | sort)
+  exit $status
+fi
+
+for tool in k8s.io/code-generator/cmd/{conversion-gen,deepcopy-gen,defaulter-gen,go-to-protobuf,go-to-protobuf/protoc-gen-gogo} \
+  k8s.io/kube-openapi/cmd/openapi-gen golang.org/x/tools/cmd/goimports \
+  google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc; do
+  [ -x "$tools/$(basename $tool)" ] || go build -o "$tools/" "$tool"
+done
+# A module of its own: its libraries are newer than those that rik is built on.
+[ -x "$tools/controller-gen" ] || GOBIN=$tools GOFLAGS= go install sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
+export PATH=$tools:$PATH
+
+# gRPC stubs.
+mapfile -t protos < <(cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
+protoc -I proto --go_out=. --go_opt=module=rik.dev/rik \
+  --go-grpc_out=. --go-grpc_opt=module=rik.dev/rik "${protos[@]}"
+
+# API types. go-to-protobuf wants a folder in which every package lies under
+# its import path.
+deepcopy-gen --go-header-file /dev/null --output-file zz_generated.deepcopy.go ./api/rik/v1alpha1 ./api/workload/v1alpha1 ./api/apiresource/v1alpha1
+controller-gen crd paths=./api/workload/v1alpha1 paths=./api/apiresource/v1alpha1 output:crd:dir=config
+include=$(mktemp -d "$root/bin/include.XXXXXX")
+cleanup() { chmod -R u+w "$include"; rm -rf "$include"; }
+trap cleanup EXIT
+mkdir -p "$include/rik.dev" "$include/k8s.io" "$include/github.com/gogo"
+ln -s "$root" "$include/rik.dev/rik"
+ln -s "$(go list -m -f '{{.Dir}}' k8s.io/apimachinery)" "$include/k8s.io/apimachinery"
+ln -s "$(go list -m -f '{{.Dir}}' github.com/gogo/protobuf)" "$include/github.com/gogo/protobuf"
+(cd "$include" && go-to-protobuf \
+  --go-header-file /dev/null --output-dir=. --proto-import="$include" \
+  --packages=rik.dev/rik/api/rik/v1alpha1 \
+  --apimachinery-packages=-k8s.io/apimachinery/pkg/util/intstr,-k8s.io/apimachinery/pkg/api/resource,-k8s.io/apimachinery/pkg/runtime/schema,-k8s.io/apimachinery/pkg/runtime,-k8s.io/apimachinery/pkg/apis/meta/v1)
+
+# The API server's hub types and what joins them to the published ones.
+apis=internal/apiserver/apis
+go run hack/hubgen.go api/rik/v1alpha1 "$apis/rik/zz_generated.types.go"
+deepcopy-gen --go-header-file /dev/null --output-file zz_generated.deepcopy.go "./$apis/rik"
+defaulter-gen --go-header-file /dev/null --output-file zz_generated.defaults.go "./$apis/rik/v1alpha1"
+conversion-gen --go-header-file /dev/null --output-file zz_generated.conversion.go "./$apis/rik/v1alpha1"
+openapi-gen --go-header-file /dev/null --output-dir "$apis/openapi" --output-pkg "rik.dev/rik/$apis/openapi" \
+  --output-file zz_generated.openapi.go --report-filename /dev/null ./api/rik/v1alpha1
+
+# The pages of reference. A check builds their writer where everything is in Go's
+# cache already, which knows packages by their folder.
+(cd "${BUILD_FROM:-.}" && go build -buildvcs=false -tags containers_image_openpgp -ldflags '-s -w' -o "$tools/gendocs" ./hack/gendocs)
+gendocs docs/reference

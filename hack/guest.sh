@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Makes bin/guest/kernel and bin/guest/initramfs, which microVMs boot: Debian's newest
+# cloud kernel, and our init with that kernel's modules. The kernel is fetched once;
+# make clean, or rm -r bin/guest, fetches a newer one. usage: guest.sh INIT OUT
+set -euo pipefail
+cd "$(dirname "$0")/.."
+init=$1 out=$2
+mkdir -p "$out"
+
+# Debian's kernel packs itself with lz4. Unpacked it boots a third of a second sooner
+# under software emulation (2.1 s to 1.8 s), and Firecracker takes nothing else. The
+# place of the packed part is in the header: the kernel's
+# Documentation/arch/x86/boot.rst, fields setup_sects, payload_offset, payload_length.
+number() { od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '; }
+unpack() {
+  local from=$1 to=$2 start length
+  start=$((($(number "$from" 497 1) + 1) * 512 + $(number "$from" 584 4)))
+  length=$(($(number "$from" 588 4) - 4))
+  dd if="$from" iflag=skip_bytes,count_bytes skip="$start" count="$length" bs=1M status=none | lz4 -dfq - "$to" 2>/dev/null
+}
+
+fetch() {
+  local dir package
+  dir=$(mktemp -d)
+  trap 'rm -rf "$dir"' RETURN
+  local meta=linux-image-cloud-$(dpkg --print-architecture)
+  package=$(apt-cache depends "$meta" 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }' || true)
+  if [ -z "$package" ]; then
+    echo "apt knows no $meta: run apt-get update as root, or put a kernel and its initramfs into $out yourself" >&2
+    return 1
+  fi
+  hack/say.sh "fetching the microVMs' kernel, $package"
+  # As root apt wants to fetch as its own user, which must be able to write here.
+  [ "$(id -u)" -ne 0 ] || chown _apt "$dir" 2>/dev/null || true
+  chmod 755 "$dir"
+  (cd "$dir" && apt-get download -qq "$package" >/dev/null)
+  dpkg -x "$dir"/linux-image*.deb "$dir/x"
+  rm -rf "$out/modules"
+  cp -r "$dir"/x/lib/modules/*/kernel "$out/modules"
+  local image
+  image=$(echo "$dir"/x/boot/vmlinuz-*)
+  if ! unpack "$image" "$dir/kernel"; then
+    cp "$image" "$dir/kernel" # packed some other way: it boots too
+  fi
+  chmod 644 "$dir/kernel"
+  mv "$dir/kernel" "$out/.kernel"
+  mv "$out/.kernel" "$out/kernel" # last: with it, all is there
+}
+
+[ -s "$out/kernel" ] && [ -d "$out/modules" ] || fetch
+if ! [ -s "$out/initramfs" ] || [ "$init" -nt "$out/initramfs" ] || [ "$out/kernel" -nt "$out/initramfs" ] ||
+  [ hack/initramfs/main.go -nt "$out/initramfs" ]; then
+  GOFLAGS=-buildvcs=false go run ./hack/initramfs -init "$init" -modules "$out/modules" -out "$out/initramfs"
+fi

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Runs the tests. usage: test.sh [unit|privileged|e2e]; without a word, all that
+# this user can run.
+#
+# A failed test is run again, once, alone: two cores under load can starve a
+# deadline. Every such test is named at the end, so that it is not forgotten; one
+# that fails twice fails the run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tier=${1:-all}
+tags=containers_image_openpgp
+logs=$PWD/bin/test
+mkdir -p "$logs"
+export GOFLAGS=-buildvcs=false
+export RIK_BIN=$PWD/bin
+# The kernel and initramfs that microVMs boot.
+export RIK_GUEST=$PWD/bin/guest
+gotestsum() { bin/gotestsum --format pkgname-and-test-fails --hide-summary skipped "$@"; }
+
+root() { [ "$(id -u)" -eq 0 ]; }
+failed=0
+
+# Everything that needs no root.
+unit() {
+  hack/say.sh "unit and control-plane tests, with the race detector"
+  mapfile -t packages < <(go list -tags $tags ./... | grep -v -e /test/e2e -e /bench)
+  gotestsum --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report="$logs/again-unit.txt" \
+    --jsonfile "$logs/unit.json" --packages "${packages[*]}" \
+    -- -race -count=1 -tags $tags -timeout 20m || failed=1
+}
+
+# Tests on the kernel, one package after the other: they share it.
+privileged() {
+  root || { hack/say.sh "not root: the privileged and the end-to-end tests are left out"; return 0; }
+  hack/say.sh "privileged tests, on the kernel, with the race detector"
+  export RIK_PRIVILEGED=1 RIK_PRIVILEGED_LOG=$logs/privileged.log
+  rm -f "$RIK_PRIVILEGED_LOG"
+  mapfile -t packages < <(git ls-files '*_privileged_test.go' | grep -v '^test/' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+  gotestsum --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report="$logs/again-privileged.txt" \
+    --jsonfile "$logs/privileged.json" --packages "${packages[*]}" \
+    -- -race -count=1 -p 1 -tags $tags -run '^TestPrivileged' -timeout 20m || failed=1
+  if ! [ -s "$RIK_PRIVILEGED_LOG" ]; then
+    echo "no privileged test ran" >&2
+    failed=1
+  fi
+}
+
+e2e() {
+  root || return 0
+  hack/say.sh "end-to-end tests, on the built programs"
+  export RIK_PRIVILEGED=1 RIK_PRIVILEGED_LOG=$logs/e2e.log
+  rm -f "$RIK_PRIVILEGED_LOG"
+  gotestsum --rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report="$logs/again-e2e.txt" \
+    --jsonfile "$logs/e2e.json" --packages ./test/e2e/... \
+    -- -count=1 -tags $tags -timeout 25m || failed=1
+  if ! [ -s "$RIK_PRIVILEGED_LOG" ]; then
+    echo "no end-to-end test ran" >&2
+    failed=1
+  fi
+}
+
+case $tier in
+  unit) unit ;;
+  privileged) privileged ;;
+  e2e) e2e ;;
+  all) unit; privileged; e2e ;;
+  *) echo "usage: test.sh [unit|privileged|e2e]" >&2; exit 2 ;;
+esac
+
+for report in "$logs"/again-*.txt; do
+  [ -s "$report" ] && { echo "run again because they failed at first:"; cat "$report"; }
+done
+exit $failed

@@ -1,0 +1,66 @@
+package apiserver
+
+import (
+	"encoding/base64"
+	"fmt"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"rik.dev/rik/internal/pki"
+)
+
+// RIKConfig is the client configuration of the papers: YAML or JSON with one
+// cluster. What rik itself writes has its data inline, in base64.
+type RIKConfig struct {
+	Cluster RIKCluster `json:"cluster"`
+}
+
+// RIKCluster says where a cluster is and how to authenticate to it.
+type RIKCluster struct {
+	Name                 string `json:"name"`
+	Server               string `json:"server"`
+	CertificateAuthority string `json:"certificateAuthority,omitempty"`
+	ClientCertificate    string `json:"clientCertificate,omitempty"`
+	ClientKey            string `json:"clientKey,omitempty"`
+}
+
+// adminUser is what the administrator's kubeconfig calls its user.
+const adminUser = "admin"
+
+// writeAccess writes both files that let the machine's administrator in. They
+// follow the port, and every renewal of the certificate.
+func (c *credentials) writeAccess(clusterName, serverURL string) error {
+	certPEM, keyPEM := c.admin.PEM()
+	kubeconfig, err := kubeconfigFor(clusterName, serverURL, adminUser, c.authority.CertificatePEM(), certPEM, keyPEM)
+	if err != nil {
+		return err
+	}
+	if err := pki.WriteFile(c.path(KubeconfigFile), kubeconfig); err != nil {
+		return err
+	}
+	rikconfig, err := yaml.Marshal(RIKConfig{Cluster: RIKCluster{
+		Name: clusterName, Server: serverURL,
+		CertificateAuthority: base64.StdEncoding.EncodeToString(c.authority.CertificatePEM()),
+		ClientCertificate:    base64.StdEncoding.EncodeToString(certPEM),
+		ClientKey:            base64.StdEncoding.EncodeToString(keyPEM),
+	}})
+	if err != nil {
+		return fmt.Errorf("encoding the client configuration: %w", err)
+	}
+	return pki.WriteFile(c.path(RIKConfigFile), rikconfig)
+}
+
+func kubeconfigFor(clusterName, serverURL, user string, ca, certPEM, keyPEM []byte) ([]byte, error) {
+	config := clientcmdapi.NewConfig()
+	config.Clusters[clusterName] = &clientcmdapi.Cluster{Server: serverURL, CertificateAuthorityData: ca}
+	config.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: certPEM, ClientKeyData: keyPEM}
+	config.Contexts[clusterName] = &clientcmdapi.Context{Cluster: clusterName, AuthInfo: user}
+	config.CurrentContext = clusterName
+	out, err := clientcmd.Write(*config)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the kubeconfig: %w", err)
+	}
+	return out, nil
+}

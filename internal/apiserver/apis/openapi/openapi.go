@@ -1,0 +1,18 @@
+// Package openapi describes every type that the server serves: Kubernetes'
+// own and those of rik.dev.
+package openapi
+
+import (
+	"maps"
+
+	"k8s.io/kube-openapi/pkg/common"
+	kubernetes "k8s.io/kubernetes/pkg/generated/openapi"
+)
+
+// Definitions are the schemas of all served types, for the server's OpenAPI
+// configuration.
+func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+	all := kubernetes.GetOpenAPIDefinitions(ref)
+	maps.Copy(all, GetOpenAPIDefinitions(ref))
+	return all
+}

@@ -1,0 +1,40 @@
+package rik
+
+import (
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupName is the API group of a rik cluster's own objects.
+const GroupName = "rik.dev"
+
+// SchemeGroupVersion is the group with the version of hub types.
+var SchemeGroupVersion = schema.GroupVersion{Group: GroupName, Version: runtime.APIVersionInternal}
+
+var (
+	// SchemeBuilder collects what AddToScheme registers.
+	SchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
+	// AddToScheme registers the hub types in a scheme.
+	AddToScheme = SchemeBuilder.AddToScheme
+)
+
+// Resource qualifies a plural resource name with the group.
+func Resource(resource string) schema.GroupResource {
+	return SchemeGroupVersion.WithResource(resource).GroupResource()
+}
+
+// Kind qualifies a kind with the group.
+func Kind(kind string) schema.GroupKind {
+	return SchemeGroupVersion.WithKind(kind).GroupKind()
+}
+
+func addKnownTypes(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(SchemeGroupVersion,
+		&Workload{}, &WorkloadList{},
+		&WorkloadRevision{}, &WorkloadRevisionList{},
+		&Instance{}, &InstanceList{}, &InstanceLogOptions{}, &InstanceExecOptions{},
+		&Node{}, &NodeList{},
+		&Tenant{}, &TenantList{},
+	)
+	return nil
+}

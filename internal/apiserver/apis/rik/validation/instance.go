@@ -1,0 +1,74 @@
+package validation
+
+import (
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"rik.dev/rik/internal/apiserver/apis/rik"
+)
+
+var phases = []rik.InstancePhase{
+	rik.InstancePending, rik.InstanceCreating, rik.InstanceRunning, rik.InstanceCompleted,
+	rik.InstanceFailed, rik.InstanceDestroying, rik.InstanceTerminated, rik.InstanceUnknown,
+}
+
+// Instance judges an instance that is to be created. Its name is a DNS label,
+// because it becomes the host name inside.
+func Instance(i *rik.Instance) field.ErrorList {
+	errs := apivalidation.ValidateObjectMeta(&i.ObjectMeta, true, apivalidation.NameIsDNSLabel, metadata)
+	errs = append(errs, label(specPath.Child("workload"), i.Spec.Workload)...)
+	if i.Spec.Revision != "" {
+		errs = append(errs, label(specPath.Child("revision"), i.Spec.Revision)...)
+	}
+	errs = append(errs, notHonoured(specPath.Child("nodeName"), i.Spec.NodeName != "", "is written by the binding: use the workload's nodeSelector or affinity to choose a node")...)
+	if len(i.Spec.Replaces) > 64 {
+		errs = append(errs, field.TooLong(specPath.Child("replaces"), "", 64))
+	}
+	return sorted(errs)
+}
+
+// InstanceUpdate lets the node be written once and nothing else of the spec
+// change.
+func InstanceUpdate(i, old *rik.Instance) field.ErrorList {
+	errs := apivalidation.ValidateObjectMetaUpdate(&i.ObjectMeta, &old.ObjectMeta, metadata)
+	allowed := old.Spec
+	if allowed.NodeName == "" {
+		allowed.NodeName = i.Spec.NodeName
+	}
+	if i.Spec != allowed {
+		at := specPath
+		if i.Spec.NodeName != allowed.NodeName {
+			at = specPath.Child("nodeName")
+		}
+		errs = append(errs, field.Forbidden(at, "an instance is bound once and never changed: a replacement is a new instance"))
+	}
+	if i.Spec.NodeName != "" {
+		errs = append(errs, subdomain(specPath.Child("nodeName"), i.Spec.NodeName)...)
+	}
+	return sorted(append(errs, instanceStatus(&i.Status)...))
+}
+
+// InstanceStatusUpdate judges what was seen of an instance.
+func InstanceStatusUpdate(i, old *rik.Instance) field.ErrorList {
+	errs := apivalidation.ValidateObjectMetaUpdate(&i.ObjectMeta, &old.ObjectMeta, metadata)
+	return sorted(append(errs, instanceStatus(&i.Status)...))
+}
+
+func instanceStatus(s *rik.InstanceStatus) field.ErrorList {
+	var errs field.ErrorList
+	if s.Phase != "" {
+		errs = append(errs, among(statusPath.Child("phase"), s.Phase, phases...)...)
+	}
+	for name, list := range map[string][]rik.ContainerStatus{"containers": s.Containers, "initContainers": s.InitContainers} {
+		names := seen{}
+		for i := range list {
+			here := statusPath.Child(name).Index(i)
+			errs = append(errs, label(here.Child("name"), list[i].Name)...)
+			errs = append(errs, names.add(here.Child("name"), list[i].Name)...)
+			if state := list[i].State; state != "" {
+				errs = append(errs, among(here.Child("state"), state, rik.ContainerWaiting, rik.ContainerRunning, rik.ContainerExited)...)
+			}
+		}
+	}
+	return errs
+}

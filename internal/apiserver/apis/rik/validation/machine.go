@@ -1,0 +1,150 @@
+package validation
+
+import (
+	"fmt"
+	"regexp"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+)
+
+var sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Bounds of a microVM: what one can boot with, and what every VMM can give.
+var (
+	smallestMachine = resource.MustParse("128Mi")
+	largestMachine  = *resource.NewQuantity(rikv1alpha1.MaxMachineCPUs, resource.DecimalSI)
+)
+
+// isolation judges what stands between an instance and its node, and refuses
+// what a virtual machine cannot share with the node.
+func isolation(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
+	var errs field.ErrorList
+	virtual := t.Kind == rik.KindFunction
+	switch {
+	case t.Isolation == "":
+	case t.Kind == rik.KindPod:
+		errs = among(at.Child("isolation"), t.Isolation, rik.IsolationContainer, rik.IsolationMicroVM)
+		virtual = t.Isolation == rik.IsolationMicroVM
+	default:
+		errs = append(errs, field.Forbidden(at.Child("isolation"), "is for kind Pod: a Function always is a microVM, an App never"))
+	}
+	errs = append(errs, rateLimits(at.Child("rateLimits"), t.RateLimits, virtual)...)
+	if !virtual {
+		return errs
+	}
+	errs = append(errs, notHonoured(at.Child("hostNetwork"), t.HostNetwork, "a microVM has no share in the node's network")...)
+	if t.Kind != rik.KindPod {
+		return errs
+	}
+	errs = append(errs, notHonoured(at.Child("runtime"), t.Runtime != "", "a microVM has no OCI runtime")...)
+	for i := range t.Volumes {
+		errs = append(errs, notHonoured(at.Child("volumes").Index(i).Child("hostPath"), t.Volumes[i].HostPath != nil, "a microVM has no share in the node's files")...)
+	}
+	cpu := resource.Quantity{}
+	for i := range t.Containers {
+		cpu.Add(t.Containers[i].Resources.Limits[rik.ResourceCPU])
+		errs = append(errs, unprivileged(at.Child("containers").Index(i), &t.Containers[i])...)
+	}
+	for i := range t.InitContainers {
+		here := at.Child("initContainers").Index(i)
+		errs = append(errs, unprivileged(here, &t.InitContainers[i])...)
+		errs = append(errs, processors(here.Child("resources", "limits").Key("cpu"), t.InitContainers[i].Resources.Limits[rik.ResourceCPU])...)
+	}
+	return append(errs, processors(at.Child("containers"), cpu)...)
+}
+
+func unprivileged(at *field.Path, c *rik.Container) field.ErrorList {
+	set := c.Security != nil && c.Security.Privileged
+	return notHonoured(at.Child("security", "privileged"), set, "a microVM has no privileges to give on its node; addCapabilities are those in the guest")
+}
+
+// processors refuses more than a machine can have.
+func processors(at *field.Path, cpu resource.Quantity) field.ErrorList {
+	if cpu.Cmp(largestMachine) <= 0 {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(at, cpu.String(), fmt.Sprintf("a microVM has at most %d processors", rikv1alpha1.MaxMachineCPUs))}
+}
+
+func rateLimits(at *field.Path, r *rik.RateLimits, virtual bool) field.ErrorList {
+	if r == nil {
+		return nil
+	}
+	if !virtual {
+		return field.ErrorList{field.Forbidden(at, "is for microVMs: kind Function, or isolation microvm")}
+	}
+	const most = int64(1) << 50
+	errs := within(at.Child("diskBytesPerSecond"), r.DiskBytesPerSecond, 0, most)
+	errs = append(errs, within(at.Child("diskOperationsPerSecond"), r.DiskOperationsPerSecond, 0, most)...)
+	errs = append(errs, within(at.Child("networkReceiveBytesPerSecond"), r.NetworkReceiveBytesPerSecond, 0, most)...)
+	return append(errs, within(at.Child("networkTransmitBytesPerSecond"), r.NetworkTransmitBytesPerSecond, 0, most)...)
+}
+
+func function(at *field.Path, f *rik.Function) field.ErrorList {
+	errs := execution(at.Child("execution"), &f.Execution)
+	if f.Exposure != nil {
+		errs = append(errs, port(at.Child("exposure"), f.Exposure, false)...)
+	}
+	errs = append(errs, machineResources(at.Child("resources"), &f.Resources)...)
+	errs = append(errs, environment(at.Child("env"), f.Env)...)
+	errs = append(errs, environmentFrom(at.Child("envFrom"), f.EnvFrom)...)
+	return append(errs, probes(at, &rik.Container{
+		LivenessProbe: f.LivenessProbe, ReadinessProbe: f.ReadinessProbe, StartupProbe: f.StartupProbe,
+	})...)
+}
+
+// execution judges where a root comes from and what runs in it. What a URL
+// gives is told apart by content, so its ending does not matter.
+func execution(at *field.Path, e *rik.FunctionExecution) field.ErrorList {
+	var errs field.ErrorList
+	switch {
+	case e.Rootfs != "" && e.Image != "":
+		errs = append(errs, field.Forbidden(at.Child("image"), "either rootfs or image may be set"))
+	case e.Rootfs == "" && e.Image == "":
+		errs = append(errs, field.Required(at, "either rootfs or image is needed"))
+	case e.Image != "":
+		errs = append(errs, image(at.Child("image"), e.Image)...)
+		errs = append(errs, notHonoured(at.Child("sha256"), e.SHA256 != "", "is for rootfs; an image has a digest")...)
+	default:
+		// http is for the node to allow or refuse: Warnings says so.
+		errs = append(errs, location(at.Child("rootfs"), e.Rootfs, "http", "https")...)
+		if e.SHA256 != "" && !sha256Pattern.MatchString(e.SHA256) {
+			errs = append(errs, field.Invalid(at.Child("sha256"), e.SHA256, "must be 64 lower-case hexadecimal digits"))
+		}
+		errs = append(errs, notHonoured(at.Child("args"), len(e.Args) > 0 && len(e.Command) == 0, "needs a command: a rootfs names no program of its own")...)
+	}
+	errs = append(errs, command(at, e.Command, e.Args)...)
+	if e.WorkingDir != "" {
+		errs = append(errs, absolutePath(at.Child("workingDir"), e.WorkingDir)...)
+	}
+	return append(errs, user(at.Child("user"), e.User)...)
+}
+
+// machineResources are those of a whole virtual machine.
+func machineResources(at *field.Path, r *rik.Resources) field.ErrorList {
+	errs := resources(at, r)
+	if memory, ok := r.Limits[rik.ResourceMemory]; ok && memory.Cmp(smallestMachine) < 0 {
+		errs = append(errs, field.Invalid(at.Child("limits").Key("memory"), memory.String(), "must be at least "+smallestMachine.String()+": a microVM has a kernel of its own"))
+	}
+	return append(errs, processors(at.Child("limits").Key("cpu"), r.Limits[rik.ResourceCPU])...)
+}
+
+func app(at *field.Path, a *rik.App, hostNetwork bool) field.ErrorList {
+	errs := repository(at, a)
+	if len(a.Command) == 0 {
+		errs = append(errs, field.Required(at.Child("command"), "the program to run, such as ./server for one of the repository"))
+	}
+	errs = append(errs, command(at, a.Command, a.Args)...)
+	errs = append(errs, environment(at.Child("env"), a.Env)...)
+	errs = append(errs, environmentFrom(at.Child("envFrom"), a.EnvFrom)...)
+	errs = append(errs, user(at.Child("user"), a.User)...)
+	errs = append(errs, resources(at.Child("resources"), &a.Resources)...)
+	errs = append(errs, ports(at.Child("ports"), a.Ports, hostNetwork, seen{}, seen{})...)
+	return append(errs, probes(at, &rik.Container{
+		LivenessProbe: a.LivenessProbe, ReadinessProbe: a.ReadinessProbe, StartupProbe: a.StartupProbe,
+	})...)
+}

@@ -1,0 +1,74 @@
+package validation
+
+import (
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/apiserver/apis/rik/reference"
+)
+
+// Privileges lists what in a workload reaches beyond its own sandbox and is
+// therefore only for those whom an administrator trusts with a node.
+func Privileges(s *rik.WorkloadSpec) field.ErrorList {
+	var errs field.ErrorList
+	need := func(at *field.Path, needed bool, why string) {
+		if needed {
+			errs = append(errs, field.Forbidden(at, why))
+		}
+	}
+	t := &s.InstanceTemplate
+	need(specPath.Child("hostNetwork"), t.HostNetwork, "shares the node's network")
+	need(specPath.Child("app"), t.App != nil, "runs a process on the node itself")
+	need(specPath.Child("app", "user"), t.App != nil && rootUser(t.App.User), "runs that process as the node's root")
+	if t.Function != nil {
+		e := t.Function.Execution
+		need(specPath.Child("function", "execution", "rootfs"), strings.HasPrefix(e.Rootfs, "/"), "reads a file of the node")
+		need(specPath.Child("function", "execution", "image"), local(e.Image), "reads a file of the node")
+	}
+	for i := range t.Volumes {
+		need(specPath.Child("volumes").Index(i).Child("hostPath"), t.Volumes[i].HostPath != nil, "reaches files of the node")
+	}
+	for name, list := range map[string][]rik.Container{"containers": t.Containers, "initContainers": t.InitContainers} {
+		for i := range list {
+			here, c := specPath.Child(name).Index(i), &list[i]
+			need(here.Child("image"), local(c.Image), "reads a file of the node")
+			if c.Security != nil {
+				need(here.Child("security", "privileged"), c.Security.Privileged, "takes every protection away")
+				need(here.Child("security", "addCapabilities"), len(c.Security.AddCapabilities) > 0, "adds to the safe set of capabilities")
+			}
+		}
+	}
+	return sorted(errs)
+}
+
+func local(image string) bool {
+	ref, err := reference.Parse(image)
+	return err == nil && ref.Local()
+}
+
+// rootUser says whether a user, with or without a group, is root.
+func rootUser(name string) bool {
+	name, _, _ = strings.Cut(name, ":")
+	uid, err := strconv.ParseUint(name, 10, 32)
+	return name == "root" || err == nil && uid == 0
+}
+
+// Warnings are what a writer should know of a workload that is accepted.
+func Warnings(s *rik.WorkloadSpec) []string {
+	var out []string
+	t := &s.InstanceTemplate
+	if f := t.Function; f != nil && strings.HasPrefix(f.Execution.Rootfs, "http://") {
+		text := specPath.Child("function", "execution", "rootfs").String() + ": http:// is fetched only by nodes that allow it; use https://"
+		if f.Execution.SHA256 == "" {
+			text += ", or anyone on the way can change the root: give its sha256"
+		}
+		out = append(out, text)
+	}
+	if t.App != nil && rootUser(t.App.User) {
+		out = append(out, specPath.Child("app", "user").String()+": the process is root on its node and can do anything there")
+	}
+	return out
+}

@@ -1,0 +1,81 @@
+package validation
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"rik.dev/rik/internal/apiserver/apis/rik"
+)
+
+// largest is what no machine has; a larger amount is a mistake of unit, and
+// sums of these cannot overflow 64 bits.
+var largest = map[rik.ResourceName]resource.Quantity{
+	rik.ResourceCPU:       resource.MustParse("100k"),
+	rik.ResourceMemory:    resource.MustParse("1Pi"),
+	rik.ResourceDisk:      resource.MustParse("64Pi"),
+	rik.ResourceInstances: resource.MustParse("1M"),
+}
+
+// Bounds under which the kernel refuses a limit or nothing can start.
+var (
+	smallestCPU    = resource.MustParse("10m") // a quota of 1 ms in a period of 100 ms
+	smallestMemory = resource.MustParse("4Mi")
+)
+
+func resources(at *field.Path, r *rik.Resources) field.ErrorList {
+	errs := amounts(at.Child("requests"), r.Requests, rik.ResourceCPU, rik.ResourceMemory, rik.ResourceDisk)
+	errs = append(errs, amounts(at.Child("limits"), r.Limits, rik.ResourceCPU, rik.ResourceMemory)...)
+	for name, least := range map[rik.ResourceName]resource.Quantity{rik.ResourceCPU: smallestCPU, rik.ResourceMemory: smallestMemory} {
+		limit, ok := r.Limits[name]
+		if ok && limit.Cmp(least) < 0 {
+			errs = append(errs, field.Invalid(at.Child("limits").Key(string(name)), limit.String(), "must be at least "+least.String()))
+		}
+		request, asked := r.Requests[name]
+		if ok && asked && request.Cmp(limit) > 0 {
+			errs = append(errs, field.Invalid(at.Child("requests").Key(string(name)), request.String(), "must not exceed the limit of "+limit.String()))
+		}
+	}
+	return errs
+}
+
+// amounts judges quantities of the named resources.
+func amounts(at *field.Path, list rik.ResourceList, known ...rik.ResourceName) field.ErrorList {
+	var errs field.ErrorList
+	names := make([]rik.ResourceName, 0, len(list))
+	for name := range list {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		here, q := at.Key(string(name)), list[name]
+		if !slices.Contains(known, name) {
+			errs = append(errs, field.NotSupported(here, name, known))
+			continue
+		}
+		errs = append(errs, amount(here, name, q)...)
+	}
+	return errs
+}
+
+func amount(at *field.Path, name rik.ResourceName, q resource.Quantity) field.ErrorList {
+	most := largest[name]
+	switch {
+	case q.Sign() < 0:
+		return field.ErrorList{field.Invalid(at, q.String(), "must not be negative")}
+	case q.Cmp(most) > 0:
+		return field.ErrorList{field.Invalid(at, q.String(), "must be at most "+most.String())}
+	}
+	scale := resource.Scale(0)
+	if name == rik.ResourceCPU {
+		scale = resource.Milli
+	}
+	if rounded := q.DeepCopy(); !rounded.RoundUp(scale) {
+		if name == rik.ResourceCPU {
+			return field.ErrorList{field.Invalid(at, q.String(), "must be a whole number of thousandths of a core")}
+		}
+		return field.ErrorList{field.Invalid(at, q.String(), "must be a whole number (the suffix m means thousandths; mega is M or Mi)")}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package validation
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// messages wraps a check that returns messages.
+func messages(at *field.Path, value any, found []string) field.ErrorList {
+	var errs field.ErrorList
+	for _, m := range found {
+		errs = append(errs, field.Invalid(at, value, m))
+	}
+	return errs
+}
+
+func label(at *field.Path, value string) field.ErrorList {
+	if value == "" {
+		return field.ErrorList{field.Required(at, "")}
+	}
+	return messages(at, value, validation.IsDNS1123Label(value))
+}
+
+func subdomain(at *field.Path, value string) field.ErrorList {
+	if value == "" {
+		return field.ErrorList{field.Required(at, "")}
+	}
+	return messages(at, value, validation.IsDNS1123Subdomain(value))
+}
+
+func qualified(at *field.Path, value string) field.ErrorList {
+	if value == "" {
+		return field.ErrorList{field.Required(at, "")}
+	}
+	return messages(at, value, validation.IsQualifiedName(value))
+}
+
+// among demands one of the values that a field knows.
+func among[T ~string](at *field.Path, value T, known ...T) field.ErrorList {
+	if slices.Contains(known, value) {
+		return nil
+	}
+	return field.ErrorList{field.NotSupported(at, value, known)}
+}
+
+// within demands a number between two bounds, both allowed.
+func within[T int32 | int64](at *field.Path, value, low, high T) field.ErrorList {
+	if value >= low && value <= high {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(at, value, fmt.Sprintf("must be between %d and %d", low, high))}
+}
+
+func atMost(at *field.Path, count, most int) field.ErrorList {
+	if count <= most {
+		return nil
+	}
+	return field.ErrorList{field.TooMany(at, count, most)}
+}
+
+// notHonoured refuses a field that would have no effect.
+func notHonoured(at *field.Path, set bool, why string) field.ErrorList {
+	if !set {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(at, why)}
+}
+
+// plain refuses text that a C string, a terminal or a line of JSON would
+// render as something else.
+func plain(at *field.Path, value string) field.ErrorList {
+	switch {
+	case !utf8.ValidString(value):
+		return field.ErrorList{field.Invalid(at, "", "must be valid UTF-8")}
+	case strings.ContainsRune(value, 0):
+		return field.ErrorList{field.Invalid(at, "", "must not contain a NUL byte")}
+	}
+	return nil
+}
+
+// filePath demands text that is safe as a path wherever it is joined.
+func filePath(at *field.Path, value string) field.ErrorList {
+	if value == "" {
+		return field.ErrorList{field.Required(at, "")}
+	}
+	if len(value) > MaxPathBytes {
+		return field.ErrorList{field.TooLong(at, "", MaxPathBytes)}
+	}
+	if !utf8.ValidString(value) {
+		return field.ErrorList{field.Invalid(at, "", "must be valid UTF-8")}
+	}
+	for _, r := range value {
+		if r < ' ' || r == 0x7f {
+			return field.ErrorList{field.Invalid(at, strconv.Quote(value), "must not contain control characters")}
+		}
+	}
+	for part := range strings.SplitSeq(value, "/") {
+		if part == ".." {
+			return field.ErrorList{field.Invalid(at, value, `must not contain ".."`)}
+		}
+	}
+	if clean := path.Clean(value); clean != value {
+		return field.ErrorList{field.Invalid(at, value, fmt.Sprintf("must be written as %q", clean))}
+	}
+	return nil
+}
+
+func absolutePath(at *field.Path, value string) field.ErrorList {
+	if errs := filePath(at, value); len(errs) > 0 {
+		return errs
+	}
+	if !path.IsAbs(value) {
+		return field.ErrorList{field.Invalid(at, value, "must be an absolute path")}
+	}
+	return nil
+}
+
+func relativePath(at *field.Path, value string) field.ErrorList {
+	if errs := filePath(at, value); len(errs) > 0 {
+		return errs
+	}
+	if path.IsAbs(value) {
+		return field.ErrorList{field.Invalid(at, value, "must be a relative path")}
+	}
+	if value == "." {
+		return field.ErrorList{field.Invalid(at, value, "must name something")}
+	}
+	return nil
+}
+
+var userPart = regexp.MustCompile(`^(?:[0-9]{1,10}|[a-z_][a-z0-9_.-]{0,31}\$?)$`)
+
+// user demands name, uid or either with :group.
+func user(at *field.Path, value string) field.ErrorList {
+	if value == "" {
+		return nil
+	}
+	name, group, hasGroup := strings.Cut(value, ":")
+	parts := []string{name}
+	if hasGroup {
+		parts = append(parts, group)
+	}
+	for _, p := range parts {
+		if !userPart.MatchString(p) {
+			return field.ErrorList{field.Invalid(at, value, `must be a user's name or number, or either with ":" and a group's`)}
+		}
+		// The kernel's ids are 32 bits, of which the highest means "none";
+		// container runtimes take 31.
+		if n, err := strconv.ParseUint(p, 10, 64); err == nil && n > 1<<31-1 {
+			return field.ErrorList{field.Invalid(at, value, "a number must be at most 2147483647")}
+		}
+	}
+	return nil
+}
+
+// share demands a number of instances or a percentage of them.
+func share(at *field.Path, value *intstr.IntOrString, mostPercent int) field.ErrorList {
+	if value == nil {
+		return nil
+	}
+	switch value.Type {
+	case intstr.Int:
+		return within(at, value.IntVal, 0, MaxReplicas)
+	case intstr.String:
+		if errs := messages(at, value.StrVal, validation.IsValidPercent(value.StrVal)); len(errs) > 0 {
+			return errs
+		}
+		percent, err := strconv.Atoi(strings.TrimSuffix(value.StrVal, "%"))
+		if err != nil || percent > mostPercent {
+			return field.ErrorList{field.Invalid(at, value.StrVal, fmt.Sprintf("must be at most %d%%", mostPercent))}
+		}
+		return nil
+	default:
+		return field.ErrorList{field.Invalid(at, "", "must be a number or a percentage")}
+	}
+}
+
+func shareIsZero(value *intstr.IntOrString) bool {
+	if value == nil {
+		return false
+	}
+	if value.Type == intstr.Int {
+		return value.IntVal == 0
+	}
+	return strings.Trim(strings.TrimSuffix(value.StrVal, "%"), "0") == ""
+}
+
+// sorted puts the findings in the order of their paths, so that a user who
+// repeats a request reads the same answer.
+func sorted(errs field.ErrorList) field.ErrorList {
+	slices.SortStableFunc(errs, func(a, b *field.Error) int {
+		return cmp.Or(strings.Compare(a.Field, b.Field), strings.Compare(a.Detail, b.Detail))
+	})
+	return errs
+}
+
+// seen remembers values that must be unique.
+type seen map[string]bool
+
+func (s seen) add(at *field.Path, value string) field.ErrorList {
+	if s[value] {
+		return field.ErrorList{field.Duplicate(at, value)}
+	}
+	s[value] = true
+	return nil
+}

@@ -1,0 +1,104 @@
+package validation
+
+import (
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"rik.dev/rik/api/rik/revision"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+)
+
+var (
+	metadata   = field.NewPath("metadata")
+	specPath   = field.NewPath("spec")
+	statusPath = field.NewPath("status")
+)
+
+// Workload judges a workload that is to be created.
+func Workload(w *rik.Workload) field.ErrorList {
+	errs := apivalidation.ValidateObjectMeta(&w.ObjectMeta, true, apivalidation.NameIsDNSLabel, metadata)
+	if len(w.Name) > revision.MaxWorkloadName {
+		errs = append(errs, field.TooLong(metadata.Child("name"), w.Name, revision.MaxWorkloadName))
+	}
+	if w.Name == "" && len(w.GenerateName) > revision.MaxWorkloadName-5 {
+		// Five random characters are appended.
+		errs = append(errs, field.TooLong(metadata.Child("generateName"), w.GenerateName, revision.MaxWorkloadName-5))
+	}
+	return sorted(append(errs, workloadSpec(&w.Spec)...))
+}
+
+// WorkloadUpdate judges what a workload is to become.
+func WorkloadUpdate(w, old *rik.Workload) field.ErrorList {
+	errs := apivalidation.ValidateObjectMetaUpdate(&w.ObjectMeta, &old.ObjectMeta, metadata)
+	return sorted(append(errs, workloadSpec(&w.Spec)...))
+}
+
+// WorkloadStatusUpdate judges what was seen of a workload.
+func WorkloadStatusUpdate(w, old *rik.Workload) field.ErrorList {
+	errs := apivalidation.ValidateObjectMetaUpdate(&w.ObjectMeta, &old.ObjectMeta, metadata)
+	s := &w.Status
+	for name, count := range map[string]int32{
+		"replicas": s.Replicas, "readyReplicas": s.ReadyReplicas, "updatedReplicas": s.UpdatedReplicas,
+		"pendingReplicas": s.PendingReplicas, "failedReplicas": s.FailedReplicas, "completedReplicas": s.CompletedReplicas,
+	} {
+		errs = append(errs, apivalidation.ValidateNonnegativeField(int64(count), statusPath.Child(name))...)
+	}
+	return sorted(append(errs, conditions(s.Conditions)...))
+}
+
+func conditions(c []metav1.Condition) field.ErrorList {
+	return metav1validation.ValidateConditions(c, statusPath.Child("conditions"))
+}
+
+func workloadSpec(s *rik.WorkloadSpec) field.ErrorList {
+	errs := among(specPath.Child("deploy"), s.Deploy, rik.DeployManual, rik.DeployAutomatic)
+	if s.Replicas != nil {
+		errs = append(errs, within(specPath.Child("replicas"), *s.Replicas, 0, MaxReplicas)...)
+	}
+	errs = append(errs, strategy(specPath.Child("strategy"), &s.Strategy)...)
+	errs = append(errs, share(specPath.Child("disruption", "maxUnavailable"), s.Disruption.MaxUnavailable, 100)...)
+	if s.RevisionHistoryLimit != nil {
+		errs = append(errs, within(specPath.Child("revisionHistoryLimit"), *s.RevisionHistoryLimit, 0, MaxHistory)...)
+	}
+	if s.ReplaceAfterSeconds != nil {
+		errs = append(errs, within(specPath.Child("replaceAfterSeconds"), *s.ReplaceAfterSeconds, 0, MaxSeconds)...)
+	}
+	return append(errs, template(specPath, &s.InstanceTemplate)...)
+}
+
+func strategy(at *field.Path, s *rik.UpdateStrategy) field.ErrorList {
+	errs := among(at.Child("type"), s.Type, rik.RollingUpdate, rik.Recreate)
+	if s.ProgressDeadlineSeconds != nil {
+		errs = append(errs, within(at.Child("progressDeadlineSeconds"), *s.ProgressDeadlineSeconds, 1, MaxSeconds)...)
+	}
+	if s.Type == rik.Recreate {
+		const why = "has no effect with type Recreate"
+		errs = append(errs, notHonoured(at.Child("maxSurge"), s.MaxSurge != nil, why)...)
+		return append(errs, notHonoured(at.Child("maxUnavailable"), s.MaxUnavailable != nil, why)...)
+	}
+	errs = append(errs, share(at.Child("maxSurge"), s.MaxSurge, 1000)...)
+	errs = append(errs, share(at.Child("maxUnavailable"), s.MaxUnavailable, 100)...)
+	if shareIsZero(s.MaxSurge) && shareIsZero(s.MaxUnavailable) {
+		errs = append(errs, field.Invalid(at.Child("maxUnavailable"), s.MaxUnavailable.String(), "must not be 0 when maxSurge is 0: no instance could ever be replaced"))
+	}
+	return errs
+}
+
+// Revision judges a revision that is to be created.
+func Revision(r *rik.WorkloadRevision) field.ErrorList {
+	errs := apivalidation.ValidateObjectMeta(&r.ObjectMeta, true, apivalidation.NameIsDNSLabel, metadata)
+	errs = append(errs, apivalidation.ValidateNonnegativeField(r.Revision, field.NewPath("revision"))...)
+	return sorted(append(errs, template(field.NewPath("template"), &r.Template)...))
+}
+
+// RevisionUpdate lets only the number and the metadata of a revision change.
+func RevisionUpdate(r, old *rik.WorkloadRevision) field.ErrorList {
+	errs := apivalidation.ValidateObjectMetaUpdate(&r.ObjectMeta, &old.ObjectMeta, metadata)
+	errs = append(errs, apivalidation.ValidateImmutableField(r.Template, old.Template, field.NewPath("template"))...)
+	if r.Revision < old.Revision {
+		errs = append(errs, field.Invalid(field.NewPath("revision"), r.Revision, "must not decrease"))
+	}
+	return sorted(errs)
+}

@@ -1,0 +1,34 @@
+package apiserver
+
+import (
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	authorizerunion "k8s.io/apiserver/pkg/authorization/union"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"rik.dev/rik/internal/apiserver/legacyhttp"
+)
+
+// openPaths answer without a credential: a load balancer or a monitoring probe
+// has none. Everything else answers 401.
+var openPaths = []string{"/healthz", "/readyz", "/livez", "/version"}
+
+// secure completes what the options have set up: certificates and service
+// account tokens are known already, and RBAC decides where those that come first
+// have no opinion.
+func secure(generic *genericapiserver.Config, routes *routeTable, first ...authorizer.Authorizer) {
+	conditions := make([]apiserver.AnonymousAuthCondition, 0, len(openPaths))
+	for _, path := range openPaths {
+		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: path})
+	}
+	generic.Authentication.Authenticator = union.New(
+		authenticator.RequestFunc(legacyhttp.Authenticate),
+		generic.Authentication.Authenticator,
+		anonymous.NewAuthenticator(conditions),
+	)
+	generic.Authorization.Authorizer = authorizerunion.New(append(first, generic.Authorization.Authorizer, routeAuthorizer{routes})...)
+	generic.RequestInfoResolver = routeInfo{next: genericapiserver.NewRequestInfoResolver(generic), table: routes}
+}

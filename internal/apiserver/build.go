@@ -1,0 +1,234 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/util/notfoundhandler"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	aggregatorapiserver "k8s.io/kube-aggregator/pkg/apiserver"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	"k8s.io/kubernetes/pkg/controlplane/apiserver/options"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/placement"
+	"rik.dev/rik/internal/apiserver/protobuf"
+	"rik.dev/rik/internal/apiserver/registry"
+	"rik.dev/rik/internal/apiserver/registry/definition"
+	"rik.dev/rik/internal/apiserver/registry/plain"
+	"rik.dev/rik/internal/apiserver/strategic"
+	"rik.dev/rik/internal/apiserver/strict"
+)
+
+// name is the server's name in metrics and health checks.
+const name = "rik"
+
+// serverCount is how many API servers share the datastore. With more than one,
+// a new CRD is held back for five seconds until all of them know it.
+const serverCount = 1
+
+// unwantedHooks write to the datastore every few seconds, or serve what rik
+// does not have: leases by which several servers know each other, the tracking
+// of service account tokens from before 2022, and Kubernetes' own set of roles.
+var unwantedHooks = []string{
+	"start-kube-apiserver-identity-lease-controller",
+	"start-kube-apiserver-identity-lease-garbage-collector",
+	"start-legacy-token-tracking-controller",
+	rbacrest.PostStartHookName,
+}
+
+// chain holds the three servers that together are the API server, each passing
+// on what it does not know: the aggregator, outermost, to the native types, and
+// those to the types defined by CRDs.
+type chain struct {
+	opts       options.CompletedOptions
+	control    *controlplaneapiserver.Config
+	extensions *apiextensionsapiserver.Config
+	aggregator *aggregatorapiserver.Config
+
+	outermost *aggregatorapiserver.APIAggregator
+	crds      crdinformers.CustomResourceDefinitionInformer
+	rik       *registry.Provider   // nil in the profile that does not serve rik.dev
+	syncers   placement.Authorizer // of the profile kcp
+	closeLog  func() error
+	routes    *routeTable
+}
+
+// buildChain makes the servers; nothing is served before the caller runs the
+// outermost one.
+func buildChain(ctx context.Context, cfg Config, creds *credentials, listener net.Listener, store datastore.Endpoint) (*chain, error) {
+	opts, err := controlPlaneOptions(ctx, cfg, creds, listener, store)
+	if err != nil {
+		return nil, err
+	}
+	c := &chain{opts: opts, routes: &routeTable{}}
+	if err := c.configure(cfg); err != nil {
+		return nil, err
+	}
+	if err := c.create(cfg); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// configure derives the three servers' configurations.
+func (c *chain) configure(cfg Config) error {
+	generic, informers, storage, err := controlplaneapiserver.BuildGenericConfig(c.opts,
+		[]*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme},
+		resourceConfig(cfg.Profile), definitions)
+	if err != nil {
+		return fmt.Errorf("configuring the control plane: %w", err)
+	}
+	// The loopback user's deprecation warnings have no reader.
+	generic.LoopbackClientConfig.WarningHandler = rest.NoWarnings{}
+	generic.EffectiveVersion = ours{generic.EffectiveVersion}
+	generic.DisabledPostStartHooks.Insert(unwantedHooks...)
+	generic.BuildHandlerChainFunc = func(inner http.Handler, config *genericapiserver.Config) http.Handler {
+		return genericapiserver.DefaultBuildHandlerChain(c.behindAuthorization(inner, cfg.Profile), config)
+	}
+	generic.OpenAPIConfig.Info.Title, generic.OpenAPIV3Config.Info.Title = "rik", "rik"
+	generic.OpenAPIConfig.GetDefinitionName = namesOurs(generic.OpenAPIConfig.GetDefinitionName)
+	generic.OpenAPIV3Config.GetDefinitionName = namesOurs(generic.OpenAPIV3Config.GetDefinitionName)
+	if err := c.secure(generic, cfg.Profile); err != nil {
+		return err
+	}
+	c.closeLog = enableAudit(generic, cfg.AuditLog)
+
+	resolver := webhook.NewDefaultServiceResolver()
+	var initializers []admission.PluginInitializer
+	c.control, initializers, err = controlplaneapiserver.CreateConfig(c.opts, generic, informers, storage, resolver, nil)
+	if err != nil {
+		return fmt.Errorf("configuring the native types: %w", err)
+	}
+	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(c.control.ProxyTransport, generic.EgressSelector, generic.LoopbackClientConfig, generic.TracerProvider)
+	c.extensions, err = controlplaneapiserver.CreateAPIExtensionsConfig(*generic, informers, initializers, c.opts, serverCount, resolver, auth)
+	if err != nil {
+		return fmt.Errorf("configuring the types defined by CRDs: %w", err)
+	}
+	c.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(*generic, c.opts, informers, resolver, c.control.ProxyTransport, nil, initializers)
+	if err != nil {
+		return fmt.Errorf("configuring the aggregator: %w", err)
+	}
+	// There are no Services here whose endpoints it could probe.
+	c.aggregator.ExtraConfig.DisableRemoteAvailableConditionController = true
+	return nil
+}
+
+// secure sets who is let in and who may do what.
+func (c *chain) secure(generic *genericapiserver.Config, profile Profile) error {
+	if profile != ProfileKCP {
+		secure(generic, c.routes)
+		return nil
+	}
+	objects, err := metadata.NewForConfig(generic.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("making a client for what syncers ask for: %w", err)
+	}
+	c.syncers = placement.Authorizer{Objects: objects}
+	secure(generic, c.routes, c.syncers)
+	return nil
+}
+
+// behindAuthorization adds the filters of a profile to what serves.
+func (c *chain) behindAuthorization(inner http.Handler, profile Profile) http.Handler {
+	if profile == ProfileKCP {
+		patched := strategic.Wrap(inner, strategic.Config{CRD: c.crd, Serializer: legacyscheme.Codecs})
+		return c.syncers.Wrap(protobuf.Wrap(patched, protobuf.Config{
+			Defined:    func(resource schema.GroupResource) bool { return c.crd(resource) != nil },
+			Serializer: legacyscheme.Codecs,
+		}), legacyscheme.Codecs)
+	}
+	return strict.Wrap(inner, strict.Config{
+		Groups: []string{rikv1alpha1.SchemeGroupVersion.Group}, Scheme: legacyscheme.Scheme, Serializer: legacyscheme.Codecs,
+	})
+}
+
+// crd finds the CRD of a type, or nil. It may be called once the servers are made.
+func (c *chain) crd(resource schema.GroupResource) *apiextensionsv1.CustomResourceDefinition {
+	crd, err := c.crds.Lister().Get(resource.String())
+	if err != nil {
+		return nil
+	}
+	return crd
+}
+
+// create makes the servers, innermost first.
+func (c *chain) create(cfg Config) error {
+	control := c.control.Complete()
+	notFound := notfoundhandler.New(control.Generic.Serializer, genericapifilters.NoMuxAndDiscoveryIncompleteKey)
+	extensions, err := c.extensions.Complete().New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
+	if err != nil {
+		return fmt.Errorf("creating the server of types defined by CRDs: %w", err)
+	}
+	native, err := control.New(name, extensions.GenericAPIServer)
+	if err != nil {
+		return fmt.Errorf("creating the server of native types: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(control.Generic.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("making a client for the native types: %w", err)
+	}
+	providers, err := control.GenericStorageProviders(client.Discovery())
+	if err != nil {
+		return fmt.Errorf("listing the native types: %w", err)
+	}
+	if err := native.InstallAPIs(c.provide(cfg, providers)...); err != nil {
+		return fmt.Errorf("installing the native types: %w", err)
+	}
+	if err := addHooks(native.GenericAPIServer, cfg.Profile); err != nil {
+		return err
+	}
+	c.crds = extensions.Informers.Apiextensions().V1().CustomResourceDefinitions()
+	c.outermost, err = controlplaneapiserver.CreateAggregatorServer(c.aggregator.Complete(), native.GenericAPIServer, c.crds, true, priorities())
+	if err != nil {
+		return fmt.Errorf("creating the aggregator: %w", err)
+	}
+	return nil
+}
+
+// provide adds what a profile serves natively to what both do.
+func (c *chain) provide(cfg Config, providers []controlplaneapiserver.RESTStorageProvider) []controlplaneapiserver.RESTStorageProvider {
+	if cfg.Profile == ProfileCluster {
+		c.rik = registry.NewProvider(registry.Config{Authorizer: c.control.Generic.Authorization.Authorizer, Sessions: cfg.Sessions})
+		// First, so that a name that is also in another group means ours.
+		return append([]controlplaneapiserver.RESTStorageProvider{c.rik}, providers...)
+	}
+	for i, provider := range providers {
+		if provider.GroupName() == corev1.GroupName {
+			providers[i] = plain.Provider{RESTStorageProvider: provider}
+		}
+	}
+	return append(providers, definition.Provider{Options: c.extensions.GenericConfig.RESTOptionsGetter})
+}
+
+// addHooks adds what a server makes of itself once it serves.
+func addHooks(server *genericapiserver.GenericAPIServer, profile Profile) error {
+	if err := server.AddPostStartHook(rolesHook, ensureRoles); err != nil {
+		return fmt.Errorf("adding the bootstrap roles: %w", err)
+	}
+	if profile != ProfileKCP {
+		return nil
+	}
+	if err := server.AddPostStartHook(crdsHook, ensureCRDs); err != nil {
+		return fmt.Errorf("adding the CRDs: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"rik.dev/rik/config"
+)
+
+const (
+	crdsHook = "rik/bootstrap-crds"
+	// crdsManager owns the fields of the CRDs that the server brings.
+	crdsManager = "rik"
+	// crdsPatience bounds the whole; without its own types a kcp is none.
+	crdsPatience = time.Minute
+	crdsPoll     = 20 * time.Millisecond
+)
+
+// ensureCRDs is the post-start hook by which a kcp has its own types, each as this
+// version knows it. Readiness waits until they are served.
+func ensureCRDs(hook genericapiserver.PostStartHookContext) error {
+	crds, err := config.CRDs()
+	if err != nil {
+		return fmt.Errorf("reading the CRDs: %w", err)
+	}
+	client, err := clientset.NewForConfig(hook.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("making a client for the CRDs: %w", err)
+	}
+	group, ctx := errgroup.WithContext(hook)
+	for _, crd := range crds {
+		group.Go(func() error { return ensureCRD(ctx, client, crd) })
+	}
+	if err := group.Wait(); err != nil && hook.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func ensureCRD(ctx context.Context, client clientset.Interface, crd *apiextensionsv1.CustomResourceDefinition) error {
+	document, err := applicable(crd)
+	if err != nil {
+		return err
+	}
+	last := errors.New("the API server did not answer")
+	err = wait.PollUntilContextTimeout(ctx, crdsPoll, crdsPatience, true, func(ctx context.Context) (bool, error) {
+		if last = applyCRD(ctx, client, crd.Name, document); last == nil {
+			last = discovered(client, crd)
+		}
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("installing the CRD %s: %w", crd.Name, last)
+	}
+	return nil
+}
+
+// applicable is a CRD as a document for server-side apply. Its status is the
+// server's own.
+func applicable(crd *apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
+	return json.Marshal(struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        map[string]any                               `json:"metadata"`
+		Spec            apiextensionsv1.CustomResourceDefinitionSpec `json:"spec"`
+	}{
+		TypeMeta: metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"},
+		Metadata: map[string]any{"name": crd.Name, "annotations": crd.Annotations, "labels": crd.Labels},
+		Spec:     crd.Spec,
+	})
+}
+
+// applyCRD writes the CRD if it is not so already, and says why it is not
+// established.
+func applyCRD(ctx context.Context, client clientset.Interface, name string, document []byte) error {
+	stored, err := client.ApiextensionsV1().CustomResourceDefinitions().Patch(ctx, name, types.ApplyPatchType, document,
+		metav1.PatchOptions{FieldManager: crdsManager, Force: new(true)})
+	if err != nil {
+		return err
+	}
+	for _, condition := range stored.Status.Conditions {
+		if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
+			return nil
+		}
+	}
+	return errors.New("it is not established")
+}
+
+// discovered says whether clients find the type: that is a moment later.
+func discovered(client clientset.Interface, crd *apiextensionsv1.CustomResourceDefinition) error {
+	for _, version := range crd.Spec.Versions {
+		groupVersion := crd.Spec.Group + "/" + version.Name
+		list, err := client.Discovery().ServerResourcesForGroupVersion(groupVersion)
+		if err != nil {
+			return err
+		}
+		if !lists(list, crd.Spec.Names.Plural) {
+			return fmt.Errorf("%s does not list %s", groupVersion, crd.Spec.Names.Plural)
+		}
+	}
+	return nil
+}
+
+func lists(list *metav1.APIResourceList, plural string) bool {
+	for _, resource := range list.APIResources {
+		if resource.Name == plural {
+			return true
+		}
+	}
+	return false
+}

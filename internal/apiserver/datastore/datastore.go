@@ -1,0 +1,202 @@
+// Package datastore gives the API server an etcd API to keep its objects in,
+// and nothing else: that API is the only thing the rest of rik knows of
+// storage. Behind it is an etcd in this process, an external etcd cluster, or a
+// SQL database through kine.
+//
+// What runs in this process listens only on unix sockets in a directory that no
+// other user may enter. etcd does not authenticate here, and its usual TCP
+// ports would make every local user an administrator.
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+
+	"rik.dev/rik/internal/apiserver/datastore/etcd"
+	"rik.dev/rik/internal/apiserver/datastore/kine"
+)
+
+// Config chooses the datastore.
+type Config struct {
+	// Endpoint is empty for the embedded etcd, one or more comma-separated
+	// https:// (or, on loopback, http://) URLs of an etcd cluster, or a
+	// sqlite://, postgres:// or mysql:// data source.
+	Endpoint string
+	// CAFile, CertFile and KeyFile authenticate the connection to an external
+	// datastore and this process to it. Optional.
+	CAFile, CertFile, KeyFile string
+	// Dir keeps what an embedded datastore stores. Required for those.
+	Dir string
+	// Logger receives the datastore's own messages. Required.
+	Logger *slog.Logger
+}
+
+// Endpoint is how an etcd client reaches the datastore.
+type Endpoint struct {
+	// Servers are URLs, with the scheme unix for what runs in this process.
+	Servers []string
+	// CAFile, CertFile and KeyFile are empty for unix sockets.
+	CAFile, CertFile, KeyFile string
+}
+
+// Datastore is an open datastore. Close stops whatever runs in this process.
+type Datastore struct {
+	endpoint Endpoint
+	close    func() error
+	failed   <-chan error
+	cleanup  func() error
+}
+
+// kind is what an endpoint's scheme asks for.
+type kind int
+
+const (
+	embeddedEtcd kind = iota
+	externalEtcd
+	sqlDatabase
+)
+
+// Validate reports every problem of the configuration without opening anything.
+func (c Config) Validate() error {
+	var problems []error
+	k, err := c.kind()
+	if err != nil {
+		problems = append(problems, err)
+	} else if k != externalEtcd && c.Dir == "" {
+		problems = append(problems, errors.New("datastore directory is not set"))
+	}
+	if c.Logger == nil {
+		problems = append(problems, errors.New("datastore logger is not set"))
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		problems = append(problems, errors.New("datastore certificate and key must be given together"))
+	}
+	return errors.Join(problems...)
+}
+
+// kind never puts the endpoint into an error: it may hold a password.
+func (c Config) kind() (kind, error) {
+	if c.Endpoint == "" {
+		return embeddedEtcd, nil
+	}
+	scheme, _, ok := strings.Cut(c.Endpoint, "://")
+	if !ok {
+		return 0, errors.New("datastore endpoint has no scheme: give https://, sqlite://, postgres:// or mysql://")
+	}
+	switch scheme {
+	case "https", "http":
+		return externalEtcd, c.checkURLs()
+	case "sqlite", "postgres", "postgresql", "mysql":
+		return sqlDatabase, nil
+	default:
+		return 0, fmt.Errorf("datastore scheme %q is not known: give https://, sqlite://, postgres:// or mysql://", scheme)
+	}
+}
+
+// checkURLs refuses plain HTTP to another machine: secrets and every permission
+// of the cluster would travel in the clear.
+func (c Config) checkURLs() error {
+	var problems []error
+	for i, server := range c.servers() {
+		u, err := url.Parse(server)
+		switch {
+		case err != nil || u.Host == "":
+			problems = append(problems, fmt.Errorf("datastore endpoint %d is not a URL with a host", i+1))
+		case u.Scheme != "https" && u.Scheme != "http":
+			problems = append(problems, fmt.Errorf("datastore endpoint %d has scheme %q, want https", i+1, u.Scheme))
+		case u.Scheme == "http" && !isLoopback(u.Hostname()):
+			problems = append(problems, fmt.Errorf("datastore endpoint %d is plain http to another machine, want https", i+1))
+		case u.User != nil:
+			problems = append(problems, fmt.Errorf("datastore endpoint %d carries a user: etcd clients authenticate by certificate", i+1))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (c Config) servers() []string { return strings.Split(c.Endpoint, ",") }
+
+func isLoopback(host string) bool {
+	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
+}
+
+// Open starts the datastore in this process, or only describes an external one.
+// It returns when an embedded datastore answers. ctx bounds the opening alone.
+func Open(ctx context.Context, cfg Config) (*Datastore, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	k, err := cfg.kind()
+	if err != nil {
+		return nil, err
+	}
+	if k == externalEtcd {
+		return &Datastore{
+			endpoint: Endpoint{Servers: cfg.servers(), CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile},
+		}, nil
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("creating the datastore's directory: %w", err)
+	}
+	sockets, cleanup, err := socketDir(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	d := &Datastore{cleanup: cleanup}
+	if k == embeddedEtcd {
+		err = d.openEtcd(ctx, cfg, sockets)
+	} else {
+		err = d.openKine(ctx, cfg, sockets)
+	}
+	if err != nil {
+		return nil, errors.Join(err, cleanup())
+	}
+	return d, nil
+}
+
+func (d *Datastore) openEtcd(ctx context.Context, cfg Config, sockets string) error {
+	server, err := etcd.Start(ctx, etcd.Config{Dir: cfg.Dir, SocketDir: sockets, Logger: cfg.Logger})
+	if err != nil {
+		return err
+	}
+	d.endpoint = Endpoint{Servers: []string{server.Endpoint()}}
+	d.close, d.failed = server.Close, server.Err()
+	return nil
+}
+
+func (d *Datastore) openKine(ctx context.Context, cfg Config, sockets string) error {
+	server, err := kine.Start(ctx, kine.Config{
+		Source: cfg.Endpoint, Dir: cfg.Dir, SocketDir: sockets,
+		CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
+	})
+	if err != nil {
+		return err
+	}
+	d.endpoint = Endpoint{Servers: []string{server.Endpoint()}}
+	d.close = server.Close
+	return nil
+}
+
+// Endpoint tells how to connect.
+func (d *Datastore) Endpoint() Endpoint { return d.endpoint }
+
+// Failed delivers an error if an embedded datastore dies by itself. It is nil,
+// and so blocks for ever, for one that is not watched.
+func (d *Datastore) Failed() <-chan error { return d.failed }
+
+// Close stops what Open started and removes its sockets. Close once, after the
+// last client is gone.
+func (d *Datastore) Close() error {
+	var problems []error
+	if d.close != nil {
+		problems = append(problems, d.close())
+	}
+	if d.cleanup != nil {
+		problems = append(problems, d.cleanup())
+	}
+	return errors.Join(problems...)
+}

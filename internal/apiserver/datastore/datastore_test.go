@@ -1,0 +1,121 @@
+package datastore
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	logger := slog.New(slog.DiscardHandler)
+	tests := []struct {
+		name, endpoint, says string
+	}{
+		{"embedded", "", ""},
+		{"https", "https://a:2379,https://b:2379", ""},
+		{"plain loopback", "http://127.0.0.1:2379", ""},
+		{"sqlite", "sqlite://", ""},
+		{"postgres", "postgres://u:secret@db/rik", ""},
+		{"mysql", "mysql://u:secret@tcp(db:3306)/rik", ""},
+		{"no scheme", "db:2379", "no scheme"},
+		{"unknown scheme", "redis://db", `"redis"`},
+		{"plain http elsewhere", "http://10.0.0.1:2379", "plain http to another machine"},
+		{"second of another kind", "https://a:2379,sqlite://x", `scheme "sqlite"`},
+		{"no host", "https://", "not a URL"},
+		{"password in it", "https://u:secret@a:2379", "carries a user"},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			err := Config{Endpoint: tc.endpoint, Dir: "/d", Logger: logger}.Validate()
+			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("Validate() = %v, want an error saying %q", err, tc.says)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("Validate() = %v shows the password", err)
+			}
+		})
+	}
+	if err := (Config{Logger: logger}).Validate(); err == nil || !strings.Contains(err.Error(), "directory") {
+		t.Errorf("Validate() without a directory = %v", err)
+	}
+	if err := (Config{Dir: "/d", Logger: logger, CertFile: "x"}).Validate(); err == nil || !strings.Contains(err.Error(), "together") {
+		t.Errorf("Validate() with half a certificate = %v", err)
+	}
+}
+
+// TestOpen runs the same writes and reads on each datastore of this process,
+// in a directory whose name leaves a socket no room in it.
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	for name, endpoint := range map[string]string{"etcd": "", "sqlite": "sqlite://"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, dir := range []string{t.TempDir(), filepath.Join(t.TempDir(), strings.Repeat("deep/", 20))} {
+				cfg := Config{Endpoint: endpoint, Dir: dir, Logger: slog.New(slog.DiscardHandler)}
+				revision := writeOnce(t, cfg, 0)
+				if again := writeOnce(t, cfg, revision); again <= revision {
+					t.Errorf("revision after a restart = %d, want above %d", again, revision)
+				}
+			}
+		})
+	}
+}
+
+// writeOnce opens the datastore, expects the key at the given revision (or not
+// at all, for 0), writes it and closes.
+func writeOnce(t *testing.T, cfg Config, want int64) int64 {
+	t.Helper()
+	store, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	socket := strings.TrimPrefix(store.Endpoint().Servers[0], "unix://")
+	if info, err := os.Stat(filepath.Dir(socket)); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("directory of the socket %s: %v, %v, want mode 0700", socket, info, err)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: store.Endpoint().Servers, DialTimeout: time.Minute, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatalf("connecting: %v", err)
+	}
+	got, err := client.Get(t.Context(), "/registry/key")
+	if err != nil {
+		t.Fatalf("reading: %v", err)
+	}
+	if want == 0 && len(got.Kvs) != 0 || want != 0 && (len(got.Kvs) != 1 || got.Kvs[0].ModRevision != want) {
+		t.Errorf("stored %v, want revision %d", got.Kvs, want)
+	}
+	revision := put(t, client, want)
+	if err := errors.Join(client.Close(), store.Close()); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+	if _, err := os.Stat(filepath.Dir(socket)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("directory of the socket after closing: %v, want none", err)
+	}
+	return revision
+}
+
+// put is the guarded transaction that the API server writes with; kine knows no
+// other.
+func put(t *testing.T, client *clientv3.Client, guard int64) int64 {
+	t.Helper()
+	const key = "/registry/key"
+	answer, err := client.Txn(t.Context()).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", guard)).
+		Then(clientv3.OpPut(key, "value")).
+		Else(clientv3.OpGet(key)).
+		Commit()
+	if err != nil || !answer.Succeeded {
+		t.Fatalf("writing: %v, %v", answer, err)
+	}
+	return answer.Header.Revision
+}

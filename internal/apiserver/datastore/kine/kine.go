@@ -1,0 +1,175 @@
+// Package kine serves the etcd API from a SQL database: SQLite in a file,
+// PostgreSQL or MySQL. It is a thin shell around the k3s-io/kine library and
+// listens on a unix socket only.
+package kine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/drivers"
+	"github.com/k3s-io/kine/pkg/drivers/generic"
+	_ "github.com/k3s-io/kine/pkg/drivers/mysql" // registers mysql://
+	_ "github.com/k3s-io/kine/pkg/drivers/pgsql" // registers postgres://
+	"github.com/k3s-io/kine/pkg/drivers/sqlite"  // registers sqlite://
+	"github.com/k3s-io/kine/pkg/server"
+	"github.com/k3s-io/kine/pkg/tls"
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+// The intervals and sizes are those of kine's own command, which the library
+// does not default.
+const (
+	notifyInterval   = 5 * time.Second
+	emulatedVersion  = "3.6.16"
+	compactTimeout   = 5 * time.Second
+	compactMinRetain = 1000
+	compactBatchSize = 1000
+	pollBatchSize    = 500
+	// requestOverhead is what gRPC adds to a request of etcd's largest size.
+	requestOverhead = 512 << 10
+	// stopPatience is how long requests under way may take at the end.
+	stopPatience = 2 * time.Second
+)
+
+// Config says which database to use.
+type Config struct {
+	// Source is a sqlite://, postgres:// or mysql:// data source. sqlite://
+	// without a path means a file in Dir.
+	Source string
+	// Dir keeps the SQLite file where Source names none.
+	Dir string
+	// SocketDir exists, is private to this user, and has a short path.
+	SocketDir string
+	// CAFile, CertFile and KeyFile are for the connection to the database.
+	CAFile, CertFile, KeyFile string
+}
+
+// Server is a running kine.
+type Server struct {
+	socket  string
+	cancel  context.CancelFunc
+	running *sync.WaitGroup
+}
+
+// quiet is done once: kine logs to logrus's package-level logger, and what it
+// says below a warning is about itself.
+var quiet sync.Once
+
+// Start returns when the database's schema is in place and the socket listens.
+// ctx is not used after that.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("starting kine: %w", err)
+	}
+	quiet.Do(func() { logrus.SetLevel(logrus.WarnLevel) })
+	// kine's own context ends with Close, not with the caller's: its clients
+	// must have gone before.
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s := &Server{cancel: cancel, socket: filepath.Join(cfg.SocketDir, "client.sock"), running: &sync.WaitGroup{}}
+	if err := s.serve(run, cfg); err != nil {
+		cancel()
+		return nil, fmt.Errorf("opening the SQL datastore: %w", err)
+	}
+	return s, nil
+}
+
+// serve does what kine's own package endpoint does, which cannot be used: it
+// brings a NATS server, an S3 client and a key-value store into every program
+// that imports it.
+func (s *Server) serve(ctx context.Context, cfg Config) (err error) {
+	// The database closes after the last request.
+	open, closeDatabase := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			closeDatabase()
+		}
+	}()
+	_, backend, err := drivers.New(open, s.running, &drivers.Config{
+		Endpoint:             source(cfg),
+		ConnectionPoolConfig: generic.ConnectionPoolConfig{MaxIdle: 2},
+		BackendTLSConfig:     tls.Config{CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile},
+		// No compaction of its own: the API server compacts, as it does etcd.
+		CompactTimeout:   compactTimeout,
+		CompactMinRetain: compactMinRetain,
+		CompactBatchSize: compactBatchSize,
+		PollBatchSize:    pollBatchSize,
+	})
+	if err != nil {
+		return err
+	}
+	if backend == nil {
+		return errors.New("programmer error: the source is not that of a SQL database")
+	}
+	if err := backend.Start(open); err != nil {
+		return err
+	}
+	if err := os.Remove(s.socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var listening net.ListenConfig
+	listener, err := listening.Listen(ctx, "unix", s.socket)
+	if err != nil {
+		return err
+	}
+	served := grpc.NewServer(
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: embed.DefaultGRPCKeepAliveMinTime}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: embed.DefaultGRPCKeepAliveInterval, Timeout: embed.DefaultGRPCKeepAliveTimeout}),
+		grpc.MaxConcurrentStreams(embed.DefaultMaxConcurrentStreams),
+		grpc.MaxRecvMsgSize(embed.DefaultMaxRequestBytes+requestOverhead),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+	)
+	server.New(backend, "unix", notifyInterval, emulatedVersion).Register(served)
+	s.running.Go(func() {
+		if err := served.Serve(listener); err != nil {
+			logrus.Errorf("serving the SQL datastore: %v", err)
+		}
+	})
+	s.running.Go(func() {
+		<-ctx.Done()
+		hard := time.AfterFunc(stopPatience, served.Stop)
+		defer hard.Stop()
+		served.GracefulStop()
+		closeDatabase()
+	})
+	return nil
+}
+
+// source completes a SQLite source with the file and the parameters that kine
+// is tested with; the library itself would use a file in the working directory.
+func source(cfg Config) string {
+	path, isSQLite := strings.CutPrefix(cfg.Source, "sqlite://")
+	if !isSQLite {
+		return cfg.Source
+	}
+	path, params, hasParams := strings.Cut(path, "?")
+	if path == "" {
+		path = filepath.Join(cfg.Dir, "state.db")
+	}
+	if !hasParams {
+		params = sqlite.DefaultParams
+	}
+	return "sqlite://" + path + "?" + params
+}
+
+// Endpoint is the URL for an etcd client.
+func (s *Server) Endpoint() string { return "unix://" + s.socket }
+
+// Close stops serving and waits until the database is closed.
+func (s *Server) Close() error {
+	s.cancel()
+	s.running.Wait()
+	return nil
+}

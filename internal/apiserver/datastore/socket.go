@@ -1,0 +1,40 @@
+package datastore
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+const (
+	// maxSocketPath is sun_path of unix(7), 108 bytes, minus the final NUL.
+	maxSocketPath = 107
+	// longestSocketName is the longest file name that a datastore puts there.
+	longestSocketName = "client.sock"
+)
+
+// socketDir returns a directory, entered by this user alone, whose sockets have
+// paths that the kernel accepts: one in dir, or, where dir is too deep, one in
+// the system's temporary directory. The function removes it again.
+func socketDir(dir string) (string, func() error, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", nil, fmt.Errorf("finding the datastore's directory: %w", err)
+	}
+	path := filepath.Join(abs, "run")
+	if len(filepath.Join(path, longestSocketName)) > maxSocketPath {
+		if path, err = os.MkdirTemp("", "rik-datastore-"); err != nil {
+			return "", nil, fmt.Errorf("creating a directory for sockets: %w", err)
+		}
+		return path, func() error { return os.RemoveAll(path) }, nil
+	}
+	// What a killed predecessor left is not in use: the data directory is locked.
+	if err := os.RemoveAll(path); err != nil {
+		return "", nil, fmt.Errorf("removing old sockets: %w", err)
+	}
+	if err := errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o700)); err != nil {
+		return "", nil, fmt.Errorf("creating a directory for sockets: %w", err)
+	}
+	return path, func() error { return os.RemoveAll(path) }, nil
+}

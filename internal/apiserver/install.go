@@ -1,0 +1,28 @@
+package apiserver
+
+import (
+	// Kubernetes' types register themselves in legacyscheme when imported. These
+	// are the groups of servedVersions, and those that they convert from.
+	_ "k8s.io/kubernetes/pkg/apis/admission/install"
+	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install"
+	_ "k8s.io/kubernetes/pkg/apis/apiserverinternal/install"
+	_ "k8s.io/kubernetes/pkg/apis/authentication/install"
+	_ "k8s.io/kubernetes/pkg/apis/authorization/install"
+	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install"
+	_ "k8s.io/kubernetes/pkg/apis/certificates/install"
+	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	_ "k8s.io/kubernetes/pkg/apis/events/install"
+	_ "k8s.io/kubernetes/pkg/apis/flowcontrol/install"
+	_ "k8s.io/kubernetes/pkg/apis/policy/install"
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
+	_ "k8s.io/kubernetes/pkg/apis/storagemigration/install"
+
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"rik.dev/rik/internal/apiserver/apis/rik/install"
+)
+
+// rik.dev joins Kubernetes' types in their scheme, once for the process and, as
+// they do it, before anything can be using the scheme: it has no lock.
+func init() { install.Install(legacyscheme.Scheme) }

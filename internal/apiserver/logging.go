@@ -1,0 +1,125 @@
+package apiserver
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/klog/v2"
+)
+
+// kubernetesLog is where Kubernetes' own messages go. Its logger belongs to the
+// whole process and may not be replaced once goroutines use it, so that is done
+// before there are any, and only the place behind it changes: to the log of the
+// first server of the process.
+var kubernetesLog struct {
+	handler atomic.Pointer[slog.Handler]
+	once    sync.Once
+}
+
+func init() { klog.SetSlogLogger(slog.New(quieter{late{}})) }
+
+func redirectKlog(logger *slog.Logger) {
+	kubernetesLog.once.Do(func() {
+		handler := logger.With("component", "kubernetes").Handler()
+		kubernetesLog.handler.Store(&handler)
+	})
+}
+
+// late looks up the handler with every message. It keeps what a derived logger
+// adds, to add it then.
+type late struct {
+	derive []func(slog.Handler) slog.Handler
+}
+
+func (l late) current() slog.Handler {
+	stored := kubernetesLog.handler.Load()
+	if stored == nil {
+		return slog.DiscardHandler
+	}
+	handler := *stored
+	for _, derive := range l.derive {
+		handler = derive(handler)
+	}
+	return handler
+}
+
+func (l late) with(derive func(slog.Handler) slog.Handler) late {
+	return late{derive: append(slices.Clone(l.derive), derive)}
+}
+
+// Enabled implements slog.Handler. A derived handler has the level of its root.
+func (l late) Enabled(ctx context.Context, level slog.Level) bool {
+	stored := kubernetesLog.handler.Load()
+	return stored != nil && (*stored).Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (l late) Handle(ctx context.Context, record slog.Record) error {
+	return l.current().Handle(ctx, record)
+}
+
+// WithAttrs implements slog.Handler.
+func (l late) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return l.with(func(h slog.Handler) slog.Handler { return h.WithAttrs(attrs) })
+}
+
+// WithGroup implements slog.Handler.
+func (l late) WithGroup(name string) slog.Handler {
+	return l.with(func(h slog.Handler) slog.Handler { return h.WithGroup(name) })
+}
+
+// quieter shows Kubernetes' information as debug output and its errors as
+// warnings: most of them are retried, and what is fatal comes back as an error.
+type quieter struct{ next slog.Handler }
+
+func lower(level slog.Level) slog.Level {
+	switch {
+	case level >= slog.LevelError:
+		return slog.LevelWarn
+	case level >= slog.LevelWarn:
+		return slog.LevelInfo
+	default:
+		return min(level, slog.LevelDebug)
+	}
+}
+
+// Enabled implements slog.Handler.
+func (q quieter) Enabled(ctx context.Context, level slog.Level) bool {
+	return q.next.Enabled(ctx, lower(level))
+}
+
+// Handle implements slog.Handler.
+func (q quieter) Handle(ctx context.Context, record slog.Record) error {
+	record.Level = lower(record.Level)
+	if isNoise(record) {
+		record.Level = slog.LevelDebug
+	}
+	if !q.next.Enabled(ctx, record.Level) {
+		return nil
+	}
+	return q.next.Handle(ctx, record)
+}
+
+// isNoise knows the errors of every start and every stop: a metrics option that
+// is not set, and controllers that are told to end in the middle of something.
+func isNoise(record slog.Record) bool {
+	if record.Message == "The manifest file is empty, ignoring." || record.Message == "Unable to sync caches" {
+		return true
+	}
+	noise := false
+	record.Attrs(func(attr slog.Attr) bool {
+		noise = attr.Key == "err" && strings.Contains(attr.Value.String(), context.Canceled.Error())
+		return !noise
+	})
+	return noise
+}
+
+// WithAttrs implements slog.Handler.
+func (q quieter) WithAttrs(attrs []slog.Attr) slog.Handler { return quieter{q.next.WithAttrs(attrs)} }
+
+// WithGroup implements slog.Handler.
+func (q quieter) WithGroup(name string) slog.Handler { return quieter{q.next.WithGroup(name)} }

@@ -1,0 +1,98 @@
+package placement
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/client-go/metadata"
+)
+
+// notSent is the reason that a syncer is given.
+const notSent = "syncers see and touch only what is sent to their own cluster"
+
+// Authorizer decides on everything that a syncer asks, and has no opinion on other
+// users. It comes before RBAC, which could only add to what a syncer may do.
+type Authorizer struct {
+	// Objects reads what the requests are about, at its newest, as somebody who may.
+	Objects metadata.Interface
+}
+
+// Authorize implements authorizer.Authorizer. A request for an object that does not
+// exist is allowed: the answer is that it does not, and a syncer must be able to
+// learn so.
+func (z Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	cluster, ok := syncerOf(a.GetUser())
+	if !ok {
+		return authorizer.DecisionNoOpinion, "", nil
+	}
+	switch judge(cluster, a) {
+	case allowed:
+		return authorizer.DecisionAllow, "what every syncer needs", nil
+	case dependent:
+		object, err := z.read(ctx, a)
+		switch {
+		case apierrors.IsNotFound(err):
+			return authorizer.DecisionAllow, "there is no such object", nil
+		case err != nil:
+			return authorizer.DecisionDeny, "", fmt.Errorf("reading what a syncer asks for: %w", err)
+		case concerns(object, cluster):
+			return authorizer.DecisionAllow, "sent to the syncer's cluster", nil
+		}
+	case refused:
+	}
+	return authorizer.DecisionDeny, notSent, nil
+}
+
+func (z Authorizer) read(ctx context.Context, a authorizer.Attributes) (*metav1.PartialObjectMetadata, error) {
+	resource := schema.GroupVersionResource{Group: a.GetAPIGroup(), Version: a.GetAPIVersion(), Resource: a.GetResource()}
+	namespace := a.GetNamespace()
+	if a.GetAPIGroup() == "" && a.GetResource() == "namespaces" {
+		namespace = "" // a request for a namespace counts as one in it
+	}
+	return z.Objects.Resource(resource).Namespace(namespace).Get(ctx, a.GetName(), metav1.GetOptions{})
+}
+
+// Wrap returns a handler that answers a syncer's read of an object that does not
+// exist, or that is not sent to its cluster any more, by itself. Otherwise one that
+// was made after the authorizer had looked would be read whatever its labels. It
+// belongs behind authorization. Patches are looked at again by [Plugin].
+func (z Authorizer) Wrap(next http.Handler, serializer runtime.NegotiatedSerializer) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a, err := filters.GetAuthorizerAttributes(r.Context())
+		if err != nil {
+			next.ServeHTTP(w, r) // not a request of the API
+			return
+		}
+		cluster, ok := syncerOf(a.GetUser())
+		if !ok || a.GetVerb() != "get" || judge(cluster, a) != dependent {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if err := z.readable(r.Context(), cluster, a); err != nil {
+			gv := schema.GroupVersion{Group: a.GetAPIGroup(), Version: a.GetAPIVersion()}
+			responsewriters.ErrorNegotiated(err, serializer, gv, w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (z Authorizer) readable(ctx context.Context, cluster string, a authorizer.Attributes) error {
+	object, err := z.read(ctx, a)
+	if err != nil {
+		return err
+	}
+	if !concerns(object, cluster) {
+		resource := schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}
+		return apierrors.NewForbidden(resource, a.GetName(), fmt.Errorf("%s", notSent))
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package placement
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+var (
+	errSyncerVerb = errors.New("syncers make no objects but events")
+	errSyncerElse = errors.New("syncers write the status, and of the rest only annotations and a finalizer that bear their own cluster's name")
+	errNotTarget  = errors.New("the object is not sent to this syncer's cluster: all that is left to it is to take back what bears its name")
+	errShared     = errors.New("the object is sent to several clusters: its status in each is kept in an annotation")
+)
+
+// checkSyncer refuses what a syncer has no business to write. The authorizer has let
+// the request through; this one sees what it does.
+func checkSyncer(cluster string, a admission.Attributes) error {
+	resource := a.GetResource().GroupResource()
+	if a.GetOperation() == admission.Create {
+		if !isEvents(resource.Group, resource.Resource) {
+			return errSyncerVerb
+		}
+		return nil
+	}
+	if resource == workloadv1alpha1.Resource("clusters") && a.GetName() == cluster && a.GetSubresource() == "status" {
+		return nil
+	}
+	return checkChange(cluster, a.GetSubresource(), a.GetOldObject(), a.GetObject())
+}
+
+// checkChange compares an object before and after a syncer's write.
+func checkChange(cluster, subresource string, old, now runtime.Object) error {
+	before, err := meta.Accessor(old)
+	if err != nil {
+		return fmt.Errorf("reading the object before the write: %w", err)
+	}
+	if !concerns(before, cluster) {
+		return errors.New(notSent)
+	}
+	if subresource == "status" && len(workloadv1alpha1.Targets(before.GetLabels())) > 1 {
+		return errShared
+	}
+	keptOld, err := othersPart(cluster, subresource, old)
+	if err != nil {
+		return err
+	}
+	keptNow, err := othersPart(cluster, subresource, now)
+	if err != nil {
+		return err
+	}
+	if !equality.Semantic.DeepEqual(keptOld, keptNow) {
+		return errSyncerElse
+	}
+	if isTarget(before, cluster) {
+		return nil
+	}
+	return checkTakingBack(cluster, subresource, before, now)
+}
+
+// checkTakingBack lets a syncer whose cluster is no target any more remove what bears
+// its name, and add nothing.
+func checkTakingBack(cluster, subresource string, before metav1.Object, now runtime.Object) error {
+	after, err := meta.Accessor(now)
+	if err != nil {
+		return fmt.Errorf("reading the object after the write: %w", err)
+	}
+	if subresource == "status" || holders(after).Difference(holders(before)).Len() > 0 {
+		return errNotTarget
+	}
+	for _, key := range ownAnnotations(cluster) {
+		value, present := after.GetAnnotations()[key]
+		if present && value != before.GetAnnotations()[key] {
+			return errNotTarget
+		}
+	}
+	return nil
+}
+
+func ownAnnotations(cluster string) []string {
+	return []string{workloadv1alpha1.StatusAnnotationPrefix + cluster, workloadv1alpha1.ProblemAnnotationPrefix + cluster}
+}
+
+// othersPart is a copy of an object without what the syncer may write and without the
+// server's own bookkeeping.
+func othersPart(cluster, subresource string, object runtime.Object) (runtime.Object, error) {
+	part := object.DeepCopyObject()
+	metadata, err := meta.Accessor(part)
+	if err != nil {
+		return nil, fmt.Errorf("reading the metadata: %w", err)
+	}
+	annotations := metadata.GetAnnotations()
+	for _, key := range ownAnnotations(cluster) {
+		delete(annotations, key)
+	}
+	if len(annotations) == 0 {
+		annotations = nil
+	}
+	metadata.SetAnnotations(annotations)
+	finalizers := slices.DeleteFunc(slices.Clone(metadata.GetFinalizers()), func(f string) bool {
+		return f == workloadv1alpha1.FinalizerPrefix+cluster
+	})
+	if len(finalizers) == 0 {
+		finalizers = nil
+	}
+	metadata.SetFinalizers(finalizers)
+	metadata.SetManagedFields(nil)
+	metadata.SetResourceVersion("")
+	metadata.SetGeneration(0)
+	if subresource == "status" {
+		dropStatus(part)
+	}
+	return part, nil
+}
+
+func dropStatus(object runtime.Object) {
+	if u, ok := object.(*unstructured.Unstructured); ok {
+		delete(u.Object, "status")
+		return
+	}
+	if status := reflect.ValueOf(object).Elem().FieldByName("Status"); status.IsValid() {
+		status.SetZero()
+	}
+}

@@ -1,0 +1,133 @@
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// Hold suspends an instance, or resumes it: a POST that answers when the node
+// says that it is so. Its status follows from the node's next observation.
+//
+// It is a connection and not the creation of an object because it takes no body. A
+// suspension has one parameter, rikv1alpha1.SuspendToDisk.
+type Hold struct {
+	opener    opener
+	suspended bool
+}
+
+var _ rest.Connecter = &Hold{}
+
+// New makes the object that stands for the subresource.
+func (h *Hold) New() runtime.Object { return &rik.Instance{} }
+
+// Destroy does nothing: the storage belongs to instances.
+func (h *Hold) Destroy() {}
+
+// NewConnectOptions has none.
+func (h *Hold) NewConnectOptions() (runtime.Object, bool, string) { return nil, false, "" }
+
+// ConnectMethods is POST alone: nothing may be held by a GET that a browser or
+// a proxy repeats. The verb of RBAC is therefore create.
+func (h *Hold) ConnectMethods() []string { return []string{http.MethodPost} }
+
+// Connect returns what asks the node.
+func (h *Hold) Connect(ctx context.Context, name string, _ runtime.Object, responder rest.Responder) (http.Handler, error) {
+	return http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		order, err := h.order(req)
+		if err == nil {
+			err = h.hold(ctx, name, order)
+		}
+		if err != nil {
+			responder.Error(err)
+			return
+		}
+		responder.Object(http.StatusOK, &metav1.Status{Status: metav1.StatusSuccess})
+	}), nil
+}
+
+// order reads what is wanted, and judges it before the node is asked.
+func (h *Hold) order(req *http.Request) (*nodev1.HoldSession, error) {
+	o := &nodev1.HoldSession{Suspended: h.suspended}
+	text := req.URL.Query().Get(rikv1alpha1.SuspendToDisk)
+	if text == "" {
+		return o, nil
+	}
+	toDisk, err := strconv.ParseBool(text)
+	switch {
+	case err != nil:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the parameter %s is true or false, not %q", rikv1alpha1.SuspendToDisk, text))
+	case toDisk && !h.suspended:
+		return nil, apierrors.NewBadRequest("an instance is suspended to disk, and resumed from wherever it is: leave " + rikv1alpha1.SuspendToDisk + " out")
+	}
+	o.ToDisk = toDisk
+	return o, nil
+}
+
+func (h *Hold) hold(ctx context.Context, name string, order *nodev1.HoldSession) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	i, err := h.opener.placed(ctx, name)
+	if err != nil {
+		return err
+	}
+	switch {
+	case i.DeletionTimestamp != nil:
+		return conflict(name, "it is being deleted")
+	case i.Status.Phase == rik.InstanceCompleted, i.Status.Phase == rik.InstanceFailed, i.Status.Phase == rik.InstanceTerminated:
+		return conflict(name, fmt.Sprintf("it does not run any more: its phase is %s", i.Status.Phase))
+	}
+	session, err := h.opener.openOn(ctx, i, "", func(s *nodev1.OpenStream) {
+		s.Session = &nodev1.OpenStream_Hold{Hold: order}
+	})
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	defer context.AfterFunc(ctx, session.Close)()
+	for {
+		d, err := session.Recv()
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return apierrors.NewTimeoutError(fmt.Sprintf("node %q has not answered about instance %q; what was asked may still happen", i.Spec.NodeName, name), 0)
+		case err != nil:
+			return apierrors.NewServiceUnavailable(fmt.Sprintf("asking node %q about instance %q: %v; what was asked may have happened", i.Spec.NodeName, name, ended(nil, err)))
+		case d.GetClosed():
+			return h.answer(i, d)
+		}
+	}
+}
+
+// answer turns the node's last word into a status.
+func (h *Hold) answer(i *rik.Instance, d *nodev1.StreamData) error {
+	if d.GetError() == "" {
+		return nil
+	}
+	switch d.GetProblem() {
+	case nodev1.Problem_PROBLEM_NOT_RUNNING:
+		return conflict(i.Name, "it does not run: "+d.GetError())
+	case nodev1.Problem_PROBLEM_UNKNOWN_INSTANCE:
+		return conflict(i.Name, fmt.Sprintf("node %q does not have it yet, or not any more; try again", i.Spec.NodeName))
+	case nodev1.Problem_PROBLEM_UNSUPPORTED:
+		return apierrors.NewBadRequest(fmt.Sprintf("node %q cannot hold instance %q: %s", i.Spec.NodeName, i.Name, d.GetError()))
+	case nodev1.Problem_PROBLEM_LOST:
+		return conflict(i.Name, d.GetError())
+	default:
+		return apierrors.NewInternalError(fmt.Errorf("node %q: %s", i.Spec.NodeName, d.GetError()))
+	}
+}
+
+func conflict(name, why string) error {
+	return apierrors.NewConflict(rik.Resource("instances"), name, errors.New(why))
+}

@@ -1,0 +1,185 @@
+package instance
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/gorilla/websocket"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/rpc/portstream"
+)
+
+// PortForward joins TCP connections of users to ports of an instance, each over
+// a WebSocket of its own; see package portstream. The node dials the port from
+// inside the instance's network.
+type PortForward struct {
+	opener     opener
+	authorizer authorizer.Authorizer
+}
+
+var _ rest.Connecter = &PortForward{}
+
+// New makes the object that stands for the subresource.
+func (p *PortForward) New() runtime.Object { return &rik.Instance{} }
+
+// Destroy does nothing: the storage belongs to instances.
+func (p *PortForward) Destroy() {}
+
+// NewConnectOptions has none: the port is a parameter of the query.
+func (p *PortForward) NewConnectOptions() (runtime.Object, bool, string) { return nil, false, "" }
+
+// ConnectMethods is GET, with which every WebSocket begins.
+func (p *PortForward) ConnectMethods() []string { return []string{http.MethodGet} }
+
+// Connect returns what opens the session and carries it.
+func (p *PortForward) Connect(ctx context.Context, name string, _ runtime.Object, responder rest.Responder) (http.Handler, error) {
+	if err := permit(ctx, p.authorizer, "portforward", name); err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		port, err := wantedPort(req)
+		if err != nil {
+			responder.Error(err)
+			return
+		}
+		p.serve(ctx, w, req, name, port, responder)
+	}), nil
+}
+
+// wantedPort judges the request before anything is opened.
+func wantedPort(req *http.Request) (int32, error) {
+	text := req.URL.Query().Get(portstream.Parameter)
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 {
+		return 0, apierrors.NewBadRequest("the parameter " + portstream.Parameter + " must be a number between 1 and 65535, not " + strconv.Quote(text))
+	}
+	for _, offered := range websocket.Subprotocols(req) {
+		if offered == portstream.Protocol && websocket.IsWebSocketUpgrade(req) {
+			return int32(port), nil
+		}
+	}
+	return 0, apierrors.NewBadRequest("a port is reached over a WebSocket with the subprotocol " + portstream.Protocol + "; `rikctl port-forward` speaks it")
+}
+
+// serve opens the session before it answers, so that what prevents it is an
+// ordinary error. Whether something listens at the port is known only later.
+func (p *PortForward) serve(ctx context.Context, w http.ResponseWriter, req *http.Request, name string, port int32, responder rest.Responder) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	session, err := p.opener.open(ctx, name, "", func(s *nodev1.OpenStream) {
+		s.Session = &nodev1.OpenStream_Port{Port: &nodev1.PortSession{Port: port}}
+	})
+	if err != nil {
+		responder.Error(err)
+		return
+	}
+	defer session.Close()
+	upgrader := websocket.Upgrader{
+		Subprotocols: []string{portstream.Protocol},
+		// The default would cut the client's data into small pieces.
+		ReadBufferSize: chunkBytes, WriteBufferSize: chunkBytes,
+	}
+	ws, err := upgrader.Upgrade(w, req, nil)
+	if err != nil {
+		return // the handshake answered the client
+	}
+	joinPort(portstream.New(ws), session)
+}
+
+// oneSender lets both directions of a session send.
+type oneSender struct {
+	Session
+
+	mu sync.Mutex
+}
+
+// Send implements Session.
+func (s *oneSender) Send(d *nodev1.StreamData) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Session.Send(d)
+}
+
+// joinPort copies both ways until the node ends the session or the client is
+// gone. It returns when nothing of it runs any more.
+func joinPort(client *portstream.Stream, session Session) {
+	node := &oneSender{Session: session}
+	credit := newAllowance(InitialCredit)
+	var upward sync.WaitGroup
+	upward.Go(func() {
+		// Once the client is gone nobody wants what the node still says.
+		defer node.Close()
+		toNode(client, node, credit)
+	})
+	if err := toClient(client, node, credit); err != nil {
+		client.Fail(err)
+	} else {
+		client.Finish()
+	}
+	credit.close()
+	upward.Wait()
+	_ = client.Close()
+}
+
+// toNode sends what the client writes, no faster than the node takes it. It
+// returns when the client is gone, and drops what it writes after the session.
+func toNode(client *portstream.Stream, node Session, credit *allowance) {
+	buffer := make([]byte, chunkBytes)
+	for {
+		n, err := client.Read(buffer)
+		for sent := 0; sent < n; {
+			room := credit.take(n - sent)
+			if room == 0 {
+				_ = client.Wait()
+				return
+			}
+			piece := append([]byte(nil), buffer[sent:sent+room]...)
+			if node.Send(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDIN, Data: piece}) != nil {
+				break // its last word is on the way to the client
+			}
+			sent += room
+		}
+		if errors.Is(err, io.EOF) {
+			_ = node.Send(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDIN, EndOfInput: true})
+			_ = client.Wait()
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// toClient writes what the instance says until the session ends, and returns
+// what there is to tell the client of that.
+func toClient(client *portstream.Stream, node Session, credit *allowance) error {
+	consumed := consumed{session: node}
+	for {
+		d, err := node.Recv()
+		if d.GetCredit() > 0 {
+			credit.add(d.GetCredit())
+		}
+		if len(d.GetData()) > 0 {
+			if _, err := client.Write(d.GetData()); err != nil {
+				return nil //nolint:nilerr // it is gone, and there is nobody to tell
+			}
+			consumed.add(len(d.GetData()))
+		}
+		if d.GetEndOfInput() {
+			_ = client.CloseWrite() // a client that is gone ends the session elsewhere
+		}
+		if err != nil || d.GetClosed() {
+			return ended(d, err)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package instance_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"rik.dev/rik/internal/apiserver/registry/instance"
+	"rik.dev/rik/internal/apiserver/registry/registrytest"
+	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/rpc/portstream"
+)
+
+// port opens a port as a client does.
+func (s *sessions) port(t *testing.T, user, port string) (*portstream.Stream, *http.Response, error) {
+	t.Helper()
+	dialer := websocket.Dialer{Subprotocols: []string{portstream.Protocol}}
+	url := "ws" + strings.TrimPrefix(s.url, "http") + "/" + s.name + "/portforward?port=" + port
+	ws, answer, err := dialer.DialContext(t.Context(), url, http.Header{"X-User": {user}})
+	if err != nil {
+		return nil, answer, err
+	}
+	stream := portstream.New(ws)
+	t.Cleanup(func() { _ = stream.Close() })
+	return stream, answer, nil
+}
+
+// echo is a node whose port gives back all that it is sent, as credit allows.
+// Like a real one it never keeps the client from sending.
+func echo(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+	// Credit bounds what can be on the way, pieces of a byte each at worst.
+	arrived := make(chan *nodev1.StreamData, 4*instance.InitialCredit)
+	go func() {
+		defer close(arrived)
+		for d := s.Read(); d != nil; d = s.Read() {
+			arrived <- d
+		}
+	}()
+	credit, pending, over := int64(instance.InitialCredit), []byte(nil), false
+	for {
+		n := min(credit, int64(len(pending)))
+		if n > 0 {
+			s.Print(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDOUT, Data: bytes.Clone(pending[:n]), Credit: n})
+			credit, pending = credit-n, pending[n:]
+			continue
+		}
+		if over && len(pending) == 0 {
+			s.Print(&nodev1.StreamData{EndOfInput: true})
+			return &nodev1.StreamData{}
+		}
+		d := <-arrived
+		if d == nil {
+			return nil
+		}
+		credit += d.GetCredit()
+		pending = append(pending, d.GetData()...)
+		over = over || d.GetEndOfInput()
+	}
+}
+
+func TestPortForward(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "n1", func(s *registrytest.FarEnd, open *nodev1.OpenStream) *nodev1.StreamData {
+		if open.GetPort().GetPort() != 80 {
+			return &nodev1.StreamData{Error: "connection refused"}
+		}
+		d := s.Read()
+		s.Out("you said " + string(d.GetData()))
+		s.Print(&nodev1.StreamData{EndOfInput: true})
+		if d = s.Read(); string(d.GetData()) != "more" {
+			return &nodev1.StreamData{Error: "after its own end the instance heard " + d.String()}
+		}
+		if d = s.Read(); !d.GetEndOfInput() {
+			return &nodev1.StreamData{Error: "at the client's end the instance heard " + d.String()}
+		}
+		return &nodev1.StreamData{}
+	})
+	client, _, err := s.port(t, "ann", "80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if open := <-s.node.Opened; open.GetPort().GetPort() != 80 || open.GetUid() == "" {
+		t.Errorf("asked of the node: %v", open)
+	}
+	_, _ = io.WriteString(client, "ping")
+	got, err := io.ReadAll(client)
+	if string(got) != "you said ping" || err != nil {
+		t.Errorf("read %q, %v", got, err)
+	}
+	// The instance has said all, and still hears.
+	_, _ = io.WriteString(client, "more")
+	_ = client.CloseWrite()
+	if err := client.Wait(); err != nil {
+		t.Errorf("the connection ended with %v", err)
+	}
+
+	client, _, err = s.port(t, "ann", "81")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told *portstream.RemoteError
+	if _, err := io.ReadAll(client); !errors.As(err, &told) || told.Message != "connection refused" {
+		t.Errorf("a port at which nothing listens: %v", err)
+	}
+}
+
+func TestPortForwardMuch(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "n1", echo)
+	client, _, err := s.port(t, "ann", "80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := make([]byte, 4<<20)
+	_, _ = rand.NewChaCha8([32]byte{3}).Read(sent)
+	go func() {
+		_, _ = io.Copy(client, bytes.NewReader(sent))
+		_ = client.CloseWrite()
+	}()
+	got, err := io.ReadAll(client)
+	if err != nil || sha256.Sum256(got) != sha256.Sum256(sent) {
+		t.Errorf("%d bytes came back with %v, want the %d that were sent", len(got), err, len(sent))
+	}
+	if err := client.Wait(); err != nil {
+		t.Errorf("the connection ended with %v", err)
+	}
+}
+
+// TestPortForwardOfOneThatLeaves: neither side outlives the other.
+func TestPortForwardOfOneThatLeaves(t *testing.T) {
+	t.Parallel()
+	gone := make(chan struct{})
+	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+		s.Out("here")
+		<-s.Gone()
+		close(gone)
+		return nil
+	})
+	client, _, err := s.port(t, "ann", "80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(client, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Close()
+	select {
+	case <-gone:
+	case <-time.After(time.Minute):
+		t.Error("the node's session outlives the client")
+	}
+}
+
+func TestPortForwardRefusals(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "n1", echo)
+	for name, tc := range map[string]struct {
+		user, port string
+		want       int
+	}{
+		"a user without the right": {"bob", "80", http.StatusForbidden},
+		"no port":                  {"ann", "", http.StatusBadRequest},
+		"port 0":                   {"ann", "0", http.StatusBadRequest},
+		"a port too high":          {"ann", "65536", http.StatusBadRequest},
+	} {
+		if _, answer, err := s.port(t, tc.user, tc.port); err == nil || answer.StatusCode != tc.want {
+			t.Errorf("%s: %v, want %d", name, err, tc.want)
+		}
+	}
+	if code, text, _ := get(t, s.url+"/"+s.name+"/portforward?port=80"); code != http.StatusBadRequest || !strings.Contains(text, "WebSocket") {
+		t.Errorf("without a WebSocket: %d %s", code, text)
+	}
+	for bound, want := range map[string]int{"": http.StatusConflict, "n2": http.StatusServiceUnavailable} {
+		s := serve(t, bound, echo)
+		if _, answer, err := s.port(t, "ann", "80"); err == nil || answer.StatusCode != want {
+			t.Errorf("an instance of node %q: %v, want %d", bound, err, want)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package instance
+
+import (
+	"context"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/apiserver/apis/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
+	"rik.dev/rik/internal/apiserver/registry/store"
+)
+
+// strategy is a store.Strategy that deletes gracefully and never writes
+// without a resource version: two writers of one instance must notice each
+// other.
+type strategy struct {
+	store.Strategy[*rik.Instance]
+	// grace is what the instance's revision says of its end.
+	grace func(ctx context.Context, i *rik.Instance) int64
+}
+
+var _ rest.RESTGracefulDeleteStrategy = strategy{}
+
+// AllowUnconditionalUpdate is false.
+func (strategy) AllowUnconditionalUpdate() bool { return false }
+
+// CheckGracefulDelete keeps the instance with a deletion timestamp: its node
+// has to take it away first, and the finalizer rik.dev/node goes when it has.
+//
+// A grace period of 0 (kubectl delete --force --grace-period=0) is kept as
+// asked. It tells the controller not to wait for the node: it removes the
+// finalizer itself and leaves a tombstone for the node's return.
+func (s strategy) CheckGracefulDelete(ctx context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
+	i, ok := obj.(*rik.Instance)
+	if !ok || options == nil {
+		return false
+	}
+	if options.GracePeriodSeconds == nil {
+		seconds := int64(v1alpha1.DefaultTerminationGraceSeconds)
+		if s.grace != nil {
+			seconds = s.grace(ctx, i)
+		}
+		options.GracePeriodSeconds = &seconds
+	}
+	// In the same write as the timestamp: one write less on the way down.
+	i.Status.Phase = rik.InstanceDestroying
+	i.Status.Ready = false
+	return true
+}
+
+func prepareCreate(_ context.Context, i *rik.Instance) {
+	i.Status = rik.InstanceStatus{Phase: rik.InstancePending}
+	i.Generation = 1
+	if !slices.Contains(i.Finalizers, rikv1alpha1.FinalizerNode) {
+		i.Finalizers = append(i.Finalizers, rikv1alpha1.FinalizerNode)
+	}
+}
+
+// prepareUpdate is for what users change: metadata, in effect.
+func prepareUpdate(ctx context.Context, i, old *rik.Instance) {
+	i.Status = old.Status
+	prepareWhole(ctx, i, old)
+}
+
+// prepareWhole is for the controller, which writes spec and status at once.
+func prepareWhole(_ context.Context, i, old *rik.Instance) {
+	i.Generation = old.Generation
+	if i.Spec != old.Spec {
+		i.Generation++
+	}
+	// The registry deletes an object whose last finalizer goes only if its
+	// grace period is over or 0. Here the finalizer says that nothing is left
+	// to wait for. The old object is the registry's own copy.
+	if len(i.Finalizers) == 0 && old.DeletionTimestamp != nil {
+		var zero int64
+		old.DeletionGracePeriodSeconds, i.DeletionGracePeriodSeconds = &zero, &zero
+	}
+}
+
+func prepareStatus(_ context.Context, i, old *rik.Instance) {
+	status, managed, version := i.Status, i.ManagedFields, i.ResourceVersion
+	old.DeepCopyInto(i)
+	i.Status, i.ManagedFields, i.ResourceVersion = status, managed, version
+}
+
+// kept are the labels by which the controller finds its instances.
+var kept = []string{rikv1alpha1.LabelWorkload, rikv1alpha1.LabelRevision}
+
+func judgeUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
+	errs := validation.InstanceUpdate(i, old)
+	at := field.NewPath("metadata")
+	for _, l := range kept {
+		if i.Labels[l] != old.Labels[l] {
+			errs = append(errs, field.Forbidden(at.Child("labels").Key(l), "is set by the server and never changed"))
+		}
+	}
+	had, has := slices.Contains(old.Finalizers, rikv1alpha1.FinalizerNode), slices.Contains(i.Finalizers, rikv1alpha1.FinalizerNode)
+	if had && !has && !store.Trusted(ctx) {
+		errs = append(errs, field.Forbidden(at.Child("finalizers"),
+			`"`+rikv1alpha1.FinalizerNode+`" is removed when the node confirms the end; to give up waiting for it, delete with --force --grace-period=0`))
+	}
+	return errs
+}
+
+// controls says whether the request is the controller's own.
+func controls(ctx context.Context) bool {
+	u, ok := genericapirequest.UserFrom(ctx)
+	return ok && u.GetName() == rikv1alpha1.UserController
+}
+
+func newStrategies(grace func(context.Context, *rik.Instance) int64) (main, status, whole strategy) {
+	create := func(_ context.Context, i *rik.Instance) field.ErrorList { return validation.Instance(i) }
+	main = strategy{grace: grace, Strategy: store.NewStrategy(store.Rules[*rik.Instance]{
+		Namespaced: true, Create: prepareCreate, Update: prepareUpdate, JudgeCreate: create, JudgeUpdate: judgeUpdate,
+		Reset: []string{"status"},
+	})}
+	status = strategy{Strategy: store.NewStrategy(store.Rules[*rik.Instance]{
+		Namespaced: true, Update: prepareStatus,
+		JudgeUpdate: func(_ context.Context, i, old *rik.Instance) field.ErrorList {
+			return validation.InstanceStatusUpdate(i, old)
+		},
+		Reset: []string{"spec", "metadata"},
+	})}
+	whole = strategy{grace: grace, Strategy: store.NewStrategy(store.Rules[*rik.Instance]{
+		Namespaced: true, Create: prepareCreate, Update: prepareWhole, JudgeCreate: create, JudgeUpdate: judgeUpdate,
+	})}
+	return main, status, whole
+}

@@ -1,0 +1,139 @@
+// Package registry serves the group rik.dev: it makes the stores of all its
+// resources and hands them to the API server.
+package registry
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install" // the kind Scale, which workloads/scale speaks
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/apiserver/registry/instance"
+	"rik.dev/rik/internal/apiserver/registry/node"
+	"rik.dev/rik/internal/apiserver/registry/tenant"
+	"rik.dev/rik/internal/apiserver/registry/workload"
+	"rik.dev/rik/internal/apiserver/registry/workloadrevision"
+)
+
+// Config is what the stores need of their server.
+type Config struct {
+	// Authorizer decides who may write privileged workloads and who may run
+	// commands over WebSockets. Without one nobody may.
+	Authorizer authorizer.Authorizer
+	// Sessions reach the nodes for log and exec; nil answers 503.
+	Sessions instance.Sessions
+}
+
+// Provider makes the REST storage of rik.dev. It implements RESTStorageProvider
+// of k8s.io/kubernetes/pkg/controlplane/apiserver. The scheme that it serves
+// with is Kubernetes' legacyscheme: apis/rik/install must have been applied to
+// it before.
+type Provider struct {
+	config Config
+	stores Stores
+}
+
+// Stores are the parts of the storage, for callers in the same process.
+type Stores struct {
+	Workloads *workload.Storage
+	Revisions *workloadrevision.Storage
+	Instances *instance.Storage
+	Nodes     *node.Storage
+	Tenants   *tenant.Storage
+}
+
+// NewProvider makes a provider for one server.
+func NewProvider(c Config) *Provider { return &Provider{config: c} }
+
+// GroupName is rik.dev.
+func (p *Provider) GroupName() string { return rik.GroupName }
+
+// Stores returns the storage. It is empty until NewRESTStorage has returned.
+func (p *Provider) Stores() Stores { return p.stores }
+
+// NewRESTStorage makes the storage of every resource that is enabled, which is
+// all of them unless the server's configuration says otherwise.
+func (p *Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+	info := genericapiserver.NewDefaultAPIGroupInfo(rik.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
+	stores, err := NewStores(getter, p.config)
+	if err != nil {
+		return info, fmt.Errorf("making the storage of %s: %w", rik.GroupName, err)
+	}
+	p.stores = stores
+	info.VersionedResourcesStorageMap[rikv1alpha1.SchemeGroupVersion.Version] = stores.served()
+	return info, nil
+}
+
+// NewStores makes the storage of every resource.
+func NewStores(getter generic.RESTOptionsGetter, c Config) (s Stores, err error) {
+	if s.Workloads, err = workload.NewStorage(getter, c.Authorizer); err != nil {
+		return s, err
+	}
+	if s.Revisions, err = workloadrevision.NewStorage(getter); err != nil {
+		return s, err
+	}
+	s.Instances, err = instance.NewStorage(getter, instance.Config{
+		Workloads: s.Workloads.Workload, Revisions: s.Revisions, Sessions: c.Sessions, Authorizer: c.Authorizer,
+	})
+	if err != nil {
+		return s, err
+	}
+	if s.Nodes, err = node.NewStorage(getter); err != nil {
+		return s, err
+	}
+	s.Tenants, err = tenant.NewStorage(getter)
+	return s, err
+}
+
+func (s Stores) served() map[string]rest.Storage {
+	return map[string]rest.Storage{
+		"workloads":             s.Workloads.Workload,
+		"workloads/status":      s.Workloads.Status,
+		"workloads/scale":       s.Workloads.Scale,
+		"workloadrevisions":     s.Revisions.Revision,
+		"instances":             s.Instances.Instance,
+		"instances/status":      s.Instances.Status,
+		"instances/log":         s.Instances.Log,
+		"instances/exec":        s.Instances.Exec,
+		"instances/portforward": s.Instances.Ports,
+		"instances/suspend":     s.Instances.Suspend,
+		"instances/resume":      s.Instances.Resume,
+		"nodes":                 s.Nodes.Node,
+		"nodes/status":          s.Nodes.Status,
+		"tenants":               s.Tenants.Tenant,
+		"tenants/status":        s.Tenants.Status,
+	}
+}
+
+// all are the stores that hold objects.
+func (s Stores) all() []*genericregistry.Store {
+	return []*genericregistry.Store{
+		s.Workloads.Workload.Store, s.Revisions.Revision.Store, s.Instances.Instance.Store, s.Nodes.Node.Store, s.Tenants.Tenant.Store,
+	}
+}
+
+// Ready says why the stores cannot be listed yet.
+func (s Stores) Ready() error {
+	var errs []error
+	for _, one := range s.all() {
+		errs = append(errs, one.ReadinessCheck())
+	}
+	return errors.Join(errs...)
+}
+
+// Destroy ends what the stores run in the background. A server that served
+// them does it itself.
+func (s Stores) Destroy() {
+	for _, one := range s.all() {
+		one.Destroy()
+	}
+}

@@ -1,0 +1,365 @@
+package registry_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/exec"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/registry/direct"
+	"rik.dev/rik/internal/testkit/apitest"
+)
+
+// tenant is a user with a namespace in which they may do everything.
+type tenant struct {
+	server    *apitest.Server
+	config    *rest.Config
+	client    dynamic.Interface
+	namespace string
+}
+
+// newTenant gives the rights in one role, so that all of them are in force
+// once one is: aggregated roles fill up little by little.
+func newTenant(t *testing.T) *tenant {
+	t.Helper()
+	s := apitest.Shared(t)
+	namespace := s.Namespace(t)
+	rbac := s.Client.RbacV1()
+	_, err := rbac.Roles(namespace).Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "all"},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = rbac.RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "all"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "all"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: namespace + "-ann"}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := rest.CopyConfig(s.Config)
+	config.Impersonate.UserName = namespace + "-ann"
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tenant{server: s, config: config, client: client, namespace: namespace}
+}
+
+func (n *tenant) resource(name string) dynamic.ResourceInterface {
+	return n.client.Resource(rikv1alpha1.SchemeGroupVersion.WithResource(name)).Namespace(n.namespace)
+}
+
+func (n *tenant) object(kind, name string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "rik.dev/v1alpha1", "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec,
+	}}
+}
+
+func (n *tenant) workload(t *testing.T) {
+	t.Helper()
+	create := func() error {
+		_, err := n.resource("workloads").Create(t.Context(), n.object("Workload", "web", map[string]any{
+			"containers": []any{map[string]any{"name": "main", "image": "nginx:1"}},
+		}), metav1.CreateOptions{})
+		return err
+	}
+	// Rights granted a moment ago reach the authorizer through its informers.
+	ctx, cancel := context.WithTimeout(t.Context(), apitest.Patience)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	err := create()
+	for apierrors.IsForbidden(err) && ctx.Err() == nil {
+		<-ticker.C
+		err = create()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bound is the name of an instance that runs on the scripted node.
+func (n *tenant) bound(t *testing.T) string {
+	t.Helper()
+	n.workload(t)
+	made, err := n.resource("instances").Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "rik.dev/v1alpha1", "kind": "Instance", "metadata": map[string]any{}, "spec": map[string]any{"workload": "web"},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := direct.NewInstances(n.server.API.Stores().Instances)
+	i, err := d.Get(t.Context(), n.namespace, made.GetName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.Spec.NodeName = "n1"
+	if _, err := d.Update(t.Context(), i); err != nil {
+		t.Fatal(err)
+	}
+	return made.GetName()
+}
+
+func (n *tenant) path(instance, subresource string) string {
+	return n.server.URL + "/apis/rik.dev/v1alpha1/namespaces/" + n.namespace + "/instances/" + instance + "/" + subresource
+}
+
+func TestServedLog(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	name := n.bound(t)
+	client, err := rest.HTTPClientFor(n.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.Get(n.path(name, "log") + "?tailLines=3&container=main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK || string(body) != "a line\n" {
+		t.Errorf("log = %d %q, %v", answer.StatusCode, body, err)
+	}
+}
+
+// TestServedExec runs a command through everything that stands before the
+// storage in the real server, the way kubectl does.
+func TestServedExec(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	u, err := url.Parse(n.path(n.bound(t), "exec") + "?command=cat&stdin=true&stdout=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(n.config, http.MethodPost, u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	websocket, err := remotecommand.NewWebSocketExecutor(n.config, http.MethodGet, u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, executor := range map[string]remotecommand.Executor{"SPDY": spdy, "WebSocket": websocket} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), apitest.Patience)
+			defer cancel()
+			var out bytes.Buffer
+			err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out})
+			var exit exec.CodeExitError
+			if !errors.As(err, &exit) || exit.Code != 7 || out.String() != "hello" {
+				t.Errorf("exec = %v with %q, want exit code 7 with hello", err, out.String())
+			}
+		})
+	}
+}
+
+// TestServedHold posts nothing at all, as the handlers of the generic server see
+// it, and does so as users with and without the right.
+func TestServedHold(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	name := n.bound(t)
+	for _, subresource := range []string{"suspend", "resume"} {
+		code, body := n.post(t, n.config, name, subresource)
+		if code != http.StatusOK || !strings.Contains(body, `"status":"Success"`) {
+			t.Errorf("%s = %d %s", subresource, code, body)
+		}
+		viewer := rest.CopyConfig(n.server.Config)
+		viewer.Impersonate = rest.ImpersonationConfig{UserName: "nobody-special"}
+		if code, body = n.post(t, viewer, name, subresource); code != http.StatusForbidden {
+			t.Errorf("%s without the right = %d %s", subresource, code, body)
+		}
+	}
+	client, err := rest.HTTPClientFor(n.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.Get(n.path(name, "suspend"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusMethodNotAllowed && answer.StatusCode != http.StatusForbidden {
+		t.Errorf("GET of suspend = %d, want none", answer.StatusCode)
+	}
+}
+
+func (n *tenant) post(t *testing.T, as *rest.Config, instance, subresource string) (int, string) {
+	t.Helper()
+	client, err := rest.HTTPClientFor(as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.Post(n.path(instance, subresource), "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
+}
+
+// TestServedPrivileges gives a user every right in a namespace: it does not
+// include what reaches the node.
+func TestServedPrivileges(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	n.workload(t)
+	spec := map[string]any{"hostNetwork": true, "containers": []any{map[string]any{"name": "main", "image": "nginx:1"}}}
+	_, err := n.resource("workloads").Create(t.Context(), n.object("Workload", "host", spec), metav1.CreateOptions{})
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "spec.hostNetwork") {
+		t.Errorf("Create = %v, want 403 that names the field", err)
+	}
+	_, err = n.resource("workloads").Apply(t.Context(), "host", n.object("Workload", "host", spec), metav1.ApplyOptions{FieldManager: "t"})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("Apply = %v, want 403", err)
+	}
+	_, err = n.resource("workloads").Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"hostNetwork":true}}`), metav1.PatchOptions{})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("Patch = %v, want 403", err)
+	}
+	admin, err := dynamic.NewForConfig(n.server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	workloads := admin.Resource(rikv1alpha1.SchemeGroupVersion.WithResource("workloads")).Namespace(n.namespace)
+	if _, err := workloads.Create(t.Context(), n.object("Workload", "host", spec), metav1.CreateOptions{}); err != nil {
+		t.Errorf("the administrator's = %v", err)
+	}
+}
+
+// TestServedApply applies an instance twice: the second time changes nothing,
+// although the manifest lacks what the server filled in.
+func TestServedApply(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	n.workload(t)
+	admin, err := dynamic.NewForConfig(n.server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	instances := admin.Resource(rikv1alpha1.SchemeGroupVersion.WithResource("instances")).Namespace(n.namespace)
+	var versions []string
+	for range 2 {
+		got, err := instances.Apply(t.Context(), "web-mine", n.object("Instance", "web-mine", map[string]any{"workload": "web"}), metav1.ApplyOptions{FieldManager: "t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		versions = append(versions, got.GetResourceVersion())
+		if revision, _, _ := unstructured.NestedString(got.Object, "spec", "revision"); !strings.HasPrefix(revision, "web-") {
+			t.Errorf("revision = %q", revision)
+		}
+	}
+	if versions[0] != versions[1] {
+		t.Errorf("applying again wrote: versions %v", versions)
+	}
+}
+
+// TestServedSelectors lists and watches by the fields that are promised.
+func TestServedSelectors(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	name := n.bound(t)
+	for selector, want := range map[string]bool{
+		"spec.nodeName=n1": true, "spec.nodeName=n2": false, "spec.workload=web,status.phase=Pending": true, "metadata.name=" + name: true, "status.phase!=Pending": false,
+	} {
+		list, err := n.resource("instances").List(t.Context(), metav1.ListOptions{FieldSelector: selector})
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := slices.ContainsFunc(list.Items, func(u unstructured.Unstructured) bool { return u.GetName() == name })
+		if has != want {
+			t.Errorf("%s selects it: %v, want %v", selector, has, want)
+		}
+	}
+	if _, err := n.resource("instances").List(t.Context(), metav1.ListOptions{FieldSelector: "spec.other=x"}); !apierrors.IsBadRequest(err) {
+		t.Errorf("an unknown field = %v, want 400", err)
+	}
+	watch, err := n.resource("instances").Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	select {
+	case event := <-watch.ResultChan():
+		if got, ok := event.Object.(*unstructured.Unstructured); !ok || got.GetName() != name {
+			t.Errorf("watch saw %v", event)
+		}
+	case <-time.After(apitest.Patience):
+		t.Error("watch saw nothing")
+	}
+}
+
+// TestServedTable asks as kubectl get does.
+func TestServedTable(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	name := n.bound(t)
+	client, err := rest.HTTPClientFor(n.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(n.path("", ""), "//"), nil)
+	req.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	answer, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, _ := io.ReadAll(answer.Body)
+	for _, want := range []string{`"kind":"Table"`, `"name":"Restarts"`, `"` + name + `","web","0/-","Pending","0"`} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("table lacks %s: %s", want, body)
+		}
+	}
+}
+
+// TestServedWarnings says what is accepted but should not be done.
+func TestServedWarnings(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	n.workload(t)
+	warnings := &heard{}
+	config := rest.CopyConfig(n.config)
+	config.WarningHandler = warnings
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.Resource(rikv1alpha1.SchemeGroupVersion.WithResource("workloads")).Namespace(n.namespace).Create(t.Context(), n.object("Workload", "function", map[string]any{
+		"kind": "Function", "function": map[string]any{"execution": map[string]any{"rootfs": "http://files.example/root.tar.gz"}},
+	}), metav1.CreateOptions{})
+	if err != nil || len(warnings.texts) != 1 || !strings.Contains(warnings.texts[0], "use https://") {
+		t.Errorf("Create = %v with warnings %q", err, warnings.texts)
+	}
+}
+
+type heard struct{ texts []string }
+
+// HandleWarningHeader keeps a warning.
+func (h *heard) HandleWarningHeader(_ int, _, text string) { h.texts = append(h.texts, text) }

@@ -1,0 +1,17 @@
+package store
+
+import (
+	"context"
+	"slices"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// Trusted says whether the request is the controller's or an administrator's.
+func Trusted(ctx context.Context) bool {
+	u, ok := genericapirequest.UserFrom(ctx)
+	return ok && (u.GetName() == rikv1alpha1.UserController || slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup))
+}

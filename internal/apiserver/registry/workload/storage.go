@@ -1,0 +1,266 @@
+// Package workload stores Workloads with their status and scale.
+package workload
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
+	"rik.dev/rik/internal/apiserver/registry/store"
+)
+
+// VerbPrivileged is the verb on workloads that lets a user write what reaches
+// beyond an instance's sandbox: host paths, the host network, privileged
+// containers, added capabilities, images and programs of the node itself.
+//
+// It is asked for at the scope of the cluster, with the namespace as the
+// resource's name: a Role within a namespace, be it for every verb, does not
+// grant it; only a ClusterRoleBinding does.
+const VerbPrivileged = "privileged"
+
+// Storage serves workloads and their subresources.
+type Storage struct {
+	Workload *REST
+	Status   *store.Status
+	Scale    *Scale
+}
+
+// REST is the store of workloads; it asks whether the writer may have what the
+// workload asks of a node.
+type REST struct {
+	*store.REST
+	authorizer authorizer.Authorizer
+}
+
+// NewStorage makes the storage. Nobody is privileged without an authorizer.
+func NewStorage(getter generic.RESTOptionsGetter, a authorizer.Authorizer) (*Storage, error) {
+	s, err := store.New(getter, store.Options[*rik.Workload]{
+		Plural: "workloads", Singular: "workload",
+		New:      func() runtime.Object { return &rik.Workload{} },
+		NewList:  func() runtime.Object { return &rik.WorkloadList{} },
+		Strategy: strategy,
+		Table:    table,
+	})
+	if err != nil {
+		return nil, err
+	}
+	main := &REST{REST: &store.REST{Store: s, Short: []string{"wl"}, All: true}, authorizer: a}
+	return &Storage{Workload: main, Status: store.NewStatus(s, statusStrategy), Scale: &Scale{store: s}}, nil
+}
+
+var strategy = store.NewStrategy(store.Rules[*rik.Workload]{
+	Namespaced: true,
+	Create: func(_ context.Context, w *rik.Workload) {
+		w.Status = rik.WorkloadStatus{}
+		w.Generation = 1
+		// Here and not by the controller, which would have to write it again.
+		if !slices.Contains(w.Finalizers, rikv1alpha1.FinalizerWorkload) {
+			w.Finalizers = append(w.Finalizers, rikv1alpha1.FinalizerWorkload)
+		}
+	},
+	Update: func(_ context.Context, w, old *rik.Workload) {
+		w.Status = old.Status
+		w.Generation = old.Generation
+		if !apiequality.Semantic.DeepEqual(w.Spec, old.Spec) {
+			w.Generation++
+		}
+		rememberCascade(w, old)
+	},
+	JudgeCreate: func(_ context.Context, w *rik.Workload) field.ErrorList {
+		return append(validation.Workload(w), judgeCascade(w)...)
+	},
+	JudgeUpdate: func(_ context.Context, w, old *rik.Workload) field.ErrorList {
+		return append(validation.WorkloadUpdate(w, old), judgeCascade(w)...)
+	},
+	Warnings: func(w *rik.Workload) []string { return validation.Warnings(&w.Spec) },
+	Reset:    []string{"status"},
+})
+
+// rememberCascade keeps what a deletion asked for, in the very write in which
+// the finalizer that said so goes: whoever acts on it later finds it, whatever
+// was restarted in between.
+func rememberCascade(w, old *rik.Workload) {
+	if old.DeletionTimestamp == nil || !slices.Contains(w.Finalizers, rikv1alpha1.FinalizerWorkload) {
+		return
+	}
+	for finalizer, cascade := range map[string]string{
+		metav1.FinalizerOrphanDependents: rikv1alpha1.CascadeOrphan,
+		metav1.FinalizerDeleteDependents: rikv1alpha1.CascadeForeground,
+	} {
+		if slices.Contains(old.Finalizers, finalizer) && !slices.Contains(w.Finalizers, finalizer) {
+			metav1.SetMetaDataAnnotation(&w.ObjectMeta, rikv1alpha1.AnnotationCascade, cascade)
+		}
+	}
+}
+
+// judgeCascade keeps a user from deciding on a later deletion.
+func judgeCascade(w *rik.Workload) field.ErrorList {
+	if _, set := w.Annotations[rikv1alpha1.AnnotationCascade]; !set || w.DeletionTimestamp != nil {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "annotations").Key(rikv1alpha1.AnnotationCascade),
+		"is set by the server during a deletion; kubectl delete --cascade=orphan asks for it")}
+}
+
+var statusStrategy = store.NewStrategy(store.Rules[*rik.Workload]{
+	Namespaced: true,
+	Update: func(_ context.Context, w, old *rik.Workload) {
+		status, managed, version := w.Status, w.ManagedFields, w.ResourceVersion
+		old.DeepCopyInto(w)
+		w.Status, w.ManagedFields, w.ResourceVersion = status, managed, version
+	},
+	JudgeUpdate: func(_ context.Context, w, old *rik.Workload) field.ErrorList {
+		return validation.WorkloadStatusUpdate(w, old)
+	},
+	Reset: []string{"spec", "metadata"},
+})
+
+// Create stores a new workload.
+func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	if err := r.permit(ctx, obj.(*rik.Workload), nil); err != nil {
+		return nil, err
+	}
+	return r.Store.Create(ctx, obj, validate, options)
+}
+
+// Update stores a changed workload, or a new one by server-side apply.
+func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	info = rest.WrapUpdatedObjectInfo(info, func(ctx context.Context, obj, old runtime.Object) (runtime.Object, error) {
+		before, ok := old.(*rik.Workload)
+		if !ok || before.ResourceVersion == "" {
+			before = nil
+		}
+		return obj, r.permit(ctx, obj.(*rik.Workload), before)
+	})
+	return r.Store.Update(ctx, name, info, create, update, forceCreate, options)
+}
+
+// permit asks whether the writer may have what a new or changed template
+// demands of a node. Whoever changes anything in a template that an
+// administrator wrote needs the right as well: another image in it would run
+// with the same privileges.
+func (r *REST) permit(ctx context.Context, w, old *rik.Workload) error {
+	if old != nil && apiequality.Semantic.DeepEqual(w.Spec.InstanceTemplate, old.Spec.InstanceTemplate) {
+		return nil
+	}
+	needs := validation.Privileges(&w.Spec)
+	if len(needs) == 0 {
+		return nil
+	}
+	user, ok := genericapirequest.UserFrom(ctx)
+	namespace := genericapirequest.NamespaceValue(ctx)
+	if ok && r.authorizer != nil {
+		decision, _, err := r.authorizer.Authorize(ctx, authorizer.AttributesRecord{
+			User: user, Verb: VerbPrivileged, Name: namespace,
+			APIGroup: rik.GroupName, APIVersion: rikv1alpha1.SchemeGroupVersion.Version,
+			Resource: "workloads", ResourceRequest: true,
+		})
+		if err != nil && decision != authorizer.DecisionAllow {
+			return apierrors.NewInternalError(fmt.Errorf("asking whether the workload may be privileged: %w", err))
+		}
+		if decision == authorizer.DecisionAllow {
+			return nil
+		}
+	}
+	var fields []string
+	for _, n := range needs {
+		fields = append(fields, n.Field+" ("+n.Detail+")")
+	}
+	return apierrors.NewForbidden(rik.Resource("workloads"), w.Name, fmt.Errorf(
+		"%s: only administrators, or those who may use the verb %q on workloads.rik.dev for namespace %q, may write this",
+		strings.Join(fields, ", "), VerbPrivileged, namespace))
+}
+
+var table = store.Table[*rik.Workload]{
+	Columns: []metav1.TableColumnDefinition{
+		store.Name(),
+		store.Column("Kind", "string", "What an instance is made of: Pod, Function or App."),
+		store.Column("Deploy", "string", "Who starts instances: Manual or Automatic."),
+		store.Column("Ready", "string", "Ready instances of those that there should be."),
+		store.Column("Up-to-date", "integer", "Instances of the newest revision."),
+		store.Column("Available", "integer", "Instances that are ready."),
+		store.Age(),
+		store.Wide("Address", "string", "Its virtual address, then those for the outside."),
+		store.Wide("Ports", "string", "What clients connect to; a type before it says from where."),
+		store.Wide("Images", "string", "What the containers are made from."),
+		store.Wide("Selector", "string", "Label selector of the instances."),
+		store.Wide("Revision", "string", "Newest revision."),
+	},
+	Row: func(w *rik.Workload, now time.Time) []any {
+		wanted := w.Status.Replicas
+		if w.Spec.Deploy == rik.DeployAutomatic && w.Spec.Replicas != nil {
+			wanted = *w.Spec.Replicas
+		}
+		return []any{
+			w.Name, string(w.Spec.Kind), string(w.Spec.Deploy),
+			fmt.Sprintf("%d/%d", w.Status.ReadyReplicas, wanted),
+			w.Status.UpdatedReplicas, w.Status.ReadyReplicas, store.Since(w.CreationTimestamp, now),
+			store.Or(strings.Join(w.Status.Addresses, ",")), store.Or(ports(w)),
+			images(&w.Spec.InstanceTemplate), selector(w), store.Or(w.Status.CurrentRevision),
+		}
+	},
+}
+
+// ports lists what a workload serves, such as 80/TCP or nodePort:30080/TCP.
+func ports(w *rik.Workload) string {
+	var out []string
+	for _, p := range portsOf(&w.Spec.InstanceTemplate) {
+		text := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+		if p.Type != rik.PortClusterIP {
+			text = string(p.Type) + ":" + text
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, ",")
+}
+
+func portsOf(t *rik.InstanceTemplate) []rik.Port {
+	var out []rik.Port
+	for i := range t.Containers {
+		out = append(out, t.Containers[i].Ports...)
+	}
+	if f := t.Function; f != nil && f.Exposure != nil {
+		out = append(out, *f.Exposure)
+	}
+	if t.App != nil {
+		out = append(out, t.App.Ports...)
+	}
+	return out
+}
+
+func images(t *rik.InstanceTemplate) string {
+	var out []string
+	for i := range t.Containers {
+		out = append(out, t.Containers[i].Image)
+	}
+	if f := t.Function; f != nil {
+		out = append(out, f.Execution.Image+f.Execution.Rootfs)
+	}
+	if t.App != nil {
+		out = append(out, t.App.Repo)
+	}
+	return store.Or(strings.Join(out, ","))
+}
+
+// selector of the instances: that of the status, or the one it will have.
+func selector(w *rik.Workload) string {
+	if w.Status.Selector != "" {
+		return w.Status.Selector
+	}
+	return rikv1alpha1.LabelWorkload + "=" + w.Name
+}

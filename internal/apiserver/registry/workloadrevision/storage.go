@@ -1,0 +1,134 @@
+// Package workloadrevision stores WorkloadRevisions, which never change but
+// for their number.
+package workloadrevision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/generic"
+
+	"rik.dev/rik/api/rik/revision"
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/apiserver/apis/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
+	"rik.dev/rik/internal/apiserver/registry/store"
+)
+
+// Storage serves revisions.
+type Storage struct{ Revision *store.REST }
+
+// NewStorage makes the storage.
+func NewStorage(getter generic.RESTOptionsGetter) (*Storage, error) {
+	s, err := store.New(getter, store.Options[*rik.WorkloadRevision]{
+		Plural: "workloadrevisions", Singular: "workloadrevision",
+		New:      func() runtime.Object { return &rik.WorkloadRevision{} },
+		NewList:  func() runtime.Object { return &rik.WorkloadRevisionList{} },
+		Strategy: strategy,
+		Table:    table,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Storage{Revision: &store.REST{Store: s, Short: []string{"wlrev"}}}, nil
+}
+
+var strategy = store.NewStrategy(store.Rules[*rik.WorkloadRevision]{
+	Namespaced:  true,
+	JudgeCreate: func(_ context.Context, r *rik.WorkloadRevision) field.ErrorList { return validation.Revision(r) },
+	JudgeUpdate: func(_ context.Context, r, old *rik.WorkloadRevision) field.ErrorList {
+		return validation.RevisionUpdate(r, old)
+	},
+})
+
+var table = store.Table[*rik.WorkloadRevision]{
+	Columns: []metav1.TableColumnDefinition{
+		store.Name(),
+		store.Column("Workload", "string", "Workload that it is a copy of."),
+		store.Column("Revision", "integer", "Its number; the highest is the newest."),
+		store.Age(),
+	},
+	Row: func(r *rik.WorkloadRevision, now time.Time) []any {
+		return []any{r.Name, store.Or(r.Labels[rikv1alpha1.LabelWorkload]), r.Revision, store.Since(r.CreationTimestamp, now)}
+	},
+}
+
+// Get reads a revision.
+func (s *Storage) Get(ctx context.Context, name string) (*rikv1alpha1.WorkloadRevision, error) {
+	obj, err := s.Revision.Get(about(ctx, "get", name), name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return published(obj)
+}
+
+// Ensure returns the stored revision of a workload's present template and
+// makes it when there is none. Any number of callers may do so at once, the
+// controller among them: they make the same one.
+func (s *Storage) Ensure(ctx context.Context, w *rikv1alpha1.Workload, dryRun []string) (*rikv1alpha1.WorkloadRevision, error) {
+	made := revision.For(w)
+	found, err := s.Get(ctx, made.Name)
+	if !apierrors.IsNotFound(err) {
+		return found, err
+	}
+	if made.Revision, err = s.next(ctx, w.Name); err != nil {
+		return nil, err
+	}
+	hub := &rik.WorkloadRevision{}
+	if err := v1alpha1.Convert_v1alpha1_WorkloadRevision_To_rik_WorkloadRevision(made, hub, nil); err != nil {
+		return nil, err
+	}
+	obj, err := s.Revision.Create(about(ctx, "create", made.Name), hub, nil, &metav1.CreateOptions{DryRun: dryRun})
+	if apierrors.IsAlreadyExists(err) {
+		return s.Get(ctx, made.Name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making the revision of workload %q: %w", w.Name, err)
+	}
+	return published(obj)
+}
+
+// next is the number that a new revision of a workload gets.
+func (s *Storage) next(ctx context.Context, workload string) (int64, error) {
+	selector := labels.SelectorFromSet(labels.Set{rikv1alpha1.LabelWorkload: workload})
+	obj, err := s.Revision.List(about(ctx, "list", ""), &internalversion.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return 0, fmt.Errorf("listing the revisions of workload %q: %w", workload, err)
+	}
+	list, ok := obj.(*rik.WorkloadRevisionList)
+	if !ok {
+		return 0, errors.New("programmer error: a list of something else")
+	}
+	existing := make([]rikv1alpha1.WorkloadRevision, len(list.Items))
+	for i := range list.Items {
+		existing[i].Revision = list.Items[i].Revision
+	}
+	return revision.Next(existing), nil
+}
+
+// about makes errors speak of revisions when the request is for something else.
+func about(ctx context.Context, verb, name string) context.Context {
+	return genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
+		IsResourceRequest: true, Verb: verb, Name: name, Namespace: genericapirequest.NamespaceValue(ctx),
+		APIGroup: rik.GroupName, APIVersion: rikv1alpha1.SchemeGroupVersion.Version, Resource: "workloadrevisions",
+	})
+}
+
+func published(obj runtime.Object) (*rikv1alpha1.WorkloadRevision, error) {
+	hub, ok := obj.(*rik.WorkloadRevision)
+	if !ok {
+		return nil, fmt.Errorf("programmer error: %T is not a revision", obj)
+	}
+	out := &rikv1alpha1.WorkloadRevision{}
+	return out, v1alpha1.Convert_rik_WorkloadRevision_To_v1alpha1_WorkloadRevision(hub, out, nil)
+}

@@ -1,0 +1,170 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/kubernetes"
+	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/component-helpers/auth/rbac/reconciliation"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+const (
+	rolesHook = "rik/bootstrap-roles"
+	// rolesAtOnce is how many roles are made side by side at the first start:
+	// they are independent, and each waits for the disk.
+	rolesAtOnce = 16
+	// rolesPatience bounds the whole; a server whose roles are not there would
+	// refuse everyone but administrators.
+	rolesPatience = time.Minute
+)
+
+// kubernetesRoles are those of Kubernetes' own cluster roles and bindings that
+// are of use here; the others are for its node agents and controllers.
+var kubernetesRoles = sets.New(
+	"cluster-admin", "admin", "edit", "view",
+	"system:aggregate-to-admin", "system:aggregate-to-edit", "system:aggregate-to-view",
+	"system:basic-user", "system:discovery", "system:public-info-viewer",
+	"system:monitoring", "system:auth-delegator", "system:service-account-issuer-discovery",
+)
+
+var (
+	readVerbs  = []string{"get", "list", "watch"}
+	writeVerbs = []string{"create", "update", "patch", "delete", "deletecollection"}
+)
+
+// rikRoles add rik.dev to what Kubernetes' admin, edit and view already allow
+// in a namespace (edit holds view, and admin holds edit). Instances are made and deleted by users but changed only by
+// the controller, and revisions are immutable; nodes and tenants are the
+// cluster administrator's.
+var rikRoles = []rbacv1.ClusterRole{
+	aggregated("rik:aggregate-to-view", "view",
+		rule(readVerbs, "workloads", "workloads/status", "workloads/scale", "instances", "instances/status", "workloadrevisions"),
+		rule([]string{"get"}, "instances/log"),
+	),
+	aggregated("rik:aggregate-to-edit", "edit",
+		rule(writeVerbs, "workloads"),
+		rule([]string{"update", "patch"}, "workloads/scale"),
+		rule([]string{"create", "delete", "deletecollection"}, "instances"),
+		// WebSocket clients begin with a GET.
+		rule([]string{"get", "create"}, "instances/exec", "instances/portforward"),
+		rule([]string{"create"}, "instances/suspend", "instances/resume"),
+	),
+}
+
+func rule(verbs []string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{rikv1alpha1.SchemeGroupVersion.Group}, Resources: resources}
+}
+
+func aggregated(name, into string, rules ...rbacv1.PolicyRule) rbacv1.ClusterRole {
+	labels := map[string]string{"rbac.authorization.k8s.io/aggregate-to-" + into: "true"}
+	return rbacv1.ClusterRole{ObjectMeta: roleMeta(name, labels), Rules: rules}
+}
+
+// roleMeta marks a role as made by the server, which adds at every start what
+// an administrator took away unless they set the annotation to false.
+func roleMeta(name string, labels map[string]string) metav1.ObjectMeta {
+	meta := metav1.ObjectMeta{
+		Name:        name,
+		Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
+	}
+	for key, value := range labels {
+		meta.Labels[key] = value
+	}
+	return meta
+}
+
+func bootstrapRoles() []rbacv1.ClusterRole {
+	var roles []rbacv1.ClusterRole
+	for _, role := range bootstrappolicy.ClusterRoles() {
+		if kubernetesRoles.Has(role.Name) {
+			roles = append(roles, role)
+		}
+	}
+	return append(roles, rikRoles...)
+}
+
+func bootstrapBindings() []rbacv1.ClusterRoleBinding {
+	var bindings []rbacv1.ClusterRoleBinding
+	for _, binding := range bootstrappolicy.ClusterRoleBindings() {
+		if kubernetesRoles.Has(binding.RoleRef.Name) {
+			bindings = append(bindings, binding)
+		}
+	}
+	return bindings
+}
+
+// ensureRoles is the post-start hook that makes the roles above. Readiness
+// waits for it.
+func ensureRoles(hook genericapiserver.PostStartHookContext) error {
+	client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("making a client for the bootstrap roles: %w", err)
+	}
+	var last error
+	err = wait.PollUntilContextTimeout(hook, 50*time.Millisecond, rolesPatience, true, func(ctx context.Context) (bool, error) {
+		last = reconcileRoles(ctx, client.RbacV1())
+		return last == nil, nil
+	})
+	if err != nil && hook.Err() == nil {
+		return fmt.Errorf("making the bootstrap roles: %w", last)
+	}
+	return nil
+}
+
+func reconcileRoles(ctx context.Context, client rbacclient.RbacV1Interface) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(rolesAtOnce)
+	for _, role := range bootstrapRoles() {
+		group.Go(func() error { return reconcile(ctx, role.Name, roleReconciler(client, role)) })
+	}
+	for _, binding := range bootstrapBindings() {
+		group.Go(func() error { return reconcile(ctx, binding.Name, bindingReconciler(client, binding)) })
+	}
+	return group.Wait()
+}
+
+func reconcile(ctx context.Context, name string, run func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := retry.OnError(retry.DefaultBackoff, apierrors.IsConflict, run); err != nil {
+		return fmt.Errorf("reconciling role or binding %q: %w", name, err)
+	}
+	return nil
+}
+
+func roleReconciler(client rbacclient.RbacV1Interface, role rbacv1.ClusterRole) func() error {
+	return func() error {
+		_, err := (&reconciliation.ReconcileRoleOptions{
+			Role:    reconciliation.ClusterRoleRuleOwner{ClusterRole: &role},
+			Client:  reconciliation.ClusterRoleModifier{Client: client.ClusterRoles()},
+			Confirm: true,
+		}).Run()
+		return err
+	}
+}
+
+func bindingReconciler(client rbacclient.RbacV1Interface, binding rbacv1.ClusterRoleBinding) func() error {
+	return func() error {
+		_, err := (&reconciliation.ReconcileRoleBindingOptions{
+			RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &binding},
+			Client:      reconciliation.ClusterRoleBindingClientAdapter{Client: client.ClusterRoleBindings()},
+			Confirm:     true,
+		}).Run()
+		return err
+	}
+}

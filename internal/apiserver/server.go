@@ -1,0 +1,322 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/front"
+	"rik.dev/rik/internal/apiserver/kubecontrollers"
+	"rik.dev/rik/internal/apiserver/legacyhttp"
+	"rik.dev/rik/internal/apiserver/registry"
+	"rik.dev/rik/internal/apiserver/signer"
+	"rik.dev/rik/internal/pki"
+)
+
+const (
+	// readyPoll is how often readiness is asked for while starting.
+	readyPoll = 20 * time.Millisecond
+	// openPatience bounds the opening of the datastore; a large etcd replays its
+	// log first.
+	openPatience = 2 * time.Minute
+)
+
+// Server is an API server that was built by New.
+type Server struct {
+	cfg      Config
+	logger   *slog.Logger
+	creds    *credentials
+	listener net.Listener
+	legacy   net.Listener
+	store    *datastore.Datastore
+	chain    *chain
+	url      string
+	ready    chan struct{}
+	// closers undo New, in reverse order.
+	closers []func() error
+}
+
+// New locks the data directory, makes what the first start has to make, opens
+// the ports and the datastore, and builds the servers. Nothing is answered
+// before Run, which must be called, even with a cancelled context: it is what
+// releases all of that. ctx bounds New alone.
+func New(ctx context.Context, cfg Config) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	redirectKlog(cfg.Logger)
+	s := &Server{cfg: cfg, logger: cfg.Logger, ready: make(chan struct{})}
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s *Server) open(ctx context.Context) error {
+	steps := []func(context.Context) error{s.openDataDir, s.openPorts, s.openCredentials, s.openDatastore, s.build}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) openDataDir(context.Context) error {
+	unlock, err := lockDataDir(s.cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	s.closers = append(s.closers, unlock)
+	return fixProfile(s.cfg.DataDir, s.cfg.Profile)
+}
+
+func (s *Server) openPorts(ctx context.Context) error {
+	listener, err := front.Listen(ctx, s.cfg.BindAddress, s.cfg.Port, "--port")
+	if err != nil {
+		return err
+	}
+	s.closers = append(s.closers, closeListener(listener))
+	s.listener = front.Sniff(listener)
+	s.url = localURL(s.cfg.BindAddress, listener)
+	if s.cfg.InsecureLegacyAddress == "" {
+		return nil
+	}
+	s.legacy, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.InsecureLegacyAddress)
+	if err != nil {
+		return fmt.Errorf("opening the insecure legacy port: %w", err)
+	}
+	s.closers = append(s.closers, closeListener(s.legacy))
+	return nil
+}
+
+// closeListener is silent about a listener that its server closed already.
+func closeListener(listener net.Listener) func() error {
+	return func() error {
+		if err := listener.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+func (s *Server) openCredentials(ctx context.Context) error {
+	hosts, err := serverHosts(s.cfg)
+	if err != nil {
+		return err
+	}
+	if s.creds, err = openCredentials(ctx, s.cfg, hosts); err != nil {
+		return err
+	}
+	return s.creds.writeAccess(s.cfg.ClusterName, s.url)
+}
+
+func (s *Server) openDatastore(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, openPatience, errors.New("datastore did not answer in time"))
+	defer cancel()
+	store, err := datastore.Open(ctx, s.cfg.datastore())
+	if err != nil {
+		return fmt.Errorf("opening the datastore: %w", err)
+	}
+	s.store = store
+	s.closers = append(s.closers, store.Close)
+	return nil
+}
+
+func (s *Server) build(ctx context.Context) error {
+	// The control plane keeps the context for as long as it runs.
+	built, err := buildChain(context.WithoutCancel(ctx), s.cfg, s.creds, s.listener, s.store.Endpoint())
+	if err != nil {
+		return err
+	}
+	s.chain = built
+	s.closers = append(s.closers, built.closeLog)
+	if s.cfg.Routes == nil {
+		return nil
+	}
+	routes, err := s.cfg.Routes(s)
+	if err != nil {
+		return fmt.Errorf("making the routes: %w", err)
+	}
+	return built.routes.install(built.outermost.GenericAPIServer, routes)
+}
+
+// close undoes New and reports everything that went wrong on the way.
+func (s *Server) close() error {
+	var problems []error
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		problems = append(problems, s.closers[i]())
+	}
+	s.closers = nil
+	return errors.Join(problems...)
+}
+
+// Run serves until ctx ends or a part of the server fails, and returns when all
+// of it has stopped: first the controllers, then requests in flight, then the
+// datastore, and the lock of the data directory at last. Call it once.
+func (s *Server) Run(ctx context.Context) error {
+	err := s.serve(ctx)
+	return errors.Join(err, s.close())
+}
+
+func (s *Server) serve(ctx context.Context) error {
+	if ctx.Err() != nil {
+		s.chain.outermost.GenericAPIServer.Destroy()
+		return nil
+	}
+	prepared, err := s.chain.outermost.PrepareRun()
+	if err != nil {
+		return fmt.Errorf("preparing the API server: %w", err)
+	}
+	// The API server outlives what depends on it, and so has a context of its own.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	served := make(chan error, 1)
+	go func() { served <- prepared.Run(serving) }()
+
+	group, dependents := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.watch(dependents, served) })
+	group.Go(func() error { return s.runControllers(dependents) })
+	group.Go(func() error { return s.creds.server.Run(dependents) })
+	group.Go(func() error { return s.runAdminLeaf(dependents) })
+	if s.legacy != nil {
+		group.Go(func() error { return s.runLegacy(dependents) })
+	}
+	err = group.Wait()
+	stopServing()
+	if stopped := <-served; stopped != nil {
+		err = errors.Join(err, fmt.Errorf("serving the API: %w", stopped))
+	}
+	return err
+}
+
+// watch makes the death of a part that should run for ever the end of all.
+// It puts the API server's result back for the one who waits for it.
+func (s *Server) watch(ctx context.Context, served chan error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-served:
+		served <- err
+		return errors.New("API server stopped by itself")
+	case err := <-s.store.Failed():
+		return fmt.Errorf("datastore stopped by itself: %w", err)
+	}
+}
+
+// runControllers waits until the API server answers, says so, and runs
+// Kubernetes' controllers, and in a kcp the signer of syncers' certificates.
+func (s *Server) runControllers(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(s.LoopbackConfig())
+	if err != nil {
+		return fmt.Errorf("making a client to ask for readiness: %w", err)
+	}
+	err = wait.PollUntilContextCancel(ctx, readyPoll, true, func(ctx context.Context) (bool, error) {
+		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() == nil, nil
+	})
+	if err != nil {
+		return nil //nolint:nilerr // it was told to end before it was ready
+	}
+	s.logger.Info("API server is ready", "url", s.url)
+	close(s.ready)
+	group, ctx := errgroup.WithContext(ctx)
+	if s.cfg.Profile == ProfileKCP {
+		group.Go(func() error {
+			signer.Run(ctx, client, s.creds.authority)
+			return nil
+		})
+	}
+	group.Go(func() error { return s.runKubernetes(ctx, client) })
+	return group.Wait()
+}
+
+func (s *Server) runKubernetes(ctx context.Context, client kubernetes.Interface) error {
+	return kubecontrollers.Run(ctx, kubecontrollers.Config{
+		Client: s.LoopbackConfig(),
+		// Not the server's own: what is added to those is awaited by /readyz, which
+		// would fail again just after it had been seen to succeed.
+		Informers:    informers.NewSharedInformerFactory(client, 0),
+		RootCA:       s.creds.authority.CertificatePEM(),
+		NotCollected: notCollected,
+	})
+}
+
+// runAdminLeaf writes the administrator's files anew at every renewal.
+func (s *Server) runAdminLeaf(ctx context.Context) error {
+	s.creds.admin.Notify(func() {
+		if err := s.creds.writeAccess(s.cfg.ClusterName, s.url); err != nil {
+			s.logger.Error("administrator's credentials were not written", "err", err)
+		}
+	})
+	return s.creds.admin.Run(ctx)
+}
+
+func (s *Server) runLegacy(ctx context.Context) error {
+	s.logger.Warn("insecure legacy port is open: every local user is an administrator", "address", s.legacy.Addr().String())
+	return legacyhttp.Serve(ctx, s.legacy, s.Handler(), func(path string) bool {
+		route, ok := s.chain.routes.match(path)
+		return ok && route.Legacy
+	}, s.logger)
+}
+
+// Ready is closed when the server answers /readyz. It stays open if the server
+// ends before that.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// URL is how a client on this machine reaches the server.
+func (s *Server) URL() string { return s.url }
+
+// LegacyAddress is where the plain listener is, or nil if there is none.
+func (s *Server) LegacyAddress() net.Addr {
+	if s.legacy == nil {
+		return nil
+	}
+	return s.legacy.Addr()
+}
+
+// LoopbackConfig connects to this server as its own all-powerful user, in
+// protobuf and without a client-side rate limit. The caller owns the result.
+func (s *Server) LoopbackConfig() *rest.Config {
+	return rest.CopyConfig(s.chain.control.Generic.LoopbackClientConfig)
+}
+
+// Handler is the whole server, authentication included.
+func (s *Server) Handler() http.Handler { return s.chain.outermost.GenericAPIServer.Handler }
+
+// Authorizer decides who may do what. A route asks it for every object.
+func (s *Server) Authorizer() authorizer.Authorizer {
+	return s.chain.control.Generic.Authorization.Authorizer
+}
+
+// Admission is the chain of admission plugins and webhooks. A route runs it
+// before it writes to a registry.
+func (s *Server) Admission() admission.Interface { return s.chain.control.Generic.AdmissionControl }
+
+// Stores are the registries of rik.dev, for callers in this process. They skip
+// authorization and admission. They are empty in ProfileKCP.
+func (s *Server) Stores() registry.Stores {
+	if s.chain.rik == nil {
+		return registry.Stores{}
+	}
+	return s.chain.rik.Stores()
+}
+
+// Authority is the cluster's certificate authority.
+func (s *Server) Authority() *pki.Authority { return s.creds.authority }
+
+// DataDir is where the server keeps its files.
+func (s *Server) DataDir() string { return s.cfg.DataDir }

@@ -1,0 +1,112 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/pki"
+)
+
+// componentValidity of the certificates that components show each other. They
+// live in memory and renew themselves.
+const componentValidity = 30 * 24 * time.Hour
+
+// openAuthority loads the cluster's authority from a data directory, or makes
+// it. Controller and scheduler of one machine may both be the first to start:
+// a lock keeps them from making two.
+func openAuthority(dataDir string) (*pki.Authority, error) {
+	dir := filepath.Join(dataDir, "pki")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		if errors.Is(err, os.ErrPermission) {
+			return nil, fmt.Errorf("%w: run as root (sudo), or choose a directory of your own with --data-dir", err)
+		}
+		return nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking the authority: %w", err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("locking the authority: %w", err)
+	}
+	return pki.LoadOrCreate(dir)
+}
+
+// serverTLS is the configuration of a gRPC port: a certificate of its own, and
+// client certificates of the cluster where the caller shows one. What a caller
+// may do is decided by the service, from the certificate's name.
+func serverTLS(ctx context.Context, authority *pki.Authority, hosts []string, log *slog.Logger) (*tls.Config, *pki.Leaf, error) {
+	leaf, err := pki.NewLeaf(ctx, pki.LeafConfig{
+		Issue: func(context.Context) ([]byte, []byte, error) {
+			certPEM, keyPEM, err := authority.IssueServer(hosts, componentValidity)
+			// Joining nodes know the authority only by its hash: show it to them.
+			return append(certPEM, authority.CertificatePEM()...), keyPEM, err
+		},
+		Logger: log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS13,
+		GetCertificate: leaf.GetCertificate,
+		ClientAuth:     tls.VerifyClientCertIfGiven,
+		ClientCAs:      authority.Pool(),
+		NextProtos:     []string{"h2"},
+	}, leaf, nil
+}
+
+// clientTLS shows a component's own certificate to another component.
+func clientTLS(ctx context.Context, authority *pki.Authority, name, serverName string, log *slog.Logger) (*tls.Config, *pki.Leaf, error) {
+	leaf, err := pki.NewLeaf(ctx, pki.LeafConfig{
+		Issue: func(context.Context) ([]byte, []byte, error) {
+			return authority.IssueClient(pkix.Name{CommonName: name, Organization: []string{"rik:components"}}, componentValidity)
+		},
+		Logger: log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return &tls.Config{
+		MinVersion:           tls.VersionTLS13,
+		RootCAs:              authority.Pool(),
+		ServerName:           serverName,
+		GetClientCertificate: leaf.GetClientCertificate,
+		NextProtos:           []string{"h2"},
+	}, leaf, nil
+}
+
+// controllerName is how the controller is known to the scheduler.
+const controllerName = rikv1alpha1.UserController
+
+// ownHosts are the names and addresses under which this machine is reached.
+func ownHosts(extra ...string) []string {
+	hosts := []string{"localhost", "127.0.0.1", "::1"}
+	if name, err := os.Hostname(); err == nil {
+		hosts = append(hosts, name)
+	}
+	if addresses, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range addresses {
+			if ip, ok := a.(*net.IPNet); ok && !ip.IP.IsLinkLocalUnicast() {
+				hosts = append(hosts, ip.IP.String())
+			}
+		}
+	}
+	for _, e := range extra {
+		if e != "" {
+			hosts = append(hosts, e)
+		}
+	}
+	return hosts
+}

@@ -1,0 +1,174 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"rik.dev/rik/internal/app/multicluster"
+	"rik.dev/rik/internal/app/node"
+	"rik.dev/rik/internal/version"
+)
+
+// Exit codes of the programs.
+const (
+	exitError = 1
+	exitUsage = 2
+)
+
+// errUsage marks errors of the command line; a node's flags have the same.
+var errUsage = node.ErrUsage
+
+// Main runs a program by its name and returns its exit code. "rik" has every
+// component as a subcommand; the others are one of them.
+func Main(program string, args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if isForUsers(program, args) {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", program, becomeRikctl(args))
+		return exitError
+	}
+	command := commandOf(program)
+	command.SetArgs(args)
+	err := command.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		fmt.Fprintf(os.Stderr, "%s: %v\nsee %s --help\n", program, err, program)
+		return exitUsage
+	default:
+		fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
+		return exitError
+	}
+}
+
+func commandOf(program string) *cobra.Command {
+	components := append([]*cobra.Command{controllerCommand(), schedulerCommand()}, multicluster.Commands()...)
+	command := rikCommand()
+	if i := slices.IndexFunc(components, func(c *cobra.Command) bool { return c.Name() == program }); i >= 0 {
+		command = components[i]
+	} else {
+		command.AddCommand(components...)
+	}
+	command.AddCommand(versionCommand())
+	return quiet(command)
+}
+
+// rikCommand has all but the components that are also programs of their own.
+func rikCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "rik",
+		Short: "rik runs containers, microVMs and processes on one machine or many",
+		Long: "rik runs containers, microVMs and processes on one machine or many.\n\n" +
+			"Start here: rik server, then rikctl get nodes. rik deploy, rik get and rik delete are\n" +
+			"rikctl's commands of these names; rikctl has many more.",
+	}
+	command.AddCommand(serverCommand(), simulateCommand())
+	command.AddCommand(node.Commands()...)
+	return command
+}
+
+// quiet leaves printing errors to Main, and marks those of the command line.
+func quiet(c *cobra.Command) *cobra.Command {
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	return c
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run:   func(c *cobra.Command, _ []string) { fmt.Fprintln(c.OutOrStdout(), version.Version) },
+	}
+}
+
+func serverCommand() *cobra.Command {
+	f := newFlags()
+	c := &cobra.Command{
+		Use:   "server",
+		Short: "Run a whole cluster on this machine: API, controller, scheduler and node",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return withLog(&f, func(log *slog.Logger) error { return runServer(c.Context(), &f, log) })
+		},
+	}
+	f.common(c.Flags())
+	f.plane(c.Flags())
+	f.schedulerPorts(c.Flags())
+	f.legacy(c.Flags())
+	c.Flags().BoolVar(&f.noAgent, "no-agent", false, "run no instances on this machine")
+	f.node.AddFlags(c.Flags())
+	return c
+}
+
+func controllerCommand() *cobra.Command {
+	f := newFlags()
+	c := &cobra.Command{
+		Use:   "controller",
+		Short: "Run the API server and the controller alone",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return withLog(&f, func(log *slog.Logger) error { return runController(c.Context(), &f, log) })
+		},
+	}
+	f.common(c.Flags())
+	f.plane(c.Flags())
+	f.legacy(c.Flags())
+	c.Flags().StringVar(&f.schedulerURL, "scheduler-url", env("SCHEDULER_URL", "http://localhost:4996"),
+		"where the scheduler awaits the controller; TLS with the cluster's authority whatever the scheme [SCHEDULER_URL]")
+	return c
+}
+
+func schedulerCommand() *cobra.Command {
+	f := newFlags()
+	c := &cobra.Command{
+		Use:   "scheduler",
+		Short: "Run the scheduler alone",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return withLog(&f, func(log *slog.Logger) error { return RunScheduler(c.Context(), f.schedulerSettings(), log) })
+		},
+	}
+	f.common(c.Flags())
+	f.schedulerPorts(c.Flags())
+	c.Flags().IntVar(&f.scheduler.ControllerPort, "scheduler-port", f.scheduler.ControllerPort, "port for the controller")
+	f.legacy(c.Flags())
+	return c
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%w: unexpected argument %q", errUsage, args[0])
+	}
+	return nil
+}
+
+// withLog makes the logger of a process. Text on a terminal and in a journal is
+// for people; JSON is for machines.
+func withLog(f *flags, run func(*slog.Logger) error) error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return fmt.Errorf("%w: --log-level %q: use debug, info, warn or error", errUsage, f.logLevel)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	var handler slog.Handler
+	switch f.logFormat {
+	case "text":
+		handler = slog.NewTextHandler(os.Stderr, options)
+	case "json":
+		handler = slog.NewJSONHandler(os.Stderr, options)
+	default:
+		return fmt.Errorf("%w: --log-format %q: use text or json", errUsage, f.logFormat)
+	}
+	return run(slog.New(handler))
+}

@@ -1,0 +1,106 @@
+package multicluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/cluster"
+	"rik.dev/rik/internal/multicluster/negotiation"
+)
+
+// errModes is what the prototype says, too.
+var errModes = errors.New("can't set both --push-mode and --pull-mode")
+
+// controllers are the cluster controller and negotiation, wherever they run: inside a
+// kcp or beside it.
+type controllers struct {
+	push, pull   bool
+	syncerImage  string
+	resources    []string
+	autoPublish  bool
+	threads      int
+	pollInterval time.Duration
+}
+
+func (c *controllers) addFlags(s *pflag.FlagSet) {
+	s.BoolVar(&c.push, "push-mode", false, "run the syncers of Clusters that name no mode in this process")
+	s.BoolVar(&c.pull, "pull-mode", false, "install the syncers of Clusters that name no mode in these clusters; with neither, they are run by hand")
+	s.StringVar(&c.syncerImage, "syncer-image", "", "image of the syncer that is installed in clusters; mode pull needs one")
+	s.StringSliceVar(&c.resources, "resources-to-sync", []string{cluster.DefaultResource}, "types, as plural.group or plural, that are imported from clusters and synced to them")
+	s.BoolVar(&c.autoPublish, "auto-publish-apis", false, "publish every type as soon as it is negotiated for the first time")
+	s.IntVar(&c.threads, "apiresource-controller-threads", negotiation.DefaultWorkers, "types that are negotiated at once")
+	s.DurationVar(&c.pollInterval, "discovery-poll-interval", cluster.DefaultPollInterval, "how often a cluster is asked for its types when it does not say by itself that they changed")
+}
+
+// validate finds mistakes before anything is opened or made.
+func (c *controllers) validate() error {
+	var problems []error
+	if c.push && c.pull {
+		problems = append(problems, errModes)
+	}
+	if c.threads < 1 {
+		problems = append(problems, fmt.Errorf("--apiresource-controller-threads %d: give one at least", c.threads))
+	}
+	if c.pollInterval <= 0 {
+		problems = append(problems, fmt.Errorf("--discovery-poll-interval %s: give a time, such as %s", c.pollInterval, cluster.DefaultPollInterval))
+	}
+	if c.pull && !c.push && c.syncerImage == "" {
+		problems = append(problems, errors.New("--pull-mode installs syncers in clusters: name their image with --syncer-image"))
+	}
+	// What they say of the types holds wherever the kcp is.
+	somewhere := c.clusterConfig(&rest.Config{})
+	return errors.Join(append(problems, somewhere.Validate())...)
+}
+
+func (c *controllers) mode() workloadv1alpha1.SyncMode {
+	switch {
+	case c.push:
+		return workloadv1alpha1.SyncPush
+	case c.pull:
+		return workloadv1alpha1.SyncPull
+	default:
+		return workloadv1alpha1.SyncNone
+	}
+}
+
+func (c *controllers) clusterConfig(kcp *rest.Config) cluster.Config {
+	return cluster.Config{
+		Rest: kcp, Mode: c.mode(), ResourcesToSync: c.resources, PollInterval: c.pollInterval, SyncerImage: c.syncerImage,
+	}
+}
+
+// credentials make a kubeconfig for the syncer of a cluster; see cluster.Config.
+type credentials = func(ctx context.Context, cluster string) ([]byte, error)
+
+// run works on a kcp until ctx ends. Two in one process would count the same twice,
+// and so the second is refused.
+func (c *controllers) run(ctx context.Context, kcp *rest.Config, issue credentials, log *slog.Logger) error {
+	metrics := &scope{Registerer: legacyregistry.Registerer()}
+	defer metrics.end()
+	negotiator, err := negotiation.New(negotiation.Config{
+		Rest: kcp, AutoPublish: c.autoPublish, Workers: c.threads,
+		Logger: log.With("component", "negotiation"), Metrics: metrics,
+	})
+	if err != nil {
+		return err
+	}
+	config := c.clusterConfig(kcp)
+	config.Credentials, config.Logger, config.Metrics = issue, log.With("component", "cluster-controller"), metrics
+	keeper, err := cluster.New(config)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return negotiator.Run(ctx) })
+	group.Go(func() error { return keeper.Run(ctx) })
+	return group.Wait()
+}

@@ -1,0 +1,146 @@
+package multicluster
+
+import (
+	"context"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/apiserver"
+)
+
+const (
+	// kcpPort is the prototype's: a kcp and a rik cluster fit on one machine.
+	kcpPort = 6443
+	// kcpName is what the administrator's kubeconfig calls the kcp.
+	kcpName = "kcp"
+	// syncerValidity of the credentials of a syncer outside. The cluster controller
+	// makes new ones when a third of it is left.
+	syncerValidity = 30 * 24 * time.Hour
+)
+
+// kcp is what the command is told.
+type kcp struct {
+	server         apiserver.Config
+	etcdServers    string
+	runControllers bool
+	controllers    controllers
+	logging        logging
+}
+
+func kcpCommand() *cobra.Command {
+	var k kcp
+	c := &cobra.Command{
+		Use:   "kcp",
+		Short: "Run one place to deploy to, in front of many clusters",
+		Long: "kcp runs an API server without pods and nodes, that knows clusters, and the controllers\n" +
+			"that take their types up and carry objects to them. admin.kubeconfig in the root\n" +
+			"directory lets its administrator in.",
+		Example: "  kcp --push-mode\n" +
+			"  kcp --run-controllers=false --datastore-endpoint https://etcd.example:2379 --datastore-cafile ca.crt",
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return k.run(c.Context(), c.ErrOrStderr()) },
+	}
+	k.addFlags(c.Flags())
+	k.controllers.addFlags(c.Flags())
+	k.logging.addFlags(c.Flags())
+	return c
+}
+
+// noArgs names what is too much.
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q", args[0])
+	}
+	return nil
+}
+
+func (k *kcp) addFlags(s *pflag.FlagSet) {
+	s.StringVar(&k.server.DataDir, "root-directory", ".kcp", "where the kcp's data, certificates and admin.kubeconfig are kept")
+	s.StringVar(&k.server.BindAddress, "bind-address", "", "IP address to listen on; all by default")
+	s.IntVar(&k.server.Port, "port", kcpPort, "port of the API (TLS)")
+	s.StringVar(&k.server.AdvertiseAddress, "advertise-address", "", "IP address at which syncers in other clusters reach this kcp; found by default")
+	s.StringSliceVar(&k.server.ExtraSANs, "tls-san", nil, "further host names and addresses for the server's certificate")
+	s.StringVar(&k.server.DatastoreEndpoint, "datastore-endpoint", "", "https://... of an etcd cluster, sqlite://, postgres:// or mysql://; embedded etcd by default")
+	s.StringVar(&k.etcdServers, "etcd-servers", "", "the same, as the prototype calls it")
+	s.StringVar(&k.server.DatastoreCAFile, "datastore-cafile", "", "authority of the external datastore")
+	s.StringVar(&k.server.DatastoreCertFile, "datastore-certfile", "", "certificate for the external datastore")
+	s.StringVar(&k.server.DatastoreKeyFile, "datastore-keyfile", "", "key for the external datastore")
+	s.BoolVar(&k.runControllers, "run-controllers", true, "run the cluster controller and negotiation in this process; otherwise run cluster-controller beside it")
+}
+
+// complete makes the server's configuration of the flags.
+func (k *kcp) complete(log *slog.Logger) error {
+	if k.etcdServers != "" {
+		if k.server.DatastoreEndpoint != "" {
+			return errors.New("--etcd-servers is --datastore-endpoint by another name: give one of them")
+		}
+		k.server.DatastoreEndpoint = k.etcdServers
+	}
+	k.server.Profile, k.server.ClusterName = apiserver.ProfileKCP, kcpName
+	k.server.Logger = log.With("component", "apiserver")
+	return errors.Join(k.server.Validate(), k.controllers.validate())
+}
+
+func (k *kcp) run(ctx context.Context, out io.Writer) error {
+	log, err := k.logging.logger(out)
+	if err != nil {
+		return err
+	}
+	if err := k.complete(log); err != nil {
+		return err
+	}
+	server, err := apiserver.New(ctx, k.server)
+	if err != nil {
+		return err
+	}
+	return k.serve(ctx, server, log)
+}
+
+// serve runs the API server, and the controllers once it is ready. It goes last: their
+// last writes need it.
+func (k *kcp) serve(ctx context.Context, server *apiserver.Server, log *slog.Logger) error {
+	group, ctx := errgroup.WithContext(ctx)
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	dependents, stopDependents := context.WithCancel(ctx)
+	defer stopDependents()
+	group.Go(func() error {
+		defer stopDependents()
+		return server.Run(serving)
+	})
+	group.Go(func() error {
+		defer stopServing()
+		select {
+		case <-dependents.Done():
+			return nil
+		case <-server.Ready():
+		}
+		log.Info("ready", "url", server.URL(), "directory", server.DataDir(), "controllers", k.runControllers)
+		if !k.runControllers {
+			<-dependents.Done()
+			return nil
+		}
+		loopback := server.LoopbackConfig()
+		// Types that CRDs serve know no protobuf.
+		loopback.ContentType, loopback.AcceptContentTypes = runtime.ContentTypeJSON, ""
+		return k.controllers.run(dependents, loopback, issuer(server), log)
+	})
+	return group.Wait()
+}
+
+// issuer signs certificates of syncers that run elsewhere.
+func issuer(server *apiserver.Server) credentials {
+	return func(_ context.Context, cluster string) ([]byte, error) {
+		return server.KubeconfigFor(pkix.Name{CommonName: workloadv1alpha1.SyncerUserPrefix + cluster}, syncerValidity)
+	}
+}

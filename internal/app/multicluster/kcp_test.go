@@ -1,0 +1,267 @@
+package multicluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+func TestKCPRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"two modes":       {[]string{"--push-mode", "--pull-mode"}, "can't set both --push-mode and --pull-mode"},
+		"no image":        {[]string{"--pull-mode"}, "--syncer-image"},
+		"no threads":      {[]string{"--apiresource-controller-threads", "0"}, "give one at least"},
+		"no interval":     {[]string{"--discovery-poll-interval", "0s"}, "--discovery-poll-interval"},
+		"power":           {[]string{"--resources-to-sync", "clusterroles.rbac.authorization.k8s.io"}, "clusterroles.rbac.authorization.k8s.io"},
+		"two datastores":  {[]string{"--etcd-servers", "https://a:1", "--datastore-endpoint", "https://b:1"}, "give one of them"},
+		"no datastore":    {[]string{"--etcd-servers", "ftp://a"}, "ftp"},
+		"a port":          {[]string{"--port", "99999"}, "99999"},
+		"an address":      {[]string{"--bind-address", "here"}, `"here"`},
+		"a level":         {[]string{"--log-level", "loud"}, "use debug, info, warn or error"},
+		"a format":        {[]string{"--log-format", "xml"}, "use text or json"},
+		"an argument":     {[]string{"east"}, `unexpected argument "east"`},
+		"an unknown flag": {[]string{"--nothing"}, "unknown flag"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "root")
+			err := execute(t.Context(), kcpCommand(), append([]string{"--root-directory", dir}, tc.args...)...)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("kcp %q = %v, want %q", tc.args, err, tc.want)
+			}
+			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("it made its directory all the same: %v", err)
+			}
+		})
+	}
+}
+
+func TestClusterControllerRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no kcp":    {nil, "--kubeconfig FILE"},
+		"no file":   {[]string{"--kubeconfig", "/nowhere/kubeconfig"}, "reading --kubeconfig"},
+		"two modes": {[]string{"--kubeconfig", "f", "--push-mode", "--pull-mode"}, errModes.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := execute(t.Context(), clusterControllerCommand(), tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("cluster-controller %q = %v, want %q", tc.args, err, tc.want)
+			}
+		})
+	}
+}
+
+func execute(ctx context.Context, c *cobra.Command, args ...string) error {
+	c.SetOut(io.Discard)
+	c.SetErr(io.Discard)
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetArgs(args)
+	return c.ExecuteContext(ctx)
+}
+
+// begin runs a command until the test ends, and fails it if the command does not end
+// well then.
+func begin(t *testing.T, c *cobra.Command, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- execute(ctx, c, args...) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("%s ended with %v", c.Name(), err)
+		}
+	})
+}
+
+// upstream waits for a kcp's kubeconfig, and for the kcp.
+func upstream(t *testing.T, root string) *rest.Config {
+	t.Helper()
+	var config *rest.Config
+	file := filepath.Join(root, "admin.kubeconfig")
+	poll.Until(t, kube.Patience, "the kcp is ready", func(ctx context.Context) error {
+		var err error
+		if config, err = clientcmd.BuildConfigFromFlags("", file); err != nil {
+			return err
+		}
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return err
+		}
+		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode of the administrator's kubeconfig = %v, %v", info.Mode(), err)
+	}
+	return config
+}
+
+// TestKCPCarriesWork goes the whole way with the controllers inside the kcp and beside
+// it: a real Kubernetes is registered, its Deployments are negotiated and published, and
+// one that is labelled arrives and goes. The two share the process's metrics and so run
+// one after the other.
+func TestKCPCarriesWork(t *testing.T) {
+	for name, beside := range map[string]bool{"inside": false, "beside": true} {
+		t.Run(name, func(t *testing.T) {
+			root := filepath.Join(t.TempDir(), "root")
+			flags := []string{"--push-mode", "--auto-publish-apis", "--discovery-poll-interval", "1s"}
+			server := []string{"--root-directory", root, "--bind-address", "127.0.0.1", "--port", "0"}
+			if !beside {
+				server = append(server, flags...)
+			} else {
+				server = append(server, "--run-controllers=false")
+			}
+			begin(t, kcpCommand(), server...)
+			config := upstream(t, root)
+			if beside {
+				begin(t, clusterControllerCommand(), append([]string{"--kubeconfig", filepath.Join(root, "admin.kubeconfig")}, flags...)...)
+			}
+			carryOne(t, config, name)
+		})
+	}
+}
+
+func carryOne(t *testing.T, config *rest.Config, cluster string) {
+	t.Helper()
+	physical := kube.Shared(t)
+	register(t, config, cluster, physical.Kubeconfig())
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]string{"app": "web"}
+	web := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Labels: map[string]string{workloadv1alpha1.ClusterLabel: cluster}},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/web:1"}}},
+			},
+		},
+	}
+	upstreamDeployments := client.AppsV1().Deployments("default")
+	if _, err := upstreamDeployments.Create(t.Context(), web, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	count := func(ctx context.Context) (int, error) {
+		list, err := physical.Client().AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=" + cluster})
+		return len(list.Items), err
+	}
+	poll.Until(t, kube.Patience, "the Deployment arrives", func(ctx context.Context) error { return expectCount(ctx, count, 1) })
+	if err := upstreamDeployments.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, kube.Patience, "the Deployment goes", func(ctx context.Context) error { return expectCount(ctx, count, 0) })
+	poll.Until(t, kube.Patience, "it is gone from the kcp too", func(ctx context.Context) error {
+		list, err := upstreamDeployments.List(ctx, metav1.ListOptions{})
+		if err == nil && len(list.Items) > 0 {
+			err = fmt.Errorf("%v hold it", list.Items[0].Finalizers)
+		}
+		return err
+	})
+}
+
+func expectCount(ctx context.Context, count func(context.Context) (int, error), want int) error {
+	got, err := count(ctx)
+	if err == nil && got != want {
+		err = fmt.Errorf("%d Deployments, want %d", got, want)
+	}
+	return err
+}
+
+// register makes a Cluster and waits until Deployments are carried to it.
+func register(t *testing.T, config *rest.Config, name string, kubeconfig []byte) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clusters := client.Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"))
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": workloadv1alpha1.SchemeGroupVersion.String(), "kind": "Cluster",
+		"metadata": map[string]any{"name": name}, "spec": map[string]any{"kubeconfig": string(kubeconfig)},
+	}}
+	if _, err := clusters.Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, kube.Patience, "Deployments are carried", func(ctx context.Context) error {
+		object, err := clusters.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		cluster := &workloadv1alpha1.Cluster{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, cluster); err != nil {
+			return err
+		}
+		ready := slices.ContainsFunc(cluster.Status.Conditions, func(c metav1.Condition) bool {
+			return c.Type == workloadv1alpha1.ConditionReady && c.Status == metav1.ConditionTrue
+		})
+		if !ready || !slices.Contains(cluster.Status.SyncedResources, "deployments.apps") {
+			return fmt.Errorf("synced are %v, conditions are %v", cluster.Status.SyncedResources, cluster.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+// TestCredentialsOfSyncers: what the kcp signs for a syncer, asked in its process or
+// from beside it, lets that syncer in and nobody else.
+func TestCredentialsOfSyncers(t *testing.T) {
+	t.Parallel()
+	s := kcptest.Start(t)
+	for name, issue := range map[string]credentials{"inside": issuer(s.API), "beside": requester(s.Config)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kubeconfig, err := issue(t.Context(), "east")
+			if err != nil {
+				t.Fatal(err)
+			}
+			config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+			if err != nil {
+				t.Fatal(err)
+			}
+			client, err := kubernetes.NewForConfig(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent := metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=east"}
+			if _, err := client.CoreV1().Secrets("").List(t.Context(), sent); err != nil {
+				t.Errorf("listing what is sent to its cluster: %v", err)
+			}
+			if _, err := client.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+				t.Errorf("listing everything: %v, want it forbidden", err)
+			}
+		})
+	}
+}

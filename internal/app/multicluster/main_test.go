@@ -1,0 +1,10 @@
+package multicluster
+
+import (
+	"os"
+	"testing"
+
+	"rik.dev/rik/internal/testkit/kube"
+)
+
+func TestMain(m *testing.M) { os.Exit(kube.RunMain(m, kube.Options{})) }

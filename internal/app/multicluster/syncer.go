@@ -1,0 +1,157 @@
+package multicluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"rik.dev/rik/internal/multicluster/syncer"
+)
+
+// syncerCommandLine is what the command is told.
+type syncerCommandLine struct {
+	fromKubeconfig, fromCluster string
+	toKubeconfig, toContext     string
+	logLevel                    string
+	config                      syncer.Config
+}
+
+func syncerCommand() *cobra.Command {
+	var s syncerCommandLine
+	c := &cobra.Command{
+		Use:   "syncer --from-kubeconfig FILE --cluster NAME [flags] [RESOURCE|RESOURCE.GROUP ...]",
+		Short: "Carry objects from a kcp to one cluster, and their status back",
+		Long: "syncer carries what is sent to one cluster from a kcp to it, and the status back. It is\n" +
+			"the agent of a Cluster whose mode is pull, and what one runs by hand where it is none.\n" +
+			"The types are those that the Cluster's status names; names given here narrow them.\n\n" +
+			"The spellings of the kcp prototype (-from_kubeconfig and so on) are understood too.",
+		Example: "  syncer --from-kubeconfig kcp.kubeconfig --to-kubeconfig east.kubeconfig --cluster east\n" +
+			"  syncer --from-kubeconfig kcp.kubeconfig --cluster east deployments.apps configmaps",
+		// Or the word after a program's name would be a command.
+		Args: cobra.ArbitraryArgs,
+		// The prototype's flags have one dash; see prototypeFlags.
+		DisableFlagParsing: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			c.DisableFlagParsing = false
+			if err := c.ParseFlags(prototypeFlags(args, c.Flags())); err != nil {
+				return c.FlagErrorFunc()(c, err)
+			}
+			if help, err := c.Flags().GetBool("help"); err == nil && help {
+				return c.Help()
+			}
+			s.config.Types = c.Flags().Args()
+			return s.run(c.Context(), c.ErrOrStderr())
+		},
+	}
+	s.addFlags(c.Flags())
+	return c
+}
+
+func (s *syncerCommandLine) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&s.fromKubeconfig, "from-kubeconfig", "", "kubeconfig of the kcp; required")
+	flags.StringVar(&s.fromCluster, "from-cluster", "", "logical cluster of the prototype; a kcp here has one, and what is said is left aside")
+	flags.StringVar(&s.toKubeconfig, "to-kubeconfig", "", "kubeconfig of the physical cluster (default: the one that this runs in)")
+	flags.StringVar(&s.toContext, "to-context", "", "context of --to-kubeconfig (default: its current one)")
+	flags.StringVar(&s.config.Cluster, "cluster", "", "name of the Cluster in the kcp; required")
+	flags.IntVar(&s.config.Workers, "workers", syncer.DefaultWorkers, "objects that are worked on at once")
+	flags.DurationVar(&s.config.HeartbeatInterval, "heartbeat-interval", syncer.DefaultHeartbeatInterval, "time between two heartbeats")
+	flags.IntVar(&s.config.Deletes.Count, "max-deletes", syncer.DefaultDeleteCount, "deletions within --delete-window that need no go-ahead")
+	flags.Float64Var(&s.config.Deletes.Fraction, "max-delete-fraction", syncer.DefaultDeleteFraction, "as --max-deletes, as a part of all objects in the cluster; the larger counts")
+	flags.DurationVar(&s.config.Deletes.Window, "delete-window", syncer.DefaultDeleteWindow, "time within which deletions are counted")
+	flags.StringVar(&s.logLevel, "log-level", "info", "what is logged: debug, info, warn or error")
+}
+
+// prototypeFlags turns the prototype's flags, which have one dash and underscores, into
+// today's. Only whole names of flags are touched.
+func prototypeFlags(args []string, flags *pflag.FlagSet) []string {
+	out := make([]string, 0, len(args))
+	for i, arg := range args {
+		if arg == "--" {
+			return append(out, args[i:]...)
+		}
+		name, value, hasValue := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		name = strings.ReplaceAll(name, "_", "-")
+		if !strings.HasPrefix(arg, "-") || flags.Lookup(name) == nil {
+			out = append(out, arg)
+			continue
+		}
+		arg = "--" + name
+		if hasValue {
+			arg += "=" + value
+		}
+		out = append(out, arg)
+	}
+	return out
+}
+
+func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
+		return fmt.Errorf("--log-level %q: use debug, info, warn or error", s.logLevel)
+	}
+	if s.fromKubeconfig == "" || s.config.Cluster == "" {
+		return errors.New("name the kcp and the Cluster: --from-kubeconfig FILE --cluster NAME")
+	}
+	s.config.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
+	var err error
+	if s.config.Upstream, err = connection("--from-kubeconfig", s.fromKubeconfig, ""); err != nil {
+		return err
+	}
+	if s.config.Downstream, err = s.downstream(); err != nil {
+		return err
+	}
+	runs, err := syncer.New(s.config)
+	if err != nil {
+		return err
+	}
+	return again(ctx, s.config.Logger, runs)
+}
+
+// again is for the case that the Cluster upstream is made anew: then what runs is for
+// one that is no more.
+func again(ctx context.Context, log *slog.Logger, s *syncer.Syncer) error {
+	for {
+		err := s.Run(ctx)
+		if !errors.Is(err, syncer.ErrClusterGone) {
+			return err
+		}
+		log.Warn("starting anew", "err", err)
+		timer := time.NewTimer(time.Second)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+func (s *syncerCommandLine) downstream() (*rest.Config, error) {
+	if s.toKubeconfig != "" {
+		return connection("--to-kubeconfig", s.toKubeconfig, s.toContext)
+	}
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("this does not run in a cluster, so name one with --to-kubeconfig: %w", err)
+	}
+	return config, nil
+}
+
+// connection reads a kubeconfig of the one who runs this.
+func connection(flag, file, context string) (*rest.Config, error) {
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", flag, err)
+	}
+	return config, nil
+}

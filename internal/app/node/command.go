@@ -1,0 +1,168 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"rik.dev/rik/internal/riklet/join"
+	"rik.dev/rik/internal/rpc/jointoken"
+)
+
+// garbagePercent trades CPU that an idle agent does not use for memory.
+const garbagePercent = 50
+
+// Commands are a node's part of the program rik.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{AgentCommand("agent"), purgeCommand()}
+}
+
+// AgentCommand joins this machine to a cluster and runs its node.
+func AgentCommand(use string) *cobra.Command {
+	o := DefaultOptions()
+	var server, token, tokenFile, level string
+	c := &cobra.Command{
+		Use:   use,
+		Short: "Join this machine to a cluster and run its instances",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			debug.SetGCPercent(garbagePercent)
+			log, err := logger(level)
+			if err != nil {
+				return err
+			}
+			connections, err := connect(server, token, tokenFile)
+			if err != nil {
+				return err
+			}
+			return Run(c.Context(), o, connections, log)
+		},
+	}
+	o.AddFlags(c.Flags())
+	c.Flags().StringVar(&server, "server", os.Getenv("RIK_SERVER"), "address of the server, such as https://10.0.0.1:5000 [RIK_SERVER]")
+	c.Flags().StringVar(&token, "token", os.Getenv("RIK_TOKEN"), "join token; visible to others on this machine, so rather use --token-file or the environment [RIK_TOKEN]")
+	c.Flags().StringVar(&tokenFile, "token-file", "", "file with the join token; on the server it is node-token in the data directory")
+	c.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	return c
+}
+
+func logger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usagef("--log-level %q: use debug, info, warn or error", level)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+}
+
+// connect reads where the cluster is and the token, if there is one: a node that
+// has joined needs none.
+func connect(server, token, tokenFile string) (Connections, error) {
+	if server == "" {
+		return Connections{}, usagef("--server is needed: the address of the cluster's API, such as https://10.0.0.1:5000")
+	}
+	var c Connections
+	var err error
+	if c.SchedulerAddress, c.ControllerAddress, err = join.Addresses(server); err != nil {
+		return Connections{}, err
+	}
+	if tokenFile != "" {
+		raw, err := os.ReadFile(tokenFile)
+		if err != nil {
+			return Connections{}, fmt.Errorf("reading the join token: %w", err)
+		}
+		token = string(bytes.TrimSpace(raw))
+	}
+	if token == "" {
+		return c, nil
+	}
+	c.Token, err = jointoken.Parse(token)
+	return c, err
+}
+
+func purgeCommand() *cobra.Command {
+	o := DefaultOptions()
+	c := &cobra.Command{
+		Use:   "purge",
+		Short: "Stop all instances of a node that is not running, and remove all it made here",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			log, err := logger("warn")
+			if err != nil {
+				return err
+			}
+			return Purge(c.Context(), o, log)
+		},
+	}
+	o.addDirFlags(c.Flags())
+	return c
+}
+
+// removeDirs removes the node's directories, and refuses to reach into what is
+// still mounted there.
+func removeDirs(dirs ...string) error {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range dirs {
+		if mounted := below(string(mounts), dir); mounted != "" {
+			errs = append(errs, fmt.Errorf("%s is still mounted: nothing below %s was removed", mounted, dir))
+			continue
+		}
+		errs = append(errs, os.RemoveAll(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// below finds a mount point at or below a folder.
+func below(mountinfo, dir string) string {
+	for line := range strings.Lines(mountinfo) {
+		fields := strings.Fields(line)
+		if len(fields) > 4 && (fields[4] == dir || strings.HasPrefix(fields[4], filepath.Clean(dir)+"/")) {
+			return fields[4]
+		}
+	}
+	return ""
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unexpected argument %q", args[0])
+	}
+	return nil
+}
+
+// Exit codes of the program.
+const (
+	exitError = 1
+	exitUsage = 2
+)
+
+// Main is the program riklet: the agent, with purge beside it.
+func Main(ctx context.Context, args []string) int {
+	c := AgentCommand("riklet")
+	c.AddCommand(purgeCommand())
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
+	c.SetArgs(args)
+	err := c.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrUsage):
+		fmt.Fprintf(os.Stderr, "riklet: %v\nsee riklet --help\n", err)
+		return exitUsage
+	default:
+		fmt.Fprintf(os.Stderr, "riklet: %v\n", err)
+		return exitError
+	}
+}

@@ -1,0 +1,147 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"rik.dev/rik/internal/riklet/archive"
+	"rik.dev/rik/internal/riklet/disk"
+	"rik.dev/rik/internal/riklet/image"
+	"rik.dev/rik/internal/riklet/pod"
+	"rik.dev/rik/internal/riklet/vmm"
+	"rik.dev/rik/internal/riklet/vmm/choice"
+	"rik.dev/rik/internal/riklet/vmm/firecracker"
+	"rik.dev/rik/internal/riklet/vmm/qemu"
+)
+
+// guestDir beside the program holds the kernel and initramfs that make builds.
+const guestDir = "guest"
+
+// findGuest looks beside this program for what was not named.
+func (o *Options) findGuest() []error {
+	if o.VMM == VMMNone {
+		return nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return []error{err}
+	}
+	var problems []error
+	for _, f := range []struct {
+		path       *string
+		name, flag string
+	}{{&o.Kernel, "kernel", "--kernel"}, {&o.Initramfs, "initramfs", "--initramfs"}} {
+		if *f.path == "" {
+			*f.path = filepath.Join(filepath.Dir(self), guestDir, f.name)
+			continue // a node without it runs no microVMs, and says so
+		}
+		absolute, err := filepath.Abs(*f.path)
+		if err == nil {
+			_, err = os.Stat(absolute)
+		}
+		if err != nil {
+			problems = append(problems, usagef("%s %q: %w", f.flag, *f.path, err))
+		}
+		*f.path = absolute
+	}
+	return problems
+}
+
+// fetchNetworks reads --allow-fetch.
+func (o *Options) fetchNetworks() ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	for _, text := range o.AllowFetch {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, usagef("--allow-fetch %q is not a network such as 10.0.0.0/8", text)
+		}
+		list = append(list, network)
+	}
+	return list, nil
+}
+
+// stores are what a node keeps of what its instances are made of.
+type stores struct {
+	images   *image.Store
+	disks    *disk.Dir // nil: no microVMs
+	archives *archive.Dir
+}
+
+func (o *Options) openStores(log *slog.Logger) (*stores, error) {
+	s := &stores{}
+	var err error
+	if s.images, err = o.openImages(log); err != nil {
+		return nil, err
+	}
+	networks, _ := o.fetchNetworks() // Validate has read them
+	private := []string{o.StateDir, o.RunDir}
+	if o.VMM != VMMNone {
+		s.disks, err = disk.New(disk.Config{
+			Root: filepath.Join(o.StateDir, "disks"), Images: s.images, Unpacker: []string{o.Unpacker},
+			AllowHTTP: o.AllowHTTP, AllowNetworks: networks, AllowPath: true, Private: private, Logger: log,
+		})
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	s.archives, err = archive.New(archive.Config{
+		Root: filepath.Join(o.StateDir, "apps"), Unpacker: []string{o.Unpacker},
+		AllowHTTP: o.AllowHTTP, AllowNetworks: networks, Private: private, Logger: log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Close closes what was opened.
+func (s *stores) Close() error {
+	var errs []error
+	if s.archives != nil {
+		errs = append(errs, s.archives.Close())
+	}
+	if s.disks != nil {
+		errs = append(errs, s.disks.Close())
+	}
+	return errors.Join(append(errs, s.images.Close())...)
+}
+
+// newVM makes what runs microVMs; nil when the node is to run none. Whether it can is
+// found out by a probe.
+func (o *Options) newVM(s *stores, log *slog.Logger) (*pod.VM, error) {
+	if s.disks == nil {
+		return nil, nil
+	}
+	var drivers []vmm.Driver
+	if o.VMM != VMMQEMU {
+		d, err := firecracker.New(firecracker.Config{Location: o.Firecracker, Kernel: o.Kernel, Initramfs: o.Initramfs, Logger: log})
+		if err != nil {
+			return nil, fmt.Errorf("firecracker: %w", err)
+		}
+		drivers = append(drivers, d)
+	}
+	if o.VMM != VMMFirecracker {
+		d, err := qemu.New(qemu.Config{Binary: o.QEMU, Kernel: o.Kernel, Initramfs: o.Initramfs, StateDir: o.StateDir, Logger: log})
+		if err != nil {
+			return nil, fmt.Errorf("qemu: %w", err)
+		}
+		drivers = append(drivers, d)
+	}
+	return &pod.VM{Driver: choice.Of(drivers...), Disks: s.disks, Kernel: o.Kernel, Initramfs: o.Initramfs}, nil
+}
+
+// probe finds out whether microVMs run here.
+func probe(vm *pod.VM, log *slog.Logger) func(context.Context) error {
+	return func(ctx context.Context) error {
+		found, err := vm.Driver.Probe(ctx)
+		if err == nil {
+			log.Info("microVMs run on this node", "vmm", vm.Driver.Name(), "version", found.Version, "accelerator", found.Accelerator)
+		}
+		return err
+	}
+}

@@ -1,0 +1,281 @@
+// Package node puts a node together: image store, drivers and agent. It stays
+// clear of the control plane's libraries, so that the riklet is small.
+package node
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet"
+)
+
+// ErrUsage marks errors of the command line.
+var ErrUsage = errors.New("wrong usage")
+
+// usagef makes an ErrUsage.
+func usagef(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrUsage, fmt.Errorf(format, args...))
+}
+
+// Options are a node's flags.
+type Options struct {
+	NodeName         string
+	StateDir, RunDir string
+	// Address wins over what is found.
+	Address, ExternalAddress string
+	Labels                   map[string]string
+	Taints                   []string
+	Reserved                 map[string]string
+	MaxInstances             int64
+	// Runc, Shim and Unpacker are programs; found beside this one, or on the
+	// PATH, when empty.
+	Runc, Shim, Unpacker string
+	AllowOldRunc         bool
+	Runtimes             map[string]string
+	// CgroupParent keeps the instances of several nodes on one machine apart.
+	CgroupParent   string
+	RegistriesConf string
+	CertDir        string
+	// Network is NetworkAuto, NetworkVXLAN or NetworkNone.
+	Network string
+	// VMM is VMMAuto, VMMQEMU, VMMFirecracker or VMMNone.
+	VMM string
+	// QEMU, Firecracker, Kernel and Initramfs are found by themselves when empty.
+	QEMU, Firecracker, Kernel, Initramfs string
+	// AllowHTTP and AllowFetch widen what may be downloaded for Functions and Apps.
+	AllowHTTP  bool
+	AllowFetch []string
+	// AllowRootApps lets Apps be root that ask for it.
+	AllowRootApps bool
+}
+
+// What microVMs run on.
+const (
+	VMMAuto        = "auto" // Firecracker where it and KVM work, QEMU otherwise
+	VMMQEMU        = "qemu"
+	VMMFirecracker = "firecracker"
+	VMMNone        = "none" // the node runs no microVMs
+)
+
+// What instances are connected to.
+const (
+	NetworkAuto  = "auto"  // nodes on the same link by routes, others by VXLAN
+	NetworkVXLAN = "vxlan" // all other nodes by VXLAN
+	NetworkNone  = "none"  // nothing
+)
+
+// DefaultOptions are those of a node that is the machine's only one.
+func DefaultOptions() Options {
+	return Options{
+		StateDir: riklet.DefaultStateDir, RunDir: riklet.DefaultRunDir, Address: os.Getenv("IFACE_IP"), Network: NetworkAuto,
+		VMM: VMMAuto, Kernel: os.Getenv("KERNEL_LOCATION"), Firecracker: os.Getenv("FIRECRACKER_LOCATION"),
+	}
+}
+
+// AddFlags adds the node's flags.
+func (o *Options) AddFlags(s *pflag.FlagSet) {
+	o.addDirFlags(s)
+	s.StringVar(&o.NodeName, "node-name", o.NodeName, "name of the node; the host name by default")
+	s.StringVar(&o.Address, "node-address", o.Address, "the node's IP address; that of the route to the server by default [IFACE_IP]")
+	s.StringVar(&o.ExternalAddress, "node-external-address", "", "the address at which the outside reaches the node")
+	s.StringToStringVar(&o.Labels, "node-label", nil, "labels that the node has when it first joins")
+	s.StringSliceVar(&o.Taints, "node-taint", nil, "taints that the node has when it first joins: key=value:Effect")
+	s.StringToStringVar(&o.Reserved, "reserved", nil, "what instances may not reserve, such as cpu=500m,memory=1Gi,disk=10Gi")
+	s.Int64Var(&o.MaxInstances, "max-instances", 0, "how many instances the node takes (default 250)")
+	s.BoolVar(&o.AllowOldRunc, "allow-old-runc", false, "use a runc that has known ways out of a container")
+	s.StringToStringVar(&o.Runtimes, "runtime", nil, "further OCI runtimes: name=path")
+	s.StringVar(&o.RegistriesConf, "registries-conf", "", "containers-registries.conf(5); the system's by default")
+	s.StringVar(&o.Network, "network", o.Network, "how instances reach others: auto (routes to nodes on the same link, VXLAN to others), vxlan (always: some clouds drop packets with instances' addresses), or none (they have their loopback only)")
+	s.BoolVar(&o.AllowHTTP, "allow-http", false, "let Functions be downloaded without TLS")
+	s.StringSliceVar(&o.AllowFetch, "allow-fetch", nil, "networks that are not public from which Functions and Apps may be downloaded, such as 10.0.0.0/8")
+	s.BoolVar(&o.AllowRootApps, "allow-root-apps", false, "let Apps run as root that ask for it")
+	s.StringVar(&o.CertDir, "registries-certs", "", "certificates of registries; /etc/containers/certs.d by default")
+}
+
+// addDirFlags adds what even a purge must know.
+func (o *Options) addDirFlags(s *pflag.FlagSet) {
+	s.StringVar(&o.StateDir, "state-dir", o.StateDir, "where the node keeps images and records")
+	s.StringVar(&o.RunDir, "run-dir", o.RunDir, "where the node keeps what need not survive a boot; short, for sockets lie in it")
+	s.StringVar(&o.CgroupParent, "cgroup-parent", "", "cgroup of the instances (default /rik, with a suffix for another --state-dir)")
+	s.StringVar(&o.Runc, "runc", "", "the OCI runtime runc; the one beside this program, or on the PATH, by default")
+	s.StringVar(&o.Shim, "shim", "", "the program rik-shim; the one beside this program by default")
+	s.StringVar(&o.VMM, "vmm", o.VMM, "what runs microVMs: auto (Firecracker where it and KVM work, QEMU otherwise), qemu, firecracker or none")
+	s.StringVar(&o.QEMU, "qemu", "", "the program qemu-system-x86_64; the one on the PATH by default")
+	s.StringVar(&o.Firecracker, "firecracker", o.Firecracker, "the program firecracker, or the folder with it and its jailer; on the PATH or in the working directory by default [FIRECRACKER_LOCATION]")
+	s.StringVar(&o.Kernel, "kernel", o.Kernel, "the kernel of microVMs; guest/kernel beside this program by default [KERNEL_LOCATION]")
+	s.StringVar(&o.Initramfs, "initramfs", "", "the initramfs of microVMs, with rik's init; guest/initramfs beside this program by default")
+	s.StringVar(&o.Unpacker, "unpacker", "", "the program rik-unpack, which pulls images; the one beside this program by default")
+}
+
+var cgroupName = regexp.MustCompile(`^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$`)
+
+// Validate fills in what was left empty and reports every problem.
+func (o *Options) Validate() error {
+	var problems []error
+	if os.Geteuid() != 0 {
+		problems = append(problems, fmt.Errorf("%w: use sudo, or --no-agent for a server without a node", riklet.ErrNotRoot))
+	}
+	if o.NodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			problems = append(problems, fmt.Errorf("reading the host name: %w", err))
+		}
+		o.NodeName = nodeName(name)
+	}
+	for flag, dir := range map[string]*string{"--state-dir": &o.StateDir, "--run-dir": &o.RunDir} {
+		absolute, err := filepath.Abs(*dir)
+		if err != nil || *dir == "" {
+			problems = append(problems, usagef("%s %q is no directory", flag, *dir))
+			continue
+		}
+		*dir = absolute
+	}
+	if o.CgroupParent == "" {
+		o.CgroupParent = cgroupParent(o.StateDir)
+	}
+	if !cgroupName.MatchString(o.CgroupParent) {
+		problems = append(problems, usagef("--cgroup-parent %q is not a plain path such as /rik", o.CgroupParent))
+	}
+	if !slices.Contains([]string{NetworkAuto, NetworkVXLAN, NetworkNone}, o.Network) {
+		problems = append(problems, usagef("--network %q is none of %s, %s and %s", o.Network, NetworkAuto, NetworkVXLAN, NetworkNone))
+	}
+	if !slices.Contains([]string{VMMAuto, VMMQEMU, VMMFirecracker, VMMNone}, o.VMM) {
+		problems = append(problems, usagef("--vmm %q is none of %s, %s, %s and %s", o.VMM, VMMAuto, VMMQEMU, VMMFirecracker, VMMNone))
+	}
+	problems = append(problems, o.findPrograms()...)
+	problems = append(problems, o.findGuest()...)
+	if _, err := o.fetchNetworks(); err != nil {
+		problems = append(problems, err)
+	}
+	if _, err := o.taints(); err != nil {
+		problems = append(problems, err)
+	}
+	if _, err := o.reserved(); err != nil {
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// nodeName makes a host name fit to be an object's name.
+func nodeName(host string) string {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '.', r == '-':
+			return r
+		default:
+			return '-'
+		}
+	}, strings.ToLower(host))
+	return strings.Trim(name, "-.")
+}
+
+// cgroupParent keeps nodes with different state directories on one machine out
+// of each other's cgroups: each removes what it does not know.
+func cgroupParent(stateDir string) string {
+	if stateDir == riklet.DefaultStateDir {
+		return "/rik"
+	}
+	sum := sha256.Sum256([]byte(stateDir))
+	return "/rik-" + hex.EncodeToString(sum[:4])
+}
+
+// findPrograms looks beside this program first, then on the PATH.
+func (o *Options) findPrograms() []error {
+	var problems []error
+	for _, p := range []struct {
+		path               *string
+		name, flag, remedy string
+	}{
+		{&o.Runc, "runc", "--runc", "runc 1.2.8, 1.3.3, 1.4.0 or newer is needed: \"make build\" builds one into bin/"},
+		{&o.Shim, "rik-shim", "--shim", "it is part of rik: \"make build\" builds it, and it belongs beside this program"},
+		{&o.Unpacker, "rik-unpack", "--unpacker", "it is part of rik: \"make build\" builds it, and it belongs beside this program"},
+	} {
+		if *p.path != "" {
+			if err := runnable(*p.path); err != nil {
+				problems = append(problems, fmt.Errorf("%s %s: %w; leave the flag out to use the %s beside this program or on the PATH", p.flag, *p.path, err, p.name))
+			}
+			continue
+		}
+		found, err := find(p.name)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("the program %s is neither beside this one nor on the PATH: %s; or name it with %s", p.name, p.remedy, p.flag))
+		}
+		*p.path = found
+	}
+	return problems
+}
+
+// runnable says why a file is no program.
+func runnable(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("there is no such file")
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return errors.New("is not a file")
+	case info.Mode()&0o111 == 0:
+		return errors.New("is not executable")
+	}
+	return nil
+}
+
+func find(name string) (string, error) {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if runnable(beside) == nil {
+			return beside, nil
+		}
+	}
+	return exec.LookPath(name)
+}
+
+// taints reads key=value:Effect and key:Effect.
+func (o *Options) taints() ([]rikv1alpha1.Taint, error) {
+	var taints []rikv1alpha1.Taint
+	for _, text := range o.Taints {
+		rest, effect, ok := strings.Cut(text, ":")
+		if !ok || rest == "" {
+			return nil, usagef("--node-taint %q is not like key=value:NoSchedule", text)
+		}
+		key, value, _ := strings.Cut(rest, "=")
+		taints = append(taints, rikv1alpha1.Taint{Key: key, Value: value, Effect: rikv1alpha1.TaintEffect(effect)})
+	}
+	return taints, nil
+}
+
+// reservable are the resources that nodes have.
+var reservable = []rikv1alpha1.ResourceName{rikv1alpha1.ResourceCPU, rikv1alpha1.ResourceMemory, rikv1alpha1.ResourceDisk}
+
+// reserved reads --reserved. A name that no node has would reserve nothing, and
+// say nothing about it.
+func (o *Options) reserved() (rikv1alpha1.ResourceList, error) {
+	list := rikv1alpha1.ResourceList{}
+	for _, name := range slices.Sorted(maps.Keys(o.Reserved)) {
+		text := o.Reserved[name]
+		if !slices.Contains(reservable, rikv1alpha1.ResourceName(name)) {
+			return nil, usagef("--reserved %s=%s: there is no resource %q: use cpu, memory or disk", name, text, name)
+		}
+		q, err := resource.ParseQuantity(text)
+		if err != nil || q.Sign() < 0 {
+			return nil, usagef("--reserved %s=%s: %q is not a quantity such as 500m of cpu, 1Gi of memory or 10Gi of disk", name, text, text)
+		}
+		list[rikv1alpha1.ResourceName(name)] = q
+	}
+	return list, nil
+}

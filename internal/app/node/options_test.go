@@ -1,0 +1,120 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestFindProgramsNamesTheFlag(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	plain, program := filepath.Join(dir, "plain"), filepath.Join(dir, "program")
+	for path, mode := range map[string]os.FileMode{plain: 0o644, program: 0o755} {
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		o     Options
+		wants []string
+	}{
+		"runc":     {Options{Runc: "/nope", Shim: program, Unpacker: program}, []string{"--runc /nope", "no such file", "leave the flag out"}},
+		"shim":     {Options{Runc: program, Shim: plain, Unpacker: program}, []string{"--shim " + plain, "not executable"}},
+		"unpacker": {Options{Runc: program, Shim: program, Unpacker: dir}, []string{"--unpacker " + dir, "not a file"}},
+		"all":      {Options{Runc: "/a", Shim: "/b", Unpacker: "/c"}, []string{"--runc", "--shim", "--unpacker"}},
+		"fine":     {Options{Runc: program, Shim: program, Unpacker: program}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			problems := tc.o.findPrograms()
+			text := ""
+			if err := errors.Join(problems...); err != nil {
+				text = err.Error()
+			}
+			if (text == "") != (tc.wants == nil) {
+				t.Errorf("findPrograms = %q", text)
+			}
+			for _, want := range tc.wants {
+				if !strings.Contains(text, want) {
+					t.Errorf("findPrograms = %q, want it to say %q", text, want)
+				}
+			}
+		})
+	}
+}
+
+// Not parallel: it changes the PATH.
+func TestFindProgramsSaysWhatToDo(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	o := Options{}
+	err := errors.Join(o.findPrograms()...)
+	if err == nil {
+		t.Fatal("nothing is missing although there is nothing")
+	}
+	for _, want := range []string{"runc is neither", "rik-shim is neither", "rik-unpack is neither", "make build", "--runc", "--shim", "--unpacker"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("findPrograms = %q, want it to say %q", err, want)
+		}
+	}
+}
+
+func TestReserved(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		given map[string]string
+		wants []string // none: no error
+	}{
+		"nothing":             {nil, nil},
+		"all there is":        {map[string]string{"cpu": "500m", "memory": "1Gi", "disk": "10Gi"}, nil},
+		"unknown":             {map[string]string{"foo": "1"}, []string{"--reserved foo=1", "cpu, memory or disk"}},
+		"another's word":      {map[string]string{"cpu": "1", "ephemeral-storage": "1Gi"}, []string{"ephemeral-storage", "disk"}},
+		"no quantity":         {map[string]string{"memory": "lots"}, []string{"--reserved memory=lots", "such as"}},
+		"a negative quantity": {map[string]string{"cpu": "-1"}, []string{"--reserved cpu=-1", "such as"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := Options{Reserved: tc.given}
+			list, err := o.reserved()
+			if tc.wants == nil {
+				if err != nil || len(list) != len(tc.given) {
+					t.Errorf("reserved() = %v, %v", list, err)
+				}
+				return
+			}
+			if !errors.Is(err, ErrUsage) {
+				t.Fatalf("reserved() = %v, want an ErrUsage", err)
+			}
+			for _, want := range tc.wants {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("reserved() = %q, want it to say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestMainTellsUsageFromOtherErrors(t *testing.T) {
+	t.Parallel()
+	token := filepath.Join(t.TempDir(), "token")
+	for name, tc := range map[string]struct {
+		line string
+		want int
+	}{
+		"unknown flag":     {"--bogus", exitUsage},
+		"a word too much":  {"purge now", exitUsage},
+		"no server":        {"--server=", exitUsage},
+		"unknown level":    {"--log-level=loud", exitUsage},
+		"unknown resource": {"--server=https://127.0.0.1:1 --token= --reserved=foo=1", exitUsage},
+		"no token":         {"--server=https://127.0.0.1:1 --token-file=" + token, exitError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := Main(t.Context(), strings.Fields(tc.line)); got != tc.want {
+				t.Errorf("Main(%s) = %d, want %d", tc.line, got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,247 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet"
+	"rik.dev/rik/internal/riklet/contact"
+	"rik.dev/rik/internal/riklet/image"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/network"
+	"rik.dev/rik/internal/riklet/pod"
+	"rik.dev/rik/internal/riklet/signals"
+	"rik.dev/rik/internal/rpc/jointoken"
+	"rik.dev/rik/internal/version"
+)
+
+// maxMessage as the agent's own connections over the network have it.
+const maxMessage = 32 << 20
+
+// Connections say how the node reaches its cluster: over the network with a
+// token, or inside this process.
+type Connections struct {
+	// SchedulerAddress and ControllerAddress are host:port.
+	SchedulerAddress, ControllerAddress string
+	Token                               jointoken.Token
+	// Scheduler and Controller are options of connections in this process;
+	// they replace the addresses.
+	Scheduler, Controller []grpc.DialOption
+	// Authority is the hash of the cluster's authority in this process.
+	Authority string
+}
+
+// Run runs the node until ctx ends; its instances go on.
+func Run(ctx context.Context, o Options, c Connections, log *slog.Logger) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	// Before anything is started that would inherit what this process ignores.
+	if err := signals.Deafen(); err != nil {
+		return err
+	}
+	log = log.With("component", "riklet")
+	stores, err := o.openStores(log)
+	if err != nil {
+		return err
+	}
+	config, err := o.config(ctx, c, stores, log)
+	if err != nil {
+		return errors.Join(err, stores.Close())
+	}
+	agent, err := riklet.New(config)
+	if err != nil {
+		return errors.Join(err, stores.Close())
+	}
+	return errors.Join(agent.Run(ctx), agent.Close(), stores.Close())
+}
+
+func (o *Options) openImages(log *slog.Logger) (*image.Store, error) {
+	return image.Open(image.Config{
+		Root:           filepath.Join(o.StateDir, "images"),
+		Unpacker:       []string{o.Unpacker},
+		RegistriesConf: o.RegistriesConf,
+		CertDir:        o.CertDir,
+		Logger:         log,
+	})
+}
+
+func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slog.Logger) (riklet.Config, error) {
+	taints, _ := o.taints()     // Validate has read them
+	reserved, _ := o.reserved() // and these
+	vm, err := o.newVM(s, log)
+	if err != nil {
+		return riklet.Config{}, err
+	}
+	config := riklet.Config{
+		NodeName: o.NodeName, StateDir: o.StateDir, RunDir: o.RunDir,
+		SchedulerAddr: c.SchedulerAddress, ControllerAddr: c.ControllerAddress, Token: c.Token,
+		Labels: o.Labels, Taints: taints, Reserved: reserved, MaxInstances: o.MaxInstances,
+		InternalAddress: o.Address, ExternalAddress: o.ExternalAddress,
+		Drivers:        []riklet.Drives{o.drives(s, vm, log)},
+		Network:        o.network(ctx),
+		Images:         collector{s},
+		RuntimeVersion: runtimeVersion(ctx, o.Runc),
+		Runtimes:       append([]string{pod.DefaultRuntime}, slices.Sorted(maps.Keys(o.Runtimes))...),
+		Version:        version.Version,
+		Logger:         log,
+	}
+	if c.Scheduler != nil {
+		config.DialScheduler, config.DialController = inProcess(c.Scheduler), inProcess(c.Controller)
+		config.Authority = c.Authority
+	}
+	return config, nil
+}
+
+// drives says which kinds the node runs, all by one driver.
+func (o *Options) drives(s *stores, vm *pod.VM, log *slog.Logger) riklet.Drives {
+	d := riklet.Drives{
+		Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod, rikv1alpha1.KindApp},
+		Make:  func(h riklet.Host) (instance.Driver, error) { return o.newPods(h, s, vm) },
+	}
+	if vm != nil {
+		d.Kinds = append(d.Kinds, rikv1alpha1.KindFunction)
+		d.Probes = map[rikv1alpha1.WorkloadKind]func(context.Context) error{rikv1alpha1.KindFunction: probe(vm, log)}
+	}
+	return d
+}
+
+// network is nil when the node is to have none.
+func (o *Options) network(ctx context.Context) riklet.NetworkFunc {
+	if o.Network == NetworkNone {
+		return nil
+	}
+	return func(h riklet.Host) (riklet.Network, error) {
+		config := o.networkConfig()
+		config.Node, config.Logger = h.NodeName, h.Logger
+		n, err := network.Open(ctx, config)
+		if err != nil {
+			return nil, err // not a nil *network.Node in an interface
+		}
+		return n, nil
+	}
+}
+
+func (o *Options) networkConfig() network.Config {
+	return network.Config{Node: o.NodeName, Dir: filepath.Join(o.StateDir, "network"), Tunnels: o.Network == NetworkVXLAN}
+}
+
+func (o *Options) newPods(h riklet.Host, s *stores, vm *pod.VM) (*pod.Driver, error) {
+	return pod.New(pod.Config{
+		Root: filepath.Join(h.StateDir, "pods"), Run: h.RunDir,
+		Runc: o.Runc, AllowOldRunc: o.AllowOldRunc, Shim: o.Shim, Runtimes: o.Runtimes,
+		Images: s.images, Archives: s.archives, AllowRootApps: o.AllowRootApps, VM: vm,
+		Objects: h.Objects, Network: h.Network,
+		Node:         pod.NodeIdentity{Name: h.NodeName, Address: h.Address},
+		CgroupParent: o.CgroupParent,
+		Changed:      h.Changed,
+		Logger:       h.Logger,
+	})
+}
+
+func inProcess(options []grpc.DialOption) contact.DialFunc {
+	options = append(slices.Clone(options), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+	return func(context.Context) (*grpc.ClientConn, error) {
+		return grpc.NewClient("passthrough:///in-process", options...)
+	}
+}
+
+// runtimeVersion is such as "runc 1.5.2"; empty when the program does not say.
+func runtimeVersion(ctx context.Context, runc string) string {
+	out, err := exec.CommandContext(ctx, runc, "--version").Output()
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return strings.Replace(strings.TrimSpace(line), " version ", " ", 1)
+}
+
+// How images are collected: what was not used for a day goes when the disk
+// fills, and under pressure what was not used for a minute.
+const (
+	collectAge, collectPressureAge = 24 * time.Hour, time.Minute
+	collectHigh, collectLow        = 85, 80
+)
+
+// collector is the stores as the agent sees them.
+type collector struct{ *stores }
+
+// References implements riklet.Images.
+func (c collector) References() []string {
+	infos := c.images.Images()
+	references := make([]string, len(infos))
+	for i := range infos {
+		references[i] = infos[i].Reference
+	}
+	return references
+}
+
+// Collect implements riklet.Images. What is made of an image goes before it.
+func (c collector) Collect(ctx context.Context, pressure bool) (int64, error) {
+	policy := image.CollectPolicy{MinAge: collectAge, HighPercent: collectHigh, LowPercent: collectLow, Now: time.Now()}
+	if pressure {
+		policy.MinAge, policy.HighPercent, policy.LowPercent = collectPressureAge, 0, 0
+	}
+	errs := []error{c.archives.Collect(ctx, policy.MinAge)}
+	if c.disks != nil {
+		errs = append(errs, c.disks.Collect(ctx, policy.MinAge))
+	}
+	freed, err := c.images.Collect(ctx, policy)
+	return freed, errors.Join(append(errs, err)...)
+}
+
+// Purge stops all instances of a node that is not running and removes
+// everything that the node made on this machine.
+func Purge(ctx context.Context, o Options, log *slog.Logger) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	stores, err := o.openStores(log)
+	if err != nil {
+		return err
+	}
+	vm, err := o.newVM(stores, log)
+	if err != nil {
+		return errors.Join(err, stores.Close())
+	}
+	host := riklet.Host{NodeName: o.NodeName, StateDir: o.StateDir, RunDir: o.RunDir, Objects: noObjects{}, Changed: func() {}, Logger: log}
+	pods, err := o.newPods(host, stores, vm)
+	if err != nil {
+		return errors.Join(err, stores.Close())
+	}
+	// What runs is found by recovering it, as an agent would.
+	if err := pods.Recover(ctx); err != nil {
+		return errors.Join(err, pods.Close(), stores.Close())
+	}
+	if err := errors.Join(pods.Purge(ctx), pods.Close(), stores.Close()); err != nil {
+		return err
+	}
+	if err := network.Purge(ctx, o.networkConfig()); err != nil {
+		return err
+	}
+	return removeDirs(o.StateDir, o.RunDir)
+}
+
+// noObjects serves a driver that starts nothing.
+type noObjects struct{}
+
+var errPurging = fmt.Errorf("the node is being removed")
+
+func (noObjects) ConfigMap(context.Context, string, string) (instance.Entries, error) {
+	return instance.Entries{}, errPurging
+}
+
+func (noObjects) Secret(context.Context, string, string) (instance.Entries, error) {
+	return instance.Entries{}, errPurging
+}

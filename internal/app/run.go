@@ -1,0 +1,113 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"rik.dev/rik/internal/app/node"
+)
+
+// runServer runs a whole cluster in this process.
+func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
+	if err := f.judge(); err != nil {
+		return err
+	}
+	if !f.noAgent {
+		// The node is checked first: its problems are found out in milliseconds.
+		if err := f.node.Validate(); err != nil {
+			return err
+		}
+	}
+	authority, err := openAuthority(f.control.DataDir)
+	if err != nil {
+		return err
+	}
+	b, err := newBrain(ctx, f.schedulerSettings(), false, authority, log)
+	if err != nil {
+		return err
+	}
+	p, err := newPlane(ctx, f.controlPlane(), authority, b.controllers.dial, log)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return b.run(ctx) })
+	group.Go(func() error {
+		return p.run(ctx, func(ctx context.Context) error {
+			shareConfig(f.control.DataDir, log)
+			if f.noAgent {
+				return nil
+			}
+			go markControlPlane(ctx, p.controller.Client(), f.node.NodeName, log)
+			return node.Run(ctx, f.node, node.Connections{
+				Scheduler:  b.workers.options(),
+				Controller: p.local.options(),
+				Authority:  authority.Hash(),
+			}, log)
+		})
+	})
+	return group.Wait()
+}
+
+// runController runs API server and controller, with the scheduler elsewhere.
+func runController(ctx context.Context, f *flags, log *slog.Logger) error {
+	if err := f.judge(); err != nil {
+		return err
+	}
+	authority, err := openAuthority(f.control.DataDir)
+	if err != nil {
+		return err
+	}
+	address, err := schedulerAddress(f.schedulerURL)
+	if err != nil {
+		return err
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%w: --scheduler-url: %w", errUsage, err)
+	}
+	config, leaf, err := clientTLS(ctx, authority, controllerName, host, log)
+	if err != nil {
+		return err
+	}
+	dial := func(context.Context) (*grpc.ClientConn, error) {
+		return grpc.NewClient(address,
+			grpc.WithTransportCredentials(credentials.NewTLS(config)),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence, Timeout: silence}))
+	}
+	p, err := newPlane(ctx, f.controlPlane(), authority, dial, log)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return leaf.Run(ctx) })
+	group.Go(func() error {
+		return p.run(ctx, func(context.Context) error {
+			shareConfig(f.control.DataDir, log)
+			return nil
+		})
+	})
+	return group.Wait()
+}
+
+// schedulerAddress reads the papers' SCHEDULER_URL. Its scheme does not matter:
+// without --insecure-legacy everything is TLS.
+func schedulerAddress(raw string) (string, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" {
+		return "", errors.Join(fmt.Errorf("%w: --scheduler-url %q is not like https://localhost:4996", errUsage, raw), err)
+	}
+	if u.Port() == "" {
+		return net.JoinHostPort(u.Hostname(), "4996"), nil
+	}
+	return u.Host, nil
+}

@@ -1,0 +1,136 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"rik.dev/rik/internal/apiserver/front"
+	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/scheduler"
+	"rik.dev/rik/internal/scheduler/placement"
+)
+
+// SchedulerSettings say where the scheduler is reached.
+type SchedulerSettings struct {
+	DataDir     string
+	BindAddress string
+	// ControllerPort is opened only when the controller is another process.
+	ControllerPort int
+	WorkerPort     int
+	ExtraSANs      []string
+	// InsecureLegacy also serves the published protocol, on loopback, at the
+	// two addresses.
+	InsecureLegacy                         bool
+	LegacyControllerAddress, LegacyAddress string
+	Packing                                bool
+	// NodeTimeout is the silence after which a node counts as lost.
+	NodeTimeout time.Duration
+}
+
+// brain is a scheduler with its listeners.
+type brain struct {
+	scheduler *scheduler.Scheduler
+	leaf      *pki.Leaf
+	// controllers and workers are where parts of this process reach it.
+	controllers, workers pipe
+}
+
+// newBrain opens the ports. withController also opens the one for a controller
+// of another process.
+func newBrain(ctx context.Context, s SchedulerSettings, withController bool, authority *pki.Authority, log *slog.Logger) (*brain, error) {
+	b := &brain{controllers: newPipe(), workers: newPipe()}
+	config, leaf, err := serverTLS(ctx, authority, ownHosts(s.ExtraSANs...), log)
+	if err != nil {
+		return nil, err
+	}
+	b.leaf = leaf
+	// Unlike the node service, nobody has business here without a certificate.
+	config.ClientAuth = tls.RequireAndVerifyClientCert
+	c := scheduler.Config{
+		Controllers: []scheduler.Endpoint{{Listener: b.controllers, Trusted: true}},
+		Workers:     []scheduler.Endpoint{{Listener: b.workers, Trusted: true}},
+		NodeTimeout: s.NodeTimeout,
+		// A lost heartbeat or two is no silence.
+		HeartbeatInterval: min(scheduler.DefaultHeartbeatInterval, s.NodeTimeout/4),
+		Name:              "scheduler",
+		Logger:            log.With("component", "scheduler"),
+		Registry:          legacyregistry.Registerer(),
+	}
+	if s.Packing {
+		c.Placement.Strategy = placement.BinPack
+	}
+	if err := openPorts(ctx, &c, s, withController, config); err != nil {
+		return nil, errors.Join(err, closeAll(&c))
+	}
+	if b.scheduler, err = scheduler.New(c); err != nil {
+		return nil, errors.Join(err, closeAll(&c))
+	}
+	return b, nil
+}
+
+func openPorts(ctx context.Context, c *scheduler.Config, s SchedulerSettings, withController bool, config *tls.Config) error {
+	workers, err := front.Listen(ctx, s.BindAddress, s.WorkerPort, "--worker-port")
+	if err != nil {
+		return fmt.Errorf("serving nodes' schedules: %w", err)
+	}
+	c.Workers = append(c.Workers, scheduler.Endpoint{Listener: workers, TLS: config})
+	if withController {
+		controllers, err := front.Listen(ctx, s.BindAddress, s.ControllerPort, "--scheduler-port")
+		if err != nil {
+			return fmt.Errorf("serving the controller: %w", err)
+		}
+		c.Controllers = append(c.Controllers, scheduler.Endpoint{Listener: controllers, TLS: config})
+	}
+	if !s.InsecureLegacy {
+		return nil
+	}
+	var listen net.ListenConfig
+	if c.LegacyController, err = listen.Listen(ctx, "tcp", s.LegacyControllerAddress); err != nil {
+		return fmt.Errorf("serving published controllers: %w", err)
+	}
+	if c.LegacyWorker, err = listen.Listen(ctx, "tcp", s.LegacyAddress); err != nil {
+		return fmt.Errorf("serving published workers: %w", err)
+	}
+	return nil
+}
+
+func closeAll(c *scheduler.Config) error {
+	var errs []error
+	for _, e := range append(c.Controllers, c.Workers...) {
+		errs = append(errs, e.Listener.Close())
+	}
+	for _, l := range []net.Listener{c.LegacyController, c.LegacyWorker} {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (b *brain) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return b.leaf.Run(ctx) })
+	group.Go(func() error { return b.scheduler.Run(ctx) })
+	return group.Wait()
+}
+
+// RunScheduler runs the scheduler alone, until ctx ends.
+func RunScheduler(ctx context.Context, s SchedulerSettings, log *slog.Logger) error {
+	authority, err := openAuthority(s.DataDir)
+	if err != nil {
+		return err
+	}
+	b, err := newBrain(ctx, s, true, authority, log)
+	if err != nil {
+		return err
+	}
+	return b.run(ctx)
+}

@@ -1,0 +1,253 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/apiserver/front"
+	"rik.dev/rik/internal/apiserver/registry/direct"
+	"rik.dev/rik/internal/controller"
+	"rik.dev/rik/internal/controller/jointoken"
+	"rik.dev/rik/internal/controller/network"
+	"rik.dev/rik/internal/controller/nodeapi"
+	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/version"
+)
+
+// TokenFile in the data directory lets the machine's administrator add nodes.
+const TokenFile = "node-token"
+
+// ControlPlane says how the API server and the controller are run.
+type ControlPlane struct {
+	DataDir          string
+	BindAddress      string
+	AdvertiseAddress string
+	Port             int
+	NodePort         int
+	ExtraSANs        []string
+	ClusterName      string
+
+	DatastoreEndpoint, DatastoreCA, DatastoreCert, DatastoreKey string
+
+	// InsecureLegacyAddress serves the published API over plain HTTP; empty: not.
+	InsecureLegacyAddress string
+	// LeaderElection is for several controllers on one external datastore.
+	LeaderElection bool
+	ReplaceAfter   time.Duration
+	// Network holds the ranges of addresses and the domain of names.
+	Network      network.Options
+	NodeValidity time.Duration
+}
+
+// plane is a running control plane.
+type plane struct {
+	settings  ControlPlane
+	log       *slog.Logger
+	authority *pki.Authority
+
+	api        *apiserver.Server
+	controller *controller.Controller
+	nodes      *nodeapi.Server
+	tokens     *jointoken.Tokens
+	// local is where a node in this process reaches the node service.
+	local pipe
+
+	late   sessions
+	routes routes
+}
+
+// newPlane makes everything up to the moment of serving. Its run must be
+// called, even with a cancelled context: it is what releases the datastore.
+func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authority, scheduler func(context.Context) (*grpc.ClientConn, error), log *slog.Logger) (*plane, error) {
+	p := &plane{settings: settings, log: log, authority: authority, local: newPipe()}
+	var err error
+	p.api, err = apiserver.New(ctx, apiserver.Config{
+		DataDir:               settings.DataDir,
+		BindAddress:           settings.BindAddress,
+		Port:                  settings.Port,
+		AdvertiseAddress:      settings.AdvertiseAddress,
+		ExtraSANs:             settings.ExtraSANs,
+		ClusterName:           settings.ClusterName,
+		DatastoreEndpoint:     settings.DatastoreEndpoint,
+		DatastoreCAFile:       settings.DatastoreCA,
+		DatastoreCertFile:     settings.DatastoreCert,
+		DatastoreKeyFile:      settings.DatastoreKey,
+		InsecureLegacyAddress: settings.InsecureLegacyAddress,
+		Authority:             authority,
+		Sessions:              &p.late,
+		Routes:                p.routes.list,
+		Logger:                log.With("component", "apiserver"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.makeController(scheduler); err != nil {
+		return nil, errors.Join(err, p.release(ctx))
+	}
+	return p, nil
+}
+
+// release closes what apiserver.New opened, without serving.
+func (p *plane) release(ctx context.Context) error {
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	return p.api.Run(ended)
+}
+
+func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn, error)) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("reading the host name: %w", err)
+	}
+	p.controller, err = controller.New(controller.Config{
+		RestConfig:     p.api.LoopbackConfig(),
+		Instances:      writes{direct.NewInstances(p.api.Stores().Instances)},
+		SchedulerDial:  scheduler,
+		Identity:       fmt.Sprintf("%s-%d", host, os.Getpid()),
+		LeaderElection: p.settings.LeaderElection,
+		ReplaceAfter:   p.settings.ReplaceAfter,
+		Network:        p.settings.Network,
+		Logger:         p.log.With("component", "controller"),
+		Metrics:        legacyregistry.Registerer(),
+	})
+	if err != nil {
+		return err
+	}
+	p.tokens = jointoken.New(p.controller.Client(), p.authority, time.Now)
+	p.nodes, err = nodeapi.New(nodeapi.Config{
+		Client:    p.controller.Client(),
+		Reader:    p.controller.Cache(),
+		Informers: p.controller.Cache(),
+		Tokens:    p.tokens,
+		Authority: p.authority,
+		Network:   p.controller.Network(),
+		Validity:  p.settings.NodeValidity,
+		Version:   version.Version,
+		Logger:    p.log.With("component", "nodeapi"),
+	})
+	if err != nil {
+		return err
+	}
+	p.late.nodes.Store(p.nodes)
+	p.routes.why.set(p.controller.WhyHandler())
+	p.routes.metrics.set(p.controller.MetricsHandler())
+	p.routes.tokens.set(p.tokens.Handler())
+	return nil
+}
+
+// run serves until ctx ends or a part fails. ready is called once the API
+// answers and the controller works.
+func (p *plane) run(ctx context.Context, ready func(context.Context) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	// The API server goes last: the controller's last writes need it.
+	dependents, stopDependents := context.WithCancel(ctx)
+	defer stopDependents()
+	apiContext, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAPI()
+	group.Go(func() error {
+		err := p.api.Run(apiContext)
+		stopDependents()
+		return err
+	})
+	group.Go(func() error {
+		defer stopAPI()
+		select {
+		case <-dependents.Done():
+			return nil
+		case <-p.api.Ready():
+		}
+		return p.runDependents(dependents, ready)
+	})
+	return group.Wait()
+}
+
+func (p *plane) runDependents(ctx context.Context, ready func(context.Context) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.controller.Run(ctx) })
+	group.Go(func() error { return p.nodes.Run(ctx) })
+	group.Go(func() error { return p.serveNodes(ctx) })
+	group.Go(func() error {
+		if err := p.ensureToken(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.controller.Ready():
+		}
+		p.log.Info("ready", "url", p.api.URL())
+		go tuneMemory(ctx)
+		if ready == nil {
+			return nil
+		}
+		return ready(ctx)
+	})
+	return group.Wait()
+}
+
+// serveNodes serves the node service to this process and, with TLS, to others.
+func (p *plane) serveNodes(ctx context.Context) error {
+	listener, err := front.Listen(ctx, p.settings.BindAddress, p.settings.NodePort, "--node-port")
+	if err != nil {
+		return fmt.Errorf("serving nodes: %w", err)
+	}
+	config, leaf, err := serverTLS(ctx, p.authority, ownHosts(append(p.settings.ExtraSANs, p.settings.AdvertiseAddress)...), p.log)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return leaf.Run(ctx) })
+	group.Go(func() error {
+		return serveGRPC(ctx, listener, p.nodeServer(false, grpc.Creds(credentials.NewTLS(config))))
+	})
+	group.Go(func() error { return serveGRPC(ctx, p.local, p.nodeServer(true)) })
+	return group.Wait()
+}
+
+func (p *plane) nodeServer(trusted bool, options ...grpc.ServerOption) *grpc.Server {
+	options = append(options, grpc.KeepaliveParams(keepalive.ServerParameters{Time: silence, Timeout: silence}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: silence / 4, PermitWithoutStream: true}))
+	server := grpc.NewServer(options...)
+	p.nodes.Register(server, trusted)
+	return server
+}
+
+// silence on a connection after which it is probed, and then given up.
+const silence = 10 * time.Second
+
+// serveGRPC serves until ctx ends.
+func serveGRPC(ctx context.Context, listener net.Listener, server *grpc.Server) error {
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+// ensureToken makes the administrator's join token at the first start.
+func (p *plane) ensureToken(ctx context.Context) error {
+	path := filepath.Join(p.settings.DataDir, TokenFile)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	token, err := p.tokens.Create(ctx, jointoken.Options{Description: "made at the first start, kept in " + path})
+	if err != nil {
+		return err
+	}
+	return pki.WriteFile(path, []byte(token.Text()+"\n"))
+}

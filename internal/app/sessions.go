@@ -1,0 +1,52 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+
+	"rik.dev/rik/internal/apiserver/registry/instance"
+	"rik.dev/rik/internal/controller/nodeapi"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// sessions joins the API server, which is made first, with the node service,
+// which needs it to exist. Before the latter is there, no node is connected.
+type sessions struct {
+	nodes atomic.Pointer[nodeapi.Server]
+}
+
+// Open implements instance.Sessions.
+func (s *sessions) Open(ctx context.Context, node string, open *nodev1.OpenStream) (instance.Session, error) {
+	nodes := s.nodes.Load()
+	if nodes == nil {
+		return nil, instance.ErrNotConnected
+	}
+	session, err := nodes.Open(ctx, node, open)
+	if errors.Is(err, nodeapi.ErrNodeNotConnected) {
+		return nil, fmt.Errorf("%w: %w", instance.ErrNotConnected, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return session, nil
+}
+
+// lateHandler answers 503 until the real handler is there: routes are fixed
+// before the controller that serves them can be made.
+type lateHandler struct{ handler atomic.Pointer[http.Handler] }
+
+func (l *lateHandler) set(h http.Handler) { l.handler.Store(&h) }
+
+// ServeHTTP implements http.Handler.
+func (l *lateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := l.handler.Load()
+	if h == nil {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "the controller is starting", http.StatusServiceUnavailable)
+		return
+	}
+	(*h).ServeHTTP(w, r)
+}

@@ -1,0 +1,53 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+// userCommands are those of rikctl that rik has too, as the published design
+// writes them: rik deploy, rik get apps, rik delete NAME.
+var userCommands = []string{"deploy", "get", "delete"}
+
+// errNoRikctl says that the program with the users' commands is missing.
+var errNoRikctl = errors.New("rikctl is neither beside rik nor on PATH: install it, it has the users' commands")
+
+// isForUsers says whether a command line is rikctl's.
+func isForUsers(program string, args []string) bool {
+	return program == "rik" && len(args) > 0 && slices.Contains(userCommands, args[0])
+}
+
+// becomeRikctl replaces the process by rikctl with the same arguments; it returns
+// only when that fails. Linking its commands in would cost every server 20 MB.
+func becomeRikctl(args []string) error {
+	self, err := os.Executable()
+	if err != nil {
+		self = ""
+	}
+	path, err := findRikctl(self)
+	if err != nil {
+		return err
+	}
+	err = syscall.Exec(path, append([]string{"rikctl"}, args...), os.Environ())
+	return fmt.Errorf("running %s: %w", path, err)
+}
+
+// findRikctl prefers the one that was installed together with the program.
+func findRikctl(self string) (string, error) {
+	if self != "" {
+		beside := filepath.Join(filepath.Dir(self), "rikctl")
+		if path, err := exec.LookPath(beside); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath("rikctl")
+	if err != nil {
+		return "", errNoRikctl
+	}
+	return path, nil
+}

@@ -1,0 +1,106 @@
+// Package arch holds the table of which package of rik may import which, and
+// the test that keeps it true.
+//
+// Arrows only point down: cmd, then internal/app, then the components, then
+// what components share, then api and proto stubs. Components never import each
+// other; they meet in API objects and wire types.
+package arch
+
+import (
+	"slices"
+	"strings"
+)
+
+// Rule says what the packages below a path may import of this module and what
+// they must not import from elsewhere.
+type Rule struct {
+	// Under is a path below the module; the longest that matches applies.
+	Under string
+	// May lists paths below the module that may be imported, besides Under itself.
+	May []string
+	// MustNot lists import path prefixes of other modules that are forbidden,
+	// also indirectly.
+	MustNot []string
+}
+
+// heavy is what a node agent has no room for: each adds megabytes of memory.
+var heavy = []string{"k8s.io/client-go", "k8s.io/apiserver", "k8s.io/kubernetes", "sigs.k8s.io/controller-runtime", "go.etcd.io/etcd"}
+
+// pulls is what rik-unpack has so that the agent need not: libraries for
+// registries, archives and layers.
+var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
+
+// shared is what every component may use.
+var shared = []string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/version"}
+
+// Rules is the table. A package without a rule fails the test.
+var Rules = []Rule{
+	{Under: "api/rik/v1alpha1", MustNot: heavy},
+	{Under: "api", May: []string{"api"}, MustNot: heavy},
+	{Under: "internal/rpc", MustNot: heavy},
+	{Under: "internal/version", MustNot: heavy},
+	{Under: "internal/pki", MustNot: heavy},
+	{Under: "internal/reconcile", May: []string{"api"}},
+	{Under: "internal/scheduler/placement", May: []string{"api"}, MustNot: heavy},
+	{Under: "internal/scheduler", May: shared, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/client-go"}},
+	{Under: "internal/riklet", May: shared, MustNot: heavy},
+	{Under: "internal/controller", May: shared, MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/apiserver", May: append([]string{"config"}, shared...)},
+	{Under: "internal/multicluster/schema", May: []string{"api/apiresource"}, MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/multicluster", May: append([]string{"config"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/rikctl", May: append([]string{"internal/multicluster/schema", "internal/multicluster/negotiation/plan", "internal/multicluster/kubeconfig"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/app", May: append([]string{"internal", "config"}, shared...)},
+	{Under: "cmd/rik-shim", May: []string{"internal/riklet/shim", "internal/riklet/guest"}, MustNot: append(slices.Clone(pulls), heavy...)},
+	{Under: "cmd/rik-init", May: []string{"internal/riklet/guest"}, MustNot: append([]string{"k8s.io"}, append(slices.Clone(pulls), heavy...)...)},
+	{Under: "cmd/rik-unpack", May: []string{"internal/riklet/image/unpack"}, MustNot: heavy},
+	{Under: "cmd/riklet", May: []string{"internal/app/node", "internal/riklet", "internal/version"}, MustNot: append(slices.Clone(pulls), heavy...)},
+	{Under: "cmd/rikctl", May: []string{"internal/rikctl", "internal/version"}},
+	{Under: "cmd", May: []string{"internal/app"}},
+	{Under: "hack", May: []string{"api", "internal"}},
+	{Under: "config", May: []string{"api"}},
+	{Under: "internal/arch"},
+	{Under: "internal/testkit", May: []string{"api", "internal"}},
+	{Under: "examples"},
+	{Under: "test", May: []string{"api", "internal/testkit", "internal/rpc"}},
+	{Under: "bench", May: []string{"api", "internal"}},
+}
+
+// ruleFor finds the rule of a package by its path below the module.
+func ruleFor(path string) (Rule, bool) {
+	var best Rule
+	found := false
+	for _, r := range Rules {
+		if below(path, r.Under) && len(r.Under) >= len(best.Under) {
+			best, found = r, true
+		}
+	}
+	return best, found
+}
+
+// allows says whether the rule lets a package import another of the module.
+func (r Rule) allows(path string) bool {
+	if below(path, r.Under) {
+		return true
+	}
+	for _, may := range r.May {
+		if below(path, may) {
+			return true
+		}
+	}
+	return false
+}
+
+// forbids says whether the rule keeps out an import of another module.
+func (r Rule) forbids(path string) bool {
+	for _, not := range r.MustNot {
+		if below(path, not) {
+			return true
+		}
+	}
+	return false
+}
+
+func below(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, dir+"/")
+}

@@ -1,0 +1,95 @@
+package arch
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "rik.dev/rik"
+
+type listed struct {
+	ImportPath   string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+	Deps         []string
+}
+
+// TestDirections fails on an import that the table does not allow, and on a
+// package without a rule.
+func TestDirections(t *testing.T) {
+	t.Parallel()
+	packages := list(t)
+	if len(packages) < 10 {
+		t.Fatalf("go list found %d packages of the module, want all", len(packages))
+	}
+	for _, p := range packages {
+		path := strings.TrimPrefix(p.ImportPath, module+"/")
+		rule, ok := ruleFor(path)
+		if !ok {
+			t.Errorf("%s has no rule: add it to internal/arch", path)
+			continue
+		}
+		for _, imported := range p.Imports {
+			if own, ok := strings.CutPrefix(imported, module+"/"); ok && !rule.allows(own) {
+				t.Errorf("%s imports %s: rule %q does not allow it", path, own, rule.Under)
+			}
+		}
+		for _, imported := range append(p.TestImports, p.XTestImports...) {
+			own, ok := strings.CutPrefix(imported, module+"/")
+			if ok && !rule.allows(own) && !below(own, "internal/testkit") {
+				t.Errorf("a test of %s imports %s: rule %q does not allow it", path, own, rule.Under)
+			}
+		}
+		for _, dep := range p.Deps {
+			if rule.forbids(dep) {
+				t.Errorf("%s depends on %s: rule %q forbids it", path, dep, rule.Under)
+				break
+			}
+		}
+	}
+}
+
+// TestRuleForPicksTheLongest makes sure that the narrower of two rules applies.
+func TestRuleForPicksTheLongest(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"internal/scheduler/placement": "internal/scheduler/placement",
+		"internal/scheduler/inventory": "internal/scheduler",
+		"cmd/rikctl":                   "cmd/rikctl",
+		"cmd/scheduler":                "cmd",
+	} {
+		if rule, ok := ruleFor(path); !ok || rule.Under != want {
+			t.Errorf("ruleFor(%q) = %q, %v, want %q", path, rule.Under, ok, want)
+		}
+	}
+	if rule, ok := ruleFor("pkg/util"); ok {
+		t.Errorf("ruleFor(pkg/util) = %q, want none", rule.Under)
+	}
+}
+
+func list(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-tags", "containers_image_openpgp", "-json=ImportPath,Imports,TestImports,XTestImports,Deps", module+"/...")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
+	}
+	var packages []listed
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}

@@ -1,0 +1,185 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// Namespace holds what the controller keeps for itself.
+	Namespace = "rik-system"
+	// LeaseName is the Lease that the active controller holds.
+	LeaseName = "rik-controller"
+
+	// As Kubernetes' own controllers have them.
+	leaseDuration = 15 * time.Second
+	renewDeadline = 10 * time.Second
+	retryPeriod   = 2 * time.Second
+)
+
+// lead runs a body while this controller is the active one. The term is higher
+// than that of any earlier one, also of this process.
+type lead func(ctx context.Context, term int64) error
+
+// ensureNamespace makes the namespace of the Lease.
+func ensureNamespace(ctx context.Context, c client.Client) error {
+	err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("making namespace %s: %w", Namespace, err)
+	}
+	return nil
+}
+
+// termOf is the term of a Lease's holder: every change of holder counts one up,
+// and every run is a holder of its own. The first holder has 0 changes.
+func termOf(l *coordinationv1.Lease) int64 {
+	if l.Spec.LeaseTransitions == nil {
+		return 1
+	}
+	return int64(*l.Spec.LeaseTransitions) + 1
+}
+
+// takeLease makes this run the holder without waiting for the last one to
+// expire: for a cluster that has one controller, which was just started anew.
+func takeLease(ctx context.Context, c client.Client, identity string, now func() time.Time) (int64, error) {
+	var term int64
+	err := retry.OnError(retry.DefaultBackoff, func(err error) bool {
+		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+	}, func() error {
+		lease := &coordinationv1.Lease{}
+		err := c.Get(ctx, types.NamespacedName{Namespace: Namespace, Name: LeaseName}, lease)
+		if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		fresh := apierrors.IsNotFound(err)
+		var transitions int32
+		if lease.Spec.LeaseTransitions != nil {
+			transitions = *lease.Spec.LeaseTransitions
+		}
+		if !fresh {
+			transitions++
+		}
+		seconds, at := int32(leaseDuration/time.Second), metav1.NewMicroTime(now())
+		lease.Namespace, lease.Name = Namespace, LeaseName
+		lease.Spec = coordinationv1.LeaseSpec{
+			HolderIdentity: &identity, LeaseTransitions: &transitions, LeaseDurationSeconds: &seconds,
+			AcquireTime: &at, RenewTime: &at,
+		}
+		term = termOf(lease)
+		if fresh {
+			return c.Create(ctx, lease)
+		}
+		return c.Update(ctx, lease)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("taking lease %s/%s: %w", Namespace, LeaseName, err)
+	}
+	return term, nil
+}
+
+// candidacy is one attempt to become the active controller. mu guards the rest:
+// the elector starts the body in a goroutine of its own, which may come after
+// the elector has already given up.
+type candidacy struct {
+	mu      sync.Mutex
+	started bool
+	over    bool
+	done    chan struct{}
+	err     error
+}
+
+// begin is false when the candidacy is over.
+func (c *candidacy) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return false
+	}
+	c.started = true
+	return true
+}
+
+// end says whether a body was started.
+func (c *candidacy) end() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	return c.started
+}
+
+// elect waits for the Lease, runs body while it is held, and returns when body
+// has returned. The Lease is given back only after that.
+func elect(ctx context.Context, clients kubernetes.Interface, identity string, standby func(), body lead) error {
+	identity += "_" + string(uuid.NewUUID())
+	attempt := &candidacy{done: make(chan struct{})}
+	elector, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
+	stop := context.AfterFunc(ctx, func() {
+		if !attempt.end() {
+			release()
+		}
+	})
+	defer stop()
+	le, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: Namespace, Name: LeaseName},
+			Client:     clients.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+		},
+		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		ReleaseOnCancel: true, Name: LeaseName,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(leading context.Context) {
+				if !attempt.begin() {
+					return
+				}
+				defer close(attempt.done)
+				defer release()
+				attempt.err = underLease(leading, ctx, clients, identity, body)
+			},
+			OnStoppedLeading: func() {},
+			OnNewLeader: func(holder string) {
+				if holder != identity {
+					standby()
+				}
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("preparing the election: %w", err)
+	}
+	le.Run(elector)
+	if attempt.end() {
+		<-attempt.done
+	}
+	return attempt.err
+}
+
+// underLease runs the body until the lease is lost or the process is to stop.
+func underLease(leading, process context.Context, clients kubernetes.Interface, identity string, body lead) error {
+	ctx, cancel := context.WithCancel(leading)
+	defer cancel()
+	defer context.AfterFunc(process, cancel)()
+	lease, err := clients.CoordinationV1().Leases(Namespace).Get(ctx, LeaseName, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading the term: %w", err)
+	}
+	if h := lease.Spec.HolderIdentity; h == nil || *h != identity {
+		return fmt.Errorf("reading the term: another controller holds the lease")
+	}
+	return body(ctx, termOf(lease))
+}

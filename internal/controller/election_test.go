@@ -1,0 +1,189 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller"
+	"rik.dev/rik/internal/controller/store"
+	"rik.dev/rik/internal/testkit/apitest"
+)
+
+// TestElection: of two controllers one works; when it leaves, the other takes
+// over with a higher term, and nothing is started twice.
+func TestElection(t *testing.T) {
+	c := start(t, func(cfg *controller.Config) { cfg.LeaderElection, cfg.Identity = true, "first" }, "node-a")
+	c.manual("web", 3)
+	c.wantRunning("web", 3)
+	second := c.config
+	second.Identity = "second"
+	standby, err := controller.New(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- standby.Run(ctx) }()
+	leave := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run of the second = %v", err)
+		}
+	})
+	t.Cleanup(leave)
+	c.eventually("the second stands by", func() string {
+		select {
+		case <-standby.Ready():
+			return ""
+		default:
+			return "it is not ready"
+		}
+	})
+	var term int64
+	c.scheduler.do(func() { term = c.scheduler.term })
+	c.leaveOnly()
+	c.eventually("the second takes over", func() string {
+		out := "it has not"
+		c.scheduler.do(func() {
+			if c.scheduler.term > term && c.scheduler.synced {
+				out = ""
+			}
+		})
+		return out
+	})
+	c.manual("later", 1)
+	c.wantRunning("later", 1)
+	c.wantRunning("web", 3)
+	c.scheduler.do(func() {
+		for uid, n := range c.scheduler.starts {
+			if n != 1 {
+				t.Errorf("%s was started %d times", uid, n)
+			}
+		}
+	})
+	leave()
+}
+
+// stumbling is a store that refuses, conflicts and loses answers, as a slow
+// etcd does: every write fails some times before it succeeds, and some succeed
+// although the answer is an error.
+type stumbling struct {
+	store.Instances
+	n *atomic.Int64
+}
+
+var errSlow = errors.New("etcdserver: request timed out")
+
+func (s stumbling) stumble() error {
+	switch s.n.Add(1) % 3 {
+	case 0:
+		return errSlow
+	case 1:
+		return apierrors.NewConflict(rikv1alpha1.Resource("instances"), "x", errSlow)
+	default:
+		return nil
+	}
+}
+
+func (s stumbling) Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	if s.n.Add(1)%2 == 0 {
+		return nil, errSlow
+	}
+	return s.Instances.Create(ctx, in)
+}
+
+func (s stumbling) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	if err := s.stumble(); err != nil {
+		return nil, err
+	}
+	out, err := s.Instances.Bind(ctx, in)
+	if err == nil && s.n.Add(1)%2 == 0 {
+		return nil, errSlow // stored, and nobody was told
+	}
+	return out, err
+}
+
+func (s stumbling) UpdateStatus(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	if err := s.stumble(); err != nil {
+		return nil, err
+	}
+	return s.Instances.UpdateStatus(ctx, in)
+}
+
+func (s stumbling) Update(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	if err := s.stumble(); err != nil {
+		return nil, err
+	}
+	return s.Instances.Update(ctx, in)
+}
+
+func (s stumbling) Delete(ctx context.Context, namespace, name string, uid types.UID, grace *int64) error {
+	if s.n.Add(1)%2 == 0 {
+		return errSlow
+	}
+	return s.Instances.Delete(ctx, namespace, name, uid, grace)
+}
+
+// TestSlowStoreFault07: a datastore that fails now and then delays and loses
+// nothing.
+func TestSlowStoreFault07(t *testing.T) {
+	c := start(t, func(cfg *controller.Config) {
+		cfg.Instances = stumbling{apitest.Shared(t).Instances(), &atomic.Int64{}}
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}, "node-a", "node-b")
+	c.create(automatic(c.namespace, "web", 8))
+	list := c.wantRunning("web", 8)
+	c.scheduler.do(func() {
+		for i := range list {
+			uid := string(list[i].UID)
+			if c.scheduler.starts[uid] != 1 || c.scheduler.running[uid] != list[i].Spec.NodeName {
+				t.Errorf("%s was started %d times, runs on %q and is bound to %q",
+					list[i].Name, c.scheduler.starts[uid], c.scheduler.running[uid], list[i].Spec.NodeName)
+			}
+		}
+	})
+	if err := c.client.Delete(t.Context(), c.workload("web")); err != nil {
+		t.Fatal(err)
+	}
+	c.wantRunning("web", 0)
+	c.scheduler.do(func() {
+		if n := len(c.scheduler.running); n > 0 {
+			t.Errorf("%d still run", n)
+		}
+	})
+}
+
+// TestFailedInstance is said with its reason, and replaced after a while only.
+func TestFailedInstance(t *testing.T) {
+	c := start(t, nil, "node-a")
+	c.create(automatic(c.namespace, "web", 1))
+	in := c.wantRunning("web", 1)[0]
+	c.scheduler.do(func() {
+		c.scheduler.observeLocked(string(in.UID), rikv1alpha1.InstanceFailed)
+	})
+	c.eventually("the failure", func() string {
+		list := c.instances()
+		failed := slices.ContainsFunc(list, func(o rikv1alpha1.Instance) bool {
+			return o.UID == in.UID && o.Status.Phase == rikv1alpha1.InstanceFailed && o.Status.FinishedAt != nil
+		})
+		if !failed {
+			return describe(list)
+		}
+		return ""
+	})
+	c.eventually("the workload counts it", func() string {
+		if s := c.workload("web").Status; s.FailedReplicas != 1 {
+			return "it does not"
+		}
+		return ""
+	})
+}

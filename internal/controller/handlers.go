@@ -1,0 +1,231 @@
+package controller
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rpc/schedulerv1"
+)
+
+// Paths of the handlers. Both must be mounted behind authorization.
+const (
+	// WhyPath is followed by <namespace>/<instance>.
+	WhyPath = "/rik/why/"
+	// MetricsPath is followed by nodes or instances.
+	MetricsPath = "/rik/metrics/"
+)
+
+// WhyHandler answers GET /rik/why/<namespace>/<instance> with the scheduler's
+// explanation of where the instance is, or why it is nowhere, as JSON.
+func (c *Controller) WhyHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		namespace, name, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, WhyPath), "/")
+		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+			refuse(w, http.StatusNotFound, "the path is "+WhyPath+"<namespace>/<instance>")
+			return
+		}
+		if !reads(w, r) {
+			return
+		}
+		var in rikv1alpha1.Instance
+		err := c.client.Get(r.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &in)
+		switch {
+		case apierrors.IsNotFound(err):
+			refuse(w, http.StatusNotFound, "instance "+namespace+"/"+name+" not found")
+			return
+		case err != nil:
+			refuse(w, http.StatusServiceUnavailable, "reading the instance: "+err.Error())
+			return
+		}
+		c.explain(w, r, string(in.UID))
+	})
+}
+
+func (c *Controller) explain(w http.ResponseWriter, r *http.Request, uid string) {
+	conn, err := c.config.SchedulerDial(r.Context())
+	if err != nil {
+		refuse(w, http.StatusServiceUnavailable, "reaching the scheduler: "+err.Error())
+		return
+	}
+	defer conn.Close() //nolint:errcheck // the answer is already here
+	answer, err := schedulerv1.NewSchedulerClient(conn).Explain(r.Context(), &schedulerv1.ExplainRequest{Uid: uid})
+	if err != nil {
+		code := http.StatusServiceUnavailable
+		if status.Code(err) == codes.NotFound {
+			code = http.StatusNotFound
+		}
+		refuse(w, code, "asking the scheduler: "+status.Convert(err).Message())
+		return
+	}
+	body, err := protojson.MarshalOptions{UseProtoNames: false, EmitUnpopulated: true}.Marshal(answer)
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, "encoding the explanation: "+err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Write(body) //nolint:errcheck // the reader is gone
+}
+
+// Usage is what a node or an instance uses now. Absent numbers were not told.
+type Usage struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Node      string `json:"node,omitempty"`
+	// CPUMillis is in thousandths of a core, MemoryBytes in bytes.
+	CPUMillis   *int64 `json:"cpuMillis,omitempty"`
+	MemoryBytes *int64 `json:"memoryBytes,omitempty"`
+	// CPUPercent and MemoryPercent are of all that the machine has.
+	CPUPercent    *float64 `json:"cpuPercent,omitempty"`
+	MemoryPercent *float64 `json:"memoryPercent,omitempty"`
+	// VM are counters of a microVM since its VMM was started.
+	VM *VMUsage `json:"vm,omitempty"`
+	// Raw is the paper's JSON as the node sent it.
+	Raw json.RawMessage `json:"raw,omitempty"`
+}
+
+// VMUsage is what a VMM and the node's kernel count of a microVM; 0 is also what they
+// do not count. Bytes of the network are as the guest sees them.
+type VMUsage struct {
+	VCPUNanos            uint64 `json:"vcpuNanos"`
+	Exits                uint64 `json:"exits"`
+	DiskReadBytes        uint64 `json:"diskReadBytes"`
+	DiskWriteBytes       uint64 `json:"diskWriteBytes"`
+	DiskReads            uint64 `json:"diskReads"`
+	DiskWrites           uint64 `json:"diskWrites"`
+	NetworkReceiveBytes  uint64 `json:"networkReceiveBytes"`
+	NetworkTransmitBytes uint64 `json:"networkTransmitBytes"`
+}
+
+// UsageList is the answer of the metrics handler.
+type UsageList struct {
+	Items []Usage `json:"items"`
+}
+
+// MetricsHandler answers GET /rik/metrics/nodes and /rik/metrics/instances with
+// a UsageList of what the nodes measured last. The query parameter namespace
+// narrows the instances to one.
+func (c *Controller) MetricsHandler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		what := strings.TrimPrefix(r.URL.Path, MetricsPath)
+		if what != "nodes" && what != "instances" {
+			refuse(w, http.StatusNotFound, "the path is "+MetricsPath+"nodes or "+MetricsPath+"instances")
+			return
+		}
+		if !reads(w, r) {
+			return
+		}
+		t := c.current()
+		if t == nil {
+			refuse(w, http.StatusServiceUnavailable, "this controller is not the active one")
+			return
+		}
+		list := UsageList{Items: []Usage{}}
+		if what == "nodes" {
+			list.Items = append(list.Items, t.nodeUsage()...)
+		} else {
+			list.Items = append(list.Items, t.instanceUsage(r.URL.Query().Get("namespace"))...)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(list) //nolint:errcheck // the reader is gone
+	})
+}
+
+func (t *term) nodeUsage() []Usage {
+	texts, _ := t.nodes.Measurements()
+	var out []Usage
+	for name, text := range texts {
+		u := parseUsage(text)
+		u.Name, u.Node = name, name
+		out = append(out, u)
+	}
+	slices.SortFunc(out, func(a, b Usage) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+func (t *term) instanceUsage(namespace string) []Usage {
+	_, texts := t.nodes.Measurements()
+	var out []Usage
+	for uid, text := range texts {
+		in := t.instanceView.ByUID(uid)
+		if in == nil || namespace != "" && in.Namespace != namespace {
+			continue
+		}
+		u := parseUsage(text)
+		u.Namespace, u.Name, u.Node = in.Namespace, in.Name, in.Spec.NodeName
+		out = append(out, u)
+	}
+	slices.SortFunc(out, func(a, b Usage) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	return out
+}
+
+// measured is the shape of the papers: usage in percent of a total. Instances
+// add absolute numbers.
+type measured struct {
+	CPU *struct {
+		Total *float64 `json:"totalCpu"`
+		Usage *float64 `json:"currentUsage"`
+	} `json:"cpu"`
+	Memory *struct {
+		Total *float64 `json:"totalMemory"`
+		Usage *float64 `json:"currentUsage"`
+	} `json:"memory"`
+	CPUMillis   *int64   `json:"cpuMillis"`
+	MemoryBytes *int64   `json:"memoryBytes"`
+	VM          *VMUsage `json:"vm"`
+}
+
+// parseUsage reads what a node told; of malformed text nothing is left.
+func parseUsage(text string) Usage {
+	var m measured
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		return Usage{}
+	}
+	u := Usage{CPUMillis: m.CPUMillis, MemoryBytes: m.MemoryBytes, VM: m.VM, Raw: json.RawMessage(text)}
+	if m.CPU != nil {
+		u.CPUPercent = m.CPU.Usage
+		if u.CPUMillis == nil {
+			u.CPUMillis = share(m.CPU.Total, m.CPU.Usage, 1000)
+		}
+	}
+	if m.Memory != nil {
+		u.MemoryPercent = m.Memory.Usage
+		if u.MemoryBytes == nil {
+			u.MemoryBytes = share(m.Memory.Total, m.Memory.Usage, 1)
+		}
+	}
+	return u
+}
+
+func share(total, percent *float64, unit float64) *int64 {
+	if total == nil || percent == nil {
+		return nil
+	}
+	n := int64(*total * unit * *percent / 100)
+	return &n
+}
+
+func reads(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return true
+	}
+	w.Header().Set("Allow", "GET, HEAD")
+	refuse(w, http.StatusMethodNotAllowed, "only GET is possible here")
+	return false
+}
+
+func refuse(w http.ResponseWriter, code int, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	json.NewEncoder(w).Encode(map[string]any{"code": code, "message": message}) //nolint:errcheck // the reader is gone
+}

@@ -1,0 +1,71 @@
+package instance
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+func TestHappenings(t *testing.T) {
+	t.Parallel()
+	type status = rikv1alpha1.InstanceStatus
+	type container = rikv1alpha1.ContainerStatus
+	later := metav1.NewTime(noon.Add(time.Minute))
+	running := func(c container) status {
+		c.Name = "main"
+		return status{Phase: rikv1alpha1.InstanceRunning, Containers: []container{c}}
+	}
+	end := func(reason string, code int32, at metav1.Time) *rikv1alpha1.ContainerEnd {
+		return &rikv1alpha1.ContainerEnd{Reason: reason, Message: "why", ExitCode: code, FinishedAt: &at}
+	}
+	waiting := func(reason string, last *rikv1alpha1.ContainerEnd) status {
+		return running(container{State: rikv1alpha1.ContainerWaiting, Reason: reason, Message: "why", LastState: last})
+	}
+	up := running(container{State: rikv1alpha1.ContainerRunning})
+	unready := running(container{State: rikv1alpha1.ContainerRunning, Reason: "NotReady", Message: "refused"})
+	crashed := waiting("CrashLoopBackOff", end("Error", 1, noon))
+	again := running(container{State: rikv1alpha1.ContainerRunning, RestartCount: 1, LastState: end("Error", 1, noon)})
+	creating := func(reason, message string) status {
+		return status{Phase: rikv1alpha1.InstanceCreating, Reason: reason, Message: message}
+	}
+	pending := status{Phase: rikv1alpha1.InstancePending, Reason: "InsufficientCPU", Message: "0 of 1"}
+	failed := status{Phase: rikv1alpha1.InstanceFailed, Message: "gone"}
+	backOff := happening{"BackOff", "Restarting", `container "main" ended with code 1 (Error) and is started again after a pause`}
+	for name, tc := range map[string]struct {
+		before, after status
+		want          []happening
+	}{
+		"nothing new":         {up, up, nil},
+		"unplaced":            {status{Phase: rikv1alpha1.InstancePending}, pending, []happening{{"FailedScheduling", "Placing", "0 of 1"}}},
+		"unplaced as before":  {pending, pending, nil},
+		"failed":              {up, failed, []happening{{"Failed", "Running", "gone"}}},
+		"a crash":             {up, crashed, []happening{backOff}},
+		"running again":       {crashed, again, nil},
+		"the next crash":      {again, waiting("CrashLoopBackOff", end("Error", 1, later)), []happening{backOff}},
+		"a missed second run": {crashed, waiting("CrashLoopBackOff", end("Error", 1, later)), []happening{backOff}},
+		"out of memory, running again before it was told": {up, running(container{State: rikv1alpha1.ContainerRunning, LastState: end("OOMKilled", 137, noon)}),
+			[]happening{{"OOMKilled", "Running", `container "main" was killed: why`}}},
+		"a failed liveness probe": {up, waiting("CrashLoopBackOff", end("Unhealthy", 137, noon)), []happening{
+			{"Unhealthy", "Probing", `container "main" was ended: why`},
+			{"BackOff", "Restarting", `container "main" ended with code 137 (Unhealthy) and is started again after a pause`},
+		}},
+		"not ready":           {up, unready, []happening{{"Unhealthy", "Probing", `container "main" is not ready: refused`}}},
+		"still not ready":     {unready, unready, nil},
+		"an image":            {creating("", ""), waiting("ImagePullFailed", nil), []happening{{"ImagePullFailed", "Starting", `container "main" does not start: why`}}},
+		"the image as before": {waiting("ImagePullFailed", nil), waiting("ImagePullFailed", nil), nil},
+		"a node's trouble":    {creating("", ""), creating("PrepareFailed", "no disk"), []happening{{"PrepareFailed", "Creating", "no disk"}}},
+		"creating":            {creating("", ""), creating("ContainerCreating", ""), nil},
+		"silent":              {up, status{Phase: rikv1alpha1.InstanceUnknown, Reason: ReasonNodeUnreachable, Containers: up.Containers}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, happenings(&tc.before, &tc.after), cmp.AllowUnexported(happening{})); diff != "" {
+				t.Errorf("happenings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,307 @@
+// Package instance is the single writer of Instances: it makes bindings
+// durable, turns observations into phases, and lets go of what has ended.
+//
+// Reads: the view of instances, the node facts, and what the scheduler says
+// (bindings, explanations, observations), which is kept in memory and coalesced
+// per instance: a slow store delays it, and the latest is never lost.
+// Writes: Instances, and the tombstones of those given up.
+//
+// The decision is Next, a pure function; Reconciler carries it out.
+package instance
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/store"
+	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/reconcile"
+)
+
+// maxBackoff after errors: the workers bound the load on a store that is in
+// trouble, and a binding that waits holds resources.
+const maxBackoff = 5 * time.Second
+
+// Scheduler hears what became of its proposals. None of the methods blocks.
+type Scheduler interface {
+	// Acknowledge says that a binding to the node is durable, or must be forgotten.
+	Acknowledge(uid types.UID, node string, durable bool)
+	// Bury says that the node may not run the UID.
+	Bury(t Tombstone)
+}
+
+// Config is what a Reconciler works with. All fields are needed.
+type Config struct {
+	View       *view.Instances
+	Store      store.Instances
+	Scheduler  Scheduler
+	Nodes      func(name string) NodeFacts
+	Tombstones *Tombstones
+	Events     events.EventRecorder
+	Logger     *slog.Logger
+	Now        func() time.Time
+	// Workers bounds the writes in flight.
+	Workers int
+}
+
+// news is what the scheduler said of one instance.
+type news struct {
+	binding     *Binding
+	unplaced    *Unplaced
+	observation *Observation
+}
+
+// Reconciler brings instances forward.
+type Reconciler struct {
+	config Config
+	queue  *reconcile.Queue[types.NamespacedName]
+	// confirmed are tombstones that their nodes have honoured.
+	confirmed *reconcile.Queue[Tombstone]
+
+	mu sync.Mutex
+	// news is guarded by mu.
+	news map[types.UID]*news
+}
+
+// New makes a reconciler and subscribes it to the view.
+func New(c Config) *Reconciler {
+	r := &Reconciler{config: c, news: map[types.UID]*news{}}
+	r.queue = reconcile.New(reconcile.Options{
+		Name: "instances", Workers: c.Workers, Logger: c.Logger, MaxBackoff: maxBackoff,
+	}, r.reconcile)
+	r.confirmed = reconcile.New(reconcile.Options{Name: "tombstones", Logger: c.Logger}, r.confirm)
+	c.View.Subscribe(r.onChange)
+	return r
+}
+
+// Run works until ctx ends.
+func (r *Reconciler) Run(ctx context.Context) error {
+	var group errgroup.Group
+	group.Go(func() error { return r.queue.Run(ctx) })
+	group.Go(func() error { return r.confirmed.Run(ctx) })
+	return group.Wait()
+}
+
+// Waiting is the number of instances that wait for a pass.
+func (r *Reconciler) Waiting() int { return r.queue.Len() }
+
+// Enqueue asks for a pass over the instances of a node, whose facts changed.
+func (r *Reconciler) Enqueue(node string) {
+	for _, in := range r.config.View.OnNode(node) {
+		r.queue.Add(view.Key(in))
+	}
+}
+
+func (r *Reconciler) onChange(before, after *rikv1alpha1.Instance) {
+	if after != nil {
+		r.queue.Add(view.Key(after))
+		return
+	}
+	r.mu.Lock()
+	n := r.news[before.UID]
+	delete(r.news, before.UID)
+	r.mu.Unlock()
+	if n != nil && n.binding != nil {
+		r.config.Scheduler.Acknowledge(before.UID, n.binding.Node, false)
+	}
+}
+
+// note stores news under the UID and asks for a pass. It is false for an
+// instance that does not exist: the store comes first and the look second, so
+// that whoever removes the instance in between finds the news and drops it.
+func (r *Reconciler) note(uid types.UID, change func(*news)) bool {
+	r.mu.Lock()
+	n := r.news[uid]
+	if n == nil {
+		n = &news{}
+		r.news[uid] = n
+	}
+	change(n)
+	r.mu.Unlock()
+	in := r.config.View.ByUID(uid)
+	if in == nil {
+		r.mu.Lock()
+		delete(r.news, uid)
+		r.mu.Unlock()
+		return false
+	}
+	r.queue.Add(view.Key(in))
+	return true
+}
+
+// Bind takes a proposal.
+func (r *Reconciler) Bind(uid types.UID, b Binding) {
+	known := r.note(uid, func(n *news) { n.binding, n.unplaced = &b, nil })
+	if !known {
+		r.config.Scheduler.Acknowledge(uid, b.Node, false)
+	}
+}
+
+// Explain takes the reason why an instance is not placed.
+func (r *Reconciler) Explain(uid types.UID, u Unplaced) {
+	r.note(uid, func(n *news) { n.unplaced = &u })
+}
+
+// Observe takes what a node saw. An earlier sequence number than the latest of
+// the same node is dropped, and so is what concerns an unknown instance, unless
+// it confirms a tombstone.
+func (r *Reconciler) Observe(uid types.UID, o Observation) {
+	known := r.note(uid, func(n *news) {
+		last := n.observation
+		if last == nil || last.Node != o.Node || last.Sequence <= o.Sequence {
+			n.observation = &o
+		}
+	})
+	if !known && o.Phase == rikv1alpha1.InstanceTerminated && r.config.Tombstones.Has(o.Node, uid) {
+		r.confirmed.Add(Tombstone{UID: uid, Node: o.Node})
+	}
+}
+
+func (r *Reconciler) confirm(ctx context.Context, t Tombstone) (time.Duration, error) {
+	return 0, r.config.Tombstones.Confirm(ctx, t.Node, t.UID)
+}
+
+// Reset forgets proposals that were made in a scheduler session that has ended.
+func (r *Reconciler) Reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range r.news {
+		n.binding, n.unplaced = nil, nil
+	}
+}
+
+func (r *Reconciler) facts(in *rikv1alpha1.Instance) Facts {
+	f := Facts{Now: metav1.NewTime(r.config.Now())}
+	r.mu.Lock()
+	if n := r.news[in.UID]; n != nil {
+		f.Binding, f.Unplaced, f.Observation = n.binding, n.unplaced, n.observation
+	}
+	r.mu.Unlock()
+	switch {
+	case in.Spec.NodeName != "":
+		f.Node = r.config.Nodes(in.Spec.NodeName)
+	case f.Binding != nil:
+		f.Node = r.config.Nodes(f.Binding.Node)
+	}
+	return f
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+	in := r.config.View.Get(key)
+	if in == nil {
+		return 0, nil
+	}
+	facts := r.facts(in)
+	step := Next(in, facts)
+	if step.Refuse {
+		r.settle(in.UID, facts.Binding, false)
+	}
+	var err error
+	switch {
+	case step.Release:
+		err = r.release(ctx, in, step.Tombstone)
+	case step.Bind != "":
+		err = r.bind(ctx, in, facts.Binding, step)
+	case step.Status != nil:
+		err = r.status(ctx, in, step.Status)
+	}
+	if in.Spec.NodeName != "" && facts.Binding != nil && !step.Refuse && err == nil {
+		// Proposed again after it had become durable.
+		r.settle(in.UID, facts.Binding, true)
+	}
+	return 0, outdated(err)
+}
+
+// settle drops a proposal and tells the scheduler, unless a newer one came.
+func (r *Reconciler) settle(uid types.UID, b *Binding, durable bool) {
+	r.mu.Lock()
+	n := r.news[uid]
+	current := n != nil && n.binding == b
+	if current {
+		n.binding = nil
+	}
+	r.mu.Unlock()
+	if current {
+		r.config.Scheduler.Acknowledge(uid, b.Node, durable)
+	}
+}
+
+func (r *Reconciler) bind(ctx context.Context, in *rikv1alpha1.Instance, b *Binding, step Step) error {
+	next := in.DeepCopy()
+	next.Spec.NodeName, next.Status = step.Bind, *step.Status
+	stored, err := r.config.Store.Bind(ctx, next)
+	if err != nil {
+		return fmt.Errorf("binding instance %s to node %s: %w", view.Key(in), step.Bind, err)
+	}
+	// In this order the acknowledgement alone tells the scheduler; the change of
+	// the view would otherwise send it the bound instance as well.
+	r.settle(in.UID, b, true)
+	r.config.View.Put(stored)
+	return nil
+}
+
+func (r *Reconciler) status(ctx context.Context, in *rikv1alpha1.Instance, s *rikv1alpha1.InstanceStatus) error {
+	next := in.DeepCopy()
+	next.Status = *s
+	stored, err := r.config.Store.UpdateStatus(ctx, next)
+	if err != nil {
+		return fmt.Errorf("storing the status of instance %s: %w", view.Key(in), err)
+	}
+	r.config.View.Put(stored)
+	r.announce(in, s)
+	return nil
+}
+
+// announce makes events of what a change means.
+func (r *Reconciler) announce(in *rikv1alpha1.Instance, s *rikv1alpha1.InstanceStatus) {
+	for _, h := range happenings(&in.Status, s) {
+		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, h.reason, h.action, "%s", h.note)
+	}
+}
+
+func (r *Reconciler) release(ctx context.Context, in *rikv1alpha1.Instance, tombstone bool) error {
+	if tombstone {
+		t := Tombstone{UID: in.UID, Node: in.Spec.NodeName}
+		if err := r.config.Tombstones.Add(ctx, t.Node, t.UID); err != nil {
+			return err
+		}
+		r.config.Scheduler.Bury(t)
+		r.config.Logger.Info("giving up an instance on its node", "instance", view.Key(in), "node", t.Node)
+	}
+	next := in.DeepCopy()
+	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == rikv1alpha1.FinalizerNode })
+	stored, err := r.config.Store.Update(ctx, next)
+	if err != nil {
+		return fmt.Errorf("letting go of instance %s: %w", view.Key(in), err)
+	}
+	if len(next.Finalizers) > 0 {
+		r.config.View.Put(stored)
+	}
+	return nil
+}
+
+// outdated makes little of the errors that only mean that the watch will bring
+// a newer state: a conflict is tried again without noise, and an object that is
+// gone needs nothing.
+func outdated(err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
+	default:
+		return err
+	}
+}

@@ -1,0 +1,180 @@
+package instance
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// labelTombstones marks the ConfigMaps that hold tombstones; their names are
+	// those of the nodes with a prefix.
+	labelTombstones  = "rik.dev/tombstones"
+	tombstonesPrefix = "tombstones."
+	// tombstoneLife bounds the list: a node that returns later is held in check
+	// by the full set of UIDs that it may run, which it gets first of all.
+	tombstoneLife = 7 * 24 * time.Hour
+	// maxTombstones of one node; a ConfigMap holds 1 MiB and each takes some 60 bytes.
+	maxTombstones = 10_000
+)
+
+// Tombstone is the UID of an instance that was given up while its node may
+// still run it.
+type Tombstone struct {
+	UID  types.UID
+	Node string
+}
+
+// Tombstones keeps, durably, the UIDs that a node must not run although nobody
+// saw it stop them. There is one ConfigMap per node in the system's namespace.
+type Tombstones struct {
+	client    client.Client
+	namespace string
+	now       func() time.Time
+
+	// write serializes stores; it is held across requests, mu never is.
+	write sync.Mutex
+	mu    sync.Mutex
+	// byNode is guarded by mu.
+	byNode map[string]map[string]string
+}
+
+// NewTombstones makes an empty list; Load fills it.
+func NewTombstones(c client.Client, namespace string, now func() time.Time) *Tombstones {
+	return &Tombstones{client: c, namespace: namespace, now: now, byNode: map[string]map[string]string{}}
+}
+
+// Load reads what an earlier controller stored.
+func (t *Tombstones) Load(ctx context.Context) error {
+	var list corev1.ConfigMapList
+	err := t.client.List(ctx, &list, client.InNamespace(t.namespace), client.HasLabels{labelTombstones})
+	if err != nil {
+		return fmt.Errorf("listing tombstones: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byNode = map[string]map[string]string{}
+	for i := range list.Items {
+		c := &list.Items[i]
+		if len(c.Data) > 0 {
+			t.byNode[strings.TrimPrefix(c.Name, tombstonesPrefix)] = maps.Clone(c.Data)
+		}
+	}
+	return nil
+}
+
+// All lists them by node and UID.
+func (t *Tombstones) All() []Tombstone {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []Tombstone
+	for _, node := range slices.Sorted(maps.Keys(t.byNode)) {
+		for _, uid := range slices.Sorted(maps.Keys(t.byNode[node])) {
+			out = append(out, Tombstone{UID: types.UID(uid), Node: node})
+		}
+	}
+	return out
+}
+
+// Has says whether there is one.
+func (t *Tombstones) Has(node string, uid types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, ok := t.byNode[node][string(uid)]
+	return ok
+}
+
+// Add stores one and returns when it is durable.
+func (t *Tombstones) Add(ctx context.Context, node string, uid types.UID) error {
+	return t.change(ctx, node, func(uids map[string]string) bool {
+		if _, ok := uids[string(uid)]; ok {
+			return false
+		}
+		uids[string(uid)] = t.now().UTC().Format(time.RFC3339)
+		prune(uids, t.now())
+		return true
+	})
+}
+
+// Confirm removes one: its node said that nothing of it is left.
+func (t *Tombstones) Confirm(ctx context.Context, node string, uid types.UID) error {
+	return t.change(ctx, node, func(uids map[string]string) bool {
+		_, ok := uids[string(uid)]
+		delete(uids, string(uid))
+		return ok
+	})
+}
+
+// prune drops what is too old, and the oldest when there are too many.
+func prune(uids map[string]string, now time.Time) {
+	oldest := now.Add(-tombstoneLife).UTC().Format(time.RFC3339)
+	maps.DeleteFunc(uids, func(_, since string) bool { return since < oldest })
+	if len(uids) <= maxTombstones {
+		return
+	}
+	order := slices.SortedFunc(maps.Keys(uids), func(a, b string) int {
+		if uids[a] != uids[b] {
+			if uids[a] < uids[b] {
+				return -1
+			}
+			return 1
+		}
+		return slices.Compare([]byte(a), []byte(b))
+	})
+	for _, uid := range order[:len(uids)-maxTombstones] {
+		delete(uids, uid)
+	}
+}
+
+func (t *Tombstones) change(ctx context.Context, node string, edit func(map[string]string) bool) error {
+	t.write.Lock()
+	defer t.write.Unlock()
+	t.mu.Lock()
+	uids := maps.Clone(t.byNode[node])
+	t.mu.Unlock()
+	if uids == nil {
+		uids = map[string]string{}
+	}
+	if !edit(uids) {
+		return nil
+	}
+	if err := t.save(ctx, node, uids); err != nil {
+		return fmt.Errorf("storing the tombstones of node %q: %w", node, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byNode[node] = uids
+	if len(uids) == 0 {
+		delete(t.byNode, node)
+	}
+	return nil
+}
+
+// save overwrites: only the active controller writes these objects.
+func (t *Tombstones) save(ctx context.Context, node string, uids map[string]string) error {
+	object := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: t.namespace, Name: tombstonesPrefix + node,
+			Labels: map[string]string{labelTombstones: "true"},
+		},
+		Data: uids,
+	}
+	if len(uids) == 0 {
+		return client.IgnoreNotFound(t.client.Delete(ctx, object))
+	}
+	err := t.client.Update(ctx, object)
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	return t.client.Create(ctx, object)
+}

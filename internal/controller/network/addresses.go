@@ -1,0 +1,226 @@
+package network
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/view"
+)
+
+// maxOutside bounds how many addresses of nodes the status of a workload names:
+// it is for people and for name servers, which take a few.
+const maxOutside = 32
+
+// Addresses gives every workload that serves ports its virtual address, which
+// status.addresses keeps as its first. It is safe for concurrent use.
+type Addresses struct {
+	settings  Settings
+	workloads *view.Objects[*rikv1alpha1.Workload]
+	nodes     *view.Objects[*rikv1alpha1.Node]
+	wake      func(types.NamespacedName)
+
+	mu sync.Mutex
+	// Below is guarded by mu. Owners in the pool are UIDs, of which names knows
+	// the workloads. waiting found no address left; balanced serve ports of type
+	// loadBalancer.
+	pool              *pool
+	names             map[types.UID]types.NamespacedName
+	waiting, balanced map[types.UID]struct{}
+	// outside are the addresses of nodes that loadBalancer ports are reached
+	// on; worked out anew when it is stale.
+	outside []string
+	stale   bool
+}
+
+// NewAddresses makes an allocator that knows of no workload yet. wake is told of
+// each workload for which Of would answer otherwise than before; it must not
+// block.
+func NewAddresses(s Settings, workloads *view.Objects[*rikv1alpha1.Workload], nodes *view.Objects[*rikv1alpha1.Node], wake func(types.NamespacedName)) *Addresses {
+	return &Addresses{
+		settings: s, workloads: workloads, nodes: nodes, wake: wake, pool: newAddressPool(s.ServiceCIDR),
+		names: map[types.UID]types.NamespacedName{}, waiting: map[types.UID]struct{}{}, balanced: map[types.UID]struct{}{},
+		stale: true,
+	}
+}
+
+// Observe follows the workloads: it is a listener of their view. An address is
+// given back only when the store no longer has it, never when that is merely
+// intended: the next controller would else find it twice.
+func (a *Addresses) Observe(before, after *rikv1alpha1.Workload) {
+	var awake []types.NamespacedName
+	a.mu.Lock()
+	if before != nil && (after == nil || after.UID != before.UID) {
+		awake = a.forgetLocked(before.UID)
+	}
+	if after != nil {
+		awake = append(awake, a.claimLocked(after)...)
+	}
+	a.mu.Unlock()
+	for _, key := range awake {
+		a.wake(key)
+	}
+}
+
+func (a *Addresses) claimLocked(w *rikv1alpha1.Workload) (awake []types.NamespacedName) {
+	address, ok := a.virtual(w)
+	if !ok {
+		if !serves(&w.Spec.InstanceTemplate) {
+			return a.forgetLocked(w.UID)
+		}
+		return nil
+	}
+	a.names[w.UID] = client.ObjectKeyFromObject(w)
+	// Whose is older keeps it; who lost it is given another by its next pass.
+	lost, _ := a.pool.claim(string(w.UID), netip.PrefixFrom(address, address.BitLen()), w.CreationTimestamp.UnixNano())
+	for _, owner := range lost {
+		awake = append(awake, a.names[types.UID(owner)])
+	}
+	return awake
+}
+
+// forgetLocked frees what a workload had, and names one that waits for it.
+func (a *Addresses) forgetLocked(uid types.UID) []types.NamespacedName {
+	if _, known := a.names[uid]; !known {
+		return nil
+	}
+	a.pool.release(string(uid))
+	delete(a.names, uid)
+	delete(a.waiting, uid)
+	delete(a.balanced, uid)
+	for other := range a.waiting {
+		if !a.pool.room() {
+			break
+		}
+		delete(a.waiting, other)
+		return []types.NamespacedName{a.names[other]}
+	}
+	return nil
+}
+
+// virtual finds the virtual address in a status. One of an earlier
+// --service-cidr is none any more.
+func (a *Addresses) virtual(w *rikv1alpha1.Workload) (netip.Addr, bool) {
+	for _, text := range w.Status.Addresses {
+		if address, err := netip.ParseAddr(text); err == nil && a.settings.ServiceCIDR.Contains(address) {
+			return address, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// Of lists the addresses that a workload has or should have, the virtual one
+// first, or says why it has none.
+func (a *Addresses) Of(w *rikv1alpha1.Workload) (addresses []string, problem string) {
+	if !serves(&w.Spec.InstanceTemplate) {
+		return nil, ""
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	name := client.ObjectKeyFromObject(w)
+	if known := a.workloads.Get(name); known == nil || known.UID != w.UID {
+		return nil, "" // it is gone, and what it had was freed
+	}
+	a.names[w.UID] = name
+	prefix, ok := a.pool.take(string(w.UID))
+	if ok {
+		addresses = append(addresses, prefix.Addr().String())
+	} else {
+		a.waiting[w.UID] = struct{}{}
+		problem = fmt.Sprintf("no address of --service-cidr %s is left: delete workloads that serve ports, or use a larger --service-cidr", a.settings.ServiceCIDR)
+	}
+	if !hasType(&w.Spec.InstanceTemplate, rikv1alpha1.PortLoadBalancer) {
+		delete(a.balanced, w.UID)
+		return addresses, problem
+	}
+	a.balanced[w.UID] = struct{}{}
+	if a.stale {
+		a.outside, a.stale = outside(a.nodes.All()), false
+	}
+	return append(addresses, a.outside...), problem
+}
+
+// usable are the virtual addresses that nodes may be told of: stored, and nobody
+// else's.
+func (a *Addresses) usable(w *rikv1alpha1.Workload) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	stored, ok := a.virtual(w)
+	if !ok {
+		return nil
+	}
+	if held, ok := a.pool.of(string(w.UID)); !ok || held.Addr() != stored {
+		return nil
+	}
+	return []string{stored.String()}
+}
+
+// ObserveNode follows the nodes: it is a listener of their view.
+func (a *Addresses) ObserveNode(before, after *rikv1alpha1.Node) {
+	if entrance(before) == entrance(after) {
+		return
+	}
+	a.mu.Lock()
+	a.stale = true
+	awake := make([]types.NamespacedName, 0, len(a.balanced))
+	for uid := range a.balanced {
+		awake = append(awake, a.names[uid])
+	}
+	a.mu.Unlock()
+	for _, key := range awake {
+		a.wake(key)
+	}
+}
+
+// way is where a node can be reached.
+type way struct{ internal, external string }
+
+// entrance is where a node lets traffic in from outside; nowhere while it is
+// not heard of.
+func entrance(n *rikv1alpha1.Node) way {
+	if n == nil || n.DeletionTimestamp != nil {
+		return way{}
+	}
+	for i := range n.Status.Conditions {
+		c := &n.Status.Conditions[i]
+		if c.Type == rikv1alpha1.NodeReady && c.Status == "True" {
+			return way{address(n.Status.Info.InternalAddress), address(n.Status.Info.ExternalAddress)}
+		}
+	}
+	return way{}
+}
+
+// outside lists, by the names of the nodes, the external addresses of those
+// that are ready; where no node has one, the internal ones.
+func outside(nodes []*rikv1alpha1.Node) []string {
+	slices.SortFunc(nodes, func(a, b *rikv1alpha1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	var external, internal []string
+	for _, n := range nodes {
+		w := entrance(n)
+		if w.external != "" && !slices.Contains(external, w.external) && len(external) < maxOutside {
+			external = append(external, w.external)
+		}
+		if w.internal != "" && len(internal) < maxOutside && !slices.Contains(internal, w.internal) {
+			internal = append(internal, w.internal)
+		}
+	}
+	if len(external) > 0 {
+		return external
+	}
+	return internal
+}
+
+// address keeps what is one.
+func address(text string) string {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return ""
+	}
+	return a.Unmap().String()
+}

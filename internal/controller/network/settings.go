@@ -1,0 +1,112 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// What a cluster has unless told otherwise: 256 nodes with 253 instances each,
+// and 65,534 virtual addresses.
+const (
+	DefaultClusterCIDR  = "10.62.0.0/16"
+	DefaultServiceCIDR  = "10.63.0.0/16"
+	DefaultNodeCIDRSize = 24
+	DefaultDomain       = "rik.local"
+)
+
+// Bounds of sizes. A node's range has, beside its network and its broadcast
+// address, the node's own and one for an instance.
+const (
+	smallestNodeRange    = 30
+	smallestServiceRange = 30
+	largestRange         = 8
+	// maxNodeBits keeps what remembers the taken ones small.
+	maxNodeBits = 20
+)
+
+// Options are the settings as a user writes them; see Settings. An empty one
+// means its default.
+type Options struct {
+	ClusterCIDR, ServiceCIDR, Domain string
+	NodeCIDRSize                     int
+}
+
+// Settings hold for a whole cluster and for all its life: addresses that were
+// given are not taken back when they change.
+type Settings struct {
+	// ClusterCIDR holds the addresses of all instances, ServiceCIDR the virtual
+	// ones of workloads.
+	ClusterCIDR, ServiceCIDR netip.Prefix
+	// NodeCIDRSize is the prefix length of one node's share of ClusterCIDR.
+	NodeCIDRSize int
+	// Domain is what the names of workloads end in.
+	Domain string
+}
+
+// Parse reads and judges options; it reports every problem, by the flag that
+// it concerns.
+func (o Options) Parse() (Settings, error) {
+	if o.ClusterCIDR == "" {
+		o.ClusterCIDR = DefaultClusterCIDR
+	}
+	if o.ServiceCIDR == "" {
+		o.ServiceCIDR = DefaultServiceCIDR
+	}
+	if o.Domain == "" {
+		o.Domain = DefaultDomain
+	}
+	if o.NodeCIDRSize == 0 {
+		o.NodeCIDRSize = DefaultNodeCIDRSize
+	}
+	s := Settings{NodeCIDRSize: o.NodeCIDRSize, Domain: strings.TrimSuffix(o.Domain, ".")}
+	var clusterErr, serviceErr error
+	s.ClusterCIDR, clusterErr = parseRange("--cluster-cidr", o.ClusterCIDR)
+	s.ServiceCIDR, serviceErr = parseRange("--service-cidr", o.ServiceCIDR)
+	problems := []error{clusterErr, serviceErr}
+	if clusterErr == nil {
+		problems = append(problems, s.judgeNodeSize())
+	}
+	if serviceErr == nil && s.ServiceCIDR.Bits() > smallestServiceRange {
+		problems = append(problems, fmt.Errorf("--service-cidr %s has no room: use a prefix length of at most %d", s.ServiceCIDR, smallestServiceRange))
+	}
+	if clusterErr == nil && serviceErr == nil && s.ClusterCIDR.Overlaps(s.ServiceCIDR) {
+		problems = append(problems, fmt.Errorf("--cluster-cidr %s and --service-cidr %s overlap", s.ClusterCIDR, s.ServiceCIDR))
+	}
+	if wrong := validation.IsDNS1123Subdomain(s.Domain); len(wrong) > 0 {
+		problems = append(problems, fmt.Errorf("--cluster-domain %q is not a domain such as %s, in lower case", s.Domain, DefaultDomain))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return Settings{}, err
+	}
+	return s, nil
+}
+
+func (s *Settings) judgeNodeSize() error {
+	least, most := s.ClusterCIDR.Bits(), min(smallestNodeRange, s.ClusterCIDR.Bits()+maxNodeBits)
+	if s.NodeCIDRSize < least || s.NodeCIDRSize > most {
+		return fmt.Errorf("--node-cidr-size %d does not fit --cluster-cidr %s: use %d to %d", s.NodeCIDRSize, s.ClusterCIDR, least, most)
+	}
+	return nil
+}
+
+// parseRange reads an IPv4 range that machines may have addresses from.
+func parseRange(flag, text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		return netip.Prefix{}, fmt.Errorf("%s %q is not an address range such as %s", flag, text, DefaultClusterCIDR)
+	case !p.Addr().Is4():
+		return netip.Prefix{}, fmt.Errorf("%s %s: only IPv4 is supported", flag, p)
+	case p != p.Masked():
+		return netip.Prefix{}, fmt.Errorf("%s %s does not begin with its first address: use %s", flag, p, p.Masked())
+	case p.Bits() < largestRange || p.Bits() > smallestNodeRange:
+		return netip.Prefix{}, fmt.Errorf("%s %s: use a prefix length of %d to %d", flag, p, largestRange, smallestNodeRange)
+	case !p.Addr().IsGlobalUnicast():
+		return netip.Prefix{}, fmt.Errorf("%s %s: no machine can have such addresses", flag, p)
+	}
+	return p, nil
+}

@@ -1,0 +1,138 @@
+package network
+
+import (
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/view"
+)
+
+// world is a table over views that a test fills as watches would. It is used by
+// one goroutine.
+type world struct {
+	t         testing.TB
+	nodes     *view.Objects[*rikv1alpha1.Node]
+	workloads *view.Objects[*rikv1alpha1.Workload]
+	revisions *view.Objects[*rikv1alpha1.WorkloadRevision]
+	instances *view.Instances
+	silent    map[string]bool
+	ranges    *Ranges
+	addresses *Addresses
+	table     *Table
+
+	wokenNodes     []string
+	wokenWorkloads []types.NamespacedName
+	version        int
+}
+
+func newWorld(t testing.TB, o Options) *world {
+	s, err := o.Parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t: t, nodes: view.NewObjects[*rikv1alpha1.Node](), workloads: view.NewObjects[*rikv1alpha1.Workload](),
+		revisions: view.NewObjects[*rikv1alpha1.WorkloadRevision](), instances: view.NewInstances(), silent: map[string]bool{},
+	}
+	w.ranges = NewRanges(s, func(name string) { w.wokenNodes = append(w.wokenNodes, name) })
+	w.addresses = NewAddresses(s, w.workloads, w.nodes, func(key types.NamespacedName) { w.wokenWorkloads = append(w.wokenWorkloads, key) })
+	w.nodes.Subscribe(w.ranges.Observe)
+	w.nodes.Subscribe(w.addresses.ObserveNode)
+	w.workloads.Subscribe(w.addresses.Observe)
+	w.table = NewTable(Config{
+		Settings: s, Nodes: w.nodes, Workloads: w.workloads, Revisions: w.revisions, Instances: w.instances,
+		Heard: func(node string) bool { return !w.silent[node] }, Ranges: w.ranges, Addresses: w.addresses,
+	})
+	return w
+}
+
+func (w *world) meta(namespace, name string) metav1.ObjectMeta {
+	w.version++
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name, UID: types.UID(name), ResourceVersion: strconv.Itoa(w.version),
+		CreationTimestamp: metav1.NewTime(time.Unix(int64(w.version), 0)),
+	}
+}
+
+// bump gives an object that changed its next version.
+func (w *world) bump(m *metav1.ObjectMeta) {
+	w.version++
+	m.ResourceVersion = strconv.Itoa(w.version)
+}
+
+// node is one with an address and the range that it is given.
+func (w *world) node(name, address string) *rikv1alpha1.Node {
+	n := &rikv1alpha1.Node{ObjectMeta: w.meta("", name)}
+	n.Status.Info.InternalAddress = address
+	n.Status.Conditions = []metav1.Condition{{Type: rikv1alpha1.NodeReady, Status: metav1.ConditionTrue}}
+	n.Spec.PodCIDR, _ = w.ranges.Of(n)
+	w.nodes.Observe(n)
+	return n
+}
+
+func (w *world) changeNode(n *rikv1alpha1.Node, change func(*rikv1alpha1.Node)) *rikv1alpha1.Node {
+	n = n.DeepCopy()
+	change(n)
+	w.bump(&n.ObjectMeta)
+	w.nodes.Observe(n)
+	return n
+}
+
+// reconcile gives a workload the addresses that it should have, as its
+// reconciler does, and returns the problem.
+func (w *world) reconcile(o *rikv1alpha1.Workload) (*rikv1alpha1.Workload, string) {
+	o = o.DeepCopy()
+	var problem string
+	o.Status.Addresses, problem = w.addresses.Of(o)
+	w.bump(&o.ObjectMeta)
+	w.workloads.Put(o)
+	return o, problem
+}
+
+func (w *world) workload(name string, ports ...rikv1alpha1.Port) *rikv1alpha1.Workload {
+	o := &rikv1alpha1.Workload{ObjectMeta: w.meta("ns", name)}
+	o.Spec.Containers = []rikv1alpha1.Container{{Name: "main", Ports: ports}}
+	w.workloads.Observe(o)
+	r := &rikv1alpha1.WorkloadRevision{ObjectMeta: w.meta("ns", name+"-1"), Template: o.Spec.InstanceTemplate}
+	r.Labels = map[string]string{rikv1alpha1.LabelWorkload: name}
+	w.revisions.Observe(r)
+	o, _ = w.reconcile(o)
+	return o
+}
+
+// instance of a workload that runs and is ready.
+func (w *world) instance(workload, name, node, address string) *rikv1alpha1.Instance {
+	in := &rikv1alpha1.Instance{ObjectMeta: w.meta("ns", name)}
+	in.Spec = rikv1alpha1.InstanceSpec{Workload: workload, Revision: workload + "-1", NodeName: node}
+	in.Status = rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceRunning, Ready: true, Address: address}
+	w.instances.Observe(in)
+	return in
+}
+
+func (w *world) change(in *rikv1alpha1.Instance, change func(*rikv1alpha1.Instance)) *rikv1alpha1.Instance {
+	in = in.DeepCopy()
+	change(in)
+	w.bump(&in.ObjectMeta)
+	w.instances.Put(in)
+	return in
+}
+
+func (w *world) remove(in *rikv1alpha1.Instance) {
+	in = in.DeepCopy()
+	w.bump(&in.ObjectMeta)
+	w.instances.Remove(in)
+}
+
+func uidOf(i int) types.UID { return types.UID("i" + strconv.Itoa(i)) }
+
+// timePasses lets a pause end, in a bubble.
+func timePasses() {
+	<-time.After(2 * pace)
+	synctest.Wait()
+}

@@ -1,0 +1,27 @@
+package node
+
+import (
+	"maps"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Measured takes what a node measured of itself and of its instances, as the
+// JSON texts of the papers. An empty text or map leaves what was told before.
+func (r *Reconciler) Measured(name, metrics string, instances map[string]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if metrics != "" {
+		r.measured[name] = metrics
+	}
+	for uid, text := range instances {
+		r.usage[types.UID(uid)] = text
+	}
+}
+
+// Measurements gives the latest texts: by node, and by instance.
+func (r *Reconciler) Measurements() (nodes map[string]string, instances map[types.UID]string) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return maps.Clone(r.measured), maps.Clone(r.usage)
+}

@@ -1,0 +1,258 @@
+package nodeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// questionsAtOnce bounds how many questions of one node are answered at a time.
+const questionsAtOnce = 32
+
+var errReplaced = errors.New("the node has connected again")
+
+// connection is one stream of one node.
+type connection struct {
+	node   string
+	uid    types.UID // of the Node that its certificate is of; empty if that is not known
+	stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]
+	end    context.CancelCauseFunc
+	ctx    context.Context //nolint:containedctx // the stream's own, which ends with it
+
+	// sending serializes Send, which gRPC does not allow side by side.
+	sending sync.Mutex
+
+	mu       sync.Mutex
+	given    map[objectKey]bool // what the node is told about when it changes
+	dirty    map[objectKey]bool // given objects that changed
+	wake     chan struct{}      // holds one token while dirty is not empty
+	sessions map[int64]*Session
+	next     int64
+	gone     error // why no session can be opened any more
+}
+
+func newConnection(ctx context.Context, end context.CancelCauseFunc, node string, stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]) *connection {
+	return &connection{
+		node: node, stream: stream, ctx: ctx, end: end,
+		given: map[objectKey]bool{}, dirty: map[objectKey]bool{}, wake: make(chan struct{}, 1),
+		sessions: map[int64]*Session{},
+	}
+}
+
+// Connect serves one node until its stream ends.
+func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]) error {
+	caller, err := f.hello(stream)
+	if err != nil {
+		return err
+	}
+	node := caller.name
+	if !f.trusted {
+		if caller.uid, err = f.living(stream.Context(), caller); err != nil {
+			return err
+		}
+	}
+	ctx, end := context.WithCancelCause(stream.Context())
+	defer end(nil)
+	c := newConnection(ctx, end, node, stream)
+	c.uid = caller.uid
+	if err := c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Hello{Hello: &nodev1.ControllerHello{Version: f.cfg.Version}}}); err != nil {
+		return err
+	}
+	if !f.enter(c) {
+		return errRevoked(node)
+	}
+	defer f.leave(c)
+	f.log.Info("node connected", "node", node)
+
+	var work sync.WaitGroup
+	work.Go(func() { f.refreshes(c) })
+	work.Go(func() { f.tellNetwork(c) })
+	received := make(chan error, 1)
+	work.Go(func() { received <- f.receive(c, &work) })
+	select {
+	case err = <-received:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	end(err)
+	c.close(err)
+	f.log.Info("node disconnected", "node", node, "err", err)
+	if errors.Is(err, errReplaced) {
+		// The handler's return is what ends the stream's reader.
+		return status.Error(codes.Aborted, err.Error())
+	}
+	return err
+}
+
+// nodeGone ends the connection of a node whose Node is gone, and those that are
+// about to be.
+func (s *Server) nodeGone(node *rikv1alpha1.Node) {
+	s.mu.Lock()
+	s.gone[node.UID] = true
+	c := s.nodes[node.Name]
+	s.mu.Unlock()
+	if c != nil && c.uid == node.UID {
+		c.end(errRevoked(node.Name))
+	}
+}
+
+// hello reads the first message and decides who the node is.
+func (f *front) hello(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]) (identity, error) {
+	caller, err := f.caller(stream.Context())
+	if err != nil {
+		return identity{}, err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return identity{}, err
+	}
+	said := first.GetHello().GetNodeName()
+	switch {
+	case said == "":
+		return identity{}, status.Error(codes.InvalidArgument, "the first message must be a hello with the node's name")
+	case caller.name != "" && said != caller.name:
+		return identity{}, status.Errorf(codes.PermissionDenied, "the certificate is node %s's, not %s's", caller.name, said)
+	}
+	caller.name = said
+	return caller, nil
+}
+
+// receive reads until the stream ends. Questions are answered beside it, so
+// that a slow answer holds up no session.
+func (f *front) receive(c *connection, work *sync.WaitGroup) error {
+	places := make(chan struct{}, questionsAtOnce)
+	for {
+		message, err := c.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		switch m := message.GetMessage().(type) {
+		case *nodev1.NodeMessage_Get:
+			key := objectKey{m.Get.GetKind(), m.Get.GetNamespace(), m.Get.GetName()}
+			select {
+			case places <- struct{}{}:
+			case <-c.ctx.Done():
+				return context.Cause(c.ctx)
+			}
+			work.Go(func() {
+				defer func() { <-places }()
+				f.give(c, key)
+			})
+		case *nodev1.NodeMessage_Data:
+			c.deliver(m.Data)
+		default:
+			return status.Error(codes.InvalidArgument, "unexpected message after the hello")
+		}
+	}
+}
+
+// give answers one question.
+func (s *Server) give(c *connection, key objectKey) {
+	// Noted before it is read: a change in between is then sent once more.
+	c.note(key, true)
+	object, keep := s.answer(c.ctx, c.node, key)
+	if !keep {
+		c.note(key, false)
+	}
+	if c.ctx.Err() != nil {
+		return
+	}
+	if err := c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Object{Object: object}}); err != nil {
+		c.end(fmt.Errorf("sending to node %s: %w", c.node, err))
+	}
+}
+
+// refreshes sends what changed of the objects that the node was given. One that
+// no instance of the node refers to any longer is not sent again.
+func (s *Server) refreshes(c *connection) {
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.wake:
+		}
+		for _, key := range c.takeDirty() {
+			s.give(c, key)
+		}
+	}
+}
+
+func (c *connection) note(key objectKey, given bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if given {
+		c.given[key] = true
+	} else {
+		delete(c.given, key)
+	}
+}
+
+// refresh notes that an object changed; it does not block.
+func (c *connection) refresh(key objectKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.given[key] {
+		return
+	}
+	c.dirty[key] = true
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *connection) takeDirty() []objectKey {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	keys := make([]objectKey, 0, len(c.dirty))
+	for key := range c.dirty {
+		keys = append(keys, key)
+	}
+	clear(c.dirty)
+	return keys
+}
+
+// send may block while the node does not read; keepalive then ends the stream.
+func (c *connection) send(m *nodev1.ControllerMessage) error {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	return c.stream.Send(m)
+}
+
+// close ends every session with the reason.
+func (c *connection) close(reason error) {
+	if reason == nil {
+		reason = io.ErrUnexpectedEOF
+	}
+	c.mu.Lock()
+	c.gone = reason
+	sessions := c.sessions
+	c.sessions = map[int64]*Session{}
+	c.mu.Unlock()
+	for _, s := range sessions {
+		s.fail(fmt.Errorf("%w: %w", ErrNodeLost, reason))
+	}
+}
+
+// deliver hands data to its session. Data of a session that is over is dropped.
+func (c *connection) deliver(data *nodev1.StreamData) {
+	c.mu.Lock()
+	s := c.sessions[data.GetStream()]
+	c.mu.Unlock()
+	if s != nil {
+		s.deliver(data)
+	}
+}

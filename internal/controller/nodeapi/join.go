@@ -1,0 +1,265 @@
+package nodeapi
+
+import (
+	"context"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/jointoken"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// AnnotationMachine on a Node holds the id of the machine that joined under its
+// name. Another machine is refused; deleting the Node frees the name.
+const AnnotationMachine = "rik.dev/machine-id"
+
+const maxMachineID = 128
+
+// Join exchanges a token for a certificate.
+func (s *Server) Join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1.JoinResponse, error) {
+	from := remoteHost(ctx)
+	if !s.failures.allowed(from) {
+		return nil, status.Error(codes.ResourceExhausted, "too many refused join tokens from this address; try again in a minute")
+	}
+	if err := s.cfg.Tokens.Verify(ctx, request.GetToken()); err != nil {
+		return nil, s.refuseToken(from, err)
+	}
+	name := request.GetNodeName()
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "node name %q: %s", name, problems[0])
+	}
+	machine := request.GetMachineId()
+	if machine == "" || len(machine) > maxMachineID {
+		return nil, status.Errorf(codes.InvalidArgument, "a machine id of 1 to %d characters is needed", maxMachineID)
+	}
+	uid, err := s.claim(ctx, name, machine)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Tokens.Use(ctx, request.GetToken()); err != nil {
+		return nil, s.refuseToken(from, err)
+	}
+	response, err := s.sign(request.GetCsrPem(), name, uid)
+	if err == nil {
+		s.log.Info("node joined", "node", name, "from", from)
+	}
+	return response, err
+}
+
+// refuseToken tells the log why and the caller only that.
+func (s *Server) refuseToken(from string, err error) error {
+	if !errors.Is(err, jointoken.ErrRefused) {
+		s.log.Error("checking a join token", "err", err)
+		return status.Error(codes.Unavailable, "the join token cannot be checked now")
+	}
+	s.failures.count(from)
+	s.log.Warn("join token refused", "from", from, "err", err)
+	return status.Error(codes.Unauthenticated, jointoken.ErrRefused.Error()+": make a new one on the server")
+}
+
+// claim ties the name to the machine, durably, and returns the Node's UID.
+func (s *Server) claim(ctx context.Context, name, machine string) (types.UID, error) {
+	var node rikv1alpha1.Node
+	err := s.cfg.Client.Get(ctx, client.ObjectKey{Name: name}, &node)
+	if apierrors.IsNotFound(err) {
+		node = rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{AnnotationMachine: machine}}}
+		err = s.cfg.Client.Create(ctx, &node)
+		if apierrors.IsAlreadyExists(err) { // another request was quicker
+			err = s.cfg.Client.Get(ctx, client.ObjectKey{Name: name}, &node)
+		}
+	}
+	if err != nil {
+		s.log.Error("claiming a node's name", "node", name, "err", err)
+		return "", status.Error(codes.Unavailable, "the node's name cannot be checked now")
+	}
+	if node.DeletionTimestamp != nil {
+		return "", status.Errorf(codes.Unavailable, "node %q is being deleted; try again in a moment", name)
+	}
+	switch owner := machineOf(&node); owner {
+	case machine:
+		return node.UID, nil
+	case "":
+		base := node.DeepCopy()
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, AnnotationMachine, machine)
+		if err := s.cfg.Client.Patch(ctx, &node, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
+			return "", status.Error(codes.Aborted, "the node's name was claimed at the same time; try again")
+		}
+		return node.UID, nil
+	default:
+		return "", status.Errorf(codes.AlreadyExists,
+			"another machine has joined as node %q: start this one with another --node-name, or, if the other is gone, delete it (rikctl delete node %s)", name, name)
+	}
+}
+
+// machineOf is the machine that owns a Node's name; empty when none claimed it.
+func machineOf(node *rikv1alpha1.Node) string {
+	if id := node.Annotations[AnnotationMachine]; id != "" {
+		return id
+	}
+	return node.Status.Info.MachineID
+}
+
+// Renew gives the caller a new certificate for its own name.
+func (f *front) Renew(ctx context.Context, request *nodev1.RenewRequest) (*nodev1.JoinResponse, error) {
+	caller, err := f.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if caller.name == "" {
+		return nil, status.Error(codes.Unauthenticated, "a node certificate is needed")
+	}
+	uid, err := f.living(ctx, caller)
+	if err != nil {
+		return nil, err
+	}
+	return f.sign(request.GetCsrPem(), caller.name, uid)
+}
+
+// living refuses a certificate whose Node is gone: it was revoked with it. One
+// that does not say which Node it was given for counts for the one of its name.
+func (s *Server) living(ctx context.Context, caller identity) (types.UID, error) {
+	var node rikv1alpha1.Node
+	err := s.cfg.Client.Get(ctx, client.ObjectKey{Name: caller.name}, &node)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", errRevoked(caller.name)
+	case err != nil:
+		s.log.Error("looking up a node", "node", caller.name, "err", err)
+		return "", status.Error(codes.Unavailable, "the node cannot be looked up now")
+	case node.DeletionTimestamp != nil, caller.uid != "" && caller.uid != node.UID:
+		return "", errRevoked(caller.name)
+	}
+	return node.UID, nil
+}
+
+func errRevoked(node string) error {
+	return status.Errorf(codes.PermissionDenied,
+		"node %q was deleted from the cluster, and its certificate is revoked with it: to join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`", node)
+}
+
+// sign gives a certificate that ends with the Node: its serial number is the
+// Node's UID, which no later Node of the name has.
+func (s *Server) sign(csr []byte, name string, uid types.UID) (*nodev1.JoinResponse, error) {
+	subject := pkix.Name{CommonName: rikv1alpha1.NodeUserPrefix + name, Organization: []string{rikv1alpha1.GroupNodes}, SerialNumber: string(uid)}
+	certificate, err := s.cfg.Authority.SignCSR(csr, subject, s.cfg.Validity)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "the certificate request: %v", err)
+	}
+	return &nodev1.JoinResponse{CertificatePem: certificate, CaPem: s.cfg.Authority.CertificatePEM()}, nil
+}
+
+// identity is what a certificate says of its node.
+type identity struct {
+	name string
+	// uid of the Node that it was given for; empty when it does not say.
+	uid types.UID
+}
+
+// caller is the node that the peer's certificate names; empty on a trusted
+// listener.
+func (f *front) caller(ctx context.Context) (identity, error) {
+	if f.trusted {
+		return identity{}, nil
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return identity{}, status.Error(codes.Unauthenticated, "a node certificate is needed")
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 {
+		return identity{}, status.Error(codes.Unauthenticated, "a node certificate is needed")
+	}
+	subject := info.State.VerifiedChains[0][0].Subject
+	name, err := nodeOf(subject)
+	if err != nil {
+		return identity{}, status.Error(codes.PermissionDenied, err.Error())
+	}
+	return identity{name, types.UID(subject.SerialNumber)}, nil
+}
+
+// nodeOf reads the node's name from a verified certificate's subject.
+func nodeOf(subject pkix.Name) (string, error) {
+	const prefix = rikv1alpha1.NodeUserPrefix
+	inGroup := false
+	for _, o := range subject.Organization {
+		inGroup = inGroup || o == rikv1alpha1.GroupNodes
+	}
+	cn := subject.CommonName
+	if !inGroup || len(cn) <= len(prefix) || cn[:len(prefix)] != prefix {
+		return "", fmt.Errorf("certificate of %q is not a node's", cn)
+	}
+	return cn[len(prefix):], nil
+}
+
+func remoteHost(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil {
+		return p.Addr.String()
+	}
+	return host
+}
+
+const (
+	// failuresAllowed is how many refused tokens an address has in failureWindow.
+	// A secret is 256 random bits, so this only keeps the log readable and the
+	// datastore idle.
+	failuresAllowed = 20
+	failureWindow   = time.Minute
+	// maxAddresses bounds the memory that callers can make us use.
+	maxAddresses = 4096
+)
+
+// failures counts refused tokens by address.
+type failures struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	since  time.Time
+	counts map[string]int
+}
+
+func newFailures(now func() time.Time) *failures {
+	return &failures{now: now, counts: map[string]int{}}
+}
+
+func (f *failures) allowed(from string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rotateLocked()
+	return f.counts[from] < failuresAllowed
+}
+
+func (f *failures) count(from string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rotateLocked()
+	if len(f.counts) < maxAddresses {
+		f.counts[from]++
+	}
+}
+
+func (f *failures) rotateLocked() {
+	if now := f.now(); now.Sub(f.since) >= failureWindow {
+		f.since = now
+		clear(f.counts)
+	}
+}

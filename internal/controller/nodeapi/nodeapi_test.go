@@ -1,0 +1,612 @@
+package nodeapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/jointoken"
+	"rik.dev/rik/internal/pki"
+	wire "rik.dev/rik/internal/rpc/jointoken"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// patience is long enough for a busy machine under the race detector.
+const patience = time.Minute
+
+// world is a server on loopback TLS with an authority of its own.
+type world struct {
+	server    *Server
+	client    client.Client
+	authority *pki.Authority
+	tokens    *jointoken.Tokens
+	address   string
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	return newWorldOf(t, nil, objects...)
+}
+
+// newWorldOf is one in which nodes are told of a network.
+func newWorldOf(t *testing.T, network Network, objects ...client.Object) *world {
+	t.Helper()
+	authority, err := pki.LoadOrCreate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, rikv1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		// As a server does, unlike the fake.
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			o.SetUID(uuid.NewUUID())
+			return c.Create(ctx, o, options...)
+		},
+	}).Build()
+	w := &world{client: c, authority: authority, tokens: jointoken.New(c, authority, time.Now)}
+	w.server, err = New(Config{Client: c, Reader: c, Informers: &informertest.FakeInformers{Scheme: scheme}, Tokens: w.tokens, Authority: authority, Network: network, Version: "v9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.serve(t)
+	return w
+}
+
+func (w *world) serve(t *testing.T) {
+	t.Helper()
+	certPEM, keyPEM, err := w.authority.IssueServer([]string{"127.0.0.1"}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(append(certPEM, w.authority.CertificatePEM()...), keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientCAs: w.authority.Pool(), ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS13,
+	})))
+	w.server.Register(g, false)
+	go func() { _ = g.Serve(listener) }()
+	t.Cleanup(g.Stop)
+	w.address = listener.Addr().String()
+}
+
+// dial connects, with a node's certificate if it is not nil.
+func (w *world) dial(t *testing.T, pair *tls.Certificate) *grpc.ClientConn {
+	t.Helper()
+	config := &tls.Config{RootCAs: w.authority.Pool(), MinVersion: tls.VersionTLS13}
+	if pair != nil {
+		config.Certificates = []tls.Certificate{*pair}
+	}
+	conn, err := grpc.NewClient(w.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// join joins a machine and returns its certificate.
+func (w *world) join(t *testing.T, node, machine string) (*tls.Certificate, error) {
+	t.Helper()
+	token, err := w.tokens.Create(t.Context(), jointoken.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, key, err := pki.NewCSR(pkix.Name{CommonName: "root", Organization: []string{"system:masters"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := nodev1.NewJoinClient(w.dial(t, nil)).Join(t.Context(), &nodev1.JoinRequest{
+		Token: token.Text(), NodeName: node, MachineId: machine, CsrPem: csr,
+	})
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(response.GetCertificatePem(), key)
+	return &pair, err
+}
+
+// connect opens the node's stream and reads the server's hello.
+func (w *world) connect(t *testing.T, pair *tls.Certificate, node string) grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage] {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	stream, err := nodev1.NewNodeClient(w.dial(t, pair)).Connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: &nodev1.NodeHello{NodeName: node}}}); err != nil {
+		t.Fatal(err)
+	}
+	hello, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hello.GetHello().GetVersion() != "v9" {
+		t.Fatalf("the first message was %v, want a hello", hello)
+	}
+	eventually(t, func() error {
+		if !slices.Contains(w.server.Connected(), node) {
+			return fmt.Errorf("connected are %v, want %s", w.server.Connected(), node)
+		}
+		return nil
+	})
+	return stream
+}
+
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatal(err)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestJoinIgnoresTheSubjectAsked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cn := pair.Leaf.Subject.CommonName; cn != "rik:node:node-1" {
+		t.Errorf("the certificate's name is %q, want rik:node:node-1", cn)
+	}
+	if got := pair.Leaf.Subject.Organization; !slices.Equal(got, []string{rikv1alpha1.GroupNodes}) {
+		t.Errorf("the certificate's organizations are %v, want only rik:nodes", got)
+	}
+	var node rikv1alpha1.Node
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "node-1"}, &node); err != nil {
+		t.Fatal(err)
+	}
+	if got := node.Annotations[AnnotationMachine]; got != "machine-1" {
+		t.Errorf("the Node belongs to machine %q, want machine-1", got)
+	}
+}
+
+// TestJoinFault20: gethostname was the identity, so two hosts of one name collided,
+// and anyone could register.
+func TestJoinFault20(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.join(t, "node-1", "machine-1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.join(t, "node-1", "machine-1"); err != nil {
+		t.Errorf("the same machine joins again: %v", err)
+	}
+	if _, err := w.join(t, "node-1", "machine-2"); status.Code(err) != codes.AlreadyExists {
+		t.Errorf("another machine of the same name: %v, want AlreadyExists", err)
+	}
+	token := wire.Token{CAHash: w.authority.Hash()[len("sha256:"):], ID: "abcde", Secret: "0123456789abcdef0123"}
+	csr, _, err := pki.NewCSR(pkix.Name{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = nodev1.NewJoinClient(w.dial(t, nil)).Join(t.Context(), &nodev1.JoinRequest{Token: token.Text(), NodeName: "x", MachineId: "m", CsrPem: csr})
+	if status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a made-up token: %v, want Unauthenticated", err)
+	}
+}
+
+func TestConnectNeedsTheNodesOwnCertificate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := issue(t, w.authority, pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}})
+	for name, tc := range map[string]struct {
+		pair *tls.Certificate
+		node string
+		want codes.Code
+	}{
+		"none":         {nil, "node-1", codes.Unauthenticated},
+		"another node": {pair, "node-2", codes.PermissionDenied},
+		"not a node":   {admin, "node-1", codes.PermissionDenied},
+		"no name":      {pair, "", codes.InvalidArgument},
+	} {
+		stream, err := nodev1.NewNodeClient(w.dial(t, tc.pair)).Connect(t.Context())
+		if err == nil {
+			_ = stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: &nodev1.NodeHello{NodeName: tc.node}}})
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != tc.want {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+	}
+}
+
+func issue(t *testing.T, authority *pki.Authority, subject pkix.Name) *tls.Certificate {
+	t.Helper()
+	certPEM, keyPEM, err := authority.IssueClient(subject, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &pair
+}
+
+func TestRenewKeepsTheName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, _, err := pki.NewCSR(pkix.Name{CommonName: "rik:node:other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := nodev1.NewNodeClient(w.dial(t, pair))
+	response, err := nodes.Renew(t.Context(), &nodev1.RenewRequest{CsrPem: csr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(response.GetCertificatePem())
+	renewed, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if renewed.Subject.CommonName != "rik:node:node-1" {
+		t.Errorf("renewed as %q, want rik:node:node-1", renewed.Subject.CommonName)
+	}
+	if err := w.client.Delete(t.Context(), &rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nodes.Renew(t.Context(), &nodev1.RenewRequest{CsrPem: csr}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a deleted node renews: %v, want PermissionDenied", err)
+	}
+	if _, err := nodev1.NewNodeClient(w.dial(t, nil)).Renew(t.Context(), &nodev1.RenewRequest{CsrPem: csr}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("renewing without a certificate: %v, want Unauthenticated", err)
+	}
+}
+
+// bound makes an instance on a node whose revision refers to a secret.
+func bound(uid, node, revision string) *rikv1alpha1.Instance {
+	return &rikv1alpha1.Instance{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "i-" + uid, UID: types.UID(uid)},
+		Spec:       rikv1alpha1.InstanceSpec{Workload: "web", Revision: revision, NodeName: node},
+	}
+}
+
+func revisionWithSecret(name, secret string) *rikv1alpha1.WorkloadRevision {
+	return &rikv1alpha1.WorkloadRevision{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		Template: rikv1alpha1.InstanceTemplate{Containers: []rikv1alpha1.Container{{
+			Name: "main", Image: "web", EnvFrom: []rikv1alpha1.EnvFromSource{{Secret: secret}},
+		}}},
+	}
+}
+
+func ask(t *testing.T, stream grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage], kind nodev1.Kind, name string) *nodev1.Object {
+	t.Helper()
+	get := &nodev1.Get{Kind: kind, Namespace: "shop", Name: name}
+	if err := stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Get{Get: get}}); err != nil {
+		t.Fatal(err)
+	}
+	return nextObject(t, stream)
+}
+
+func nextObject(t *testing.T, stream grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage]) *nodev1.Object {
+	t.Helper()
+	message, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if message.GetObject() == nil {
+		t.Fatalf("got %v, want an object", message)
+	}
+	return message.GetObject()
+}
+
+func TestANodeGetsOnlyWhatItsInstancesReferTo(t *testing.T) {
+	t.Parallel()
+	secret := func(name string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Data: map[string][]byte{"key": []byte(name)}}
+	}
+	w := newWorld(t, revisionWithSecret("web-1", "mine"), revisionWithSecret("web-2", "other"), secret("mine"), secret("other"))
+	w.server.bindings.set(bound("1", "node-1", "web-1"))
+	w.server.bindings.set(bound("2", "node-2", "web-2"))
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := w.connect(t, pair, "node-1")
+
+	mine := ask(t, stream, nodev1.Kind_KIND_REVISION, "web-1")
+	var template rikv1alpha1.InstanceTemplate
+	if err := template.Unmarshal(mine.GetData()); err != nil || !mine.GetFound() || len(template.Containers) != 1 {
+		t.Errorf("its own revision: %v, %v", mine, err)
+	}
+	if got := ask(t, stream, nodev1.Kind_KIND_SECRET, "mine"); string(got.GetEntries()["key"]) != "mine" {
+		t.Errorf("its own secret: %v", got)
+	}
+	for kind, name := range map[nodev1.Kind]string{nodev1.Kind_KIND_REVISION: "web-2", nodev1.Kind_KIND_SECRET: "other", nodev1.Kind_KIND_CONFIG_MAP: "any"} {
+		if got := ask(t, stream, kind, name); got.GetError() == "" || got.GetFound() || len(got.GetEntries()) > 0 || len(got.GetData()) > 0 {
+			t.Errorf("%v %s of another node: %v, want a refusal", kind, name, got)
+		}
+	}
+
+	// A change is pushed while an instance refers to it, and no longer.
+	changed := secret("mine")
+	changed.Data["key"] = []byte("new")
+	if err := w.client.Update(t.Context(), changed); err != nil {
+		t.Fatal(err)
+	}
+	key := objectKey{nodev1.Kind_KIND_SECRET, "shop", "mine"}
+	w.server.changed(t.Context(), key)
+	if got := nextObject(t, stream); string(got.GetEntries()["key"]) != "new" {
+		t.Errorf("after the change: %v", got)
+	}
+	w.server.bindings.remove("1")
+	w.server.changed(t.Context(), key)
+	if got := nextObject(t, stream); got.GetError() == "" || len(got.GetEntries()) > 0 {
+		t.Errorf("after the last instance went: %v, want a refusal", got)
+	}
+}
+
+func TestABindingThatTheWatchShowsLateIsAwaited(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, revisionWithSecret("web-1", "mine"))
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := w.connect(t, pair, "node-1")
+	get := &nodev1.Get{Kind: nodev1.Kind_KIND_REVISION, Namespace: "shop", Name: "web-1"}
+	if err := stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Get{Get: get}}); err != nil {
+		t.Fatal(err)
+	}
+	// The question is being answered once the connection has noted it.
+	c := w.server.connection("node-1")
+	eventually(t, func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.given) == 0 {
+			return errors.New("the question has not arrived")
+		}
+		return nil
+	})
+	w.server.bindings.set(bound("1", "node-1", "web-1"))
+	if got := nextObject(t, stream); !got.GetFound() {
+		t.Errorf("got %v, want the revision", got)
+	}
+}
+
+func TestANewerStreamEndsTheOlder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := w.connect(t, pair, "node-1")
+	old := w.server.connection("node-1")
+	second := w.connect(t, pair, "node-1")
+	if _, err := first.Recv(); status.Code(err) != codes.Aborted {
+		t.Errorf("the older stream ended with %v, want Aborted", err)
+	}
+	eventually(t, func() error {
+		if c := w.server.connection("node-1"); c == nil || c == old {
+			return errors.New("the newer stream is not the node's")
+		}
+		return nil
+	})
+	if _, err := w.server.Open(t.Context(), "node-1", &nodev1.OpenStream{Uid: "u"}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := second.Recv(); err != nil || m.GetOpen().GetUid() != "u" {
+		t.Errorf("the newer stream got %v, %v, want the session", m, err)
+	}
+}
+
+// opened starts a session and reads the node's side of it.
+func opened(t *testing.T, w *world, stream grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage]) (*Session, int64) {
+	t.Helper()
+	s, err := w.server.Open(t.Context(), "node-1", &nodev1.OpenStream{Uid: "u"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := stream.Recv()
+	if err != nil || m.GetOpen() == nil {
+		t.Fatalf("the node got %v, %v, want a session", m, err)
+	}
+	return s, m.GetOpen().GetStream()
+}
+
+func fromNode(t *testing.T, stream grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage], data *nodev1.StreamData) {
+	t.Helper()
+	if err := stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Data{Data: data}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestASlowReaderHoldsUpNoOtherSession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := w.connect(t, pair, "node-1")
+	slow, slowID := opened(t, w, stream)
+	quick, quickID := opened(t, w, stream)
+
+	const piece = 32 << 10
+	for range firstCredit / piece {
+		fromNode(t, stream, &nodev1.StreamData{Stream: slowID, Channel: nodev1.Channel_CHANNEL_STDOUT, Data: make([]byte, piece)})
+	}
+	fromNode(t, stream, &nodev1.StreamData{Stream: quickID, Channel: nodev1.Channel_CHANNEL_STDOUT, Data: []byte("hello")})
+	fromNode(t, stream, &nodev1.StreamData{Stream: quickID, Closed: true, ExitCode: 7})
+	if data, err := quick.Recv(); err != nil || string(data.GetData()) != "hello" {
+		t.Fatalf("the quick session got %v, %v", data, err)
+	}
+	if data, err := quick.Recv(); err != nil || !data.GetClosed() || data.GetExitCode() != 7 {
+		t.Fatalf("the quick session ended with %v, %v, want exit code 7", data, err)
+	}
+	if _, err := quick.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatalf("after its end: %v, want EOF", err)
+	}
+
+	// Credit lets the slow one's node go on.
+	for range firstCredit / piece {
+		if _, err := slow.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := slow.Send(&nodev1.StreamData{Credit: piece}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.Recv(); err != nil || m.GetData().GetCredit() != piece || m.GetData().GetStream() != slowID {
+		t.Fatalf("the node got %v, %v, want credit", m, err)
+	}
+	fromNode(t, stream, &nodev1.StreamData{Stream: slowID, Channel: nodev1.Channel_CHANNEL_STDOUT, Data: make([]byte, piece)})
+	if data, err := slow.Recv(); err != nil || len(data.GetData()) != piece {
+		t.Fatalf("after the credit: %d bytes, %v", len(data.GetData()), err)
+	}
+}
+
+func TestMessagesReachTheNodeAsTheyAre(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := w.connect(t, pair, "node-1")
+	s, id := opened(t, w, stream)
+	if err := s.Send(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDIN, Data: []byte("ls\n"), EndOfInput: true}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := stream.Recv()
+	if err != nil || m.GetData().GetStream() != id || string(m.GetData().GetData()) != "ls\n" || !m.GetData().GetEndOfInput() {
+		t.Errorf("the node got %v, %v", m, err)
+	}
+	s.Close()
+	if m, err := stream.Recv(); err != nil || !m.GetData().GetClosed() {
+		t.Errorf("after Close the node got %v, %v", m, err)
+	}
+	if err := s.Send(&nodev1.StreamData{Data: []byte("x")}); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("Send after Close = %v, want ErrClosedPipe", err)
+	}
+}
+
+func TestANodeThatSendsTooMuchLosesTheSession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := w.connect(t, pair, "node-1")
+	s, id := opened(t, w, stream)
+	fromNode(t, stream, &nodev1.StreamData{Stream: id, Data: make([]byte, firstCredit+1)})
+	if _, err := s.Recv(); !errors.Is(err, errOverrun) {
+		t.Errorf("Recv() = %v, want errOverrun", err)
+	}
+}
+
+func TestSessionsEndWithTheStreamAndTheContext(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.server.Open(t.Context(), "node-1", &nodev1.OpenStream{}); !errors.Is(err, ErrNodeNotConnected) {
+		t.Errorf("Open without a stream = %v, want ErrNodeNotConnected", err)
+	}
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := w.connect(t, pair, "node-1")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err := w.server.Open(ctx, "node-1", &nodev1.OpenStream{Uid: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil { // the open
+		t.Fatal(err)
+	}
+	cancel()
+	if m, err := stream.Recv(); err != nil || !m.GetData().GetClosed() {
+		t.Errorf("after the user went the node got %v, %v, want closed", m, err)
+	}
+	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("Recv after the context ended = %v, want EOF", err)
+	}
+
+	other, _ := opened(t, w, stream)
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Recv(); !errors.Is(err, ErrNodeLost) {
+		t.Errorf("Recv after the node went = %v, want ErrNodeLost", err)
+	}
+}
+
+func TestFailuresAreLimitedByAddress(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0).Add(time.Hour)
+	f := newFailures(func() time.Time { return now })
+	for range failuresAllowed {
+		if !f.allowed("a") {
+			t.Fatal("refused too early")
+		}
+		f.count("a")
+	}
+	if f.allowed("a") || !f.allowed("b") {
+		t.Errorf("allowed(a) = %v, allowed(b) = %v, want false and true", f.allowed("a"), f.allowed("b"))
+	}
+	now = now.Add(failureWindow)
+	if !f.allowed("a") {
+		t.Error("still refused after the window")
+	}
+}

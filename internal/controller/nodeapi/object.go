@@ -1,0 +1,226 @@
+package nodeapi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// behind is how long a question may wait for the watch to show the binding that
+// justifies it: the scheduler dispatches as soon as the binding is durable.
+const behind = 3 * time.Second
+
+// objectKey names what a node can ask for.
+type objectKey struct {
+	kind            nodev1.Kind
+	namespace, name string
+}
+
+// watch follows instances, and the metadata of ConfigMaps and Secrets.
+func (s *Server) watch(ctx context.Context) error {
+	instances, err := s.cfg.Informers.GetInformer(ctx, &rikv1alpha1.Instance{})
+	if err != nil {
+		return fmt.Errorf("watching instances: %w", err)
+	}
+	_, err = instances.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { s.bindings.set(obj.(*rikv1alpha1.Instance)) },
+		UpdateFunc: func(_, obj any) { s.bindings.set(obj.(*rikv1alpha1.Instance)) },
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			if in, ok := obj.(*rikv1alpha1.Instance); ok {
+				s.bindings.remove(in.UID)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watching instances: %w", err)
+	}
+	if err := s.watchNodes(ctx); err != nil {
+		return fmt.Errorf("watching nodes: %w", err)
+	}
+	for kind, name := range map[nodev1.Kind]string{nodev1.Kind_KIND_CONFIG_MAP: "ConfigMap", nodev1.Kind_KIND_SECRET: "Secret"} {
+		if err := s.watchMetadata(ctx, kind, name); err != nil {
+			return fmt.Errorf("watching every %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// watchNodes sends away those that are deleted.
+func (s *Server) watchNodes(ctx context.Context) error {
+	nodes, err := s.cfg.Informers.GetInformer(ctx, &rikv1alpha1.Node{})
+	if err != nil {
+		return err
+	}
+	_, err = nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(_, obj any) {
+			if node, ok := obj.(*rikv1alpha1.Node); ok && node.DeletionTimestamp != nil {
+				s.nodeGone(node)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			if node, ok := obj.(*rikv1alpha1.Node); ok {
+				s.nodeGone(node)
+			}
+		},
+	})
+	return err
+}
+
+func (s *Server) watchMetadata(ctx context.Context, kind nodev1.Kind, name string) error {
+	meta := &metav1.PartialObjectMetadata{}
+	meta.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(name))
+	informer, err := s.cfg.Informers.GetInformer(ctx, meta)
+	if err != nil {
+		return err
+	}
+	changed := func(obj any) {
+		if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
+		}
+		if o, ok := obj.(metav1.Object); ok {
+			s.changed(ctx, objectKey{kind, o.GetNamespace(), o.GetName()})
+		}
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: changed,
+		UpdateFunc: func(old, obj any) {
+			if old.(metav1.Object).GetResourceVersion() != obj.(metav1.Object).GetResourceVersion() {
+				changed(obj)
+			}
+		},
+		DeleteFunc: changed,
+	})
+	return err
+}
+
+// changed wakes the connections whose nodes were given the object.
+func (s *Server) changed(_ context.Context, key objectKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.nodes {
+		c.refresh(key)
+	}
+}
+
+// answer reads what a node asked for, if it may have it. keep says whether the
+// node is to be told of changes.
+func (s *Server) answer(ctx context.Context, node string, key objectKey) (answer *nodev1.Object, keep bool) {
+	answer = &nodev1.Object{Kind: key.kind, Namespace: key.namespace, Name: key.name}
+	if !s.mayRead(ctx, node, key) {
+		s.log.Warn("refused an object to a node", "node", node, "kind", key.kind.String(), "namespace", key.namespace, "name", key.name)
+		answer.Error = "no instance on this node refers to it"
+		return answer, false
+	}
+	var err error
+	switch key.kind {
+	case nodev1.Kind_KIND_REVISION:
+		err = s.readRevision(ctx, key, answer)
+	case nodev1.Kind_KIND_CONFIG_MAP:
+		err = s.readConfigMap(ctx, key, answer)
+	default:
+		err = s.readSecret(ctx, key, answer)
+	}
+	switch {
+	case apierrors.IsNotFound(err): // found stays false
+	case err != nil:
+		s.log.Error("reading an object for a node", "node", node, "namespace", key.namespace, "name", key.name, "err", err)
+		answer.Error = "it cannot be read now"
+	}
+	return answer, key.kind != nodev1.Kind_KIND_REVISION
+}
+
+// mayRead waits a moment for the watch when nothing justifies the question yet.
+func (s *Server) mayRead(ctx context.Context, node string, key objectKey) bool {
+	ctx, cancel := context.WithTimeout(ctx, behind)
+	defer cancel()
+	switch key.kind {
+	case nodev1.Kind_KIND_REVISION:
+		return s.bindings.await(ctx, node, key.namespace, func(keys []revisionKey) bool {
+			return slices.Contains(keys, revisionKey{key.namespace, key.name})
+		})
+	case nodev1.Kind_KIND_CONFIG_MAP, nodev1.Kind_KIND_SECRET:
+		return s.bindings.await(ctx, node, key.namespace, func(keys []revisionKey) bool {
+			return slices.ContainsFunc(keys, func(r revisionKey) bool { return s.refers(ctx, r, key) })
+		})
+	default:
+		return false
+	}
+}
+
+// refers says whether the revision's template names the object.
+func (s *Server) refers(ctx context.Context, revision revisionKey, key objectKey) bool {
+	object, err := s.revision(ctx, revision)
+	if err != nil {
+		return false
+	}
+	references := object.Template.References()
+	if key.kind == nodev1.Kind_KIND_SECRET {
+		return slices.Contains(references.Secrets, key.name)
+	}
+	return slices.Contains(references.ConfigMaps, key.name)
+}
+
+// revision reads from the cache, and past it what the cache does not have yet.
+func (s *Server) revision(ctx context.Context, key revisionKey) (*rikv1alpha1.WorkloadRevision, error) {
+	var object rikv1alpha1.WorkloadRevision
+	name := client.ObjectKey{Namespace: key.namespace, Name: key.name}
+	err := s.cfg.Reader.Get(ctx, name, &object)
+	if apierrors.IsNotFound(err) {
+		err = s.cfg.Client.Get(ctx, name, &object)
+	}
+	return &object, err
+}
+
+func (s *Server) readRevision(ctx context.Context, key objectKey, answer *nodev1.Object) error {
+	object, err := s.revision(ctx, revisionKey{key.namespace, key.name})
+	if err != nil {
+		return err
+	}
+	data, err := object.Template.Marshal()
+	if err != nil {
+		return fmt.Errorf("encoding the template: %w", err)
+	}
+	answer.Found, answer.Data = true, data
+	return nil
+}
+
+func (s *Server) readConfigMap(ctx context.Context, key objectKey, answer *nodev1.Object) error {
+	var object corev1.ConfigMap
+	if err := s.cfg.Client.Get(ctx, client.ObjectKey{Namespace: key.namespace, Name: key.name}, &object); err != nil {
+		return err
+	}
+	answer.Found = true
+	answer.Entries = make(map[string][]byte, len(object.Data)+len(object.BinaryData))
+	for name, value := range object.Data {
+		answer.Entries[name] = []byte(value)
+	}
+	for name, value := range object.BinaryData {
+		answer.Entries[name] = value
+	}
+	return nil
+}
+
+func (s *Server) readSecret(ctx context.Context, key objectKey, answer *nodev1.Object) error {
+	var object corev1.Secret
+	if err := s.cfg.Client.Get(ctx, client.ObjectKey{Namespace: key.namespace, Name: key.name}, &object); err != nil {
+		return err
+	}
+	answer.Found, answer.Entries, answer.Type = true, object.Data, string(object.Type)
+	return nil
+}

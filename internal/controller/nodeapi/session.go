@@ -1,0 +1,188 @@
+package nodeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// firstCredit is what a node may send before the user of a session has consumed
+// anything; see node.proto.
+const firstCredit = 256 << 10
+
+// Errors of sessions.
+var (
+	// ErrNodeNotConnected says that the node has no stream now.
+	ErrNodeNotConnected = errors.New("the node is not connected")
+	// ErrNodeLost says that the stream ended during the session.
+	ErrNodeLost = errors.New("the connection to the node was lost")
+	// errOverrun says that a node sent more than it was allowed to.
+	errOverrun = errors.New("the node sent more than it may")
+)
+
+// Open starts a session on a node. The session ends with ctx, with Close, or
+// with the node's stream.
+func (s *Server) Open(ctx context.Context, node string, open *nodev1.OpenStream) (*Session, error) {
+	c := s.connection(node)
+	if c == nil {
+		return nil, fmt.Errorf("%w: %s", ErrNodeNotConnected, node)
+	}
+	session, err := c.register()
+	if err != nil {
+		return nil, err
+	}
+	request := proto.CloneOf(open)
+	request.Stream = session.id
+	if err := c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Open{Open: request}}); err != nil {
+		session.fail(err)
+		return nil, fmt.Errorf("%w: %w", ErrNodeLost, err)
+	}
+	stop := context.AfterFunc(ctx, session.Close)
+	session.mu.Lock()
+	session.stop = stop
+	ended := session.over || session.err != nil
+	session.mu.Unlock()
+	if ended { // it left before there was something to stop
+		stop()
+	}
+	return session, nil
+}
+
+func (c *connection) register() (*Session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNodeLost, c.gone)
+	}
+	c.next++
+	s := &Session{id: c.next, c: c, allowed: firstCredit, stop: func() bool { return true }}
+	s.changed = sync.NewCond(&s.mu)
+	c.sessions[s.id] = s
+	return s, nil
+}
+
+// Session is a log, a command or a port on a node. Send and Recv may be called
+// side by side, each by one goroutine. Credit is the user's to give and to obey:
+// messages pass as they are. A node that sends more than it was given credit for
+// loses the session, so that what waits here is bounded.
+type Session struct {
+	id   int64
+	c    *connection
+	stop func() bool // forgets the context of Open
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	queue   []*nodev1.StreamData // received, not yet taken
+	allowed int64                // what the node may still send
+	over    bool                 // the last message is in the queue, or was taken
+	closed  bool                 // by us
+	err     error                // why it failed
+}
+
+// Recv returns the next message of the node. One with Closed set is the last;
+// after it Recv returns io.EOF. After a failure, what had arrived is returned
+// first.
+func (s *Session) Recv() (*nodev1.StreamData, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.queue) == 0 && !s.over && !s.closed && s.err == nil {
+		s.changed.Wait()
+	}
+	if len(s.queue) == 0 {
+		if s.err != nil {
+			return nil, s.err
+		}
+		return nil, io.EOF
+	}
+	data := s.queue[0]
+	s.queue = s.queue[1:]
+	return data, nil
+}
+
+// Send gives a message to the node.
+func (s *Session) Send(data *nodev1.StreamData) error {
+	s.mu.Lock()
+	err := s.err
+	if err == nil && (s.over || s.closed) {
+		err = io.ErrClosedPipe
+	}
+	s.allowed += data.GetCredit()
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.transmit(proto.CloneOf(data))
+}
+
+func (s *Session) transmit(data *nodev1.StreamData) error {
+	data.Stream = s.id
+	if err := s.c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Data{Data: data}}); err != nil {
+		return fmt.Errorf("%w: %w", ErrNodeLost, err)
+	}
+	return nil
+}
+
+// Close ends the session and tells the node, unless it ended by itself. A
+// second call does nothing.
+func (s *Session) Close() {
+	s.mu.Lock()
+	tell := !s.closed && !s.over && s.err == nil
+	s.closed = true
+	s.queue = nil
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	s.leave()
+	if tell {
+		// A failure to send is the end of the node's stream, and of this with it.
+		_ = s.transmit(&nodev1.StreamData{Closed: true})
+	}
+}
+
+// deliver takes a message of the node; it does not block.
+func (s *Session) deliver(data *nodev1.StreamData) {
+	s.mu.Lock()
+	s.allowed -= int64(len(data.GetData()))
+	overrun := s.allowed < 0
+	if !s.closed && !overrun {
+		s.queue = append(s.queue, data)
+	}
+	last := data.GetClosed()
+	s.over = s.over || last
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	switch {
+	case overrun:
+		s.fail(errOverrun)
+		_ = s.transmit(&nodev1.StreamData{Closed: true, Error: errOverrun.Error()})
+	case last:
+		s.leave()
+	}
+}
+
+// fail ends the session from outside.
+func (s *Session) fail(err error) {
+	s.mu.Lock()
+	if s.err == nil && !s.over {
+		s.err = err
+	}
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	s.leave()
+}
+
+// leave takes the session off its connection.
+func (s *Session) leave() {
+	s.c.mu.Lock()
+	delete(s.c.sessions, s.id)
+	s.c.mu.Unlock()
+	s.mu.Lock()
+	stop := s.stop
+	s.mu.Unlock()
+	stop()
+}

@@ -1,0 +1,160 @@
+// Package scheduling is the controller's end of the scheduler's Sync stream:
+// it tells the scheduler the present state and passes on what it answers.
+//
+// It is level-based: each session begins with everything, and later changes are
+// recomputed from the views when they are sent. Loss of the scheduler, of the
+// stream or of the controller loses nothing, since nothing is kept here that is
+// not in the views.
+//
+// Reads: the views of nodes, revisions and instances. Writes: nothing.
+package scheduling
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
+	"rik.dev/rik/internal/controller/node"
+	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/rpc/schedulerv1"
+)
+
+// Between attempts to reach the scheduler.
+const (
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 5 * time.Second
+	// lasting is how long a session must last for the next attempt to be immediate.
+	lasting = 10 * time.Second
+)
+
+// Sink takes what the scheduler says. None of its methods may block.
+type Sink interface {
+	// SessionBegan is called before anything of a session is passed on.
+	SessionBegan()
+	SessionEnded()
+	Bind(uid types.UID, b instance.Binding)
+	Explain(uid types.UID, u instance.Unplaced)
+	Observe(uid types.UID, o instance.Observation)
+	Displace(uid types.UID, forUID types.UID)
+	Report(name string, r node.Report)
+	Measured(name, metrics string, instances map[string]string)
+}
+
+// Config is what a Client works with. All fields are needed.
+type Config struct {
+	Dial       func(ctx context.Context) (*grpc.ClientConn, error)
+	Identity   string
+	Term       int64
+	Instances  *view.Instances
+	Nodes      *view.Objects[*rikv1alpha1.Node]
+	Revisions  *view.Objects[*rikv1alpha1.WorkloadRevision]
+	Tombstones func() []instance.Tombstone
+	Sink       Sink
+	Logger     *slog.Logger
+	Metrics    *Metrics
+}
+
+// Client keeps one session with the scheduler for as long as it runs.
+type Client struct {
+	config Config
+	outbox *outbox
+}
+
+// New makes a client and subscribes it to the views. The sink may be set later,
+// before Run, since sink and client need each other.
+func New(c Config) *Client {
+	l := &Client{config: c, outbox: newOutbox()}
+	c.Instances.Subscribe(func(before, after *rikv1alpha1.Instance) {
+		in := after
+		if in == nil {
+			in = before
+		}
+		l.outbox.add(func(b *batch) { b.instances[in.UID] = struct{}{} })
+	})
+	c.Nodes.Subscribe(func(before, after *rikv1alpha1.Node) {
+		n := after
+		if n == nil {
+			n = before
+		}
+		l.outbox.add(func(b *batch) { b.nodes[n.Name] = struct{}{} })
+	})
+	c.Revisions.Subscribe(func(before, after *rikv1alpha1.WorkloadRevision) {
+		r := after
+		if r == nil {
+			r = before
+		}
+		key := types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
+		l.outbox.add(func(b *batch) { b.revisions[key] = struct{}{} })
+	})
+	return l
+}
+
+// SetSink sets who takes what the scheduler says.
+func (l *Client) SetSink(s Sink) { l.config.Sink = s }
+
+// Acknowledge tells the scheduler what became of a binding.
+func (l *Client) Acknowledge(uid types.UID, node string, durable bool) {
+	l.outbox.add(func(b *batch) { b.acks = append(b.acks, ack{uid: uid, node: node, durable: durable}) })
+}
+
+// Bury tells the scheduler of a UID that no node may run.
+func (l *Client) Bury(t instance.Tombstone) {
+	l.outbox.add(func(b *batch) { b.tombstones = append(b.tombstones, t) })
+}
+
+// Run keeps a session until ctx ends.
+func (l *Client) Run(ctx context.Context) error {
+	backoff := newBackoff()
+	for ctx.Err() == nil {
+		begin := time.Now()
+		err := l.session(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if time.Since(begin) > lasting {
+			backoff = newBackoff()
+		}
+		delay := backoff.Step()
+		l.config.Logger.Warn("the session with the scheduler ended", "again", delay, "err", err)
+		timer := time.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	return nil //nolint:nilerr // it was told to end
+}
+
+func newBackoff() wait.Backoff {
+	return wait.Backoff{Duration: minBackoff, Factor: 2, Jitter: 0.2, Steps: 100, Cap: maxBackoff}
+}
+
+// session runs one stream from Hello to its end.
+func (l *Client) session(ctx context.Context) error {
+	conn, err := l.config.Dial(ctx)
+	if err != nil {
+		return fmt.Errorf("dialling the scheduler: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing is left to lose
+	group, ctx := errgroup.WithContext(ctx)
+	stream, err := schedulerv1.NewSchedulerClient(conn).Sync(ctx)
+	if err != nil {
+		return fmt.Errorf("opening the stream: %w", err)
+	}
+	l.config.Metrics.sessions.Inc()
+	l.config.Sink.SessionBegan()
+	defer l.config.Sink.SessionEnded()
+	s := newSession(&l.config, l.outbox, stream)
+	group.Go(func() error { return s.send(ctx) })
+	group.Go(s.receive)
+	return group.Wait()
+}

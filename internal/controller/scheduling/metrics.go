@@ -1,0 +1,27 @@
+package scheduling
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts what passes between controller and scheduler.
+type Metrics struct {
+	sessions, sent, received prometheus.Counter
+}
+
+// NewMetrics makes the counters; Collectors gives them for registration.
+func NewMetrics() *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "rik", Subsystem: "controller", Name: name, Help: help,
+		})
+	}
+	return &Metrics{
+		sessions: counter("scheduler_sessions_total", "Streams opened to the scheduler."),
+		sent:     counter("scheduler_messages_sent_total", "Messages sent to the scheduler."),
+		received: counter("scheduler_messages_received_total", "Messages received from the scheduler."),
+	}
+}
+
+// Collectors lists what to register.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.sessions, m.sent, m.received}
+}

@@ -1,0 +1,97 @@
+// Package store is the controller's way of writing Instances: the contract of
+// the hot path and a default over an ordinary API client.
+package store
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// Instances writes Instances. Every method is safe for concurrent use, takes
+// over none of its arguments, and answers with the stored object. Updates are
+// guarded by the resource version they carry; errors are those of
+// k8s.io/apimachinery/pkg/api/errors.
+type Instances interface {
+	Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
+	// Bind stores spec.nodeName and the status, in one write where it can.
+	Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
+	// Update stores metadata and spec. Taking the last finalizer from an
+	// instance that is being deleted removes it.
+	Update(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
+	// UpdateStatus stores the status alone.
+	UpdateStatus(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
+	// Delete asks for the end of exactly the instance with the UID; nil grace
+	// means the template's.
+	Delete(ctx context.Context, namespace, name string, uid types.UID, graceSeconds *int64) error
+}
+
+// Writer writes whole instances: Update stores metadata, node and status at once.
+type Writer interface {
+	Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
+	Update(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
+	UpdateStatus(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
+}
+
+// DeleteFunc is Instances.Delete.
+type DeleteFunc func(ctx context.Context, namespace, name string, uid types.UID, graceSeconds *int64) error
+
+// OverWriter writes through a Writer, with which a binding is one write.
+func OverWriter(w Writer, remove DeleteFunc) Instances { return &overWriter{w, remove} }
+
+type overWriter struct {
+	Writer
+	remove DeleteFunc
+}
+
+func (o *overWriter) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	return o.Update(ctx, in)
+}
+
+func (o *overWriter) Delete(ctx context.Context, namespace, name string, uid types.UID, grace *int64) error {
+	return o.remove(ctx, namespace, name, uid, grace)
+}
+
+// OverClient writes through an API client. Its Bind takes two requests; should
+// the second fail, the reconciler finds a bound instance without a phase and
+// completes it.
+func OverClient(c client.Client) Instances { return &overClient{client: c} }
+
+type overClient struct{ client client.Client }
+
+func (o *overClient) Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	out := in.DeepCopy()
+	return out, o.client.Create(ctx, out)
+}
+
+func (o *overClient) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	out := in.DeepCopy()
+	if err := o.client.Update(ctx, out); err != nil {
+		return nil, fmt.Errorf("storing the node's name: %w", err)
+	}
+	out.Status = *in.Status.DeepCopy()
+	return out, o.client.Status().Update(ctx, out)
+}
+
+func (o *overClient) Update(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	out := in.DeepCopy()
+	return out, o.client.Update(ctx, out)
+}
+
+func (o *overClient) UpdateStatus(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	out := in.DeepCopy()
+	return out, o.client.Status().Update(ctx, out)
+}
+
+func (o *overClient) Delete(ctx context.Context, namespace, name string, uid types.UID, grace *int64) error {
+	in := &rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	return o.client.Delete(ctx, in, &client.DeleteOptions{
+		GracePeriodSeconds: grace,
+		Preconditions:      &metav1.Preconditions{UID: &uid},
+	})
+}

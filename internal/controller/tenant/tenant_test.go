@@ -1,0 +1,66 @@
+package tenant
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"pgregory.net/rapid"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+var tenant = &rikv1alpha1.Tenant{ObjectMeta: metav1.ObjectMeta{Name: "team"}}
+
+func TestRole(t *testing.T) {
+	t.Parallel()
+	all := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+	seen := rbacv1.PolicyRule{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"get", "list", "watch"}}
+	for name, tc := range map[string]struct {
+		user rikv1alpha1.TenantUser
+		want []rbacv1.PolicyRule
+	}{
+		"everything": {rikv1alpha1.TenantUser{Name: "u", Verbs: []string{"*"}, Resources: []string{"*"}}, []rbacv1.PolicyRule{
+			rule("rik.dev", slices.Clone(resources), all), rule("", slices.Clone(core), all), seen,
+		}},
+		"nothing said": {rikv1alpha1.TenantUser{Name: "u"}, []rbacv1.PolicyRule{
+			rule("rik.dev", slices.Clone(resources), all), rule("", slices.Clone(core), all), seen,
+		}},
+		"to look": {rikv1alpha1.TenantUser{Name: "u", Verbs: []string{"get"}, Resources: []string{"workloads", "configmaps"}}, []rbacv1.PolicyRule{
+			rule("rik.dev", []string{"workloads", "workloads/scale", "workloads/status"}, []string{"get"}),
+			rule("", []string{"configmaps"}, []string{"get"}), seen,
+		}},
+		"never beyond the sandbox": {rikv1alpha1.TenantUser{Name: "u", Verbs: []string{"get", "privileged"}, Resources: []string{"configmaps"}}, []rbacv1.PolicyRule{
+			rule("", []string{"configmaps"}, []string{"get"}), seen,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, Role(tenant, &tc.user).Rules); diff != "" {
+				t.Errorf("Role (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestNames: whatever a user is called, the objects have names, and their own.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		a := rikv1alpha1.TenantUser{Name: rapid.String().Draw(t, "a")}
+		b := rikv1alpha1.TenantUser{Name: rapid.String().Draw(t, "b")}
+		role, binding := Role(tenant, &a), Binding(tenant, &a)
+		if problems := validation.IsDNS1123Label(role.Name); len(problems) > 0 {
+			t.Fatalf("%q: %v", role.Name, problems)
+		}
+		if binding.RoleRef.Name != role.Name || binding.Subjects[0].Name != a.Name || role.Namespace != "team" {
+			t.Fatalf("%+v does not bind %+v", binding, role)
+		}
+		if (a.Name == b.Name) != (role.Name == Role(tenant, &b).Name) {
+			t.Fatalf("%q and %q have roles %q and %q", a.Name, b.Name, role.Name, Role(tenant, &b).Name)
+		}
+	})
+}

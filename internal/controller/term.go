@@ -1,0 +1,273 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
+	"rik.dev/rik/internal/controller/network"
+	"rik.dev/rik/internal/controller/node"
+	"rik.dev/rik/internal/controller/scheduling"
+	"rik.dev/rik/internal/controller/tenant"
+	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/controller/workload"
+)
+
+// suffixAlphabet has no vowels, so that no name spells a word.
+const suffixAlphabet = "bcdfghjklmnpqrstvwxz2456789"
+
+// term is everything that lives while this is the active controller: views,
+// reconcilers and the stream to the scheduler, all made anew each time.
+type term struct {
+	number      int64
+	controller  *Controller
+	broadcaster events.EventBroadcaster
+
+	nodeView      *view.Objects[*rikv1alpha1.Node]
+	workloadView  *view.Objects[*rikv1alpha1.Workload]
+	revisionView  *view.Objects[*rikv1alpha1.WorkloadRevision]
+	tenantView    *view.Objects[*rikv1alpha1.Tenant]
+	instanceView  *view.Instances
+	registrations []registration
+
+	tombstones *instance.Tombstones
+	scheduler  *scheduling.Client
+	instances  *instance.Reconciler
+	nodes      *node.Reconciler
+	table      *network.Table
+	workloads  *workload.Reconciler
+	tenants    *tenant.Reconciler
+}
+
+type registration struct {
+	informer cache.Informer
+	handle   toolscache.ResourceEventHandlerRegistration
+}
+
+func newTerm(c *Controller, number int64) *term {
+	t := &term{
+		number: number, controller: c,
+		broadcaster:  events.NewBroadcaster(&events.EventSinkImpl{Interface: c.clients.EventsV1()}),
+		nodeView:     view.NewObjects[*rikv1alpha1.Node](),
+		workloadView: view.NewObjects[*rikv1alpha1.Workload](),
+		revisionView: view.NewObjects[*rikv1alpha1.WorkloadRevision](),
+		tenantView:   view.NewObjects[*rikv1alpha1.Tenant](),
+		instanceView: view.NewInstances(),
+		tombstones:   instance.NewTombstones(c.client, Namespace, c.now),
+	}
+	logger := c.config.Logger
+	recorder := bounded{t.broadcaster.NewRecorder(Scheme, "rik-controller")}
+	t.scheduler = scheduling.New(scheduling.Config{
+		Dial: c.config.SchedulerDial, Identity: c.config.Identity, Term: number,
+		Instances: t.instanceView, Nodes: t.nodeView, Revisions: t.revisionView,
+		Tombstones: t.tombstones.All, Sink: sink{t}, Logger: logger, Metrics: c.metrics.scheduling,
+	})
+	ranges, addresses := t.allocators()
+	t.nodes = node.New(node.Config{
+		Client: c.client, Nodes: t.nodeView, Instances: t.instanceView, Ranges: ranges,
+		Events: recorder, Logger: logger, Now: c.now,
+	})
+	t.instances = instance.New(instance.Config{
+		View: t.instanceView, Store: c.config.Instances, Scheduler: t.scheduler, Nodes: t.nodes.Facts,
+		Tombstones: t.tombstones, Events: recorder, Logger: logger, Now: c.now, Workers: c.config.Writes,
+	})
+	t.workloads = workload.New(workload.Config{
+		Client: c.client, Store: c.config.Instances, Workloads: t.workloadView, Revisions: t.revisionView,
+		Instances: t.instanceView, Fate: t.nodes.Fate, ReplaceAfter: c.config.ReplaceAfter,
+		Addresses: addresses.Of, Events: recorder, Logger: logger, Now: c.now, Suffix: suffix, Workers: 16, Writes: c.config.Writes,
+	})
+	t.tenants = tenant.New(tenant.Config{
+		Client: c.client, Tenants: t.tenantView, Instances: t.instanceView,
+		Events: recorder, Logger: logger, Now: c.now,
+	})
+	t.table = network.NewTable(network.Config{
+		Settings: c.settings, Nodes: t.nodeView, Workloads: t.workloadView, Revisions: t.revisionView,
+		Instances: t.instanceView, Heard: t.heard, Ranges: ranges, Addresses: addresses,
+	})
+	t.nodes.OnChange(t.table.NodeChanged)
+	t.nodes.OnChange(t.instances.Enqueue)
+	t.nodes.OnChange(t.workloads.Enqueue)
+	return t
+}
+
+// allocators give nodes and workloads their addresses. They listen before the
+// reconcilers do, which ask them.
+func (t *term) allocators() (*network.Ranges, *network.Addresses) {
+	settings := t.controller.settings
+	ranges := network.NewRanges(settings, func(name string) { t.nodes.Enqueue(name) })
+	addresses := network.NewAddresses(settings, t.workloadView, t.nodeView, func(key types.NamespacedName) { t.workloads.EnqueueWorkload(key) })
+	t.nodeView.Subscribe(ranges.Observe)
+	t.nodeView.Subscribe(addresses.ObserveNode)
+	t.workloadView.Subscribe(addresses.Observe)
+	return ranges, addresses
+}
+
+// heard says whether new connections may be sent to a node.
+func (t *term) heard(name string) bool {
+	facts := t.nodes.Facts(name)
+	return facts.Exists && !facts.Silent
+}
+
+// suffix ends the name of a new instance.
+func suffix() string {
+	out := make([]byte, 5)
+	for i := range out {
+		out[i] = suffixAlphabet[rand.IntN(len(suffixAlphabet))] //nolint:gosec // a name is no secret
+	}
+	return string(out)
+}
+
+// run fills the views, then works until ctx ends.
+func (t *term) run(ctx context.Context) error {
+	if err := t.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return fmt.Errorf("starting to record events: %w", err)
+	}
+	defer t.broadcaster.Shutdown()
+	defer t.detach()
+	if err := t.attach(ctx); err != nil {
+		return err
+	}
+	if err := t.tombstones.Load(ctx); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{
+		t.nodes.Run, t.instances.Run, t.workloads.Run, t.tenants.Run, t.scheduler.Run,
+	} {
+		group.Go(func() error { return run(ctx) })
+	}
+	t.controller.network.Set(t.table)
+	defer t.controller.network.Set(nil)
+	t.controller.becomeReady()
+	return group.Wait()
+}
+
+// syncPoll is how often attach looks whether the first listings are through.
+const syncPoll = 10 * time.Millisecond
+
+// attach connects the views to the watches and waits until all are full. No
+// reconciler runs yet, so the order does not matter.
+func (t *term) attach(ctx context.Context) error {
+	changed := func(o client.Object) { t.tenants.Enqueue(o.GetLabels()[rikv1alpha1.LabelTenant]) }
+	problems := []error{
+		follow(ctx, t, &rikv1alpha1.Node{}, t.nodeView.Observe, t.nodeView.Remove),
+		follow(ctx, t, &rikv1alpha1.WorkloadRevision{}, t.revisionView.Observe, t.revisionView.Remove),
+		follow(ctx, t, &rikv1alpha1.Workload{}, t.workloadView.Observe, t.workloadView.Remove),
+		follow(ctx, t, &rikv1alpha1.Tenant{}, t.tenantView.Observe, t.tenantView.Remove),
+		follow(ctx, t, &rikv1alpha1.Instance{}, t.instanceView.Observe, t.instanceView.Remove),
+		follow(ctx, t, &corev1.Namespace{}, touch[*corev1.Namespace](changed), touch[*corev1.Namespace](changed)),
+		follow(ctx, t, &rbacv1.Role{}, touch[*rbacv1.Role](changed), touch[*rbacv1.Role](changed)),
+		follow(ctx, t, &rbacv1.RoleBinding{}, touch[*rbacv1.RoleBinding](changed), touch[*rbacv1.RoleBinding](changed)),
+	}
+	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	err := wait.PollUntilContextCancel(ctx, syncPoll, true, func(context.Context) (bool, error) {
+		behind := func(r registration) bool { return !r.handle.HasSynced() }
+		return !slices.ContainsFunc(t.registrations, behind), nil
+	})
+	if err != nil {
+		return fmt.Errorf("reading what exists: %w", err)
+	}
+	return nil
+}
+
+func touch[T client.Object](f func(client.Object)) func(T) {
+	return func(o T) { f(o) }
+}
+
+// follow hands every object of a kind to observe, and to remove when it is gone.
+func follow[T client.Object](ctx context.Context, t *term, kind T, observe, remove func(T)) error {
+	informer, err := t.controller.cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watching %T: %w", kind, err)
+	}
+	handle, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { deliver(o, observe) },
+		UpdateFunc: func(_, o any) { deliver(o, observe) },
+		DeleteFunc: func(o any) { deliver(o, remove) },
+	})
+	if err != nil {
+		return fmt.Errorf("watching %T: %w", kind, err)
+	}
+	t.registrations = append(t.registrations, registration{informer, handle})
+	return nil
+}
+
+func deliver[T client.Object](o any, to func(T)) {
+	if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = gone.Obj
+	}
+	if object, ok := o.(T); ok {
+		to(object)
+	}
+}
+
+func (t *term) detach() {
+	for _, r := range t.registrations {
+		if err := r.informer.RemoveEventHandler(r.handle); err != nil {
+			t.controller.config.Logger.Warn("leaving a watch", "err", err)
+		}
+	}
+}
+
+// sink passes on what the scheduler says to those it concerns.
+type sink struct{ t *term }
+
+func (s sink) SessionBegan() {
+	s.t.nodes.SessionBegan()
+	s.t.instances.Reset()
+}
+
+func (s sink) SessionEnded() { s.t.nodes.SessionEnded() }
+
+func (s sink) Bind(uid types.UID, b instance.Binding) { s.t.instances.Bind(uid, b) }
+
+func (s sink) Explain(uid types.UID, u instance.Unplaced) { s.t.instances.Explain(uid, u) }
+
+func (s sink) Observe(uid types.UID, o instance.Observation) { s.t.instances.Observe(uid, o) }
+
+func (s sink) Displace(uid, forUID types.UID) { s.t.workloads.Displace(uid, forUID) }
+
+func (s sink) Report(name string, r node.Report) { s.t.nodes.Take(name, r) }
+
+func (s sink) Measured(name, metrics string, instances map[string]string) {
+	s.t.nodes.Measured(name, metrics, instances)
+}
+
+// bounded keeps events within what the API accepts: words come from nodes.
+type bounded struct{ events.EventRecorder }
+
+const (
+	maxReason = 128
+	maxNote   = 1000
+)
+
+func (b bounded) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+	text := fmt.Sprintf(note, args...)
+	if reason == "" {
+		reason = "Unknown"
+	}
+	b.EventRecorder.Eventf(regarding, related, kind, cut(reason, maxReason), action, "%s", cut(text, maxNote))
+}
+
+func cut(s string, n int) string {
+	return strings.ToValidUTF8(s[:min(len(s), n)], "")
+}

@@ -1,0 +1,213 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/node"
+)
+
+const (
+	finalizerOrphan     = metav1.FinalizerOrphanDependents
+	finalizerForeground = metav1.FinalizerDeleteDependents
+
+	// Finalizer is put on by the API server.
+	Finalizer = rikv1alpha1.FinalizerWorkload
+
+	// AnnotationOrphaned marks what outlived its Workload because the deletion
+	// asked for that. No workload of the same name takes it over.
+	AnnotationOrphaned = "rik.dev/orphaned"
+
+	reasonCascade = "WorkloadDeleted"
+)
+
+func hasFinalizer(o client.Object, name string) bool { return slices.Contains(o.GetFinalizers(), name) }
+
+// ownedBy says whether the Workload with the UID owns the object.
+func ownedBy(o client.Object, uid types.UID) bool { return owner(o) == uid }
+
+// owner is the UID of the Workload that owns the object, if any.
+func owner(o client.Object) types.UID {
+	for _, ref := range o.GetOwnerReferences() {
+		if ref.Kind == "Workload" {
+			return ref.UID
+		}
+	}
+	return ""
+}
+
+func orphan(o client.Object) bool { return o.GetAnnotations()[AnnotationOrphaned] != "" }
+
+// belongs says whether an instance is the workload's: it names it, and is
+// neither an orphan nor owned by an earlier one of the same name.
+func belongs(in *rikv1alpha1.Instance, w *rikv1alpha1.Workload) bool {
+	uid := owner(in)
+	return !orphan(in) && (uid == "" || uid == w.UID)
+}
+
+// sweep ends what an earlier workload of the same name left behind.
+func (r *Reconciler) sweep(ctx context.Context, key types.NamespacedName, w *rikv1alpha1.Workload) error {
+	for _, in := range r.config.Instances.OfWorkload(key) {
+		if belongs(in, w) {
+			continue
+		}
+		if err := r.leave(ctx, in); err != nil {
+			return err
+		}
+	}
+	return r.sweepRevisions(ctx, key, w.UID)
+}
+
+// cascade ends the instances and revisions of a workload that is being deleted
+// or is gone, or lets go of them if the deletion orphans. w is nil when it is gone.
+func (r *Reconciler) cascade(ctx context.Context, key types.NamespacedName, w *rikv1alpha1.Workload) error {
+	if w == nil {
+		// The view is synced, but this is too grave to trust a cache.
+		var live rikv1alpha1.Workload
+		if err := r.config.Client.Get(ctx, key, &live); !apierrors.IsNotFound(err) {
+			if err == nil {
+				r.config.Workloads.Put(&live)
+			}
+			return err
+		}
+		r.mu.Lock()
+		delete(r.written, key)
+		r.mu.Unlock()
+	}
+	for _, round := range waitingFirst(r.config.Instances.OfWorkload(key)) {
+		if err := each(ctx, r.config.Writes, round, r.leave); err != nil {
+			return err
+		}
+	}
+	if err := r.sweepRevisions(ctx, key, ""); err != nil {
+		return err
+	}
+	if w == nil {
+		return nil
+	}
+	return r.letGo(ctx, key, w)
+}
+
+// waitingFirst parts instances into those that no node has and the others. The
+// first have to go before the others do: the room that a stopped instance leaves
+// would else be given to one that is about to be deleted too, and a large
+// workload would start most of its waiting instances on its way out.
+func waitingFirst(list []*rikv1alpha1.Instance) [2][]*rikv1alpha1.Instance {
+	var rounds [2][]*rikv1alpha1.Instance
+	for _, in := range list {
+		if in.Spec.NodeName == "" {
+			rounds[0] = append(rounds[0], in)
+		} else {
+			rounds[1] = append(rounds[1], in)
+		}
+	}
+	return rounds
+}
+
+// leave ends an instance that has no workload, or makes it an orphan. An orphan
+// stays until it is deleted by name or its node is.
+func (r *Reconciler) leave(ctx context.Context, in *rikv1alpha1.Instance) error {
+	r.mu.Lock()
+	_, keep := r.orphaned[owner(in)]
+	_, doomed := r.doomed[in.UID]
+	r.mu.Unlock()
+	switch {
+	case doomed || in.DeletionTimestamp != nil:
+		return nil
+	case orphan(in):
+		if in.Spec.NodeName == "" || r.config.Fate(in.Spec.NodeName, nil, r.config.ReplaceAfter).Reason != node.ReasonGone ||
+			in.Status.Phase.Ended() {
+			return nil
+		}
+	case keep:
+		next := in.DeepCopy()
+		free(next)
+		stored, err := r.config.Store.Update(ctx, next)
+		if err != nil {
+			return fmt.Errorf("orphaning instance %s/%s: %w", in.Namespace, in.Name, err)
+		}
+		r.config.Instances.Put(stored)
+		return nil
+	}
+	return r.delete(ctx, nil, Deletion{in, reasonCascade})
+}
+
+// free takes the owner from an object and marks it as an orphan.
+func free(o client.Object) {
+	o.SetOwnerReferences(slices.DeleteFunc(o.GetOwnerReferences(), func(ref metav1.OwnerReference) bool {
+		return ref.Kind == "Workload"
+	}))
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[AnnotationOrphaned] = "true"
+	o.SetAnnotations(annotations)
+}
+
+// sweepRevisions deletes the revisions that no living workload owns and no
+// instance uses any more.
+func (r *Reconciler) sweepRevisions(ctx context.Context, key types.NamespacedName, alive types.UID) error {
+	used := map[string]bool{}
+	for _, in := range r.config.Instances.OfWorkload(key) {
+		used[in.Spec.Revision] = true
+	}
+	var problems []error
+	for _, o := range r.config.Revisions.All() {
+		if o.Namespace != key.Namespace || o.Labels[rikv1alpha1.LabelWorkload] != key.Name ||
+			used[o.Name] || alive != "" && ownedBy(o, alive) {
+			continue
+		}
+		err := r.config.Client.Delete(ctx, o.DeepCopy(), client.Preconditions{UID: &o.UID})
+		if client.IgnoreNotFound(err) != nil {
+			problems = append(problems, fmt.Errorf("deleting revision %q: %w", o.Name, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// letGo takes the finalizers off: at once, or with the policy Foreground when
+// nothing is left.
+func (r *Reconciler) letGo(ctx context.Context, key types.NamespacedName, w *rikv1alpha1.Workload) error {
+	own := []string{Finalizer, finalizerOrphan, finalizerForeground}
+	mine := func(f string) bool { return slices.Contains(own, f) }
+	if !slices.ContainsFunc(w.Finalizers, mine) {
+		return nil
+	}
+	r.mu.Lock()
+	_, wait := r.foreground[w.UID]
+	r.mu.Unlock()
+	if wait && slices.ContainsFunc(r.config.Instances.OfWorkload(key),
+		func(in *rikv1alpha1.Instance) bool { return !orphan(in) }) {
+		return nil
+	}
+	next := w.DeepCopy()
+	next.Finalizers = slices.DeleteFunc(next.Finalizers, mine)
+	if err := r.config.Client.Update(ctx, next); err != nil {
+		return fmt.Errorf("letting go of workload %s: %w", key, err)
+	}
+	return nil
+}
+
+// holdOn puts the finalizer on a workload that someone took it from, or that was
+// stored by a version which did not put it on at creation.
+func (r *Reconciler) holdOn(ctx context.Context, w *rikv1alpha1.Workload) (*rikv1alpha1.Workload, error) {
+	if hasFinalizer(w, Finalizer) {
+		return w, nil
+	}
+	next := w.DeepCopy()
+	next.Finalizers = append(next.Finalizers, Finalizer)
+	if err := r.config.Client.Update(ctx, next); err != nil {
+		return nil, fmt.Errorf("holding on to workload %s/%s: %w", w.Namespace, w.Name, err)
+	}
+	r.config.Workloads.Put(next)
+	return next, nil
+}

@@ -1,0 +1,29 @@
+package workload
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// What waits for room goes first: else the room that the others leave would be
+// given to it while it is about to be deleted as well.
+func TestWaitingInstancesEndFirst(t *testing.T) {
+	t.Parallel()
+	list := []*rikv1alpha1.Instance{
+		member("runs", "r1", "up").Instance, member("waits", "r1", "pending").Instance,
+		member("starts", "r1", "starting").Instance, member("waits too", "r1", "pending").Instance,
+	}
+	got := [2][]string{}
+	for i, round := range waitingFirst(list) {
+		for _, in := range round {
+			got[i] = append(got[i], in.Name)
+		}
+	}
+	want := [2][]string{{"waits", "waits too"}, {"runs", "starts"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rounds (-want +got):\n%s", diff)
+	}
+}

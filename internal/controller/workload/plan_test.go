@@ -1,0 +1,250 @@
+package workload
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// member makes an instance by its name; what is "up" runs and is ready.
+func member(name, revision, state string) Member {
+	in := &rikv1alpha1.Instance{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(noon)},
+		Spec:       rikv1alpha1.InstanceSpec{Revision: revision, NodeName: "node"},
+	}
+	m := Member{Instance: in}
+	switch state {
+	case "up":
+		in.Status.Phase, in.Status.Ready = rikv1alpha1.InstanceRunning, true
+	case "starting":
+		in.Status.Phase = rikv1alpha1.InstanceCreating
+	case "pending":
+		in.Status.Phase, in.Spec.NodeName = rikv1alpha1.InstancePending, ""
+	case "completed":
+		in.Status.Phase = rikv1alpha1.InstanceCompleted
+	case "failed":
+		in.Status.Phase = rikv1alpha1.InstanceFailed
+		at := metav1.NewTime(noon.Add(-time.Hour))
+		in.Status.FinishedAt = &at
+	case "lost":
+		in.Status.Phase = rikv1alpha1.InstanceUnknown
+		m.Lost, m.Reason = true, "NodeUnreachable"
+	case "ending":
+		in.Status.Phase, m.Ending = rikv1alpha1.InstanceDestroying, true
+	default:
+		panic("programmer error: no state " + state)
+	}
+	return m
+}
+
+func spec(replicas int32, change func(*rikv1alpha1.WorkloadSpec)) *rikv1alpha1.WorkloadSpec {
+	one, none := intstr.FromInt32(1), intstr.FromInt32(0)
+	s := &rikv1alpha1.WorkloadSpec{
+		Deploy: rikv1alpha1.DeployAutomatic, Replicas: &replicas,
+		Strategy: rikv1alpha1.UpdateStrategy{Type: rikv1alpha1.RollingUpdate, MaxSurge: &one, MaxUnavailable: &none},
+	}
+	s.RestartPolicy = rikv1alpha1.RestartAlways
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+// outcome is a plan in a form that tables can show.
+type outcome struct {
+	Create []string
+	Delete []string
+	Again  time.Duration
+}
+
+func outcomeOf(p Plan) outcome {
+	var o outcome
+	for _, c := range p.Create {
+		o.Create = append(o.Create, fmt.Sprint(c.Revision, "<", c.Replaces))
+	}
+	for _, d := range p.Delete {
+		o.Delete = append(o.Delete, d.Instance.Name)
+	}
+	o.Again = p.Again
+	return o
+}
+
+func TestMake(t *testing.T) {
+	t.Parallel()
+	never := func(s *rikv1alpha1.WorkloadSpec) { s.RestartPolicy = rikv1alpha1.RestartNever }
+	onFailure := func(s *rikv1alpha1.WorkloadSpec) { s.RestartPolicy = rikv1alpha1.RestartOnFailure }
+	manual := func(s *rikv1alpha1.WorkloadSpec) { s.Deploy = rikv1alpha1.DeployManual }
+	paused := func(s *rikv1alpha1.WorkloadSpec) { s.Paused = true }
+	recreate := func(s *rikv1alpha1.WorkloadSpec) { s.Strategy.Type = rikv1alpha1.Recreate }
+	standstill := func(s *rikv1alpha1.WorkloadSpec) {
+		none := intstr.FromInt32(0)
+		s.Strategy.MaxSurge = &none
+	}
+	justFailed := member("a", "new", "failed")
+	justFailed.Instance.Status.FinishedAt = &metav1.Time{Time: noon.Add(-4 * time.Second)}
+	replacement := member("b", "old", "starting")
+	replacement.Instance.Spec.Replaces = "uid-a"
+	for name, tc := range map[string]struct {
+		spec    *rikv1alpha1.WorkloadSpec
+		members []Member
+		want    outcome
+	}{
+		"from nothing":        {spec(2, nil), nil, outcome{Create: []string{"new<", "new<"}}},
+		"default replicas":    {spec(1, func(s *rikv1alpha1.WorkloadSpec) { s.Replicas = nil }), nil, outcome{Create: []string{"new<"}}},
+		"negative replicas":   {spec(-3, nil), nil, outcome{}},
+		"all there":           {spec(2, nil), []Member{member("a", "new", "up"), member("b", "new", "starting")}, outcome{}},
+		"one ending":          {spec(2, nil), []Member{member("a", "new", "up"), member("b", "new", "ending")}, outcome{Create: []string{"new<"}}},
+		"scale down: pending": {spec(1, nil), []Member{member("a", "new", "up"), member("b", "new", "pending")}, outcome{Delete: []string{"b"}}},
+		"scale down: unready": {spec(1, nil), []Member{member("a", "new", "starting"), member("b", "new", "up")}, outcome{Delete: []string{"a"}}},
+		"to zero":             {spec(0, nil), []Member{member("a", "new", "up")}, outcome{Delete: []string{"a"}}},
+		"roll: surge first": {spec(2, nil), []Member{member("a", "old", "up"), member("b", "old", "up")},
+			outcome{Create: []string{"new<"}}},
+		"roll: wait for the new one": {spec(2, nil), []Member{member("a", "old", "up"), member("b", "old", "up"), member("c", "new", "starting")}, outcome{}},
+		"roll: one out when one is in": {spec(2, nil), []Member{member("a", "old", "up"), member("b", "old", "up"), member("c", "new", "up")},
+			outcome{Create: []string{"new<"}, Delete: []string{"a"}}},
+		"roll: an unready old one first": {spec(2, nil), []Member{member("a", "old", "up"), member("b", "old", "starting"), member("c", "new", "up")},
+			outcome{Create: []string{"new<"}, Delete: []string{"b"}}},
+		"roll: no standstill": {spec(2, standstill), []Member{member("a", "old", "up"), member("b", "old", "up")}, outcome{Create: []string{"new<"}, Delete: []string{"a"}}},
+		"roll and scale down": {spec(1, nil), []Member{member("a", "old", "up"), member("b", "old", "up"), member("c", "old", "up")},
+			outcome{Create: []string{"new<"}, Delete: []string{"a", "b"}}},
+		"recreate: all out":     {spec(2, recreate), []Member{member("a", "old", "up"), member("b", "old", "up")}, outcome{Delete: []string{"a", "b"}}},
+		"recreate: wait":        {spec(2, recreate), []Member{member("a", "old", "ending")}, outcome{}},
+		"recreate: then in":     {spec(2, recreate), nil, outcome{Create: []string{"new<", "new<"}}},
+		"paused holds":          {spec(2, paused), []Member{member("a", "old", "up"), member("b", "old", "up")}, outcome{}},
+		"paused scales the old": {spec(3, paused), []Member{member("a", "old", "up"), member("b", "old", "up")}, outcome{Create: []string{"old<"}}},
+		"lost":                  {spec(1, nil), []Member{member("a", "new", "lost")}, outcome{Create: []string{"new<uid-a"}, Delete: []string{"a"}}},
+		"lost of an old revision": {spec(1, nil), []Member{member("a", "old", "lost")},
+			outcome{Create: []string{"new<"}, Delete: []string{"a"}}},
+		"manual stays":            {spec(5, manual), []Member{member("a", "old", "up"), member("b", "old", "failed")}, outcome{}},
+		"manual lost":             {spec(5, manual), []Member{member("a", "old", "lost")}, outcome{Create: []string{"old<uid-a"}, Delete: []string{"a"}}},
+		"manual lost, replaced":   {spec(5, manual), []Member{member("a", "old", "lost"), replacement}, outcome{Delete: []string{"a"}}},
+		"failed is replaced":      {spec(1, nil), []Member{member("a", "new", "failed")}, outcome{Create: []string{"new<"}}},
+		"failed just now":         {spec(1, nil), []Member{justFailed}, outcome{Again: 6 * time.Second}},
+		"never retries nothing":   {spec(2, never), []Member{member("a", "new", "failed"), member("b", "new", "completed")}, outcome{}},
+		"on failure, completed":   {spec(2, onFailure), []Member{member("a", "new", "completed")}, outcome{Create: []string{"new<"}}},
+		"completed of old":        {spec(1, never), []Member{member("a", "old", "completed")}, outcome{Create: []string{"new<"}, Delete: []string{"a"}}},
+		"always replaces the end": {spec(1, nil), []Member{member("a", "new", "completed")}, outcome{Create: []string{"new<"}, Again: 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			now := noon
+			if name == "always replaces the end" {
+				now = noon.Add(time.Hour)
+			}
+			got := outcomeOf(Make(Situation{Spec: tc.spec, Revision: "new", Members: tc.members, Now: now}))
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("Make (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFailuresBackOffAndAreBounded(t *testing.T) {
+	t.Parallel()
+	var members []Member
+	wait := []time.Duration{}
+	for i := range 8 {
+		m := member(fmt.Sprint("f", i), "new", "failed")
+		at := metav1.NewTime(noon.Add(time.Duration(i-8) * time.Millisecond))
+		m.Instance.Status.FinishedAt = &at
+		members = append(members, m)
+		p := Make(Situation{Spec: spec(1, nil), Revision: "new", Members: members, Now: at.Time})
+		wait = append(wait, p.Again)
+		if want := max(len(members)-keptFailures, 0); len(p.Delete) != want || want > 0 && p.Delete[0].Instance.Name != "f0" {
+			t.Errorf("after %d failures %d are deleted, want %d, the oldest first", i+1, len(p.Delete), want)
+		}
+	}
+	want := []time.Duration{10, 20, 40, 80, 160, 160, 160, 160}
+	for i := range want {
+		if wait[i] != want[i]*time.Second {
+			t.Errorf("after %d failures the delay is %s, want %s", i+1, wait[i], want[i]*time.Second)
+		}
+	}
+}
+
+func TestExpiredAndTarget(t *testing.T) {
+	t.Parallel()
+	var all []*rikv1alpha1.WorkloadRevision
+	for i := range int64(6) {
+		all = append(all, &rikv1alpha1.WorkloadRevision{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("r", i+1)}, Revision: i + 1})
+	}
+	names := func(list []*rikv1alpha1.WorkloadRevision) (out []string) {
+		for _, r := range list {
+			out = append(out, r.Name)
+		}
+		return out
+	}
+	used := map[string]bool{"r1": true}
+	for limit, want := range map[int][]string{
+		0: {"r2", "r3", "r4", "r5"}, 1: {"r2", "r3", "r4"}, 3: {"r2"}, 4: nil, 10: nil, -1: {"r2", "r3", "r4", "r5"},
+	} {
+		if diff := cmp.Diff(want, names(Expired(all, used, "r6", limit))); diff != "" {
+			t.Errorf("Expired with limit %d (-want +got):\n%s", limit, diff)
+		}
+	}
+	if got := Target(all, "r6", 0); got.Name != "r5" {
+		t.Errorf("Target(0) = %s, want the one before", got.Name)
+	}
+	if got := Target(all, "r6", 2); got.Name != "r2" {
+		t.Errorf("Target(2) = %s", got.Name)
+	}
+	if got := Target(all, "r6", 99); got != nil {
+		t.Errorf("Target(99) = %s, want none", got.Name)
+	}
+	if got := Target(all[:1], "r1", 0); got != nil {
+		t.Errorf("Target of a single revision = %s, want none", got.Name)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 2}, Spec: *spec(2, nil)}
+	look := func(now time.Time, members ...Member) (rikv1alpha1.WorkloadStatus, time.Duration) {
+		return Status(w, Situation{Spec: &w.Spec, Revision: "new", Members: members, Now: now}, nil)
+	}
+	reason := func(s rikv1alpha1.WorkloadStatus) string {
+		for _, c := range s.Conditions {
+			if c.Type == rikv1alpha1.WorkloadProgressing {
+				return c.Reason
+			}
+		}
+		return ""
+	}
+	first, again := look(noon, member("a", "new", "starting"))
+	if reason(first) != "Progressing" || again != 600*time.Second {
+		t.Errorf("at first: %q again in %s", reason(first), again)
+	}
+	w.Status = first
+	second, _ := look(noon.Add(time.Minute), member("a", "new", "starting"))
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("looking again changes the status:\n%s", diff)
+	}
+	stuck, _ := look(noon.Add(601*time.Second), member("a", "new", "starting"))
+	if reason(stuck) != "ProgressDeadlineExceeded" {
+		t.Errorf("after the deadline: %q", reason(stuck))
+	}
+	w.Status = stuck
+	moved, _ := look(noon.Add(700*time.Second), member("a", "new", "up"))
+	if reason(moved) != "Progressing" {
+		t.Errorf("after progress: %q", reason(moved))
+	}
+	w.Status = moved
+	done, again := look(noon.Add(701*time.Second), member("a", "new", "up"), member("b", "new", "up"))
+	if reason(done) != "Complete" || again != 0 {
+		t.Errorf("at the end: %q again in %s", reason(done), again)
+	}
+	w.Status = done
+	flap, _ := look(noon.Add(10_000*time.Second), member("a", "new", "up"), member("b", "new", "starting"))
+	if reason(flap) != "Complete" || flap.ReadyReplicas != 1 {
+		t.Errorf("an instance that is unready later: %q, %d ready", reason(flap), flap.ReadyReplicas)
+	}
+}

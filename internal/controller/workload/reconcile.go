@@ -1,0 +1,419 @@
+// Package workload starts, replaces and ends the instances of Workloads, and
+// keeps their revisions and status.
+//
+// Reads: Workloads, WorkloadRevisions, the view of instances, what the nodes
+// mean for them. Writes: Instances (create, delete), WorkloadRevisions, and
+// Workloads (status; the template on a rollback).
+//
+// The decisions are pure functions: Make (what to create and delete), Status,
+// Expired. Reconciler carries them out.
+package workload
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"rik.dev/rik/api/rik/revision"
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/node"
+	"rik.dev/rik/internal/controller/store"
+	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/reconcile"
+)
+
+const (
+	// statusInterval is the least time between two status writes of a workload.
+	statusInterval = time.Second
+	// settleDelay lets the changes of many instances meet in one pass.
+	settleDelay = 50 * time.Millisecond
+	// settleEach is added for each instance, up to a second: a pass looks at all of
+	// them, and should not take a large part of a CPU while thousands change.
+	settleEach = 25 * time.Microsecond
+	settleMost = time.Second
+	// stopMargin is added to the time after which a node that hears nothing has
+	// itself stopped an instance with onDisconnect Stop.
+	stopMargin = 10 * time.Second
+	// maxBackoff after errors.
+	maxBackoff = 5 * time.Second
+	// defaultGrace is the API's default of the termination grace period.
+	defaultGrace = 30 * time.Second
+	// reasonDisplaced is why an instance of a lower priority has to go.
+	reasonDisplaced = "Displaced"
+)
+
+// Config is what a Reconciler works with. All fields are needed.
+type Config struct {
+	// Client writes; it reads past every cache.
+	Client    client.Client
+	Store     store.Instances
+	Workloads *view.Objects[*rikv1alpha1.Workload]
+	Revisions *view.Objects[*rikv1alpha1.WorkloadRevision]
+	Instances *view.Instances
+	// Fate says what a node means for an instance.
+	Fate func(node string, tolerations []rikv1alpha1.Toleration, replaceAfter time.Duration) node.Fate
+	// ReplaceAfter is the silence of a node after which its instances are
+	// replaced, unless their workload says otherwise.
+	ReplaceAfter time.Duration
+	// Addresses lists the addresses of a workload that serves ports, or says why
+	// it has none. It does not block.
+	Addresses func(*rikv1alpha1.Workload) (addresses []string, problem string)
+	Events    events.EventRecorder
+	Logger    *slog.Logger
+	Now       func() time.Time
+	// Suffix gives the random end of a new instance's name.
+	Suffix func() string
+	// Workers bounds how many workloads are worked on at once, and Writes how
+	// many writes one of them has in flight.
+	Workers, Writes int
+}
+
+// Reconciler brings workloads forward.
+type Reconciler struct {
+	config Config
+	queue  *reconcile.Queue[types.NamespacedName]
+
+	mu sync.Mutex
+	// Below is guarded by mu. doomed are the instances whose deletion was stored
+	// but not seen yet; displaced those that have to make room; orphaned the
+	// workloads that are deleted without their instances.
+	doomed    map[types.UID]struct{}
+	displaced map[types.UID]struct{}
+	orphaned  map[types.UID]struct{}
+	// foreground are the workloads that go after their instances.
+	foreground map[types.UID]struct{}
+	written    map[types.NamespacedName]time.Time
+}
+
+// New makes a reconciler and subscribes it to the views.
+func New(c Config) *Reconciler {
+	r := &Reconciler{
+		config: c,
+		doomed: map[types.UID]struct{}{}, displaced: map[types.UID]struct{}{}, orphaned: map[types.UID]struct{}{},
+		foreground: map[types.UID]struct{}{},
+		written:    map[types.NamespacedName]time.Time{},
+	}
+	r.queue = reconcile.New(reconcile.Options{
+		Name: "workloads", Workers: c.Workers, Logger: c.Logger, MaxBackoff: maxBackoff,
+	}, r.reconcile)
+	c.Workloads.Subscribe(r.onWorkload)
+	c.Revisions.Subscribe(r.onRevision)
+	c.Instances.Subscribe(r.onInstance)
+	return r
+}
+
+// Run works until ctx ends.
+func (r *Reconciler) Run(ctx context.Context) error { return r.queue.Run(ctx) }
+
+// Waiting is the number of workloads that wait for a pass.
+func (r *Reconciler) Waiting() int { return r.queue.Len() }
+
+// Enqueue asks for a pass over every workload that has an instance on the node.
+func (r *Reconciler) Enqueue(node string) {
+	for _, in := range r.config.Instances.OnNode(node) {
+		r.queue.AddAfter(view.WorkloadKey(in), settleDelay)
+	}
+}
+
+// EnqueueWorkload asks for a pass over a workload.
+func (r *Reconciler) EnqueueWorkload(key types.NamespacedName) {
+	r.queue.AddAfter(key, settleDelay)
+}
+
+// Displace asks for the end of an instance that has to make room for another.
+func (r *Reconciler) Displace(uid, forUID types.UID) {
+	r.mu.Lock()
+	_, again := r.displaced[uid]
+	r.displaced[uid] = struct{}{}
+	r.mu.Unlock()
+	in := r.config.Instances.ByUID(uid)
+	if in == nil {
+		r.forget(uid)
+		return
+	}
+	if !again {
+		r.config.Logger.Info("an instance has to make room", "instance", view.Key(in), "for", forUID)
+		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, "Preempted", "Preempting", "makes room for an instance of a higher priority, %s", forUID)
+	}
+	r.queue.Add(view.WorkloadKey(in))
+}
+
+func (r *Reconciler) forget(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.doomed, uid)
+	delete(r.displaced, uid)
+}
+
+func (r *Reconciler) onWorkload(before, after *rikv1alpha1.Workload) {
+	w := after
+	if w == nil {
+		w = before
+	}
+	if after != nil && w.DeletionTimestamp != nil {
+		// Kubernetes' garbage collector, which knows nothing of instances, takes
+		// these finalizers off; the API server then leaves the wish in an annotation.
+		cascade := w.Annotations[rikv1alpha1.AnnotationCascade]
+		r.mu.Lock()
+		if hasFinalizer(w, finalizerOrphan) || cascade == rikv1alpha1.CascadeOrphan {
+			r.orphaned[w.UID] = struct{}{}
+		}
+		if hasFinalizer(w, finalizerForeground) || cascade == rikv1alpha1.CascadeForeground {
+			r.foreground[w.UID] = struct{}{}
+		}
+		r.mu.Unlock()
+	}
+	r.queue.Add(client.ObjectKeyFromObject(w))
+}
+
+func (r *Reconciler) onRevision(before, after *rikv1alpha1.WorkloadRevision) {
+	rev := after
+	if rev == nil {
+		rev = before
+	}
+	if name := rev.Labels[rikv1alpha1.LabelWorkload]; name != "" {
+		r.queue.AddAfter(types.NamespacedName{Namespace: rev.Namespace, Name: name}, settleDelay)
+	}
+}
+
+func (r *Reconciler) onInstance(before, after *rikv1alpha1.Instance) {
+	in := after
+	if in == nil {
+		in = before
+	}
+	if after == nil || after.DeletionTimestamp != nil {
+		r.forget(in.UID)
+	}
+	key := view.WorkloadKey(in)
+	r.queue.AddAfter(key, settle(r.config.Instances.CountOfWorkload(key)))
+}
+
+// settle is how long the change of one of n instances may wait for others.
+func settle(n int) time.Duration {
+	return min(settleDelay+time.Duration(n)*settleEach, settleMost)
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+	w := r.config.Workloads.Get(key)
+	if w == nil || w.DeletionTimestamp != nil {
+		return 0, quiet(r.cascade(ctx, key, w))
+	}
+	if err := r.sweep(ctx, key, w); err != nil {
+		return 0, quiet(err)
+	}
+	w, err := r.holdOn(ctx, w)
+	if err != nil {
+		return 0, quiet(err)
+	}
+	if _, ok := w.Annotations[rikv1alpha1.AnnotationRollback]; ok {
+		return 0, quiet(r.rollback(ctx, w))
+	}
+	current, err := r.ensureRevision(ctx, w)
+	if err != nil {
+		return 0, quiet(err)
+	}
+	s, again := r.situation(w, current.Name)
+	plan := Make(s)
+	failure := r.apply(ctx, w, plan)
+	if !plan.Empty() {
+		s, _ = r.situation(w, current.Name)
+	}
+	status, later := Status(w, s, failure)
+	addresses, problem := r.config.Addresses(w)
+	addressed(&status, addresses, problem, metav1.NewTime(s.Now))
+	wait, err := r.writeStatus(ctx, w, status)
+	if failure != nil {
+		return 0, quiet(failure)
+	}
+	if err == nil {
+		err = r.prune(ctx, w, current.Name)
+	}
+	return soonest(again, plan.Again, later, wait), quiet(err)
+}
+
+// soonest is the shortest of the delays that are not 0.
+func soonest(delays ...time.Duration) time.Duration {
+	var out time.Duration
+	for _, d := range delays {
+		if d > 0 && (out == 0 || d < out) {
+			out = d
+		}
+	}
+	return out
+}
+
+// quiet leaves a conflict to the next event, and an object that is gone needs
+// nothing.
+func quiet(err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
+	}
+	return err
+}
+
+// situation gathers what a plan depends on, and after how long a node's silence
+// changes it.
+func (r *Reconciler) situation(w *rikv1alpha1.Workload, current string) (Situation, time.Duration) {
+	s := Situation{Spec: &w.Spec, Revision: current, Now: r.config.Now()}
+	var again time.Duration
+	after := replaceAfter(w, r.config.ReplaceAfter)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, in := range r.config.Instances.OfWorkload(client.ObjectKeyFromObject(w)) {
+		if !belongs(in, w) {
+			continue
+		}
+		m := Member{Instance: in}
+		_, doomed := r.doomed[in.UID]
+		m.Ending = doomed || in.DeletionTimestamp != nil
+		if in.Spec.NodeName != "" {
+			fate := r.config.Fate(in.Spec.NodeName, w.Spec.Tolerations, after)
+			m.Lost, m.Reason = fate.Lost, fate.Reason
+			again = soonest(again, fate.Again)
+		}
+		if _, ok := r.displaced[in.UID]; ok && !m.Lost {
+			m.Lost, m.Reason = true, reasonDisplaced
+		}
+		s.Members = append(s.Members, m)
+	}
+	return s, again
+}
+
+func replaceAfter(w *rikv1alpha1.Workload, fallback time.Duration) time.Duration {
+	after := fallback
+	if s := w.Spec.ReplaceAfterSeconds; s != nil {
+		after = time.Duration(*s) * time.Second
+	}
+	if w.Spec.OnDisconnect == rikv1alpha1.DisconnectStop {
+		grace := defaultGrace
+		if s := w.Spec.TerminationGracePeriodSeconds; s != nil {
+			grace = time.Duration(*s) * time.Second
+		}
+		after += grace + stopMargin
+	}
+	return after
+}
+
+// ensureRevision makes the revision of the present template, or gives it the
+// highest number again when the template went back to it.
+func (r *Reconciler) ensureRevision(ctx context.Context, w *rikv1alpha1.Workload) (*rikv1alpha1.WorkloadRevision, error) {
+	want := revision.For(w)
+	key := client.ObjectKeyFromObject(want)
+	known := r.revisions(w)
+	var highest int64
+	for _, o := range known {
+		highest = max(highest, o.Revision)
+	}
+	have := r.config.Revisions.Get(key)
+	if have == nil {
+		want.Revision = highest + 1
+		err := r.config.Client.Create(ctx, want)
+		if apierrors.IsAlreadyExists(err) {
+			// The API server made it for an instance; the view lags behind.
+			err = r.config.Client.Get(ctx, key, want)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("storing revision %q: %w", key, err)
+		}
+		r.config.Revisions.Put(want)
+		return want, nil
+	}
+	if have.Revision == highest && highest > 0 {
+		return have, nil
+	}
+	next := have.DeepCopy()
+	next.Revision = highest + 1
+	if err := r.config.Client.Update(ctx, next); err != nil {
+		return nil, fmt.Errorf("renumbering revision %q: %w", key, err)
+	}
+	r.config.Revisions.Put(next)
+	return next, nil
+}
+
+// revisions lists those of exactly this workload.
+func (r *Reconciler) revisions(w *rikv1alpha1.Workload) []*rikv1alpha1.WorkloadRevision {
+	var out []*rikv1alpha1.WorkloadRevision
+	for _, o := range r.config.Revisions.All() {
+		if o.Namespace == w.Namespace && o.Labels[rikv1alpha1.LabelWorkload] == w.Name && ownedBy(o, w.UID) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// rollback puts an older template back, as `rollout undo` asks by annotation.
+func (r *Reconciler) rollback(ctx context.Context, w *rikv1alpha1.Workload) error {
+	next := w.DeepCopy()
+	asked := next.Annotations[rikv1alpha1.AnnotationRollback]
+	delete(next.Annotations, rikv1alpha1.AnnotationRollback)
+	number, err := strconv.ParseInt(asked, 10, 64)
+	target := Target(r.revisions(w), revision.Name(w), number)
+	if err != nil || target == nil {
+		r.config.Events.Eventf(w, nil, corev1.EventTypeWarning, "RollbackRefused", "RollingBack", "there is no revision %q", asked)
+	} else {
+		next.Spec.InstanceTemplate = *target.Template.DeepCopy()
+	}
+	if err := r.config.Client.Update(ctx, next); err != nil {
+		return fmt.Errorf("rolling back workload %s/%s: %w", w.Namespace, w.Name, err)
+	}
+	r.config.Workloads.Put(next)
+	return nil
+}
+
+// prune deletes revisions beyond the history limit.
+func (r *Reconciler) prune(ctx context.Context, w *rikv1alpha1.Workload, current string) error {
+	limit := DefaultRevisionHistoryLimit
+	if l := w.Spec.RevisionHistoryLimit; l != nil {
+		limit = int(*l)
+	}
+	used := map[string]bool{}
+	for _, in := range r.config.Instances.OfWorkload(client.ObjectKeyFromObject(w)) {
+		used[in.Spec.Revision] = true
+	}
+	for _, o := range Expired(r.revisions(w), used, current, limit) {
+		if err := r.config.Client.Delete(ctx, o.DeepCopy(), client.Preconditions{UID: &o.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting revision %q: %w", o.Name, err)
+		}
+	}
+	return nil
+}
+
+// writeStatus stores the status if it changed, at most once a second; otherwise
+// it says after how long to come back.
+func (r *Reconciler) writeStatus(ctx context.Context, w *rikv1alpha1.Workload, status rikv1alpha1.WorkloadStatus) (time.Duration, error) {
+	if equality.Semantic.DeepEqual(status, w.Status) {
+		return 0, nil
+	}
+	key := client.ObjectKeyFromObject(w)
+	now := r.config.Now()
+	r.mu.Lock()
+	left := r.written[key].Add(statusInterval).Sub(now)
+	if left <= 0 {
+		r.written[key] = now
+	}
+	r.mu.Unlock()
+	if left > 0 {
+		return left, nil
+	}
+	next := w.DeepCopy()
+	next.Status = status
+	if err := r.config.Client.Status().Update(ctx, next); err != nil {
+		return 0, fmt.Errorf("storing the status of workload %s: %w", key, err)
+	}
+	r.config.Workloads.Put(next)
+	return 0, nil
+}

@@ -1,0 +1,154 @@
+package workload
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// Status is the status that a workload should have, and after how long time
+// alone changes it. failure is why instances could not be created.
+func Status(w *rikv1alpha1.Workload, s Situation, failure error) (rikv1alpha1.WorkloadStatus, time.Duration) {
+	out := *w.Status.DeepCopy()
+	tally(&out, s)
+	out.ObservedGeneration = w.Generation
+	out.CurrentRevision = s.Revision
+	out.Selector = rikv1alpha1.LabelWorkload + "=" + w.Name
+	now := metav1.NewTime(s.Now)
+	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
+		meta.SetStatusCondition(&out.Conditions, metav1.Condition{
+			Type: kind, Status: status, Reason: reason, Message: message,
+			LastTransitionTime: now, ObservedGeneration: w.Generation,
+		})
+	}
+	available(&out, s, set)
+	if failure != nil {
+		set(rikv1alpha1.WorkloadReplicaFailure, metav1.ConditionTrue, "CreateFailed", failure.Error())
+	} else {
+		meta.RemoveStatusCondition(&out.Conditions, rikv1alpha1.WorkloadReplicaFailure)
+	}
+	if s.Spec.Deploy != rikv1alpha1.DeployAutomatic {
+		meta.RemoveStatusCondition(&out.Conditions, rikv1alpha1.WorkloadProgressing)
+		return out, 0
+	}
+	return out, progress(&out, &w.Status, s, set)
+}
+
+// ConditionAddressFailure is True while a workload serves ports and no virtual
+// address is left for it.
+const ConditionAddressFailure = "AddressFailure"
+
+// addressed sets the addresses, or why the virtual one is missing.
+func addressed(out *rikv1alpha1.WorkloadStatus, addresses []string, problem string, now metav1.Time) {
+	out.Addresses = addresses
+	if problem == "" {
+		meta.RemoveStatusCondition(&out.Conditions, ConditionAddressFailure)
+		return
+	}
+	meta.SetStatusCondition(&out.Conditions, metav1.Condition{
+		Type: ConditionAddressFailure, Status: metav1.ConditionTrue, Reason: "AddressesExhausted", Message: problem,
+		LastTransitionTime: now, ObservedGeneration: out.ObservedGeneration,
+	})
+}
+
+func tally(out *rikv1alpha1.WorkloadStatus, s Situation) {
+	out.Replicas, out.ReadyReplicas, out.UpdatedReplicas = 0, 0, 0
+	out.PendingReplicas, out.FailedReplicas, out.CompletedReplicas = 0, 0, 0
+	for _, m := range s.Members {
+		if m.Ending {
+			continue
+		}
+		switch m.Instance.Status.Phase {
+		case rikv1alpha1.InstanceCompleted:
+			out.CompletedReplicas++
+			continue
+		case rikv1alpha1.InstanceFailed, rikv1alpha1.InstanceTerminated:
+			out.FailedReplicas++
+			continue
+		}
+		out.Replicas++
+		if m.Instance.Spec.Revision == s.Revision {
+			out.UpdatedReplicas++
+		}
+		if m.Instance.Spec.NodeName == "" {
+			out.PendingReplicas++
+		}
+		if ready(m) {
+			out.ReadyReplicas++
+		}
+	}
+}
+
+type setter func(kind string, status metav1.ConditionStatus, reason, message string)
+
+// wanted is how many instances should run: those asked for, without the ones
+// that have done their work. A Manual workload wants those that it has.
+func wanted(out *rikv1alpha1.WorkloadStatus, s Situation) int {
+	if s.Spec.Deploy != rikv1alpha1.DeployAutomatic {
+		return int(out.Replicas)
+	}
+	return max(replicas(s.Spec)-sortMembers(s).filled, 0)
+}
+
+func available(out *rikv1alpha1.WorkloadStatus, s Situation, set setter) {
+	want := wanted(out, s)
+	least := want
+	if s.Spec.Deploy == rikv1alpha1.DeployAutomatic {
+		_, unavailable := bounds(&s.Spec.Strategy, want)
+		least = max(want-unavailable, 0)
+	}
+	switch {
+	case s.Spec.Deploy != rikv1alpha1.DeployAutomatic && out.Replicas == 0:
+		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionFalse, "NoInstances", "no instance was asked for")
+	case int(out.ReadyReplicas) >= least:
+		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionTrue, "EnoughReady", "enough instances are ready")
+	default:
+		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionFalse, "TooFewReady", "too few instances are ready")
+	}
+}
+
+// progress judges a rollout. The condition's time is that of the last progress:
+// a count that moved towards the end.
+func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) time.Duration {
+	const kind = rikv1alpha1.WorkloadProgressing
+	want := int32(wanted(out, s)) //nolint:gosec // bounded by the type of spec.replicas
+	switch {
+	case out.UpdatedReplicas == want && out.Replicas == want && out.ReadyReplicas == want:
+		set(kind, metav1.ConditionTrue, "Complete", fmt.Sprintf("revision %s is rolled out", s.Revision))
+		return 0
+	case s.Spec.Paused:
+		set(kind, metav1.ConditionUnknown, "Paused", "the rollout is paused")
+		return 0
+	}
+	last := meta.FindStatusCondition(before.Conditions, kind)
+	moved := last == nil || last.Status == metav1.ConditionUnknown ||
+		before.CurrentRevision != out.CurrentRevision || before.ObservedGeneration != out.ObservedGeneration ||
+		out.UpdatedReplicas > before.UpdatedReplicas || out.ReadyReplicas > before.ReadyReplicas ||
+		out.Replicas-out.UpdatedReplicas < before.Replicas-before.UpdatedReplicas
+	if moved {
+		set(kind, metav1.ConditionTrue, "Progressing", "the rollout of revision "+s.Revision+" goes on")
+		meta.FindStatusCondition(out.Conditions, kind).LastTransitionTime = metav1.NewTime(s.Now)
+		return deadline(s.Spec)
+	}
+	if last.Reason == "Complete" {
+		// An instance became unready by itself: that is not a rollout.
+		return 0
+	}
+	left := last.LastTransitionTime.Add(deadline(s.Spec)).Sub(s.Now)
+	if last.Status == metav1.ConditionTrue && left <= 0 {
+		set(kind, metav1.ConditionFalse, "ProgressDeadlineExceeded",
+			fmt.Sprintf("the rollout of revision %s made no progress for %s", s.Revision, deadline(s.Spec)))
+	}
+	return max(left, 0)
+}
+
+func deadline(s *rikv1alpha1.WorkloadSpec) time.Duration {
+	if s.Strategy.ProgressDeadlineSeconds == nil {
+		return 600 * time.Second
+	}
+	return time.Duration(*s.Strategy.ProgressDeadlineSeconds) * time.Second
+}

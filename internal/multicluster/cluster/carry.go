@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/syncer"
+)
+
+// carry has objects carried to the cluster and back until ctx ends, in the way of its
+// mode. Where it is not the agent that does, an agent of an earlier time is removed
+// first: two syncers of one cluster would write each other's status.
+func (m *member) carry(ctx context.Context) {
+	if m.mode == workloadv1alpha1.SyncPull {
+		m.keepAgent(ctx)
+		return
+	}
+	delay := backoff()
+	for {
+		err := m.agent.remove(ctx)
+		if err == nil && m.mode == workloadv1alpha1.SyncNone {
+			m.noteSyncer(nil)
+			return
+		}
+		reason := workloadv1alpha1.ReasonErrorInstallingSyncer
+		if err == nil {
+			reason = workloadv1alpha1.ReasonErrorStartingSyncer
+			err = m.push(ctx)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			m.noteSyncer(&problem{reason, m.tell(err)})
+			m.logger.Warn("no syncer runs", "err", m.tell(err))
+		}
+		if !sleep(ctx, delay.Step()) {
+			return
+		}
+	}
+}
+
+// push runs the syncer here until it ends.
+func (m *member) push(ctx context.Context) error {
+	upstream := rest.CopyConfig(m.upstream)
+	// One authority in all modes: not what this process may, but what a syncer may.
+	upstream.Impersonate = rest.ImpersonationConfig{UserName: workloadv1alpha1.SyncerUserPrefix + m.name}
+	s, err := syncer.New(syncer.Config{
+		Upstream: upstream, Downstream: rest.CopyConfig(m.downstream), Cluster: m.name, Logger: m.config.Logger, Metrics: m.config.Metrics,
+	})
+	if err != nil {
+		return err
+	}
+	m.noteSyncer(nil)
+	return s.Run(ctx)
+}
+
+// keepAgent installs the agent, and again when what it needs changes.
+func (m *member) keepAgent(ctx context.Context) {
+	delay := backoff()
+	for {
+		_, carried := m.wanted()
+		err := m.agent.install(ctx, carried)
+		if ctx.Err() != nil {
+			return
+		}
+		pause := m.config.PollInterval
+		if err != nil {
+			pause = delay.Step()
+			m.noteSyncer(&problem{workloadv1alpha1.ReasonErrorInstallingSyncer, m.tell(err)})
+			m.logger.Warn("installing the syncer", "err", m.tell(err))
+		} else {
+			delay = backoff()
+			m.noteSyncer(nil)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-m.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+func (m *member) noteSyncer(now *problem) {
+	m.report(func(seen *observation) bool {
+		same := seen.syncer == now || seen.syncer != nil && now != nil && *seen.syncer == *now
+		seen.syncer = now
+		return !same
+	})
+}
+
+// backoff is the pause after failures: from a second to a minute.
+func backoff() wait.Backoff {
+	return wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 1 << 30, Cap: time.Minute}
+}
+
+// sleep waits, and says whether ctx still goes on.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

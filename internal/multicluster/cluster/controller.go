@@ -1,0 +1,240 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/reconcile"
+)
+
+// workers are the passes over Clusters at once. They wait for the kcp only: what waits
+// for a physical cluster is a member.
+const workers = 4
+
+// fieldManager owns what the controller writes of a Cluster's status. The syncer's is
+// another, so neither takes the other's fields away.
+const fieldManager = "rik-cluster-controller"
+
+// Controller keeps every Cluster of a kcp. It is made by New and run once.
+type Controller struct {
+	config   Config
+	upstream *rest.Config
+	client   client.Client
+	objects  metadata.Interface
+	types    discovery.DiscoveryInterface
+	cache    cache.Cache
+	queue    *reconcile.Queue[string]
+	metrics  *metrics
+	now      func() time.Time
+
+	mu sync.Mutex
+	// members and beats are guarded by mu, by the names of Clusters.
+	members map[string]*member
+	beats   map[string]beat
+}
+
+// beat is when a heartbeat arrived.
+type beat struct {
+	// written is the heartbeat's own time, which tells it from the one before.
+	written metav1.Time
+	// seen is when it arrived, by this controller's clock; zero if it was there at the
+	// first look and known to be old.
+	seen time.Time
+}
+
+// New makes a controller. It connects to nothing yet.
+func New(config Config) (*Controller, error) {
+	if err := config.Validate(); err != nil {
+		return nil, fmt.Errorf("configuring the cluster controller: %w", err)
+	}
+	config = config.withDefaults()
+	// controller-runtime has one logger per process; the first to set it wins.
+	log.SetLogger(logr.FromSlogHandler(config.Logger.Handler()))
+	c := &Controller{config: config, now: time.Now, members: map[string]*member{}, beats: map[string]beat{}}
+	if err := c.connect(); err != nil {
+		return nil, fmt.Errorf("preparing the connection to the kcp: %w", err)
+	}
+	c.metrics = newMetrics(c.readiness)
+	if config.Metrics != nil {
+		if err := c.metrics.register(config.Metrics); err != nil {
+			return nil, fmt.Errorf("registering the cluster controller's metrics: %w", err)
+		}
+	}
+	c.queue = reconcile.New(reconcile.Options{Name: "clusters", Workers: workers, Logger: config.Logger}, c.reconcile)
+	return c, nil
+}
+
+func (c *Controller) connect() error {
+	c.upstream = rest.CopyConfig(c.config.Rest)
+	// CRD-served types speak JSON only, and the workers bound themselves.
+	c.upstream.ContentType, c.upstream.AcceptContentTypes = "application/json", "application/json"
+	c.upstream.QPS, c.upstream.Burst = -1, -1
+	if c.upstream.UserAgent == "" {
+		c.upstream.UserAgent = fieldManager
+	}
+	http, err := rest.HTTPClientFor(c.upstream)
+	if err != nil {
+		return err
+	}
+	if c.client, err = client.New(c.upstream, client.Options{HTTPClient: http, Scheme: scheme, Mapper: mapper()}); err != nil {
+		return err
+	}
+	if c.objects, err = metadata.NewForConfigAndClient(c.upstream, http); err != nil {
+		return err
+	}
+	if c.types, err = discovery.NewDiscoveryClientForConfigAndClient(c.upstream, http); err != nil {
+		return err
+	}
+	c.cache, err = cache.New(c.upstream, cache.Options{
+		HTTPClient: http, Scheme: scheme, Mapper: mapper(), DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{&apiresourcev1alpha1.APIResourceImport{}: {Transform: withoutSchema}},
+	})
+	return err
+}
+
+// withoutSchema keeps the schemas of imports out of memory: with many clusters they are
+// most of what a kcp knows, and nothing here reads them.
+func withoutSchema(object any) (any, error) {
+	if i, ok := object.(*apiresourcev1alpha1.APIResourceImport); ok {
+		i.ManagedFields = nil
+		i.Spec.OpenAPIV3Schema.Raw = nil
+		i.Status.Obstacles, i.Status.Dropped = nil, nil
+	}
+	return object, nil
+}
+
+// Run works until ctx ends and returns when everything has stopped: syncers that it
+// runs, too.
+func (c *Controller) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := c.cache.Start(ctx); err != nil {
+			return fmt.Errorf("watching the kcp: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		defer c.stopAll()
+		if err := c.watch(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // it was told to end
+			}
+			return err
+		}
+		c.config.Logger.Info("the cluster controller runs", "mode", c.config.Mode, "resources", c.config.ResourcesToSync)
+		c.queue.Add(everyAbsent)
+		return c.queue.Run(ctx)
+	})
+	return group.Wait()
+}
+
+// everyAbsent is the key of a pass over what Clusters left that are no more, which no
+// Cluster can have for a name.
+const everyAbsent = ""
+
+// watch turns changes of Clusters, of their imports and of the Secrets that they name
+// into passes.
+func (c *Controller) watch(ctx context.Context) error {
+	secrets := &metav1.PartialObjectMetadata{}
+	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	for _, w := range []struct {
+		object client.Object
+		keys   func(client.Object) []string
+	}{
+		{&workloadv1alpha1.Cluster{}, func(o client.Object) []string { return []string{o.GetName()} }},
+		{&apiresourcev1alpha1.APIResourceImport{}, func(o client.Object) []string {
+			return []string{o.(*apiresourcev1alpha1.APIResourceImport).Spec.Location}
+		}},
+		{secrets, func(o client.Object) []string { return c.naming(ctx, client.ObjectKeyFromObject(o)) }},
+	} {
+		informer, err := c.cache.GetInformer(ctx, w.object)
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", w.object, err)
+		}
+		if _, err := informer.AddEventHandler(c.enqueues(w.keys)); err != nil {
+			return fmt.Errorf("watching %T: %w", w.object, err)
+		}
+	}
+	if !c.cache.WaitForCacheSync(ctx) {
+		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
+func (c *Controller) enqueues(keys func(client.Object) []string) toolscache.ResourceEventHandler {
+	add := func(object any) {
+		if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = gone.Obj
+		}
+		if o, ok := object.(client.Object); ok {
+			for _, key := range keys(o) {
+				c.queue.Add(key)
+			}
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: add, DeleteFunc: add, UpdateFunc: func(_, object any) { add(object) },
+	}
+}
+
+// naming are the Clusters whose kubeconfig is in a Secret.
+func (c *Controller) naming(ctx context.Context, secret client.ObjectKey) []string {
+	list := &workloadv1alpha1.ClusterList{}
+	if err := c.cache.List(ctx, list); err != nil {
+		return nil // the cache is ending, or not yet filled: every Cluster gets a pass then
+	}
+	var names []string
+	for i := range list.Items {
+		if ref := list.Items[i].Spec.KubeconfigSecretRef; ref != nil && ref.Namespace == secret.Namespace && ref.Name == secret.Name {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names
+}
+
+// memberOf is the running member of a Cluster; nil if there is none.
+func (c *Controller) memberOf(name string) *member {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.members[name]
+}
+
+// stop ends the member of a Cluster and waits for it.
+func (c *Controller) stop(name string) {
+	c.mu.Lock()
+	m := c.members[name]
+	delete(c.members, name)
+	c.mu.Unlock()
+	if m != nil {
+		m.stop()
+	}
+}
+
+func (c *Controller) stopAll() {
+	c.mu.Lock()
+	members := c.members
+	c.members = map[string]*member{}
+	c.mu.Unlock()
+	for _, m := range members {
+		m.cancel()
+	}
+	for _, m := range members {
+		m.stop()
+	}
+}

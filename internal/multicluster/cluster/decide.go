@@ -1,0 +1,215 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// problem is why something is not as it should be, as a condition says it.
+type problem struct {
+	reason, message string
+}
+
+// probe is what a cluster answered when it was last asked.
+type probe struct {
+	// at is when it answered or failed to; zero before the first time.
+	at time.Time
+	// trouble is what is wrong with the cluster or with the way to it.
+	trouble      *problem
+	uid, version string
+	supply       supply
+}
+
+// imported is how far the import of a cluster's types has come.
+type imported struct {
+	// done is whether a pull has ever ended, well or not.
+	done bool
+	// failure says why the last pull brought nothing.
+	failure string
+	// types are how many are imported, and troubles what was wrong with others.
+	types    int
+	troubles []string
+}
+
+func (i imported) equal(j imported) bool {
+	return i.done == j.done && i.failure == j.failure && i.types == j.types && slices.Equal(i.troubles, j.troubles)
+}
+
+// observation is what a member has seen of its cluster.
+type observation struct {
+	location string
+	// pinned is the UID of the registered cluster; empty before it was reached.
+	pinned   string
+	probe    probe
+	imported imported
+	// syncer is why no syncer could be started or installed; nil if none had to be.
+	syncer *problem
+}
+
+// facts are all that a Cluster's status is decided from.
+type facts struct {
+	cluster *workloadv1alpha1.Cluster
+	mode    workloadv1alpha1.SyncMode
+	// kubeconfig is what is wrong with it; there is no observation then.
+	kubeconfig *problem
+	observed   observation
+	// synced are the types that are carried.
+	synced []string
+	// beat is when the last heartbeat was seen to arrive, by the controller's own
+	// clock: those of clusters may differ.
+	beat    time.Time
+	timeout time.Duration
+	now     time.Time
+}
+
+// owned are the conditions that the cluster controller writes.
+var owned = []string{workloadv1alpha1.ConditionReady, workloadv1alpha1.ConditionAPIImporterReady, workloadv1alpha1.ConditionHeartbeatHealthy}
+
+// decide says what the controller's part of a Cluster's status is, and after which time
+// it may be another without anything happening; 0 if never.
+func decide(f facts) (workloadv1alpha1.ClusterStatus, time.Duration) {
+	status := known(f)
+	heartbeat, again := f.heartbeat()
+	importer := f.importer()
+	ready := f.ready(importer, heartbeat)
+	for _, c := range []metav1.Condition{ready, importer, heartbeat} {
+		c.ObservedGeneration = f.cluster.Generation
+		c.LastTransitionTime = metav1.NewTime(f.now)
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	sortConditions(status.Conditions)
+	return status, again
+}
+
+func isOwned(condition string) bool { return slices.Contains(owned, condition) }
+
+func sortConditions(list []metav1.Condition) {
+	slices.SortFunc(list, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
+}
+
+// known is what is known of the cluster. What no answer has told lately stays as it
+// was: a cluster that is cut off still has its nodes.
+func known(f facts) workloadv1alpha1.ClusterStatus {
+	old := f.cluster.Status
+	status := workloadv1alpha1.ClusterStatus{
+		Location: old.Location, UID: old.UID, Version: old.Version,
+		Capacity: old.Capacity, Allocatable: old.Allocatable, SyncedResources: f.synced,
+	}
+	for _, c := range old.Conditions {
+		if isOwned(c.Type) {
+			status.Conditions = append(status.Conditions, c)
+		}
+	}
+	if f.kubeconfig != nil {
+		return status
+	}
+	status.Location = f.observed.location
+	p := f.observed.probe
+	if p.uid == "" || f.isOther() {
+		return status
+	}
+	status.UID, status.Version = p.uid, p.version
+	if p.supply.capacity != nil {
+		status.Capacity, status.Allocatable = p.supply.capacity, p.supply.allocatable
+	}
+	return status
+}
+
+// isOther says whether the cluster that answers is not the one that was registered.
+func (f facts) isOther() bool {
+	pinned, seen := f.observed.pinned, f.observed.probe.uid
+	return pinned != "" && seen != "" && pinned != seen
+}
+
+func (f facts) importer() metav1.Condition {
+	c := metav1.Condition{Type: workloadv1alpha1.ConditionAPIImporterReady}
+	switch i := f.observed.imported; {
+	case f.kubeconfig != nil:
+		return condition(c, metav1.ConditionFalse, *f.kubeconfig)
+	case !i.done:
+		return condition(c, metav1.ConditionUnknown, problem{workloadv1alpha1.ReasonClusterStatusUnknown, "the cluster's types have not been read yet"})
+	case i.failure != "":
+		return condition(c, metav1.ConditionFalse, problem{workloadv1alpha1.ReasonErrorStartingImporter, i.failure})
+	case len(i.troubles) > 0:
+		return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonSomeNotImported,
+			fmt.Sprintf("%d types are imported; %s", i.types, strings.Join(i.troubles, "; "))})
+	default:
+		return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonImported, fmt.Sprintf("%d types are imported", i.types)})
+	}
+}
+
+// heartbeat judges the syncer by the last sign of life that arrived. The first look at
+// a Cluster counts as an arrival, unless the last word on it was that there was none:
+// a controller that restarts knows no better than the one before it.
+func (f facts) heartbeat() (metav1.Condition, time.Duration) {
+	c := metav1.Condition{Type: workloadv1alpha1.ConditionHeartbeatHealthy}
+	last := f.cluster.Status.LastHeartbeatTime
+	switch {
+	case last == nil && f.mode == workloadv1alpha1.SyncNone:
+		return condition(c, metav1.ConditionUnknown, problem{workloadv1alpha1.ReasonNoSyncer,
+			fmt.Sprintf("run a syncer for this cluster: syncer --cluster %s --from-kubeconfig UPSTREAM --to-kubeconfig DOWNSTREAM", f.cluster.Name)}), 0
+	case last == nil:
+		return condition(c, metav1.ConditionUnknown, problem{workloadv1alpha1.ReasonNoHeartbeat, "the syncer has not been heard of yet"}), 0
+	}
+	silence := f.now.Sub(f.beat)
+	if f.beat.IsZero() || silence >= f.timeout {
+		return condition(c, metav1.ConditionFalse, problem{workloadv1alpha1.ReasonHeartbeatMissed,
+			fmt.Sprintf("the syncer has not been heard of since %s", last.UTC().Format(time.RFC3339))}), 0
+	}
+	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonHeartbeat, "the syncer is heard of"}), f.timeout - silence
+}
+
+// ready sums up. The first that is wrong is named: what comes after it mostly follows
+// from it.
+func (f facts) ready(importer, heartbeat metav1.Condition) metav1.Condition {
+	c := metav1.Condition{Type: workloadv1alpha1.ConditionReady}
+	if p := f.connection(); p != nil {
+		status := metav1.ConditionFalse
+		if p.reason == workloadv1alpha1.ReasonClusterStatusUnknown {
+			status = metav1.ConditionUnknown
+		}
+		return condition(c, status, *p)
+	}
+	syncer := meta.FindStatusCondition(f.cluster.Status.Conditions, workloadv1alpha1.ConditionSyncerReady)
+	switch {
+	case importer.Status != metav1.ConditionTrue:
+		return condition(c, importer.Status, problem{importer.Reason, importer.Message})
+	case f.observed.syncer != nil:
+		return condition(c, metav1.ConditionFalse, *f.observed.syncer)
+	case heartbeat.Status != metav1.ConditionTrue:
+		return condition(c, metav1.ConditionFalse, problem{heartbeat.Reason, heartbeat.Message})
+	case syncer != nil && syncer.Status == metav1.ConditionFalse:
+		return condition(c, metav1.ConditionFalse, problem{syncer.Reason, "the syncer: " + syncer.Message})
+	}
+	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonClusterReady, "the cluster takes objects"})
+}
+
+// connection is what is wrong between here and the cluster; nil if nothing is.
+func (f facts) connection() *problem {
+	p := f.observed.probe
+	switch {
+	case f.kubeconfig != nil:
+		return f.kubeconfig
+	case p.at.IsZero():
+		return &problem{workloadv1alpha1.ReasonClusterStatusUnknown, "the cluster has not been asked yet"}
+	case f.isOther():
+		return &problem{workloadv1alpha1.ReasonOtherCluster, fmt.Sprintf(
+			"another cluster answers at %s: its kube-system has the UID %s, that of the registered one is %s; register it under another name, or unregister this one first",
+			f.observed.location, p.uid, f.observed.pinned)}
+	}
+	return p.trouble
+}
+
+// condition fills in what was found. An empty message would be refused by nobody and
+// help nobody.
+func condition(c metav1.Condition, status metav1.ConditionStatus, p problem) metav1.Condition {
+	c.Status, c.Reason, c.Message = status, p.reason, p.message
+	return c
+}

@@ -1,0 +1,242 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/kubeconfig"
+)
+
+const (
+	// removalTimeout is how long a cluster may take to let its agent be removed. One
+	// that is gone must not hold up its own detaching.
+	removalTimeout = 20 * time.Second
+	// objectsPage is how many objects are asked for at once.
+	objectsPage = 500
+)
+
+// detach lets go of a Cluster that is being deleted: nothing is carried any more, its
+// agent is removed if it can be reached, its imports go, and what its syncer held
+// upstream is released. Objects in the physical cluster stay as they are.
+func (c *Controller) detach(ctx context.Context, cluster *workloadv1alpha1.Cluster) error {
+	m := c.memberOf(cluster.Name)
+	c.stop(cluster.Name)
+	if !controllerutil.ContainsFinalizer(cluster, workloadv1alpha1.ClusterFinalizer) {
+		return nil
+	}
+	c.removeAgent(ctx, cluster, m)
+	if err := c.deleteImports(ctx, cluster.Name); err != nil {
+		return err
+	}
+	if err := c.release(ctx, cluster.Name); err != nil {
+		return err
+	}
+	freed := cluster.DeepCopy()
+	controllerutil.RemoveFinalizer(freed, workloadv1alpha1.ClusterFinalizer)
+	patch := client.MergeFromWithOptions(cluster, client.MergeFromWithOptimisticLock{})
+	if err := client.IgnoreNotFound(c.client.Patch(ctx, freed, patch, client.FieldOwner(fieldManager))); err != nil {
+		return fmt.Errorf("letting go of cluster %s: %w", cluster.Name, err)
+	}
+	c.config.Logger.Info("a cluster was detached", "cluster", cluster.Name)
+	return nil
+}
+
+// removeAgent tries to. An agent that stays has no Cluster and carries nothing.
+func (c *Controller) removeAgent(ctx context.Context, cluster *workloadv1alpha1.Cluster, m *member) {
+	if m == nil {
+		m = c.unconnected(ctx, cluster)
+	}
+	if m == nil || m.observe().probe.trouble != nil {
+		c.config.Logger.Warn("the syncer's agent was not looked for in a cluster that is not reached", "cluster", cluster.Name)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, removalTimeout)
+	defer cancel()
+	defer m.disconnect()
+	if err := m.agent.remove(ctx); err != nil {
+		m.logger.Warn("the syncer's agent stays in the cluster", "err", m.tell(err))
+	}
+}
+
+// unconnected is a member that does not run, of a Cluster that was deleted before this
+// controller began; nil where there is no kubeconfig to make one from.
+func (c *Controller) unconnected(ctx context.Context, cluster *workloadv1alpha1.Cluster) *member {
+	data, wrong, err := c.kubeconfig(ctx, cluster)
+	if err != nil || wrong != nil {
+		return nil
+	}
+	downstream, err := kubeconfig.Parse(data)
+	if err != nil {
+		return nil
+	}
+	m, err := c.newMember(cluster, identityOf(cluster, c.config.modeOf(cluster), data), cluster.Status.UID, downstream)
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+func (c *Controller) deleteImports(ctx context.Context, name string) error {
+	imports, err := c.importsOf(ctx, name)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, i := range imports {
+		err := c.client.Delete(ctx, i, client.Preconditions{UID: &i.UID})
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			problems = append(problems, fmt.Errorf("deleting the import %s: %w", i.Name, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// release takes a cluster's finalizer and notes from every object upstream.
+func (c *Controller) release(ctx context.Context, name string) error {
+	return c.releaseWhere(ctx, func(cluster string) (bool, error) { return cluster == name, nil })
+}
+
+// releaseAbsent does the same for every cluster that there is none of: one may have been
+// removed by force, or while no controller ran.
+func (c *Controller) releaseAbsent(ctx context.Context) error {
+	known := map[string]bool{}
+	return c.releaseWhere(ctx, func(cluster string) (bool, error) {
+		if absent, ok := known[cluster]; ok {
+			return absent, nil
+		}
+		// Past the cache: a Cluster that was just registered must not count as absent.
+		err := c.client.Get(ctx, client.ObjectKey{Name: cluster}, &workloadv1alpha1.Cluster{})
+		if client.IgnoreNotFound(err) != nil {
+			return false, err
+		}
+		known[cluster] = err != nil
+		return known[cluster], nil
+	})
+}
+
+// releaseWhere looks through every object of every type that can be carried.
+func (c *Controller) releaseWhere(ctx context.Context, gone func(cluster string) (bool, error)) error {
+	kinds, err := c.carriable()
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, gvr := range kinds {
+		if err := c.releaseType(ctx, gvr, gone); err != nil {
+			problems = append(problems, fmt.Errorf("releasing %s: %w", gvr.GroupResource(), err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// carriable are the types upstream of which objects can bear a syncer's finalizer. One
+// group that gives no account makes it an error: something could be overlooked there.
+func (c *Controller) carriable() ([]schema.GroupVersionResource, error) {
+	lists, err := discovery.ServerPreferredResources(c.types)
+	if err != nil {
+		return nil, fmt.Errorf("asking the kcp for its types: %w", err)
+	}
+	var kinds []schema.GroupVersionResource
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "patch"}}, lists) {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return nil, fmt.Errorf("reading the types of the kcp: %w", err)
+		}
+		for i := range list.APIResources {
+			gvr := gv.WithResource(list.APIResources[i].Name)
+			if neverSynced(gvr.GroupResource()) == "" && !slices.Contains(ownGroups, gv.Group) {
+				kinds = append(kinds, gvr)
+			}
+		}
+	}
+	return kinds, nil
+}
+
+// ownGroups hold the kcp's own objects, which are carried nowhere.
+var ownGroups = []string{workloadv1alpha1.GroupName, apiresourcev1alpha1.GroupName}
+
+func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionResource, gone func(string) (bool, error)) error {
+	options := metav1.ListOptions{Limit: objectsPage}
+	for {
+		page, err := c.objects.Resource(gvr).List(ctx, options)
+		if err != nil {
+			return client.IgnoreNotFound(err) // the type has ended meanwhile, and its objects with it
+		}
+		for i := range page.Items {
+			if err := c.releaseObject(ctx, gvr, &page.Items[i], gone); err != nil {
+				return err
+			}
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			return nil
+		}
+	}
+}
+
+func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata, gone func(string) (bool, error)) error {
+	var absent []string
+	for _, name := range holders(object.Finalizers) {
+		is, err := gone(name)
+		if err != nil {
+			return err
+		}
+		if is {
+			absent = append(absent, name)
+		}
+	}
+	if len(absent) == 0 {
+		return nil
+	}
+	body, err := json.Marshal(releasing(object, absent))
+	if err != nil {
+		return err
+	}
+	_, err = c.objects.Resource(gvr).Namespace(object.Namespace).Patch(ctx, object.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
+	return client.IgnoreNotFound(err)
+}
+
+// holders are the clusters whose syncers hold an object.
+func holders(finalizers []string) []string {
+	var names []string
+	for _, f := range finalizers {
+		if name, ok := strings.CutPrefix(f, workloadv1alpha1.FinalizerPrefix); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// releasing is the merge patch that takes what some clusters' syncers left on an object.
+// It holds the version that it was made from: finalizers are replaced as a whole.
+func releasing(object *metav1.PartialObjectMetadata, clusters []string) map[string]any {
+	finalizers := slices.Clone(object.Finalizers)
+	notes := map[string]any{}
+	for _, name := range clusters {
+		finalizers = slices.DeleteFunc(finalizers, func(f string) bool { return f == workloadv1alpha1.FinalizerPrefix+name })
+		for _, prefix := range []string{workloadv1alpha1.StatusAnnotationPrefix, workloadv1alpha1.ProblemAnnotationPrefix} {
+			if _, ok := object.Annotations[prefix+name]; ok {
+				notes[prefix+name] = nil
+			}
+		}
+	}
+	metadata := map[string]any{"resourceVersion": object.ResourceVersion, "finalizers": finalizers}
+	if len(notes) > 0 {
+		metadata["annotations"] = notes
+	}
+	return map[string]any{"metadata": metadata}
+}

@@ -1,0 +1,307 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/crdpuller"
+)
+
+// certainAfter is how many complete answers in a row have to lack a type before it
+// counts as gone.
+const certainAfter = 2
+
+// settle is how long changes are waited out before a pull: who applies a set of CRDs
+// changes them one after the other.
+const settle = 500 * time.Millisecond
+
+// importer brings in the types of one cluster, and is used by its member alone.
+type importer struct {
+	member   *member
+	owner    metav1.OwnerReference
+	puller   *crdpuller.Puller
+	upstream client.Client
+	objects  metadata.Interface
+	// offered is discovery of the cluster.
+	offered discovery.DiscoveryInterface
+	// stored lists the imports of the cluster as they are upstream, without schemas.
+	stored func(ctx context.Context) ([]*apiresourcev1alpha1.APIResourceImport, error)
+	logger *slog.Logger
+	wake   chan struct{}
+
+	// written are the imports that are known to be upstream as they should be, and
+	// lacking how often in a row an import's type was not offered; both by name.
+	written map[string]stamp
+	lacking map[string]int
+}
+
+// stamp is what was written: a hash of it, and the generation that it became.
+type stamp struct {
+	hash       [sha256.Size]byte
+	generation int64
+}
+
+func (c *Controller) newImporter(cluster *workloadv1alpha1.Cluster, m *member) (*importer, error) {
+	puller, err := crdpuller.New(crdpuller.Config{Rest: m.downstream, Logger: m.logger})
+	if err != nil {
+		return nil, err
+	}
+	offered, err := discovery.NewDiscoveryClientForConfigAndClient(m.downstream, m.http)
+	if err != nil {
+		return nil, err
+	}
+	return &importer{
+		member: m, puller: puller, upstream: c.client, objects: c.objects, offered: offered, logger: m.logger,
+		owner: *metav1.NewControllerRef(cluster, workloadv1alpha1.SchemeGroupVersion.WithKind("Cluster")),
+		stored: func(ctx context.Context) ([]*apiresourcev1alpha1.APIResourceImport, error) {
+			return c.importsOf(ctx, cluster.Name)
+		},
+		wake:    make(chan struct{}, 1),
+		written: map[string]stamp{}, lacking: map[string]int{},
+	}, nil
+}
+
+// poke asks for a pull soon.
+func (i *importer) poke() { poke(i.wake) }
+
+// run pulls when something changed on the cluster, when it is poked and at times anyway,
+// until ctx ends.
+func (i *importer) run(ctx context.Context) {
+	changes := i.puller.Changes(ctx)
+	for {
+		again := i.round(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		timer := time.NewTimer(again)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case _, open := <-changes:
+			if !open {
+				changes = nil // the cluster does not say; there is the timer
+			}
+			sleep(ctx, settle)
+		case <-i.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// round pulls once, writes what came, and says when to pull again.
+func (i *importer) round(ctx context.Context) time.Duration {
+	names, _ := i.member.wanted()
+	pulled, err := i.pull(ctx, names)
+	if ctx.Err() != nil {
+		return 0
+	}
+	found := imported{done: true}
+	var unsure bool
+	if err != nil {
+		found.failure = i.member.tell(err)
+	} else {
+		found, unsure = i.take(ctx, names, pulled)
+	}
+	i.member.report(func(seen *observation) bool {
+		isNew := !seen.imported.equal(found)
+		seen.imported = found
+		return isNew
+	})
+	poll := i.member.config.PollInterval
+	if unsure {
+		return min(poll, i.member.config.ProbeInterval) // ask once more whether a type is gone
+	}
+	return poll
+}
+
+// pull turns a panic into an error: a schema that nobody thought of must not take down
+// the work on all other clusters.
+func (i *importer) pull(ctx context.Context, names []string) (pulled *crdpuller.Result, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+			i.logger.Error("pulling the types of a cluster", "err", i.member.tell(err), "stack", string(debug.Stack()))
+		}
+	}()
+	return i.puller.Pull(ctx, names...)
+}
+
+// take writes what was pulled, and takes back what is gone.
+func (i *importer) take(ctx context.Context, names []string, pulled *crdpuller.Result) (found imported, unsure bool) {
+	found = imported{done: true}
+	stored, err := i.stored(ctx)
+	if err != nil {
+		found.failure = i.member.tell(err)
+		return found, false
+	}
+	for _, crd := range pulled.CRDs {
+		if err := i.write(ctx, crd, stored); err != nil {
+			found.troubles = append(found.troubles, i.member.tell(fmt.Errorf("%s: %w", crd.Name, err)))
+			continue
+		}
+		found.types++
+	}
+	for _, p := range pulled.Problems {
+		found.troubles = append(found.troubles, i.member.tell(fmt.Errorf("%s: %w", p.Resource.GroupResource(), p.Err)))
+	}
+	for _, gv := range pulled.Unknown {
+		found.troubles = append(found.troubles, fmt.Sprintf("the cluster gives no account of %s", gv))
+	}
+	kept, unsure := i.takeBack(ctx, missing(stored, names, pulled))
+	found.troubles = append(found.troubles, kept...)
+	slices.Sort(found.troubles)
+	return found, unsure
+}
+
+// write makes or mends the imports of one type. Of one that is there it changes what
+// the cluster says, never what a user may say of it.
+func (i *importer) write(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, stored []*apiresourcev1alpha1.APIResourceImport) error {
+	imports, err := importsFrom(i.member.name, i.owner, crd)
+	if err != nil {
+		return err
+	}
+	for _, wanted := range imports {
+		delete(i.lacking, wanted.Name)
+		hash, err := hashOf(wanted)
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(stored, func(s *apiresourcev1alpha1.APIResourceImport) bool { return s.Name == wanted.Name })
+		if at >= 0 && i.written[wanted.Name] == (stamp{hash, stored[at].Generation}) && metav1.IsControlledBy(stored[at], &metav1.ObjectMeta{UID: i.owner.UID}) {
+			continue
+		}
+		generation, err := i.put(ctx, wanted)
+		if err != nil {
+			delete(i.written, wanted.Name)
+			return err
+		}
+		i.written[wanted.Name] = stamp{hash, generation}
+	}
+	return nil
+}
+
+func hashOf(i *apiresourcev1alpha1.APIResourceImport) ([sha256.Size]byte, error) {
+	data, err := json.Marshal(i.Spec)
+	return sha256.Sum256(data), err
+}
+
+// put creates an import or updates the one that is there, and gives its generation.
+func (i *importer) put(ctx context.Context, wanted *apiresourcev1alpha1.APIResourceImport) (int64, error) {
+	present := &apiresourcev1alpha1.APIResourceImport{}
+	err := i.upstream.Get(ctx, client.ObjectKeyFromObject(wanted), present)
+	if apierrors.IsNotFound(err) {
+		made := wanted.DeepCopy()
+		err := i.upstream.Create(ctx, made, client.FieldOwner(fieldManager))
+		return made.Generation, err
+	}
+	if err != nil {
+		return 0, err
+	}
+	if present.DeletionTimestamp != nil {
+		return 0, fmt.Errorf("the import is being deleted; it is made again after that")
+	}
+	mended := present.DeepCopy()
+	mended.Spec.CommonAPIResourceSpec = wanted.Spec.CommonAPIResourceSpec
+	mended.Spec.Location = wanted.Spec.Location
+	mended.OwnerReferences = wanted.OwnerReferences
+	metav1.SetMetaDataAnnotation(&mended.ObjectMeta, apiresourcev1alpha1.APIVersionAnnotation, wanted.Annotations[apiresourcev1alpha1.APIVersionAnnotation])
+	if equality.Semantic.DeepEqual(mended, present) {
+		return present.Generation, nil
+	}
+	err = i.upstream.Update(ctx, mended, client.FieldOwner(fieldManager))
+	return mended.Generation, err
+}
+
+// takeBack deletes the imports whose types are gone for good, and says which are kept
+// and why. It is unsure while a type has not been lacking often enough.
+func (i *importer) takeBack(ctx context.Context, gone []*apiresourcev1alpha1.APIResourceImport) (kept []string, unsure bool) {
+	lacking := map[string]int{}
+	for _, g := range gone {
+		lacking[g.Name] = i.lacking[g.Name] + 1
+		if lacking[g.Name] < certainAfter {
+			unsure = true
+			continue
+		}
+		why, err := i.reasonToKeep(ctx, g)
+		if err == nil && why == "" {
+			err = i.remove(ctx, g)
+		}
+		switch name := g.Spec.GVR().GroupResource(); {
+		case err != nil:
+			kept = append(kept, i.member.tell(fmt.Errorf("%s is kept although the cluster no longer offers it: %w", name, err)))
+		case why != "":
+			kept = append(kept, fmt.Sprintf("%s is kept although the cluster no longer offers it: %s", name, why))
+		}
+	}
+	i.lacking = lacking
+	return kept, unsure
+}
+
+func (i *importer) remove(ctx context.Context, gone *apiresourcev1alpha1.APIResourceImport) error {
+	err := i.upstream.Delete(ctx, &apiresourcev1alpha1.APIResourceImport{ObjectMeta: metav1.ObjectMeta{Name: gone.Name}}, client.Preconditions{UID: &gone.UID})
+	if client.IgnoreNotFound(err) == nil {
+		delete(i.written, gone.Name)
+		i.logger.Info("a type is gone from the cluster", "type", gone.Spec.GVR().String())
+		return nil
+	}
+	return err
+}
+
+// reasonToKeep says why an import stays: its version is served after all, though the
+// cluster prefers another, or objects of the type are stored upstream.
+func (i *importer) reasonToKeep(ctx context.Context, gone *apiresourcev1alpha1.APIResourceImport) (string, error) {
+	gvr := gone.Spec.GVR()
+	served, err := i.offered.ServerResourcesForGroupVersion(gvr.GroupVersion().String())
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("asking the cluster about %s: %w", gvr.GroupVersion(), err)
+	}
+	if err == nil && slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == gvr.Resource }) {
+		return fmt.Sprintf("it serves the version %s, and prefers another", gvr.Version), nil
+	}
+	some, err := i.hasObjects(ctx, gvr)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("looking for stored objects: %w", err)
+	case some:
+		return "objects of it are stored", nil
+	}
+	return "", nil
+}
+
+// hasObjects says whether objects of a type are stored upstream, in any version. A type
+// that has a CRD but is not served may have some.
+func (i *importer) hasObjects(ctx context.Context, gvr schema.GroupVersionResource) (bool, error) {
+	list, err := i.objects.Resource(gvr).List(ctx, metav1.ListOptions{Limit: 1})
+	if err == nil {
+		return len(list.Items) > 0, nil
+	}
+	if !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return false, err
+	}
+	err = i.upstream.Get(ctx, client.ObjectKey{Name: gvr.GroupResource().String()}, &apiextensionsv1.CustomResourceDefinition{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,251 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// member is one cluster while it is connected: a loop that asks how it is, and while
+// the registered cluster answers, its importer and its syncer.
+type member struct {
+	identity identity
+	name     string
+	mode     workloadv1alpha1.SyncMode
+	location string
+	config   *Config
+	logger   *slog.Logger
+	// upstream and downstream are the two sides, http the connections to the cluster.
+	upstream, downstream *rest.Config
+	http                 *http.Client
+	prober               *prober
+	importer             *importer
+	agent                *agent
+	// tell makes of an error what may be shown.
+	tell func(error) string
+	// changed asks for a pass over the Cluster.
+	changed func()
+
+	cancel context.CancelFunc
+	group  errgroup.Group
+	// wake starts the agent's next round, and the importer's is its own.
+	wake chan struct{}
+
+	mu sync.Mutex
+	// seen, types and carried are guarded by mu: what was found, what is to be
+	// imported, and what is to be carried.
+	seen           observation
+	types, carried []string
+}
+
+// newMember makes what a Cluster's member consists of. It connects to nothing yet.
+func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity identity, pinned string, downstream *rest.Config) (*member, error) {
+	downstream.UserAgent = fieldManager
+	m := &member{
+		identity: identity, name: cluster.Name, mode: identity.mode, location: locationOf(downstream.Host), config: &c.config,
+		logger:   c.config.Logger.With("cluster", cluster.Name),
+		upstream: c.upstream, downstream: downstream,
+		tell: redaction(downstream), changed: func() { c.queue.Add(cluster.Name) },
+		wake: make(chan struct{}, 1),
+	}
+	m.seen = observation{location: m.location, pinned: pinned}
+	var err error
+	if m.http, err = rest.HTTPClientFor(downstream); err != nil {
+		return nil, err
+	}
+	if m.prober, err = newProber(downstream, m.http); err != nil {
+		return nil, err
+	}
+	if m.importer, err = c.newImporter(cluster, m); err != nil {
+		return nil, err
+	}
+	m.agent, err = c.newAgent(cluster, m)
+	return m, err
+}
+
+// locationOf is the host and port of an API server. It may have come through the
+// parser of kubeconfigs only.
+func locationOf(server string) string {
+	u, err := url.Parse(server)
+	if err != nil {
+		return ""
+	}
+	if u.Port() == "" {
+		return net.JoinHostPort(u.Hostname(), map[string]string{"https": "443", "http": "80"}[u.Scheme])
+	}
+	return u.Host
+}
+
+// start runs the member until stop.
+func (m *member) start(ctx context.Context) {
+	ctx, m.cancel = context.WithCancel(ctx)
+	m.group.Go(func() error {
+		m.run(ctx)
+		return nil
+	})
+}
+
+// stop ends the member and waits until all of it has ended.
+func (m *member) stop() {
+	m.cancel()
+	_ = m.group.Wait() // run returns no error
+	m.disconnect()
+}
+
+// disconnect closes the connections that nobody uses.
+func (m *member) disconnect() { utilnet.CloseIdleConnectionsFor(m.http.Transport) }
+
+// run asks the cluster how it is, again and again. What works on the cluster starts
+// when the registered one answers, goes on while none does, and ends when another does.
+func (m *member) run(ctx context.Context) {
+	work := func() {}
+	defer func() { work() }()
+	ticker := time.NewTicker(m.config.ProbeInterval)
+	defer ticker.Stop()
+	var last probe
+	var whole time.Time
+	working := false
+	for {
+		due := last.trouble != nil || time.Since(whole) >= m.config.PollInterval
+		last = m.prober.look(ctx, last, due, m.tell)
+		if due && last.trouble == nil {
+			whole = last.at
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		switch mine := m.note(last); {
+		case !mine && working:
+			work()
+			work, working = func() {}, false
+		case mine && !working && last.trouble == nil:
+			work, working = m.work(ctx), true
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// note keeps what a probe found, and says whether the cluster is, as far as is known,
+// the one that was registered.
+func (m *member) note(now probe) bool {
+	m.mu.Lock()
+	before := m.seen.probe
+	m.seen.probe = now
+	if m.seen.pinned == "" {
+		m.seen.pinned = now.uid
+	}
+	mine := m.seen.pinned == now.uid
+	m.mu.Unlock()
+	if !sameProbe(before, now) {
+		m.changed()
+	}
+	if before.trouble != nil && now.trouble == nil {
+		m.importer.poke()
+	}
+	return mine
+}
+
+func sameProbe(a, b probe) bool {
+	sameTrouble := a.trouble == b.trouble || a.trouble != nil && b.trouble != nil && *a.trouble == *b.trouble
+	return sameTrouble && a.at.IsZero() == b.at.IsZero() && a.uid == b.uid && a.version == b.version && a.supply.equal(b.supply)
+}
+
+// work starts what works on the cluster, and gives what ends it and waits for it.
+func (m *member) work(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var group errgroup.Group
+	group.Go(func() error {
+		m.importer.run(ctx)
+		return nil
+	})
+	group.Go(func() error {
+		m.carry(ctx)
+		return nil
+	})
+	return func() {
+		cancel()
+		_ = group.Wait() // neither returns an error
+	}
+}
+
+// want says what is to be imported and carried from now on.
+func (m *member) want(types, carried []string) {
+	m.mu.Lock()
+	newTypes, newCarried := !slices.Equal(m.types, types), !slices.Equal(m.carried, carried)
+	m.types, m.carried = types, carried
+	m.mu.Unlock()
+	if newTypes {
+		m.importer.poke()
+	}
+	if newCarried {
+		poke(m.wake)
+	}
+}
+
+func (m *member) wanted() (types, carried []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.types, m.carried
+}
+
+func (m *member) observe() observation {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen
+}
+
+// report changes what was seen, and asks for a pass if that is something new.
+func (m *member) report(change func(*observation) (isNew bool)) {
+	m.mu.Lock()
+	isNew := change(&m.seen)
+	m.mu.Unlock()
+	if isNew {
+		m.changed()
+	}
+}
+
+// poke wakes who waits on a channel of one place, or will wait next.
+func poke(wake chan struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
+// maxMessage bounds what is shown of an error, in bytes. Servers may say anything.
+const maxMessage = 1 << 10
+
+// redaction makes of errors what may stand in a status or in a log: without the
+// credentials, which a hostile server could have sent back, and not without end.
+func redaction(config *rest.Config) func(error) string {
+	var pairs []string
+	for _, secret := range []string{config.BearerToken, config.Password, string(config.KeyData)} {
+		if secret != "" {
+			pairs = append(pairs, secret, "[redacted]")
+		}
+	}
+	replacer := strings.NewReplacer(pairs...)
+	return func(err error) string {
+		text := strings.ToValidUTF8(replacer.Replace(err.Error()), "?")
+		if len(text) > maxMessage {
+			text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
+		}
+		return text
+	}
+}

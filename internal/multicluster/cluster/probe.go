@@ -1,0 +1,172 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+const (
+	// probeTimeout is how long a cluster may take to answer.
+	probeTimeout = 5 * time.Second
+	// nodesTimeout is the same for the list of all of its nodes.
+	nodesTimeout = 30 * time.Second
+	// nodesPage is how many nodes are asked for at once.
+	nodesPage = 500
+)
+
+// prober asks a cluster how it is.
+type prober struct {
+	kube kubernetes.Interface
+	// rik reads the nodes of a rik cluster.
+	rik client.Client
+}
+
+func newProber(config *rest.Config, httpClient *http.Client) (*prober, error) {
+	kube, err := kubernetes.NewForConfigAndClient(config, httpClient)
+	if err != nil {
+		return nil, err
+	}
+	rik, err := client.New(config, client.Options{HTTPClient: httpClient, Scheme: scheme, Mapper: mapper()})
+	if err != nil {
+		return nil, err
+	}
+	return &prober{kube: kube, rik: rik}, nil
+}
+
+// look asks whether the cluster works and which it is. The version and what its nodes
+// have are asked for as well when whole is set, else taken from the probe before. A
+// cluster that does not let its nodes be seen is not worse for it.
+func (p *prober) look(ctx context.Context, before probe, whole bool, tell func(error) string) probe {
+	now := probe{at: time.Now(), uid: before.uid, version: before.version, supply: before.supply}
+	now.trouble = p.identify(ctx, &now, tell)
+	if now.trouble == nil {
+		now.trouble = p.readiness(ctx, tell)
+	}
+	if whole && now.trouble == nil {
+		p.inventory(ctx, &now)
+	}
+	return now
+}
+
+// identify finds out which cluster answers.
+func (p *prober) identify(ctx context.Context, now *probe, tell func(error) string) *problem {
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSilence)
+	defer cancel()
+	system, err := p.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return judge(ctx, fmt.Errorf("reading the namespace %s, by which a cluster is known: %w", metav1.NamespaceSystem, err), tell)
+	}
+	now.uid = string(system.UID)
+	return nil
+}
+
+// readiness asks what the API server says of itself. One that shows this to
+// administrators only has shown by answering that it works.
+func (p *prober) readiness(ctx context.Context, tell func(error) string) *problem {
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSilence)
+	defer cancel()
+	err := p.kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	if err == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return judge(ctx, fmt.Errorf("asking /readyz: %w", err), tell)
+}
+
+// errSilence is the cause of our own deadline.
+var errSilence = fmt.Errorf("the cluster gave no answer within %s", probeTimeout)
+
+// judge says what an error means for a cluster: it was not reached, it takes these
+// credentials for nobody's, or it answers and does not work.
+func judge(ctx context.Context, err error, tell func(error) string) *problem {
+	if cause := context.Cause(ctx); cause != nil {
+		return &problem{workloadv1alpha1.ReasonClusterUnreachable, tell(cause)}
+	}
+	var answer apierrors.APIStatus
+	switch {
+	case !errors.As(err, &answer):
+		return &problem{workloadv1alpha1.ReasonClusterUnreachable, tell(err)}
+	case apierrors.IsUnauthorized(err):
+		return &problem{workloadv1alpha1.ReasonInvalidKubeConfig, "the cluster does not know the kubeconfig's user: give new credentials"}
+	default:
+		return &problem{workloadv1alpha1.ReasonClusterNotReady, tell(err)}
+	}
+}
+
+// inventory fills in the version and the nodes. What cannot be read stays as it was.
+func (p *prober) inventory(ctx context.Context, now *probe) {
+	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
+	defer cancel()
+	if version, err := p.version(ctx); err == nil {
+		now.version = version
+	}
+	if s, err := p.supply(ctx); err == nil {
+		now.supply = s
+	}
+}
+
+func (p *prober) version(ctx context.Context) (string, error) {
+	data, err := p.kube.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	if err != nil {
+		return "", err
+	}
+	var info version.Info
+	err = json.Unmarshal(data, &info)
+	return info.GitVersion, err
+}
+
+// supply sums up the nodes: Kubernetes' own or, where there is no such type, rik's.
+func (p *prober) supply(ctx context.Context) (supply, error) {
+	sum, err := p.kubeNodes(ctx)
+	if apierrors.IsNotFound(err) {
+		return p.rikNodes(ctx)
+	}
+	return sum, err
+}
+
+func (p *prober) kubeNodes(ctx context.Context) (supply, error) {
+	sum := supply{capacity: corev1.ResourceList{}, allocatable: corev1.ResourceList{}}
+	options := metav1.ListOptions{Limit: nodesPage}
+	for {
+		page, err := p.kube.CoreV1().Nodes().List(ctx, options)
+		if err != nil {
+			return supply{}, err
+		}
+		for i := range page.Items {
+			sum.addKube(&page.Items[i])
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			return sum, nil
+		}
+	}
+}
+
+func (p *prober) rikNodes(ctx context.Context) (supply, error) {
+	sum := supply{capacity: corev1.ResourceList{}, allocatable: corev1.ResourceList{}}
+	page := &rikv1alpha1.NodeList{}
+	for {
+		if err := p.rik.List(ctx, page, client.Limit(nodesPage), client.Continue(page.Continue)); err != nil {
+			return supply{}, err
+		}
+		for i := range page.Items {
+			sum.addRik(&page.Items[i])
+		}
+		if page.Continue == "" {
+			return sum, nil
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package pull
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// The verbs that the agent needs downstream. It updates nothing as a whole: it applies,
+// which is patch, and deletes.
+var (
+	carriedVerbs   = []any{"get", "list", "watch", "create", "patch", "delete"}
+	namespaceVerbs = []any{"get", "create"}
+)
+
+// clusterRole is what the agent may: its types, and to look up and make namespaces.
+// Where in them it may write is the policy's.
+func (o *Options) clusterRole() *unstructured.Unstructured {
+	rules := []any{rule("", []any{"namespaces"}, namespaceVerbs)}
+	byGroup := map[string][]any{}
+	carried := slices.Clone(o.Carried)
+	slices.SortFunc(carried, func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) })
+	var groups []string
+	for _, resource := range slices.Compact(carried) {
+		if byGroup[resource.Group] == nil {
+			groups = append(groups, resource.Group)
+		}
+		byGroup[resource.Group] = append(byGroup[resource.Group], resource.Resource)
+	}
+	slices.Sort(groups)
+	for _, group := range groups {
+		rules = append(rules, rule(group, byGroup[group], carriedVerbs))
+	}
+	return o.object("rbac.authorization.k8s.io/v1", "ClusterRole", "", ClusterScoped(o.ClusterUID), map[string]any{"rules": rules})
+}
+
+func rule(group string, resources, verbs []any) map[string]any {
+	return map[string]any{"apiGroups": []any{group}, "resources": resources, "verbs": verbs}
+}
+
+func (o *Options) clusterRoleBinding() *unstructured.Unstructured {
+	return o.object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", ClusterScoped(o.ClusterUID), map[string]any{
+		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ClusterScoped(o.ClusterUID)},
+		"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": Name, "namespace": Namespace(o.ClusterUID)}},
+	})
+}
+
+// policy keeps the agent's writes in namespaces that were made for this cluster, which
+// RBAC cannot say. It lets the agent make such a namespace, and leaves objects outside
+// of namespaces to the ClusterRole, which names their types one by one.
+func (o *Options) policy() *unstructured.Unstructured {
+	account := "request.userInfo.username == '" + Account(o.ClusterUID) + "'"
+	isNamespace := "request.resource.group == '' && request.resource.resource == 'namespaces'"
+	made := "request.operation == 'CREATE' && " + o.hasLocator("object")
+	within := "namespaceObject == null || (" + o.hasLocator("namespaceObject") + ")"
+	return o.object("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "", PolicyName(o.ClusterUID), map[string]any{
+		"spec": map[string]any{
+			"failurePolicy": "Fail",
+			"matchConstraints": map[string]any{"resourceRules": []any{map[string]any{
+				"apiGroups": []any{"*"}, "apiVersions": []any{"*"}, "resources": []any{"*/*"},
+				"operations": []any{"CREATE", "UPDATE", "DELETE"}, "scope": "*",
+			}}},
+			"matchConditions": []any{map[string]any{"name": "the-syncer", "expression": account}},
+			"validations": []any{map[string]any{
+				"expression": "(" + isNamespace + ") ? (" + made + ") : (" + within + ")",
+				"message":    "the syncer writes only in namespaces that were made for its cluster",
+				"reason":     "Forbidden",
+			}},
+		},
+	})
+}
+
+func (o *Options) policyBinding() *unstructured.Unstructured {
+	return o.object("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", "", PolicyName(o.ClusterUID), map[string]any{
+		"spec": map[string]any{"policyName": PolicyName(o.ClusterUID), "validationActions": []any{"Deny"}},
+	})
+}

@@ -1,0 +1,194 @@
+// Package pull says what an agent in a physical cluster consists of: the syncer as a
+// workload of that cluster, the account that it works as there, what that account may,
+// and the credentials with which it reaches the kcp.
+//
+// It is pure: it renders objects and applies none. Everything bears the labels of
+// [Labels], so that what is rendered can be found again and removed.
+package pull
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+const (
+	// Name is that of every namespaced object of an agent.
+	Name = "rik-syncer"
+	// PartLabel says that an object belongs to an agent.
+	PartLabel = "app.kubernetes.io/name"
+	// ClusterUIDLabel says to which: it is the UID of the Cluster upstream.
+	ClusterUIDLabel = "workloads.kcp.dev/cluster-uid"
+	// Mount is the folder of the agent's credentials.
+	Mount = "/etc/rik-syncer"
+	// UpstreamKey is the file in it that reaches the kcp, and its key in the Secret.
+	UpstreamKey = "upstream.kubeconfig"
+	// DownstreamKey is the one that reaches the cluster, where a mounted token does not.
+	DownstreamKey = "downstream.kubeconfig"
+	// credentialsAnnotation on the agent's template is the hash of its credentials: new
+	// ones make a new agent.
+	credentialsAnnotation = "workloads.kcp.dev/credentials"
+)
+
+// Options say for which cluster an agent is, and what that cluster can do.
+type Options struct {
+	// Cluster is the name of the Cluster upstream, ClusterUID its UID.
+	Cluster    string
+	ClusterUID types.UID
+	// Image of the syncer.
+	Image string
+	// Upstream is the kubeconfig by which the agent reaches the kcp.
+	Upstream []byte
+	// Downstream is the kubeconfig by which it reaches the cluster that it runs in;
+	// needed only where the cluster gives its workloads no such credentials.
+	Downstream []byte
+	// Carried are the types that are synced.
+	Carried []schema.GroupResource
+	// Policies says that the cluster serves ValidatingAdmissionPolicies.
+	Policies bool
+	// Rik says that the cluster is a rik cluster, which runs Workloads instead of
+	// Deployments.
+	Rik bool
+}
+
+// Namespace is that of a cluster's agent. Two kcps may each have one in a cluster.
+func Namespace(clusterUID types.UID) string {
+	sum := sha256.Sum256([]byte(clusterUID))
+	return Name + "-" + hex.EncodeToString(sum[:5])
+}
+
+// ClusterScoped is the name of the agent's objects that are in no namespace.
+func ClusterScoped(clusterUID types.UID) string { return "workloads.kcp.dev:" + Namespace(clusterUID) }
+
+// PolicyName is that of the agent's admission policy, which has to be a DNS subdomain.
+func PolicyName(clusterUID types.UID) string { return Namespace(clusterUID) + ".workloads.kcp.dev" }
+
+// Labels are those of every object of a cluster's agent.
+func Labels(clusterUID types.UID) map[string]string {
+	return map[string]string{PartLabel: Name, ClusterUIDLabel: string(clusterUID)}
+}
+
+// Account is the user that the agent is downstream.
+func Account(clusterUID types.UID) string {
+	return "system:serviceaccount:" + Namespace(clusterUID) + ":" + Name
+}
+
+func (o *Options) validate() error {
+	var problems []error
+	if o.Cluster == "" || o.ClusterUID == "" {
+		problems = append(problems, errors.New("programmer error: an agent needs its Cluster's name and UID"))
+	}
+	if o.Image == "" {
+		problems = append(problems, errors.New("no image of the syncer is known: start the cluster controller with --syncer-image"))
+	}
+	if len(o.Upstream) == 0 {
+		problems = append(problems, errors.New("programmer error: an agent needs credentials for the kcp"))
+	}
+	return errors.Join(problems...)
+}
+
+// Render gives the agent's objects in the order in which they are to be applied.
+func Render(o Options) ([]*unstructured.Unstructured, error) {
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("rendering the syncer's agent: %w", err)
+	}
+	objects := append(Home(o.ClusterUID), o.clusterRole(), o.clusterRoleBinding())
+	if o.Policies {
+		objects = append(objects, o.policy(), o.policyBinding())
+	}
+	objects = append(objects, o.secret())
+	if o.Rik {
+		return append(objects, o.workload()), nil
+	}
+	return append(objects, o.deployment()), nil
+}
+
+// Home is the agent's namespace with its account, which are rendered first: where a
+// cluster gives its workloads no credentials, those are asked for in between.
+func Home(clusterUID types.UID) []*unstructured.Unstructured {
+	o := Options{ClusterUID: clusterUID}
+	return []*unstructured.Unstructured{
+		o.object("v1", "Namespace", "", Namespace(clusterUID), nil),
+		o.object("v1", "ServiceAccount", Namespace(clusterUID), Name, nil),
+	}
+}
+
+// object is an object with the agent's labels; fields are what it has besides its
+// metadata.
+func (o *Options) object(apiVersion, kind, namespace, name string, fields map[string]any) *unstructured.Unstructured {
+	labels := map[string]any{}
+	for key, value := range Labels(o.ClusterUID) {
+		labels[key] = value
+	}
+	metadata := map[string]any{"name": name, "labels": labels}
+	if namespace != "" {
+		metadata["namespace"] = namespace
+	}
+	content := map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": metadata}
+	for key, value := range fields {
+		content[key] = value
+	}
+	return &unstructured.Unstructured{Object: content}
+}
+
+func (o *Options) secret() *unstructured.Unstructured {
+	data := map[string][]byte{UpstreamKey: o.Upstream}
+	if len(o.Downstream) > 0 {
+		data[DownstreamKey] = o.Downstream
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.Secret{Data: data})
+	if err != nil {
+		panic("programmer error: a map of bytes cannot be converted: " + err.Error())
+	}
+	return o.object("v1", "Secret", Namespace(o.ClusterUID), Name,
+		map[string]any{"type": string(corev1.SecretTypeOpaque), "data": content["data"]})
+}
+
+// credentialsHash changes with the credentials and tells nothing of them.
+func (o *Options) credentialsHash() string {
+	sum := sha256.Sum256(slices.Concat(o.Upstream, []byte{0}, o.Downstream))
+	return hex.EncodeToString(sum[:8])
+}
+
+// args are the command line of the syncer. It holds no secret: those are files.
+func (o *Options) args() []any {
+	args := []any{"--cluster", o.Cluster, "--from-kubeconfig", Mount + "/" + UpstreamKey}
+	if len(o.Downstream) > 0 {
+		args = append(args, "--to-kubeconfig", Mount+"/"+DownstreamKey)
+	}
+	return args
+}
+
+// locatorMark is what the annotation of a namespace that was made for the cluster holds;
+// see [workloadv1alpha1.Locator].
+func (o *Options) locatorMark() string { return `"clusterUID":"` + string(o.ClusterUID) + `"` }
+
+// hasLocator is an expression of the policy: whether a namespace bears our locator.
+func (o *Options) hasLocator(namespace string) string {
+	annotation := "'" + workloadv1alpha1.LocatorAnnotation + "'"
+	return fmt.Sprintf("has(%[1]s.metadata.annotations) && %[2]s in %[1]s.metadata.annotations && %[1]s.metadata.annotations[%[2]s].contains('%[3]s')",
+		namespace, annotation, o.locatorMark())
+}
+
+// Removal are the objects with which an agent goes, in the order in which they are to
+// be deleted: first what it may, then itself.
+func Removal(clusterUID types.UID) []*unstructured.Unstructured {
+	o := Options{ClusterUID: clusterUID}
+	return []*unstructured.Unstructured{
+		o.object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", ClusterScoped(clusterUID), nil),
+		o.object("rbac.authorization.k8s.io/v1", "ClusterRole", "", ClusterScoped(clusterUID), nil),
+		o.object("v1", "Namespace", "", Namespace(clusterUID), nil),
+		o.object("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", "", PolicyName(clusterUID), nil),
+		o.object("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "", PolicyName(clusterUID), nil),
+	}
+}

@@ -1,0 +1,246 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/kubeconfig"
+)
+
+// defaultKey is where a Secret holds a kubeconfig, as the type Cluster says.
+const defaultKey = "kubeconfig"
+
+// reconcile brings one Cluster to where it should be: a member that runs with its
+// present kubeconfig, and a status that says what the member sees.
+func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration, error) {
+	if name == everyAbsent {
+		return 0, c.releaseAbsent(ctx)
+	}
+	cluster := &workloadv1alpha1.Cluster{}
+	err := c.cache.Get(ctx, client.ObjectKey{Name: name}, cluster)
+	switch {
+	case apierrors.IsNotFound(err):
+		c.forget(name)
+		return 0, c.release(ctx, name)
+	case err != nil:
+		return 0, err
+	case cluster.DeletionTimestamp != nil:
+		return 0, c.detach(ctx, cluster)
+	}
+	if !controllerutil.ContainsFinalizer(cluster, workloadv1alpha1.ClusterFinalizer) {
+		return 0, c.hold(ctx, cluster)
+	}
+	return c.keep(ctx, cluster)
+}
+
+// hold puts the finalizer on, before anything is made that would be left behind. The
+// write brings the next pass.
+func (c *Controller) hold(ctx context.Context, cluster *workloadv1alpha1.Cluster) error {
+	held := cluster.DeepCopy()
+	controllerutil.AddFinalizer(held, workloadv1alpha1.ClusterFinalizer)
+	patch := client.MergeFromWithOptions(cluster, client.MergeFromWithOptimisticLock{})
+	return client.IgnoreNotFound(c.client.Patch(ctx, held, patch, client.FieldOwner(fieldManager)))
+}
+
+func (c *Controller) keep(ctx context.Context, cluster *workloadv1alpha1.Cluster) (time.Duration, error) {
+	imports, err := c.importsOf(ctx, cluster.Name)
+	if err != nil {
+		return 0, err
+	}
+	f := facts{
+		cluster: cluster, mode: c.config.modeOf(cluster), now: c.now(), timeout: c.config.HeartbeatTimeout,
+		synced: synced(c.config.ResourcesToSync, cluster, imports), beat: c.noteBeat(cluster),
+	}
+	m, wrong, err := c.ensure(ctx, cluster)
+	if err != nil {
+		return 0, err
+	}
+	if f.kubeconfig = wrong; m != nil {
+		m.want(wanted(c.config.ResourcesToSync, cluster), f.synced)
+		f.observed = m.observe()
+	}
+	status, again := decide(f)
+	return again, c.write(ctx, cluster, status)
+}
+
+func (c *Controller) importsOf(ctx context.Context, name string) ([]*apiresourcev1alpha1.APIResourceImport, error) {
+	list := &apiresourcev1alpha1.APIResourceImportList{}
+	if err := c.cache.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	var imports []*apiresourcev1alpha1.APIResourceImport
+	for i := range list.Items {
+		if list.Items[i].Spec.Location == name {
+			imports = append(imports, &list.Items[i])
+		}
+	}
+	return imports, nil
+}
+
+// noteBeat remembers when the heartbeat in a Cluster's status arrived.
+func (c *Controller) noteBeat(cluster *workloadv1alpha1.Cluster) time.Time {
+	last := cluster.Status.LastHeartbeatTime
+	if last == nil {
+		return time.Time{}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, ok := c.beats[cluster.Name]
+	if ok && known.written.Equal(last) {
+		return known.seen
+	}
+	now := beat{written: *last, seen: c.now()}
+	if !ok && meta.IsStatusConditionFalse(cluster.Status.Conditions, workloadv1alpha1.ConditionHeartbeatHealthy) {
+		now.seen = time.Time{}
+	}
+	c.beats[cluster.Name] = now
+	return now.seen
+}
+
+// ensure gives the member that runs with the Cluster's kubeconfig, after a change a new
+// one. It gives a problem instead where the kubeconfig cannot be used.
+func (c *Controller) ensure(ctx context.Context, cluster *workloadv1alpha1.Cluster) (*member, *problem, error) {
+	data, wrong, err := c.kubeconfig(ctx, cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	if wrong != nil {
+		c.stop(cluster.Name)
+		return nil, wrong, nil
+	}
+	identity := identityOf(cluster, c.config.modeOf(cluster), data)
+	old := c.memberOf(cluster.Name)
+	if old != nil && old.identity == identity {
+		return old, nil, nil
+	}
+	c.stop(cluster.Name)
+	downstream, err := kubeconfig.Parse(data)
+	if err != nil {
+		return nil, &problem{workloadv1alpha1.ReasonInvalidKubeConfig, err.Error()}, nil //nolint:nilerr // it is the user's to mend, and no retry helps
+	}
+	m, err := c.newMember(cluster, identity, pin(cluster, old), downstream)
+	if err != nil {
+		return nil, &problem{workloadv1alpha1.ReasonErrorCreatingClient, redaction(downstream)(err)}, nil
+	}
+	c.mu.Lock()
+	c.members[cluster.Name] = m
+	c.mu.Unlock()
+	m.start(context.WithoutCancel(ctx)) // stopAll ends it: a pass does not own it
+	c.config.Logger.Info("connecting to a cluster", "cluster", cluster.Name, "location", m.location, "mode", m.mode)
+	return m, nil, nil
+}
+
+// identity is all that a member is made from; another one needs another member.
+type identity struct {
+	owner types.UID
+	mode  workloadv1alpha1.SyncMode
+	hash  [sha256.Size]byte
+}
+
+func identityOf(cluster *workloadv1alpha1.Cluster, mode workloadv1alpha1.SyncMode, kubeconfig []byte) identity {
+	return identity{owner: cluster.UID, mode: mode, hash: sha256.Sum256(kubeconfig)}
+}
+
+// pin is the UID that the cluster has to have; empty before it was ever reached.
+func pin(cluster *workloadv1alpha1.Cluster, old *member) string {
+	if cluster.Status.UID == "" && old != nil && old.identity.owner == cluster.UID {
+		return old.observe().pinned
+	}
+	return cluster.Status.UID
+}
+
+// kubeconfig reads what the Cluster gives or names.
+func (c *Controller) kubeconfig(ctx context.Context, cluster *workloadv1alpha1.Cluster) ([]byte, *problem, error) {
+	invalid := func(format string, args ...any) *problem {
+		return &problem{workloadv1alpha1.ReasonInvalidKubeConfig, fmt.Sprintf(format, args...)}
+	}
+	ref := cluster.Spec.KubeconfigSecretRef
+	switch {
+	case ref == nil && cluster.Spec.KubeConfig == "":
+		return nil, invalid("give spec.kubeconfigSecretRef, or spec.kubeconfig"), nil
+	case ref == nil:
+		return []byte(cluster.Spec.KubeConfig), nil, nil
+	}
+	secret := &corev1.Secret{}
+	err := c.client.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret)
+	if apierrors.IsNotFound(err) {
+		return nil, invalid("there is no Secret %s/%s: make it, or name another in spec.kubeconfigSecretRef", ref.Namespace, ref.Name), nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the kubeconfig of cluster %s: %w", cluster.Name, err)
+	}
+	key := ref.Key
+	if key == "" {
+		key = defaultKey
+	}
+	data, ok := secret.Data[key]
+	if !ok {
+		return nil, invalid("the Secret %s/%s has no key %s", ref.Namespace, ref.Name, key), nil
+	}
+	return data, nil, nil
+}
+
+// write applies the controller's part of a status, if it is another than before.
+func (c *Controller) write(ctx context.Context, cluster *workloadv1alpha1.Cluster, status workloadv1alpha1.ClusterStatus) error {
+	if equality.Semantic.DeepEqual(status, ownPart(cluster.Status)) {
+		return nil
+	}
+	c.logChange(cluster, status)
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": workloadv1alpha1.SchemeGroupVersion.String(), "kind": "Cluster",
+		"metadata": map[string]any{"name": cluster.Name, "uid": cluster.UID}, "status": status,
+	})
+	if err != nil {
+		return fmt.Errorf("writing down the status of cluster %s: %w", cluster.Name, err)
+	}
+	target := &workloadv1alpha1.Cluster{}
+	target.Name = cluster.Name
+	err = c.client.Status().Patch(ctx, target, client.RawPatch(types.ApplyPatchType, body), client.FieldOwner(fieldManager), client.ForceOwnership)
+	if err := client.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf("writing the status of cluster %s: %w", cluster.Name, err)
+	}
+	return nil
+}
+
+// ownPart is a status without what the syncer writes.
+func ownPart(status workloadv1alpha1.ClusterStatus) workloadv1alpha1.ClusterStatus {
+	part := *status.DeepCopy()
+	part.LastHeartbeatTime, part.Conditions = nil, nil
+	for _, c := range status.Conditions {
+		if isOwned(c.Type) {
+			part.Conditions = append(part.Conditions, c)
+		}
+	}
+	sortConditions(part.Conditions)
+	return part
+}
+
+// logChange says in the log that a Cluster became ready, or why it no longer is.
+func (c *Controller) logChange(cluster *workloadv1alpha1.Cluster, status workloadv1alpha1.ClusterStatus) {
+	before := meta.FindStatusCondition(cluster.Status.Conditions, workloadv1alpha1.ConditionReady)
+	after := meta.FindStatusCondition(status.Conditions, workloadv1alpha1.ConditionReady)
+	if before == nil || before.Status != after.Status || before.Reason != after.Reason {
+		c.config.Logger.Info("a cluster changed", "cluster", cluster.Name, "ready", after.Status, "reason", after.Reason, "message", after.Message)
+	}
+}
+
+// forget ends what belongs to a Cluster that is no more.
+func (c *Controller) forget(name string) {
+	c.stop(name)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.beats, name)
+}

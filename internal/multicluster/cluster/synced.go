@@ -1,0 +1,72 @@
+package cluster
+
+import (
+	"slices"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// native are the types that a kcp serves by itself and that are synced: imports of them
+// are only checked.
+var native = []string{"configmaps", "persistentvolumeclaims", "secrets", "serviceaccounts", "services"}
+
+// powerful are the groups whose types give power over a cluster, and own the types
+// that a cluster or a syncer needs for itself.
+var (
+	powerful = []string{"rbac.authorization.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io",
+		"apiregistration.k8s.io", "certificates.k8s.io", "authentication.k8s.io", "authorization.k8s.io"}
+	own = []schema.GroupResource{{Resource: "namespaces"}, {Resource: "nodes"}}
+)
+
+// neverSynced says why a type is never synced, whoever asks; empty for all others.
+func neverSynced(resource schema.GroupResource) string {
+	switch {
+	case slices.Contains(powerful, resource.Group):
+		return "it gives power over the cluster"
+	case slices.Contains(own, resource):
+		return "the cluster keeps it itself"
+	}
+	return ""
+}
+
+// wanted are the names of the types that are imported from a cluster, sorted.
+func wanted(requested []string, cluster *workloadv1alpha1.Cluster) []string {
+	names := slices.Concat(native, requested)
+	for _, name := range cluster.Spec.ClusterScopedResources {
+		if neverSynced(schema.ParseGroupResource(name)) == "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// synced are the types that are carried to a cluster, as resource.group, sorted: those
+// whose imports are compatible with what the kcp serves and are served by it. Types that
+// are not namespaced have to be allowed by the Cluster by name.
+func synced(requested []string, cluster *workloadv1alpha1.Cluster, imports []*apiresourcev1alpha1.APIResourceImport) []string {
+	names := wanted(requested, cluster)
+	var carried []string
+	for _, i := range imports {
+		resource := i.Spec.GVR().GroupResource()
+		named := slices.Contains(names, resource.String()) || slices.Contains(names, resource.Resource)
+		allowed := i.Spec.Scope == apiextensionsv1.NamespaceScoped || slices.Contains(cluster.Spec.ClusterScopedResources, resource.String())
+		if i.Spec.Location == cluster.Name && named && allowed && neverSynced(resource) == "" && served(i) {
+			carried = append(carried, resource.String())
+		}
+	}
+	slices.Sort(carried)
+	return slices.Compact(carried)
+}
+
+// served says whether objects of an import's type can be carried.
+func served(i *apiresourcev1alpha1.APIResourceImport) bool {
+	return i.DeletionTimestamp == nil &&
+		meta.IsStatusConditionTrue(i.Status.Conditions, apiresourcev1alpha1.ConditionCompatible) &&
+		meta.IsStatusConditionTrue(i.Status.Conditions, apiresourcev1alpha1.ConditionAvailable)
+}

@@ -1,0 +1,195 @@
+package crdpuller_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+// asideGroup is where a type goes beside the built-in one of the same name.
+func asideGroup(group string) string {
+	if group == "" {
+		group = "core"
+	}
+	return group + ".pulled.example.dev"
+}
+
+// aside is the CRD in another group, since a server serves a group itself or by CRDs.
+// The schema, which is what is to be accepted, is the same.
+func aside(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	crd = crd.DeepCopy()
+	crd.Spec.Group = asideGroup(crd.Spec.Group)
+	crd.Name = crd.Spec.Names.Plural + "." + crd.Spec.Group
+	crd.Spec.Names.ShortNames, crd.Spec.Names.Categories = nil, nil
+	return crd
+}
+
+// TestServersTakeWhatIsPulled gives every type of a real server back to it as a CRD, and
+// then objects: what the built-in type made of a manifest, every default filled in, must
+// be stored by the CRD unchanged, with nothing unknown and nothing pruned.
+func TestServersTakeWhatIsPulled(t *testing.T) {
+	c := kube.Shared(t)
+	pulled := pull(t, c.Rest())
+	if len(pulled.CRDs) < 50 {
+		t.Fatalf("pulled %d types, want all of Kubernetes'", len(pulled.CRDs))
+	}
+	crds := apiextensionsclient.NewForConfigOrDie(c.Rest()).ApiextensionsV1().CustomResourceDefinitions()
+	for _, crd := range pulled.CRDs {
+		if strings.HasSuffix(crd.Spec.Group, ".example.dev") {
+			continue // another test's
+		}
+		made, err := crds.Create(t.Context(), aside(crd), metav1.CreateOptions{})
+		if err != nil {
+			t.Errorf("the server refuses %s: %v", crd.Name, err)
+			continue
+		}
+		t.Cleanup(func() {
+			if err := crds.Delete(context.Background(), made.Name, metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+		poll.Until(t, kube.Patience, made.Name+" is established and structural", func(ctx context.Context) error {
+			found, err := crds.Get(ctx, made.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if !apihelpers.IsCRDConditionTrue(found, apiextensionsv1.Established) || apihelpers.IsCRDConditionTrue(found, apiextensionsv1.NonStructuralSchema) {
+				return fmt.Errorf("conditions %v", found.Status.Conditions)
+			}
+			return nil
+		})
+	}
+	storeObjects(t, c)
+}
+
+// storeObjects creates each manifest of testdata/objects as the built-in type, and what
+// the server made of it as the pulled one.
+func storeObjects(t *testing.T, c *kube.Cluster) {
+	t.Helper()
+	const namespace = "pulled"
+	if _, err := c.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// Admission wants it for pods, and no controller makes it here.
+	if _, err := c.Client().CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("testdata/objects/*.yaml")
+	if err != nil || len(files) < 12 {
+		t.Fatalf("manifests %v, %v", files, err)
+	}
+	client, err := dynamic.NewForConfig(c.Rest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			native := readObject(t, file)
+			resource := resourceOf(native)
+			made, err := client.Resource(resource).Namespace(namespace).Create(t.Context(), native, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+			if err != nil {
+				t.Fatalf("the built-in type refuses the manifest: %v", err)
+			}
+			want := moved(made)
+			resource.Group = asideGroup(resource.Group)
+			stored, err := createWhenServed(t, client.Resource(resource).Namespace(namespace), want)
+			if err != nil {
+				t.Fatalf("the pulled type refuses what the built-in one made: %v", err)
+			}
+			if diff := cmp.Diff(content(want), content(stored)); diff != "" {
+				t.Errorf("the pulled type changes what the built-in one made:\n%s", diff)
+			}
+		})
+	}
+}
+
+// createWhenServed waits for the handler of a new CRD: it answers 404 for some moments
+// after the CRD is established.
+func createWhenServed(t *testing.T, client dynamic.ResourceInterface, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	t.Helper()
+	poll.Until(t, kube.Patience, "the pulled type is served", func(ctx context.Context) error {
+		_, err := client.List(ctx, metav1.ListOptions{})
+		return err
+	})
+	return client.Create(t.Context(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+}
+
+func readObject(t *testing.T, file string) *unstructured.Unstructured {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(raw, &object.Object); err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+func resourceOf(object *unstructured.Unstructured) schema.GroupVersionResource {
+	gvk := object.GroupVersionKind()
+	plural := strings.ToLower(gvk.Kind) + "s"
+	switch {
+	case strings.HasSuffix(plural, "ss"):
+		plural = strings.TrimSuffix(plural, "s") + "es"
+	case strings.HasSuffix(plural, "ys"):
+		plural = strings.TrimSuffix(plural, "ys") + "ies"
+	}
+	return gvk.GroupVersion().WithResource(plural)
+}
+
+// moved is an object for the group aside, without what a server writes into metadata.
+func moved(made *unstructured.Unstructured) *unstructured.Unstructured {
+	object := made.DeepCopy()
+	gvk := object.GroupVersionKind()
+	gvk.Group = asideGroup(gvk.Group)
+	object.SetGroupVersionKind(gvk)
+	object.Object["metadata"] = map[string]any{"name": made.GetName()}
+	// A CRD with the subresource takes none at creation, and built-in types write theirs.
+	delete(object.Object, "status")
+	return object
+}
+
+// content leaves out nulls, which mean that nothing is there, to both.
+func content(object *unstructured.Unstructured) map[string]any {
+	fields := object.DeepCopy().Object
+	delete(fields, "metadata")
+	return withoutNulls(fields).(map[string]any)
+}
+
+func withoutNulls(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, item := range v {
+			if item == nil {
+				delete(v, key)
+				continue
+			}
+			v[key] = withoutNulls(item)
+		}
+	case []any:
+		for i := range v {
+			v[i] = withoutNulls(v[i])
+		}
+	}
+	return value
+}

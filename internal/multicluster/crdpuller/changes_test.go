@@ -1,0 +1,71 @@
+package crdpuller_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"rik.dev/rik/internal/testkit/kube"
+)
+
+// heard waits for the next word of a change.
+func heard(t *testing.T, changes <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case _, ok := <-changes:
+		if !ok {
+			t.Fatalf("%s: the channel is closed", what)
+		}
+	case <-time.After(kube.Patience):
+		t.Fatalf("%s: nothing was heard", what)
+	}
+}
+
+// quiet drains what is on its way: a server settles for a while after a change.
+func quiet(changes <-chan struct{}) {
+	for {
+		select {
+		case <-changes:
+		case <-time.After(2 * time.Second):
+			return
+		}
+	}
+}
+
+func TestChangesTellOfNewTypes(t *testing.T) {
+	c := kube.Start(t, kube.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	changes := newPuller(t, c.Rest()).Changes(ctx)
+	heard(t, changes, "watching begins")
+	quiet(changes)
+	install(t, c, crdOf("news", "changes.example.dev", "News", anyObject()))
+	heard(t, changes, "a CRD was made")
+	quiet(changes)
+	brokenAPIService(t, c, "v1", "changed.example.dev")
+	heard(t, changes, "an APIService was made")
+	c.Cut()
+	quiet(changes)
+	c.Mend(t)
+	install(t, c, crdOf("olds", "changes.example.dev", "Olds", anyObject()))
+	heard(t, changes, "a CRD was made after an outage")
+	cancel()
+	for range changes { // until it is closed
+	}
+}
+
+func TestChangesWhereWatchingIsForbidden(t *testing.T) {
+	config := kube.Shared(t).Rest()
+	config.Impersonate = rest.ImpersonationConfig{UserName: "nobody-special"}
+	ctx, cancel := context.WithCancel(t.Context())
+	changes := newPuller(t, config).Changes(ctx)
+	select {
+	case <-changes:
+		t.Error("something was heard")
+	case <-time.After(time.Second):
+	}
+	cancel()
+	for range changes { // until it is closed
+	}
+}

@@ -1,0 +1,86 @@
+package crdpuller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+)
+
+// requestPatience is what discovery clients wait for an answer.
+const requestPatience = 32 * time.Second
+
+// session is the talk of one Pull with the cluster.
+type session struct {
+	ctx        context.Context //nolint:containedctx // discovery's methods take none
+	discovery  *discovery.DiscoveryClient
+	extensions apiextensionsclient.Interface
+
+	documents *documents // once asked for
+}
+
+func (p *Puller) session(ctx context.Context) (*session, error) {
+	config := rest.CopyConfig(p.config.Rest)
+	client := &http.Client{Transport: bounded{ctx: ctx, next: p.transport}, CheckRedirect: stay, Timeout: cmp.Or(config.Timeout, requestPatience)}
+	// Discovery may need a request for every group.
+	config.QPS, config.Burst = cmp.Or(config.QPS, 50), cmp.Or(config.Burst, 300)
+	d, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)
+	if err != nil {
+		return nil, fmt.Errorf("preparing discovery: %w", err)
+	}
+	extensions, err := apiextensionsclient.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, fmt.Errorf("preparing to read CRDs: %w", err)
+	}
+	return &session{ctx: ctx, discovery: d, extensions: extensions}, nil
+}
+
+// discover asks what is served. A server that is not ready may not know all of it yet,
+// and so its answer is not one.
+func (s *session) discover() (catalogue, error) {
+	if err := s.ready(); err != nil {
+		return catalogue{}, err
+	}
+	groups, lists, err := discovery.ServerGroupsAndResources(s.discovery)
+	failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err)
+	if err != nil && !partial {
+		return catalogue{}, fmt.Errorf("asking the cluster what it serves: %w", err)
+	}
+	if err := whole(groups); err != nil {
+		return catalogue{}, err
+	}
+	return preferred(groups, lists, failed), nil
+}
+
+func (s *session) ready() error {
+	err := s.discovery.RESTClient().Get().AbsPath("/readyz").Do(s.ctx).Error()
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil // whoever may not ask has to take the answers as they are
+	}
+	return fmt.Errorf("asking the cluster whether it is ready: %w", err)
+}
+
+// whole refuses an answer from which one of the two roots of discovery is missing. Every
+// cluster serves the first types below one and others below the other; the client
+// takes a root that is not found for an empty one.
+func whole(groups []*metav1.APIGroup) error {
+	first, others := false, false
+	for _, g := range groups {
+		if len(g.Versions) > 0 {
+			first = first || g.Name == ""
+			others = others || g.Name != ""
+		}
+	}
+	if !first || !others {
+		return errors.New("the cluster's discovery lacks /api or /apis: the URL or a proxy before it hides a part")
+	}
+	return nil
+}

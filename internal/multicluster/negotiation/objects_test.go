@@ -1,0 +1,195 @@
+package negotiation_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+func keyOf(o client.Object) client.ObjectKey { return client.ObjectKeyFromObject(o) }
+
+// TestStoredObjectsKeepTheirFields: a published schema is narrowed when nothing is
+// lost by it, and not before.
+func TestStoredObjectsKeepTheirFields(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, autoPublish)
+	a := offer(t, "a", wide)
+	s.create(t, a)
+	s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
+	one := s.store(t, `{apiVersion: example.org/v1, kind: Widget, metadata: {name: one, namespace: default}, spec: {color: red, size: 7}}`)
+	b := offer(t, "b", narrow)
+	b.Spec.SchemaUpdateStrategy = apiresourcev1alpha1.UpdatePublished
+	s.create(t, b)
+	s.shows(t, "widgets.example.org", "import a v1 True/True", "import b v1 False(IncompatibleSchema)/", "negotiated v1 publish=true True/False")
+	poll.Until(t, apitest.Patience, "the obstacle is the stored object", func(ctx context.Context) error {
+		i := &apiresourcev1alpha1.APIResourceImport{}
+		if err := s.c.Get(ctx, keyOf(b), i); err != nil {
+			return err
+		}
+		if first := i.Status.Obstacles[0]; first.Path != ".spec.size" || !strings.Contains(first.Reason, `"one" in namespace "default"`) {
+			return fmt.Errorf("it is %+v", first)
+		}
+		return nil
+	})
+	if got := fmt.Sprint(s.read(t, one)); got != "map[color:red size:7]" {
+		t.Errorf("the stored object is %s now", got)
+	}
+	s.patch(t, one.DeepCopy(), `{"spec":{"size":null}}`)
+	s.shows(t, "widgets.example.org", "import a v1 True/True", "import b v1 True/True", "negotiated v1 publish=true True/False")
+	s.negotiates(t, "widgets.v1.example.org", "color")
+	if got := fmt.Sprint(s.read(t, one)); got != "map[color:red]" {
+		t.Errorf("the stored object is %s now", got)
+	}
+}
+
+// TestDeletedNegotiatedTakesNothingAlong: not even when the garbage collector is told
+// to delete what it owns first.
+func TestDeletedNegotiatedTakesNothingAlong(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, autoPublish)
+			s.create(t, offer(t, "a", wide))
+			s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
+			one := s.store(t, `{apiVersion: example.org/v1, kind: Widget, metadata: {name: one, namespace: default}, spec: {color: red}}`)
+			s.delete(t, named("widgets.v1.example.org"), client.PropagationPolicy(policy))
+			s.shows(t, "widgets.example.org", "import a v1 True/False(InUse)", "negotiated v1 publish=true True/False InUse=True")
+			if got := fmt.Sprint(s.read(t, one)); got != "map[color:red]" {
+				t.Errorf("the stored object is %s now", got)
+			}
+			s.delete(t, one)
+			// Made again from the import.
+			poll.Until(t, apitest.Patience, "the type is negotiated anew", func(ctx context.Context) error {
+				n := named("widgets.v1.example.org")
+				if err := s.c.Get(ctx, keyOf(n), n); err != nil {
+					return err
+				}
+				if n.DeletionTimestamp != nil {
+					return errors.New("it is still being deleted")
+				}
+				return nil
+			})
+			s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
+		})
+	}
+}
+
+// TestNameConflictAndRefusal: what the API server says of a CRD becomes a condition.
+func TestNameConflictAndRefusal(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, autoPublish)
+	s.create(t, offer(t, "a", wide))
+	s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
+
+	other := offer(t, "a", wide)
+	other.Spec.Names.Plural, other.Spec.Names.Singular = "gadgets", "gadget" // and the kind of widgets
+	other.Name = apiresourcev1alpha1.ImportName(other.Spec.GVR(), "a")
+	s.create(t, other)
+	s.shows(t, "gadgets.example.org", "import a v1 True/False(NameConflict)", "negotiated v1 publish=true False(NameConflict)/False")
+
+	refused := offer(t, "a", wide)
+	refused.Spec.GroupVersion.Group, refused.Spec.Names.Kind = "other.example.org", "Not A Kind"
+	refused.Name = apiresourcev1alpha1.ImportName(refused.Spec.GVR(), "a")
+	s.create(t, refused)
+	s.shows(t, "widgets.other.example.org", "import a v1 True/False(InvalidSchema)", "negotiated v1 publish=true False(InvalidSchema)/False")
+	n := named("widgets.v1.other.example.org")
+	if err := s.c.Get(t.Context(), keyOf(n), n); err != nil {
+		t.Fatal(err)
+	}
+	if message := n.Status.Conditions[0].Message; !strings.Contains(message, "spec.names.kind") {
+		t.Errorf("the message is %q, which does not say what the API server refuses", message)
+	}
+}
+
+// TestNativeTypesAreEnforced: imports of what the kcp serves itself are checked, and
+// no CRD is made.
+func TestNativeTypesAreEnforced(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, autoPublish)
+	alike := offer(t, "a", "configmaps.yaml")
+	s.create(t, alike)
+	s.shows(t, "configmaps", "import a v1 True/True", "negotiated v1 publish=true True/True")
+	lacking := offer(t, "b", "configmaps.yaml")
+	lacking.Spec.OpenAPIV3Schema.Raw = []byte(`{"type":"object","properties":{"apiVersion":{"type":"string"},"kind":{"type":"string"},"metadata":{"type":"object"}}}`)
+	lacking.Spec.SchemaUpdateStrategy = apiresourcev1alpha1.UpdatePublished
+	s.create(t, lacking)
+	s.shows(t, "configmaps", "import a v1 True/True", "import b v1 False(IncompatibleSchema)/", "negotiated v1 publish=true True/True")
+	if _, err := s.crd(t.Context(), "configmaps"); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("reading a CRD of configmaps = %v, want none", err)
+	}
+	s.delete(t, alike)
+	s.delete(t, lacking)
+	s.shows(t, "configmaps")
+}
+
+// TestAtRestNothingIsWritten compares resource versions over several looks at the
+// stored objects.
+func TestAtRestNothingIsWritten(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, autoPublish)
+	s.create(t, offer(t, "a", full))
+	s.create(t, offer(t, "b", older))
+	s.create(t, offer(t, "c", wide))
+	s.shows(t, "widgets.example.org", "import c v1 True/True", "negotiated v1 publish=true True/False")
+	poll.Until(t, apitest.Patience, "the deployments have settled", func(ctx context.Context) error {
+		lines, err := s.table(ctx, "deployments.apps")
+		if err == nil && !slices.Contains(lines, "negotiated v1 publish=true True/False") {
+			err = fmt.Errorf("they are %v", lines)
+		}
+		return err
+	})
+	before := s.versions(t)
+	// A change that means nothing makes passes over both types.
+	for range 5 {
+		for _, name := range []string{"deployments.a.v1.apps", "widgets.c.v1.example.org"} {
+			i := &apiresourcev1alpha1.APIResourceImport{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			s.patch(t, i, fmt.Sprintf(`{"metadata":{"labels":{"touched":"%d"}}}`, len(before)))
+			s.patch(t, i, `{"metadata":{"labels":null}}`)
+		}
+	}
+	s.create(t, version(offer(t, "d", wide), "v2"))
+	poll.Until(t, apitest.Patience, "the passes are over", func(ctx context.Context) error {
+		lines, err := s.table(ctx, "widgets.example.org")
+		if err == nil && !slices.Contains(lines, "import d v2 True/True") {
+			err = fmt.Errorf("they are %v", lines)
+		}
+		return err
+	})
+	for name, resourceVersion := range s.versions(t) {
+		if was, known := before[name]; known && was != resourceVersion && !strings.Contains(name, "widgets.example.org") {
+			t.Errorf("%s was written at rest: resource version %s, then %s", name, was, resourceVersion)
+		}
+	}
+}
+
+// versions are the resource versions of what the controller writes, imports apart.
+func (s *site) versions(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	var negotiated apiresourcev1alpha1.NegotiatedAPIResourceList
+	if err := s.c.List(t.Context(), &negotiated); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range negotiated.Items {
+		out[n.Name] = n.ResourceVersion
+	}
+	for _, name := range []string{"deployments.apps", "widgets.example.org"} {
+		crd, err := s.crd(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[name] = crd.ResourceVersion
+	}
+	return out
+}

@@ -1,0 +1,181 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+)
+
+const (
+	// maxObstacles is what the API lets a status hold.
+	maxObstacles = 64
+	// maxMessage is far below what the API lets a condition's message be, and more
+	// than anybody reads.
+	maxMessage = 2048
+	// namedObstacles are those that a message names; the status has them all.
+	namedObstacles = 3
+)
+
+// NegotiatedConditions are the types of conditions that negotiation owns on a
+// NegotiatedAPIResource, ImportConditions those on an import. One that a plan does
+// not have is to be removed.
+var (
+	NegotiatedConditions = []string{apiresourcev1alpha1.ConditionSubmitted, apiresourcev1alpha1.ConditionPublished,
+		apiresourcev1alpha1.ConditionEnforced, apiresourcev1alpha1.ConditionInUse}
+	ImportConditions = []string{apiresourcev1alpha1.ConditionCompatible, apiresourcev1alpha1.ConditionAvailable}
+)
+
+func condition(kind string, ok bool, reason, message string) metav1.Condition {
+	status := metav1.ConditionFalse
+	if ok {
+		status = metav1.ConditionTrue
+	}
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + "..."
+	}
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+// negotiatedConditions are those of a version's NegotiatedAPIResource. Before it is
+// published there are none.
+func (d *decider) negotiatedConditions(v *version) []metav1.Condition {
+	if v.fate == fateAgreed {
+		return nil
+	}
+	out := []metav1.Condition{d.submitted(v), d.servedNow(v, apiresourcev1alpha1.ConditionPublished), enforcedCondition(v)}
+	if v.inUse != nil {
+		out = append(out, condition(apiresourcev1alpha1.ConditionInUse, true, apiresourcev1alpha1.ReasonInUse,
+			fmt.Sprintf("%s. Nobody wants the type any more, and it is kept for what is stored", v.inUse.Reason)))
+	}
+	return out
+}
+
+func enforcedCondition(v *version) metav1.Condition {
+	if v.fate != fateEnforced {
+		return condition(apiresourcev1alpha1.ConditionEnforced, false, apiresourcev1alpha1.ReasonNegotiated, "the imports decide on the schema")
+	}
+	message := "a CRD that was made by hand decides on the schema"
+	if v.enforcedBy == apiresourcev1alpha1.EnforcedByServer {
+		message = "the kcp serves the type itself"
+	}
+	return condition(apiresourcev1alpha1.ConditionEnforced, true, apiresourcev1alpha1.ReasonEnforced, message)
+}
+
+// submitted says whether the CRD has the schema.
+func (d *decider) submitted(v *version) metav1.Condition {
+	const kind = apiresourcev1alpha1.ConditionSubmitted
+	switch {
+	case v.fate == fateEnforced:
+		return condition(kind, true, apiresourcev1alpha1.ReasonEnforced, "the schema is the one that is served")
+	case v.problem != nil:
+		return condition(kind, false, v.problem.reason, v.problem.message)
+	case v.served == nil || !equal(v.served, v.spec):
+		return condition(kind, false, apiresourcev1alpha1.ReasonNotEstablished, "the CRD is written next")
+	}
+	return condition(kind, true, apiresourcev1alpha1.ReasonPublished, "the CRD has the schema")
+}
+
+// servedNow says whether the version can be used, as a condition of a type.
+func (d *decider) servedNow(v *version, kind string) metav1.Condition {
+	switch {
+	case v.fate == fateEnforced && v.enforcedBy == apiresourcev1alpha1.EnforcedByServer:
+		return condition(kind, true, apiresourcev1alpha1.ReasonEnforced, "the kcp serves the type itself")
+	case v.fate != fateEnforced && v.served == nil && v.problem != nil:
+		return condition(kind, false, v.problem.reason, v.problem.message)
+	case v.fate != fateEnforced && v.served == nil:
+		return condition(kind, false, apiresourcev1alpha1.ReasonNotEstablished, "the CRD does not have the version yet")
+	}
+	if p := unestablished(d.CRD); p != nil {
+		return condition(kind, false, p.reason, p.message)
+	}
+	return condition(kind, true, apiresourcev1alpha1.ReasonPublished, "the type is served")
+}
+
+// unestablished says why a CRD cannot be used; nil if it can.
+func unestablished(crd *apiextensionsv1.CustomResourceDefinition) *problem {
+	names := apihelpers.FindCRDCondition(crd, apiextensionsv1.NamesAccepted)
+	structural := apihelpers.FindCRDCondition(crd, apiextensionsv1.NonStructuralSchema)
+	switch {
+	case names != nil && names.Status == apiextensionsv1.ConditionFalse:
+		return &problem{apiresourcev1alpha1.ReasonNameConflict, fmt.Sprintf("CRD %s: %s", crd.Name, names.Message)}
+	case structural != nil && structural.Status == apiextensionsv1.ConditionTrue:
+		return &problem{apiresourcev1alpha1.ReasonInvalidSchema, fmt.Sprintf("the schema of CRD %s is not structural: %s", crd.Name, structural.Message)}
+	case names == nil || !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established):
+		return &problem{apiresourcev1alpha1.ReasonNotEstablished, fmt.Sprintf("CRD %s is not established yet", crd.Name)}
+	}
+	return nil
+}
+
+// verdicts are what was made of the imports of a version.
+func (d *decider) verdicts(v *version) []Verdict {
+	var out []Verdict
+	for _, c := range v.all {
+		status := apiresourcev1alpha1.APIResourceImportStatus{
+			Conditions: []metav1.Condition{compatibleCondition(v, c)},
+			Obstacles:  atMost(c.obstacles), Dropped: atMost(c.dropped),
+		}
+		if available := d.available(v); c.compatible && available != nil {
+			status.Conditions = append(status.Conditions, *available)
+		}
+		out = append(out, Verdict{Import: c.source, Status: status})
+	}
+	return out
+}
+
+func compatibleCondition(v *version, c *candidate) metav1.Condition {
+	const kind = apiresourcev1alpha1.ConditionCompatible
+	switch {
+	case c.invalid != "":
+		return condition(kind, false, apiresourcev1alpha1.ReasonInvalidSchema, c.invalid)
+	case !c.compatible:
+		return condition(kind, false, apiresourcev1alpha1.ReasonIncompatibleSchema, summary(c.obstacles))
+	case v.fate == fateEnforced:
+		return condition(kind, true, apiresourcev1alpha1.ReasonEnforced, "the cluster takes every object that is valid here")
+	}
+	return condition(kind, true, apiresourcev1alpha1.ReasonNegotiated, "the cluster takes every object that is valid by the negotiated schema")
+}
+
+// available mirrors on the compatible imports whether the type can be used; nil
+// before it is published.
+func (d *decider) available(v *version) *metav1.Condition {
+	const kind = apiresourcev1alpha1.ConditionAvailable
+	var out metav1.Condition
+	switch v.fate {
+	case fatePublished, fateEnforced:
+		out = d.servedNow(v, kind)
+	case fateRetiring:
+		out = condition(kind, false, apiresourcev1alpha1.ReasonNotEstablished, "the type is being taken away")
+		if v.inUse != nil {
+			out = condition(kind, false, apiresourcev1alpha1.ReasonInUse, "the type is kept only for the objects that are stored")
+		}
+	default:
+		return nil
+	}
+	return &out
+}
+
+// summary names the first obstacles.
+func summary(obstacles []apiresourcev1alpha1.Obstacle) string {
+	var out []string
+	for i, o := range obstacles {
+		if i == namedObstacles {
+			out = append(out, fmt.Sprintf("and %d more", len(obstacles)-i))
+			break
+		}
+		text := o.Path + ": " + o.Reason
+		if len(o.Locations) > 0 {
+			text += " (" + strings.Join(o.Locations, ", ") + ")"
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, "; ")
+}
+
+func atMost(obstacles []apiresourcev1alpha1.Obstacle) []apiresourcev1alpha1.Obstacle {
+	return obstacles[:min(len(obstacles), maxObstacles)]
+}

@@ -1,0 +1,57 @@
+// Package storage reads what is stored of a type that a CRD serves, for the
+// questions of package plan. It writes nothing.
+package storage
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+)
+
+// page is how many objects are read at once.
+const page = 500
+
+// Objects are those of one type, in every namespace.
+type Objects struct {
+	client dynamic.ResourceInterface
+}
+
+// Of are the objects of a CRD, in the version in which it stores them: no other has
+// all their fields. It is an error if the CRD does not serve that version.
+func Of(client dynamic.Interface, crd *apiextensionsv1.CustomResourceDefinition) (*Objects, error) {
+	for i := range crd.Spec.Versions {
+		if v := &crd.Spec.Versions[i]; v.Storage && v.Served {
+			gvr := schema.GroupVersionResource{Group: crd.Spec.Group, Version: v.Name, Resource: crd.Spec.Names.Plural}
+			return &Objects{client: client.Resource(gvr)}, nil
+		}
+	}
+	return nil, fmt.Errorf("CRD %s does not serve the version in which it stores, so that nobody can tell what is stored: set served of that version to true", crd.Name)
+}
+
+// All reads every object. After an error it yields nothing more.
+func (o *Objects) All(ctx context.Context) iter.Seq2[*unstructured.Unstructured, error] {
+	return func(yield func(*unstructured.Unstructured, error) bool) {
+		options := metav1.ListOptions{Limit: page}
+		for {
+			list, err := o.client.List(ctx, options)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range list.Items {
+				if !yield(&list.Items[i], nil) {
+					return
+				}
+			}
+			if options.Continue = list.GetContinue(); options.Continue == "" {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package plan
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	multischema "rik.dev/rik/internal/multicluster/schema"
+)
+
+// settle decides on the schema and the fate of a version.
+func (d *decider) settle(v *version) error {
+	switch {
+	case v.enforced != nil:
+		d.enforce(v)
+		return nil
+	case v.leaves() && (!d.preview || !v.unpublishes()):
+		return d.retire(v)
+	case v.published():
+		return d.hold(v)
+	}
+	return d.agree(v)
+}
+
+// leaves says whether nothing, or nobody, wants the version any more.
+func (v *version) leaves() bool {
+	if len(v.all) == 0 {
+		return true
+	}
+	if v.have == nil {
+		return false
+	}
+	return v.have.DeletionTimestamp != nil || v.unpublishes()
+}
+
+// unpublishes says whether the version is served and somebody wants it no more.
+func (v *version) unpublishes() bool {
+	return len(v.all) > 0 && v.have != nil && v.served != nil && !v.have.Spec.Publish
+}
+
+// published says whether the version is served or is to be. That it was enforced
+// does not count: then it was not asked for.
+func (v *version) published() bool {
+	return v.served != nil || v.have != nil && v.have.Spec.Publish && !v.wasEnforced()
+}
+
+func (v *version) wasEnforced() bool {
+	return v.have != nil && v.have.Annotations[apiresourcev1alpha1.EnforcedByAnnotation] != ""
+}
+
+// enforce checks the imports against what is served by somebody else's decision.
+// Without imports, or with one that is to be deleted, there is nothing to say.
+func (d *decider) enforce(v *version) {
+	if len(v.all) == 0 || v.have != nil && v.have.DeletionTimestamp != nil {
+		return
+	}
+	v.fate, v.spec = fateEnforced, v.enforced
+	v.checkAll()
+}
+
+// retire takes a version away unless objects of it are stored.
+func (d *decider) retire(v *version) error {
+	if v.served == nil {
+		return nil
+	}
+	v.fate, v.spec = fateRetiring, v.served
+	v.members = v.recorded()
+	v.checkAll()
+	if slices.Contains(d.CRD.Status.StoredVersions, v.name) {
+		v.inUse = d.stored()
+	}
+	return nil
+}
+
+// checkAll checks every import against the spec, which changes for none.
+func (v *version) checkAll() {
+	for _, c := range v.all {
+		if c.invalid == "" {
+			c.check(multischema.Offer{Spec: *v.spec})
+		}
+	}
+}
+
+// agree makes a version that is not published what its imports agree on.
+func (d *decider) agree(v *version) error {
+	agreement := admit(v.all, func(c *candidate) bool {
+		return c.source.Spec.SchemaUpdateStrategy != apiresourcev1alpha1.UpdateNever
+	})
+	if agreement == nil {
+		return nil
+	}
+	spec, err := normal(&agreement.Spec)
+	if err != nil {
+		return fmt.Errorf("reading what the imports agree on: %w", err)
+	}
+	v.fate, v.spec, v.members = fateAgreed, spec, v.compatible()
+	if d.preview || (v.have == nil || v.wasEnforced()) && d.AutoPublish {
+		v.fate = fatePublished
+	}
+	return nil
+}
+
+// hold keeps the schema of a published version, or changes it where the rules and
+// the stored objects allow it.
+func (d *decider) hold(v *version) error {
+	base := v.served
+	if base == nil {
+		var err error
+		if base, err = normal(&v.have.Spec.CommonAPIResourceSpec); err != nil {
+			return fmt.Errorf("reading what was negotiated: %w", err)
+		}
+	}
+	v.fate, v.spec = fatePublished, base
+	if v.departed() || v.follows() {
+		if adopted, err := d.renegotiate(v, base); adopted || err != nil {
+			return err
+		}
+	}
+	if err := d.narrow(v); err != nil {
+		return err
+	}
+	// What was recorded stays so that its departure is noticed, and tried again.
+	v.members = merged(v.recorded(), v.compatible())
+	return nil
+}
+
+// departed says whether a cluster that the schema was good for has left.
+func (v *version) departed() bool {
+	return slices.ContainsFunc(v.recorded(), func(location string) bool {
+		return !slices.ContainsFunc(v.all, func(c *candidate) bool { return c.offer.Location == location })
+	})
+}
+
+// follows says whether every import lets a published schema change.
+func (v *version) follows() bool {
+	return !slices.ContainsFunc(v.all, func(c *candidate) bool {
+		return c.source.Spec.SchemaUpdateStrategy != apiresourcev1alpha1.UpdatePublished
+	})
+}
+
+// recorded are the clusters for which the schema was good at last.
+func (v *version) recorded() []string {
+	if v.have == nil || v.have.Annotations[apiresourcev1alpha1.AgreedByAnnotation] == "" {
+		return nil
+	}
+	return strings.Split(v.have.Annotations[apiresourcev1alpha1.AgreedByAnnotation], ",")
+}
+
+// compatible are the clusters whose imports are good for the spec, sorted.
+func (v *version) compatible() []string {
+	var out []string
+	for _, c := range v.all {
+		if c.compatible {
+			out = append(out, c.offer.Location)
+		}
+	}
+	return merged(out)
+}
+
+// merged are names sorted, each once.
+func merged(lists ...[]string) []string {
+	out := slices.Concat(lists...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// renegotiate replaces the schema by what all imports agree on, if nothing that is
+// stored is lost by it.
+func (d *decider) renegotiate(v *version, base *apiresourcev1alpha1.CommonAPIResourceSpec) (adopted bool, err error) {
+	anew := make([]*candidate, 0, len(v.all))
+	for _, c := range v.all {
+		fresh := *c
+		anew = append(anew, &fresh)
+	}
+	agreement := admit(anew, func(*candidate) bool { return true })
+	if agreement == nil {
+		return false, nil
+	}
+	spec, err := normal(&agreement.Spec)
+	if err != nil {
+		return false, fmt.Errorf("reading what the imports agree on: %w", err)
+	}
+	if safe, err := d.mayReplace(base, spec); !safe || err != nil {
+		return false, err
+	}
+	v.all, v.spec = anew, spec
+	v.members = v.compatible()
+	return true, nil
+}
+
+// mayReplace says whether a schema can take the place of one that is served.
+func (d *decider) mayReplace(base, spec *apiresourcev1alpha1.CommonAPIResourceSpec) (bool, error) {
+	if equal(base, spec) || len(multischema.Compatible(multischema.Offer{Spec: *base}, multischema.Offer{Spec: *spec})) == 0 {
+		return true, nil
+	}
+	obstacle, err := d.unfit(spec)
+	return obstacle == nil, err
+}
+
+// narrow checks every import against the schema, and narrows the schema for those
+// that may if every stored object stays as it is.
+func (d *decider) narrow(v *version) error {
+	for _, c := range v.all {
+		if c.invalid != "" {
+			continue
+		}
+		c.check(multischema.Offer{Spec: *v.spec})
+		if c.compatible || c.source.Spec.SchemaUpdateStrategy != apiresourcev1alpha1.UpdatePublished {
+			continue
+		}
+		if err := d.narrowFor(v, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *decider) narrowFor(v *version, c *candidate) error {
+	agreement, obstacles := multischema.Meet(multischema.Offer{Spec: *v.spec}, c.offer)
+	if agreement == nil {
+		c.obstacles = obstacles
+		return nil
+	}
+	spec, err := normal(&agreement.Spec)
+	if err != nil {
+		return fmt.Errorf("reading a narrowed schema: %w", err)
+	}
+	obstacle, err := d.unfit(spec)
+	if err != nil {
+		return err
+	}
+	if obstacle != nil {
+		obstacle := *obstacle
+		obstacle.Locations = []string{c.offer.Location}
+		c.obstacles = append([]apiresourcev1alpha1.Obstacle{obstacle}, c.obstacles...)
+		return nil
+	}
+	v.spec = spec
+	c.compatible, c.obstacles = true, nil
+	c.dropped = ofLocation(agreement.Dropped, c.offer.Location)
+	return nil
+}
+
+// equal compares two specs in their normal form.
+func equal(a, b *apiresourcev1alpha1.CommonAPIResourceSpec) bool {
+	left, err := json.Marshal(a)
+	if err != nil {
+		return false
+	}
+	right, err := json.Marshal(b)
+	return err == nil && bytes.Equal(left, right)
+}

@@ -1,0 +1,299 @@
+package negotiation_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	"rik.dev/rik/internal/multicluster/negotiation"
+	"rik.dev/rik/internal/multicluster/negotiation/plan"
+	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
+
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(apiextensionsv1.AddToScheme(s))
+	utilruntime.Must(apiresourcev1alpha1.AddToScheme(s))
+	utilruntime.Must(metav1.AddMetaToScheme(s))
+	return s
+}()
+
+// site is a real kcp and a running controller.
+type site struct {
+	*kcptest.Server
+	c client.Client
+}
+
+// newSite starts both, for one test. Options change the controller's configuration.
+func newSite(t *testing.T, options ...func(*negotiation.Config)) *site {
+	t.Helper()
+	s := &site{Server: kcptest.Start(t)}
+	config := negotiation.Config{Rest: kcptest.LoopbackConfig(s.Server), Recheck: 100 * time.Millisecond, Logger: logger()}
+	for _, o := range options {
+		o(&config)
+	}
+	var err error
+	if s.c, err = client.New(kcptest.LoopbackConfig(s.Server), client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	controller, err := negotiation.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- controller.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+	})
+	return s
+}
+
+// logger shows the controller's log when RIK_TEST_LOG is set.
+func logger() *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(os.Getenv(apitest.EnvLog))); err != nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+func autoPublish(c *negotiation.Config) { c.AutoPublish = true }
+
+// offer is a CRD as a cluster has it, from testdata, as that cluster's import.
+func offer(t *testing.T, location, file string) *apiresourcev1alpha1.APIResourceImport {
+	t.Helper()
+	crd := definition(t, file)
+	spec, err := plan.SpecOf(crd, crd.Spec.Versions[0].Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &apiresourcev1alpha1.APIResourceImport{Spec: apiresourcev1alpha1.APIResourceImportSpec{
+		CommonAPIResourceSpec: *spec, Location: location, SchemaUpdateStrategy: apiresourcev1alpha1.UpdateUnpublished}}
+	i.Name = apiresourcev1alpha1.ImportName(spec.GVR(), location)
+	return i
+}
+
+func definition(t *testing.T, file string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	data, err := os.ReadFile("testdata/" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(data, crd); err != nil {
+		t.Fatal(err)
+	}
+	return crd
+}
+
+// version makes another version of an import.
+func version(i *apiresourcev1alpha1.APIResourceImport, name string) *apiresourcev1alpha1.APIResourceImport {
+	i = i.DeepCopy()
+	i.Spec.GroupVersion.Version = name
+	i.Name = apiresourcev1alpha1.ImportName(i.Spec.GVR(), i.Spec.Location)
+	return i
+}
+
+func (s *site) create(t *testing.T, o client.Object) {
+	t.Helper()
+	if err := s.c.Create(t.Context(), o); err != nil {
+		t.Fatalf("creating %T %s: %v", o, o.GetName(), err)
+	}
+}
+
+func (s *site) delete(t *testing.T, o client.Object, options ...client.DeleteOption) {
+	t.Helper()
+	if err := s.c.Delete(t.Context(), o, options...); err != nil {
+		t.Fatalf("deleting %T %s: %v", o, o.GetName(), err)
+	}
+}
+
+// patch is "kubectl patch --type=merge".
+func (s *site) patch(t *testing.T, o client.Object, patch string) {
+	t.Helper()
+	if err := s.c.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
+		t.Fatalf("patching %s: %v", o.GetName(), err)
+	}
+}
+
+func named(name string) *apiresourcev1alpha1.NegotiatedAPIResource {
+	return &apiresourcev1alpha1.NegotiatedAPIResource{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// shows waits until the imports and negotiated resources of a type are as the
+// columns of kubectl would show them:
+//
+//	import LOCATION VERSION COMPATIBLE/AVAILABLE
+//	negotiated VERSION publish=PUBLISH PUBLISHED/ENFORCED
+func (s *site) shows(t *testing.T, resource string, want ...string) {
+	t.Helper()
+	poll.Until(t, apitest.Patience, "kubectl shows what is expected", func(ctx context.Context) error {
+		got, err := s.table(ctx, resource)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+		}
+		return err
+	})
+}
+
+func (s *site) table(ctx context.Context, resource string) ([]string, error) {
+	var imports apiresourcev1alpha1.APIResourceImportList
+	var negotiated apiresourcev1alpha1.NegotiatedAPIResourceList
+	if err := errors.Join(s.c.List(ctx, &imports), s.c.List(ctx, &negotiated)); err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, i := range imports.Items {
+		if i.Spec.GVR().GroupResource().String() == resource {
+			out = append(out, fmt.Sprintf("import %s %s %s/%s", i.Spec.Location, i.Spec.GroupVersion.Version,
+				status(i.Status.Conditions, apiresourcev1alpha1.ConditionCompatible), status(i.Status.Conditions, apiresourcev1alpha1.ConditionAvailable)))
+		}
+	}
+	for _, n := range negotiated.Items {
+		if n.Spec.GVR().GroupResource().String() == resource {
+			line := fmt.Sprintf("negotiated %s publish=%v %s/%s", n.Spec.GroupVersion.Version, n.Spec.Publish,
+				status(n.Status.Conditions, apiresourcev1alpha1.ConditionPublished), status(n.Status.Conditions, apiresourcev1alpha1.ConditionEnforced))
+			if inUse := status(n.Status.Conditions, apiresourcev1alpha1.ConditionInUse); inUse != "" {
+				line += " InUse=" + inUse
+			}
+			out = append(out, line)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// status of a condition, with the reason where it is False.
+func status(conditions []metav1.Condition, kind string) string {
+	for _, c := range conditions {
+		if c.Type != kind {
+			continue
+		}
+		if c.Status == metav1.ConditionFalse && kind != apiresourcev1alpha1.ConditionEnforced {
+			return fmt.Sprintf("%s(%s)", c.Status, c.Reason)
+		}
+		return string(c.Status)
+	}
+	return ""
+}
+
+// serves waits until discovery has exactly some versions of a type.
+func (s *site) serves(t *testing.T, resource schema.GroupResource, versions ...string) {
+	t.Helper()
+	poll.Until(t, apitest.Patience, fmt.Sprintf("%s is served in versions %v", resource, versions), func(context.Context) error {
+		groups, err := s.Client.Discovery().ServerGroups()
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, g := range groups.Groups {
+			if g.Name != resource.Group {
+				continue
+			}
+			for _, v := range g.Versions {
+				list, err := s.Client.Discovery().ServerResourcesForGroupVersion(v.GroupVersion)
+				if err != nil {
+					return err
+				}
+				if slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource.Resource }) {
+					got = append(got, v.Version)
+				}
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, versions) {
+			return fmt.Errorf("it is served in %v", got)
+		}
+		return nil
+	})
+}
+
+func (s *site) crd(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	return crd, s.c.Get(ctx, client.ObjectKey{Name: name}, crd)
+}
+
+// store stores an object, which takes a moment after its type is published.
+func (s *site) store(t *testing.T, object string) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(object), &u.Object); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, apitest.Patience, "the object is stored", func(ctx context.Context) error {
+		// Strict: a schema that is not served yet refuses what it does not know.
+		err := s.c.Create(ctx, u, client.FieldValidation(metav1.FieldValidationStrict))
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
+	return u
+}
+
+// read reads an object as it is now.
+func (s *site) read(t *testing.T, u *unstructured.Unstructured) map[string]any {
+	t.Helper()
+	got := &unstructured.Unstructured{}
+	got.SetGroupVersionKind(u.GroupVersionKind())
+	if err := s.c.Get(t.Context(), client.ObjectKeyFromObject(u), got); err != nil {
+		t.Fatalf("reading %s: %v", u.GetName(), err)
+	}
+	spec, _, err := unstructured.NestedMap(got.Object, "spec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// specFields are the fields of .spec of what is negotiated.
+func specFields(t *testing.T, n *apiresourcev1alpha1.NegotiatedAPIResource) []string {
+	t.Helper()
+	props := &apiextensionsv1.JSONSchemaProps{}
+	if err := json.Unmarshal(n.Spec.OpenAPIV3Schema.Raw, props); err != nil {
+		t.Fatal(err)
+	}
+	return slices.Sorted(maps.Keys(props.Properties["spec"].Properties))
+}
+
+// negotiates waits until a negotiated resource has some fields in .spec.
+func (s *site) negotiates(t *testing.T, name string, fields ...string) {
+	t.Helper()
+	poll.Until(t, apitest.Patience, fmt.Sprintf("%s has the fields %v", name, fields), func(ctx context.Context) error {
+		n := named(name)
+		if err := s.c.Get(ctx, client.ObjectKeyFromObject(n), n); err != nil {
+			return err
+		}
+		if got := specFields(t, n); !slices.Equal(got, fields) {
+			return fmt.Errorf("it has %v", got)
+		}
+		return nil
+	})
+}

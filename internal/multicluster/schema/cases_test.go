@@ -1,0 +1,281 @@
+package schema
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+)
+
+// specSchema is the schema of a resource whose .spec is as the YAML says.
+func specSchema(t *testing.T, location, spec string) Offer {
+	t.Helper()
+	p := &props{}
+	if err := yaml.Unmarshal([]byte(spec), p); err != nil {
+		t.Fatalf("decoding %s: %v", spec, err)
+	}
+	return offerOf(location, &props{Type: "object", Properties: map[string]props{"spec": *p}})
+}
+
+// check compares and meets two schemas of .spec. obstacles are the paths and
+// reasons, in order, that compatibility names; meet is the schema that is left.
+func check(t *testing.T, existing, offered string, obstacles []string, meet string) {
+	t.Helper()
+	a, b := specSchema(t, "", existing), specSchema(t, "east", offered)
+	found := Compatible(a, b)
+	var said []string
+	for _, o := range found {
+		said = append(said, o.Path+": "+o.Reason)
+		if o.CounterExample == "" {
+			t.Errorf("%s: there is no counter-example", o.Path)
+			continue
+		}
+		checkCounterExample(t, o, [][2]*offeredSchema{{mustRead(t, a)[0], mustRead(t, b)[0]}})
+	}
+	if diff := cmp.Diff(obstacles, said); diff != "" {
+		t.Errorf("obstacles (-want +got):\n%s", diff)
+	}
+	left := specSchema(t, "", meet)
+	want := propsOf(t, &left.Spec)
+	if meet == "" {
+		want.Properties = nil
+	}
+	agreement, why := Meet(a, b)
+	if agreement == nil {
+		t.Fatalf("there is no meet: %v", why)
+	}
+	if diff := cmp.Diff(want, propsOf(t, &agreement.Spec)); diff != "" {
+		t.Errorf("meet (-want +got):\n%s", diff)
+	}
+}
+
+// The unit table of the prototype, N1 to N15. Where a row deviates, it follows design
+// 9 and says so.
+func TestUnitTableN1ToN15(t *testing.T) {
+	t.Parallel()
+	existing := `{type: object, properties: {p: {type: string}}}`
+	for _, c := range []struct {
+		name, existing, offered string
+		obstacles               []string
+		meet                    string
+	}{
+		{name: "N1 more properties", existing: existing, offered: `{type: object, properties: {p: {type: string}, new: {type: string}}}`, meet: existing},
+		{
+			name: "N2 fewer properties", existing: `{type: object, properties: {p: {type: string}, new: {type: string}}}`, offered: existing,
+			obstacles: []string{".spec.new: there is no such property in east"}, meet: existing,
+		},
+		{
+			name: "N3 fewer and others: the intersection", existing: `{type: object, properties: {p: {type: string}, old: {type: string}}}`,
+			offered:   `{type: object, properties: {p: {type: string}, new: {type: string}}}`,
+			obstacles: []string{".spec.old: there is no such property in east"}, meet: existing,
+		},
+		{
+			name: "N4 any property of a compatible schema", existing: existing,
+			offered: `{type: object, additionalProperties: {type: string}}`, meet: existing,
+		},
+		{
+			// Deviation: the prototype refuses the whole; an optional property without
+			// a meet is dropped and reported.
+			name: "N5 any property of an incompatible schema", existing: `{type: object, properties: {p: {type: string}, q: {type: object, properties: {sub: {type: string}}}}}`,
+			offered:   `{type: object, additionalProperties: {type: string}}`,
+			obstacles: []string{".spec.q: it is an object (what is served), a string (east)"}, meet: existing,
+		},
+		{name: "N6 any property", existing: existing, offered: `{type: object, additionalProperties: true}`, meet: `{type: object, properties: {p: {type: string}}}`},
+		{name: "N7 more properties with a number", existing: `{type: object, properties: {p: {type: number}}}`, offered: `{type: object, properties: {p: {type: number}, new: {type: number}}}`, meet: `{type: object, properties: {p: {type: number}}}`},
+		{name: "N8 with an integer", existing: `{type: object, properties: {p: {type: integer}}}`, offered: `{type: object, properties: {p: {type: number}, new: {type: integer}}}`, meet: `{type: object, properties: {p: {type: integer}}}`},
+		{name: "N9 with an integer or string", existing: `{type: object, properties: {p: {x-kubernetes-int-or-string: true}}}`, offered: `{type: object, properties: {p: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}]}, new: {type: string}}}`, meet: `{type: object, properties: {p: {x-kubernetes-int-or-string: true}}}`},
+		{name: "N10 with unknown fields", existing: `{type: object, properties: {p: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`, offered: `{type: object, properties: {p: {type: object, x-kubernetes-preserve-unknown-fields: true}, new: {type: string}}}`, meet: `{type: object, properties: {p: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`},
+		{name: "N11 with a boolean", existing: `{type: object, properties: {p: {type: boolean}}}`, offered: `{type: object, properties: {p: {type: boolean}, new: {type: boolean}}}`, meet: `{type: object, properties: {p: {type: boolean}}}`},
+		{name: "N12 with an array of objects", existing: `{type: object, properties: {p: {type: array, items: {type: object, properties: {a: {type: string}}}}}}`, offered: `{type: object, properties: {p: {type: array, items: {type: object, properties: {a: {type: string}, b: {type: string}}}}}}`, meet: `{type: object, properties: {p: {type: array, items: {type: object, properties: {a: {type: string}}}}}}`},
+		{name: "N13 with a map", existing: `{type: object, properties: {p: {type: object, additionalProperties: {type: string}}}}`, offered: `{type: object, properties: {p: {type: object, additionalProperties: {type: string}}, new: {type: string}}}`, meet: `{type: object, properties: {p: {type: object, additionalProperties: {type: string}}}}`},
+		{
+			// Deviation: the prototype expects no obstacle (defect 12).
+			name: "N14 any property against a schema", existing: `{type: object, additionalProperties: true}`, offered: `{type: object, additionalProperties: {type: string}}`,
+			obstacles: []string{".spec: it may have any other key, and not every value is accepted there"}, meet: `{type: object, additionalProperties: {type: string}}`,
+		},
+		{
+			// Deviation: additionalProperties: true empties the objects and keeps no more
+			// of an array than Kubernetes' pruning does; strings are not touched.
+			name: "N15 a schema against any property", existing: `{type: object, additionalProperties: {type: string}}`, offered: `{type: object, additionalProperties: true}`,
+			meet: `{type: object, additionalProperties: {type: string}}`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			check(t, c.existing, c.offered, c.obstacles, c.meet)
+		})
+	}
+}
+
+func TestN23Defect1AlternativesAreCompared(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: string, anyOf: [{pattern: "^a"}, {pattern: "^b"}]}`, `{type: string, anyOf: [{pattern: "^a"}, {pattern: "^c"}]}`,
+		[]string{`.spec: the anyOf [{"pattern":"^a"},{"pattern":"^c"}] is added`},
+		`{type: string, anyOf: [{pattern: "^a"}, {pattern: "^b"}], allOf: [{anyOf: [{pattern: "^a"}, {pattern: "^c"}]}]}`)
+	check(t, `{type: string}`, `{type: string, not: {pattern: "^a"}}`, []string{`.spec: the not {"pattern":"^a"} is added`}, `{type: string, not: {pattern: "^a"}}`)
+	check(t, `{type: string}`, `{type: string, oneOf: [{pattern: "^a"}, {pattern: "b$"}]}`,
+		[]string{`.spec: the oneOf [{"pattern":"^a"},{"pattern":"b$"}] is added`}, `{type: string, oneOf: [{pattern: "^a"}, {pattern: "b$"}]}`)
+}
+
+func TestN23Defect2ItemCountsAreCompared(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: array, items: {type: string}, maxItems: 5}`, `{type: array, items: {type: string}, maxItems: 3, minItems: 1}`,
+		[]string{".spec: minItems is 1, and was not set", ".spec: maxItems is 3, and was 5"}, `{type: array, items: {type: string}, maxItems: 3, minItems: 1}`)
+}
+
+func TestN23Defect3AllKeywordsAreCompared(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: object, properties: {a: {type: string}}}`, `{type: object, required: [a], properties: {a: {type: string}}}`,
+		[]string{".spec.a: it is required"}, `{type: object, required: [a], properties: {a: {type: string}}}`)
+	check(t, `{type: object, additionalProperties: {type: string}}`, `{type: object, minProperties: 1, maxProperties: 2, additionalProperties: {type: string}}`,
+		[]string{".spec: minProperties is 1, and was not set", ".spec: maxProperties is 2, and was not set"}, `{type: object, minProperties: 1, maxProperties: 2, additionalProperties: {type: string}}`)
+	check(t, `{type: object, properties: {a: {type: string, nullable: true}}}`, `{type: object, properties: {a: {type: string}}}`,
+		[]string{".spec.a: it may be null, and null is not accepted"}, `{type: object, properties: {a: {type: string}}}`)
+	check(t, `{type: integer, maximum: 5}`, `{type: integer, maximum: 5, exclusiveMaximum: true}`,
+		[]string{".spec: its maximum is 5 (exclusive), and was 5"}, `{type: integer, maximum: 5, exclusiveMaximum: true}`)
+	check(t, `{type: object, properties: {a: {type: integer}}}`, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`,
+		[]string{`.spec: the rule {"rule":"self.a \u003e 1"} is added`}, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`)
+	// Defaults that differ are dropped; they hinder no document.
+	check(t, `{type: object, properties: {a: {type: string, default: x}}}`, `{type: object, properties: {a: {type: string, default: y}}}`,
+		nil, `{type: object, properties: {a: {type: string}}}`)
+}
+
+func TestN23Defect4DroppedPropertiesAreNotRequired(t *testing.T) {
+	t.Parallel()
+	a := specSchema(t, "east", `{type: object, required: [a], properties: {a: {type: string}}}`)
+	b := specSchema(t, "west", `{type: object, properties: {b: {type: string}}}`)
+	agreement, obstacles := Meet(a, b)
+	if agreement == nil {
+		t.Fatalf("there is no meet: %v", obstacles)
+	}
+	// Without .spec nothing is in the way; a document that fulfils the required property
+	// could not be held by the other, so that .spec goes as a whole.
+	if p := propsOf(t, &agreement.Spec); len(p.Properties) != 0 {
+		t.Errorf("the meet keeps %v", p.Properties)
+	}
+	if len(agreement.Dropped) == 0 || !strings.Contains(agreement.Dropped[0].Reason, ".spec.a is required") {
+		t.Errorf("dropped = %v, want that .spec.a is required", agreement.Dropped)
+	}
+}
+
+func TestN23Defect5ANewEnumIsAnObstacle(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: string}`, `{type: string, enum: [a, b]}`, []string{`.spec: not accepted of its values: all but "a", "b"`}, `{type: string, enum: [a, b]}`)
+}
+
+func TestN23Defect6EnumsAreKept(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: string, enum: [a, b]}`, `{type: string}`, nil, `{type: string, enum: [a, b]}`)
+	check(t, `{type: object, properties: {p: {type: string, enum: [a]}}}`, `{type: object, properties: {p: {type: string, enum: [b]}}}`,
+		[]string{".spec.p: no value of one enum is in the other"}, `{type: object}`)
+}
+
+func TestN23Defect7EqualConstructsAgree(t *testing.T) {
+	t.Parallel()
+	for _, s := range []string{
+		`{type: integer, multipleOf: 2, maximum: 4, allOf: [{minimum: 1, maximum: 9}], anyOf: [{maximum: 3}, {minimum: 4}], not: {maximum: 0}}`,
+		`{type: boolean, allOf: [{enum: [true]}]}`,
+		`{type: string, maxLength: 4, pattern: a, format: byte}`,
+	} {
+		check(t, s, s, nil, s)
+	}
+}
+
+func TestN23Defect8PropertiesAgainstNone(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: object, properties: {p: {type: string}}}`, `{type: object}`,
+		[]string{".spec.p: there is no such property in east"}, `{type: object}`)
+	check(t, `{type: object, additionalProperties: {type: string}}`, `{type: object, properties: {p: {type: string}}}`,
+		[]string{".spec: it may have any other key, and only known properties are kept"}, `{type: object, properties: {p: {type: string}}}`)
+}
+
+func TestN23Defect9AnEmptyObjectIsNotAnything(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: object}`, `{type: object, required: [p], properties: {p: {type: string}}}`, []string{".spec.p: there is no such property in what is served; .spec.p is required"}, "")
+}
+
+func TestN23Defect10NestedPropertiesOfOpenNodesAreCompared(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: object, x-kubernetes-preserve-unknown-fields: true, properties: {p: {type: string}}}`,
+		`{type: object, x-kubernetes-preserve-unknown-fields: true, properties: {p: {type: string, maxLength: 3}}}`,
+		[]string{".spec.p: maxLength is 3, and was not set"},
+		`{type: object, x-kubernetes-preserve-unknown-fields: true, properties: {p: {type: string, maxLength: 3}}}`)
+}
+
+func TestN23Defect11LostEnumValuesAreNamed(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: string, enum: [a, b]}`, `{type: string, enum: [b, c]}`, []string{`.spec: not accepted of its values: "a"`}, `{type: string, enum: [b]}`)
+}
+
+func TestN23Defect12AnyPropertyIsNotASchema(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: object, additionalProperties: true}`, `{type: object, additionalProperties: {type: integer}}`,
+		[]string{".spec: it may have any other key, and not every value is accepted there"}, `{type: object, additionalProperties: {type: integer}}`)
+}
+
+func TestN23Defect13OrderDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	offers := []Offer{
+		specSchema(t, "a", `{type: object, properties: {p: {type: string}, q: {type: integer}}}`),
+		specSchema(t, "b", `{type: object, properties: {p: {type: integer}, q: {type: number, maximum: 2.5}}}`),
+		specSchema(t, "c", `{type: object, properties: {p: {type: string}, q: {type: number, maximum: 2.7, exclusiveMaximum: true}}}`),
+		specSchema(t, "d", `{type: object, x-kubernetes-preserve-unknown-fields: true}`),
+		specSchema(t, "e", `{type: object, properties: {q: {x-kubernetes-int-or-string: true}}}`),
+	}
+	want, _ := agreeOn(t, offers)
+	if want == nil {
+		t.Fatal("there is no meet")
+	}
+	permute(offers, func(permuted []Offer) {
+		if got, _ := agreeOn(t, permuted); cmp.Diff(want, got) != "" {
+			t.Fatalf("another order gives another meet:\n%s", cmp.Diff(want, got))
+		}
+	})
+}
+
+// TestNamesScopeAndSubresourcesAreCompared: a type is more than its schema.
+func TestNamesScopeAndSubresourcesAreCompared(t *testing.T) {
+	t.Parallel()
+	base := specSchema(t, "", `{type: object}`)
+	base.Spec.SubResources = []apiresourcev1alpha1.SubResource{{Name: "status"}, {Name: "scale", Scale: &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas"}}}
+	for _, c := range []struct {
+		path   string
+		change func(*apiresourcev1alpha1.CommonAPIResourceSpec)
+		fatal  bool
+	}{
+		{".scope", func(s *apiresourcev1alpha1.CommonAPIResourceSpec) { s.Scope = apiextensionsv1.ClusterScoped }, true},
+		{".names.kind", func(s *apiresourcev1alpha1.CommonAPIResourceSpec) {
+			s.Names.Kind, s.Names.Singular, s.Names.ListKind = "Other", "example", "ExampleList"
+		}, true},
+		{".names.plural", func(s *apiresourcev1alpha1.CommonAPIResourceSpec) { s.Names.Plural = "others" }, true},
+		{".names.singular", func(s *apiresourcev1alpha1.CommonAPIResourceSpec) { s.Names.Singular = "other" }, true},
+		{".names.listKind", func(s *apiresourcev1alpha1.CommonAPIResourceSpec) { s.Names.ListKind = "Others" }, true},
+		{".groupVersion", func(s *apiresourcev1alpha1.CommonAPIResourceSpec) { s.GroupVersion.Version = "v2" }, true},
+		{".subresources.status", func(s *apiresourcev1alpha1.CommonAPIResourceSpec) { s.SubResources = s.SubResources[1:] }, false},
+		{".subresources.scale", func(s *apiresourcev1alpha1.CommonAPIResourceSpec) {
+			s.SubResources[1].Scale.SpecReplicasPath = ".spec.size"
+		}, false},
+	} {
+		t.Run(c.path, func(t *testing.T) {
+			t.Parallel()
+			other := Offer{Location: "east", Spec: *base.Spec.DeepCopy()}
+			c.change(&other.Spec)
+			found := Compatible(base, other)
+			if len(found) != 1 || found[0].Path != c.path {
+				t.Fatalf("Compatible = %v, want one obstacle at %s", found, c.path)
+			}
+			agreement, obstacles := Meet(base, other)
+			if c.fatal && (agreement != nil || len(obstacles) != 1 || obstacles[0].Path != c.path) {
+				t.Fatalf("Meet = %v, %v, want an obstacle at %s", agreement, obstacles, c.path)
+			}
+			if !c.fatal && (agreement == nil || len(agreement.Dropped) != 1 || len(agreement.Spec.SubResources) != 1) {
+				t.Fatalf("Meet = %v, %v, want one subresource dropped", agreement, obstacles)
+			}
+		})
+	}
+}

@@ -1,0 +1,137 @@
+package schema
+
+import (
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+)
+
+// offeredSchema is an offer whose schema was read.
+type offeredSchema struct {
+	Offer
+	root  *node
+	props *apiextensionsv1.JSONSchemaProps
+	// judges is made when it is first needed; it stays nil if the schema has none.
+	judge  *judge
+	judged bool
+}
+
+func readOffer(o Offer) (*offeredSchema, error) {
+	props, err := Parse(o.Spec.OpenAPIV3Schema)
+	if err != nil {
+		return nil, err
+	}
+	root, err := readRoot(props)
+	if err != nil {
+		return nil, err
+	}
+	return &offeredSchema{Offer: o, root: root, props: props}, nil
+}
+
+func (o *offeredSchema) asMember() *member { return &member{location: o.Location, node: o.root} }
+
+func (o *offeredSchema) ask() *judge {
+	if !o.judged {
+		// A schema that no judge can be made of was read, so that this is an expression
+		// only; then no example is found, and the obstacle stands without.
+		o.judge, _ = newJudge(o.props, true)
+		o.judged = true
+	}
+	return o.judge
+}
+
+// tries is how many documents are made in search of a counter-example. Most
+// obstacles need few; a limit keeps those cheap for which there is none.
+const tries = 300
+
+// illustrate gives each obstacle of a schema a document that one of the offers
+// accepts, and another cannot hold as it is.
+func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
+	for i := range obstacles {
+		o := &obstacles[i]
+		if isOfNames(o.Path) {
+			continue
+		}
+		for _, pair := range pairs {
+			if doc := counterExample(o.Path, pair[0], pair[1], tries/len(pairs)+1); doc != nil {
+				o.CounterExample = encode(doc)
+				break
+			}
+		}
+	}
+}
+
+// counterExample finds a document that accepting accepts and refusing does not hold.
+func counterExample(path string, accepting, refusing *offeredSchema, tries int) map[string]any {
+	accepts, refuses := accepting.ask(), refusing.ask()
+	steps := stepsOf(path, accepting.root)
+	if accepts == nil || refuses == nil {
+		return nil
+	}
+	s := newSampler(uint64(len(path)))
+	for i := range tries {
+		s.sparse = i%3 > 0
+		// What is refused may also be that nothing is there.
+		present := steps
+		if i%2 == 1 && len(steps) > 0 {
+			present = steps[:len(steps)-1]
+		}
+		doc, err := accepts.admit(s.resource(accepting.root, refusing.root, present))
+		if err != nil {
+			continue
+		}
+		// As JSON, a fraction such as 2.0 becomes the integer 2.
+		doc, _ = mustValue(encode(doc)).(map[string]any)
+		if refuses.holds(doc) != nil && accepts.holds(doc) == nil {
+			return doc
+		}
+	}
+	return nil
+}
+
+// stepsOf reads an obstacle's path along a node, as far as the node can have
+// anything there.
+func stepsOf(path string, n *node) []string {
+	var steps []string
+	path = strings.TrimPrefix(path, ".")
+	for path != "" {
+		step, rest := nextStep(path, n)
+		switch step {
+		case anyItem:
+			n = n.element()
+		case anyKey:
+			n = n.value("key")
+		default:
+			n = n.value(step)
+		}
+		if n == nil {
+			break
+		}
+		steps, path = append(steps, step), strings.TrimPrefix(rest, ".")
+	}
+	return steps
+}
+
+func nextStep(path string, n *node) (step, rest string) {
+	if rest, found := strings.CutPrefix(path, "[*]"); found {
+		if n.has(arrays) && n.items != nil || !n.has(objects) {
+			return anyItem, rest
+		}
+		return anyKey, rest
+	}
+	// A property's name may have dots and brackets of its own.
+	for key := range n.properties {
+		if len(key) > len(step) && (path == key || strings.HasPrefix(path, key+".") || strings.HasPrefix(path, key+"[")) {
+			step = key
+		}
+	}
+	if step != "" {
+		return step, path[len(step):]
+	}
+	if end := strings.IndexAny(path, ".["); end > 0 {
+		return path[:end], path[end:]
+	}
+	return path, ""
+}

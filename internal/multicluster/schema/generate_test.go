@@ -1,0 +1,429 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+)
+
+type props = apiextensionsv1.JSONSchemaProps
+
+// generator makes random structural schemas, and others that differ from them a
+// little: two schemas that have nothing to do with each other have no meet.
+type generator struct {
+	sampler
+	// rules are slow to compile: only some schemas have them.
+	rules bool
+}
+
+func newGenerator(seed uint64) generator {
+	g := generator{sampler: sampler{Rand: rand.New(rand.NewPCG(seed, seed^0xabcdef))}}
+	g.rules = g.chance(4)
+	return g
+}
+
+func ptr[T any](v T) *T { return &v }
+
+var propertyNames = []string{"a", "b", "c", "d", "x.y"}
+
+// root is the schema of a resource.
+func (g generator) root() *props {
+	root := &props{Type: "object", Properties: map[string]props{"spec": *g.schema(3, []string{"object"})}}
+	if g.chance(30) {
+		root.Properties["status"] = *g.schema(2, nil)
+	}
+	if g.chance(10) {
+		root.XPreserveUnknownFields = ptr(true)
+	}
+	if g.chance(70) {
+		root.Required = []string{"spec"}
+	}
+	if g.chance(10) {
+		root.Properties["metadata"] = props{Type: "object", Properties: map[string]props{"name": {Type: "string", MaxLength: ptr(int64(5 + g.IntN(4)))}}}
+	}
+	return root
+}
+
+func (g generator) schema(depth int, types []string) *props {
+	if types == nil {
+		types = []string{"string", "string", "integer", "integer", "number", "boolean", "intOrString"}
+		if depth > 0 {
+			types = append(types, "object", "object", "object", "object", "array", "array", "any")
+		}
+	}
+	p := &props{Type: pick(g.sampler, types)}
+	switch p.Type {
+	case "intOrString":
+		p.Type, p.XIntOrString = "", true
+		g.number(p)
+		g.text(p)
+	case "any":
+		p.Type, p.XPreserveUnknownFields = "", ptr(true)
+		if g.chance(30) {
+			g.number(p)
+		}
+		if g.chance(20) {
+			p.Properties = g.properties(depth - 1)
+		}
+	case "string":
+		g.text(p)
+	case "integer", "number":
+		g.number(p)
+	case "array":
+		g.array(p, depth-1)
+	case "object":
+		g.object(p, depth-1)
+	}
+	p.Nullable = g.chance(10)
+	g.clauses(p)
+	g.fallback(p)
+	return p
+}
+
+func (g generator) text(p *props) {
+	if g.chance(20) {
+		p.MaxLength = ptr(int64(1 + g.IntN(4)))
+	}
+	if g.chance(20) {
+		p.MinLength = ptr(int64(g.IntN(3)))
+	}
+	if g.chance(20) {
+		p.Pattern = pick(g.sampler, []string{"^[a-c]*$", "^[a-z]+$", "a", "^.{0,3}$"})
+	}
+	if p.Type == "string" && g.chance(15) {
+		p.Format = pick(g.sampler, []string{"byte", "date-time", "ipv4", "hostname", "int32", "made-up"})
+	}
+	if p.Type == "string" && g.chance(20) {
+		p.Enum = g.enum([]string{`"a"`, `"b"`, `"ab"`, `""`})
+	}
+}
+
+func (g generator) number(p *props) {
+	limits := []float64{-3, 0, 1, 2, 3, 5, 8, 10}
+	if p.Type != "integer" {
+		limits = append(limits, -2.5, 0.5, 2.5, 2.75)
+	} else if g.chance(20) {
+		p.Format = pick(g.sampler, []string{"int32", "int64"})
+	} else if g.chance(5) {
+		limits = []float64{1 << 32, 1 << 40}
+	}
+	if p.Type == "number" && g.chance(20) {
+		p.Format = pick(g.sampler, []string{"float", "double", "int32"})
+	}
+	if g.chance(25) {
+		p.Maximum, p.ExclusiveMaximum = ptr(pick(g.sampler, limits)), g.chance(30)
+	}
+	if g.chance(25) {
+		p.Minimum, p.ExclusiveMinimum = ptr(pick(g.sampler, limits)), g.chance(30)
+	}
+	if g.chance(10) {
+		p.MultipleOf = ptr(pick(g.sampler, []float64{1, 2, 3}))
+		if p.Type == "number" && g.chance(30) {
+			p.MultipleOf = ptr(0.5)
+		}
+	}
+	if p.Type == "integer" && g.chance(15) {
+		p.Enum = g.enum([]string{"0", "1", "2", "3"})
+	}
+}
+
+func (g generator) enum(values []string) []apiextensionsv1.JSON {
+	var enum []apiextensionsv1.JSON
+	for _, v := range values {
+		if g.chance(60) {
+			enum = append(enum, apiextensionsv1.JSON{Raw: []byte(v)})
+		}
+	}
+	return enum
+}
+
+func (g generator) array(p *props, depth int) {
+	if g.chance(25) {
+		p.MaxItems = ptr(int64(g.IntN(4)))
+	}
+	if g.chance(15) {
+		p.MinItems = ptr(int64(g.IntN(3)))
+	}
+	items := g.schema(depth, nil)
+	switch g.IntN(5) {
+	case 0:
+		p.XListType = ptr("set")
+		items = g.schema(0, nil)
+		items.Nullable = false
+	case 1:
+		p.XListType, p.XListMapKeys = ptr("map"), []string{"a"}
+		items = &props{Type: "object", Properties: g.properties(depth), Required: []string{"a"}}
+		items.Properties["a"] = props{Type: "string"}
+		if g.chance(50) {
+			items.Required = nil
+			items.Properties["a"] = props{Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(pick(g.sampler, []string{`"a"`, `"b"`}))}}
+		}
+	default:
+		if g.chance(10) {
+			p.XPreserveUnknownFields = ptr(true)
+		}
+	}
+	p.Items = &apiextensionsv1.JSONSchemaPropsOrArray{Schema: items}
+}
+
+func (g generator) properties(depth int) map[string]props {
+	properties := map[string]props{}
+	for _, name := range propertyNames {
+		if g.chance(75) {
+			properties[name] = *g.schema(depth, nil)
+		}
+	}
+	return properties
+}
+
+func (g generator) object(p *props, depth int) {
+	switch g.IntN(12) {
+	case 0:
+		p.AdditionalProperties = &apiextensionsv1.JSONSchemaPropsOrBool{Allows: true, Schema: g.schema(depth, nil)}
+	case 1:
+		p.AdditionalProperties = &apiextensionsv1.JSONSchemaPropsOrBool{Allows: g.chance(80)}
+	case 2:
+		p.XPreserveUnknownFields = ptr(true)
+		if g.chance(30) {
+			p.XEmbeddedResource = true
+		}
+	case 3:
+		p.XPreserveUnknownFields = ptr(true)
+		p.Properties = g.properties(depth)
+	default:
+		p.Properties = g.properties(depth)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Properties)) {
+		if g.chance(20) {
+			p.Required = append(p.Required, name)
+		}
+	}
+	if g.chance(8) {
+		p.MaxProperties = ptr(int64(1 + g.IntN(4)))
+	}
+	if g.chance(8) {
+		p.MinProperties = ptr(int64(g.IntN(3)))
+	}
+	if g.chance(10) {
+		p.XMapType = ptr("atomic")
+	}
+	if g.rules && len(p.Properties) > 0 && g.chance(50) {
+		p.XValidations = append(p.XValidations, g.rule(p))
+	}
+}
+
+// rule is about a property that every schema of the place has.
+func (g generator) rule(p *props) apiextensionsv1.ValidationRule {
+	name := pick(g.sampler, slices.Sorted(maps.Keys(p.Properties)))
+	if name == "x.y" {
+		name = "x__dot__y"
+	}
+	return apiextensionsv1.ValidationRule{Rule: pick(g.sampler, []string{"has(self." + name + ")", "!has(self." + name + ")"}), Message: "because of " + name}
+}
+
+func (g generator) clauses(p *props) {
+	if !g.chance(12) {
+		return
+	}
+	clause := func() props { return g.clause(p) }
+	switch g.IntN(4) {
+	case 0:
+		p.AllOf = append(p.AllOf, clause())
+	case 1:
+		p.AnyOf = append(p.AnyOf, clause(), clause())
+	case 2:
+		p.OneOf = append(p.OneOf, clause(), clause())
+	default:
+		c := clause()
+		p.Not = &c
+	}
+}
+
+func (g generator) clause(p *props) props {
+	var c props
+	switch {
+	case len(p.Properties) > 0:
+		name := pick(g.sampler, slices.Sorted(maps.Keys(p.Properties)))
+		if g.chance(50) {
+			c.Required = []string{name}
+		} else {
+			c.Properties = map[string]props{name: {MaxLength: ptr(int64(g.IntN(3))), Maximum: ptr(float64(g.IntN(3)))}}
+		}
+		if g.chance(10) {
+			c.MaxProperties = ptr(int64(g.IntN(3)))
+		}
+	case p.Type == "string":
+		c.Pattern = pick(g.sampler, []string{"^a", "b$", "^[a-c]*$"})
+	default:
+		c.Maximum = ptr(float64(g.IntN(4)))
+	}
+	return c
+}
+
+// fallback gives a schema a default that is valid for it, as the API server demands.
+func (g generator) fallback(p *props) {
+	if !g.chance(20) {
+		return
+	}
+	n, err := read(p)
+	if err != nil {
+		return
+	}
+	fallback := encode(g.value(n, nil, nil))
+	if fallback != "null" && accepts(n, fallback) {
+		p.Default = &apiextensionsv1.JSON{Raw: []byte(fallback)}
+	}
+}
+
+// vary copies a schema with some of its nodes made anew.
+func (g generator) vary(p *props, depth, percent int) *props {
+	if g.chance(percent) {
+		switch g.IntN(3) {
+		case 0:
+			return g.schema(depth, nil)
+		case 1:
+			if p.Type != "" {
+				return g.schema(depth, []string{p.Type})
+			}
+		}
+		fresh := p.DeepCopy()
+		g.tweak(fresh)
+		p = fresh
+	}
+	varied := p.DeepCopy()
+	for _, name := range slices.Sorted(maps.Keys(varied.Properties)) {
+		child := varied.Properties[name]
+		varied.Properties[name] = *g.vary(&child, depth-1, percent)
+	}
+	if varied.Items != nil && (varied.XListType == nil) {
+		varied.Items.Schema = g.vary(varied.Items.Schema, depth-1, percent)
+	}
+	if varied.AdditionalProperties != nil && varied.AdditionalProperties.Schema != nil {
+		varied.AdditionalProperties.Schema = g.vary(varied.AdditionalProperties.Schema, depth-1, percent)
+	}
+	return varied
+}
+
+func (g generator) tweak(p *props) {
+	switch g.IntN(7) {
+	case 0:
+		p.Default = nil
+		g.fallback(p)
+	case 1:
+		p.Nullable = !p.Nullable
+	case 2:
+		p.Required = nil
+	case 3:
+		if len(p.Properties) > 0 {
+			delete(p.Properties, pick(g.sampler, slices.Sorted(maps.Keys(p.Properties))))
+			p.Required, p.AllOf, p.AnyOf, p.OneOf, p.Not, p.XValidations = nil, nil, nil, nil, nil, nil
+		}
+	case 4:
+		if p.Type == "object" && p.AdditionalProperties == nil && p.Properties != nil {
+			p.Properties[pick(g.sampler, propertyNames)] = *g.schema(0, nil)
+		}
+	case 5:
+		if p.Type == "object" && p.AdditionalProperties == nil {
+			p.XPreserveUnknownFields = ptr(true)
+		}
+	default:
+		if p.Type == "number" || p.Type == "integer" {
+			g.number(p)
+		}
+		if p.Type == "string" {
+			g.text(p)
+		}
+		g.clauses(p)
+	}
+}
+
+// varyRoot makes a schema that resembles another.
+func (g generator) varyRoot(p *props) *props {
+	varied := p.DeepCopy()
+	for _, name := range slices.Sorted(maps.Keys(varied.Properties)) {
+		if name == "metadata" {
+			continue
+		}
+		child := varied.Properties[name]
+		varied.Properties[name] = *g.vary(&child, 3, 6)
+	}
+	if g.chance(5) {
+		varied.XPreserveUnknownFields = nil
+	}
+	return varied
+}
+
+// usable says whether an API server would take the schema: it is structural, its
+// defaults are valid, and its rules compile.
+func usable(p *props) bool {
+	root, err := read(p)
+	if err != nil {
+		return false
+	}
+	if _, err := structural(p); err != nil {
+		return false
+	}
+	return usableNode(root)
+}
+
+func usableNode(n *node) bool {
+	if n.impossible {
+		return true
+	}
+	if n.fallback != "" && !accepts(n, n.fallback) || len(n.rules) > 0 && compileRules(n, false) != nil {
+		return false
+	}
+	for _, p := range n.properties {
+		if !usableNode(p) {
+			return false
+		}
+	}
+	return (n.items == nil || usableNode(n.items)) && (n.additional == nil || usableNode(n.additional))
+}
+
+// family makes some offers that resemble each other.
+func family(g generator, size int) []Offer {
+	for {
+		base := g.root()
+		if !usable(base) {
+			continue
+		}
+		offers := make([]Offer, 0, size)
+		for len(offers) < size {
+			if p := g.varyRoot(base); usable(p) {
+				offers = append(offers, offerOf(fmt.Sprintf("cluster-%d", len(offers)), p))
+			}
+		}
+		return offers
+	}
+}
+
+func offerOf(location string, p *props) Offer {
+	raw, err := json.Marshal(p)
+	if err != nil {
+		panic(err)
+	}
+	return Offer{Location: location, Spec: apiresourcev1alpha1.CommonAPIResourceSpec{
+		GroupVersion:    apiresourcev1alpha1.GroupVersion{Group: "example.rik.dev", Version: "v1"},
+		Scope:           apiextensionsv1.NamespaceScoped,
+		Names:           apiextensionsv1.CustomResourceDefinitionNames{Plural: "examples", Kind: "Example"},
+		OpenAPIV3Schema: runtime.RawExtension{Raw: raw},
+	}}
+}
+
+func propsOf(t testing.TB, o *apiresourcev1alpha1.CommonAPIResourceSpec) *props {
+	t.Helper()
+	p, err := Parse(o.OpenAPIV3Schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

@@ -1,0 +1,304 @@
+package schema
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+)
+
+// member is one offer's schema at one place.
+type member struct {
+	location string
+	*node
+	// spec is set instead where what is compared is not the schema.
+	spec *apiresourcev1alpha1.CommonAPIResourceSpec
+	// up is where the place lies, and step how it is reached from there: a property's
+	// name, or anyItem or anyKey. Both are unset at the root.
+	up   *member
+	step string
+}
+
+// Steps that are no property's name: neither can be written in a schema.
+const (
+	anyItem = "\x00item"
+	anyKey  = "\x00key"
+)
+
+func (m *member) below(n *node, step string) *member {
+	return &member{location: m.location, node: n, up: m, step: step}
+}
+
+// outcome is a meet: the node, or why there is none; and what the node had to leave
+// out.
+type outcome struct {
+	*node
+	why, dropped []apiresourcev1alpha1.Obstacle
+}
+
+// meeting meets nodes. In a comparison the first member's defaults hold, for its
+// documents already have them.
+type meeting struct{ comparison bool }
+
+func bottom(path string, ms []*member, format string, args ...any) outcome {
+	return outcome{why: []apiresourcev1alpha1.Obstacle{obstacle(path, ms, format, args...)}}
+}
+
+func obstacle(path string, ms []*member, format string, args ...any) apiresourcev1alpha1.Obstacle {
+	o := apiresourcev1alpha1.Obstacle{Path: path, Reason: fmt.Sprintf(format, args...)}
+	for _, m := range ms {
+		if m.location != "" {
+			o.Locations = append(o.Locations, m.location)
+		}
+	}
+	o.Locations = sortedSet(o.Locations)
+	return o
+}
+
+// each says something of every member, and of which.
+func each(ms []*member, say func(*member) string) string {
+	var order []string
+	who := map[string][]string{}
+	for _, m := range ms {
+		said := say(m)
+		if !slices.Contains(order, said) {
+			order = append(order, said)
+		}
+		place := m.location
+		if place == "" {
+			place = "what is served"
+		}
+		if !slices.Contains(who[said], place) {
+			who[said] = append(who[said], place)
+		}
+	}
+	for i, said := range order {
+		order[i] = said + " (" + strings.Join(who[said], ", ") + ")"
+	}
+	return strings.Join(order, ", ")
+}
+
+// meet finds the schema that accepts only what every member accepts.
+func (t *meeting) meet(path string, ms []*member) outcome {
+	if t.comparison && len(ms) == 2 && reflect.DeepEqual(ms[0].node, ms[1].node) {
+		// Also where a schema contradicts itself: then both do.
+		return outcome{node: ms[0].node}
+	}
+	for _, m := range ms {
+		if m.impossible {
+			return bottom(path, []*member{m}, "no value fulfils it")
+		}
+	}
+	out := &node{kinds: anything, nullable: true}
+	for _, m := range ms {
+		out.kinds &= m.kinds
+		out.nullable = out.nullable && m.nullable
+		out.title, out.description = better(out.title, m.title), better(out.description, m.description)
+	}
+	if out.kinds == 0 {
+		return bottom(path, ms, "it is %s", each(ms, func(m *member) string { return kindNames[m.kinds] }))
+	}
+	restricted := make([]*member, len(ms))
+	for i, m := range ms {
+		n := m.restrict(out.kinds)
+		if n == nil {
+			return bottom(path, ms, "one is an integer, and the other's bounds allow none")
+		}
+		restricted[i] = &member{location: m.location, node: n, up: m.up, step: m.step}
+	}
+	return t.meetRestricted(path, restricted, out)
+}
+
+func (t *meeting) meetRestricted(path string, ms []*member, out *node) outcome {
+	meetEnum(ms, out)
+	meetNumbers(ms, out)
+	meetStrings(ms, out)
+	meetClauses(ms, out)
+	if !out.clamp() {
+		return bottom(path, ms, "no number that the format holds is within the bounds")
+	}
+	result := outcome{node: out}
+	for _, step := range []func(string, []*member, *node) outcome{t.meetArrays, t.meetObjects} {
+		r := step(path, ms, out)
+		if r.why != nil {
+			return r
+		}
+		result.dropped = append(result.dropped, r.dropped...)
+	}
+	if reason := out.empty(); reason != "" {
+		return bottom(path, ms, "%s", reason)
+	}
+	if len(ms) > 1 {
+		if err := compileRules(out, path == "."); err != nil {
+			return bottom(path, ms, "a rule does not fit what all have: %v", err)
+		}
+	}
+	return result
+}
+
+// better chooses one of two texts, the same one in whatever order they come.
+func better(a, b string) string {
+	if len(a) > len(b) || len(a) == len(b) && a < b {
+		return a
+	}
+	return b
+}
+
+func meetEnum(ms []*member, out *node) {
+	for _, m := range ms {
+		switch {
+		case m.enum == nil:
+		case out.enum == nil:
+			out.enum = slices.Clone(m.enum)
+		default:
+			out.enum = slices.DeleteFunc(out.enum, func(v string) bool { return !slices.Contains(m.enum, v) })
+		}
+	}
+}
+
+func meetNumbers(ms []*member, out *node) {
+	for _, m := range ms {
+		out.maximum, out.minimum = append(out.maximum, m.maximum...), append(out.minimum, m.minimum...)
+		out.multiples = append(out.multiples, m.multiples...)
+		out.numberFormat = narrowerFormat(out.numberFormat, m.numberFormat)
+	}
+	out.maximum, out.minimum = above.tightest(out.maximum), below.tightest(out.minimum)
+	slices.Sort(out.multiples)
+	out.multiples = slices.Compact(out.multiples)
+}
+
+// narrowerFormat chooses of two formats of numbers the one that allows less. Formats
+// that the validation does not know allow everything.
+func narrowerFormat(a, b string) string {
+	for _, f := range []string{"int32", "float", "int64", "double"} {
+		if a == f || b == f {
+			return f
+		}
+	}
+	if a == "" || b != "" && b < a {
+		return b
+	}
+	return a
+}
+
+func meetStrings(ms []*member, out *node) {
+	for _, m := range ms {
+		out.formats, out.patterns = append(out.formats, m.formats...), append(out.patterns, m.patterns...)
+		out.minLength, out.maxLength = higher(out.minLength, m.minLength), lower(out.maxLength, m.maxLength)
+	}
+	out.formats, out.patterns = sortedSet(out.formats), sortedSet(out.patterns)
+}
+
+func meetClauses(ms []*member, out *node) {
+	for _, m := range ms {
+		out.allOf, out.anyOf = append(out.allOf, m.allOf...), append(out.anyOf, m.anyOf...)
+		out.oneOf, out.not = append(out.oneOf, m.oneOf...), append(out.not, m.not...)
+		out.rules = append(out.rules, m.rules...)
+	}
+	out.allOf, out.anyOf, out.oneOf = sortedSet(out.allOf), sortedSet(out.anyOf), sortedSet(out.oneOf)
+	out.not, out.rules = sortedSet(out.not), sortedSet(out.rules)
+}
+
+func higher(a, b *int64) *int64 {
+	if a == nil || b != nil && *b > *a {
+		return b
+	}
+	return a
+}
+
+func lower(a, b *int64) *int64 {
+	if a == nil || b != nil && *b < *a {
+		return b
+	}
+	return a
+}
+
+func (t *meeting) meetArrays(path string, ms []*member, out *node) outcome {
+	if !out.has(arrays) {
+		return outcome{}
+	}
+	typed := false
+	for _, m := range ms {
+		out.minItems, out.maxItems = higher(out.minItems, m.minItems), lower(out.maxItems, m.maxItems)
+		typed = typed || m.items != nil
+		if m.listType == "" {
+			continue
+		}
+		if out.listType != "" && (out.listType != m.listType || !slices.Equal(out.mapKeys, m.mapKeys)) {
+			return bottom(path, ms, "as a list it is %s", each(ms, listName))
+		}
+		out.listType, out.mapKeys = m.listType, m.mapKeys
+	}
+	if !typed {
+		return outcome{}
+	}
+	values := elements(ms)
+	r := t.meet(path+"[*]", values)
+	if r.why == nil {
+		r = t.meetNullFallback(path+"[*]", values, r)
+	}
+	if r.why != nil {
+		return noItems(out, r)
+	}
+	if out.listType == "set" && (r.listType != "" || r.kinds == objects && r.mapType != "atomic") {
+		return bottom(path, ms, "one is a set of values whose parts another may change one by one")
+	}
+	out.items = r.node
+	return outcome{dropped: r.dropped}
+}
+
+func listName(m *member) string {
+	switch m.listType {
+	case "":
+		return "atomic"
+	case "map":
+		return "a map by " + strings.Join(m.mapKeys, ", ")
+	default:
+		return "a " + m.listType
+	}
+}
+
+func elements(ms []*member) []*member {
+	below := make([]*member, len(ms))
+	for i, m := range ms {
+		below[i] = m.below(m.element(), anyItem)
+	}
+	return below
+}
+
+// noItems is an array whose items can be nothing: there is none, and of what need
+// not be an array only the empty one.
+func noItems(out *node, items outcome) outcome {
+	if out.kinds == arrays {
+		return outcome{why: items.why}
+	}
+	var none int64
+	out.items, out.maxItems = &node{impossible: true}, &none
+	return outcome{dropped: items.why}
+}
+
+// meetNullFallback decides of the default of items and map values, which stands in
+// for null only.
+func (t *meeting) meetNullFallback(path string, ms []*member, r outcome) outcome {
+	if t.comparison && ms[0].fallback != "" {
+		r.fallback = ms[0].fallback
+		return r
+	}
+	same := !slices.ContainsFunc(ms, func(m *member) bool { return m.fallback != ms[0].fallback })
+	if !same && r.kinds == anything && !r.nullable {
+		return bottom(path, ms, "null becomes %s", each(ms, fallbackName))
+	}
+	if same && (len(ms) == 1 || accepts(r.node, ms[0].fallback)) {
+		r.fallback = ms[0].fallback
+	}
+	return r
+}
+
+func fallbackName(m *member) string {
+	if m.fallback == "" {
+		return "nothing"
+	}
+	return m.fallback
+}

@@ -1,0 +1,244 @@
+package schema
+
+import (
+	"maps"
+	"math"
+	"slices"
+)
+
+// kinds is a set of JSON types, without null. Numbers are two: those that are
+// integers, and the rest.
+type kinds uint8
+
+const (
+	integers kinds = 1 << iota
+	fractions
+	stringsKind
+	booleans
+	arrays
+	objects
+
+	numbers     = integers | fractions
+	intOrString = integers | stringsKind
+	anything    = integers | fractions | stringsKind | booleans | arrays | objects
+)
+
+var kindNames = map[kinds]string{
+	integers: "an integer", numbers: "a number", stringsKind: "a string", booleans: "a boolean",
+	arrays: "an array", objects: "an object", intOrString: "an integer or a string", anything: "anything",
+}
+
+// openness says what an object may hold besides its properties.
+type openness uint8
+
+const (
+	// closed prunes what is not a property.
+	closed openness = iota
+	// shallow is additionalProperties: true. It keeps every key, but empties the
+	// objects under them: pruning passes it no schema.
+	shallow
+	// mapped is additionalProperties with a schema.
+	mapped
+	// open keeps and accepts anything.
+	open
+)
+
+// node is a schema in the form in which schemas are compared and met: sets are
+// sorted and free of repetition, what has no effect is gone, and defaults, enums,
+// clauses and rules are canonical JSON.
+type node struct {
+	// impossible accepts nothing; the other fields are then empty.
+	impossible bool
+
+	kinds              kinds
+	title, description string
+	nullable           bool
+	// fallback is the default; empty when there is none.
+	fallback string
+	// enum is nil when every value is allowed.
+	enum []string
+
+	maximum, minimum []bound
+	multiples        []float64
+	// numberFormat is only of integers and numbers.
+	numberFormat string
+
+	formats, patterns    []string
+	minLength, maxLength *int64
+
+	items              *node
+	minItems, maxItems *int64
+	listType           string
+	mapKeys            []string
+
+	properties                   map[string]*node
+	rest                         openness
+	additional                   *node
+	required                     []string
+	minProperties, maxProperties *int64
+	mapType                      string
+	embedded                     bool
+
+	allOf, anyOf, oneOf, not []string
+	rules                    []string
+}
+
+// anyValue is the schema of a value of which nothing is said.
+func anyValue() *node { return &node{kinds: anything, nullable: true, rest: open} }
+
+// flatValue stands for a value below additionalProperties: true where another
+// schema has more to say: what survives pruning without a schema, less the arrays
+// that hold something.
+func flatValue() *node {
+	var none int64
+	n := anyValue()
+	n.maxItems, n.maxProperties = &none, &none
+	return n
+}
+
+// value is the schema of a key of an object; nil if the object cannot hold it.
+func (n *node) value(key string) *node {
+	if p, ok := n.properties[key]; ok {
+		if p.impossible {
+			return nil
+		}
+		return p
+	}
+	switch n.rest {
+	case mapped:
+		return n.additional
+	case shallow:
+		return flatValue()
+	case open:
+		return anyValue()
+	default:
+		return nil
+	}
+}
+
+// element is the schema of an array's items.
+func (n *node) element() *node {
+	if n.items != nil {
+		return n.items
+	}
+	return anyValue()
+}
+
+func (n *node) requires(key string) bool { return slices.Contains(n.required, key) }
+
+func (n *node) has(k kinds) bool { return n.kinds&k != 0 }
+
+// restrict leaves of a node what matters to some types only. It returns nil when
+// nothing remains. The node given is not changed.
+func (n *node) restrict(to kinds) *node {
+	r := *n
+	r.kinds &= to
+	if r.kinds == 0 || r.kinds == integers && n.kinds != integers && !r.integral() {
+		return nil
+	}
+	if r.kinds != n.kinds {
+		r.numberFormat = ""
+	}
+	r.strip()
+	return &r
+}
+
+// integral turns bounds of numbers into those that Kubernetes' validation gives
+// integers, and says whether any integer is left. It compares integers with the
+// bound cut off to an integer, which for a bound beyond int64 is undefined.
+func (n *node) integral() bool {
+	var ok bool
+	if n.maximum, ok = mapBounds(n.maximum, above.integral); !ok {
+		return false
+	}
+	n.minimum, ok = mapBounds(n.minimum, below.integral)
+	return ok
+}
+
+// strip removes the keywords that have no effect on the node's types.
+func (n *node) strip() {
+	if !n.has(numbers) {
+		n.maximum, n.minimum, n.multiples, n.numberFormat = nil, nil, nil, ""
+	}
+	if !n.has(stringsKind) {
+		n.formats, n.patterns, n.minLength, n.maxLength = nil, nil, nil, nil
+	}
+	if !n.has(arrays) {
+		n.items, n.minItems, n.maxItems, n.listType, n.mapKeys = nil, nil, nil, "", nil
+	}
+	if !n.has(objects) {
+		n.properties, n.rest, n.additional, n.required = nil, closed, nil, nil
+		n.minProperties, n.maxProperties, n.mapType, n.embedded = nil, nil, "", false
+	}
+}
+
+// empty says why no value can fulfil a node's own bounds; "" if some may.
+func (n *node) empty() string {
+	switch {
+	case n.enum != nil && len(n.enum) == 0:
+		return "no value of one enum is in the other"
+	case crossed(n.minLength, n.maxLength) && n.kinds == stringsKind:
+		return "the shortest length allowed is above the longest"
+	case crossed(n.minItems, n.maxItems) && n.kinds == arrays:
+		return "the fewest items allowed are more than the most"
+	case crossed(n.minProperties, n.maxProperties) && n.kinds == objects:
+		return "the fewest properties allowed are more than the most"
+	case n.kinds&^numbers == 0 && n.noNumber():
+		return "the least number allowed is above the greatest"
+	default:
+		return ""
+	}
+}
+
+func crossed(low, high *int64) bool { return low != nil && high != nil && *low > *high }
+
+func (n *node) noNumber() bool {
+	for _, low := range n.minimum {
+		for _, high := range n.maximum {
+			if low.value > high.value || low.value == high.value && (low.exclusive || high.exclusive) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// clamp drops bounds that an integer's format implies, for the validation refuses
+// every value when a bound itself is out of the format's range.
+func (n *node) clamp() bool {
+	if n.kinds != integers {
+		return true
+	}
+	low, high := integerRange(n.numberFormat)
+	for _, b := range n.maximum {
+		if b.value < low {
+			return false
+		}
+	}
+	for _, b := range n.minimum {
+		if b.value > high {
+			return false
+		}
+	}
+	n.maximum = slices.DeleteFunc(slices.Clone(n.maximum), func(b bound) bool { return b.value > high })
+	n.minimum = slices.DeleteFunc(slices.Clone(n.minimum), func(b bound) bool { return b.value < low })
+	return true
+}
+
+func integerRange(format string) (low, high float64) {
+	if format == "int32" {
+		return math.MinInt32, math.MaxInt32
+	}
+	// The largest float64 below 2^63.
+	return math.MinInt64, math.MaxInt64 - 1023
+}
+
+func sortedKeys(nodes []*node) []string {
+	keys := map[string]bool{}
+	for _, n := range nodes {
+		for k := range n.properties {
+			keys[k] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(keys))
+}

@@ -1,0 +1,204 @@
+package schema
+
+import (
+	"slices"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+)
+
+func (t *meeting) meetObjects(path string, ms []*member, out *node) outcome {
+	if !out.has(objects) {
+		return outcome{}
+	}
+	for _, m := range ms {
+		out.minProperties, out.maxProperties = higher(out.minProperties, m.minProperties), lower(out.maxProperties, m.maxProperties)
+		out.required = append(out.required, m.required...)
+		out.mapType = better(out.mapType, m.mapType)
+		out.embedded = out.embedded || m.embedded
+	}
+	out.required = sortedSet(out.required)
+	result := t.meetRest(path, ms, out)
+	if result.why != nil {
+		return result
+	}
+	keys := sortedKeys(nodesOf(ms))
+	for _, key := range keys {
+		r := t.meetProperty(child(path, key), key, ms, out)
+		if r.why != nil {
+			return r
+		}
+		result.dropped = append(result.dropped, r.dropped...)
+	}
+	if out.rest == closed {
+		for _, key := range out.required {
+			if out.properties[key] == nil {
+				return bottom(child(path, key), ms, "it is required, and there is no such property (%s)", each(lacking(ms, key), func(*member) string { return "none" }))
+			}
+		}
+	}
+	if out.rest == mapped && len(out.properties) > 0 {
+		return bottom(path, ms, "no schema can say that an object has properties and also keys of another schema")
+	}
+	if out.embedded {
+		for _, key := range metaKeys {
+			if out.value(key) == nil {
+				return bottom(child(path, key), ms, "an embedded resource always has it, and the other cannot hold it")
+			}
+		}
+	}
+	return result
+}
+
+func nodesOf(ms []*member) []*node {
+	nodes := make([]*node, len(ms))
+	for i, m := range ms {
+		nodes[i] = m.node
+	}
+	return nodes
+}
+
+func child(path, key string) string {
+	if path == "." {
+		return "." + key
+	}
+	return path + "." + key
+}
+
+func lacking(ms []*member, key string) []*member {
+	var without []*member
+	for _, m := range ms {
+		if m.value(key) == nil {
+			without = append(without, m)
+		}
+	}
+	if without == nil {
+		return ms
+	}
+	return without
+}
+
+// meetRest meets what the members say of keys that are no properties.
+func (t *meeting) meetRest(path string, ms []*member, out *node) outcome {
+	out.rest = open
+	for _, m := range ms {
+		switch {
+		case m.rest == closed:
+			out.rest = closed
+		case m.rest == mapped && out.rest != closed, m.rest == shallow && out.rest == open:
+			out.rest = m.rest
+		}
+	}
+	if out.rest != mapped {
+		return outcome{}
+	}
+	var values []*member
+	for _, m := range ms {
+		switch m.rest {
+		case mapped:
+			values = append(values, m.below(m.additional, anyKey))
+		case shallow:
+			values = append(values, m.below(flatValue(), anyKey))
+		case closed, open:
+		}
+	}
+	r := t.meet(path+"[*]", values)
+	if r.why == nil {
+		r = t.meetNullFallback(path+"[*]", values, r)
+	}
+	if r.why != nil {
+		// No key can have a value that all accept: what is left is an object without any.
+		out.rest = closed
+		return outcome{dropped: r.why}
+	}
+	out.additional = r.node
+	return outcome{dropped: r.dropped}
+}
+
+// meetProperty meets one property and puts it into out, or drops it.
+func (t *meeting) meetProperty(path, key string, ms []*member, out *node) outcome {
+	values, without := valuesOf(ms, key)
+	if len(without) > 0 {
+		return t.dropProperty(path, key, ms, out, []apiresourcev1alpha1.Obstacle{
+			obstacle(path, without, "there is no such property in %s", places(without)),
+		})
+	}
+	r := t.meet(path, values)
+	if r.why != nil {
+		return t.dropProperty(path, key, ms, out, r.why)
+	}
+	if out.properties == nil {
+		out.properties = map[string]*node{}
+	}
+	out.properties[key] = r.node
+	if o := t.meetFallback(path, key, values, r.node); o != nil {
+		r.dropped = append(r.dropped, *o)
+	}
+	if t.mustBeGiven(key, ms, r.fallback) && !out.requires(key) {
+		out.required = sortedSet(append(out.required, key))
+	}
+	return outcome{dropped: r.dropped}
+}
+
+func places(ms []*member) string {
+	var names []string
+	for _, m := range ms {
+		if m.location == "" {
+			names = append(names, "what is served")
+			continue
+		}
+		names = append(names, m.location)
+	}
+	return joined(sortedSet(names))
+}
+
+func valuesOf(ms []*member, key string) (values, without []*member) {
+	for _, m := range ms {
+		if v := m.value(key); v != nil {
+			values = append(values, m.below(v, key))
+		} else {
+			without = append(without, m)
+		}
+	}
+	return values, without
+}
+
+// dropProperty leaves a property out, unless a document must have it.
+func (t *meeting) dropProperty(path, key string, ms []*member, out *node, why []apiresourcev1alpha1.Obstacle) outcome {
+	if out.requires(key) {
+		for i := range why {
+			why[i].Reason += "; " + path + " is required"
+		}
+		return outcome{why: why}
+	}
+	if t.mustBeGiven(key, ms, "") {
+		return bottom(path, ms, "a default fills it in where the object as a whole is validated, so that it would have to be given: %s", why[0].Reason)
+	}
+	if out.rest != closed {
+		if out.properties == nil {
+			out.properties = map[string]*node{}
+		}
+		out.properties[key] = &node{impossible: true}
+	}
+	return outcome{dropped: why}
+}
+
+// meetFallback decides of a property's default: all have the same and it is valid,
+// or there is none.
+func (t *meeting) meetFallback(path, key string, values []*member, n *node) *apiresourcev1alpha1.Obstacle {
+	first := values[0].fallback
+	if t.comparison {
+		n.fallback = first
+		return nil
+	}
+	differs := slices.ContainsFunc(values, func(m *member) bool { return m.fallback != first })
+	if differs {
+		o := obstacle(path, values, "the default is %s", each(values, fallbackName))
+		return &o
+	}
+	if len(values) > 1 && !accepts(n, first) {
+		o := obstacle(path, values, "the default %s is not valid for all", first)
+		return &o
+	}
+	n.fallback = first
+	return nil
+}

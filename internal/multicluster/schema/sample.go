@@ -1,0 +1,363 @@
+package schema
+
+import (
+	"maps"
+	"math"
+	"math/rand/v2"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// sampler makes documents that a schema may accept. It aims at the limits of that
+// schema and of another, where documents lie that one accepts and the other refuses.
+type sampler struct {
+	*rand.Rand
+	// sparse leaves out most of what need not be there.
+	sparse bool
+}
+
+// newSampler makes the same documents for the same seed.
+func newSampler(seed uint64) sampler {
+	return sampler{Rand: rand.New(rand.NewPCG(seed, 0x5c4e3a))}
+}
+
+func (s sampler) chance(percent int) bool { return s.IntN(100) < percent }
+
+func pick[T any](s sampler, values []T) T { return values[s.IntN(len(values))] }
+
+// resource makes a whole resource in which the place at a path is present.
+func (s sampler) resource(n, other *node, path []string) map[string]any {
+	doc, ok := s.object(n, other, path).(map[string]any)
+	if !ok {
+		doc = map[string]any{}
+	}
+	doc["apiVersion"], doc["kind"] = "example.rik.dev/v1", "Example"
+	metadata := map[string]any{"name": "example"}
+	if m := n.properties["metadata"]; m != nil && m.properties["name"] != nil {
+		metadata["name"] = s.value(m.properties["name"], nil, nil)
+	}
+	doc["metadata"] = metadata
+	return doc
+}
+
+// value makes a value for a node. other is what the other schema says there, and may
+// be nil; path is what has to be present below.
+func (s sampler) value(n, other *node, path []string) any {
+	if n == nil || n.impossible {
+		return s.plain()
+	}
+	if other == nil || other.impossible {
+		other = anyValue()
+	}
+	if n.enum != nil && !s.chance(5) {
+		return mustValue(pick(s, n.enum))
+	}
+	if n.nullable && len(path) == 0 && s.chance(10) {
+		return nil
+	}
+	if n.fallback != "" && len(path) == 0 && s.chance(10) {
+		return mustValue(n.fallback)
+	}
+	if len(path) > 0 {
+		if path[0] == anyItem && n.has(arrays) {
+			return s.array(n, other, path)
+		}
+		if n.has(objects) {
+			return s.object(n, other, path)
+		}
+	}
+	switch s.kind(n.kinds) {
+	case integers:
+		return s.integer(n, other)
+	case fractions:
+		return s.fraction(n, other)
+	case stringsKind:
+		return s.text(n, other)
+	case booleans:
+		return s.chance(50)
+	case arrays:
+		return s.array(n, other, nil)
+	default:
+		return s.object(n, other, nil)
+	}
+}
+
+func mustValue(encoded string) any {
+	value, err := decode([]byte(encoded))
+	if err != nil {
+		panic("programmer error: decoding what was encoded: " + err.Error())
+	}
+	return value
+}
+
+func (s sampler) kind(of kinds) kinds {
+	var single []kinds
+	for k := integers; k <= objects; k <<= 1 {
+		if of&k != 0 {
+			single = append(single, k)
+		}
+	}
+	return pick(s, single)
+}
+
+// plain is any value.
+func (s sampler) plain() any {
+	return pick(s, []any{nil, true, "a", int64(1), 1.5, []any{}, []any{int64(1)}, map[string]any{}, map[string]any{"a": "b"}, map[string]any{"a": map[string]any{"b": int64(1)}}})
+}
+
+func (s sampler) numbersNear(n, other *node) []float64 {
+	near := []float64{0, 1, 2, 7}
+	for _, x := range []*node{n, other} {
+		for _, b := range slices.Concat(x.maximum, x.minimum) {
+			near = append(near, b.value, b.value+1, b.value-1, b.value+0.5, b.value-0.5)
+		}
+		for _, m := range x.multiples {
+			near = append(near, m, m*2, m*3, m*6, -m)
+		}
+		for _, e := range x.enum {
+			switch v := mustValue(e).(type) {
+			case int64:
+				near = append(near, float64(v))
+			case float64:
+				near = append(near, v)
+			}
+		}
+	}
+	return append(near, -1, 100, 1<<31, 1<<40)
+}
+
+func (s sampler) integer(n, other *node) any {
+	near := s.numbersNear(n, other)
+	for range 8 {
+		v := math.Floor(pick(s, near))
+		if math.Abs(v) < 1<<60 && (s.chance(20) || withinAll(n, v)) {
+			return int64(v)
+		}
+	}
+	return int64(s.IntN(10))
+}
+
+func (s sampler) fraction(n, other *node) any {
+	near := append(s.numbersNear(n, other), 0.5, 1.5, 2.25)
+	for range 8 {
+		v := pick(s, near)
+		if s.chance(20) || withinAll(n, v) {
+			return v
+		}
+	}
+	return 0.5
+}
+
+func withinAll(n *node, v float64) bool {
+	for _, b := range n.maximum {
+		if !above.within(bound{value: v}, b) {
+			return false
+		}
+	}
+	for _, b := range n.minimum {
+		if !below.within(bound{value: v}, b) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(n.multiples, func(m float64) bool { return math.Mod(v, m) != 0 })
+}
+
+// formatExamples has values of the formats that Kubernetes validates.
+var formatExamples = map[string][]string{
+	"date-time": {"2026-11-22T20:00:00Z"}, "datetime": {"2026-11-22T20:00:00Z"}, "date": {"2026-11-22"}, "duration": {"3s"},
+	"ipv4": {"10.0.0.1"}, "ipv6": {"fd00::1"}, "cidr": {"10.0.0.0/8"}, "uri": {"https://rik.dev/a"}, "email": {"a@rik.dev"},
+	"hostname": {"rik.dev", "a"}, "uuid": {"6c1d1b1e-3b0a-4c7e-9d4c-7d1b6a1f0a11"}, "byte": {"YQ==", ""}, "mac": {"02:00:00:00:00:01"}, "password": {"a"},
+}
+
+func (s sampler) text(n, other *node) any {
+	options := []string{"", "a", "b", "ab", "A1", "x-y", strings.Repeat("l", 20)}
+	for _, x := range []*node{n, other} {
+		for _, f := range x.formats {
+			options = append(options, formatExamples[f]...)
+		}
+		for _, p := range x.patterns {
+			options = append(options, s.matching(p), s.matching(p))
+		}
+		for _, length := range []*int64{x.minLength, x.maxLength} {
+			if length != nil && *length < 5000 {
+				options = append(options, strings.Repeat("a", int(*length)), strings.Repeat("a", int(*length)+1), strings.Repeat("a", int(max(*length-1, 0))))
+			}
+		}
+		for _, e := range x.enum {
+			if text, ok := mustValue(e).(string); ok {
+				options = append(options, text)
+			}
+		}
+	}
+	best := pick(s, options)
+	for range 8 {
+		if s.chance(10) || plausible(n, best) {
+			break
+		}
+		best = pick(s, options)
+	}
+	return best
+}
+
+func plausible(n *node, text string) bool {
+	length := int64(utf8.RuneCountInString(text))
+	if n.minLength != nil && length < *n.minLength || n.maxLength != nil && length > *n.maxLength {
+		return false
+	}
+	for _, f := range n.formats {
+		if known, ok := formatExamples[f]; ok && !slices.Contains(known, text) {
+			return false
+		}
+	}
+	return true
+}
+
+// matching makes a text that a pattern matches, if the pattern asks for no more than
+// expressions can say without looking around.
+func (s sampler) matching(pattern string) string {
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return ""
+	}
+	var b strings.Builder
+	s.match(parsed, &b)
+	return b.String()
+}
+
+func (s sampler) match(re *syntax.Regexp, b *strings.Builder) {
+	switch re.Op {
+	case syntax.OpLiteral:
+		b.WriteString(string(re.Rune))
+	case syntax.OpCharClass:
+		if len(re.Rune) > 0 {
+			i := 2 * s.IntN(len(re.Rune)/2)
+			b.WriteRune(re.Rune[i] + rune(s.IntN(int(min(re.Rune[i+1]-re.Rune[i], 25))+1)))
+		}
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		b.WriteByte('a')
+	case syntax.OpCapture, syntax.OpConcat:
+		for _, sub := range re.Sub {
+			s.match(sub, b)
+		}
+	case syntax.OpAlternate:
+		s.match(pick(s, re.Sub), b)
+	case syntax.OpStar, syntax.OpPlus, syntax.OpQuest, syntax.OpRepeat:
+		low, high := repeats(re)
+		for range low + s.IntN(high-low+1) {
+			s.match(re.Sub[0], b)
+		}
+	default:
+	}
+}
+
+// repeats is how often a repetition is made: never much more often than it must.
+func repeats(re *syntax.Regexp) (low, high int) {
+	switch re.Op {
+	case syntax.OpStar:
+		return 0, 2
+	case syntax.OpPlus:
+		return 1, 3
+	case syntax.OpQuest:
+		return 0, 1
+	default:
+		if re.Max < 0 {
+			return re.Min, re.Min + 2
+		}
+		return re.Min, min(re.Max, re.Min+2)
+	}
+}
+
+func (s sampler) count(of, other []*int64) int {
+	options := []int64{0, 1, 2}
+	for _, limit := range slices.Concat(of, other) {
+		if limit != nil && *limit < 200 {
+			options = append(options, *limit, *limit+1, max(*limit-1, 0))
+		}
+	}
+	for range 8 {
+		n := pick(s, options)
+		if s.chance(10) || (of[0] == nil || n >= *of[0]) && (of[1] == nil || n <= *of[1]) {
+			return int(n)
+		}
+	}
+	return 1
+}
+
+func (s sampler) array(n, other *node, path []string) any {
+	size := s.count([]*int64{n.minItems, n.maxItems}, []*int64{other.minItems, other.maxItems})
+	if s.sparse && n.minItems == nil && s.chance(50) {
+		size = 0
+	}
+	if len(path) > 0 {
+		size = max(size, 1)
+		path = path[1:]
+	}
+	items := make([]any, 0, size)
+	for i := range size {
+		if i > 0 && n.listType == "" && s.chance(20) {
+			items = append(items, items[0])
+			continue
+		}
+		items = append(items, s.value(n.element(), other.element(), path))
+		path = nil
+	}
+	return items
+}
+
+func (s sampler) object(n, other *node, path []string) any {
+	doc := map[string]any{}
+	step := ""
+	if len(path) > 0 {
+		step, path = path[0], path[1:]
+	}
+	for _, key := range slices.Sorted(maps.Keys(n.properties)) {
+		p := n.properties[key]
+		switch {
+		case key == step:
+			doc[key] = s.value(p, other.value(key), path)
+		case p.impossible:
+		case n.requires(key) && !s.chance(2), s.chance(s.optional(len(n.properties))):
+			doc[key] = s.value(p, other.value(key), nil)
+		}
+	}
+	if n.rest == closed {
+		return doc
+	}
+	s.fillKeys(doc, n, other, step, path)
+	return doc
+}
+
+// optional is how often, in percent, a property that need not be given is.
+func (s sampler) optional(properties int) int {
+	if s.sparse {
+		return 5
+	}
+	return max(75-properties*3, 3)
+}
+
+// fillKeys adds keys that are no properties.
+func (s sampler) fillKeys(doc map[string]any, n, other *node, step string, path []string) {
+	names := slices.Concat(n.required, slices.Sorted(maps.Keys(other.properties)), []string{"a", "b", "key"})
+	count := s.count([]*int64{n.minProperties, n.maxProperties}, []*int64{other.minProperties, other.maxProperties})
+	add := func(key string, path []string) {
+		if _, is := n.properties[key]; !is && doc[key] == nil {
+			doc[key] = s.value(n.value(key), other.value(key), path)
+		}
+	}
+	if step == anyKey {
+		add("key", path)
+	} else if step != "" {
+		add(step, path)
+	}
+	for _, key := range n.required {
+		add(key, nil)
+	}
+	for i := range min(count, 20) {
+		if len(doc) >= count {
+			break
+		}
+		add(names[(i+s.IntN(len(names)))%len(names)], nil)
+	}
+}

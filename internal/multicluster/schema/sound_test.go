@@ -1,0 +1,228 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+)
+
+// number reads a number from the environment.
+func number(t testing.TB, name string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n == 0 {
+		t.Fatalf("%s=%q: give a number above 0", name, text)
+	}
+	return n
+}
+
+const (
+	// shards run at the same time.
+	shards = 4
+	// documentsOf is how many documents are tried against each family of schemas.
+	documentsOf = 40
+)
+
+// tally counts what a test looked at.
+type tally struct{ families, met, documents, pairs, bytes atomic.Int64 }
+
+// overFamilies runs check for families of offers until it looked at enough pairs of
+// schemas and documents: RIK_SCHEMA_PAIRS, beginning with the seed RIK_SCHEMA_SEED.
+func overFamilies(t *testing.T, check func(t *testing.T, seed uint64, g generator, counts *tally)) *tally {
+	counts := &tally{}
+	each, first := int64(number(t, "RIK_SCHEMA_PAIRS", 100_000)/shards)+1, number(t, "RIK_SCHEMA_SEED", 1)
+	t.Run("shards", func(t *testing.T) {
+		for shard := range uint64(shards) {
+			t.Run(fmt.Sprint(shard), func(t *testing.T) {
+				t.Parallel()
+				mine := &tally{}
+				for i := uint64(0); mine.pairs.Load() < each; i++ {
+					seed := first + i*shards + shard
+					check(t, seed, newGenerator(seed), mine)
+				}
+				counts.families.Add(mine.families.Load())
+				counts.met.Add(mine.met.Load())
+				counts.documents.Add(mine.documents.Load())
+				counts.pairs.Add(mine.pairs.Load())
+				counts.bytes.Add(mine.bytes.Load())
+			})
+		}
+	})
+	t.Logf("%d pairs; %d of %d families had one schema for all; %d documents were made, %d bytes were looked at",
+		counts.pairs.Load(), counts.met.Load(), counts.families.Load(), counts.documents.Load(), counts.bytes.Load())
+	return counts
+}
+
+func mustRead(t *testing.T, offers ...Offer) []*offeredSchema {
+	t.Helper()
+	read, unreadable := readOffers(offers)
+	if unreadable != nil {
+		t.Fatalf("reading the offers: %v", unreadable)
+	}
+	return read
+}
+
+// TestMeetIsSound: every document that is valid under the meet, after its
+// defaulting, is one that each member can hold, by Kubernetes' own code. Only
+// documents that the meet accepts are counted.
+func TestMeetIsSound(t *testing.T) {
+	t.Parallel()
+	counts := overFamilies(t, func(t *testing.T, seed uint64, g generator, counts *tally) {
+		members := mustRead(t, family(g, 2+g.IntN(2))...)
+		counts.families.Add(1)
+		agreement, _ := agree(members)
+		if agreement == nil {
+			return
+		}
+		counts.met.Add(1)
+		meet := mustRead(t, Offer{Location: "meet", Spec: agreement.Spec})[0]
+		checkHeld(t, seed, g, meet, members, counts)
+	})
+	if counts.met.Load()*2 < counts.families.Load() {
+		t.Errorf("only %d of %d families have a meet: the test looks at too little", counts.met.Load(), counts.families.Load())
+	}
+}
+
+// checkHeld makes documents that a schema accepts, and sees whether others hold them.
+func checkHeld(t *testing.T, seed uint64, g generator, accepting *offeredSchema, others []*offeredSchema, counts *tally) {
+	t.Helper()
+	for range documentsOf {
+		counts.documents.Add(1)
+		doc, err := accepting.ask().admit(g.resource(accepting.root, others[0].root, nil))
+		if err != nil {
+			continue
+		}
+		counts.bytes.Add(int64(len(encode(doc["spec"]))))
+		for _, m := range others {
+			if err := m.ask().holds(doc); err != nil {
+				t.Fatalf("seed %d: %s accepts what %s does not hold: %v\ndocument %s\naccepted by %s\nnot held by %s",
+					seed, accepting.Location, m.Location, err, encode(doc), accepting.Spec.OpenAPIV3Schema.Raw, m.Spec.OpenAPIV3Schema.Raw)
+			}
+			counts.pairs.Add(1)
+		}
+	}
+}
+
+// TestCompatibleIsSound: where no obstacle is found, the offered schema holds every
+// document of the existing one.
+func TestCompatibleIsSound(t *testing.T) {
+	t.Parallel()
+	counts := overFamilies(t, func(t *testing.T, seed uint64, g generator, counts *tally) {
+		offers := family(g, 2)
+		// The meet with another is compatible with it more often than two that are
+		// only alike, and not by being equal.
+		members := mustRead(t, offers...)
+		if agreement, _ := agree(members); agreement != nil {
+			members = append(members, mustRead(t, Offer{Location: "meet", Spec: agreement.Spec})...)
+		}
+		for _, existing := range members {
+			for _, other := range members {
+				if existing == other {
+					continue
+				}
+				counts.families.Add(1)
+				if len(compare(existing, other)) > 0 {
+					continue
+				}
+				counts.met.Add(1)
+				checkHeld(t, seed, g, existing, []*offeredSchema{other}, counts)
+			}
+		}
+	})
+	if met, all := counts.met.Load(), counts.families.Load(); met*10 < all || met == all {
+		t.Errorf("%d of %d pairs of schemas are compatible: the test looks at too little", met, all)
+	}
+}
+
+// TestMeetIsBelowItsMembers: the meet is compatible with each member, by the other
+// way of comparing.
+func TestMeetIsBelowItsMembers(t *testing.T) {
+	t.Parallel()
+	for seed := uint64(1); seed < 300; seed++ {
+		members := mustRead(t, family(newGenerator(seed), 3)...)
+		agreement, _ := agree(members)
+		if agreement == nil {
+			continue
+		}
+		meet := mustRead(t, Offer{Location: "meet", Spec: agreement.Spec})[0]
+		for _, m := range members {
+			if found := compare(meet, m); len(found) > 0 {
+				t.Fatalf("seed %d: the meet is not compatible with %s: %v\nmeet %s\nmember %s", seed, m.Location, found,
+					agreement.Spec.OpenAPIV3Schema.Raw, m.Spec.OpenAPIV3Schema.Raw)
+			}
+		}
+	}
+}
+
+// TestCounterExamplesAreReal: a counter-example is accepted by one offer and not held
+// by another, and nearly every obstacle has one.
+func TestCounterExamplesAreReal(t *testing.T) {
+	t.Parallel()
+	obstacles, without := 0, 0
+	for seed := uint64(1); seed < 200; seed++ {
+		offers := family(newGenerator(seed), 2)
+		found := Compatible(offers[0], offers[1])
+		members := mustRead(t, offers...)
+		for _, o := range found {
+			if o.CounterExample == "" {
+				if reachable(o.Path, members[0]) {
+					obstacles, without = obstacles+1, without+1
+				}
+				continue
+			}
+			obstacles++
+			checkCounterExample(t, o, [][2]*offeredSchema{{members[0], members[1]}})
+		}
+		agreement, why := Meet(offers...)
+		if agreement != nil {
+			why = agreement.Dropped
+		}
+		for _, o := range why {
+			if o.CounterExample != "" {
+				checkCounterExample(t, o, pairsOf(members))
+			}
+		}
+	}
+	t.Logf("%d of %d obstacles have no counter-example", without, obstacles)
+	if obstacles == 0 || without*10 > obstacles {
+		t.Errorf("%d of %d obstacles have no counter-example", without, obstacles)
+	}
+}
+
+// reachable says whether documents with something at a path are found that a schema
+// accepts. Generated schemas often contradict themselves, and then there is none.
+func reachable(path string, o *offeredSchema) bool {
+	steps := stepsOf(path, o.root)
+	s := newSampler(7)
+	s.sparse = true
+	for range 300 {
+		if _, err := o.ask().admit(s.resource(o.root, o.root, steps)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func checkCounterExample(t *testing.T, o apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
+	t.Helper()
+	var doc map[string]any
+	if err := json.Unmarshal([]byte(o.CounterExample), &doc); err != nil {
+		t.Fatalf("%s: the counter-example is no document: %v", o.Path, err)
+	}
+	doc = mustValue(o.CounterExample).(map[string]any)
+	for _, pair := range pairs {
+		if pair[0].ask().holds(doc) == nil && pair[1].ask().holds(doc) != nil {
+			return
+		}
+	}
+	t.Fatalf("%s: no offer accepts %s while another refuses it", o.Path, o.CounterExample)
+}

@@ -1,0 +1,144 @@
+package syncer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// carrier watches the objects of one type on both sides.
+type carrier struct {
+	Type
+	// upstream has two views of one type: what is labelled with one target, and what
+	// with several. A selector has no "or", and a list without selector is not allowed.
+	upstream   [2]cache.SharedIndexInformer
+	downstream cache.SharedIndexInformer
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	synced  chan struct{} // closed when the caches are filled
+	// enqueued: all that was in them has been given to the engine.
+	enqueued atomic.Bool
+}
+
+func newCarrier(t Type, e *engine) (*carrier, error) {
+	c := &carrier{Type: t, stop: func() {}, synced: make(chan struct{})}
+	selectors := selectors(e.config.Cluster)
+	for i, selector := range selectors {
+		c.upstream[i] = newInformer(e.upstream, t, selector)
+		if err := c.upstream[i].SetTransform(withoutManagedFields); err != nil {
+			return nil, err
+		}
+		if err := watch(c.upstream[i], e.log, func(o *unstructured.Unstructured) { e.upstreamChanged(c, o) }); err != nil {
+			return nil, err
+		}
+	}
+	c.downstream = newInformer(e.downstream, t, selectors[0])
+	return c, watch(c.downstream, e.log, func(o *unstructured.Unstructured) { e.downstreamChanged(c, o) })
+}
+
+// selectors find what is sent to a cluster: as one target, and as one of several.
+func selectors(cluster string) [2]string {
+	return [2]string{
+		workloadv1alpha1.ClusterLabel + "=" + cluster,
+		workloadv1alpha1.TargetLabelPrefix + cluster + "=true",
+	}
+}
+
+// start watches until the context or end ends it. The engine hears of what changes
+// once every cache is filled, and first of everything that is in them.
+func (c *carrier) start(ctx context.Context, e *engine) {
+	ctx, c.stop = context.WithCancel(ctx)
+	for _, informer := range c.informers() {
+		c.running.Go(func() { informer.RunWithContext(ctx) })
+	}
+	c.running.Go(func() {
+		if cache.WaitForCacheSync(ctx.Done(), c.upstream[0].HasSynced, c.upstream[1].HasSynced, c.downstream.HasSynced) {
+			close(c.synced)
+			e.lookAtAll(c)
+		}
+	})
+}
+
+func (c *carrier) informers() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{c.upstream[0], c.upstream[1], c.downstream}
+}
+
+// end stops watching, and returns when nothing of it runs any more.
+func (c *carrier) end() {
+	c.stop()
+	c.running.Wait()
+}
+
+func (c *carrier) isSynced() bool {
+	select {
+	case <-c.synced:
+		return true
+	default:
+		return false
+	}
+}
+
+func newInformer(s *side, t Type, selector string) cache.SharedIndexInformer {
+	return dynamicinformer.NewFilteredDynamicInformer(s.objects, t.Resource, metav1.NamespaceAll, 0, cache.Indexers{},
+		func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
+}
+
+// watch hears of changes, and logs at debug that a watch was lost: the informer takes
+// it up again, and what cannot be reached is said in the Cluster's conditions.
+func watch(informer cache.SharedIndexInformer, log *slog.Logger, changed func(*unstructured.Unstructured)) error {
+	object := func(o any) {
+		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+			o = gone.Obj
+		}
+		if u, ok := o.(*unstructured.Unstructured); ok {
+			changed(u)
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    object,
+		UpdateFunc: func(_, o any) { object(o) },
+		DeleteFunc: object,
+	})
+	if err != nil {
+		return fmt.Errorf("watching: %w", err)
+	}
+	return informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		log.Debug("a watch was lost", "err", err)
+	})
+}
+
+// upstreamObject is what the caches have, the single target's first.
+func (c *carrier) upstreamObject(key Key) *unstructured.Unstructured {
+	for _, informer := range c.upstream {
+		if o := lookUp(informer, key.Namespace, key.Name); o != nil {
+			return o
+		}
+	}
+	return nil
+}
+
+func (c *carrier) downstreamObject(namespace, name string) *unstructured.Unstructured {
+	return lookUp(c.downstream, namespace, name)
+}
+
+func lookUp(informer cache.SharedIndexInformer, namespace, name string) *unstructured.Unstructured {
+	key := name
+	if namespace != "" {
+		key = namespace + "/" + name
+	}
+	o, found, err := informer.GetStore().GetByKey(key)
+	if err != nil || !found {
+		return nil
+	}
+	return o.(*unstructured.Unstructured)
+}

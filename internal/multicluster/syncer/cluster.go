@@ -1,0 +1,191 @@
+package syncer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+const (
+	// typesEvery is how often it is looked whether both sides still serve the types,
+	// and missingEvery while one is missing.
+	typesEvery   = 30 * time.Second
+	missingEvery = 2 * time.Second
+)
+
+// watchCluster keeps the Cluster at hand. It returns ErrClusterGone when there is no
+// such Cluster any more.
+func (e *engine) watchCluster(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	informer := dynamicinformer.NewFilteredDynamicInformer(e.upstream.objects, clusterType.Resource, metav1.NamespaceAll, 0, cache.Indexers{},
+		func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", e.config.Cluster).String()
+		}).Informer()
+	err := watch(informer, e.log, func(o *unstructured.Unstructured) {
+		if lookUp(informer, "", e.config.Cluster) == nil || o.GetUID() != e.identity.ClusterUID {
+			cancel(ErrClusterGone)
+			return
+		}
+		e.clusterChanged(o)
+	})
+	if err != nil {
+		return err
+	}
+	informer.RunWithContext(ctx)
+	if cause := context.Cause(ctx); errors.Is(cause, ErrClusterGone) {
+		return cause
+	}
+	return nil
+}
+
+func (e *engine) clusterChanged(o *unstructured.Unstructured) {
+	cluster, err := toCluster(o)
+	if err != nil {
+		e.log.Error("the Cluster cannot be read", "err", err)
+		return
+	}
+	e.mu.Lock()
+	before := e.cluster
+	e.cluster = cluster
+	e.mu.Unlock()
+	if !slices.Equal(e.wanted(before), e.wanted(cluster)) || !slices.Equal(before.Spec.ClusterScopedResources, cluster.Spec.ClusterScopedResources) {
+		poke(e.typePokes)
+	}
+	if before.Annotations[workloadv1alpha1.AllowDeletesAnnotation] != cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation] {
+		poke(e.reportPokes)
+	}
+}
+
+// wanted are the types that the Cluster asks for. A Cluster that is being deleted asks
+// for none: the cluster controller lets go of its objects, and nobody may hold them
+// again.
+func (e *engine) wanted(cluster *workloadv1alpha1.Cluster) []string {
+	if cluster.DeletionTimestamp != nil {
+		return nil
+	}
+	var names []string
+	for _, name := range cluster.Status.SyncedResources {
+		if len(e.config.Types) == 0 || slices.Contains(e.config.Types, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// runTypes starts and stops carriers as the Cluster asks for them and as both sides
+// serve them.
+func (e *engine) runTypes(ctx context.Context) error {
+	defer e.carry(ctx, nil)
+	for {
+		again := typesEvery
+		if err := e.lookAtTypes(ctx); err != nil {
+			e.log.Warn("which types are carried is not up to date", "err", err)
+			again = missingEvery
+		}
+		if e.isMissing() {
+			again = missingEvery
+		}
+		timer := time.NewTimer(again)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-e.typePokes:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// lookAtTypes asks both sides what they serve. A type of which one side says nothing
+// because of an error is carried on: only an answer ends it.
+func (e *engine) lookAtTypes(ctx context.Context) error {
+	cluster := e.presentCluster()
+	names := e.wanted(cluster)
+	if len(names) == 0 {
+		e.carry(ctx, nil)
+		return nil
+	}
+	up, err := e.discover(ctx, e.upstream)
+	if err != nil {
+		return err
+	}
+	down, err := e.discover(ctx, e.downstream)
+	if err != nil {
+		return err
+	}
+	types, missing := agree(names, up, down, cluster.Spec.ClusterScopedResources)
+	e.carry(ctx, types)
+	e.mu.Lock()
+	e.missing, e.looked = missing, true
+	e.mu.Unlock()
+	poke(e.reportPokes)
+	return nil
+}
+
+// discover fails on an incomplete answer: what is not in it may be served all the same.
+func (e *engine) discover(ctx context.Context, s *side) ([]*metav1.APIResourceList, error) {
+	lists, err := ask(ctx, s, func(context.Context) ([]*metav1.APIResourceList, error) {
+		_, lists, err := s.discovery.ServerGroupsAndResources()
+		return lists, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("asking %s which types it serves: %w", s.name, err)
+	}
+	return lists, nil
+}
+
+func (e *engine) isMissing() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.missing) > 0
+}
+
+// carry makes the carriers those of the given types. Objects of types that are no
+// longer carried stay as they are, on both sides.
+func (e *engine) carry(ctx context.Context, types []Type) {
+	wanted := map[schema.GroupResource]Type{}
+	for _, t := range types {
+		wanted[t.Resource.GroupResource()] = t
+	}
+	e.mu.Lock()
+	present := maps.Clone(e.carriers)
+	e.mu.Unlock()
+	for resource, c := range present {
+		if wanted[resource] == c.Type {
+			delete(wanted, resource)
+			continue
+		}
+		e.mu.Lock()
+		delete(e.carriers, resource)
+		e.mu.Unlock()
+		c.end()
+		e.log.Info("a type is no longer carried", "type", resource.String())
+	}
+	for resource, t := range wanted {
+		c, err := newCarrier(t, e)
+		if err != nil {
+			e.log.Error("a type cannot be carried", "type", resource.String(), "err", err)
+			continue
+		}
+		e.mu.Lock()
+		e.carriers[resource] = c
+		e.mu.Unlock()
+		c.start(ctx, e)
+	}
+	poke(e.reportPokes)
+}

@@ -1,0 +1,108 @@
+package syncer_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+// churn makes, changes, moves and deletes objects, and keeps what upstream says.
+type churn struct {
+	p *pair
+	// wanted is the version of what is to be downstream, made the UIDs of what nobody
+	// deleted and nobody moved.
+	wanted map[string]string
+	stays  map[string]types.UID
+	steps  int
+}
+
+func (c *churn) step() {
+	t, p := c.p.t, c.p
+	name := fmt.Sprintf("x%02d", rand.IntN(30))
+	c.steps++
+	version := fmt.Sprint(c.steps)
+	o, err := p.objects.Resource(configMaps).Namespace("team").Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		create(t, p.objects, configMaps, configMap("team", name, p.cluster, map[string]string{"v": version}))
+		c.wanted[name] = version
+		return
+	}
+	if o.GetDeletionTimestamp() != nil {
+		return // waits for the syncer
+	}
+	switch rand.IntN(5) {
+	case 0:
+		remove(t, p.objects, configMaps, "team", name)
+		delete(c.wanted, name)
+	case 1:
+		patch(t, p.objects, configMaps, "team", name, `{"metadata":{"labels":{"workloads.kcp.dev/cluster":null}}}`)
+		delete(c.wanted, name)
+	default:
+		patch(t, p.objects, configMaps, "team", name, fmt.Sprintf(`{"data":{"v":"%s"},"metadata":{"labels":{"workloads.kcp.dev/cluster":"%s"}}}`, version, p.cluster))
+		c.wanted[name] = version
+	}
+}
+
+// rest waits until downstream is what upstream says, and nothing else.
+func (c *churn) rest() {
+	t, p := c.p.t, c.p
+	t.Helper()
+	poll.Until(t, kube.Patience, "downstream is what upstream says", func(ctx context.Context) error {
+		list, err := p.down.Resource(configMaps).Namespace(p.there).List(ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel})
+		if err != nil {
+			return err
+		}
+		got := map[string]string{}
+		for _, o := range list.Items {
+			v, _ := o.Object["data"].(map[string]any)
+			got[o.GetName()] = fmt.Sprint(v["v"])
+		}
+		if fmt.Sprint(got) != fmt.Sprint(c.wanted) {
+			return fmt.Errorf("there is %v, wanted is %v", got, c.wanted)
+		}
+		return nil
+	})
+	for name, uid := range c.stays {
+		if o := has(t, p.down, configMaps, p.there, name, anyhow); o.GetUID() != uid {
+			t.Errorf("%s was deleted, which nobody did upstream", name)
+		}
+	}
+}
+
+func startChurn(t *testing.T, cluster string) *churn {
+	c := &churn{p: startPair(t, cluster), wanted: map[string]string{}, stays: map[string]types.UID{}}
+	for i := range 5 {
+		name := fmt.Sprintf("stays%d", i)
+		create(t, c.p.objects, configMaps, configMap("team", name, cluster, map[string]string{"v": "0"}))
+		c.stays[name] = has(t, c.p.down, configMaps, c.p.there, name, anyhow).GetUID()
+		c.wanted[name] = "0"
+	}
+	return c
+}
+
+// TestSyncerStoppedFiftyTimes: a syncer that is ended in the middle of what it does, 50
+// times, loses nothing, deletes nothing by mistake and brings nothing back.
+func TestSyncerStoppedFiftyTimes(t *testing.T) {
+	c := startChurn(t, "drill")
+	for range 50 {
+		for range 1 + rand.IntN(8) {
+			c.step()
+		}
+		if err := c.p.stop(); err != nil {
+			t.Fatalf("Run() = %v", err)
+		}
+		for range rand.IntN(3) {
+			c.step()
+		}
+		c.p.running = c.p.sync(c.p.cluster, c.p.kube.Rest())
+	}
+	c.rest()
+}

@@ -1,0 +1,179 @@
+package syncer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/reconcile"
+)
+
+// maxBackoff bounds how late the end of a passing fault is noticed for one object.
+const maxBackoff = 15 * time.Second
+
+// item is a key in the queue, by its name on one side.
+type item struct {
+	Key
+	downstream bool
+}
+
+// engine is a syncer that knows what it stands between.
+type engine struct {
+	config               *Config
+	log                  *slog.Logger
+	metrics              *metrics
+	upstream, downstream *side
+	identity             Identity
+	namespaces           *namespaces
+	queue                *reconcile.Queue[item]
+	// A poke asks for a report, or a look at the types, before its time.
+	reportPokes, typePokes chan struct{}
+
+	// working is how many passes are under way.
+	working atomic.Int32
+
+	mu sync.Mutex
+	// looked: both sides have said which types they serve. wasQuiet: at the last report
+	// there was nothing to do.
+	looked, wasQuiet bool
+	// cluster is the latest that was read.
+	cluster  *workloadv1alpha1.Cluster
+	carriers map[schema.GroupResource]*carrier
+	missing  []missingType
+	breaker  *breaker
+	// settled is what was last applied, and owned afterwards: while both are the same
+	// there is nothing to apply, whatever the server made of the values.
+	settled map[Key]fingerprint
+}
+
+func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster, m *metrics) *engine {
+	e := &engine{
+		config: &s.config, log: s.config.Logger, metrics: m,
+		upstream: s.upstream, downstream: s.downstream,
+		identity: identity, namespaces: newNamespaces(identity, s.downstream),
+		reportPokes: make(chan struct{}, 1), typePokes: make(chan struct{}, 1), cluster: cluster,
+		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{},
+		breaker: newBreaker(s.config.Deletes),
+	}
+	if meta.IsStatusConditionTrue(cluster.Status.Conditions, workloadv1alpha1.ConditionDeletesPaused) {
+		e.breaker.resume()
+	}
+	e.queue = reconcile.New(reconcile.Options{
+		Name: "syncer", Workers: s.config.Workers, MaxBackoff: maxBackoff, Logger: e.log,
+	}, e.reconcile)
+	return e
+}
+
+func (e *engine) run(ctx context.Context) error {
+	e.log.Info("carrying objects", "clusterUID", e.identity.ClusterUID, "upstreamUID", e.identity.Upstream)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return e.queue.Run(ctx) })
+	group.Go(func() error { return e.watchCluster(ctx) })
+	group.Go(func() error { return e.runTypes(ctx) })
+	group.Go(func() error { return e.runReports(ctx) })
+	return group.Wait()
+}
+
+// poke wakes up who waits on a channel with room for one.
+func poke(pokes chan<- struct{}) {
+	select {
+	case pokes <- struct{}{}:
+	default:
+	}
+}
+
+func (e *engine) carrier(resource schema.GroupResource) *carrier {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.carriers[resource]
+}
+
+// presentCluster is the Cluster as it was last read. Nobody changes it.
+func (e *engine) presentCluster() *workloadv1alpha1.Cluster {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cluster
+}
+
+func (e *engine) upstreamChanged(c *carrier, o *unstructured.Unstructured) {
+	if o.GetNamespace() != "" {
+		e.namespaces.learn(o.GetNamespace())
+	}
+	if c.isSynced() {
+		e.queue.Add(item{Key: Key{Type: c.Resource.GroupResource(), Namespace: o.GetNamespace(), Name: o.GetName()}})
+	}
+}
+
+func (e *engine) downstreamChanged(c *carrier, o *unstructured.Unstructured) {
+	if !c.isSynced() {
+		return
+	}
+	i := item{Key: Key{Type: c.Resource.GroupResource(), Namespace: o.GetNamespace(), Name: o.GetName()}, downstream: true}
+	if name, known := e.namespaces.known(o.GetNamespace()); known || o.GetNamespace() == "" {
+		i.Namespace, i.downstream = name, false
+	}
+	e.queue.Add(i)
+}
+
+// lookAtAll is for when the caches of a type are filled: before that, what one side has
+// and the other has not means nothing.
+func (e *engine) lookAtAll(c *carrier) {
+	for _, informer := range c.upstream {
+		for _, o := range informer.GetStore().List() {
+			e.upstreamChanged(c, o.(*unstructured.Unstructured))
+		}
+	}
+	for _, o := range c.downstream.GetStore().List() {
+		e.downstreamChanged(c, o.(*unstructured.Unstructured))
+	}
+	c.enqueued.Store(true)
+	e.log.Info("a type is carried", "type", c.Resource.GroupResource().String(), "version", c.Resource.Version)
+	poke(e.reportPokes)
+}
+
+// total is how many objects are in the cluster, as far as they are carried.
+func (e *engine) total() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, c := range e.carriers {
+		n += len(c.downstream.GetStore().ListKeys())
+	}
+	return n
+}
+
+// reconcile is the queue's function.
+func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
+	if e.upstream.broken.Load() || e.downstream.broken.Load() {
+		// Spread out, so that not everything comes at once when the server is back.
+		return time.Second + rand.N(2*time.Second), nil
+	}
+	c := e.carrier(i.Type)
+	if c == nil || !c.isSynced() {
+		return 0, nil // looked at when the type is carried
+	}
+	if i.downstream {
+		name, ours, err := e.namespaces.resolve(ctx, i.Namespace)
+		if err == nil && ours {
+			e.queue.Add(item{Key: Key{Type: i.Type, Namespace: name, Name: i.Name}})
+		}
+		return 0, err
+	}
+	e.working.Add(1)
+	defer e.working.Add(-1)
+	again, err := newPass(e, c, i.Key).run(ctx)
+	if err != nil {
+		err = fmt.Errorf("carrying %s: %w", i.Key, err)
+	}
+	return again, err
+}

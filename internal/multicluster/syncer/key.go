@@ -1,0 +1,20 @@
+package syncer
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Key names an object upstream; its namespace is empty for cluster-scoped types.
+type Key struct {
+	Type            schema.GroupResource
+	Namespace, Name string
+}
+
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return fmt.Sprintf("%s %s", k.Type, k.Name)
+	}
+	return fmt.Sprintf("%s %s/%s", k.Type, k.Namespace, k.Name)
+}

@@ -1,0 +1,260 @@
+package syncer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/reconcile"
+)
+
+const (
+	// maxSteps bounds a pass; the longest way has ten steps.
+	maxSteps = 16
+	// problemAgain is how often what a server refused is tried again without a change.
+	problemAgain = time.Minute
+	// deletedAgain is for the case that the end of a deletion goes unheard.
+	deletedAgain = 10 * time.Second
+)
+
+// pass is one look at one object: it asks, decides and acts until nothing is left to
+// do now.
+type pass struct {
+	*engine
+	carrier *carrier
+	key     Key
+	log     interface {
+		Info(string, ...any)
+		Warn(string, ...any)
+	}
+
+	up, down         *unstructured.Unstructured
+	upSeen, downSeen presence
+	kind             typeView
+	// applied: what is downstream is what was just applied.
+	applied bool
+	// stuck is why it can only be made anew.
+	stuck *problem
+}
+
+func newPass(e *engine, c *carrier, key Key) *pass {
+	p := &pass{engine: e, carrier: c, key: key, log: e.log.With("object", key.String())}
+	if p.up = c.upstreamObject(key); p.up != nil {
+		p.upSeen = cached
+	}
+	if p.down = c.downstreamObject(p.downstreamNamespace(), key.Name); p.down != nil {
+		p.downSeen = cached
+	}
+	return p
+}
+
+func (p *pass) downstreamNamespace() string {
+	if p.key.Namespace == "" {
+		return ""
+	}
+	return p.identity.Namespace(p.key.Namespace)
+}
+
+func (p *pass) run(ctx context.Context) (time.Duration, error) {
+	for range maxSteps {
+		next := decide(p.view())
+		if next != stepDelete {
+			p.noDeletion(next)
+		}
+		done, again, err := p.do(ctx, next)
+		if done || err != nil {
+			return again, err
+		}
+	}
+	return 0, fmt.Errorf("no end after %d steps: please report this", maxSteps)
+}
+
+// noDeletion takes back a request to delete, once it is known that there is none.
+func (p *pass) noDeletion(next step) {
+	switch next {
+	case stepAskUpstream, stepAskDownstream, stepAskType:
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.breaker.forget(p.key)
+}
+
+func (p *pass) view() view {
+	v := view{claim: isClaim(p.key.Type), kind: p.kind, up: upstreamView{seen: p.upSeen}, down: downstreamView{seen: p.downSeen}}
+	if p.up != nil {
+		v.excluded = isExcluded(p.key.Type, p.up)
+		annotations := p.up.GetAnnotations()
+		v.up.uid = p.up.GetUID()
+		v.up.deleting = p.up.GetDeletionTimestamp() != nil
+		v.up.targeted = isTargeted(p.up, p.identity.Cluster)
+		v.up.held = p.isHeld()
+		v.up.recreate = annotations[workloadv1alpha1.RecreateAnnotation] == "true"
+		v.up.deleteData = annotations[workloadv1alpha1.DeleteDataAnnotation] == "true"
+	}
+	if p.down != nil {
+		v.excluded = v.excluded || isExcluded(p.key.Type, p.down)
+		annotations := p.down.GetAnnotations()
+		v.down.upstreamUID = types.UID(annotations[workloadv1alpha1.UpstreamUIDAnnotation])
+		v.down.deleting = p.down.GetDeletionTimestamp() != nil
+		v.down.deleteData = annotations[workloadv1alpha1.DeleteDataAnnotation] == "true"
+		v.down.stuck = p.stuck != nil
+		v.down.inSync = p.applied || p.up != nil && p.isInSync()
+	}
+	return v
+}
+
+// do does a step, and says whether it was the last one.
+func (p *pass) do(ctx context.Context, next step) (done bool, again time.Duration, err error) {
+	switch next {
+	case stepAskUpstream:
+		p.up, p.upSeen, err = p.lookUpstream(ctx)
+	case stepAskDownstream:
+		p.down, p.downSeen, err = look(ctx, p.downstream, p.carrier.Type, p.downstreamNamespace(), p.key.Name)
+	case stepAskType:
+		p.kind, err = p.lookAtType(ctx, p.carrier.Type)
+	case stepHold:
+		err = p.hold(ctx)
+	case stepCreate:
+		return p.afterWrite(ctx, p.create(ctx))
+	case stepApply:
+		return p.afterWrite(ctx, p.apply(ctx))
+	case stepReport:
+		err = p.report(ctx, nil)
+		return true, 0, err
+	case stepDelete:
+		return p.remove(ctx)
+	case stepRelease:
+		err = p.release(ctx)
+		return true, 0, err
+	case stepForeign:
+		return p.problem(ctx, problem{reasonConflict, "an object of this name is in the cluster and is not the kcp's; it is left as it is. Delete it there, or choose another name"})
+	case stepFormer:
+		return p.problem(ctx, problem{reasonConflict, "the cluster still has what a former object of this name left. Delete it there, or set the annotation " + workloadv1alpha1.RecreateAnnotation + "=true (for a claim also " + workloadv1alpha1.DeleteDataAnnotation + "=true)"})
+	case stepStuck:
+		return p.problem(ctx, *p.stuck)
+	case stepWithhold:
+		p.log.Warn("not deleted in the cluster, because the type ends upstream")
+		return p.problem(ctx, problem{reasonTypeEnds, "the type ends upstream, and what is in the cluster is not deleted for that. Unregister the cluster to let go of it"})
+	default:
+		if p.upSeen == absent && p.downSeen == absent {
+			p.unsettle()
+		}
+		return true, 0, nil
+	}
+	return false, 0, err
+}
+
+// look asks a server for an object. That it has none is an answer.
+func look(ctx context.Context, s *side, t Type, namespace, name string) (*unstructured.Unstructured, presence, error) {
+	found, err := s.get(ctx, t, namespace, name)
+	switch {
+	case err == nil:
+		return found, live, nil
+	case isObjectGone(err):
+		return nil, absent, nil
+	default:
+		return nil, unknown, fmt.Errorf("asking %s: %w", s.name, err)
+	}
+}
+
+// lookUpstream asks the kcp. It lets a syncer read only what is sent to its cluster, or
+// still held for it, and refuses the rest; that the object is among the rest is said by
+// lists, which the syncer may always ask for: a refusal alone may have another cause.
+func (p *pass) lookUpstream(ctx context.Context) (*unstructured.Unstructured, presence, error) {
+	found, seen, err := look(ctx, p.upstream, p.carrier.Type, p.key.Namespace, p.key.Name)
+	if !apierrors.IsForbidden(err) {
+		return found, seen, err
+	}
+	for _, selector := range selectors(p.identity.Cluster) {
+		list, err := p.upstream.list(ctx, p.carrier.Type, p.key.Namespace, metav1.ListOptions{
+			LabelSelector: selector, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, p.key.Name).String(),
+		})
+		if err != nil {
+			return nil, unknown, fmt.Errorf("asking %s what it sends to this cluster: %w", p.upstream.name, err)
+		}
+		if len(list.Items) > 0 {
+			return &list.Items[0], live, nil
+		}
+	}
+	return nil, absent, nil
+}
+
+// afterWrite turns a refusal into a problem that is reported.
+func (p *pass) afterWrite(ctx context.Context, err error) (bool, time.Duration, error) {
+	if err == nil {
+		return false, 0, nil
+	}
+	if errors.Is(err, errOtherNamespace) {
+		return p.problem(ctx, problem{reasonNamespace, err.Error() + ". It is left as it is; delete or rename it there"})
+	}
+	if isNamespaceMissing(err, p.downstreamNamespace()) {
+		p.namespaces.forget(p.key.Namespace)
+		return true, 0, reconcile.ErrAgain
+	}
+	if why, ok := refusal(err, p.key.Type); ok {
+		return p.problem(ctx, why)
+	}
+	return true, 0, err
+}
+
+// problem tells upstream why the object is not as it should be, with the status that it
+// has all the same if it is ours.
+func (p *pass) problem(ctx context.Context, why problem) (bool, time.Duration, error) {
+	if p.upSeen == absent || p.up == nil {
+		return true, problemAgain, nil
+	}
+	return true, problemAgain, p.report(ctx, &why)
+}
+
+// remove deletes the object downstream, if deletions are not paused.
+func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
+	if p.key.Namespace != "" {
+		if err := p.namespaces.verify(ctx, p.key.Namespace); err != nil {
+			return p.afterWrite(ctx, err)
+		}
+	}
+	if !p.mayDelete() {
+		poke(p.reportPokes)
+		return true, 0, nil
+	}
+	uid := p.down.GetUID()
+	_, err := ask(ctx, p.downstream, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, p.downstream.resource(p.carrier.Type, p.downstreamNamespace()).
+			Delete(ctx, p.key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	})
+	switch {
+	case apierrors.IsConflict(err):
+		return true, 0, reconcile.ErrAgain // another object by now: look again
+	case err != nil && !isObjectGone(err):
+		return p.afterWrite(ctx, err)
+	}
+	p.metrics.deletes.Inc()
+	p.log.Info("deleted in the cluster", "uid", uid)
+	p.unsettle()
+	// Mostly it is gone at once, and what waits for that need not wait for the watch.
+	p.down, p.downSeen, err = look(ctx, p.downstream, p.carrier.Type, p.downstreamNamespace(), p.key.Name)
+	if err != nil {
+		return true, 0, err
+	}
+	if p.downSeen == live && p.down.GetUID() == uid {
+		return true, deletedAgain, nil
+	}
+	return false, 0, nil
+}
+
+func (p *pass) mayDelete() bool {
+	total := p.total()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	goAhead := p.cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation]
+	return p.breaker.ask(p.key, time.Now(), total, goAhead)
+}

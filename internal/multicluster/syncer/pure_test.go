@@ -1,0 +1,431 @@
+package syncer
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+func object(t testing.TB, text string) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+var someone = Identity{Upstream: "kcp", Cluster: "east", ClusterUID: "c1"}
+
+// TestS5NamespacesOfTwoControlPlanes: another kcp, Cluster or namespace is another
+// namespace downstream, and only its own locator names it.
+func TestS5NamespacesOfTwoControlPlanes(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringMatching(`[a-z0-9-]{1,20}`)
+		draw := func(name string) (Identity, string) {
+			return Identity{
+				Upstream: types.UID(text.Draw(t, name+" kcp")), Cluster: text.Draw(t, name+" cluster"), ClusterUID: types.UID(text.Draw(t, name+" UID")),
+			}, text.Draw(t, name+" namespace")
+		}
+		a, inA := draw("one")
+		b, inB := draw("other")
+		name := a.Namespace(inA)
+		if len(name) != len("kcp-")+hashDigits || strings.Trim(name[4:], "0123456789abcdefghijklmnopqrstuvwxyz") != "" {
+			t.Fatalf("Namespace() = %q", name)
+		}
+		ns, err := a.newNamespace(inA)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ours := a.resolve(ns); got != inA || !ours {
+			t.Fatalf("resolve() = %q, %v", got, ours)
+		}
+		if a.Upstream == b.Upstream && a.ClusterUID == b.ClusterUID && inA == inB {
+			return
+		}
+		if b.Namespace(inB) == name {
+			t.Fatalf("%v %s and %v %s share %s", a, inA, b, inB, name)
+		}
+		if a == b {
+			return
+		}
+		if got, ours := b.resolve(ns); ours {
+			t.Fatalf("another resolves it to %q", got)
+		}
+	})
+}
+
+func TestTranslate(t *testing.T) {
+	t.Parallel()
+	up := object(t, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{
+		"name":"web","namespace":"team","uid":"u1","resourceVersion":"7","generation":3,"creationTimestamp":"2026-01-01T00:00:00Z",
+		"deletionTimestamp":"2026-01-01T00:00:00Z","finalizers":["x/y"],"selfLink":"/x","generateName":"w",
+		"ownerReferences":[{"apiVersion":"v1","kind":"X","name":"x","uid":"u"}],"managedFields":[{"manager":"m"}],
+		"labels":{"app":"web","workloads.kcp.dev/cluster":"west","sync.workloads.kcp.dev/east":"true","sync.workloads.kcp.dev/west":"true"},
+		"annotations":{"a":"b","kubectl.kubernetes.io/last-applied-configuration":"{}","status.workloads.kcp.dev/west":"{}","problem.workloads.kcp.dev/east":"x","workloads.kcp.dev/yield":"spec.replicas","workloads.kcp.dev/upstream-uid":"forged","kcp.dev/namespace-locator":"forged"}},
+		"spec":{"replicas":2,"template":{"metadata":{"creationTimestamp":null,"labels":{"app":"web"}}},"list":[{"a":null,"b":1}]},"status":{"replicas":2},"extra":{"a":1}}`)
+	before := up.DeepCopy()
+	want := object(t, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"`+someone.Namespace("team")+`",
+		"labels":{"app":"web","workloads.kcp.dev/cluster":"east"},
+		"annotations":{"a":"b","workloads.kcp.dev/upstream-uid":"u1","workloads.kcp.dev/yield":"spec.replicas"}},
+		"spec":{"replicas":2,"template":{"metadata":{"labels":{"app":"web"}}},"list":[{"b":1}]},"extra":{"a":1}}`)
+	if diff := cmp.Diff(want.Object, translate(up, someone).Object); diff != "" {
+		t.Errorf("translate() (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before.Object, up.Object); diff != "" {
+		t.Errorf("translate changed its argument:\n%s", diff)
+	}
+}
+
+func TestTranslateGeneratedFields(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ kind, give, want string }{
+		"an address":      {"Service", `{"spec":{"clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1"],"ports":[{"port":80,"nodePort":0}]}}`, `{"spec":{"ports":[{"port":80}]}}`},
+		"no address":      {"Service", `{"spec":{"clusterIP":"None","clusterIPs":["None"]}}`, `{"spec":{"clusterIP":"None","clusterIPs":["None"]}}`},
+		"a node port":     {"Service", `{"spec":{"ports":[{"port":80,"nodePort":30080}]}}`, `{"spec":{"ports":[{"port":80,"nodePort":30080}]}}`},
+		"tokens":          {"ServiceAccount", `{"secrets":[{"name":"t"}],"imagePullSecrets":[{"name":"p"}]}`, `{"imagePullSecrets":[{"name":"p"}]}`},
+		"another secrets": {"ConfigMap", `{"data":{"secrets":"x"}}`, `{"data":{"secrets":"x"}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := object(t, `{"apiVersion":"v1","kind":"`+tc.kind+`",`+tc.give[1:])
+			want := object(t, `{"apiVersion":"v1","kind":"`+tc.kind+`",`+tc.want[1:]).Object
+			got := translate(up, someone).Object
+			for _, field := range []string{"apiVersion", "kind", "metadata"} {
+				delete(got, field)
+				delete(want, field)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("translate() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestS3StatusTable: the same status is no write, a different one is, one that is
+// missing on either side is no take-back.
+func TestS3StatusTable(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ up, down, want string }{
+		"the same":              {`{"a":1,"l":[1]}`, `{"a":1,"l":[1]}`, ``},
+		"different":             {`{"a":1,"b":2}`, `{"a":2}`, `{"a":2,"b":null}`},
+		"upstream has none":     {``, `{"a":1}`, `{"a":1}`},
+		"upstream has none yet": {``, `{}`, `{}`},
+		"downstream has none":   {`{"a":1}`, ``, ``},
+		"neither":               {``, ``, ``},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := object(t, `{"apiVersion":"v1","kind":"X","metadata":{"name":"x","uid":"u","resourceVersion":"7"}}`)
+			down := up.DeepCopy()
+			for raw, o := range map[*unstructured.Unstructured]string{up: tc.up, down: tc.down} {
+				if o != "" {
+					var status map[string]any
+					if err := json.Unmarshal([]byte(o), &status); err != nil {
+						t.Fatal(err)
+					}
+					raw.Object["status"] = status
+				}
+			}
+			got, err := statusPatch(up, reportedStatus(up, down, true))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := ""
+			if tc.want != "" {
+				want = `{"metadata":{"resourceVersion":"7","uid":"u"},"status":` + tc.want + `}`
+			}
+			if string(got) != want {
+				t.Errorf("statusPatch() = %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+func TestReportedStatusSpeaksOfUpstreamsGenerations(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		up, down, observed int64
+		told               string
+		inSync             bool
+		want               any
+	}{
+		"seen":               {up: 5, down: 2, observed: 2, inSync: true, want: int64(5)},
+		"not seen yet":       {up: 5, down: 3, observed: 2, told: `"observedGeneration":4`, inSync: true, want: int64(4)},
+		"never told":         {up: 5, down: 3, observed: 2, inSync: true, want: nil},
+		"not what is wanted": {up: 5, down: 3, observed: 3, told: `"observedGeneration":4`, want: int64(4)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := object(t, `{"apiVersion":"v1","kind":"X","status":{`+tc.told+`}}`)
+			up.SetGeneration(tc.up)
+			down := object(t, fmt.Sprintf(`{"apiVersion":"v1","kind":"X","status":{"observedGeneration":%d,"conditions":[{"type":"A","observedGeneration":%d}]}}`, tc.observed, tc.observed))
+			down.SetGeneration(tc.down)
+			got := reportedStatus(up, down, tc.inSync)
+			if got["observedGeneration"] != tc.want {
+				t.Errorf("observedGeneration = %v, want %v", got["observedGeneration"], tc.want)
+			}
+			condition := got["conditions"].([]any)[0].(map[string]any)["observedGeneration"]
+			if want := tc.want; tc.told == "" && condition != want || tc.told != "" && condition != nil {
+				t.Errorf("the condition's observedGeneration = %v", condition)
+			}
+		})
+	}
+}
+
+// applied is an object as downstream has it after an apply of ours.
+func applied(t *testing.T, content, fields string) *unstructured.Unstructured {
+	t.Helper()
+	o := object(t, content)
+	o.SetManagedFields([]metav1.ManagedFieldsEntry{{
+		Manager: workloadv1alpha1.FieldManager, Operation: metav1.ManagedFieldsOperationApply,
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields),
+	}})
+	return o
+}
+
+func TestIsInSync(t *testing.T) {
+	t.Parallel()
+	const desired = `{"apiVersion":"v1","kind":"X","metadata":{"name":"x","labels":{"a":"1"}},"spec":{"n":1,"args":["a"],"ports":[{"port":80}],"set":["x"]}}`
+	const have = `{"apiVersion":"v1","kind":"X","metadata":{"name":"x","uid":"u","labels":{"a":"1","theirs":"2"}},"spec":{"n":1,"args":["a"],"ports":[{"port":79},{"port":80,"protocol":"TCP"}],"set":["w","x"],"default":true}}`
+	const ours = `{"f:metadata":{"f:labels":{"f:a":{}}},"f:spec":{"f:n":{},"f:args":{},"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}},"f:set":{"v:\"x\"":{}}}}`
+	for name, tc := range map[string]struct {
+		desired, have, fields string
+		want                  bool
+	}{
+		"as it was applied":      {desired, have, ours, true},
+		"a value differs":        {strings.Replace(desired, `"n":1`, `"n":2`, 1), have, ours, false},
+		"a field is new":         {strings.Replace(desired, `"n":1`, `"n":1,"default":true`, 1), have, ours, false},
+		"a field is no more":     {strings.Replace(desired, `"n":1,`, ``, 1), have, ours, false},
+		"an element is no more":  {strings.Replace(desired, `{"port":80}`, ``, 1), have, ours, false},
+		"another element":        {strings.Replace(desired, `{"port":80}`, `{"port":79}`, 1), have, ours, false},
+		"of a set":               {strings.Replace(desired, `["x"]`, `["w"]`, 1), have, ours, false},
+		"a label taken over":     {desired, have, strings.Replace(ours, `"f:metadata":{"f:labels":{"f:a":{}}},`, ``, 1), false},
+		"a list taken over":      {desired, have, strings.Replace(ours, `"f:args":{},`, ``, 1), false},
+		"an element taken over":  {desired, have, strings.Replace(ours, `"f:port":{}`, ``, 1), false},
+		"nothing is ours":        {desired, have, `{}`, false},
+		"what is ours is unread": {desired, have, `[`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := isInSync(object(t, tc.desired), applied(t, tc.have, tc.fields)); got != tc.want {
+				t.Errorf("isInSync() = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestYielded(t *testing.T) {
+	t.Parallel()
+	const scaled = `{"f:spec":{"f:replicas":{}}}`
+	for name, tc := range map[string]struct {
+		annotation, manager, subresource, fields string
+		want                                     string
+	}{
+		"nothing":            {"", "m", "", scaled, "[]"},
+		"by request":         {"spec.replicas, .spec.paused", "m", "", `{}`, "[[spec replicas] [spec paused]]"},
+		"never metadata":     {"metadata.labels,status.x,spec,", "m", "", `{}`, "[]"},
+		"an autoscaler":      {"", "kube-controller-manager", "scale", scaled, "[[spec replicas]]"},
+		"a person":           {"", "kubectl", "scale", scaled, "[]"},
+		"something else set": {"", "kube-controller-manager", "scale", `{"f:spec":{"f:paused":{}}}`, "[]"},
+		"no scale":           {"", "kube-controller-manager", "", scaled, "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up, down := object(t, `{"apiVersion":"v1","kind":"X"}`), object(t, `{"apiVersion":"v1","kind":"X"}`)
+			up.SetAnnotations(map[string]string{workloadv1alpha1.YieldAnnotation: tc.annotation})
+			down.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: tc.manager, Subresource: tc.subresource, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(tc.fields)}})
+			if got := fmt.Sprint(yielded(up, down)); got != tc.want {
+				t.Errorf("yielded() = %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAgree(t *testing.T) {
+	t.Parallel()
+	verbs := metav1.Verbs{"get", "list", "watch", "patch", "create", "delete"}
+	list := func(gv string, resources ...metav1.APIResource) *metav1.APIResourceList {
+		return &metav1.APIResourceList{GroupVersion: gv, APIResources: resources}
+	}
+	r := func(name, kind string, namespaced bool) metav1.APIResource {
+		return metav1.APIResource{Name: name, Kind: kind, Namespaced: namespaced, Verbs: verbs}
+	}
+	up := []*metav1.APIResourceList{
+		list("v1", r("configmaps", "ConfigMap", true), r("namespaces", "Namespace", false), metav1.APIResource{Name: "bindings", Kind: "Binding", Namespaced: true, Verbs: metav1.Verbs{"create"}}),
+		list("apps/v2", r("deployments", "Deployment", true)),
+		list("apps/v1", r("deployments", "Deployment", true), r("deployments/status", "Deployment", true), r("jobs", "Job", true)),
+		list("x.dev/v1", r("wides", "Wide", false), r("scopes", "Scope", true)),
+		list("rbac.authorization.k8s.io/v1", r("roles", "Role", true), r("clusterroles", "ClusterRole", false)),
+	}
+	down := []*metav1.APIResourceList{
+		list("v1", r("configmaps", "ConfigMap", true), r("namespaces", "Namespace", false)),
+		list("apps/v1", r("deployments", "Deployment", true), r("deployments/status", "Deployment", true)),
+		list("x.dev/v1", r("wides", "Wide", false), r("scopes", "Scope", false)),
+		list("rbac.authorization.k8s.io/v1", r("roles", "Role", true), r("clusterroles", "ClusterRole", false)),
+	}
+	for name, tc := range map[string]struct {
+		allowed []string
+		want    string
+	}{
+		"configmaps":                             {nil, "v1 ConfigMap true false"},
+		"deployments.apps":                       {nil, "v1 Deployment true true"},
+		"jobs.apps":                              {nil, "the cluster does not serve it"},
+		"nothing.apps":                           {nil, "the kcp does not serve it"},
+		"bindings":                               {nil, "the kcp does not serve it"},
+		"scopes.x.dev":                           {nil, "kind or scope"},
+		"wides.x.dev":                            {nil, "cluster-scoped"},
+		"namespaces":                             {[]string{"namespaces"}, "names of their own"},
+		"roles.rbac.authorization.k8s.io":        {nil, "never carried"},
+		"clusterroles.rbac.authorization.k8s.io": {[]string{"clusterroles.rbac.authorization.k8s.io"}, "never carried"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := ""
+			types, missing := agree([]string{name, name}, up, down, tc.allowed)
+			for _, x := range types {
+				got += fmt.Sprintf("%s %s %v %v", x.Resource.Version, x.Kind, x.Namespaced, x.Status)
+			}
+			for _, m := range missing {
+				got += m.why
+			}
+			if !strings.Contains(got, tc.want) || len(types)+len(missing) != 1 {
+				t.Errorf("agree() = %q, want %q", got, tc.want)
+			}
+		})
+	}
+	if types, _ := agree([]string{"wides.x.dev"}, up, down, []string{"wides.x.dev"}); len(types) != 1 || types[0].Namespaced {
+		t.Errorf("agree() = %v with a type that is allowed", types)
+	}
+}
+
+// TestBreaker: no sequence of requests gets more through within a window than the limit
+// and what go-aheads name.
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		limit := DeleteLimit{Count: rapid.IntRange(1, 5).Draw(t, "count"), Fraction: 0.1, Window: time.Minute}
+		b := newBreaker(limit)
+		total, goAhead := rapid.IntRange(0, 100).Draw(t, "total"), ""
+		now, free := time.Unix(0, 0), 0
+		var let []time.Time
+		t.Repeat(map[string]func(*rapid.T){
+			"ask": func(t *rapid.T) {
+				key := Key{Name: strconv.Itoa(rapid.IntRange(0, 40).Draw(t, "key"))}
+				granted := b.granted[key]
+				if b.ask(key, now, total, goAhead) && !granted {
+					let = append(let, now)
+				}
+			},
+			"time":   func(t *rapid.T) { now = now.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second) },
+			"forget": func(t *rapid.T) { b.forget(Key{Name: strconv.Itoa(rapid.IntRange(0, 40).Draw(t, "key"))}) },
+			"heed": func(t *rapid.T) {
+				goAhead = rapid.SampledFrom([]string{"", "x", "1", "2", "3"}).Draw(t, "go-ahead")
+				waiting, was := len(b.waiting), b.paused
+				got := b.heed(goAhead, rapid.Bool().Draw(t, "settled"))
+				if free += len(got); len(got) > 0 {
+					let = nil // a go-ahead begins a new window
+				}
+				if len(got) > 0 && (!was || goAhead != strconv.Itoa(waiting)) {
+					t.Fatalf("the go-ahead %q set %d of %d free", goAhead, len(got), waiting)
+				}
+			},
+			"": func(t *rapid.T) {
+				let = slices.DeleteFunc(let, func(at time.Time) bool { return now.Sub(at) >= limit.Window })
+				if bound := max(limit.Count, (total+len(let))/10); len(let) > bound+1 {
+					t.Fatalf("%d deletions in a window, at most %d", len(let), bound)
+				}
+			},
+		})
+	})
+}
+
+func TestBreakerGoAhead(t *testing.T) {
+	t.Parallel()
+	b := newBreaker(DeleteLimit{Count: 1, Window: time.Minute})
+	key := func(i int) Key { return Key{Name: strconv.Itoa(i)} }
+	ask := func(i int, goAhead string) bool { return b.ask(key(i), time.Unix(0, 0), 0, goAhead) }
+	if !ask(0, "2") || ask(1, "2") || ask(2, "2") {
+		t.Fatal("one deletion may pass, and no more")
+	}
+	if free := b.heed("2", true); free != nil {
+		t.Errorf("a go-ahead that was there before sets %v free", free)
+	}
+	for _, wrong := range []string{"", "1", "3", "all"} {
+		if free := b.heed(wrong, true); free != nil {
+			t.Errorf("the go-ahead %q sets %v free", wrong, free)
+		}
+	}
+	if free := b.heed("2", true); len(free) != 2 || b.paused {
+		t.Fatalf("the go-ahead sets %v free", free)
+	}
+	if !ask(1, "2") || !ask(2, "2") {
+		t.Error("what was set free does not pass")
+	}
+	if !ask(3, "2") || ask(4, "2") || b.heed("1", true) == nil {
+		t.Error("the next pause needs a go-ahead of its own")
+	}
+	b.resume()
+	if b.heed("", false) != nil || !b.paused {
+		t.Error("a pause that was taken up ends before everything was looked at")
+	}
+	if b.heed("", true); b.paused {
+		t.Error("a pause goes on with nothing to pause for")
+	}
+}
+
+func TestIsExcluded(t *testing.T) {
+	t.Parallel()
+	named := func(name string) string { return `{"apiVersion":"v1","kind":"X","metadata":{"name":"` + name + `"}}` }
+	typed := func(kind string) string { return `{"apiVersion":"v1","kind":"Secret","type":"` + kind + `"}` }
+	for name, tc := range map[string]struct {
+		resource schema.GroupResource
+		object   string
+		want     bool
+	}{
+		"token":           {secrets, typed("kubernetes.io/service-account-token"), true},
+		"bootstrap token": {secrets, typed("bootstrap.kubernetes.io/token"), true},
+		"secret":          {secrets, typed("Opaque"), false},
+		"default account": {schema.GroupResource{Resource: "serviceaccounts"}, named("default"), true},
+		"account":         {schema.GroupResource{Resource: "serviceaccounts"}, named("web"), false},
+		"root CA":         {schema.GroupResource{Resource: "configmaps"}, named("kube-root-ca.crt"), true},
+		"map":             {schema.GroupResource{Resource: "configmaps"}, named("default"), false},
+		"another group":   {schema.GroupResource{Group: "x.dev", Resource: "configmaps"}, named("kube-root-ca.crt"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := isExcluded(tc.resource, object(t, tc.object)); got != tc.want {
+				t.Errorf("isExcluded() = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAnnotationsPatchSaysOnlyWhatIsNew(t *testing.T) {
+	t.Parallel()
+	up := object(t, `{"apiVersion":"v1","kind":"X","metadata":{"name":"x","uid":"u","annotations":{"same":"1","old":"1","gone":"1"}}}`)
+	for want, wanted := range map[string]map[string]string{
+		``: {"same": "1", "never": ""},
+		`{"metadata":{"annotations":{"gone":null,"new":"1","old":"2"},"uid":"u"}}`: {"same": "1", "old": "2", "gone": "", "new": "1"},
+	} {
+		got, err := annotationsPatch(up, maps.Clone(wanted))
+		if err != nil || string(got) != want {
+			t.Errorf("annotationsPatch(%v) = %s, %v, want %s", wanted, got, err, want)
+		}
+	}
+}

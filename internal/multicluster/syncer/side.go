@@ -1,0 +1,107 @@
+package syncer
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+// requestTimeout bounds one request, so that a server which accepts and never answers
+// does not keep a worker for ever.
+const requestTimeout = 30 * time.Second
+
+// side is a server and what is known of the way to it.
+type side struct {
+	name      string
+	objects   dynamic.Interface
+	discovery *discovery.DiscoveryClient
+	// broken: the last request did not reach the server. Until a probe does, nobody
+	// else asks, so that an outage does not end in a storm.
+	broken atomic.Bool
+}
+
+func newSide(name string, config *rest.Config) (*side, error) {
+	config = rest.CopyConfig(config)
+	// How much is asked at once is bounded by the workers.
+	config.QPS = -1
+	config.UserAgent = "rik-syncer"
+	config.WarningHandler = rest.NoWarnings{}
+	config.ContentType, config.AcceptContentTypes = "application/json", "application/json"
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for %s: %w", name, err)
+	}
+	objects, err := dynamic.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for %s: %w", name, err)
+	}
+	disco, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)
+	if err != nil {
+		return nil, fmt.Errorf("making a discovery client for %s: %w", name, err)
+	}
+	return &side{name: name, objects: objects, discovery: disco}, nil
+}
+
+// resource is where the objects of a type are, in one namespace or none.
+func (s *side) resource(t Type, namespace string) dynamic.ResourceInterface {
+	if t.Namespaced {
+		return s.objects.Resource(t.Resource).Namespace(namespace)
+	}
+	return s.objects.Resource(t.Resource)
+}
+
+// ask makes one request and notes whether the server was reached.
+func ask[T any](ctx context.Context, s *side, request func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, fmt.Errorf("%s has not answered for %s", s.name, requestTimeout))
+	defer cancel()
+	answer, err := request(ctx)
+	if err != nil && isUnreachable(err) {
+		s.broken.Store(true)
+	}
+	return answer, err
+}
+
+// probe asks whether the server is ready.
+func (s *side) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	err := s.discovery.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	s.broken.Store(err != nil)
+	if err != nil {
+		return fmt.Errorf("asking %s whether it is ready: %w", s.name, err)
+	}
+	return nil
+}
+
+func (s *side) get(ctx context.Context, t Type, namespace, name string) (*unstructured.Unstructured, error) {
+	return ask(ctx, s, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return s.resource(t, namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+func (s *side) list(ctx context.Context, t Type, namespace string, options metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	return ask(ctx, s, func(ctx context.Context) (*unstructured.UnstructuredList, error) {
+		return s.resource(t, namespace).List(ctx, options)
+	})
+}
+
+// merge applies a merge patch, of a subresource if one is named.
+func (s *side) merge(ctx context.Context, t Type, object *unstructured.Unstructured, patch []byte, subresources ...string) (*unstructured.Unstructured, error) {
+	return ask(ctx, s, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return s.resource(t, object.GetNamespace()).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager}, subresources...)
+	})
+}
+
+func (s *side) apply(ctx context.Context, t Type, object *unstructured.Unstructured, options metav1.ApplyOptions) (*unstructured.Unstructured, error) {
+	return ask(ctx, s, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return s.resource(t, object.GetNamespace()).Apply(ctx, object.GetName(), object, options)
+	})
+}

@@ -1,0 +1,604 @@
+package syncer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/syncer"
+	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+// pair is a kcp with one Cluster whose syncer runs.
+type pair struct {
+	t       *testing.T
+	cluster string
+	kube    *kube.Cluster
+	*kcp
+	down dynamic.Interface
+	// there is where the namespace team is downstream.
+	there string
+	*running
+}
+
+func startPair(t *testing.T, cluster string) *pair {
+	t.Helper()
+	k, down := downstream(t)
+	p := &pair{t: t, cluster: cluster, kube: k, kcp: startKCP(t), down: down}
+	p.publishDeployments(k.Rest())
+	p.register(cluster, append([]string{"deployments.apps"}, core...)...)
+	p.namespace("team")
+	p.there = p.downNamespace(cluster, "team")
+	p.running = p.sync(cluster, k.Rest())
+	return p
+}
+
+// TestS1ObjectGoesDownAndStatusComesUp: a labelled object appears downstream, its
+// status upstream, and it goes with the object upstream.
+func TestS1ObjectGoesDownAndStatusComesUp(t *testing.T) {
+	p := startPair(t, "s1")
+	made := create(t, p.objects, deployments, deployment(t, "team", "web", "s1"))
+	d := has(t, p.down, deployments, p.there, "web", image("web:1"))
+	if got := d.GetLabels()["app"]; got != "web" {
+		t.Errorf("the label app is %q downstream, want web", got)
+	}
+	if got := d.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation]; got != string(made.GetUID()) {
+		t.Errorf("the object downstream bears the UID %q, want %q", got, made.GetUID())
+	}
+	patch(t, p.down, deployments, p.there, "web", `{"status":{"replicas":2,"readyReplicas":2,"observedGeneration":1}}`, "status")
+	has(t, p.objects, deployments, "team", "web", field(2, "status", "readyReplicas"))
+	has(t, p.objects, deployments, "team", "web", field(made.GetGeneration(), "status", "observedGeneration"))
+
+	// An update goes down; the generation that the cluster has seen is upstream's own.
+	up := patch(t, p.objects, deployments, "team", "web", `{"metadata":{"labels":{"tier":"front"}},"spec":{"paused":true}}`)
+	d = has(t, p.down, deployments, p.there, "web", field(true, "spec", "paused"))
+	has(t, p.down, deployments, p.there, "web", field("front", "metadata", "labels", "tier"))
+	patch(t, p.down, deployments, p.there, "web", fmt.Sprintf(`{"status":{"observedGeneration":%d}}`, d.GetGeneration()), "status")
+	has(t, p.objects, deployments, "team", "web", field(up.GetGeneration(), "status", "observedGeneration"))
+
+	// What upstream takes out is taken out.
+	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"labels":{"tier":null}},"spec":{"paused":null}}`)
+	has(t, p.down, deployments, p.there, "web", field(nil, "spec", "paused"))
+	has(t, p.down, deployments, p.there, "web", field(nil, "metadata", "labels", "tier"))
+
+	remove(t, p.objects, deployments, "team", "web")
+	hasNot(t, p.down, deployments, p.there, "web")
+	hasNot(t, p.objects, deployments, "team", "web")
+}
+
+// TestS2StatusAloneIsNoWrite: a change of the status upstream causes no write
+// downstream, and neither does a new syncer that finds everything as it should be.
+func TestS2StatusAloneIsNoWrite(t *testing.T) {
+	p := startPair(t, "s2")
+	create(t, p.objects, deployments, deployment(t, "team", "web", "s2"))
+	create(t, p.objects, configMaps, configMap("team", "settings", "s2", map[string]string{"a": "1"}))
+	before := has(t, p.down, deployments, p.there, "web", anyhow)
+	settings := has(t, p.down, configMaps, p.there, "settings", anyhow)
+
+	patch(t, p.objects, deployments, "team", "web", `{"status":{"collisionCount":7}}`, "status")
+	p.passes("after-status")
+	p.same(deployments, before)
+
+	if err := p.stop(); err != nil {
+		t.Fatalf("Run() = %v", err)
+	}
+	p.running = p.sync("s2", p.kube.Rest())
+	p.passes("after-restart")
+	p.same(deployments, before)
+	p.same(configMaps, settings)
+}
+
+// passes waits until the syncer has carried something newer than all that was before:
+// one object of each kind that a test looks at.
+func (p *pair) passes(name string) {
+	p.t.Helper()
+	for range 3 { // the queue has several workers
+		create(p.t, p.objects, configMaps, configMap("team", name, p.cluster, nil))
+		has(p.t, p.down, configMaps, p.there, name, anyhow)
+		remove(p.t, p.objects, configMaps, "team", name)
+		hasNot(p.t, p.objects, configMaps, "team", name)
+	}
+}
+
+func (p *pair) same(r groupVersionResource, before *unstructured.Unstructured) {
+	p.t.Helper()
+	now := has(p.t, p.down, r, before.GetNamespace(), before.GetName(), anyhow)
+	if now.GetResourceVersion() != before.GetResourceVersion() {
+		p.t.Errorf("%s %s was written downstream: %v, was %v", r.Resource, before.GetName(), now.Object, before.Object)
+	}
+}
+
+// TestS4LabelMoves: an object whose label goes from one cluster to another is gone from
+// the first, present on the second, and has the status of the second only.
+func TestS4LabelMoves(t *testing.T) {
+	p := startPair(t, "s4-a")
+	p.register("s4-b", "deployments.apps", "configmaps", "persistentvolumeclaims")
+	p.sync("s4-b", p.kube.Rest())
+	thereB := p.downNamespace("s4-b", "team")
+
+	create(t, p.objects, deployments, deployment(t, "team", "web", "s4-a"))
+	has(t, p.down, deployments, p.there, "web", anyhow)
+	patch(t, p.down, deployments, p.there, "web", `{"status":{"replicas":2,"readyReplicas":1}}`, "status")
+	has(t, p.objects, deployments, "team", "web", field(1, "status", "readyReplicas"))
+
+	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":"s4-b"}}}`)
+	hasNot(t, p.down, deployments, p.there, "web")
+	has(t, p.down, deployments, thereB, "web", anyhow)
+	patch(t, p.down, deployments, thereB, "web", `{"status":{"replicas":2,"readyReplicas":2}}`, "status")
+	has(t, p.objects, deployments, "team", "web", field(2, "status", "readyReplicas"))
+	has(t, p.objects, deployments, "team", "web", field("["+workloadv1alpha1.FinalizerPrefix+"s4-b]", "metadata", "finalizers"))
+
+	// Without a label it is nowhere, and lives on upstream.
+	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":null}}}`)
+	hasNot(t, p.down, deployments, thereB, "web")
+	has(t, p.objects, deployments, "team", "web", field(nil, "metadata", "finalizers"))
+}
+
+// TestS5TwoControlPlanes: one cluster is registered in two kcps under one name; the
+// same namespace and name are two objects downstream.
+func TestS5TwoControlPlanes(t *testing.T) {
+	one, two := startPair(t, "s5"), startPair(t, "s5")
+	if one.there == two.there {
+		t.Fatalf("both kcps use the namespace %s", one.there)
+	}
+	create(t, one.objects, configMaps, configMap("team", "x", "s5", map[string]string{"of": "one"}))
+	create(t, two.objects, configMaps, configMap("team", "x", "s5", map[string]string{"of": "two"}))
+	has(t, one.down, configMaps, one.there, "x", field("one", "data", "of"))
+	has(t, two.down, configMaps, two.there, "x", field("two", "data", "of"))
+	remove(t, one.objects, configMaps, "team", "x")
+	hasNot(t, one.down, configMaps, one.there, "x")
+	two.passes("later")
+	has(t, two.down, configMaps, two.there, "x", field("two", "data", "of"))
+}
+
+// TestS6NamespaceOfAnother: a namespace downstream with another locator, or none, is
+// reported and left as it is.
+func TestS6NamespaceOfAnother(t *testing.T) {
+	p := startPair(t, "s6")
+	for namespace, annotations := range map[string]map[string]string{
+		"other": {workloadv1alpha1.LocatorAnnotation: `{"upstreamUID":"u","cluster":"s6","clusterUID":"c","namespace":"other"}`},
+		"none":  nil,
+	} {
+		t.Run(namespace, func(t *testing.T) {
+			p.namespace(namespace)
+			taken := object(namespaces, "Namespace", "", p.downNamespace("s6", namespace))
+			taken.SetAnnotations(annotations)
+			before := create(t, p.down, namespaces, taken)
+			t.Cleanup(func() { remove2(p.down, taken.GetName()) })
+			create(t, p.objects, configMaps, configMap(namespace, "x", "s6", map[string]string{"a": "1"}))
+			has(t, p.objects, configMaps, namespace, "x", problem("s6", "NamespaceConflict"))
+			now := has(t, p.down, namespaces, "", taken.GetName(), anyhow)
+			if now.GetResourceVersion() != before.GetResourceVersion() {
+				t.Errorf("the namespace was written: %v", now.Object)
+			}
+			if _, err := p.down.Resource(configMaps).Namespace(taken.GetName()).Get(t.Context(), "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				t.Errorf("the object in it: %v, want not found", err)
+			}
+			remove(t, p.objects, configMaps, namespace, "x")
+			hasNot(t, p.objects, configMaps, namespace, "x")
+		})
+	}
+}
+
+func remove2(c dynamic.Interface, namespace string) {
+	_ = c.Resource(namespaces).Delete(context.Background(), namespace, metav1.DeleteOptions{})
+}
+
+// TestS7ObjectOfAnotherIsNeverAdopted: an object that is downstream already is reported
+// with an annotation and an event, and neither changed nor deleted.
+func TestS7ObjectOfAnotherIsNeverAdopted(t *testing.T) {
+	p := startPair(t, "s7")
+	create(t, p.objects, configMaps, configMap("team", "first", "s7", nil))
+	has(t, p.down, configMaps, p.there, "first", anyhow)
+	theirs := object(configMaps, "ConfigMap", p.there, "x")
+	theirs.Object["data"] = map[string]any{"of": "another"}
+	before := create(t, p.down, configMaps, theirs)
+	create(t, p.objects, configMaps, configMap("team", "x", "s7", map[string]string{"of": "the kcp"}))
+	has(t, p.objects, configMaps, "team", "x", problem("s7", "Conflict"))
+	poll.Until(t, kube.Patience, "an event says so", func(ctx context.Context) error {
+		list, err := p.objects.Resource(events).Namespace("team").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.Object["reason"] == "Conflict" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d events, none of a conflict", len(list.Items))
+	})
+	remove(t, p.objects, configMaps, "team", "x")
+	hasNot(t, p.objects, configMaps, "team", "x")
+	p.same(configMaps, before)
+
+	// When it makes room, the object goes down.
+	create(t, p.objects, configMaps, configMap("team", "x", "s7", map[string]string{"of": "the kcp"}))
+	has(t, p.objects, configMaps, "team", "x", problem("s7", "Conflict"))
+	remove(t, p.down, configMaps, p.there, "x")
+	patch(t, p.objects, configMaps, "team", "x", `{"data":{"again":"1"}}`)
+	has(t, p.down, configMaps, p.there, "x", field("the kcp", "data", "of"))
+	has(t, p.objects, configMaps, "team", "x", problem("s7", ""))
+}
+
+// TestS8DriftIsCorrected: what somebody changes or deletes downstream comes back; what
+// upstream does not set stays theirs.
+func TestS8DriftIsCorrected(t *testing.T) {
+	p := startPair(t, "s8")
+	create(t, p.objects, deployments, deployment(t, "team", "web", "s8"))
+	create(t, p.objects, configMaps, configMap("team", "x", "s8", map[string]string{"a": "1"}))
+	before := has(t, p.down, deployments, p.there, "web", anyhow)
+	has(t, p.down, configMaps, p.there, "x", anyhow)
+
+	patch(t, p.down, configMaps, p.there, "x", `{"data":{"a":"2","b":"theirs"}}`)
+	has(t, p.down, configMaps, p.there, "x", field("1", "data", "a"))
+	has(t, p.down, configMaps, p.there, "x", field("theirs", "data", "b"))
+	patch(t, p.down, configMaps, p.there, "x", `{"data":{"a":null}}`)
+	has(t, p.down, configMaps, p.there, "x", field("1", "data", "a"))
+	patch(t, p.down, configMaps, p.there, "x", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":null}}}`)
+	has(t, p.down, configMaps, p.there, "x", field("s8", "metadata", "labels", workloadv1alpha1.ClusterLabel))
+	patch(t, p.down, deployments, p.there, "web", `{"spec":{"template":{"spec":{"containers":[{"name":"web","image":"web:1","env":[{"name":"A","value":"2"}]}]}}}}`)
+	has(t, p.down, deployments, p.there, "web", func(o *unstructured.Unstructured) error {
+		containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+		if s := fmt.Sprint(containers); !strings.Contains(s, "value:1") {
+			return errors.New(s)
+		}
+		return nil
+	})
+	// A person who scales by hand is drift too.
+	patch(t, p.down, deployments, p.there, "web", `{"spec":{"replicas":7}}`)
+	has(t, p.down, deployments, p.there, "web", field(2, "spec", "replicas"))
+
+	remove(t, p.down, deployments, p.there, "web")
+	has(t, p.down, deployments, p.there, "web", func(o *unstructured.Unstructured) error {
+		if o.GetUID() == before.GetUID() {
+			return errors.New("still the same object")
+		}
+		return image("web:1")(o)
+	})
+}
+
+// TestS9TypePublishedLater: a type that the kcp does not serve yet is carried as soon as
+// it does, and one that is no longer asked for is left as it is.
+func TestS9TypePublishedLater(t *testing.T) {
+	cluster, down := downstream(t)
+	up := startKCP(t)
+	up.register("s9", "deployments.apps", "configmaps")
+	up.namespace("team")
+	there := up.downNamespace("s9", "team")
+	up.sync("s9", cluster.Rest())
+	create(t, up.objects, configMaps, configMap("team", "x", "s9", nil))
+	has(t, down, configMaps, there, "x", anyhow)
+	up.says("s9", workloadv1alpha1.ConditionSyncerReady, metav1.ConditionTrue, "deployments.apps: the kcp does not serve it")
+
+	up.publishDeployments(cluster.Rest())
+	create(t, up.objects, deployments, deployment(t, "team", "web", "s9"))
+	has(t, down, deployments, there, "web", anyhow)
+	up.says("s9", workloadv1alpha1.ConditionSyncerReady, metav1.ConditionTrue, "Objects are carried.")
+
+	up.carries("s9", "configmaps")
+	create(t, up.objects, configMaps, configMap("team", "y", "s9", nil))
+	has(t, down, configMaps, there, "y", anyhow)
+	has(t, down, deployments, there, "web", anyhow)
+	up.carries("s9", "configmaps", "deployments.apps")
+	patch(t, up.objects, deployments, "team", "web", `{"spec":{"replicas":5}}`)
+	has(t, down, deployments, there, "web", field(5, "spec", "replicas"))
+}
+
+// says waits until a condition of the Cluster is so and its message holds the text.
+func (k *kcp) says(cluster, condition string, status metav1.ConditionStatus, text string) {
+	k.t.Helper()
+	poll.Until(k.t, kube.Patience, condition+" is "+string(status), func(ctx context.Context) error {
+		c, err := k.clusterOf(ctx, cluster)
+		if err != nil {
+			return err
+		}
+		found := meta.FindStatusCondition(c.Status.Conditions, condition)
+		if found == nil || found.Status != status || !strings.Contains(found.Message, text) {
+			return fmt.Errorf("it is %+v", found)
+		}
+		return nil
+	})
+}
+
+// TestNeverCarried: what each side makes for itself, and tokens, stay where they are.
+func TestNeverCarried(t *testing.T) {
+	p := startPair(t, "never")
+	token := object(secrets, "Secret", "team", "token")
+	token.Object["type"] = "kubernetes.io/service-account-token"
+	token.SetAnnotations(map[string]string{"kubernetes.io/service-account.name": "default"})
+	root := configMap("team", "kube-root-ca.crt", "never", nil)
+	account := object(accounts, "ServiceAccount", "team", "default")
+	plain := object(secrets, "Secret", "team", "plain")
+	plain.Object["stringData"] = map[string]any{"a": "b"}
+	for _, o := range []*unstructured.Unstructured{token, root, account, plain} {
+		o.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: "never"})
+	}
+	ensure := func(r groupVersionResource, o *unstructured.Unstructured) {
+		raw, err := json.Marshal(o.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		force := true
+		_, err = p.objects.Resource(r).Namespace("team").Patch(t.Context(), o.GetName(), "application/apply-patch+yaml", raw, metav1.PatchOptions{FieldManager: "test", Force: &force})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ensure(accounts, account)
+	ensure(configMaps, root)
+	ensure(secrets, token)
+	ensure(secrets, plain)
+	has(t, p.down, secrets, p.there, "plain", field("Yg==", "data", "a"))
+	p.passes("later")
+	for name, r := range map[string]groupVersionResource{"token": secrets, "kube-root-ca.crt": configMaps, "default": accounts} {
+		o, err := p.down.Resource(r).Namespace(p.there).Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil && o.GetLabels()[workloadv1alpha1.ClusterLabel] != "" || err != nil && !apierrors.IsNotFound(err) {
+			t.Errorf("%s %s downstream: %v, %v", r.Resource, name, o, err)
+		}
+	}
+}
+
+// TestServiceKeepsItsAddress: the address is the cluster's own, and stays.
+func TestServiceKeepsItsAddress(t *testing.T) {
+	p := startPair(t, "service")
+	create(t, p.objects, services, parse(t, `
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: team, labels: {workloads.kcp.dev/cluster: service}}
+spec: {selector: {app: web}, ports: [{port: 80}], type: LoadBalancer}
+`))
+	before := has(t, p.down, services, p.there, "web", func(o *unstructured.Unstructured) error {
+		if address, _, _ := unstructured.NestedString(o.Object, "spec", "clusterIP"); address == "" {
+			return errors.New("no address")
+		}
+		return nil
+	})
+	patch(t, p.objects, services, "team", "web", `{"spec":{"selector":{"app":"other"}}}`)
+	now := has(t, p.down, services, p.there, "web", field("other", "spec", "selector", "app"))
+	for _, name := range []string{"clusterIP", "ports"} {
+		if was, is := before.Object["spec"].(map[string]any)[name], now.Object["spec"].(map[string]any)[name]; fmt.Sprint(was) != fmt.Sprint(is) {
+			t.Errorf("spec.%s was %v and is %v", name, was, is)
+		}
+	}
+	patch(t, p.down, services, p.there, "web", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}`, "status")
+	has(t, p.objects, services, "team", "web", func(o *unstructured.Unstructured) error {
+		if s := fmt.Sprint(o.Object["status"]); !strings.Contains(s, "192.0.2.7") {
+			return errors.New(s)
+		}
+		return nil
+	})
+}
+
+// TestClaimsAreKept: data is not deleted when a claim leaves a cluster, nor when it is
+// deleted upstream, unless it says so.
+func TestClaimsAreKept(t *testing.T) {
+	p := startPair(t, "claims")
+	claim := func(name, annotations string) *unstructured.Unstructured {
+		return parse(t, `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: `+name+`, namespace: team, labels: {workloads.kcp.dev/cluster: claims}, annotations: {`+annotations+`}}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, storageClassName: none}
+`)
+	}
+	for _, name := range []string{"kept", "moved"} {
+		create(t, p.objects, claims, claim(name, ""))
+		has(t, p.down, claims, p.there, name, anyhow)
+	}
+	create(t, p.objects, claims, claim("gone", workloadv1alpha1.DeleteDataAnnotation+`: "true"`))
+	has(t, p.down, claims, p.there, "gone", anyhow)
+
+	remove(t, p.objects, claims, "team", "kept")
+	hasNot(t, p.objects, claims, "team", "kept")
+	patch(t, p.objects, claims, "team", "moved", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":null}}}`)
+	has(t, p.objects, claims, "team", "moved", field(nil, "metadata", "finalizers"))
+	for _, name := range []string{"kept", "moved"} {
+		if o := has(t, p.down, claims, p.there, name, anyhow); o.GetDeletionTimestamp() != nil {
+			t.Errorf("the claim %s is being deleted downstream", name)
+		}
+	}
+	// kube-apiserver alone protects claims, with a finalizer that its controller takes:
+	// until then upstream waits.
+	remove(t, p.objects, claims, "team", "gone")
+	has(t, p.down, claims, p.there, "gone", func(o *unstructured.Unstructured) error {
+		if o.GetDeletionTimestamp() == nil {
+			return errors.New("it is not being deleted")
+		}
+		return nil
+	})
+	p.passes("later")
+	has(t, p.objects, claims, "team", "gone", anyhow)
+	patch(t, p.down, claims, p.there, "gone", `{"metadata":{"finalizers":null}}`)
+	hasNot(t, p.objects, claims, "team", "gone")
+	// Sent back, the claim is the same one again; a new one of the name is not.
+	patch(t, p.objects, claims, "team", "moved", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":"claims"}}}`)
+	patch(t, p.objects, claims, "team", "moved", `{"metadata":{"labels":{"seen":"again"}}}`)
+	has(t, p.down, claims, p.there, "moved", field("again", "metadata", "labels", "seen"))
+	create(t, p.objects, claims, claim("kept", ""))
+	has(t, p.objects, claims, "team", "kept", problem("claims", "Conflict"))
+}
+
+// TestImmutable: a change of what cannot change is reported, and the object is made
+// anew only on request.
+func TestImmutable(t *testing.T) {
+	p := startPair(t, "immutable")
+	create(t, p.objects, deployments, deployment(t, "team", "web", "immutable"))
+	before := has(t, p.down, deployments, p.there, "web", anyhow)
+	patch(t, p.objects, deployments, "team", "web", `{"spec":{"selector":{"matchLabels":{"app":"new"}},"template":{"metadata":{"labels":{"app":"new"}}}}}`)
+	has(t, p.objects, deployments, "team", "web", problem("immutable", "Immutable"))
+	if now := has(t, p.down, deployments, p.there, "web", anyhow); now.GetUID() != before.GetUID() {
+		t.Fatal("it was made anew without a request")
+	}
+	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"annotations":{"workloads.kcp.dev/recreate":"true"}}}`)
+	has(t, p.down, deployments, p.there, "web", field("new", "spec", "selector", "matchLabels", "app"))
+	has(t, p.objects, deployments, "team", "web", problem("immutable", ""))
+
+	// What would be refused as a new object too is never deleted for it.
+	now := has(t, p.down, deployments, p.there, "web", anyhow)
+	patch(t, p.objects, deployments, "team", "web", `{"spec":{"template":{"metadata":{"labels":{"app":"neither"}}}}}`)
+	has(t, p.objects, deployments, "team", "web", problem("immutable", "Refused"))
+	if then := has(t, p.down, deployments, p.there, "web", anyhow); then.GetUID() != now.GetUID() {
+		t.Error("an object was deleted for one that the cluster refuses")
+	}
+}
+
+// TestYield: a field that is given away is set at creation, and is others' afterwards.
+func TestYield(t *testing.T) {
+	p := startPair(t, "yield")
+	given := deployment(t, "team", "given", "yield")
+	given.SetAnnotations(map[string]string{workloadv1alpha1.YieldAnnotation: "spec.replicas"})
+	create(t, p.objects, deployments, given)
+	create(t, p.objects, deployments, deployment(t, "team", "taken", "yield"))
+	create(t, p.objects, deployments, deployment(t, "team", "later", "yield"))
+	for _, name := range []string{"given", "taken", "later"} {
+		has(t, p.down, deployments, p.there, name, field(2, "spec", "replicas"))
+	}
+	patch(t, p.down, deployments, p.there, "given", `{"spec":{"replicas":6}}`)
+	// As an autoscaler does.
+	_, err := p.down.Resource(deployments).Namespace(p.there).Patch(t.Context(), "taken", mergePatch, []byte(`{"spec":{"replicas":6}}`), metav1.PatchOptions{FieldManager: "kube-controller-manager"}, "scale")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Given away later, the present value stays.
+	patch(t, p.objects, deployments, "team", "later", `{"metadata":{"annotations":{"workloads.kcp.dev/yield":"spec.replicas"}}}`)
+	has(t, p.down, deployments, p.there, "later", field("spec.replicas", "metadata", "annotations", workloadv1alpha1.YieldAnnotation))
+	for _, name := range []string{"given", "taken", "later"} {
+		patch(t, p.objects, deployments, "team", name, `{"spec":{"paused":true,"replicas":3}}`)
+		has(t, p.down, deployments, p.there, name, field(true, "spec", "paused"))
+	}
+	p.passes("settled")
+	for name, want := range map[string]int{"given": 6, "taken": 6, "later": 2} {
+		has(t, p.down, deployments, p.there, name, field(want, "spec", "replicas"))
+	}
+}
+
+// TestShared: an object for two clusters is in both, has the status of each in an
+// annotation, and leaves each by itself.
+func TestShared(t *testing.T) {
+	p := startPair(t, "shared-a")
+	p.register("shared-b", "deployments.apps", "configmaps")
+	p.sync("shared-b", p.kube.Rest())
+	thereB := p.downNamespace("shared-b", "team")
+	d := deployment(t, "team", "web", "shared-a")
+	d.SetLabels(map[string]string{"app": "web", workloadv1alpha1.TargetLabelPrefix + "shared-a": "true", workloadv1alpha1.TargetLabelPrefix + "shared-b": "true"})
+	create(t, p.objects, deployments, d)
+	has(t, p.down, deployments, p.there, "web", field("map[app:web workloads.kcp.dev/cluster:shared-a]", "metadata", "labels"))
+	has(t, p.down, deployments, thereB, "web", field("map[app:web workloads.kcp.dev/cluster:shared-b]", "metadata", "labels"))
+	patch(t, p.down, deployments, p.there, "web", `{"status":{"replicas":1}}`, "status")
+	patch(t, p.down, deployments, thereB, "web", `{"status":{"replicas":2}}`, "status")
+	has(t, p.objects, deployments, "team", "web", field(`{"replicas":1}`, "metadata", "annotations", workloadv1alpha1.StatusAnnotationPrefix+"shared-a"))
+	has(t, p.objects, deployments, "team", "web", field(`{"replicas":2}`, "metadata", "annotations", workloadv1alpha1.StatusAnnotationPrefix+"shared-b"))
+	has(t, p.objects, deployments, "team", "web", field(nil, "status", "replicas"))
+
+	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"labels":{"sync.workloads.kcp.dev/shared-a":null}}}`)
+	hasNot(t, p.down, deployments, p.there, "web")
+	has(t, p.down, deployments, thereB, "web", anyhow)
+	has(t, p.objects, deployments, "team", "web", field(nil, "metadata", "annotations", workloadv1alpha1.StatusAnnotationPrefix+"shared-a"))
+	has(t, p.objects, deployments, "team", "web", field(2, "status", "replicas"))
+}
+
+// TestTypeEnds: when a CRD is deleted upstream, its objects downstream stay.
+func TestTypeEnds(t *testing.T) {
+	p := startPair(t, "ends")
+	create(t, p.objects, deployments, deployment(t, "team", "web", "ends"))
+	before := has(t, p.down, deployments, p.there, "web", anyhow)
+	remove(t, p.objects, crds, "", "deployments.apps")
+	has(t, p.objects, deployments, "team", "web", problem("ends", "TypeEnding"))
+	p.passes("later")
+	p.same(deployments, before)
+	// Even when somebody takes the finalizer by force and the type is gone.
+	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"finalizers":null}}`)
+	hasNot(t, p.objects, crds, "", "deployments.apps")
+	p.passes("still-later")
+	p.same(deployments, before)
+}
+
+// TestMassDeletion: too many deletions at once wait for a go-ahead that names them.
+func TestMassDeletion(t *testing.T) {
+	k, down := downstream(t)
+	up := startKCP(t)
+	up.register("mass", "configmaps")
+	up.namespace("team")
+	there := up.downNamespace("mass", "team")
+	config := up.configOf("mass", k.Rest())
+	config.Deletes = syncer.DeleteLimit{Count: 5, Fraction: 0.01, Window: time.Hour}
+	first := run(t, config)
+	const n = 20
+	for i := range n {
+		create(t, up.objects, configMaps, configMap("team", fmt.Sprintf("x%02d", i), "mass", nil))
+	}
+	left := func() (int, error) {
+		list, err := down.Resource(configMaps).Namespace(there).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return 0, err
+		}
+		return len(list.Items), nil
+	}
+	are := func(want int) {
+		t.Helper()
+		poll.Until(t, kube.Patience, fmt.Sprintf("%d objects are in the cluster", want), func(context.Context) error {
+			if got, err := left(); got != want || err != nil {
+				return fmt.Errorf("%d, %w", got, err)
+			}
+			return nil
+		})
+	}
+	are(n)
+	if err := up.objects.Resource(configMaps).Namespace("team").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=mass"}); err != nil {
+		t.Fatal(err)
+	}
+	are(n - 5)
+	up.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "15 deletions wait")
+
+	// A wrong number, and a new syncer, change nothing.
+	patch(t, up.objects, clusters, "", "mass", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"14"}}}`)
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, config)
+	create(t, up.objects, configMaps, configMap("team", "new", "mass", nil))
+	are(n - 5 + 1)
+	up.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "15 deletions wait")
+	are(n - 5 + 1)
+	patch(t, up.objects, clusters, "", "mass", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"15"}}}`)
+	are(1)
+	up.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionFalse, "")
+}
+
+// TestClusterGone: the Cluster shows that the syncer lives, which ends with the
+// Cluster.
+func TestClusterGone(t *testing.T) {
+	k, _ := downstream(t)
+	up := startKCP(t)
+	up.register("gone", "configmaps")
+	r := up.sync("gone", k.Rest())
+	poll.Until(t, kube.Patience, "there is a heartbeat", func(ctx context.Context) error {
+		c, err := up.clusterOf(ctx, "gone")
+		if err == nil && c.Status.LastHeartbeatTime == nil {
+			err = errors.New("none")
+		}
+		return err
+	})
+	remove(t, up.objects, clusters, "", "gone")
+	select {
+	case err := <-r.done:
+		r.done <- err
+		if !errors.Is(err, syncer.ErrClusterGone) {
+			t.Errorf("Run() = %v, want %v", err, syncer.ErrClusterGone)
+		}
+	case <-time.After(kube.Patience):
+		t.Error("the syncer goes on without its Cluster")
+	}
+}

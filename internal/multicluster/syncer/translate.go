@@ -1,0 +1,150 @@
+package syncer
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// translate makes of an object upstream what is applied downstream: its labels and
+// annotations but those that are about syncing, and every field but metadata and
+// status. What only the cluster itself can know is left out, and so are nulls, which
+// in an apply would claim a field without saying anything.
+func translate(upstream *unstructured.Unstructured, identity Identity) *unstructured.Unstructured {
+	content := map[string]any{}
+	for field, value := range upstream.DeepCopy().Object {
+		if field != "metadata" && field != "status" && value != nil {
+			content[field] = withoutNulls(value)
+		}
+	}
+	desired := &unstructured.Unstructured{Object: content}
+	desired.SetName(upstream.GetName())
+	if upstream.GetNamespace() != "" {
+		desired.SetNamespace(identity.Namespace(upstream.GetNamespace()))
+	}
+	labels := carriedLabels(upstream.GetLabels())
+	labels[workloadv1alpha1.ClusterLabel] = identity.Cluster
+	desired.SetLabels(labels)
+	annotations := carriedAnnotations(upstream.GetAnnotations())
+	annotations[workloadv1alpha1.UpstreamUIDAnnotation] = string(upstream.GetUID())
+	desired.SetAnnotations(annotations)
+	if clean, ok := cleaners[desired.GroupVersionKind().GroupKind()]; ok {
+		clean(desired)
+	}
+	return desired
+}
+
+func carriedLabels(labels map[string]string) map[string]string {
+	carried := map[string]string{}
+	for name, value := range labels {
+		if !strings.HasPrefix(name, workloadv1alpha1.TargetLabelPrefix) {
+			carried[name] = value
+		}
+	}
+	return carried
+}
+
+// localAnnotations say something of the object upstream that is not so downstream.
+var localAnnotations = map[string]bool{
+	corev1.LastAppliedConfigAnnotation:     true,
+	workloadv1alpha1.LocatorAnnotation:     true,
+	workloadv1alpha1.RecreateAnnotation:    true,
+	"deployment.kubernetes.io/revision":    true,
+	"pv.kubernetes.io/bind-completed":      true,
+	"pv.kubernetes.io/bound-by-controller": true,
+}
+
+func carriedAnnotations(annotations map[string]string) map[string]string {
+	carried := map[string]string{}
+	for name, value := range annotations {
+		switch {
+		case localAnnotations[name],
+			strings.HasPrefix(name, workloadv1alpha1.StatusAnnotationPrefix),
+			strings.HasPrefix(name, workloadv1alpha1.ProblemAnnotationPrefix):
+		default:
+			carried[name] = value
+		}
+	}
+	return carried
+}
+
+func withoutNulls(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for name, field := range v {
+			if field == nil {
+				delete(v, name)
+				continue
+			}
+			v[name] = withoutNulls(field)
+		}
+	case []any:
+		for i := range v {
+			v[i] = withoutNulls(v[i])
+		}
+	}
+	return value
+}
+
+// cleaners take out of an object what each cluster generates for itself.
+var cleaners = map[schema.GroupKind]func(*unstructured.Unstructured){
+	{Kind: "Service"}:        cleanService,
+	{Kind: "ServiceAccount"}: cleanServiceAccount,
+}
+
+// cleanService leaves addresses to the cluster, which has a range of its own. That
+// there is to be none ("None") is the user's to say, and so is a node port: the kcp
+// allocates neither.
+func cleanService(service *unstructured.Unstructured) {
+	address, _, _ := unstructured.NestedString(service.Object, "spec", "clusterIP")
+	if address != corev1.ClusterIPNone {
+		unstructured.RemoveNestedField(service.Object, "spec", "clusterIP")
+		unstructured.RemoveNestedField(service.Object, "spec", "clusterIPs")
+	}
+	ports, _, _ := unstructured.NestedSlice(service.Object, "spec", "ports")
+	for _, port := range ports {
+		if p, ok := port.(map[string]any); ok && p["nodePort"] == int64(0) {
+			delete(p, "nodePort")
+		}
+	}
+	if len(ports) > 0 {
+		_ = unstructured.SetNestedSlice(service.Object, ports, "spec", "ports") // spec is an object: it has ports
+	}
+}
+
+// cleanServiceAccount leaves out tokens: each cluster makes its own.
+func cleanServiceAccount(account *unstructured.Unstructured) { delete(account.Object, "secrets") }
+
+// isClaim says whether the objects of a type hold data that is gone with them.
+func isClaim(resource schema.GroupResource) bool {
+	return resource == schema.GroupResource{Resource: "persistentvolumeclaims"}
+}
+
+// isExcluded says whether an object never leaves its side: what each cluster makes
+// for itself, and credentials for the API of one side.
+func isExcluded(resource schema.GroupResource, object *unstructured.Unstructured) bool {
+	if resource.Group != "" {
+		return false
+	}
+	switch resource.Resource {
+	case "serviceaccounts":
+		return object.GetName() == "default"
+	case "configmaps":
+		return object.GetName() == "kube-root-ca.crt"
+	case "secrets":
+		kind, _, _ := unstructured.NestedString(object.Object, "type")
+		return kind == string(corev1.SecretTypeServiceAccountToken) || kind == string(corev1.SecretTypeBootstrapToken)
+	}
+	return false
+}
+
+// isTargeted says whether labels send an object to the cluster.
+func isTargeted(object *unstructured.Unstructured, cluster string) bool {
+	labels := object.GetLabels()
+	return labels[workloadv1alpha1.ClusterLabel] == cluster ||
+		labels[workloadv1alpha1.TargetLabelPrefix+cluster] == "true"
+}

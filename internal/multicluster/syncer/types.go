@@ -1,0 +1,110 @@
+package syncer
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Type is one that both sides serve, in a version that both have.
+type Type struct {
+	Resource   schema.GroupVersionResource
+	Kind       string
+	Namespaced bool
+	// Status: both sides serve it as a subresource.
+	Status bool
+}
+
+// powerful are the groups whose objects give power over a cluster. They are never
+// carried, whatever a Cluster allows.
+var powerful = []string{
+	"rbac.authorization.k8s.io", "admissionregistration.k8s.io",
+	"apiextensions.k8s.io", "apiregistration.k8s.io",
+}
+
+// missingType is one that was asked for and is not carried.
+type missingType struct {
+	resource schema.GroupResource
+	why      string
+}
+
+// agree picks of the wanted types those that may be carried and that both sides serve
+// in one version: the first, in upstream's order, that downstream has too.
+func agree(wanted []string, upstream, downstream []*metav1.APIResourceList, allowed []string) ([]Type, []missingType) {
+	up, down := served(upstream), served(downstream)
+	var types []Type
+	var missing []missingType
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(wanted))) {
+		resource := schema.ParseGroupResource(name)
+		t, why := agreeOn(resource, up, down, slices.Contains(allowed, name))
+		if why != "" {
+			missing = append(missing, missingType{resource: resource, why: why})
+			continue
+		}
+		types = append(types, t)
+	}
+	return types, missing
+}
+
+func agreeOn(resource schema.GroupResource, up, down []Type, allowed bool) (Type, string) {
+	if slices.Contains(powerful, resource.Group) {
+		return Type{}, "it gives power over a cluster and is never carried"
+	}
+	if resource == (schema.GroupResource{Resource: "namespaces"}) {
+		return Type{}, "namespaces are made as they are needed, under names of their own"
+	}
+	why := "the kcp does not serve it"
+	for _, u := range up {
+		if u.Resource.GroupResource() != resource {
+			continue
+		}
+		i := slices.IndexFunc(down, func(d Type) bool { return d.Resource == u.Resource })
+		switch {
+		case i < 0:
+			why = "the cluster does not serve it in a version that the kcp has"
+		case down[i].Kind != u.Kind || down[i].Namespaced != u.Namespaced:
+			why = "the cluster's kind or scope of it is another"
+		case !u.Namespaced && !allowed:
+			why = "it is cluster-scoped, and not among the Cluster's spec.clusterScopedResources"
+		default:
+			u.Status = u.Status && down[i].Status
+			return u, ""
+		}
+	}
+	return Type{}, why
+}
+
+// served are the types of a server's discovery that can be listed, watched and written.
+func served(lists []*metav1.APIResourceList) []Type {
+	var types []Type
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			continue
+		}
+		status := map[string]bool{}
+		for _, r := range list.APIResources {
+			status[r.Name] = true
+		}
+		for _, r := range list.APIResources {
+			if !hasVerbs(r, "get", "list", "watch", "patch", "create", "delete") {
+				continue
+			}
+			types = append(types, Type{
+				Resource: gv.WithResource(r.Name), Kind: r.Kind,
+				Namespaced: r.Namespaced, Status: status[r.Name+"/status"],
+			})
+		}
+	}
+	return types
+}
+
+func hasVerbs(r metav1.APIResource, verbs ...string) bool {
+	for _, verb := range verbs {
+		if !slices.Contains(r.Verbs, verb) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,320 @@
+package syncer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/rand"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/reconcile"
+)
+
+// fingerprint is what was applied and what we owned afterwards.
+type fingerprint struct{ desired, owned [sha256.Size]byte }
+
+func fingerprintOf(desired, downstream *unstructured.Unstructured) fingerprint {
+	var f fingerprint
+	// Maps are written in the order of their keys.
+	if raw, err := json.Marshal(desired.Object); err == nil {
+		f.desired = sha256.Sum256(raw)
+	}
+	for _, entry := range downstream.GetManagedFields() {
+		if isOurs(entry) && entry.FieldsV1 != nil {
+			f.owned = sha256.Sum256(entry.FieldsV1.GetRawBytes())
+		}
+	}
+	return f
+}
+
+// desired is what is applied to the object downstream as it is.
+func (p *pass) desired() *unstructured.Unstructured {
+	desired := translate(p.up, p.identity)
+	if p.down != nil {
+		withoutFields(desired, yielded(p.up, p.down))
+	}
+	return desired
+}
+
+func (p *pass) isInSync() bool {
+	desired := p.desired()
+	if isInSync(desired, p.down) {
+		return true
+	}
+	// The label is how we find the object: without it nothing is settled.
+	if p.down.GetLabels()[workloadv1alpha1.ClusterLabel] != p.identity.Cluster {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before, ok := p.settled[p.key]
+	return ok && before == fingerprintOf(desired, p.down)
+}
+
+func (p *pass) settle(desired *unstructured.Unstructured) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settled[p.key] = fingerprintOf(desired, p.down)
+}
+
+func (p *pass) unsettle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.settled, p.key)
+}
+
+// create makes the object. Between the look that found none and this, somebody else
+// may have made one: nothing is forced, and what got mixed is taken back.
+func (p *pass) create(ctx context.Context) error {
+	if p.key.Namespace != "" {
+		if err := p.namespaces.ensure(ctx, p.key.Namespace); err != nil {
+			return err
+		}
+	}
+	desired := translate(p.up, p.identity)
+	made, err := p.downstream.apply(ctx, p.carrier.Type, desired, metav1.ApplyOptions{FieldManager: manager})
+	if apierrors.IsConflict(err) {
+		return reconcile.ErrAgain // it is there by now
+	}
+	if err != nil {
+		return err
+	}
+	p.metrics.applies.Inc()
+	if isMixed(made) {
+		if err := p.takeBack(ctx, made); err != nil {
+			return err
+		}
+		return reconcile.ErrAgain
+	}
+	p.log.Info("made in the cluster", "uid", made.GetUID())
+	p.down, p.downSeen = made, live
+	// What is yielded is let go of next: then it is somebody else's.
+	p.applied = len(yielded(p.up, made)) == 0
+	p.settle(desired)
+	return nil
+}
+
+// isMixed says whether others own fields of an object that was just made.
+func isMixed(made *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(made.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager != manager && entry.Subresource == ""
+	})
+}
+
+// takeBack gives up every field that we own of an object that is not ours.
+func (p *pass) takeBack(ctx context.Context, made *unstructured.Unstructured) error {
+	nothing := &unstructured.Unstructured{}
+	nothing.SetAPIVersion(made.GetAPIVersion())
+	nothing.SetKind(made.GetKind())
+	nothing.SetNamespace(made.GetNamespace())
+	nothing.SetName(made.GetName())
+	nothing.SetUID(made.GetUID())
+	_, err := p.downstream.apply(ctx, p.carrier.Type, nothing, metav1.ApplyOptions{FieldManager: manager})
+	if err != nil {
+		return fmt.Errorf("taking back what was applied to an object that is not ours: %w", err)
+	}
+	return nil
+}
+
+// apply brings the object, and only the very one that was seen, to what upstream wants.
+func (p *pass) apply(ctx context.Context) error {
+	if p.key.Namespace != "" {
+		if err := p.namespaces.ensure(ctx, p.key.Namespace); err != nil {
+			return err
+		}
+	}
+	if kept := handover(p.down, yielded(p.up, p.down)); kept != nil {
+		held, err := p.downstream.apply(ctx, p.carrier.Type, kept, metav1.ApplyOptions{FieldManager: yieldManager, Force: true})
+		if apierrors.IsConflict(err) {
+			return reconcile.ErrAgain
+		}
+		if err != nil {
+			return fmt.Errorf("letting go of fields that others set: %w", err)
+		}
+		p.down = held
+	}
+	desired := p.desired()
+	body := desired.DeepCopy()
+	body.SetUID(p.down.GetUID())
+	applied, err := p.downstream.apply(ctx, p.carrier.Type, body, metav1.ApplyOptions{FieldManager: manager, Force: true})
+	switch {
+	case apierrors.IsConflict(err):
+		return reconcile.ErrAgain // another object by now, or none
+	case err != nil && isInvalid(err):
+		return p.whyInvalid(ctx, desired, err)
+	case err != nil:
+		return err
+	}
+	p.metrics.applies.Inc()
+	p.down, p.downSeen, p.applied = applied, live, true
+	p.settle(desired)
+	return nil
+}
+
+// whyInvalid finds out whether an update was refused for what it says or for what was
+// there before: the server is asked, without effect, for a new object that says the
+// same. Only then would making it anew help.
+func (p *pass) whyInvalid(ctx context.Context, desired *unstructured.Unstructured, refused error) error {
+	probe := translate(p.up, p.identity)
+	probe.SetName("rik-dry-run-" + rand.String(8))
+	// Not one that a watch or another pass could take for an object of ours.
+	probe.SetLabels(desired.GetLabels())
+	_, err := ask(ctx, p.downstream, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return p.downstream.resource(p.carrier.Type, probe.GetNamespace()).
+			Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: manager})
+	})
+	if err != nil {
+		return refused
+	}
+	text := refused.Error()
+	if why, ok := refusal(refused, p.key.Type); ok {
+		text = why.message
+	}
+	p.stuck = &problem{reasonImmutable, text + ". Undo the change, or set the annotation " + workloadv1alpha1.RecreateAnnotation + "=true to have the object deleted and made again in the cluster"}
+	return nil
+}
+
+func (p *pass) finalizer() string { return workloadv1alpha1.FinalizerPrefix + p.identity.Cluster }
+
+func (p *pass) isHeld() bool { return slices.Contains(p.up.GetFinalizers(), p.finalizer()) }
+
+// hold keeps the object upstream until its counterpart is gone.
+func (p *pass) hold(ctx context.Context) error {
+	return p.setFinalizers(ctx, append(slices.Clone(p.up.GetFinalizers()), p.finalizer()), nil)
+}
+
+// release lets the object upstream go, and takes away what was said for this cluster.
+func (p *pass) release(ctx context.Context) error {
+	rest := slices.DeleteFunc(slices.Clone(p.up.GetFinalizers()), func(f string) bool { return f == p.finalizer() })
+	said := map[string]any{}
+	for _, name := range []string{p.statusAnnotation(), p.problemAnnotation()} {
+		if _, found := p.up.GetAnnotations()[name]; found {
+			said[name] = nil
+		}
+	}
+	err := p.setFinalizers(ctx, rest, said)
+	if isObjectGone(err) {
+		return nil
+	}
+	if err == nil {
+		p.log.Info("let go upstream")
+	}
+	return err
+}
+
+func (p *pass) setFinalizers(ctx context.Context, finalizers []string, annotations map[string]any) error {
+	metadata := map[string]any{"finalizers": finalizers}
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	raw, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return err
+	}
+	patch, err := guarded(raw, p.up)
+	if err != nil {
+		return err
+	}
+	changed, err := p.upstream.merge(ctx, p.carrier.Type, p.up, patch)
+	if apierrors.IsConflict(err) {
+		return reconcile.ErrAgain
+	}
+	if err != nil {
+		return fmt.Errorf("changing the finalizers upstream: %w", err)
+	}
+	p.up, p.upSeen = changed, live
+	return nil
+}
+
+func (p *pass) statusAnnotation() string {
+	return workloadv1alpha1.StatusAnnotationPrefix + p.identity.Cluster
+}
+
+func (p *pass) problemAnnotation() string {
+	return workloadv1alpha1.ProblemAnnotationPrefix + p.identity.Cluster
+}
+
+// report tells upstream the status that the object has in the cluster, and what stands
+// in the way of it, nil being nothing.
+func (p *pass) report(ctx context.Context, why *problem) error {
+	said := map[string]string{p.problemAnnotation(): ""}
+	if p.isOursDownstream() {
+		late, err := p.reportStatus(ctx, why == nil, said)
+		if err != nil {
+			return err
+		}
+		if why == nil {
+			why = late
+		}
+	}
+	if why != nil {
+		said[p.problemAnnotation()] = why.String()
+	}
+	patch, err := annotationsPatch(p.up, said)
+	if patch == nil || err != nil {
+		return err
+	}
+	isNew := why != nil && p.up.GetAnnotations()[p.problemAnnotation()] != why.String()
+	switch _, err = p.upstream.merge(ctx, p.carrier.Type, p.up, patch); {
+	case isObjectGone(err):
+		return nil
+	case apierrors.IsConflict(err):
+		return reconcile.ErrAgain
+	case err != nil:
+		return fmt.Errorf("saying upstream how the object is: %w", err)
+	}
+	if isNew {
+		p.metrics.problems.WithLabelValues(why.reason).Inc()
+		p.log.Warn("not as upstream wants it", "reason", why.reason)
+		p.tell(ctx, *why)
+	}
+	return nil
+}
+
+func (p *pass) isOursDownstream() bool {
+	return p.down != nil && p.down.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation] == string(p.up.GetUID())
+}
+
+// reportStatus brings the status up: to the status of an object that is here alone, to
+// an annotation of one that is shared. What upstream refuses is a problem.
+func (p *pass) reportStatus(ctx context.Context, inSync bool, said map[string]string) (*problem, error) {
+	if !p.carrier.Status || p.up.GetDeletionTimestamp() != nil || !isTargeted(p.up, p.identity.Cluster) {
+		return nil, nil
+	}
+	status := reportedStatus(p.up, p.down, inSync)
+	if isShared(p.up) {
+		text, err := statusAnnotation(status)
+		if err != nil {
+			return &problem{reasonStatus, err.Error()}, nil //nolint:nilerr // a problem is told on the object, and is no failure of ours
+		}
+		said[p.statusAnnotation()] = text
+		return nil, nil
+	}
+	said[p.statusAnnotation()] = ""
+	patch, err := statusPatch(p.up, status)
+	if patch == nil || err != nil {
+		return nil, err
+	}
+	changed, err := p.upstream.merge(ctx, p.carrier.Type, p.up, patch, "status")
+	if apierrors.IsConflict(err) {
+		return nil, reconcile.ErrAgain
+	}
+	if why, ok := refusal(err, p.key.Type); ok {
+		return &problem{reasonStatus, why.message}, nil
+	}
+	if isObjectGone(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bringing the status up: %w", err)
+	}
+	p.metrics.statuses.Inc()
+	p.up = changed
+	return nil, nil
+}

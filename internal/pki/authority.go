@@ -1,0 +1,260 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// CertificateFile is the authority's certificate in its directory.
+	CertificateFile = "ca.crt"
+	// KeyFile is the authority's private key in its directory, mode 0600.
+	KeyFile = "ca.key"
+
+	// authorityLifetime outlives any machine the cluster starts on; replacing
+	// the root means joining every node again.
+	authorityLifetime = 10 * 365 * 24 * time.Hour
+
+	// backdate makes a fresh certificate valid on peers whose clock is behind.
+	backdate = 5 * time.Minute
+
+	commonName = "rik cluster authority"
+)
+
+// Sentinels of [LoadOrCreate]: the directory does not hold one whole authority.
+// None of them is repaired automatically, since a new authority would lock out
+// every client and node that trusts the old one.
+var (
+	// ErrIncomplete says that only one of the two files exists.
+	ErrIncomplete = errors.New("certificate authority is incomplete")
+	// ErrForeign says that the files are not an authority, or not one pair.
+	ErrForeign = errors.New("not a certificate authority of this cluster")
+	// ErrExposed says that the private key can be read by other users.
+	ErrExposed = errors.New("private key is readable by other users")
+)
+
+// Authority signs the cluster's certificates. It is safe for concurrent use.
+type Authority struct {
+	certificate *x509.Certificate
+	key         crypto.Signer
+	pem         []byte
+}
+
+// LoadOrCreate reads the authority kept in dir, or makes one there if neither
+// of its files exists. The directory is created with mode 0700. The caller must
+// hold whatever lock keeps a second process from creating at the same time.
+func LoadOrCreate(dir string) (*Authority, error) {
+	certPath, keyPath := filepath.Join(dir, CertificateFile), filepath.Join(dir, KeyFile)
+	certPEM, certErr := os.ReadFile(certPath)
+	keyPEM, keyErr := os.ReadFile(keyPath)
+	certGone, keyGone := errors.Is(certErr, fs.ErrNotExist), errors.Is(keyErr, fs.ErrNotExist)
+	switch {
+	case certGone && keyGone:
+		return create(dir)
+	case certGone:
+		return nil, fmt.Errorf("%w: %s exists but %s is missing: restore it from a backup, or remove both to start a new cluster", ErrIncomplete, keyPath, certPath)
+	case keyGone:
+		return nil, fmt.Errorf("%w: %s exists but %s is missing: restore it from a backup, or remove both to start a new cluster", ErrIncomplete, certPath, keyPath)
+	case certErr != nil:
+		return nil, fmt.Errorf("reading the authority's certificate: %w", certErr)
+	case keyErr != nil:
+		return nil, fmt.Errorf("reading the authority's key: %w", keyErr)
+	}
+	if err := refuseExposed(keyPath); err != nil {
+		return nil, err
+	}
+	a, err := parseAuthority(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%s and %s: %w", certPath, keyPath, err)
+	}
+	return a, nil
+}
+
+func refuseExposed(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("checking the mode of the authority's key: %w", err)
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return fmt.Errorf("%w: %s has mode %04o: run chmod 0600 %s, and replace the key if anyone may have read it", ErrExposed, path, mode, path)
+	}
+	return nil
+}
+
+// parseAuthority checks that both files belong together and can sign.
+func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
+	certificate, err := ParseCertificate(certPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrForeign, err)
+	}
+	key, err := parseKey(keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrForeign, err)
+	}
+	if !certificate.IsCA || certificate.KeyUsage&x509.KeyUsageCertSign == 0 {
+		return nil, fmt.Errorf("%w: the certificate of %q may not sign others", ErrForeign, certificate.Subject)
+	}
+	if !samePublicKey(certificate.PublicKey, key.Public()) {
+		return nil, fmt.Errorf("%w: the key does not belong to the certificate", ErrForeign)
+	}
+	if time.Now().After(certificate.NotAfter) {
+		return nil, fmt.Errorf("%w: the certificate expired on %s", ErrForeign, certificate.NotAfter.Format(time.RFC3339))
+	}
+	return newAuthority(certificate, key), nil
+}
+
+func newAuthority(certificate *x509.Certificate, key crypto.Signer) *Authority {
+	return &Authority{certificate: certificate, key: key, pem: encodeCertificate(certificate.Raw)}
+}
+
+// create makes a new authority and writes the key before the certificate: a
+// crash in between leaves what ErrIncomplete reports, never a key that is lost.
+func create(dir string) (*Authority, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("creating the authority's directory: %w", err)
+	}
+	key, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: commonName},
+		NotBefore:             now.Add(-backdate),
+		NotAfter:              now.Add(authorityLifetime),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		// Leaves only: a stolen leaf must not be able to sign.
+		MaxPathLenZero: true,
+	}
+	if template.SerialNumber, err = newSerial(); err != nil {
+		return nil, err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("signing the authority's own certificate: %w", err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("reading back the authority's own certificate: %w", err)
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	if err := WriteFile(filepath.Join(dir, KeyFile), keyPEM); err != nil {
+		return nil, err
+	}
+	if err := WriteFile(filepath.Join(dir, CertificateFile), encodeCertificate(der)); err != nil {
+		return nil, err
+	}
+	return newAuthority(certificate, key), nil
+}
+
+// CertificatePEM is what clients and nodes trust. The caller owns the result.
+func (a *Authority) CertificatePEM() []byte { return append([]byte(nil), a.pem...) }
+
+// Pool holds only this authority.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.certificate)
+	return pool
+}
+
+// Hash identifies the authority as "sha256:<hex of the DER's digest>". A join
+// token carries it, so that a node recognises the server before it trusts it.
+func (a *Authority) Hash() string { return hashDER(a.certificate.Raw) }
+
+// HashCertificate is [Authority.Hash] for one who has only the PEM form, such
+// as a node that was just handed a certificate by a server it cannot trust yet.
+func HashCertificate(certPEM []byte) (string, error) {
+	certificate, err := ParseCertificate(certPEM)
+	if err != nil {
+		return "", err
+	}
+	return hashDER(certificate.Raw), nil
+}
+
+func hashDER(der []byte) string {
+	sum := sha256.Sum256(der)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// ParseCertificate reads the first certificate of a PEM text.
+func ParseCertificate(certPEM []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(certPEM)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, errors.New("no PEM certificate found")
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("parsing the certificate: %w", err)
+	}
+	return certificate, nil
+}
+
+func newKey() (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generating a key: %w", err)
+	}
+	return key, nil
+}
+
+// newSerial returns 127 random bits: RFC 5280 wants at most 20 octets, and a
+// positive number without a database of those already given.
+func newSerial() (*big.Int, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("drawing a serial number: %w", err)
+	}
+	return serial.Add(serial, big.NewInt(1)), nil
+}
+
+func encodeCertificate(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func encodeKey(key crypto.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+func parseKey(keyPEM []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(keyPEM)
+	if block == nil || block.Type != "PRIVATE KEY" {
+		return nil, errors.New("no PEM private key found")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("parsing the private key: %w", err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("a key of type %T cannot sign", key)
+	}
+	return signer, nil
+}
+
+func samePublicKey(a, b crypto.PublicKey) bool {
+	key, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && key.Equal(b)
+}

@@ -1,0 +1,160 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// maxCSRBytes bounds what a not yet trusted requester can make us parse; a
+// request with a 4096 bit RSA key is below 2 KiB.
+const maxCSRBytes = 16 << 10
+
+// minRSABits is the least that current browsers and Go itself accept.
+const minRSABits = 2048
+
+// SignCSR signs the public key of a certificate request for client
+// authentication under the given subject. Everything else in the request, its
+// subject and extensions included, is ignored: the caller decides who it is
+// for. The request's own signature is checked, since it proves that the
+// requester holds the private key.
+func (a *Authority) SignCSR(csrPEM []byte, subject pkix.Name, validity time.Duration) ([]byte, error) {
+	if len(csrPEM) > maxCSRBytes {
+		return nil, fmt.Errorf("certificate request has %d bytes, at most %d are read", len(csrPEM), maxCSRBytes)
+	}
+	block, _ := pem.Decode(csrPEM)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, errors.New("no PEM certificate request found")
+	}
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("parsing the certificate request: %w", err)
+	}
+	if err := checkStrength(request.PublicKey); err != nil {
+		return nil, err
+	}
+	if err := request.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("checking the certificate request's signature: %w", err)
+	}
+	return a.sign(request.PublicKey, clientTemplate(subject), validity)
+}
+
+func checkStrength(key crypto.PublicKey) error {
+	switch k := key.(type) {
+	case *ecdsa.PublicKey:
+		if bits := k.Curve.Params().BitSize; bits < 256 {
+			return fmt.Errorf("an ECDSA key of %d bits is too weak, at least 256 are asked for", bits)
+		}
+	case *rsa.PublicKey:
+		if bits := k.N.BitLen(); bits < minRSABits {
+			return fmt.Errorf("an RSA key of %d bits is too weak, at least %d are asked for", bits, minRSABits)
+		}
+	case ed25519.PublicKey:
+	default:
+		return fmt.Errorf("keys of type %T are not signed", key)
+	}
+	return nil
+}
+
+// IssueClient makes a key and a certificate that authenticates subject to the
+// cluster's servers: the common name is the user, the organizations its groups.
+func (a *Authority) IssueClient(subject pkix.Name, validity time.Duration) (certPEM, keyPEM []byte, err error) {
+	return a.issue(clientTemplate(subject), validity)
+}
+
+// IssueServer makes a key and a certificate for a server that is reached under
+// the given host names and addresses.
+func (a *Authority) IssueServer(hosts []string, validity time.Duration) (certPEM, keyPEM []byte, err error) {
+	if len(hosts) == 0 {
+		return nil, nil, errors.New("a server certificate needs at least one host name or address")
+	}
+	template := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "rik server"},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	return a.issue(template, validity)
+}
+
+// NewCSR makes a key and a request for its certificate, for a process that
+// wants to be signed by an authority it reaches over the network.
+func NewCSR(subject pkix.Name) (csrPEM, keyPEM []byte, err error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a certificate request: %w", err)
+	}
+	keyPEM, err = encodeKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), keyPEM, nil
+}
+
+func clientTemplate(subject pkix.Name) *x509.Certificate {
+	return &x509.Certificate{
+		Subject:     subject,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+}
+
+func (a *Authority) issue(template *x509.Certificate, validity time.Duration) (certPEM, keyPEM []byte, err error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	certPEM, err = a.sign(key.Public(), template, validity)
+	if err != nil {
+		return nil, nil, err
+	}
+	keyPEM, err = encodeKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	return certPEM, keyPEM, nil
+}
+
+// sign completes the template and signs it. A leaf never outlives the
+// authority: a verifier would refuse it anyway, with a worse message.
+func (a *Authority) sign(key crypto.PublicKey, template *x509.Certificate, validity time.Duration) ([]byte, error) {
+	if validity <= 0 {
+		return nil, fmt.Errorf("a certificate's validity must be positive, got %s", validity)
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	template.SerialNumber = serial
+	template.NotBefore = now.Add(-backdate)
+	template.NotAfter = now.Add(validity)
+	if template.NotAfter.After(a.certificate.NotAfter) {
+		template.NotAfter = a.certificate.NotAfter
+	}
+	template.BasicConstraintsValid = true
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("signing a certificate for %q: %w", template.Subject, err)
+	}
+	return encodeCertificate(der), nil
+}

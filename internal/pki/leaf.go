@@ -1,0 +1,228 @@
+package pki
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// retryRenewal is the pause after a renewal that went wrong. A third of the
+// lifetime is left at the first try, so there are many.
+const retryRenewal = time.Minute
+
+// LeafConfig says where a leaf comes from and where it is kept.
+type LeafConfig struct {
+	// Issue obtains a certificate and its key. Required. It may use the network
+	// and must honour its context.
+	Issue func(ctx context.Context) (certPEM, keyPEM []byte, err error)
+	// CertFile and KeyFile keep the leaf over restarts. Both, or neither for a
+	// leaf that lives in memory.
+	CertFile, KeyFile string
+	// Accept may refuse a stored certificate although it is still young, for
+	// instance because it lacks a host name that was added. Nil accepts.
+	Accept func(*x509.Certificate) error
+	// Logger reports renewals. Nil discards.
+	Logger *slog.Logger
+}
+
+// Leaf is one certificate with its key that is replaced when two thirds of its
+// life are over. Its methods are safe for concurrent use.
+type Leaf struct {
+	cfg LeafConfig
+
+	mu        sync.RWMutex
+	pair      *tls.Certificate // never changed in place, only replaced
+	certPEM   []byte
+	keyPEM    []byte
+	listeners []func()
+}
+
+// NewLeaf loads the stored leaf if it is whole, young and acceptable, and
+// issues a new one otherwise. It blocks for as long as Issue does.
+func NewLeaf(ctx context.Context, cfg LeafConfig) (*Leaf, error) {
+	if cfg.Issue == nil {
+		return nil, errors.New("a leaf needs a way to be issued")
+	}
+	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
+		return nil, errors.New("a leaf is kept in two files or in none")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	l := &Leaf{cfg: cfg}
+	if cfg.CertFile != "" {
+		loaded, err := l.load()
+		if err != nil {
+			return nil, err
+		}
+		if loaded {
+			return l, nil
+		}
+	}
+	if err := l.Renew(ctx); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// load reports false, without an error, where a fresh leaf is the remedy.
+func (l *Leaf) load() (bool, error) {
+	certPEM, err := os.ReadFile(l.cfg.CertFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading a certificate: %w", err)
+	}
+	keyPEM, err := os.ReadFile(l.cfg.KeyFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading a key: %w", err)
+	}
+	pair, err := parsePair(certPEM, keyPEM)
+	if err != nil {
+		// The two files are replaced one after the other; a crash in between
+		// leaves a pair that does not match.
+		l.cfg.Logger.Warn("stored certificate is unusable, issuing another", "file", l.cfg.CertFile, "err", err)
+		return false, nil
+	}
+	if !time.Now().Before(renewalTime(pair.Leaf)) {
+		return false, nil
+	}
+	if l.cfg.Accept != nil {
+		if err := l.cfg.Accept(pair.Leaf); err != nil {
+			l.cfg.Logger.Info("stored certificate no longer fits, issuing another", "file", l.cfg.CertFile, "reason", err)
+			return false, nil
+		}
+	}
+	l.set(pair, certPEM, keyPEM)
+	return true, nil
+}
+
+// Renew issues a new certificate now and tells the listeners.
+func (l *Leaf) Renew(ctx context.Context) error {
+	certPEM, keyPEM, err := l.cfg.Issue(ctx)
+	if err != nil {
+		return fmt.Errorf("issuing a certificate: %w", err)
+	}
+	pair, err := parsePair(certPEM, keyPEM)
+	if err != nil {
+		return fmt.Errorf("reading the issued certificate: %w", err)
+	}
+	if l.cfg.CertFile != "" {
+		if err := WriteFile(l.cfg.KeyFile, keyPEM); err != nil {
+			return err
+		}
+		if err := WriteFile(l.cfg.CertFile, certPEM); err != nil {
+			return err
+		}
+	}
+	l.set(pair, certPEM, keyPEM)
+	for _, listener := range l.copyListeners() {
+		listener()
+	}
+	return nil
+}
+
+// Run renews the leaf whenever two thirds of its life are over, until ctx ends.
+// A renewal that goes wrong is logged and tried again.
+func (l *Leaf) Run(ctx context.Context) error {
+	for {
+		wait := time.Until(renewalTime(l.current().Leaf))
+		if !sleep(ctx, wait) {
+			return nil
+		}
+		if err := l.Renew(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // it was told to end
+			}
+			l.cfg.Logger.Error("certificate was not renewed", "subject", l.current().Leaf.Subject.CommonName, "notAfter", l.current().Leaf.NotAfter, "err", err)
+			if !sleep(ctx, retryRenewal) {
+				return nil
+			}
+			continue
+		}
+		l.cfg.Logger.Info("certificate renewed", "subject", l.current().Leaf.Subject.CommonName, "notAfter", l.current().Leaf.NotAfter)
+	}
+}
+
+// sleep reports whether the time passed, rather than the context ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(max(d, 0))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// GetCertificate is for tls.Config of a server.
+func (l *Leaf) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return l.current(), nil
+}
+
+// GetClientCertificate is for tls.Config of a client.
+func (l *Leaf) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return l.current(), nil
+}
+
+// PEM returns the current certificate and key; the caller must not change them.
+func (l *Leaf) PEM() (certPEM, keyPEM []byte) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.certPEM, l.keyPEM
+}
+
+// NotAfter is the end of the current certificate's life.
+func (l *Leaf) NotAfter() time.Time { return l.current().Leaf.NotAfter }
+
+// Notify calls f after every renewal from then on, one call at a time for each
+// renewal. The call must not block, nor renew.
+func (l *Leaf) Notify(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.listeners = append(l.listeners, f)
+}
+
+func (l *Leaf) copyListeners() []func() {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return append([]func(){}, l.listeners...)
+}
+
+func (l *Leaf) current() *tls.Certificate {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.pair
+}
+
+func (l *Leaf) set(pair *tls.Certificate, certPEM, keyPEM []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pair, l.certPEM, l.keyPEM = pair, certPEM, keyPEM
+}
+
+// parsePair relies on tls.X509KeyPair to check that both halves match and to
+// fill in Leaf.
+func parsePair(certPEM, keyPEM []byte) (*tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	return &pair, nil
+}
+
+func renewalTime(c *x509.Certificate) time.Time {
+	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
+}

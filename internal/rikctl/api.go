@@ -1,0 +1,136 @@
+package rikctl
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	"rik.dev/rik/internal/multicluster/negotiation/plan"
+	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
+)
+
+func (t *tool) apiCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "api",
+		Short: "See what clusters agree on, on a kcp",
+		Long: `Look into the types that a kcp serves for its clusters: what each of them offers
+and what they can agree on.`,
+		Args: subcommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(t.apiNegotiateCommand())
+	return cmd
+}
+
+// negotiateFlags are those of "api negotiate".
+type negotiateFlags struct {
+	plan   bool
+	output string
+}
+
+func (t *tool) apiNegotiateCommand() *cobra.Command {
+	var f negotiateFlags
+	cmd := &cobra.Command{
+		Use:   "negotiate --plan [RESOURCE]",
+		Short: "Show what publishing a type would do",
+		Long: `Show what publishing would do: the schema that the clusters agree on, what is left
+out of it and because of whom, and which field of which cluster stands in the way,
+with a document that one accepts and the other does not. It is worked out from the
+kcp's state of this moment by the code that negotiates, and nothing is changed.
+
+RESOURCE is a type such as deployments or deployments.apps; all by default.
+The kcp negotiates by itself. To publish a type:
+
+  rikctl patch negotiatedapiresource deployments.v1.apps --type=merge -p '{"spec":{"publish":true}}'`,
+		Example: indent(`
+rikctl api negotiate --plan
+rikctl api negotiate --plan deployments.apps
+rikctl api negotiate --plan deployments.apps -o yaml # with the whole schema`),
+		Args: args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			if !f.plan {
+				return usagef(cmd, "the kcp negotiates by itself: --plan shows what publishing would do")
+			}
+			if f.output != "" && f.output != "yaml" {
+				return usagef(cmd, "--output %q: only yaml is possible", f.output)
+			}
+			var resource string
+			if len(given) > 0 {
+				resource = given[0]
+			}
+			return t.showNegotiation(cmd.Context(), resource, f.output == "yaml")
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(given) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			states, _ := t.negotiations(cmd.Context(), "") // without an answer there is nothing to offer
+			var names []string
+			for i := range states {
+				names = append(names, states[i].Resource.String())
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	cmd.Flags().BoolVar(&f.plan, "plan", false, "show what would happen; needed, because nothing else can be done here")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "yaml for the objects that publishing would write, or text when empty")
+	return cmd
+}
+
+func (t *tool) showNegotiation(ctx context.Context, resource string, asYAML bool) error {
+	states, err := t.negotiations(ctx, resource)
+	if err != nil {
+		return err
+	}
+	if len(states) == 0 {
+		_, _ = fmt.Fprintln(t.streams.ErrOut, "No cluster offers a type, and none is negotiated.")
+		return nil
+	}
+	restConfig, err := t.getter.ToRESTConfig()
+	if err != nil {
+		return err
+	}
+	objects, err := dynamic.NewForConfig(restConfig)
+	if err != nil {
+		return err
+	}
+	for i := range states {
+		p, err := storage.Decide(ctx, objects, &states[i], plan.Preview)
+		if err != nil {
+			return fmt.Errorf("working out what publishing %s would do: %w", states[i].Resource, err)
+		}
+		if asYAML {
+			err = printWanted(t.streams.Out, p)
+		} else {
+			err = printNegotiation(t.streams.Out, &states[i], p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// notKCP explains the absence of the types of negotiation.
+func notKCP(err error) error {
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return advised{fmt.Errorf("the server does not have the types of %s: %w", apiresourcev1alpha1.GroupName, err),
+			`only a kcp negotiates: name one with --config or $RIKCONFIG`}
+	}
+	return err
+}
+
+// toYAML writes objects as documents.
+func toYAML(object any) ([]byte, error) {
+	data, err := yaml.Marshal(object)
+	if err != nil {
+		return nil, fmt.Errorf("writing yaml: %w", err)
+	}
+	return append([]byte("---\n"), data...), nil
+}

@@ -1,0 +1,85 @@
+package rikctl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/testkit/apitest"
+)
+
+// said is what is printed while somebody reads it.
+type said struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+func TestFollowOfKind(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.do(t, "deploy", "-f", s.file(t, deploymentFile)).check(t, ExitOK)
+	s.workload(t, "web", "")
+	c, err := client.NewWithWatch(apitest.Shared(t).Config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &said{}
+	followed := make(chan error, 1)
+	go func() {
+		follower := &tool{streams: genericiooptions.IOStreams{Out: out, ErrOut: out}}
+		followed <- follower.followOfKind(ctx, c, rikv1alpha1.KindApp, nil, style{namespace: s.namespace}, client.InNamespace(s.namespace))
+	}()
+	until := func(want ...string) {
+		t.Helper()
+		err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, apitest.Patience, true, func(context.Context) (bool, error) {
+			rest := out.String()
+			for _, w := range want {
+				_, after, found := strings.Cut(rest, w)
+				if !found {
+					return false, nil
+				}
+				rest = after
+			}
+			return true, nil
+		})
+		if err != nil {
+			t.Fatalf("printed %q, want %q in it: %v", out.String(), want, err)
+		}
+	}
+	until("NAME", "STATUS", "nginx", "Pending")
+	s.do(t, "create", "instance", "-w", "nginx", "--name", "nginx-one").check(t, ExitOK)
+	s.runningOn(t, "nginx-one", s.node(t))
+	until("Pending", "nginx", "Running")
+	cancel()
+	if err := <-followed; !errors.Is(err, context.Canceled) {
+		t.Errorf("followOfKind() = %v", err)
+	}
+	if text := out.String(); strings.Count(text, "NAME") != 1 || strings.Contains(text, "web") {
+		t.Errorf("printed %q, want one line of headings and no Pod", text)
+	}
+	s.do(t, "get", "apps", "-w", "-o", "json").check(t, ExitUsage, "-o json")
+	s.do(t, "get", "app", "nobody", "-w").check(t, ExitNotFound, "nobody")
+}

@@ -1,0 +1,132 @@
+package rikctl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+const (
+	// detachPatience is how long unregister waits for the cluster controller unless
+	// told otherwise.
+	detachPatience = time.Minute
+	// detachPoll is how often it looks.
+	detachPoll = 200 * time.Millisecond
+)
+
+// notAKCP is the next step where a server does not know what a Cluster is.
+const notAKCP = `the server is no kcp: "rik kcp" runs one, and writes the configuration that reaches it`
+
+func (t *tool) clusterCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cluster",
+		Short: "Register clusters with a kcp, and let go of them",
+		Long: `Register the clusters, rik's own or Kubernetes, that a kcp sends work to.
+"rikctl get clusters" and "rikctl describe cluster NAME" show them.`,
+		Args: subcommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(t.clusterRegisterCommand(), t.clusterUnregisterCommand())
+	return cmd
+}
+
+func (t *tool) clusterUnregisterCommand() *cobra.Command {
+	patience := detachPatience
+	cmd := &cobra.Command{
+		Use:   "unregister NAME",
+		Short: "Detach a cluster from a kcp",
+		Long: `Detach a cluster: nothing is carried to it any more, and objects in the kcp no longer
+wait for it. What is in the cluster stays as it is. To have objects leave a cluster,
+take its labels off them first and wait until they have left.`,
+		Example: indent("rikctl cluster unregister east"),
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return t.unregister(cmd.Context(), given[0], patience)
+		},
+	}
+	cmd.Flags().DurationVar(&patience, "timeout", detachPatience, "time to wait until the cluster is detached; 0 not to wait")
+	return cmd
+}
+
+func (t *tool) unregister(ctx context.Context, name string, patience time.Duration) error {
+	c, err := t.upstreamClient()
+	if err != nil {
+		return err
+	}
+	gone := &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := c.Delete(ctx, gone); err != nil {
+		return ofCluster("detaching", name, err)
+	}
+	if patience <= 0 {
+		_, err := fmt.Fprintf(t.streams.Out, "cluster %s is being detached\n", name)
+		return err
+	}
+	err = wait.PollUntilContextTimeout(ctx, detachPoll, patience, true, func(ctx context.Context) (bool, error) {
+		err := c.Get(ctx, client.ObjectKey{Name: name}, gone)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		return advised{timeoutError{"cluster " + name + " to be detached"},
+			"a cluster controller does it: \"rik kcp\" runs one with --run-controllers, and \"cluster-controller\" is one"}
+	}
+	if err != nil {
+		return ofCluster("detaching", name, err)
+	}
+	_, err = fmt.Fprintf(t.streams.Out, "cluster %s detached; what is in it stays\n", name)
+	return err
+}
+
+// upstreamClient is a client for the objects of a kcp, whose types it knows without
+// asking.
+func (t *tool) upstreamClient() (client.Client, error) {
+	restConfig, err := t.getter.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(workloadv1alpha1.SchemeGroupVersion.WithKind("Cluster"), meta.RESTScopeRoot)
+	mapper.Add(secretKind, meta.RESTScopeNamespace)
+	mapper.Add(namespaceKind, meta.RESTScopeRoot)
+	return client.New(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
+}
+
+// ofCluster says what was being done, and the next step where there is one.
+func ofCluster(doing, name string, err error) error {
+	failed := fmt.Errorf("%s cluster %s: %w", doing, name, err)
+	switch {
+	case isUnknownType(err):
+		return advised{failed, notAKCP}
+	case apierrors.IsNotFound(err):
+		return advised{failed, `"rikctl get clusters" shows those that are registered`}
+	case apierrors.IsAlreadyExists(err):
+		return advised{failed, "--rotate gives a registered cluster new credentials; another cluster needs another name"}
+	}
+	return failed
+}
+
+// isUnknownType says whether it is the type that a server does not know, not the
+// object: no handler of the type has made the answer then.
+func isUnknownType(err error) bool {
+	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// modes are the values of --mode.
+var modes = []string{string(workloadv1alpha1.SyncPush), string(workloadv1alpha1.SyncPull), string(workloadv1alpha1.SyncNone)}
+
+func checkMode(cmd *cobra.Command, mode string) error {
+	if mode != "" && !slices.Contains(modes, mode) {
+		return usagef(cmd, "--mode %q: it is %s", mode, strings.Join(modes, ", "))
+	}
+	return nil
+}

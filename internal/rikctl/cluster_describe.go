@@ -1,0 +1,64 @@
+package rikctl
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/describe"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// writeCluster describes a Cluster, and never shows a kubeconfig.
+func writeCluster(w describe.PrefixWriter, o *workloadv1alpha1.Cluster) {
+	shown := o.ObjectMeta.DeepCopy()
+	delete(shown.Annotations, corev1.LastAppliedConfigAnnotation) // an inline kubeconfig is in it, too
+	writeMeta(w, shown)
+	field(w, 0, "Location", o.Status.Location)
+	optional(w, 0, "Cluster UID", o.Status.UID)
+	optional(w, 0, "Version", o.Status.Version)
+	field(w, 0, "Kubeconfig", kubeconfigPlace(&o.Spec))
+	field(w, 0, "Sync mode", orDefault(string(o.Spec.SyncMode), "the kcp's"))
+	field(w, 0, "Schedulable", map[bool]string{false: "yes", true: "no"}[o.Spec.Unschedulable])
+	optional(w, 0, "Evict after", moment(o.Spec.EvictAfter))
+	optional(w, 0, "Cluster-scoped types", strings.Join(o.Spec.ClusterScopedResources, ", "))
+	field(w, 0, "Synced types", strings.Join(o.Status.SyncedResources, ", "))
+	optional(w, 0, "Last heartbeat", moment(o.Status.LastHeartbeatTime))
+	writeSupply(w, o.Status.Capacity, o.Status.Allocatable)
+	writeConditions(w, o.Status.Conditions)
+}
+
+// kubeconfigPlace is where the kubeconfig is kept.
+func kubeconfigPlace(spec *workloadv1alpha1.ClusterSpec) string {
+	switch ref := spec.KubeconfigSecretRef; {
+	case ref != nil:
+		return "Secret " + ref.Namespace + "/" + ref.Name + ", key " + orDefault(ref.Key, kubeconfigKey)
+	case spec.KubeConfig != "":
+		return "in the Cluster itself"
+	}
+	return ""
+}
+
+func orDefault(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
+}
+
+// writeSupply is a table of what the cluster's nodes have together.
+func writeSupply(w describe.PrefixWriter, capacity, allocatable corev1.ResourceList) {
+	if len(capacity) == 0 {
+		return
+	}
+	w.Flush() // The columns of a table are its own.
+	defer w.Flush()
+	w.Write(0, "Nodes together:\n")
+	w.Write(1, "Resource\tCapacity\tAllocatable\n")
+	for _, name := range slices.Sorted(maps.Keys(capacity)) {
+		all, free := capacity[name], allocatable[name]
+		w.Write(1, "%s\t%s\t%s\n", name, all.String(), free.String())
+	}
+}

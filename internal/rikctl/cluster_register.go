@@ -1,0 +1,222 @@
+package rikctl
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/kubeconfig"
+)
+
+const (
+	// clusterNamespace holds the kubeconfigs of registered clusters, unless told
+	// otherwise.
+	clusterNamespace = "rik-clusters"
+	// kubeconfigKey is where a Cluster looks in a Secret.
+	kubeconfigKey = "kubeconfig"
+)
+
+var (
+	secretKind    = corev1.SchemeGroupVersion.WithKind("Secret")
+	namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace")
+)
+
+// registration is what "cluster register" was given.
+type registration struct {
+	name, file, context string
+	upstream            string
+	mode, namespace     string
+	inline, rotate      bool
+}
+
+func (t *tool) clusterRegisterCommand() *cobra.Command {
+	var r registration
+	cmd := &cobra.Command{
+		Use:   "register NAME --kubeconfig FILE",
+		Short: "Register a cluster with a kcp",
+		Long: `Register a cluster, so that a kcp imports its types and can send work to it. The
+cluster is reached as the current context of FILE reaches it; of FILE only that context
+is taken, with the content of the files that it names. It is kept in a Secret, which
+goes with the cluster.
+
+--kubeconfig and --context are the cluster's here. The kcp is the one of rikctl's
+configuration, or of --upstream-kubeconfig.`,
+		Example: indent(`
+rikctl cluster register east --kubeconfig east.yaml
+rikctl cluster register west --kubeconfig ~/.kube/config --context west --mode pull
+rikctl cluster register east --kubeconfig new-east.yaml --rotate`),
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			r.name = given[0]
+			if err := r.check(cmd); err != nil {
+				return err
+			}
+			t.getter.kubeconfig, t.getter.context = r.upstream, ""
+			return t.register(cmd.Context(), &r)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&r.file, "kubeconfig", "", "the cluster's kubeconfig; required")
+	flags.StringVar(&r.context, "context", "", "context of the cluster's kubeconfig, if not its current one")
+	flags.StringVar(&r.upstream, "upstream-kubeconfig", "", "kubeconfig of the kcp, instead of rikctl's configuration")
+	flags.StringVar(&r.mode, "mode", "", "who carries objects: push (the kcp), pull (an agent in the cluster) or none (a syncer that you run); the kcp's default if empty")
+	flags.StringVar(&r.namespace, "secret-namespace", clusterNamespace, "namespace of the Secret that keeps the kubeconfig; made if it is not there")
+	flags.BoolVar(&r.inline, "inline", false, "keep the kubeconfig in the Cluster itself, where everyone reads it who may read Clusters")
+	flags.BoolVar(&r.rotate, "rotate", false, "give a registered cluster this kubeconfig in place of its present one")
+	return cmd
+}
+
+func (r *registration) check(cmd *cobra.Command) error {
+	if r.file == "" {
+		return usagef(cmd, "--kubeconfig FILE is required: the kubeconfig that reaches the cluster")
+	}
+	if problems := validation.IsDNS1123Label(r.name); len(problems) > 0 {
+		return usagef(cmd, "the name %q: %s", r.name, problems[0])
+	}
+	return checkMode(cmd, r.mode)
+}
+
+func (t *tool) register(ctx context.Context, r *registration) error {
+	data, err := portable(r.file, r.context)
+	if err != nil {
+		return err
+	}
+	if _, err := kubeconfig.Parse(data); err != nil {
+		return usageError{name + " cluster register", fmt.Errorf("%s: %w", r.file, err)}
+	}
+	c, err := t.upstreamClient()
+	if err != nil {
+		return err
+	}
+	if r.rotate {
+		return t.rotate(ctx, c, r, data)
+	}
+	cluster := r.cluster(data)
+	if err := c.Create(ctx, cluster, fieldOwner); err != nil {
+		return ofCluster("registering", r.name, err)
+	}
+	if !r.inline {
+		if err := keepSecret(ctx, c, cluster, data); err != nil {
+			return advised{fmt.Errorf("cluster %s is registered, but not its kubeconfig: %w", r.name, err),
+				"once that is mended, the same command with --rotate stores it"}
+		}
+	}
+	_, err = fmt.Fprintf(t.streams.Out, "cluster %s registered\n", r.name)
+	return err
+}
+
+// cluster is the object that is registered.
+func (r *registration) cluster(data []byte) *workloadv1alpha1.Cluster {
+	cluster := &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: r.name}}
+	cluster.Spec.SyncMode = workloadv1alpha1.SyncMode(r.mode)
+	if r.inline {
+		cluster.Spec.KubeConfig = string(data)
+		return cluster
+	}
+	cluster.Spec.KubeconfigSecretRef = &workloadv1alpha1.SecretKeyReference{Namespace: r.namespace, Name: r.name, Key: kubeconfigKey}
+	return cluster
+}
+
+// rotate gives a cluster another kubeconfig where it keeps its present one.
+func (t *tool) rotate(ctx context.Context, c client.Client, r *registration, data []byte) error {
+	cluster := &workloadv1alpha1.Cluster{}
+	if err := c.Get(ctx, client.ObjectKey{Name: r.name}, cluster); err != nil {
+		return ofCluster("rotating the credentials of", r.name, err)
+	}
+	if cluster.Spec.KubeconfigSecretRef == nil {
+		cluster.Spec.KubeConfig = string(data)
+		if err := c.Update(ctx, cluster, fieldOwner); err != nil {
+			return ofCluster("rotating the credentials of", r.name, err)
+		}
+	} else if err := keepSecret(ctx, c, cluster, data); err != nil {
+		return ofCluster("rotating the credentials of", r.name, err)
+	}
+	_, err := fmt.Fprintf(t.streams.Out, "cluster %s has its new credentials\n", r.name)
+	return err
+}
+
+// keepSecret writes the kubeconfig where the Cluster looks for it. A Secret that it
+// makes goes with the Cluster.
+func keepSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.Cluster, data []byte) error {
+	ref := cluster.Spec.KubeconfigSecretRef
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ref.Namespace}}
+	if err := c.Create(ctx, namespace, fieldOwner); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("making the namespace %s: %w", ref.Namespace, err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}
+	_, err := controllerutil.CreateOrUpdate(ctx, c, secret, func() error {
+		if secret.Data == nil {
+			secret.Data = map[string][]byte{}
+		}
+		secret.Data[ref.Key] = data
+		if secret.UID == "" {
+			return controllerutil.SetOwnerReference(cluster, secret, scheme)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("writing the Secret %s/%s: %w", ref.Namespace, ref.Name, err)
+	}
+	return nil
+}
+
+// portable is one context of a kubeconfig, with the content of the files that it names:
+// those are on this machine, and other contexts are nobody's business.
+func portable(path, chosen string) ([]byte, error) {
+	config, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		return nil, unreadableKubeconfig(path, err)
+	}
+	if chosen != "" {
+		config.CurrentContext = chosen
+	}
+	if err := clientcmd.ResolveLocalPaths(config); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	if err := api.MinifyConfig(config); err != nil {
+		return nil, usageError{name + " cluster register", fmt.Errorf("%s: %w; --context chooses another", path, err)}
+	}
+	if err := api.FlattenConfig(config); err != nil {
+		return nil, fmt.Errorf("reading the files that %s names: %w", path, err)
+	}
+	if err := readTokens(config); err != nil {
+		return nil, fmt.Errorf("reading the files that %s names: %w", path, err)
+	}
+	return clientcmd.Write(*config)
+}
+
+// unreadableKubeconfig keeps the parser's words to itself: they quote the file, which is
+// a secret.
+func unreadableKubeconfig(path string, err error) error {
+	if os.IsNotExist(err) || os.IsPermission(err) {
+		return usageError{name + " cluster register", err}
+	}
+	return usageError{name + " cluster register", fmt.Errorf("%s: %w", path, kubeconfig.ErrForm)}
+}
+
+// readTokens puts tokens in the place of the files that hold them.
+func readTokens(config *api.Config) error {
+	for _, user := range config.AuthInfos {
+		if user.TokenFile == "" {
+			continue
+		}
+		token, err := os.ReadFile(user.TokenFile)
+		if err != nil {
+			return err
+		}
+		user.Token, user.TokenFile = strings.TrimSpace(string(token)), ""
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package rikctl
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/testkit/kcptest"
+)
+
+// clusterCanary stands for the secrets of a kubeconfig.
+const clusterCanary = "c4n4ry-5ecret"
+
+func sampleCluster() *workloadv1alpha1.Cluster {
+	heartbeat, evict := at(9), at(20)
+	return &workloadv1alpha1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "5d2f", CreationTimestamp: at(8), Labels: map[string]string{"region": "eu"},
+			Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: clusterCanary, "note": "rack 7"}},
+		Spec: workloadv1alpha1.ClusterSpec{
+			KubeconfigSecretRef: &workloadv1alpha1.SecretKeyReference{Namespace: "rik-clusters", Name: "east"},
+			SyncMode:            workloadv1alpha1.SyncPull, Unschedulable: true, EvictAfter: &evict, ClusterScopedResources: []string{"widgets.example.com"},
+		},
+		Status: workloadv1alpha1.ClusterStatus{
+			Location: "192.0.2.7:6443", UID: "77aa", Version: "v1.36.3", LastHeartbeatTime: &heartbeat,
+			SyncedResources: []string{"configmaps", "deployments.apps"},
+			Capacity:        corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi")},
+			Allocatable:     corev1.ResourceList{"cpu": resource.MustParse("15500m"), "memory": resource.MustParse("60Gi")},
+			Conditions: []metav1.Condition{{Type: "Ready", Status: "False", Reason: "ErrorHeartbeatMissed",
+				Message: "the syncer has not been heard of since 2026-11-22T09:00:00Z", LastTransitionTime: at(10)}},
+		},
+	}
+}
+
+func TestDescribeClusterGolden(t *testing.T) {
+	t.Parallel()
+	inline := &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "west", CreationTimestamp: at(8)}, Spec: workloadv1alpha1.ClusterSpec{KubeConfig: clusterCanary}}
+	for name, cluster := range map[string]*workloadv1alpha1.Cluster{"describe-cluster": sampleCluster(), "describe-cluster-inline": inline} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := rendered(renderers["Cluster"], cluster, &details{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(got, clusterCanary) {
+				t.Errorf("the description holds the kubeconfig:\n%s", got)
+			}
+			golden(t, name, []byte(got))
+		})
+	}
+}
+
+// clusterFile is a kubeconfig with two contexts, one of which names files.
+func clusterFile(t *testing.T, m machine) string {
+	t.Helper()
+	write := func(name, text string) string {
+		path := filepath.Join(m.home, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("token", clusterCanary+"\n")
+	return write("clusters.yaml", `apiVersion: v1
+kind: Config
+current-context: east
+contexts:
+- {name: east, context: {cluster: east, user: east}}
+- {name: west, context: {cluster: west, user: west}}
+- {name: runs, context: {cluster: west, user: runs}}
+clusters:
+- {name: east, cluster: {server: "https://192.0.2.1:6443"}}
+- {name: west, cluster: {server: "https://192.0.2.2:6443"}}
+users:
+- {name: east, user: {token: east-token}}
+- {name: west, user: {tokenFile: token}}
+- {name: runs, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}}}
+`)
+}
+
+func TestPortableTakesOneContextWhole(t *testing.T) {
+	t.Parallel()
+	data, err := portable(clusterFile(t, newMachine(t)), "west")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(data); !strings.Contains(text, clusterCanary) || strings.Contains(text, "east") || strings.Contains(text, "tokenFile") {
+		t.Errorf("portable = %s", text)
+	}
+}
+
+func TestClusterRegisterRefuses(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	file := clusterFile(t, m)
+	broken := filepath.Join(m.home, "broken.yaml")
+	if err := os.WriteFile(broken, []byte("token: "+clusterCanary+": ["), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	register := []string{"cluster", "register"}
+	for name, tc := range map[string]struct {
+		line []string
+		want string
+	}{
+		"no name":         {nil, "accepts 1 arg"},
+		"no kubeconfig":   {[]string{"east"}, "--kubeconfig FILE is required"},
+		"a name with dot": {[]string{"east.eu", "--kubeconfig", file}, `the name "east.eu"`},
+		"an odd mode":     {[]string{"east", "--kubeconfig", file, "--mode", "both"}, "push, pull, none"},
+		"no file":         {[]string{"east", "--kubeconfig", file + "x"}, "no such file"},
+		"a broken file":   {[]string{"east", "--kubeconfig", broken}, "no kubeconfig"},
+		"no context":      {[]string{"east", "--kubeconfig", file, "--context", "north"}, "--context chooses another"},
+		"a program":       {[]string{"east", "--kubeconfig", file, "--context", "runs"}, "runs a program"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := m.run(t, append(register, tc.line...)...)
+			r.check(t, ExitUsage, tc.want)
+			if strings.Contains(r.out+r.err, clusterCanary) {
+				t.Errorf("the output holds the kubeconfig:\n%s%s", r.out, r.err)
+			}
+		})
+	}
+}
+
+// TestClusterCommands goes through all of them on a real kcp; no cluster controller
+// runs, so the test is the one that lets go.
+func TestClusterCommands(t *testing.T) {
+	t.Parallel()
+	server := kcptest.Start(t)
+	m := newMachine(t)
+	upstream := filepath.Join(server.DataDir, "admin.kubeconfig")
+	file := clusterFile(t, m)
+	c, err := client.New(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	register := func(line ...string) result {
+		return m.run(t, append([]string{"cluster", "register", "--upstream-kubeconfig", upstream, "--kubeconfig", file}, line...)...)
+	}
+	register("east", "--mode", "pull").check(t, ExitOK, "cluster east registered")
+	register("west", "--context", "west", "--inline").check(t, ExitOK, "cluster west registered")
+	register("east").check(t, ExitConflict, "already exists", "--rotate")
+	register("north", "--rotate").check(t, ExitNotFound, "rikctl get clusters")
+
+	stored := &corev1.Secret{}
+	find := func() string {
+		t.Helper()
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: clusterNamespace, Name: "east"}, stored); err != nil {
+			t.Fatal(err)
+		}
+		return string(stored.Data[kubeconfigKey])
+	}
+	if text := find(); !strings.Contains(text, "east-token") || len(stored.OwnerReferences) != 1 || stored.OwnerReferences[0].Kind != "Cluster" {
+		t.Errorf("the Secret holds %s, owned by %v", text, stored.OwnerReferences)
+	}
+	register("east", "--context", "west", "--rotate").check(t, ExitOK, "new credentials")
+	if text := find(); !strings.Contains(text, clusterCanary) {
+		t.Errorf("after --rotate the Secret holds %s", text)
+	}
+
+	at := func(line ...string) result {
+		return m.run(t, append([]string{"--kubeconfig", upstream}, line...)...)
+	}
+	at("get", "clusters").check(t, ExitOK, "NAME", "READY", "east", "west")
+	for _, name := range []string{"east", "west"} {
+		r := at("describe", "cluster", name)
+		r.check(t, ExitOK, "Kubeconfig:", "Sync mode:")
+		if strings.Contains(r.out, clusterCanary) {
+			t.Errorf("the description holds the kubeconfig:\n%s", r.out)
+		}
+	}
+	at("cluster", "unregister", "north").check(t, ExitNotFound, "rikctl get clusters")
+	held := &workloadv1alpha1.Cluster{}
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "west"}, held); err != nil {
+		t.Fatal(err)
+	}
+	held.Finalizers = []string{workloadv1alpha1.ClusterFinalizer}
+	if err := c.Update(t.Context(), held); err != nil {
+		t.Fatal(err)
+	}
+	at("cluster", "unregister", "west", "--timeout", "1s").check(t, ExitUnreachable, "cluster-controller")
+	at("cluster", "unregister", "east").check(t, ExitOK, "cluster east detached")
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "east"}, held); !apierrors.IsNotFound(err) {
+		t.Errorf("after unregister the Cluster is %v, %v", held.Name, err)
+	}
+}
+
+// A server that is no kcp says so, with the next step.
+func TestClusterCommandsNeedAKCP(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.run(t, "cluster", "register", "east", "--kubeconfig", clusterFile(t, s.machine)).check(t, ExitNotFound, "no kcp")
+	s.run(t, "cluster", "unregister", "east").check(t, ExitNotFound, "no kcp")
+}

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+)
+
+// MissingError says that there is no configuration anywhere.
+type MissingError struct {
+	// Looked holds each place and why nothing came of it.
+	Looked []string
+}
+
+// Error lists the places that were looked at.
+func (e *MissingError) Error() string {
+	return "no configuration says which cluster to speak to; looked at\n  " + strings.Join(e.Looked, "\n  ")
+}
+
+// Next is what the user can do.
+func (e *MissingError) Next() string {
+	return `start a cluster on this machine with "sudo rik server" and run rikctl with sudo, ` +
+		`or point at another one with "rikctl config set-cluster NAME --server https://HOST:5000 --certificate-authority FILE --token TOKEN"`
+}
+
+// DeniedError says that a configuration exists that the user may not read.
+type DeniedError struct {
+	Path string
+	// Target is the user's own file, which would be found first.
+	Target string
+	Err    error
+}
+
+// Error names the file.
+func (e *DeniedError) Error() string {
+	return fmt.Sprintf("reading the configuration %s: permission denied", e.Path)
+}
+
+// Unwrap gives the cause.
+func (e *DeniedError) Unwrap() error { return e.Err }
+
+// Next is the exact remedy.
+func (e *DeniedError) Next() string {
+	if e.Target == "" || e.Path == e.Target {
+		return "run the command with sudo"
+	}
+	dir := strings.TrimSuffix(e.Target, "/config.yaml")
+	return fmt.Sprintf("run the command with sudo, or take a copy for yourself once:\n  mkdir -p %s && sudo install -m 600 -o \"$(id -un)\" %s %s",
+		dir, e.Path, e.Target)
+}
+
+// WrongError says that a configuration cannot be used as it is.
+type WrongError struct {
+	// Where is the file, or the variable of the environment.
+	Where string
+	Err   error
+
+	next string
+}
+
+// Error names the file and what is wrong with it.
+func (e *WrongError) Error() string {
+	return fmt.Sprintf("reading the configuration %s: %v", e.Where, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *WrongError) Unwrap() error { return e.Err }
+
+// Next is what the user can do.
+func (e *WrongError) Next() string { return e.next }
+
+func wrong(where, next string, err error) error {
+	return &WrongError{Where: where, Err: err, next: next}
+}
+
+// WrongKubeconfig is the WrongError of a kubeconfig that the user named.
+func WrongKubeconfig(path string, err error) error {
+	return wrong(path, "--kubeconfig takes a file as kubectl has it, and --context the name of a context in it; a file of rikctl's own form goes to --config", cause(err))
+}
+
+// form is what a configuration should look like.
+const form = `it should look like "cluster: {name: NAME, server: 'https://HOST:5000', certificateAuthority: FILE, token: TOKEN}", ` +
+	`with clientCertificate and clientKey instead of the token for a user with a certificate; "rikctl config set-cluster" writes such a file`
+
+func nextForServer(where string) string {
+	if where == "$"+EnvServer {
+		return "set " + where + " to the URL of the server, such as https://127.0.0.1:5000, or unset it"
+	}
+	return fmt.Sprintf("write \"server: 'https://HOST:5000'\" below \"cluster:\" in %s, or set $%s", where, EnvServer)
+}
+
+func unreadable(p place, err error) error {
+	next := fmt.Sprintf("check the path that %s gives", p.label)
+	if !p.must {
+		next = "see to the file, or name another with --config"
+	}
+	return &WrongError{Where: fmt.Sprintf("%s (%s)", p.path, p.label), Err: cause(err), next: next}
+}
+
+// cause leaves out the path, which is said already.
+func cause(err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return at.Err
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"sigs.k8s.io/yaml"
+)
+
+// With returns the file with the cluster added, or replaced if its name is
+// known. The first cluster of a file is also the one in use.
+func (f File) With(c Cluster) File {
+	f.Clusters = slices.Clone(f.known())
+	at := slices.IndexFunc(f.Clusters, func(o Cluster) bool { return o.Name == c.Name })
+	if at < 0 {
+		f.Clusters = append(f.Clusters, c)
+	} else {
+		f.Clusters[at] = c
+	}
+	if f.Cluster.Name == "" || f.Cluster.Name == c.Name {
+		f.Cluster = c
+	}
+	return f
+}
+
+// Using returns the file with another of its clusters in use.
+func (f File) Using(name string) (File, error) {
+	known := f.known()
+	at := slices.IndexFunc(known, func(o Cluster) bool { return o.Name == name })
+	if at < 0 {
+		return f, fmt.Errorf("no cluster %q is kept: there are %q", name, f.Names())
+	}
+	f.Clusters = known
+	f.Cluster = known[at]
+	return f, nil
+}
+
+// Names are those of all clusters of the file.
+func (f File) Names() []string {
+	names := []string{}
+	for _, c := range f.known() {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// known is the list of clusters, with the one in use even if only it is there.
+func (f File) known() []Cluster {
+	has := slices.ContainsFunc(f.Clusters, func(o Cluster) bool { return o.Name == f.Cluster.Name })
+	if f.Cluster.Name == "" || has {
+		return f.Clusters
+	}
+	return append([]Cluster{f.Cluster}, f.Clusters...)
+}
+
+// Redacted returns the file without what must not be shown.
+func (f File) Redacted() File {
+	f.Clusters = slices.Clone(f.Clusters)
+	for i := range f.Clusters {
+		f.Clusters[i] = redact(f.Clusters[i])
+	}
+	f.Cluster = redact(f.Cluster)
+	return f
+}
+
+func redact(c Cluster) Cluster {
+	for _, secret := range []*string{&c.ClientKey, &c.Token} {
+		if *secret != "" && !isPath(*secret) {
+			*secret = redacted
+		}
+	}
+	for _, long := range []*string{&c.CertificateAuthority, &c.ClientCertificate} {
+		if *long != "" && !isPath(*long) {
+			*long = "DATA+OMITTED"
+		}
+	}
+	return c
+}
+
+// isPath is deliberately narrow: what might be a secret is never shown.
+func isPath(s string) bool {
+	return filepath.IsAbs(s) && len(s) < 256
+}
+
+// Write replaces the file at once; nobody else may read it.
+func Write(path string, file File) error {
+	data, err := yaml.Marshal(file)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making the directory of the configuration: %w", err)
+	}
+	// CreateTemp makes files of mode 0600.
+	tmp, err := os.CreateTemp(dir, ".config-*")
+	if err != nil {
+		return fmt.Errorf("writing the configuration: %w", err)
+	}
+	defer os.Remove(tmp.Name()) // Does nothing after the rename.
+	if _, err := tmp.Write(data); err != nil {
+		_ = tmp.Close()
+		return fmt.Errorf("writing the configuration: %w", err)
+	}
+	if err := tmp.Close(); err != nil {
+		return fmt.Errorf("writing the configuration: %w", err)
+	}
+	return os.Rename(tmp.Name(), path)
+}
+
+// redacted stands in for secrets.
+const redacted = "REDACTED"

@@ -1,0 +1,207 @@
+package rikctl
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"rik.dev/rik/internal/rikctl/config"
+)
+
+func (t *tool) configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "See and change which cluster rikctl speaks to",
+		Long:  "See and change which cluster rikctl speaks to. \"rikctl help configuration\" says where it is found.",
+		Args:  subcommand,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(t.configView(), t.configCurrent(), t.configSet(), t.configUse())
+	return cmd
+}
+
+func (t *tool) configView() *cobra.Command {
+	var raw bool
+	cmd := &cobra.Command{
+		Use:   "view",
+		Short: "Print the configuration in use",
+		Args:  args(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			found, err := config.Find(t.getter.source)
+			if err != nil {
+				return err
+			}
+			file := found.File
+			if !raw {
+				file = file.Redacted()
+			}
+			data, err := yaml.Marshal(file)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(t.streams.Out, "# from %s\n%s", origin(found), data)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&raw, "raw", false, "with keys and tokens")
+	return cmd
+}
+
+func origin(found *config.Found) string {
+	if found.Path == "" {
+		return "$" + config.EnvServer
+	}
+	return found.Path
+}
+
+func (t *tool) configCurrent() *cobra.Command {
+	return &cobra.Command{
+		Use:   "current",
+		Short: "Print the cluster in use",
+		Args:  args(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			found, err := config.Find(t.getter.source)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(t.streams.Out, "%s at %s (from %s)\n", found.File.Cluster.Name, found.File.Cluster.Server, origin(found))
+			return err
+		},
+	}
+}
+
+// writable is the file that the configuration commands change: a named one, or
+// the user's; never the server's own.
+func (t *tool) writable() (string, error) {
+	s := t.getter.source
+	for _, path := range []string{s.Flag, s.Getenv(config.EnvPath), s.UserPath()} {
+		if path != "" {
+			return path, nil
+		}
+	}
+	return "", errors.New("there is no home directory to keep a configuration in: name a file with --config")
+}
+
+func readOrEmpty(path string) (config.File, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return config.File{}, nil
+	}
+	if err != nil {
+		return config.File{}, err
+	}
+	return config.Decode(path, data)
+}
+
+func (t *tool) configSet() *cobra.Command {
+	var c config.Cluster
+	var embed bool
+	cmd := &cobra.Command{
+		Use:   "set-cluster NAME --server URL",
+		Short: "Keep a cluster in the configuration",
+		Example: indent(`
+rikctl config set-cluster office --server https://rik.example.org:5000 \
+  --certificate-authority ca.crt --client-certificate me.crt --client-key me.key`),
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			c.Name = given[0]
+			if c.Server == "" {
+				return usagef(cmd, "--server is required")
+			}
+			if err := config.CheckServer(c.Server); err != nil {
+				return usagef(cmd, "--server: %w", err)
+			}
+			path, err := t.writable()
+			if err != nil {
+				return err
+			}
+			if err := prepare(&c, embed); err != nil {
+				return err
+			}
+			file, err := readOrEmpty(path)
+			if err != nil {
+				return err
+			}
+			if err := config.Write(path, file.With(c)); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(t.streams.Out, "cluster %s is kept in %s\n", c.Name, path)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&c.Server, "server", "", "URL of the server, such as https://192.0.2.10:5000")
+	cmd.Flags().StringVar(&c.CertificateAuthority, "certificate-authority", "", "file with the authority that signed the server's certificate")
+	cmd.Flags().StringVar(&c.ClientCertificate, "client-certificate", "", "file with the user's certificate")
+	cmd.Flags().StringVar(&c.ClientKey, "client-key", "", "file with the certificate's key")
+	cmd.Flags().StringVar(&c.Token, "token", "", "token instead of a certificate, or the path of a file with it")
+	cmd.Flags().BoolVar(&embed, "embed-certs", false, "copy the files into the configuration")
+	return cmd
+}
+
+// prepare makes the paths of the command line independent of the directory it
+// was given in, or puts the files' content in their place.
+func prepare(c *config.Cluster, embed bool) error {
+	for _, path := range []*string{&c.CertificateAuthority, &c.ClientCertificate, &c.ClientKey} {
+		if *path == "" {
+			continue
+		}
+		absolute, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(absolute)
+		if err != nil {
+			return err
+		}
+		*path = absolute
+		if embed {
+			*path = base64.StdEncoding.EncodeToString(data)
+		}
+	}
+	return nil
+}
+
+func (t *tool) configUse() *cobra.Command {
+	return &cobra.Command{
+		Use:     "use NAME",
+		Aliases: []string{"use-cluster"},
+		Short:   "Speak to another cluster of the configuration",
+		Args:    args(cobra.ExactArgs(1)),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			path, err := t.writable()
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveError
+			}
+			file, err := readOrEmpty(path)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveError
+			}
+			return slices.Clone(file.Names()), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, given []string) error {
+			path, err := t.writable()
+			if err != nil {
+				return err
+			}
+			file, err := readOrEmpty(path)
+			if err != nil {
+				return err
+			}
+			if file, err = file.Using(given[0]); err != nil {
+				return advised{fmt.Errorf("in %s: %w", path, err), "\"rikctl config set-cluster " + given[0] + " --server URL\" adds it"}
+			}
+			if err := config.Write(path, file); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(t.streams.Out, "rikctl speaks to cluster %s at %s now\n", file.Cluster.Name, file.Cluster.Server)
+			return err
+		},
+	}
+}

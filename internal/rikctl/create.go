@@ -1,0 +1,242 @@
+package rikctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubectl/pkg/util/completion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// maxReplicas bounds one "create instance", so that a slip of the finger does
+// not fill the cluster until someone interrupts it.
+const maxReplicas = 10_000
+
+// fieldOwner is the name under which the server remembers rikctl's writes.
+const fieldOwner = client.FieldOwner(name)
+
+func (t *tool) createCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Create workloads, instances, tenants and namespaces",
+		Long:  "Create workloads, instances, tenants and namespaces. \"rikctl apply -f\" creates any type.",
+		Args:  subcommand,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(t.createWorkload(), t.createInstance(), t.createTenant(), t.createNamespace())
+	return cmd
+}
+
+func (t *tool) createWorkload() *cobra.Command {
+	var files []string
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:     "workload -f FILE",
+		Aliases: []string{"workloads", "wl"},
+		Short:   "Create workloads from a file",
+		Long: `Create the workloads of a file: rik.dev objects, or definitions in the published
+form (apiVersion v0 or v1, kind Pod or Function). Creating a workload starts
+nothing unless it says deploy: Automatic; "rikctl create instance" does.`,
+		Example: indent(`
+rikctl create workload -f web.yaml
+id=$(rikctl create workload -q -f web.json)`),
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(files) == 0 {
+				return usagef(cmd, "-f FILE is required")
+			}
+			return t.runCreateWorkload(cmd.Context(), files, quiet)
+		},
+	}
+	cmd.Flags().StringSliceVarP(&files, "file", "f", nil, "file or directory with workloads; - for the standard input")
+	cmd.Flags().StringSliceVar(&files, "filename", nil, "the same, as kubectl calls it")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the ID of each workload")
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
+	return cmd
+}
+
+// runCreateWorkload decodes everything before it creates the first, so that a
+// mistake in the last document leaves nothing behind.
+func (t *tool) runCreateWorkload(ctx context.Context, files []string, quiet bool) error {
+	documents, err := readDocuments(files, t.streams.In)
+	if err != nil {
+		return err
+	}
+	namespace, err := t.namespace()
+	if err != nil {
+		return err
+	}
+	var workloads []*rikv1alpha1.Workload
+	var problems []error
+	for _, d := range documents {
+		w, err := decodeWorkload(d, namespace)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		workloads = append(workloads, w)
+	}
+	if len(problems) > 0 {
+		return errors.Join(problems...)
+	}
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	for _, w := range workloads {
+		if err := c.Create(ctx, w, strictly, fieldOwner); err != nil {
+			return fmt.Errorf("creating workload %s: %w", w.Name, err)
+		}
+		t.printCreatedWorkload(w, quiet)
+	}
+	return nil
+}
+
+// strictly makes the server refuse what it does not know.
+var strictly = client.FieldValidation(metav1.FieldValidationStrict)
+
+// printCreatedWorkload keeps the words of the published client: scripts cut the
+// identifier out of them.
+func (t *tool) printCreatedWorkload(w *rikv1alpha1.Workload, quiet bool) {
+	if quiet {
+		_, _ = fmt.Fprintln(t.streams.Out, w.UID)
+		return
+	}
+	_, _ = fmt.Fprintf(t.streams.Out, "Workload %s has been successfully created with ID : %q\n", w.Name, string(w.UID))
+}
+
+// instanceRequest is what "create instance" was asked for.
+type instanceRequest struct {
+	workload string
+	replicas int
+	name     string
+	quiet    bool
+}
+
+func (t *tool) createInstance() *cobra.Command {
+	var r instanceRequest
+	cmd := &cobra.Command{
+		Use:     "instance --workload-id ID-OR-NAME",
+		Aliases: []string{"instances", "inst", "ins"},
+		Short:   "Start instances of a workload",
+		Long: `Start instances of a workload, which is named by the ID that "create workload"
+printed or by its name.`,
+		Example: indent(`
+rikctl create instance -w web
+rikctl create instance -w 0e4c1da4-0277-4088-9f37-8f445cbe8e46 --replicas 3`),
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case r.workload == "":
+				return usagef(cmd, "--workload-id is required: the ID or the name of a workload")
+			case r.replicas < 1:
+				return usagef(cmd, "--replicas must be 1 or more; \"rikctl delete instance\" ends instances")
+			case r.replicas > maxReplicas:
+				return usagef(cmd, "--replicas must not be above %d, for each is a request of its own: "+
+					"an Automatic workload takes more", maxReplicas)
+			case r.name != "" && r.replicas > 1:
+				return usagef(cmd, "--name cannot be used with several replicas: names are unique")
+			}
+			return t.runCreateInstance(cmd.Context(), r)
+		},
+	}
+	cmd.Flags().StringVarP(&r.workload, "workload-id", "w", "", "ID or name of the workload")
+	cmd.Flags().IntVarP(&r.replicas, "replicas", "r", 1, "how many instances to start")
+	cmd.Flags().StringVar(&r.name, "name", "", "name of the instance; made from the workload's by default")
+	cmd.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "print only the name of each instance")
+	_ = cmd.RegisterFlagCompletionFunc("workload-id", completion.ResourceNameCompletionFunc(t.factory, "workloads.rik.dev"))
+	return cmd
+}
+
+func (t *tool) runCreateInstance(ctx context.Context, r instanceRequest) error {
+	namespace, err := t.namespace()
+	if err != nil {
+		return err
+	}
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	w, err := findWorkload(ctx, c, namespace, r.workload)
+	if err != nil {
+		return err
+	}
+	for i := range r.replicas {
+		instance := newInstance(w, r.name)
+		if err := c.Create(ctx, instance, strictly, fieldOwner); err != nil {
+			return fmt.Errorf("creating instance %d of %d of workload %s: %w", i+1, r.replicas, w.Name, err)
+		}
+		if r.quiet {
+			_, _ = fmt.Fprintln(t.streams.Out, instance.Name)
+			continue
+		}
+		_, _ = fmt.Fprintf(t.streams.Out, "Instance %s has been successfully created for workload : %s\n", instance.Name, w.Name)
+	}
+	return nil
+}
+
+func newInstance(w *rikv1alpha1.Workload, name string) *rikv1alpha1.Instance {
+	i := &rikv1alpha1.Instance{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name},
+		Spec:       rikv1alpha1.InstanceSpec{Workload: w.Name},
+	}
+	if name == "" {
+		i.GenerateName = w.Name + "-"
+	}
+	return i
+}
+
+// findWorkload finds a workload by its name, or else by its UID.
+func findWorkload(ctx context.Context, c client.Client, namespace, idOrName string) (*rikv1alpha1.Workload, error) {
+	w := &rikv1alpha1.Workload{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: idOrName}, w)
+	if err == nil {
+		return w, nil
+	}
+	// An ID has a form that a name may have too; only its absence leads on.
+	if !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	list := &rikv1alpha1.WorkloadList{}
+	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		if string(list.Items[i].UID) == idOrName {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, advised{apierrors.NewNotFound(rikv1alpha1.Resource("workloads"), idOrName),
+		fmt.Sprintf("\"rikctl get workloads -n %s\" lists the workloads; no name and no ID there is %q", namespace, idOrName)}
+}
+
+func (t *tool) createNamespace() *cobra.Command {
+	return &cobra.Command{
+		Use:     "namespace NAME",
+		Aliases: []string{"namespaces", "ns"},
+		Short:   "Create a namespace",
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return t.create(cmd.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: given[0]}}, "namespace")
+		},
+	}
+}
+
+func (t *tool) create(ctx context.Context, obj client.Object, word string) error {
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	if err := c.Create(ctx, obj, strictly, fieldOwner); err != nil {
+		return fmt.Errorf("creating %s %s: %w", word, obj.GetName(), err)
+	}
+	_, _ = fmt.Fprintf(t.streams.Out, "%s/%s created\n", word, obj.GetName())
+	return nil
+}

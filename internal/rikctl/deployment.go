@@ -1,0 +1,217 @@
+package rikctl
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/api/shape"
+)
+
+// metadataPrefix precedes, in a workload's annotations, what a deployment file
+// says under metadata.
+const metadataPrefix = "metadata.rik.dev/"
+
+// actionDeploy is what a deployment file can ask for; the published document's
+// other actions are commands.
+const actionDeploy = "deploy"
+
+// deployment is the published form of an App: name, repo, version, action and
+// metadata. The other fields are ours, for what the published form leaves out;
+// they mean what they mean in an App.
+type deployment struct {
+	Name     string            `json:"name"`
+	Repo     string            `json:"repo"`
+	Version  string            `json:"version"`
+	Action   string            `json:"action"`
+	Metadata map[string]string `json:"metadata"`
+
+	Command   []string              `json:"command"`
+	Args      []string              `json:"args"`
+	Env       []rikv1alpha1.EnvVar  `json:"env"`
+	User      string                `json:"user"`
+	Ports     []rikv1alpha1.Port    `json:"ports"`
+	Resources rikv1alpha1.Resources `json:"resources"`
+}
+
+// isDeployment tells a deployment file from manifests, which say their kind.
+func isDeployment(data []byte) bool {
+	var fields map[string]any
+	if yaml.Unmarshal(data, &fields) != nil {
+		return false
+	}
+	has := func(name string) bool { _, ok := fields[name]; return ok }
+	return !has("apiVersion") && !has("kind") && (has("repo") || has("action"))
+}
+
+// errAction is a deployment file that asks for what no file can.
+var errAction = errors.New("unknown action")
+
+// fromDeployment makes the workload that a deployment file describes: one
+// process, started at once, and started again only when it fails, so that one
+// that ends well is Completed.
+func fromDeployment(d document, namespace string) (*rikv1alpha1.Workload, error) {
+	data, err := yaml.YAMLToJSONStrict(d.data)
+	if err != nil {
+		return nil, invalidError{d.source, err}
+	}
+	var file deployment
+	if err := shape.Join(shape.Check(data, &file)); err != nil {
+		return nil, invalidError{d.source, err}
+	}
+	problems, err := kjson.UnmarshalStrict(data, &file)
+	if err = errors.Join(append(problems, err)...); err != nil {
+		return nil, invalidError{d.source, err}
+	}
+	if err := file.judge(); err != nil {
+		return nil, invalidError{d.source, err}
+	}
+	replicas := int32(1)
+	w := &rikv1alpha1.Workload{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rikv1alpha1.SchemeGroupVersion.String(), Kind: "Workload"},
+		ObjectMeta: metav1.ObjectMeta{Name: file.Name, Namespace: namespace},
+		Spec: rikv1alpha1.WorkloadSpec{
+			Deploy: rikv1alpha1.DeployAutomatic, Replicas: &replicas,
+			InstanceTemplate: rikv1alpha1.InstanceTemplate{
+				Kind: rikv1alpha1.KindApp, RestartPolicy: rikv1alpha1.RestartOnFailure,
+				App: &rikv1alpha1.App{
+					Repo: file.Repo, Version: file.Version, Command: file.Command, Args: file.Args,
+					Env: file.Env, User: file.User, Ports: file.Ports, Resources: file.Resources,
+				},
+			},
+		},
+	}
+	if len(file.Command) == 0 {
+		// The published form names no program: it is the one of the app's name.
+		w.Spec.App.Command = []string{"./" + file.Name}
+	}
+	for _, key := range slices.Sorted(maps.Keys(file.Metadata)) {
+		metav1.SetMetaDataAnnotation(&w.ObjectMeta, metadataPrefix+key, file.Metadata[key])
+	}
+	return w, nil
+}
+
+// judge reports what the server could only say of another object than the
+// user's.
+func (d *deployment) judge() error {
+	var problems []error
+	if d.Name == "" {
+		problems = append(problems, errors.New("name: required"))
+	} else if found := validation.IsDNS1123Label(d.Name); len(found) > 0 {
+		problems = append(problems, fmt.Errorf("name: %q: %s", d.Name, strings.Join(found, "; ")))
+	}
+	if d.Repo == "" {
+		problems = append(problems, errors.New("repo: required: an https archive or an absolute path of the node"))
+	}
+	if action := cmp.Or(d.Action, actionDeploy); action != actionDeploy {
+		problems = append(problems, fmt.Errorf("action: %w %q: a file can say %q; \"rikctl get apps\" lists and \"rikctl delete app NAME\" destroys", errAction, d.Action, actionDeploy))
+	}
+	for _, key := range slices.Sorted(maps.Keys(d.Metadata)) {
+		if found := validation.IsQualifiedName(metadataPrefix + key); len(found) > 0 {
+			problems = append(problems, fmt.Errorf("metadata.%s: %s", key, strings.Join(found, "; ")))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// translated replaces the files that hold deployments by manifests in a
+// directory that the caller removes. Other files stay as they are; the standard
+// input is always read here, for it can be read only once.
+func (t *tool) translated(paths []string) (replaced []string, dir string, err error) {
+	namespace, err := t.namespace()
+	if err != nil {
+		return nil, "", err
+	}
+	for _, path := range paths {
+		manifests, found, err := t.translate(path, namespace)
+		if err == nil && found && dir == "" {
+			dir, err = os.MkdirTemp("", "rikctl-")
+		}
+		if err != nil {
+			return nil, dir, err
+		}
+		if !found {
+			replaced = append(replaced, path)
+			continue
+		}
+		file := filepath.Join(dir, fmt.Sprintf("%d.yaml", len(replaced)))
+		if err := os.WriteFile(file, manifests, 0o600); err != nil {
+			return nil, dir, err
+		}
+		replaced = append(replaced, file)
+	}
+	return replaced, dir, nil
+}
+
+// readable tells whether a path is a file or a directory.
+func readable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && (info.IsDir() || info.Mode().IsRegular())
+}
+
+// translate gives what a path holds with deployments as manifests; not found:
+// there are none, or the path is for kubectl's code to read and to complain of.
+func (t *tool) translate(path, namespace string) (manifests []byte, found bool, err error) {
+	if strings.HasPrefix(path, "http://") || strings.HasPrefix(path, "https://") {
+		return nil, false, nil
+	}
+	if path != "-" && !readable(path) {
+		return nil, false, nil
+	}
+	documents, err := readDocuments([]string{path}, t.streams.In)
+	if err != nil {
+		return nil, path == "-", err
+	}
+	found = path == "-"
+	for _, d := range documents {
+		if isDeployment(d.data) {
+			w, err := fromDeployment(d, namespace)
+			if err != nil {
+				return nil, false, err
+			}
+			found = true
+			if d.data, err = manifestOf(w); err != nil {
+				return nil, false, err
+			}
+		}
+		manifests = append(append(manifests, "---\n"...), d.data...)
+		manifests = append(manifests, '\n')
+	}
+	return manifests, found, nil
+}
+
+// manifestOf is a workload without what only the server writes: applying a field
+// is claiming it.
+func manifestOf(w *rikv1alpha1.Workload) ([]byte, error) {
+	data, err := yaml.Marshal(w)
+	if err != nil {
+		return nil, fmt.Errorf("writing workload %s as a manifest: %w", w.Name, err)
+	}
+	var fields map[string]any
+	if err := yaml.Unmarshal(data, &fields); err != nil {
+		return nil, fmt.Errorf("reading workload %s as a manifest: %w", w.Name, err)
+	}
+	delete(fields, "status")
+	return yaml.Marshal(prune(fields))
+}
+
+// prune removes empty objects and nulls, which Go's types cannot leave out.
+func prune(fields map[string]any) map[string]any {
+	for key, value := range fields {
+		if inner, ok := value.(map[string]any); ok && len(prune(inner)) == 0 || value == nil {
+			delete(fields, key)
+		}
+	}
+	return fields
+}

@@ -1,0 +1,238 @@
+package rikctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+)
+
+// The exit codes. "rikctl exec" and "rikctl diff" instead end with the code of
+// what they ran, once it ran.
+const (
+	// ExitOK: done.
+	ExitOK = 0
+	// ExitError: anything that has no code of its own.
+	ExitError = 1
+	// ExitUsage: the command line or the configuration is wrong; nothing was asked.
+	ExitUsage = 2
+	// ExitNotFound: the object, or the type, does not exist.
+	ExitNotFound = 3
+	// ExitConflict: it exists already, or was changed meanwhile.
+	ExitConflict = 4
+	// ExitUnreachable: the server was not reached, or something took too long.
+	ExitUnreachable = 5
+	// ExitInvalid: the server refused what was sent.
+	ExitInvalid = 6
+	// ExitDenied: the user is not known to the server, or may not do this.
+	ExitDenied = 7
+	// ExitInterrupted: the user ended it, as a shell counts SIGINT.
+	ExitInterrupted = 130
+)
+
+// outcome is what a failed command says and ends with.
+type outcome struct {
+	code int
+	text string
+	next string
+}
+
+func (o outcome) print(w io.Writer) {
+	if o.text != "" {
+		_, _ = fmt.Fprintln(w, o.text)
+	}
+	if o.next != "" {
+		_, _ = fmt.Fprintln(w, "next: "+o.next)
+	}
+}
+
+// exitError ends the process with a code and no further words.
+type exitError struct{ code int }
+
+// Error is seen only by programmers.
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// timeoutError is a wait that ended without what it waited for.
+type timeoutError struct{ what string }
+
+// Error says what did not come.
+func (e timeoutError) Error() string { return "timed out waiting for " + e.what }
+
+// advised is an error that knows the next step.
+type advised struct {
+	error
+	next string
+}
+
+// Unwrap gives the error itself.
+func (a advised) Unwrap() error { return a.error }
+
+// misconfigured is an error of the configuration.
+type misconfigured interface {
+	error
+	// Next is what the user can do.
+	Next() string
+}
+
+// judge says how a command that ended with an error ends.
+func judge(err error, server string) outcome {
+	var (
+		exit    exitError
+		stopped *fatal
+		usage   usageError
+		setup   misconfigured
+		advice  advised
+	)
+	switch {
+	case errors.As(err, &exit):
+		return outcome{code: exit.code}
+	case errors.Is(err, context.Canceled):
+		return outcome{code: ExitInterrupted}
+	case errors.As(err, &stopped):
+		return judgeText(stopped.Error(), stopped.code, server)
+	case errors.As(err, &usage):
+		return outcome{ExitUsage, "error: " + usage.Error(), explains(usage.command)}
+	case errors.As(err, &setup):
+		return outcome{ExitUsage, "error: " + setup.Error(), setup.Next()}
+	}
+	o := judgeTyped(err, server)
+	if errors.As(err, &advice) {
+		o.next = advice.next
+	}
+	return o
+}
+
+func judgeTyped(err error, server string) outcome {
+	var late timeoutError
+	if errors.As(err, &late) || errors.Is(err, context.DeadlineExceeded) {
+		return outcome{code: ExitUnreachable, text: "error: " + err.Error()}
+	}
+	if meta.IsNoMatchError(err) {
+		return outcome{ExitNotFound, "error: " + err.Error(), nextForType}
+	}
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) && !isForeign(err.Error()) {
+		o := judgeReason(status.Status().Reason, server)
+		o.text = "error: " + err.Error()
+		return o
+	}
+	if text, known := cmdutil.StandardErrorMessage(err); known {
+		return judgeText(text, ExitError, server)
+	}
+	code := ExitError
+	if invalid := (invalidError{}); errors.As(err, &invalid) {
+		code = ExitInvalid
+	}
+	return judgeText("error: "+err.Error(), code, server)
+}
+
+const nextForType = `"rikctl api-resources" lists the types that the server has`
+
+// judgeReason is the table from an API server's reason to a code.
+func judgeReason(reason metav1.StatusReason, server string) outcome {
+	switch reason {
+	case metav1.StatusReasonNotFound, metav1.StatusReasonGone:
+		return outcome{code: ExitNotFound}
+	case metav1.StatusReasonAlreadyExists, metav1.StatusReasonConflict:
+		return outcome{code: ExitConflict}
+	case metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest,
+		metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonRequestEntityTooLarge,
+		metav1.StatusReasonNotAcceptable, metav1.StatusReasonUnsupportedMediaType:
+		return outcome{code: ExitInvalid}
+	case metav1.StatusReasonUnauthorized:
+		return outcome{code: ExitDenied, next: fmt.Sprintf("%s does not know the credentials of the configuration: \"rikctl config view\" shows which are used", server)}
+	case metav1.StatusReasonForbidden:
+		return outcome{code: ExitDenied, next: `"rikctl auth can-i --list" shows what you may do; an administrator can grant more`}
+	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
+		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable:
+		return outcome{code: ExitUnreachable, next: "try again in a moment"}
+	}
+	return outcome{code: ExitError}
+}
+
+// serverReason finds the reason in what kubectl prints of a server's answer.
+var serverReason = regexp.MustCompile(`Error from server \((\w+)\)`)
+
+// judgeText is for errors of which only the text is left.
+func judgeText(text string, code int, server string) outcome {
+	o := outcome{code: code, text: text}
+	if isForeign(text) {
+		o.code = ExitUsage
+		o.next = server + " does not answer as the API: check that cluster.server begins with https:// and names the API's port"
+		return o
+	}
+	if o.code == ExitOK {
+		o.code = ExitError
+	}
+	if m := serverReason.FindStringSubmatch(text); m != nil {
+		o = judgeReason(metav1.StatusReason(m[1]), server)
+		o.text = text
+		return o
+	}
+	for _, rule := range textRules {
+		if !containsAny(text, rule.marks) {
+			continue
+		}
+		o.code, o.next = rule.code, rule.next
+		if strings.Contains(o.next, "%s") {
+			o.next = fmt.Sprintf(o.next, server)
+		}
+		return o
+	}
+	return o
+}
+
+// isForeign says that the answer was not of an API server, but of the TLS port
+// that was spoken to in clear, or of another program.
+func isForeign(text string) bool {
+	return strings.Contains(text, "the server rejected our request for an unknown reason")
+}
+
+func containsAny(text string, marks []string) bool {
+	for _, m := range marks {
+		if strings.Contains(text, m) {
+			return true
+		}
+	}
+	return false
+}
+
+// textRules are tried in order.
+var textRules = []struct {
+	marks []string
+	code  int
+	next  string
+}{
+	{[]string{"You must be logged in"}, ExitDenied,
+		`%s does not know the credentials of the configuration: "rikctl config view" shows which are used`},
+	{[]string{"x509: certificate signed by unknown authority", "failed to verify certificate"}, ExitUnreachable,
+		"the certificate of %s is not of the authority in the configuration: it may be another cluster, or one that was set up anew (its data directory has the current config.yaml)"},
+	{[]string{" is forbidden: "}, ExitDenied, `"rikctl auth can-i --list" shows what you may do; an administrator can grant more`},
+	{[]string{"unable to upgrade connection"}, ExitUnreachable, `"rikctl get nodes" shows whether the instance's node is Ready`},
+	{[]string{"server gave HTTP response to HTTPS client"}, ExitUnreachable, "%s speaks plain http: another program may have the port"},
+	{[]string{"connection refused", "was refused"}, ExitUnreachable,
+		`nothing listens at %s: start the server there with "sudo rik server" or "systemctl start rik-server", or choose another cluster with --config or $RIKCONFIG`},
+	{[]string{"no such host"}, ExitUnreachable, "the name in %s is not known: check cluster.server of the configuration"},
+	{[]string{"Unable to connect to the server", "no route to host", "i/o timeout", "network is unreachable",
+		"connection reset", "Client.Timeout exceeded"}, ExitUnreachable, "check that %s can be reached from here"},
+	{[]string{"timed out waiting", "deadline exceeded", "timed out", "condition not met"}, ExitUnreachable, ""},
+	{[]string{`no matches for kind "Pod" in version "v0"`, `no matches for kind "Function" in version`}, ExitInvalid,
+		`the file is a definition in the published form: "rikctl create workload -f FILE" takes it`},
+	{[]string{"the server doesn't have a resource type", "no matches for kind", "no kind is registered"}, ExitNotFound, nextForType},
+	{[]string{"field not declared in schema", "unknown field", "is invalid", "strict decoding error"}, ExitInvalid, ""},
+	{[]string{"Apply failed with"}, ExitConflict,
+		`leave the field out of the file to keep its value, or take it over with "rikctl apply --force-conflicts"`},
+	{[]string{"the object has been modified"}, ExitConflict, ""},
+	{[]string{"unable to match a printer", "custom-columns format", "error parsing jsonpath", "error parsing template",
+		"template format specified but", "jsonpath wait", "unrecognized jsonpath", "unexpected path string"}, ExitUsage, ""},
+	{[]string{"error parsing", "error converting YAML"}, ExitInvalid, ""},
+	{[]string{"See 'rikctl", "for help and examples", "unknown flag", "unknown shorthand", "arguments in resource/name form",
+		"must be specified", "Unexpected args", "You must specify", "must specify", "invalid argument", "required flag(s)"}, ExitUsage, ""},
+	{[]string{"not found"}, ExitNotFound, ""},
+}

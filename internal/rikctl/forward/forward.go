@@ -1,0 +1,199 @@
+// Package forward awaits connections on the user's machine and joins each to a
+// port of an instance. Connections know nothing of each other: one that fails,
+// or is read slowly, leaves the others alone.
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"rik.dev/rik/internal/rpc/portstream"
+)
+
+// Localhost in [Config.Addresses] means the loopback addresses of both
+// families, of which IPv6's is left out where there is none.
+const Localhost = "localhost"
+
+// Config of a [Forwarder]. All fields are required.
+type Config struct {
+	// Addresses to listen on: IP addresses, or Localhost.
+	Addresses []string
+	Ports     []Port
+	// Dial reaches a port of the instance, anew for each connection.
+	Dial func(ctx context.Context, port int) (*portstream.Stream, error)
+	// Final says whether an error of Dial will be that of every later one too.
+	Final func(error) bool
+	// Out is told where connections are awaited, Err of those that fail.
+	Out, Err io.Writer
+}
+
+// Forwarder holds the listeners.
+type Forwarder struct {
+	config    Config
+	listeners []listener
+
+	telling sync.Mutex // one line at a time
+}
+
+type listener struct {
+	net.Listener
+	port Port
+}
+
+// Listen takes the local ports, all or none.
+func Listen(ctx context.Context, c Config) (*Forwarder, error) {
+	f := &Forwarder{config: c}
+	for _, port := range c.Ports {
+		for _, address := range c.Addresses {
+			if err := f.listen(ctx, address, port); err != nil {
+				return nil, errors.Join(err, f.close())
+			}
+		}
+	}
+	for _, l := range f.listeners {
+		f.say(c.Out, "Forwarding from %s -> %d\n", l.Addr(), l.port.Remote)
+	}
+	return f, nil
+}
+
+func (f *Forwarder) listen(ctx context.Context, address string, port Port) error {
+	if address != Localhost {
+		_, err := f.open(ctx, address, port)
+		return err
+	}
+	taken, err := f.open(ctx, "127.0.0.1", port)
+	if err != nil {
+		return err
+	}
+	port.Local = taken
+	// A machine may have no IPv6, and a port that was free for one family need
+	// not be for the other.
+	_, _ = f.open(ctx, "::1", port)
+	return nil
+}
+
+func (f *Forwarder) open(ctx context.Context, address string, port Port) (taken int, err error) {
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(port.Local)))
+	if err != nil {
+		return 0, fmt.Errorf("awaiting connections for port %d: %w", port.Remote, err)
+	}
+	f.listeners = append(f.listeners, listener{l, port})
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+func (f *Forwarder) close() error {
+	var problems []error
+	for _, l := range f.listeners {
+		problems = append(problems, l.Close())
+	}
+	return errors.Join(problems...)
+}
+
+// Run joins connections until ctx ends, whose cause it returns, or an error is
+// final. When it returns, all connections are closed.
+func (f *Forwarder) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		<-ctx.Done()
+		_ = f.close()
+		return context.Cause(ctx)
+	})
+	for _, l := range f.listeners {
+		group.Go(func() error { return f.accept(ctx, group, l) })
+	}
+	return group.Wait()
+}
+
+func (f *Forwarder) accept(ctx context.Context, group *errgroup.Group, l listener) error {
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil //nolint:nilerr // the listener was closed for that
+		}
+		if err != nil {
+			return fmt.Errorf("awaiting connections on %s: %w", l.Addr(), err)
+		}
+		group.Go(func() error {
+			err := f.join(ctx, conn.(*net.TCPConn), l.port.Remote)
+			if err == nil || ctx.Err() != nil {
+				return nil //nolint:nilerr // what fails because all ends is no news
+			}
+			if f.config.Final(err) {
+				return err
+			}
+			f.say(f.config.Err, "a connection from %s to port %d failed: %v\n", conn.RemoteAddr(), l.port.Remote, err)
+			return nil
+		})
+	}
+}
+
+func (f *Forwarder) say(to io.Writer, format string, args ...any) {
+	f.telling.Lock()
+	defer f.telling.Unlock()
+	_, _ = fmt.Fprintf(to, format, args...)
+}
+
+// join carries one connection. A failure on the far side resets the local
+// connection: a plain end could pass for the end of the data.
+func (f *Forwarder) join(ctx context.Context, local *net.TCPConn, port int) error {
+	defer local.Close() //nolint:errcheck // nothing is left to write
+	remote, err := f.config.Dial(ctx, port)
+	if err != nil {
+		_ = local.SetLinger(0)
+		return err
+	}
+	defer remote.Close() //nolint:errcheck // nothing is left to write
+	defer context.AfterFunc(ctx, func() {
+		_ = local.SetLinger(0)
+		_ = local.Close()
+		_ = remote.Close()
+	})()
+	// left: the local side went away, which is its own affair. over: it was sent
+	// away.
+	var left, over atomic.Bool
+	var upward sync.WaitGroup
+	upward.Go(func() {
+		if _, err := io.Copy(remote, local); err != nil {
+			left.Store(!over.Load() && !errors.Is(err, portstream.ErrCut))
+			_ = remote.Close()
+			return
+		}
+		_ = remote.CloseWrite() // a far side that is gone is told of by reading
+	})
+	// Without ReadFrom, which would put its own words around remote's error.
+	_, err = io.Copy(struct{ io.Writer }{local}, remote)
+	if err == nil {
+		_ = local.CloseWrite() // the local side may have closed it already
+		err = remote.Wait()
+	}
+	if err != nil {
+		_ = local.SetLinger(0)
+	}
+	over.Store(true)
+	_ = local.Close()
+	_ = remote.Close()
+	upward.Wait()
+	if left.Load() || !tells(err) {
+		return nil
+	}
+	return err
+}
+
+// tells says whether an error is of the far side rather than of writing to the
+// local one.
+func tells(err error) bool {
+	var told *portstream.RemoteError
+	return errors.As(err, &told) || errors.Is(err, portstream.ErrCut)
+}

@@ -1,0 +1,180 @@
+package rikctl
+
+import (
+	"errors"
+	"io"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/disk"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"rik.dev/rik/internal/rikctl/config"
+	"rik.dev/rik/internal/version"
+)
+
+// discoveryTTL bounds how long a new type on the server may stay unknown. A
+// type that is not in the cache is asked for again at once.
+const discoveryTTL = 10 * time.Minute
+
+var _ genericclioptions.RESTClientGetter = (*getter)(nil)
+
+// getter gives kubectl's commands the cluster that rik's configuration names.
+type getter struct {
+	source  config.Source
+	warn    io.Writer
+	once    sync.Once
+	loader  clientcmd.ClientConfig
+	found   *config.Found
+	err     error
+	mapOnce sync.Once
+	mapper  meta.RESTMapper
+	disc    discovery.CachedDiscoveryInterface
+	mapErr  error
+
+	kubeconfig string
+	context    string
+	namespace  string
+	timeout    string
+	as         string
+	asGroups   []string
+}
+
+func newGetter(source config.Source, warn io.Writer) *getter {
+	return &getter{source: source, warn: warn}
+}
+
+func (g *getter) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&g.source.Flag, "config", g.source.Flag, "configuration file; see \"rikctl config\"")
+	flags.StringVar(&g.kubeconfig, "kubeconfig", "", "a kubeconfig to use instead of rik's configuration")
+	flags.StringVar(&g.context, "context", "", "context of the kubeconfig")
+	flags.StringVarP(&g.namespace, "namespace", "n", "", "namespace to act in (default \"default\")")
+	flags.StringVar(&g.timeout, "request-timeout", "0", "time that a single request may take, such as 30s; 0 for no limit")
+	flags.StringVar(&g.as, "as", "", "user to act as, for administrators")
+	flags.StringArrayVar(&g.asGroups, "as-group", nil, "group to act as, with --as; may be repeated")
+}
+
+// load reads the configuration once; every later question has the same answer.
+func (g *getter) load() {
+	g.once.Do(func() {
+		overrides := &clientcmd.ConfigOverrides{CurrentContext: g.context, Timeout: g.timeout}
+		overrides.Context.Namespace = g.namespace
+		overrides.AuthInfo.Impersonate = g.as
+		overrides.AuthInfo.ImpersonateGroups = g.asGroups
+		if g.kubeconfig != "" {
+			rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: g.kubeconfig}
+			g.loader = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+			if _, err := g.loader.ClientConfig(); err != nil {
+				g.err = config.WrongKubeconfig(g.kubeconfig, err)
+				g.loader = failing{g.err}
+			}
+			return
+		}
+		if g.context != "" {
+			g.err = usageError{name, errors.New("--context names a context of a kubeconfig: give --kubeconfig too")}
+			g.loader = failing{g.err}
+			return
+		}
+		g.found, g.err = config.Find(g.source)
+		if g.err != nil {
+			g.loader = failing{g.err}
+			return
+		}
+		g.loader = clientcmd.NewDefaultClientConfig(*g.found.Client, overrides)
+	})
+}
+
+// server is the address of the cluster for messages; empty if none is known.
+func (g *getter) server() string {
+	if g.loader == nil || g.err != nil {
+		return ""
+	}
+	restConfig, err := g.loader.ClientConfig()
+	if err != nil {
+		return ""
+	}
+	return restConfig.Host
+}
+
+// ToRawKubeConfigLoader implements genericclioptions.RESTClientGetter.
+func (g *getter) ToRawKubeConfigLoader() clientcmd.ClientConfig {
+	g.load()
+	return g.loader
+}
+
+// ToRESTConfig implements genericclioptions.RESTClientGetter.
+func (g *getter) ToRESTConfig() (*rest.Config, error) {
+	restConfig, err := g.ToRawKubeConfigLoader().ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	restConfig.UserAgent = name + "/" + version.Version
+	// The server has priority and fairness; a limit here only slows scripts.
+	restConfig.QPS, restConfig.Burst = -1, -1
+	restConfig.WarningHandler = rest.NewWarningWriter(g.warn, rest.WarningWriterOptions{Deduplicate: true})
+	return restConfig, nil
+}
+
+// ToDiscoveryClient implements genericclioptions.RESTClientGetter.
+func (g *getter) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
+	g.loadMapper()
+	return g.disc, g.mapErr
+}
+
+// ToRESTMapper implements genericclioptions.RESTClientGetter.
+func (g *getter) ToRESTMapper() (meta.RESTMapper, error) {
+	g.loadMapper()
+	return g.mapper, g.mapErr
+}
+
+func (g *getter) loadMapper() {
+	g.mapOnce.Do(func() {
+		restConfig, err := g.ToRESTConfig()
+		if err != nil {
+			g.mapErr = err
+			return
+		}
+		if g.disc, g.mapErr = g.discovery(restConfig); g.mapErr != nil {
+			return
+		}
+		g.mapper = aliases{restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(g.disc), g.disc,
+			func(warning string) { _, _ = io.WriteString(g.warn, "warning: "+warning+"\n") })}
+	})
+}
+
+// discovery keeps what the server serves on disk, per server; a user without a
+// home directory asks every time.
+func (g *getter) discovery(restConfig *rest.Config) (discovery.CachedDiscoveryInterface, error) {
+	if g.source.Home == "" {
+		client, err := discovery.NewDiscoveryClientForConfig(restConfig)
+		if err != nil {
+			return nil, err
+		}
+		return memory.NewMemCacheClient(client), nil
+	}
+	cache := filepath.Join(g.source.Home, ".rik", "cache")
+	return disk.NewCachedDiscoveryClientForConfig(restConfig,
+		filepath.Join(cache, "discovery", notInNames.ReplaceAllString(restConfig.Host, "_")),
+		filepath.Join(cache, "http"), discoveryTTL)
+}
+
+// notInNames matches what a server's URL may have and a directory should not.
+var notInNames = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
+
+// failing is the loader of a configuration that could not be found.
+type failing struct{ err error }
+
+func (f failing) RawConfig() (api.Config, error)       { return api.Config{}, f.err }
+func (f failing) ClientConfig() (*rest.Config, error)  { return nil, f.err }
+func (f failing) Namespace() (string, bool, error)     { return "", false, f.err }
+func (f failing) ConfigAccess() clientcmd.ConfigAccess { return clientcmd.NewDefaultPathOptions() }

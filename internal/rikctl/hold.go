@@ -1,0 +1,152 @@
+package rikctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// holdPatience is how long the status may take to follow the node.
+const holdPatience = 30 * time.Second
+
+// holding is one of the two directions.
+type holding struct {
+	subresource, past string
+	suspended         bool
+	toDisk            bool
+}
+
+var (
+	suspending = holding{subresource: "suspend", past: "suspended", suspended: true}
+	resuming   = holding{subresource: "resume", past: "resumed"}
+)
+
+func (t *tool) suspendCommand() *cobra.Command {
+	return t.holdCommand(suspending, &cobra.Command{
+		Use:   "suspend INSTANCE...",
+		Short: "Hold instances where they are",
+		Long: `Hold all processes of instances, or of every instance of workload/NAME: they keep
+their memory and their connections and get no time on a processor. A suspended
+instance is not ready, so that nothing is sent to it, and is not probed.
+
+With --to-disk the memory of microVMs is written to their node's disk and freed.
+They stay there when the node is restarted, and have no address until they are
+resumed; connections do not last that long. One whose memory cannot be used any
+more, after an update of the VMM say, is made anew, and rikctl resume says so.`,
+		Example: indent(`
+rikctl suspend web-x7k2p
+rikctl suspend app/helloworld
+rikctl suspend --to-disk workload/thumbnails`),
+	})
+}
+
+func (t *tool) resumeCommand() *cobra.Command {
+	return t.holdCommand(resuming, &cobra.Command{
+		Use:   "resume INSTANCE...",
+		Short: "Let suspended instances go on",
+		Long:  "Let suspended instances go on, or all those of workload/NAME.",
+		Example: indent(`
+rikctl resume web-x7k2p`),
+	})
+}
+
+func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
+	patience, waits := holdPatience, true
+	cmd.Args = args(cobra.MinimumNArgs(1))
+	cmd.ValidArgsFunction = t.completeMoreInstances
+	cmd.Flags().DurationVar(&patience, "timeout", holdPatience, "how long to wait until the status says so")
+	cmd.Flags().BoolVar(&waits, "wait", true, "wait until the status says so")
+	if h.suspended {
+		cmd.Flags().BoolVar(&h.toDisk, "to-disk", false, "write the memory of microVMs to their node's disk")
+	}
+	cmd.RunE = func(cmd *cobra.Command, given []string) error {
+		var targets []target
+		for _, arg := range given {
+			tg, err := parseTarget(arg)
+			if err != nil {
+				return usageError{cmd.CommandPath(), err}
+			}
+			targets = append(targets, tg)
+		}
+		if !waits {
+			patience = 0
+		} else if patience <= 0 {
+			return usagef(cmd, "--timeout must be above 0; --wait=false does not wait")
+		}
+		return t.runHold(cmd.Context(), h, targets, patience)
+	}
+	return cmd
+}
+
+// runHold asks for one after the other; what fails holds up no other.
+func (t *tool) runHold(ctx context.Context, h holding, targets []target, patience time.Duration) error {
+	namespace, err := t.namespace()
+	if err != nil {
+		return err
+	}
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, tg := range targets {
+		instances, err := tg.instances(ctx, c, namespace)
+		problems = append(problems, err)
+		for i := range instances {
+			problems = append(problems, t.hold(ctx, c, h, &instances[i], patience))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.Instance, patience time.Duration) error {
+	rc, _, err := t.restClient()
+	if err != nil {
+		return err
+	}
+	request := rc.Post().Namespace(i.Namespace).Resource("instances").Name(i.Name).SubResource(h.subresource)
+	if h.toDisk {
+		request = request.Param(rikv1alpha1.SuspendToDisk, "true")
+	}
+	err = request.Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("%s of instance %s: %w", h.subresource, i.Name, err)
+	}
+	if patience > 0 {
+		if err := awaitHold(ctx, c, h, i, patience); err != nil {
+			return err
+		}
+	}
+	_, _ = fmt.Fprintf(t.streams.Out, "instance/%s %s\n", i.Name, h.past)
+	return nil
+}
+
+// awaitHold waits for the status, which follows from the node's next word.
+func awaitHold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.Instance, patience time.Duration) error {
+	last := &rikv1alpha1.Instance{}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, timeoutError{fmt.Sprintf("instance %s to be %s: the node has done it, but its status does not say so yet", i.Name, h.past)})
+	defer cancel()
+	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		if err := c.Get(ctx, client.ObjectKeyFromObject(i), last); err != nil {
+			return false, err
+		}
+		return last.Status.Suspended == h.suspended, nil
+	})
+	var late timeoutError
+	if err != nil && errors.As(context.Cause(ctx), &late) {
+		return late
+	}
+	return err
+}
+
+// completeMoreInstances is for commands that take several.
+func (t *tool) completeMoreInstances(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	return t.completeInstances(cmd, nil, typed)
+}

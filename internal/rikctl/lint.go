@@ -1,0 +1,160 @@
+package rikctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	v0 "rik.dev/rik/api/rik/v0"
+	"rik.dev/rik/internal/rikctl/config"
+)
+
+func (t *tool) lintCommand() *cobra.Command {
+	var files []string
+	var offline bool
+	cmd := &cobra.Command{
+		Use:   "lint -f FILE",
+		Short: "Check files without creating anything",
+		Long: `Check the objects of files. Fields that do not exist are found without a server;
+if one is configured, it also says what it would refuse, without keeping anything.`,
+		Example: indent("rikctl lint -f manifests/"),
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(files) == 0 {
+				return usagef(cmd, "-f FILE is required")
+			}
+			return t.runLint(cmd.Context(), files, offline)
+		},
+	}
+	cmd.Flags().StringSliceVarP(&files, "file", "f", nil, "file or directory to check; - for the standard input")
+	cmd.Flags().BoolVar(&offline, "offline", false, "do not ask a server")
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
+	return cmd
+}
+
+func (t *tool) runLint(ctx context.Context, files []string, offline bool) error {
+	documents, err := readDocuments(files, t.streams.In)
+	if err != nil {
+		return err
+	}
+	var judge *serverJudge
+	if !offline {
+		if judge, err = t.serverJudge(); err != nil {
+			return err
+		}
+	}
+	var problems []error
+	for _, d := range documents {
+		result, err := lint(ctx, d, judge)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		_, _ = fmt.Fprintf(t.streams.Out, "%s: %s\n", d.source, result)
+	}
+	return errors.Join(problems...)
+}
+
+// lint checks one document and says how far the check went.
+func lint(ctx context.Context, d document, judge *serverJudge) (string, error) {
+	obj, err := lintOffline(d)
+	onlyServer := errors.Is(err, errUnknownKind)
+	if err != nil && !onlyServer {
+		return "", err
+	}
+	label := fmt.Sprintf("%s %s", obj.GetKind(), obj.GetName())
+	if judge == nil {
+		if onlyServer {
+			return label + ": not checked, only a server knows this type", nil
+		}
+		return label + ": its fields exist; not checked by a server", nil
+	}
+	err = judge.try(ctx, obj)
+	switch {
+	case err == nil:
+		return label + ": ok", nil
+	case unreachable(err) && !onlyServer:
+		return label + ": its fields exist; not checked by a server, which was not reached", nil
+	}
+	return "", invalidError{d.source, err}
+}
+
+// lintOffline decodes strictly and returns the object as the server would get it.
+func lintOffline(d document) (*unstructured.Unstructured, error) {
+	obj := &unstructured.Unstructured{}
+	if v0.Matches(d.data) {
+		w, err := fromPublished(d, "")
+		if err != nil {
+			return nil, err
+		}
+		data, err := yaml.Marshal(w)
+		if err != nil {
+			return nil, err
+		}
+		return obj, yaml.Unmarshal(data, &obj.Object)
+	}
+	_, strictErr := decodeStrict(d)
+	if strictErr != nil && !errors.Is(strictErr, errUnknownKind) {
+		return nil, strictErr
+	}
+	if err := yaml.Unmarshal(d.data, &obj.Object); err != nil {
+		return nil, invalidError{d.source, err}
+	}
+	return obj, strictErr
+}
+
+// serverJudge asks the server what it would say.
+type serverJudge struct {
+	c         client.Client
+	namespace string
+}
+
+// serverJudge is nil without a configuration: then there is nobody to ask.
+func (t *tool) serverJudge() (*serverJudge, error) {
+	namespace, err := t.namespace()
+	var missing *config.MissingError
+	if errors.As(err, &missing) {
+		t.getter.err = nil
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := t.client()
+	if err != nil {
+		return nil, err
+	}
+	return &serverJudge{c, namespace}, nil
+}
+
+// try applies the object without keeping anything.
+func (j *serverJudge) try(ctx context.Context, obj *unstructured.Unstructured) error {
+	mapping, err := j.c.RESTMapper().RESTMapping(obj.GroupVersionKind().GroupKind(), obj.GroupVersionKind().Version)
+	if err != nil {
+		return err
+	}
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && obj.GetNamespace() == "" {
+		obj.SetNamespace(j.namespace)
+	}
+	unstructured.RemoveNestedField(obj.Object, "status")
+	data, err := obj.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	return j.c.Patch(ctx, obj, client.RawPatch(types.ApplyPatchType, data), client.DryRunAll, client.ForceOwnership,
+		client.FieldValidation(metav1.FieldValidationStrict), client.FieldOwner(name+"-lint"))
+}
+
+// unreachable reports whether the server gave no answer at all.
+func unreachable(err error) bool {
+	return utilnet.IsConnectionRefused(err) || utilnet.IsTimeout(err) || utilnet.IsConnectionReset(err)
+}

@@ -1,0 +1,170 @@
+package rikctl
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// logFlags are the flags of logs.
+type logFlags struct {
+	options rikv1alpha1.InstanceLogOptions
+	tail    int64
+	since   time.Duration
+	prefix  bool
+}
+
+func (t *tool) logsCommand() *cobra.Command {
+	f := &logFlags{}
+	cmd := &cobra.Command{
+		Use:   "logs INSTANCE | workload/NAME",
+		Short: "Print what an instance wrote",
+		Long: `Print what the containers of an instance wrote. Of a workload, the logs of all its
+instances, each line after the instance's name.`,
+		Example: indent(`
+rikctl logs web-x7k2p
+rikctl logs web-x7k2p -c proxy --previous
+rikctl logs workload/web -f --tail=20 --since=10m`),
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: t.completeInstances,
+		RunE: func(cmd *cobra.Command, given []string) error {
+			tg, err := parseTarget(given[0])
+			if err != nil {
+				return usageError{cmd.CommandPath(), err}
+			}
+			if err := f.complete(); err != nil {
+				return usageError{cmd.CommandPath(), err}
+			}
+			return t.runLogs(cmd.Context(), tg, f)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&f.options.Follow, "follow", "f", false, "go on with what is written from now on")
+	flags.StringVarP(&f.options.Container, "container", "c", "", "container; the first one by default")
+	flags.BoolVarP(&f.options.Previous, "previous", "p", false, "of the container's last run instead of this one")
+	flags.BoolVar(&f.options.Timestamps, "timestamps", false, "put the time before each line")
+	flags.Int64Var(&f.tail, "tail", -1, "only so many lines from the end; -1 for all")
+	flags.DurationVar(&f.since, "since", 0, "only what is newer than this, such as 10m")
+	flags.BoolVar(&f.prefix, "prefix", false, "put the instance's name before each line")
+	return cmd
+}
+
+// complete checks the flags and puts them into the options.
+func (f *logFlags) complete() error {
+	switch {
+	case f.tail < -1:
+		return errors.New("--tail must be -1 or more")
+	case f.since < 0:
+		return errors.New("--since must not be negative")
+	case f.options.Follow && f.options.Previous:
+		return errors.New("--follow and --previous exclude each other: a run that has ended writes nothing more")
+	}
+	if f.tail >= 0 {
+		f.options.TailLines = &f.tail
+	}
+	if f.since > 0 {
+		// Rounded up: the server counts whole seconds, and 0 would mean all.
+		seconds := int64((f.since + time.Second - 1) / time.Second)
+		f.options.SinceSeconds = &seconds
+	}
+	return nil
+}
+
+func (t *tool) runLogs(ctx context.Context, tg target, f *logFlags) error {
+	namespace, err := t.namespace()
+	if err != nil {
+		return err
+	}
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	streams, _, err := t.restClient()
+	if err != nil {
+		return err
+	}
+	instances, err := tg.instances(ctx, c, namespace)
+	if err != nil {
+		return err
+	}
+	out := &lineWriter{out: t.streams.Out}
+	prefix := f.prefix || tg.workload
+	if !f.options.Follow {
+		var problems []error
+		for i := range instances {
+			problems = append(problems, copyLog(ctx, streams, &instances[i], f, out, prefix))
+		}
+		return errors.Join(problems...)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range instances {
+		group.Go(func() error { return copyLog(ctx, streams, &instances[i], f, out, prefix) })
+	}
+	return group.Wait()
+}
+
+func copyLog(ctx context.Context, c rest.Interface, i *rikv1alpha1.Instance, f *logFlags, out *lineWriter, prefix bool) error {
+	body, err := c.Get().Namespace(i.Namespace).Resource("instances").Name(i.Name).SubResource("log").
+		VersionedParams(&f.options, parameters).Stream(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the log of instance %s: %w", i.Name, err)
+	}
+	defer body.Close()
+	if !prefix {
+		_, err = io.Copy(out.out, body)
+	} else {
+		err = out.copyLines("["+i.Name+"] ", body)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err() // The stream's error only says that it was cut.
+	}
+	if err != nil {
+		return fmt.Errorf("reading the log of instance %s: %w", i.Name, err)
+	}
+	return nil
+}
+
+// lineWriter keeps the lines of several logs whole.
+type lineWriter struct {
+	mu  sync.Mutex
+	out io.Writer // Written under mu when there are several logs.
+}
+
+// copyLines writes each line after the prefix. A line of any length passes.
+func (w *lineWriter) copyLines(prefix string, from io.Reader) error {
+	r := bufio.NewReader(from)
+	for {
+		line, err := r.ReadBytes('\n')
+		if len(line) > 0 {
+			if line[len(line)-1] != '\n' {
+				line = append(line, '\n')
+			}
+			if err := w.write(prefix, line); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (w *lineWriter) write(prefix string, line []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.out.Write(append([]byte(prefix), line...))
+	return err
+}

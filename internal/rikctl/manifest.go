@@ -1,0 +1,224 @@
+package rikctl
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	v0 "rik.dev/rik/api/rik/v0"
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/api/shape"
+)
+
+// document is one object of a file, not yet decoded.
+type document struct {
+	// source is the file and, if there are several in it, which one.
+	source string
+	data   []byte
+}
+
+// manifestSuffixes are the files of a directory that are read.
+var manifestSuffixes = []string{".yaml", ".yml", ".json"}
+
+// readDocuments reads files, directories and "-" for the standard input.
+func readDocuments(paths []string, stdin io.Reader) ([]document, error) {
+	var all []document
+	for _, path := range paths {
+		files, err := expand(path)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			data, err := readManifest(file, stdin)
+			if err != nil {
+				return nil, err
+			}
+			documents, err := split(file, data)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, documents...)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no object in %s", strings.Join(paths, ", "))
+	}
+	return all, nil
+}
+
+func readManifest(file string, stdin io.Reader) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(stdin)
+	}
+	return os.ReadFile(file)
+}
+
+func expand(path string) ([]string, error) {
+	if path == "-" {
+		return []string{path}, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		if !e.IsDir() && slices.Contains(manifestSuffixes, filepath.Ext(e.Name())) {
+			files = append(files, filepath.Join(path, e.Name()))
+		}
+	}
+	return files, nil
+}
+
+// split separates the documents of a YAML stream; JSON is a single one.
+func split(file string, data []byte) ([]document, error) {
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	var documents []document
+	for {
+		part, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", file, err)
+		}
+		if !isEmpty(part) {
+			documents = append(documents, document{source: file, data: bytes.Clone(part)})
+		}
+	}
+	if len(documents) > 1 {
+		for i := range documents {
+			documents[i].source = fmt.Sprintf("%s (document %d)", file, i+1)
+		}
+	}
+	return documents, nil
+}
+
+// isEmpty reports whether a document has nothing but comments.
+func isEmpty(data []byte) bool {
+	var any any
+	return yaml.Unmarshal(data, &any) == nil && any == nil
+}
+
+// invalidError is a file that cannot be what it says it is.
+type invalidError struct {
+	source string
+	err    error
+}
+
+// Error names the file and what is wrong in it.
+func (e invalidError) Error() string { return e.source + ": " + e.err.Error() }
+
+// Unwrap gives the cause.
+func (e invalidError) Unwrap() error { return e.err }
+
+// decodeWorkload reads a Workload, a definition in the published form or a
+// deployment file.
+func decodeWorkload(d document, namespace string) (*rikv1alpha1.Workload, error) {
+	if isDeployment(d.data) {
+		return fromDeployment(d, namespace)
+	}
+	if v0.Matches(d.data) {
+		return fromPublished(d, namespace)
+	}
+	obj, err := decodeStrict(d)
+	if err != nil {
+		return nil, err
+	}
+	w, ok := obj.(*rikv1alpha1.Workload)
+	if !ok {
+		return nil, invalidError{d.source, fmt.Errorf("kind: %s is not a Workload; \"rikctl apply -f\" takes any kind",
+			obj.GetObjectKind().GroupVersionKind().Kind)}
+	}
+	if w.Namespace == "" {
+		w.Namespace = namespace
+	}
+	return w, nil
+}
+
+func fromPublished(d document, namespace string) (*rikv1alpha1.Workload, error) {
+	definition, err := v0.Decode(d.data)
+	if err != nil {
+		return nil, invalidError{d.source, err}
+	}
+	w, problems := v0.ToWorkload(definition, namespace)
+	if len(problems) > 0 {
+		return nil, invalidError{d.source, problems.ToAggregate()}
+	}
+	return w, nil
+}
+
+// decodeStrict decodes an object of a known type; an unknown field is an error
+// with its path. All of them are reported at once.
+func decodeStrict(d document) (runtime.Object, error) {
+	data, err := yaml.YAMLToJSONStrict(d.data)
+	if err != nil {
+		return nil, invalidError{d.source, err}
+	}
+	gvk, err := kindOf(data)
+	if err != nil {
+		return nil, invalidError{d.source, err}
+	}
+	obj, err := scheme.New(gvk)
+	if err != nil {
+		return nil, invalidError{d.source, unknownKind(gvk)}
+	}
+	if err := shape.Join(shape.Check(data, obj)); err != nil {
+		return nil, invalidError{d.source, err}
+	}
+	problems, err := kjson.UnmarshalStrict(data, obj)
+	if err != nil {
+		return nil, invalidError{d.source, err}
+	}
+	if len(problems) > 0 {
+		return nil, invalidError{d.source, errors.Join(problems...)}
+	}
+	return obj, nil
+}
+
+func kindOf(data []byte) (schema.GroupVersionKind, error) {
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}
+	if err := shape.Join(shape.Check(data, &head)); err != nil {
+		return schema.GroupVersionKind{}, err
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &head); err != nil {
+		return schema.GroupVersionKind{}, err
+	}
+	if head.APIVersion == "" || head.Kind == "" {
+		return schema.GroupVersionKind{}, errors.New("apiVersion and kind: required")
+	}
+	gv, err := schema.ParseGroupVersion(head.APIVersion)
+	if err != nil {
+		return schema.GroupVersionKind{}, err
+	}
+	return gv.WithKind(head.Kind), nil
+}
+
+// errUnknownKind marks a type that only a server can check.
+var errUnknownKind = errors.New("unknown type")
+
+func unknownKind(gvk schema.GroupVersionKind) error {
+	return fmt.Errorf("apiVersion %s, kind %s: %w", gvk.GroupVersion(), gvk.Kind, errUnknownKind)
+}

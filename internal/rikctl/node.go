@@ -1,0 +1,197 @@
+package rikctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/kubectl/pkg/util/completion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+func (t *tool) completeNodes(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	return completion.CompGetResource(t.factory, "nodes.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
+}
+
+// nodeNames strips an optional node/ off the names.
+func nodeNames(given []string) []string {
+	names := slices.Clone(given)
+	for i := range names {
+		for _, word := range []string{"node/", "nodes/", "no/"} {
+			names[i] = strings.TrimPrefix(names[i], word)
+		}
+	}
+	return names
+}
+
+func (t *tool) cordonCommand() *cobra.Command {
+	return t.schedulableCommand("cordon", "Place no new instances on nodes", true)
+}
+
+func (t *tool) uncordonCommand() *cobra.Command {
+	return t.schedulableCommand("uncordon", "Place instances on nodes again", false)
+}
+
+func (t *tool) schedulableCommand(use, short string, unschedulable bool) *cobra.Command {
+	return &cobra.Command{
+		Use:               use + " NODE...",
+		Short:             short,
+		Args:              args(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: t.completeNodes,
+		RunE: func(cmd *cobra.Command, given []string) error {
+			c, err := t.client()
+			if err != nil {
+				return err
+			}
+			var problems []error
+			for _, n := range nodeNames(given) {
+				problems = append(problems, t.setUnschedulable(cmd.Context(), c, n, unschedulable))
+			}
+			return errors.Join(problems...)
+		},
+	}
+}
+
+func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node string, unschedulable bool) error {
+	n := &rikv1alpha1.Node{}
+	if err := c.Get(ctx, client.ObjectKey{Name: node}, n); err != nil {
+		return err
+	}
+	word, value := "uncordoned", "null"
+	if unschedulable {
+		word, value = "cordoned", "true"
+	}
+	if n.Spec.Unschedulable == unschedulable {
+		_, _ = fmt.Fprintf(t.streams.Out, "node/%s already %s\n", node, word)
+		return nil
+	}
+	forget := "" // the progress of a drain, whose end this is
+	if !unschedulable {
+		forget = `"metadata":{"annotations":{"` + annotationDrain + `":null}},`
+	}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{`+forget+`"spec":{"unschedulable":`+value+`}}`))
+	if err := c.Patch(ctx, n, patch, fieldOwner); err != nil {
+		return fmt.Errorf("changing node %s: %w", node, err)
+	}
+	_, _ = fmt.Fprintf(t.streams.Out, "node/%s %s\n", node, word)
+	return nil
+}
+
+// taintChange is one word of the command line: set a taint, or remove those of
+// a key and, if given, of an effect.
+type taintChange struct {
+	taint  rikv1alpha1.Taint
+	remove bool
+}
+
+// parseTaint reads KEY=VALUE:EFFECT, KEY:EFFECT, KEY:EFFECT- or KEY-.
+func parseTaint(word string) (taintChange, error) {
+	body, remove := strings.CutSuffix(word, "-")
+	keyValue, effect, hasEffect := strings.Cut(body, ":")
+	key, value, _ := strings.Cut(keyValue, "=")
+	change := taintChange{rikv1alpha1.Taint{Key: key, Value: value, Effect: rikv1alpha1.TaintEffect(effect)}, remove}
+	effects := []rikv1alpha1.TaintEffect{rikv1alpha1.TaintNoSchedule, rikv1alpha1.TaintPreferNoSchedule, rikv1alpha1.TaintNoExecute}
+	switch {
+	case key == "":
+		return change, fmt.Errorf("taint %q has no key: write KEY=VALUE:EFFECT, or KEY- to remove", word)
+	case !hasEffect && !remove:
+		return change, fmt.Errorf("taint %q has no effect: write KEY=VALUE:EFFECT with the effect %s, %s or %s", word, effects[0], effects[1], effects[2])
+	case hasEffect && !slices.Contains(effects, change.taint.Effect):
+		return change, fmt.Errorf("taint %q: effect %q is none of %s, %s and %s", word, effect, effects[0], effects[1], effects[2])
+	}
+	return change, nil
+}
+
+// applyTaints makes the changes in order. A taint that is there with another
+// value is replaced only with overwrite; removing one that is not there is an
+// error, since it is likely a typing mistake.
+func applyTaints(current []rikv1alpha1.Taint, changes []taintChange, overwrite bool) ([]rikv1alpha1.Taint, error) {
+	taints := slices.Clone(current)
+	for _, c := range changes {
+		same := func(o rikv1alpha1.Taint) bool {
+			return o.Key == c.taint.Key && (c.taint.Effect == "" || o.Effect == c.taint.Effect)
+		}
+		at := slices.IndexFunc(taints, same)
+		switch {
+		case c.remove && at < 0:
+			return nil, fmt.Errorf("taint %q not found", strings.TrimSuffix(c.taint.Text(), ":"))
+		case c.remove:
+			taints = slices.DeleteFunc(taints, same)
+		case at < 0:
+			taints = append(taints, c.taint)
+		case taints[at].Value != c.taint.Value && !overwrite:
+			return nil, fmt.Errorf("taint %s is there with another value: --overwrite replaces it", taints[at].Text())
+		default:
+			taints[at] = c.taint
+		}
+	}
+	return taints, nil
+}
+
+func (t *tool) taintCommand() *cobra.Command {
+	var overwrite bool
+	cmd := &cobra.Command{
+		Use:   "taint node NODE KEY=VALUE:EFFECT...",
+		Short: "Keep instances that do not tolerate it off a node",
+		Example: indent(`
+rikctl taint node worker-1 gpu=yes:NoSchedule
+rikctl taint node worker-1 gpu-`),
+		Args: args(cobra.MinimumNArgs(2)),
+		ValidArgsFunction: func(cmd *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
+			if len(given) == 0 {
+				return []string{"node"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return t.completeNodes(cmd, given, typed)
+		},
+		RunE: func(cmd *cobra.Command, given []string) error {
+			if slices.Contains([]string{"node", "nodes", "no"}, given[0]) {
+				given = given[1:]
+			}
+			if len(given) < 2 {
+				return usagef(cmd, "a node and at least one taint are required")
+			}
+			var changes []taintChange
+			for _, word := range given[1:] {
+				c, err := parseTaint(word)
+				if err != nil {
+					return usageError{cmd.CommandPath(), err}
+				}
+				changes = append(changes, c)
+			}
+			return t.runTaint(cmd.Context(), nodeNames(given[:1])[0], changes, overwrite)
+		},
+	}
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace a taint of the same key and effect")
+	return cmd
+}
+
+func (t *tool) runTaint(ctx context.Context, node string, changes []taintChange, overwrite bool) error {
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		n := &rikv1alpha1.Node{}
+		if err := c.Get(ctx, client.ObjectKey{Name: node}, n); err != nil {
+			return err
+		}
+		taints, err := applyTaints(n.Spec.Taints, changes, overwrite)
+		if err != nil {
+			return fmt.Errorf("node %s: %w", node, err)
+		}
+		n.Spec.Taints = taints
+		return c.Update(ctx, n, fieldOwner)
+	})
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(t.streams.Out, "node/%s tainted\n", node)
+	return nil
+}

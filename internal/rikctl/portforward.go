@@ -1,0 +1,136 @@
+package rikctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport/websocket"
+	"k8s.io/streaming/pkg/httpstream"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/forward"
+	"rik.dev/rik/internal/rpc/portstream"
+)
+
+func (t *tool) portForwardCommand() *cobra.Command {
+	var addresses []string
+	cmd := &cobra.Command{
+		Use:   "port-forward INSTANCE|workload/NAME [LOCAL:]REMOTE...",
+		Short: "Reach ports of an instance from this machine",
+		Long: `Await TCP connections on this machine and join each to a port of an instance, over
+the server and the connection that the instance's node keeps to it. Nothing need
+be exposed: the port is dialled inside the instance's own network.
+
+Of workload/NAME each connection takes a ready instance, so that one which is
+replaced is only missed by the connections that it had. A connection that fails
+is reported and leaves the others alone.`,
+		Example: indent(`
+rikctl port-forward web-x7k2p 8080:80
+rikctl port-forward workload/web 8080:80 9090
+rikctl port-forward workload/db :5432`),
+		Args:              args(cobra.MinimumNArgs(2)),
+		ValidArgsFunction: t.completeInstances,
+		RunE: func(cmd *cobra.Command, given []string) error {
+			tg, err := parseTarget(given[0])
+			if err != nil {
+				return usageError{cmd.CommandPath(), err}
+			}
+			var ports []forward.Port
+			for _, text := range given[1:] {
+				p, err := forward.ParsePort(text)
+				if err != nil {
+					return usageError{cmd.CommandPath(), err}
+				}
+				ports = append(ports, p)
+			}
+			return t.runPortForward(cmd.Context(), tg, addresses, ports)
+		},
+	}
+	cmd.Flags().StringSliceVar(&addresses, "address", []string{forward.Localhost}, "addresses of this machine to listen on; others than localhost let other machines in")
+	return cmd
+}
+
+func (t *tool) runPortForward(ctx context.Context, tg target, addresses []string, ports []forward.Port) error {
+	namespace, err := t.namespace()
+	if err != nil {
+		return err
+	}
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	rc, restConfig, err := t.restClient()
+	if err != nil {
+		return err
+	}
+	// Before anything listens: it may not exist, or not run.
+	if _, err := tg.serving(ctx, c, namespace); err != nil {
+		return err
+	}
+	f, err := forward.Listen(ctx, forward.Config{
+		Addresses: addresses, Ports: ports, Out: t.streams.Out, Err: t.streams.ErrOut,
+		Dial: func(ctx context.Context, port int) (*portstream.Stream, error) {
+			i, err := tg.serving(ctx, c, namespace)
+			if err != nil {
+				return nil, err
+			}
+			return dialPort(ctx, rc, restConfig, i, port)
+		},
+		Final: tg.final,
+	})
+	if err != nil {
+		return advised{err, "another local port can be chosen, as in 8080:80, or any that is free, as in :80"}
+	}
+	return f.Run(ctx)
+}
+
+// serving picks the instance for a connection: of a workload a ready one, or
+// else one that runs.
+func (tg target) serving(ctx context.Context, c client.Client, namespace string) (*rikv1alpha1.Instance, error) {
+	instances, err := tg.instances(ctx, c, namespace)
+	if err != nil {
+		return nil, err
+	}
+	for i := range instances {
+		if in := &instances[i]; in.Status.Ready && in.DeletionTimestamp == nil && in.Status.Phase == rikv1alpha1.InstanceRunning {
+			return in, nil
+		}
+	}
+	return firstRunning(instances)
+}
+
+// final says whether no later connection can come about either. A workload's
+// instance that is gone is replaced by another.
+func (tg target) final(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) && !tg.workload
+}
+
+// dialPort opens a port of an instance, over a WebSocket of its own.
+func dialPort(ctx context.Context, c *rest.RESTClient, restConfig *rest.Config, i *rikv1alpha1.Instance, port int) (*portstream.Stream, error) {
+	url := c.Get().Namespace(i.Namespace).Resource("instances").Name(i.Name).SubResource("portforward").
+		Param(portstream.Parameter, strconv.Itoa(port)).URL()
+	transport, holder, err := websocket.RoundTripperFor(restConfig)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	ws, err := websocket.Negotiate(transport, holder, request, portstream.Protocol)
+	var refused *httpstream.UpgradeFailureError
+	if errors.As(err, &refused) {
+		err = refused.Cause
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reaching port %d of instance %s: %w", port, i.Name, err)
+	}
+	return portstream.New(ws), nil
+}

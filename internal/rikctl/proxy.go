@@ -1,0 +1,148 @@
+package rikctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/kubectl/pkg/proxy"
+	"k8s.io/kubectl/pkg/util"
+)
+
+// What proxy does unless told otherwise. Whoever can reach it acts as its user,
+// so it is careful: a page in a browser that has a name of its own lead here
+// fails by the Host header.
+const (
+	proxyPort    = 8001
+	proxyAddress = "127.0.0.1"
+	// rejectedPaths are the commands and ports of instances.
+	rejectedPaths = `^/apis/rik\.dev/[^/]+/namespaces/[^/]+/instances/[^/]+/(exec|portforward)$`
+	// proxyHeaders bounds the wait for a request's header.
+	proxyHeaders = 30 * time.Second
+)
+
+// proxyFlags are the flags of proxy.
+type proxyFlags struct {
+	port          int
+	address, unix string
+	prefix        string
+	acceptHosts   string
+	acceptPaths   string
+	rejectPaths   string
+	rejectMethods string
+}
+
+func (t *tool) proxyCommand() *cobra.Command {
+	var f proxyFlags
+	cmd := &cobra.Command{
+		Use:   "proxy",
+		Short: "Serve the API on this machine with your credentials",
+		Long: `Serve the server's API over plain HTTP on this machine, for curl, scripts and
+browsers. Every request is sent on with your credentials: whoever reaches the
+port may do what you may. It listens on loopback, answers only to the names of
+this machine in the Host header, and does not pass on commands and ports of
+instances, unless the flags say otherwise.`,
+		Example: indent(`
+rikctl proxy &
+curl http://127.0.0.1:8001/apis/rik.dev/v1alpha1/nodes
+rikctl proxy --port 0
+rikctl proxy --unix-socket /run/user/1000/rik.sock`),
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.unix != "" && (cmd.Flags().Changed("port") || cmd.Flags().Changed("address")) {
+				return usagef(cmd, "--unix-socket excludes --port and --address")
+			}
+			filter, err := f.filter()
+			if err != nil {
+				return usageError{cmd.CommandPath(), err}
+			}
+			return t.runProxy(cmd.Context(), f, filter)
+		},
+	}
+	cmd.Flags().IntVarP(&f.port, "port", "p", proxyPort, "port to listen on; 0 for one that is free")
+	cmd.Flags().StringVar(&f.address, "address", proxyAddress, "address to listen on")
+	cmd.Flags().StringVarP(&f.unix, "unix-socket", "u", "", "socket to listen on instead; only you can open it")
+	cmd.Flags().StringVar(&f.prefix, "api-prefix", "/", "path under which the API is served")
+	cmd.Flags().StringVar(&f.acceptHosts, "accept-hosts", proxy.DefaultHostAcceptRE, "regular expressions of the names in the Host header that are answered")
+	cmd.Flags().StringVar(&f.acceptPaths, "accept-paths", proxy.DefaultPathAcceptRE, "regular expressions of the paths that are passed on")
+	cmd.Flags().StringVar(&f.rejectPaths, "reject-paths", rejectedPaths, "regular expressions of the paths that are not passed on")
+	cmd.Flags().StringVar(&f.rejectMethods, "reject-methods", proxy.DefaultMethodRejectRE, "regular expressions of the methods that are not passed on, such as POST,PUT,PATCH,DELETE")
+	return cmd
+}
+
+func (f *proxyFlags) filter() (*proxy.FilterServer, error) {
+	filter := &proxy.FilterServer{}
+	for name, flag := range map[string]struct {
+		text string
+		to   *[]*regexp.Regexp
+	}{
+		"accept-hosts": {f.acceptHosts, &filter.AcceptHosts}, "accept-paths": {f.acceptPaths, &filter.AcceptPaths},
+		"reject-paths": {f.rejectPaths, &filter.RejectPaths}, "reject-methods": {f.rejectMethods, &filter.RejectMethods},
+	} {
+		expressions, err := proxy.MakeRegexpArray(flag.text)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", name, err)
+		}
+		*flag.to = expressions
+	}
+	return filter, nil
+}
+
+func (t *tool) runProxy(ctx context.Context, f proxyFlags, filter *proxy.FilterServer) error {
+	restConfig, err := t.getter.ToRESTConfig()
+	if err != nil {
+		return err
+	}
+	prefix := "/" + strings.Trim(f.prefix, "/") + "/"
+	if prefix == "//" {
+		prefix = "/"
+	}
+	handler, err := proxy.NewProxyHandler(prefix, filter, restConfig, 0, false)
+	if err != nil {
+		return err
+	}
+	listener, err := f.listen(ctx)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle(prefix, handler)
+	_, _ = fmt.Fprintf(t.streams.Out, "Starting to serve on %s\n", listener.Addr())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: proxyHeaders}
+	// Watches never end by themselves, so nobody waits for what is open.
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
+	}
+	return context.Cause(ctx)
+}
+
+func (f *proxyFlags) listen(ctx context.Context) (net.Listener, error) {
+	var config net.ListenConfig
+	if f.unix == "" {
+		l, err := config.Listen(ctx, "tcp", net.JoinHostPort(f.address, strconv.Itoa(f.port)))
+		if err != nil {
+			return nil, advised{err, "--port chooses another port; 0 is one that is free"}
+		}
+		return l, nil
+	}
+	// The socket must never have been open to others: a connection that came
+	// before its mode was changed would stay.
+	before, err := util.Umask(0o077)
+	if err != nil {
+		return nil, err
+	}
+	l, err := config.Listen(ctx, "unix", f.unix)
+	_, errBack := util.Umask(before)
+	if err != nil {
+		return nil, errors.Join(err, errBack)
+	}
+	return l, nil
+}

@@ -1,0 +1,189 @@
+package rikctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"rik.dev/rik/internal/rikctl/config"
+)
+
+const name = "rikctl"
+
+// tool is what the commands share.
+type tool struct {
+	streams genericiooptions.IOStreams
+	getter  *getter
+	factory cmdutil.Factory
+}
+
+// building admits one construction of a command tree at a time: the packages under
+// kubectl's commands keep state that construction writes, such as the table of
+// feature gates and of translations.
+var building sync.Mutex
+
+// processOnce sets what the libraries keep once per process: what kubectl's
+// commands call instead of returning errors, a handler without state so that
+// commands may run side by side; and silence for the libraries' log, which says
+// in its own form what the command's error then says in ours.
+var processOnce = sync.OnceFunc(func() {
+	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(fatal{message, code}) })
+	klog.SetLogger(logr.Discard())
+})
+
+// fatal is how an error leaves one of kubectl's commands.
+type fatal struct {
+	message string
+	code    int
+}
+
+// New makes the command tree. The source says where the configuration is looked
+// for; its Flag is bound to --config.
+func New(streams genericiooptions.IOStreams, source config.Source) *cobra.Command {
+	root, _ := newTree(streams, source)
+	return root
+}
+
+func newTree(streams genericiooptions.IOStreams, source config.Source) (*cobra.Command, *tool) {
+	building.Lock()
+	defer building.Unlock()
+	processOnce()
+	t := &tool{streams: streams, getter: newGetter(source, streams.ErrOut)}
+	t.factory = cmdutil.NewFactory(t.getter)
+	root := &cobra.Command{
+		Use:           name,
+		Short:         "Run containers, microVMs and processes on a rik cluster",
+		Long:          rootLong,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          subcommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd.CommandPath(), err} })
+	t.getter.addFlags(root.PersistentFlags())
+	t.addCommands(root)
+	tidy(root)
+	return root, t
+}
+
+// Execute runs one command line and returns the exit code; see "rikctl help
+// exit-codes". Errors are written to the error stream with the next step.
+func Execute(ctx context.Context, args []string, streams genericiooptions.IOStreams, source config.Source) int {
+	root, t := newTree(streams, source)
+	root.SetArgs(args)
+	err := run(ctx, root)
+	if err == nil {
+		return ExitOK
+	}
+	if t.getter.err != nil {
+		err = t.getter.err // kubectl's commands pass on its text only.
+	}
+	o := t.suggestType(judge(err, t.getter.server()))
+	if o.code == ExitUsage && o.next == "" {
+		o.next = nextForUsage(root, args)
+	}
+	o.print(streams.ErrOut)
+	return o.code
+}
+
+// nextForUsage is the next step after an error of the command line in one of
+// kubectl's commands, which do not say whose it is.
+func nextForUsage(root *cobra.Command, args []string) string {
+	cmd, _, err := root.Find(args)
+	if err != nil {
+		cmd = root
+	}
+	return explains(cmd.CommandPath())
+}
+
+func explains(command string) string {
+	return fmt.Sprintf("%q explains the command", command+" --help")
+}
+
+// run executes the tree and turns the way kubectl's commands fail into an error.
+func run(ctx context.Context, root *cobra.Command) (err error) {
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case fatal:
+			err = &v
+		default:
+			panic(v)
+		}
+	}()
+	return root.ExecuteContext(ctx)
+}
+
+// Error is the text that kubectl would have printed.
+func (f *fatal) Error() string { return strings.TrimSpace(f.message) }
+
+// client is a typed client for rik's own objects.
+func (t *tool) client() (client.WithWatch, error) {
+	restConfig, err := t.getter.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	mapper, err := t.getter.ToRESTMapper()
+	if err != nil {
+		return nil, err
+	}
+	return client.NewWithWatch(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
+}
+
+// namespace is the one that the command acts in.
+func (t *tool) namespace() (string, error) {
+	ns, _, err := t.getter.ToRawKubeConfigLoader().Namespace()
+	return ns, err
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct {
+	command string
+	err     error
+}
+
+// Error is the cause.
+func (e usageError) Error() string { return e.err.Error() }
+
+// Unwrap gives the cause.
+func (e usageError) Unwrap() error { return e.err }
+
+// usagef makes a usageError of a command.
+func usagef(cmd *cobra.Command, format string, args ...any) error {
+	return usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
+}
+
+// subcommand refuses a word that is no command, with what it may have meant.
+func subcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		text += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return usageError{cmd.CommandPath(), errors.New(text)}
+}
+
+// args wraps a check of the arguments so that its errors count as usage.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, given []string) error {
+		if err := check(cmd, given); err != nil {
+			return usageError{cmd.CommandPath(), err}
+		}
+		return nil
+	}
+}

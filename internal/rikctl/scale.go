@@ -1,0 +1,76 @@
+package rikctl
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/spf13/cobra"
+	kubescale "k8s.io/kubectl/pkg/cmd/scale"
+	"k8s.io/kubectl/pkg/util/completion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// scaleCommand is kubectl's scale, which works through the scale subresource,
+// and a word on workloads that do not act on their number of replicas.
+func (t *tool) scaleCommand() *cobra.Command {
+	cmd := kubescale.NewCmdScale(t.factory, t.streams)
+	cmd.Short = "Set how many instances an Automatic workload keeps"
+	cmd.Long = "Set how many instances a workload with deploy: Automatic keeps."
+	cmd.Example = indent("rikctl scale workload web --replicas=5")
+	cmd.ValidArgsFunction = completion.SpecifiedResourceTypeAndNameCompletionFunc(t.factory, []string{"workload"})
+	cmd.PreRunE = func(cmd *cobra.Command, given []string) error {
+		// kubectl takes a negative number for none, and cuts bits off a large one.
+		if replicas, err := cmd.Flags().GetInt("replicas"); err == nil && (replicas < 0 || replicas > math.MaxInt32) {
+			return usagef(cmd, "--replicas must be a number from 0 to %d", math.MaxInt32)
+		}
+		if len(given) == 0 && cmd.Flags().Lookup("filename").Value.String() == "[]" {
+			return usagef(cmd, "which workload is to be scaled? One is named like this: rikctl scale workload web --replicas=3")
+		}
+		return nil
+	}
+	cmd.PostRun = func(cmd *cobra.Command, given []string) { t.remarkManual(cmd, given) }
+	return cmd
+}
+
+// remarkManual is a courtesy: whatever fails in it is no failure of the command.
+func (t *tool) remarkManual(cmd *cobra.Command, given []string) {
+	if len(given) == 0 {
+		return
+	}
+	namespace, err := t.namespace()
+	if err != nil {
+		return
+	}
+	c, err := t.client()
+	if err != nil {
+		return
+	}
+	for _, n := range scaled(given) {
+		w := &rikv1alpha1.Workload{}
+		err := c.Get(cmd.Context(), client.ObjectKey{Namespace: namespace, Name: n}, w)
+		if err == nil && w.Spec.Deploy != rikv1alpha1.DeployAutomatic {
+			_, _ = fmt.Fprintf(t.streams.ErrOut, "note: workload %s has deploy: Manual, so that its number of instances stays; "+
+				"\"rikctl create instance -w %s\" starts more\n", n, n)
+		}
+	}
+}
+
+// scaled are the names of the workloads among the arguments of scale.
+func scaled(given []string) []string {
+	var names []string
+	if !strings.Contains(given[0], "/") {
+		if tg, err := parseTarget(given[0] + "/x"); err != nil || !tg.workload {
+			return nil
+		}
+		return given[1:]
+	}
+	for _, arg := range given {
+		if tg, err := parseTarget(arg); err == nil && tg.workload {
+			names = append(names, tg.name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,25 @@
+package rikctl
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	kubernetes "k8s.io/client-go/kubernetes/scheme"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// scheme knows rik's types and those of Kubernetes that a cluster or a kcp serves.
+var scheme = newScheme()
+
+func newScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(kubernetes.AddToScheme(s))
+	utilruntime.Must(rikv1alpha1.AddToScheme(s))
+	utilruntime.Must(workloadv1alpha1.AddToScheme(s))
+	utilruntime.Must(apiextensionsv1.AddToScheme(s))
+	utilruntime.Must(apiresourcev1alpha1.AddToScheme(s))
+	return s
+}

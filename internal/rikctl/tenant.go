@@ -1,0 +1,122 @@
+package rikctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+const (
+	// tenantPoll is how often a new tenant is looked at.
+	tenantPoll = 100 * time.Millisecond
+	// tenantPatience is far more than the controller takes.
+	tenantPatience = 30 * time.Second
+
+	// tenantReady is the condition of a tenant that its users can use.
+	tenantReady = "Ready"
+	// tenantTaken is its reason when somebody else has the namespace.
+	tenantTaken = "NamespaceTaken"
+)
+
+// tenantRequest is what "create tenant" was asked for.
+type tenantRequest struct {
+	name    string
+	users   []string
+	wait    bool
+	timeout time.Duration
+}
+
+func (t *tool) createTenant() *cobra.Command {
+	var r tenantRequest
+	cmd := &cobra.Command{
+		Use:     "tenant NAME",
+		Aliases: []string{"tenants", "ten"},
+		Short:   "Create a tenant with a namespace of its own",
+		Long: `Create a tenant with a namespace of its own, and wait until the namespace exists
+and the users have their rights in it.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			if r.timeout <= 0 {
+				return usagef(cmd, "--timeout must be more than 0; --wait=false does not wait")
+			}
+			r.name = given[0]
+			return t.runCreateTenant(cmd.Context(), r)
+		},
+	}
+	cmd.Flags().StringSliceVar(&r.users, "user", nil, "user who may do everything in it; may be repeated")
+	cmd.Flags().BoolVar(&r.wait, "wait", true, "wait until the tenant can be used")
+	cmd.Flags().DurationVar(&r.timeout, "timeout", tenantPatience, "give up waiting after this time, with code 5")
+	return cmd
+}
+
+func (t *tool) runCreateTenant(ctx context.Context, r tenantRequest) error {
+	tenant := &rikv1alpha1.Tenant{ObjectMeta: metav1.ObjectMeta{Name: r.name}}
+	for _, u := range r.users {
+		tenant.Spec.Users = append(tenant.Spec.Users, rikv1alpha1.TenantUser{Name: u})
+	}
+	if err := t.create(ctx, tenant, "tenant"); err != nil || !r.wait {
+		return err
+	}
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	return waitForTenant(ctx, c, r)
+}
+
+// waitForTenant returns once the namespace and the users' rights exist. A user
+// who came earlier would be told that he may do nothing.
+func waitForTenant(ctx context.Context, c client.Client, r tenantRequest) error {
+	seen := unseen
+	err := wait.PollUntilContextTimeout(ctx, tenantPoll, r.timeout, true, func(ctx context.Context) (bool, error) {
+		tenant := &rikv1alpha1.Tenant{}
+		if err := c.Get(ctx, client.ObjectKey{Name: r.name}, tenant); err != nil {
+			return false, err
+		}
+		var done bool
+		var err error
+		done, seen, err = judgeTenant(tenant)
+		return done, err
+	})
+	if err == nil {
+		return nil
+	}
+	next := fmt.Sprintf("the tenant exists and is made later: \"rikctl describe tenant %s\" says how far it is", r.name)
+	switch {
+	case ctx.Err() != nil:
+		return err
+	case wait.Interrupted(err) || errors.Is(err, context.DeadlineExceeded):
+		return advised{timeoutError{fmt.Sprintf("the namespace and the rights of tenant %s: %s", r.name, seen)}, next}
+	case apierrors.IsAlreadyExists(err):
+		return advised{err, fmt.Sprintf("\"rikctl delete tenant %s\", and create one of another name", r.name)}
+	}
+	return err
+}
+
+// unseen is said of a tenant without the controller's condition.
+const unseen = "the controller has not seen the tenant"
+
+// judgeTenant says whether a tenant can be used, and what the controller says of
+// it; an error if waiting is in vain.
+func judgeTenant(tenant *rikv1alpha1.Tenant) (done bool, said string, err error) {
+	ready := meta.FindStatusCondition(tenant.Status.Conditions, tenantReady)
+	switch {
+	case ready == nil:
+		return false, unseen, nil
+	case ready.Reason == tenantTaken:
+		return false, ready.Message, fmt.Errorf("making the namespace of tenant %s: it is another's: %w",
+			tenant.Name, apierrors.NewAlreadyExists(corev1.Resource("namespaces"), tenant.Name))
+	}
+	return ready.Status == metav1.ConditionTrue, ready.Message, nil
+}

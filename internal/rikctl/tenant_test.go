@@ -1,0 +1,89 @@
+package rikctl
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/testkit/apitest"
+)
+
+// tell writes the conditions of a tenant as the controller would, once it exists.
+func (s site) tell(ctx context.Context, name string, conditions ...metav1.Condition) error {
+	for _, condition := range conditions {
+		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, apitest.Patience, true, func(ctx context.Context) (bool, error) {
+			tenant := &rikv1alpha1.Tenant{}
+			if err := s.c.Get(ctx, client.ObjectKey{Name: name}, tenant); err != nil {
+				return false, client.IgnoreNotFound(err)
+			}
+			meta.SetStatusCondition(&tenant.Status.Conditions, condition)
+			return true, s.c.Status().Update(ctx, tenant)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestServerCreateTenantWaits(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	notYet := metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: "NotMade", Message: "the datastore is slow"}
+	made := metav1.Condition{Type: tenantReady, Status: metav1.ConditionTrue, Reason: "Made", Message: "made"}
+	taken := metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: tenantTaken, Message: "taken"}
+	for name, tc := range map[string]struct {
+		conditions []metav1.Condition
+		timeout    string
+		code       int
+		words      []string
+	}{
+		"made":    {[]metav1.Condition{notYet, made}, apitest.Patience.String(), ExitOK, []string{"created"}},
+		"taken":   {[]metav1.Condition{taken}, apitest.Patience.String(), ExitConflict, []string{"already exists", "next:", "of another name"}},
+		"nothing": {nil, "1s", ExitUnreachable, []string{"timed out", "the controller has not seen the tenant", "describe tenant"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tenant := s.namespace + "-" + name
+			told := make(chan error, 1)
+			go func() { told <- s.tell(t.Context(), tenant, tc.conditions...) }()
+			s.do(t, "create", "tenant", tenant, "--user", "ada", "--timeout", tc.timeout).check(t, tc.code, tc.words...)
+			if err := <-told; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestJudgeTenant(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		condition metav1.Condition
+		done      bool
+		said      string
+		code      int
+	}{
+		"nothing yet": {metav1.Condition{Type: "Other", Status: metav1.ConditionTrue}, false, unseen, ExitOK},
+		"not made":    {metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: "NotMade", Message: "slow"}, false, "slow", ExitOK},
+		"made":        {metav1.Condition{Type: tenantReady, Status: metav1.ConditionTrue, Message: "made"}, true, "made", ExitOK},
+		"taken":       {metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: tenantTaken, Message: "taken"}, false, "taken", ExitConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			done, said, err := judgeTenant(&rikv1alpha1.Tenant{Status: rikv1alpha1.TenantStatus{Conditions: []metav1.Condition{tc.condition}}})
+			code := ExitOK
+			if err != nil {
+				code = judge(err, "").code
+			}
+			if done != tc.done || said != tc.said || code != tc.code {
+				t.Errorf("judgeTenant = %v, %q, %v", done, said, err)
+			}
+		})
+	}
+}

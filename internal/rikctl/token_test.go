@@ -1,0 +1,81 @@
+package rikctl
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rik.dev/rik/internal/rikctl/config"
+	"rik.dev/rik/internal/rpc/jointoken"
+)
+
+func TestTokenRows(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	at := func(d time.Duration) *time.Time { v := now.Add(d); return &v }
+	got := tokenRows([]jointoken.Info{
+		{ID: "aaaa", Created: now.Add(-time.Hour * 50), Description: "kept \x1b[31m"},
+		{ID: "bbbb", Created: now.Add(-time.Hour), Expires: at(23 * time.Hour), Uses: 3, LastUsed: at(-time.Minute * 2)},
+		{ID: "cccc", Created: now.Add(-time.Hour), Expires: at(0)},
+	}, now)
+	want := []string{
+		"aaaa\t2d2h\tnever\t0\tnever\tkept ^[[31m",
+		"bbbb\t60m\tin 23h\t3\t2m ago\t",
+		"cccc\t60m\texpired\t0\tnever\t",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("tokenRows (-want +got):\n%s", diff)
+	}
+}
+
+// TestTokenCommands against a server that keeps one token. What a real server
+// does with them is tested where it is.
+func TestTokenCommands(t *testing.T) {
+	t.Parallel()
+	asked := make(chan jointoken.Request, 1)
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.Method + " " + r.URL.Path {
+		case "POST " + jointoken.Path:
+			var request jointoken.Request
+			_ = json.NewDecoder(r.Body).Decode(&request)
+			asked <- request
+			w.WriteHeader(http.StatusCreated)
+			_ = json.NewEncoder(w).Encode(jointoken.Created{Token: "rik1.hash.abcd.secret"})
+		case "GET " + jointoken.Path:
+			_ = json.NewEncoder(w).Encode(jointoken.List{Items: []jointoken.Info{{ID: "abcd", Description: "rack 7"}}})
+		case "DELETE " + jointoken.Path + "abcd":
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","message":"jointokens \"none\" not found","code":404}`))
+		}
+	})
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	m := newMachine(t)
+	m.env[config.EnvServer] = server.URL
+
+	if r := m.run(t, "token", "create", "--ttl", "90m", "--description", "rack 7"); r.code != ExitOK || r.out != "rik1.hash.abcd.secret\n" {
+		t.Errorf("create ended with %d and printed %q, %q: only the token is wanted", r.code, r.out, r.err)
+	}
+	if request := <-asked; request != (jointoken.Request{Seconds: 5400, Description: "rack 7"}) {
+		t.Errorf("asked was %+v", request)
+	}
+	m.run(t, "token", "create").check(t, ExitOK)
+	if request := <-asked; request.Seconds != 24*3600 {
+		t.Errorf("without --ttl a token lives %d s, want a day", request.Seconds)
+	}
+	m.run(t, "token", "list").check(t, ExitOK, "abcd", "rack 7", "LAST USED")
+	m.run(t, "token", "list", "-o", "json").check(t, ExitOK, `"id": "abcd"`)
+	m.run(t, "token", "delete", "abcd").check(t, ExitOK, "token abcd revoked")
+	m.run(t, "token", "delete", "none").check(t, ExitNotFound, "not found", "rikctl token list")
+	for _, line := range []string{"token create --ttl -1s", "token create --ttl 1ms", "token create x", "token delete", "token list -o yaml", "token nonsense"} {
+		m.run(t, strings.Fields(line)...).check(t, ExitUsage)
+	}
+}

@@ -1,0 +1,143 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Limits bound the processes of a group; 0 is no bound.
+type Limits struct {
+	MemoryBytes int64
+	MilliCPU    int64
+	PIDs        int64
+}
+
+// wanted are the v1 controllers of a group that Create makes: those that bound,
+// measure or freeze.
+var wanted = []string{"cpu", "cpuacct", "freezer", "memory", "pids"}
+
+// cpuPeriod in microseconds is the one that the kernel and runc have by default.
+const cpuPeriod = 100000
+
+// Create makes a group with limits, for processes that no OCI runtime puts into one,
+// and gives the cgroup.procs files through which they enter. Made again it gets the
+// new limits.
+func (l Layout) Create(group string, limits Limits) ([]string, error) {
+	var paths []string
+	for _, controller := range wanted {
+		if mountPoint := l.V1[controller]; mountPoint != "" {
+			paths = append(paths, filepath.Join(mountPoint, group))
+		}
+	}
+	if l.Unified != "" {
+		paths = append(paths, filepath.Join(l.Unified, group))
+	}
+	slices.Sort(paths)
+	paths = slices.Compact(paths) // cpu and cpuacct are often one mount
+	var procs []string
+	for _, path := range paths {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return nil, fmt.Errorf("making the cgroup %s: %w", path, err)
+		}
+		procs = append(procs, filepath.Join(path, "cgroup.procs"))
+	}
+	if err := l.delegate(group); err != nil {
+		return nil, err
+	}
+	for _, s := range l.settings(group, limits) {
+		if err := os.WriteFile(s.path, []byte(s.value), 0); err != nil {
+			return nil, fmt.Errorf("limiting the cgroup %s to %s: %w", group, s.value, err)
+		}
+	}
+	return procs, nil
+}
+
+type setting struct{ path, value string }
+
+// settings are the files of the limits. One that is not bounded is not written: a
+// new group has no bound.
+func (l Layout) settings(group string, limits Limits) []setting {
+	var list []setting
+	add := func(value int64, controller, v1, v2, format string) {
+		if value <= 0 {
+			return
+		}
+		path := filepath.Join(l.Unified, group, v2)
+		if root := l.V1[controller]; root != "" {
+			path, format = filepath.Join(root, group, v1), "%d"
+		}
+		list = append(list, setting{path, fmt.Sprintf(format, value)})
+	}
+	add(limits.MemoryBytes, "memory", "memory.limit_in_bytes", "memory.max", "%d")
+	add(limits.MilliCPU*cpuPeriod/1000, "cpu", "cpu.cfs_quota_us", "cpu.max", "%d "+strconv.Itoa(cpuPeriod))
+	add(limits.PIDs, "pids", "pids.max", "pids.max", "%d")
+	return list
+}
+
+// delegate hands the controllers of v2 down to the group; v1 has no such step.
+func (l Layout) delegate(group string) error {
+	if l.Unified == "" {
+		return nil
+	}
+	dir := l.Unified
+	for name := range strings.SplitSeq(strings.Trim(filepath.Dir(group), "/"), "/") {
+		if err := enable(dir); err != nil {
+			return err
+		}
+		dir = filepath.Join(dir, name)
+	}
+	return enable(dir)
+}
+
+// enable lets the groups below a group have what it has of the controllers.
+func enable(dir string) error {
+	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for _, controller := range []string{"cpu", "memory", "pids"} {
+		if !slices.Contains(strings.Fields(string(have)), controller) {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0); err != nil {
+			return fmt.Errorf("handing the controller %s down from the cgroup %s: %w", controller, dir, err)
+		}
+	}
+	return nil
+}
+
+// Freeze stops every process of a group and of those below where it is, or lets them
+// go on. A group that is not there is no error when they are to go on.
+func (l Layout) Freeze(group string, frozen bool) error {
+	path, value := filepath.Join(l.Unified, group, "cgroup.freeze"), "0"
+	if root := l.V1["freezer"]; root != "" {
+		path, value = filepath.Join(root, group, "freezer.state"), "THAWED"
+		if frozen {
+			value = "FROZEN"
+		}
+	} else if frozen {
+		value = "1"
+	}
+	err := os.WriteFile(path, []byte(value), 0)
+	if errors.Is(err, fs.ErrNotExist) && !frozen {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("freezing the cgroup %s: %w", group, err)
+	}
+	return nil
+}
+
+// thaw lets everything below a group go on: what is frozen does not die.
+func (l Layout) thaw(group string) {
+	for _, child := range l.Children(group) {
+		l.thaw(filepath.Join(group, child))
+	}
+	_ = l.Freeze(group, false)
+}

@@ -1,0 +1,95 @@
+package cgroup
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Stats is what a group and those below it have used.
+type Stats struct {
+	CPUNanos uint64
+	// MemoryBytes is the working set: what is charged without the file pages
+	// that the kernel would drop first.
+	MemoryBytes uint64
+}
+
+// Stats measures a group now. A group that does not exist is fs.ErrNotExist.
+func (l Layout) Stats(group string) (Stats, error) {
+	cpu, errCPU := l.cpuNanos(group)
+	memory, errMemory := l.memoryBytes(group)
+	return Stats{CPUNanos: cpu, MemoryBytes: memory}, errors.Join(errCPU, errMemory)
+}
+
+func (l Layout) cpuNanos(group string) (uint64, error) {
+	if root := l.V1["cpuacct"]; root != "" {
+		return readUint(filepath.Join(root, group, "cpuacct.usage"))
+	}
+	micros, err := readKey(filepath.Join(l.Unified, group, "cpu.stat"), "usage_usec")
+	return micros * 1000, err
+}
+
+func (l Layout) memoryBytes(group string) (uint64, error) {
+	usage, key, dir := "memory.current", "inactive_file", filepath.Join(l.Unified, group)
+	if root := l.V1["memory"]; root != "" {
+		usage, key, dir = "memory.usage_in_bytes", "total_inactive_file", filepath.Join(root, group)
+	}
+	charged, err := readUint(filepath.Join(dir, usage))
+	if err != nil {
+		return 0, err
+	}
+	inactive, err := readKey(filepath.Join(dir, "memory.stat"), key)
+	if err != nil || inactive > charged {
+		return charged, nil //nolint:nilerr // the two files are not read at one instant
+	}
+	return charged - inactive, nil
+}
+
+// OOMKills counts the processes of the group that the kernel killed for want
+// of memory; 0 when the group is gone.
+func (l Layout) OOMKills(group string) uint64 {
+	path := filepath.Join(l.Unified, group, "memory.events")
+	if root := l.V1["memory"]; root != "" {
+		path = filepath.Join(root, group, "memory.oom_control")
+	}
+	n, err := readKey(path, "oom_kill")
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// SwapAccounting tells whether a limit on memory and swap together can be set.
+func (l Layout) SwapAccounting() bool {
+	if root := l.V1["memory"]; root != "" {
+		_, err := os.Stat(filepath.Join(root, "memory.memsw.limit_in_bytes"))
+		return err == nil
+	}
+	data, err := os.ReadFile("/proc/swaps")
+	return err == nil && strings.Count(string(data), "\n") > 1
+}
+
+func readUint(path string) (uint64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+}
+
+// readKey reads one value of a file of "key value" lines.
+func readKey(path, key string) (uint64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == key {
+			return strconv.ParseUint(value, 10, 64)
+		}
+	}
+	return 0, &fs.PathError{Op: "find " + key, Path: path, Err: fs.ErrNotExist}
+}

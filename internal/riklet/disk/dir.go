@@ -1,0 +1,158 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"rik.dev/rik/internal/riklet/fetch"
+	"rik.dev/rik/internal/riklet/shelf"
+)
+
+// imageFile is the name of the ext4 image in its directory of the shelf.
+const imageFile = "root.ext4"
+
+// Dir is the Store in a directory of the node.
+type Dir struct {
+	cfg   Config
+	log   *slog.Logger
+	shelf *shelf.Shelf
+	tools tools
+
+	fetcher *fetch.Fetcher
+	flights *shelf.Flights[string] // downloads: keys by what was asked for
+}
+
+var _ Store = (*Dir)(nil)
+
+// New opens the store at cfg.Root, and takes away what a crash left: half-made images
+// and the mounts that they were made from. Close lets go of the directory.
+func New(cfg Config) (*Dir, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Limits = cfg.Limits.Or(defaults)
+	s, err := shelf.Open(cfg.Root, cfg.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("opening the block images at %s: %w", cfg.Root, err)
+	}
+	if cfg.Limits.ReserveBytes, err = reserve(cfg); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	d := &Dir{
+		cfg: cfg, log: cfg.Logger, shelf: s,
+		tools:   tools{mkfs: cfg.MkfsPath, debugfs: cfg.DebugfsPath},
+		flights: shelf.NewFlights[string](),
+		fetcher: fetch.New(fetch.Config{
+			AllowHTTP: cfg.AllowHTTP, AllowNetworks: cfg.AllowNetworks, AllowProxy: cfg.AllowProxy, RootCAs: cfg.RootCAs,
+			Bytes: cfg.Limits.DownloadBytes, Time: cfg.Limits.Time, Stall: cfg.Limits.Stall, ReserveBytes: cfg.Limits.ReserveBytes,
+		}),
+	}
+	if err := d.unmountStrays(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return d, nil
+}
+
+// Close ends what is being made; pins stay.
+func (d *Dir) Close() error {
+	d.flights.Close()
+	return d.shelf.Close()
+}
+
+// unmountStrays takes away the mounts of builds that did not end.
+func (d *Dir) unmountStrays() error {
+	if d.cfg.Images == nil {
+		return nil
+	}
+	ids, err := d.cfg.Images.Mounted()
+	if err != nil {
+		return fmt.Errorf("looking for mounts that were left: %w", err)
+	}
+	var errs []error
+	for _, id := range ids {
+		if strings.HasPrefix(id, mountPrefix) {
+			errs = append(errs, d.cfg.Images.Unmount(context.Background(), id, false))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Release implements Store.
+func (d *Dir) Release(user string) error { return d.shelf.Release(user) }
+
+// Users implements Store.
+func (d *Dir) Users() ([]string, error) { return d.shelf.Users() }
+
+// Collect implements Store.
+func (d *Dir) Collect(ctx context.Context, olderThan time.Duration) error {
+	return d.shelf.Collect(ctx, olderThan)
+}
+
+// Lend makes the image appear at path, which must be on the same file system and not
+// exist, by a hard link: a machine's own directory shows its images to the machine's
+// user and to nobody else, while the store stays closed. Removing the link is all that
+// giving back takes.
+func (i *Image) Lend(path string) error {
+	if err := os.Link(i.Path, path); err != nil {
+		return fmt.Errorf("lending the block image %s: %w", i.Digest, err)
+	}
+	return nil
+}
+
+// reserve is what must stay free on the file system of the store.
+func reserve(cfg Config) (int64, error) {
+	if cfg.Limits.ReserveBytes > 0 {
+		return cfg.Limits.ReserveBytes, nil
+	}
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(cfg.Root, &st); err != nil {
+		return 0, fmt.Errorf("looking at the file system of %s: %w", cfg.Root, err)
+	}
+	return min(int64(st.Blocks)*st.Bsize/50, 512<<20), nil
+}
+
+// checkSpace refuses to begin what would not fit.
+func (d *Dir) checkSpace(dir string, need int64) error {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("looking at the file system of %s: %w", dir, err)
+	}
+	reserve := d.cfg.Limits.ReserveBytes
+	if free := int64(st.Bavail) * st.Bsize; free-need < reserve {
+		return fmt.Errorf("%w: %d bytes are free at %s, %d must stay free and %d are needed; remove files or instances, or grow the file system",
+			ErrNoSpace, free, dir, reserve, need)
+	}
+	return nil
+}
+
+// classify gives the errors of the file system their reason.
+func classify(err error) error {
+	if err != nil && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && !errors.Is(err, ErrNoSpace) {
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	}
+	return err
+}
+
+// open describes a finished image.
+func open(dir, digest string) (*Image, error) {
+	path := filepath.Join(dir, imageFile)
+	info, err := os.Lstat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fs.ErrInvalid
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the block image %s: %w", digest, err)
+	}
+	return &Image{Digest: digest, Path: path, Bytes: info.Size()}, nil
+}

@@ -1,0 +1,174 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/image"
+	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/testkit/privileged"
+)
+
+// imageStore is a real image store, whose mounts are taken away at the end.
+func imageStore(t *testing.T) *image.Store {
+	t.Helper()
+	s, err := image.Open(image.Config{
+		Root: filepath.Join(t.TempDir(), "images"), Unpacker: []string{"/proc/self/exe", "unpack"},
+		Limits: image.Limits{ReserveBytes: 1}, RegistriesConf: os.DevNull,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ids, err := s.Mounted()
+		for _, id := range ids {
+			err = errors.Join(err, s.Unmount(context.Background(), id, false))
+		}
+		if err = errors.Join(err, s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func pull(t *testing.T, s *image.Store, spec ociimage.Spec) *image.Image {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := ociimage.Write(dir, "v1", spec); err != nil {
+		t.Fatal(err)
+	}
+	img, err := s.Pull(t.Context(), image.PullRequest{Reference: "oci:" + dir + ":v1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// mountLoop mounts an image read-only; both the mount and its loop device go with the
+// test.
+func mountLoop(t *testing.T, path string) string {
+	t.Helper()
+	dir := t.TempDir()
+	out, err := exec.CommandContext(t.Context(), "mount", "-t", "ext4", "-o", "ro,loop,noload", path, dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("mounting %s: %v: %s", path, err, out)
+	}
+	t.Cleanup(func() {
+		// umount(8) removes the loop device that mount(8) made.
+		if out, err := exec.CommandContext(context.Background(), "umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("unmounting: %v: %s", err, out)
+		}
+	})
+	return dir
+}
+
+// What a container of the image would see is what the kernel reads from the block image.
+func TestPrivilegedFromImageMounts(t *testing.T) {
+	privileged.Require(t)
+	images := imageStore(t)
+	img := pull(t, images, ociimage.Spec{
+		Layers: []ociimage.Layer{
+			{Files: map[string]ociimage.File{
+				"etc/motd": {Content: []byte("first\n")}, "etc/gone": {Content: []byte("x")},
+				"bin/app": {Content: []byte("#!"), Mode: 0o755},
+			}},
+			{Files: map[string]ociimage.File{"etc/motd": {Content: []byte("second\n")}, "etc/.wh.gone": {}}},
+		},
+		Entrypoint: []string{"/bin/app"},
+	})
+	d := newDir(t, func(c *Config) { c.Images = images })
+	got, err := d.FromImage(t.Context(), "vm-1", img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids, err := images.Mounted(); err != nil || len(ids) != 0 {
+		t.Errorf("mounts stay: %v, %v", ids, err)
+	}
+	root := mountLoop(t, got.Path)
+	if data, err := os.ReadFile(filepath.Join(root, "etc/motd")); err != nil || string(data) != "second\n" {
+		t.Errorf("etc/motd is %q, %v", data, err)
+	}
+	if _, err := os.Lstat(filepath.Join(root, "etc/gone")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that the image hides is there: %v", err)
+	}
+	if info, err := os.Stat(filepath.Join(root, "bin/app")); err != nil || info.Mode() != 0o755 {
+		t.Errorf("bin/app is %v, %v", info, err)
+	}
+}
+
+// Owners, capabilities and hard links arrive too.
+func TestPrivilegedTreeKeepsOwners(t *testing.T) {
+	privileged.Require(t)
+	images := newTrees(t)
+	file := filepath.Join(images.dir, "app")
+	write(t, file, "x")
+	// Version 2 of the attribute: cap_net_bind_service, permitted and effective.
+	capability := []byte{1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	if err := errors.Join(
+		os.Chown(images.dir, 5, 6), os.Chown(file, 1234, 70000), unix.Setxattr(file, "security.capability", capability, 0),
+		os.Link(file, filepath.Join(images.dir, "link")), unix.Mknod(filepath.Join(images.dir, "null"), syscall.S_IFCHR|0o666, 1<<8|3),
+	); err != nil {
+		t.Fatal(err)
+	}
+	d := newDir(t, func(c *Config) { c.Images = images })
+	got, err := d.FromImage(t.Context(), "vm-1", sampleImage("owners"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := mountLoop(t, got.Path)
+	var st, link, top unix.Stat_t
+	if err := errors.Join(unix.Stat(filepath.Join(root, "app"), &st), unix.Stat(filepath.Join(root, "link"), &link), unix.Stat(root, &top)); err != nil {
+		t.Fatal(err)
+	}
+	if st.Uid != 1234 || st.Gid != 70000 || st.Ino != link.Ino || top.Uid != 5 || top.Gid != 6 {
+		t.Errorf("app is %d:%d, inode %d, link %d, the root %d:%d", st.Uid, st.Gid, st.Ino, link.Ino, top.Uid, top.Gid)
+	}
+	value := make([]byte, 64)
+	if n, err := unix.Getxattr(filepath.Join(root, "app"), "security.capability", value); err != nil || string(value[:n]) != string(capability) {
+		t.Errorf("the capability is % x, %v", value[:max(n, 0)], err)
+	}
+}
+
+// A file system that fills up is a clear error, and as empty afterwards as before.
+func TestPrivilegedFullFileSystem(t *testing.T) {
+	privileged.Require(t)
+	small := t.TempDir()
+	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=6m,mode=0755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(small, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	images := newTrees(t)
+	write(t, filepath.Join(images.dir, "f"), strings.Repeat("content!", 1<<20))
+	d := newDirAt(t, filepath.Join(small, "disks"), func(c *Config) { c.Images = images })
+	if _, err := d.FromImage(t.Context(), "vm-1", sampleImage("large")); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("FromImage = %v, want %v", err, ErrNoSpace)
+	}
+	requireClean(t, d, 0)
+	// Past the look at the free space: mke2fs itself runs into it.
+	path := filepath.Join(small, "disk")
+	err := d.populate(t.Context(), populateRequest{tree: images.dir, path: path, id: "x", inodes: 64, bytes: 32 << 20})
+	if !errors.Is(err, ErrNoSpace) {
+		t.Errorf("mke2fs on a full file system: %v, want %v", err, ErrNoSpace)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	s := newSite(t, tarOf(t, map[string]string{"f": strings.Repeat("content!", 1<<20)}))
+	web := newDirAt(t, filepath.Join(small, "web"), local)
+	if _, err := web.FromURL(t.Context(), "vm-1", URLRequest{URL: s.URL}); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("FromURL = %v, want %v", err, ErrNoSpace)
+	}
+	requireClean(t, web, 0)
+}

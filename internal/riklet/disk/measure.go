@@ -1,0 +1,131 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/fetch"
+)
+
+// The ext4 file systems that are made here have these.
+const (
+	blockSize = 4096
+	inodeSize = 256
+	groupSize = 8 * blockSize // blocks that one block of bitmap counts
+)
+
+// measure is what a tree takes as an ext4 file system.
+type measure struct {
+	inodes, blocks int64
+	bytes          int64 // of content, for the limit
+	uid, gid       int   // of the root
+	mode           fs.FileMode
+}
+
+// measureTree walks a tree, which may be hostile but does not change, and stops at the
+// limits. It opens no file.
+func measureTree(ctx context.Context, root string, limits fetch.Limits) (measure, error) {
+	var m measure
+	linked := map[inode]bool{}
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			return errors.New("programmer error: a file without a stat")
+		}
+		if path == root {
+			m.uid, m.gid, m.mode = int(st.Uid), int(st.Gid), info.Mode()
+		}
+		if m.hardLinked(info, st, linked) {
+			return m.check(limits)
+		}
+		m.add(path, info, st)
+		return m.check(limits)
+	})
+	if err != nil {
+		return measure{}, fmt.Errorf("measuring the root file system: %w", err)
+	}
+	return m, nil
+}
+
+type inode struct{ dev, ino uint64 }
+
+// hardLinked tells whether the file was counted under another name; the name costs
+// nothing but its place in a directory, which add counts generously.
+func (m *measure) hardLinked(info fs.FileInfo, st *syscall.Stat_t, seen map[inode]bool) bool {
+	if info.IsDir() || st.Nlink < 2 {
+		return false
+	}
+	id := inode{st.Dev, st.Ino}
+	if seen[id] {
+		m.blocks++
+		return true
+	}
+	seen[id] = true
+	return false
+}
+
+func (m *measure) add(path string, info fs.FileInfo, st *syscall.Stat_t) {
+	m.inodes++
+	switch {
+	case info.Mode().IsRegular():
+		// Holes stay holes.
+		used := min(info.Size(), st.Blocks*512)
+		m.bytes += used
+		m.blocks += (used + blockSize - 1) / blockSize
+		// One block of extents for each 340 pieces; a file of holes has many.
+		m.blocks += used / blockSize / 340
+	case info.IsDir():
+		// Twice what the names took where they are: ext4 leaves blocks half full.
+		m.blocks += 1 + 2*(info.Size()+blockSize-1)/blockSize
+	default:
+		m.blocks++ // a long symbolic link
+	}
+	// Extended attributes that do not fit the inode have a block.
+	if n, err := unix.Llistxattr(path, nil); err == nil && n > 0 {
+		m.blocks++
+	}
+}
+
+func (m *measure) check(limits fetch.Limits) error {
+	if m.bytes > limits.Bytes {
+		return fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limits.Bytes)
+	}
+	if m.inodes > limits.Entries {
+		return fmt.Errorf("%w: more than %d files", ErrTooLarge, limits.Entries)
+	}
+	return nil
+}
+
+// reservedInodes are ext4's own, and lost+found.
+const reservedInodes = 16
+
+// geometry is the size of the file system, with slack, which costs nothing: the file
+// is sparse. Each further attempt has half as much again.
+func (m *measure) geometry(attempt int) (inodes, bytes int64) {
+	inodes = m.inodes + m.inodes/50 + reservedInodes
+	blocks := m.blocks + m.blocks/20 + 512
+	for range attempt {
+		blocks += blocks / 2
+	}
+	blocks += inodes * inodeSize / blockSize
+	groups := blocks/groupSize + 1
+	// Two bitmaps, a rounded-up inode table and the copies of the descriptors.
+	blocks += groups * 8
+	return inodes + groups*inodeSize/16, blocks * blockSize
+}

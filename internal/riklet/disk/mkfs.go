@@ -1,0 +1,204 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// tools are the programs of e2fsprogs. mke2fs, rather than a library that writes ext4
+// from a stream: it takes a mounted image as it is, with what its layers hide from each
+// other, keeps owners, hard links, holes and attributes, and makes the writable disks
+// too; and what it makes is what every kernel is tested with.
+type tools struct{ mkfs, debugfs string }
+
+// find looks a program up once it is needed: a node without microVMs needs none.
+func find(configured, program string) (string, error) {
+	if configured != "" {
+		return configured, nil
+	}
+	if path, err := exec.LookPath(program); err == nil {
+		return path, nil
+	}
+	// A service's PATH may lack the directories of the administrator's programs.
+	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+		if info, err := os.Stat(filepath.Join(dir, program)); err == nil && info.Mode()&0o111 != 0 {
+			return filepath.Join(dir, program), nil
+		}
+	}
+	return "", fmt.Errorf("%w: %s; install the package e2fsprogs", ErrNoTools, program)
+}
+
+var (
+	errFull = errors.New("the file system is too small")
+	errTime = errors.New("making the block image took too long")
+)
+
+// fromTree makes an ext4 image of a tree at path, which does not exist.
+func (d *Dir) fromTree(ctx context.Context, tree, path, id string) error {
+	ctx, stop := context.WithTimeoutCause(ctx, d.cfg.Limits.Time, fmt.Errorf("%w: the limit is %s", errTime, d.cfg.Limits.Time))
+	defer stop()
+	m, err := measureTree(ctx, tree, d.cfg.Limits)
+	if err != nil {
+		return err
+	}
+	if err := d.checkSpace(filepath.Dir(path), m.blocks*blockSize); err != nil {
+		return err
+	}
+	const attempts = 4
+	for attempt := range attempts {
+		inodes, size := m.geometry(attempt)
+		err = d.populate(ctx, populateRequest{tree: tree, path: path, id: id, inodes: inodes, bytes: size, measure: m})
+		if !errors.Is(err, errFull) {
+			break
+		}
+		d.log.Info("the block image needs more room than was measured", "image", id, "bytes", size)
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("starting over: %w", err)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.tidy(ctx, path, m.mode); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o444)
+}
+
+type populateRequest struct {
+	tree, path, id string
+	inodes, bytes  int64
+	measure        measure
+}
+
+// populate runs mke2fs -d. The identifiers come from the content's, and the time is
+// fixed, so that the same content makes much the same image everywhere.
+func (d *Dir) populate(ctx context.Context, r populateRequest) error {
+	uuid := uuidOf(r.id)
+	return d.mkfs(ctx, r.path, r.bytes,
+		"-N", strconv.FormatInt(r.inodes, 10),
+		"-U", uuid,
+		"-E", fmt.Sprintf("hash_seed=%s,root_owner=%d:%d,lazy_itable_init=1,nodiscard", uuid, r.measure.uid, r.measure.gid),
+		"-L", "rik-root",
+		"-d", r.tree)
+}
+
+// features are what Debian's mke2fs.conf gives ext4, without a journal and room to grow:
+// what is read only needs neither, and a scratch disk does not outlive its instance.
+const features = "none,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum"
+
+// mkfs makes a sparse file and a file system in it. The configuration of the machine,
+// mke2fs.conf, has no say.
+func (d *Dir) mkfs(ctx context.Context, path string, size int64, args ...string) error {
+	program, err := find(d.tools.mkfs, "mke2fs")
+	if err != nil {
+		return err
+	}
+	if err := sparse(path, size); err != nil {
+		return err
+	}
+	all := append([]string{"-q", "-F", "-O", features, "-b", strconv.Itoa(blockSize), "-I", strconv.Itoa(inodeSize), "-m", "0"}, args...)
+	out, err := run(ctx, program, append(all, path)...)
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(out, "No space left on device"), strings.Contains(out, "Disk quota exceeded"):
+		return fmt.Errorf("%w: making the file system %s: %s", ErrNoSpace, filepath.Base(path), out)
+	case strings.Contains(out, "Could not allocate"):
+		return fmt.Errorf("%w: %s", errFull, out)
+	}
+	return fmt.Errorf("making an ext4 file system of %d bytes: %w: %s", size, err, out)
+}
+
+// tidy takes away what the tree did not have, lost+found, and gives the root its mode,
+// which mke2fs does not copy.
+func (d *Dir) tidy(ctx context.Context, path string, mode fs.FileMode) error {
+	program, err := find(d.tools.debugfs, "debugfs")
+	if err != nil {
+		return err
+	}
+	script := path + ".debugfs"
+	unixMode := uint32(mode.Perm()) | syscall.S_IFDIR
+	if mode&fs.ModeSticky != 0 {
+		unixMode |= syscall.S_ISVTX
+	}
+	if err := os.WriteFile(script, fmt.Appendf(nil, "rmdir lost+found\nset_inode_field / mode 0%o\n", unixMode), 0o600); err != nil {
+		return classify(fmt.Errorf("finishing the block image: %w", err))
+	}
+	out, err := run(ctx, program, "-w", "-f", script, path)
+	if err != nil {
+		return fmt.Errorf("finishing the block image: %w: %s", err, out)
+	}
+	return os.Remove(script)
+}
+
+// sparse makes a file that takes no room yet.
+func sparse(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("making a disk image: %w", classify(err))
+	}
+	if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
+		return fmt.Errorf("making a disk image of %d bytes: %w", size, classify(err))
+	}
+	return nil
+}
+
+// run runs one of the tools in a process group of its own, which ends with ctx and
+// with the riklet. The output is for error messages only.
+func run(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Dir = "/"
+	// FAKE_TIME fixes what the file system says of itself; 1 because 0 means now.
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "MKE2FS_CONFIG=/dev/null", "E2FSPROGS_FAKE_TIME=1", "DEBUGFS_PAGER=__none__"}
+	out := &tail{}
+	cmd.Stdout, cmd.Stderr = out, out
+	// Pdeathsig is about the thread, which Go may otherwise end before the process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return out.String(), err
+}
+
+// tail keeps the end of what a program says.
+type tail struct{ buf []byte }
+
+const tailBytes = 1024
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - tailBytes; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	return strings.ToValidUTF8(string(bytes.TrimSpace(t.buf)), "?")
+}
+
+// uuidOf makes an identifier of a file system out of that of its content.
+func uuidOf(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	sum[6] = sum[6]&0x0f | 0x80 // version 8: made by whoever made it
+	sum[8] = sum[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[0:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
+}

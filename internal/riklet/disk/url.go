@@ -1,0 +1,186 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"rik.dev/rik/internal/riklet/fetch"
+	"rik.dev/rik/internal/riklet/image"
+)
+
+// seen is what is remembered of a URL: which content it had, and how to ask whether it
+// still has.
+type seen struct {
+	Key        string
+	Validators fetch.Validators
+}
+
+// FromURL implements Store. The image is kept by the checksum of what was downloaded:
+// two URLs of one content share it, and a URL whose content changes gets a new one.
+func (d *Dir) FromURL(ctx context.Context, user string, r URLRequest) (*Image, error) {
+	if r.SHA256 != "" {
+		sum, err := fetch.CheckSHA256(r.SHA256)
+		if err != nil {
+			return nil, d.reason(err)
+		}
+		r.SHA256 = sum
+	}
+	// Between the download and the pin the image may be collected, if somebody asked
+	// for that at just this moment.
+	const attempts = 3
+	for range attempts {
+		key, err := d.flights.Do(ctx, r.SHA256+" "+r.URL, func(ctx context.Context) (string, error) {
+			return d.obtain(ctx, r)
+		})
+		if err != nil {
+			return nil, d.reason(err)
+		}
+		dir, ok, err := d.shelf.Pin(user, key)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			return open(dir, "sha256:"+strings.TrimPrefix(key, urlPrefix))
+		}
+	}
+	return nil, fmt.Errorf("the block image of %s is removed as often as it is made; is something collecting it all the time?", fetch.Redact(r.URL))
+}
+
+// urlPrefix begins the keys of downloads; the rest is their checksum.
+const urlPrefix = "url-"
+
+// obtain sees to it that the shelf has the content of a URL.
+func (d *Dir) obtain(ctx context.Context, r URLRequest) (key string, err error) {
+	if r.SHA256 != "" && d.shelf.Has(urlPrefix+r.SHA256) {
+		return urlPrefix + r.SHA256, nil
+	}
+	tmp, err := d.shelf.Temp()
+	if err != nil {
+		return "", err
+	}
+	defer d.shelf.Discard(tmp)
+	var known seen
+	if r.SHA256 == "" && d.shelf.Recall(r.URL, &known) && !d.shelf.Has(known.Key) {
+		known = seen{}
+	}
+	file := filepath.Join(tmp, "download")
+	res, err := d.download(ctx, r, file, known.Validators)
+	if err != nil {
+		return "", err
+	}
+	if res.NotModified {
+		return known.Key, d.shelf.Note(r.URL, known)
+	}
+	key = urlPrefix + res.SHA256
+	err = d.shelf.Put(ctx, key, func(ctx context.Context, dir string) error {
+		return d.fromFile(ctx, file, filepath.Join(dir, imageFile), key)
+	})
+	if err != nil {
+		return "", fmt.Errorf("root file system %s: %w", fetch.Redact(r.URL), err)
+	}
+	if res.Validators.Empty() {
+		return key, nil
+	}
+	return key, d.shelf.Note(r.URL, seen{Key: key, Validators: res.Validators})
+}
+
+// download gets the file of a URL, or of a path where those are allowed.
+func (d *Dir) download(ctx context.Context, r URLRequest, to string, known fetch.Validators) (*fetch.Result, error) {
+	if !strings.HasPrefix(r.URL, "/") {
+		return d.fetcher.Get(ctx, fetch.Request{URL: r.URL, Path: to, SHA256: r.SHA256, Known: known})
+	}
+	if !d.cfg.AllowPath {
+		return nil, fmt.Errorf("%w: a path of the node, which its administrator does not allow; use an https URL", ErrRefused)
+	}
+	path, info, err := fetch.LocalPath(r.URL, d.private())
+	if err != nil {
+		return nil, err
+	}
+	// A file that was not touched has the content it had.
+	now := fetch.Validators{ETag: fileTag(path, info)}
+	if r.SHA256 == "" && now == known {
+		return &fetch.Result{NotModified: true, Validators: known}, nil
+	}
+	res, err := d.fetcher.Copy(ctx, path, to, r.SHA256)
+	if err != nil {
+		return nil, err
+	}
+	res.Validators = now
+	return res, nil
+}
+
+// fileTag changes with a file.
+func fileTag(path string, info fs.FileInfo) string {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return strings.Join([]string{
+		path, strconv.FormatUint(st.Ino, 10), strconv.FormatInt(st.Size, 10),
+		time.Unix(st.Mtim.Unix()).Format(time.RFC3339Nano), time.Unix(st.Ctim.Unix()).Format(time.RFC3339Nano),
+	}, " ")
+}
+
+func (d *Dir) private() []string { return append([]string{d.cfg.Root}, d.cfg.Private...) }
+
+// fromFile makes a block image at path of a download.
+func (d *Dir) fromFile(ctx context.Context, file, path, id string) error {
+	dir, err := d.shelf.Temp()
+	if err != nil {
+		return err
+	}
+	defer d.shelf.Discard(dir)
+	l := d.cfg.Limits
+	a, err := image.UnpackArchive(ctx, image.ArchiveRequest{
+		Unpacker: d.cfg.Unpacker, File: file, Dir: dir, Form: image.ArchiveRoot,
+		Limits: image.Limits{Bytes: l.Bytes, Entries: l.Entries, Time: l.Time, ReserveBytes: l.ReserveBytes},
+	})
+	if err != nil {
+		return err
+	}
+	if len(a.Skipped) > 0 {
+		d.log.Warn("device nodes left out of a root file system", "paths", a.Skipped)
+	}
+	if a.Tree != "" {
+		return d.fromTree(ctx, a.Tree, path, id)
+	}
+	if err := vetFile(a.Image); err != nil {
+		return err
+	}
+	if err := os.Chmod(a.Image, 0o444); err != nil { //nolint:gosec // Image.Path says who can reach it
+		return fmt.Errorf("finishing the block image: %w", err)
+	}
+	if err := os.Rename(a.Image, path); err != nil {
+		return fmt.Errorf("finishing the block image: %w", err)
+	}
+	return nil
+}
+
+// reasons are this package's names for what others found.
+var reasons = []struct{ theirs, ours error }{
+	{fetch.ErrNoSpace, ErrNoSpace},
+	{image.ErrNoSpace, ErrNoSpace},
+	{fetch.ErrTooLarge, ErrTooLarge},
+	{image.ErrTooLarge, ErrTooLarge},
+	{fetch.ErrDigest, ErrDigest},
+	{fetch.ErrRefused, ErrRefused},
+	{image.ErrRefused, ErrRefused},
+}
+
+// reason gives an error of the download or of the unpacker this package's too.
+func (d *Dir) reason(err error) error {
+	for _, r := range reasons {
+		if errors.Is(err, r.theirs) && !errors.Is(err, r.ours) {
+			return fmt.Errorf("%w: %w", r.ours, err)
+		}
+	}
+	return err
+}

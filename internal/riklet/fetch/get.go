@@ -1,0 +1,204 @@
+package fetch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Request asks for one file.
+type Request struct {
+	URL string
+	// Path is where the file goes. It must not exist, and does not after an error.
+	Path string
+	// SHA256 in hex of the file; empty: not checked.
+	SHA256 string
+	// Known are the validators of a file that is here already; when the server has no
+	// other, Result.NotModified is set and nothing is written.
+	Known Validators
+}
+
+// Validators are what a server tells a version of a file by.
+type Validators struct{ ETag, LastModified string }
+
+// Empty tells that a server gave none.
+func (v Validators) Empty() bool { return v.ETag == "" && v.LastModified == "" }
+
+// Result is a file that was fetched.
+type Result struct {
+	NotModified bool
+	SHA256      string // in hex
+	Bytes       int64
+	Validators  Validators
+}
+
+// CheckSHA256 refuses what is no SHA-256 in hex, and returns it in lower case.
+func CheckSHA256(sum string) (string, error) {
+	if raw, err := hex.DecodeString(sum); err != nil || len(raw) != sha256.Size {
+		return "", fmt.Errorf("%w: the checksum %q is not a SHA-256 of 64 hexadecimal digits", ErrRefused, shorten(sum))
+	}
+	return strings.ToLower(sum), nil
+}
+
+// Get downloads a file. Errors do not have what may be secret in the URL.
+func (f *Fetcher) Get(ctx context.Context, r Request) (*Result, error) {
+	res, err := f.get(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("downloading %s: %w", Redact(r.URL), err)
+	}
+	return res, nil
+}
+
+func (f *Fetcher) get(ctx context.Context, r Request) (*Result, error) {
+	if r.SHA256 != "" {
+		sum, err := CheckSHA256(r.SHA256)
+		if err != nil {
+			return nil, err
+		}
+		r.SHA256 = sum
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, f.cfg.Time, fmt.Errorf("%w: the limit is %s", ErrTimeout, f.cfg.Time))
+	defer stop()
+	ctx, stall := context.WithCancelCause(ctx)
+	defer stall(nil)
+	res, err := f.ask(ctx, r)
+	if err != nil {
+		return nil, because(ctx, err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode == http.StatusNotModified && !r.Known.Empty() {
+		return &Result{NotModified: true, Validators: r.Known}, nil
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, &StatusError{Code: res.StatusCode}
+	}
+	if res.ContentLength > f.cfg.Bytes {
+		return nil, fmt.Errorf("%w: the server announces %d bytes, the limit is %d", ErrTooLarge, res.ContentLength, f.cfg.Bytes)
+	}
+	watch := time.AfterFunc(f.cfg.Stall, func() {
+		stall(fmt.Errorf("%w: nothing came for %s", ErrStalled, f.cfg.Stall))
+	})
+	defer watch.Stop()
+	body := readerFunc(func(p []byte) (int, error) {
+		n, err := res.Body.Read(p)
+		if n > 0 {
+			watch.Reset(f.cfg.Stall)
+		}
+		return n, err
+	})
+	out, err := f.save(body, res.ContentLength, r)
+	if err != nil {
+		return nil, because(ctx, err)
+	}
+	out.Validators = Validators{ETag: header(res, "ETag"), LastModified: header(res, "Last-Modified")}
+	return out, nil
+}
+
+// header takes a validator that is short enough to be kept.
+func header(res *http.Response, name string) string {
+	if v := res.Header.Get(name); len(v) <= 1024 {
+		return v
+	}
+	return ""
+}
+
+func (f *Fetcher) ask(ctx context.Context, r Request) (*http.Response, error) {
+	u, err := f.parse(r.URL)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, scrub(err)
+	}
+	req.Header.Set("User-Agent", "rik")
+	if r.Known.ETag != "" {
+		req.Header.Set("If-None-Match", r.Known.ETag)
+	}
+	if r.Known.LastModified != "" {
+		req.Header.Set("If-Modified-Since", r.Known.LastModified)
+	}
+	res, err := f.client.Do(req)
+	if err != nil {
+		return nil, scrub(err)
+	}
+	return res, nil
+}
+
+// because makes the reason for which the context ended that of the error.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// save writes the body to a file as it comes.
+func (f *Fetcher) save(body io.Reader, announced int64, r Request) (_ *Result, err error) {
+	file, err := os.OpenFile(r.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("writing the download: %w", err)
+	}
+	defer func() {
+		if err = errors.Join(err, file.Close()); err != nil {
+			err = errors.Join(err, os.Remove(r.Path))
+		}
+	}()
+	hash := sha256.New()
+	out := &writer{file: file, limit: f.cfg.Bytes, reserve: f.cfg.ReserveBytes, sinceChecked: checkEvery}
+	n, err := io.Copy(io.MultiWriter(out, hash), body)
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, fmt.Errorf("%w: it ended after %d bytes of %d", ErrLength, n, announced)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return nil, fmt.Errorf("%w: %w", ErrNoSpace, err)
+	case err != nil:
+		return nil, scrub(err)
+	case announced >= 0 && n != announced:
+		return nil, fmt.Errorf("%w: %d bytes came and %d were announced", ErrLength, n, announced)
+	}
+	sum := hex.EncodeToString(hash.Sum(nil))
+	if r.SHA256 != "" && sum != r.SHA256 {
+		return nil, fmt.Errorf("%w: it is sha256:%s and should be sha256:%s; the file was changed, or the checksum is another file's", ErrDigest, sum, r.SHA256)
+	}
+	return &Result{SHA256: sum, Bytes: n}, nil
+}
+
+// checkEvery is how much may be written between two looks at the free space.
+const checkEvery = 8 << 20
+
+// writer keeps a file within its limit and the file system from filling up.
+type writer struct {
+	file            *os.File
+	limit, reserve  int64
+	n, sinceChecked int64
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	if w.n += int64(len(p)); w.n > w.limit {
+		return 0, fmt.Errorf("%w: more than %d bytes came", ErrTooLarge, w.limit)
+	}
+	if w.sinceChecked += int64(len(p)); w.sinceChecked >= checkEvery && w.reserve > 0 {
+		w.sinceChecked = 0
+		var st syscall.Statfs_t
+		if err := syscall.Fstatfs(int(w.file.Fd()), &st); err != nil {
+			return 0, fmt.Errorf("looking at the file system: %w", err)
+		}
+		if free := int64(st.Bavail) * st.Bsize; free < w.reserve {
+			return 0, fmt.Errorf("%w: %d bytes are free and %d must stay so", ErrNoSpace, free, w.reserve)
+		}
+	}
+	return w.file.Write(p)
+}

@@ -1,0 +1,120 @@
+package fetch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// always are directories that no tenant's path leads into: secrets of the machine, and
+// file systems that are no files.
+var always = []string{"/proc", "/sys", "/dev", "/root", "/boot", "/run", "/var/run", "/var/lib/riklet", "/var/lib/rik", "/etc"}
+
+// LocalPath judges a path of the node that a template names, and resolves it: it must
+// exist, be absolute, and lead neither to the directories that are always private nor,
+// or above, to those given. Below is judged after symbolic links are resolved; who may
+// change the path later is the node's own administrator.
+func LocalPath(path string, private []string) (string, fs.FileInfo, error) {
+	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
+		return "", nil, fmt.Errorf("%w: %q is not an absolute path", ErrRefused, shorten(path))
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: %s cannot be found on this node: %w", ErrRefused, shorten(path), err)
+	}
+	if real == "/" {
+		return "", nil, fmt.Errorf("%w: the root of the node", ErrRefused)
+	}
+	for _, p := range append(append([]string(nil), always...), private...) {
+		if resolved, err := filepath.EvalSymlinks(p); err == nil {
+			p = resolved
+		}
+		p = filepath.Clean(p)
+		if below(real, p) || below(p, real) {
+			return "", nil, fmt.Errorf("%w: %s leads to %s, which is private to the node", ErrRefused, shorten(path), p)
+		}
+	}
+	info, err := os.Stat(real)
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return real, info, nil
+}
+
+func below(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Copy is Get for a file of the node: a copy that nobody changes while it is read.
+func (f *Fetcher) Copy(ctx context.Context, from, to, sum string) (*Result, error) {
+	if sum != "" {
+		var err error
+		if sum, err = CheckSHA256(sum); err != nil {
+			return nil, err
+		}
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, f.cfg.Time, fmt.Errorf("%w: the limit is %s", ErrTimeout, f.cfg.Time))
+	defer stop()
+	file, err := openRegular(from)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	body := readerFunc(func(p []byte) (int, error) {
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+		return file.Read(p)
+	})
+	res, err := f.save(body, -1, Request{Path: to, SHA256: sum})
+	if err != nil {
+		return nil, fmt.Errorf("copying %s: %w", shorten(from), err)
+	}
+	return res, nil
+}
+
+// Sum is the SHA-256 of a file of the node.
+func (f *Fetcher) Sum(ctx context.Context, path string) (string, error) {
+	file, err := openRegular(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	hash := sha256.New()
+	n, err := io.Copy(hash, io.LimitReader(readerFunc(func(p []byte) (int, error) {
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+		return file.Read(p)
+	}), f.cfg.Bytes+1))
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", shorten(path), err)
+	}
+	if n > f.cfg.Bytes {
+		return "", fmt.Errorf("%w: %s has more than %d bytes", ErrTooLarge, shorten(path), f.cfg.Bytes)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// openRegular opens a file and nothing that could block or be endless.
+func openRegular(path string) (*os.File, error) {
+	info, err := os.Lstat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is not a regular file")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrRefused, shorten(path), err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return file, nil
+}

@@ -1,0 +1,165 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"rik.dev/rik/internal/riklet/guest/wire"
+)
+
+// running is a process in a guest: a stream that lives as long as it.
+type running struct {
+	client *client
+	conn   net.Conn
+	answer Answer
+	done   chan struct{}
+	// exit and err are written before done is closed.
+	exit Exit
+	err  error
+}
+
+func (c *client) Run(ctx context.Context, p Process, s Streams) (Running, error) {
+	conn, answer, err := c.call(ctx, Request{Op: OpRun, Process: &p, Stdin: s.Stdin != nil}, nil)
+	if err != nil {
+		return nil, err
+	}
+	r := &running{client: c, conn: conn, answer: answer, done: make(chan struct{})}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	if s.Stdin != nil {
+		go r.feed(ctx, s.Stdin)
+	}
+	go func() {
+		defer close(r.done)
+		r.exit, r.err = drain(conn, s)
+		stop()
+		_ = conn.Close()
+		if r.err != nil && ctx.Err() != nil {
+			r.err = context.Cause(ctx)
+		}
+	}()
+	return r, nil
+}
+
+// feed sends standard input until it ends, on a stream of its own: what the process
+// does not read holds up nothing else. A Read that waits for ever keeps this goroutine:
+// only the caller, whose reader it is, can end that.
+func (r *running) feed(ctx context.Context, stdin io.Reader) {
+	conn, _, err := r.client.call(ctx, Request{Op: OpStdin, Run: r.answer.Run}, nil)
+	if err != nil {
+		return // the process has ended, or the guest: Wait says which
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	over := make(chan struct{})
+	go func() {
+		select {
+		case <-r.done:
+			_ = conn.Close()
+		case <-over:
+		}
+	}()
+	input := NewFramed(conn)
+	// Errors are the end of the process or of the input: neither is Wait's.
+	_, _ = io.CopyBuffer(struct{ io.Writer }{input}, struct{ io.Reader }{stdin}, make([]byte, wire.Chunk))
+	_ = input.CloseWrite()
+	// The init ends the stream when it has taken everything.
+	_, _ = io.Copy(io.Discard, conn)
+	close(over)
+	stop()
+	_ = conn.Close()
+}
+
+// drain writes the output until the exit. A Writer that fails is written to no more;
+// the process goes on.
+func drain(conn io.Reader, s Streams) (Exit, error) {
+	frames := wire.NewReader(conn)
+	stdout, stderr := writerOrNothing(s.Stdout), writerOrNothing(s.Stderr)
+	buf := make([]byte, wire.Chunk)
+	for {
+		kind, _, err := frames.Next()
+		if err != nil {
+			return Exit{}, lost(err)
+		}
+		switch kind {
+		case wire.Stdout:
+			stdout, err = copyFrame(stdout, frames, buf)
+		case wire.Stderr:
+			stderr, err = copyFrame(stderr, frames, buf)
+		case wire.Exit:
+			var e Exit
+			if err := frames.JSON(&e); err != nil {
+				return Exit{}, lost(err)
+			}
+			if e.Code < 0 || e.Code > 255 {
+				return Exit{}, fmt.Errorf("%w: exit code %d", ErrProtocol, e.Code)
+			}
+			return e, nil
+		default:
+			err = fmt.Errorf("%w: a frame of kind %d from a process", ErrProtocol, kind)
+		}
+		if err != nil {
+			return Exit{}, lost(err)
+		}
+	}
+}
+
+func writerOrNothing(w io.Writer) io.Writer {
+	if w == nil {
+		return io.Discard
+	}
+	return w
+}
+
+// copyFrame gives the writer to use from now on.
+func copyFrame(w io.Writer, frame io.Reader, buf []byte) (io.Writer, error) {
+	for {
+		n, err := frame.Read(buf)
+		if n > 0 {
+			if _, failed := w.Write(buf[:n]); failed != nil {
+				w = io.Discard
+			}
+		}
+		if err == io.EOF { //nolint:errorlint // the reader's own, for the end of the frame
+			return w, nil
+		}
+		if err != nil {
+			return w, err
+		}
+	}
+}
+
+func lost(err error) error {
+	if errors.Is(err, ErrProtocol) {
+		return err
+	}
+	return fmt.Errorf("the guest is gone, or its process's stream: %w", err)
+}
+
+func (r *running) PID() int { return r.answer.PID }
+
+func (r *running) Signal(ctx context.Context, signal int) error {
+	_, err := r.ask(ctx, Request{Op: OpSignal, Run: r.answer.Run, Signal: signal})
+	return err
+}
+
+func (r *running) Resize(ctx context.Context, s Size) error {
+	_, err := r.ask(ctx, Request{Op: OpResize, Run: r.answer.Run, Size: s})
+	return err
+}
+
+// ask asks about a process that may have ended, which is no error.
+func (r *running) ask(ctx context.Context, request Request) (Answer, error) {
+	select {
+	case <-r.done:
+		return Answer{}, nil
+	default:
+		return r.client.ask(ctx, request, nil)
+	}
+}
+
+func (r *running) Wait() (Exit, error) {
+	<-r.done
+	return r.exit, r.err
+}

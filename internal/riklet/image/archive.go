@@ -1,0 +1,88 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"rik.dev/rik/internal/riklet/image/internal/wire"
+)
+
+// ArchiveForm says what UnpackArchive makes of an archive.
+type ArchiveForm = wire.Form
+
+// The forms.
+const (
+	// ArchiveRoot is the root of a machine of its own: owners, modes and attributes are
+	// kept. An ext4 image, compressed or not, is accepted too.
+	ArchiveRoot = wire.FormRoot
+	// ArchiveShared is files of the node that all its users may read: root's, without
+	// set-user-ID bits and attributes. Zip archives are accepted too.
+	ArchiveShared = wire.FormShared
+)
+
+// ArchiveRequest asks to unpack an archive that is no image: tar, plain or compressed
+// by gzip or zstd, told apart by content.
+type ArchiveRequest struct {
+	// Unpacker is the command line of the child process, as in Config.
+	Unpacker []string
+	File     string
+	// Dir is an empty directory of the caller's, who removes it after an error.
+	Dir    string
+	Form   ArchiveForm
+	Limits Limits
+}
+
+// Archive is what was unpacked: a tree, or the file of an ext4 image, which nobody has
+// looked into yet.
+type Archive struct {
+	Tree, Image string // one of them, below ArchiveRequest.Dir
+	Bytes       int64
+	Entries     int64
+	Skipped     []string // a few of the devices and the like that were left out
+}
+
+// UnpackArchive unpacks an archive in a child process, under the limits and with the
+// distrust that images meet. Its errors are those of Pull.
+func UnpackArchive(ctx context.Context, r ArchiveRequest) (*Archive, error) {
+	if len(r.Unpacker) == 0 {
+		return nil, fmt.Errorf("%w: unpacker is empty", ErrInvalidConfig)
+	}
+	req := wire.Request{
+		Limits:  r.Limits.WithDefaults(),
+		Archive: &wire.Archive{File: r.File, Dir: r.Dir, Form: r.Form},
+	}
+	result, err := runUnpacker(ctx, r.Unpacker, r.Dir, req.Limits.Time, func(stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
+		return askArchive(req, stdin, stdout)
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &Archive{Bytes: result.Archive.Bytes, Entries: result.Archive.Entries, Skipped: result.Archive.Skipped}
+	if result.Archive.Image {
+		out.Image = filepath.Join(r.Dir, wire.ImageFile)
+	} else {
+		out.Tree = filepath.Join(r.Dir, wire.ContentDir)
+	}
+	return out, nil
+}
+
+func askArchive(req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
+	if err := json.NewEncoder(stdin).Encode(req); err != nil {
+		return nil, fmt.Errorf("%w: ordering the archive: %w", errNoResult, err)
+	}
+	var e wire.Event
+	if err := json.NewDecoder(stdout).Decode(&e); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoResult, err)
+	}
+	switch {
+	case e.Failure != nil:
+		return nil, e.Failure.Err()
+	case e.Result != nil && e.Result.Archive != nil:
+		return e.Result, nil
+	}
+	return nil, fmt.Errorf("%w: %w", errNoResult, errors.New("it speaks of something else"))
+}

@@ -1,0 +1,135 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"rik.dev/rik/internal/riklet/image/internal/wire"
+)
+
+// killAfter is the time that a child has, over its own limit, to report that
+// the limit was reached.
+const killAfter = 30 * time.Second
+
+// child is one run of the unpacker.
+type child struct {
+	store  *Store
+	log    *slog.Logger
+	pinned []digest.Digest
+}
+
+func (c *child) unpin() { c.store.unpin(c.pinned) }
+
+// run does one pull in an unpacker.
+func (c *child) run(ctx context.Context, req wire.Request) (*wire.Result, error) {
+	return runUnpacker(ctx, c.store.cfg.Unpacker, req.TempDir, req.Limits.Time, func(stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
+		return c.talk(req, stdin, stdout)
+	})
+}
+
+// runUnpacker starts the unpacker in a process group of its own, and kills the
+// group when ctx ends. When it returns, the process has been waited for.
+func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Duration,
+	talk func(stdin io.Writer, stdout io.Reader) (*wire.Result, error),
+) (*wire.Result, error) {
+	ctx, stop := context.WithTimeoutCause(ctx, limit+killAfter, wire.ErrTimeout)
+	defer stop()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Dir = dir
+	stderr := &tail{}
+	cmd.Stderr = stderr
+	// Only a process that holds our end of stderr open after the group was
+	// killed could need this.
+	cmd.WaitDelay = killAfter
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("starting the unpacker: %w", err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("starting the unpacker: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting the unpacker: %w", err)
+	}
+	result, err := talk(stdin, stdout)
+	// The end of its input ends the child, whatever it does.
+	_ = stdin.Close()
+	_ = cmd.Wait() // ProcessState says the same
+	switch {
+	case err == nil:
+		return result, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case errors.Is(err, errNoResult):
+		return nil, fmt.Errorf("%w (%s): %s", err, cmd.ProcessState, stderr)
+	}
+	return nil, err
+}
+
+// errNoResult: the child died, or was killed, without a word.
+var errNoResult = errors.New("the unpacker ended without a result")
+
+// talk follows one pull over the pipes.
+func (c *child) talk(req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
+	out := json.NewEncoder(stdin)
+	if err := out.Encode(req); err != nil {
+		return nil, fmt.Errorf("%w: ordering the pull: %w", errNoResult, err)
+	}
+	in := json.NewDecoder(stdout)
+	for {
+		var e wire.Event
+		if err := in.Decode(&e); err != nil {
+			return nil, fmt.Errorf("%w: %w", errNoResult, err)
+		}
+		switch {
+		case e.Resolved != nil:
+			c.pinned = append(c.pinned, e.Resolved.Chain...)
+			c.store.pin(e.Resolved.Chain)
+			c.log.Info("image resolved", "digest", e.Resolved.Digest, "layers", len(e.Resolved.Chain))
+			if err := out.Encode(wire.Ack{Pinned: true}); err != nil {
+				return nil, fmt.Errorf("%w: %w", errNoResult, err)
+			}
+		case e.Layer != nil:
+			c.log.Info("image layer ready", "layer", e.Layer.Index+1, "digest", e.Layer.Digest,
+				"bytes", e.Layer.Bytes, "entries", e.Layer.Entries, "reused", e.Layer.Reused)
+			if len(e.Layer.Skipped) > 0 {
+				c.log.Warn("device nodes left out of an image", "layer", e.Layer.Index+1, "paths", e.Layer.Skipped)
+			}
+		case e.Failure != nil:
+			return nil, e.Failure.Err()
+		case e.Result != nil:
+			return e.Result, nil
+		}
+	}
+}
+
+// tail keeps the end of what the child says on standard error.
+type tail struct{ buf []byte }
+
+const tailBytes = 2048
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - tailBytes; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	return strings.ToValidUTF8(string(bytes.TrimSpace(t.buf)), "?")
+}

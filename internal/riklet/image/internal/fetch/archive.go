@@ -1,0 +1,124 @@
+package fetch
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"rik.dev/rik/internal/riklet/image/internal/layer"
+	"rik.dev/rik/internal/riklet/image/internal/wire"
+)
+
+// layoutFile matches what of an oci-archive is read; all else is left out.
+var layoutFile = regexp.MustCompile(`^(oci-layout|index\.json|blobs/[a-z0-9]{1,16}/[0-9a-f]{32,128})$`)
+
+// unpackLayout unpacks the OCI layout in the archive at file into dir.
+func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	plain, closePlain, _, err := decompress(bufio.NewReaderSize(f, readAhead))
+	if err != nil {
+		return err
+	}
+	defer closePlain()
+	tr := tar.NewReader(layer.WithContext(ctx, plain))
+	for {
+		hdr, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", wire.ErrRefused, err)
+		}
+		name := path.Clean(hdr.Name)
+		if hdr.Typeflag != tar.TypeReg || !layoutFile.MatchString(name) {
+			continue
+		}
+		to := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			return err
+		}
+		if err := copyFile(to, tr, hdr.Size, budget); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+}
+
+// plainArchive returns the path of an uncompressed docker-archive: file, or
+// a copy below tempDir.
+func plainArchive(ctx context.Context, file, tempDir string, budget *layer.Budget) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return file, err
+	}
+	defer func() { _ = f.Close() }()
+	plain, closePlain, compressed, err := decompress(bufio.NewReaderSize(f, readAhead))
+	if err != nil || !compressed {
+		return file, err
+	}
+	defer closePlain()
+	to := filepath.Join(tempDir, "archive.tar")
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return file, err
+	}
+	_, err = io.Copy(out, budget.SpooledReader(ctx, plain))
+	return to, layer.Classify(errors.Join(err, out.Close()))
+}
+
+// copyFile writes size bytes, booked first, into a new file.
+func copyFile(to string, from io.Reader, size int64, budget *layer.Budget) error {
+	if err := budget.Spool(size); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyN(out, from, size)
+	return layer.Classify(errors.Join(err, out.Close()))
+}
+
+// readAhead is large enough to tell compressions apart and to spare calls.
+const readAhead = 64 << 10
+
+// zstdWindow bounds what a zstd frame may make us keep in memory; "zstd
+// --ultra -22 --long=27", the most that the tools read unasked, needs it all.
+const zstdWindow = 128 << 20
+
+// decompress looks at the first bytes of r. Media types are not trusted for
+// this: a Docker archive's manifest says gzip where the layers are plain.
+func decompress(r *bufio.Reader) (plain io.Reader, done func(), compressed bool, err error) {
+	magic, err := r.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, false, err
+	}
+	switch {
+	case len(magic) >= 2 && magic[0] == 0x1f && magic[1] == 0x8b:
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return nil, nil, false, fmt.Errorf("%w: %w", wire.ErrRefused, err)
+		}
+		return z, func() { _ = z.Close() }, true, nil
+	case len(magic) == 4 && string(magic) == "\x28\xb5\x2f\xfd":
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindow))
+		if err != nil {
+			return nil, nil, false, fmt.Errorf("%w: %w", wire.ErrRefused, err)
+		}
+		return z, z.Close, true, nil
+	}
+	return r, func() {}, false, nil
+}

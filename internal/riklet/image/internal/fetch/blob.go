@@ -1,0 +1,65 @@
+package fetch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/opencontainers/go-digest"
+	"go.podman.io/image/v5/types"
+
+	"rik.dev/rik/internal/riklet/image/internal/wire"
+)
+
+// blobReader passes a blob on, hashes it and keeps it within what the manifest
+// announced and the limits allow.
+type blobReader struct {
+	r     io.Reader
+	info  types.BlobInfo
+	hash  digest.Verifier
+	total *atomic.Int64 // all layers of the pull
+	limit int64
+	read  int64
+	err   error // the first, other than io.EOF
+}
+
+func (b *blobReader) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, err := b.r.Read(p)
+	b.read += int64(n)
+	_, _ = b.hash.Write(p[:n]) // a hash takes everything
+	switch {
+	case b.total.Add(int64(n)) > b.limit:
+		err = fmt.Errorf("%w: more than %d bytes transferred", wire.ErrTooLarge, b.limit)
+	case b.info.Size >= 0 && b.read > b.info.Size:
+		err = fmt.Errorf("%w: the blob is longer than the %d bytes that the manifest announces", wire.ErrDigest, b.info.Size)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.err = err
+	}
+	return n, err
+}
+
+// verify reads the blob to its end and says what is wrong with it. A damaged
+// blob fails to unpack in confusing ways, so that its digest has the first
+// word; a limit, or a reader that broke, comes before both.
+func (b *blobReader) verify(unpackErr error) error {
+	for _, final := range []error{wire.ErrTooLarge, wire.ErrNoSpace, wire.ErrTimeout, errStoreGone} {
+		if errors.Is(unpackErr, final) {
+			return unpackErr
+		}
+	}
+	if _, err := io.Copy(io.Discard, b); err != nil {
+		return fmt.Errorf("reading the blob: %w", err)
+	}
+	if b.info.Size >= 0 && b.read < b.info.Size {
+		return fmt.Errorf("%w: the blob is truncated: %d of %d bytes", wire.ErrDigest, b.read, b.info.Size)
+	}
+	if !b.hash.Verified() {
+		return fmt.Errorf("%w: the blob is not %s", wire.ErrDigest, b.info.Digest)
+	}
+	return unpackErr
+}

@@ -1,0 +1,92 @@
+// Package fetch is what the image store's child process does: it resolves one
+// reference, transfers the layers that the store does not have and unpacks
+// them; or it unpacks one archive. It reads hostile input from the network and runs for minutes, which is
+// why it has a process of its own that can be killed and that takes its memory
+// with it. Package wire says how the two talk.
+package fetch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"rik.dev/rik/internal/riklet/image/internal/wire"
+)
+
+// errStoreGone ends a pull whose store died: nobody would use its result.
+var errStoreGone = errors.New("the image store is gone")
+
+// Run serves one Request from stdin and returns after its Result or Failure
+// was written; the error is that of the Failure.
+func Run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	in := json.NewDecoder(stdin)
+	var req wire.Request
+	if err := in.Decode(&req); err != nil {
+		return fmt.Errorf("reading the request: %w", err)
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, req.Limits.WithDefaults().Time, wire.ErrTimeout)
+	defer stop()
+
+	acked := make(chan struct{})
+	// This goroutine ends with stdin, which is the process's own and outlives
+	// the pull: there is nothing to wait for.
+	go func() {
+		var ack wire.Ack
+		if err := in.Decode(&ack); err != nil || !ack.Pinned {
+			cancel(errStoreGone)
+			return
+		}
+		close(acked)
+		_ = in.Decode(&ack) // nothing more is sent: this waits for the end
+		cancel(errStoreGone)
+	}()
+
+	out := &sender{enc: json.NewEncoder(stdout)}
+	result, err := serve(ctx, req, out, acked)
+	if err != nil {
+		err = explain(ctx, err)
+		return errors.Join(err, out.send(wire.Event{Failure: wire.FailureOf(err)}))
+	}
+	return out.send(wire.Event{Result: result})
+}
+
+func serve(ctx context.Context, req wire.Request, out *sender, acked <-chan struct{}) (*wire.Result, error) {
+	if req.Archive == nil {
+		return (&puller{req: req, out: out, acked: acked}).pull(ctx)
+	}
+	unpacked, err := unpackArchive(ctx, *req.Archive, req.Limits)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.Result{Archive: unpacked}, nil
+}
+
+// explain makes the reason for which the context ended that of the error. What
+// the error was otherwise, perhaps a refusal of half an archive, followed from
+// it and counts no more.
+func explain(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("%w: %s", cause, err.Error())
+	}
+	return err
+}
+
+// sender writes events whole, from several goroutines.
+type sender struct {
+	mu  sync.Mutex
+	enc *json.Encoder
+}
+
+func (s *sender) send(e wire.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.enc.Encode(e); err != nil {
+		return fmt.Errorf("reporting to the image store: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+// Package layer unpacks one layer of an image into a directory of its own, in
+// the form that overlayfs stacks. The archive is hostile input: umoci's
+// extractor confines what it writes to the directory, and this package refuses,
+// before umoci sees it, every entry that tries to get out, and bounds size,
+// number and kind of what is written.
+package layer
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/umoci/oci/layer"
+
+	"rik.dev/rik/internal/riklet/image/internal/wire"
+)
+
+// Result says what a layer was found to be.
+type Result struct {
+	Bytes    int64
+	Entries  int64
+	Skipped  []string // the first few device nodes that were left out
+	Implicit []string // directories that the archive implies and does not list
+}
+
+// skippedNames bounds Result.Skipped: a log line, not a listing.
+const skippedNames = 8
+
+// Apply unpacks the tar archive in stream into root, an empty directory. It
+// reads stream to its end, so that a caller who hashes it sees all of it. An
+// error names the entry; what is in root then is for the caller to remove.
+func Apply(ctx context.Context, root string, stream io.Reader, budget *Budget) (Result, error) {
+	u := &unpacker{
+		root:      root,
+		budget:    budget,
+		vet:       newVetter(root),
+		extractor: layer.NewTarExtractor(options()),
+	}
+	return u.tar(ctx, stream)
+}
+
+func (u *unpacker) tar(ctx context.Context, stream io.Reader) (Result, error) {
+	in := u.budget.Reader(ctx, stream)
+	tr := tar.NewReader(in)
+	for {
+		hdr, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return Result{}, Classify(fmt.Errorf("reading the archive after entry %d: %w", u.result.Entries, err))
+		}
+		name := hdr.Name // the extractor cleans it in place
+		if err := u.entry(hdr, tr); err != nil {
+			return Result{}, Classify(fmt.Errorf("entry %q: %w", shorten(name), err))
+		}
+	}
+	// The tar reader stops at the end marker; padding may follow.
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return Result{}, Classify(fmt.Errorf("reading what follows the archive: %w", err))
+	}
+	u.result.Implicit = u.vet.implicit()
+	return u.result, nil
+}
+
+type unpacker struct {
+	root      string
+	budget    *Budget
+	vet       *vetter
+	extractor *layer.TarExtractor
+	result    Result
+	// prepare changes an entry that was not refused, or says to skip it; nil for
+	// the layers of images, which are taken as they are.
+	prepare func(hdr *tar.Header) (skip bool)
+}
+
+func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
+	if err := u.budget.takeEntry(); err != nil {
+		return err
+	}
+	u.result.Entries++
+	verdict, err := u.vet.check(hdr)
+	if err != nil {
+		return err
+	}
+	if verdict == unpack && u.prepare != nil && u.prepare(hdr) {
+		verdict = skipDevice
+	}
+	switch verdict {
+	case ignore:
+		return nil
+	case skipDevice:
+		if len(u.result.Skipped) < skippedNames {
+			u.result.Skipped = append(u.result.Skipped, shorten(hdr.Name))
+		}
+		return nil
+	}
+	// hdr.Size is what lands on the disk: a sparse file is shorter in the
+	// archive, and the extractor writes its holes out.
+	if err := u.budget.takeBytes(hdr.Size); err != nil {
+		return err
+	}
+	u.result.Bytes += hdr.Size
+	return u.extractor.UnpackEntry(u.root, hdr, content)
+}
+
+// options asks for overlayfs's form of whiteouts. Without root, which only
+// tests are, ownership goes into an extended attribute and the whiteouts of
+// directories into the user's namespace of attributes.
+func options() *layer.UnpackOptions {
+	return &layer.UnpackOptions{OnDiskFormat: layer.OverlayfsRootfs{UserXattr: os.Geteuid() != 0, MapOptions: mapping()}}
+}
+
+func mapping() layer.MapOptions {
+	uid := os.Geteuid()
+	if uid == 0 {
+		return layer.MapOptions{}
+	}
+	return layer.MapOptions{
+		Rootless:    true,
+		UIDMappings: []rspec.LinuxIDMapping{{HostID: uint32(uid), Size: 1}},
+		GIDMappings: []rspec.LinuxIDMapping{{HostID: uint32(os.Getegid()), Size: 1}},
+	}
+}
+
+// Classify gives the errors of the file system their reason.
+func Classify(err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w: %w", wire.ErrNoSpace, err)
+	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, tar.ErrHeader), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: %w", wire.ErrRefused, err)
+	}
+	return err
+}
+
+// shorten keeps an entry's name printable in an error and in a status.
+func shorten(name string) string {
+	const most = 200
+	if len(name) > most {
+		return name[:most] + "…"
+	}
+	return name
+}

@@ -1,0 +1,166 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+
+	"rik.dev/rik/internal/riklet/image/internal/wire"
+)
+
+// Budget is what the layers of one image may take together. Its methods may be
+// called by several goroutines.
+type Budget struct {
+	limits wire.Limits
+	dir    string // on the file system that is written to
+
+	mu           sync.Mutex
+	bytes        int64
+	streamed     int64
+	spooled      int64
+	entries      int64
+	sinceChecked int64
+}
+
+// checkEvery is how much may be written between two looks at the free space.
+const checkEvery = 4 << 20
+
+// NewBudget starts an account for writing below dir. Limits.ReserveBytes gets
+// its default here.
+func NewBudget(limits wire.Limits, dir string) (*Budget, error) {
+	limits = limits.WithDefaults()
+	if limits.ReserveBytes <= 0 {
+		var st syscall.Statfs_t
+		if err := syscall.Statfs(dir, &st); err != nil {
+			return nil, fmt.Errorf("looking at the file system of %s: %w", dir, err)
+		}
+		limits.ReserveBytes = min(int64(st.Blocks)*st.Bsize/50, 512<<20)
+	}
+	// The first write looks at the free space.
+	return &Budget{limits: limits, dir: dir, sinceChecked: checkEvery}, nil
+}
+
+// Charge books a layer that was unpacked before: an image is as large with it
+// as it is without.
+func (b *Budget) Charge(bytes, entries int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bytes += bytes
+	b.entries += entries
+	return b.checkLocked()
+}
+
+func (b *Budget) checkLocked() error {
+	if b.bytes > b.limits.Bytes {
+		return fmt.Errorf("%w: more than %d bytes unpacked", wire.ErrTooLarge, b.limits.Bytes)
+	}
+	if b.entries > b.limits.Entries {
+		return fmt.Errorf("%w: more than %d entries", wire.ErrTooLarge, b.limits.Entries)
+	}
+	return nil
+}
+
+func (b *Budget) takeEntry() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.entries++
+	return b.checkLocked()
+}
+
+// Take books n bytes of something other than an entry before they are written.
+func (b *Budget) Take(n int64) error { return b.takeBytes(n) }
+
+// takeBytes books a file before it is written.
+func (b *Budget) takeBytes(n int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n < 0 || n > b.limits.Bytes-b.bytes {
+		return fmt.Errorf("%w: more than %d bytes unpacked", wire.ErrTooLarge, b.limits.Bytes)
+	}
+	b.bytes += n
+	return b.checkSpaceLocked(n)
+}
+
+// takeStream books n bytes of an archive as they are read. Beside the files
+// an archive has at most a few blocks of frame for each entry: what is over
+// that is a bomb of padding.
+func (b *Budget) takeStream(n int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.streamed += int64(n)
+	if b.streamed-b.limits.Bytes > b.limits.Entries*framing {
+		return fmt.Errorf("%w: more than %d bytes unpacked", wire.ErrTooLarge, b.limits.Bytes)
+	}
+	return nil
+}
+
+// framing is a generous average of the bytes that an entry has in an archive
+// beside its content: two blocks.
+const framing = 1024
+
+// checkSpaceLocked looks at the free space once for every checkEvery bytes
+// that are about to be written.
+func (b *Budget) checkSpaceLocked(n int64) error {
+	if b.sinceChecked += n; b.sinceChecked < checkEvery {
+		return nil
+	}
+	b.sinceChecked = 0
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(b.dir, &st); err != nil {
+		return fmt.Errorf("looking at the file system of %s: %w", b.dir, err)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free-n < b.limits.ReserveBytes {
+		return fmt.Errorf("%w: %d bytes are free, %d must stay free and %d are to be written",
+			wire.ErrNoSpace, free, b.limits.ReserveBytes, n)
+	}
+	return nil
+}
+
+// Spool books n bytes that are written for the time of the pull only, such as
+// an archive that is unpacked to be read.
+func (b *Budget) Spool(n int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.spooled += n; n < 0 || b.spooled > b.limits.CompressedBytes {
+		return fmt.Errorf("%w: an archive of more than %d bytes", wire.ErrTooLarge, b.limits.CompressedBytes)
+	}
+	return b.checkSpaceLocked(n)
+}
+
+// Reader passes r on as long as ctx lasts and what is read is within what an
+// image may be unpacked.
+func (b *Budget) Reader(ctx context.Context, r io.Reader) io.Reader {
+	return &meteredReader{ctx: ctx, r: r, book: b.takeStream}
+}
+
+// SpooledReader is Reader for what is written as it is: it books with Spool.
+func (b *Budget) SpooledReader(ctx context.Context, r io.Reader) io.Reader {
+	return &meteredReader{ctx: ctx, r: r, book: func(n int) error { return b.Spool(int64(n)) }}
+}
+
+// WithContext makes reads from r fail once ctx has ended.
+func WithContext(ctx context.Context, r io.Reader) io.Reader {
+	return &meteredReader{ctx: ctx, r: r, book: func(int) error { return nil }}
+}
+
+// meteredReader stops with the context and with the budget.
+type meteredReader struct {
+	ctx  context.Context
+	r    io.Reader
+	book func(n int) error
+}
+
+func (m *meteredReader) Read(p []byte) (int, error) {
+	if m.ctx.Err() != nil {
+		return 0, context.Cause(m.ctx)
+	}
+	n, err := m.r.Read(p)
+	if n > 0 {
+		if over := m.book(n); over != nil {
+			return n, over
+		}
+	}
+	return n, err
+}

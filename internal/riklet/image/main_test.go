@@ -1,0 +1,135 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"rik.dev/rik/internal/riklet/image/unpack"
+	"rik.dev/rik/internal/testkit/ociimage"
+)
+
+// TestMain makes the test binary its own unpacker: the store's child runs in
+// the tests as it does in the product, as a process.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "unpack" {
+		if err := unpack.Unpack(context.Background(), nil, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	// Credentials of whoever runs the tests are none of theirs.
+	home, err := os.MkdirTemp("", "rik-image")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	for _, name := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"} {
+		if err := os.Setenv(name, home); err != nil {
+			panic(err)
+		}
+	}
+	_ = os.Unsetenv("REGISTRY_AUTH_FILE")
+	code := m.Run()
+	_ = os.RemoveAll(home)
+	os.Exit(code)
+}
+
+// open makes a store in a directory of its own.
+func open(tb testing.TB, change func(*Config)) *Store {
+	tb.Helper()
+	return openAt(tb, filepath.Join(tb.TempDir(), "store"), change)
+}
+
+func openAt(tb testing.TB, root string, change func(*Config)) *Store {
+	tb.Helper()
+	cfg := Config{
+		Root:     root,
+		Unpacker: []string{"/proc/self/exe", "unpack"},
+		Limits:   Limits{ReserveBytes: 1},
+		Logger:   slog.New(slog.NewTextHandler(tb.Output(), nil)),
+		// Nor are the mirrors of this machine.
+		RegistriesConf: os.DevNull,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := Open(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// layout writes spec under the tag v1 of a new OCI layout.
+func layout(tb testing.TB, spec ociimage.Spec) (dir, ref, digest string) {
+	tb.Helper()
+	dir = tb.TempDir()
+	digest, err := ociimage.Write(dir, "v1", spec)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return dir, "oci:" + dir + ":v1", digest
+}
+
+// small is an image of two layers.
+func small() ociimage.Spec {
+	return ociimage.Spec{
+		Files:      map[string]ociimage.File{"etc/motd": {Content: []byte("hello\n")}, "bin/app": {Content: []byte("#!"), Mode: 0o755}},
+		Layers:     []ociimage.Layer{{Files: map[string]ociimage.File{"etc/motd": {Content: []byte("hello again\n")}}}},
+		Entrypoint: []string{"/bin/app"},
+		Env:        []string{"A=1"},
+	}
+}
+
+// requireNothingLeft fails if a pull left more than the layers it should.
+func requireNothingLeft(tb testing.TB, s *Store, layers int) {
+	tb.Helper()
+	for dir, want := range map[string]int{tmpDir: 0, layersDir: layers} {
+		entries, err := os.ReadDir(s.path(dir))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if len(entries) != want {
+			tb.Errorf("%s has %d entries, want %d: %v", dir, len(entries), want, entries)
+		}
+	}
+}
+
+// lines is a log that a test can read.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// await waits until the registry holds a download, and fails if the pull ends
+// before.
+func await(tb testing.TB, held <-chan struct{}, done <-chan error) {
+	tb.Helper()
+	select {
+	case <-held:
+	case err := <-done:
+		tb.Fatalf("the pull ended before it asked for a blob: %v", err)
+	}
+}

@@ -1,0 +1,331 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/image/internal/wire"
+)
+
+// mountRecord is the file mount.json of a mount: which layers it needs.
+type mountRecord struct {
+	Reference string
+	Chain     []digest.Digest
+}
+
+// Names inside the directory of a mount.
+const (
+	mountFile = "mount.json"
+	upperDir  = "upper"
+	workDir   = "work"
+	rootfsDir = "rootfs"
+)
+
+// mountID is one path component that no tool takes for an option.
+var mountID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// Mount stacks the layers of img under a writable directory of id's own and
+// returns the path of the result. Doing it again returns the same path; after
+// a reboot, or Unmount that kept it, what was written is there again. What id
+// had kept of another image is thrown away.
+func (s *Store) Mount(ctx context.Context, id string, img *Image) (string, error) {
+	release, err := s.occupy(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	rec := mountRecord{Reference: img.Reference}
+	if rec.Chain, err = s.chainOf(img.Layers); err != nil {
+		return "", fmt.Errorf("mounting %s: %w", id, err)
+	}
+	rootfs := s.path(mountsDir, id, rootfsDir)
+	live, err := isMounted(rootfs)
+	if err != nil {
+		return "", fmt.Errorf("mounting %s: %w", id, err)
+	}
+	kept, err := s.reconcile(id, rec, live)
+	if err != nil {
+		return "", err
+	}
+	if live {
+		return rootfs, nil
+	}
+	if err := s.claim(id, rec, img.Layers); err != nil {
+		return "", fmt.Errorf("mounting %s: %w", id, err)
+	}
+	if err := s.mountOverlay(id, rec, img.Layers); err != nil {
+		err = fmt.Errorf("mounting %s: %w", id, classifySpace(err))
+		if !kept {
+			err = errors.Join(err, s.discard(id))
+		}
+		return "", err
+	}
+	return rootfs, nil
+}
+
+// reconcile compares what is wanted with what there is under the name, and
+// throws away what was kept of another image. It reports whether there is
+// something to go on with.
+func (s *Store) reconcile(id string, rec mountRecord, live bool) (kept bool, err error) {
+	s.mu.Lock()
+	old, known := s.mounts[id]
+	s.mu.Unlock()
+	if known && slices.Equal(old.Chain, rec.Chain) {
+		return true, nil
+	}
+	if live {
+		return false, fmt.Errorf("%w: %s has %q", ErrMounted, id, old.Reference)
+	}
+	_, err = os.Lstat(s.path(mountsDir, id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	// Also without a readable record: who knows what was written over what.
+	return false, s.discard(id)
+}
+
+// claim enters the mount into the table, which keeps its layers from being
+// collected, provided that they are all there still.
+func (s *Store) claim(id string, rec mountRecord, layers []string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, dir := range layers {
+		if _, err := os.Stat(dir); err != nil {
+			return fmt.Errorf("%w: %w", ErrNotPresent, err)
+		}
+	}
+	s.mounts[id] = rec
+	return nil
+}
+
+func (s *Store) mountOverlay(id string, rec mountRecord, layers []string) error {
+	dir := s.path(mountsDir, id)
+	for _, sub := range []string{upperDir, workDir, rootfsDir} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	// The root of an overlay looks like its upper directory.
+	if err := likeRoot(filepath.Join(dir, upperDir), layers[len(layers)-1]); err != nil {
+		return err
+	}
+	// A power cut ends the mount too: the record need not survive one.
+	if err := writeJSON(filepath.Join(dir, mountFile), rec, atLeisure); err != nil {
+		return err
+	}
+	lower := slices.Clone(layers)
+	slices.Reverse(lower) // overlayfs names the topmost first
+	options := overlayOptions(lower, dir)
+	// A page less the NUL is what mount(2) takes.
+	if len(options) >= os.Getpagesize() {
+		short, closeAll, err := descriptors(lower)
+		if err != nil {
+			return err
+		}
+		defer closeAll()
+		options = overlayOptions(short, dir)
+	}
+	// No device in a layer, or made in the container, can be opened.
+	if err := unix.Mount("overlay", filepath.Join(dir, rootfsDir), "overlay", unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("overlay of %d layers: %w", len(layers), err)
+	}
+	return nil
+}
+
+func overlayOptions(lower []string, dir string) string {
+	return "lowerdir=" + strings.Join(lower, ":") +
+		",upperdir=" + filepath.Join(dir, upperDir) + ",workdir=" + filepath.Join(dir, workDir)
+}
+
+// descriptors gives directories names that are short, for as long as they are
+// kept open.
+func descriptors(dirs []string) (names []string, closeAll func(), err error) {
+	var files []*os.File
+	closeAll = func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}
+	for _, dir := range dirs {
+		f, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		files = append(files, f)
+		names = append(names, fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	}
+	return names, closeAll, nil
+}
+
+func likeRoot(upper, layer string) error {
+	fi, err := os.Stat(layer)
+	if err != nil {
+		return err
+	}
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		if err := os.Chown(upper, int(st.Uid), int(st.Gid)); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(upper, fi.Mode())
+}
+
+// Unmount takes the mount away. Unless keepWritable is set, all that was
+// written in it goes too. Doing it again, or to a mount that never was, does
+// nothing.
+func (s *Store) Unmount(ctx context.Context, id string, keepWritable bool) error {
+	release, err := s.occupy(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	rootfs := s.path(mountsDir, id, rootfsDir)
+	for {
+		live, err := isMounted(rootfs)
+		if err != nil {
+			return fmt.Errorf("unmounting %s: %w", id, err)
+		}
+		if !live {
+			break
+		}
+		err = unix.Unmount(rootfs, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) {
+			// Someone has a file open in it. Out of sight it goes all the
+			// same, and off when that is closed.
+			s.log.Warn("detaching a busy root file system", "instance", id)
+			err = unix.Unmount(rootfs, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		}
+		if err != nil {
+			return fmt.Errorf("unmounting %s: %w", id, err)
+		}
+	}
+	if keepWritable {
+		return nil
+	}
+	return s.discard(id)
+}
+
+// discard removes the directory of an id that is not mounted. The rename makes
+// it all or nothing; Open finishes what a crash leaves.
+func (s *Store) discard(id string) error {
+	trash, err := os.MkdirTemp(s.path(tmpDir), "mount-")
+	if err != nil {
+		return fmt.Errorf("removing mount %s: %w", id, err)
+	}
+	err = os.Rename(s.path(mountsDir, id), filepath.Join(trash, id))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(fmt.Errorf("removing mount %s: %w", id, err), os.Remove(trash))
+	}
+	s.mu.Lock()
+	delete(s.mounts, id)
+	s.mu.Unlock()
+	if err := os.RemoveAll(trash); err != nil {
+		return fmt.Errorf("removing mount %s: %w", id, err)
+	}
+	return nil
+}
+
+// Mounted lists every name that the store has something of: mounted, kept, or
+// left by a crash. Unmount is for all of them.
+func (s *Store) Mounted() ([]string, error) {
+	entries, err := os.ReadDir(s.path(mountsDir))
+	if err != nil {
+		return nil, fmt.Errorf("reading the image store: %w", err)
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		if mountID.MatchString(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// loadMounts fills the table after a restart. A mount without a readable
+// record, which a power cut can leave, pins nothing: it is not mounted.
+func (s *Store) loadMounts() error {
+	names, err := s.Mounted()
+	if err != nil {
+		return err
+	}
+	for _, id := range names {
+		var rec mountRecord
+		if err := readJSON(s.path(mountsDir, id, mountFile), &rec); err != nil {
+			s.log.Warn("a mount has no readable record", "instance", id, "err", err)
+			continue
+		}
+		s.mounts[id] = rec
+	}
+	return nil
+}
+
+// occupy lets one call at a time work on an id.
+func (s *Store) occupy(ctx context.Context, id string) (release func(), err error) {
+	if !mountID.MatchString(id) {
+		return nil, fmt.Errorf("%w: %q", ErrInvalidID, id)
+	}
+	for {
+		s.mu.Lock()
+		wait, busy := s.busy[id]
+		if !busy {
+			mine := make(chan struct{})
+			s.busy[id] = mine
+			s.mu.Unlock()
+			return func() {
+				s.mu.Lock()
+				delete(s.busy, id)
+				s.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// chainOf turns the directories of an Image back into identifiers. An Image
+// can come out of a file of the caller's: nothing else is accepted.
+func (s *Store) chainOf(layers []string) ([]digest.Digest, error) {
+	chain := make([]digest.Digest, len(layers))
+	for i, dir := range layers {
+		name := filepath.Base(filepath.Dir(dir))
+		chain[i] = digest.Digest(strings.Replace(name, "-", ":", 1))
+	}
+	want, err := s.layerDirs(chain)
+	if err != nil || len(layers) == 0 || !slices.Equal(want, layers) {
+		return nil, fmt.Errorf("%w: not the layers of an image of this store", ErrNotPresent)
+	}
+	return chain, nil
+}
+
+func isMounted(dir string) (bool, error) {
+	live, err := mountinfo.Mounted(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return live, err
+}
+
+func classifySpace(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %w", wire.ErrNoSpace, err)
+	}
+	return err
+}

@@ -1,0 +1,192 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/image/internal/wire"
+)
+
+// PullRequest asks for an image.
+type PullRequest struct {
+	// Reference as in Container.Image.
+	Reference string
+	// Policy; "" means Always for the tag latest of a registry, otherwise
+	// IfNotPresent. An image that is present is given to whoever may name it,
+	// as on a Kubernetes node: Always is the policy that asks the registry
+	// with the caller's own credentials.
+	Policy v1alpha1.PullPolicy
+	// Auth is a dockerconfigjson; nil means the node's own credentials.
+	Auth []byte
+}
+
+// flightKey tells pulls apart that cannot share a result: another caller's
+// credentials may see what mine may not.
+type flightKey struct {
+	reference string
+	auth      [sha256.Size]byte
+}
+
+// flight is a running pull. Its result is written before done is closed.
+type flight struct {
+	done    chan struct{}
+	cancel  context.CancelCauseFunc
+	waiters int // under Store.mu
+	record  *record
+	err     error
+}
+
+// Pull returns the image, after fetching what the node does not have of it.
+// Calls for one reference share one transfer, which ends when the last caller
+// has gone; calls for others do not wait for it. A pull that fails leaves
+// nothing behind.
+func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
+	ref, err := parseReference(req.Reference)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := ref.policyOf(req.Policy)
+	if err != nil {
+		return nil, err
+	}
+	if policy != v1alpha1.PullAlways {
+		img, err := s.lookup(ref.String())
+		if err == nil || policy == v1alpha1.PullNever {
+			return img, err
+		}
+	}
+	key := flightKey{ref.String(), sha256.Sum256(req.Auth)}
+	f, err := s.join(ctx, key, ref, req.Auth)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		s.leave(key, f)
+		return nil, context.Cause(ctx)
+	}
+	if f.err != nil {
+		return nil, fmt.Errorf("pulling %s: %w", ref, f.err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.imageOfLocked(f.record)
+}
+
+// join finds the running pull, or starts it.
+func (s *Store) join(ctx context.Context, key flightKey, ref parsedReference, auth []byte) (*flight, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	if f, ok := s.flights[key]; ok {
+		f.waiters++
+		return f, nil
+	}
+	// Not the first caller's context: the pull lives as long as anyone waits.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	f := &flight{done: make(chan struct{}), cancel: cancel, waiters: 1}
+	s.flights[key] = f
+	s.pulls.Go(func() {
+		defer cancel(nil)
+		f.record, f.err = s.fetch(ctx, ref, auth)
+		s.mu.Lock()
+		s.landLocked(key, f)
+		s.mu.Unlock()
+		close(f.done)
+	})
+	return f, nil
+}
+
+// leave is for a caller that waits no longer.
+func (s *Store) leave(key flightKey, f *flight) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.waiters--; f.waiters == 0 {
+		// Out of the table at once: who comes next shall not share its end.
+		s.landLocked(key, f)
+		f.cancel(context.Canceled)
+	}
+}
+
+func (s *Store) landLocked(key flightKey, f *flight) {
+	if s.flights[key] == f {
+		delete(s.flights, key)
+	}
+}
+
+// fetch runs the child process and saves what it brought.
+func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ *record, err error) {
+	log := s.log.With("image", ref.String())
+	start := time.Now()
+	log.Info("pulling image")
+	defer func() {
+		if err != nil {
+			log.Warn("image not pulled", "err", err, "duration", time.Since(start))
+		}
+	}()
+	dir, err := os.MkdirTemp(s.path(tmpDir), "pull-")
+	if err != nil {
+		return nil, fmt.Errorf("making room for the pull: %w", err)
+	}
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			log.Warn("the remains of a pull stay until the next start", "path", dir, "err", err)
+		}
+	}()
+	c := &child{store: s, log: log}
+	defer c.unpin()
+	result, err := c.run(ctx, wire.Request{
+		Transport:      ref.transport,
+		Target:         ref.target,
+		Auth:           auth,
+		LayersDir:      s.path(layersDir),
+		TempDir:        dir,
+		Limits:         s.cfg.Limits.WithDefaults(),
+		CertDir:        s.cfg.CertDir,
+		RegistriesConf: s.cfg.RegistriesConf,
+	})
+	if err != nil {
+		return nil, err
+	}
+	r := &record{
+		Reference: ref.String(),
+		Digest:    result.Digest,
+		Config:    result.Config,
+		Chain:     result.Chain,
+		Bytes:     result.Bytes,
+		LastUsed:  s.now(),
+	}
+	if err := s.save(r); err != nil {
+		return nil, err
+	}
+	log.Info("image pulled", "digest", r.Digest, "layers", len(r.Chain), "bytes", r.Bytes, "duration", time.Since(start))
+	return r, nil
+}
+
+// pin keeps layers, those that exist and those to come, from being collected.
+func (s *Store) pin(chain []digest.Digest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range chain {
+		s.pins[c]++
+	}
+}
+
+func (s *Store) unpin(chain []digest.Digest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range chain {
+		if s.pins[c]--; s.pins[c] == 0 {
+			delete(s.pins, c)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package image
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// record is what the store remembers of a reference: images/<hash>.json.
+type record struct {
+	Reference string
+	Digest    digest.Digest
+	Config    v1.ImageConfig
+	Chain     []digest.Digest
+	Bytes     int64
+	LastUsed  time.Time
+}
+
+// Images lists what the node has, sorted by reference.
+func (s *Store) Images() []Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]Info, 0, len(s.records))
+	for _, r := range s.records {
+		out = append(out, Info{Reference: r.Reference, Digest: r.Digest.String(), Bytes: r.Bytes, LastUsed: r.LastUsed})
+	}
+	slices.SortFunc(out, func(a, b Info) int { return strings.Compare(a.Reference, b.Reference) })
+	return out
+}
+
+// recordPath hashes the reference: it has slashes and no bound that a file
+// name would keep.
+func (s *Store) recordPath(reference string) string {
+	sum := sha256.Sum256([]byte(reference))
+	return s.path(imagesDir, hex.EncodeToString(sum[:])+".json")
+}
+
+func (s *Store) loadRecords() error {
+	entries, err := os.ReadDir(s.path(imagesDir))
+	if err != nil {
+		return fmt.Errorf("reading the image store: %w", err)
+	}
+	for _, e := range entries {
+		file := s.path(imagesDir, e.Name())
+		var r record
+		err := readJSON(file, &r)
+		if err == nil && s.recordPath(r.Reference) == file {
+			s.records[r.Reference] = &r
+			continue
+		}
+		// The image can be pulled again; a node that does not start cannot.
+		s.log.Warn("dropping an unreadable image record", "path", e.Name(), "err", err)
+		if err := os.Remove(file); err != nil {
+			return fmt.Errorf("dropping an unreadable image record: %w", err)
+		}
+	}
+	return nil
+}
+
+// lookup returns the image of a reference if all its layers are there, and
+// marks it as used.
+func (s *Store) lookup(reference string) (*Image, error) {
+	s.mu.Lock()
+	r, ok := s.records[reference]
+	if !ok {
+		s.mu.Unlock()
+		return nil, fmt.Errorf("%w: %s", ErrNotPresent, reference)
+	}
+	img, err := s.imageOfLocked(r)
+	// A use is remembered on the disk at this grain: exact times would cost a
+	// write for every container that starts.
+	const grain = time.Minute
+	stale := s.now().Sub(r.LastUsed) > grain
+	if stale {
+		used := *r
+		used.LastUsed = s.now()
+		s.records[reference] = &used
+	}
+	s.mu.Unlock()
+	if err == nil && stale {
+		if err := s.flush(reference, atLeisure); err != nil {
+			s.log.Warn("an image's time of use was not saved", "image", reference, "err", err)
+		}
+	}
+	return img, err
+}
+
+// imageOfLocked checks that the layers of a record exist.
+func (s *Store) imageOfLocked(r *record) (*Image, error) {
+	dirs, err := s.layerDirs(r.Chain)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range dirs {
+		if _, err := os.Stat(dir); err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrNotPresent, r.Reference, err)
+		}
+	}
+	return &Image{
+		Reference: r.Reference,
+		Digest:    r.Digest.String(),
+		Config:    cloneConfig(r.Config),
+		Layers:    dirs,
+	}, nil
+}
+
+// cloneConfig lets the caller change what it got.
+func cloneConfig(c v1.ImageConfig) v1.ImageConfig {
+	var out v1.ImageConfig
+	data, err := json.Marshal(c)
+	if err == nil {
+		err = json.Unmarshal(data, &out)
+	}
+	if err != nil {
+		panic("programmer error: an image configuration that came from JSON: " + err.Error())
+	}
+	return out
+}
+
+// save stores a record.
+func (s *Store) save(r *record) error {
+	s.mu.Lock()
+	s.records[r.Reference] = r
+	s.mu.Unlock()
+	if err := s.flush(r.Reference, atOnce); err != nil {
+		return fmt.Errorf("saving the image record: %w", err)
+	}
+	return nil
+}
+
+// flush makes the file of a reference what the record in memory is, or is not.
+func (s *Store) flush(reference string, when durability) error {
+	s.files.Lock()
+	defer s.files.Unlock()
+	s.mu.Lock()
+	r, ok := s.records[reference]
+	s.mu.Unlock()
+	file := s.recordPath(reference)
+	if !ok {
+		return removeFile(file)
+	}
+	return writeJSON(file, r, when)
+}
+
+func readJSON(file string, into any) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
+}
+
+// durability says when a file must have reached the disk.
+type durability int
+
+const (
+	// atLeisure: whole or not at all if the process dies. A power cut may undo
+	// or tear it. The start of a container does not wait for the disk.
+	atLeisure durability = iota
+	// atOnce: when the call returns.
+	atOnce
+)
+
+// writeJSON replaces file as a whole.
+func writeJSON(file string, value any, when durability) (err error) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), ".new")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(data)
+	if when == atOnce && err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}
+
+func removeFile(file string) error {
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package image
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/distribution/reference"
+	// digests of all three algorithms may be in references
+	_ "crypto/sha256"
+	_ "crypto/sha512"
+
+	"rik.dev/rik/api/rik/v1alpha1"
+)
+
+// transportDocker is the transport of registries, and the default.
+const transportDocker = "docker"
+
+// parsedReference is a reference in its one canonical form.
+type parsedReference struct {
+	transport string
+	target    string // without transport; complete: registry, tag or digest
+}
+
+// String is the key of the reference in the store.
+func (r parsedReference) String() string {
+	if r.transport == transportDocker {
+		return "docker://" + r.target
+	}
+	return r.transport + ":" + r.target
+}
+
+// maxReference bounds what is parsed: a host name, a path, a tag and a digest.
+const maxReference = 1024
+
+// layoutTag is the OCI image specification's grammar of reference names, less
+// slashes and colons at its ends.
+var layoutTag = regexp.MustCompile(`^[A-Za-z0-9]+([-._:@/+][A-Za-z0-9]+|--[A-Za-z0-9]+)*$`)
+
+// parseReference accepts a registry's "name", "name:tag", "host:port/name" and
+// "name@sha256:…", with or without "docker://" in front, where no tag means
+// "latest"; and the local "oci:/dir[:tag]", "oci-archive:/file[:tag]",
+// "docker-archive:/file[:name:tag|:@index]" and "dir:/dir", whose paths must be
+// absolute.
+func parseReference(s string) (parsedReference, error) {
+	if s == "" || len(s) > maxReference {
+		return parsedReference{}, fmt.Errorf("%w: %d characters, 1 to %d are possible", ErrInvalidReference, len(s), maxReference)
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
+		return parsedReference{}, fmt.Errorf("%w: %q has white space or unprintable characters in it", ErrInvalidReference, s)
+	}
+	transport, target, _ := strings.Cut(s, ":")
+	switch transport {
+	case "oci", "oci-archive", "docker-archive", "dir":
+		return parseLocal(s, transport, target)
+	}
+	if scheme, _, ok := strings.Cut(s, "://"); ok && scheme != transportDocker {
+		return parsedReference{}, fmt.Errorf("%w: %q: unknown transport %q", ErrInvalidReference, s, scheme)
+	}
+	return parseRegistry(s)
+}
+
+func parseRegistry(s string) (parsedReference, error) {
+	named, err := reference.ParseNormalizedNamed(strings.TrimPrefix(s, "docker://"))
+	if err != nil {
+		return parsedReference{}, fmt.Errorf("%w: %q: %w", ErrInvalidReference, s, err)
+	}
+	if digested, ok := named.(reference.Digested); ok {
+		// The digest decides; a tag beside it is a remark for readers.
+		canonical, err := reference.WithDigest(reference.TrimNamed(named), digested.Digest())
+		if err != nil {
+			return parsedReference{}, fmt.Errorf("%w: %q: %w", ErrInvalidReference, s, err)
+		}
+		return parsedReference{transportDocker, canonical.String()}, nil
+	}
+	return parsedReference{transportDocker, reference.TagNameOnly(named).String()}, nil
+}
+
+func parseLocal(s, transport, target string) (parsedReference, error) {
+	path, image, tagged := strings.Cut(target, ":")
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+		return parsedReference{}, fmt.Errorf("%w: %q: the path %q is not absolute and clean (a registry's image of that name is docker://%s)", ErrInvalidReference, s, path, s)
+	}
+	r := parsedReference{transport, target}
+	if !tagged {
+		return r, nil
+	}
+	var err error
+	switch {
+	case transport == "dir":
+		err = fmt.Errorf("dir: takes no tag, and no colon in its path")
+	case transport != "docker-archive":
+		if !layoutTag.MatchString(image) {
+			err = fmt.Errorf("malformed tag %q", image)
+		}
+	case strings.HasPrefix(image, "@"):
+		_, err = strconv.ParseUint(image[1:], 10, 16)
+	default:
+		var named reference.Named
+		if named, err = reference.ParseNormalizedNamed(image); err == nil {
+			if _, digested := named.(reference.Digested); digested {
+				err = fmt.Errorf("a digest cannot choose in a docker-archive")
+			}
+		}
+	}
+	if err != nil {
+		return parsedReference{}, fmt.Errorf("%w: %q: %w", ErrInvalidReference, s, err)
+	}
+	return r, nil
+}
+
+// policyOf resolves the default policy: a registry's "latest" moves.
+func (r parsedReference) policyOf(p v1alpha1.PullPolicy) (v1alpha1.PullPolicy, error) {
+	switch p {
+	case v1alpha1.PullAlways, v1alpha1.PullIfNotPresent, v1alpha1.PullNever:
+		return p, nil
+	case "":
+		if r.transport == transportDocker && strings.HasSuffix(r.target, ":latest") {
+			return v1alpha1.PullAlways, nil
+		}
+		return v1alpha1.PullIfNotPresent, nil
+	}
+	return "", fmt.Errorf("%w: unknown pull policy %q", ErrInvalidReference, p)
+}

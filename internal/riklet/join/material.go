@@ -1,0 +1,177 @@
+package join
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"rik.dev/rik/internal/pki"
+)
+
+// material is a key, its certificate and the authorities that the node trusts.
+type material struct {
+	pair  tls.Certificate
+	roots *x509.CertPool
+	// authorities are the hashes of what is in roots.
+	authorities map[string]bool
+	text        []byte // what is kept
+}
+
+// newMaterial checks that the parts belong together: the server's answer is
+// not kept before it is known to work.
+func newMaterial(keyPEM, certPEM, caPEM []byte) (*material, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("reading the node's certificate: %w", err)
+	}
+	m := &material{pair: pair, roots: x509.NewCertPool(), authorities: map[string]bool{}}
+	for rest := caPEM; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		ca, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("reading the cluster's authority: %w", err)
+		}
+		m.roots.AddCert(ca)
+		m.authorities[hashOf(ca)] = true
+	}
+	if len(m.authorities) == 0 {
+		return nil, errors.New("the cluster's authority is missing")
+	}
+	_, err = m.leaf().Verify(x509.VerifyOptions{Roots: m.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: m.leaf().NotBefore})
+	if err != nil {
+		return nil, fmt.Errorf("the node's certificate is not of the cluster's authority: %w", err)
+	}
+	m.text = join(keyPEM, certPEM, caPEM)
+	return m, nil
+}
+
+func (m *material) leaf() *x509.Certificate { return m.pair.Leaf }
+
+func (m *material) hasAuthority(hash string) bool { return m.authorities[hash] }
+
+// renewal is when two thirds of the certificate's life are over.
+func (m *material) renewal() time.Time {
+	c := m.leaf()
+	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
+}
+
+// save replaces the file in one step, so that key and certificate always match.
+func (m *material) save(path string) error {
+	if err := pki.WriteFile(path, m.text); err != nil {
+		return fmt.Errorf("keeping the node's identity: %w", err)
+	}
+	return nil
+}
+
+// load returns nil without an error when nothing is kept.
+func load(path string) (*material, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the node's identity: %w", err)
+	}
+	var key, certificate, authorities []byte
+	for rest := text; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		encoded := pem.EncodeToMemory(block)
+		switch {
+		case block.Type != "CERTIFICATE":
+			key = encoded
+		case certificate == nil:
+			certificate = encoded
+		default:
+			authorities = append(authorities, encoded...)
+		}
+	}
+	m, err := newMaterial(key, certificate, authorities)
+	if err != nil {
+		return nil, fmt.Errorf("%s is damaged (remove it and join again): %w", path, err)
+	}
+	return m, nil
+}
+
+func join(parts ...[]byte) []byte {
+	var all []byte
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}
+
+func hashOf(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.Raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// pin trusts exactly the authority of one hash, which the server has to send
+// along: the node has nothing else to know it by.
+type pin struct {
+	hash, serverName string
+
+	mu      sync.Mutex
+	refused error
+}
+
+// config skips only the verification against the machine's roots;
+// VerifyConnection runs at every handshake and does a stricter one.
+func (p *pin) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		ServerName:         p.serverName,
+		InsecureSkipVerify: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			err := p.verify(state.PeerCertificates)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.refused = err
+			return err
+		},
+	}
+}
+
+// refusal is why the last handshake was refused.
+func (p *pin) refusal() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
+}
+
+func (p *pin) verify(presented []*x509.Certificate) error {
+	roots, others := x509.NewCertPool(), x509.NewCertPool()
+	found := false
+	for _, c := range presented {
+		if c.IsCA && hashOf(c) == p.hash {
+			roots.AddCert(c)
+			found = true
+			continue
+		}
+		others.AddCert(c)
+	}
+	if !found {
+		return fmt.Errorf("%w: it does not show the authority that the token names; is it another cluster, or is someone in between?", ErrNotTrusted)
+	}
+	_, err := presented[0].Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: others, DNSName: p.serverName,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotTrusted, err)
+	}
+	return nil
+}

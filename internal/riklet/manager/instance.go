@@ -1,0 +1,189 @@
+package manager
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/rpc/schedulerv1"
+)
+
+// start hands an instance to its driver as soon as its template is here. One
+// that waits holds up no other.
+func (m *Manager) start(r *run) {
+	if r.order == nil || r.stop || r.used || r.phase.Ended() && r.driver == nil {
+		return
+	}
+	template, err := m.cfg.Objects.Revision(r.order.GetNamespace(), r.order.GetRevision())
+	if template == nil {
+		if err != nil && r.driver == nil {
+			m.say(r, rikv1alpha1.InstanceCreating, "RevisionUnavailable",
+				fmt.Sprintf("the template %s/%s cannot be had yet: %v", r.order.GetNamespace(), r.order.GetRevision(), err))
+		}
+		return
+	}
+	fenced := template.OnDisconnect == rikv1alpha1.DisconnectStop
+	if fenced && m.cutOff && r.driver == nil {
+		return // its replacement may run elsewhere
+	}
+	r.used = true
+	m.keepInfo(r, template)
+	m.cfg.Objects.Use(r.uid, r.order.GetNamespace(), template)
+	m.keepFence(r.uid, fenced)
+	if r.driver == nil {
+		m.ensure(r, template)
+	}
+}
+
+// ensure gives the instance to the driver of its kind.
+func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
+	kind := cmp.Or(template.Kind, rikv1alpha1.KindPod)
+	driver := m.cfg.Drivers[kind]
+	if driver == nil {
+		m.say(r, rikv1alpha1.InstanceFailed, "KindUnsupported", fmt.Sprintf("this node cannot run instances of kind %s", kind))
+		return
+	}
+	err := driver.Ensure(instance.Instance{
+		UID: r.uid, Namespace: r.order.GetNamespace(), Name: r.order.GetName(),
+		Workload: r.order.GetWorkload(), Revision: r.order.GetRevision(), Template: *template.DeepCopy(),
+	})
+	if err != nil {
+		m.say(r, rikv1alpha1.InstanceFailed, "StartRefused", err.Error())
+		return
+	}
+	r.driver = driver
+	m.cfg.Logger.Info("instance ordered", "instance", r.uid, "namespace", r.order.GetNamespace(), "name", r.order.GetName(), "revision", r.order.GetRevision())
+}
+
+// keepInfo publishes what sessions and metrics need.
+func (m *Manager) keepInfo(r *run, t *rikv1alpha1.InstanceTemplate) {
+	info := Info{UID: r.uid, Namespace: r.order.GetNamespace(), Name: r.order.GetName(), Workload: r.order.GetWorkload()}
+	processes := t.Processes()
+	for _, c := range processes {
+		info.Containers = append(info.Containers, c.Name)
+		if t.HostNetwork {
+			info.HostPorts = append(info.HostPorts, c.Ports...)
+		}
+	}
+	switch {
+	case t.Function != nil:
+		info.Source = cmp.Or(t.Function.Execution.Image, t.Function.Execution.Rootfs)
+	case t.App != nil:
+		info.Source, info.Version = t.App.Repo, t.App.Version
+	case len(processes) > 0:
+		info.Source = processes[0].Image
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.infos[r.uid] = info
+}
+
+// observe passes on what changed at the drivers.
+func (m *Manager) observe() {
+	still := map[string]bool{}
+	for _, d := range m.drivers() {
+		for _, o := range d.Observations() {
+			if m.forgotten[o.UID] && o.Status.Phase == rikv1alpha1.InstanceTerminated {
+				still[o.UID] = true
+				continue
+			}
+			m.observed(d, o)
+		}
+	}
+	m.forgotten = still
+}
+
+// observed passes on what is new.
+func (m *Manager) observed(d instance.Driver, o instance.Observation) {
+	r := m.runs[o.UID]
+	if r == nil {
+		// Ended before the riklet was restarted, hence in no list.
+		r = &run{uid: o.UID, driver: d}
+		m.runs[o.UID] = r
+	}
+	if r.driver == nil {
+		r.driver = d
+	}
+	if o.Sequence != r.seen {
+		r.seen = o.Sequence
+		m.tell(r, &o.Status)
+	}
+}
+
+// say is for what no driver sees. It says the same thing once.
+func (m *Manager) say(r *run, phase rikv1alpha1.InstancePhase, reason, text string) {
+	if r.phase == phase && r.reason == reason && r.text == text {
+		return
+	}
+	m.tell(r, &rikv1alpha1.InstanceStatus{Phase: phase, Reason: reason, Message: text})
+}
+
+// tell numbers an observation and puts it into the outbox. The numbers are
+// ours, not the driver's: they rise over everything that may be lost.
+func (m *Manager) tell(r *run, status *rikv1alpha1.InstanceStatus) {
+	sequence, err := m.cfg.Ledger.NextSequence()
+	if err != nil {
+		m.cfg.Logger.Error("sequence numbers are not kept", "err", err)
+	}
+	status.Sequence = sequence
+	encoded, err := status.Marshal()
+	if err != nil {
+		// The types are ours and hold nothing that cannot be encoded.
+		panic("programmer error: encoding a status: " + err.Error())
+	}
+	if r.phase != status.Phase {
+		m.cfg.Logger.Info("instance changed", "instance", r.uid, "phase", status.Phase, "reason", status.Reason)
+	}
+	r.sent, r.phase, r.reason, r.text = sequence, status.Phase, status.Reason, status.Message
+	m.cfg.Outbox.Put(&schedulerv1.Observation{
+		Uid: r.uid, Sequence: sequence, Phase: string(status.Phase), Reason: status.Reason, Message: status.Message, Status: encoded,
+	})
+}
+
+// keepFence remembers which instances must not outlive the contact.
+func (m *Manager) keepFence(uid string, fenced bool) {
+	if err := m.cfg.Ledger.Fence(uid, fenced); err != nil {
+		m.cfg.Logger.Error("fence is kept in memory only", "instance", uid, "err", err)
+	}
+}
+
+// hear starts or ends the time after which fenced instances stop.
+func (m *Manager) hear(connected bool) {
+	if connected == m.connected {
+		return
+	}
+	m.connected = connected
+	if connected {
+		m.deadline = time.Time{}
+		return
+	}
+	m.lost()
+}
+
+// lost is also how a riklet begins: nobody knows how long it was away, and the
+// scheduler counts anew as well.
+func (m *Manager) lost() {
+	if timeout := m.cfg.Ledger.Timeout(); timeout > 0 {
+		m.deadline = time.Now().Add(timeout)
+	}
+}
+
+// fence stops what must not run while its replacement may run elsewhere.
+func (m *Manager) fence() {
+	if m.deadline.IsZero() || time.Now().Before(m.deadline) {
+		return
+	}
+	m.deadline, m.cutOff = time.Time{}, true
+	for _, uid := range slices.Sorted(slices.Values(m.cfg.Ledger.Fenced())) {
+		r := m.runs[uid]
+		if r == nil || r.stop || r.driver == nil {
+			continue
+		}
+		m.cfg.Logger.Warn("stopping an instance without contact", "instance", uid, "timeout", m.cfg.Ledger.Timeout())
+		r.stop = true
+		r.driver.Stop(uid, -1)
+	}
+}

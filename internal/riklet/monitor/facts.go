@@ -1,0 +1,190 @@
+package monitor
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/shirou/gopsutil/v4/cpu"
+	"github.com/shirou/gopsutil/v4/disk"
+	"github.com/shirou/gopsutil/v4/mem"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// DefaultMaxInstances is how many instances a node takes unless told
+// otherwise: each has a supervisor, a mount and a network namespace.
+const DefaultMaxInstances = 250
+
+// FactsConfig says what cannot be read from the machine.
+type FactsConfig struct {
+	// Path lies on the file system whose size counts. Required.
+	Path string
+	// Reserved is kept from instances.
+	Reserved rikv1alpha1.ResourceList
+	// MaxInstances is DefaultMaxInstances when 0.
+	MaxInstances int64
+	// Server is host:port of a peer; the address that leads there is the node's
+	// internal one. Empty: the first address that is not of the machine itself.
+	Server string
+	// InternalAddress and ExternalAddress win over what is found.
+	InternalAddress, ExternalAddress string
+	// Info is filled in beforehand with what others know: ids, versions, kinds
+	// and runtimes.
+	Info rikv1alpha1.NodeInfo
+}
+
+// Facts reads what the node is and has.
+func Facts(ctx context.Context, cfg FactsConfig) (*rikv1alpha1.NodeStatus, error) {
+	info := cfg.Info
+	memory, err := mem.VirtualMemoryWithContext(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the size of the memory: %w", err)
+	}
+	space, err := disk.UsageWithContext(ctx, cfg.Path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the size of the disk: %w", err)
+	}
+	cpus, err := cpu.CountsWithContext(ctx, true)
+	if err != nil {
+		return nil, fmt.Errorf("counting the processors: %w", err)
+	}
+	info.CPUs, info.MemoryBytes, info.DiskBytes = int32(cpus), int64(memory.Total), int64(space.Total)
+	info.OperatingSystem, info.Architecture = runtime.GOOS, runtime.GOARCH
+	info.KernelVersion = kernel()
+	info.Distribution, info.DistributionVersion = distribution()
+	if info.Hostname, err = os.Hostname(); err != nil {
+		return nil, fmt.Errorf("reading the host name: %w", err)
+	}
+	info.InternalAddress = cfg.InternalAddress
+	if info.InternalAddress == "" {
+		info.InternalAddress = Address(ctx, cfg.Server)
+	}
+	info.ExternalAddress = cfg.ExternalAddress
+	capacity := rikv1alpha1.ResourceList{
+		rikv1alpha1.ResourceCPU:       *resource.NewQuantity(int64(info.CPUs), resource.DecimalSI),
+		rikv1alpha1.ResourceMemory:    *resource.NewQuantity(info.MemoryBytes, resource.BinarySI),
+		rikv1alpha1.ResourceDisk:      *resource.NewQuantity(info.DiskBytes, resource.BinarySI),
+		rikv1alpha1.ResourceInstances: *resource.NewQuantity(cmp.Or(cfg.MaxInstances, DefaultMaxInstances), resource.DecimalSI),
+	}
+	return &rikv1alpha1.NodeStatus{Capacity: capacity, Allocatable: subtract(capacity, cfg.Reserved), Info: info}, nil
+}
+
+// subtract never goes below nothing.
+func subtract(capacity, reserved rikv1alpha1.ResourceList) rikv1alpha1.ResourceList {
+	left := rikv1alpha1.ResourceList{}
+	for name, q := range capacity {
+		q = q.DeepCopy()
+		if r, ok := reserved[name]; ok {
+			q.Sub(r)
+		}
+		if q.Sign() < 0 {
+			q = *resource.NewQuantity(0, q.Format)
+		}
+		left[name] = q
+	}
+	return left
+}
+
+func kernel() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(name.Release[:])
+}
+
+// distribution reads os-release(5) where it is looked for by everyone.
+func distribution() (name, release string) {
+	for _, path := range []string{"/etc/os-release", "/usr/lib/os-release"} {
+		f, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		name, release = parseRelease(f)
+		_ = f.Close()
+		return name, release
+	}
+	return "", ""
+}
+
+// parseRelease shortens names such as "Debian GNU/Linux" to what people say.
+func parseRelease(r io.Reader) (name, release string) {
+	for scanner := bufio.NewScanner(r); scanner.Scan(); {
+		key, value, _ := strings.Cut(scanner.Text(), "=")
+		if unquoted, err := strconv.Unquote(value); err == nil {
+			value = unquoted
+		}
+		switch key {
+		case "NAME":
+			name = strings.TrimSuffix(strings.TrimSuffix(value, " GNU/Linux"), " Linux")
+		case "VERSION_ID":
+			release = value
+		}
+	}
+	return name, release
+}
+
+// Address finds the address of this machine by which others reach it: the one
+// that leads to a peer (host:port), or without a peer the first that is not of the
+// machine itself. It asks the kernel's routes; no packet is sent. Empty: there is
+// no telling.
+func Address(ctx context.Context, server string) string {
+	if server != "" {
+		var dialer net.Dialer
+		if conn, err := dialer.DialContext(ctx, "udp", server); err == nil {
+			defer func() { _ = conn.Close() }()
+			if local, ok := conn.LocalAddr().(*net.UDPAddr); ok && !local.IP.IsLoopback() {
+				return local.IP.String()
+			}
+		}
+	}
+	links, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	var addresses []net.Addr
+	for _, link := range links {
+		if ours(link.Name) || link.Flags&net.FlagUp == 0 {
+			continue
+		}
+		if found, err := link.Addrs(); err == nil { // else it is gone by now
+			addresses = append(addresses, found...)
+		}
+	}
+	return firstAddress(addresses)
+}
+
+// ours are the devices of instances, the bridge that they are connected to, and
+// the tunnels' end: nobody outside reaches what rik itself gave the machine.
+func ours(name string) bool {
+	const instance = len("rik") + 11 // as long as their names are
+	return name == "rik0" || strings.HasPrefix(name, "rik.") || strings.HasPrefix(name, "rik") && len(name) == instance
+}
+
+// firstAddress prefers IPv4, which everything in a cluster understands.
+func firstAddress(addresses []net.Addr) string {
+	var six string
+	for _, a := range addresses {
+		network, ok := a.(*net.IPNet)
+		if !ok || !network.IP.IsGlobalUnicast() {
+			continue
+		}
+		if network.IP.To4() != nil {
+			return network.IP.String()
+		}
+		if six == "" {
+			six = network.IP.String()
+		}
+	}
+	return cmp.Or(six, "127.0.0.1")
+}

@@ -1,0 +1,133 @@
+package riklet
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/monitor"
+	"rik.dev/rik/internal/riklet/network/proxy"
+	"rik.dev/rik/internal/rpc/schedulerv1"
+)
+
+const (
+	// lookEvery bounds how often the machine is asked for ports and address.
+	lookEvery = 10 * time.Second
+	// namePort is where names are answered.
+	namePort = 53
+)
+
+// ports are those that processes of the machine hold, which are none of rik's.
+// It belongs to the goroutine that sends heartbeats.
+type ports struct {
+	reader *monitor.Ports
+	looked time.Time
+	told   []monitor.Port
+}
+
+// facts are those of the node, which the caller must not change.
+func (r *Riklet) facts() *rikv1alpha1.NodeStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
+}
+
+// refresh looks for the node's address again, unless it was given.
+func (r *Riklet) refresh() *rikv1alpha1.NodeStatus {
+	facts := r.facts()
+	if r.cfg.InternalAddress != "" {
+		return facts
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookup)
+	defer cancel()
+	address := monitor.Address(ctx, r.cfg.SchedulerAddr)
+	if address == "" || address == facts.Info.InternalAddress {
+		return facts
+	}
+	r.cfg.Logger.Info("node has another address", "node", r.cfg.NodeName, "address", address, "before", facts.Info.InternalAddress)
+	facts = r.amend(func(s *rikv1alpha1.NodeStatus) { s.Info.InternalAddress = address })
+	r.readdress(facts)
+	return facts
+}
+
+// amend replaces the facts by changed ones.
+func (r *Riklet) amend(change func(*rikv1alpha1.NodeStatus)) *rikv1alpha1.NodeStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	status := r.status.DeepCopy()
+	change(status)
+	r.status = status
+	return status
+}
+
+// readdress tells the network the node's address.
+func (r *Riklet) readdress(facts *rikv1alpha1.NodeStatus) {
+	if r.network == nil {
+		return
+	}
+	address, _ := netip.ParseAddr(facts.Info.InternalAddress) // invalid: not known
+	r.network.SetAddress(address.Unmap())
+}
+
+// followAddress registers again with another address. A connection over the
+// network breaks by itself when the address goes; one in this process does not.
+func (r *Riklet) followAddress() {
+	if r.cfg.DialScheduler == nil {
+		return
+	}
+	if before := r.facts(); r.refresh() != before {
+		r.scheduler.Reconnect()
+	}
+}
+
+// usedPorts are the ports to be told in a heartbeat. Every so often it looks at
+// the machine.
+func (r *Riklet) usedPorts(whole bool) (used []*schedulerv1.UsedPort, changed bool) {
+	if now := time.Now(); now.Sub(r.ports.looked) >= lookEvery {
+		r.ports.looked = now
+		changed = r.lookForPorts()
+		r.followAddress()
+	}
+	if !changed && !whole {
+		return nil, false
+	}
+	for _, port := range r.ports.told {
+		used = append(used, &schedulerv1.UsedPort{Protocol: string(port.Protocol), Port: int32(port.Port)})
+	}
+	return used, true
+}
+
+// lookForPorts leaves out what is rik's: the name server, and instances in the
+// node's own network, whose ports the scheduler knows.
+func (r *Riklet) lookForPorts() (changed bool) {
+	var own netip.AddrPort
+	if r.network != nil {
+		own = netip.AddrPortFrom(r.network.Gateway(), namePort)
+	}
+	found, err := r.ports.reader.Look(own)
+	if err != nil {
+		r.cfg.Logger.Warn("ports in use are not known", "err", err)
+		return false
+	}
+	instances := r.manager.HostPorts()
+	found = slices.DeleteFunc(found, func(p monitor.Port) bool {
+		return slices.ContainsFunc(instances, func(i rikv1alpha1.Port) bool {
+			return cmp.Or(i.Protocol, rikv1alpha1.ProtocolTCP) == p.Protocol && (i.Port == int32(p.Port) || i.TargetPort == int32(p.Port))
+		})
+	})
+	if slices.Equal(found, r.ports.told) {
+		return false
+	}
+	r.ports.told = found
+	if r.network != nil {
+		held := make([]proxy.HostPort, len(found))
+		for i, p := range found {
+			held[i] = proxy.HostPort(p)
+		}
+		r.network.SetHostPorts(held)
+	}
+	return true
+}

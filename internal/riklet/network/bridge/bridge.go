@@ -1,0 +1,249 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/netns"
+)
+
+// ErrForeign is returned when a device has a name of ours and is not ours.
+var ErrForeign = errors.New("a device that rik did not make has its name")
+
+// Bridge makes and removes the devices of one network namespace: the one that
+// it was made in, whatever thread calls it. Its methods may be called from any
+// goroutine.
+type Bridge struct {
+	name   string
+	home   *os.File // the namespace
+	handle *netlink.Handle
+	reaper reaper
+}
+
+// New makes a Bridge for the network namespace of the calling thread. It
+// touches nothing; Close releases it.
+func New(name string) (*Bridge, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("opening the node's network namespace: %w", err)
+	}
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening netlink: %w", err), home.Close())
+	}
+	return &Bridge{name: name, home: home, handle: handle}, nil
+}
+
+// Close releases what New opened, once no other method is under way. The
+// devices stay.
+func (b *Bridge) Close() error {
+	b.reaper.group.Wait()
+	b.handle.Close()
+	return b.home.Close()
+}
+
+// ours tells the bridge that we made by its hardware address, which it has from
+// its first moment.
+func ours(link netlink.Link) bool {
+	mac := link.Attrs().HardwareAddr
+	return link.Type() == "bridge" && bytes.HasPrefix(mac, MAC(netip.IPv4Unspecified())[:2])
+}
+
+// find gives the bridge, nil if there is none.
+func (b *Bridge) find() (netlink.Link, error) {
+	link, err := b.handle.LinkByName(b.name)
+	if isNotFound(err) {
+		return nil, nil //nolint:nilnil // there is none, and that is no error
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for %s: %w", b.name, err)
+	}
+	if !ours(link) {
+		return nil, fmt.Errorf("%w: %s (a %s); remove or rename it", ErrForeign, b.name, link.Type())
+	}
+	return link, nil
+}
+
+func isNotFound(err error) bool {
+	return errors.As(err, new(netlink.LinkNotFoundError)) || errors.Is(err, unix.ENODEV)
+}
+
+// Apply makes the bridge as planned and tells whether anything had to change.
+func (b *Bridge) Apply(ctx context.Context, p Plan) (changed bool, err error) {
+	if err := context.Cause(ctx); err != nil {
+		return false, err
+	}
+	link, err := b.find()
+	if err != nil {
+		return false, err
+	}
+	if link == nil {
+		if link, err = b.create(p); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	steps := []func(netlink.Link, Plan) (bool, error){b.attributes, b.addresses, b.sysctls, b.up, b.members}
+	for _, step := range steps {
+		did, err := step(link, p)
+		changed = changed || did
+		if err != nil {
+			return changed, fmt.Errorf("setting up %s: %w", b.name, err)
+		}
+	}
+	return changed, nil
+}
+
+func (b *Bridge) create(p Plan) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = p.Name, p.MAC, p.MTU
+	// Snooping would keep timers for every port, for groups that nobody joins.
+	snooping := false
+	link := &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}
+	if err := b.handle.LinkAdd(link); err != nil {
+		return nil, fmt.Errorf("making %s: %w", p.Name, err)
+	}
+	return b.find()
+}
+
+func (b *Bridge) attributes(link netlink.Link, p Plan) (changed bool, err error) {
+	if !bytes.Equal(link.Attrs().HardwareAddr, p.MAC) {
+		changed, err = true, b.handle.LinkSetHardwareAddr(link, p.MAC)
+	}
+	if err == nil && p.MTU > 0 && link.Attrs().MTU != p.MTU {
+		changed, err = true, b.handle.LinkSetMTU(link, p.MTU)
+	}
+	return changed, err
+}
+
+func (b *Bridge) addresses(link netlink.Link, p Plan) (changed bool, err error) {
+	list, err := retried(func() ([]netlink.Addr, error) { return b.handle.AddrList(link, netlink.FAMILY_V4) })
+	if err != nil {
+		return false, err
+	}
+	there := false
+	for _, a := range list {
+		if prefixOf(a.IPNet) == p.Gateway {
+			there = true
+			continue
+		}
+		changed = true
+		if err := b.handle.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return changed, fmt.Errorf("removing %s: %w", a.IPNet, err)
+		}
+	}
+	if there {
+		return changed, nil
+	}
+	if err := b.handle.AddrAdd(link, &netlink.Addr{IPNet: netOf(p.Gateway)}); err != nil {
+		return changed, fmt.Errorf("adding %s: %w", p.Gateway, err)
+	}
+	return true, nil
+}
+
+func (b *Bridge) sysctls(_ netlink.Link, p Plan) (changed bool, err error) {
+	err = netns.Within(b.home, func() (err error) {
+		changed, err = set(p.Sysctls...)
+		return err
+	})
+	return changed, err
+}
+
+func (b *Bridge) up(link netlink.Link, _ Plan) (changed bool, err error) {
+	if link.Attrs().Flags&net.FlagUp != 0 {
+		return false, nil
+	}
+	return true, b.handle.LinkSetUp(link)
+}
+
+// members puts the instances' devices back that lost their bridge, because
+// somebody removed it.
+func (b *Bridge) members(link netlink.Link, _ Plan) (changed bool, err error) {
+	ports, err := b.Ports()
+	if err != nil {
+		return false, err
+	}
+	for _, p := range ports {
+		if p.UID == "" || p.link.Attrs().MasterIndex == link.Attrs().Index {
+			continue
+		}
+		changed = true
+		if err := b.join(p.link, link.Attrs().Index); err != nil && !isNotFound(err) {
+			return changed, fmt.Errorf("adding %s: %w", p.Device, err)
+		}
+	}
+	return changed, nil
+}
+
+// join makes a device a port of the bridge.
+func (b *Bridge) join(port netlink.Link, bridge int) error {
+	return errors.Join(
+		b.handle.LinkSetMasterByIndex(port, bridge),
+		// What an instance sends to its own virtual address comes back to it.
+		b.handle.LinkSetHairpin(port, true),
+		b.handle.LinkSetUp(port),
+	)
+}
+
+// Remove takes the bridge and all devices of instances away. None there is no
+// error. The kernel's settings stay: others may rely on them by now.
+func (b *Bridge) Remove(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	ports, err := b.Ports()
+	if err != nil {
+		return err
+	}
+	link, err := b.find()
+	var all []netlink.Link
+	if link != nil {
+		all = append(all, link)
+	}
+	for _, p := range ports {
+		all = append(all, p.link)
+	}
+	return errors.Join(err, b.delete(all...))
+}
+
+// dumpsAtMost bounds how often a list is asked for again that changed while the
+// kernel told it.
+const dumpsAtMost = 20
+
+func retried[T any](dump func() ([]T, error)) ([]T, error) {
+	var list []T
+	var err error
+	for range dumpsAtMost {
+		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return list, err
+}
+
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return netip.Prefix{}
+	}
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), bits)
+}
+
+func netOf(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

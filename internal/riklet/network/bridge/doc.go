@@ -1,0 +1,18 @@
+// Package bridge connects the instances of a node: the bridge rik0, and a pair
+// of virtual Ethernet devices for each instance.
+//
+// What there should be is said by pure functions (Desired, Clash); a Bridge
+// makes it so over netlink, changing only what is different and touching only
+// what is ours. A Switch adds the addresses (package ipam) and is what drivers
+// of instances use: instance.Network.
+//
+// An instance has its address with a length of 32 and reaches everything, its
+// neighbours on the node included, by way of the gateway, which is the bridge's
+// own address. So all of its traffic goes through the node's IP layer in both
+// directions: the rules of the Node Proxy hold for neighbours too, whether or
+// not the kernel passes bridged frames to iptables (bridge-nf-call-iptables).
+//
+// Nothing is written to a disk. The kernel keeps, in the alias of each device
+// on the node's side, which instance it belongs to and which address that has;
+// it goes with the device.
+package bridge

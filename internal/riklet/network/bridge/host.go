@@ -1,0 +1,58 @@
+package bridge
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Host lists the addresses and routes of the node's namespace.
+func (b *Bridge) Host() ([]Use, error) {
+	links, err := retried(b.handle.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("listing the host's devices: %w", err)
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	addresses, err := retried(func() ([]netlink.Addr, error) { return b.handle.AddrList(nil, netlink.FAMILY_V4) })
+	if err != nil {
+		return nil, fmt.Errorf("listing the host's addresses: %w", err)
+	}
+	routes, err := retried(func() ([]netlink.Route, error) { return b.handle.RouteList(nil, netlink.FAMILY_V4) })
+	if err != nil {
+		return nil, fmt.Errorf("listing the host's routes: %w", err)
+	}
+	var uses []Use
+	for _, a := range addresses {
+		uses = append(uses, Use{Prefix: prefixOf(a.IPNet), Device: names[a.LinkIndex], Address: true})
+	}
+	for _, r := range routes {
+		if r.Dst != nil {
+			uses = append(uses, Use{Prefix: prefixOf(r.Dst), Device: names[r.LinkIndex], Protocol: int(r.Protocol)})
+		}
+	}
+	return uses, nil
+}
+
+// LinkMTU gives the MTU of the device that has an address, which is that of
+// what the node sends from it.
+func (b *Bridge) LinkMTU(address netip.Addr) (int, error) {
+	addresses, err := retried(func() ([]netlink.Addr, error) { return b.handle.AddrList(nil, netlink.FAMILY_V4) })
+	if err != nil {
+		return 0, fmt.Errorf("listing the host's addresses: %w", err)
+	}
+	for _, a := range addresses {
+		if prefixOf(a.IPNet).Addr() != address.Unmap() {
+			continue
+		}
+		link, err := b.handle.LinkByIndex(a.LinkIndex)
+		if err != nil {
+			return 0, fmt.Errorf("looking at the device of %s: %w", address, err)
+		}
+		return link.Attrs().MTU, nil
+	}
+	return 0, fmt.Errorf("no device of this host has the address %s", address)
+}

@@ -1,0 +1,89 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/netns"
+)
+
+// doomed is the group of the devices that are to go: "rik" and a byte that says
+// so. Devices are in group 0 unless somebody moves them.
+const doomed = 'r'<<24 | 'i'<<16 | 'k'<<8 | 0xdd
+
+// reaper deletes devices together. The kernel takes some twenty milliseconds
+// for one, in which it waits until nobody reads it any more, and one after the
+// other for many; a whole group costs it no more than one.
+type reaper struct {
+	group sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows; never held over I/O
+	waiting []chan error
+	running bool
+}
+
+// delete removes devices and returns when they are gone; one that is gone by
+// now is no error.
+func (b *Bridge) delete(links ...netlink.Link) error {
+	var errs []error
+	for _, link := range links {
+		if err := b.handle.LinkSetGroup(link, doomed); err != nil && !isNotFound(err) {
+			errs = append(errs, fmt.Errorf("removing the device %s: %w", link.Attrs().Name, err))
+		}
+	}
+	if len(links) > 0 {
+		errs = append(errs, b.reaper.join(b.deleteDoomed))
+	}
+	return errors.Join(errs...)
+}
+
+// join waits for the end of a run of work that begins from now on.
+func (r *reaper) join(work func() error) error {
+	done := make(chan error, 1)
+	r.mu.Lock()
+	r.waiting = append(r.waiting, done)
+	if !r.running {
+		r.running = true
+		r.group.Go(func() { r.run(work) })
+	}
+	r.mu.Unlock()
+	return <-done
+}
+
+func (r *reaper) run(work func() error) {
+	for {
+		r.mu.Lock()
+		batch := r.waiting
+		r.waiting = nil
+		r.running = len(batch) > 0
+		r.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		err := work()
+		for _, done := range batch {
+			done <- err
+		}
+	}
+}
+
+// deleteDoomed removes all devices of the group, on a socket of its own: the
+// others are not held up.
+func (b *Bridge) deleteDoomed() error {
+	err := netns.Within(b.home, func() error {
+		request := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
+		request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+		request.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
+		_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+		return err
+	})
+	if err != nil && !errors.Is(err, unix.ENODEV) { // ENODEV: another was faster
+		return fmt.Errorf("removing the devices of group %#x: %w", doomed, err)
+	}
+	return nil
+}

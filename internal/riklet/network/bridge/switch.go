@@ -1,0 +1,211 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/network/ipam"
+)
+
+// Switch gives instances addresses and connects them. Configure makes it ready,
+// and is called again whenever the settings may have changed and now and then
+// besides: it puts right what somebody else changed.
+type Switch struct {
+	bridge *Bridge
+	log    *slog.Logger
+
+	mu       sync.Mutex // guards what follows; never held over I/O
+	settings Settings
+	plan     Plan
+	pool     *ipam.Pool      // nil until configured
+	freed    map[string]bool // what was detached while there was no pool
+	trouble  error           // why nothing can be attached
+}
+
+var _ instance.Network = (*Switch)(nil)
+
+// NewSwitch makes a Switch of a Bridge, which it does not close. A nil logger
+// discards.
+func NewSwitch(b *Bridge, log *slog.Logger) *Switch {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Switch{bridge: b, log: log, freed: map[string]bool{}, trouble: errUntold}
+}
+
+var errUntold = fmt.Errorf("%w: it was not told its addresses yet", instance.ErrNetworkNotReady)
+
+// Ready is instance.Network's.
+func (s *Switch) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trouble == nil && s.pool.Free() == 0 {
+		return fmt.Errorf("%w: all addresses of %s are in use", instance.ErrNetworkNotReady, s.settings.PodCIDR)
+	}
+	return s.trouble
+}
+
+// Configure makes the bridge as the settings say. When it cannot, or when they
+// clash with what the host has, instances that are connected stay as they are,
+// and new ones wait. Only one may be under way at a time.
+func (s *Switch) Configure(ctx context.Context, settings Settings) error {
+	plan, pool, err := s.configure(ctx, settings)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.trouble = fmt.Errorf("%w: %w", instance.ErrNetworkNotReady, err)
+		return err
+	}
+	if pool != nil {
+		s.installLocked(pool)
+	}
+	s.settings, s.plan, s.trouble = settings, plan, nil
+	return nil
+}
+
+// configure gives a pool when there is to be another one.
+func (s *Switch) configure(ctx context.Context, settings Settings) (Plan, *ipam.Pool, error) {
+	plan, err := Desired(s.bridge.name, settings)
+	if err != nil {
+		return plan, nil, err
+	}
+	host, err := s.bridge.Host()
+	if err != nil {
+		return plan, nil, err
+	}
+	if err := Clash(s.bridge.name, settings.Claims, host); err != nil {
+		return plan, nil, err
+	}
+	changed, err := s.bridge.Apply(ctx, plan)
+	if err != nil {
+		return plan, nil, err
+	}
+	if changed {
+		s.log.Info("bridge was set up", "bridge", plan.Name, "address", plan.Gateway, "mtu", plan.MTU)
+	}
+	if s.has(settings.PodCIDR) {
+		return plan, nil, nil
+	}
+	pool, err := s.fill(settings.PodCIDR)
+	return plan, pool, err
+}
+
+// has tells whether the pool is of that range; one of another range is dropped.
+func (s *Switch) has(prefix netip.Prefix) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pool != nil && s.pool.Prefix() == prefix {
+		return true
+	}
+	s.pool, s.trouble = nil, errUntold
+	return false
+}
+
+// installLocked puts a pool in place. What was detached since it began to be
+// filled may be in it still.
+func (s *Switch) installLocked(pool *ipam.Pool) {
+	for uid := range s.freed {
+		pool.Release(uid)
+	}
+	clear(s.freed)
+	s.pool = pool
+}
+
+// fill makes a pool in which the addresses that instances have are taken.
+func (s *Switch) fill(prefix netip.Prefix) (*ipam.Pool, error) {
+	pool, err := ipam.New(prefix)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := s.bridge.Ports()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range ports {
+		if p.UID == "" {
+			continue
+		}
+		if err := pool.Reserve(p.UID, p.Address); err != nil {
+			s.log.Warn("an instance has an address that is not the node's to give", "instance", p.UID, "err", err)
+		}
+	}
+	return pool, nil
+}
+
+// Attach is instance.Network's.
+func (s *Switch) Attach(ctx context.Context, uid string, pid int) (instance.Attachment, error) {
+	address, plan, domain, err := s.allocate(uid)
+	if err != nil {
+		return instance.Attachment{}, err
+	}
+	gateway := plan.Gateway.Addr()
+	if err := s.bridge.Attach(ctx, Wire{UID: uid, PID: pid, Address: address, Gateway: gateway, MTU: plan.MTU}); err != nil {
+		return instance.Attachment{}, err
+	}
+	return instance.Attachment{
+		Address: netip.PrefixFrom(address, address.BitLen()), Gateway: gateway, DNS: gateway, Domain: domain,
+	}, nil
+}
+
+func (s *Switch) allocate(uid string) (netip.Addr, Plan, string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trouble != nil {
+		return netip.Addr{}, Plan{}, "", s.trouble
+	}
+	address, err := s.pool.Allocate(uid)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", instance.ErrNetworkNotReady, err)
+	}
+	return address, s.plan, s.settings.Domain, err
+}
+
+// Detach is instance.Network's.
+func (s *Switch) Detach(ctx context.Context, uid string) error {
+	if err := s.bridge.Detach(ctx, uid); err != nil {
+		return err
+	}
+	s.release(uid)
+	return nil
+}
+
+// Keep is instance.Network's.
+func (s *Switch) Keep(ctx context.Context, uids []string) error {
+	ports, err := s.bridge.Ports()
+	if err != nil {
+		return err
+	}
+	var links []netlink.Link
+	var gone []string
+	for _, p := range ports {
+		if p.UID != "" && slices.Contains(uids, p.UID) {
+			continue
+		}
+		s.log.Info("disconnecting what no record knows", "instance", p.UID, "device", p.Device)
+		links, gone = append(links, p.link), append(gone, p.UID)
+	}
+	if err := s.bridge.delete(links...); err != nil {
+		return err
+	}
+	s.release(gone...)
+	return nil
+}
+
+func (s *Switch) release(uids ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, uid := range uids {
+		if s.pool != nil {
+			s.pool.Release(uid)
+		} else {
+			s.freed[uid] = true
+		}
+	}
+}

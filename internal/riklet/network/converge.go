@@ -1,0 +1,193 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"time"
+
+	"rik.dev/rik/internal/riklet/network/bridge"
+	"rik.dev/rik/internal/riklet/network/overlay"
+	"rik.dev/rik/internal/riklet/network/table"
+)
+
+const (
+	// lookEvery is how often the host is looked at without a reason.
+	lookEvery = 15 * time.Second
+	// retryEvery is the same while something is not as it should be.
+	retryEvery = 5 * time.Second
+	// coalesce is the shortest time between two looks.
+	coalesce = 100 * time.Millisecond
+)
+
+// converge makes bridge, overlay and names as they should be, whenever that or
+// the host changed, until ctx ends. The proxy follows the table by itself.
+func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
+	defer n.names.stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	pass := pass{node: n}
+	for look := true; ; {
+		s := n.table.Snapshot()
+		// Instances come and go all the time; only nodes concern us here.
+		if look || s.Settings != pass.seen.Settings || !maps.Equal(s.Peers, pass.seen.Peers) {
+			pass.run(ctx, s)
+			timer.Reset(pass.wait())
+		}
+		tell(n.rules)
+		if !sleep(ctx, coalesce) {
+			return
+		}
+		look = false
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-n.look:
+			look = true
+		case <-timer.C:
+			look = true
+		}
+	}
+}
+
+// pass is one look, with the memory of the last.
+type pass struct {
+	node    *Node
+	seen    table.Snapshot
+	refused string
+	trouble string
+	known   bool // as the node's channel says
+}
+
+// wait is how long the next look may take to come.
+func (p *pass) wait() time.Duration {
+	if p.trouble != "" {
+		return retryEvery
+	}
+	return lookEvery
+}
+
+// run converges once. What fails is logged when it is news, and tried again.
+func (p *pass) run(ctx context.Context, s *table.Snapshot) {
+	p.seen = *s
+	p.seen.Endpoints, p.seen.Services = nil, nil // not to be held
+	err := p.apply(ctx, s)
+	if ctx.Err() != nil {
+		return
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	switch {
+	case text == p.trouble:
+	case err != nil:
+		p.node.cfg.Logger.Error("the network of this node is not as it should be; it is tried again", "err", err)
+	default:
+		p.node.cfg.Logger.Info("the network of this node is as it should be again")
+	}
+	p.trouble = text
+}
+
+func (p *pass) apply(ctx context.Context, s *table.Snapshot) error {
+	n := p.node
+	own := s.Peers[n.cfg.Node].PodCIDR
+	if !own.IsValid() {
+		return nil // not a fault: the controller has not said yet
+	}
+	n.mu.Lock()
+	address := n.address
+	n.mu.Unlock()
+	host, err := overlay.Look(n.cfg.Node, address)
+	if err != nil {
+		return err
+	}
+	if n.cfg.Tunnels {
+		host.OnLink = nil
+	}
+	if err := n.ports.Configure(ctx, settings(s, own, host)); err != nil {
+		if errors.Is(err, bridge.ErrClash) {
+			p.itIsKnown()
+		}
+		return err
+	}
+	if host.Bridge, err = overlay.LookBridge(); err != nil {
+		return err
+	}
+	plan := overlay.Desired(s, host)
+	p.factsFor(own, host, plan)
+	p.itIsKnown()
+	err = p.ways(plan, address)
+	// The bridge's address, which is there now.
+	return errors.Join(err, n.names.serve(ctx, own.Addr().Next()))
+}
+
+// ways makes those to other nodes. Before the own address is known those of an
+// earlier life stay.
+func (p *pass) ways(plan overlay.Plan, own netip.Addr) error {
+	if !own.IsValid() {
+		return nil
+	}
+	changes, err := overlay.Apply(plan)
+	if changes > 0 {
+		p.node.cfg.Logger.Info("ways to other nodes changed", "direct", len(plan.Direct), "tunnels", ends(plan), "changes", changes)
+	}
+	p.report(plan.Refused)
+	return err
+}
+
+// itIsKnown lets the proxy begin.
+func (p *pass) itIsKnown() {
+	if !p.known {
+		p.known = true
+		close(p.node.known)
+	}
+}
+
+func settings(s *table.Snapshot, own netip.Prefix, host overlay.Host) bridge.Settings {
+	return bridge.Settings{
+		PodCIDR: own, MTU: overlay.MTU(host), Domain: s.Settings.Domain,
+		Claims: []bridge.Claim{
+			{Prefix: s.Settings.ClusterCIDR, What: "the range of the cluster's instances", Flag: "the server's --cluster-cidr"},
+			{Prefix: s.Settings.ServiceCIDR, What: "the range of virtual addresses", Flag: "the server's --service-cidr"},
+		},
+	}
+}
+
+func ends(plan overlay.Plan) int {
+	if plan.Tunnel == nil {
+		return 0
+	}
+	return len(plan.Tunnel.Ends)
+}
+
+// report tells of nodes that are left out, once.
+func (p *pass) report(refused []string) {
+	text := ""
+	for _, r := range refused {
+		text += r + "\n"
+	}
+	if text != p.refused {
+		p.refused = text
+		for _, r := range refused {
+			p.node.cfg.Logger.Warn("no way is made to a node", "err", r)
+		}
+	}
+}
+
+// factsFor tells the proxy what there is.
+func (p *pass) factsFor(own netip.Prefix, host overlay.Host, plan overlay.Plan) {
+	links := []string{bridge.DefaultName}
+	if plan.Tunnel != nil {
+		links = append(links, overlay.Device)
+	}
+	if host.LinkName != "" {
+		links = append(links, host.LinkName)
+	}
+	n := p.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.facts.PodCIDR, n.facts.Links = own, links
+}

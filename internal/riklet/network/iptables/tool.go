@@ -1,0 +1,249 @@
+// Package iptables brings chains into the kernel and keeps them there. It finds
+// the variant of iptables that the machine uses, reads what is there, and changes
+// what differs in one transaction.
+//
+// It knows nothing of what the rules mean: package proxy says which there are to
+// be. A Tool runs the programs, a Keeper remembers what it brought in. All that
+// belongs to the Keeper bears the Prefix; what others have is neither changed nor
+// moved, except that a jump of ours stands before it.
+package iptables
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var (
+	// ErrMissing says that the machine has no iptables.
+	ErrMissing = errors.New("iptables is not installed: install the package iptables, with iptables-restore and iptables-save in PATH or in /usr/sbin")
+	// ErrUnsupported says that the kernel, or the installed iptables, lacks a match
+	// or a target. The error that wraps it quotes the rule.
+	ErrUnsupported = errors.New("this machine's iptables or kernel lacks what a rule needs")
+)
+
+// Prefix begins the name of every chain of ours, alone or before a dash.
+const Prefix = "RIKLET"
+
+// ours says whether a chain is ours by its name.
+func ours(chain string) bool { return chain == Prefix || strings.HasPrefix(chain, Prefix+"-") }
+
+// Variant is which part of the kernel holds the rules. A machine can have both
+// programs; rules in both are passed by every packet, one after the other.
+type Variant string
+
+// The variants, named as the programs name themselves.
+const (
+	NFTables Variant = "nf_tables"
+	Legacy   Variant = "legacy"
+)
+
+// patience bounds one run of a program. Another program may hold the lock of
+// the legacy variant for long on a busy machine.
+const patience = 2 * time.Minute
+
+// Tool runs the programs of one variant, in the network namespace of the thread
+// that calls it.
+type Tool struct {
+	Variant       Variant
+	save, restore string // absolute paths
+}
+
+// Find gives the tool whose variant the machine uses: the one that already has
+// rules of others, and the machine's default when neither or both have. other is
+// the second variant's, nil when that is not installed.
+func Find(ctx context.Context) (use, other *Tool, err error) {
+	byDefault, err := open(ctx, "iptables")
+	if err != nil {
+		return nil, nil, err
+	}
+	name := "iptables-legacy"
+	if byDefault.Variant == Legacy {
+		name = "iptables-nft"
+	}
+	other, err = open(ctx, name)
+	if errors.Is(err, ErrMissing) {
+		return byDefault, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	rules, err := byDefault.hasRules(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	otherRules, err := other.hasRules(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if otherRules && !rules {
+		return other, byDefault, nil
+	}
+	return byDefault, other, nil
+}
+
+// Open gives the tool of one variant, for a machine that has both.
+func Open(ctx context.Context, v Variant) (*Tool, error) {
+	if v == Legacy {
+		return open(ctx, "iptables-legacy")
+	}
+	return open(ctx, "iptables-nft")
+}
+
+func open(ctx context.Context, name string) (*Tool, error) {
+	t := &Tool{}
+	var err error
+	if t.save, err = lookup(name + "-save"); err != nil {
+		return nil, err
+	}
+	if t.restore, err = lookup(name + "-restore"); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	if err := run(ctx, nil, &out, t.restore, "--version"); err != nil {
+		return nil, err
+	}
+	// Before 1.8 there was one variant, and the program did not name it.
+	t.Variant = Legacy
+	if strings.Contains(out.String(), string(NFTables)) {
+		t.Variant = NFTables
+	}
+	return t, nil
+}
+
+// lookup searches where Debian and others keep the program too: the PATH of an
+// ordinary user's shell does not have these.
+func lookup(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return filepath.Abs(path)
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%w (%s was not found)", ErrMissing, name)
+}
+
+// hasRules says whether the variant holds a rule that is not ours. What we left
+// there in an earlier life must not decide.
+func (t *Tool) hasRules(ctx context.Context) (bool, error) {
+	found := false
+	err := t.read(ctx, func(line string) {
+		found = found || strings.HasPrefix(line, "-A ") && !strings.Contains(line, " "+Prefix)
+	})
+	return found, err
+}
+
+// Rules gives the rules of one chain as the program prints them, in whatever table.
+func (t *Tool) Rules(ctx context.Context, chain string) ([]string, error) {
+	var rules []string
+	err := t.read(ctx, func(line string) {
+		if rule, ok := strings.CutPrefix(line, "-A "+chain+" "); ok {
+			rules = append(rules, rule)
+		}
+	})
+	return rules, err
+}
+
+// read passes on every line of what the variant holds. Tables that are not in use
+// are not looked at: asking the legacy variant for one by name would bring it up.
+func (t *Tool) read(ctx context.Context, line func(string)) error {
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		lines := bufio.NewScanner(r)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			line(lines.Text())
+		}
+		err := lines.Err()
+		_ = r.CloseWithError(err) // the program does not wait for a reader that is gone
+		done <- err
+	}()
+	// The program is started on this thread: the thread's namespace is the one meant.
+	err := run(ctx, nil, w, t.save)
+	_ = w.Close()
+	return errors.Join(err, <-done)
+}
+
+// write gives one transaction to the kernel: all of it, or for each table nothing.
+func (t *Tool) write(ctx context.Context, text []byte) error {
+	err := run(ctx, bytes.NewReader(text), io.Discard, t.restore, "--noflush", "--wait")
+	if err == nil {
+		return nil
+	}
+	if line, ok := failedLine(err.Error(), text); ok {
+		return fmt.Errorf("%w (at %q)", err, line)
+	}
+	return err
+}
+
+func run(ctx context.Context, in io.Reader, out io.Writer, path string, args ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done after %v", patience))
+	defer cancel()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &stderr
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	said := strings.TrimSpace(stderr.String())
+	if len(said) > 500 {
+		said = said[:500] + "..."
+	}
+	if lacking(said) {
+		return fmt.Errorf("running %s: %w: %w: %s", filepath.Base(path), ErrUnsupported, err, said)
+	}
+	return fmt.Errorf("running %s: %w: %s", filepath.Base(path), err, said)
+}
+
+// lacking recognizes what the programs say of a match or target that is not to be
+// had. Neither gives it an exit code of its own.
+func lacking(said string) bool {
+	for _, part := range []string{
+		"Couldn't load match", "Couldn't load target", "No chain/target/match by that name",
+		"missing kernel module", "not supported, missing", "Table does not exist",
+	} {
+		if strings.Contains(said, part) {
+			return true
+		}
+	}
+	return false
+}
+
+var lineNumber = regexp.MustCompile(`line:? (\d+)`)
+
+// failedLine finds the line of the transaction that the program complains of.
+func failedLine(said string, text []byte) (string, bool) {
+	m := lineNumber.FindStringSubmatch(said)
+	if m == nil {
+		return "", false
+	}
+	number, err := strconv.Atoi(m[1])
+	if err != nil {
+		return "", false
+	}
+	i := 0
+	for line := range bytes.Lines(text) {
+		if i++; i == number {
+			return strings.TrimSpace(string(line)), true
+		}
+	}
+	return "", false
+}

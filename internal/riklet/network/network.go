@@ -1,0 +1,242 @@
+// Package network is a node's network, put together of its parts: the table of
+// what the controller tells, the bridge that instances are connected to, the way
+// to the instances of other nodes (overlay), the Node Proxy, and the names (dns).
+//
+// Each part says in a pure function what should be and makes it so. A Node has
+// them do that whenever what they go by changes, and now and then besides, since
+// others may change the kernel too. What it made stays when it ends: instances go
+// on, and so does their network. [Purge] takes it away.
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/network/bridge"
+	"rik.dev/rik/internal/riklet/network/iptables"
+	"rik.dev/rik/internal/riklet/network/proxy"
+	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// ErrInUse says that another node has the network of this machine.
+var ErrInUse = errors.New("another node of rik has this machine's network: stop it, give each its own network namespace, or run this one with --network=none")
+
+const (
+	// lockName is an abstract unix socket: each network namespace has its own,
+	// and the kernel lets go of it with the process.
+	lockName = "@rik.dev/network"
+	// lockPatience is for an agent that was replaced and is about to end.
+	lockPatience = 5 * time.Second
+	lockEvery    = 50 * time.Millisecond
+	// resolver is where every machine names its name servers.
+	resolver = "/etc/resolv.conf"
+)
+
+// Config of a [Node].
+type Config struct {
+	// Node is the node's name. Required.
+	Node string
+	// Dir is the network's own directory; made if need be. Required.
+	Dir string
+	// Tunnels has everything go through tunnels, also to nodes on the same link:
+	// some clouds drop what comes from addresses that they did not give.
+	Tunnels bool
+	// Resolver is the host's resolv.conf(5); the usual one when empty.
+	Resolver string
+	// Logger discards when nil.
+	Logger *slog.Logger
+}
+
+// Node is the network of one node. Its methods are safe for concurrent use.
+type Node struct {
+	cfg    Config
+	lock   net.Listener
+	table  *table.Table
+	bridge *bridge.Bridge
+	ports  *bridge.Switch
+	proxy  *proxy.Proxy
+	names  names
+	// look has a token when the host may have changed, and rules when what the
+	// proxy goes by did.
+	look, rules chan struct{}
+	// known is closed when it is clear what network this node has. Before, the
+	// rules of an earlier life must not go.
+	known chan struct{}
+
+	mu      sync.Mutex
+	address netip.Addr
+	facts   proxy.Facts
+}
+
+var _ instance.Network = (*Node)(nil)
+
+// Open takes the network of this machine. Nothing is changed before Run. Close
+// releases it.
+func Open(ctx context.Context, cfg Config) (*Node, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Resolver == "" {
+		cfg.Resolver = resolver
+	}
+	n := &Node{cfg: cfg, look: make(chan struct{}, 1), rules: make(chan struct{}, 1), known: make(chan struct{}), facts: proxy.Facts{Node: cfg.Node}}
+	if err := n.open(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// open does what may go wrong.
+func (n *Node) open(ctx context.Context) error {
+	if _, _, err := iptables.Find(ctx); err != nil {
+		return fmt.Errorf("the node proxy cannot work here (--network=none does without): %w", err)
+	}
+	var err error
+	if n.lock, err = lock(ctx); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(n.cfg.Dir, 0o700); err != nil {
+		return fmt.Errorf("making the network's directory: %w", err)
+	}
+	n.table = table.Open(table.Config{Path: filepath.Join(n.cfg.Dir, "table"), Logger: n.cfg.Logger})
+	n.names = names{cfg: n.cfg, table: n.table}
+	if n.bridge, err = bridge.New(bridge.DefaultName); err != nil {
+		return err
+	}
+	n.ports = bridge.NewSwitch(n.bridge, n.cfg.Logger)
+	n.proxy, err = proxy.New(proxy.Config{
+		Logger: n.cfg.Logger, Table: n.table.Snapshot, Facts: n.proxyFacts, Changed: n.rules,
+	})
+	return err
+}
+
+// lock keeps a second node off.
+func lock(ctx context.Context) (net.Listener, error) {
+	var config net.ListenConfig
+	deadline := time.Now().Add(lockPatience)
+	for {
+		l, err := config.Listen(ctx, "unix", lockName)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+		if !time.Now().Before(deadline) || !sleep(ctx, lockEvery) {
+			return nil, ErrInUse
+		}
+	}
+}
+
+// sleep is false when ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// Close lets go of the network; it stays as it is. Run must have returned.
+func (n *Node) Close() error {
+	var errs []error
+	if n.bridge != nil {
+		errs = append(errs, n.bridge.Close())
+	}
+	if n.lock != nil {
+		errs = append(errs, n.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Run keeps the network as it should be until ctx ends.
+func (n *Node) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return n.table.Run(ctx) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.known:
+			return n.proxy.Run(ctx)
+		}
+	})
+	group.Go(func() error {
+		n.watch(ctx)
+		return nil
+	})
+	group.Go(func() error {
+		n.converge(ctx, n.table.Subscribe())
+		return nil
+	})
+	return group.Wait()
+}
+
+// Apply takes what the controller tells of the network.
+func (n *Node) Apply(c *nodev1.NetworkChanges) { n.table.Apply(c) }
+
+// SetAddress says by which address other nodes reach this one; the invalid
+// address while that is not known. It does not block.
+func (n *Node) SetAddress(a netip.Addr) {
+	n.mu.Lock()
+	changed := n.address != a
+	n.address = a
+	n.mu.Unlock()
+	if changed {
+		tell(n.look)
+	}
+}
+
+// SetHostPorts says which ports the machine's own processes hold; they keep
+// them. It does not block.
+func (n *Node) SetHostPorts(ports []proxy.HostPort) {
+	n.mu.Lock()
+	n.facts.HostPorts = ports
+	n.mu.Unlock()
+	tell(n.rules)
+}
+
+// proxyFacts is what the proxy is to know of the node.
+func (n *Node) proxyFacts() proxy.Facts {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.facts
+}
+
+// Gateway is the address that the node has among its instances; invalid before
+// there is one.
+func (n *Node) Gateway() netip.Addr { return n.names.at() }
+
+// Ready implements instance.Network.
+func (n *Node) Ready() error { return n.ports.Ready() }
+
+// Attach implements instance.Network.
+func (n *Node) Attach(ctx context.Context, uid string, pid int) (instance.Attachment, error) {
+	return n.ports.Attach(ctx, uid, pid)
+}
+
+// Detach implements instance.Network.
+func (n *Node) Detach(ctx context.Context, uid string) error { return n.ports.Detach(ctx, uid) }
+
+// Keep implements instance.Network.
+func (n *Node) Keep(ctx context.Context, uids []string) error { return n.ports.Keep(ctx, uids) }
+
+func tell(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,320 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/network/overlay"
+	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/testkit/netnstest"
+	"rik.dev/rik/internal/testkit/privileged"
+)
+
+// running is a Node and the end of its Run.
+type running struct {
+	*Node
+	t    *testing.T
+	stop func()
+}
+
+// open runs a node's network in this process's namespace.
+func open(t *testing.T, dir string) *running {
+	t.Helper()
+	return openWith(t, Config{Node: "n1", Dir: dir})
+}
+
+func openWith(t *testing.T, cfg Config) *running {
+	t.Helper()
+	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	n, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	r := &running{Node: n, t: t}
+	r.stop = func() {
+		cancel()
+		if err := errors.Join(<-done, n.Close()); err != nil {
+			t.Error(err)
+		}
+		r.stop = func() {}
+	}
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+// eventually waits for what comes by itself.
+func eventually(t *testing.T, what string, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+func sh(t *testing.T, name string, arguments ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, arguments...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(arguments, " "), err, out)
+	}
+	return string(out)
+}
+
+// lan is the host's own link, with a name server nowhere.
+func lan(t *testing.T, address string) {
+	t.Helper()
+	sh(t, "ip", "link", "add", "lan0", "type", "bridge")
+	sh(t, "ip", "link", "set", "lan0", "up")
+	sh(t, "ip", "address", "add", address, "dev", "lan0")
+	for _, table := range []string{"nat", "filter"} { // which iptables makes once and never removes
+		sh(t, "iptables", "-t", table, "-N", "x")
+		sh(t, "iptables", "-t", table, "-X", "x")
+	}
+}
+
+// counters change with every packet.
+var counters = regexp.MustCompile(`\[\d+:\d+\]|(?m)^#.*$`)
+
+// state is all that a node may change and must take back.
+func state(t *testing.T) string {
+	t.Helper()
+	// With their numbers: what is removed and made again is not the same.
+	links := slices.Sorted(strings.Lines(sh(t, "ip", "-o", "-4", "address")))
+	for line := range strings.Lines(sh(t, "ip", "-o", "link")) {
+		links = append(links, strings.Join(strings.Fields(line)[:2], " ")+"\n")
+	}
+	return strings.Join(links, "") + sh(t, "ip", "-4", "route", "show", "table", "all") +
+		counters.ReplaceAllString(sh(t, "iptables-save"), "")
+}
+
+func whole() *nodev1.NetworkChanges {
+	key := &nodev1.ServiceKey{Namespace: "default", Workload: "web"}
+	ports := []*nodev1.ServicePort{{Name: "http", Port: 80, TargetPort: 8080, Protocol: "TCP", Type: "clusterIP"}}
+	return &nodev1.NetworkChanges{
+		Begin: true, Complete: true,
+		Settings: &nodev1.NetworkSettings{ClusterCidr: "10.62.0.0/16", ServiceCidr: "10.63.0.0/16", Domain: "rik.local"},
+		Peers: []*nodev1.Peer{
+			{Name: "n1", Address: "192.0.2.1", PodCidr: "10.62.1.0/24"}, {Name: "n2", Address: "192.0.2.2", PodCidr: "10.62.2.0/24"},
+			{Name: "n3", Address: "198.51.100.3", PodCidr: "10.62.3.0/24"},
+		},
+		Services:  []*nodev1.Service{{Key: key, Addresses: []string{"10.63.0.7"}, Ports: ports}},
+		Endpoints: []*nodev1.Endpoint{{Uid: "u1", Service: key, Name: "web-1", Node: "n2", Address: "10.62.2.9", Ready: true, Ports: ports}},
+	}
+}
+
+// contains waits until a program says something.
+func contains(t *testing.T, want, name string, arguments ...string) {
+	t.Helper()
+	eventually(t, name+" "+strings.Join(arguments, " "), func() error {
+		out, err := exec.CommandContext(t.Context(), name, arguments...).CombinedOutput()
+		if err == nil && strings.Contains(string(out), want) {
+			return nil
+		}
+		return errors.Join(err, errors.New("no "+want+" in:\n"+string(out)))
+	})
+}
+
+// sleeper is a process in a network namespace of its own.
+func sleeper(t *testing.T) int {
+	t.Helper()
+	c := exec.Command("sleep", "600")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	return c.Process.Pid
+}
+
+func (r *running) ready() {
+	r.t.Helper()
+	eventually(r.t, "the network", r.Ready)
+}
+
+func TestPrivilegedTheWholeNetwork(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	lan(t, "192.0.2.1/24")
+	dir := filepath.Join(t.TempDir(), "network")
+	before := state(t)
+	r := open(t, dir)
+	if err := r.Ready(); !errors.Is(err, instance.ErrNetworkNotReady) {
+		t.Errorf("Ready() of a node that was told nothing = %v", err)
+	}
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	r.Apply(whole())
+	r.ready()
+	contains(t, "10.62.1.1/24", "ip", "address", "show", "rik0")
+	contains(t, "10.62.2.0/24 via 192.0.2.2 dev lan0", "ip", "route")
+	contains(t, "10.62.3.0/24 via 10.62.3.0 dev rik.1", "ip", "route")
+	contains(t, "-A RIKLET", "iptables-save")
+	answers(t)
+	if got := r.Gateway(); got != netip.MustParseAddr("10.62.1.1") {
+		t.Errorf("Gateway() = %s", got)
+	}
+	if _, err := r.Attach(t.Context(), "u7", sleeper(t)); err != nil {
+		t.Fatal(err)
+	}
+	// What others take away comes back.
+	sh(t, "ip", "link", "delete", overlay.Device)
+	contains(t, "10.62.3.0/24 via 10.62.3.0 dev rik.1", "ip", "route")
+	sh(t, "ip", "link", "delete", "rik0")
+	contains(t, "10.62.1.1/24", "ip", "address", "show", "rik0")
+	answers(t)
+	// A node goes.
+	gone := whole()
+	gone.Peers = gone.Peers[:2]
+	r.Apply(gone)
+	eventually(t, "the way to a node that is gone", func() error {
+		if routes := sh(t, "ip", "route"); strings.Contains(routes, "10.62.3.0") {
+			return errors.New(routes)
+		}
+		return nil
+	})
+	// All of it outlives the agent; the next one needs no controller.
+	r.stop()
+	left := state(t)
+	r = open(t, dir)
+	r.ready()
+	if err := r.Keep(t.Context(), []string{"u7"}); err != nil {
+		t.Error(err)
+	}
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	answers(t)
+	contains(t, "10.62.2.0/24 via 192.0.2.2 dev lan0", "ip", "route")
+	eventually(t, "the state after a restart", func() error {
+		if now := state(t); now != left {
+			return errors.New("(-left +now)\n" + cmp.Diff(left, now))
+		}
+		return nil
+	})
+	if err := r.Detach(t.Context(), "u7"); err != nil {
+		t.Error(err)
+	}
+	r.stop()
+	for range 2 {
+		if err := Purge(t.Context(), Config{Node: "n1", Dir: dir}); err != nil {
+			t.Error(err)
+		}
+	}
+	if after := state(t); after != before {
+		t.Errorf("after the purge (-before +after):\n%s", cmp.Diff(before, after))
+	}
+}
+
+// answers waits until names are answered at the bridge.
+func answers(t *testing.T) {
+	t.Helper()
+	eventually(t, "the name of a workload", func() error {
+		client := &dns.Client{Timeout: 5 * time.Second}
+		reply, _, err := client.ExchangeContext(t.Context(), new(dns.Msg).SetQuestion("web.default.rik.local.", dns.TypeA), "10.62.1.1:53")
+		if err == nil && (len(reply.Answer) != 1 || !strings.HasSuffix(reply.Answer[0].String(), "10.63.0.7")) {
+			err = errors.New(reply.String())
+		}
+		return err
+	})
+}
+
+func TestPrivilegedAClashIsSaid(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	lan(t, "192.0.2.1/24")
+	sh(t, "ip", "address", "add", "10.62.77.1/24", "dev", "lan0")
+	before := state(t)
+	r := open(t, filepath.Join(t.TempDir(), "network"))
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	r.Apply(whole())
+	eventually(t, "the clash", func() error {
+		err := r.Ready()
+		if err == nil || !errors.Is(err, instance.ErrNetworkNotReady) {
+			return errors.New("no clash")
+		}
+		for _, want := range []string{"10.62.0.0/16", "10.62.77.1/24", "lan0", "--cluster-cidr"} {
+			if !strings.Contains(err.Error(), want) {
+				return err
+			}
+		}
+		return nil
+	})
+	if _, err := r.Attach(t.Context(), "u1", sleeper(t)); !errors.Is(err, instance.ErrNetworkNotReady) {
+		t.Errorf("Attach() = %v", err)
+	}
+	if now := state(t); now != before {
+		t.Errorf("a clash (-before +now):\n%s", cmp.Diff(before, now))
+	}
+	// The cause goes, and everything is as it should be without a restart.
+	sh(t, "ip", "address", "del", "10.62.77.1/24", "dev", "lan0")
+	r.ready()
+}
+
+func TestPrivilegedEverythingThroughTunnels(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	lan(t, "192.0.2.1/24")
+	r := openWith(t, Config{Node: "n1", Dir: filepath.Join(t.TempDir(), "network"), Tunnels: true})
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	r.Apply(whole())
+	contains(t, "10.62.2.0/24 via 10.62.2.0 dev rik.1", "ip", "route")
+	// The node moves; its tunnels begin at the new address.
+	sh(t, "ip", "address", "add", "192.0.2.99/24", "dev", "lan0")
+	r.SetAddress(netip.MustParseAddr("192.0.2.99"))
+	contains(t, "local 192.0.2.99", "ip", "-d", "link", "show", overlay.Device)
+	contains(t, "10.62.2.0/24 via 10.62.2.0 dev rik.1", "ip", "route")
+}
+
+func TestPrivilegedOneNodeForEachNetwork(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	dir := filepath.Join(t.TempDir(), "network")
+	r := open(t, dir)
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := Open(short, Config{Node: "n2", Dir: dir + "2"}); !errors.Is(err, ErrInUse) {
+		t.Errorf("a second node: %v", err)
+	}
+	// A node without a network of its own purges nobody else's.
+	if err := Purge(t.Context(), Config{Node: "n3", Dir: dir + "3"}); err != nil {
+		t.Error(err)
+	}
+	if err := Purge(short, Config{Node: "n1", Dir: dir}); !errors.Is(err, ErrInUse) {
+		t.Errorf("purging what is in use: %v", err)
+	}
+	r.stop()
+	open(t, dir).stop()
+}

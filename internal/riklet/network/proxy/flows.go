@@ -1,0 +1,174 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// flows tells which of the flows that the kernel remembers lead where nobody is any
+// more. Only UDP and SCTP: a client of these may go on sending for ever, and while
+// it does the kernel asks no rule where to. A TCP client notices by itself.
+type flows struct {
+	cluster, services netip.Prefix
+	virtual           map[place]*goal
+	node              map[place]*goal // by port, with the zero address
+	local             func(netip.Addr) bool
+}
+
+// place is where clients send to.
+type place struct {
+	protocol uint8
+	at       netip.AddrPort
+}
+
+// goal is where they may end.
+type goal struct {
+	open     bool // new flows are led somewhere
+	backends map[netip.AddrPort]bool
+}
+
+// flow is what matters of a flow: where the client sends to, and who answers.
+type flow struct {
+	protocol uint8
+	to, from netip.AddrPort
+	marked   bool // with our mark
+}
+
+// newFlows gives flows without the means to tell which addresses are this node's.
+func newFlows(in Input, all []front) *flows {
+	f := &flows{virtual: map[place]*goal{}, node: map[place]*goal{}}
+	if !in.active() {
+		return f
+	}
+	f.cluster, f.services = in.Snapshot.Settings.ClusterCIDR, in.Snapshot.Settings.ServiceCIDR
+	for _, x := range all {
+		number := ipProtocol(x.protocol)
+		if number == 0 {
+			continue
+		}
+		g := &goal{open: len(x.ready) > 0, backends: map[netip.AddrPort]bool{}}
+		for _, some := range [][]backend{x.ready, x.waiting} {
+			for _, b := range some {
+				g.backends[b.to] = true
+			}
+		}
+		for _, a := range x.virtual {
+			f.virtual[place{number, netip.AddrPortFrom(a, x.port)}] = g
+		}
+		if x.node {
+			f.node[place{number, netip.AddrPortFrom(netip.Addr{}, x.port)}] = g
+		}
+	}
+	return f
+}
+
+// ipProtocol is 0 for those whose flows are left alone.
+func ipProtocol(p rikv1alpha1.Protocol) uint8 {
+	switch p {
+	case rikv1alpha1.ProtocolUDP:
+		return unix.IPPROTO_UDP
+	case rikv1alpha1.ProtocolSCTP:
+		return unix.IPPROTO_SCTP
+	default:
+		return 0
+	}
+}
+
+// stale says whether the kernel must forget the flow.
+func (f *flows) stale(x flow) bool {
+	if x.protocol != unix.IPPROTO_UDP && x.protocol != unix.IPPROTO_SCTP {
+		return false
+	}
+	led := x.to != x.from
+	if f.services.Contains(x.to.Addr()) {
+		g := f.virtual[place{x.protocol, x.to}]
+		return g == nil || led && !g.backends[x.from] || !led && g.open
+	}
+	g := f.node[place{x.protocol, netip.AddrPortFrom(netip.Addr{}, x.to.Port())}]
+	switch {
+	case g == nil:
+		// The port was exposed once, and now is not. Flows that others lead elsewhere
+		// are theirs.
+		return led && (x.marked || f.cluster.Contains(x.from.Addr()) && f.local(x.to.Addr()))
+	case !f.local(x.to.Addr()):
+		return false
+	default:
+		return led && !g.backends[x.from] || !led && g.open
+	}
+}
+
+// MatchConntrackFlow makes flows a filter of package netlink.
+func (f *flows) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
+	to, ok := netip.AddrFromSlice(c.Forward.DstIP)
+	from, ok2 := netip.AddrFromSlice(c.Reverse.SrcIP)
+	return ok && ok2 && f.stale(flow{
+		protocol: c.Forward.Protocol,
+		to:       netip.AddrPortFrom(to.Unmap(), c.Forward.DstPort),
+		from:     netip.AddrPortFrom(from.Unmap(), c.Reverse.SrcPort),
+		marked:   c.Mark&markBit != 0,
+	})
+}
+
+// sum changes whenever a flow may have become stale.
+func (f *flows) sum() uint64 {
+	var total uint64
+	for _, all := range []map[place]*goal{f.virtual, f.node} {
+		for p, g := range all {
+			one := add(uint64(p.protocol), p.at)
+			if g.open {
+				one++
+			}
+			// Sums, because maps have no order.
+			var ends uint64
+			for b := range g.backends {
+				ends += add(one, b)
+			}
+			total += one*31 + ends
+		}
+	}
+	return total
+}
+
+func add(start uint64, at netip.AddrPort) uint64 {
+	h := fnv.New64a()
+	raw := binary.BigEndian.AppendUint64(nil, start)
+	if at.Addr().IsValid() {
+		raw = append(raw, at.Addr().AsSlice()...)
+	}
+	raw = binary.BigEndian.AppendUint16(raw, at.Port())
+	_, _ = h.Write(raw) // never an error
+	return h.Sum64()
+}
+
+// forget removes the stale flows from the kernel and counts them.
+func (f *flows) forget() (uint, error) {
+	n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, f)
+	if err != nil {
+		return n, fmt.Errorf("removing flows to endpoints that are gone: %w", err)
+	}
+	return n, nil
+}
+
+// localAddresses says of an address whether it is one of this machine's. The list
+// is that of the calling thread's namespace.
+func localAddresses() (func(netip.Addr) bool, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("reading this machine's addresses: %w", err)
+	}
+	own := map[netip.Addr]bool{}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own[p.Addr().Unmap()] = true
+		}
+	}
+	return func(a netip.Addr) bool { return own[a] || a.IsLoopback() }, nil
+}

@@ -1,0 +1,54 @@
+package proxy
+
+import (
+	"net/netip"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/network/table"
+)
+
+// Facts are what the proxy must know of its own node, beside the table.
+type Facts struct {
+	// Node is this node's name in the table.
+	Node string
+	// PodCIDR is the range of this node's instances; its first address is that of
+	// the bridge. While it is invalid the node has no network, or one that clashes
+	// with the host's, and the proxy takes all of its rules away.
+	PodCIDR netip.Prefix
+	// HostPorts are those that processes of the host listen on. They stay with them.
+	HostPorts []HostPort
+	// Links lead to instances: the bridge, the overlay's device, and the link to the
+	// other nodes. Connections of the node's own to 127.0.0.1 leave through them,
+	// which the kernel must be told to allow. May be empty.
+	Links []string
+}
+
+// HostPort is a port of the node itself.
+type HostPort struct {
+	Protocol rikv1alpha1.Protocol
+	Port     uint16
+}
+
+// Input is all that Render goes by.
+type Input struct {
+	Snapshot *table.Snapshot // nil: nothing heard yet
+	Facts    Facts
+	// Opened are the links whose route_localnet is ours to take back (localnet.go).
+	// They are written into a rule: the kernel keeps them for a later life of ours.
+	Opened []string
+}
+
+// active says whether there is a network to have rules for. Settings, PodCIDR and
+// everything else that is not IPv4 is passed over: iptables has no place for it.
+func (in Input) active() bool {
+	if in.Snapshot == nil {
+		return false
+	}
+	s := in.Snapshot.Settings
+	return is4(s.ClusterCIDR) && is4(s.ServiceCIDR) && is4(in.Facts.PodCIDR)
+}
+
+func is4(p netip.Prefix) bool { return p.IsValid() && p.Addr().Is4() }
+
+// gateway is the bridge's own address: the first of the range.
+func (f Facts) gateway() netip.Addr { return f.PodCIDR.Masked().Addr().Next() }

@@ -1,0 +1,19 @@
+package proxy
+
+import (
+	"fmt"
+	"testing"
+)
+
+// BenchmarkRender is the part of a change that grows with what there is.
+func BenchmarkRender(b *testing.B) {
+	for _, n := range []int{10, 1000, 10000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			in := input(large(n))
+			b.ReportAllocs()
+			for b.Loop() {
+				Render(in)
+			}
+		})
+	}
+}

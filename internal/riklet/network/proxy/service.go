@@ -1,0 +1,158 @@
+package proxy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/network/table"
+)
+
+// backend is where a connection can end.
+type backend struct {
+	uid  string
+	to   netip.AddrPort
+	away bool // in the network of another node, not in the cluster's range
+}
+
+// front is one port of one service.
+type front struct {
+	service  table.ServiceKey
+	protocol rikv1alpha1.Protocol
+	port     uint16
+	virtual  []netip.Addr // where it can be reached inside the cluster
+	node     bool         // on the node's addresses, too
+	ready    []backend    // by UID
+	waiting  []backend    // not ready: no new connections, but those that are stay
+}
+
+// name identifies the front; it goes into the names of its chains.
+func (f *front) name() string {
+	return fmt.Sprintf("%s/%s/%s/%d", f.service.Namespace, f.service.Workload, f.protocol, f.port)
+}
+
+// fronts are the ports that this node makes reachable, in a fixed order. Where two
+// services want the same, which the controller does not let happen for long, the
+// first by name has it.
+func fronts(in Input) []front {
+	if !in.active() {
+		return nil
+	}
+	c := collector{in: in, host: map[HostPort]bool{}, virtual: make(map[virtualPort]bool, len(in.Snapshot.Services))}
+	c.hostPorts()
+	all := make([]front, 0, len(in.Snapshot.Services))
+	keys := slices.SortedFunc(maps.Keys(in.Snapshot.Services), func(a, b table.ServiceKey) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Workload, b.Workload))
+	})
+	for _, key := range keys {
+		s := in.Snapshot.Services[key]
+		for i, p := range s.Ports {
+			same := func(q table.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol }
+			if slices.ContainsFunc(s.Ports[:i], same) {
+				continue
+			}
+			f := front{service: key, protocol: p.Protocol, port: p.Port, virtual: c.addresses(s, p), node: c.onNode(p)}
+			if len(f.virtual) == 0 && !f.node {
+				continue
+			}
+			f.ready, f.waiting = c.backends(key, p)
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// collector knows what is taken.
+type collector struct {
+	in      Input
+	host    map[HostPort]bool // of the host's own, and of services already seen
+	virtual map[virtualPort]bool
+}
+
+// virtualPort is a port of a virtual address.
+type virtualPort struct {
+	at       netip.AddrPort
+	protocol rikv1alpha1.Protocol
+}
+
+// hostPorts collects what processes of the host listen on. Instances in this node's
+// own network belong to them, also before they listen: their probes must reach them
+// and nobody else.
+func (c *collector) hostPorts() {
+	for _, p := range c.in.Facts.HostPorts {
+		c.host[p] = true
+	}
+	for _, endpoints := range c.in.Snapshot.Endpoints {
+		for _, e := range endpoints {
+			if e.Node != c.in.Facts.Node || c.in.Snapshot.Settings.ClusterCIDR.Contains(e.Address) {
+				continue
+			}
+			for _, p := range e.Ports {
+				c.host[HostPort{p.Protocol, p.TargetPort}] = true
+			}
+		}
+	}
+}
+
+// addresses are the virtual ones that this port of the service is the first to
+// have. One outside the range of virtual addresses belongs to somebody else.
+func (c *collector) addresses(s table.Service, p table.Port) []netip.Addr {
+	var free []netip.Addr
+	for _, a := range s.Addresses {
+		at := virtualPort{netip.AddrPortFrom(a, p.Port), p.Protocol}
+		if !a.Is4() || !c.in.Snapshot.Settings.ServiceCIDR.Contains(a) || c.virtual[at] {
+			continue
+		}
+		c.virtual[at] = true
+		free = append(free, a)
+	}
+	return free
+}
+
+func (c *collector) onNode(p table.Port) bool {
+	if p.Type != rikv1alpha1.PortNodePort && p.Type != rikv1alpha1.PortLoadBalancer {
+		return false
+	}
+	at := HostPort{p.Protocol, p.Port}
+	if c.host[at] {
+		return false
+	}
+	c.host[at] = true
+	return true
+}
+
+// backends are the endpoints that serve the port: each where its own revision has
+// it. Those that serve it nowhere are left out.
+func (c *collector) backends(key table.ServiceKey, p table.Port) (ready, waiting []backend) {
+	cluster := c.in.Snapshot.Settings.ClusterCIDR
+	for uid, e := range c.in.Snapshot.Endpoints[key] {
+		i := slices.IndexFunc(e.Ports, func(q table.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol })
+		if i < 0 || !e.Address.Is4() {
+			continue
+		}
+		b := backend{uid: uid, to: netip.AddrPortFrom(e.Address, e.Ports[i].TargetPort)}
+		b.away = !cluster.Contains(e.Address) && e.Node != c.in.Facts.Node
+		if e.Ready {
+			ready = append(ready, b)
+		} else {
+			waiting = append(waiting, b)
+		}
+	}
+	byUID := func(a, b backend) int { return cmp.Compare(a.uid, b.uid) }
+	slices.SortFunc(ready, byUID)
+	slices.SortFunc(waiting, byUID)
+	return ready, waiting
+}
+
+// hash makes a chain's name of up to 28 characters, the kernel's limit, out of any
+// text. 80 bits: no two services meet by chance, and nobody can make them.
+func hash(prefix string, parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return prefix + base32.StdEncoding.EncodeToString(sum[:10])
+}

@@ -1,0 +1,326 @@
+package proxy
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/testkit/privileged"
+)
+
+const (
+	tcp, udp, sctp = rikv1alpha1.ProtocolTCP, rikv1alpha1.ProtocolUDP, rikv1alpha1.ProtocolSCTP
+	inside         = rikv1alpha1.PortClusterIP
+	onNodes        = rikv1alpha1.PortNodePort
+	outside        = rikv1alpha1.PortLoadBalancer
+)
+
+// isRefused also takes what a process of the node itself gets that sends UDP: its
+// packet is stopped before it leaves.
+func isRefused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EPERM)
+}
+
+// variants runs a test with each variant of iptables. Rules of somebody else decide
+// which one is taken; they also drop what is forwarded, and must stay as they are.
+func variants(t *testing.T, test func(t *testing.T, w *world, program string)) {
+	t.Helper()
+	privileged.Require(t)
+	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
+		t.Run(program, func(t *testing.T) {
+			l := newLAN(t)
+			for _, rule := range []string{
+				"-P FORWARD DROP", "-N DOCKER-USER", "-A FORWARD -j DOCKER-USER", "-A DOCKER-USER -s 203.0.113.7/32 -j DROP",
+				"-t nat -N DOCKER", "-t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
+				"-t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+			} {
+				l.nodeA.run(program, strings.Fields(rule)...)
+			}
+			test(t, newWorld(t, l), program)
+		})
+	}
+}
+
+// TestPrivilegedReach sends to two instances, one on this node and one on another,
+// from everywhere.
+func TestPrivilegedReach(t *testing.T) {
+	variants(t, func(t *testing.T, w *world, _ string) {
+		w.a2.serve("a2", "10.62.1.3:8080")
+		w.b1.serve("b1", "10.62.2.2:8080")
+		expose(w.snapshot, "web", "10.63.0.5", port(30080, 8080, tcp, onNodes), port(30080, 8080, udp, onNodes))
+		end(w.snapshot, "web", "uid-a2", "a", "10.62.1.3", true)
+		end(w.snapshot, "web", "uid-b1", "b", "10.62.2.2", true)
+		end(w.snapshot, "web", "uid-a1", "a", "10.62.1.2", false)
+		w.sync(t)
+		for _, network := range []string{"tcp", "udp"} {
+			// Instances and local endpoints: the client's own address is kept.
+			w.a1.want(network, "10.63.0.5:30080", "a2 10.62.1.2", "b1 10.62.1.2")
+			w.a1.want(network, "192.0.2.1:30080", "a2 10.62.1.2", "b1 10.62.1.2")
+			w.client.want(network, "192.0.2.1:30080", "a2 192.0.2.9", "b1 10.62.1.1")
+			w.nodeB.want(network, "192.0.2.1:30080", "a2 192.0.2.2", "b1 10.62.1.1")
+			// The node's own processes.
+			w.nodeA.want(network, "10.63.0.5:30080", "a2 192.0.2.1", "b1 10.62.1.1")
+			w.nodeA.want(network, "192.0.2.1:30080", "a2 192.0.2.1", "b1 10.62.1.1")
+			w.nodeA.want(network, "127.0.0.1:30080", "a2 10.62.1.1", "b1 10.62.1.1")
+			// From itself.
+			w.a2.want(network, "10.63.0.5:30080", "a2 10.62.1.1", "b1 10.62.1.3")
+		}
+	})
+}
+
+// TestPrivilegedOutward sends from an instance to a machine that knows nothing of
+// the cluster.
+func TestPrivilegedOutward(t *testing.T) {
+	variants(t, func(t *testing.T, w *world, _ string) {
+		w.client.serve("client", "192.0.2.9:7000")
+		w.sync(t)
+		w.a1.want("tcp", "192.0.2.9:7000", "client 192.0.2.1")
+		w.a1.want("udp", "192.0.2.9:7000", "client 192.0.2.1")
+	})
+}
+
+// TestPrivilegedRefused: whoever sends to a service without a ready instance hears
+// so at once, and a port that the host uses stays with it.
+func TestPrivilegedRefused(t *testing.T) {
+	variants(t, func(t *testing.T, w *world, program string) {
+		w.a2.serve("a2", "10.62.1.3:8080")
+		w.nodeA.serve("host", "192.0.2.1:30081")
+		w.nodeA.run(program, "-P", "INPUT", "DROP") // a firewall that says nothing
+		w.nodeA.run(program, "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+		w.nodeA.run(program, "-A", "INPUT", "-p", "tcp", "--dport", "30081", "-j", "ACCEPT")
+		for _, p := range []struct {
+			workload, address string
+			number            uint16
+		}{{"web", "10.63.0.5", 30080}, {"taken", "10.63.0.6", 30081}} {
+			expose(w.snapshot, p.workload, p.address, port(p.number, 8080, tcp, outside), port(p.number, 8080, udp, outside))
+			end(w.snapshot, p.workload, p.workload+"-a2", "a", "10.62.1.3", p.workload == "taken")
+		}
+		w.facts.HostPorts = []HostPort{{tcp, 30081}, {udp, 30081}}
+		w.sync(t)
+		for _, network := range []string{"tcp", "udp"} {
+			for _, from := range []*space{w.client, w.a1} {
+				from.refused(network, "192.0.2.1:30080")
+			}
+			for _, from := range []*space{w.a1, w.nodeA} {
+				from.refused(network, "10.63.0.5:30080")
+				from.refused(network, "10.63.77.77:1") // nobody's
+			}
+		}
+		w.client.want("tcp", "192.0.2.1:30081", "host 192.0.2.9")
+		w.a1.want("tcp", "10.63.0.6:30081", "a2 10.62.1.2")
+		end(w.snapshot, "web", "web-a2", "a", "10.62.1.3", true)
+		w.sync(t)
+		w.client.want("tcp", "192.0.2.1:30080", "a2 192.0.2.9")
+		w.client.want("udp", "192.0.2.1:30080", "a2 192.0.2.9")
+	})
+}
+
+// TestPrivilegedHostNetwork has endpoints that share their node's address.
+func TestPrivilegedHostNetwork(t *testing.T) {
+	variants(t, func(t *testing.T, w *world, _ string) {
+		w.nodeB.serve("b", "192.0.2.2:9000")
+		w.nodeA.serve("a", "192.0.2.1:9000")
+		ports := []struct {
+			workload, address string
+			number            uint16
+		}{{"away", "10.63.0.7", 30090}, {"here", "10.63.0.8", 30091}, {"same", "10.63.0.9", 9000}}
+		for _, p := range ports {
+			expose(w.snapshot, p.workload, p.address, port(p.number, 9000, tcp, onNodes), port(p.number, 9000, udp, onNodes))
+		}
+		end(w.snapshot, "away", "1", "b", "192.0.2.2", true)
+		end(w.snapshot, "here", "2", "a", "192.0.2.1", true)
+		end(w.snapshot, "same", "3", "a", "192.0.2.1", false)
+		end(w.snapshot, "same", "4", "b", "192.0.2.2", true)
+		w.sync(t)
+		for _, network := range []string{"tcp", "udp"} {
+			for _, at := range []string{"10.63.0.7:30090", "192.0.2.1:30090"} {
+				w.a1.want(network, at, "b 192.0.2.1")
+				w.nodeA.want(network, at, "b 192.0.2.1")
+			}
+			w.nodeA.want(network, "127.0.0.1:30090", "b 192.0.2.1")
+			w.client.want(network, "192.0.2.1:30090", "b 192.0.2.1")
+			w.a1.want(network, "10.63.0.8:30091", "a 10.62.1.2")
+			w.client.want(network, "192.0.2.1:30091", "a 192.0.2.9")
+			w.nodeA.want(network, "192.0.2.1:30091", "a 192.0.2.1")
+			// The instance on this node is probed at its own port: nobody else answers.
+			w.client.want(network, "192.0.2.1:9000", "a 192.0.2.9")
+			w.a1.want(network, "10.63.0.9:9000", "b 192.0.2.1")
+		}
+	})
+}
+
+// TestPrivilegedFlows: a client that goes on sending from one port stays with an
+// endpoint that is not ready, and leaves one that is gone.
+func TestPrivilegedFlows(t *testing.T) {
+	variants(t, func(t *testing.T, w *world, _ string) {
+		w.a2.serve("a2", "10.62.1.3:8080")
+		w.b1.serve("b1", "10.62.2.2:8080")
+		expose(w.snapshot, "dns", "10.63.0.5", port(30080, 8080, udp, onNodes))
+		end(w.snapshot, "dns", "1", "a", "10.62.1.3", true)
+		w.sync(t)
+		open := func(from *space, at string) net.Conn {
+			var conn net.Conn
+			from.must(func() (err error) {
+				conn, err = net.Dial("udp", at)
+				return err
+			})
+			t.Cleanup(func() { _ = conn.Close() })
+			return conn
+		}
+		instance, client := open(w.a1, "10.63.0.5:30080"), open(w.client, "192.0.2.1:30080")
+		both := func(what, server string) {
+			t.Helper()
+			for who, conn := range map[string]net.Conn{"instance": instance, "client": client} {
+				if got := answer(t, conn); !strings.HasPrefix(got, server+" ") {
+					t.Errorf("%s: the %s got %q, want an answer of %s", what, who, got, server)
+				}
+			}
+		}
+		both("at first", "a2")
+		end(w.snapshot, "dns", "1", "a", "10.62.1.3", false)
+		end(w.snapshot, "dns", "2", "b", "10.62.2.2", true)
+		w.sync(t)
+		both("not ready any more", "a2")
+		delete(w.snapshot.Endpoints[key("dns")], "1")
+		w.sync(t)
+		both("gone", "b1")
+		// A restarted proxy catches up with what it missed.
+		end(w.snapshot, "dns", "3", "a", "10.62.1.3", true)
+		delete(w.snapshot.Endpoints[key("dns")], "2")
+		w.proxy = w.newProxy(t)
+		w.sync(t)
+		both("gone while nobody looked", "a2")
+	})
+}
+
+// answer asks until an answer comes: UDP may lose packets.
+func answer(t *testing.T, conn net.Conn) string {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		got, err := hear(conn)
+		if err == nil {
+			return got
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no answer over %s: %v", conn.RemoteAddr(), err)
+		}
+	}
+}
+
+// TestPrivilegedLoopback: a neighbour that sends to 127.0.0.1 on the wire does not
+// reach what listens there.
+func TestPrivilegedLoopback(t *testing.T) {
+	variants(t, func(t *testing.T, w *world, program string) {
+		w.nodeA.serve("secret", "127.0.0.1:7777")
+		w.sync(t)
+		w.nodeA.want("tcp", "127.0.0.1:7777", "secret 127.0.0.1")
+		w.client.sysctl("ipv4/conf/all/route_localnet", "1")
+		w.client.run("ip", "addr", "del", "127.0.0.1/8", "dev", "lo")
+		w.client.run("ip", "route", "add", "127.0.0.1/32", "via", "192.0.2.1")
+		before := w.nodeA.drops(program)
+		deadline := time.Now().Add(patience)
+		for w.nodeA.drops(program) == before {
+			var conn net.Conn
+			err := w.client.do(func() (err error) {
+				dialer := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 9)}}
+				conn, err = dialer.Dial("tcp4", "127.0.0.1:7777")
+				return err
+			})
+			if err == nil {
+				_ = conn.Close()
+				t.Fatal("the client reached what listens on 127.0.0.1")
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the guard dropped nothing; last error %v\n%s", err, w.nodeA.run(program+"-save", "-c", "-t", "filter"))
+			}
+		}
+	})
+}
+
+// drops are the counters of the rules that guard the loopback range.
+func (s *space) drops(program string) string {
+	var all []string
+	for line := range strings.Lines(s.run(program+"-save", "-c", "-t", "filter")) {
+		if strings.Contains(line, "127.0.0.0/8") {
+			all = append(all, line)
+		}
+	}
+	return strings.Join(all, "")
+}
+
+// TestPrivilegedUntouched: what others have is byte for byte the same with our rules
+// in and after they are gone.
+func TestPrivilegedUntouched(t *testing.T) {
+	variants(t, func(t *testing.T, w *world, program string) {
+		before := w.nodeA.rules(program)
+		expose(w.snapshot, "web", "10.63.0.5", port(30080, 8080, tcp, onNodes))
+		end(w.snapshot, "web", "1", "a", "10.62.1.3", true)
+		end(w.snapshot, "web", "2", "b", "10.62.2.2", true)
+		w.sync(t)
+		with := w.nodeA.rules(program)
+		if !strings.Contains(with, "10.62.2.2:8080") {
+			t.Fatalf("no rule leads to the endpoint:\n%s", with)
+		}
+		if diff := cmp.Diff(before, foreign(with)); diff != "" {
+			t.Errorf("rules of others, before and with ours (-before +with):\n%s", diff)
+		}
+		setting := func() string {
+			var all strings.Builder
+			for _, link := range []string{"rik0", "eth0"} {
+				w.nodeA.must(func() error {
+					value, err := os.ReadFile(sysctls + "/" + link + "/route_localnet")
+					all.Write(value)
+					return err
+				})
+			}
+			return strings.ReplaceAll(all.String(), "\n", "")
+		}
+		if got := setting(); got != "11" {
+			t.Errorf("route_localnet of both links: got %q, want 11", got)
+		}
+		w.proxy = w.newProxy(t) // as a purge by a new process, which knows no links
+		w.facts = Facts{}
+		for range 2 {
+			w.nodeA.must(func() error { return w.proxy.Remove(t.Context()) })
+			if diff := cmp.Diff(before, w.nodeA.rules(program)); diff != "" {
+				t.Errorf("rules before and after ours (-before +after):\n%s", diff)
+			}
+			if got := setting(); got != "00" {
+				t.Errorf("route_localnet of both links: got %q, want 00", got)
+			}
+		}
+	})
+}
+
+// rules prints what is in the kernel, without the comments that have times in them.
+// Tables without a rule come and go with the programs that look at them.
+func (s *space) rules(program string) string {
+	s.tb.Helper()
+	var kept strings.Builder
+	for line := range strings.Lines(s.run(program+"-save", "-t", "filter") + s.run(program+"-save", "-t", "nat")) {
+		if !strings.HasPrefix(line, "#") {
+			before, _, _ := strings.Cut(line, " [") // counters
+			kept.WriteString(strings.TrimSuffix(before, "\n") + "\n")
+		}
+	}
+	return kept.String()
+}
+
+// foreign leaves out what is ours.
+func foreign(rules string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(rules) {
+		if !strings.HasPrefix(line, ":RIKLET") && !strings.HasPrefix(line, "-A RIKLET") && !strings.Contains(line, "-j RIKLET") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}

@@ -1,0 +1,50 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"rik.dev/rik/internal/riklet/network/bridge"
+	"rik.dev/rik/internal/riklet/network/overlay"
+	"rik.dev/rik/internal/riklet/network/proxy"
+	"rik.dev/rik/internal/riklet/network/table"
+)
+
+// Purge takes away what a node that does not run made of the network: rules,
+// ways to other nodes, the bridge, and its directory. A node that never had a
+// network, as it has no directory, leaves that of others alone.
+func Purge(ctx context.Context, cfg Config) error {
+	if _, err := os.Stat(cfg.Dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	lock, err := lock(ctx)
+	if err != nil {
+		return fmt.Errorf("removing the node's network: %w", err)
+	}
+	defer func() { _ = lock.Close() }()
+	links, err := bridge.New(bridge.DefaultName)
+	if err != nil {
+		return err
+	}
+	rules, err := proxy.New(proxy.Config{
+		Logger: cfg.Logger, Table: func() *table.Snapshot { return nil }, Facts: func() proxy.Facts {
+			return proxy.Facts{Node: cfg.Node, Links: []string{bridge.DefaultName, overlay.Device}}
+		}, Changed: make(chan struct{}),
+	})
+	if err != nil {
+		return errors.Join(err, links.Close())
+	}
+	// The rules first: they lead to what goes next.
+	err = rules.Remove(ctx)
+	_, removed := overlay.Apply(overlay.Plan{})
+	if err := errors.Join(err, removed, links.Remove(ctx), links.Close()); err != nil {
+		return fmt.Errorf("removing the node's network: %w", err)
+	}
+	return os.RemoveAll(cfg.Dir)
+}

@@ -1,0 +1,190 @@
+// Package tap gives a microVM the place in the network that its instance has: a TAP
+// device in the instance's own namespace, joined to the instance's interface so that
+// every frame which comes for the one goes out of the other.
+//
+// The guest takes over the interface's hardware and IP addresses. The node's bridge,
+// its address management and its rules see an instance like any other, and the TAP
+// goes with the namespace, whatever else happens. The two are joined by tc, see
+// tc-mirred(8): ingress qdiscs whose only filter sends everything across.
+package tap
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/netns"
+)
+
+// Device is the name of the TAP in the instance's namespace.
+const Device = "tap0"
+
+// Wire describes the device to be made.
+type Wire struct {
+	// PID is a process in the instance's namespace, Interface the instance's own
+	// device there.
+	PID       int
+	Interface string
+	// UID and GID are those of the VMM, which may open the device.
+	UID, GID uint32
+	// Limits in bytes per second as the guest sees them; 0: none.
+	ReceiveBytesPerSecond, TransmitBytesPerSecond int64
+}
+
+// Link is what the guest is to be told.
+type Link struct {
+	MAC net.HardwareAddr
+	MTU int
+}
+
+// Join makes the device and joins it. Done again it replaces what is there, which no
+// VMM may use any more.
+func Join(w Wire) (Link, error) {
+	namespace, err := netns.Of(w.PID)
+	if err != nil {
+		return Link{}, fmt.Errorf("finding the network of the instance: %w", err)
+	}
+	defer namespace.Close()
+	var link Link
+	err = netns.Within(namespace, func() (err error) {
+		link, err = join(w)
+		return err
+	})
+	if err != nil {
+		return Link{}, fmt.Errorf("joining %s to %s: %w", Device, w.Interface, err)
+	}
+	return link, nil
+}
+
+// join works on the thread's namespace.
+func join(w Wire) (Link, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return Link{}, err
+	}
+	defer h.Close()
+	outer, err := h.LinkByName(w.Interface)
+	if err != nil {
+		return Link{}, fmt.Errorf("looking for %s: %w", w.Interface, err)
+	}
+	attrs := outer.Attrs()
+	if err := remove(h); err != nil {
+		return Link{}, err
+	}
+	inner, err := makeTAP(h, w, attrs.MTU)
+	if err != nil {
+		return Link{}, err
+	}
+	for _, way := range []struct {
+		from, to netlink.Link
+		limit    int64
+	}{
+		{outer, inner, w.ReceiveBytesPerSecond}, {inner, outer, w.TransmitBytesPerSecond},
+	} {
+		if err := redirect(h, way.from, way.to); err != nil {
+			return Link{}, err
+		}
+		if err := limit(h, way.to, way.limit); err != nil {
+			return Link{}, err
+		}
+	}
+	return Link{MAC: attrs.HardwareAddr, MTU: attrs.MTU}, nil
+}
+
+// remove takes away the device of an earlier VMM.
+func remove(h *netlink.Handle) error {
+	link, err := h.LinkByName(Device)
+	if _, none := errors.AsType[netlink.LinkNotFoundError](err); none {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking for %s: %w", Device, err)
+	}
+	return h.LinkDel(link)
+}
+
+// makeTAP makes the device, persistent: the VMM opens it later, as its own user.
+func makeTAP(h *netlink.Handle, w Wire, mtu int) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = Device, mtu
+	tap := &netlink.Tuntap{
+		LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Owner: w.UID, Group: w.GID,
+		Flags: netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_NO_PI | netlink.TUNTAP_ONE_QUEUE,
+	}
+	if err := h.LinkAdd(tap); err != nil {
+		return nil, fmt.Errorf("making %s (is /dev/net/tun there?): %w", Device, err)
+	}
+	for _, f := range tap.Fds {
+		_ = f.Close()
+	}
+	link, err := h.LinkByName(Device)
+	if err != nil {
+		return nil, err
+	}
+	// The thread's namespace has no IPv6 neighbours to look for on it.
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+Device+"/disable_ipv6", []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	if err := errors.Join(h.LinkSetMTU(link, mtu), h.LinkSetUp(link)); err != nil {
+		return nil, fmt.Errorf("setting %s up: %w", Device, err)
+	}
+	return link, nil
+}
+
+// redirect sends all that comes in on one device out of the other. u32 without a key
+// matches every packet; matchall, which says so plainly, is a module that not every
+// kernel has.
+func redirect(h *netlink.Handle, from, to netlink.Link) error {
+	index := from.Attrs().Index
+	qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
+	}}
+	// The filters of an earlier VMM go with it.
+	if err := h.QdiscDel(qdisc); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("removing the ingress of %s: %w", from.Attrs().Name, err)
+	}
+	if err := h.QdiscAdd(qdisc); err != nil {
+		return fmt.Errorf("adding an ingress to %s: %w", from.Attrs().Name, err)
+	}
+	filter := &netlink.U32{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: index, Parent: qdisc.Handle, Priority: 1, Protocol: unix.ETH_P_ALL,
+		},
+		Actions: []netlink.Action{netlink.NewMirredAction(to.Attrs().Index)},
+	}
+	if err := h.FilterAdd(filter); err != nil {
+		return fmt.Errorf("redirecting %s to %s: %w", from.Attrs().Name, to.Attrs().Name, err)
+	}
+	return nil
+}
+
+// The bucket of a limit holds what flows in a tenth of a second, and at least some
+// large frames; what waits longer than the latency is dropped.
+const (
+	minBurst  = 256 << 10
+	latencyMS = 50
+)
+
+// limit bounds what goes out of a device; 0 is no bound.
+func limit(h *netlink.Handle, link netlink.Link, rate int64) error {
+	if rate <= 0 {
+		return nil
+	}
+	burst := min(max(rate/10, minBurst), math.MaxInt32)
+	tbf := &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       uint64(rate),
+		// In ticks of the kernel's clock, see tc-tbf(8).
+		Buffer: netlink.Xmittime(uint64(rate), uint32(burst)), //nolint:gosec // bounded above
+		Limit:  uint32(burst + rate*latencyMS/1000),           //nolint:gosec // as above
+	}
+	if err := h.QdiscReplace(tbf); err != nil {
+		return fmt.Errorf("limiting %s: %w", link.Attrs().Name, err)
+	}
+	return nil
+}

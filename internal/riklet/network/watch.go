@@ -1,0 +1,89 @@
+package network
+
+import (
+	"context"
+	"net"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/network/bridge"
+	"rik.dev/rik/internal/riklet/network/overlay"
+)
+
+// watch has the host looked at when its links or addresses change, until ctx
+// ends. What it misses the next look finds.
+func (n *Node) watch(ctx context.Context) {
+	for {
+		if err := n.listen(ctx); err != nil {
+			n.cfg.Logger.Debug("the kernel does not tell of changes", "err", err)
+		}
+		if !sleep(ctx, lookEvery) {
+			return
+		}
+		tell(n.look)
+	}
+}
+
+// listen returns when the kernel stops to tell, as it does when it had too much
+// to tell at once.
+func (n *Node) listen(ctx context.Context) error {
+	done := make(chan struct{})
+	links, addresses := make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate)
+	if err := netlink.LinkSubscribe(links, done); err != nil {
+		return err
+	}
+	if err := netlink.AddrSubscribe(addresses, done); err != nil {
+		close(addresses)
+		end(done, links, addresses)
+		return err
+	}
+	defer end(done, links, addresses)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case u, ok := <-links:
+			if !ok {
+				return nil
+			}
+			if matters(u) {
+				tell(n.look)
+			}
+		case _, ok := <-addresses:
+			if !ok {
+				return nil
+			}
+			tell(n.look)
+		}
+	}
+}
+
+// end waits until both senders have ended: each may be about to send.
+func end(done chan<- struct{}, links <-chan netlink.LinkUpdate, addresses <-chan netlink.AddrUpdate) {
+	close(done)
+	for links != nil || addresses != nil {
+		select {
+		case _, ok := <-links:
+			if !ok {
+				links = nil
+			}
+		case _, ok := <-addresses:
+			if !ok {
+				addresses = nil
+			}
+		}
+	}
+}
+
+// matters leaves out instances, which come and go, and what happens to our own
+// devices because they do.
+func matters(u netlink.LinkUpdate) bool {
+	name := u.Attrs().Name
+	if !strings.HasPrefix(name, "rik") {
+		return true
+	}
+	ours := name == bridge.DefaultName || name == overlay.Device
+	return ours && (u.Header.Type == unix.RTM_DELLINK || u.Attrs().Flags&net.FlagUp == 0)
+}

@@ -1,0 +1,126 @@
+package riklet
+
+import (
+	"encoding/json"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/contact"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/monitor"
+	"rik.dev/rik/internal/rpc/schedulerv1"
+)
+
+// newScheduler joins the parts to the connection to the scheduler.
+func (r *Riklet) newScheduler() *contact.Scheduler {
+	dial := r.cfg.DialScheduler
+	if dial == nil {
+		dial = r.dial(r.cfg.SchedulerAddr)
+	}
+	return &contact.Scheduler{
+		Dial: dial, Register: r.register, Heartbeat: r.heartbeat,
+		Orders: r.manager.Order, Contact: r.manager.Contact, Outbox: r.outbox, Logger: r.cfg.Logger,
+	}
+}
+
+// newMonitor measures what the drivers have.
+func (r *Riklet) newMonitor() *monitor.Monitor {
+	cfg := monitor.Config{
+		Node: r.cfg.NodeName, Path: r.cfg.StateDir, Interval: r.cfg.MetricsInterval,
+		Read: monitor.NewReader(r.cfg.StateDir).Read, Instances: r.measure, Logger: r.cfg.Logger,
+		Report: func(node string, instances map[string]string) {
+			r.scheduler.SetMetrics(&schedulerv1.Metrics{Node: node, Instances: instances})
+		},
+	}
+	if r.cfg.Images != nil {
+		cfg.Collect = r.cfg.Images.Collect
+	}
+	return monitor.New(cfg)
+}
+
+// register describes the node as it is now.
+func (r *Riklet) register() *schedulerv1.Register {
+	facts := r.refresh()
+	status, err := facts.Marshal()
+	if err != nil {
+		panic("programmer error: encoding a node's status: " + err.Error())
+	}
+	taints, err := json.Marshal(append([]rikv1alpha1.Taint{}, r.cfg.Taints...))
+	if err != nil {
+		panic("programmer error: encoding taints: " + err.Error())
+	}
+	return &schedulerv1.Register{
+		NodeName: r.cfg.NodeName, MachineId: facts.Info.MachineID, BootId: facts.Info.BootID, Version: r.cfg.Version,
+		Status: status, Labels: r.cfg.Labels, Taints: taints, Running: r.manager.List(), HighestTerm: r.ledger.Term(),
+	}
+}
+
+// heartbeat tells images and ports only when they changed; whole tells them
+// anyway.
+func (r *Riklet) heartbeat(whole bool) *schedulerv1.Heartbeat {
+	beat := &schedulerv1.Heartbeat{DiskPressure: r.monitor.DiskPressure()}
+	beat.UsedPorts, beat.UsedPortsChanged = r.usedPorts(whole)
+	if r.cfg.Images == nil {
+		return beat
+	}
+	images := slices.Sorted(slices.Values(r.cfg.Images.References()))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if whole || !slices.Equal(images, r.images) {
+		r.images = images
+		beat.Images, beat.ImagesChanged = images, true
+	}
+	return beat
+}
+
+// measure reads what every instance uses.
+func (r *Riklet) measure() []monitor.Instance {
+	var all []monitor.Instance
+	for _, d := range r.drivers {
+		first := len(all)
+		for _, o := range d.Observations() {
+			if o.Status.Phase == rikv1alpha1.InstanceTerminated {
+				continue
+			}
+			info := r.manager.Info(o.UID)
+			all = append(all, monitor.Instance{
+				UID: o.UID, Name: info.Name, Workload: info.Workload, Source: info.Source, Version: info.Version,
+				Phase: o.Status.Phase, Address: o.Status.Address,
+			})
+		}
+		usages(d, all[first:])
+	}
+	return all
+}
+
+// measuredAtOnce bounds the instances that are measured side by side: a VMM that does
+// not answer holds up few others.
+const measuredAtOnce = 16
+
+// usages measures the instances of one driver. One that does not run uses nothing.
+func usages(d instance.Driver, of []monitor.Instance) {
+	var group errgroup.Group
+	group.SetLimit(measuredAtOnce)
+	for i := range of {
+		group.Go(func() error {
+			if usage, err := d.Usage(of[i].UID); err == nil {
+				of[i].Usage = usage
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+}
+
+// resolve finds who serves a session.
+func (r *Riklet) resolve(uid string) (driver instance.Driver, container string, ok bool) {
+	if driver, ok = r.manager.Driver(uid); !ok {
+		return nil, "", false
+	}
+	if names := r.manager.Info(uid).Containers; len(names) > 0 {
+		container = names[0]
+	}
+	return driver, container, true
+}

@@ -1,0 +1,212 @@
+package objects
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// fileSuffix marks the files that are ours to remove.
+const fileSuffix = ".revision"
+
+// revision is what is known of one template.
+type revision struct {
+	template *rikv1alpha1.InstanceTemplate
+	missing  bool // it was looked for on disk and is not there
+	pending  bool // asked for, and no answer yet
+	err      error
+	failures int
+	retryAt  time.Time // when to ask again after err
+}
+
+// Revision gives a template at once if it is here, in memory or on disk. If it
+// is not, it is asked for, Changed is called when the answer came, and the
+// error says what the controller last said; nil if nothing yet. The template
+// must not be changed.
+func (s *Store) Revision(namespace, name string) (*rikv1alpha1.InstanceTemplate, error) {
+	key := Key{nodev1.Kind_KIND_REVISION, namespace, name}
+	s.mu.Lock()
+	r := s.revisions[key]
+	if r == nil {
+		r = &revision{}
+		s.revisions[key] = r
+	}
+	looked := r.template != nil || r.missing
+	s.mu.Unlock()
+	if !looked {
+		s.look(key, r)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.template != nil {
+		return r.template, nil
+	}
+	if !r.pending && (r.err == nil || !time.Now().Before(r.retryAt)) {
+		r.pending = true
+		s.askLocked(key)
+	}
+	return nil, r.err
+}
+
+// Retry is when a template that could not be had is asked for again; the zero
+// time if there is none such. The caller then calls Revision.
+func (s *Store) Retry() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var first time.Time
+	for _, r := range s.revisions {
+		if r.template == nil && !r.pending && r.err != nil && (first.IsZero() || r.retryAt.Before(first)) {
+			first = r.retryAt
+		}
+	}
+	return first
+}
+
+// look reads the disk, without the lock.
+func (s *Store) look(key Key, r *revision) {
+	template, err := s.load(key)
+	if err != nil {
+		// The controller has it as well.
+		s.cfg.Logger.Warn("kept template is unusable", "revision", key.Namespace+"/"+key.Name, "err", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.template == nil {
+		r.template, r.missing = template, template == nil
+	}
+}
+
+func (s *Store) deliverRevision(key Key, object *nodev1.Object) {
+	template, err := decode(object)
+	s.mu.Lock()
+	r := s.revisions[key]
+	if r == nil {
+		s.mu.Unlock()
+		return // nobody wants it any more
+	}
+	news := r.template == nil
+	r.pending = false
+	if err != nil {
+		r.err = err
+		r.retryAt = time.Now().Add(min(retryFirst<<min(r.failures, 10), retryMost))
+		r.failures++
+	} else if news {
+		r.template, r.err = template, nil
+	}
+	s.mu.Unlock()
+	if news {
+		s.cfg.Changed()
+	}
+	if news && err == nil {
+		// After it was handed on: a start does not wait for the disk.
+		if err := s.save(key, object); err != nil {
+			s.cfg.Logger.Warn("template was not kept", "revision", key.Namespace+"/"+key.Name, "err", err)
+		}
+	}
+}
+
+func decode(object *nodev1.Object) (*rikv1alpha1.InstanceTemplate, error) {
+	if object.GetError() != "" {
+		return nil, fmt.Errorf("the controller says: %s", object.GetError())
+	}
+	if !object.GetFound() {
+		return nil, errors.New("the controller has no such revision")
+	}
+	template := &rikv1alpha1.InstanceTemplate{}
+	if err := template.Unmarshal(object.GetData()); err != nil {
+		return nil, fmt.Errorf("decoding the template: %w", err)
+	}
+	return template, nil
+}
+
+// Retain forgets the templates that are not in use, also on disk. The caller
+// knows every instance when it calls.
+func (s *Store) Retain(inUse func(namespace, name string) bool) error {
+	files, err := os.ReadDir(s.cfg.Dir)
+	if err != nil {
+		return fmt.Errorf("listing kept templates: %w", err)
+	}
+	s.mu.Lock()
+	for key := range s.revisions {
+		if !inUse(key.Namespace, key.Name) {
+			delete(s.revisions, key)
+		}
+	}
+	s.mu.Unlock()
+	var problems []error
+	for _, f := range files {
+		if !strings.HasSuffix(f.Name(), fileSuffix) {
+			continue
+		}
+		path := filepath.Join(s.cfg.Dir, f.Name())
+		object, err := readObject(path)
+		if err == nil && inUse(object.GetNamespace(), object.GetName()) {
+			continue
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problems = append(problems, fmt.Errorf("removing a kept template: %w", err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// file never contains a name that came over the network.
+func (s *Store) file(key Key) string {
+	sum := sha256.Sum256([]byte(key.Namespace + "/" + key.Name))
+	return filepath.Join(s.cfg.Dir, hex.EncodeToString(sum[:])+fileSuffix)
+}
+
+// save keeps the whole object, so that its name can be checked when it is read.
+func (s *Store) save(key Key, object *nodev1.Object) error {
+	text, err := proto.Marshal(object)
+	if err != nil {
+		return fmt.Errorf("encoding: %w", err)
+	}
+	return pki.WriteFile(s.file(key), text)
+}
+
+// load returns nil without an error when nothing is kept.
+func (s *Store) load(key Key) (*rikv1alpha1.InstanceTemplate, error) {
+	object, err := readObject(s.file(key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if object.GetNamespace() != key.Namespace || object.GetName() != key.Name {
+		return nil, fmt.Errorf("it is of %s/%s", object.GetNamespace(), object.GetName())
+	}
+	return decode(object)
+}
+
+func readObject(path string) (*nodev1.Object, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading a kept template: %w", err)
+	}
+	object := &nodev1.Object{}
+	if err := proto.Unmarshal(text, object); err != nil {
+		return nil, fmt.Errorf("decoding a kept template: %w", err)
+	}
+	return object, nil
+}
+
+func makeDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making the directory of templates: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,247 @@
+// Package objects holds what instances refer to: the templates of their
+// revisions, ConfigMaps and Secrets. All of it comes from the controller's
+// stream, which the caller feeds in with Deliver and whose questions it takes
+// with Questions.
+//
+// Templates are immutable and are kept on disk, so that a node can start what
+// it was ordered to while the controller is away. ConfigMaps and Secrets stay
+// in memory and go with the last instance that refers to them.
+package objects
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+const (
+	// retryFirst and retryMost bound the pause before a template that could not
+	// be had is asked for again: the controller may be a moment behind the
+	// scheduler.
+	retryFirst = time.Second
+	retryMost  = 30 * time.Second
+)
+
+// Key names an object.
+type Key struct {
+	Kind            nodev1.Kind
+	Namespace, Name string
+}
+
+// String is for messages, such as "secret shop/password".
+func (k Key) String() string {
+	kind := map[nodev1.Kind]string{
+		nodev1.Kind_KIND_REVISION: "workloadrevision", nodev1.Kind_KIND_CONFIG_MAP: "configmap", nodev1.Kind_KIND_SECRET: "secret",
+	}[k.Kind]
+	return kind + " " + k.Namespace + "/" + k.Name
+}
+
+// Config of a [Store].
+type Config struct {
+	// Dir keeps templates. It is made if missing. Required.
+	Dir string
+	// Changed is called, without a lock held, after a template came or could
+	// not be had. It must not block. Nil is allowed.
+	Changed func()
+	// Updated is called, without a lock held, after a ConfigMap or Secret that
+	// was here already got other content, so that who mounts it can look again.
+	// It must not block. Nil is allowed.
+	Updated func()
+	// Logger reports what could not be kept. Nil discards.
+	Logger *slog.Logger
+}
+
+// Store implements instance.Objects. Its methods are safe for concurrent use.
+type Store struct {
+	cfg Config
+
+	mu        sync.Mutex
+	entries   map[Key]instance.Entries // ConfigMaps and Secrets as last sent
+	waiting   map[Key]*answer          // for readers of what is not in entries
+	revisions map[Key]*revision        // templates
+	asked     []Key                    // to be sent; no key twice
+	asking    map[Key]bool             // what is in asked
+	uses      map[string][]Key         // by UID
+	users     map[Key]int              // how many UIDs refer to a key
+	wake      chan struct{}            // holds one token while asked is not empty
+}
+
+// answer is what the readers of one key wait for. Its other fields are set
+// before done is closed and never afterwards.
+type answer struct {
+	done    chan struct{}
+	entries instance.Entries
+	err     error
+}
+
+// New opens the store and makes its directory.
+func New(cfg Config) (*Store, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Changed == nil {
+		cfg.Changed = func() {}
+	}
+	if cfg.Updated == nil {
+		cfg.Updated = func() {}
+	}
+	s := &Store{
+		cfg: cfg, entries: map[Key]instance.Entries{}, revisions: map[Key]*revision{}, asking: map[Key]bool{},
+		uses: map[string][]Key{}, users: map[Key]int{}, wake: make(chan struct{}, 1), waiting: map[Key]*answer{},
+	}
+	if err := makeDir(cfg.Dir); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// ConfigMap implements instance.Objects.
+func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (instance.Entries, error) {
+	return s.read(ctx, Key{nodev1.Kind_KIND_CONFIG_MAP, namespace, name})
+}
+
+// Secret implements instance.Objects.
+func (s *Store) Secret(ctx context.Context, namespace, name string) (instance.Entries, error) {
+	return s.read(ctx, Key{nodev1.Kind_KIND_SECRET, namespace, name})
+}
+
+// read answers from memory or asks and waits. A refusal ends the wait; the
+// next call asks again.
+func (s *Store) read(ctx context.Context, key Key) (instance.Entries, error) {
+	s.mu.Lock()
+	if have, ok := s.entries[key]; ok {
+		defer s.mu.Unlock()
+		return copyOf(have), nil
+	}
+	a := s.waiting[key]
+	if a == nil {
+		a = &answer{done: make(chan struct{})}
+		s.waiting[key] = a
+	}
+	s.askLocked(key)
+	s.mu.Unlock()
+
+	select {
+	case <-ctx.Done():
+		return instance.Entries{}, fmt.Errorf("waiting for %s: %w", key, context.Cause(ctx))
+	case <-a.done:
+	}
+	if a.err != nil {
+		return instance.Entries{}, fmt.Errorf("reading %s: %w", key, a.err)
+	}
+	return copyOf(a.entries), nil
+}
+
+// copyOf lets the caller keep the map; the bytes are never changed in place.
+func copyOf(e instance.Entries) instance.Entries {
+	e.Data = maps.Clone(e.Data)
+	return e
+}
+
+func (s *Store) askLocked(key Key) {
+	if s.asking[key] {
+		return
+	}
+	s.asking[key] = true
+	s.asked = append(s.asked, key)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Asked is readable when Questions has something.
+func (s *Store) Asked() <-chan struct{} { return s.wake }
+
+// Questions takes what has to be asked of the controller.
+func (s *Store) Questions() []*nodev1.Get {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := s.asked
+	s.asked = nil
+	clear(s.asking)
+	gets := make([]*nodev1.Get, 0, len(keys))
+	for _, k := range keys {
+		gets = append(gets, &nodev1.Get{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name})
+	}
+	return gets
+}
+
+// Reconnected asks anew for everything that may change or is awaited: the
+// controller forgets with the stream who wants to hear of what.
+func (s *Store) Reconnected() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range slices.SortedFunc(maps.Keys(s.entries), compare) {
+		s.askLocked(key)
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(s.waiting), compare) {
+		s.askLocked(key)
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(s.revisions), compare) {
+		if r := s.revisions[key]; r.template == nil && r.missing {
+			r.pending = true
+			s.askLocked(key)
+		}
+	}
+}
+
+// Deliver takes an answer, or a later version of one, from the controller.
+func (s *Store) Deliver(object *nodev1.Object) {
+	key := Key{object.GetKind(), object.GetNamespace(), object.GetName()}
+	switch key.Kind {
+	case nodev1.Kind_KIND_REVISION:
+		s.deliverRevision(key, object)
+	case nodev1.Kind_KIND_CONFIG_MAP, nodev1.Kind_KIND_SECRET:
+		if s.deliverEntries(key, object) {
+			s.cfg.Updated()
+		}
+	default:
+		s.cfg.Logger.Warn("the controller sent an object of an unknown kind", "kind", int32(key.Kind), "namespace", key.Namespace, "name", key.Name)
+	}
+}
+
+// deliverEntries says whether other content took the place of what was here.
+func (s *Store) deliverEntries(key Key, object *nodev1.Object) (updated bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, held := s.entries[key]
+	a := s.waiting[key]
+	if !held && a == nil {
+		return false // nobody refers to it any more
+	}
+	got := instance.Entries{Found: object.GetFound(), Type: object.GetType(), Data: object.GetEntries()}
+	var err error
+	if object.GetError() != "" {
+		// What may no longer be had is not handed out either.
+		delete(s.entries, key)
+		err = fmt.Errorf("the controller says: %s", object.GetError())
+	} else {
+		s.entries[key] = got
+	}
+	if a != nil {
+		a.entries, a.err = got, err
+		close(a.done)
+		delete(s.waiting, key)
+	}
+	// A new stream sends everything again, most of it unchanged.
+	return held && err == nil && !same(before, got)
+}
+
+func same(a, b instance.Entries) bool {
+	return a.Found == b.Found && a.Type == b.Type && maps.EqualFunc(a.Data, b.Data, bytes.Equal)
+}
+
+func compare(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}

@@ -1,0 +1,279 @@
+package pod
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/state"
+)
+
+// ready tells whether a running container counts as ready.
+func (c *container) ready(s state.Container) bool {
+	if c.killWhy != "" || c.sent != 0 {
+		return false
+	}
+	return (c.spec.StartupProbe == nil || s.Begun) && (c.spec.ReadinessProbe == nil || s.Ready)
+}
+
+// note changes what is remembered of the current run.
+func (c *container) note(change func(*state.Container)) {
+	s := c.m.rec.Containers[c.spec.Name]
+	before := s
+	if change(&s); s.Begun != before.Begun || s.Ready != before.Ready {
+		c.m.setContainer(c.spec.Name, s)
+	}
+}
+
+// beginProbes starts the probes of a run that has just begun or was found.
+func (c *container) beginProbes() {
+	m := c.m
+	ctx, cancel := context.WithCancel(m.startCtx)
+	c.cancel = cancel
+	if c.spec.StartupProbe != nil && !m.rec.Containers[c.spec.Name].Begun {
+		c.probe(ctx, *c.spec.StartupProbe, c.startupResult(ctx))
+		return
+	}
+	c.probeOn(ctx)
+}
+
+// probeOn starts the probes that startup held back.
+func (c *container) probeOn(ctx context.Context) {
+	if p := c.spec.LivenessProbe; p != nil {
+		c.probe(ctx, *p, func(ok bool, why string) bool {
+			if !ok {
+				c.condemn("liveness probe failed: " + why)
+			}
+			return ok
+		})
+	}
+	if p := c.spec.ReadinessProbe; p != nil {
+		c.probe(ctx, *p, func(ok bool, why string) bool {
+			c.note(func(s *state.Container) { *s = readied(*s, ok, why) })
+			return true
+		})
+	}
+}
+
+// readied takes a verdict on readiness. The first reason stays until the next
+// success: an answer that differs each time would be news each time.
+func readied(s state.Container, ok bool, why string) state.Container {
+	s.Ready = ok
+	switch {
+	case ok:
+		s.Reason, s.Message = "", ""
+	case s.Reason != reasonNotReady:
+		s.Reason, s.Message = reasonNotReady, "readiness probe failed: "+why
+	}
+	return s
+}
+
+func (c *container) startupResult(ctx context.Context) func(bool, string) bool {
+	return func(ok bool, why string) bool {
+		if !ok {
+			c.condemn("startup probe failed: " + why)
+			return false
+		}
+		c.note(func(s *state.Container) { s.Begun = true })
+		c.probeOn(ctx)
+		return false
+	}
+}
+
+func (c *container) endProbes() {
+	if c.cancel != nil {
+		c.cancel()
+	}
+	c.cancel = nil
+}
+
+func (m *machine) endProbes() {
+	for _, c := range m.containers {
+		c.endProbes()
+	}
+}
+
+// condemn ends an unhealthy run: politely, and at the end of the grace hard.
+func (c *container) condemn(why string) {
+	if c.killWhy != "" {
+		return
+	}
+	c.m.log.Info("container is unhealthy", "container", c.spec.Name, "why", why)
+	c.killWhy, c.killAt = why, c.m.now().Add(c.m.grace())
+	c.signal(signalNumber(c.m.rec.Containers[c.spec.Name].StopSignal))
+}
+
+// killsDue kills condemned containers whose grace is over.
+func (m *machine) killsDue() time.Time {
+	var next time.Time
+	for _, c := range m.containers {
+		if c.killAt.IsZero() || c.state() != rikv1alpha1.ContainerRunning {
+			continue
+		}
+		if m.now().Before(c.killAt) {
+			next = earliest(next, c.killAt)
+			continue
+		}
+		c.signal(9)
+	}
+	return next
+}
+
+// counter turns single results into verdicts.
+type counter struct{ good, bad int32 }
+
+// add gives the counter after one more result, and whether a verdict is due.
+func (n counter) add(ok bool, p rikv1alpha1.Probe) (counter, bool) {
+	if ok {
+		n = counter{good: n.good + 1}
+		return n, n.good >= max(p.SuccessThreshold, 1)
+	}
+	n = counter{bad: n.bad + 1}
+	threshold := p.FailureThreshold
+	if threshold <= 0 {
+		threshold = 3
+	}
+	return n, n.bad >= threshold
+}
+
+// probe asks again and again until ctx ends or verdict, which the owner is
+// called with, says that it is enough.
+func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, verdict func(ok bool, why string) bool) {
+	m, clock := c.m, c.m.d.cfg.Clock
+	wait := func(d time.Duration) bool {
+		if d <= 0 {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-clock.After(d):
+			return true
+		}
+	}
+	m.tasks.Go(func() {
+		period := seconds(p.PeriodSeconds, 10)
+		var n counter
+		for ok := wait(time.Duration(p.InitialDelaySeconds) * time.Second); ok; ok = wait(period) {
+			why := c.ask(ctx, p)
+			if ctx.Err() != nil {
+				return
+			}
+			var due bool
+			if n, due = n.add(why == "", p); !due {
+				continue
+			}
+			more := make(chan bool, 1)
+			m.post(func() { more <- ctx.Err() == nil && verdict(why == "", why) })
+			select {
+			case <-ctx.Done():
+				return
+			case goOn := <-more:
+				if !goOn {
+					return
+				}
+			}
+		}
+	})
+}
+
+func seconds(n, otherwise int32) time.Duration {
+	if n <= 0 {
+		n = otherwise
+	}
+	return time.Duration(n) * time.Second
+}
+
+// maxAnswer bounds what is kept of a probe's output.
+const maxAnswer = 1 << 10
+
+// ask makes one probe. The answer is empty when it succeeded, and otherwise
+// says why not.
+func (c *container) ask(ctx context.Context, p rikv1alpha1.Probe) string {
+	timeout := seconds(p.TimeoutSeconds, 1)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer in %s", timeout))
+	defer cancel()
+	var err error
+	switch {
+	case p.Exec != nil:
+		err = c.askExec(ctx, *p.Exec)
+	case p.HTTP != nil:
+		err = c.askHTTP(ctx, *p.HTTP)
+	case p.TCP != nil:
+		var conn net.Conn
+		if conn, err = c.m.engine.dial(ctx, c.m, p.TCP.Port); err == nil {
+			err = conn.Close()
+		}
+	}
+	if err == nil {
+		return ""
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return err.Error()
+}
+
+func (c *container) askExec(ctx context.Context, p rikv1alpha1.ExecProbe) error {
+	var out limited
+	code, err := c.m.exec(ctx, c.spec.Name, instance.ExecOptions{Command: p.Command, Stdout: &out, Stderr: &out})
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		return fmt.Errorf("the command exited with %d: %s", code, strings.TrimSpace(out.String()))
+	}
+	return nil
+}
+
+// limited keeps the beginning of what is written to it.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	l.Buffer.Write(p[:min(len(p), maxAnswer-min(l.Len(), maxAnswer))])
+	return len(p), nil
+}
+
+func (c *container) askHTTP(ctx context.Context, p rikv1alpha1.HTTPProbe) error {
+	scheme := strings.ToLower(p.Scheme)
+	if scheme == "" {
+		scheme = "http"
+	}
+	url := scheme + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(p.Port))) + "/" + strings.TrimPrefix(p.Path, "/")
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("User-Agent", "rik-probe")
+	for name, value := range p.Headers {
+		if strings.EqualFold(name, "Host") {
+			request.Host = value
+		}
+		request.Header.Set(name, value)
+	}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return c.m.engine.dial(ctx, c.m, p.Port) },
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // documented: a probe asks for life, not identity
+	}
+	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode >= 200 && response.StatusCode < 400 {
+		return nil
+	}
+	body, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	return fmt.Errorf("status %d: %s", response.StatusCode, strings.TrimSpace(string(body)))
+}

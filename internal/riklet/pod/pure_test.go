@@ -1,0 +1,157 @@
+package pod
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance"
+)
+
+func TestRuncVersions(t *testing.T) {
+	t.Parallel()
+	for out, want := range map[string]bool{
+		"runc version 1.1.5+ds1\ncommit: x": false, "runc version 1.2.7": false, "runc version 1.2.8\n": true, "runc version 1.3.2": false,
+		"runc version 1.3.3-rc.1": true, "runc version 1.4.0": true, "runc version 1.5.2\nspec: 1.3.0": true, "runc version 2.0.0": true, "runc version 0.9.9": false,
+	} {
+		version, ok := runcVersion(out)
+		if !ok || safe(version) != want {
+			t.Errorf("%q: version %v, %v; safe %v, want %v", out, version, ok, safe(version), want)
+		}
+	}
+	if _, ok := runcVersion("crun version 1.8"); ok {
+		t.Error("crun is taken for runc")
+	}
+}
+
+func TestSignalNumber(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]syscall.Signal{
+		"": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "quit": syscall.SIGQUIT, "9": syscall.SIGKILL, "SIGRTMIN+3": 37, "nonsense": syscall.SIGTERM, "99": syscall.SIGTERM,
+	} {
+		if got := signalNumber(name); got != want {
+			t.Errorf("signalNumber(%q) = %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestContainerIDsAreTakenApart(t *testing.T) {
+	t.Parallel()
+	uid, name, ok := splitID(containerID("0b5c1e8e-0000-4000-8000-000000000000", "my-app"))
+	if !ok || uid != "0b5c1e8e-0000-4000-8000-000000000000" || name != "my-app" {
+		t.Errorf("splitID() = %q, %q, %v", uid, name, ok)
+	}
+	for _, id := range []string{"", "pod.", "pod.u", "pod.u.", "pod..c", "other.u.c", "pod.../etc.c", "pod.u.c.d"} {
+		if uid, name, ok := splitID(id); ok {
+			t.Errorf("splitID(%q) = %q, %q", id, uid, name)
+		}
+	}
+}
+
+func TestNamesThatWouldBePathsAreRefused(t *testing.T) {
+	t.Parallel()
+	d := &Driver{cfg: Config{Runtimes: map[string]string{"crun": "/usr/bin/crun"}}}
+	good := podOf("u1", rikv1alpha1.RestartAlways, rikv1alpha1.Container{Name: "main"})
+	if err := d.validate(good); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*instance.Instance){
+		"uid":            func(in *instance.Instance) { in.UID = "../x" },
+		"long uid":       func(in *instance.Instance) { in.UID = "0123456789012345678901234567890123456" },
+		"container":      func(in *instance.Instance) { in.Template.Containers[0].Name = "a/b" },
+		"same container": func(in *instance.Instance) { in.Template.InitContainers = in.Template.Containers },
+		"volume":         func(in *instance.Instance) { in.Template.Volumes = []rikv1alpha1.Volume{{Name: ".."}} },
+		"runtime":        func(in *instance.Instance) { in.Template.Runtime = "kata" },
+		"kind":           func(in *instance.Instance) { in.Template.Kind = rikv1alpha1.KindApp },
+		"no containers":  func(in *instance.Instance) { in.Template.Containers = nil },
+	} {
+		in := podOf("u1", rikv1alpha1.RestartAlways, rikv1alpha1.Container{Name: "main"})
+		if change(&in); d.validate(in) == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestProbeCounter(t *testing.T) {
+	t.Parallel()
+	p := rikv1alpha1.Probe{SuccessThreshold: 2, FailureThreshold: 3}
+	var n counter
+	var verdicts []bool
+	for _, ok := range []bool{true, true, true, false, false, true, false, false, false} {
+		var due bool
+		n, due = n.add(ok, p)
+		verdicts = append(verdicts, due)
+	}
+	if diff := cmp.Diff([]bool{false, true, true, false, false, false, false, false, true}, verdicts); diff != "" {
+		t.Errorf("verdicts (-want +got):\n%s", diff)
+	}
+}
+
+func TestObjectFilesSwitchAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "v")
+	read := func() map[string]string {
+		got := map[string]string{}
+		for _, name := range []string{"a", "b", "deep/er"} {
+			if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil {
+				got[name] = string(data)
+			}
+		}
+		return got
+	}
+	for _, files := range []map[string][]byte{
+		{"a": []byte("1"), "b": []byte("2")}, {"a": []byte("1"), "b": []byte("2")}, {"b": []byte("3"), "deep/er": []byte("4")}, {},
+	} {
+		if err := publishFiles(dir, files, 0o640); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{}
+		for name, data := range files {
+			want[name] = string(data)
+		}
+		if diff := cmp.Diff(want, read()); diff != "" {
+			t.Errorf("files (-want +got):\n%s", diff)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if versions := len(entries) - topNames(files); versions != 2 { // "..data" and what it points to
+			t.Errorf("%d entries beside the names in %v", versions, entries)
+		}
+	}
+}
+
+func topNames(files map[string][]byte) int {
+	return len(files) // each of the test's files has a top name of its own
+}
+
+func TestSelectFiles(t *testing.T) {
+	t.Parallel()
+	data := map[string][]byte{"good.txt": []byte("1"), "../bad": []byte("2"), "..data": []byte("3"), "a/b": []byte("4")}
+	got, err := selectFiles(data, rikv1alpha1.ObjectVolume{Name: "cm"})
+	if err != nil || len(got) != 1 || string(got["good.txt"]) != "1" {
+		t.Errorf("selectFiles() = %v, %v", got, err)
+	}
+	for _, path := range []string{"../out", "/abs", "..data", "a/../../b", ""} {
+		if got, err := selectFiles(data, rikv1alpha1.ObjectVolume{Items: []rikv1alpha1.KeyToPath{{Key: "good.txt", Path: path}}}); err == nil {
+			t.Errorf("path %q gives %v", path, got)
+		}
+	}
+}
+
+// A node may be started with --vmm=none while microVMs of before run on it: what is
+// asked of them is refused, and the agent goes on.
+func TestHoldWithoutMicroVMs(t *testing.T) {
+	t.Parallel()
+	for _, held := range []bool{true, false} {
+		if err := (vmEngine{d: &Driver{}}).hold(t.Context(), &machine{uid: "x"}, []string{"web"}, held); !errors.Is(err, errNoMicroVMs) {
+			t.Errorf("hold(%v) = %v, want %v", held, err, errNoMicroVMs)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package pod
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+var (
+	// ErrRuntime is returned for a runtime that the node does not have.
+	ErrRuntime = errors.New("this node has no such runtime")
+	// ErrOldRunc is returned by Recover for a runc with known holes.
+	ErrOldRunc = errors.New("runc is too old: it lets a container out (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881); " +
+		"install 1.2.8, 1.3.3, 1.4.0 or later")
+)
+
+// ociRuntime calls one OCI runtime with the command line that runc defined and
+// the others follow.
+type ociRuntime struct {
+	name, path, root string
+}
+
+func (d *Driver) runtimeOf(name string) (ociRuntime, error) {
+	if name == "" || name == DefaultRuntime {
+		return ociRuntime{DefaultRuntime, d.cfg.Runc, d.runtimeRoot(DefaultRuntime)}, nil
+	}
+	path, ok := d.cfg.Runtimes[name]
+	if !ok || !validName.MatchString(name) {
+		return ociRuntime{}, fmt.Errorf("%w: %q", ErrRuntime, name)
+	}
+	return ociRuntime{name, path, d.runtimeRoot(name)}, nil
+}
+
+// runtimes lists all that the node has.
+func (d *Driver) runtimes() []ociRuntime {
+	list := []ociRuntime{{DefaultRuntime, d.cfg.Runc, d.runtimeRoot(DefaultRuntime)}}
+	for name := range d.cfg.Runtimes {
+		if r, err := d.runtimeOf(name); err == nil && name != DefaultRuntime {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// runArgs is the command line that starts a container and returns.
+func (r ociRuntime) runArgs(id, bundle, pidFile, log, console string) []string {
+	args := []string{r.path, "--root", r.root, "--log", log, "--log-format", "json", "run", "--detach",
+		"--bundle", bundle, "--pid-file", pidFile}
+	if console != "" {
+		args = append(args, "--console-socket", console)
+	}
+	return append(args, id)
+}
+
+// callTimeout bounds a call of a runtime that ought to take milliseconds.
+const callTimeout = 2 * time.Minute
+
+func (r ociRuntime) call(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("%s did not end", r.name))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.path, append([]string{"--root", r.root}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("calling %s %s: %w: %s", r.name, args[0], err, bytes.TrimSpace(out[:min(len(out), 1000)]))
+	}
+	return nil
+}
+
+// delete ends a container if it runs and removes the runtime's state of it.
+// One that the runtime does not know is no error.
+func (r ociRuntime) delete(ctx context.Context, id string) error {
+	if _, err := os.Lstat(filepath.Join(r.root, id)); errors.Is(err, fs.ErrNotExist) {
+		return nil // saves a process in the usual case
+	}
+	// By force runc waits a tenth of a second even for one that has ended, so it
+	// is for one that has not, or whose state is broken.
+	if r.call(ctx, "delete", id) == nil {
+		return nil
+	}
+	return r.call(ctx, "delete", "--force", id)
+}
+
+func (r ociRuntime) kill(ctx context.Context, id string, signal syscall.Signal) error {
+	return r.call(ctx, "kill", id, strconv.Itoa(int(signal)))
+}
+
+// states lists the containers that the runtime has anything of.
+func (r ociRuntime) states() []string {
+	entries, err := os.ReadDir(r.root)
+	if err != nil {
+		return nil
+	}
+	var ids []string
+	for _, e := range entries {
+		ids = append(ids, e.Name())
+	}
+	return ids
+}
+
+// checkVersion refuses a runc with known holes.
+func (r ociRuntime) checkVersion(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, r.path, "--version").Output()
+	if err != nil {
+		return fmt.Errorf("asking %s for its version: %w", r.path, err)
+	}
+	version, ok := runcVersion(string(out))
+	if ok && !safe(version) {
+		return fmt.Errorf("%w (%s is %d.%d.%d)", ErrOldRunc, r.path, version[0], version[1], version[2])
+	}
+	return nil
+}
+
+var runcVersionLine = regexp.MustCompile(`(?m)^runc version v?(\d+)\.(\d+)\.(\d+)`)
+
+// runcVersion reads the first line of runc --version; ok is false for another
+// program that answers, crun say.
+func runcVersion(out string) (version [3]int, ok bool) {
+	m := runcVersionLine.FindStringSubmatch(out)
+	if m == nil {
+		return version, false
+	}
+	for i := range version {
+		version[i], _ = strconv.Atoi(m[i+1])
+	}
+	return version, true
+}
+
+// safe holds the first releases of each branch with the fixes of November 2025.
+func safe(v [3]int) bool {
+	switch {
+	case v[0] != 1:
+		return v[0] > 1
+	case v[1] == 2:
+		return v[2] >= 8
+	case v[1] == 3:
+		return v[2] >= 3
+	default:
+		return v[1] >= 4
+	}
+}
+
+// signalNumber takes the forms of an image's StopSignal.
+func signalNumber(name string) syscall.Signal {
+	if n, err := strconv.Atoi(name); err == nil && n > 0 && n < 65 {
+		return syscall.Signal(n)
+	}
+	if s, ok := signals["SIG"+strings.TrimPrefix(strings.ToUpper(name), "SIG")]; ok {
+		return s
+	}
+	return syscall.SIGTERM
+}
+
+// signals are those that images use to ask a program to end.
+var signals = map[string]syscall.Signal{
+	"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "SIGQUIT": syscall.SIGQUIT, "SIGHUP": syscall.SIGHUP,
+	"SIGKILL": syscall.SIGKILL, "SIGUSR1": syscall.SIGUSR1, "SIGUSR2": syscall.SIGUSR2, "SIGWINCH": syscall.SIGWINCH,
+	"SIGRTMIN+3": syscall.Signal(37), // systemd in a container
+}

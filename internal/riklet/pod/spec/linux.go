@@ -1,0 +1,173 @@
+package spec
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// defaultCapabilities are what root keeps in a container: the set that users
+// of Docker and containerd know.
+var defaultCapabilities = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
+	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+}
+
+// allCapabilities are those of capabilities(7), Linux 5.9 and later.
+var allCapabilities = []string{
+	"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND", "CAP_BPF",
+	"CAP_CHECKPOINT_RESTORE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
+	"CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE", "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN",
+	"CAP_MAC_OVERRIDE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_RAW",
+	"CAP_PERFMON", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_BOOT",
+	"CAP_SYS_CHROOT", "CAP_SYSLOG", "CAP_SYS_MODULE", "CAP_SYS_NICE", "CAP_SYS_PACCT", "CAP_SYS_PTRACE",
+	"CAP_SYS_RAWIO", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM",
+}
+
+// Capabilities applies drops before additions, so that "drop ALL, add one"
+// leaves the one.
+func Capabilities(s *rikv1alpha1.Security) ([]string, error) {
+	if s == nil {
+		return slices.Clone(defaultCapabilities), nil
+	}
+	if s.Privileged {
+		return slices.Clone(allCapabilities), nil
+	}
+	set := slices.Clone(defaultCapabilities)
+	for _, name := range s.DropCapabilities {
+		if strings.EqualFold(name, "ALL") {
+			set = nil
+			continue
+		}
+		full, err := capability(name)
+		if err != nil {
+			return nil, err
+		}
+		set = slices.DeleteFunc(set, func(c string) bool { return c == full })
+	}
+	for _, name := range s.AddCapabilities {
+		if strings.EqualFold(name, "ALL") {
+			return slices.Clone(allCapabilities), nil
+		}
+		full, err := capability(name)
+		if err != nil {
+			return nil, err
+		}
+		set = append(set, full)
+	}
+	slices.Sort(set)
+	return slices.Compact(set), nil
+}
+
+// capability takes NET_ADMIN as well as CAP_NET_ADMIN.
+func capability(name string) (string, error) {
+	full := strings.ToUpper(name)
+	if !strings.HasPrefix(full, "CAP_") {
+		full = "CAP_" + full
+	}
+	if !slices.Contains(allCapabilities, full) {
+		return "", fmt.Errorf("%w: %q", ErrCapability, name)
+	}
+	return full, nil
+}
+
+// maskedPaths hide what the kernel shows of the whole machine.
+var maskedPaths = []string{
+	"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+	"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+	"/sys/devices/virtual/powercap", "/sys/firmware",
+}
+
+// readonlyPaths may be looked at but change the whole machine.
+var readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+
+func linux(in Input) *specs.Linux {
+	l := &specs.Linux{
+		CgroupsPath: in.CgroupPath,
+		Namespaces:  namespaces(in),
+		Resources:   resources(in),
+	}
+	if !security(in).Privileged {
+		l.MaskedPaths, l.ReadonlyPaths = maskedPaths, readonlyPaths
+	}
+	return l
+}
+
+// namespaces joins those of the Pod and makes the container's own.
+func namespaces(in Input) []specs.LinuxNamespace {
+	of := func(kind string) string { return fmt.Sprintf("/proc/%d/ns/%s", in.NamespaceOf, kind) }
+	list := []specs.LinuxNamespace{
+		{Type: specs.PIDNamespace},
+		{Type: specs.MountNamespace},
+		{Type: specs.CgroupNamespace},
+		{Type: specs.IPCNamespace, Path: of("ipc")},
+		{Type: specs.UTSNamespace, Path: of("uts")},
+	}
+	if !in.HostNetwork {
+		list = append(list, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: of("net")})
+	}
+	return list
+}
+
+// The CFS period of a CPU quota, and the least quota the kernel takes.
+const (
+	cpuPeriodMicros   = 100_000
+	cpuMinQuotaMicros = 1_000
+	cpuMinShares      = 2
+	cpuMaxShares      = 262_144
+)
+
+func resources(in Input) *specs.LinuxResources {
+	pids := in.PIDs
+	if pids <= 0 {
+		pids = DefaultPIDs
+	}
+	r := &specs.LinuxResources{
+		// Deny all; the runtime adds the harmless ones of its own (null, zero,
+		// full, random, urandom, tty, ptmx).
+		Devices: []specs.LinuxDeviceCgroup{{Allow: security(in).Privileged, Access: "rwm"}},
+		Pids:    &specs.LinuxPids{Limit: &pids},
+		CPU:     cpu(in.Container.Resources),
+	}
+	if limit := in.Container.Resources.Limits.Bytes(rikv1alpha1.ResourceMemory); limit > 0 {
+		r.Memory = &specs.LinuxMemory{Limit: &limit}
+		if in.SwapAccounting {
+			r.Memory.Swap = &limit // memory and swap together: no swap beyond the limit
+		}
+	}
+	return r
+}
+
+func cpu(r rikv1alpha1.Resources) *specs.LinuxCPU {
+	requests, limits := r.Requests.MilliCPU(), r.Limits.MilliCPU()
+	if requests == 0 {
+		requests = limits
+	}
+	shares := uint64(min(max(requests*1024/1000, cpuMinShares), cpuMaxShares)) //nolint:gosec // bounded above
+	c := &specs.LinuxCPU{Shares: &shares}
+	if limits > 0 {
+		quota := max(limits*cpuPeriodMicros/1000, cpuMinQuotaMicros)
+		period := uint64(cpuPeriodMicros)
+		c.Quota, c.Period = &quota, &period
+	}
+	return c
+}
+
+// oomScore makes the kernel take first what asked for nothing, and last what
+// may use no more than it reserved.
+func oomScore(r rikv1alpha1.Resources) int {
+	requests := r.Requests.Bytes(rikv1alpha1.ResourceMemory)
+	limits := r.Limits.Bytes(rikv1alpha1.ResourceMemory)
+	switch {
+	case limits > 0 && (requests == 0 || requests == limits):
+		return 100
+	case requests > 0:
+		return 500
+	default:
+		return 1000
+	}
+}

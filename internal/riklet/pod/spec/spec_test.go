@@ -1,0 +1,272 @@
+package spec
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// input is a container with nothing special, on a node made up.
+func input(change func(*Input)) Input {
+	in := Input{
+		Container: rikv1alpha1.Container{Name: "main", Image: "busybox"},
+		Image:     Image{Entrypoint: []string{"/entry"}, Cmd: []string{"serve"}, Env: []string{"PATH=/bin", "LANG=C"}, WorkingDir: "/srv"},
+		Rootfs:    "/images/u/rootfs", Hostname: "web", CgroupPath: "/rik/u/main", NamespaceOf: 77,
+		HostsFile: "/run/u/etc/hosts", HostnameFile: "/run/u/etc/hostname", ResolvFile: "/run/u/etc/resolv.conf", SharedMemory: "/run/u/shm",
+		SwapAccounting: true, OpenFiles: 1 << 20,
+	}
+	change(&in)
+	return in
+}
+
+func TestBuildGolden(t *testing.T) {
+	t.Parallel()
+	limits := rikv1alpha1.ResourceList{rikv1alpha1.ResourceCPU: resource.MustParse("500m"), rikv1alpha1.ResourceMemory: resource.MustParse("64Mi")}
+	tests := map[string]func(*Input){
+		"default": func(*Input) {},
+		"limits": func(in *Input) {
+			in.Container.Resources = rikv1alpha1.Resources{Limits: limits, Requests: rikv1alpha1.ResourceList{rikv1alpha1.ResourceCPU: resource.MustParse("100m")}}
+			in.PIDs, in.OpenFiles = 100, 1000
+		},
+		"host-network-tty-user": func(in *Input) {
+			in.HostNetwork, in.Container.TTY = true, true
+			in.Identity = User{UID: 1000, GID: 100, Groups: []uint32{100, 27}}
+			in.Container.WorkingDir = "work/../here"
+		},
+		"volumes": func(in *Input) {
+			in.Container.Security = &rikv1alpha1.Security{ReadOnlyRootFilesystem: true, DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_BIND_SERVICE"}}
+			in.Mounts = []Mount{
+				{Source: "/v/b", Destination: "/a/b/c"}, {Source: "/v/a", Destination: "/a", ReadOnly: true},
+				{Source: "/dev/thing", Destination: "/dev/thing", Devices: true}, {Source: "/v/hosts", Destination: "/etc/hosts"},
+			}
+		},
+		"privileged": func(in *Input) { in.Container.Security = &rikv1alpha1.Security{Privileged: true} },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, err := Build(input(change))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The profile is a library's and differs between architectures.
+			if got := s.Linux.Seccomp != nil; got != (name != "privileged") {
+				t.Errorf("has a seccomp profile: %v", got)
+			}
+			if p := s.Linux.Seccomp; p != nil && (p.DefaultAction != specs.ActErrno || len(p.Architectures) != 1) {
+				t.Errorf("profile: default action %s for %v", p.DefaultAction, p.Architectures)
+			}
+			s.Linux.Seccomp = nil
+			golden(t, name, s)
+		})
+	}
+}
+
+func golden(t *testing.T, name string, s *specs.Spec) {
+	t.Helper()
+	got, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("testdata", name+".json")
+	if *update {
+		if err := os.WriteFile(path, append(got, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)+"\n"); diff != "" {
+		t.Errorf("Build() (-want +got):\n%s", diff)
+	}
+}
+
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	image := Image{Entrypoint: []string{"/entry"}, Cmd: []string{"$(X)"}}
+	tests := map[string]struct {
+		image         Image
+		command, args []string
+		want          []string
+	}{
+		"the image's, as it is":       {image, nil, nil, []string{"/entry", "$(X)"}},
+		"a command replaces both":     {image, []string{"/mine"}, nil, []string{"/mine"}},
+		"args replace cmd":            {image, nil, []string{"-v"}, []string{"/entry", "-v"}},
+		"both":                        {image, []string{"/mine"}, []string{"$(X)", "$(Y)", "$$(X)"}, []string{"/mine", "1", "$(Y)", "$(X)"}},
+		"nothing to run":              {Image{}, nil, nil, nil},
+		"args without an entry point": {Image{}, nil, []string{"/bin/true"}, []string{"/bin/true"}},
+		"an empty command is nothing": {Image{}, []string{""}, nil, nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := Command(rikv1alpha1.Container{Command: tc.command, Args: tc.args}, tc.image, []string{"X=1"})
+			if (tc.want == nil) != errors.Is(err, ErrNoCommand) {
+				t.Errorf("Command() error = %v", err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("Command() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Parallel()
+	in := input(func(in *Input) {
+		in.Image.Env = []string{"PATH=/opt/bin", "BASE=image", "broken"}
+		in.Env = []EnvVar{
+			{Name: "A", Value: "a"}, {Name: "B", Value: "$(A)-$(BASE)-$(LATER)"}, {Name: "LATER", Value: "x"},
+			{Name: "SECRET", Value: "$(A)", Fixed: true}, {Name: "BASE", Value: "$(SECRET)$$(A)"},
+		}
+	})
+	want := []string{"PATH=/opt/bin", "HOSTNAME=web", "BASE=$(A)$(A)", "A=a", "B=a-image-$(LATER)", "LATER=x", "SECRET=$(A)"}
+	if diff := cmp.Diff(want, Environment(in)); diff != "" {
+		t.Errorf("Environment() (-want +got):\n%s", diff)
+	}
+}
+
+func TestExpand(t *testing.T) {
+	t.Parallel()
+	values := map[string]string{"A": "1", "": "empty"}
+	for text, want := range map[string]string{
+		"": "", "$": "$", "$$": "$", "$A": "$A", "$(A)": "1", "$(A": "$(A", "$$(A)": "$(A)", "$$$(A)": "$1", "$(B)$(A)": "$(B)1", "x$(A)y": "x1y",
+	} {
+		if got := Expand(text, values); got != want {
+			t.Errorf("Expand(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+func FuzzExpand(f *testing.F) {
+	f.Add("$(A)$$$(")
+	f.Fuzz(func(t *testing.T, text string) {
+		if !strings.Contains(text, "$") && Expand(text, nil) != text {
+			t.Errorf("Expand(%q) = %q", text, Expand(text, nil))
+		}
+	})
+}
+
+func TestCapabilities(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		security *rikv1alpha1.Security
+		want     int
+		err      error
+	}{
+		"default":      {nil, len(defaultCapabilities), nil},
+		"drop all":     {&rikv1alpha1.Security{DropCapabilities: []string{"all"}}, 0, nil},
+		"drop one":     {&rikv1alpha1.Security{DropCapabilities: []string{"NET_RAW"}}, len(defaultCapabilities) - 1, nil},
+		"add twice":    {&rikv1alpha1.Security{AddCapabilities: []string{"CAP_SYS_TIME", "sys_time", "KILL"}}, len(defaultCapabilities) + 1, nil},
+		"privileged":   {&rikv1alpha1.Security{Privileged: true}, len(allCapabilities), nil},
+		"unknown add":  {&rikv1alpha1.Security{AddCapabilities: []string{"FLY"}}, 0, ErrCapability},
+		"unknown drop": {&rikv1alpha1.Security{DropCapabilities: []string{"../x"}}, 0, ErrCapability},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := Capabilities(tc.security)
+			if len(got) != tc.want || !errors.Is(err, tc.err) {
+				t.Errorf("Capabilities() = %v, %v; want %d, %v", got, err, tc.want, tc.err)
+			}
+		})
+	}
+}
+
+func TestLookUp(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"etc/passwd": "root:x:0:0::/root:/bin/sh\napp:x:1000:100::/:/bin/sh\n", "etc/group": "root:x:0:\nusers:x:100:\nextra:x:200:app\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := map[string]struct {
+		want User
+		err  error
+	}{
+		"":            {User{}, nil},
+		"root":        {User{}, nil},
+		"app":         {User{UID: 1000, GID: 100, Groups: []uint32{200}}, nil},
+		"1000":        {User{UID: 1000, GID: 100, Groups: []uint32{200}}, nil},
+		"app:extra":   {User{UID: 1000, GID: 200}, nil},
+		"4711:4712":   {User{UID: 4711, GID: 4712}, nil},
+		"nobody-here": {User{}, ErrUser},
+		"app:nogroup": {User{}, ErrUser},
+		"-1":          {User{}, ErrUser},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := LookUp(root, name)
+			if !errors.Is(err, tc.err) {
+				t.Fatalf("LookUp(%q) = %v, want %v", name, err, tc.err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("LookUp(%q) (-want +got):\n%s", name, diff)
+			}
+		})
+	}
+}
+
+// An image whose user database is a link to the node's must not learn from it,
+// and one that is a pipe must not hold the node up.
+func TestLookUpStaysInTheImage(t *testing.T) {
+	t.Parallel()
+	outside := filepath.Join(t.TempDir(), "passwd")
+	if err := os.WriteFile(outside, []byte("spy:x:4242:4242::/:/bin/sh\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "etc", "group"), 0o755); err != nil { // a directory
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(root, "etc", "passwd")); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := LookUp(root, "spy"); !errors.Is(err, ErrUser) {
+		t.Errorf("LookUp() = %+v, %v; want %v", u, err, ErrUser)
+	}
+	if u, err := LookUp(root, "1:2"); err != nil || u.UID != 1 || u.GID != 2 {
+		t.Errorf("LookUp() = %+v, %v", u, err)
+	}
+}
+
+func TestHostname(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ wanted, instance, want string }{
+		{"", "web-1", "web-1"}, {"db", "web-1", "db"}, {"", "a.b.c", "a"}, {"", strings.Repeat("x", 100), strings.Repeat("x", 63)}, {"", "", "instance"},
+	} {
+		if got := Hostname(tc.wanted, tc.instance); got != tc.want {
+			t.Errorf("Hostname(%q, %q) = %q, want %q", tc.wanted, tc.instance, got, tc.want)
+		}
+	}
+}
+
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{"": "127.0.1.1\tweb\n", "10.0.0.7": "10.0.0.7\tweb\n"} {
+		if got := Hosts("web", address); !strings.HasSuffix(got, want) || !strings.Contains(got, "127.0.0.1\tlocalhost\n") {
+			t.Errorf("Hosts() = %q", got)
+		}
+	}
+}

@@ -1,0 +1,304 @@
+package pod
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance"
+)
+
+// hostileNode is a node with an honest microVM that nothing may happen to.
+func hostileNode(t *testing.T) *node {
+	n := newVMNode(t)
+	n.cfg.PIDsPerContainer = 64
+	n.start()
+	n.ensure(microVM("honest", rikv1alpha1.RestartAlways, sh("main", forever)))
+	n.awaitPhase("honest", rikv1alpha1.InstanceRunning)
+	return n
+}
+
+// unharmed checks the honest microVM, and what the riklet and the supervisor of the
+// other need of memory.
+func (n *node) unharmed(uid string) {
+	n.Helper()
+	code, err := n.driver.Exec(n.Context(), "honest", "", instance.ExecOptions{Command: []string{"true"}})
+	if s := n.status("honest"); err != nil || code != 0 || s.Containers[0].RestartCount != 0 {
+		n.Errorf("after %s the honest microVM answers %d, %v: %+v", uid, code, err, s)
+	}
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc > 128<<20 {
+		n.Errorf("after %s the agent's heap has %d MiB", uid, m.HeapAlloc>>20)
+	}
+	if machine := n.driver.machine(uid); machine != nil {
+		if pid, ok := machine.namespaces(); ok && resident(n, pid) > 64<<20 {
+			n.Errorf("the supervisor of %s has %d MiB", uid, resident(n, pid)>>20)
+		}
+	}
+}
+
+// resident is the memory of a process in bytes; 0: it has gone.
+func resident(t testing.TB, pid int) int {
+	t.Helper()
+	text, err := readFile("/proc/" + strconv.Itoa(pid) + "/statm")
+	fields := strings.Fields(text)
+	if err != nil || len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.Atoi(fields[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
+}
+
+// onDisk is what a directory takes of its disk, and the names of its files.
+func onDisk(dir string) (size int64, names []string) {
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return nil //nolint:nilerr // it went away while we walked
+		}
+		if info, err := e.Info(); err == nil {
+			size += info.Sys().(*syscall.Stat_t).Blocks * 512
+			names = append(names, filepath.Base(path))
+		}
+		return nil
+	})
+	return size, names
+}
+
+// root is a container that is given every capability of its guest.
+func root(script string) rikv1alpha1.Container {
+	c := sh("main", "mkdir -p /d /s /p; mount -t devtmpfs d /d; mount -t sysfs s /s; mount -t proc p /p; "+script)
+	c.Security = &rikv1alpha1.Security{Privileged: true}
+	return c
+}
+
+func TestPrivilegedVMHostileGuests(t *testing.T) {
+	n := hostileNode(t)
+	for _, tc := range []struct {
+		name string
+		test func(*testing.T, *node, string)
+	}{
+		{"floods-its-log", floodsItsLog},
+		{"floods-its-console", floodsItsConsole},
+		{"fills-its-disk", fillsItsDisk},
+		{"ignores-signals", ignoresSignals},
+		{"bombs", bombs},
+		{"panics", panics},
+		{"breaks-the-channel", breaksTheChannel},
+		{"hangs", hangs},
+		{"is-killed", isKilled},
+		{"is-killed-again", isKilledAgain},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inner := *n
+			inner.TB = t
+			tc.test(t, &inner, tc.name)
+			inner.unharmed(tc.name)
+			inner.stop(tc.name, time.Second)
+		})
+	}
+}
+
+// rolled waits until a log has begun anew a few times, and checks its size.
+func (n *node) rolled(uid, container string) {
+	n.Helper()
+	dir := n.driver.logDir(uid, container)
+	eventually(n, func() string {
+		_, names := onDisk(dir)
+		for _, name := range names {
+			if _, number, _ := strings.Cut(strings.TrimSuffix(name, ".log"), "-"); number > "000005" {
+				return ""
+			}
+		}
+		return "segments: " + strings.Join(names, " ")
+	})
+	if size, names := onDisk(dir); size > 2*n.cfg.LogLimits.Bytes+1<<20 {
+		n.Errorf("the log has %d KiB: %v", size>>10, names)
+	}
+}
+
+func floodsItsLog(t *testing.T, n *node, uid string) {
+	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, sh("main", "yes flood flood flood & yes err >&2 & tr '\\0' x < /dev/zero")))
+	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
+	n.rolled(uid, "main")
+	if code, err := n.driver.Exec(t.Context(), uid, "", instance.ExecOptions{Command: []string{"true"}}); code != 0 || err != nil {
+		t.Errorf("Exec() = %d, %v", code, err)
+	}
+}
+
+func floodsItsConsole(_ *testing.T, n *node, uid string) {
+	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, root("yes flood flood flood > /d/ttyS0")))
+	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
+	n.rolled(uid, vmmContainer)
+}
+
+func fillsItsDisk(t *testing.T, n *node, uid string) {
+	c := sh("main", "dd if=/dev/zero of=/big bs=1M 2>&1; echo filled $?; "+forever)
+	c.Resources.Limits = rikv1alpha1.ResourceList{rikv1alpha1.ResourceDisk: quantity("64Mi")}
+	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, c))
+	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
+	eventually(t, func() string {
+		if log := n.log(uid, ""); !strings.Contains(log, "No space left") || !strings.Contains(log, "filled 1") {
+			return "log: " + log
+		}
+		return ""
+	})
+	if size, names := onDisk(n.driver.rootDir(uid)); size > 65<<20 {
+		t.Errorf("it takes %d MiB of the node's disk: %v", size>>20, names)
+	}
+	if s := n.status(uid); s.Phase != rikv1alpha1.InstanceRunning || s.Containers[0].RestartCount != 0 {
+		t.Errorf("status = %+v", s)
+	}
+}
+
+// killed stops an instance that does not end by itself, and looks how it ended.
+func (n *node) killed(uid string) {
+	n.Helper()
+	n.driver.Stop(uid, time.Second)
+	s := n.awaitPhase(uid, rikv1alpha1.InstanceTerminated)
+	if code := s.Containers[0].ExitCode; code == nil || *code != 137 {
+		n.Errorf("container = %+v, want it killed", s.Containers[0])
+	}
+}
+
+func ignoresSignals(t *testing.T, n *node, uid string) {
+	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, sh("main", "trap 'echo no' TERM INT; echo up; while :; do sleep 0.1; done")))
+	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
+	eventually(t, func() string {
+		if log := n.log(uid, ""); log != "up\n" {
+			return "log: " + log
+		}
+		return ""
+	})
+	n.killed(uid)
+}
+
+func bombs(t *testing.T, n *node, uid string) {
+	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, sh("main", "b() { b | b & }; b 2> /dev/null; cat /sys/fs/cgroup/pids.max; while :; do b 2> /dev/null; done")))
+	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for range 3 { // the init has a processor's share left
+		if err := n.driver.guest(uid).Health(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if log := n.log(uid, ""); log != "" && log != "64\n" {
+		t.Errorf("the bound of its processes is %q, want 64", log)
+	}
+}
+
+// rebuilt waits until an instance was ended with its machine, and runs in another.
+func (n *node) rebuilt(uid string) {
+	n.Helper()
+	s := n.await(uid, "running again", func(s rikv1alpha1.InstanceStatus) bool {
+		return len(s.Containers) > 0 && s.Containers[0].RestartCount > 0 && s.Containers[0].State == rikv1alpha1.ContainerRunning
+	})
+	if last := s.Containers[0].LastState; last == nil || last.Reason != reasonVMEnded || last.Message == "" || last.ExitCode != 137 {
+		n.Errorf("the run before ended with %+v, want %s and why", last, reasonVMEnded)
+	}
+}
+
+func panics(_ *testing.T, n *node, uid string) {
+	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, root("sleep 1; mount -o remount,rw /p; echo c > /p/sysrq-trigger; sleep 1000")))
+	n.rebuilt(uid)
+}
+
+// breaksTheChannel takes the port away from the init, and writes rubbish to it.
+func breaksTheChannel(_ *testing.T, n *node, uid string) {
+	script := "sleep 1; mount -o remount,rw /s; cd /s/bus/virtio/drivers/virtio_console; " +
+		"for d in virtio*; do echo $d > unbind; echo $d > bind; done; sleep 0.2; for v in /d/vport*; do cat /dev/urandom > $v & done; sleep 1000"
+	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, root(script)))
+	n.rebuilt(uid)
+}
+
+func hangs(t *testing.T, n *node, uid string) {
+	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, sh("main", forever)))
+	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
+	for _, pid := range n.vmms(uid) {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.killed(uid)
+}
+
+func (n *node) killVMM(uid string) {
+	n.Helper()
+	pids := n.vmms(uid)
+	if len(pids) != 1 {
+		n.Fatalf("VMMs: %v", pids)
+	}
+	if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
+		n.Fatal(err)
+	}
+}
+
+func isKilled(t *testing.T, n *node, uid string) {
+	n.ensure(microVM(uid, rikv1alpha1.RestartNever, sh("main", forever)))
+	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
+	n.killVMM(uid)
+	s := n.awaitPhase(uid, rikv1alpha1.InstanceFailed)
+	if c := s.Containers[0]; c.Reason != reasonVMEnded || c.ExitCode == nil || *c.ExitCode != 137 {
+		t.Errorf("container = %+v", c)
+	}
+	if left := processesOf(filepath.Join(n.cfg.Run, "vm", uid)); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+func isKilledAgain(t *testing.T, n *node, uid string) {
+	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, sh("main", forever)))
+	for restarts := range int32(2) {
+		n.await(uid, "running", func(s rikv1alpha1.InstanceStatus) bool {
+			return len(s.Containers) > 0 && s.Containers[0].RestartCount == restarts && s.Containers[0].State == rikv1alpha1.ContainerRunning
+		})
+		n.killVMM(uid)
+	}
+	n.rebuilt(uid)
+	if pids := n.vmms(uid); len(pids) != 1 {
+		t.Errorf("VMMs: %v", pids)
+	}
+}
+
+// A guest that answers nothing any more is ended, and made anew; one that does is left
+// alone, whatever went wrong with a start.
+func TestPrivilegedHostileStillGuestIsEnded(t *testing.T) {
+	n := newDoubleNode(t)
+	n.start()
+	n.ensure(microVM("u1", rikv1alpha1.RestartAlways, sh("main", forever)))
+	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
+	m := n.driver.machine("u1")
+	given := make(chan *vmFill, 1)
+	m.post(func() { given <- &vmFill{fill: &fill{d: n.driver, in: m.rec.Instance, shim: m.shim}} })
+	f := <-given
+	f.endIfStill(t.Context(), patience)
+	if s := n.status("u1"); s.Containers[0].RestartCount != 0 || len(n.vmms("u1")) == 0 {
+		t.Fatalf("a guest that answers was ended: %+v", s)
+	}
+	for _, pid := range n.vmms("u1") {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.endIfStill(t.Context(), 100*time.Millisecond)
+	s := n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
+		return s.Containers[0].RestartCount == 1 && s.Containers[0].State == rikv1alpha1.ContainerRunning
+	})
+	if l := s.Containers[0].LastState; l == nil || l.Reason != reasonVMEnded {
+		t.Errorf("its last state is %+v, want %s", l, reasonVMEnded)
+	}
+	n.stop("u1", time.Second)
+}

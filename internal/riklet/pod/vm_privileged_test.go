@@ -1,0 +1,142 @@
+package pod
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/disk"
+	"rik.dev/rik/internal/riklet/image"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/vmm/qemu"
+	"rik.dev/rik/internal/riklet/vmm/vmmfake"
+)
+
+// newVMNode is a node with a network that runs microVMs by software emulation.
+func newVMNode(t *testing.T) *node { return newNodeOf(t, qemuName) }
+
+// newDoubleNode is one whose microVMs are doubles: all but the VMM is real.
+func newDoubleNode(t *testing.T) *node { return newNodeOf(t, vmmfake.Driver{}.Name()) }
+
+const qemuName = "qemu"
+
+func newNodeOf(t *testing.T, driver string) *node {
+	t.Helper()
+	n := newNetworkNode(t)
+	var err error
+	if n.vm, err = openVM(n.dir, driver); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// openVM is what a node in dir makes microVMs with, without its disks.
+func openVM(dir, driver string) (*VM, error) {
+	if driver != qemuName {
+		kernel := filepath.Join(dir, "kernel")
+		err := os.WriteFile(kernel, []byte("of no guest"), 0o644) //nolint:gosec // the double's user reads it
+		return &VM{Driver: vmmfake.Driver{}, Kernel: kernel, Initramfs: kernel}, err
+	}
+	files := os.Getenv("RIK_GUEST")
+	if files == "" {
+		return nil, errors.New("RIK_GUEST names no folder with a guest's kernel and initramfs: run the tests with make, or after hack/guest.sh")
+	}
+	kernel, initramfs := filepath.Join(files, "kernel"), filepath.Join(files, "initramfs")
+	d, err := qemu.New(qemu.Config{Kernel: kernel, Initramfs: initramfs, StateDir: dir, Accelerator: qemu.TCG})
+	return &VM{Driver: d, Kernel: kernel, Initramfs: initramfs}, err
+}
+
+func openDisks(dir string, images *image.Store) (*disk.Dir, error) {
+	return disk.New(disk.Config{Root: filepath.Join(dir, "disks"), Images: images, Unpacker: []string{"/proc/self/exe", "unpack"}})
+}
+
+func (n *node) openDisks() (*disk.Dir, error) { return openDisks(n.dir, n.images) }
+
+func microVM(uid string, policy rikv1alpha1.RestartPolicy, containers ...rikv1alpha1.Container) instance.Instance {
+	in := podOf(uid, policy, containers...)
+	in.Template.Isolation = rikv1alpha1.IsolationMicroVM
+	return in
+}
+
+func TestPrivilegedVMRunsToCompletion(t *testing.T) {
+	n := newVMNode(t)
+	n.start()
+	in := microVM("u1", rikv1alpha1.RestartNever,
+		sh("main", "uname -r; hostname; cat /in/word; echo out; echo err >&2; cat /etc/resolv.conf; echo late > /shared/x; exit 4"),
+		sh("second", "until [ -e /shared/x ]; do sleep 0.1; done; cat /shared/x"))
+	n.objects.setConfigMap("c", map[string][]byte{"word": []byte("of the map\n")})
+	in.Template.Volumes = []rikv1alpha1.Volume{
+		{Name: "map", ConfigMap: &rikv1alpha1.ObjectVolume{Name: "c"}}, {Name: "shared", EmptyDir: &rikv1alpha1.EmptyDirVolume{}},
+	}
+	in.Template.Containers[0].VolumeMounts = []rikv1alpha1.VolumeMount{{Name: "map", MountPath: "/in"}, {Name: "shared", MountPath: "/shared"}}
+	in.Template.Containers[1].VolumeMounts = []rikv1alpha1.VolumeMount{{Name: "shared", MountPath: "/shared"}}
+	n.ensure(in)
+	s := n.awaitPhase2("u1", rikv1alpha1.InstanceFailed)
+	if c := s.Containers[0]; c.ExitCode == nil || *c.ExitCode != 4 || c.ImageDigest == "" {
+		t.Errorf("container = %+v", c)
+	}
+	if c := s.Containers[1]; c.ExitCode == nil || *c.ExitCode != 0 {
+		t.Errorf("container = %+v", c)
+	}
+	log := n.log("u1", "main")
+	for _, want := range []string{"name-of-u1\n", "of the map\n", "out\n", "err\n", "nameserver 10.62.7.1\n"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("no %q in the log:\n%s", want, log)
+		}
+	}
+	if release, err := readFile("/proc/sys/kernel/osrelease"); err != nil || strings.Contains(log, release) {
+		t.Errorf("it has the node's own kernel:\n%s", log)
+	}
+	if log := n.log("u1", "second"); log != "late\n" {
+		t.Errorf("the second container says %q", log)
+	}
+	n.stop("u1", -1)
+}
+
+func TestPrivilegedVMLivesOnAndIsReached(t *testing.T) {
+	n := newVMNode(t)
+	d := n.start()
+	n.ensure(microVM("u1", rikv1alpha1.RestartAlways, sh("main", "echo up; "+forever)))
+	first := n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
+	exec := func(command ...string) (int, string) {
+		t.Helper()
+		var out bytes.Buffer
+		code, err := d.Exec(t.Context(), "u1", "", instance.ExecOptions{Command: command, Stdin: strings.NewReader("given\n"), Stdout: &out, Stderr: &out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return code, out.String()
+	}
+	if code, out := exec("/bin/sh", "-c", "cat; hostname; exit 9"); code != 9 || out != "given\nname-of-u1\n" {
+		t.Errorf("exec = %d, %q", code, out)
+	}
+	if code, out := exec("no-such-program"); code != 127 {
+		t.Errorf("exec of what is not there = %d, %q", code, out)
+	}
+	if err := d.Suspend(t.Context(), "u1", instance.InMemory); err != nil {
+		t.Fatal(err)
+	}
+	n.end()
+	d = n.start()
+	if s := n.status("u1"); !s.Suspended {
+		t.Errorf("after a restart: %+v", s)
+	}
+	if err := d.Resume(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := exec("/bin/date", "+%s"); code != 0 {
+		t.Errorf("date = %d, %q", code, out)
+	}
+	if s := n.awaitPhase("u1", rikv1alpha1.InstanceRunning); !s.Containers[0].StartedAt.Equal(first.Containers[0].StartedAt) {
+		t.Errorf("it did not live on: %+v", s)
+	}
+	if usage, err := d.Usage("u1"); err != nil || usage.MemoryBytes == 0 {
+		t.Errorf("Usage() = %+v, %v", usage, err)
+	}
+	n.stop("u1", time.Second)
+}

@@ -1,0 +1,387 @@
+// Package riklet is the node agent. It obeys the scheduler with its drivers,
+// has the controller give it what instances refer to, and tells what it sees.
+//
+// The parts are packages of their own: manager (the papers' Node Manager),
+// monitor (Node Monitor), contact (the two connections), session (logs,
+// commands, ports), objects, ledger, join and identity. The drivers come from
+// outside. When the agent ends, by whatever cause, its instances go on; the next
+// one takes them over.
+package riklet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/contact"
+	"rik.dev/rik/internal/riklet/identity"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/join"
+	"rik.dev/rik/internal/riklet/ledger"
+	"rik.dev/rik/internal/riklet/manager"
+	"rik.dev/rik/internal/riklet/monitor"
+	"rik.dev/rik/internal/riklet/objects"
+	"rik.dev/rik/internal/riklet/session"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// ErrInUse says that another riklet works on the same state directory.
+var ErrInUse = errors.New("another riklet uses the state directory")
+
+// maxMessage bounds what a peer may send at once: a node with thousands of
+// instances is told of all of them in one message.
+const maxMessage = 32 << 20
+
+// lookup bounds the search for the address that leads to the scheduler.
+const lookup = 5 * time.Second
+
+// Riklet is the agent of one node.
+type Riklet struct {
+	cfg      Config
+	lock     *os.File
+	ledger   *ledger.Ledger
+	objects  *objects.Store
+	drivers  []instance.Driver
+	byKind   map[rikv1alpha1.WorkloadKind]instance.Driver
+	manager  *manager.Manager
+	network  Network // nil: none
+	monitor  *monitor.Monitor
+	outbox   *contact.Outbox
+	identity *join.Identity // nil when the peers are in the process
+	ready    chan struct{}
+
+	scheduler *contact.Scheduler
+
+	mu     sync.Mutex
+	status *rikv1alpha1.NodeStatus // replaced as a whole
+	images []string                // as last told
+	ports  ports
+}
+
+// New makes a riklet and its drivers. Nothing runs before Run. Close releases
+// what New took.
+func New(cfg Config) (*Riklet, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	r := &Riklet{
+		cfg: cfg.withDefaults(), outbox: contact.NewOutbox(), ready: make(chan struct{}),
+		byKind: map[rikv1alpha1.WorkloadKind]instance.Driver{}, ports: ports{reader: monitor.NewPorts("/proc")},
+	}
+	if err := r.open(); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// open does what may go wrong.
+func (r *Riklet) open() error {
+	for _, dir := range []string{r.cfg.StateDir, r.cfg.RunDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("making the riklet's directory: %w", err)
+		}
+	}
+	var err error
+	if r.lock, err = lock(filepath.Join(r.cfg.StateDir, "lock")); err != nil {
+		return err
+	}
+	if r.ledger, err = ledger.Open(filepath.Join(r.cfg.StateDir, "ledger.json")); err != nil {
+		return err
+	}
+	if r.status, err = r.look(); err != nil {
+		return err
+	}
+	if r.objects, err = objects.New(objects.Config{
+		Dir: filepath.Join(r.cfg.StateDir, "revisions"), Changed: func() { r.manager.Changed() },
+		Updated: r.objectsChanged, Logger: r.cfg.Logger,
+	}); err != nil {
+		return err
+	}
+	r.manager = manager.New(manager.Config{
+		Drivers: r.byKind, Objects: r.objects, Outbox: r.outbox, Ledger: r.ledger,
+		Allowed: func() { close(r.ready) }, Logger: r.cfg.Logger,
+	})
+	if err := r.makeNetwork(); err != nil {
+		return err
+	}
+	if err := r.makeDrivers(); err != nil {
+		return err
+	}
+	if r.cfg.DialController == nil {
+		if err := r.openIdentity(); err != nil {
+			return err
+		}
+	}
+	r.scheduler, r.monitor = r.newScheduler(), r.newMonitor()
+	return nil
+}
+
+// mounter is a driver whose instances mount ConfigMaps and Secrets as files,
+// which follow their content while the instance runs.
+type mounter interface{ ObjectsChanged() }
+
+// objectsChanged lets the mounts follow at once instead of at the driver's own
+// next look. The drivers are all there before the first object can arrive.
+func (r *Riklet) objectsChanged() {
+	for _, d := range r.drivers {
+		if m, ok := d.(mounter); ok {
+			m.ObjectsChanged()
+		}
+	}
+}
+
+// lock keeps a second riklet off; the kernel lets go of it with the process.
+func lock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w %s", ErrInUse, filepath.Dir(path))
+		}
+		return nil, fmt.Errorf("locking %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// look asks the machine once; what can change meanwhile is in the metrics.
+func (r *Riklet) look() (*rikv1alpha1.NodeStatus, error) {
+	machine, err := identity.Source{}.MachineID(r.cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	boot, err := identity.Source{}.BootID()
+	if err != nil {
+		return nil, err
+	}
+	// The name service may be away; the address is then found otherwise.
+	ctx, cancel := context.WithTimeout(context.Background(), lookup)
+	defer cancel()
+	return monitor.Facts(ctx, monitor.FactsConfig{
+		Path: r.cfg.StateDir, Reserved: r.cfg.Reserved, MaxInstances: r.cfg.MaxInstances, Server: r.cfg.SchedulerAddr,
+		InternalAddress: r.cfg.InternalAddress, ExternalAddress: r.cfg.ExternalAddress,
+		Info: rikv1alpha1.NodeInfo{
+			MachineID: machine, BootID: boot, AgentVersion: r.cfg.Version, RuntimeVersion: r.cfg.RuntimeVersion,
+			Runtimes: r.cfg.Runtimes, Kinds: r.certain(),
+		},
+	})
+}
+
+// host is what the agent is to those who make parts of it.
+func (r *Riklet) host() Host {
+	h := Host{
+		NodeName: r.cfg.NodeName, Address: r.status.Info.InternalAddress,
+		StateDir: r.cfg.StateDir, RunDir: r.cfg.RunDir,
+		Objects: r.objects, Changed: r.manager.Changed, Logger: r.cfg.Logger,
+	}
+	if r.network != nil { // else it would be an interface that holds one
+		h.Network = r.network
+	}
+	return h
+}
+
+func (r *Riklet) makeNetwork() error {
+	if r.cfg.Network == nil {
+		return nil
+	}
+	network, err := r.cfg.Network(r.host())
+	if err != nil {
+		return fmt.Errorf("making the node's network: %w", err)
+	}
+	r.network = network
+	r.readdress(r.status)
+	return nil
+}
+
+// makeDrivers fills the map that the manager has already: it is not read before
+// Run, and a driver may call the manager from its first moment.
+func (r *Riklet) makeDrivers() error {
+	for _, d := range r.cfg.Drivers {
+		driver, err := d.Make(r.host())
+		if err != nil {
+			return fmt.Errorf("making the driver for %v: %w", d.Kinds, err)
+		}
+		r.drivers = append(r.drivers, driver)
+		for _, kind := range d.Kinds {
+			r.byKind[kind] = driver
+		}
+	}
+	return nil
+}
+
+func (r *Riklet) openIdentity() error {
+	var err error
+	r.identity, err = join.Open(join.Config{
+		Server: r.cfg.ControllerAddr, ServerName: r.cfg.ServerName, Token: r.cfg.Token,
+		NodeName: r.cfg.NodeName, MachineID: r.status.Info.MachineID, Dir: r.cfg.StateDir,
+		Logger: r.cfg.Logger, DialOptions: r.cfg.DialOptions,
+	})
+	return err
+}
+
+// Ready is closed when the scheduler has said what the node may run, and the
+// node has begun to.
+func (r *Riklet) Ready() <-chan struct{} { return r.ready }
+
+// Metrics gives the latest metrics in the papers' JSON shapes: of the node, and
+// of its instances by UID. Empty until the first measurement.
+func (r *Riklet) Metrics() (node string, instances map[string]string) {
+	return r.monitor.Latest()
+}
+
+// Resources are the node's facts in the paper's JSON shape.
+func (r *Riklet) Resources() monitor.NodeResources {
+	return monitor.Resources(r.cfg.NodeName, &r.facts().Info)
+}
+
+// Close releases the state directory and the drivers' files. Run must have
+// returned. Instances are not touched.
+func (r *Riklet) Close() error {
+	var problems []error
+	for _, d := range r.drivers {
+		if c, ok := d.(interface{ Close() error }); ok {
+			problems = append(problems, c.Close())
+		}
+	}
+	if r.network != nil {
+		problems = append(problems, r.network.Close())
+		r.network = nil
+	}
+	if r.lock != nil {
+		problems = append(problems, r.lock.Close())
+		r.lock = nil
+	}
+	return errors.Join(problems...)
+}
+
+// Run recovers what runs here, then obeys until ctx ends or the node cannot
+// join its cluster. It leaves all instances running.
+func (r *Riklet) Run(ctx context.Context) error {
+	for i, d := range r.drivers {
+		if err := d.Recover(ctx); err != nil {
+			return fmt.Errorf("recovering instances of %v: %w", r.cfg.Drivers[i].Kinds, err)
+		}
+	}
+	r.cfg.Logger.Info("instances recovered", "node", r.cfg.NodeName, "count", len(r.manager.List()))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, d := range r.drivers {
+		group.Go(func() error {
+			if err := d.Run(ctx); err != nil {
+				return fmt.Errorf("running instances of %v: %w", r.cfg.Drivers[i].Kinds, err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error { r.probe(ctx); return nil })
+	if r.network != nil {
+		group.Go(func() error { return r.network.Run(ctx) })
+	}
+	group.Go(func() error { return r.manager.Run(ctx) })
+	group.Go(func() error { return r.connect(ctx) })
+	return group.Wait()
+}
+
+// connect joins if need be and keeps the connections. What runs here does not
+// wait for any of it.
+func (r *Riklet) connect(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	if r.identity != nil {
+		if err := r.identity.Ensure(ctx); err != nil {
+			return r.outside(ctx, err)
+		}
+		group.Go(func() error { return r.identity.Run(ctx) })
+	}
+	r.belong()
+	group.Go(func() error { return r.scheduler.Run(ctx) })
+	group.Go(func() error { return r.controller().Run(ctx) })
+	group.Go(func() error { return r.monitor.Run(ctx) })
+	return group.Wait()
+}
+
+// belong tells the ledger whose orders come now. The instances of another
+// cluster before are not touched here: this one's first order stops them.
+func (r *Riklet) belong() {
+	var cluster []string
+	switch {
+	case r.identity != nil:
+		cluster = r.identity.Authorities()
+	case r.cfg.Authority != "":
+		cluster = []string{r.cfg.Authority}
+	}
+	moved, err := r.ledger.Belong(cluster)
+	if err != nil {
+		r.cfg.Logger.Error("the cluster is kept in memory only", "err", err)
+	}
+	if moved {
+		r.cfg.Logger.Warn("node is of another cluster now; it stops the instances of the one before", "count", len(r.manager.List()))
+	}
+}
+
+// outside is for a node that its cluster does not take: what still runs here
+// keeps being looked after, and only an empty node gives up.
+func (r *Riklet) outside(ctx context.Context, cause error) error {
+	if ctx.Err() == nil {
+		running := len(r.manager.List())
+		if running == 0 {
+			return cause
+		}
+		r.cfg.Logger.Error("node is not part of a cluster; its instances go on", "count", running, "err", cause)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// dial connects to a peer over the network as the node.
+func (r *Riklet) dial(address string) contact.DialFunc {
+	return func(context.Context) (*grpc.ClientConn, error) {
+		name := r.cfg.ServerName
+		if name == "" {
+			host, _, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, fmt.Errorf("the address %q: %w", address, err)
+			}
+			name = host
+		}
+		config, err := r.identity.TLS(name)
+		if err != nil {
+			return nil, err
+		}
+		options := append([]grpc.DialOption{
+			grpc.WithTransportCredentials(credentials.NewTLS(config)), contact.KeepAlive(),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		}, r.cfg.DialOptions...)
+		// passthrough: the dialer resolves names, each time anew.
+		return grpc.NewClient("passthrough:///"+address, options...)
+	}
+}
+
+func (r *Riklet) controller() *contact.Controller {
+	dial := r.cfg.DialController
+	if dial == nil {
+		dial = r.dial(r.cfg.ControllerAddr)
+	}
+	c := &contact.Controller{
+		Dial: dial, Hello: &nodev1.NodeHello{NodeName: r.cfg.NodeName, Version: r.cfg.Version},
+		Objects: r.objects, Logger: r.cfg.Logger,
+		Sessions: func(ctx context.Context, send func(*nodev1.StreamData) error) contact.Sessions {
+			return session.New(ctx, session.Config{Resolve: r.resolve, Send: send, Logger: r.cfg.Logger})
+		},
+	}
+	if r.network != nil {
+		c.Network = r.network.Apply
+	}
+	return c
+}

@@ -1,0 +1,353 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/guest"
+)
+
+// Spawn describes a supervisor to be made.
+type Spawn struct {
+	Binary string
+	Socket string // path; at most 107 bytes
+	Log    string // file for what it says when it breaks
+	// Private puts it into network, IPC and UTS namespaces of its own, which
+	// live as long as it does. Without, it stays in the node's network and has
+	// only IPC and UTS of its own.
+	HostNetwork bool
+	Settings    Settings
+}
+
+// Client is one connection to a supervisor. It may be used from any goroutine.
+type Client struct {
+	conn   *net.UnixConn
+	enc    *json.Encoder
+	hello  Hello
+	proc   *os.File // pidfd of the supervisor
+	exits  chan Container
+	closed chan struct{} // closed when the connection has ended
+
+	mu      sync.Mutex // guards what follows, and the order of requests
+	next    int64
+	waiting map[int64]chan Message
+	ended   bool
+}
+
+// Run makes a supervisor and connects to it. It runs in a session of its own
+// and is not stopped by the end of this process.
+func Run(ctx context.Context, s Spawn) (*Client, error) {
+	listener, err := listen(s.Socket)
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
+	cmd, err := command(s)
+	if err != nil {
+		return nil, err
+	}
+	cmd.ExtraFiles = []*os.File{listener}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting the supervisor %s: %w", s.Binary, err)
+	}
+	if f, ok := cmd.Stderr.(*os.File); ok {
+		_ = f.Close()
+	}
+	// It is our child for as long as we live: someone has to take its end.
+	go func() { _ = cmd.Wait() }()
+	// Its own copy is the only listener: connecting fails once it is gone.
+	_ = listener.Close()
+	c, err := Connect(ctx, s.Socket)
+	if err != nil {
+		_ = cmd.Process.Kill()
+		return nil, fmt.Errorf("%w; its last words: %s", err, lastWords(s.Log))
+	}
+	return c, nil
+}
+
+func command(s Spawn) (*exec.Cmd, error) {
+	settings, err := json.Marshal(s.Settings)
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(s.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(s.Binary, string(settings))
+	cmd.Dir = "/"
+	cmd.Stderr = log
+	// A supervisor does little: one processor and a small heap keep it small.
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMAXPROCS=1", "GOGC=20"}
+	flags := uintptr(unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)
+	if !s.HostNetwork {
+		flags |= unix.CLONE_NEWNET
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: flags}
+	return cmd, nil
+}
+
+// listen makes the socket as a file to hand down.
+func listen(path string) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("making the supervisor's socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	f, err := l.File()
+	return f, errors.Join(err, l.Close())
+}
+
+func lastWords(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil || len(data) == 0 {
+		return "(none)"
+	}
+	return string(data[max(0, len(data)-1000):])
+}
+
+// helloTimeout bounds the wait for the greeting of a supervisor that accepted
+// us: generous, because a loaded machine is no reason to declare it dead.
+const helloTimeout = 30 * time.Second
+
+// Connect finds a running supervisor by its socket. ErrGone means that there
+// is none, whatever the path still holds.
+func Connect(ctx context.Context, socket string) (*Client, error) {
+	var dialer net.Dialer
+	raw, err := dialer.DialContext(ctx, "unix", socket)
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	conn := raw.(*net.UnixConn) //nolint:forcetypeassert // network "unix" gives nothing else
+	c := &Client{
+		conn: conn, enc: json.NewEncoder(conn), exits: make(chan Container, 64),
+		closed: make(chan struct{}), waiting: map[int64]chan Message{},
+	}
+	dec := json.NewDecoder(conn)
+	if err := c.greet(ctx, dec); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	go c.read(dec)
+	return c, nil
+}
+
+func (c *Client) greet(ctx context.Context, dec *json.Decoder) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := c.conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return err
+	}
+	var m Message
+	if err := dec.Decode(&m); err != nil || m.Hello == nil {
+		return fmt.Errorf("%w: no greeting: %w", ErrGone, err)
+	}
+	c.hello = *m.Hello
+	// The supervisor is alive, so the number is still its own.
+	fd, err := unix.PidfdOpen(c.hello.PID, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("%w: opening process %d: %w", ErrGone, c.hello.PID, err)
+	}
+	c.proc = os.NewFile(uintptr(fd), "pidfd")
+	return c.conn.SetReadDeadline(time.Time{})
+}
+
+// read takes messages until the connection ends.
+func (c *Client) read(dec *json.Decoder) {
+	defer c.end()
+	for {
+		var m Message
+		if dec.Decode(&m) != nil {
+			return
+		}
+		if m.ID == 0 {
+			if m.Container != nil {
+				c.exits <- *m.Container
+			}
+			continue
+		}
+		c.mu.Lock()
+		answer := c.waiting[m.ID]
+		delete(c.waiting, m.ID)
+		c.mu.Unlock()
+		if answer != nil {
+			answer <- m
+		}
+	}
+}
+
+func (c *Client) end() {
+	c.mu.Lock()
+	c.ended = true
+	for id, answer := range c.waiting {
+		close(answer)
+		delete(c.waiting, id)
+	}
+	c.mu.Unlock()
+	close(c.exits)
+	close(c.closed)
+	_ = c.conn.Close()
+}
+
+// PID of the supervisor. Its namespaces are the Pod's.
+func (c *Client) PID() int { return c.hello.PID }
+
+// Containers are those that the supervisor had when we connected.
+func (c *Client) Containers() []Container { return c.hello.Containers }
+
+// Exits gives the ends of containers from the connection on. It is closed when
+// the connection ends, and must be read.
+func (c *Client) Exits() <-chan Container { return c.exits }
+
+// Start runs a container; it returns when its process runs. The supervisor
+// goes on with a start whose caller stopped waiting. A *StartError is the
+// supervisor's answer, any other error is not.
+func (c *Client) Start(ctx context.Context, s Start) (Container, error) {
+	m, err := c.call(ctx, Request{Op: OpStart, Start: &s})
+	if err != nil {
+		return Container{}, err
+	}
+	if m.Error != "" || m.Container == nil {
+		return Container{}, &StartError{ExitCode: m.ExitCode, Text: m.Error}
+	}
+	return *m.Container, nil
+}
+
+// Link makes the supervisor take hold of its microVM's channel and lend it at
+// l.Socket, where GuestOpener finds it. It returns when the guest's init has answered,
+// at once when it had before. When the channel ends all runs in the guest do, and it
+// may be linked anew.
+func (c *Client) Link(ctx context.Context, l Link) error {
+	m, err := c.call(ctx, Request{Op: OpLink, Link: &l})
+	if err == nil && m.Error != "" {
+		err = errors.New(m.Error)
+	}
+	return err
+}
+
+// GuestOpener opens streams to the guest whose channel a supervisor lends at socket.
+// It is for guest.New, and of use for as long as the link.
+func GuestOpener(socket string) guest.Opener {
+	return func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "unix", socket)
+		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%w: its supervisor lends no channel: %w", ErrGone, err)
+		}
+		return conn, err
+	}
+}
+
+// Signal sends a signal to a container's first process. One that has ended is
+// no error.
+func (c *Client) Signal(ctx context.Context, container string, signal syscall.Signal) error {
+	m, err := c.call(ctx, Request{Op: OpSignal, Container: container, Signal: int(signal)})
+	if err == nil && m.Error != "" {
+		err = errors.New(m.Error)
+	}
+	return err
+}
+
+// Shutdown ends the supervisor and returns when its process is gone.
+func (c *Client) Shutdown(ctx context.Context) error {
+	m, err := c.call(ctx, Request{Op: OpShutdown})
+	if err == nil && m.Busy {
+		return ErrBusy
+	}
+	if err != nil && !errors.Is(err, ErrGone) {
+		return err
+	}
+	return c.await(ctx)
+}
+
+// Kill ends the supervisor whatever it does, and returns when it is gone.
+func (c *Client) Kill(ctx context.Context) error {
+	raw, err := c.proc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	if err := errors.Join(err, sent); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("killing the supervisor: %w", err)
+	}
+	return c.await(ctx)
+}
+
+// await waits until the process has ended: its pidfd becomes readable.
+func (c *Client) await(ctx context.Context) error {
+	raw, err := c.proc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	_ = c.proc.SetReadDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { _ = c.proc.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = raw.Read(func(fd uintptr) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor is small
+		n, err := unix.Poll(fds, 0)
+		return err == nil && n == 1
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for the end of supervisor %d: %w", c.PID(), errors.Join(err, context.Cause(ctx)))
+	}
+	return nil
+}
+
+// Close ends the connection, not the supervisor.
+func (c *Client) Close() error {
+	err := c.conn.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // its other end was faster
+	}
+	for range c.exits { // lets the reader end
+	}
+	<-c.closed
+	return errors.Join(err, c.proc.Close())
+}
+
+// call sends a request and waits for its answer.
+func (c *Client) call(ctx context.Context, r Request) (Message, error) {
+	answer := make(chan Message, 1)
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return Message{}, ErrGone
+	}
+	c.next++
+	r.ID = c.next
+	c.waiting[r.ID] = answer
+	// A request is a few hundred bytes into a socket whose other end always
+	// reads: the lock keeps requests whole and is not held for long.
+	err := c.enc.Encode(r)
+	c.mu.Unlock()
+	if err != nil {
+		return Message{}, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	select {
+	case m, ok := <-answer:
+		if !ok {
+			return m, ErrGone
+		}
+		return m, nil
+	case <-ctx.Done():
+		return Message{}, context.Cause(ctx)
+	}
+}

@@ -1,0 +1,71 @@
+package launch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+)
+
+// The exit codes of a launch that did not reach its program; the first two are a
+// shell's.
+const (
+	CodeNotFound    = 127
+	CodeNotRunnable = 126
+	CodeFailed      = 125
+)
+
+// Failure is why a program was not reached. It wraps Errno, if it has one.
+type Failure struct {
+	// Code is CodeNotFound or CodeNotRunnable when it is the program's fault.
+	Code  int           `json:"code"`
+	Errno syscall.Errno `json:"errno,omitempty"`
+	Text  string        `json:"text"`
+}
+
+func (f *Failure) Error() string { return f.Text }
+
+func (f *Failure) Unwrap() error {
+	if f.Errno == 0 {
+		return nil
+	}
+	return f.Errno
+}
+
+// failureOf makes any error a failure.
+func failureOf(err error) *Failure {
+	var f *Failure
+	if errors.As(err, &f) {
+		return f
+	}
+	f = &Failure{Code: CodeFailed, Text: err.Error()}
+	_ = errors.As(err, &f.Errno)
+	return f
+}
+
+// maxFailure bounds what is read: a message, not a stream.
+const maxFailure = 16 << 10
+
+// ReadFailure reads the other end of ErrorFD. It returns nil when the program runs,
+// and a *Failure when it was not reached.
+func ReadFailure(r io.Reader) error {
+	data, err := io.ReadAll(io.LimitReader(r, maxFailure))
+	if err != nil {
+		return fmt.Errorf("waiting for the program to start: %w", err)
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	f := &Failure{}
+	if err := json.Unmarshal(data, f); err != nil || f.Text == "" {
+		return fmt.Errorf("the program was not started, for a reason that cannot be read: %q", data)
+	}
+	return f
+}
+
+func (f *Failure) write(w io.Writer) error {
+	told := *f
+	told.Text = told.Text[:min(len(told.Text), maxFailure/8)] // escapes may lengthen it
+	return json.NewEncoder(w).Encode(told)
+}

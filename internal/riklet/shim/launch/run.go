@@ -1,0 +1,317 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/signals"
+)
+
+// Run becomes the program that the environment names. It only ends when that fails,
+// which it tells before it ends the process.
+func Run() {
+	// Namespaces and capabilities belong to a thread, and it is the thread that
+	// executes the program whose are kept.
+	runtime.LockOSThread()
+	// The program must not inherit what whoever called us forgot to close.
+	if err := unix.CloseRange(ErrorFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		syscall.CloseOnExec(ErrorFD) // Linux before 5.11; Go's own descriptors are closed anyway
+	}
+	p, err := parse(os.LookupEnv)
+	if err == nil {
+		err = signals.Restore()
+	}
+	if err == nil {
+		err = become(p)
+	}
+	f := failureOf(err)
+	if isPipe(ErrorFD) {
+		err = f.write(os.NewFile(ErrorFD, "failure"))
+	} else {
+		_, err = fmt.Fprintln(os.Stderr, "rik-shim:", f.Text)
+	}
+	if err != nil {
+		os.Exit(CodeFailed)
+	}
+	os.Exit(f.Code)
+}
+
+func isPipe(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
+}
+
+// become does not return unless it fails. What needs root comes before what gives it
+// up, and the directory is entered with the rights that the program will have.
+func become(p Process) error {
+	syscall.Umask(0o022)
+	steps := []func(Process) error{
+		enterNamespaces, arrangeMounts, enterEnclosed, adjustScore, ownStreams, joinCgroups, limitFiles, enterEnclosed, dropBounding, setIDs, dropCapabilities, enterDir,
+	}
+	for _, step := range steps {
+		if err := step(p); err != nil {
+			return err
+		}
+	}
+	return execute(p)
+}
+
+func enterNamespaces(p Process) error {
+	if p.NamespacesOf == 0 {
+		return nil
+	}
+	for _, ns := range []struct {
+		name string
+		kind int
+	}{{"net", unix.CLONE_NEWNET}, {"ipc", unix.CLONE_NEWIPC}, {"uts", unix.CLONE_NEWUTS}} {
+		path := fmt.Sprintf("/proc/%d/ns/%s", p.NamespacesOf, ns.name)
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = errors.Join(unix.Setns(fd, ns.kind), unix.Close(fd))
+		}
+		if err != nil {
+			return fmt.Errorf("entering the instance's namespace %s, whose supervisor may be gone: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// limitFiles uses package syscall, which then does not put back the limit that the Go
+// runtime found when it started. Nothing is opened by us after it.
+func limitFiles(p Process) error {
+	if p.OpenFiles == 0 {
+		return nil
+	}
+	limit := syscall.Rlimit{Cur: p.OpenFiles, Max: p.OpenFiles}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("setting the limit of open files to %d: %w (the sysctl fs.nr_open is the machine's)", p.OpenFiles, err)
+	}
+	return nil
+}
+
+// adjustScore always writes: what it would inherit is the supervisor's own, which is
+// to be killed last of all.
+func adjustScore(p Process) error {
+	if err := os.WriteFile("/proc/self/oom_score_adj", fmt.Appendln(nil, p.OOMScoreAdj), 0); err != nil {
+		return fmt.Errorf("setting the OOM score to %d: %w", p.OOMScoreAdj, err)
+	}
+	return nil
+}
+
+// ownStreams gives the user the pipes and terminals that it is handed: a program
+// that opens /dev/stdout again is checked against the owner, who is root.
+func ownStreams(p Process) error {
+	for fd := range 3 {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil || st.Uid == p.UID || !private(st) {
+			continue // a closed one is nothing to give
+		}
+		if err := unix.Fchown(fd, int(p.UID), -1); err != nil {
+			return fmt.Errorf("handing descriptor %d to user %d: %w", fd, p.UID, err)
+		}
+	}
+	return nil
+}
+
+// The majors of pseudo terminals, in the kernel's Documentation/admin-guide/devices.txt.
+const firstPTY, lastPTY = 136, 143
+
+// private says whether a descriptor was made for this process; /dev/null was not.
+func private(st unix.Stat_t) bool {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFIFO:
+		return true
+	case unix.S_IFCHR:
+		major := unix.Major(st.Rdev)
+		return major >= firstPTY && major <= lastPTY
+	}
+	return false
+}
+
+// joinCgroups is the last step that may wait: from here on the limits hold, and one
+// of processes counts our own threads, so that there must be no new ones.
+func joinCgroups(p Process) error {
+	for _, file := range p.Cgroups {
+		if filepath.Base(file) != "cgroup.procs" {
+			return fmt.Errorf("%s is not the cgroup.procs of a cgroup", file)
+		}
+		fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			zero := [1]byte{'0'}
+			_, err = unix.Write(fd, zero[:])
+			err = errors.Join(err, unix.Close(fd))
+		}
+		if err != nil {
+			return fmt.Errorf("joining the cgroup of %s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+func keepsCapabilities(p Process) bool { return p.UID == 0 && p.KeepCapabilities }
+
+// lastCapability is above any that the kernel could have: sets are 64 bits.
+const lastCapability = 63
+
+// dropBounding empties the set that bounds what executing a file can give.
+func dropBounding(p Process) error {
+	if keepsCapabilities(p) {
+		return nil
+	}
+	for c := range uintptr(lastCapability + 1) {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) {
+			return nil // the kernel's last one was before
+		}
+		if err != nil {
+			return fmt.Errorf("dropping capability %d from the bounding set: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// setIDs comes before the capabilities are dropped: package syscall changes all
+// threads, and panics when that succeeds for some of them only.
+func setIDs(p Process) error {
+	groups := make([]int, 0, len(p.Groups))
+	for _, g := range p.Groups {
+		groups = append(groups, int(g))
+	}
+	if err := unix.Setgroups(groups); err != nil {
+		return fmt.Errorf("setting the supplementary groups: %w", err)
+	}
+	if err := unix.Setresgid(int(p.GID), int(p.GID), int(p.GID)); err != nil {
+		return fmt.Errorf("becoming group %d: %w", p.GID, err)
+	}
+	if err := unix.Setresuid(int(p.UID), int(p.UID), int(p.UID)); err != nil {
+		return fmt.Errorf("becoming user %d: %w", p.UID, err)
+	}
+	return nil
+}
+
+func dropCapabilities(p Process) error {
+	if keepsCapabilities(p) {
+		return nil
+	}
+	// Before the sets become empty: the inheritable one is not among those that
+	// the change of the user emptied.
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("dropping the ambient capabilities: %w", err)
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData // version 3 is two words a set
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		return fmt.Errorf("dropping the capabilities: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("forbidding new privileges: %w", err)
+	}
+	return nil
+}
+
+// enterEnclosed enters the directory with our own rights. Later the process can come
+// back to it only by the names in it.
+func enterEnclosed(p Process) error {
+	if !p.Enclosed {
+		return nil
+	}
+	if err := unix.Chdir(p.Dir); err != nil {
+		return fmt.Errorf("entering the working directory %s: %w", p.Dir, err)
+	}
+	return nil
+}
+
+func enterDir(p Process) error {
+	if p.Enclosed {
+		return nil
+	}
+	dir := p.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	if err := unix.Chdir(dir); err != nil {
+		return enterError(dir, p.UID, err)
+	}
+	return nil
+}
+
+// enterError says why a user cannot enter a directory, and what would help.
+func enterError(dir string, uid uint32, err error) error {
+	err = fmt.Errorf("entering the working directory %s as user %d: %w", dir, uid, err)
+	if errors.Is(err, unix.EACCES) {
+		err = fmt.Errorf("%w: let others enter it and every directory above it (chmod o+x), or run it as a user who may", err)
+	}
+	return err
+}
+
+// defaultPath is for an environment that has no PATH.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// execute does what execvp(3) does, but runs no file by a shell that does not ask for
+// one.
+func execute(p Process) error {
+	name := p.Argv[0]
+	if strings.Contains(name, "/") {
+		return refused(name, syscall.Exec(name, p.Argv, p.Env))
+	}
+	path := pathOf(p.Env)
+	var denied error
+	for dir := range strings.SplitSeq(path, ":") {
+		if dir == "" {
+			dir = "."
+		}
+		file := dir + "/" + name // not Join, which would take the "./" away
+		err := syscall.Exec(file, p.Argv, p.Env)
+		if errors.Is(err, syscall.EACCES) && denied == nil {
+			denied = refused(file, err) // another directory may have a better one
+			continue
+		}
+		if !missing(err) && !errors.Is(err, syscall.EACCES) {
+			return refused(file, err)
+		}
+	}
+	if denied != nil {
+		return denied
+	}
+	return &Failure{Code: CodeNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("there is no program %q in any directory of the PATH %s", name, path)}
+}
+
+func pathOf(env []string) string {
+	for _, variable := range env {
+		if path, ok := strings.CutPrefix(variable, "PATH="); ok {
+			return path
+		}
+	}
+	return defaultPath
+}
+
+func missing(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// refused says why the kernel did not execute a file.
+func refused(file string, err error) error {
+	f := &Failure{Code: CodeNotRunnable, Text: fmt.Sprintf("executing %s: %v", file, err)}
+	_ = errors.As(err, &f.Errno)
+	switch f.Errno {
+	case syscall.ENOENT, syscall.ENOTDIR:
+		f.Code = CodeNotFound
+		if _, err := os.Stat(file); err == nil {
+			f.Text += " (the file is there: its interpreter or dynamic loader is not)"
+		}
+	case syscall.EACCES:
+		f.Text += " (is it a file with the execute permission, on a file system without noexec?)"
+	case syscall.ENOEXEC:
+		f.Text += " (neither a program for this machine nor a script that begins with #!)"
+	case syscall.E2BIG:
+		f.Text += " (arguments and environment together are too long)"
+	}
+	return f
+}

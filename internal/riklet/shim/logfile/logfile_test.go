@@ -1,0 +1,244 @@
+package logfile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func create(t testing.TB, dir string, attempt int, limits Limits) *Writer {
+	t.Helper()
+	w, err := Create(dir, attempt, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	return w
+}
+
+func read(t testing.TB, dir string, o Options) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := Read(context.Background(), dir, o, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestWriteAndRead(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
+	dir := t.TempDir()
+	for attempt, text := range []string{"oldest\n", "older\n", "one\ntwo\nthree\nhalf"} {
+		w := create(t, dir, attempt+1, Limits{})
+		w.now = func() time.Time { return at.Add(time.Duration(attempt) * time.Hour) }
+		s := w.Stream(Stdout)
+		for _, b := range []byte(text) { // in the smallest pieces
+			_, _ = s.Write([]byte{b})
+		}
+		s.Flush()
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored, err := os.ReadFile(filepath.Join(dir, "3-000000.log"))
+	if err != nil || !strings.HasPrefix(string(stored), "2026-01-02T05:04:05.000000678Z stdout F one\n") ||
+		!strings.HasSuffix(string(stored), " stdout P half\n") {
+		t.Errorf("stored %q, %v", stored, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "1-000000.log")); !os.IsNotExist(err) {
+		t.Errorf("the run before the previous one is still there: %v", err)
+	}
+	tests := map[string]struct {
+		options Options
+		want    string
+	}{
+		"all":               {Options{Tail: -1}, "one\ntwo\nthree\nhalf"},
+		"tail":              {Options{Tail: 2}, "three\nhalf"},
+		"tail of nothing":   {Options{Tail: 0}, ""},
+		"tail beyond":       {Options{Tail: 100}, "one\ntwo\nthree\nhalf"},
+		"previous":          {Options{Tail: -1, Previous: true}, "older\n"},
+		"since before":      {Options{Tail: -1, Since: at}, "one\ntwo\nthree\nhalf"},
+		"since after":       {Options{Tail: -1, Since: at.Add(24 * time.Hour)}, ""},
+		"timestamps":        {Options{Tail: -1, Previous: true, Timestamps: true}, "2026-01-02T04:04:05.000000678Z older\n"},
+		"follow what ended": {Options{Tail: -1, Follow: true, Ended: func() bool { return true }}, "one\ntwo\nthree\nhalf"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, read(t, dir, tc.options)); diff != "" {
+				t.Errorf("Read() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNoPreviousRun(t *testing.T) {
+	t.Parallel()
+	empty, first := t.TempDir(), t.TempDir()
+	w := create(t, first, 1, Limits{})
+	if _, err := w.Stream(Stdout).Write([]byte("of the first run\n")); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{empty, first} {
+		var out strings.Builder
+		err := Read(t.Context(), dir, Options{Tail: -1, Previous: true}, &out)
+		if !errors.Is(err, ErrNoPrevious) || out.Len() > 0 {
+			t.Errorf("Read() of the run before the first = %v and %q, want ErrNoPrevious", err, out.String())
+		}
+	}
+}
+
+func TestRotationBoundsTheLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := create(t, dir, 1, Limits{Bytes: 1000, Files: 3})
+	s := w.Stream(Stderr)
+	for i := range 500 {
+		fmt.Fprintf(s, "line %04d\n", i)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 3 {
+		t.Fatalf("%d files, %v; want 3", len(entries), err)
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err != nil || info.Size() > 1000 {
+			t.Errorf("%s has %d bytes, %v; want at most 1000", e.Name(), info.Size(), err)
+		}
+	}
+	if got := read(t, dir, Options{Tail: 30}); !strings.HasSuffix(got, "line 0499\n") || strings.Count(got, "\n") != 30 {
+		t.Errorf("the last 30 lines over the files are %q", got)
+	}
+}
+
+func TestLongLineIsOneLine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := create(t, dir, 1, Limits{})
+	text := strings.Repeat("x", 3*maxLine+7) + "\nnext\n"
+	_, _ = w.Stream(Stdout).Write([]byte(text))
+	if got := read(t, dir, Options{Tail: -1}); got != text {
+		t.Errorf("read %d bytes, want the %d written", len(got), len(text))
+	}
+	if got := read(t, dir, Options{Tail: 1}); got != "next\n" {
+		t.Errorf("last line = %q", got)
+	}
+}
+
+func TestAnyPiecesGiveTheSameText(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "riklog")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		w, err := Create(dir, 1, Limits{Files: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		s := w.Stream(Stdout)
+		var want bytes.Buffer
+		for range rapid.IntRange(0, 20).Draw(t, "pieces") {
+			piece := []byte(rapid.StringMatching(`[a-z \n]{0,40}`).Draw(t, "piece"))
+			want.Write(piece)
+			_, _ = s.Write(piece)
+		}
+		s.Flush()
+		var got bytes.Buffer
+		if err := Read(context.Background(), dir, Options{Tail: -1}, &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want.String(), got.String()); diff != "" {
+			t.Fatalf("Read() (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// signalled tells when it was written to, so that a test need not wait a time.
+type signalled struct {
+	bytes.Buffer
+	wrote chan string
+}
+
+func (s *signalled) Write(p []byte) (int, error) {
+	s.wrote <- string(p)
+	return len(p), nil
+}
+
+func TestFollowGoesOnOverRotationAndRestart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first := create(t, dir, 1, Limits{Bytes: 40, Files: 100})
+	stream := first.Stream(Stdout)
+	fmt.Fprintln(stream, "a")
+	var ended atomic.Bool
+	out := &signalled{wrote: make(chan string)}
+	done := make(chan error, 1)
+	go func() {
+		done <- Read(t.Context(), dir, Options{Tail: -1, Follow: true, Ended: ended.Load}, out)
+	}()
+	expect := func(want string) {
+		t.Helper()
+		select {
+		case got := <-out.wrote:
+			if got != want {
+				t.Fatalf("followed %q, want %q", got, want)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("nothing came, want %q", want)
+		}
+	}
+	expect("a\n")
+	fmt.Fprintln(stream, "b")
+	expect("b\n")
+	second := create(t, dir, 2, Limits{})
+	fmt.Fprintln(second.Stream(Stdout), "c")
+	expect("c\n")
+	ended.Store(true)
+	if err := <-done; err != nil {
+		t.Errorf("Read() = %v", err)
+	}
+}
+
+// A run that was written to disk and restored goes on in the log that it has.
+func TestTheSameRunGoesOn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	limits := Limits{Bytes: 100, Files: 3}
+	for round := range 4 {
+		w := create(t, dir, 2, limits)
+		s := w.Stream(Stdout)
+		for i := range 3 {
+			_, _ = fmt.Fprintf(s, "line %d of %d\n", i, round)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := read(t, dir, Options{Tail: -1})
+	all := "line 0 of 0\nline 1 of 0\nline 2 of 0\nline 0 of 1\nline 1 of 1\nline 2 of 1\nline 0 of 2\nline 1 of 2\nline 2 of 2\nline 0 of 3\nline 1 of 3\nline 2 of 3\n"
+	if text == "" || !strings.HasSuffix(all, text) {
+		t.Errorf("the log is %q, want the end of %q", text, all)
+	}
+	found, err := segments(dir)
+	if err != nil || len(found) != limits.Files {
+		t.Errorf("segments = %v, %v, want %d", found, err, limits.Files)
+	}
+	for _, s := range found {
+		if info, err := os.Stat(filepath.Join(dir, s.name())); err != nil || info.Size() > limits.Bytes {
+			t.Errorf("%s has %v bytes, %v, want at most %d", s.name(), info, err, limits.Bytes)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package logfile
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Options choose what Read gives.
+type Options struct {
+	Previous   bool // the run before the latest
+	Timestamps bool
+	Tail       int64     // the last lines only; negative: all
+	Since      time.Time // zero: all
+	// Follow waits for more until ctx ends or Ended reports that no more will
+	// come. Ended is asked before each look for more, so that what was written
+	// before the end is always read.
+	Follow bool
+	Ended  func() bool
+}
+
+// followEvery is how often a followed log is looked at for more.
+const followEvery = 100 * time.Millisecond
+
+// ErrNoPrevious says that a container did not run before, or that the log of
+// that run is gone.
+var ErrNoPrevious = errors.New("there is no log of an earlier run of the container")
+
+// Read writes the text of a log to w. A log that does not exist is empty.
+func Read(ctx context.Context, dir string, o Options, w io.Writer) error {
+	r := &reader{dir: dir, o: o, out: w}
+	start, err := r.begin()
+	if err != nil {
+		return err
+	}
+	if err := r.skipToTail(start); err != nil {
+		return err
+	}
+	for {
+		last := !o.Follow || o.Ended == nil || o.Ended()
+		if err := r.drain(ctx); err != nil || last {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(followEvery):
+		}
+	}
+}
+
+// reader is a place in a log.
+type reader struct {
+	dir string
+	o   Options
+	out io.Writer
+
+	at     segment
+	offset int64
+	run    int // the only attempt to read; 0: from at on
+	open   bool
+}
+
+// begin finds the segments of the run that is asked for.
+func (r *reader) begin() ([]segment, error) {
+	found, err := segments(r.dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		if r.o.Previous {
+			return nil, ErrNoPrevious
+		}
+		return nil, nil
+	}
+	attempt := found[len(found)-1].attempt
+	if r.o.Previous {
+		attempt--
+		// Run 0 does not exist, and would be taken for "every run" below.
+		if !slices.ContainsFunc(found, func(s segment) bool { return s.attempt == attempt }) {
+			return nil, ErrNoPrevious
+		}
+	}
+	if !r.o.Follow || r.o.Previous {
+		r.run = attempt
+	}
+	r.at = segment{attempt: attempt}
+	return slices.DeleteFunc(found, func(s segment) bool { return s.attempt != attempt }), nil
+}
+
+// skipToTail moves the place to where the wanted last lines begin.
+func (r *reader) skipToTail(of []segment) error {
+	if r.o.Tail < 0 {
+		return nil
+	}
+	want := r.o.Tail
+	for i, s := range slices.Backward(of) {
+		ends, err := lineEnds(filepath.Join(r.dir, s.name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if n := int64(len(ends)); want <= n {
+			r.at, r.offset = s, 0
+			if want < n {
+				r.offset = ends[n-want-1]
+			}
+			return nil
+		}
+		want -= int64(len(ends))
+		r.at = of[i]
+	}
+	return nil
+}
+
+// lineEnds gives the offset after each line of the program: parts of one line
+// count once.
+func lineEnds(path string) ([]int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var ends []int64
+	var offset int64
+	in := bufio.NewReaderSize(f, 64<<10)
+	open := false
+	for {
+		line, err := in.ReadSlice('\n')
+		offset += int64(len(line))
+		if err != nil {
+			if open {
+				ends = append(ends, offset)
+			}
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return ends, err
+		}
+		if _, _, full, _ := split(line); full {
+			ends, open = append(ends, offset), false
+		} else {
+			open = true
+		}
+	}
+}
+
+// drain writes everything there is after the place.
+func (r *reader) drain(ctx context.Context) error {
+	for ctx.Err() == nil {
+		found, err := segments(r.dir)
+		if err != nil {
+			return err
+		}
+		found = slices.DeleteFunc(found, func(s segment) bool {
+			return s.before(r.at) || (r.run != 0 && s.attempt != r.run)
+		})
+		if len(found) == 0 {
+			return nil
+		}
+		if found[0] != r.at {
+			r.at, r.offset = found[0], 0
+		}
+		if err := r.segment(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if len(found) == 1 {
+			return nil
+		}
+		r.at, r.offset = found[1], 0
+	}
+	return nil
+}
+
+func (s segment) before(t segment) bool {
+	return s.attempt < t.attempt || (s.attempt == t.attempt && s.number < t.number)
+}
+
+// segment writes the rest of the current file, whole lines only.
+func (r *reader) segment() error {
+	f, err := os.Open(filepath.Join(r.dir, r.at.name()))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Seek(r.offset, io.SeekStart); err != nil {
+		return err
+	}
+	in := bufio.NewReaderSize(f, 64<<10)
+	for {
+		line, err := in.ReadSlice('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r.offset += int64(len(line))
+		if err := r.emit(line); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *reader) emit(line []byte) error {
+	stamp, text, full, ok := split(line)
+	if !ok {
+		return nil
+	}
+	if !r.o.Since.IsZero() {
+		if at, err := time.Parse(time.RFC3339Nano, string(stamp)); err != nil || at.Before(r.o.Since) {
+			return nil //nolint:nilerr // a line without a time is not since
+		}
+	}
+	var out []byte
+	if r.o.Timestamps && !r.open {
+		out = append(append(out, stamp...), ' ')
+	}
+	out = append(out, text...)
+	if r.open = !full; full {
+		out = append(out, '\n')
+	}
+	_, err := r.out.Write(out)
+	return err
+}
+
+// split takes a stored line apart.
+func split(line []byte) (stamp, text []byte, full, ok bool) {
+	parts := bytes.SplitN(bytes.TrimSuffix(line, []byte("\n")), []byte(" "), 4)
+	if len(parts) != 4 {
+		return nil, nil, false, false
+	}
+	return parts[0], parts[3], string(parts[2]) == "F", true
+}

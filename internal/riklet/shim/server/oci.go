@@ -1,0 +1,77 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"rik.dev/rik/internal/riklet/shim"
+)
+
+// runContainer calls the OCI runtime with the pipes of the log; what runs is the
+// process that it leaves behind.
+func (s *Server) runContainer(o shim.Start) (*live, error) {
+	out, err := newOutput(o)
+	if err != nil {
+		return nil, err
+	}
+	s.reaper.begin() // unknown ends are kept until we know which is ours
+	defer s.reaper.finish()
+	pid, err := s.call(o, out)
+	if err != nil {
+		return nil, errors.Join(err, out.finish(time.Now()))
+	}
+	return s.child(pid, s.reaper.wait(pid), out), nil
+}
+
+// call runs the runtime and gives the number of the container's process.
+func (s *Server) call(o shim.Start, out *output) (int, error) {
+	for _, file := range []string{o.PIDFile, o.RuntimeLog} {
+		_ = os.Remove(file) // of an earlier attempt
+	}
+	// Only the path: what keeps the supervisor small would make a runtime slow.
+	attr := &syscall.ProcAttr{Env: []string{"PATH=" + os.Getenv("PATH")}, Files: out.childFDs(), Sys: &syscall.SysProcAttr{Setsid: true}}
+	_, ended, err := s.reaper.spawn(o.Argv, attr)
+	out.closeChildFDs()
+	if err != nil {
+		return 0, fmt.Errorf("calling the runtime %s: %w", o.Argv[0], err)
+	}
+	if out.console != nil {
+		if err := out.receive(ended); err != nil {
+			return 0, fmt.Errorf("%w%s", err, complaint(o.RuntimeLog))
+		}
+	}
+	if code := out.result(ended); code != 0 {
+		return 0, fmt.Errorf("the runtime exited with %d%s", code, complaint(o.RuntimeLog))
+	}
+	data, err := os.ReadFile(o.PIDFile)
+	if err != nil {
+		return 0, fmt.Errorf("learning the container's process: %w", err)
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
+}
+
+// complaint is what the runtime's log says, in the form ": reason".
+func complaint(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	last := ""
+	for line := range bytes.Lines(data) {
+		var entry struct{ Level, Msg string }
+		if json.Unmarshal(line, &entry) == nil && (entry.Level == "error" || entry.Level == "fatal") {
+			last = entry.Msg
+		}
+	}
+	if last == "" {
+		return ""
+	}
+	return ": " + last[:min(len(last), 2000)]
+}

@@ -1,0 +1,66 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"rik.dev/rik/internal/riklet/shim"
+	"rik.dev/rik/internal/riklet/shim/launch"
+)
+
+// launchTimeout bounds the wait for a process that neither runs its program nor
+// ends: a cgroup that is frozen holds it up.
+const launchTimeout = 2 * time.Minute
+
+// runProcess runs a plain process with the pipes of the log.
+func (s *Server) runProcess(o shim.Start) (*live, error) {
+	if err := o.Process.Validate(); err != nil {
+		return nil, err
+	}
+	out, err := newOutput(o)
+	if err != nil {
+		return nil, err
+	}
+	pid, ended, err := s.spawnProcess(*o.Process, out)
+	if err != nil {
+		return nil, errors.Join(err, out.finish(time.Now()))
+	}
+	l := s.child(pid, ended, out)
+	l.signal = func(sig syscall.Signal) error {
+		if sig == syscall.SIGKILL {
+			return s.reaper.kill(pid, -pid, sig) // it leads its group, and cannot leave it
+		}
+		return s.reaper.kill(pid, pid, sig)
+	}
+	return l, nil
+}
+
+// spawnProcess returns when the program runs.
+func (s *Server) spawnProcess(p launch.Process, out *output) (int, <-chan int, error) {
+	told, tell, err := os.Pipe()
+	if err != nil {
+		return 0, nil, err
+	}
+	defer told.Close()
+	attr := &syscall.ProcAttr{
+		Dir: "/", Env: launch.Environ(p), Files: append(out.childFDs(), tell.Fd()), // its place is launch.ErrorFD
+		Sys: &syscall.SysProcAttr{Setsid: true},
+	}
+	// Our own file, also when another has taken its path since.
+	pid, ended, err := s.reaper.spawn([]string{"/proc/self/exe", launch.Word}, attr)
+	out.closeChildFDs()
+	_ = tell.Close()
+	if err != nil {
+		return 0, nil, fmt.Errorf("calling the supervisor's own program: %w", err)
+	}
+	_ = told.SetReadDeadline(time.Now().Add(launchTimeout))
+	if err := launch.ReadFailure(told); err != nil {
+		_ = s.reaper.kill(pid, pid, syscall.SIGKILL)
+		<-ended
+		return 0, nil, err
+	}
+	return pid, ended, nil
+}

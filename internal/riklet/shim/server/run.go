@@ -1,0 +1,157 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"rik.dev/rik/internal/riklet/shim"
+)
+
+// run is one run of a container.
+type run struct {
+	shim.Container
+	live *live // set when its process exists, or did
+	// launched is closed when it is known whether it runs; then failed is set for
+	// good and may be read without the lock.
+	launched chan struct{}
+	failed   error
+}
+
+// live is what runs, of whatever kind.
+type live struct {
+	pid int
+	// wait returns once, when it has ended, and before out is finished.
+	wait func() end
+	// signal does nothing when it has ended.
+	signal func(syscall.Signal) error
+	out    *output
+}
+
+// end is how a run ended.
+type end struct {
+	code      int
+	oomKilled bool
+	message   string
+}
+
+// child is a process whose end the reaper takes.
+func (s *Server) child(pid int, ended <-chan int, out *output) *live {
+	return &live{
+		pid: pid, out: out,
+		wait:   func() end { return end{code: <-ended} },
+		signal: func(sig syscall.Signal) error { return s.reaper.kill(pid, pid, sig) },
+	}
+}
+
+// start runs a container. The same attempt again finds what the first made: an
+// agent that died while it waited asks twice.
+func (s *Server) start(o shim.Start) (shim.Container, error) {
+	s.mu.Lock()
+	if old := s.containers[o.Container]; old != nil && (old.Attempt == o.Attempt || !old.Exited) {
+		s.mu.Unlock()
+		if old.Attempt != o.Attempt {
+			return shim.Container{}, fmt.Errorf("attempt %d of container %q has not ended", old.Attempt, o.Container)
+		}
+		<-old.launched
+		return s.latest(old), old.failed
+	}
+	begin, err := s.kind(o)
+	if err != nil {
+		s.mu.Unlock()
+		return shim.Container{}, err
+	}
+	r := &run{Container: shim.Container{Name: o.Container, Attempt: o.Attempt}, launched: make(chan struct{})}
+	s.containers[o.Container] = r
+	s.mu.Unlock()
+
+	l, err := launchMarked(o, begin)
+	s.mu.Lock()
+	r.live, r.failed, r.StartedAt = l, err, time.Now()
+	if err == nil {
+		r.PID = l.pid
+	} else if s.containers[o.Container] == r {
+		delete(s.containers, o.Container)
+	}
+	s.mu.Unlock()
+	close(r.launched)
+	s.opened.Do(func() { close(s.first) })
+	if err != nil {
+		return shim.Container{}, err
+	}
+	go s.watch(o, r)
+	return s.latest(r), nil
+}
+
+// kind gives what runs the one kind of process that is ordered.
+func (s *Server) kind(o shim.Start) (func(shim.Start) (*live, error), error) {
+	switch {
+	case len(o.Argv) > 0 && o.Process == nil && o.Guest == nil:
+		return s.runContainer, nil
+	case len(o.Argv) == 0 && o.Process != nil && o.Guest == nil:
+		return s.runProcess, nil
+	case len(o.Argv) == 0 && o.Process == nil && o.Guest != nil:
+		return s.runGuest, nil
+	}
+	return nil, fmt.Errorf("the start of container %q names no runtime, process or guest, or more than one", o.Container)
+}
+
+func launchMarked(o shim.Start, begin func(shim.Start) (*live, error)) (*live, error) {
+	if err := os.WriteFile(o.MarkFile, []byte(strconv.Itoa(o.Attempt)), 0o600); err != nil {
+		return nil, fmt.Errorf("marking the start: %w", err)
+	}
+	return begin(o)
+}
+
+func (s *Server) latest(r *run) shim.Container {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.Container
+}
+
+// watch waits for the end of a run, makes it durable and tells it.
+func (s *Server) watch(o shim.Start, r *run) {
+	how := r.live.wait()
+	finished := time.Now()
+	// What it wrote comes before its end: who sees the end sees the whole log.
+	lost := r.live.out.finish(finished.Add(drainTimeout))
+	c := s.latest(r)
+	c.Exited, c.ExitCode, c.FinishedAt = true, how.code, finished
+	c.OOMKilled, c.Message = how.oomKilled, how.message
+	if lost != nil {
+		c.LogError = lost.Error()
+	}
+	if err := writeDurable(o.ExitFile, c); err != nil {
+		fmt.Fprintf(os.Stderr, "noting the end of %s: %v\n", c.Name, err)
+	}
+	s.mu.Lock()
+	r.Container = c
+	s.mu.Unlock()
+	s.tell(c)
+}
+
+// writeDurable replaces the file at once or not at all.
+func writeDurable(path string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Sync(), f.Close(), os.Rename(path+".new", path)); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,345 @@
+// Package firecracker runs microVMs with Firecracker, always under its jailer: a root
+// directory, a mount namespace and a user of each machine's own, and devices that the
+// jailer makes in there.
+//
+// The API is spoken by a small client of our own. The SDK for Go (1.0.0, of 2022, the
+// newest) starts the processes itself, which is the supervisor's part here, does not
+// know the entropy device nor the overrides of a restore, and brings a generated client
+// with some twenty modules into the agent. What the API wants is checked by apitest.
+package firecracker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/shim/launch"
+	"rik.dev/rik/internal/riklet/vmm"
+	"rik.dev/rik/internal/riklet/vmm/internal/stage"
+)
+
+// EnvLocation names Firecracker's program, or the directory that it lies in; the jailer
+// lies beside it.
+const EnvLocation = "FIRECRACKER_LOCATION"
+
+// Config says what the driver works with.
+type Config struct {
+	// Location is a file or a directory; empty: EnvLocation, the PATH and the working
+	// directory are looked through, in this order.
+	Location string
+	// Kernel and Initramfs are what Probe boots.
+	Kernel, Initramfs string
+	// JailDir is where the jails are made: on a file system that allows devices, best
+	// the one of the disks. Empty: in each machine's directory.
+	JailDir string
+	// NoGuest has Probe look only for the programs: Capabilities.Guest stays false.
+	NoGuest bool
+	Logger  *slog.Logger
+}
+
+// Driver is the vmm.Driver for Firecracker.
+type Driver struct {
+	config Config
+
+	mu    sync.Mutex // held while probing
+	found *found
+	// refused is why the last probe failed, and holds until then.
+	refused      error
+	refusedUntil time.Time
+}
+
+var _ vmm.Driver = (*Driver)(nil)
+
+// New makes a driver. Nothing is run or looked for yet.
+func New(c Config) (*Driver, error) {
+	if c.JailDir != "" && !filepath.IsAbs(c.JailDir) {
+		return nil, fmt.Errorf("the directory of jails, %q, is not absolute", c.JailDir)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Driver{config: c}, nil
+}
+
+// Name is "firecracker".
+func (d *Driver) Name() string { return "firecracker" }
+
+// Names in a jail, and in a machine's directory.
+const (
+	apiSocket   = "api"
+	guestSocket = "guest"
+	kernelFile  = "kernel"
+	initrdFile  = "initramfs"
+	metricsFile = "metrics"
+	memoryFile  = "memory"
+	stateFile   = "state"
+	outDir      = "snapshot-out"
+	inDir       = "snapshot-in"
+
+	// linkFile leads to the jail: its own path is too long for a socket's.
+	linkFile    = "vmm"
+	jailsDir    = "jails"
+	startedFile = "vmm-started"
+	countsFile  = "vmm-counts"
+)
+
+// jails is where the jailer makes the jails of this machine and others.
+func (d *Driver) jails(m vmm.Machine) string {
+	if d.config.JailDir != "" {
+		return d.config.JailDir
+	}
+	return filepath.Join(m.Dir, jailsDir)
+}
+
+// execName is what the jailer calls the directory of all jails, after the program.
+const execName = "firecracker"
+
+func (d *Driver) cell(m vmm.Machine) string { return filepath.Join(d.jails(m), execName, m.ID) }
+func (d *Driver) root(m vmm.Machine) string { return filepath.Join(d.cell(m), "root") }
+
+func (d *Driver) api(m vmm.Machine) api {
+	return api{path: filepath.Join(m.Dir, linkFile, apiSocket), uid: m.UID}
+}
+
+// Channel is the vsock device's socket.
+func (d *Driver) Channel(m vmm.Machine) guest.Channel {
+	return guest.Channel{Socket: filepath.Join(m.Dir, linkFile, guestSocket), VsockPort: guest.VsockPort}
+}
+
+// Validate reports every problem of a machine.
+func (d *Driver) Validate(m vmm.Machine) error {
+	errs := []error{m.Validate()}
+	if errs[0] == nil {
+		errs = append(errs, elf(m.Kernel))
+		if m.Restore != "" {
+			errs = append(errs, vetSnapshot(m))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// elf refuses a compressed kernel: on x86 Firecracker boots the bare one.
+func elf(kernel string) error {
+	if runtime.GOARCH != "amd64" {
+		return nil
+	}
+	f, err := os.Open(kernel)
+	if err != nil {
+		return fmt.Errorf("%w: the kernel: %w", vmm.ErrInvalid, err)
+	}
+	defer func() { _ = f.Close() }()
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(f, head); err != nil || !bytes.Equal(head, []byte("\x7fELF")) {
+		return fmt.Errorf("%w: the kernel %s is no ELF file: Firecracker boots an uncompressed kernel (vmlinux; the kernel's scripts/extract-vmlinux makes it from a vmlinuz)", vmm.ErrInvalid, kernel)
+	}
+	return nil
+}
+
+// Prepare makes the jail and says how the jailer is started. It runs as root, and gives
+// that up for the machine's user when the jail stands.
+func (d *Driver) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, error) {
+	if err := d.Validate(m); err != nil {
+		return launch.Process{}, err
+	}
+	f, err := d.probe(ctx)
+	if err != nil {
+		return launch.Process{}, err
+	}
+	return d.prepare(m, f)
+}
+
+func (d *Driver) prepare(m vmm.Machine, f *found) (launch.Process, error) {
+	if err := d.build(m); err != nil {
+		return launch.Process{}, errors.Join(err, d.remove(m))
+	}
+	return launch.Process{
+		Argv: []string{
+			f.Jailer, "--id", m.ID, "--exec-file", f.Binary,
+			"--uid", strconv.FormatUint(uint64(m.UID), 10), "--gid", strconv.FormatUint(uint64(m.GID), 10),
+			"--chroot-base-dir", d.jails(m), "--cgroup-version", cgroupVersion(),
+			"--", "--api-sock", "/" + apiSocket,
+		},
+		Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
+		// The jailer pivots the root, makes devices and changes its user.
+		Root: true, KeepCapabilities: true,
+		Cgroups: m.Cgroups,
+	}, nil
+}
+
+// cgroupVersion is the machine's. The jailer is asked for no group of its own: the
+// process is in the instance's already.
+func cgroupVersion() string {
+	var s unix.Statfs_t
+	if unix.Statfs("/sys/fs/cgroup", &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC {
+		return "2"
+	}
+	return "1"
+}
+
+// build makes the jail, with everything that the machine names linked into it.
+func (d *Driver) build(m vmm.Machine) error {
+	if err := d.remove(m); err != nil {
+		return err
+	}
+	owner, root := stage.Owner{UID: m.UID, GID: m.GID}, d.root(m)
+	// Closed to the VMMs of others; its own never leaves root.
+	if err := os.MkdirAll(d.cell(m), 0o700); err != nil {
+		return err
+	}
+	if err := devices(d.cell(m)); err != nil {
+		return err
+	}
+	if err := stage.Directory(root, owner); err != nil {
+		return err
+	}
+	if err := os.Symlink(root, filepath.Join(m.Dir, linkFile)); err != nil {
+		return err
+	}
+	if err := fill(m, root, owner); err != nil {
+		return err
+	}
+	// A file would grow by some kilobytes a minute for as long as the VM lives.
+	fifo := filepath.Join(root, metricsFile)
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		return fmt.Errorf("making a pipe for metrics: %w", err)
+	}
+	return os.Lchown(fifo, int(m.UID), int(m.GID))
+}
+
+func fill(m vmm.Machine, root string, owner stage.Owner) error {
+	files := []struct{ what, from, to string }{{"the kernel", m.Kernel, kernelFile}, {"the initramfs", m.Initramfs, initrdFile}}
+	if m.Restore != "" {
+		if err := stage.Directory(filepath.Join(root, inDir), owner); err != nil {
+			return err
+		}
+		for _, name := range []string{memoryFile, stateFile} {
+			files = append(files, struct{ what, from, to string }{"the snapshot", filepath.Join(m.Restore, name), filepath.Join(inDir, name)})
+		}
+	}
+	for _, f := range files {
+		if f.from == "" {
+			continue
+		}
+		if err := stage.ReadOnly(f.from, filepath.Join(root, f.to), owner); err != nil {
+			return fmt.Errorf("%s: %w", f.what, err)
+		}
+	}
+	for i, disk := range m.Disks {
+		put := stage.Writable
+		if disk.ReadOnly {
+			put = stage.ReadOnly
+		}
+		if err := put(disk.Path, filepath.Join(root, driveID(i)), owner); err != nil {
+			return fmt.Errorf("disk %q: %w", disk.ID, err)
+		}
+	}
+	return nil
+}
+
+// driveID names a disk by its place: Firecracker takes no hyphens, and gives the guest
+// no serial number of ours.
+func driveID(index int) string { return fmt.Sprintf("disk%d", index) }
+
+// devices refuses a place where the jailer's devices would not work.
+func devices(dir string) error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return err
+	}
+	if s.Flags&unix.ST_NODEV != 0 {
+		return fmt.Errorf("%w: %s is on a file system without devices (nodev), and Firecracker's jailer makes /dev/kvm in there: set the directory of jails to another", vmm.ErrUnavailable, dir)
+	}
+	return nil
+}
+
+// Cleanup removes the jail.
+func (d *Driver) Cleanup(_ context.Context, m vmm.Machine) error {
+	// Nothing else of the machine is looked at: these two make the paths.
+	if !filepath.IsAbs(m.Dir) || filepath.Base(m.ID) != m.ID || m.ID == "." || m.ID == ".." {
+		return fmt.Errorf("%w: the directory %q or the ID %q is none", vmm.ErrInvalid, m.Dir, m.ID)
+	}
+	return d.remove(m)
+}
+
+func (d *Driver) remove(m vmm.Machine) error {
+	errs := []error{stage.Remove(d.cell(m))}
+	for _, name := range []string{linkFile, startedFile, countsFile} {
+		if err := os.Remove(filepath.Join(m.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if d.config.JailDir == "" {
+		errs = append(errs, stage.Remove(d.jails(m)))
+	}
+	return errors.Join(errs...)
+}
+
+// find looks for Firecracker and its jailer.
+func (c Config) find() (binary, jailer string, err error) {
+	location := c.Location
+	if location == "" {
+		location = os.Getenv(EnvLocation)
+	}
+	if binary, err = locate(location); err != nil {
+		return "", "", err
+	}
+	if filepath.Base(binary) != execName {
+		return "", "", fmt.Errorf("%w: %s must be called %q: the jailer names the jails after it", vmm.ErrUnavailable, binary, execName)
+	}
+	jailer = filepath.Join(filepath.Dir(binary), "jailer")
+	if err := executable(jailer); err != nil {
+		return "", "", fmt.Errorf("%w: Firecracker's jailer is not beside %s: %w", vmm.ErrUnavailable, binary, err)
+	}
+	return binary, jailer, nil
+}
+
+func locate(location string) (string, error) {
+	if location != "" {
+		location, err := filepath.Abs(location)
+		if err != nil {
+			return "", err
+		}
+		if info, err := os.Stat(location); err == nil && info.IsDir() {
+			location = filepath.Join(location, execName)
+		}
+		if err := executable(location); err != nil {
+			return "", fmt.Errorf("%w: %s: %w", vmm.ErrUnavailable, EnvLocation, err)
+		}
+		return location, nil
+	}
+	if path, err := exec.LookPath(execName); err == nil {
+		return filepath.Abs(path)
+	}
+	here, err := filepath.Abs(execName)
+	if err != nil {
+		return "", err
+	}
+	if err := executable(here); err != nil {
+		return "", fmt.Errorf("%w: no firecracker on the PATH or in the working directory: install it with its jailer from Firecracker's releases, or set %s", vmm.ErrUnavailable, EnvLocation)
+	}
+	return here, nil
+}
+
+func executable(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
+		return fmt.Errorf("%s is no program", path)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package firecracker
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/vmm"
+)
+
+const (
+	// maxMetrics bounds what is read at once: a pipe holds 64 kB.
+	maxMetrics = 1 << 20
+	// maxCount is beyond what any honest counter rises by between two looks, and keeps
+	// sums from overflowing.
+	maxCount = 1 << 50
+)
+
+// report is one line of Firecracker's metrics, as far as it is of interest here. Its
+// counters tell what was added since the line before.
+type report struct {
+	Block struct {
+		ReadBytes  uint64 `json:"read_bytes"`
+		WriteBytes uint64 `json:"write_bytes"`
+		Reads      uint64 `json:"read_count"`
+		Writes     uint64 `json:"write_count"`
+	} `json:"block"`
+	Net struct {
+		ReceivedBytes    uint64 `json:"rx_bytes_count"`
+		TransmittedBytes uint64 `json:"tx_bytes_count"`
+	} `json:"net"`
+	VCPU struct {
+		In        uint64 `json:"exit_io_in"`
+		Out       uint64 `json:"exit_io_out"`
+		MMIORead  uint64 `json:"exit_mmio_read"`
+		MMIOWrite uint64 `json:"exit_mmio_write"`
+	} `json:"vcpu"`
+	Seccomp struct {
+		Faults uint64 `json:"num_faults"`
+	} `json:"seccomp"`
+}
+
+// Metrics has Firecracker write its counters, and adds them to what they were: the sums
+// are kept in the machine's directory, for agents to come. Lines that nobody read while
+// the pipe was full are not in them.
+func (v *VM) Metrics(ctx context.Context) (vmm.Metrics, error) {
+	v.counting.Lock()
+	defer v.counting.Unlock()
+	pipe, err := v.openPipe()
+	if err != nil {
+		return vmm.Metrics{}, err
+	}
+	defer func() { _ = pipe.Close() }()
+	if err := v.api.put(ctx, "/actions", action{Type: "FlushMetrics"}); err != nil {
+		return vmm.Metrics{}, err
+	}
+	m, err := v.sums()
+	if err != nil {
+		return vmm.Metrics{}, err
+	}
+	m.MemoryBytes = uint64(mebibytes(v.m.MemoryBytes)) << 20
+	lines, err := drain(pipe)
+	if err != nil {
+		return vmm.Metrics{}, err
+	}
+	for line := range bytes.Lines(lines) {
+		var r report
+		// A line that was cut when the pipe was full says nothing.
+		if json.Unmarshal(line, &r) == nil {
+			r.addTo(&m)
+		}
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return vmm.Metrics{}, err
+	}
+	return m, write(filepath.Join(v.m.Dir, countsFile), b)
+}
+
+// openPipe opens the pipe in the jail, and nothing that a VMM may have put in its place.
+func (v *VM) openPipe() (*os.File, error) {
+	jail, err := os.OpenRoot(v.d.root(v.m))
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			err = fmt.Errorf("%w: %w", vmm.ErrGone, err)
+		}
+		return nil, err
+	}
+	defer func() { _ = jail.Close() }()
+	f, err := jail.OpenFile(metricsFile, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening the pipe for metrics: %w", err)
+	}
+	if info, err := f.Stat(); err != nil || info.Mode().Type() != os.ModeNamedPipe {
+		return nil, errors.Join(fmt.Errorf("the pipe for metrics is none any more: %w", vmm.ErrUnsupported), err, f.Close())
+	}
+	return f, nil
+}
+
+// drain reads what is in the pipe now.
+func drain(pipe *os.File) ([]byte, error) {
+	// In the past already: a read gives what is there, or fails at once.
+	if err := pipe.SetReadDeadline(time.Now().Add(poll)); err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(bufio.NewReader(pipe), maxMetrics))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = nil
+	}
+	return b, err
+}
+
+func (v *VM) sums() (vmm.Metrics, error) {
+	var m vmm.Metrics
+	b, err := os.ReadFile(filepath.Join(v.m.Dir, countsFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return m, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &m)
+	}
+	return m, err
+}
+
+// addTo adds the counters, none of them by more than can be.
+func (r report) addTo(m *vmm.Metrics) {
+	for to, by := range map[*uint64]uint64{
+		&m.DiskReadBytes: r.Block.ReadBytes, &m.DiskWriteBytes: r.Block.WriteBytes,
+		&m.DiskReads: r.Block.Reads, &m.DiskWrites: r.Block.Writes,
+		&m.NetworkReceived: r.Net.ReceivedBytes, &m.NetworkTransmitted: r.Net.TransmittedBytes,
+		&m.SeccompFaults: r.Seccomp.Faults,
+	} {
+		*to += min(by, maxCount)
+	}
+	for _, by := range []uint64{r.VCPU.In, r.VCPU.Out, r.VCPU.MMIORead, r.VCPU.MMIOWrite} {
+		m.Exits += min(by, maxCount)
+	}
+}

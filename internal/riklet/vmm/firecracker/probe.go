@@ -1,0 +1,205 @@
+package firecracker
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"rik.dev/rik/internal/riklet/shim/launch"
+	"rik.dev/rik/internal/riklet/vmm"
+	"rik.dev/rik/internal/riklet/vmm/internal/socket"
+)
+
+const (
+	kvmDevice = "/dev/kvm"
+	// patience is far more than a guest needs to boot under KVM.
+	patience    = 15 * time.Second
+	refusal     = time.Minute
+	probeMemory = 192 << 20
+	nobody      = 65534
+	// handshake bounds the line that the vsock device answers.
+	handshake = 64
+)
+
+// found is what a probe found.
+type found struct {
+	Binary, Jailer string
+	Capabilities   vmm.Capabilities
+}
+
+// Probe looks for the programs and for KVM, and boots a guest: it counts as booted when
+// its init takes a connection of the channel.
+func (d *Driver) Probe(ctx context.Context) (vmm.Capabilities, error) {
+	f, err := d.probe(ctx)
+	if err != nil {
+		return vmm.Capabilities{}, err
+	}
+	return f.Capabilities, nil
+}
+
+func (d *Driver) probe(ctx context.Context) (*found, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.found != nil {
+		return d.found, nil
+	}
+	if d.refused != nil && time.Now().Before(d.refusedUntil) {
+		return nil, d.refused
+	}
+	f, err := d.discover(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			d.refused, d.refusedUntil = err, time.Now().Add(refusal)
+		}
+		return nil, err
+	}
+	d.found = f
+	d.config.Logger.Info("found out how this machine runs microVMs", "vmm", d.Name(), "version", f.Capabilities.Version, "guest", f.Capabilities.Guest)
+	return f, nil
+}
+
+func (d *Driver) discover(ctx context.Context) (*found, error) {
+	binary, jailer, err := d.config.find()
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%w: Firecracker's jailer needs root", vmm.ErrUnavailable)
+	}
+	version, err := binaryVersion(ctx, binary)
+	if err != nil {
+		return nil, err
+	}
+	f := &found{Binary: binary, Jailer: jailer, Capabilities: vmm.Capabilities{
+		Version: version, Accelerator: "kvm", Snapshot: true, DiskLimits: true, NetworkLimits: true,
+	}}
+	if d.config.NoGuest {
+		return f, nil
+	}
+	if err := d.boot(ctx, f); err != nil {
+		return nil, fmt.Errorf("%w: Firecracker %s boots no guest: %w", vmm.ErrUnavailable, version, err)
+	}
+	f.Capabilities.Guest = true
+	return f, nil
+}
+
+var versionPattern = regexp.MustCompile(`Firecracker v?(\d+\.\d+\.\d+)`)
+
+func binaryVersion(ctx context.Context, binary string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, binary, "--version").Output() //nolint:gosec // the administrator's
+	if err != nil {
+		return "", fmt.Errorf("%w: %s --version: %w", vmm.ErrUnavailable, binary, err)
+	}
+	match := versionPattern.FindSubmatch(out)
+	if match == nil {
+		return "", fmt.Errorf("%w: %s does not say its version but %.80q", vmm.ErrUnavailable, binary, out)
+	}
+	return string(match[1]), nil
+}
+
+// boot starts a guest as any other and waits until its init listens.
+func (d *Driver) boot(ctx context.Context, f *found) error {
+	kvm, err := os.OpenFile(kvmDevice, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("%w: load the module kvm_intel or kvm_amd, or switch virtualization on in the firmware", err)
+	}
+	_ = kvm.Close()
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no guest's init answered within %v: a KVM that runs no guest, as under some hypervisors", patience))
+	defer cancel()
+	dir, err := os.MkdirTemp("", "rik-fc-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	m := vmm.Machine{
+		ID: "probe", Dir: dir, Kernel: d.config.Kernel, Initramfs: d.config.Initramfs,
+		VCPUs: 1, MemoryBytes: probeMemory, UID: nobody, GID: nobody,
+	}
+	if err := d.Validate(m); err != nil {
+		return err
+	}
+	process, err := d.prepare(m, f)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Cleanup(context.WithoutCancel(ctx), m) }()
+	return d.observe(ctx, m, process)
+}
+
+// observe runs the VMM until the guest's init takes a connection.
+func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	cmd := exec.CommandContext(ctx, p.Argv[0], p.Argv[1:]...) //nolint:gosec // found by us
+	cmd.Env, cmd.Dir = p.Env, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		cancel(fmt.Errorf("the VMM ended: %v", cmd.Wait())) //nolint:errorlint // may be nil
+		close(ended)
+	}()
+	err := d.awaitInit(ctx, m)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	cancel(nil)
+	<-ended
+	return err
+}
+
+func (d *Driver) awaitInit(ctx context.Context, m vmm.Machine) error {
+	v, err := d.Connect(ctx, m)
+	if err != nil {
+		return err
+	}
+	if err := v.Start(ctx); err != nil {
+		return err
+	}
+	for {
+		err := d.knock(ctx, m)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(poll):
+		}
+	}
+}
+
+// knock asks for the guest's port: https://github.com/firecracker-microvm/firecracker/blob/main/docs/vsock.md
+func (d *Driver) knock(ctx context.Context, m vmm.Machine) error {
+	c := d.Channel(m)
+	conn, err := socket.Connect(ctx, c.Socket, m.UID)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(conn, "CONNECT %d\n", c.VsockPort); err != nil {
+		return err
+	}
+	line, err := bufio.NewReaderSize(conn, handshake).ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(string(line), "OK ") {
+		return fmt.Errorf("the VMM answered %.20q", line)
+	}
+	return nil
+}

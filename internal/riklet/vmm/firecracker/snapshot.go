@@ -1,0 +1,210 @@
+package firecracker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/vmm"
+	"rik.dev/rik/internal/riklet/vmm/internal/stage"
+)
+
+const (
+	originFile = "machine.json"
+	// stateAtMost is more than the state of a machine's devices takes.
+	stateAtMost = 64 << 20
+)
+
+// origin says what a snapshot is of: only the same machine can go on from it.
+type origin struct {
+	VMM       string `json:"vmm"`
+	VCPUs     int    `json:"vcpus"`
+	Mebibytes int64  `json:"memoryMebibytes"`
+	Disks     []disk `json:"disks"`
+	NICs      int    `json:"nics"`
+}
+
+type disk struct {
+	ID       string `json:"id"`
+	ReadOnly bool   `json:"readOnly"`
+	Bytes    int64  `json:"bytes"`
+}
+
+func originOf(m vmm.Machine) (origin, error) {
+	o := origin{VMM: execName, VCPUs: m.VCPUs, Mebibytes: mebibytes(m.MemoryBytes), NICs: len(m.NICs)}
+	for _, d := range m.Disks {
+		info, err := os.Stat(d.Path)
+		if err != nil {
+			return o, err
+		}
+		o.Disks = append(o.Disks, disk{ID: d.ID, ReadOnly: d.ReadOnly, Bytes: info.Size()})
+	}
+	return o, nil
+}
+
+// vetSnapshot refuses to restore into another machine than the one that was saved. That
+// Firecracker's own version fits is for Firecracker to say.
+func vetSnapshot(m vmm.Machine) error {
+	was, err := os.ReadFile(filepath.Join(m.Restore, originFile))
+	if err != nil {
+		return fmt.Errorf("%w: %s is no snapshot of this driver: %w", vmm.ErrInvalid, m.Restore, err)
+	}
+	o, err := originOf(m)
+	if err != nil {
+		return err
+	}
+	is, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	if string(was) != string(is) {
+		return fmt.Errorf("%w: the snapshot in %s is of another machine: it was %.500s, this is %s", vmm.ErrInvalid, m.Restore, was, is)
+	}
+	return nil
+}
+
+// Snapshot has a paused VM written into its jail and takes it from there into an empty
+// directory. What is in it is complete as soon as it has a file machine.json.
+func (v *VM) Snapshot(ctx context.Context, dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("%s is not empty: a snapshot needs a directory of its own", dir)
+	}
+	s, err := v.State(ctx)
+	if err != nil {
+		return err
+	}
+	if s != vmm.StatePaused {
+		return fmt.Errorf("the machine %s is %q: pause it first", v.m.ID, s)
+	}
+	if err := v.save(ctx, dir); err != nil {
+		for _, name := range []string{memoryFile, stateFile} {
+			_ = os.Remove(filepath.Join(dir, name))
+		}
+		return fmt.Errorf("saving machine %s: %w", v.m.ID, err)
+	}
+	return nil
+}
+
+func (v *VM) save(ctx context.Context, dir string) error {
+	o, err := originOf(v.m)
+	if err != nil {
+		return err
+	}
+	out := filepath.Join(v.d.root(v.m), outDir)
+	if err := stage.Directory(out, stage.Owner{UID: v.m.UID, GID: v.m.GID}); err != nil {
+		return err
+	}
+	defer func() { _ = stage.Remove(out) }()
+	err = v.api.put(ctx, "/snapshot/create", snapshotCreate{
+		Type: "Full", State: "/" + filepath.Join(outDir, stateFile), Memory: "/" + filepath.Join(outDir, memoryFile),
+	})
+	if err != nil {
+		return err
+	}
+	for name, most := range map[string]int64{memoryFile: v.m.MemoryBytes + stateAtMost, stateFile: stateAtMost} {
+		if err := v.take(ctx, filepath.Join(outDir, name), filepath.Join(dir, name), most); err != nil {
+			return err
+		}
+	}
+	b, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	return write(filepath.Join(dir, originFile), b)
+}
+
+// take copies a file out of the jail. The jail is its VMM's: nothing in there is
+// followed, and nothing is read but a file of a size that can be.
+func (v *VM) take(ctx context.Context, name, target string, most int64) error {
+	jail, err := os.OpenRoot(v.d.root(v.m))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = jail.Close() }()
+	in, err := jail.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return fmt.Errorf("Firecracker wrote %v of %d bytes as %s: that is no snapshot", info.Mode(), info.Size(), name) //nolint:staticcheck // a name
+	}
+	// Readable for all in a directory of root's: the VMM that goes on from it reads it.
+	out, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644) //nolint:gosec // see above
+	if err != nil {
+		return err
+	}
+	// The descriptor, so that the kernel copies; the context, between pieces.
+	err = copyPieces(ctx, out, in, info.Size())
+	if err == nil {
+		err = out.Sync()
+	}
+	return errors.Join(err, out.Close())
+}
+
+func copyPieces(ctx context.Context, out, in *os.File, size int64) error {
+	const piece = 64 << 20
+	for done := int64(0); done < size; {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n, err := io.CopyN(out, in, min(piece, size-done))
+		done += n
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load reads the snapshot; the guest stays paused. The overrides, which a machine with
+// network interfaces needs, came with Firecracker 1.12: an older one refuses them.
+func (v *VM) load(ctx context.Context) error {
+	if err := v.count(ctx); err != nil {
+		return err
+	}
+	l := snapshotLoad{
+		State:  "/" + filepath.Join(inDir, stateFile),
+		Memory: memoryBackend{Type: "File", Path: "/" + filepath.Join(inDir, memoryFile)},
+	}
+	for i, n := range v.m.NICs {
+		l.Networks = append(l.Networks, networkOverride{ID: nicID(i), Device: n.TAP})
+	}
+	if err := v.api.put(ctx, "/snapshot/load", l); err != nil {
+		return fmt.Errorf("restoring machine %s from %s: %w", v.m.ID, v.m.Restore, err)
+	}
+	return nil
+}
+
+// write makes a file that is on the disk when it has its name.
+func write(path string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}

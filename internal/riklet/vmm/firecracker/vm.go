@@ -1,0 +1,239 @@
+package firecracker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"rik.dev/rik/internal/riklet/vmm"
+)
+
+const (
+	poll = 10 * time.Millisecond
+	// bootArguments: the console; a guest that panics or restarts ends its VMM; no PCI
+	// to look for. The keyboard's controller stays, for SendCtrlAltDel and reboot=k.
+	bootArguments = "console=ttyS0 quiet reboot=k panic=-1 pci=off"
+	// guestCID is the least that a guest may have. Each VMM has its own socket, so all
+	// guests may be called the same.
+	guestCID = 3
+)
+
+// The states of Firecracker's API, as it says them and as it is told.
+const (
+	saysNotStarted = "Not started"
+	saysRunning    = "Running"
+	saysPaused     = "Paused"
+	tellPaused     = "Paused"
+	tellResumed    = "Resumed"
+)
+
+// VM is a connection to Firecracker. It holds no socket: each request opens its own.
+type VM struct {
+	d   *Driver
+	m   vmm.Machine
+	api api
+
+	counting sync.Mutex // held while metrics are read: each is told once
+}
+
+var _ vmm.VM = (*VM)(nil)
+
+// Connect waits until Firecracker answers on its socket.
+func (d *Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
+	v := &VM{d: d, m: m, api: d.api(m)}
+	for {
+		_, err := v.State(ctx)
+		if err == nil {
+			return v, nil
+		}
+		if !errors.Is(err, vmm.ErrGone) && ctx.Err() == nil {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: machine %s: %w", vmm.ErrGone, m.ID, context.Cause(ctx))
+		case <-time.After(poll):
+		}
+	}
+}
+
+// State asks Firecracker.
+func (v *VM) State(ctx context.Context) (vmm.State, error) {
+	i, err := v.api.info(ctx)
+	if err != nil {
+		return "", err
+	}
+	switch i.State {
+	case saysNotStarted:
+		return vmm.StateNotStarted, nil
+	case saysRunning:
+		return vmm.StateRunning, nil
+	case saysPaused:
+		// A snapshot that was read is paused too, and was never started.
+		if v.waits() {
+			return vmm.StateNotStarted, nil
+		}
+		return vmm.StatePaused, nil
+	default:
+		return "", fmt.Errorf("Firecracker is in the state %.40q: stop the machine and start it anew", i.State) //nolint:staticcheck // a name
+	}
+}
+
+// waits says that a restored VM has never been told to go on.
+func (v *VM) waits() bool {
+	if v.m.Restore == "" {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(v.m.Dir, startedFile))
+	return errors.Is(err, os.ErrNotExist)
+}
+
+// Start configures the VM and boots it, or reads the snapshot and lets it go on. An
+// agent that died in between leaves nothing that cannot be said again.
+func (v *VM) Start(ctx context.Context) error {
+	i, err := v.api.info(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case i.State == saysNotStarted && v.m.Restore == "":
+		if err := v.configure(ctx); err != nil {
+			return err
+		}
+		return v.api.put(ctx, "/actions", action{Type: "InstanceStart"})
+	case i.State == saysNotStarted:
+		if err := v.load(ctx); err != nil {
+			return err
+		}
+		return v.goOn(ctx)
+	case i.State == saysPaused && v.waits():
+		return v.goOn(ctx)
+	default:
+		return nil
+	}
+}
+
+func (v *VM) goOn(ctx context.Context) error {
+	if err := v.tell(ctx, tellResumed); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(v.m.Dir, startedFile), nil, 0o600); err != nil {
+		return fmt.Errorf("noting that the machine was started: %w", err)
+	}
+	return nil
+}
+
+// request is one call of the configuration.
+type request struct {
+	path string
+	body any
+}
+
+// configure says what the machine is.
+func (v *VM) configure(ctx context.Context) error {
+	for _, r := range configuration(v.m) {
+		if err := v.api.put(ctx, r.path, r.body); err != nil {
+			return fmt.Errorf("configuring machine %s: %w", v.m.ID, err)
+		}
+	}
+	return v.count(ctx)
+}
+
+// count names the pipe for metrics. Firecracker takes that once, and an agent before
+// this one may have said it.
+func (v *VM) count(ctx context.Context) error {
+	err := v.api.put(ctx, "/metrics", metricsPath{Path: "/" + metricsFile})
+	var fault *Fault
+	if errors.As(err, &fault) && fault.Status == http.StatusBadRequest {
+		v.d.config.Logger.Debug("metrics are configured already, or not to be had", "machine", v.m.ID, "err", err)
+		return nil
+	}
+	return err
+}
+
+// configuration is what Firecracker is told of a machine, in order; paths are those of
+// the jail. Disks come to the guest in this order.
+func configuration(m vmm.Machine) []request {
+	source := bootSource{Kernel: "/" + kernelFile, Arguments: commandLine(m)}
+	if m.Initramfs != "" {
+		source.Initramfs = "/" + initrdFile
+	}
+	all := []request{
+		{"/machine-config", machineConfig{VCPUs: m.VCPUs, Mebibytes: mebibytes(m.MemoryBytes)}},
+		{"/boot-source", source},
+	}
+	for i, d := range m.Disks {
+		all = append(all, request{"/drives/" + driveID(i), drive{
+			ID: driveID(i), Path: "/" + driveID(i), ReadOnly: d.ReadOnly,
+			Limiter: limiter(d.BytesPerSecond, d.OperationsPerSecond),
+		}})
+	}
+	for i, n := range m.NICs {
+		all = append(all, request{"/network-interfaces/" + nicID(i), networkInterface{
+			ID: nicID(i), Device: n.TAP, MAC: n.MAC,
+			Receive: limiter(n.ReceiveBytesPerSecond, 0), Transmit: limiter(n.TransmitBytesPerSecond, 0),
+		}})
+	}
+	return append(all,
+		request{"/vsock", vsock{CID: guestCID, Path: "/" + guestSocket}},
+		request{"/entropy", struct{}{}},
+	)
+}
+
+func nicID(index int) string { return fmt.Sprintf("nic%d", index) }
+
+// mebibytes rounds down: a machine never gets more than it was given.
+func mebibytes(b int64) int64 { return b >> 20 }
+
+func commandLine(m vmm.Machine) string {
+	if m.CommandLine == "" {
+		return bootArguments
+	}
+	return bootArguments + " " + m.CommandLine
+}
+
+func (v *VM) tell(ctx context.Context, state string) error {
+	return v.api.do(ctx, http.MethodPatch, "/vm", vmState{State: state}, nil)
+}
+
+// Pause stops the guest's processors.
+func (v *VM) Pause(ctx context.Context) error {
+	return v.become(ctx, vmm.StatePaused, tellPaused)
+}
+
+// Resume continues them.
+func (v *VM) Resume(ctx context.Context) error {
+	return v.become(ctx, vmm.StateRunning, tellResumed)
+}
+
+func (v *VM) become(ctx context.Context, want vmm.State, tell string) error {
+	s, err := v.State(ctx)
+	if err != nil {
+		return err
+	}
+	switch s {
+	case want:
+		return nil
+	case vmm.StateRunning, vmm.StatePaused:
+		return v.tell(ctx, tell)
+	default:
+		return fmt.Errorf("the machine %s is %q: start it first", v.m.ID, s)
+	}
+}
+
+// Shutdown presses Ctrl-Alt-Del, which an init notices. ARM machines have no such keys.
+func (v *VM) Shutdown(ctx context.Context) error {
+	if runtime.GOARCH != "amd64" {
+		return fmt.Errorf("%w: Firecracker has no keyboard but on x86: shut the guest down through its channel", vmm.ErrUnsupported)
+	}
+	return v.api.put(ctx, "/actions", action{Type: "SendCtrlAltDel"})
+}
+
+// Close has nothing to close.
+func (v *VM) Close() error { return nil }

@@ -1,0 +1,90 @@
+// Package socket connects to the unix sockets of a VMM, which may be slow, gone, or not
+// the VMM's at all.
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// retry is how often a socket that has no room is tried.
+const retry = 5 * time.Millisecond
+
+var (
+	// ErrGone is returned when nobody serves the socket, or the peer hung up.
+	ErrGone = errors.New("nobody answers on the VMM's socket")
+	// ErrPeer is returned when somebody else than the VMM serves it.
+	ErrPeer = errors.New("the socket is not the VMM's")
+)
+
+// Connect connects to a unix socket that a process of user uid must serve.
+func Connect(ctx context.Context, path string, uid uint32) (*net.UnixConn, error) {
+	var d net.Dialer
+	for {
+		conn, err := d.DialContext(ctx, "unix", path)
+		if err == nil {
+			c := conn.(*net.UnixConn)
+			if err := Vet(c, uid); err != nil {
+				return nil, errors.Join(err, c.Close())
+			}
+			return c, nil
+		}
+		// The dialer has the context's deadline, which may pass a moment before it.
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+			<-ctx.Done()
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		// A full queue of a unix socket is EAGAIN for those that do not block.
+		if !errors.Is(err, syscall.EAGAIN) {
+			return nil, Gone(err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(retry):
+		}
+	}
+}
+
+// Gone translates what says that the peer is away.
+func Gone(err error) error {
+	for _, is := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, fs.ErrNotExist, io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, is) {
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		}
+	}
+	return err
+}
+
+// Vet refuses a peer that runs as another user than uid.
+func Vet(conn *net.UnixConn, uid uint32) error {
+	peer, err := peerOf(conn)
+	if err == nil && peer.Uid != uid {
+		err = fmt.Errorf("%w: its user is %d, want %d", ErrPeer, peer.Uid, uid)
+	}
+	return err
+}
+
+func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var peer *unix.Ucred
+	var failure error
+	err = raw.Control(func(fd uintptr) {
+		peer, failure = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return peer, errors.Join(err, failure)
+}

@@ -1,0 +1,83 @@
+package qemu
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rik.dev/rik/internal/riklet/vmm"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestArguments keeps QEMU's command line, one argument a line.
+func TestArguments(t *testing.T) {
+	t.Parallel()
+	small := vmm.Machine{ID: "a", VCPUs: 1, MemoryBytes: 128 << 20}
+	full := vmm.Machine{
+		ID: "0b7e", Initramfs: "/x/initramfs", CommandLine: "debug", VCPUs: 4, MemoryBytes: 512<<20 + 1, Restore: "/x/snapshot",
+		Disks: []vmm.Disk{
+			{ID: "root", Path: "/x/root,readonly=off", ReadOnly: true},
+			{ID: "scratch", Path: "/x/scratch", BytesPerSecond: 1 << 20, OperationsPerSecond: 100},
+		},
+		NICs: []vmm.NIC{{TAP: "tap0", MAC: "02:00:00:00:00:01", MTU: 1400}},
+	}
+	for name, tc := range map[string]struct {
+		m vmm.Machine
+		f found
+	}{
+		"small-kvm": {small, found{Capabilities: vmm.Capabilities{Accelerator: KVM}, TSCKilohertz: 2596000}},
+		"full-tcg":  {full, found{Capabilities: vmm.Capabilities{Accelerator: TCG}, TSCKilohertz: 2596000}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := strings.Join(arguments(tc.m, &tc.f), "\n") + "\n"
+			golden := filepath.Join("testdata", name+".args")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("arguments() differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestProbeNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("#!/bin/sh\necho no version\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		c    Config
+		want string
+	}{
+		"no QEMU":      {Config{Binary: "qemu-missing", Kernel: file, Initramfs: file}, "apt-get install qemu-system-x86"},
+		"no kernel":    {Config{Binary: file, Initramfs: file}, "kernel"},
+		"lost kernel":  {Config{Binary: file, Kernel: file + ".lost", Initramfs: file}, ".lost"},
+		"another tool": {Config{Binary: file, Kernel: file, Initramfs: file}, "no version"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, err := New(tc.c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.Probe(t.Context()); !errors.Is(err, vmm.ErrUnavailable) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Probe() = %v, want ErrUnavailable that names %q", err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,337 @@
+package qemu
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/shim/launch"
+	"rik.dev/rik/internal/riklet/vmm"
+	"rik.dev/rik/internal/riklet/vmm/internal/qmp"
+)
+
+const (
+	// kvmPatience is far more than a guest needs under KVM, where it boots in half a
+	// second; tcgPatience is that for a loaded machine that emulates.
+	kvmPatience = 10 * time.Second
+	tcgPatience = 60 * time.Second
+	// refusal is how long a failed boot is not tried again.
+	refusal = time.Minute
+	// probeMemory boots any kernel that a machine of ours would.
+	probeMemory = 192 << 20
+	// tail is how much of a console goes into an error.
+	tail      = 600
+	probeFile = "qemu-probe.json"
+	kvmDevice = "/dev/kvm"
+	// nobody is who a probe's QEMU runs as when the agent is root.
+	nobody = 65534
+)
+
+// found is what a probe found, and for what.
+type found struct {
+	Key          string           `json:"key"`
+	Binary       string           `json:"binary"`
+	Capabilities vmm.Capabilities `json:"capabilities"`
+	// TSCKilohertz is the speed of the time-stamp counter; 0: unknown.
+	TSCKilohertz int64 `json:"tscKilohertz"`
+}
+
+// Probe boots a guest: under KVM, and when that does not work, in software. A guest
+// counts as booted when its init opens the channel. What was found holds for as long as
+// the machine is not restarted and QEMU and the kernel stay the same.
+func (d *Driver) Probe(ctx context.Context) (vmm.Capabilities, error) {
+	f, err := d.probe(ctx)
+	if err != nil {
+		return vmm.Capabilities{}, err
+	}
+	return f.Capabilities, nil
+}
+
+func (d *Driver) probe(ctx context.Context) (*found, error) {
+	binary, key, err := d.key()
+	if err != nil {
+		return nil, err
+	}
+	// Held while a guest boots: whoever else asks wants the same answer.
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.found != nil && d.found.Key == key {
+		return d.found, nil
+	}
+	if d.refused != nil && time.Now().Before(d.refusedUntil) {
+		return nil, d.refused
+	}
+	if f := d.recall(key); f != nil {
+		d.found = f
+		return f, nil
+	}
+	f, err := d.discover(ctx, binary)
+	if err != nil {
+		if ctx.Err() == nil {
+			d.refused, d.refusedUntil = err, time.Now().Add(refusal)
+		}
+		return nil, err
+	}
+	f.Key = key
+	d.found = f
+	d.remember(f)
+	d.config.Logger.Info("found out how this machine runs microVMs", "vmm", "qemu", "version", f.Capabilities.Version, "accelerator", f.Capabilities.Accelerator)
+	return f, nil
+}
+
+// key finds the program and names all that a probe depends on.
+func (d *Driver) key() (binary, key string, err error) {
+	binary, err = exec.LookPath(d.config.Binary)
+	if err == nil {
+		binary, err = filepath.Abs(binary)
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("%w: %s not found: apt-get install qemu-system-x86", vmm.ErrUnavailable, d.config.Binary)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", "", err
+	}
+	parts := []string{strings.TrimSpace(string(boot)), d.config.Accelerator}
+	for what, path := range map[string]string{"kernel": d.config.Kernel, "initramfs": d.config.Initramfs} {
+		if path == "" {
+			return "", "", fmt.Errorf("%w: no %s for guests is configured: hack/guest.sh makes one", vmm.ErrUnavailable, what)
+		}
+	}
+	for _, path := range []string{binary, d.config.Kernel, d.config.Initramfs} {
+		info, err := os.Stat(path)
+		if err != nil {
+			return "", "", fmt.Errorf("%w: %w", vmm.ErrUnavailable, err)
+		}
+		parts = append(parts, fmt.Sprintf("%s %d %d", path, info.Size(), info.ModTime().UnixNano()))
+	}
+	return binary, strings.Join(parts, "|"), nil
+}
+
+func (d *Driver) recall(key string) *found {
+	if d.config.StateDir == "" {
+		return nil
+	}
+	b, err := os.ReadFile(filepath.Join(d.config.StateDir, probeFile))
+	if err != nil {
+		return nil
+	}
+	var f found
+	if json.Unmarshal(b, &f) != nil || f.Key != key {
+		return nil
+	}
+	return &f
+}
+
+// remember spares the next agent the probe; without it that probes again.
+func (d *Driver) remember(f *found) {
+	if d.config.StateDir == "" {
+		return
+	}
+	b, err := json.Marshal(f)
+	if err == nil {
+		err = write(filepath.Join(d.config.StateDir, probeFile), b)
+	}
+	if err != nil {
+		d.config.Logger.Warn("the result of a probe is not kept: the next agent will probe again", "err", err)
+	}
+}
+
+// discover tries one accelerator after the other.
+func (d *Driver) discover(ctx context.Context, binary string) (*found, error) {
+	version, err := binaryVersion(ctx, binary)
+	if err != nil {
+		return nil, err
+	}
+	accelerators := []string{KVM, TCG}
+	if d.config.Accelerator != "" {
+		accelerators = []string{d.config.Accelerator}
+	}
+	var failures []error
+	for _, a := range accelerators {
+		f := &found{Binary: binary, TSCKilohertz: tscKilohertz(), Capabilities: vmm.Capabilities{Version: version, Accelerator: a, Guest: true, Snapshot: true, DiskLimits: true}}
+		err := d.boot(ctx, f)
+		if err == nil {
+			return f, nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		d.config.Logger.Info("no guest boots so", "vmm", "qemu", "accelerator", a, "err", err)
+		failures = append(failures, fmt.Errorf("under %s: %w", a, err))
+	}
+	return nil, fmt.Errorf("%w: QEMU %s boots no guest: %w", vmm.ErrUnavailable, version, errors.Join(failures...))
+}
+
+var versionPattern = regexp.MustCompile(`version (\d+\.\d+\.\d+)`)
+
+func binaryVersion(ctx context.Context, binary string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, kvmPatience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, binary, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s --version: %w", vmm.ErrUnavailable, binary, err)
+	}
+	match := versionPattern.FindSubmatch(out)
+	if match == nil {
+		return "", fmt.Errorf("%w: %s does not say its version but %.80q", vmm.ErrUnavailable, binary, out)
+	}
+	return string(match[1]), nil
+}
+
+// groups are those that the VMM needs: the one that may open /dev/kvm.
+func (f *found) groups(m vmm.Machine) []uint32 {
+	if f.Capabilities.Accelerator != KVM {
+		return nil
+	}
+	var s unix.Stat_t
+	if unix.Stat(kvmDevice, &s) != nil || s.Mode&0o006 == 0o006 || s.Uid == m.UID || s.Mode&0o060 != 0o060 {
+		return nil
+	}
+	return []uint32{s.Gid}
+}
+
+// boot starts a guest as any other and waits until its init opens the channel.
+func (d *Driver) boot(ctx context.Context, f *found) error {
+	patience := tcgPatience
+	if f.Capabilities.Accelerator == KVM {
+		patience = kvmPatience
+		if err := usable(kvmDevice); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no guest's init answered within %v", patience))
+	defer cancel()
+	dir, err := os.MkdirTemp("", "rik-qemu-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	// The VMM's user goes through it.
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return err
+	}
+	m := d.probeMachine(dir)
+	process, err := d.prepare(m, f)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Cleanup(context.WithoutCancel(ctx), m) }()
+	return d.observe(ctx, m, process)
+}
+
+func usable(device string) error {
+	f, err := os.OpenFile(device, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func (d *Driver) probeMachine(dir string) vmm.Machine {
+	m := vmm.Machine{
+		ID: "probe", Dir: dir, Kernel: d.config.Kernel, Initramfs: d.config.Initramfs,
+		VCPUs: 1, MemoryBytes: probeMemory, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
+	}
+	if m.UID == 0 {
+		m.UID, m.GID = nobody, nobody
+	}
+	return m
+}
+
+// observe runs QEMU until the guest's init opens its port.
+func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	console := &lastBytes{}
+	cmd := command(ctx, p, console)
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		err := cmd.Wait()
+		cancel(fmt.Errorf("QEMU ended (%v): %s", err, console)) //nolint:errorlint // may be nil
+		close(ended)
+	}()
+	err := d.awaitInit(ctx, m)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	cancel(nil)
+	<-ended
+	if err != nil && !strings.Contains(err.Error(), console.String()) {
+		err = fmt.Errorf("%w; its console: %s", err, console)
+	}
+	return err
+}
+
+// command runs a process as the supervisor would, but for the cgroups.
+func command(ctx context.Context, p launch.Process, output io.Writer) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, p.Argv[0], p.Argv[1:]...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.Env, p.Dir, output, output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: p.UID, Gid: p.GID, Groups: p.Groups}
+	}
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+func (d *Driver) awaitInit(ctx context.Context, m vmm.Machine) error {
+	if _, err := d.Connect(ctx, m); err != nil {
+		return err
+	}
+	c, err := qmp.Dial(ctx, filepath.Join(directory(m), qmpSocket), m.UID)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.Execute(ctx, "cont", nil, nil); err != nil {
+		return err
+	}
+	for {
+		event, err := c.Event(ctx)
+		if err != nil {
+			return err
+		}
+		if event.Name == "VSERPORT_CHANGE" && opened(event) {
+			return nil
+		}
+	}
+}
+
+func opened(e qmp.Event) bool {
+	var port struct {
+		ID   string `json:"id"`
+		Open bool   `json:"open"`
+	}
+	return json.Unmarshal(e.Data, &port) == nil && port.ID == portID && port.Open
+}
+
+// lastBytes keeps the end of what is written to it. It is read when the writer is gone.
+type lastBytes struct{ b []byte }
+
+func (l *lastBytes) Write(p []byte) (int, error) {
+	l.b = append(l.b, p...)
+	if len(l.b) > tail {
+		l.b = bytes.Clone(l.b[len(l.b)-tail:])
+	}
+	return len(p), nil
+}
+
+func (l *lastBytes) String() string {
+	return fmt.Sprintf("%q", strings.TrimSpace(string(l.b)))
+}

@@ -1,0 +1,212 @@
+// Package qemu runs microVMs with QEMU's machine "microvm", spoken to over QMP.
+//
+// The machine has PCI (pcie=on): it boots a distribution's kernel sooner than with
+// virtio-mmio, holds more devices, and can be written to disk and restored. QEMU runs
+// as the machine's own user with its seccomp sandbox on, in the directory "vmm" of the
+// machine, which holds its sockets and its files under fixed names: no path of the
+// node's reaches its command line.
+//
+// Whether KVM is used is found out by booting a guest (Probe), not by looking for
+// /dev/kvm: a device that opens may still run no guest, as under some hypervisors.
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/shim/launch"
+	"rik.dev/rik/internal/riklet/vmm"
+	"rik.dev/rik/internal/riklet/vmm/internal/stage"
+)
+
+// DefaultBinary is looked up on the PATH.
+const DefaultBinary = "qemu-system-x86_64"
+
+// The accelerators of a Config.
+const (
+	KVM = "kvm"
+	TCG = "tcg"
+)
+
+// Config says what the driver works with.
+type Config struct {
+	// Binary is a path or a name on the PATH; empty: DefaultBinary.
+	Binary string
+	// Kernel and Initramfs are what Probe boots.
+	Kernel, Initramfs string
+	// StateDir is where Probe notes what it found; empty: it finds out anew.
+	StateDir string
+	// Accelerator is KVM or TCG to have no other tried; empty: KVM where it works.
+	Accelerator string
+	Logger      *slog.Logger
+}
+
+// Driver is the vmm.Driver for QEMU.
+type Driver struct {
+	config Config
+
+	mu    sync.Mutex // held while probing: a second caller waits for the first's result
+	found *found
+	// refused is why the last probe failed, and holds until then.
+	refused      error
+	refusedUntil time.Time
+}
+
+var _ vmm.Driver = (*Driver)(nil)
+
+// New makes a driver. Nothing is run or looked for yet.
+func New(c Config) (*Driver, error) {
+	if c.Binary == "" {
+		c.Binary = DefaultBinary
+	}
+	if c.Accelerator != "" && c.Accelerator != KVM && c.Accelerator != TCG {
+		return nil, fmt.Errorf("the accelerator %q is neither %q nor %q", c.Accelerator, KVM, TCG)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Driver{config: c}, nil
+}
+
+// Name is "qemu".
+func (d *Driver) Name() string { return "qemu" }
+
+// Validate reports every problem of a machine.
+func (d *Driver) Validate(m vmm.Machine) error {
+	err := m.Validate()
+	if m.Restore != "" && err == nil {
+		err = vetSnapshot(m)
+	}
+	return err
+}
+
+// Names of what lies in a machine's directory.
+const (
+	ownDir      = "vmm" // the VMM's, all that follows is in it
+	qmpSocket   = "qmp"
+	guestSocket = "guest"
+	kernelFile  = "kernel"
+	initrdFile  = "initramfs"
+	diskPrefix  = "disk-"
+)
+
+func directory(m vmm.Machine) string { return filepath.Join(m.Dir, ownDir) }
+
+// Channel is the virtio-serial port's socket.
+func (d *Driver) Channel(m vmm.Machine) guest.Channel {
+	return guest.Channel{Socket: filepath.Join(directory(m), guestSocket)}
+}
+
+// Prepare makes the VMM's directory and says how QEMU is started in it.
+func (d *Driver) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, error) {
+	if err := d.Validate(m); err != nil {
+		return launch.Process{}, err
+	}
+	found, err := d.probe(ctx)
+	if err != nil {
+		return launch.Process{}, err
+	}
+	if m.Restore != "" {
+		if err := found.vetOrigin(m); err != nil {
+			return launch.Process{}, err
+		}
+	}
+	return d.prepare(m, found)
+}
+
+func (d *Driver) prepare(m vmm.Machine, f *found) (launch.Process, error) {
+	if err := d.stage(m); err != nil {
+		return launch.Process{}, errors.Join(err, remove(m))
+	}
+	if len(m.NICs) > 0 {
+		if err := openTUN(m.UID, d.config.Logger); err != nil {
+			return launch.Process{}, errors.Join(err, remove(m))
+		}
+	}
+	return launch.Process{
+		Argv: append([]string{f.Binary}, arguments(m, f)...),
+		Env:  []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C", "HOME=/", "TMPDIR=."},
+		Dir:  directory(m),
+		// The directories above it are closed to the VMM.
+		Enclosed: true,
+		UID:      m.UID,
+		GID:      m.GID,
+		Groups:   f.groups(m),
+		Cgroups:  m.Cgroups,
+		// Each disk has one, each socket two, and QEMU's own are about thirty.
+		OpenFiles: 1024,
+	}, nil
+}
+
+// stage puts the machine's files where QEMU looks for them.
+func (d *Driver) stage(m vmm.Machine) error {
+	owner := stage.Owner{UID: m.UID, GID: m.GID}
+	dir := directory(m)
+	if err := remove(m); err != nil {
+		return err
+	}
+	if err := stage.Directory(dir, owner); err != nil {
+		return err
+	}
+	if err := stage.ReadOnly(m.Kernel, filepath.Join(dir, kernelFile), owner); err != nil {
+		return fmt.Errorf("the kernel: %w", err)
+	}
+	if m.Initramfs != "" {
+		if err := stage.ReadOnly(m.Initramfs, filepath.Join(dir, initrdFile), owner); err != nil {
+			return fmt.Errorf("the initramfs: %w", err)
+		}
+	}
+	for _, disk := range m.Disks {
+		put := stage.Writable
+		if disk.ReadOnly {
+			put = stage.ReadOnly
+		}
+		if err := put(disk.Path, filepath.Join(dir, diskPrefix+disk.ID), owner); err != nil {
+			return fmt.Errorf("disk %q: %w", disk.ID, err)
+		}
+	}
+	return nil
+}
+
+// Cleanup removes the VMM's directory.
+func (d *Driver) Cleanup(_ context.Context, m vmm.Machine) error {
+	if m.Dir == "" || !filepath.IsAbs(m.Dir) {
+		return fmt.Errorf("%w: the directory %q is not absolute", vmm.ErrInvalid, m.Dir)
+	}
+	return remove(m)
+}
+
+// remove takes away what a machine has, if it has anything.
+func remove(m vmm.Machine) error {
+	err := os.Remove(filepath.Join(m.Dir, startedFile))
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, stage.Remove(directory(m)))
+}
+
+// openTUN lets the VMM's user open the device of all TAPs. Its mode on any system with
+// udev is 0666: to open it gives nothing, to attach to a TAP needs to be its owner, to
+// make one needs CAP_NET_ADMIN (Documentation/networking/tuntap.rst).
+func openTUN(uid uint32, logger *slog.Logger) error {
+	const device, all = "/dev/net/tun", 0o666
+	info, err := os.Stat(device)
+	if err != nil {
+		return fmt.Errorf("%w: %w: load the kernel module tun", vmm.ErrUnavailable, err)
+	}
+	if info.Mode().Perm()&0o006 == 0o006 || int(uid) == os.Geteuid() {
+		return nil
+	}
+	if err := os.Chmod(device, all); err != nil {
+		return fmt.Errorf("%w: user %d cannot open %s: give it mode 0666, as udev does: %w", vmm.ErrUnavailable, uid, device, err)
+	}
+	logger.Info("gave a device the mode that udev gives it", "device", device, "mode", "0666")
+	return nil
+}

@@ -1,0 +1,60 @@
+package qemu
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/vmm"
+	"rik.dev/rik/internal/riklet/vmm/vmmtest"
+	"rik.dev/rik/internal/testkit/privileged"
+)
+
+// envGuest names a directory with a guest's kernel and initramfs, as hack/guest.sh
+// makes it.
+const envGuest = "RIK_GUEST"
+
+func guestFiles(t *testing.T) (kernel, initramfs string) {
+	t.Helper()
+	dir := os.Getenv(envGuest)
+	if dir == "" {
+		t.Skipf("needs a guest: set %s to what hack/guest.sh made", envGuest)
+	}
+	return filepath.Join(dir, "kernel"), filepath.Join(dir, "initramfs")
+}
+
+func newDriver(t *testing.T, c Config) *Driver {
+	t.Helper()
+	c.Kernel, c.Initramfs = guestFiles(t)
+	c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	d, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestPrivilegedQemu runs the conformance suite with guests that really boot, each VMM
+// as a user of its own.
+func TestPrivilegedQemu(t *testing.T) {
+	privileged.Require(t)
+	d := newDriver(t, Config{StateDir: t.TempDir()})
+	kernel, initramfs := guestFiles(t)
+	vmmtest.Run(t, vmmtest.Config{
+		Driver: d, Kernel: kernel, Initramfs: initramfs, Greet: greet,
+		ControlSocket: func(m vmm.Machine) string { return filepath.Join(directory(m), qmpSocket) },
+	})
+}
+
+// greet asks the guest's init for its health.
+func greet(ctx context.Context, c guest.Channel) error {
+	session, err := guest.Connect(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	return guest.New(session.Open).Health(ctx)
+}

@@ -1,0 +1,33 @@
+package qemu
+
+import "time"
+
+// rdtsc reads the processor's time-stamp counter.
+func rdtsc() uint64
+
+// tscKilohertz measures how fast the time-stamp counter runs, to some parts in a
+// million: QEMU's software emulation hands it to guests as it is.
+func tscKilohertz() int64 {
+	const span = 50 * time.Millisecond
+	from, began := reading()
+	time.Sleep(span)
+	to, ended := reading()
+	if to <= from {
+		return 0
+	}
+	return int64(float64(to-from) / float64(ended.Sub(began).Nanoseconds()) * 1e6)
+}
+
+// reading pairs the counter with the clock: the tightest of some tries, since the
+// process may lose the processor between the two.
+func reading() (counter uint64, at time.Time) {
+	best := time.Duration(1<<63 - 1)
+	for range 10 {
+		before := time.Now()
+		c := rdtsc()
+		if took := time.Since(before); took < best {
+			best, counter, at = took, c, before
+		}
+	}
+	return counter, at
+}

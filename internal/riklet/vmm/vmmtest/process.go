@@ -1,0 +1,86 @@
+package vmmtest
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+
+	"rik.dev/rik/internal/riklet/shim/launch"
+	"rik.dev/rik/internal/riklet/vmm"
+)
+
+// process is a VMM that runs.
+type process struct {
+	cmd    *exec.Cmd
+	output *output
+	ended  chan struct{}
+}
+
+// boot prepares a machine and starts its VMM, which waits for Start.
+func (s *suite) boot(t *testing.T, m vmm.Machine) *process {
+	t.Helper()
+	p, err := s.Driver.Prepare(s.context(t), m)
+	if err != nil {
+		t.Fatalf("Prepare() = %v", err)
+	}
+	return start(t, p)
+}
+
+// start runs what a driver asked for as a supervisor would, but for the cgroups.
+func start(t *testing.T, p launch.Process) *process {
+	t.Helper()
+	run := &process{output: &output{}, ended: make(chan struct{})}
+	run.cmd = exec.Command(p.Argv[0], p.Argv[1:]...) //nolint:gosec // the driver's
+	run.cmd.Env, run.cmd.Dir = p.Env, p.Dir
+	run.cmd.Stdout, run.cmd.Stderr = run.output, run.output
+	run.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if os.Geteuid() == 0 && p.UID != 0 {
+		run.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: p.UID, Gid: p.GID, Groups: p.Groups}
+	}
+	if err := run.cmd.Start(); err != nil {
+		t.Fatalf("starting %v: %v", p.Argv, err)
+	}
+	go func() {
+		_ = run.cmd.Wait()
+		close(run.ended)
+	}()
+	t.Cleanup(func() {
+		run.kill()
+		if t.Failed() {
+			t.Logf("the VMM's output ends with:\n%s", run.output)
+		}
+	})
+	return run
+}
+
+// kill ends the VMM and all that it started, and waits for that.
+func (p *process) kill() {
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	<-p.ended
+}
+
+// output keeps the end of what a VMM writes.
+type output struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+const tail = 4000
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.b = append(o.b, p...); len(o.b) > tail {
+		o.b = bytes.Clone(o.b[len(o.b)-tail:])
+	}
+	return len(p), nil
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(o.b)
+}

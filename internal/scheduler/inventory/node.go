@@ -1,0 +1,275 @@
+package inventory
+
+import (
+	"container/list"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/scheduler/placement"
+)
+
+// node is what is known of one node, by the controller's word (object) and by
+// its own (status).
+type node struct {
+	name    string
+	object  *rikv1alpha1.Node
+	listing uint64
+
+	// status is what the node told when it joined; nil before that.
+	status       *rikv1alpha1.NodeStatus
+	connected    bool
+	refusal      string
+	diskPressure bool
+	images       map[string]struct{}
+	usedPorts    map[placement.Port]struct{}
+
+	heardAt time.Time
+	// place in the list of deadlines; nil for a lost node.
+	deadline *list.Element
+}
+
+func (n *node) ready() bool { return n.unready() == "" }
+
+// unready says why the node takes no instances; empty when it does.
+func (n *node) unready() string {
+	switch {
+	case n.status == nil:
+		return "the node has not joined since the scheduler started"
+	case !n.connected:
+		return "the node is not connected"
+	case n.deadline == nil:
+		return "the node is not heard of"
+	case n.object == nil:
+		return "the controller has not admitted the node yet"
+	}
+	return n.refusal
+}
+
+// Connectivity is what the controller is told of a node.
+type Connectivity struct {
+	Name         string
+	Connected    bool
+	Status       *rikv1alpha1.NodeStatus
+	DiskPressure bool
+}
+
+// SetNode takes over the controller's object of a node. A node that has never
+// been heard of gets a whole timeout from now to show itself.
+func (v *Inventory) SetNode(object *rikv1alpha1.Node, now time.Time) {
+	n := v.node(object.Name, now)
+	n.object, n.listing = object, v.listing
+	v.publish(n)
+}
+
+// RemoveNode forgets the controller's object of a node. What is placed there
+// stays until it is removed itself.
+func (v *Inventory) RemoveNode(name string) {
+	n := v.nodes[name]
+	if n == nil {
+		return
+	}
+	n.object = nil
+	v.publish(n)
+	v.dropNode(n)
+}
+
+// NodeUID is that of the controller's object of a node, if there is one.
+func (v *Inventory) NodeUID(name string) (uid types.UID, exists bool) {
+	n := v.nodes[name]
+	if n == nil || n.object == nil {
+		return "", false
+	}
+	return n.object.UID, true
+}
+
+// Join notes that a node is connected and what it told of itself. A refusal
+// keeps instances away from it although it is connected.
+func (v *Inventory) Join(name string, status *rikv1alpha1.NodeStatus, refusal string, now time.Time) {
+	n := v.node(name, now)
+	n.status, n.connected, n.refusal = status, true, refusal
+	v.Heard(name, now)
+	v.publish(n)
+}
+
+// SetRefusal says why a node that has joined is given nothing; empty when there
+// is no reason.
+func (v *Inventory) SetRefusal(name, refusal string) {
+	n := v.nodes[name]
+	if n == nil || n.refusal == refusal {
+		return
+	}
+	n.refusal = refusal
+	v.publish(n)
+}
+
+// Leave notes that a node's connection is gone. Its deadline runs on.
+func (v *Inventory) Leave(name string) {
+	n := v.nodes[name]
+	if n == nil || !n.connected {
+		return
+	}
+	n.connected = false
+	v.publish(n)
+	v.dropNode(n)
+}
+
+// Heard moves a node's deadline. It says whether the node counted as lost.
+func (v *Inventory) Heard(name string, now time.Time) (wasLost bool) {
+	n := v.nodes[name]
+	if n == nil {
+		return false
+	}
+	n.heardAt = now
+	if n.deadline != nil {
+		v.heard.MoveToBack(n.deadline)
+		return false
+	}
+	n.deadline = v.heard.PushBack(n)
+	v.publish(n)
+	return true
+}
+
+// SetDiskPressure says whether that is news.
+func (v *Inventory) SetDiskPressure(name string, pressure bool) bool {
+	n := v.nodes[name]
+	if n == nil || n.diskPressure == pressure {
+		return false
+	}
+	n.diskPressure = pressure
+	v.publish(n)
+	return true
+}
+
+// SetImages replaces the list of images that a node has.
+func (v *Inventory) SetImages(name string, images []string) {
+	n := v.nodes[name]
+	if n == nil {
+		return
+	}
+	n.images = make(map[string]struct{}, len(images))
+	for _, image := range images {
+		n.images[image] = struct{}{}
+	}
+	v.publish(n)
+}
+
+// SetUsedPorts replaces the list of ports that processes of a node's machine
+// hold.
+func (v *Inventory) SetUsedPorts(name string, ports []placement.Port) {
+	n := v.nodes[name]
+	if n == nil {
+		return
+	}
+	used := make(map[placement.Port]struct{}, len(ports))
+	for _, p := range ports {
+		used[p] = struct{}{}
+	}
+	if maps.Equal(used, n.usedPorts) {
+		return
+	}
+	n.usedPorts = used
+	v.publish(n)
+}
+
+// Expire returns the nodes whose deadline has passed. Each is returned once,
+// until it is heard of again.
+func (v *Inventory) Expire(now time.Time) (lost []string) {
+	for {
+		front := v.heard.Front()
+		if front == nil {
+			return lost
+		}
+		n := front.Value.(*node)
+		if now.Sub(n.heardAt) < v.options.NodeTimeout {
+			return lost
+		}
+		v.heard.Remove(front)
+		n.deadline = nil
+		lost = append(lost, n.name)
+		v.publish(n)
+		v.dropNode(n)
+	}
+}
+
+// NextDeadline is when the next node is lost unless it is heard of.
+func (v *Inventory) NextDeadline() (time.Time, bool) {
+	front := v.heard.Front()
+	if front == nil {
+		return time.Time{}, false
+	}
+	return front.Value.(*node).heardAt.Add(v.options.NodeTimeout), true
+}
+
+// Connectivities lists, by name, every node that has joined or that is lost:
+// what a controller that has just synced must know. A node that has neither
+// joined nor passed its deadline is left out, for nothing is known of it yet.
+func (v *Inventory) Connectivities() []Connectivity {
+	var out []Connectivity
+	for _, name := range slices.Sorted(maps.Keys(v.nodes)) {
+		n := v.nodes[name]
+		if n.status != nil || n.deadline == nil {
+			out = append(out, n.connectivity())
+		}
+	}
+	return out
+}
+
+// Connectivity is what is known of one node's connection.
+func (v *Inventory) Connectivity(name string) Connectivity {
+	if n := v.nodes[name]; n != nil {
+		return n.connectivity()
+	}
+	return Connectivity{Name: name}
+}
+
+func (n *node) connectivity() Connectivity {
+	return Connectivity{
+		Name: n.name, Connected: n.deadline != nil && n.status != nil, Status: n.status, DiskPressure: n.diskPressure,
+	}
+}
+
+func (v *Inventory) node(name string, now time.Time) *node {
+	n := v.nodes[name]
+	if n == nil {
+		n = &node{name: name, heardAt: now}
+		n.deadline = v.heard.PushBack(n)
+		v.nodes[name] = n
+	}
+	return n
+}
+
+// dropNode forgets a node of which neither the controller nor a connection
+// speaks, and which has passed its deadline.
+func (v *Inventory) dropNode(n *node) {
+	if n.object == nil && !n.connected && n.deadline == nil {
+		delete(v.nodes, n.name)
+	}
+}
+
+// publish brings a node into the snapshot as it now is.
+func (v *Inventory) publish(n *node) {
+	v.improved = true
+	if n.object == nil && n.status == nil {
+		v.snapshot.RemoveNode(n.name)
+		return
+	}
+	p := placement.Node{
+		Name: n.name, NotReady: n.unready(), DiskPressure: n.diskPressure, Images: n.images, UsedPorts: n.usedPorts,
+	}
+	p.Ready = p.NotReady == ""
+	if n.object != nil {
+		p.Labels, p.Taints, p.Unschedulable = n.object.Labels, n.object.Spec.Taints, n.object.Spec.Unschedulable
+	}
+	if n.status != nil {
+		p.Allocatable = placement.AllocatableOf(n.status.Allocatable)
+		p.Kinds, p.Runtimes = n.status.Info.Kinds, n.status.Info.Runtimes
+	}
+	v.snapshot.SetNode(p)
+	if !p.Ready {
+		v.abandonNominations(n.name)
+	}
+}

@@ -1,0 +1,270 @@
+package inventory
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"rik.dev/rik/internal/scheduler/placement"
+)
+
+const (
+	// maxProposed bounds the proposals without an acknowledgement. It is far
+	// above the number of writes that a controller has in flight (256), so that
+	// it never waits for proposals, and bounds what a slow one queues.
+	maxProposed = 8192
+	// explainEvery bounds how often a changed explanation is told to all that
+	// wait for the same reason. The first one is told at once.
+	explainEvery = 5 * time.Second
+)
+
+// reservation is put before the UID of an instance to name the place that is
+// held for it while its victims go.
+const reservation = "reserved/"
+
+// Result is what a round of placing decided.
+type Result struct {
+	Bindings  []Binding
+	Unplaced  []Unplaced
+	Displaced []Displacement
+	// More says that there is more to place at once.
+	More bool
+	// TellAt is when Place should be called again to tell changed explanations;
+	// zero when there are none.
+	TellAt time.Time
+}
+
+// Binding is a proposal.
+type Binding struct {
+	UID, Node string
+	HostPorts []int32
+}
+
+// Unplaced says why an instance waits.
+type Unplaced struct{ UID, Reason, Message string }
+
+// Displacement names an instance that has to go for another.
+type Displacement struct{ UID, For string }
+
+// nomination holds a place for an instance of higher priority until its
+// victims are gone.
+type nomination struct {
+	instance *Instance
+	node     string
+	victims  map[string]struct{}
+}
+
+// Place decides up to limit times: the highest priority first, then the oldest.
+// What finds no place waits, without being asked again, until something changes
+// that could help.
+func (v *Inventory) Place(limit int, now time.Time) Result {
+	var out Result
+	if !v.synced {
+		return out
+	}
+	v.reconsider()
+	for range limit {
+		g := v.queue.first()
+		if g == nil || v.proposed >= maxProposed {
+			break
+		}
+		v.placeFirst(g, &out)
+	}
+	v.tell(now, &out)
+	more := v.queue.first() != nil || (v.improved || len(v.freed) > 0) && len(v.queue.blocked) > 0
+	out.More = more && v.proposed < maxProposed
+	return out
+}
+
+// maxFreed bounds the nodes that are looked at one by one for every blocked
+// group. Beyond it another decision for each group is cheaper.
+const maxFreed = 64
+
+// reconsider gives those blocked groups another chance for which what happened
+// could have made room.
+func (v *Inventory) reconsider() {
+	all := v.improved || len(v.freed) > maxFreed
+	if !all && len(v.freed) == 0 {
+		return
+	}
+	for g := range v.queue.blocked {
+		if all || v.helped(g) {
+			v.queue.unblock(g)
+		}
+	}
+	v.improved = false
+	clear(v.freed)
+}
+
+func (v *Inventory) helped(g *group) bool {
+	if g.shape == nil {
+		return false
+	}
+	for node := range v.freed {
+		if placement.CouldHelp(v.snapshot, g.shape, node) {
+			return true
+		}
+	}
+	// A higher priority may now get by with displacing fewer.
+	return v.lowerExists(g.priority())
+}
+
+// placeFirst decides for the oldest instance of a group.
+func (v *Inventory) placeFirst(g *group, out *Result) {
+	in := g.waiting[0]
+	if g.shape == nil {
+		v.queue.block(g, "InvalidTemplate", g.invalid.Error())
+		return
+	}
+	d := placement.Place(v.snapshot, placement.Request{UID: in.UID, Shape: g.shape})
+	if d.Node == "" {
+		if !v.preempt(in, out) {
+			v.queue.block(g, d.Reason, d.Message)
+		}
+		return
+	}
+	v.queue.remove(in)
+	in.State, in.Node = Proposed, d.Node
+	v.proposed++
+	v.put(in, d.Node)
+	out.Bindings = append(out.Bindings, Binding{UID: in.UID, Node: d.Node, HostPorts: d.HostPorts})
+}
+
+// tell reports explanations that have not been told.
+func (v *Inventory) tell(now time.Time, out *Result) {
+	for g := range v.queue.untold {
+		due := g.toldAt.Add(explainEvery)
+		switch {
+		case g.untold && (g.toldAt.IsZero() || !now.Before(due)):
+			g.untold, g.newcomers, g.toldAt = false, nil, now
+			for _, in := range g.waiting {
+				out.tell(in, g)
+			}
+		case g.untold && (out.TellAt.IsZero() || due.Before(out.TellAt)):
+			out.TellAt = due
+		}
+		for _, in := range g.newcomers {
+			if in.heap >= 0 {
+				out.tell(in, g)
+			}
+		}
+		g.newcomers = nil
+		if !g.untold {
+			delete(v.queue.untold, g)
+		}
+	}
+}
+
+func (out *Result) tell(in *Instance, g *group) {
+	if in.told == g.message {
+		return
+	}
+	in.told = g.message
+	out.Unplaced = append(out.Unplaced, Unplaced{UID: in.UID, Reason: g.reason, Message: g.message})
+}
+
+// preempt looks for instances of lower priority whose end would make room, asks
+// for it, and holds the place meanwhile.
+func (v *Inventory) preempt(in *Instance, out *Result) bool {
+	if !v.lowerExists(in.group.priority()) {
+		return false
+	}
+	p, ok := placement.Preempt(v.snapshot, placement.Request{UID: in.UID, Shape: in.group.shape})
+	if !ok {
+		return false
+	}
+	v.queue.remove(in)
+	n := &nomination{instance: in, node: p.Node, victims: map[string]struct{}{}}
+	v.nominees[in.UID] = n
+	for _, uid := range p.Victims {
+		if nominee, held := strings.CutPrefix(uid, reservation); held {
+			v.cancelNomination(nominee)
+			continue
+		}
+		n.victims[uid] = struct{}{}
+		if victim := v.instances[uid]; victim.Stop == nil {
+			out.Displaced = append(out.Displaced, Displacement{UID: uid, For: in.UID})
+		}
+	}
+	v.snapshot.Put(placement.Occupant{
+		UID: reservation + in.UID, Shape: in.group.shape, Node: p.Node, CreatedUnixNano: in.CreatedUnixNano,
+	})
+	if len(n.victims) == 0 {
+		v.cancelNomination(in.UID)
+	}
+	return true
+}
+
+func (v *Inventory) lowerExists(priority int32) bool {
+	for p := range v.priorities {
+		if p < priority {
+			return true
+		}
+	}
+	return false
+}
+
+// victimGone ends the nominations that waited for an instance only.
+func (v *Inventory) victimGone(uid string) {
+	for nominee, n := range v.nominees {
+		if _, ok := n.victims[uid]; !ok {
+			continue
+		}
+		if delete(n.victims, uid); len(n.victims) == 0 {
+			v.cancelNomination(nominee)
+		}
+	}
+}
+
+// abandonNominations gives up the places held on a node that takes nothing now.
+func (v *Inventory) abandonNominations(node string) {
+	for uid, n := range v.nominees {
+		if n.node == node {
+			v.cancelNomination(uid)
+		}
+	}
+}
+
+// cancelNomination gives up a held place and queues the instance again.
+func (v *Inventory) cancelNomination(uid string) {
+	if n := v.dropNomination(uid); n != nil {
+		v.queue.push(n.instance)
+	}
+}
+
+func (v *Inventory) dropNomination(uid string) *nomination {
+	n := v.nominees[uid]
+	if n == nil {
+		return nil
+	}
+	delete(v.nominees, uid)
+	v.snapshot.Remove(reservation + uid)
+	v.improved = true
+	return n
+}
+
+// Explain says where an instance is or would be placed, and what every filter
+// says of every node. ok is false for an instance that is not known.
+func (v *Inventory) Explain(uid string) (e placement.Explanation, ok bool) {
+	in := v.instances[uid]
+	if in == nil {
+		return e, false
+	}
+	if in.group == nil {
+		e.Summary = "the template " + in.Namespace + "/" + in.Revision + " has not come from the controller"
+		return e, true
+	}
+	if in.group.shape == nil {
+		e.Summary = in.group.invalid.Error()
+		return e, true
+	}
+	e = placement.Explain(v.snapshot, placement.Request{UID: uid, Shape: in.group.shape})
+	if n := v.nominees[uid]; n != nil {
+		e.Summary = fmt.Sprintf("waiting for %d instances of lower priority to leave %s", len(n.victims), n.node)
+	}
+	if in.State != Pending {
+		e.Node = in.Node
+		e.Summary = fmt.Sprintf("bound to %s", in.Node)
+	}
+	return e, true
+}

@@ -1,0 +1,423 @@
+// Package legacy serves the two services of the published RIK scheduler to old
+// controllers and old workers, and passes between them. It knows nothing of
+// rik's own instances and nodes: an old worker cannot run those.
+//
+// As published, a worker has no identity beyond its host name, nothing is
+// re-attached and nothing is fenced. What the published scheduler got wrong is
+// right here: work is spread over the workers, a DESTROY goes to the worker that
+// has the instance, and no message of a peer ends the service.
+package legacy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"rik.dev/rik/internal/rpc/legacy/common"
+	"rik.dev/rik/internal/rpc/legacy/controller"
+	"rik.dev/rik/internal/rpc/legacy/worker"
+)
+
+// maxInstances bounds what peers without an identity can make us remember.
+const maxInstances = 100_000
+
+// Service is both services over one state.
+type Service struct {
+	log *slog.Logger
+
+	mu        sync.Mutex
+	workers   map[string]*connection
+	instances map[string]*instance
+	// unassigned holds instances that wait for a worker, in order of arrival.
+	unassigned []*instance
+	turn       int64
+	// updates for the controller: the last of each subject, in order.
+	updates    map[string]*common.WorkerStatus
+	order      []string
+	updated    chan struct{}
+	subscribed bool
+}
+
+// connection is a worker while it is connected.
+type connection struct {
+	host   string
+	orders []*worker.InstanceScheduling
+	ready  chan struct{}
+	load   int
+	// turn is when it last got something; the longest ago is next.
+	turn int64
+}
+
+type instance struct {
+	id, definition string
+	// host that has it; empty while unassigned.
+	host string
+	// destroyed is set once it is to go.
+	destroyed bool
+}
+
+// New makes a service without workers.
+func New(log *slog.Logger) *Service {
+	return &Service{
+		log: log, workers: map[string]*connection{}, instances: map[string]*instance{},
+		updates: map[string]*common.WorkerStatus{}, updated: make(chan struct{}, 1),
+	}
+}
+
+// RegisterController adds controller.Controller to a server.
+func (s *Service) RegisterController(r grpc.ServiceRegistrar) {
+	controller.RegisterControllerServer(r, &controllerServer{Service: s})
+}
+
+// RegisterWorker adds worker.Worker to a server.
+func (s *Service) RegisterWorker(r grpc.ServiceRegistrar) {
+	worker.RegisterWorkerServer(r, &workerServer{Service: s})
+}
+
+type controllerServer struct {
+	controller.UnimplementedControllerServer
+	*Service
+}
+
+type workerServer struct {
+	worker.UnimplementedWorkerServer
+	*Service
+}
+
+// ScheduleInstance takes an instance or its end in. Success means no more than
+// that it is pending.
+func (c *controllerServer) ScheduleInstance(_ context.Context, r *controller.WorkloadScheduling) (*emptypb.Empty, error) {
+	if r.InstanceId == "" {
+		return nil, status.Error(codes.InvalidArgument, "instance_id is missing")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.Action == common.WorkloadRequestKind_DESTROY {
+		return &emptypb.Empty{}, c.destroy(r.InstanceId)
+	}
+	if known := c.instances[r.InstanceId]; known != nil {
+		return nil, status.Errorf(codes.AlreadyExists, "instance %q is scheduled already", r.InstanceId)
+	}
+	if len(c.instances) >= maxInstances {
+		return nil, status.Errorf(codes.ResourceExhausted, "there are %d instances already", maxInstances)
+	}
+	in := &instance{id: r.InstanceId, definition: r.Definition}
+	c.instances[in.id] = in
+	c.unassigned = append(c.unassigned, in)
+	c.tellInstance(in.id, common.ResourceStatus_PENDING)
+	c.assign()
+	return &emptypb.Empty{}, nil
+}
+
+// destroy sends the end of an instance to the worker that has it.
+func (s *Service) destroy(id string) error {
+	in := s.instances[id]
+	if in == nil {
+		return status.Errorf(codes.NotFound, "instance %q is not known", id)
+	}
+	in.destroyed = true
+	if in.host == "" {
+		delete(s.instances, id)
+		s.tellInstance(id, common.ResourceStatus_TERMINATED)
+		return nil
+	}
+	s.tellInstance(id, common.ResourceStatus_DESTROYING)
+	if w := s.workers[in.host]; w != nil {
+		w.give(in, common.WorkloadRequestKind_DESTROY)
+	}
+	return nil
+}
+
+// assign gives what waits to the least loaded workers, and among those to the
+// one whose turn was the longest ago.
+func (s *Service) assign() {
+	for len(s.unassigned) > 0 && len(s.workers) > 0 {
+		in := s.unassigned[0]
+		s.unassigned = s.unassigned[1:]
+		if in.destroyed {
+			continue
+		}
+		w := s.next()
+		s.turn++
+		w.turn = s.turn
+		w.load++
+		in.host = w.host
+		s.tellInstance(in.id, common.ResourceStatus_CREATING)
+		w.give(in, common.WorkloadRequestKind_CREATE)
+	}
+}
+
+func (s *Service) next() *connection {
+	var best *connection
+	for _, w := range s.workers {
+		if best == nil || w.load < best.load || w.load == best.load && before(w, best) {
+			best = w
+		}
+	}
+	return best
+}
+
+func before(a, b *connection) bool {
+	return a.turn < b.turn || a.turn == b.turn && a.host < b.host
+}
+
+func (w *connection) give(in *instance, action common.WorkloadRequestKind) {
+	w.orders = append(w.orders, &worker.InstanceScheduling{InstanceId: in.id, Definition: in.definition, Action: action})
+	poke(w.ready)
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// GetStatusUpdates streams what workers say. One controller at a time.
+func (c *controllerServer) GetStatusUpdates(_ *emptypb.Empty, stream grpc.ServerStreamingServer[common.WorkerStatus]) error {
+	if !c.subscribe() {
+		return status.Error(codes.AlreadyExists, "another controller is subscribed")
+	}
+	defer c.unsubscribe()
+	// Headers tell the controller that it is subscribed, before there is news.
+	if err := stream.SendHeader(nil); err != nil {
+		return err
+	}
+	for {
+		m, key := c.nextUpdate()
+		if m == nil {
+			select {
+			case <-c.updated:
+				continue
+			case <-stream.Context().Done():
+				return stream.Context().Err()
+			}
+		}
+		if err := stream.Send(m); err != nil {
+			c.unsent(key, m)
+			return err
+		}
+	}
+}
+
+func (s *Service) subscribe() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.subscribed {
+		return false
+	}
+	s.subscribed = true
+	return true
+}
+
+func (s *Service) unsubscribe() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.subscribed = false
+	// A token that the last subscriber took may have been for updates that it
+	// never sent.
+	poke(s.updated)
+}
+
+func (s *Service) nextUpdate() (*common.WorkerStatus, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.order) == 0 {
+		s.order = nil
+		return nil, ""
+	}
+	key := s.order[0]
+	s.order = s.order[1:]
+	m := s.updates[key]
+	delete(s.updates, key)
+	return m, key
+}
+
+// unsent puts an update back, unless a newer one has come.
+func (s *Service) unsent(key string, m *common.WorkerStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.updates[key] == nil {
+		s.update(key, m)
+	}
+}
+
+// update queues a status for the controller; a newer one of the same subject
+// takes the place of an older.
+func (s *Service) update(key string, m *common.WorkerStatus) {
+	if s.updates[key] == nil {
+		if len(s.order) >= 2*maxInstances {
+			return
+		}
+		s.order = append(s.order, key)
+	}
+	s.updates[key] = m
+	poke(s.updated)
+}
+
+// tellInstance reports a status that the scheduler itself gives an instance.
+func (s *Service) tellInstance(id string, is common.ResourceStatus) {
+	s.update("instance/"+id, &common.WorkerStatus{
+		Identifier: id,
+		Status:     &common.WorkerStatus_Instance{Instance: &common.InstanceMetric{Status: is, InstanceId: id}},
+	})
+}
+
+// Register joins a worker until it disconnects.
+func (w *workerServer) Register(r *common.WorkerRegistration, stream grpc.ServerStreamingServer[worker.InstanceScheduling]) error {
+	if r.Hostname == "" {
+		return status.Error(codes.FailedPrecondition, "hostname is missing")
+	}
+	c := w.connect(r.Hostname)
+	if c == nil {
+		return status.Errorf(codes.AlreadyExists, "worker %q is connected already", r.Hostname)
+	}
+	defer w.disconnect(c)
+	// Headers tell the worker that it is in, before there is work.
+	if err := stream.SendHeader(nil); err != nil {
+		return err
+	}
+	for {
+		m := w.nextOrder(c)
+		if m == nil {
+			select {
+			case <-c.ready:
+				continue
+			case <-stream.Context().Done():
+				return stream.Context().Err()
+			}
+		}
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+	}
+}
+
+// connect takes a worker in; nil when its name is taken. One that comes back
+// learns what was to be destroyed meanwhile.
+func (s *Service) connect(host string) *connection {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.workers[host] != nil {
+		return nil
+	}
+	c := &connection{host: host, ready: make(chan struct{}, 1)}
+	s.workers[host] = c
+	for _, in := range s.instances {
+		if in.host != host {
+			continue
+		}
+		c.load++
+		if in.destroyed {
+			c.give(in, common.WorkloadRequestKind_DESTROY)
+		}
+	}
+	s.log.Info("legacy worker joined", "node", host)
+	s.tellWorker(host, common.ResourceStatus_RUNNING)
+	s.assign()
+	return c
+}
+
+// disconnect forgets a worker. What it has not been sent goes to another.
+func (s *Service) disconnect(c *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.workers, c.host)
+	for _, order := range c.orders {
+		in := s.instances[order.InstanceId]
+		if in != nil && order.Action == common.WorkloadRequestKind_CREATE && !in.destroyed {
+			in.host = ""
+			s.unassigned = append(s.unassigned, in)
+			s.tellInstance(in.id, common.ResourceStatus_PENDING)
+		}
+	}
+	s.log.Info("legacy worker disconnected", "node", c.host)
+	s.tellWorker(c.host, common.ResourceStatus_UNKNOWN)
+	s.assign()
+}
+
+func (s *Service) tellWorker(host string, is common.ResourceStatus) {
+	s.update("worker/"+host, &common.WorkerStatus{
+		Identifier: host,
+		Status:     &common.WorkerStatus_Worker{Worker: &common.WorkerMetric{Status: is}},
+	})
+}
+
+func (s *Service) nextOrder(c *connection) *worker.InstanceScheduling {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(c.orders) == 0 {
+		return nil
+	}
+	m := c.orders[0]
+	c.orders = c.orders[1:]
+	return m
+}
+
+// SendStatusUpdates takes in what a worker says, until it ends the stream.
+func (w *workerServer) SendStatusUpdates(stream grpc.ClientStreamingServer[common.WorkerStatus, emptypb.Empty]) error {
+	address := addressOf(stream.Context())
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return stream.SendAndClose(&emptypb.Empty{})
+		}
+		if err != nil {
+			return err
+		}
+		if m.HostAddress == nil && address != "" {
+			m.HostAddress = &address
+		}
+		w.take(m)
+	}
+}
+
+func addressOf(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil {
+		return ""
+	}
+	return host
+}
+
+// take passes a status on. One of an instance that is not known, or that says
+// nothing, is dropped: an old controller would end on it.
+func (s *Service) take(m *common.WorkerStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch x := m.Status.(type) {
+	case *common.WorkerStatus_Instance:
+		id := x.Instance.GetInstanceId()
+		in := s.instances[id]
+		if in == nil {
+			s.log.Warn("legacy worker speaks of an unknown instance", "node", m.Identifier, "instance", id)
+			return
+		}
+		if x.Instance.Status == common.ResourceStatus_TERMINATED {
+			s.forget(in)
+		}
+		s.update("instance/"+id, m)
+	case *common.WorkerStatus_Worker:
+		s.update("worker/"+m.Identifier, m)
+	}
+}
+
+func (s *Service) forget(in *instance) {
+	delete(s.instances, in.id)
+	if w := s.workers[in.host]; w != nil {
+		w.load--
+	}
+}

@@ -1,0 +1,225 @@
+package scheduler
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
+)
+
+// TestSlowNodeHoldsUpNobody: a node that does not read gets no more than its
+// windows hold; the others get theirs.
+func TestSlowNodeHoldsUpNobody(t *testing.T) {
+	h := newHarness(t)
+	slow := h.connect(register(t, "slow"))
+	lively := h.join("lively")
+	c := h.joinController(1, "slow", "lively")
+	c.synced()
+	h.settle()
+	const n = 2000
+	for i := range n {
+		in := instanceOf(fmt.Sprintf("slow-%d-%s", i, strings.Repeat("x", 1000)), "slow")
+		c.send(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Bound{Bound: in}})
+		c.bound(fmt.Sprint("lively-", i), "lively")
+	}
+	h.settle()
+	if got := len(lively.orders().runs); got != n {
+		t.Fatalf("the lively node got %d orders, want %d", got, n)
+	}
+	slow.listen()
+	h.settle()
+	if got := len(slow.orders().runs); got != n {
+		t.Errorf("the slow node got %d orders once it read, want %d", got, n)
+	}
+}
+
+// TestSlowControllerCoalesces: while the controller does not read, what nodes
+// say of one instance takes the place of what they said before.
+func TestSlowControllerCoalesces(t *testing.T) {
+	h := newHarness(t)
+	node := h.join("a")
+	c := h.controller(1)
+	c.node("a")
+	c.template("ns/w", &rikv1alpha1.InstanceTemplate{})
+	c.bound("x", "a")
+	c.synced()
+	h.settle()
+	const n = 5000
+	for i := range n {
+		node.send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Observation{Observation: &schedulerv1.Observation{
+			Uid: "x", Sequence: int64(i + 1), Phase: "Running", Message: strings.Repeat("m", 1000),
+		}}})
+	}
+	h.settle()
+	h.s.mu.Lock()
+	waiting := h.s.controller.out.waiting()
+	h.s.mu.Unlock()
+	if waiting > 2 {
+		t.Errorf("%d messages wait for the controller, want the last observation alone", waiting)
+	}
+	c.listen()
+	h.settle()
+	if o := c.news().observations["x"]; o == nil || o.Sequence != n {
+		t.Errorf("last observation = %v, want sequence %d", o.GetSequence(), n)
+	}
+	if acks := node.orders().acks; acks["x"] != n {
+		t.Errorf("acknowledged %v, want up to %d", acks, n)
+	}
+}
+
+// explainedAgain is time enough to tell a changed explanation, and too short to
+// lose a node.
+const explainedAgain = 10 * time.Second
+
+func TestThousandsArePlacedAndLeftoversExplained(t *testing.T) {
+	h := newHarness(t)
+	var names []string
+	for i := range 10 {
+		names = append(names, fmt.Sprintf("n%d", i))
+		h.join(names[i])
+	}
+	c := h.joinController(1, names...)
+	c.synced()
+	h.settle()
+	for i := range 1200 {
+		c.pending(fmt.Sprintf("%04d", i))
+	}
+	h.settle()
+	told := c.news()
+	where := c.ackAll(told)
+	per := map[string]int{}
+	for _, node := range where {
+		per[node]++
+	}
+	if len(where) != 1000 || len(told.unplaced) != 200 || slices.Max(slices.Collect(maps.Values(per))) != 100 {
+		t.Fatalf("placed %d, unplaced %d, per node %v, want 1000, 200 and 100", len(where), len(told.unplaced), per)
+	}
+	for uid, reason := range told.unplaced {
+		if reason != "InsufficientCPU" || where[uid] != "" {
+			t.Fatalf("%s: reason %s, node %q", uid, reason, where[uid])
+		}
+	}
+	// Room for one more: the oldest of those that wait gets it, and nobody
+	// polled for it.
+	c.gone("0000")
+	h.settle()
+	if got := c.news().bindings; len(got) != 1 {
+		t.Errorf("bindings after one went = %v, want one", got)
+	}
+	h.later(explainedAgain)
+	h.settle()
+	if got := c.news(); len(got.unplaced) != 0 {
+		t.Errorf("%d explanations were told again without a change", len(got.unplaced))
+	}
+}
+
+func TestPreemptionIsToldAndServed(t *testing.T) {
+	h := newHarness(t)
+	node := h.join("a")
+	c := h.joinController(1, "a")
+	c.template("ns/urgent", &rikv1alpha1.InstanceTemplate{Priority: 10, Containers: []rikv1alpha1.Container{{
+		Name: "main", Resources: rikv1alpha1.Resources{
+			Requests: rikv1alpha1.ResourceList{rikv1alpha1.ResourceCPU: resource.MustParse("1")},
+		},
+	}}})
+	for i := range 100 {
+		c.bound(fmt.Sprintf("%03d", i), "a")
+	}
+	c.synced()
+	in := instanceOf("urgent", "")
+	in.Workload, in.Revision = "urgent", "urgent"
+	c.send(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Pending{Pending: in}})
+	h.settle()
+	displaced := c.news().displaced
+	if len(displaced) != 1 {
+		t.Fatalf("displaced = %v, want one", displaced)
+	}
+	for victim, by := range displaced {
+		if by != "urgent" {
+			t.Errorf("%s is displaced for %s, want urgent", victim, by)
+		}
+		c.stop(victim)
+		h.settle()
+		node.observe(victim, 1, rikv1alpha1.InstanceTerminated)
+	}
+	h.settle()
+	if got := c.news().bindings["urgent"]; got != "a" {
+		t.Errorf("urgent is bound to %q, want a", got)
+	}
+}
+
+// TestUsedPorts: a port that a node's machine holds keeps those away that want
+// it, until it is free.
+func TestUsedPorts(t *testing.T) {
+	h := newHarness(t)
+	node := h.join("a")
+	c := h.joinController(1, "a")
+	c.template("ns/web", &rikv1alpha1.InstanceTemplate{Containers: []rikv1alpha1.Container{{
+		Name: "main", Image: "img", Ports: []rikv1alpha1.Port{{Port: 8080, Type: rikv1alpha1.PortNodePort}},
+	}}})
+	c.synced()
+	beat := func(ports ...*schedulerv1.UsedPort) {
+		node.send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Heartbeat{Heartbeat: &schedulerv1.Heartbeat{
+			UsedPorts: ports, UsedPortsChanged: true,
+		}}})
+		h.settle()
+	}
+	beat(&schedulerv1.UsedPort{Protocol: "TCP", Port: 8080})
+	web := instanceOf("x", "")
+	web.Workload, web.Revision = "web", "web"
+	c.send(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Pending{Pending: web}})
+	h.settle()
+	e, err := c.client.Explain(t.Context(), &schedulerv1.ExplainRequest{Uid: "x"})
+	if got := c.news().unplaced["x"]; got != "HostPortTaken" || err != nil || !strings.Contains(e.Summary, "8080/TCP on a") {
+		t.Errorf("unplaced = %q, %v, %v, want the port to be named", got, e, err)
+	}
+	beat()
+	if got := c.news().bindings["x"]; got != "a" {
+		t.Errorf("x is on %q, want a: the port is free", got)
+	}
+}
+
+func TestHeartbeatNews(t *testing.T) {
+	h := newHarness(t)
+	node := h.join("a")
+	other := h.join("b")
+	c := h.joinController(1, "a", "b")
+	c.synced()
+	h.settle()
+	c.news()
+	node.send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Heartbeat{Heartbeat: &schedulerv1.Heartbeat{
+		DiskPressure: true,
+	}}})
+	node.send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Metrics{Metrics: &schedulerv1.Metrics{
+		Node: `{"cpu":{}}`, Instances: map[string]string{"x": "{}"},
+	}}})
+	other.send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Heartbeat{Heartbeat: &schedulerv1.Heartbeat{
+		ImagesChanged: true, Images: []string{"img"},
+	}}})
+	h.settle()
+	r := c.news().nodes["a"]
+	if r == nil || !r.Connected || !r.DiskPressure || r.Metrics == "" || r.InstanceMetrics["x"] != "{}" {
+		t.Errorf("report = %v, want disk pressure and metrics", r)
+	}
+	c.pending("x")
+	h.settle()
+	if got := c.news().bindings["x"]; got != "b" {
+		t.Errorf("x is on %q, want b: a is under disk pressure", got)
+	}
+	e, err := c.client.Explain(t.Context(), &schedulerv1.ExplainRequest{Uid: "x"})
+	if err != nil || e.NodeName != "b" || e.Nodes[0].RejectedBy != "DiskPressure" || e.Nodes[1].Scores["ImageLocality"] == 0 {
+		t.Errorf("Explain() = %v, %v, want a rejected and b scored for its image", e, err)
+	}
+	if _, err := c.client.Explain(t.Context(), &schedulerv1.ExplainRequest{Uid: "nobody"}); status.Code(err) != codes.NotFound {
+		t.Errorf("Explain(nobody) = %v, want NotFound", err)
+	}
+}

@@ -1,0 +1,140 @@
+package scheduler
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+func TestLostNodeIsReportedAndHoldsUpNobody(t *testing.T) {
+	h := newHarness(t)
+	silent, lively := h.join("silent"), h.join("lively")
+	c := h.joinController(1, "silent", "lively", "absent")
+	c.synced()
+	h.settle()
+	c.news()
+	for range 3 {
+		h.later(DefaultHeartbeatInterval)
+		lively.beat()
+	}
+	h.settle()
+	if got := c.news().nodes; len(got) != 0 {
+		t.Fatalf("reports before the deadline: %v", got)
+	}
+	h.later(DefaultNodeTimeout - 3*DefaultHeartbeatInterval)
+	h.settle()
+	got := c.news().nodes
+	if len(got) != 2 || got["silent"].GetConnected() || got["absent"].GetConnected() {
+		t.Fatalf("reports at the deadline = %v, want silent and absent lost", got)
+	}
+	c.pending("1", "2")
+	h.settle()
+	for uid, node := range c.ackAll(c.news()) {
+		if node != "lively" {
+			t.Errorf("%s was placed on %s, want lively", uid, node)
+		}
+	}
+	silent.beat()
+	h.settle()
+	if r := c.news().nodes["silent"]; r == nil || !r.Connected || len(r.Info) == 0 {
+		t.Errorf("report after the node was heard again = %v, want it connected", r)
+	}
+}
+
+func TestReconnectWithinTheDeadlineIsNoLoss(t *testing.T) {
+	h := newHarness(t)
+	node := h.join("a")
+	c := h.joinController(1, "a")
+	c.synced()
+	h.settle()
+	c.news()
+	node.close()
+	h.settle()
+	c.pending("x")
+	h.settle()
+	told := c.news()
+	if len(told.nodes) != 0 || told.unplaced["x"] != "NodesNotReady" {
+		t.Fatalf("told %+v while the node was away, want no report and x unplaced", told)
+	}
+	h.join("a")
+	h.settle()
+	told = c.news()
+	if told.bindings["x"] != "a" || !told.nodes["a"].GetConnected() {
+		t.Errorf("told %+v after it came back, want x placed", told)
+	}
+}
+
+func TestSecondStreamOfANodeEndsTheFirst(t *testing.T) {
+	h := newHarness(t)
+	first := h.join("a")
+	h.settle()
+	second := h.join("a")
+	h.settle()
+	if got := status.Code(first.ended()); got != codes.Aborted {
+		t.Errorf("first stream ended with %v, want Aborted", first.ended())
+	}
+	impostor := register(t, "a")
+	impostor.MachineId = "another"
+	third := h.connect(impostor)
+	third.listen()
+	h.settle()
+	if got := status.Code(third.ended()); got != codes.AlreadyExists || second.ended() != nil {
+		t.Errorf("another machine's stream ended with %v (and the node's with %v), want AlreadyExists", third.ended(), second.ended())
+	}
+	h.later(DefaultNodeTimeout)
+	h.settle()
+	fourth := h.connect(impostor)
+	fourth.listen()
+	h.settle()
+	if fourth.ended() != nil {
+		t.Errorf("another machine after the first was lost: %v, want it taken", fourth.ended())
+	}
+}
+
+func TestNodeThatObeysANewerControllerGetsNothing(t *testing.T) {
+	h := newHarness(t)
+	r := register(t, "a")
+	r.HighestTerm = 9
+	w := h.connect(r)
+	w.listen()
+	c := h.joinController(8, "a")
+	c.synced()
+	c.pending("x")
+	h.settle()
+	if got := c.news(); len(got.bindings) != 0 {
+		t.Errorf("placed %v", got.bindings)
+	}
+	c = h.joinController(9, "a")
+	c.pending("x")
+	c.synced()
+	h.settle()
+	if got := c.news(); got.bindings["x"] != "a" {
+		t.Errorf("bindings of term 9 = %v, want x on a", got.bindings)
+	}
+}
+
+// TestNodeThatLostItsRecords counts its observations from the start, and is
+// heard all the same.
+func TestNodeThatLostItsRecords(t *testing.T) {
+	h := newHarness(t)
+	node := h.join("a")
+	c := h.joinController(1, "a")
+	c.bound("x", "a")
+	c.synced()
+	h.settle()
+	node.observe("x", 50, rikv1alpha1.InstanceRunning)
+	h.settle()
+	c.news()
+	node.close()
+	h.settle()
+	node = h.join("a")
+	h.settle()
+	node.observe("x", 1, rikv1alpha1.InstanceCreating)
+	h.settle()
+	if o := c.news().observations["x"]; o.GetSequence() != 1 {
+		t.Errorf("observation = %v, want the one with sequence 1", o)
+	}
+}

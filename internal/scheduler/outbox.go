@@ -1,0 +1,106 @@
+package scheduler
+
+import "sync"
+
+// key names what a message is about. A later message about the same thing takes
+// the place of an earlier one that has not left yet.
+type key struct {
+	kind kind
+	id   string
+}
+
+type kind uint8
+
+const (
+	aboutSession kind = iota // Welcome, Admitted
+	aboutBinding
+	aboutUnplaced
+	aboutObservation
+	aboutNode
+	aboutDisplaced
+	aboutAllowed
+	aboutOrder
+	aboutAck
+)
+
+// outbox holds what is to be sent on one stream, in the order in which the
+// things were first mentioned. put never blocks. One goroutine takes.
+type outbox[M any] struct {
+	mu    sync.Mutex
+	order []key
+	items map[key]M
+	// taken and delivered count the messages that were taken, and those of them
+	// with which the taker is done. In between is one that is being sent.
+	taken, delivered int64
+	// ready holds a token while there may be something to take.
+	ready chan struct{}
+}
+
+func newOutbox[M any]() *outbox[M] {
+	return &outbox[M]{items: map[key]M{}, ready: make(chan struct{}, 1)}
+}
+
+// put adds a message. merge says what becomes of an older one about the same
+// thing; nil keeps the newer.
+func (o *outbox[M]) put(k key, m M, merge func(older, newer M) M) {
+	o.mu.Lock()
+	older, waiting := o.items[k]
+	if waiting && merge != nil {
+		m = merge(older, m)
+	}
+	o.items[k] = m
+	if !waiting {
+		o.order = append(o.order, k)
+	}
+	o.mu.Unlock()
+	select {
+	case o.ready <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the oldest message, if there is one.
+func (o *outbox[M]) take() (k key, m M, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.order) > 0 {
+		k, o.order = o.order[0], o.order[1:]
+		if m, ok = o.items[k]; ok {
+			delete(o.items, k)
+			o.taken++
+			return k, m, true
+		}
+	}
+	o.order = nil
+	return key{}, m, false
+}
+
+// done says that the message taken last has been sent.
+func (o *outbox[M]) done() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.delivered++
+}
+
+// drop removes the messages that match.
+func (o *outbox[M]) drop(match func(key, M) bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	kept := o.order[:0]
+	for _, k := range o.order {
+		if m, ok := o.items[k]; ok && !match(k, m) {
+			kept = append(kept, k)
+			continue
+		}
+		delete(o.items, k)
+	}
+	clear(o.order[len(kept):])
+	o.order = kept
+}
+
+// waiting counts the messages.
+func (o *outbox[M]) waiting() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.items)
+}

@@ -1,0 +1,320 @@
+package placement
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// TestFilters asks about one node after the other: each case has one node that
+// its filter must reject and one that it must take.
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	gpu := func(c *ShapeConfig) { c.Template.NodeSelector = map[string]string{"gpu": "yes"} }
+	newer := func(c *ShapeConfig) {
+		affinityOf(c).NodeRequired = []rikv1alpha1.NodeTerm{{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "generation", Operator: metav1.LabelSelectorOpIn, Values: []string{"3", "4"}},
+		}}}
+	}
+	function := func(c *ShapeConfig) {
+		c.Template.Kind = rikv1alpha1.KindFunction
+		c.Template.Containers = nil
+		c.Template.Function = &rikv1alpha1.Function{}
+	}
+	app := func(c *ShapeConfig) {
+		c.Template.Kind, c.Template.Containers, c.Template.App = rikv1alpha1.KindApp, nil, &rikv1alpha1.App{}
+	}
+	both := runs(rikv1alpha1.KindPod, rikv1alpha1.KindFunction)
+	tests := map[string]struct {
+		bad, good Node
+		shape     []func(*ShapeConfig)
+		milli     int64
+		// on is what an earlier workload, "other", looks like, placed on the
+		// node "bad" (and "elsewhere").
+		on        []func(*ShapeConfig)
+		elsewhere bool
+		filter    string
+		reason    string
+	}{
+		"readiness": {
+			bad:    testNode("bad", func(n *Node) { n.Ready, n.NotReady = false, "not heard of" }),
+			good:   testNode("good"),
+			filter: "Readiness", reason: "not heard of",
+		},
+		"cordon": {
+			bad: testNode("bad", func(n *Node) { n.Unschedulable = true }), good: testNode("good"),
+			filter: "Unschedulable", reason: "unschedulable",
+		},
+		"disk pressure": {
+			bad: testNode("bad", func(n *Node) { n.DiskPressure = true }), good: testNode("good"),
+			filter: "DiskPressure", reason: "disk pressure",
+		},
+		"taint": {
+			bad: testNode("bad", taint("dedicated", rikv1alpha1.TaintNoSchedule)), good: testNode("good"),
+			filter: "Taints", reason: "dedicated:NoSchedule",
+		},
+		"executing taint": {
+			bad: testNode("bad", taint("broken", rikv1alpha1.TaintNoExecute)), good: testNode("good"),
+			filter: "Taints", reason: "broken:NoExecute",
+		},
+		"tolerated taint": {
+			bad:  testNode("bad", taint("other", rikv1alpha1.TaintNoSchedule)),
+			good: testNode("good", taint("mine", rikv1alpha1.TaintNoSchedule)),
+			shape: []func(*ShapeConfig){func(c *ShapeConfig) {
+				c.Template.Tolerations = []rikv1alpha1.Toleration{{Key: "mine", Operator: rikv1alpha1.TolerationExists}}
+			}},
+			filter: "Taints", reason: "other:NoSchedule",
+		},
+		"selector": {
+			bad: testNode("bad", label("gpu", "no")), good: testNode("good", label("gpu", "yes")),
+			shape: []func(*ShapeConfig){gpu}, filter: "NodeSelector", reason: "gpu=yes",
+		},
+		"node affinity": {
+			bad: testNode("bad", label("generation", "2")), good: testNode("good", label("generation", "4")),
+			shape: []func(*ShapeConfig){newer}, filter: "NodeAffinity", reason: "affinity",
+		},
+		"kind": {
+			bad: testNode("bad"), good: testNode("good", both),
+			shape: []func(*ShapeConfig){function}, filter: "MicroVMs", reason: "cannot run microVMs",
+		},
+		"pod in a microVM": {
+			bad: testNode("bad", runs(rikv1alpha1.KindPod, rikv1alpha1.KindApp)), good: testNode("good", both),
+			shape: []func(*ShapeConfig){virtual}, filter: "MicroVMs", reason: "cannot run microVMs",
+		},
+		"app": {
+			bad: testNode("bad", both), good: testNode("good", runs(rikv1alpha1.KindApp)),
+			shape: []func(*ShapeConfig){app}, filter: "WorkloadKind", reason: "App",
+		},
+		"memory of a microVM": {
+			bad:   testNode("bad", both, func(n *Node) { n.Allocatable.MemoryBytes = 255 << 20 }),
+			good:  testNode("good", both, func(n *Node) { n.Allocatable.MemoryBytes = 256 << 20 }),
+			shape: []func(*ShapeConfig){function}, filter: "Resources", reason: "needs 268435456 bytes of memory",
+		},
+		"runtime": {
+			bad:    testNode("bad"),
+			good:   testNode("good", func(n *Node) { n.Runtimes = []string{"runc", "runsc"} }),
+			shape:  []func(*ShapeConfig){func(c *ShapeConfig) { c.Template.Runtime = "runsc" }},
+			filter: "Runtime", reason: "runsc",
+		},
+		"cpu": {
+			bad:  testNode("bad", func(n *Node) { n.Allocatable.MilliCPU = 100 }),
+			good: testNode("good"), milli: 200, filter: "Resources", reason: "200m cpu, 100m free",
+		},
+		"cpu in use": {
+			bad: testNode("bad"), good: testNode("good", func(n *Node) { n.Allocatable.MilliCPU = 8000 }),
+			on: []func(*ShapeConfig){}, milli: 3000, filter: "Resources", reason: "1000m free",
+		},
+		"instances": {
+			bad:  testNode("bad", func(n *Node) { n.Allocatable.Instances = 0 }),
+			good: testNode("good"), filter: "Resources", reason: "at most 0 instances",
+		},
+		"port in the node's network": {
+			bad: testNode("bad"), good: testNode("good"), on: []func(*ShapeConfig){hostPort(80)},
+			shape: []func(*ShapeConfig){hostPort(80)}, filter: "HostPorts", reason: "in use",
+		},
+		"port of the machine, wanted in its network": {
+			bad: testNode("bad", uses(22, 8080)), good: testNode("good", uses(22)),
+			shape: []func(*ShapeConfig){hostPort(8080)}, filter: "HostPorts", reason: "port 8080/TCP is used by the machine itself",
+		},
+		"port of the machine, wanted on all nodes": {
+			bad: testNode("bad", uses(8080)), good: testNode("good"),
+			shape: []func(*ShapeConfig){nodePort(8080)}, filter: "HostPorts", reason: "port 8080/TCP is used by the machine itself",
+		},
+		"anti-affinity on the node": {
+			bad: testNode("bad"), good: testNode("good"), on: []func(*ShapeConfig){},
+			shape:  []func(*ShapeConfig){forbid("other", rikv1alpha1.LabelHostname)},
+			filter: "InstanceAntiAffinity", reason: "apart",
+		},
+		"anti-affinity of the other": {
+			bad: testNode("bad"), good: testNode("good"),
+			on:     []func(*ShapeConfig){forbid("mine", rikv1alpha1.LabelHostname)},
+			filter: "InstanceAntiAffinity", reason: "apart",
+		},
+		"anti-affinity over zones": {
+			bad: testNode("bad", zone("a")), good: testNode("good", zone("b")), on: []func(*ShapeConfig){},
+			shape:  []func(*ShapeConfig){forbid("other", rikv1alpha1.LabelZone)},
+			filter: "InstanceAntiAffinity", reason: "apart",
+		},
+		"anti-affinity of the other over zones": {
+			bad: testNode("bad", zone("a")), good: testNode("good", zone("b")),
+			on:     []func(*ShapeConfig){forbid("mine", rikv1alpha1.LabelZone)},
+			filter: "InstanceAntiAffinity", reason: "apart",
+		},
+		"affinity": {
+			bad: testNode("bad", zone("a")), good: testNode("good", zone("b")),
+			on: []func(*ShapeConfig){}, elsewhere: true,
+			shape:  []func(*ShapeConfig){require("other", rikv1alpha1.LabelZone)},
+			filter: "InstanceAffinity", reason: "away",
+		},
+		"topology spread": {
+			bad: testNode("bad", func(n *Node) { delete(n.Labels, rikv1alpha1.LabelHostname) }), good: testNode("good", label("rack", "1")),
+			shape:  []func(*ShapeConfig){spread("rack", 1, rikv1alpha1.DoNotSchedule)},
+			filter: "TopologySpread", reason: "spread",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := cluster(tc.bad, tc.good)
+			shape := testShape(t, "mine", tc.milli, tc.shape...)
+			// The view exists before the other workload does, so that the case
+			// covers the incremental path too.
+			Place(s, Request{Shape: shape})
+			if tc.on != nil {
+				on := "bad"
+				if tc.elsewhere {
+					on = "good"
+				}
+				s.Put(Occupant{UID: "other", Shape: testShape(t, "other", tc.milli, tc.on...), Node: on})
+			}
+			if got := Place(s, Request{Shape: shape}); got.Node != "good" {
+				t.Errorf("Place() = %+v, want node good", got)
+			}
+			e := Explain(s, Request{Shape: shape})
+			bad, good := e.Verdicts[0], e.Verdicts[1]
+			if bad.Filter != tc.filter || !strings.Contains(bad.Reason, tc.reason) {
+				t.Errorf("verdict on bad = %q %q, want %q with %q", bad.Filter, bad.Reason, tc.filter, tc.reason)
+			}
+			if good.Filter != "" || good.Score == 0 {
+				t.Errorf("verdict on good = %+v, want a score", good)
+			}
+			s.RemoveNode("good")
+			if got := Place(s, Request{Shape: shape}); got.Node != "" || got.Reason == "" || got.Message == "" {
+				t.Errorf("Place() without good = %+v, want an explanation", got)
+			}
+		})
+	}
+}
+
+func TestNodePortBelongsToOneWorkload(t *testing.T) {
+	t.Parallel()
+	s := cluster(testNode("a"), testNode("b"))
+	web, rival := testShape(t, "web", 0, nodePort(30080)), testShape(t, "rival", 0, nodePort(30080))
+	hostRival := testShape(t, "host", 0, hostPort(30080))
+	if got := fill(s, web, 2); got["a"] != 1 || got["b"] != 1 {
+		t.Fatalf("replicas of one workload share the port: got %v, want one on each", got)
+	}
+	balancedRival := testShape(t, "balanced", 0, balanced(30080))
+	for name, shape := range map[string]*Shape{"node port": rival, "host network": hostRival, "load balancer": balancedRival} {
+		d := Place(s, Request{Shape: shape})
+		if d.Node != "" || d.Reason != "HostPortTaken" || !strings.Contains(d.Message, "30080") {
+			t.Errorf("%s rival: Place() = %+v, want HostPortTaken", name, d)
+		}
+	}
+	s.Remove("uid-0")
+	s.Remove("uid-1")
+	if d := Place(s, Request{Shape: rival}); d.Node == "" || len(d.HostPorts) != 1 || d.HostPorts[0] != 30080 {
+		t.Errorf("Place() after release = %+v, want a node and port 30080", d)
+	}
+}
+
+// TestPortsOfTheMachine: a choice that cannot be honoured is refused in words
+// that help, and is looked at again when the port is free.
+func TestPortsOfTheMachine(t *testing.T) {
+	t.Parallel()
+	s := cluster(testNode("a", uses(30080)))
+	shape := testShape(t, "web", 0, balanced(30080))
+	d := Place(s, Request{Shape: shape})
+	if want := "0 of 1 nodes fit: 1 with a port used by the machine itself (port 30080/TCP on a)"; d.Reason != "HostPortTaken" || d.Message != want {
+		t.Errorf("Place() = %+v, want HostPortTaken: %s", d, want)
+	}
+	udp := testShape(t, "dns", 0, func(c *ShapeConfig) {
+		c.Template.Containers[0].Ports = []rikv1alpha1.Port{{Port: 30080, Protocol: rikv1alpha1.ProtocolUDP, Type: rikv1alpha1.PortNodePort}}
+	})
+	if d := Place(s, Request{Shape: udp}); d.Node != "a" {
+		t.Errorf("Place() of another protocol = %+v, want a", d)
+	}
+	s.SetNode(testNode("a"))
+	if d := Place(s, Request{Shape: shape}); d.Node != "a" {
+		t.Errorf("Place() with the port free = %+v, want a", d)
+	}
+}
+
+func TestAffinityToItselfCanStart(t *testing.T) {
+	t.Parallel()
+	s := cluster(testNode("a", zone("1")), testNode("b", zone("2")), testNode("c", zone("2")))
+	together := testShape(t, "pack", 0, require("pack", rikv1alpha1.LabelZone))
+	fill(s, together, 6)
+	first, _ := s.Where("uid-0")
+	for i := range s.nodes {
+		n := s.nodes[i]
+		same := n.Labels[rikv1alpha1.LabelZone] == s.nodes[s.byName[first]].Labels[rikv1alpha1.LabelZone]
+		if got := len(n.occupants) > 0; got && !same {
+			t.Errorf("node %s in zone %s has instances, first is on %s", n.Name, n.Labels[rikv1alpha1.LabelZone], first)
+		}
+	}
+	if s.Occupants() != 6 {
+		t.Errorf("placed %d, want 6", s.Occupants())
+	}
+}
+
+func TestSummaryNamesMicroVMs(t *testing.T) {
+	t.Parallel()
+	s := cluster(testNode("a"), testNode("b"), testNode("c", runs(rikv1alpha1.KindFunction), func(n *Node) { n.Unschedulable = true }))
+	d := Place(s, Request{Shape: testShape(t, "vm", 0, virtual)})
+	const want = "0 of 3 nodes fit: 2 unable to run microVMs, 1 unschedulable"
+	if d.Node != "" || d.Reason != "MicroVMsNotSupported" || d.Message != want {
+		t.Errorf("Place() = %+v, want nowhere because %q", d, want)
+	}
+}
+
+func TestSelfAntiAffinityPlacesOnePerNode(t *testing.T) {
+	t.Parallel()
+	s := cluster(testNode("a"), testNode("b"), testNode("c"))
+	got := fill(s, testShape(t, "db", 0, forbid("db", rikv1alpha1.LabelHostname)), 4)
+	for _, name := range []string{"a", "b", "c", ""} {
+		if got[name] != 1 {
+			t.Errorf("placed on %q = %d, want 1 (%v)", name, got[name], got)
+		}
+	}
+}
+
+func TestSharedHostnameIsOnePlace(t *testing.T) {
+	t.Parallel()
+	twin := label(rikv1alpha1.LabelHostname, "twin")
+	s := cluster(testNode("a", twin), testNode("b", twin), testNode("c"))
+	got := fill(s, testShape(t, "db", 0, forbid("db", rikv1alpha1.LabelHostname)), 3)
+	if got["a"]+got["b"] != 1 || got["c"] != 1 || got[""] != 1 {
+		t.Errorf("placed %v, want one on the twins, one on c, one nowhere", got)
+	}
+}
+
+func TestTopologySpread(t *testing.T) {
+	t.Parallel()
+	nodes := []Node{
+		testNode("a1", zone("a")), testNode("a2", zone("a")), testNode("a3", zone("a")),
+		testNode("b1", zone("b"), func(n *Node) { n.Allocatable.Instances = 2 }),
+	}
+	t.Run("hard", func(t *testing.T) {
+		t.Parallel()
+		s := cluster(nodes...)
+		got := fill(s, testShape(t, "w", 0, spread(rikv1alpha1.LabelZone, 1, rikv1alpha1.DoNotSchedule)), 8)
+		if got["b1"] != 2 || got["a1"]+got["a2"]+got["a3"] != 3 || got[""] != 3 {
+			t.Errorf("placed %v, want 2 in zone b (full), 3 in zone a, 3 nowhere", got)
+		}
+	})
+	t.Run("soft", func(t *testing.T) {
+		t.Parallel()
+		s := cluster(nodes...)
+		got := fill(s, testShape(t, "w", 0, spread(rikv1alpha1.LabelZone, 1, rikv1alpha1.ScheduleAnyway)), 8)
+		if got["b1"] != 2 || got[""] != 0 {
+			t.Errorf("placed %v, want zone b filled and none left over", got)
+		}
+	})
+}
+
+func TestInvalidSelectorIsRefused(t *testing.T) {
+	t.Parallel()
+	bad := rikv1alpha1.InstanceTerm{Selector: metav1.LabelSelector{
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Resembles"}},
+	}}
+	_, err := NewShape(ShapeConfig{Template: &rikv1alpha1.InstanceTemplate{
+		Affinity: &rikv1alpha1.Affinity{InstanceForbidden: []rikv1alpha1.InstanceTerm{bad}},
+	}})
+	if err == nil || !strings.Contains(err.Error(), "instanceForbidden[0].selector") {
+		t.Errorf("NewShape() = %v, want an error that names the field", err)
+	}
+}

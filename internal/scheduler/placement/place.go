@@ -1,0 +1,176 @@
+package placement
+
+import (
+	"fmt"
+	"math"
+)
+
+// Request asks for a place for one instance.
+type Request struct {
+	// UID of the instance, if it has one. Explain and Preempt answer as if an
+	// instance that has a place had none; Place is for those that have none.
+	UID   string
+	Shape *Shape
+}
+
+// Decision is the answer to a Request.
+type Decision struct {
+	// Node is the chosen one; empty when none fits.
+	Node string
+	// Score of the node; only good for comparing the nodes of one decision.
+	Score int64
+	// HostPorts that the instance reserves. Shared: not to be changed.
+	HostPorts []int32
+	// Reason (one CamelCase word) and Message say why no node fits.
+	Reason, Message string
+}
+
+// Place chooses a node. It places nothing: the caller does so with Put, once
+// or never.
+func Place(s *Snapshot, r Request) Decision {
+	st := s.state(r.Shape)
+	v := s.viewOf(st)
+	if p, taken := s.clusterPortTaken(st); taken {
+		return Decision{
+			Reason:  reasons[portTaken],
+			Message: fmt.Sprintf("port %s is reserved by another workload", p),
+		}
+	}
+	lows := v.lows()
+	var best *entry
+	var bestScore int64
+	for _, g := range v.groups {
+		if len(g.heap) == 0 || v.judgeGroup(g, lows) != fits {
+			continue
+		}
+		top := &g.heap[0]
+		score := top.score + v.scoreGroup(g, lows)
+		if best == nil || score > bestScore || score == bestScore && top.tie < best.tie {
+			best, bestScore = top, score
+		}
+	}
+	if best == nil {
+		return s.nowhere(v, lows)
+	}
+	return Decision{Node: s.nodes[best.node].Name, Score: bestScore, HostPorts: r.Shape.hostPorts}
+}
+
+// CouldHelp says whether something that left a node can make room for the shape,
+// which did not fit anywhere before. It may say yes in vain, never no.
+func CouldHelp(s *Snapshot, shape *Shape, nodeName string) bool {
+	st := s.state(shape)
+	if len(st.required)+len(st.forbidden)+len(st.repelled)+len(st.spread)+len(shape.hostPorts) > 0 {
+		return true
+	}
+	at, ok := s.byName[nodeName]
+	if !ok {
+		return false
+	}
+	n := s.nodes[at]
+	return shape.judgeStatic(n) == fits && s.judgePlaced(st, n) == fits
+}
+
+// nowhere explains, from the counts that the view keeps, why nothing fits.
+func (s *Snapshot) nowhere(v *view, lows []int32) Decision {
+	rejected := v.rejected
+	rejected[fits] = 0
+	for _, g := range v.groups {
+		rejected[v.judgeGroup(g, lows)] += int32(len(g.heap))
+	}
+	reason, message := summary(s.known, &rejected)
+	if rejected[portForeign] > 0 {
+		message += s.foreignPorts(v)
+	}
+	return Decision{Reason: reason, Message: message}
+}
+
+// foreignPorts names a port that kept the shape away from a node, since the
+// number of such nodes alone helps nobody.
+func (s *Snapshot) foreignPorts(v *view) string {
+	var first *node
+	for at := range v.slots {
+		n := s.nodes[at]
+		if v.slots[at].present && v.slots[at].verdict == portForeign && (first == nil || n.Name < first.Name) {
+			first = n
+		}
+	}
+	p, _ := v.state.shape.foreignPort(first)
+	return fmt.Sprintf(" (port %s on %s)", p, first.Name)
+}
+
+// lows finds, for every constraint that compares places, the smallest count
+// over the places with a node that passes the static filters.
+func (v *view) lows() []int32 {
+	if v.lowest == nil {
+		v.lowest = make([]int32, len(v.constraints))
+	}
+	lows := v.lowest
+	for i := range v.constraints {
+		if v.constraints[i].role > spreadSoft {
+			continue
+		}
+		low := int32(math.MaxInt32)
+		for _, g := range v.groups {
+			if g.eligible > 0 && g.cells[i] != nil {
+				low = min(low, g.cells[i].matching)
+			}
+		}
+		lows[i] = low
+	}
+	return lows
+}
+
+// judgeGroup applies the filters over places.
+func (v *view) judgeGroup(g *group, lows []int32) verdict {
+	for i := range v.constraints {
+		c, at := &v.constraints[i], g.cells[i]
+		switch c.role {
+		case requires:
+			if at == nil || at.matching == 0 && !v.first(c.term) {
+				return apart
+			}
+		case forbids:
+			if at != nil && at.matching > 0 {
+				return repels
+			}
+		case repelledBy:
+			if at != nil && at.repelling > 0 {
+				return repels
+			}
+		case spreadHard:
+			if at == nil || at.matching+1-lows[i] > c.maxSkew {
+				return skewed
+			}
+		}
+	}
+	return fits
+}
+
+// first says whether the shape's instance would be the first that its own
+// required term matches: then any place will do, or it could never start.
+func (v *view) first(t *term) bool { return t.total == 0 && t.matches(v.state.shape) }
+
+// scoreGroup is the part of the score that depends on the place.
+func (v *view) scoreGroup(g *group, lows []int32) int64 {
+	var score int64
+	for i := range v.constraints {
+		at := g.cells[i]
+		switch v.constraints[i].role {
+		case zoneScore:
+			score += weightZones * evenness(at, lows[i])
+		case spreadSoft:
+			score += weightSpread * evenness(at, lows[i])
+		}
+	}
+	return score
+}
+
+// evenness is best in the places with the fewest, and worst where the nodes
+// lack the key.
+func evenness(at *cell, low int32) int64 {
+	if at == nil {
+		return 0
+	}
+	// A place that no eligible node is in may hold fewer than the low.
+	return scale / (1 + max(0, int64(at.matching)-int64(low)))
+}

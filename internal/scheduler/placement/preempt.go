@@ -1,0 +1,176 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+)
+
+// preemptTries bounds on how many nodes Preempt tries a removal in full. The
+// candidates are tried in the order of what the removal seems to cost, so that
+// the bound matters only where ports or affinity make the first ones useless.
+const preemptTries = 64
+
+// Preemption is a node and the instances whose end would make room on it.
+type Preemption struct {
+	Node    string
+	Victims []string
+}
+
+// cost orders preemptions: the least important victim first, then the fewest
+// victims, then the youngest.
+type cost struct {
+	priority int32
+	victims  int
+	oldest   int64
+	tie      uint64
+}
+
+func (c cost) compare(o cost) int {
+	return cmp.Or(
+		cmp.Compare(c.priority, o.priority), cmp.Compare(c.victims, o.victims),
+		cmp.Compare(o.oldest, c.oldest), cmp.Compare(c.tie, o.tie),
+	)
+}
+
+type candidate struct {
+	node int32
+	cost
+}
+
+// Preempt finds the node on which the request would fit if instances of lower
+// priority went, and the victims: of the lowest priority, then the fewest. It
+// removes nothing. ok is false when no such node exists.
+func Preempt(s *Snapshot, r Request) (p Preemption, ok bool) {
+	defer s.lift(r.UID)()
+	st := s.state(r.Shape)
+	if _, taken := s.clusterPortTaken(st); taken {
+		return Preemption{}, false
+	}
+	v := s.viewOf(st)
+	var best cost
+	for _, c := range s.preemptCandidates(v) {
+		victims, actual := s.tryVictims(v, c.node)
+		if len(victims) == 0 || ok && actual.compare(best) >= 0 {
+			continue
+		}
+		p, best, ok = Preemption{Node: s.nodes[c.node].Name, Victims: victims}, actual, true
+	}
+	return p, ok
+}
+
+// preemptCandidates lists nodes on which resources alone would suffice, the
+// cheapest estimate first.
+func (s *Snapshot) preemptCandidates(v *view) []candidate {
+	var out []candidate
+	for at := range v.slots {
+		sl := &v.slots[at]
+		if !sl.present || sl.judged != fits {
+			continue
+		}
+		if c, ok := s.estimate(v.state, int32(at)); ok {
+			out = append(out, c)
+		}
+	}
+	slices.SortFunc(out, func(a, b candidate) int { return a.compare(b.cost) })
+	return out[:min(len(out), preemptTries)]
+}
+
+// estimate counts the victims by resources alone.
+func (s *Snapshot) estimate(st *shapeState, at int32) (candidate, bool) {
+	n := s.nodes[at]
+	c := candidate{node: at, cost: cost{tie: mix(n.hash ^ s.options.Salt)}}
+	if !couldFree(st.shape, n) {
+		return c, false
+	}
+	lower := s.lower(st.shape, n)
+	free := n.free
+	for _, o := range lower {
+		if free.lacking(&st.shape.requests) == fits && c.victims > 0 {
+			break
+		}
+		free.add(o.state.shape.requests)
+		c.priority = o.state.shape.priority
+		c.oldest = o.created
+		c.victims++
+	}
+	return c, free.lacking(&st.shape.requests) == fits
+}
+
+// couldFree says whether the node would have enough if all that is lower went.
+// It comes first because it allocates nothing: most nodes end here.
+func couldFree(shape *Shape, n *node) bool {
+	free, any := n.free, false
+	for _, o := range n.occupants {
+		if o.state.shape.priority < shape.priority {
+			free.add(o.state.shape.requests)
+			any = true
+		}
+	}
+	return any && free.lacking(&shape.requests) == fits
+}
+
+// lower lists the instances of a node that the shape may displace, the least
+// important and youngest first.
+func (s *Snapshot) lower(shape *Shape, n *node) []*occupant {
+	var out []*occupant
+	for _, o := range n.occupants {
+		if o.state.shape.priority < shape.priority {
+			out = append(out, o)
+		}
+	}
+	slices.SortFunc(out, func(a, b *occupant) int {
+		return cmp.Or(
+			cmp.Compare(a.state.shape.priority, b.state.shape.priority),
+			cmp.Compare(b.created, a.created), cmp.Compare(a.uid, b.uid),
+		)
+	})
+	return out
+}
+
+// tryVictims takes every lower instance from a node, then gives back those that
+// need not go, the most important first. The snapshot ends as it began.
+func (s *Snapshot) tryVictims(v *view, at int32) (victims []string, c cost) {
+	n := s.nodes[at]
+	lower := s.lower(v.state.shape, n)
+	for _, o := range lower {
+		s.remove(o)
+	}
+	var gone []*occupant
+	if s.fitsOn(v, at) {
+		for _, o := range slices.Backward(lower) {
+			s.put(o)
+			if !s.fitsOn(v, at) {
+				s.remove(o)
+				gone = append(gone, o)
+			}
+		}
+	} else {
+		gone = lower
+	}
+	possible := s.fitsOn(v, at)
+	for _, o := range gone {
+		s.put(o)
+	}
+	if !possible {
+		return nil, cost{}
+	}
+	c = cost{tie: mix(n.hash ^ s.options.Salt), victims: len(gone)}
+	for i, o := range gone {
+		victims = append(victims, o.uid)
+		c.priority = max(c.priority, o.state.shape.priority)
+		if i == 0 {
+			c.priority, c.oldest = o.state.shape.priority, o.created
+		}
+		c.oldest = min(c.oldest, o.created)
+	}
+	slices.Sort(victims)
+	return victims, c
+}
+
+// fitsOn asks all filters about one node, as it is now.
+func (s *Snapshot) fitsOn(v *view, at int32) bool {
+	if s.judgePlaced(v.state, s.nodes[at]) != fits {
+		return false
+	}
+	return v.judgeGroup(v.slots[at].group, v.lows()) == fits
+}

@@ -1,0 +1,230 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"k8s.io/utils/clock"
+
+	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/scheduler/inventory"
+	"rik.dev/rik/internal/scheduler/legacy"
+)
+
+const (
+	// roundSize bounds the decisions made while the state is locked, so that
+	// streams are served between rounds.
+	roundSize = 256
+	// maxMessage bounds what a peer may send. A list of every UID on a node
+	// with a hundred thousand of them stays below it.
+	maxMessage = 16 << 20
+	// streamBuffer is the size of a connection's read and write buffers. The
+	// default of 32 KiB each would be 320 MB for 5,000 nodes.
+	streamBuffer = 4 << 10
+)
+
+// Scheduler is the component. Make it with New and run it once.
+type Scheduler struct {
+	config    Config
+	heartbeat time.Duration
+	timeout   time.Duration
+	clock     clock.Clock
+	log       *slog.Logger
+	metrics   *metrics
+	legacy    *legacy.Service
+
+	// wake holds a token while there may be something to place or to expire.
+	wake chan struct{}
+	// asked counts the calls of poke, answered those that the loop has seen to.
+	asked, answered atomic.Int64
+	// streams counts goroutines that outlive the handler that started them.
+	streams sync.WaitGroup
+
+	// mu guards everything below. It is never held while anything is sent.
+	mu        sync.Mutex
+	inventory *inventory.Inventory
+	// term of the newest controller ever seen, and its stream while it lasts.
+	term       int64
+	controller *controllerStream
+	workers    map[string]*workerStream
+	// registers holds the last registration of every node.
+	registers map[string]*registration
+	// seen holds the last observation of every instance.
+	seen map[string]*sighting
+	// early holds observations of instances that the listing has not named yet.
+	early map[string]*schedulerv1.Observation
+	// condemned lists, by UID, what no node may run although the controller
+	// does not know it (any more), with the node that has it; empty for any.
+	condemned map[string]string
+}
+
+// New makes a scheduler. It takes the listeners over: Run closes them.
+func New(c Config) (*Scheduler, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("configuring the scheduler: %w", err)
+	}
+	heartbeat, timeout := c.timing()
+	s := &Scheduler{
+		config: c, heartbeat: heartbeat, timeout: timeout, clock: c.Clock, log: c.Logger, metrics: newMetrics(),
+		wake: make(chan struct{}, 1), workers: map[string]*workerStream{}, registers: map[string]*registration{},
+		seen: map[string]*sighting{}, early: map[string]*schedulerv1.Observation{}, condemned: map[string]string{},
+		inventory: inventory.New(inventory.Options{Placement: c.Placement, NodeTimeout: timeout}),
+	}
+	if s.clock == nil {
+		s.clock = clock.RealClock{}
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.legacy = legacy.New(s.log)
+	if c.Registry != nil {
+		if err := s.register(c.Registry); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Run serves until ctx ends or a listener breaks. When it returns, every
+// connection is closed and everything it started has ended.
+func (s *Scheduler) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, e := range s.config.Controllers {
+		server := s.server(e)
+		schedulerv1.RegisterSchedulerServer(server, &controllerService{Scheduler: s, gate: gate{e.Trusted}})
+		s.serve(ctx, group, server, e.Listener)
+	}
+	for _, e := range s.config.Workers {
+		server := s.server(e)
+		schedulerv1.RegisterWorkerServer(server, &workerService{Scheduler: s, gate: gate{e.Trusted}})
+		s.serve(ctx, group, server, e.Listener)
+	}
+	s.serveLegacy(ctx, group)
+	group.Go(func() error { return s.loop(ctx) })
+	err := group.Wait()
+	s.streams.Wait()
+	return err
+}
+
+func (s *Scheduler) server(e Endpoint) *grpc.Server {
+	creds := insecure.NewCredentials()
+	if e.TLS != nil {
+		creds = credentials.NewTLS(e.TLS)
+	}
+	return grpc.NewServer(
+		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxMessage), grpc.WaitForHandlers(true),
+		grpc.ReadBufferSize(streamBuffer), grpc.WriteBufferSize(streamBuffer),
+		// A peer that is cut off without a goodbye is noticed within a timeout.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.heartbeat, Timeout: s.timeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+	)
+}
+
+func (s *Scheduler) serveLegacy(ctx context.Context, group *errgroup.Group) {
+	if l := s.config.LegacyController; l != nil {
+		server := grpc.NewServer(grpc.WaitForHandlers(true))
+		s.legacy.RegisterController(server)
+		s.serve(ctx, group, server, l)
+	}
+	if l := s.config.LegacyWorker; l != nil {
+		server := grpc.NewServer(grpc.WaitForHandlers(true))
+		s.legacy.RegisterWorker(server)
+		s.serve(ctx, group, server, l)
+	}
+}
+
+func (s *Scheduler) serve(ctx context.Context, group *errgroup.Group, server *grpc.Server, l net.Listener) {
+	group.Go(func() error {
+		if err := server.Serve(l); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("serving on %s: %w", l.Addr(), err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		server.Stop()
+		return nil
+	})
+}
+
+// poke makes the loop look at what there is to place.
+func (s *Scheduler) poke() {
+	s.asked.Add(1)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// loop places whenever something changed, and notices lost nodes.
+func (s *Scheduler) loop(ctx context.Context) error {
+	timer := s.clock.NewTimer(s.timeout)
+	defer timer.Stop()
+	for {
+		asked := s.asked.Load()
+		next, more := s.round()
+		if more {
+			if ctx.Err() != nil {
+				return nil
+			}
+			continue
+		}
+		s.answered.Store(asked)
+		timer.Stop()
+		timer = s.clock.NewTimer(next)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.wake:
+		case <-timer.C():
+		}
+	}
+}
+
+// round makes one round of decisions. It returns how long nothing need be done
+// unless something happens, or that there is more to do at once.
+func (s *Scheduler) round() (next time.Duration, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock.Now()
+	s.expire(now)
+	r := s.inventory.Place(roundSize, now)
+	if len(r.Bindings) > 0 {
+		s.metrics.rounds.Observe(s.clock.Since(now).Seconds())
+	}
+	if s.controller != nil {
+		s.controller.tell(r)
+	}
+	s.metrics.proposals.Add(float64(len(r.Bindings)))
+	s.metrics.unplaced.Add(float64(len(r.Unplaced)))
+	s.metrics.displaced.Add(float64(len(r.Displaced)))
+	next = s.timeout
+	if at, ok := s.inventory.NextDeadline(); ok {
+		next = min(next, at.Sub(now))
+	}
+	if !r.TellAt.IsZero() {
+		next = min(next, r.TellAt.Sub(now))
+	}
+	return max(next, time.Millisecond), r.More
+}
+
+// expire tells the controller of the nodes that are lost.
+func (s *Scheduler) expire(now time.Time) {
+	for _, name := range s.inventory.Expire(now) {
+		s.log.Warn("node is lost", "node", name, "timeout", s.timeout)
+		s.report(&schedulerv1.NodeReport{Name: name})
+		if s.workers[name] == nil {
+			delete(s.registers, name)
+		}
+	}
+}

@@ -1,0 +1,360 @@
+package scheduler
+
+import (
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/scheduler/inventory"
+	"rik.dev/rik/internal/scheduler/placement"
+)
+
+// workerService serves Worker on one endpoint.
+type workerService struct {
+	schedulerv1.UnimplementedWorkerServer
+	*Scheduler
+	gate gate
+}
+
+type workerServer = grpc.BidiStreamingServer[schedulerv1.WorkerMessage, schedulerv1.Order]
+
+// registration is what a node said when it joined.
+type registration struct {
+	register *schedulerv1.Register
+	status   *rikv1alpha1.NodeStatus
+}
+
+// workerStream is one Connect stream.
+type workerStream struct {
+	registration
+	name string
+	// trusted: the peer is in this process and has no certificate.
+	trusted bool
+	// uid is that of the Node that the peer's certificate was given for; empty
+	// when it does not say, and counts then for the one of its name.
+	uid types.UID
+	// running are the UIDs that the node had when it joined.
+	running map[string]bool
+	out     *outbox[*schedulerv1.Order]
+	// heard counts the messages that were handled.
+	heard int64
+	// replaced is closed when a newer stream of the node takes over.
+	replaced chan struct{}
+	// revoked is closed when the Node of the certificate is gone.
+	revoked chan struct{}
+}
+
+// Connect joins a node until it leaves or connects anew.
+func (w *workerService) Connect(stream workerServer) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	session, err := newWorkerStream(first.GetRegister())
+	if err != nil {
+		return err
+	}
+	session.trusted = w.gate.trusted
+	if session.uid, err = w.gate.node(stream.Context(), session.name); err != nil {
+		return err
+	}
+	if err := w.await(stream.Context(), session); err != nil {
+		return err
+	}
+	switch err := w.join(session); {
+	case errors.Is(err, errStranger):
+		return w.sendAway(session, stream)
+	case err != nil:
+		return err
+	}
+	defer w.leave(session)
+	received := make(chan error, 1)
+	w.streams.Go(func() { received <- w.listen(session, stream) })
+	return w.order(session, stream, received)
+}
+
+func newWorkerStream(r *schedulerv1.Register) (*workerStream, error) {
+	if r == nil {
+		return nil, status.Error(codes.InvalidArgument, "the first message must be Register")
+	}
+	if problems := validation.IsDNS1123Subdomain(r.NodeName); len(problems) > 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "node name %q: %s", r.NodeName, problems[0])
+	}
+	s := &workerStream{
+		name: r.NodeName, running: make(map[string]bool, len(r.Running)),
+		out: newOutbox[*schedulerv1.Order](), replaced: make(chan struct{}), revoked: make(chan struct{}),
+		registration: registration{register: r, status: &rikv1alpha1.NodeStatus{}},
+	}
+	if err := s.status.Unmarshal(r.Status); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "status of node %q cannot be read: %v", r.NodeName, err)
+	}
+	for _, uid := range r.Running {
+		s.running[uid] = true
+	}
+	return s, nil
+}
+
+// listen handles what the node says.
+func (s *Scheduler) listen(session *workerStream, stream workerServer) error {
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if s.workers[session.name] == session {
+			s.hear(session, m)
+		}
+		session.heard++
+		s.mu.Unlock()
+	}
+}
+
+// order carries the outbox to the node.
+func (s *Scheduler) order(session *workerStream, stream workerServer, received <-chan error) error {
+	for {
+		k, m, ok := session.out.take()
+		if !ok {
+			select {
+			case <-session.out.ready:
+				continue
+			case <-session.replaced:
+				return errReplaced(session.name)
+			case <-session.revoked:
+				return s.sendAway(session, stream)
+			case err := <-received:
+				return err
+			}
+		}
+		if k.kind == aboutAllowed {
+			m = s.allowedOrder(session)
+		}
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+		session.out.done()
+		select {
+		case <-session.replaced:
+			return errReplaced(session.name)
+		case <-session.revoked:
+			return s.sendAway(session, stream)
+		default:
+		}
+	}
+}
+
+func errReplaced(node string) error {
+	return status.Errorf(codes.Aborted, "node %q connected anew", node)
+}
+
+// join takes a node in. The same node may connect anew at any time; another
+// machine of the same name may not while the first is heard of.
+func (s *Scheduler) join(session *workerStream) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.strangerLocked(session) {
+		return errStranger
+	}
+	old := s.workers[session.name]
+	if old != nil && otherMachine(old.register, session.register) && s.inventory.Connectivity(session.name).Connected {
+		return status.Errorf(codes.AlreadyExists, "another machine is connected as node %q", session.name)
+	}
+	if old != nil {
+		close(old.replaced)
+	}
+	s.workers[session.name] = session
+	s.registers[session.name] = &session.registration
+	session.put(aboutSession, "", &schedulerv1.Order{Term: s.term, Message: &schedulerv1.Order_Admitted{
+		Admitted: &schedulerv1.Admitted{HeartbeatMillis: s.heartbeat.Milliseconds(), TimeoutMillis: s.timeout.Milliseconds()},
+	}})
+	s.inventory.Join(session.name, session.status, s.refusal(session.register), s.clock.Now())
+	s.forgetSightings(session)
+	s.report(s.fullReport(s.inventory.Connectivity(session.name)))
+	if s.inventory.Ready() {
+		s.allow(session)
+	}
+	s.poke()
+	s.log.Info("node joined", "node", session.name, "version", session.register.Version, "running", len(session.running))
+	return nil
+}
+
+// forgetSightings drops what was seen of instances that the node has nothing of
+// any more: a node that lost its records counts its observations from the start.
+func (s *Scheduler) forgetSightings(session *workerStream) {
+	for _, in := range s.inventory.OnNode(session.name) {
+		if !session.running[in.UID] && !s.terminated(in.UID) {
+			delete(s.seen, in.UID)
+		}
+	}
+}
+
+func otherMachine(a, b *schedulerv1.Register) bool {
+	return a.MachineId != "" && b.MachineId != "" && a.MachineId != b.MachineId
+}
+
+// refusal says why a connected node is given nothing.
+func (s *Scheduler) refusal(r *schedulerv1.Register) string {
+	if r.HighestTerm > s.term {
+		return "the node obeys a newer controller"
+	}
+	return ""
+}
+
+func (s *Scheduler) leave(session *workerStream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.workers[session.name] != session {
+		return
+	}
+	delete(s.workers, session.name)
+	s.inventory.Leave(session.name)
+	if !s.inventory.Connectivity(session.name).Connected {
+		delete(s.registers, session.name)
+	}
+	s.poke()
+	s.log.Info("node disconnected", "node", session.name)
+}
+
+// hear applies one message of a node. It is called with mu held.
+func (s *Scheduler) hear(session *workerStream, m *schedulerv1.WorkerMessage) {
+	name := session.name
+	if wasLost := s.inventory.Heard(name, s.clock.Now()); wasLost {
+		s.log.Info("node is back", "node", name)
+		s.report(s.fullReport(s.inventory.Connectivity(name)))
+		s.poke()
+	}
+	switch x := m.Message.(type) {
+	case *schedulerv1.WorkerMessage_Heartbeat:
+		s.beat(name, x.Heartbeat)
+	case *schedulerv1.WorkerMessage_Observation:
+		x.Observation.NodeName = name
+		s.observe(x.Observation)
+	case *schedulerv1.WorkerMessage_Metrics:
+		r := s.briefReport(name)
+		r.Metrics, r.InstanceMetrics = x.Metrics.Node, x.Metrics.Instances
+		s.report(r)
+	}
+}
+
+func (s *Scheduler) beat(name string, h *schedulerv1.Heartbeat) {
+	if s.inventory.SetDiskPressure(name, h.DiskPressure) {
+		s.report(s.briefReport(name))
+		s.poke()
+	}
+	if h.ImagesChanged {
+		s.inventory.SetImages(name, h.Images)
+	}
+	if h.UsedPortsChanged {
+		ports := make([]placement.Port, 0, len(h.UsedPorts))
+		for _, p := range h.UsedPorts {
+			ports = append(ports, placement.Port{Protocol: rikv1alpha1.Protocol(p.Protocol), Number: p.Port})
+		}
+		s.inventory.SetUsedPorts(name, ports)
+		s.poke()
+	}
+}
+
+func (s *Scheduler) briefReport(name string) *schedulerv1.NodeReport {
+	c := s.inventory.Connectivity(name)
+	return &schedulerv1.NodeReport{Name: name, Connected: c.Connected, DiskPressure: c.DiskPressure}
+}
+
+// allow gives a node its full set. What is queued for it is said by that too.
+func (s *Scheduler) allow(session *workerStream) {
+	session.out.drop(func(k key, _ *schedulerv1.Order) bool { return k.kind == aboutOrder })
+	// The set itself is made when it leaves, so that it is never stale.
+	session.put(aboutAllowed, "", nil)
+	for _, in := range s.inventory.OnNode(session.name) {
+		if in.Stop != nil {
+			s.dispatch(in, !session.running[in.UID] && s.seen[in.UID] == nil)
+		}
+	}
+	for uid, node := range s.condemned {
+		if in := s.inventory.Instance(uid); in != nil && in.State == inventory.Bound && in.Node == session.name {
+			// It has come to be the node's own since.
+			delete(s.condemned, uid)
+			continue
+		}
+		if node == session.name || node == "" && session.running[uid] {
+			s.execute(session, uid)
+		}
+	}
+}
+
+// allowedOrder makes the full set of what the node may run, as it is now. What
+// is being stopped is in it as ended, so that it is not started, and its own
+// order says with how much grace it goes.
+func (s *Scheduler) allowedOrder(session *workerStream) *schedulerv1.Order {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	allowed := &schedulerv1.Allowed{}
+	for _, in := range s.inventory.OnNode(session.name) {
+		if s.terminated(in.UID) {
+			continue
+		}
+		run := runOf(in)
+		run.Ended = in.Ended || in.Stop != nil
+		allowed.Instances = append(allowed.Instances, run)
+	}
+	session.out.drop(func(_ key, o *schedulerv1.Order) bool { return o.GetRun() != nil })
+	return &schedulerv1.Order{Term: s.term, Message: &schedulerv1.Order_Allowed{Allowed: allowed}}
+}
+
+// dispatch orders an instance's own node to run it, or to stop it when it is to
+// go. A node that is not connected gets its full set when it is. Fresh says that
+// the node cannot know the instance, so that a stop is to be confirmed all the
+// same.
+func (s *Scheduler) dispatch(in *inventory.Instance, fresh bool) {
+	session := s.workers[in.Node]
+	if session == nil || !s.inventory.Ready() {
+		return
+	}
+	s.metrics.dispatched.Inc()
+	if in.Stop != nil {
+		stop := *in.Stop
+		stop.Force = stop.Force || fresh
+		session.out.put(key{aboutOrder, in.UID}, s.stopOrder(in.UID, stop), mergeOrders)
+		return
+	}
+	session.put(aboutOrder, in.UID, &schedulerv1.Order{Term: s.term, Message: &schedulerv1.Order_Run{Run: runOf(in)}})
+}
+
+// mergeOrders makes a stop that overtakes its run a forced one: the node never
+// heard of the instance, and is to confirm all the same.
+func mergeOrders(older, newer *schedulerv1.Order) *schedulerv1.Order {
+	if older.GetRun() != nil && newer.GetStop() != nil {
+		newer.GetStop().Force = true
+	}
+	return newer
+}
+
+func (s *Scheduler) stopOrder(uid string, stop inventory.Stop) *schedulerv1.Order {
+	return &schedulerv1.Order{Term: s.term, Message: &schedulerv1.Order_Stop{
+		Stop: &schedulerv1.StopOrder{Uid: uid, GraceSeconds: stop.GraceSeconds, Force: stop.Force},
+	}}
+}
+
+func runOf(in *inventory.Instance) *schedulerv1.Run {
+	return &schedulerv1.Run{
+		Uid: in.UID, Namespace: in.Namespace, Name: in.Name, Workload: in.Workload, Revision: in.Revision, Ended: in.Ended,
+	}
+}
+
+func (w *workerStream) put(k kind, id string, m *schedulerv1.Order) {
+	w.out.put(key{k, id}, m, nil)
+}
+
+// forgetOrder drops an order that has become pointless.
+func (w *workerStream) forgetOrder(uid string) {
+	w.out.drop(func(k key, _ *schedulerv1.Order) bool { return k == key{aboutOrder, uid} })
+}

@@ -1,0 +1,268 @@
+// Package kube runs a real Kubernetes control plane for tests: the kube-apiserver
+// and, if asked for, the kube-controller-manager that make builds from the
+// k8s.io/kubernetes module, over an etcd in the test's own process. Everything
+// listens on loopback or on unix sockets, needs no root, and is gone with the test,
+// even with one that was killed.
+//
+// There is no scheduler and no kubelet. [Options.Kubelet] plays both: it binds pods
+// to one node and says of them what a kubelet would say.
+//
+// Clients reach the server through a forwarder of this process, which [Cluster.Cut]
+// cuts as a broken network does; [Cluster.Stop] kills the server itself. The URL and
+// the credentials stay the same through both.
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"rik.dev/rik/internal/apiserver/datastore"
+)
+
+// Patience is how long the package waits for a server, and a good deadline for tests
+// that poll one: two busy cores under the race detector are slow.
+const Patience = 3 * time.Minute
+
+// Options say what a cluster consists of besides its API server.
+type Options struct {
+	// ControllerManager runs Kubernetes' controllers: namespaces, service accounts,
+	// garbage collection, Deployments and the rest. Not the one that watches over
+	// nodes, which have no kubelet here to renew their leases.
+	ControllerManager bool
+	// Kubelet keeps one ready node, binds pods to it and sets their status: running and
+	// ready, or succeeded where the pod is not to be restarted. Deleted pods go.
+	Kubelet bool
+	// APIServerArgs are flags for kube-apiserver besides the usual ones.
+	APIServerArgs []string
+}
+
+// Cluster is a running control plane. Its methods are for one goroutine; what they
+// return is for any.
+type Cluster struct {
+	options  Options
+	dir      string
+	programs programs
+	creds    *credentials
+	client   kubernetes.Interface
+
+	port    *reservedPort
+	forward *forwarder
+	store   *datastore.Datastore
+
+	server, manager *process
+	kubelet         *kubelet
+}
+
+// Start runs a cluster for one test, and removes it when the test ends. It returns
+// as Run does.
+func Start(tb testing.TB, options Options) *Cluster {
+	tb.Helper()
+	c, err := Run(tb.Context(), tb.TempDir(), options)
+	if err != nil {
+		tb.Fatalf("starting a Kubernetes control plane: %v", err)
+	}
+	tb.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			tb.Errorf("removing the Kubernetes control plane: %v", err)
+		}
+	})
+	return c
+}
+
+// Run runs a cluster whose files lie in dir, which is the caller's to remove once the
+// cluster is closed. It returns when the cluster can be worked with: with a controller
+// manager, when pods can be made in the default namespace. The end of ctx ends the
+// start, not the cluster. Nothing runs when it fails.
+func Run(ctx context.Context, dir string, options Options) (*Cluster, error) {
+	programs, err := findPrograms()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{options: options, dir: dir, programs: programs}
+	if err := c.open(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) open(ctx context.Context) error {
+	var err error
+	if c.port, err = reservePort(); err != nil {
+		return err
+	}
+	if c.forward, err = newForwarder(c.port.address); err != nil {
+		return err
+	}
+	if c.creds, err = newCredentials(c.dir, "https://"+c.forward.port.address, "https://"+c.port.address); err != nil {
+		return err
+	}
+	if c.client, err = kubernetes.NewForConfig(c.Rest()); err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	c.store, err = datastore.Open(ctx, datastore.Config{Dir: filepath.Join(c.dir, "etcd"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return fmt.Errorf("opening the datastore: %w", err)
+	}
+	return c.run(ctx)
+}
+
+// run starts the programs, and returns when they work.
+func (c *Cluster) run(ctx context.Context) error {
+	var err error
+	if c.server, err = startProcess(c.programs.apiserver, filepath.Join(c.dir, "kube-apiserver.log"), c.apiserverArgs()...); err != nil {
+		return err
+	}
+	if err := await(ctx, c.server, "the API server is ready", c.ready); err != nil {
+		return err
+	}
+	if c.options.ControllerManager {
+		c.manager, err = startProcess(c.programs.manager, filepath.Join(c.dir, "kube-controller-manager.log"), c.managerArgs()...)
+		if err != nil {
+			return err
+		}
+		if err := await(ctx, c.manager, "the default namespace takes pods", c.takesPods); err != nil {
+			return err
+		}
+	}
+	if c.options.Kubelet {
+		if c.kubelet, err = startKubelet(ctx, c.creds.directRest()); err != nil {
+			return err
+		}
+	}
+	return c.forward.mend()
+}
+
+// ready asks the server past the forwarder, which is cut still.
+func (c *Cluster) ready(ctx context.Context) error {
+	client, err := rest.HTTPClientFor(c.creds.directRest())
+	if err != nil {
+		return err
+	}
+	defer client.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+c.port.address+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("readyz answers %s", answer.Status)
+	}
+	return nil
+}
+
+// takesPods waits for what admission and kubelets want of a namespace.
+func (c *Cluster) takesPods(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(c.creds.directRest())
+	if err != nil {
+		return err
+	}
+	if _, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{}); err != nil {
+		return err
+	}
+	_, err = client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+	return err
+}
+
+// Rest connects as the administrator, without a client-side rate limit. The caller
+// owns the result.
+func (c *Cluster) Rest() *rest.Config { return c.creds.rest(c.creds.url) }
+
+// Kubeconfig is the same as a file that holds its certificates in itself.
+func (c *Cluster) Kubeconfig() []byte { return c.creds.kubeconfig(c.creds.url) }
+
+// Client is a clientset over Rest.
+func (c *Cluster) Client() kubernetes.Interface { return c.client }
+
+// Datastore is how etcd clients of this process reach what the cluster stores.
+func (c *Cluster) Datastore() datastore.Endpoint { return c.store.Endpoint() }
+
+// Stop kills the cluster's programs as a power cut would. What they stored stays.
+func (c *Cluster) Stop() {
+	if c.forward != nil {
+		c.forward.cut()
+	}
+	if c.kubelet != nil {
+		c.kubelet.stop()
+		c.kubelet = nil
+	}
+	for _, p := range []**process{&c.manager, &c.server} {
+		if *p != nil {
+			(*p).kill()
+			*p = nil
+		}
+	}
+}
+
+// Restart starts a stopped cluster again, with further flags for the API server, and
+// returns as Start does.
+func (c *Cluster) Restart(tb testing.TB, apiserverArgs ...string) {
+	tb.Helper()
+	c.Stop()
+	c.options.APIServerArgs = append(c.options.APIServerArgs, apiserverArgs...)
+	if err := c.run(tb.Context()); err != nil {
+		tb.Fatalf("starting the Kubernetes control plane again: %v", err)
+	}
+}
+
+// Cut ends every connection of clients and refuses new ones until Mend. The cluster's
+// own parts still reach each other.
+func (c *Cluster) Cut() { c.forward.cut() }
+
+// Mend takes connections again.
+func (c *Cluster) Mend(tb testing.TB) {
+	tb.Helper()
+	if err := c.forward.mend(); err != nil {
+		tb.Fatalf("mending the way to the Kubernetes control plane: %v", err)
+	}
+}
+
+// Close stops everything that Run began, also when that was not all. Once.
+func (c *Cluster) Close() error {
+	c.Stop()
+	var problems []error
+	if c.store != nil {
+		problems = append(problems, c.store.Close())
+	}
+	if c.forward != nil {
+		problems = append(problems, c.forward.close())
+	}
+	if c.port != nil {
+		problems = append(problems, c.port.close())
+	}
+	return errors.Join(problems...)
+}
+
+// await polls until check is content, the process ends or patience does.
+func await(ctx context.Context, p *process, what string, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("waiting until %s: %w\n%s", what, p.ended(), p.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until %s: %w\n%s", what, err, p.tail())
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package netnstest
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// env names the test that runs in a process of its own.
+const env = "RIK_TEST_ALONE"
+
+// Alone has the test run in a process with a network namespace of its own, all
+// goroutines of it; only the loopback is there, and it is up. In that process it
+// is true. Else it waits for that process, fails the test if that failed, and is
+// false: then there is nothing left to do.
+//
+//	if !netnstest.Alone(t) {
+//		return
+//	}
+func Alone(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(env) == t.Name() {
+		if out, err := exec.CommandContext(t.Context(), "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+			t.Fatalf("setting the loopback up: %v\n%s", err, out)
+		}
+		return true
+	}
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.timeout=10m") //nolint:gosec // this very program
+	c.Env = append(os.Environ(), env+"="+t.Name())
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("in a network namespace of its own: %v\n%s", err, out)
+	}
+	return false
+}

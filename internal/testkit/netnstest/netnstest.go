@@ -1,0 +1,154 @@
+// Package netnstest gives privileged tests network namespaces of their own, so
+// that what they do to the kernel's network is nobody else's.
+package netnstest
+
+import (
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// NS is a network namespace. It goes with the test, and all in it.
+type NS struct {
+	tb     testing.TB
+	handle netns.NsHandle
+}
+
+// New makes a namespace with nothing but its loopback, which is up.
+func New(tb testing.TB) *NS {
+	tb.Helper()
+	n := &NS{tb: tb, handle: netns.None()}
+	tb.Cleanup(func() {
+		if n.handle.IsOpen() {
+			_ = n.handle.Close()
+		}
+	})
+	back := enter(tb)
+	defer back()
+	var err error
+	if n.handle, err = netns.New(); err != nil {
+		tb.Fatalf("making a network namespace: %v", err)
+	}
+	n.Up("lo")
+	return n
+}
+
+// enter keeps the goroutine on its thread until back has put that where it was.
+func enter(tb testing.TB) (back func()) {
+	tb.Helper()
+	runtime.LockOSThread()
+	own, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		tb.Fatalf("opening the test's network namespace: %v", err)
+	}
+	return func() {
+		// A thread that cannot go back stays locked, and ends with its goroutine.
+		if err := netns.Set(own); err != nil {
+			tb.Errorf("leaving a network namespace: %v", err)
+		} else {
+			runtime.UnlockOSThread()
+		}
+		_ = own.Close()
+	}
+}
+
+// Do calls f with its goroutine in the namespace. Sockets, commands and netlink
+// requests that f itself makes belong to it; goroutines that f starts do not.
+func (n *NS) Do(f func()) {
+	n.tb.Helper()
+	back := enter(n.tb)
+	defer back()
+	if err := netns.Set(n.handle); err != nil {
+		n.tb.Fatalf("entering a network namespace: %v", err)
+	}
+	f()
+}
+
+// Go is Do in a goroutine of its own, for what runs beside the test. The test
+// must wait for the channel to be closed.
+func (n *NS) Go(f func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.Do(f)
+	}()
+	return done
+}
+
+// Run runs a program in the namespace and gives what it wrote.
+func (n *NS) Run(name string, arguments ...string) string {
+	n.tb.Helper()
+	var out []byte
+	var err error
+	n.Do(func() { out, err = exec.CommandContext(n.tb.Context(), name, arguments...).CombinedOutput() })
+	if err != nil {
+		n.tb.Fatalf("%s %s: %v\n%s", name, strings.Join(arguments, " "), err, out)
+	}
+	return string(out)
+}
+
+// Up sets a link up.
+func (n *NS) Up(name string) {
+	n.tb.Helper()
+	n.Do(func() {
+		link, err := netlink.LinkByName(name)
+		if err == nil {
+			err = netlink.LinkSetUp(link)
+		}
+		if err != nil {
+			n.tb.Fatalf("setting %s up: %v", name, err)
+		}
+	})
+}
+
+// Address gives a link an address such as 192.0.2.1/24.
+func (n *NS) Address(name, address string) {
+	n.tb.Helper()
+	n.Do(func() {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			n.tb.Fatalf("finding %s: %v", name, err)
+		}
+		parsed, err := netlink.ParseAddr(address)
+		if err == nil {
+			err = netlink.AddrAdd(link, parsed)
+		}
+		if err != nil {
+			n.tb.Fatalf("giving %s the address %s: %v", name, address, err)
+		}
+	})
+}
+
+// Dummy makes a link that leads nowhere, with an address, and sets it up. It is
+// a bridge without ports: not every kernel has what "ip link add type dummy" makes.
+func (n *NS) Dummy(name, address string) {
+	n.tb.Helper()
+	n.Do(func() {
+		attributes := netlink.NewLinkAttrs()
+		attributes.Name = name
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attributes}); err != nil {
+			n.tb.Fatalf("making %s: %v", name, err)
+		}
+	})
+	n.Address(name, address)
+	n.Up(name)
+}
+
+// Cable joins two namespaces: a link of the given name in each, both up.
+func Cable(a *NS, nameA string, b *NS, nameB string) {
+	a.tb.Helper()
+	a.Do(func() {
+		attributes := netlink.NewLinkAttrs()
+		attributes.Name = nameA
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: nameB, PeerNamespace: netlink.NsFd(b.handle)}); err != nil {
+			a.tb.Fatalf("joining %s and %s: %v", nameA, nameB, err)
+		}
+	})
+	a.Up(nameA)
+	b.Up(nameB)
+}

@@ -1,0 +1,80 @@
+package ociimage
+
+import (
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// BusyboxPath is where Debian's busybox-static puts its one file.
+const BusyboxPath = "/bin/busybox"
+
+// BusyboxSpec describes a root file system around this machine's static
+// busybox: /bin/sh and a link for each applet, root and nobody in /etc/passwd,
+// and the directories that a program expects.
+func BusyboxSpec() (Spec, error) {
+	if err := requireStatic(BusyboxPath); err != nil {
+		return Spec{}, err
+	}
+	out, err := exec.Command(BusyboxPath, "--list").Output()
+	if err != nil {
+		return Spec{}, fmt.Errorf("listing the applets of %s: %w", BusyboxPath, err)
+	}
+	files := map[string]File{
+		"bin/busybox": {Source: BusyboxPath},
+		"etc/passwd":  {Content: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")},
+		"etc/group":   {Content: []byte("root:x:0:\nnogroup:x:65534:\n")},
+		"root":        {Dir: true, Mode: 0o700},
+		"tmp":         {Dir: true, Mode: 0o777 | os.ModeSticky},
+	}
+	for _, dir := range []string{"dev", "proc", "sys", "run", "var", "home"} {
+		files[dir] = File{Dir: true}
+	}
+	for applet := range strings.FieldsSeq(string(bytes.TrimSpace(out))) {
+		if name := filepath.Join("bin", filepath.Base(applet)); name != "bin/busybox" {
+			files[name] = File{Link: "busybox"}
+		}
+	}
+	return Spec{
+		Files: files,
+		Env:   []string{"PATH=/bin:/sbin:/usr/bin:/usr/sbin"},
+		Cmd:   []string{"/bin/sh"},
+	}, nil
+}
+
+// Busybox writes the image of BusyboxSpec into the OCI layout at dir and
+// returns the reference to give to rik ("oci:/dir:latest").
+func Busybox(dir string) (string, error) {
+	spec, err := BusyboxSpec()
+	if err != nil {
+		return "", err
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if _, err := Write(abs, "latest", spec); err != nil {
+		return "", err
+	}
+	return "oci:" + abs + ":latest", nil
+}
+
+// requireStatic refuses a busybox that needs a loader, which the image would
+// not have: its containers would die with "no such file or directory".
+func requireStatic(file string) error {
+	f, err := elf.Open(file)
+	if err != nil {
+		return fmt.Errorf("reading busybox (apt-get install busybox-static): %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return fmt.Errorf("%s is linked dynamically: apt-get install busybox-static", file)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,393 @@
+// Package rikcluster runs the built programs for end-to-end tests: a server, or
+// its components one by one, and the command lines against it.
+//
+// Nothing of rik's own code runs in the test process. What is checked is checked
+// from outside: exit codes, /proc, mounts, cgroups, runc.
+package rikcluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"rik.dev/rik/internal/testkit/privileged"
+)
+
+// Patience is how long Eventually waits: generous, since two cores may be busy
+// with something else.
+const Patience = 2 * time.Minute
+
+// Options of a cluster.
+type Options struct {
+	// NoAgent starts a server without a node.
+	NoAgent bool
+	// Split starts controller, scheduler and riklet as processes of their own.
+	Split bool
+	// Machines is how many nodes there are, each in a network namespace of its own
+	// and joined by a link; the server itself has no node then.
+	Machines int
+	// MicroVMs lets nodes run them. To find out whether a node can is seconds of work
+	// for a processor, which other tests are spared.
+	MicroVMs bool
+	// Args are added to the command line of the server (or controller).
+	Args []string
+	// AgentArgs are added to the command line of a riklet of its own.
+	AgentArgs []string
+}
+
+// Cluster is a running cluster on this machine.
+type Cluster struct {
+	// Dir holds everything that the cluster writes.
+	Dir string
+	// Bin holds the built programs.
+	Bin string
+
+	tb        testing.TB
+	options   Options
+	processes map[string]*Process
+	machines  []*Machine
+}
+
+// Start starts a cluster, waits until it is ready and removes it, with all that
+// it made, at the end of the test. The ports are the usual ones: tests that use
+// it run one after the other, in a network namespace of their own (see Main).
+func Start(tb testing.TB, options Options) *Cluster {
+	tb.Helper()
+	privileged.Require(tb)
+	dir, err := os.MkdirTemp("/var/tmp", "rik-e2e-")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	// Apps go through it to their own files, as through /run and /var/lib elsewhere.
+	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // nobody may list it
+		tb.Fatal(err)
+	}
+	c := &Cluster{Dir: dir, Bin: Bin(tb), tb: tb, options: options, processes: map[string]*Process{}}
+	if options.Machines > 0 {
+		c.options.NoAgent = true
+		c.options.Args = append([]string{"--advertise-address", ServerAddress}, options.Args...)
+		c.makeLan()
+	}
+	tb.Cleanup(c.remove)
+	for _, name := range c.components() {
+		if name == "riklet" {
+			c.awaitToken()
+		}
+		c.StartComponent(name)
+	}
+	c.waitReady()
+	if options.Machines > 0 {
+		c.awaitToken()
+	}
+	for range options.Machines {
+		c.AddMachine(options.AgentArgs...)
+	}
+	c.AwaitNodes(options.Machines)
+	return c
+}
+
+// AwaitNodes waits until so many nodes are ready.
+func (c *Cluster) AwaitNodes(n int) {
+	c.tb.Helper()
+	c.Eventually(func() error {
+		c.mustLive()
+		out := c.TryRikctl("get", "nodes", "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
+		if got := strings.Count(out.Stdout, "True"); out.Err != nil || got < n {
+			return fmt.Errorf("%d of %d nodes are ready (%w)", got, n, out.Err)
+		}
+		return nil
+	})
+}
+
+// Bin is the folder of the built programs.
+func Bin(tb testing.TB) string {
+	tb.Helper()
+	bin := os.Getenv("RIK_BIN")
+	if bin == "" {
+		tb.Fatal("RIK_BIN names no folder with the built programs: run the tests with make test or make e2e")
+	}
+	if _, err := os.Stat(filepath.Join(bin, "rik")); err != nil {
+		tb.Fatalf("RIK_BIN has no program: %v (make build)", err)
+	}
+	return bin
+}
+
+// In is the same cluster for a subtest: what fails, fails there.
+func (c *Cluster) In(tb testing.TB) *Cluster {
+	inner := *c
+	inner.tb = tb
+	return &inner
+}
+
+// components are the names of the processes, in the order of their start.
+func (c *Cluster) components() []string {
+	if !c.options.Split {
+		return []string{"server"}
+	}
+	if c.options.NoAgent {
+		return []string{"scheduler", "controller"}
+	}
+	return []string{"scheduler", "controller", "riklet"}
+}
+
+// StartComponent starts one process of the cluster: server, scheduler,
+// controller or riklet.
+func (c *Cluster) StartComponent(name string) *Process {
+	c.tb.Helper()
+	program, args := c.command(name)
+	p := startProcess(c.tb, name, filepath.Join(c.Dir, name+".log"), filepath.Join(c.Bin, program), args...)
+	c.processes[name] = p
+	return p
+}
+
+// command is the command line of a component.
+func (c *Cluster) command(name string) (program string, args []string) {
+	state := append(c.dirs(), "--node-name", "node-1")
+	switch name {
+	case "server":
+		args = []string{"server", "--data-dir", c.DataDir()}
+		if c.options.NoAgent {
+			args = append(args, "--no-agent")
+		} else {
+			args = append(args, state...)
+			args = append(args, c.options.AgentArgs...)
+		}
+		return "rik", append(args, c.options.Args...)
+	case "controller":
+		return "controller", append([]string{"--data-dir", c.DataDir()}, c.options.Args...)
+	case "scheduler":
+		return "scheduler", []string{"--data-dir", c.DataDir()}
+	default:
+		args = append([]string{"--server", "https://127.0.0.1:5000", "--token-file", c.TokenFile()}, state...)
+		return "riklet", append(args, c.options.AgentArgs...)
+	}
+}
+
+// dirs keep the node's files and cgroups apart from others on this machine.
+func (c *Cluster) dirs() []string {
+	return c.withVMM("--state-dir", c.StateDir(), "--run-dir", c.RunDir(), "--cgroup-parent", "/"+filepath.Base(c.Dir))
+}
+
+func (c *Cluster) withVMM(args ...string) []string {
+	if c.options.MicroVMs {
+		return args
+	}
+	return append(args, "--vmm", "none")
+}
+
+// DataDir is where the server keeps its data.
+func (c *Cluster) DataDir() string { return filepath.Join(c.Dir, "data") }
+
+// StateDir is where the node keeps its state.
+func (c *Cluster) StateDir() string { return filepath.Join(c.Dir, "state") }
+
+// RunDir is where the node keeps what need not survive a boot.
+func (c *Cluster) RunDir() string { return filepath.Join(c.Dir, "run") }
+
+// Process is a running component.
+func (c *Cluster) Process(name string) *Process { return c.processes[name] }
+
+// Restart starts a component again after it ended.
+func (c *Cluster) Restart(name string) {
+	c.tb.Helper()
+	c.StartComponent(name)
+}
+
+// TokenFile holds the join token that the first start made.
+func (c *Cluster) TokenFile() string { return filepath.Join(c.DataDir(), "node-token") }
+
+func (c *Cluster) awaitToken() {
+	c.tb.Helper()
+	c.Eventually(func() error {
+		c.mustLive()
+		_, err := os.Stat(c.TokenFile())
+		return err
+	})
+}
+
+// mustLive fails the test when a component has ended.
+func (c *Cluster) mustLive() {
+	c.tb.Helper()
+	for _, p := range c.processes {
+		if err := p.Alive(); err != nil {
+			c.tb.Fatalf("%s ended while starting: %v\n%s", p.Name, err, p.Tail())
+		}
+	}
+}
+
+func (c *Cluster) waitReady() {
+	c.tb.Helper()
+	c.Eventually(func() error {
+		c.mustLive()
+		out := c.TryRikctl("get", "--raw", "/readyz")
+		if out.Err != nil {
+			return out.Err
+		}
+		if c.options.NoAgent {
+			return nil
+		}
+		out = c.TryRikctl("get", "nodes", "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
+		if out.Err != nil || !strings.Contains(out.Stdout, "True") {
+			return fmt.Errorf("no node is ready: %s%s", out.Stdout, out.Stderr)
+		}
+		return nil
+	})
+}
+
+// Eventually calls check until it returns nil, and fails the test with the last
+// error when that takes longer than Patience.
+func (c *Cluster) Eventually(check func() error) {
+	c.tb.Helper()
+	Eventually(c.tb, Patience, check)
+}
+
+// Eventually calls check until it returns nil, and fails the test with the last
+// error when that takes too long.
+func Eventually(tb testing.TB, patience time.Duration, check func() error) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			tb.Fatalf("still not so after %v: %v", patience, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// Result of a command.
+type Result struct {
+	Stdout, Stderr string
+	Code           int
+	Err            error // with both outputs, nil when the exit code is 0
+}
+
+// Rikctl runs rikctl as administrator and fails the test when it fails.
+func (c *Cluster) Rikctl(args ...string) string {
+	c.tb.Helper()
+	out := c.TryRikctl(args...)
+	if out.Err != nil {
+		c.tb.Fatalf("rikctl %s: %v", strings.Join(args, " "), out.Err)
+	}
+	return out.Stdout
+}
+
+// TryRikctl runs rikctl as administrator.
+func (c *Cluster) TryRikctl(args ...string) Result {
+	c.tb.Helper()
+	return c.run([]string{"RIKCONFIG=" + filepath.Join(c.DataDir(), "config.yaml")}, "", "rikctl", args...)
+}
+
+// RikctlInput runs rikctl with something on its standard input.
+func (c *Cluster) RikctlInput(input string, args ...string) Result {
+	c.tb.Helper()
+	return c.run([]string{"RIKCONFIG=" + filepath.Join(c.DataDir(), "config.yaml")}, input, "rikctl", args...)
+}
+
+// Rik runs rik, the one program, as administrator.
+func (c *Cluster) Rik(args ...string) Result {
+	c.tb.Helper()
+	return c.run([]string{"RIKCONFIG=" + filepath.Join(c.DataDir(), "config.yaml")}, "", "rik", args...)
+}
+
+// Kubectl runs kubectl with the generated kubeconfig.
+func (c *Cluster) Kubectl(input string, args ...string) Result {
+	c.tb.Helper()
+	return c.run([]string{"KUBECONFIG=" + filepath.Join(c.DataDir(), "admin.kubeconfig")}, input, "kubectl", args...)
+}
+
+func (c *Cluster) run(env []string, input, program string, args ...string) Result {
+	c.tb.Helper()
+	return run(append(env, "HOME="+c.Dir), input, filepath.Join(c.Bin, program), args...)
+}
+
+// Run runs one of the built programs that belongs to no cluster.
+func Run(tb testing.TB, program string, args ...string) Result {
+	tb.Helper()
+	return run(nil, "", filepath.Join(Bin(tb), program), args...)
+}
+
+// Command runs any program.
+func Command(tb testing.TB, program string, args ...string) Result {
+	tb.Helper()
+	return run(nil, "", program, args...)
+}
+
+// run runs a program to its end; one that takes too long is killed.
+func run(env []string, input, program string, args ...string) Result {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdin = strings.NewReader(input)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	result := Result{Stdout: stdout.String(), Stderr: stderr.String(), Code: cmd.ProcessState.ExitCode()}
+	if err != nil {
+		result.Err = fmt.Errorf("%w\n%s%s", err, stdout.String(), stderr.String())
+	}
+	return result
+}
+
+// Get reads objects as JSON into out: Get(&list, "instances", "-A").
+func (c *Cluster) Get(out any, args ...string) {
+	c.tb.Helper()
+	raw := c.Rikctl(append([]string{"get", "-o", "json"}, args...)...)
+	if err := json.Unmarshal([]byte(raw), out); err != nil {
+		c.tb.Fatalf("reading rikctl get %v: %v\n%s", args, err, raw)
+	}
+}
+
+// Empty forgets everything that the cluster ever was. No process of it may run.
+func (c *Cluster) Empty() {
+	c.tb.Helper()
+	errs := []error{os.RemoveAll(c.DataDir())}
+	if !c.options.NoAgent {
+		errs = append(errs, c.run(nil, "", "riklet", append([]string{"purge"}, c.dirs()...)...).Err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		c.tb.Fatal(err)
+	}
+}
+
+// remove stops every process, takes the node's instances away and removes the
+// folder. It says what was left over, and fails the test for it.
+func (c *Cluster) remove() {
+	for _, p := range c.processes {
+		p.Stop()
+	}
+	if c.tb.Failed() {
+		for _, p := range c.processes {
+			c.tb.Logf("the log of %s ended with:\n%s", p.Name, p.Tail())
+		}
+	}
+	var errs []error
+	if !c.options.NoAgent {
+		out := c.run(nil, "", "riklet", append([]string{"purge"}, c.dirs()...)...)
+		errs = append(errs, out.Err)
+	}
+	for _, m := range c.machines {
+		errs = append(errs, m.remove())
+	}
+	errs = append(errs, c.leftovers()...)
+	errs = append(errs, os.RemoveAll(c.Dir))
+	if err := errors.Join(errs...); err != nil {
+		c.tb.Errorf("the cluster left something behind: %v", err)
+	}
+}

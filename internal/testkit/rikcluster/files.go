@@ -1,0 +1,139 @@
+package rikcluster
+
+import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"rik.dev/rik/internal/testkit/ociimage"
+)
+
+// Hello builds examples/hello, writes an image of it and returns its reference. The
+// program itself is HelloProgram.
+func (c *Cluster) Hello() string {
+	c.tb.Helper()
+	c.buildHello()
+	return c.Image("hello", ociimage.Spec{
+		Files: map[string]ociimage.File{"hello": {Source: c.HelloProgram()}}, Entrypoint: []string{"/hello"},
+	})
+}
+
+// HelloProgram is examples/hello, once Hello or Tools was called.
+func (c *Cluster) HelloProgram() string { return filepath.Join(c.Dir, "hello") }
+
+func (c *Cluster) buildHello() {
+	c.tb.Helper()
+	build := exec.Command("go", "build", "-o", c.HelloProgram(), "rik.dev/rik/examples/hello")
+	build.Env = append(build.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		c.tb.Fatalf("building hello: %v\n%s", err, out)
+	}
+}
+
+// Tools are the same files in the forms that the kinds of workload take: busybox
+// and examples/hello in bin.
+type Tools struct {
+	Image     string // reference of an OCI image
+	Directory string // of the node, readable by all
+	TarGz     string // path of an archive
+	Ext4      string // path of a file system's image
+}
+
+// Tools writes them, the archive and the file system's image into a folder. What is
+// outside it is gone at the end of the test.
+func (c *Cluster) Tools(into string) Tools {
+	c.tb.Helper()
+	c.buildHello()
+	spec, err := ociimage.BusyboxSpec()
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	spec.Files["bin/hello"] = ociimage.File{Source: c.HelloProgram()}
+	t := Tools{
+		Image: c.Image("tools", spec), Directory: c.publicDir(),
+		TarGz: filepath.Join(into, "tools.tar.gz"), Ext4: filepath.Join(into, "tools.ext4"),
+	}
+	c.writeTree(t.Directory, spec.Files)
+	for _, command := range [][]string{
+		{"tar", "-C", t.Directory, "-czf", t.TarGz, "."},
+		{"mkfs.ext4", "-q", "-d", t.Directory, t.Ext4, "64M"},
+	} {
+		if out := Command(c.tb, command[0], command[1:]...); out.Err != nil {
+			c.tb.Fatalf("%v: %v", command, out.Err)
+		}
+	}
+	return t
+}
+
+// publicDir is a directory that any user of this machine may enter, which the
+// cluster's folder is not.
+func (c *Cluster) publicDir() string {
+	c.tb.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "rik-tools-")
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	c.tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // that is what it is for
+		c.tb.Fatal(err)
+	}
+	return dir
+}
+
+// writeTree writes what a layer describes into a directory.
+func (c *Cluster) writeTree(dir string, files map[string]ociimage.File) {
+	c.tb.Helper()
+	for name, f := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // for any user
+			c.tb.Fatal(err)
+		}
+		if err := writeEntry(path, f); err != nil {
+			c.tb.Fatal(err)
+		}
+	}
+}
+
+func writeEntry(path string, f ociimage.File) error {
+	switch {
+	case f.Dir:
+		return os.MkdirAll(path, 0o755) //nolint:gosec // for any user
+	case f.Link != "":
+		return os.Symlink(f.Link, path)
+	case f.Source != "":
+		content, err := os.ReadFile(f.Source)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, content, 0o755) //nolint:gosec // a program for any user
+	default:
+		return os.WriteFile(path, f.Content, 0o644) //nolint:gosec // for any user
+	}
+}
+
+// Site is an https server on the loopback, as the world looks to a cluster that runs
+// under no network but that.
+type Site struct {
+	Dir string // whose files it serves
+	URL string
+}
+
+// NewSite starts one. Clusters that are started later trust its certificate, and no
+// other.
+func NewSite(t *testing.T) Site {
+	t.Helper()
+	dir := t.TempDir()
+	server := httptest.NewTLSServer(http.FileServer(http.Dir(dir)))
+	t.Cleanup(server.Close)
+	authority := filepath.Join(t.TempDir(), "authority.pem")
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(authority, block, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SSL_CERT_FILE", authority)
+	return Site{Dir: dir, URL: server.URL}
+}

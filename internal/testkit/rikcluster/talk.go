@@ -1,0 +1,77 @@
+package rikcluster
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Talk is a rikctl that goes on until it is stopped, such as logs -f or port-forward.
+type Talk struct {
+	tb    testing.TB
+	args  string
+	end   context.CancelFunc
+	lines chan string
+	heard []string
+}
+
+// Talk starts rikctl as administrator. It ends with the test, or when it is stopped.
+func (c *Cluster) Talk(args ...string) *Talk {
+	c.tb.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "rikctl"), args...)
+	cmd.Env = append(os.Environ(), "RIKCONFIG="+filepath.Join(c.DataDir(), "config.yaml"), "HOME="+c.Dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		c.tb.Fatal(err)
+	}
+	t := &Talk{tb: c.tb, args: strings.Join(args, " "), end: cancel, lines: make(chan string, 1000)}
+	go func() {
+		defer close(t.lines)
+		for scanner := bufio.NewScanner(out); scanner.Scan(); {
+			select {
+			case t.lines <- scanner.Text():
+			case <-ctx.Done():
+			}
+		}
+		_ = cmd.Wait()
+	}()
+	c.tb.Cleanup(t.Stop)
+	return t
+}
+
+// Hear waits for a line that matches and returns what its groups matched.
+func (t *Talk) Hear(pattern string) []string {
+	t.tb.Helper()
+	expression, patience := regexp.MustCompile(pattern), time.After(Patience)
+	for {
+		select {
+		case line, more := <-t.lines:
+			if !more {
+				t.tb.Fatalf("rikctl %s ended without a line like %s, it said:\n%s", t.args, pattern, strings.Join(t.heard, "\n"))
+			}
+			t.heard = append(t.heard, line)
+			if found := expression.FindStringSubmatch(line); found != nil {
+				return found
+			}
+		case <-patience:
+			t.tb.Fatalf("rikctl %s said no line like %s in %v, but:\n%s", t.args, pattern, Patience, strings.Join(t.heard, "\n"))
+		}
+	}
+}
+
+// Stop ends it.
+func (t *Talk) Stop() {
+	t.end()
+	for range t.lines { // until it has ended
+	}
+}

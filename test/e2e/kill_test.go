@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/testkit/privileged"
+	"rik.dev/rik/internal/testkit/rikcluster"
+)
+
+// kills is how often each component is killed.
+const kills = 20
+
+// TestPrivilegedKill kills each component again and again under a stream of
+// creates and deletes, and looks from outside: no acknowledged object is lost,
+// no instance runs twice, no container restarts because of a kill, and nothing
+// is orphaned. The last is checked by the cluster's removal as well.
+func TestPrivilegedKill(t *testing.T) {
+	privileged.Require(t)
+	for _, component := range []string{"riklet", "scheduler", "controller", "server"} {
+		t.Run(component, func(t *testing.T) {
+			c := rikcluster.Start(t, rikcluster.Options{Split: component != "server"})
+			killRounds(t, c, component)
+		})
+	}
+}
+
+func killRounds(t *testing.T, c *rikcluster.Cluster, component string) {
+	t.Helper()
+	image := c.Busybox()
+	// exec: the container's process bears the name that we look for.
+	script := "exec sleep 100000"
+	for _, name := range []string{"steady", "stream"} {
+		if out := c.RikctlInput(rikcluster.Manifest(name, image, script, ""), "apply", "-f", "-"); out.Err != nil {
+			t.Fatal(out.Err)
+		}
+	}
+	c.Rikctl("create", "instance", "-w", "steady", "--replicas", "4")
+	c.Rikctl("wait", "--for=condition=Ready", "instance", "-l", "rik.dev/workload=steady", "--timeout=120s")
+	before := steady(t, c)
+
+	s := newStream(t, c)
+	for round := range kills {
+		s.whileBusy(func() { c.Process(component).Kill() })
+		c.Restart(component)
+		s.flows()
+		if err := compare(before, c.InstanceProcesses("sleep")); err != nil {
+			t.Fatalf("after kill %d of %s: %v", round+1, component, err)
+		}
+	}
+	s.stop()
+	converge(t, c, s)
+	if err := compare(before, c.InstanceProcesses("sleep")); err != nil {
+		t.Fatalf("after all kills of %s: %v", component, err)
+	}
+	t.Logf("%d kills of %s: %d creates and %d deletes acknowledged", kills, component, len(s.created), len(s.deleted))
+}
+
+// steady are the processes of the instances that must not notice anything.
+func steady(t *testing.T, c *rikcluster.Cluster) map[string][]rikcluster.Inside {
+	t.Helper()
+	var list rikv1alpha1.InstanceList
+	c.Get(&list, "instances", "-l", "rik.dev/workload=steady")
+	running := c.InstanceProcesses("sleep")
+	found := map[string][]rikcluster.Inside{}
+	for i := range list.Items {
+		uid := string(list.Items[i].UID)
+		if len(running[uid]) != 1 {
+			t.Fatalf("instance %s has processes %v, want one", list.Items[i].Name, running[uid])
+		}
+		found[uid] = running[uid]
+	}
+	if len(found) != 4 {
+		t.Fatalf("found %d steady instances, want 4", len(found))
+	}
+	return found
+}
+
+// compare makes sure that each process is still the same one, and that no
+// instance has two.
+func compare(before, now map[string][]rikcluster.Inside) error {
+	for uid, was := range before {
+		if !slices.Equal(was, now[uid]) {
+			return fmt.Errorf("instance %s ran as %v, now as %v", uid, was, now[uid])
+		}
+	}
+	for uid, processes := range now {
+		if len(processes) > 1 {
+			return fmt.Errorf("instance %s runs more than once: %v", uid, processes)
+		}
+	}
+	return nil
+}
+
+// stream creates and deletes instances as fast as the command line goes, and
+// remembers what was acknowledged.
+type stream struct {
+	t      *testing.T
+	c      *rikcluster.Cluster
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	acted  chan struct{}
+
+	mu      sync.Mutex
+	created map[string]bool // names that were acknowledged
+	deleted map[string]bool // of these, the ones whose deletion was
+	maybe   map[string]bool // deletions that were not acknowledged: either is right
+	next    int
+}
+
+func newStream(t *testing.T, c *rikcluster.Cluster) *stream {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &stream{t: t, c: c, cancel: cancel, acted: make(chan struct{}, 1),
+		created: map[string]bool{}, deleted: map[string]bool{}, maybe: map[string]bool{}}
+	t.Cleanup(s.stop)
+	s.done.Add(1)
+	go func() {
+		defer s.done.Done()
+		for ctx.Err() == nil {
+			s.create()
+			s.delete()
+			select {
+			case s.acted <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return s
+}
+
+func (s *stream) stop() {
+	s.cancel()
+	s.done.Wait()
+}
+
+// whileBusy does something in the middle of the stream.
+func (s *stream) whileBusy(kill func()) {
+	<-s.acted
+	kill()
+}
+
+// flows waits until something more was acknowledged.
+func (s *stream) flows() {
+	s.t.Helper()
+	count := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.created)
+	}
+	before := count()
+	s.c.Eventually(func() error {
+		if count() == before {
+			return errors.New("no create was acknowledged since the kill")
+		}
+		return nil
+	})
+}
+
+func (s *stream) create() {
+	s.mu.Lock()
+	s.next++
+	name := fmt.Sprintf("stream-%d", s.next)
+	s.mu.Unlock()
+	out := s.c.TryRikctl("create", "instance", "-w", "stream", "--name", name)
+	if out.Err != nil {
+		return // not acknowledged: it may exist or not
+	}
+	s.mu.Lock()
+	s.created[name] = true
+	s.mu.Unlock()
+}
+
+// delete deletes the oldest instance once there are more than five.
+func (s *stream) delete() {
+	s.mu.Lock()
+	var alive []string
+	for _, name := range slices.Sorted(maps.Keys(s.created)) {
+		if !s.deleted[name] && !s.maybe[name] {
+			alive = append(alive, name)
+		}
+	}
+	s.mu.Unlock()
+	if len(alive) <= 5 {
+		return
+	}
+	out := s.c.TryRikctl("delete", "instance", alive[0], "--wait=false")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if out.Err == nil {
+		s.deleted[alive[0]] = true
+	} else {
+		s.maybe[alive[0]] = true
+	}
+}
+
+// converge waits until what the API says, what was acknowledged, and what runs
+// are the same.
+func converge(t *testing.T, c *rikcluster.Cluster, s *stream) {
+	t.Helper()
+	c.Eventually(func() error {
+		out := c.TryRikctl("get", "instances", "-o", "json")
+		if out.Err != nil {
+			return out.Err
+		}
+		var list rikv1alpha1.InstanceList
+		if err := json.Unmarshal([]byte(out.Stdout), &list); err != nil {
+			return err
+		}
+		exists := map[string]rikv1alpha1.Instance{}
+		for i := range list.Items {
+			exists[list.Items[i].Name] = list.Items[i]
+		}
+		return s.agrees(exists, c.InstanceProcesses("sleep"))
+	})
+}
+
+func (s *stream) agrees(exists map[string]rikv1alpha1.Instance, running map[string][]rikcluster.Inside) error {
+	for name := range s.created {
+		in, ok := exists[name]
+		switch {
+		case s.maybe[name]:
+		case s.deleted[name] && ok:
+			return fmt.Errorf("%s was deleted and is still there (%s)", name, in.Status.Phase)
+		case !s.deleted[name] && !ok:
+			s.t.Fatalf("the acknowledged instance %s is lost", name)
+		}
+	}
+	byUID := map[string]string{}
+	for name, in := range exists {
+		byUID[string(in.UID)] = name
+		if in.Status.Phase != rikv1alpha1.InstanceRunning {
+			return fmt.Errorf("%s is %s: %s", name, in.Status.Phase, in.Status.Message)
+		}
+		if strings.HasPrefix(name, "stream-") && len(running[string(in.UID)]) != 1 {
+			return fmt.Errorf("%s has processes %v, want one", name, running[string(in.UID)])
+		}
+	}
+	for uid, processes := range running {
+		if byUID[uid] == "" {
+			return fmt.Errorf("processes %v belong to instance %s, which does not exist", processes, uid)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,13 @@
+// Package e2e drives the built programs, and nothing else, as a user would.
+//
+// What it checks is checked from outside: exit codes and outputs, /proc, mounts,
+// cgroups, runc. make e2e builds the programs and runs it, as root.
+package e2e
+
+import (
+	"testing"
+
+	"rik.dev/rik/internal/testkit/rikcluster"
+)
+
+func TestMain(m *testing.M) { rikcluster.Main(m) }
