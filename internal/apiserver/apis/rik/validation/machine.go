@@ -127,8 +127,8 @@ func execution(at *field.Path, e *rik.FunctionExecution) field.ErrorList {
 // machineResources are those of a whole virtual machine.
 func machineResources(at *field.Path, r *rik.Resources) field.ErrorList {
 	errs := resources(at, r)
-	if memory, ok := r.Limits[rik.ResourceMemory]; ok && memory.Cmp(smallestMachine) < 0 {
-		errs = append(errs, field.Invalid(at.Child("limits").Key("memory"), memory.String(), "must be at least "+smallestMachine.String()+": a microVM has a kernel of its own"))
+	if memory, ok := r.Limits[rik.ResourceMemory]; ok {
+		errs = append(errs, atLeast(at.Child("limits").Key("memory"), memory, smallestMachine, ": a microVM has a kernel of its own")...)
 	}
 	return append(errs, processors(at.Child("limits").Key("cpu"), r.Limits[rik.ResourceCPU])...)
 }

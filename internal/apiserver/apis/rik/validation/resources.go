@@ -29,8 +29,8 @@ func resources(at *field.Path, r *rik.Resources) field.ErrorList {
 	errs = append(errs, amounts(at.Child("limits"), r.Limits, rik.ResourceCPU, rik.ResourceMemory)...)
 	for name, least := range map[rik.ResourceName]resource.Quantity{rik.ResourceCPU: smallestCPU, rik.ResourceMemory: smallestMemory} {
 		limit, ok := r.Limits[name]
-		if ok && limit.Cmp(least) < 0 {
-			errs = append(errs, field.Invalid(at.Child("limits").Key(string(name)), limit.String(), "must be at least "+least.String()))
+		if ok {
+			errs = append(errs, atLeast(at.Child("limits").Key(string(name)), limit, least, "")...)
 		}
 		request, asked := r.Requests[name]
 		if ok && asked && request.Cmp(limit) > 0 {
@@ -38,6 +38,15 @@ func resources(at *field.Path, r *rik.Resources) field.ErrorList {
 		}
 	}
 	return errs
+}
+
+// atLeast takes both by value: a Quantity notes its own text when it is first
+// asked for it, and the bounds are shared by all requests.
+func atLeast(at *field.Path, amount, least resource.Quantity, why string) field.ErrorList {
+	if amount.Cmp(least) >= 0 {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(at, amount.String(), "must be at least "+least.String()+why)}
 }
 
 // amounts judges quantities of the named resources.

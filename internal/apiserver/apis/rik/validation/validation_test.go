@@ -2,6 +2,7 @@ package validation_test
 
 import (
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -391,4 +392,23 @@ func TestWarnings(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSharedBounds: requests are judged side by side, and the bounds are shared
+// by all of them; the race detector is what looks.
+func TestSharedBounds(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for _, memory := range []string{"1Mi", "127Mi", "4Gi"} {
+				limits := rikv1alpha1.ResourceList{"memory": resource.MustParse(memory)}
+				validation.Workload(defaulted(t, on(function, func(w *rikv1alpha1.Workload) {
+					w.Spec.Function.Resources.Limits = limits
+				})))
+				validation.Workload(defaulted(t, func(w *rikv1alpha1.Workload) { first(w).Resources.Limits = limits }))
+			}
+		})
+	}
+	all.Wait()
 }
