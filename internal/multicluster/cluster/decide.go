@@ -133,6 +133,8 @@ func (f facts) importer() metav1.Condition {
 	switch i := f.observed.imported; {
 	case f.kubeconfig != nil:
 		return condition(c, metav1.ConditionFalse, *f.kubeconfig)
+	case !i.done && f.was(c.Type) != nil:
+		return *f.was(c.Type)
 	case !i.done:
 		return condition(c, metav1.ConditionUnknown, problem{workloadv1alpha1.ReasonClusterStatusUnknown, "the cluster's types have not been read yet"})
 	case i.failure != "":
@@ -173,6 +175,9 @@ func (f facts) ready(importer, heartbeat metav1.Condition) metav1.Condition {
 	if p := f.connection(); p != nil {
 		status := metav1.ConditionFalse
 		if p.reason == workloadv1alpha1.ReasonClusterStatusUnknown {
+			if was := f.was(c.Type); was != nil {
+				return *was
+			}
 			status = metav1.ConditionUnknown
 		}
 		return condition(c, status, *p)
@@ -189,6 +194,17 @@ func (f facts) ready(importer, heartbeat metav1.Condition) metav1.Condition {
 		return condition(c, metav1.ConditionFalse, problem{syncer.Reason, "the syncer: " + syncer.Message})
 	}
 	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonClusterReady, "the cluster takes objects"})
+}
+
+// was is a condition that was True of the Cluster as it is now; nil if it was not. Until
+// the cluster has been asked it stays so: a controller that restarts, or a kubeconfig
+// that is rotated, says nothing against a cluster.
+func (f facts) was(conditionType string) *metav1.Condition {
+	c := meta.FindStatusCondition(f.cluster.Status.Conditions, conditionType)
+	if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != f.cluster.Generation {
+		return nil
+	}
+	return c.DeepCopy()
 }
 
 // connection is what is wrong between here and the cluster; nil if nothing is.

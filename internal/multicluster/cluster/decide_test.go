@@ -46,6 +46,15 @@ func with(status metav1.ConditionStatus, conditionType, reason string) func(*fac
 	}
 }
 
+// wasReady gives a Cluster the conditions of one that was ready at some generation.
+func wasReady(f *facts, generation int64) {
+	f.cluster.Status.Conditions = append(f.cluster.Status.Conditions,
+		metav1.Condition{Type: workloadv1alpha1.ConditionReady, Status: metav1.ConditionTrue,
+			Reason: workloadv1alpha1.ReasonClusterReady, Message: "the cluster takes objects", ObservedGeneration: generation},
+		metav1.Condition{Type: workloadv1alpha1.ConditionAPIImporterReady, Status: metav1.ConditionTrue,
+			Reason: workloadv1alpha1.ReasonImported, Message: "6 types are imported", ObservedGeneration: generation})
+}
+
 func TestDecideConditions(t *testing.T) {
 	t.Parallel()
 	type said struct{ ready, importer, heartbeat string }
@@ -85,6 +94,25 @@ func TestDecideConditions(t *testing.T) {
 			said{"False/ErrorStartingAPIImporter", "False/ErrorStartingAPIImporter", beats}, 35 * time.Second},
 		{"some types not imported", func(f *facts) { f.observed.imported.troubles = []string{"widgets.example: no"} },
 			said{"True/ClusterReady", "True/SomeTypesNotImported", beats}, 35 * time.Second},
+		{"not asked yet by this controller", func(f *facts) {
+			wasReady(f, f.cluster.Generation)
+			f.observed.probe, f.observed.imported = probe{}, imported{}
+		}, said{"True/ClusterReady", good, beats}, 35 * time.Second},
+		{"types not read yet by this controller", func(f *facts) {
+			wasReady(f, f.cluster.Generation)
+			f.observed.imported = imported{}
+		}, said{"True/ClusterReady", good, beats}, 35 * time.Second},
+		{"not asked yet since the Cluster was changed", func(f *facts) {
+			wasReady(f, f.cluster.Generation-1)
+			f.observed.probe, f.observed.imported = probe{}, imported{}
+		}, said{"Unknown/ClusterStatusUnknown", "Unknown/ClusterStatusUnknown", beats}, 35 * time.Second},
+		{"was ready, and does not answer", func(f *facts) {
+			wasReady(f, f.cluster.Generation)
+			f.observed.imported = imported{}
+			f.observed.probe.trouble = &problem{workloadv1alpha1.ReasonClusterUnreachable, "refused"}
+		}, said{"False/ClusterUnreachable", good, beats}, 35 * time.Second},
+		{"syncer reads an added type", with(metav1.ConditionTrue, workloadv1alpha1.ConditionSyncerReady, "ReadingObjects"),
+			said{"True/ClusterReady", good, beats}, 35 * time.Second},
 		{"syncer does not start", func(f *facts) { f.observed.syncer = &problem{workloadv1alpha1.ReasonErrorStartingSyncer, "x"} },
 			said{"False/ErrorStartingSyncer", good, beats}, 35 * time.Second},
 		{"syncer is not installed", func(f *facts) { f.observed.syncer = &problem{workloadv1alpha1.ReasonErrorInstallingSyncer, "x"} },

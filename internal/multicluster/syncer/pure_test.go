@@ -2,6 +2,7 @@ package syncer
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -427,5 +428,36 @@ func TestAnnotationsPatchSaysOnlyWhatIsNew(t *testing.T) {
 		if err != nil || string(got) != want {
 			t.Errorf("annotationsPatch(%v) = %s, %v, want %s", wanted, got, err, want)
 		}
+	}
+}
+
+// TestAddedTypeKeepsReadiness: reading the objects of a type that is added says so, and
+// makes a syncer that was ready not unready.
+func TestAddedTypeKeepsReadiness(t *testing.T) {
+	t.Parallel()
+	filling := []string{"widgets.example.org"}
+	for name, tc := range map[string]struct {
+		down     error
+		filling  []string
+		missing  []missingType
+		wasReady bool
+		want     string
+	}{
+		"first start":                      {filling: filling, want: "False/ReadingObjects"},
+		"a type is added":                  {filling: filling, wasReady: true, want: "True/ReadingObjects"},
+		"a type is added, another missing": {filling: filling, missing: []missingType{{why: "no"}}, wasReady: true, want: "True/ReadingObjects"},
+		"a type is added, and cut off":     {down: errors.New("refused"), filling: filling, wasReady: true, want: "False/ClusterUnreachable"},
+		"all is read":                      {want: "True/Syncing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := readyCondition(tc.down, tc.filling, tc.missing, tc.wasReady)
+			if got := string(c.Status) + "/" + c.Reason; got != tc.want {
+				t.Errorf("readyCondition() = %s, want %s", got, tc.want)
+			}
+			if tc.down == nil && len(tc.filling) > 0 && !strings.Contains(c.Message, tc.filling[0]) {
+				t.Errorf("the message %q does not name the type that is read", c.Message)
+			}
+		})
 	}
 }

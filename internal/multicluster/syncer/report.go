@@ -94,7 +94,6 @@ func (e *engine) heedGoAhead() {
 	// Twice, because a key may just be on its way from the queue to a worker.
 	free := e.breaker.heed(e.cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation], quiet && e.wasQuiet)
 	e.wasQuiet = quiet
-	e.metrics.paused.Set(float64(len(e.breaker.waiting)))
 	e.mu.Unlock()
 	if len(free) > 0 {
 		e.log.Info("the deletions that waited go on", "number", len(free))
@@ -119,7 +118,8 @@ func (e *engine) statusNow(cluster *workloadv1alpha1.Cluster, down error, now me
 		// A syncer that cannot reach the cluster does not work.
 		status.LastHeartbeatTime = cluster.Status.LastHeartbeatTime
 	}
-	for _, c := range []*metav1.Condition{readyCondition(down, filling, e.missing), pausedCondition(e.breaker, cluster)} {
+	wasReady := meta.IsStatusConditionTrue(cluster.Status.Conditions, workloadv1alpha1.ConditionSyncerReady)
+	for _, c := range []*metav1.Condition{readyCondition(down, filling, e.missing, wasReady), pausedCondition(e.breaker, cluster)} {
 		if c != nil {
 			c.ObservedGeneration = cluster.Generation
 			status.Conditions = append(status.Conditions, since(*c, cluster.Status.Conditions, now))
@@ -128,12 +128,17 @@ func (e *engine) statusNow(cluster *workloadv1alpha1.Cluster, down error, now me
 	return status
 }
 
-func readyCondition(down error, filling []string, missing []missingType) *metav1.Condition {
+// readyCondition is not False for the reading of a type that is added, or of all types
+// after a restart: that is progress, and whoever acts on readiness would move work away.
+func readyCondition(down error, filling []string, missing []missingType, wasReady bool) *metav1.Condition {
 	c := &metav1.Condition{Type: workloadv1alpha1.ConditionSyncerReady, Status: metav1.ConditionFalse}
 	switch {
 	case down != nil:
 		c.Reason, c.Message = workloadv1alpha1.ReasonClusterUnreachable, down.Error()
 	case len(filling) > 0:
+		if wasReady {
+			c.Status = metav1.ConditionTrue
+		}
 		c.Reason, c.Message = reasonFillingCache, "Reading what is there of "+strings.Join(sorted(filling), ", ")+"."
 	case len(missing) > 0:
 		// All others are carried, so that the syncer is ready.
