@@ -36,7 +36,7 @@ var ErrAgain = errors.New("try again")
 
 // Options bound a Queue. The zero value of a field means its default.
 type Options struct {
-	// Name is used in the log.
+	// Name is used in the log and labels the queue's metrics, in a program that has them.
 	Name string
 	// Workers is how many keys are worked on at once; 1 by default.
 	Workers int
@@ -67,7 +67,7 @@ func New[K comparable](o Options, work Func[K]) *Queue[K] {
 		o.Logger = slog.Default()
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[K](o.MinBackoff, o.MaxBackoff)
-	return &Queue[K]{options: o, work: work, queue: workqueue.NewTypedRateLimitingQueue(limiter)}
+	return &Queue[K]{options: o, work: work, queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[K]{Name: o.Name})}
 }
 
 // Add asks for a pass over the key. A key that is worked on right now gets

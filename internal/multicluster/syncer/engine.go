@@ -39,6 +39,8 @@ type engine struct {
 	// A poke asks for a report, or a look at the types, before its time.
 	reportPokes, typePokes chan struct{}
 
+	// changes are those upstream that are not carried yet.
+	changes pending
 	// working is how many passes are under way.
 	working atomic.Int32
 
@@ -56,9 +58,9 @@ type engine struct {
 	settled map[Key]fingerprint
 }
 
-func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster, m *metrics) *engine {
+func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) *engine {
 	e := &engine{
-		config: &s.config, log: s.config.Logger, metrics: m,
+		config: &s.config, log: s.config.Logger, metrics: newMetrics(), changes: pending{since: map[Key]time.Time{}},
 		upstream: s.upstream, downstream: s.downstream,
 		identity: identity, namespaces: newNamespaces(identity, s.downstream),
 		reportPokes: make(chan struct{}, 1), typePokes: make(chan struct{}, 1), cluster: cluster,
@@ -69,7 +71,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster, 
 		e.breaker.resume()
 	}
 	e.queue = reconcile.New(reconcile.Options{
-		Name: "syncer", Workers: s.config.Workers, MaxBackoff: maxBackoff, Logger: e.log,
+		Name: "syncer/" + identity.Cluster, Workers: s.config.Workers, MaxBackoff: maxBackoff, Logger: e.log,
 	}, e.reconcile)
 	return e
 }
@@ -110,7 +112,9 @@ func (e *engine) upstreamChanged(c *carrier, o *unstructured.Unstructured) {
 		e.namespaces.learn(o.GetNamespace())
 	}
 	if c.isSynced() {
-		e.queue.Add(item{Key: Key{Type: c.Resource.GroupResource(), Namespace: o.GetNamespace(), Name: o.GetName()}})
+		key := Key{Type: c.Resource.GroupResource(), Namespace: o.GetNamespace(), Name: o.GetName()}
+		e.changes.note(key, time.Now())
+		e.queue.Add(item{Key: key})
 	}
 }
 
@@ -160,6 +164,7 @@ func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
 	}
 	c := e.carrier(i.Type)
 	if c == nil || !c.isSynced() {
+		e.changes.take(i.Key)
 		return 0, nil // looked at when the type is carried
 	}
 	if i.downstream {
@@ -171,8 +176,12 @@ func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
 	}
 	e.working.Add(1)
 	defer e.working.Add(-1)
-	again, err := newPass(e, c, i.Key).run(ctx)
+	p := newPass(e, c, i.Key)
+	again, err := p.run(ctx)
 	if err != nil {
+		if !p.changed.IsZero() {
+			e.changes.note(i.Key, p.changed)
+		}
 		err = fmt.Errorf("carrying %s: %w", i.Key, err)
 	}
 	return again, err

@@ -1,20 +1,24 @@
 package syncer
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // metrics of one cluster's syncer.
 type metrics struct {
 	applies, deletes, statuses prometheus.Counter
 	problems                   *prometheus.CounterVec
-	paused                     prometheus.Gauge
+	delay                      prometheus.Histogram
 }
 
-// newMetrics registers where a registry is given; the function undoes it.
-func newMetrics(registry prometheus.Registerer, cluster string) (*metrics, func()) {
+func newMetrics() *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rik", Subsystem: "syncer", Name: name, Help: help})
 	}
-	m := &metrics{
+	return &metrics{
 		applies:  counter("applies_total", "Objects made or changed in the physical cluster."),
 		deletes:  counter("deletes_total", "Objects deleted in the physical cluster."),
 		statuses: counter("statuses_total", "Statuses brought up to the kcp."),
@@ -22,24 +26,104 @@ func newMetrics(registry prometheus.Registerer, cluster string) (*metrics, func(
 			Namespace: "rik", Subsystem: "syncer", Name: "problems_total",
 			Help: "Times that an object could not be made as the kcp wants it, by reason.",
 		}, []string{"reason"}),
-		paused: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "rik", Subsystem: "syncer", Name: "deletes_waiting",
-			Help: "Deletions that wait for a go-ahead.",
+		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "rik", Subsystem: "syncer", Name: "delay_seconds",
+			Help:    "Time from when the syncer hears of a change upstream until the physical cluster has taken it.",
+			Buckets: prometheus.ExponentialBuckets(0.005, 2, 16), // 5 ms to 164 s
 		}),
 	}
+}
+
+// register registers all of an engine's metrics where there is a registry. The function
+// that it returns undoes that.
+func (m *metrics) register(registry prometheus.Registerer, e *engine) func() {
 	if registry == nil {
-		return m, func() {}
+		return func() {}
 	}
-	registry = prometheus.WrapRegistererWith(prometheus.Labels{"cluster": cluster}, registry)
+	registry = prometheus.WrapRegistererWith(prometheus.Labels{"cluster": e.identity.Cluster}, registry)
 	var registered []prometheus.Collector
-	for _, c := range []prometheus.Collector{m.applies, m.deletes, m.statuses, m.problems, m.paused} {
+	for _, c := range []prometheus.Collector{m.applies, m.deletes, m.statuses, m.problems, m.delay, state{e}} {
 		if registry.Register(c) == nil { // a name that is taken costs a metric, not the syncer
 			registered = append(registered, c)
 		}
 	}
-	return m, func() {
+	return func() {
 		for _, c := range registered {
 			registry.Unregister(c)
 		}
 	}
+}
+
+// state is what an engine is like at the moment that it is asked.
+type state struct{ engine *engine }
+
+var (
+	objectsMetric   = describe("objects", "Objects in the physical cluster that are carried, by type.", "resource")
+	pausedMetric    = describe("deletes_paused", "Whether deletions wait for a go-ahead: 1 or 0.")
+	waitingMetric   = describe("deletes_waiting", "Deletions that wait for a go-ahead.")
+	reachableMetric = describe("reachable", "Whether the last request reached a side, upstream or downstream: 1 or 0.", "side")
+)
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName("rik", "syncer", name), help, labels, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (s state) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{objectsMetric, pausedMetric, waitingMetric, reachableMetric} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s state) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	e := s.engine
+	gauge(reachableMetric, oneIf(!e.upstream.broken.Load()), "upstream")
+	gauge(reachableMetric, oneIf(!e.downstream.broken.Load()), "downstream")
+	e.mu.Lock()
+	paused, waiting := e.breaker.paused, len(e.breaker.waiting)
+	objects := make(map[string]int, len(e.carriers))
+	for resource, c := range e.carriers {
+		objects[resource.String()] = len(c.downstream.GetStore().ListKeys())
+	}
+	e.mu.Unlock()
+	gauge(pausedMetric, oneIf(paused))
+	gauge(waitingMetric, float64(waiting))
+	for resource, n := range objects {
+		gauge(objectsMetric, float64(n), resource)
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// pending is since when changes upstream wait to be carried.
+type pending struct {
+	mu    sync.Mutex
+	since map[Key]time.Time
+}
+
+// note keeps the earlier time where one is known.
+func (p *pending) note(key Key, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if before, ok := p.since[key]; !ok || at.Before(before) {
+		p.since[key] = at
+	}
+}
+
+// take is the zero time when nothing has changed.
+func (p *pending) take(key Key) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := p.since[key]
+	delete(p.since, key)
+	return at
 }

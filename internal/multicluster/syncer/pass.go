@@ -36,6 +36,9 @@ type pass struct {
 		Warn(string, ...any)
 	}
 
+	// changed is since when a change upstream waits for this pass, zero if none does.
+	changed time.Time
+
 	up, down         *unstructured.Unstructured
 	upSeen, downSeen presence
 	kind             typeView
@@ -46,7 +49,8 @@ type pass struct {
 }
 
 func newPass(e *engine, c *carrier, key Key) *pass {
-	p := &pass{engine: e, carrier: c, key: key, log: e.log.With("object", key.String())}
+	// Taken before the cache is read: what comes after that is another pass's.
+	p := &pass{engine: e, carrier: c, key: key, changed: e.changes.take(key), log: e.log.With("object", key.String())}
 	if p.up = c.upstreamObject(key); p.up != nil {
 		p.upSeen = cached
 	}
@@ -238,6 +242,7 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 		return p.afterWrite(ctx, err)
 	}
 	p.metrics.deletes.Inc()
+	p.arrived()
 	p.log.Info("deleted in the cluster", "uid", uid)
 	p.unsettle()
 	// Mostly it is gone at once, and what waits for that need not wait for the watch.
@@ -249,6 +254,14 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 		return true, deletedAgain, nil
 	}
 	return false, 0, nil
+}
+
+// arrived notes that the cluster has taken what upstream wants.
+func (p *pass) arrived() {
+	if !p.changed.IsZero() {
+		p.metrics.delay.Observe(time.Since(p.changed).Seconds())
+		p.changed = time.Time{}
+	}
 }
 
 func (p *pass) mayDelete() bool {

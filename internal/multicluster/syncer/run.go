@@ -68,9 +68,9 @@ func (s *Syncer) Run(ctx context.Context) error {
 		return err
 	}
 	identity := Identity{Upstream: upstreamUID, Cluster: cluster.Name, ClusterUID: cluster.UID}
-	metrics, remove := newMetrics(s.config.Metrics, cluster.Name)
-	defer remove()
-	return newEngine(s, identity, cluster, metrics).run(ctx)
+	e := newEngine(s, identity, cluster)
+	defer e.metrics.register(s.config.Metrics, e)()
+	return e.run(ctx)
 }
 
 // identify waits until both sides have said who they are.

@@ -92,6 +92,7 @@ func (p *pass) create(ctx context.Context) error {
 		}
 		return reconcile.ErrAgain
 	}
+	p.arrived()
 	p.log.Info("made in the cluster", "uid", made.GetUID())
 	p.down, p.downSeen = made, live
 	// What is yielded is let go of next: then it is somebody else's.
@@ -152,6 +153,7 @@ func (p *pass) apply(ctx context.Context) error {
 		return err
 	}
 	p.metrics.applies.Inc()
+	p.arrived()
 	p.down, p.downSeen, p.applied = applied, live, true
 	p.settle(desired)
 	return nil
