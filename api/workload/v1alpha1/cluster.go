@@ -52,6 +52,13 @@ type ClusterSpec struct {
 	//
 	// +optional
 	EvictAfter *metav1.Time `json:"evictAfter,omitempty"`
+	// Taints keep away the parts of split roots that do not tolerate them. Objects that a
+	// label sends to this cluster go to it all the same.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Taints []ClusterTaint `json:"taints,omitempty"`
 	// SyncMode says who carries objects: the cluster controller (push), an agent that
 	// it installs in the cluster (pull), or one that somebody else runs (none). Empty
 	// means what the cluster controller was started with.
