@@ -13,6 +13,7 @@ type clusterController struct {
 	kubeconfig, context string
 	controllers         controllers
 	logging             logging
+	metrics             metricsPort
 }
 
 func clusterControllerCommand() *cobra.Command {
@@ -33,6 +34,7 @@ func clusterControllerCommand() *cobra.Command {
 	c.Flags().StringVar(&cc.context, "context", "", "context of the kubeconfig (default: its current one)")
 	cc.controllers.addFlags(c.Flags())
 	cc.logging.addFlags(c.Flags())
+	cc.metrics.addFlags(c.Flags())
 	return c
 }
 
@@ -44,12 +46,14 @@ func (cc *clusterController) run(ctx context.Context, out io.Writer) error {
 	if cc.kubeconfig == "" {
 		return errors.New("name the kcp: --kubeconfig FILE")
 	}
-	if err := cc.controllers.validate(); err != nil {
+	if err := errors.Join(cc.controllers.validate(), cc.metrics.validate()); err != nil {
 		return err
 	}
 	config, err := connection("--kubeconfig", cc.kubeconfig, cc.context)
 	if err != nil {
 		return err
 	}
-	return cc.controllers.run(ctx, config, requester(config), log)
+	return cc.metrics.beside(ctx, log, func(ctx context.Context) error {
+		return cc.controllers.run(ctx, config, requester(config), log)
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"rik.dev/rik/internal/multicluster/syncer"
 )
@@ -23,6 +24,7 @@ type syncerCommandLine struct {
 	toKubeconfig, toContext     string
 	logLevel                    string
 	config                      syncer.Config
+	metrics                     metricsPort
 }
 
 func syncerCommand() *cobra.Command {
@@ -68,6 +70,7 @@ func (s *syncerCommandLine) addFlags(flags *pflag.FlagSet) {
 	flags.Float64Var(&s.config.Deletes.Fraction, "max-delete-fraction", syncer.DefaultDeleteFraction, "as --max-deletes, as a part of all objects in the cluster; the larger counts")
 	flags.DurationVar(&s.config.Deletes.Window, "delete-window", syncer.DefaultDeleteWindow, "time within which deletions are counted")
 	flags.StringVar(&s.logLevel, "log-level", "info", "what is logged: debug, info, warn or error")
+	s.metrics.addFlags(flags)
 }
 
 // prototypeFlags turns the prototype's flags, which have one dash and underscores, into
@@ -101,7 +104,11 @@ func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
 	if s.fromKubeconfig == "" || s.config.Cluster == "" {
 		return errors.New("name the kcp and the Cluster: --from-kubeconfig FILE --cluster NAME")
 	}
+	if err := s.metrics.validate(); err != nil {
+		return err
+	}
 	s.config.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
+	s.config.Metrics = legacyregistry.Registerer()
 	var err error
 	if s.config.Upstream, err = connection("--from-kubeconfig", s.fromKubeconfig, ""); err != nil {
 		return err
@@ -113,7 +120,9 @@ func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return again(ctx, s.config.Logger, runs)
+	return s.metrics.beside(ctx, s.config.Logger, func(ctx context.Context) error {
+		return again(ctx, s.config.Logger, runs)
+	})
 }
 
 // again is for the case that the Cluster upstream is made anew: then what runs is for

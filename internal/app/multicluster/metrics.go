@@ -1,0 +1,78 @@
+package multicluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+const (
+	metricsFlag = "metrics-address"
+	metricsPath = "/metrics"
+	// metricsPatience bounds a reader that is slow, or none.
+	metricsPatience = 10 * time.Second
+)
+
+// metricsPort is where a command that has no API of its own shows what it counts. Nobody
+// is asked who he is there, and so it is on loopback and nowhere else.
+type metricsPort struct{ address string }
+
+func (m *metricsPort) addFlags(s *pflag.FlagSet) {
+	s.StringVar(&m.address, metricsFlag, "", "loopback address and port, such as 127.0.0.1:9090, at which every user of this machine may read metrics; none by default")
+}
+
+func (m *metricsPort) validate() error {
+	if m.address == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(m.address)
+	if err != nil {
+		return fmt.Errorf("--%s %q: give an address and a port, such as 127.0.0.1:9090", metricsFlag, m.address)
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return fmt.Errorf("--%s %q: metrics are shown to whoever asks, so give a loopback address, such as 127.0.0.1:9090", metricsFlag, m.address)
+	}
+	return nil
+}
+
+// beside runs something and serves metrics meanwhile, if there is to be a port. That it
+// cannot be opened is known before anything is run.
+func (m *metricsPort) beside(ctx context.Context, log *slog.Logger, run func(context.Context) error) error {
+	if m.address == "" {
+		return run(ctx)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", m.address)
+	if err != nil {
+		return fmt.Errorf("serving metrics (--%s): %w", metricsFlag, err)
+	}
+	log.Info("serving metrics", "url", "http://"+listener.Addr().String()+metricsPath)
+	mux := http.NewServeMux()
+	mux.Handle("GET "+metricsPath, legacyregistry.Handler())
+	server := &http.Server{Handler: mux, ReadTimeout: metricsPatience, WriteTimeout: metricsPatience, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	group, ctx := errgroup.WithContext(ctx)
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serving metrics: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		return server.Close()
+	})
+	group.Go(func() error {
+		defer end()
+		return run(ctx)
+	})
+	return group.Wait()
+}
