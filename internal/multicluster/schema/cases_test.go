@@ -139,7 +139,7 @@ func TestN23Defect3AllKeywordsAreCompared(t *testing.T) {
 	check(t, `{type: integer, maximum: 5}`, `{type: integer, maximum: 5, exclusiveMaximum: true}`,
 		[]string{".spec: its maximum is 5 (exclusive), and was 5"}, `{type: integer, maximum: 5, exclusiveMaximum: true}`)
 	check(t, `{type: object, properties: {a: {type: integer}}}`, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`,
-		[]string{`.spec: the rule {"rule":"self.a \u003e 1"} is added`}, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`)
+		[]string{`.spec: the rule {"rule":"self.a > 1"} is added`}, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`)
 	// Defaults that differ are dropped; they hinder no document.
 	check(t, `{type: object, properties: {a: {type: string, default: x}}}`, `{type: object, properties: {a: {type: string, default: y}}}`,
 		nil, `{type: object, properties: {a: {type: string}}}`)

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"regexp"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -63,32 +64,89 @@ func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSch
 	}
 }
 
-// counterExample finds a document that accepting accepts and refusing does not hold.
+// counterExample finds a document that accepting accepts and refusing does not hold,
+// if there is one because of what is at the path and of nothing else.
 func counterExample(path string, accepting, refusing *offeredSchema, tries int) map[string]any {
 	accepts, refuses := accepting.ask(), refusing.ask()
 	steps := stepsOf(path, accepting.root)
 	if accepts == nil || refuses == nil {
 		return nil
 	}
-	s := newSampler(uint64(len(path)))
-	for i := range tries {
+	s, blamed := newSampler(uint64(len(path))), blames(path)
+	var best map[string]any
+	most := 0
+	for i := 0; i < tries; i++ {
 		s.sparse = i%3 > 0
 		// What is refused may also be that nothing is there.
 		present := steps
 		if i%2 == 1 && len(steps) > 0 {
 			present = steps[:len(steps)-1]
 		}
-		doc, err := accepts.admit(s.resource(accepting.root, refusing.root, present))
+		made := s.resource(accepting.root, refusing.root, present)
+		accepting.name(made)
+		doc, err := accepts.admit(made)
 		if err != nil {
 			continue
 		}
 		// As JSON, a fraction such as 2.0 becomes the integer 2.
 		doc, _ = mustValue(encode(doc)).(map[string]any)
-		if refuses.holds(doc) != nil && accepts.holds(doc) == nil {
-			return doc
+		r := refuses.refuses(doc)
+		if r == nil || accepts.holds(doc) != nil {
+			continue
+		}
+		if best == nil {
+			tries = min(tries, i+betterTries)
+		}
+		if fits := blamed(r.paths); fits > most {
+			best, most = doc, fits
+		}
+		if most == blameOnly {
+			break
 		}
 	}
-	return nil
+	return best
+}
+
+// betterTries is how many documents more are made in search of a counter-example that
+// shows the obstacle alone.
+const betterTries = 30
+
+// How well the paths for which a document is refused fit an obstacle's.
+const (
+	blameOthers = 1 + iota
+	blameAmong
+	blameOnly
+)
+
+// blames compares the paths for which a document is refused with an obstacle's. In
+// the latter [*] stands for any item of a list and any key of a map.
+func blames(path string) func([]string) int {
+	pattern := strings.ReplaceAll(regexp.QuoteMeta(strings.Trim(path, ".")), `\[\*\]`, `(\[[^\]]*\]|\.[^.\[]+)`)
+	at := regexp.MustCompile(`^\.?` + pattern + `($|[.\[])`)
+	return func(refused []string) int {
+		hits := 0
+		for _, p := range refused {
+			if path == "." || at.MatchString(p) {
+				hits++
+			}
+		}
+		switch hits {
+		case 0:
+			return blameOthers
+		case len(refused):
+			return blameOnly
+		default:
+			return blameAmong
+		}
+	}
+}
+
+// name says in a document of which type it is.
+func (o *offeredSchema) name(doc map[string]any) {
+	if gv := o.Spec.GroupVersion; gv.Version != "" && o.Spec.Names.Kind != "" {
+		doc["apiVersion"] = strings.TrimPrefix(gv.Group+"/"+gv.Version, "/")
+		doc["kind"] = o.Spec.Names.Kind
+	}
 }
 
 // stepsOf reads an obstacle's path along a node, as far as the node can have

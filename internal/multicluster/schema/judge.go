@@ -54,7 +54,7 @@ func (j *judge) admit(doc map[string]any) (map[string]any, error) {
 	admitted := runtime.DeepCopyJSON(doc)
 	j.fill(admitted)
 	pruning.Prune(admitted, j.structural, j.resource)
-	return admitted, j.validate(admitted)
+	return admitted, j.validate(admitted).ToAggregate()
 }
 
 func (j *judge) fill(doc map[string]any) {
@@ -62,22 +62,43 @@ func (j *judge) fill(doc map[string]any) {
 	defaulting.PruneNonNullableNullsWithoutDefaults(doc, j.structural)
 }
 
+// refusal says why a document cannot be held as it is, and where.
+type refusal struct {
+	error
+	paths []string
+}
+
 // holds says why a document cannot be held as it is: it is refused, or something of
 // it is pruned or changed. What is filled in besides does not matter.
 func (j *judge) holds(doc map[string]any) error {
+	if r := j.refuses(doc); r != nil {
+		return r.error
+	}
+	return nil
+}
+
+func (j *judge) refuses(doc map[string]any) *refusal {
 	held := runtime.DeepCopyJSON(doc)
 	j.fill(held)
 	if at := changed("", doc, held); at != "" {
-		return fmt.Errorf("%s is changed by a default", at)
+		return &refusal{fmt.Errorf("%s is changed by a default", at), []string{at}}
 	}
-	unknown := pruning.PruneWithOptions(held, j.structural, j.resource, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
-	if len(unknown) > 0 {
-		return fmt.Errorf("%s is pruned", strings.Join(unknown, ", "))
+	paths := pruning.PruneWithOptions(held, j.structural, j.resource, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	var pruned error
+	if len(paths) > 0 {
+		pruned = fmt.Errorf("%s is pruned", strings.Join(paths, ", "))
 	}
-	return j.validate(held)
+	errs := j.validate(held)
+	for _, err := range errs {
+		paths = append(paths, err.Field)
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	return &refusal{errors.Join(pruned, errs.ToAggregate()), paths}
 }
 
-func (j *judge) validate(doc map[string]any) error {
+func (j *judge) validate(doc map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, doc, j.validator)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, j.structural, doc)...)
 	errs = append(errs, objectmeta.Validate(nil, doc, j.structural, j.resource)...)
@@ -87,7 +108,7 @@ func (j *judge) validate(doc map[string]any) error {
 		broken, _ = j.rules.Validate(context.Background(), nil, j.structural, doc, nil, celconfig.RuntimeCELCostBudget)
 		errs = append(errs, broken...)
 	}
-	return errs.ToAggregate()
+	return errs
 }
 
 // changed finds a path of a document that another does not have as it is; "" if it

@@ -39,8 +39,12 @@ type outcome struct {
 }
 
 // meeting meets nodes. In a comparison the first member's defaults hold, for its
-// documents already have them.
-type meeting struct{ comparison bool }
+// documents already have them; and what leaves an object without a meet is noted in
+// impasses instead, so that all of it is found.
+type meeting struct {
+	comparison bool
+	impasses   []apiresourcev1alpha1.Obstacle
+}
 
 func bottom(path string, ms []*member, format string, args ...any) outcome {
 	return outcome{why: []apiresourcev1alpha1.Obstacle{obstacle(path, ms, format, args...)}}

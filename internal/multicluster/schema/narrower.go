@@ -172,14 +172,19 @@ func restName(rest openness) string {
 
 // missing says why the property at a path is not in the meet.
 func (c *comparison) missing(path string) {
-	before := len(c.found)
+	said := slices.ContainsFunc(c.found, func(o apiresourcev1alpha1.Obstacle) bool { return isBelow(o.Path, path) })
 	for _, o := range c.dropped {
-		if o.Path == path || strings.HasPrefix(o.Path, path+".") || strings.HasPrefix(o.Path, path+"[") {
+		if isBelow(o.Path, path) {
 			o.Locations = obstacle("", []*member{c.offered}, "").Locations
-			c.found = append(c.found, o)
+			c.found, said = append(c.found, o), true
 		}
 	}
-	if len(c.found) == before {
+	if !said {
 		c.say(path, "it is not accepted")
 	}
+}
+
+func isBelow(path, above string) bool {
+	rest, below := strings.CutPrefix(path, above)
+	return below && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }

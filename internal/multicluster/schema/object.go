@@ -24,6 +24,11 @@ func (t *meeting) meetObjects(path string, ms []*member, out *node) outcome {
 	keys := sortedKeys(nodesOf(ms))
 	for _, key := range keys {
 		r := t.meetProperty(child(path, key), key, ms, out)
+		if r.why != nil && t.comparison {
+			t.impasses = append(t.impasses, r.why...)
+			out.required = slices.DeleteFunc(out.required, func(name string) bool { return name == key })
+			continue
+		}
 		if r.why != nil {
 			return r
 		}

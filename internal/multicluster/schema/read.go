@@ -7,6 +7,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -182,12 +183,15 @@ func decode(raw []byte) (any, error) {
 	return value, err
 }
 
+// encode leaves < and & as they are: people read patterns and rules.
 func encode(value any) string {
-	raw, err := json.Marshal(value)
-	if err != nil {
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
 		panic(fmt.Sprintf("programmer error: encoding a JSON value: %v", err))
 	}
-	return string(raw)
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 func sortedSet[T ~string](values []T) []T {

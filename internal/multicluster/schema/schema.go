@@ -42,6 +42,12 @@ func Parse(raw runtime.RawExtension) (*apiextensionsv1.JSONSchemaProps, error) {
 	return props, nil
 }
 
+// Check says why a schema cannot be used; nil if Meet and Compatible can read it.
+func Check(o Offer) error {
+	_, err := readOffer(o)
+	return err
+}
+
 // Meet finds the largest type that every offer can hold, in the sense that the
 // package comment calls sound. A nil Agreement comes with the obstacles: there is
 // no such type, whatever other offers are added. No order of the offers and no
@@ -158,14 +164,25 @@ func Compatible(existing, offered Offer) []apiresourcev1alpha1.Obstacle {
 	return append(obstacles, found...)
 }
 
+// distinct keeps the first of obstacles that say the same.
+func distinct(obstacles []apiresourcev1alpha1.Obstacle) []apiresourcev1alpha1.Obstacle {
+	var kept []apiresourcev1alpha1.Obstacle
+	for _, o := range obstacles {
+		if !slices.ContainsFunc(kept, func(k apiresourcev1alpha1.Obstacle) bool { return k.Path == o.Path && k.Reason == o.Reason }) {
+			kept = append(kept, o)
+		}
+	}
+	return kept
+}
+
 // compare lists where the offered schema accepts less than the existing one.
 func compare(existing, other *offeredSchema) []apiresourcev1alpha1.Obstacle {
 	t := &meeting{comparison: true}
 	is := t.meet(".", []*member{existing.asMember(), other.asMember()})
 	if is.why != nil {
-		return is.why
+		return append(t.impasses, is.why...)
 	}
-	c := &comparison{offered: other.asMember(), dropped: is.dropped}
+	c := &comparison{offered: other.asMember(), dropped: is.dropped, found: t.impasses}
 	before, errBefore := rewritten(existing.root)
 	after, errAfter := rewritten(is.node)
 	if err := errors.Join(errBefore, errAfter); err != nil {
@@ -173,5 +190,5 @@ func compare(existing, other *offeredSchema) []apiresourcev1alpha1.Obstacle {
 		return c.found
 	}
 	c.narrower(".", before, after)
-	return c.found
+	return distinct(c.found)
 }
