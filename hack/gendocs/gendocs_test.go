@@ -44,7 +44,7 @@ func TestPagesAreWhole(t *testing.T) {
 	for page, words := range map[string][]string{
 		rikctlPage():                           {"## rikctl create workload", "## rikctl rollout undo", "--to-revision"},
 		rikletPage():                           {"## riklet purge", "--token-file", "--cgroup-parent"},
-		kcpPage():                              {"## rik kcp", "## rik cluster-controller", "--push-mode", "## rik syncer", "## rik crd-puller"},
+		kcpPage():                              {"## rik kcp", "## rik cluster-controller", "--push-mode", "## rik syncer", "## rik crd-puller", "## rik compat"},
 		apiPage(openapi.GetOpenAPIDefinitions): {"## Workload\n", "[Container](#container)", "| `terminationGracePeriodSeconds` | integer |"},
 	} {
 		for _, w := range words {

@@ -38,9 +38,13 @@ func Main(program string, args []string) int {
 	command := commandOf(program)
 	command.SetArgs(args)
 	err := command.ExecuteContext(ctx)
+	var exit *multicluster.ExitError
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &exit):
+		fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
+		return exit.Code
 	case errors.Is(err, errUsage):
 		fmt.Fprintf(os.Stderr, "%s: %v\nsee %s --help\n", program, err, program)
 		return exitUsage

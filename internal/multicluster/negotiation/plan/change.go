@@ -157,7 +157,7 @@ func (d *decider) build(stay []*version, removable sets.Set[string]) (*apiextens
 	names.Plural = d.Resource.Resource
 	var versions []apiextensionsv1.CustomResourceDefinitionVersion
 	for _, v := range stay {
-		entry, err := versionOf(v.spec)
+		entry, err := VersionOf(v.spec)
 		if err != nil {
 			return nil, fmt.Errorf("writing version %s of CRD %s: %w", v.name, crd.Name, err)
 		}

@@ -56,8 +56,8 @@ func SpecOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*api
 	return spec, nil
 }
 
-// versionOf is a version of a CRD that serves a spec.
-func versionOf(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (apiextensionsv1.CustomResourceDefinitionVersion, error) {
+// VersionOf is a version of a CRD that serves a spec.
+func VersionOf(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (apiextensionsv1.CustomResourceDefinitionVersion, error) {
 	schema, err := multischema.Parse(spec.OpenAPIV3Schema)
 	if err != nil {
 		return apiextensionsv1.CustomResourceDefinitionVersion{}, err
@@ -87,7 +87,7 @@ func versionOf(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (apiextensionsv1
 // normal is a spec in the one form in which it comes back from a CRD, so that equal
 // specs are equal as bytes.
 func normal(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (*apiresourcev1alpha1.CommonAPIResourceSpec, error) {
-	v, err := versionOf(spec)
+	v, err := VersionOf(spec)
 	if err != nil {
 		return nil, err
 	}

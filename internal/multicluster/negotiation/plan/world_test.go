@@ -316,7 +316,7 @@ func strategy(i *apiresourcev1alpha1.APIResourceImport, s apiresourcev1alpha1.Sc
 // byHand is a CRD that somebody made, with the schema of an import.
 func byHand(tb testing.TB, i *apiresourcev1alpha1.APIResourceImport) *apiextensionsv1.CustomResourceDefinition {
 	tb.Helper()
-	v, err := versionOf(&i.Spec.CommonAPIResourceSpec)
+	v, err := VersionOf(&i.Spec.CommonAPIResourceSpec)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,0 +1,143 @@
+package multicluster
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"rik.dev/rik/internal/multicluster/negotiation/plan"
+	"rik.dev/rik/internal/multicluster/schema"
+)
+
+// readCRD reads a file that holds one CRD and nothing else; "-" is in.
+func readCRD(in io.Reader, file string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	if file != "-" {
+		f, err := os.Open(file) //nolint:gosec // the user names the file
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close() //nolint:errcheck // it was only read
+		in = f
+	} else {
+		file = "standard input"
+	}
+	document, err := onlyDocument(in)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	crd, err := decodeCRD(document)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return crd, nil
+}
+
+// onlyDocument is the one document of a stream of them.
+func onlyDocument(in io.Reader) ([]byte, error) {
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(in))
+	var only []byte
+	found := 0
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading: %w", err)
+		}
+		if says(document) {
+			only, found = document, found+1
+		}
+	}
+	switch found {
+	case 0:
+		return nil, errors.New("it is empty")
+	case 1:
+		return only, nil
+	default:
+		return nil, fmt.Errorf("it holds %d documents: give a file with one CRD", found)
+	}
+}
+
+// says tells a document from one that is nothing but comments.
+func says(document []byte) bool {
+	for line := range bytes.Lines(document) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
+			return true
+		}
+	}
+	return false
+}
+
+// decodeCRD is strict: a keyword that is not known would not be compared.
+func decodeCRD(document []byte) (*apiextensionsv1.CustomResourceDefinition, error) {
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(document, &kind); err != nil {
+		return nil, fmt.Errorf("it is neither YAML nor JSON of an object: %w", err)
+	}
+	if kind.APIVersion == "" || kind.Kind == "" {
+		return nil, errors.New("it has no apiVersion and kind: it is no CRD")
+	}
+	if want := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"); kind.GroupVersionKind() != want {
+		return nil, fmt.Errorf("it holds a %s of %s, not a %s of %s", kind.Kind, kind.APIVersion, want.Kind, want.GroupVersion())
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(document, crd); err != nil {
+		return nil, fmt.Errorf("decoding the CRD: %w", err)
+	}
+	if crd.Spec.PreserveUnknownFields {
+		return nil, errors.New("spec.preserveUnknownFields is true, so that its schemas do not say what is kept: such a CRD cannot be compared")
+	}
+	return crd, nil
+}
+
+// sameType refuses CRDs that no API server would take for each other.
+func sameType(before, after *apiextensionsv1.CustomResourceDefinition) error {
+	var differs []error
+	for _, fact := range []struct{ name, old, new string }{
+		{"group", before.Spec.Group, after.Spec.Group},
+		{"kind", before.Spec.Names.Kind, after.Spec.Names.Kind},
+		{"plural", before.Spec.Names.Plural, after.Spec.Names.Plural},
+		{"scope", string(before.Spec.Scope), string(after.Spec.Scope)},
+	} {
+		if fact.old != fact.new {
+			differs = append(differs, fmt.Errorf("they are not of one type: the %s is %q in OLD, and %q in NEW", fact.name, fact.old, fact.new))
+		}
+	}
+	return errors.Join(differs...)
+}
+
+// offersOf has an offer for each version that a CRD serves.
+func offersOf(crd *apiextensionsv1.CustomResourceDefinition, location, file string) (map[string]schema.Offer, error) {
+	offers := map[string]schema.Offer{}
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
+		if !v.Served {
+			continue
+		}
+		if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
+			return nil, fmt.Errorf("%s: version %s has no schema", file, v.Name)
+		}
+		spec, err := plan.SpecOf(crd, v.Name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: version %s: %w", file, v.Name, err)
+		}
+		offers[v.Name] = schema.Offer{Location: location, Spec: *spec}
+		if err := schema.Check(offers[v.Name]); err != nil {
+			return nil, fmt.Errorf("%s: version %s: %w", file, v.Name, err)
+		}
+	}
+	if len(offers) == 0 {
+		return nil, fmt.Errorf("%s: it serves no version", file)
+	}
+	return offers, nil
+}

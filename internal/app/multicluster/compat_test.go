@@ -1,0 +1,169 @@
+package multicluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// TestCompat runs the command on the inputs of testdata/compat. The comment of an
+// archive says what is shown, args is the command line, and in what is read from
+// standard input; exit, stdout and stderr are what is expected.
+func TestCompat(t *testing.T) {
+	files, err := filepath.Glob("testdata/compat/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d cases, %v", len(files), err)
+	}
+	for _, file := range files {
+		file, err := filepath.Abs(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { checkCompat(t, file) })
+	}
+}
+
+func checkCompat(t *testing.T, file string) {
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inputs := map[string][]byte{}
+	want := &txtar.Archive{Comment: archive.Comment}
+	for _, f := range archive.Files {
+		switch f.Name {
+		case "exit", "stdout", "stderr":
+			continue
+		}
+		inputs[f.Name] = f.Data
+		want.Files = append(want.Files, f)
+	}
+	t.Chdir(t.TempDir())
+	for name, data := range inputs {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, stdout, stderr := runCompat(t, inputs["in"], strings.Fields(string(inputs["args"]))...)
+	got := *want
+	got.Files = append(got.Files, txtar.File{Name: "exit", Data: []byte(strconv.Itoa(code) + "\n")})
+	for _, out := range []txtar.File{{Name: "stdout", Data: stdout}, {Name: "stderr", Data: stderr}} {
+		if len(out.Data) > 0 {
+			got.Files = append(got.Files, out)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(file, txtar.Format(&got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(before), string(txtar.Format(&got))); diff != "" {
+		t.Errorf("compat %s (-want +got):\n%s", inputs["args"], diff)
+	}
+}
+
+// runCompat runs the command as app.Main does.
+func runCompat(t *testing.T, in []byte, args ...string) (code int, stdout, stderr []byte) {
+	t.Helper()
+	var out, complaints bytes.Buffer
+	c := compatCommand()
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetIn(bytes.NewReader(in))
+	c.SetOut(&out)
+	c.SetErr(&complaints)
+	c.SetArgs(args)
+	err := c.ExecuteContext(context.Background())
+	if err == nil {
+		return 0, out.Bytes(), complaints.Bytes()
+	}
+	var exit *ExitError
+	if !errors.As(err, &exit) {
+		t.Fatalf("compat %v = %v, want an error with an exit code", args, err)
+	}
+	complaints.WriteString("compat: " + err.Error() + "\n")
+	return exit.Code, out.Bytes(), complaints.Bytes()
+}
+
+// TestCompatDenominators: what --lcd writes is a CRD that an API server takes, and
+// compatible with both that it was made of.
+func TestCompatDenominators(t *testing.T) {
+	files, err := filepath.Glob("testdata/compat/lcd*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := 0
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		for _, f := range archive.Files {
+			if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before, after := filepath.Join(dir, "old.yaml"), filepath.Join(dir, "new.yaml")
+		code, lcd, _ := runCompat(t, nil, before, after, "--lcd")
+		if code != 0 {
+			continue
+		}
+		written++
+		checkCRD(t, file, lcd)
+		for _, other := range []string{before, after} {
+			// That a version is missing is no concern of the schemas.
+			if code, out, complaints := runCompat(t, lcd, "-", other); code != 0 {
+				t.Errorf("%s: compat LCD %s = %d:\n%s%s", file, filepath.Base(other), code, out, complaints)
+			}
+		}
+	}
+	if written < 2 {
+		t.Errorf("%d CRDs were written, want two or more", written)
+	}
+}
+
+// checkCRD asks Kubernetes' validation of a CRD that is created.
+func checkCRD(t *testing.T, name string, raw []byte) {
+	t.Helper()
+	crd, internal := &apiextensionsv1.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(raw, crd); err != nil {
+		t.Fatalf("%s: decoding the CRD: %v", name, err)
+	}
+	apiextensionsv1.SetDefaults_CustomResourceDefinition(crd)
+	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&crd.Spec)
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, internal, nil); err != nil {
+		t.Fatalf("%s: converting the CRD: %v", name, err)
+	}
+	internal.Status.StoredVersions = []string{storageOf(crd)}
+	if errs := validation.ValidateCustomResourceDefinition(t.Context(), internal); len(errs) > 0 {
+		t.Errorf("%s: the CRD is not valid: %v", name, errs.ToAggregate())
+	}
+}
+
+func storageOf(crd *apiextensionsv1.CustomResourceDefinition) string {
+	for i := range crd.Spec.Versions {
+		if crd.Spec.Versions[i].Storage {
+			return crd.Spec.Versions[i].Name
+		}
+	}
+	return ""
+}
