@@ -174,7 +174,9 @@ func (s *Store) Close() error {
 	}
 	s.mu.Unlock()
 	s.pulls.Wait()
-	return s.lock.Close()
+	// Closing alone does not: a child that is just being started has the file open
+	// for a moment, and with it the lock.
+	return errors.Join(syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN), s.lock.Close())
 }
 
 var errClosed = errors.New("image store closed")

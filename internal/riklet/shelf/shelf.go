@@ -103,7 +103,9 @@ func (s *Shelf) takeLock() error {
 // Close ends what is being made and lets go of the directory; pins stay.
 func (s *Shelf) Close() error {
 	s.flights.Close()
-	return s.lock.Close()
+	// Closing alone does not unlock it: a child that is just being started has the
+	// file open for a moment.
+	return errors.Join(syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN), s.lock.Close())
 }
 
 // sweep removes what was being made or removed when the last process ended.
