@@ -40,7 +40,8 @@ func (d *Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 		if err == nil {
 			return v, nil
 		}
-		if !errors.Is(err, vmm.ErrGone) {
+		// Also the look itself may fail because ctx ends, and then there is none either.
+		if !errors.Is(err, vmm.ErrGone) && ctx.Err() == nil {
 			return nil, err
 		}
 		select {

@@ -20,6 +20,11 @@ func (s *suite) connectTooEarly(t *testing.T) {
 	defer cancel()
 	_, err := s.Driver.Connect(ctx, m)
 	wantGone(t, "Connect() to a machine that was not prepared", err)
+	// The same when the look itself is what its context ends.
+	over, end := context.WithCancel(t.Context())
+	end()
+	_, err = s.Driver.Connect(over, m)
+	wantGone(t, "Connect() to it without any time", err)
 
 	p, err := s.Driver.Prepare(s.context(t), m)
 	if err != nil {
