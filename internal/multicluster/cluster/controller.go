@@ -11,9 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -40,8 +43,13 @@ type Controller struct {
 	types    discovery.DiscoveryInterface
 	cache    cache.Cache
 	queue    *reconcile.Queue[string]
+	// recorder is there while Run works.
+	eventsClient typedcorev1.EventInterface
+	recorder     record.EventRecorder
 	metrics  *metrics
 	now      func() time.Time
+	// strays are what the last sweep found. Sweeps come one after the other.
+	strays map[stray]bool
 
 	mu sync.Mutex
 	// members and beats are guarded by mu, by the names of Clusters.
@@ -101,6 +109,11 @@ func (c *Controller) connect() error {
 	if c.types, err = discovery.NewDiscoveryClientForConfigAndClient(c.upstream, http); err != nil {
 		return err
 	}
+	kube, err := kubernetes.NewForConfigAndClient(c.upstream, http)
+	if err != nil {
+		return err
+	}
+	c.eventsClient = kube.CoreV1().Events(metav1.NamespaceAll)
 	c.cache, err = cache.New(c.upstream, cache.Options{
 		HTTPClient: http, Scheme: scheme, Mapper: mapper(), DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{&apiresourcev1alpha1.APIResourceImport{}: {Transform: withoutSchema}},
@@ -122,6 +135,7 @@ func withoutSchema(object any) (any, error) {
 // Run works until ctx ends and returns when everything has stopped: syncers that it
 // runs, too.
 func (c *Controller) Run(ctx context.Context) error {
+	defer c.record(ctx)()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := c.cache.Start(ctx); err != nil {
@@ -138,15 +152,14 @@ func (c *Controller) Run(ctx context.Context) error {
 			return err
 		}
 		c.config.Logger.Info("the cluster controller runs", "mode", c.config.Mode, "resources", c.config.ResourcesToSync)
-		c.queue.Add(everyAbsent)
+		c.queue.Add(everyObject)
 		return c.queue.Run(ctx)
 	})
 	return group.Wait()
 }
 
-// everyAbsent is the key of a pass over what Clusters left that are no more, which no
-// Cluster can have for a name.
-const everyAbsent = ""
+// everyObject is the key of a sweep, which no Cluster can have for a name.
+const everyObject = ""
 
 // watch turns changes of Clusters, of their imports and of the Secrets that they name
 // into passes.

@@ -177,7 +177,7 @@ func letsGo(t *testing.T, s *site) {
 	t.Helper()
 	s.create(t, bySecret("west"))
 	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: metav1.NamespaceDefault, Name: "shared",
+		Namespace: metav1.NamespaceDefault, Name: "shared", Labels: map[string]string{workloadv1alpha1.ClusterLabel: "west"},
 		Finalizers:  []string{workloadv1alpha1.FinalizerPrefix + "east", workloadv1alpha1.FinalizerPrefix + "west"},
 		Annotations: map[string]string{workloadv1alpha1.ProblemAnnotationPrefix + "east": "x", "mine": "y"},
 	}}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -108,29 +108,15 @@ func (c *Controller) deleteImports(ctx context.Context, name string) error {
 
 // release takes a cluster's finalizer and notes from every object upstream.
 func (c *Controller) release(ctx context.Context, name string) error {
-	return c.releaseWhere(ctx, func(cluster string) (bool, error) { return cluster == name, nil })
+	return c.releaseWhere(ctx, func(s stray, _ bool) (bool, error) { return s.cluster == name, nil })
 }
 
-// releaseAbsent does the same for every cluster that there is none of: one may have been
-// removed by force, or while no controller ran.
-func (c *Controller) releaseAbsent(ctx context.Context) error {
-	known := map[string]bool{}
-	return c.releaseWhere(ctx, func(cluster string) (bool, error) {
-		if absent, ok := known[cluster]; ok {
-			return absent, nil
-		}
-		// Past the cache: a Cluster that was just registered must not count as absent.
-		err := c.client.Get(ctx, client.ObjectKey{Name: cluster}, &workloadv1alpha1.Cluster{})
-		if client.IgnoreNotFound(err) != nil {
-			return false, err
-		}
-		known[cluster] = err != nil
-		return known[cluster], nil
-	})
-}
+// judgement says whether a cluster's syncer has lost an object that it holds. sent tells
+// that the object's labels send it to that cluster.
+type judgement func(held stray, sent bool) (lost bool, err error)
 
 // releaseWhere looks through every object of every type that can be carried.
-func (c *Controller) releaseWhere(ctx context.Context, gone func(cluster string) (bool, error)) error {
+func (c *Controller) releaseWhere(ctx context.Context, gone judgement) error {
 	kinds, err := c.carriable()
 	if err != nil {
 		return err
@@ -170,7 +156,7 @@ func (c *Controller) carriable() ([]schema.GroupVersionResource, error) {
 // ownGroups hold the kcp's own objects, which are carried nowhere.
 var ownGroups = []string{workloadv1alpha1.GroupName, apiresourcev1alpha1.GroupName}
 
-func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionResource, gone func(string) (bool, error)) error {
+func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionResource, gone judgement) error {
 	options := metav1.ListOptions{Limit: objectsPage}
 	for {
 		page, err := c.objects.Resource(gvr).List(ctx, options)
@@ -188,37 +174,32 @@ func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionRes
 	}
 }
 
-func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata, gone func(string) (bool, error)) error {
-	var absent []string
+func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata, gone judgement) error {
+	var lost []string
 	for _, name := range holders(object.Finalizers) {
-		is, err := gone(name)
+		held := stray{cluster: name, resource: gvr, namespace: object.Namespace, name: object.Name, uid: object.UID}
+		is, err := gone(held, isSent(object, name))
 		if err != nil {
 			return err
 		}
 		if is {
-			absent = append(absent, name)
+			lost = append(lost, name)
 		}
 	}
-	if len(absent) == 0 {
+	if len(lost) == 0 {
 		return nil
 	}
-	body, err := json.Marshal(releasing(object, absent))
+	return release(ctx, c.objects, gvr, object, lost)
+}
+
+// release takes what some clusters' syncers left on an object, if it is as it was seen.
+func release(ctx context.Context, upstream metadata.Interface, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata, clusters []string) error {
+	body, err := json.Marshal(releasing(object, clusters))
 	if err != nil {
 		return err
 	}
-	_, err = c.objects.Resource(gvr).Namespace(object.Namespace).Patch(ctx, object.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
+	_, err = upstream.Resource(gvr).Namespace(object.Namespace).Patch(ctx, object.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
 	return client.IgnoreNotFound(err)
-}
-
-// holders are the clusters whose syncers hold an object.
-func holders(finalizers []string) []string {
-	var names []string
-	for _, f := range finalizers {
-		if name, ok := strings.CutPrefix(f, workloadv1alpha1.FinalizerPrefix); ok {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // releasing is the merge patch that takes what some clusters' syncers left on an object.

@@ -33,6 +33,7 @@ type member struct {
 	prober               *prober
 	importer             *importer
 	agent                *agent
+	sweeper              *sweeper
 	// tell makes of an error what may be shown.
 	tell func(error) string
 	// changed asks for a pass over the Cluster.
@@ -40,14 +41,16 @@ type member struct {
 
 	cancel context.CancelFunc
 	group  errgroup.Group
-	// wake starts the agent's next round, and the importer's is its own.
-	wake chan struct{}
+	// wake starts the agent's next round, and the importer's is its own. strayed says
+	// that there are strays.
+	wake, strayed chan struct{}
 
 	mu sync.Mutex
-	// seen, types and carried are guarded by mu: what was found, what is to be
-	// imported, and what is to be carried.
+	// seen, types, carried and strays are guarded by mu: what was found, what is to be
+	// imported, what is to be carried, and what is perhaps to be let go of.
 	seen           observation
 	types, carried []string
+	strays         []stray
 }
 
 // newMember makes what a Cluster's member consists of. It connects to nothing yet.
@@ -58,7 +61,7 @@ func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity ident
 		logger:   c.config.Logger.With("cluster", cluster.Name),
 		upstream: c.upstream, downstream: downstream,
 		tell: redaction(downstream), changed: func() { c.queue.Add(cluster.Name) },
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), strayed: make(chan struct{}, 1),
 	}
 	m.seen = observation{location: m.location, pinned: pinned}
 	var err error
@@ -71,7 +74,10 @@ func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity ident
 	if m.importer, err = c.newImporter(cluster, m); err != nil {
 		return nil, err
 	}
-	m.agent, err = c.newAgent(cluster, m)
+	if m.agent, err = c.newAgent(cluster, m); err != nil {
+		return nil, err
+	}
+	m.sweeper, err = c.newSweeper(cluster, m)
 	return m, err
 }
 
@@ -178,9 +184,13 @@ func (m *member) work(ctx context.Context) (end func()) {
 		m.carry(ctx)
 		return nil
 	})
+	group.Go(func() error {
+		m.letGoOfStrays(ctx)
+		return nil
+	})
 	return func() {
 		cancel()
-		_ = group.Wait() // neither returns an error
+		_ = group.Wait() // none returns an error
 	}
 }
 

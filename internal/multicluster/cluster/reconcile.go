@@ -26,8 +26,8 @@ const defaultKey = "kubeconfig"
 // reconcile brings one Cluster to where it should be: a member that runs with its
 // present kubeconfig, and a status that says what the member sees.
 func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration, error) {
-	if name == everyAbsent {
-		return 0, c.releaseAbsent(ctx)
+	if name == everyObject {
+		return c.sweep(ctx)
 	}
 	cluster := &workloadv1alpha1.Cluster{}
 	err := c.cache.Get(ctx, client.ObjectKey{Name: name}, cluster)
@@ -198,7 +198,6 @@ func (c *Controller) write(ctx context.Context, cluster *workloadv1alpha1.Cluste
 	if equality.Semantic.DeepEqual(status, ownPart(cluster.Status)) {
 		return nil
 	}
-	c.logChange(cluster, status)
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": workloadv1alpha1.SchemeGroupVersion.String(), "kind": "Cluster",
 		"metadata": map[string]any{"name": cluster.Name, "uid": cluster.UID}, "status": status,
@@ -212,6 +211,7 @@ func (c *Controller) write(ctx context.Context, cluster *workloadv1alpha1.Cluste
 	if err := client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("writing the status of cluster %s: %w", cluster.Name, err)
 	}
+	c.announce(cluster, status)
 	return nil
 }
 
@@ -226,15 +226,6 @@ func ownPart(status workloadv1alpha1.ClusterStatus) workloadv1alpha1.ClusterStat
 	}
 	sortConditions(part.Conditions)
 	return part
-}
-
-// logChange says in the log that a Cluster became ready, or why it no longer is.
-func (c *Controller) logChange(cluster *workloadv1alpha1.Cluster, status workloadv1alpha1.ClusterStatus) {
-	before := meta.FindStatusCondition(cluster.Status.Conditions, workloadv1alpha1.ConditionReady)
-	after := meta.FindStatusCondition(status.Conditions, workloadv1alpha1.ConditionReady)
-	if before == nil || before.Status != after.Status || before.Reason != after.Reason {
-		c.config.Logger.Info("a cluster changed", "cluster", cluster.Name, "ready", after.Status, "reason", after.Reason, "message", after.Message)
-	}
 }
 
 // forget ends what belongs to a Cluster that is no more.

@@ -1,0 +1,239 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/syncer"
+)
+
+const (
+	// sweepShare is the part of the time that sweeps may take: with many objects they
+	// come less often than PollInterval says.
+	sweepShare = 50
+	// letGoTimeout is how long one stray may take.
+	letGoTimeout = 30 * time.Second
+)
+
+// stray is an object upstream that a cluster's syncer holds, and that is not sent to
+// the cluster. A syncer sees what is sent to its cluster and what is in it: if one died
+// after its last act there and before it let go, no other finds the object again.
+type stray struct {
+	cluster         string
+	resource        schema.GroupVersionResource
+	namespace, name string
+	uid             types.UID
+}
+
+// sweep looks through every object upstream for what syncers have left: those of
+// Clusters that are no more are released, and strays are given to the members, who can
+// see what is in their clusters. A stray counts when it was one in the sweep before:
+// mostly its syncer is at work on it.
+func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
+	begin := c.now()
+	absent, found := c.absence(ctx), map[stray]bool{}
+	err := c.releaseWhere(ctx, func(s stray, sent bool) (bool, error) {
+		is, err := absent(s.cluster)
+		if err == nil && !is && !sent {
+			found[s] = true
+		}
+		return is, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	strays := map[string][]stray{}
+	for s := range found {
+		if c.strays[s] {
+			strays[s.cluster] = append(strays[s.cluster], s)
+		}
+	}
+	c.strays = found
+	for name, list := range strays {
+		if m := c.memberOf(name); m != nil {
+			m.stray(list)
+		}
+	}
+	return max(c.config.PollInterval, sweepShare*c.now().Sub(begin)), nil
+}
+
+// absence says of names whether there is no Cluster of that name, and asks once for each.
+func (c *Controller) absence(ctx context.Context) func(name string) (bool, error) {
+	known := map[string]bool{}
+	return func(name string) (bool, error) {
+		if absent, ok := known[name]; ok {
+			return absent, nil
+		}
+		// Past the cache: a Cluster that was just registered must not count as absent.
+		err := c.client.Get(ctx, client.ObjectKey{Name: name}, &workloadv1alpha1.Cluster{})
+		if client.IgnoreNotFound(err) != nil {
+			return false, err
+		}
+		known[name] = err != nil
+		return known[name], nil
+	}
+}
+
+// stray gives the member strays of its cluster, in place of those from before.
+func (m *member) stray(list []stray) {
+	m.mu.Lock()
+	m.strays = list
+	m.mu.Unlock()
+	poke(m.strayed)
+}
+
+// letGoOfStrays works on strays until ctx ends. What fails, the next sweep finds again.
+func (m *member) letGoOfStrays(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.strayed:
+		}
+		m.mu.Lock()
+		list := m.strays
+		m.strays = nil
+		m.mu.Unlock()
+		if err := m.sweeper.letGo(ctx, list, m.observe().pinned); err != nil && ctx.Err() == nil {
+			m.logger.Warn("objects that the syncer left behind are still held upstream", "err", m.tell(err))
+		}
+	}
+}
+
+// sweeper lets go of strays of one cluster. Its member alone uses it.
+type sweeper struct {
+	cluster              string
+	owner                types.UID
+	upstream, downstream metadata.Interface
+	// offered is discovery of the cluster.
+	offered discovery.DiscoveryInterface
+	prober  *prober
+	tell    func(error) string
+	log     interface{ Info(msg string, args ...any) }
+}
+
+func (c *Controller) newSweeper(cluster *workloadv1alpha1.Cluster, m *member) (*sweeper, error) {
+	downstream, err := metadata.NewForConfigAndClient(metadata.ConfigFor(m.downstream), m.http)
+	if err != nil {
+		return nil, err
+	}
+	return &sweeper{
+		cluster: cluster.Name, owner: cluster.UID, upstream: c.objects, downstream: downstream,
+		offered: m.importer.offered, prober: m.prober, tell: m.tell, log: m.logger,
+	}, nil
+}
+
+// letGo takes the syncer's finalizer from those strays that are not in the cluster, as
+// it says itself, and this very cluster.
+func (s *sweeper) letGo(ctx context.Context, list []stray, pinned string) error {
+	if len(list) == 0 {
+		return nil
+	}
+	var now probe
+	if trouble := s.prober.identify(ctx, &now, s.tell); trouble != nil {
+		return errors.New(trouble.message)
+	}
+	if now.uid != pinned {
+		return fmt.Errorf("another cluster answers: its UID is %s", now.uid)
+	}
+	system, err := s.upstream.Resource(corev1.SchemeGroupVersion.WithResource("namespaces")).Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading the UID of the kcp: %w", err)
+	}
+	_, lists, err := s.offered.ServerGroupsAndResources()
+	if err != nil {
+		return fmt.Errorf("asking the cluster for its types: %w", err)
+	}
+	identity := syncer.Identity{Upstream: system.UID, Cluster: s.cluster, ClusterUID: s.owner}
+	var problems []error
+	for _, x := range list {
+		there, served := offeredAs(x.resource.GroupResource(), lists)
+		if !served {
+			continue // what the cluster has of a type that it does not serve now is not known
+		}
+		if err := s.letGoOf(ctx, x, identity, there); err != nil {
+			problems = append(problems, fmt.Errorf("%s %s/%s: %w", x.resource.Resource, x.namespace, x.name, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// offeredAs is a type in the first version that a server offers it in.
+func offeredAs(resource schema.GroupResource, lists []*metav1.APIResourceList) (schema.GroupVersionResource, bool) {
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil || gv.Group != resource.Group {
+			continue
+		}
+		if slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource.Resource }) {
+			return gv.WithResource(resource.Resource), true
+		}
+	}
+	return schema.GroupVersionResource{}, false
+}
+
+// letGoOf asks upstream first: whoever changes the object afterwards, so that it may be
+// in the cluster again, makes the write fail.
+func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity, there schema.GroupVersionResource) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, letGoTimeout, errSilence)
+	defer cancel()
+	object, err := s.upstream.Resource(x.resource).Namespace(x.namespace).Get(ctx, x.name, metav1.GetOptions{})
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if object.UID != x.uid || !slices.Contains(holders(object.Finalizers), s.cluster) || isSent(object, s.cluster) {
+		return nil
+	}
+	namespace := ""
+	if x.namespace != "" {
+		namespace = identity.Namespace(x.namespace)
+	}
+	counterpart, err := s.downstream.Resource(there).Namespace(namespace).Get(ctx, x.name, metav1.GetOptions{})
+	switch {
+	case err == nil && counterpart.Annotations[workloadv1alpha1.UpstreamUIDAnnotation] != "":
+		return nil // the syncer sees it
+	case err != nil && !isObjectGone(err):
+		return fmt.Errorf("asking the cluster: %w", err)
+	}
+	if err := release(ctx, s.upstream, x.resource, object, []string{s.cluster}); err != nil {
+		return err
+	}
+	s.log.Info("let go of what the syncer left behind", "type", x.resource.Resource, "namespace", x.namespace, "name", x.name)
+	return nil
+}
+
+// isObjectGone says whether a server answered that it has no such object, as against
+// having no such type.
+func isObjectGone(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// isSent says whether labels send an object to a cluster, so that its syncer sees it.
+func isSent(object metav1.Object, cluster string) bool {
+	return slices.Contains(workloadv1alpha1.Targets(object.GetLabels()), cluster)
+}
+
+// holders are the clusters whose syncers hold an object.
+func holders(finalizers []string) []string {
+	var names []string
+	for _, f := range finalizers {
+		if name, ok := strings.CutPrefix(f, workloadv1alpha1.FinalizerPrefix); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,132 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/cluster"
+	"rik.dev/rik/internal/multicluster/syncer"
+	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+// TestWhatADeadSyncerHeldIsReleased: a syncer that dies after its last act in the
+// cluster leaves its finalizer on objects that no other syncer finds again. They are let
+// go of once the cluster says that it does not have them, and no sooner.
+func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
+	t.Parallel()
+	physical := kube.Start(t, kube.Options{})
+	s := newSite(t, func(c *cluster.Config) { c.Mode = workloadv1alpha1.SyncNone })
+	s.create(t, secret(physical.Kubeconfig()))
+	s.create(t, bySecret("east"))
+	s.beat(t, "east")
+	registered := s.awaitReady(t, "east", metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady)
+
+	moved := s.held(t, "moved", "west")
+	unsent := s.held(t, "unsent", "")
+	deleted := s.held(t, "deleted", "")
+	if err := s.upstream.Delete(t.Context(), deleted); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitFinalizers(t, moved)
+	s.awaitFinalizers(t, unsent)
+	s.gone(t, deleted)
+
+	// What is sent there, or is there, is for a syncer to see to.
+	sent, present := s.held(t, "sent", "east"), s.held(t, "present", "west")
+	there := s.downNamespace(t, physical, registered)
+	counterpart := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: there, Name: "present", Annotations: map[string]string{workloadv1alpha1.UpstreamUIDAnnotation: string(present.UID)},
+	}}
+	if _, err := physical.Client().CoreV1().ConfigMaps(there).Create(t.Context(), counterpart, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.sweeps(t)
+	s.isHeld(t, sent)
+	s.isHeld(t, present)
+
+	// And nothing is known to be gone from a cluster that is not reached.
+	physical.Cut()
+	s.awaitReady(t, "east", metav1.ConditionFalse, workloadv1alpha1.ReasonClusterUnreachable)
+	unknown := s.held(t, "unknown", "")
+	s.sweeps(t)
+	s.isHeld(t, unknown)
+	physical.Mend(t)
+	s.awaitFinalizers(t, unknown)
+	s.isHeld(t, present)
+}
+
+// held makes a ConfigMap that east's syncer has held, and that is sent to a cluster or to
+// none. The finalizer comes first, so that no sweep sees it sent elsewhere by mistake.
+func (s *site) held(t *testing.T, name, target string) *corev1.ConfigMap {
+	t.Helper()
+	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: metav1.NamespaceDefault, Name: name, Finalizers: []string{workloadv1alpha1.FinalizerPrefix + "east"},
+	}}
+	if target != "" {
+		held.Labels = map[string]string{workloadv1alpha1.ClusterLabel: target}
+	}
+	s.create(t, held)
+	return held
+}
+
+// awaitFinalizers waits until an object has these, and no others.
+func (s *site) awaitFinalizers(t *testing.T, object client.Object, want ...string) {
+	t.Helper()
+	poll.Until(t, kube.Patience, fmt.Sprintf("%s has the finalizers %v", object.GetName(), want), func(ctx context.Context) error {
+		if err := s.upstream.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+			return err
+		}
+		if got := object.GetFinalizers(); !slices.Equal(got, want) {
+			return fmt.Errorf("it has %v", got)
+		}
+		return nil
+	})
+}
+
+func (s *site) isHeld(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := s.upstream.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := object.GetFinalizers(), workloadv1alpha1.FinalizerPrefix+"east"; !slices.Contains(got, want) {
+		t.Errorf("%s has the finalizers %v, want %s among them", object.GetName(), got, want)
+	}
+}
+
+// sweeps waits until every object was looked at four times: what counts does so in the
+// second look. A sweep releases what a Cluster holds that is none.
+func (s *site) sweeps(t *testing.T) {
+	t.Helper()
+	for i := range 4 {
+		mark := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault, GenerateName: fmt.Sprintf("mark%d-", i),
+			Finalizers: []string{workloadv1alpha1.FinalizerPrefix + "nowhere"},
+		}}
+		s.create(t, mark)
+		s.awaitFinalizers(t, mark)
+	}
+}
+
+// downNamespace makes the namespace that stands for default in the cluster.
+func (s *site) downNamespace(t *testing.T, physical *kube.Cluster, registered *workloadv1alpha1.Cluster) string {
+	t.Helper()
+	system := &corev1.Namespace{}
+	if err := s.upstream.Get(t.Context(), types.NamespacedName{Name: metav1.NamespaceSystem}, system); err != nil {
+		t.Fatal(err)
+	}
+	identity := syncer.Identity{Upstream: system.UID, Cluster: registered.Name, ClusterUID: registered.UID}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: identity.Namespace(metav1.NamespaceDefault)}}
+	if _, err := physical.Client().CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return ns.Name
+}
