@@ -16,6 +16,11 @@ const (
 // DeleteLimit bounds how many objects may be deleted downstream within a window: the
 // larger of a count and a fraction of all that are there. More than that is paused
 // until somebody says that it is meant.
+//
+// A syncer that has just started knows nothing of what another run has deleted, and
+// takes it for the whole limit: what it may delete accrues over its first window. So a
+// syncer that ends and starts over and over deletes no more in a window than the limit,
+// and one that begins with too much to delete pauses before it has begun.
 type DeleteLimit struct {
 	// Count is DefaultDeleteCount by default.
 	Count int
@@ -51,42 +56,53 @@ func (l *DeleteLimit) allows(total int) int { return max(l.Count, int(l.Fraction
 type breaker struct {
 	limit  DeleteLimit
 	paused bool
+	// began is when this run of the syncer did.
+	began time.Time
 	// done are the times of the deletions that were let through, oldest first.
 	done []time.Time
-	// waiting are the deletions that were held back, granted those let through by the
-	// last go-ahead and not yet done.
+	// waiting are the deletions that were held back, for a go-ahead while paused and for
+	// their time otherwise; granted are those let through by the last go-ahead and not
+	// yet done.
 	waiting, granted map[Key]bool
 	// spent is a go-ahead that was there before the pause, or has been used: it says
 	// nothing about what waits now.
 	spent string
 }
 
-func newBreaker(limit DeleteLimit) *breaker {
-	return &breaker{limit: limit, waiting: map[Key]bool{}, granted: map[Key]bool{}}
+func newBreaker(limit DeleteLimit, now time.Time) *breaker {
+	return &breaker{limit: limit, began: now, waiting: map[Key]bool{}, granted: map[Key]bool{}}
 }
 
-// ask says whether an object may be deleted now. total is how many there are
-// downstream, goAhead the present value of the Cluster's annotation.
-func (b *breaker) ask(key Key, now time.Time, total int, goAhead string) bool {
+// ask says whether an object may be deleted now. If not, it may be asked again after a
+// time, or, where that is 0, the deletion waits for a go-ahead. total is how many objects
+// there are downstream, goAhead the present value of the Cluster's annotation.
+func (b *breaker) ask(key Key, now time.Time, total int, goAhead string) (may bool, again time.Duration) {
 	if b.granted[key] {
 		delete(b.granted, key)
-		return true
+		return true, 0
 	}
+	b.waiting[key] = true
 	if b.paused {
-		b.waiting[key] = true
-		return false
+		return false, 0
 	}
 	for len(b.done) > 0 && now.Sub(b.done[0]) >= b.limit.Window {
 		b.done = b.done[1:]
 	}
 	// What was deleted a moment ago belongs to the whole that the fraction is of.
-	if len(b.done) >= b.limit.allows(total+len(b.done)) {
+	allowed := max(1, b.limit.allows(total+len(b.done)))
+	wanted := len(b.done) + len(b.waiting)
+	if wanted > allowed {
 		b.paused, b.spent = true, goAhead
-		b.waiting[key] = true
-		return false
+		return false, 0
 	}
+	// A deletion accrues in so long, but all have after the first window.
+	each := b.limit.Window / time.Duration(allowed)
+	if age := now.Sub(b.began); age < b.limit.Window && time.Duration(len(b.done)+1)*each > age {
+		return false, time.Duration(wanted)*each - age // when its turn comes, if all others are before it
+	}
+	delete(b.waiting, key)
 	b.done = append(b.done, now)
-	return true
+	return true, 0
 }
 
 // forget takes back a request: the object is wanted again, or gone.

@@ -65,7 +65,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		identity: identity, namespaces: newNamespaces(identity, s.downstream),
 		reportPokes: make(chan struct{}, 1), typePokes: make(chan struct{}, 1), cluster: cluster,
 		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{},
-		breaker: newBreaker(s.config.Deletes),
+		breaker: newBreaker(s.config.Deletes, time.Now()),
 	}
 	if meta.IsStatusConditionTrue(cluster.Status.Conditions, workloadv1alpha1.ConditionDeletesPaused) {
 		e.breaker.resume()

@@ -174,6 +174,8 @@ func (k *kcp) configOf(cluster string, downstream *rest.Config) syncer.Config {
 	return syncer.Config{
 		Upstream: kcptest.AsSyncer(k.t, k.server, cluster), Downstream: downstream, Cluster: cluster,
 		HeartbeatInterval: 500 * time.Millisecond, Logger: log,
+		// One that has just started may delete at once what it likes.
+		Deletes: syncer.DeleteLimit{Count: 1 << 20},
 	}
 }
 

@@ -226,9 +226,11 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 			return p.afterWrite(ctx, err)
 		}
 	}
-	if !p.mayDelete() {
-		poke(p.reportPokes)
-		return true, 0, nil
+	if may, again := p.mayDelete(); !may {
+		if again == 0 {
+			poke(p.reportPokes)
+		}
+		return true, again, nil
 	}
 	uid := p.down.GetUID()
 	_, err := ask(ctx, p.downstream, func(ctx context.Context) (struct{}, error) {
@@ -264,7 +266,7 @@ func (p *pass) arrived() {
 	}
 }
 
-func (p *pass) mayDelete() bool {
+func (p *pass) mayDelete() (bool, time.Duration) {
 	total := p.total()
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -316,51 +316,117 @@ func TestAgree(t *testing.T) {
 }
 
 // TestBreaker: no sequence of requests gets more through within a window than the limit
-// and what go-aheads name.
+// and what go-aheads name. Where the syncer starts again in between, however often, it
+// is twice the limit: once before, and once accrued after.
 func TestBreaker(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		limit := DeleteLimit{Count: rapid.IntRange(1, 5).Draw(t, "count"), Fraction: 0.1, Window: time.Minute}
-		b := newBreaker(limit)
-		total, goAhead := rapid.IntRange(0, 100).Draw(t, "total"), ""
-		now, free := time.Unix(0, 0), 0
-		var let []time.Time
-		t.Repeat(map[string]func(*rapid.T){
-			"ask": func(t *rapid.T) {
-				key := Key{Name: strconv.Itoa(rapid.IntRange(0, 40).Draw(t, "key"))}
-				granted := b.granted[key]
-				if b.ask(key, now, total, goAhead) && !granted {
-					let = append(let, now)
-				}
-			},
-			"time":   func(t *rapid.T) { now = now.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second) },
-			"forget": func(t *rapid.T) { b.forget(Key{Name: strconv.Itoa(rapid.IntRange(0, 40).Draw(t, "key"))}) },
-			"heed": func(t *rapid.T) {
-				goAhead = rapid.SampledFrom([]string{"", "x", "1", "2", "3"}).Draw(t, "go-ahead")
-				waiting, was := len(b.waiting), b.paused
-				got := b.heed(goAhead, rapid.Bool().Draw(t, "settled"))
-				if free += len(got); len(got) > 0 {
-					let = nil // a go-ahead begins a new window
-				}
-				if len(got) > 0 && (!was || goAhead != strconv.Itoa(waiting)) {
-					t.Fatalf("the go-ahead %q set %d of %d free", goAhead, len(got), waiting)
-				}
-			},
-			"": func(t *rapid.T) {
-				let = slices.DeleteFunc(let, func(at time.Time) bool { return now.Sub(at) >= limit.Window })
-				if bound := max(limit.Count, (total+len(let))/10); len(let) > bound+1 {
-					t.Fatalf("%d deletions in a window, at most %d", len(let), bound)
-				}
-			},
+	for name, restarts := range map[string]bool{"one run": false, "many runs": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, func(t *rapid.T) { breakerHolds(t, restarts) })
 		})
-	})
+	}
+}
+
+func breakerHolds(t *rapid.T, restarts bool) {
+	limit := DeleteLimit{Count: rapid.IntRange(1, 5).Draw(t, "count"), Fraction: 0.1, Window: time.Minute}
+	total, goAhead := rapid.IntRange(0, 100).Draw(t, "total"), ""
+	now := time.Unix(0, 0)
+	b := newBreaker(limit, now.Add(-limit.Window))
+	var let []time.Time
+	actions := map[string]func(*rapid.T){
+		"ask": func(t *rapid.T) {
+			key := Key{Name: strconv.Itoa(rapid.IntRange(0, 40).Draw(t, "key"))}
+			granted := b.granted[key]
+			may, again := b.ask(key, now, total, goAhead)
+			if may && !granted {
+				let = append(let, now)
+			}
+			if may == b.waiting[key] || may && again != 0 || again < 0 || b.paused && again != 0 {
+				t.Fatalf("ask() = %v, %s, with paused %v and waiting %v", may, again, b.paused, b.waiting[key])
+			}
+		},
+		"time": func(t *rapid.T) {
+			now = now.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second)
+		},
+		"forget": func(t *rapid.T) { b.forget(Key{Name: strconv.Itoa(rapid.IntRange(0, 40).Draw(t, "key"))}) },
+		"heed": func(t *rapid.T) {
+			goAhead = rapid.SampledFrom([]string{"", "x", "1", "2", "3"}).Draw(t, "go-ahead")
+			waiting, was := len(b.waiting), b.paused
+			got := b.heed(goAhead, rapid.Bool().Draw(t, "settled"))
+			if len(got) > 0 {
+				let = nil // a go-ahead begins a new window
+			}
+			if len(got) > 0 && (!was || goAhead != strconv.Itoa(waiting)) {
+				t.Fatalf("the go-ahead %q set %d of %d free", goAhead, len(got), waiting)
+			}
+		},
+		"": func(t *rapid.T) {
+			let = slices.DeleteFunc(let, func(at time.Time) bool { return now.Sub(at) >= limit.Window })
+			bound := max(limit.Count, (total+len(let))/10) + 1
+			if restarts {
+				bound *= 2
+			}
+			if len(let) > bound {
+				t.Fatalf("%d deletions in a window, at most %d", len(let), bound)
+			}
+		},
+	}
+	if restarts {
+		actions["restart"] = func(*rapid.T) {
+			was := b.paused
+			if b = newBreaker(limit, now); was {
+				b.resume()
+			}
+		}
+	}
+	t.Repeat(actions)
+}
+
+// TestBreakerAccrues: after its start a syncer deletes by and by what others could at
+// once, and what is more than the limit not at all.
+func TestBreakerAccrues(t *testing.T) {
+	t.Parallel()
+	begin := time.Unix(0, 0)
+	key := func(i int) Key { return Key{Name: strconv.Itoa(i)} }
+	b := newBreaker(DeleteLimit{Count: 6, Window: time.Minute}, begin)
+	for i := range 6 {
+		if may, again := b.ask(key(i), begin, 0, ""); may || again != time.Duration(i+1)*10*time.Second {
+			t.Errorf("deletion %d at the start: %v, again after %s, want it in its turn", i, may, again)
+		}
+	}
+	for i := range 6 {
+		now := begin.Add(time.Duration(i+1) * 10 * time.Second)
+		if may, _ := b.ask(key(i), now.Add(-time.Second), 0, ""); may {
+			t.Errorf("deletion %d may pass before its time", i)
+		}
+		if may, _ := b.ask(key(i), now, 0, ""); !may {
+			t.Errorf("deletion %d may not pass at its time", i)
+		}
+	}
+	if may, again := b.ask(key(6), begin.Add(70*time.Second), 0, ""); !may {
+		t.Errorf("when the first is a window ago the next may not pass: again after %s", again)
+	}
+
+	b = newBreaker(DeleteLimit{Count: 6, Window: time.Minute}, begin)
+	for i := range 7 {
+		if may, _ := b.ask(key(i), begin.Add(time.Second), 0, ""); may {
+			t.Errorf("deletion %d of too many may pass", i)
+		}
+	}
+	if !b.paused || len(b.waiting) != 7 {
+		t.Errorf("paused is %v with %d waiting, want a pause of all 7", b.paused, len(b.waiting))
+	}
 }
 
 func TestBreakerGoAhead(t *testing.T) {
 	t.Parallel()
-	b := newBreaker(DeleteLimit{Count: 1, Window: time.Minute})
+	b := newBreaker(DeleteLimit{Count: 1, Window: time.Minute}, time.Unix(-60, 0))
 	key := func(i int) Key { return Key{Name: strconv.Itoa(i)} }
-	ask := func(i int, goAhead string) bool { return b.ask(key(i), time.Unix(0, 0), 0, goAhead) }
+	ask := func(i int, goAhead string) bool {
+		may, _ := b.ask(key(i), time.Unix(0, 0), 0, goAhead)
+		return may
+	}
 	if !ask(0, "2") || ask(1, "2") || ask(2, "2") {
 		t.Fatal("one deletion may pass, and no more")
 	}

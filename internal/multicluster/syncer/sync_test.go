@@ -525,56 +525,84 @@ func TestTypeEnds(t *testing.T) {
 	p.same(deployments, before)
 }
 
+// mass is a kcp whose Cluster has a syncer that may delete five objects in an hour.
+type mass struct {
+	*kcp
+	down   dynamic.Interface
+	there  string
+	config syncer.Config
+}
+
+func startMass(t *testing.T, cluster string, objects int) (*mass, *running) {
+	t.Helper()
+	k, down := downstream(t)
+	m := &mass{kcp: startKCP(t), down: down}
+	m.register(cluster, "configmaps")
+	m.namespace("team")
+	m.there = m.downNamespace(cluster, "team")
+	m.config = m.configOf(cluster, k.Rest())
+	m.config.Deletes = syncer.DeleteLimit{Count: 5, Fraction: 0.01, Window: time.Hour}
+	first := run(t, m.config)
+	for i := range objects {
+		create(t, m.objects, configMaps, configMap("team", fmt.Sprintf("x%02d", i), cluster, nil))
+	}
+	m.are(objects)
+	return m, first
+}
+
+// are waits until so many objects are in the cluster.
+func (m *mass) are(want int) {
+	m.t.Helper()
+	poll.Until(m.t, kube.Patience, fmt.Sprintf("%d objects are in the cluster", want), func(ctx context.Context) error {
+		list, err := m.down.Resource(configMaps).Namespace(m.there).List(ctx, metav1.ListOptions{})
+		if err != nil || len(list.Items) != want {
+			return fmt.Errorf("%d, %w", len(list.Items), err)
+		}
+		return nil
+	})
+}
+
 // TestMassDeletion: too many deletions at once wait for a go-ahead that names them.
 func TestMassDeletion(t *testing.T) {
-	k, down := downstream(t)
-	up := startKCP(t)
-	up.register("mass", "configmaps")
-	up.namespace("team")
-	there := up.downNamespace("mass", "team")
-	config := up.configOf("mass", k.Rest())
-	config.Deletes = syncer.DeleteLimit{Count: 5, Fraction: 0.01, Window: time.Hour}
-	first := run(t, config)
-	const n = 20
-	for i := range n {
-		create(t, up.objects, configMaps, configMap("team", fmt.Sprintf("x%02d", i), "mass", nil))
-	}
-	left := func() (int, error) {
-		list, err := down.Resource(configMaps).Namespace(there).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			return 0, err
-		}
-		return len(list.Items), nil
-	}
-	are := func(want int) {
-		t.Helper()
-		poll.Until(t, kube.Patience, fmt.Sprintf("%d objects are in the cluster", want), func(context.Context) error {
-			if got, err := left(); got != want || err != nil {
-				return fmt.Errorf("%d, %w", got, err)
-			}
-			return nil
-		})
-	}
-	are(n)
-	if err := up.objects.Resource(configMaps).Namespace("team").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=mass"}); err != nil {
+	m, first := startMass(t, "mass", 20)
+	if err := m.objects.Resource(configMaps).Namespace("team").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=mass"}); err != nil {
 		t.Fatal(err)
 	}
-	are(n - 5)
-	up.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "15 deletions wait")
+	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
 
 	// A wrong number, and a new syncer, change nothing.
-	patch(t, up.objects, clusters, "", "mass", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"14"}}}`)
+	patch(t, m.objects, clusters, "", "mass", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"19"}}}`)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	run(t, config)
-	create(t, up.objects, configMaps, configMap("team", "new", "mass", nil))
-	are(n - 5 + 1)
-	up.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "15 deletions wait")
-	are(n - 5 + 1)
-	patch(t, up.objects, clusters, "", "mass", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"15"}}}`)
-	are(1)
-	up.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionFalse, "")
+	run(t, m.config)
+	create(t, m.objects, configMaps, configMap("team", "new", "mass", nil))
+	m.are(20 + 1)
+	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
+	m.are(20 + 1)
+	patch(t, m.objects, clusters, "", "mass", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"20"}}}`)
+	m.are(1)
+	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionFalse, "")
+}
+
+// TestMassDeletionByManyRuns: a syncer that ends and starts again with a few deletions
+// each time may delete no more than one that runs through.
+func TestMassDeletionByManyRuns(t *testing.T) {
+	m, r := startMass(t, "runs", 20)
+	for i := range 4 {
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		for j := range 5 {
+			remove(t, m.objects, configMaps, "team", fmt.Sprintf("x%02d", 5*i+j))
+		}
+		r = run(t, m.config)
+		// It has looked at all there is before it makes this one, or is about to.
+		create(t, m.objects, configMaps, configMap("team", fmt.Sprint("new", i), "runs", nil))
+		has(t, m.down, configMaps, m.there, fmt.Sprint("new", i), anyhow)
+	}
+	m.says("runs", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
+	m.are(20 + 4)
 }
 
 // TestClusterGone: the Cluster shows that the syncer lives, which ends with the
