@@ -1,0 +1,427 @@
+package splitter
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+type policy = workloadv1alpha1.PlacementPolicy
+
+// rests asserts what parts there are when nothing happens any more.
+func (w *world) rests(t *testing.T, want map[string]int32, unplaced int32) {
+	t.Helper()
+	r := w.settle(t)
+	if diff := cmp.Diff(want, w.parts()); diff != "" || r.Unplaced != unplaced {
+		t.Fatalf("%d unplaced, want %d; parts (want, got):\n%s\n%s", r.Unplaced, unplaced, diff, r.Explanation)
+	}
+}
+
+// TestCaseR are the splitter's cases of the prototype, and what it never did. R3, the
+// sums, are in TestAggregate; R5, the ingress, in TestFollowers.
+func TestCaseR(t *testing.T) {
+	t.Parallel()
+	type parts = map[string]int32
+	two := func(t *testing.T) *world {
+		w := newWorld(t, policy{}, 10, "us-east1", "us-west1")
+		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
+		return w
+	}
+	t.Run("R1: ten over two are five and five", func(t *testing.T) { two(t) })
+	t.Run("R1: a remainder goes by name", func(t *testing.T) {
+		newWorld(t, policy{}, 11, "c", "a", "b").rests(t, parts{"a": 4, "b": 4, "c": 3}, 0)
+	})
+	t.Run("R2: no clusters", func(t *testing.T) {
+		w := newWorld(t, policy{}, 10)
+		w.rests(t, parts{}, 10)
+		if len(w.last.Explanation.Reasons) == 0 || w.last.Explanation.Reasons[0].Code != NoClusters {
+			t.Errorf("%+v, want %s", w.last.Explanation.Reasons, NoClusters)
+		}
+	})
+	t.Run("R4: rescaled", func(t *testing.T) {
+		w := two(t)
+		w.Root.Replicas = 7
+		w.rests(t, parts{"us-east1": 4, "us-west1": 3}, 0)
+		w.Root.Replicas = 12
+		w.rests(t, parts{"us-east1": 6, "us-west1": 6}, 0)
+	})
+	t.Run("R4: a cluster more", func(t *testing.T) {
+		w := two(t)
+		w.Clusters = append(w.Clusters, readyCluster("eu"))
+		w.rests(t, parts{"eu": 3, "us-east1": 4, "us-west1": 3}, 0)
+	})
+	t.Run("R4: a cluster less", func(t *testing.T) {
+		w := two(t)
+		w.remove("us-east1")
+		w.rests(t, parts{"us-west1": 10}, 0)
+	})
+	t.Run("R4: a leaf is deleted by hand", func(t *testing.T) {
+		w := two(t)
+		w.leaf("us-east1").Deleting = true
+		if r := w.split(); len(r.Changes) > 0 {
+			t.Errorf("%+v, want it to wait until the leaf is gone", r.Changes)
+		}
+		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
+	})
+	t.Run("R4: a leaf is changed by hand", func(t *testing.T) {
+		w := two(t)
+		w.leaf("us-east1").Replicas = 50
+		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
+	})
+	t.Run("R4: a cluster that is not ready gets nothing", func(t *testing.T) {
+		w := newWorld(t, policy{}, 10, "a", "b")
+		w.lose("a")
+		w.rests(t, parts{"b": 10}, 0)
+	})
+	t.Run("R4: no replicas", func(t *testing.T) {
+		w := two(t)
+		w.Root.Replicas = 0
+		w.rests(t, parts{"us-east1": 0, "us-west1": 0}, 0)
+	})
+	t.Run("R4: fewer replicas than clusters", func(t *testing.T) {
+		newWorld(t, policy{}, 2, "a", "b", "c").rests(t, parts{"a": 1, "b": 1}, 0)
+	})
+	t.Run("lost and back", func(t *testing.T) {
+		w := two(t)
+		w.lose("us-east1")
+		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
+		w.Now = w.last.Next
+		w.rests(t, parts{"us-east1": 0, "us-west1": 10}, 0)
+		w.back("us-east1")
+		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
+	})
+}
+
+// TestStrategyTable is the prototype's table of what becomes of what is scheduled to a
+// cluster, and whether new work comes (D5). A future eviction has to be looked at again.
+func TestStrategyTable(t *testing.T) {
+	t.Parallel()
+	past, future := start.Add(-time.Minute), start.Add(time.Minute)
+	for name, tc := range map[string]struct {
+		change      func(*Cluster)
+		keeps, gets bool
+		next        time.Time
+	}{
+		"not ready":                     {change: func(c *Cluster) { c.Ready = false }},
+		"not ready, grace":              {change: func(c *Cluster) { c.Ready, c.Since = false, past }, keeps: true, next: past.Add(DefaultGracePeriod)},
+		"not ready, evicted":            {change: func(c *Cluster) { c.Ready, c.Since, c.EvictAfter = false, past, past }},
+		"ready, evicted":                {change: func(c *Cluster) { c.EvictAfter = past }},
+		"ready, unschedulable":          {change: func(c *Cluster) { c.Unschedulable = true }, keeps: true},
+		"unschedulable, evicted later":  {change: func(c *Cluster) { c.Unschedulable, c.EvictAfter = true, future }, keeps: true, next: future},
+		"ready":                         {change: func(*Cluster) {}, keeps: true, gets: true},
+		"ready, evicted later":          {change: func(c *Cluster) { c.EvictAfter = future }, keeps: true, gets: true, next: future},
+		"ready, not to be executed":     {change: func(c *Cluster) { c.Taints = []workloadv1alpha1.ClusterTaint{{Key: "a", Effect: "NoExecute"}} }},
+		"ready, not to be scheduled":    {change: func(c *Cluster) { c.Taints = []workloadv1alpha1.ClusterTaint{{Key: "a", Effect: "NoSchedule"}} }, keeps: true},
+		"ready, taint tolerated":        {change: func(c *Cluster) { c.Taints = []workloadv1alpha1.ClusterTaint{{Key: "ok", Effect: "NoExecute"}} }, keeps: true, gets: true},
+		"ready, type not carried":       {change: func(c *Cluster) { c.Serves = false }, keeps: true},
+		"ready, not selected":           {change: func(c *Cluster) { c.Labels = map[string]string{"tier": "none"} }},
+		"ready, selected and forbidden": {change: func(c *Cluster) { c.Labels = map[string]string{"bad": "yes"} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wish := policy{
+				Clusters:    &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"none"}}}},
+				NotClusters: &metav1.LabelSelector{MatchLabels: map[string]string{"bad": "yes"}},
+				Tolerations: []workloadv1alpha1.ClusterToleration{{Key: "ok", Operator: workloadv1alpha1.TolerationExists}},
+			}
+			scheduled := newWorld(t, wish, 10, "a", "b")
+			scheduled.settle(t)
+			tc.change(scheduled.cluster("a"))
+			if r := scheduled.settle(t); (scheduled.parts()["a"] == 5) != tc.keeps || !r.Next.Equal(tc.next) {
+				t.Errorf("it has %d of 5, next look %v; want it to keep them: %v, next %v\n%s", scheduled.parts()["a"], r.Next, tc.keeps, tc.next, r.Explanation)
+			}
+			fresh := newWorld(t, wish, 10, "a", "b")
+			tc.change(fresh.cluster("a"))
+			if fresh.settle(t); (fresh.parts()["a"] == 5) != tc.gets {
+				t.Errorf("it got %d, want 5: %v\n%s", fresh.parts()["a"], tc.gets, fresh.last.Explanation)
+			}
+		})
+	}
+}
+
+func TestStrategies(t *testing.T) {
+	t.Parallel()
+	type parts = map[string]int32
+	weights := []workloadv1alpha1.ClusterWeight{{Cluster: "a", Weight: 3}, {Cluster: "d", Weight: 0}}
+	for name, tc := range map[string]struct {
+		policy policy
+		change func(*world)
+		want   parts
+	}{
+		"even":     {want: parts{"a": 3, "b": 3, "c": 2, "d": 2}},
+		"weighted": {policy: policy{Strategy: workloadv1alpha1.StrategyWeighted, Weights: weights}, want: parts{"a": 6, "b": 2, "c": 2}},
+		"capacity by requests": {policy: policy{Strategy: workloadv1alpha1.StrategyCapacity}, change: func(w *world) {
+			w.Root.Requests = corev1.ResourceList{"memory": resource.MustParse("1Gi")}
+		}, want: parts{"a": 1, "b": 2, "c": 3, "d": 4}},
+		"capacity by CPUs": {policy: policy{Strategy: workloadv1alpha1.StrategyCapacity}, want: parts{"a": 4, "b": 3, "c": 2, "d": 1}},
+		"spread":           {policy: policy{Strategy: workloadv1alpha1.StrategySpread, TopologyKey: "region"}, want: parts{"a": 2, "b": 2, "c": 1, "d": 5}},
+		"spread by weights": {policy: policy{Strategy: workloadv1alpha1.StrategySpread, TopologyKey: "region", Weights: weights[:1]},
+			want: parts{"a": 3, "b": 1, "c": 1, "d": 5}},
+		"whole": {policy: policy{Divide: workloadv1alpha1.DivideWhole}, want: parts{"a": 1}},
+		"everywhere but one": {policy: policy{Divide: workloadv1alpha1.DivideEverywhere}, change: func(w *world) { w.cluster("b").Unschedulable = true },
+			want: parts{"a": 1, "c": 1, "d": 1}},
+		"selected by name": {policy: policy{Clusters: &metav1.LabelSelector{MatchLabels: map[string]string{workloadv1alpha1.ClusterLabel: "c"}}}, want: parts{"c": 10}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, tc.policy, 10, "a", "b", "c", "d")
+			for i := range w.Clusters {
+				c := &w.Clusters[i]
+				c.Allocatable = corev1.ResourceList{
+					"cpu":    *resource.NewQuantity(int64(4-i), resource.DecimalSI),
+					"memory": *resource.NewQuantity(int64(i+1)<<30, resource.BinarySI),
+				}
+				c.Labels = map[string]string{"region": "west"}
+			}
+			w.cluster("d").Labels["region"] = "east"
+			if tc.change != nil {
+				tc.change(w)
+			}
+			w.rests(t, tc.want, 0)
+		})
+	}
+}
+
+// TestMoves are rollbacks and moves step by step: parts after each split, with what
+// happens in the clusters in between.
+func TestMoves(t *testing.T) {
+	t.Parallel()
+	t.Run("nothing is taken away before its replacement is ready", func(t *testing.T) {
+		w := newWorld(t, policy{MaxSurge: surgeOf(2)}, 8, "a")
+		w.settle(t)
+		w.Clusters = append(w.Clusters, readyCluster("b"))
+		for _, want := range []string{"map[a:8 b:2]", "map[a:8 b:2]"} {
+			w.expect(t, want)
+			w.deliver("b")
+			w.report("b")
+		}
+		w.run("b", 1)
+		w.report("b")
+		w.expect(t, "map[a:7 b:2]") // one is ready: one may go
+		w.run("b", 1)
+		w.report("b")
+		w.expect(t, "map[a:6 b:2]")
+		w.expect(t, "map[a:6 b:2]") // no word yet of what was stopped
+		w.rests(t, map[string]int32{"a": 4, "b": 4}, 0)
+	})
+	t.Run("without a surge it is taken away first, and seen to be gone", func(t *testing.T) {
+		w := newWorld(t, policy{MaxSurge: surgeOf(0), MaxMoves: &workloadv1alpha1.MoveLimit{Count: 1}}, 4, "a")
+		w.settle(t)
+		w.Clusters = append(w.Clusters, readyCluster("b"))
+		w.expect(t, "map[a:3]")
+		w.expect(t, "map[a:3]")
+		w.deliver("a")
+		w.run("a", 1)
+		w.report("a")
+		w.expect(t, "map[a:3 b:1]")
+		w.settle(t)
+		w.expect(t, "map[a:3 b:1]") // one move in ten minutes
+		w.Now = w.last.Next
+		w.rests(t, map[string]int32{"a": 2, "b": 2}, 0)
+	})
+	t.Run("what has shrunk goes at once, ready or not", func(t *testing.T) {
+		w := newWorld(t, policy{}, 8, "a", "b")
+		w.broken["b"] = true
+		w.settle(t)
+		w.Root.Replicas = 2
+		w.expect(t, "map[a:1 b:1]")
+	})
+	t.Run("moves wait while replacements do not become ready", func(t *testing.T) {
+		w := newWorld(t, policy{MaxSurge: surgeOf(1)}, 4, "a")
+		w.settle(t)
+		w.Clusters = append(w.Clusters, readyCluster("b"))
+		w.broken["b"] = true
+		w.rests(t, map[string]int32{"a": 4, "b": 1}, 0)
+		w.explains(t, WaitsForReady)
+		delete(w.broken, "b")
+		w.rests(t, map[string]int32{"a": 2, "b": 2}, 0)
+	})
+	t.Run("an evicted cluster is left step by step, and its leaf goes", func(t *testing.T) {
+		w := newWorld(t, policy{MaxSurge: surgeOf(1)}, 4, "a", "b")
+		w.settle(t)
+		w.cluster("a").EvictAfter = start.Add(-time.Second)
+		w.expect(t, "map[a:2 b:3]")
+		w.rests(t, map[string]int32{"b": 4}, 0)
+	})
+	t.Run("an evicted cluster loses all where nothing takes it", func(t *testing.T) {
+		w := newWorld(t, policy{}, 4, "a")
+		w.settle(t)
+		w.cluster("a").EvictAfter = start.Add(-time.Second)
+		w.rests(t, map[string]int32{}, 4)
+		w.explains(t, NothingTakesParts)
+	})
+	t.Run("cordoned clusters keep what they have, and shrink with the others", func(t *testing.T) {
+		w := newWorld(t, policy{MaxSurge: surgeOf(1)}, 10, "a", "b")
+		w.settle(t)
+		w.cluster("a").Unschedulable = true
+		w.rests(t, map[string]int32{"a": 5, "b": 5}, 0)
+		w.Root.Replicas = 20
+		w.rests(t, map[string]int32{"a": 5, "b": 15}, 0)
+		w.Root.Replicas = 4
+		w.rests(t, map[string]int32{"a": 2, "b": 2}, 0)
+		w.cluster("b").Unschedulable = true
+		w.Root.Replicas = 6
+		w.rests(t, map[string]int32{"a": 2, "b": 2}, 2)
+	})
+	t.Run("a whole root is never in two clusters", func(t *testing.T) {
+		w := newWorld(t, policy{Divide: workloadv1alpha1.DivideWhole}, 0, "a", "b")
+		w.settle(t)
+		w.cluster("a").EvictAfter = start.Add(-time.Second)
+		w.expect(t, "map[]")
+		w.expect(t, "map[]")
+		w.rests(t, map[string]int32{"b": 1}, 0)
+	})
+	t.Run("what an autoscaler sets is left to it", func(t *testing.T) {
+		w := newWorld(t, policy{}, 10, "a", "b")
+		w.settle(t)
+		w.leaf("a").Autoscaled, w.leaf("a").Replicas = true, 9
+		w.rests(t, map[string]int32{"a": 9, "b": 5}, 0)
+		w.Root.Replicas = 20
+		w.rests(t, map[string]int32{"a": 9, "b": 10}, 0)
+		w.cluster("a").EvictAfter = start.Add(-time.Second)
+		w.rests(t, map[string]int32{"b": 20}, 0)
+	})
+	t.Run("data is not left behind", func(t *testing.T) {
+		w := newWorld(t, policy{}, 4, "a")
+		w.settle(t)
+		w.leaf("a").Bound = true
+		w.Clusters = append(w.Clusters, readyCluster("b"))
+		w.cluster("a").EvictAfter = start.Add(-time.Second)
+		w.rests(t, map[string]int32{"a": 4}, 0)
+		w.explains(t, DataHere)
+		w.explains(t, DataElsewhere)
+		w.remove("a")
+		w.rests(t, map[string]int32{"a": 4}, 0)
+	})
+	t.Run("a cluster that is being removed is left as it is", func(t *testing.T) {
+		w := newWorld(t, policy{}, 4, "a", "b")
+		w.settle(t)
+		w.cluster("a").Removing = true
+		w.expect(t, "map[a:2 b:4]")
+		w.remove("a")
+		w.expect(t, "map[b:4]")
+	})
+}
+
+// TestFence follows a fenced root whose cluster is cut off.
+func TestFence(t *testing.T) {
+	t.Parallel()
+	fence := &metav1.Duration{Duration: 30 * time.Second}
+	newFenced := func(t *testing.T) *world {
+		w := newWorld(t, policy{FenceAfter: fence, MaxSurge: surgeOf(0), GracePeriod: &metav1.Duration{Duration: 20 * time.Second}}, 10, "a", "b")
+		w.Root.TerminationGrace = 15 * time.Second
+		w.settle(t)
+		return w
+	}
+	t.Run("replaced when it must have stopped", func(t *testing.T) {
+		w := newFenced(t)
+		w.lose("a")
+		w.rests(t, map[string]int32{"a": 5, "b": 5}, 0)
+		w.Now = w.last.Next // the grace period is over
+		w.rests(t, map[string]int32{"a": 0, "b": 5}, 0)
+		w.explains(t, WaitsForFence)
+		if want := start.Add(30*time.Second + 15*time.Second + FenceMargin); !w.last.Next.Equal(want) {
+			t.Fatalf("next look at %v, want %v", w.last.Next, want)
+		}
+		w.Now = w.last.Next.Add(-1)
+		w.rests(t, map[string]int32{"a": 0, "b": 5}, 0)
+		w.Now = w.Now.Add(1)
+		w.rests(t, map[string]int32{"a": 0, "b": 10}, 0)
+	})
+	t.Run("never while its syncer is heard of", func(t *testing.T) {
+		w := newFenced(t)
+		w.lose("a")
+		w.cluster("a").Silent = time.Time{}
+		w.Now = start.Add(time.Hour)
+		w.rests(t, map[string]int32{"a": 0, "b": 5}, 0)
+	})
+	t.Run("a removed cluster counts from when that was seen", func(t *testing.T) {
+		w := newFenced(t)
+		w.remove("a")
+		w.rests(t, map[string]int32{"a": 5, "b": 5}, 0)
+		w.Now = w.last.Next
+		w.rests(t, map[string]int32{"b": 10}, 0)
+	})
+	t.Run("clusters that cannot fence have no part", func(t *testing.T) {
+		w := newWorld(t, policy{FenceAfter: fence}, 10, "a", "b")
+		w.cluster("a").Fences = false
+		w.rests(t, map[string]int32{"b": 10}, 0)
+		w.explains(t, CannotFence)
+	})
+	t.Run("a root without a fence is replaced after the grace period", func(t *testing.T) {
+		w := newWorld(t, policy{MaxSurge: surgeOf(0)}, 10, "a", "b")
+		w.settle(t)
+		w.lose("a")
+		w.Now = start.Add(DefaultGracePeriod)
+		w.rests(t, map[string]int32{"a": 0, "b": 10}, 0)
+	})
+}
+
+func (w *world) expect(t *testing.T, want string) {
+	t.Helper()
+	r := w.split()
+	if got := fmt.Sprint(w.parts()); got != want {
+		t.Fatalf("parts %s, want %s\n%s", got, want, r.Explanation)
+	}
+}
+
+// explains asserts that a reason is given, and can be read.
+func (w *world) explains(t *testing.T, code Code) {
+	t.Helper()
+	e := w.last.Explanation
+	reasons := e.Reasons
+	for _, s := range e.Clusters {
+		reasons = append(reasons, s.Reasons...)
+	}
+	for _, r := range reasons {
+		if r.Code == code {
+			if r.String() == "" || strings.Contains(r.String(), "%") || !strings.Contains(e.String(), r.String()) {
+				t.Errorf("%s reads %q in\n%s", code, r, e)
+			}
+			return
+		}
+	}
+	t.Errorf("no %s in %s", code, e)
+}
+
+func TestKindOf(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		group, kind string
+		scalable    bool
+		want        workloadv1alpha1.Division
+	}{
+		{"apps", "Deployment", true, workloadv1alpha1.DivideReplicas},
+		{"apps", "ReplicaSet", true, workloadv1alpha1.DivideReplicas},
+		{"apps", "StatefulSet", true, workloadv1alpha1.DivideWhole},
+		{"apps", "DaemonSet", false, workloadv1alpha1.DivideEverywhere},
+		{"batch", "Job", false, workloadv1alpha1.DivideWhole},
+		{"batch", "CronJob", false, workloadv1alpha1.DivideWhole},
+		{"example.com", "Shop", true, workloadv1alpha1.DivideReplicas},
+		{"example.com", "Database", false, workloadv1alpha1.DivideWhole},
+	} {
+		if got := KindOf(schema.GroupKind{Group: tc.group, Kind: tc.kind}, tc.scalable); got != tc.want {
+			t.Errorf("KindOf(%s.%s, %v) = %s, want %s", tc.kind, tc.group, tc.scalable, got, tc.want)
+		}
+	}
+}
+
+// TestReasonsAreTexts makes sure that every code has words.
+func TestReasonsAreTexts(t *testing.T) {
+	t.Parallel()
+	for code := range texts {
+		r := Reason{Code: code, Number: 3, Of: 4, Name: "x", At: start}
+		if text := r.String(); text == "" || strings.Contains(text, "%") || strings.Contains(text, "!") {
+			t.Errorf("%s reads %q", code, text)
+		}
+	}
+}

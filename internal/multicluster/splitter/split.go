@@ -1,0 +1,246 @@
+package splitter
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// Split decides on the next step towards the division that a state asks for. It is a
+// function of its argument alone, and the order in which clusters and leaves are given
+// counts for nothing.
+//
+// Whatever part of the changes is made, in whatever order, as long as Progress was written
+// before: what can run of the root never passes the whole and the allowed surge by it,
+// lost clusters of a root without a fence apart. When all are made, and nothing else
+// has happened, the next Split has no changes.
+func Split(state State) Result {
+	st := &state
+	sites := st.sites()
+	whole := st.whole()
+	for _, s := range sites {
+		s.part = st.part(s.leaf)
+	}
+	st.weigh(sites)
+	if st.Policy.divide == workloadv1alpha1.DivideEverywhere {
+		whole = everywhere(sites)
+	} else {
+		st.divide(whole, sites)
+	}
+	st.measure(sites)
+	walk := st.walk(whole, sites)
+	result := Result{
+		Progress: st.progress(walk),
+		Unplaced: int32(whole - walk.shares()),
+		Changes:  st.changes(sites, walk),
+	}
+	result.Next = st.next(sites, walk, result.Progress)
+	result.Explanation = st.explain(whole, sites, walk, result)
+	return result
+}
+
+// whole is what is divided.
+func (st *State) whole() int64 {
+	if st.Policy.divide == workloadv1alpha1.DivideReplicas {
+		return int64(max(st.Root.Replicas, 0))
+	}
+	return 1
+}
+
+// part is what the spec of a leaf has.
+func (st *State) part(l *Leaf) int64 {
+	switch {
+	case l == nil || l.Deleting:
+		return 0
+	case st.Policy.divide == workloadv1alpha1.DivideReplicas:
+		return int64(max(l.Replicas, 0))
+	}
+	return 1
+}
+
+// sites are the clusters with their leaves and their standings, in the order of their names.
+func (st *State) sites() []*site {
+	leaves := make(map[string]*Leaf, len(st.Leaves))
+	bound := false
+	for i := range st.Leaves {
+		leaves[st.Leaves[i].Cluster] = &st.Leaves[i]
+		bound = bound || st.Leaves[i].Bound
+	}
+	all := make([]site, 0, len(st.Clusters)+len(st.Leaves))
+	for i := range st.Clusters {
+		name := st.Clusters[i].Name
+		all = append(all, site{name: name, cluster: &st.Clusters[i], leaf: leaves[name]})
+		delete(leaves, name)
+	}
+	for name, leaf := range leaves {
+		all = append(all, site{name: name, leaf: leaf})
+	}
+	slices.SortFunc(all, func(a, b site) int { return cmp.Compare(a.name, b.name) })
+	sites := make([]*site, len(all))
+	for i := range all {
+		sites[i] = &all[i]
+		sites[i].judge(st)
+		sites[i].hold(bound)
+	}
+	return sites
+}
+
+// everywhere gives one to each cluster that may have it, and says how many these are.
+func everywhere(sites []*site) int64 {
+	var whole int64
+	for _, s := range sites {
+		switch {
+		case s.standing == Open && s.weight > 0:
+			s.share = 1
+		case s.standing == Holding:
+			s.share = s.part
+		}
+		whole += s.share
+	}
+	return whole
+}
+
+// measure finds what can run in each cluster, and what of it is ready.
+func (st *State) measure(sites []*site) {
+	for _, s := range sites {
+		if s.isAutoscaled() {
+			// Its share is set aside, and what an autoscaler makes of it is no concern of
+			// the other clusters.
+			s.part, s.most, s.ready = s.share, s.share, s.share
+			continue
+		}
+		if s.leaf == nil {
+			continue
+		}
+		if s.lost {
+			s.part = 0
+		}
+		if s.counts(st) {
+			s.most = s.leaf.most()
+		}
+		if s.cluster != nil && s.cluster.Ready && !s.leaf.Deleting {
+			s.ready = int64(s.leaf.Ready)
+		}
+	}
+}
+
+// walk goes as far towards the shares as is safe.
+func (st *State) walk(whole int64, sites []*site) *stepper {
+	w := &stepper{sites: sites, surge: st.Policy.surgeOf(whole), surged: int64(st.Progress.Surged), moves: noLimit}
+	w.bound = whole + w.surge
+	if st.Policy.moves > 0 {
+		w.moves = max(0, st.Policy.moves-int64(st.moved().Moves))
+	}
+	if st.Policy.divide != workloadv1alpha1.DivideEverywhere {
+		w.step()
+		return w
+	}
+	for _, s := range sites {
+		if s.part > s.share || s.raisable() {
+			s.part = s.share
+		}
+	}
+	w.surged = 0
+	return w
+}
+
+// moved is the progress of the present interval of moves.
+func (st *State) moved() Progress {
+	p := st.Progress
+	if !st.Now.Before(p.Since.Add(st.Policy.interval)) {
+		p.Since, p.Moves = time.Time{}, 0
+	}
+	return p
+}
+
+// progress is what the next decision has to know of this one.
+func (st *State) progress(w *stepper) Progress {
+	p := st.Progress
+	if w.made > 0 && st.Policy.moves > 0 {
+		if p = st.moved(); p.Moves == 0 {
+			p.Since = st.Now
+		}
+		p.Moves += int32(w.made)
+	}
+	p.Surged = int32(w.surged)
+	return p
+}
+
+// changes are what has to be written for the parts to be as they were walked to.
+func (st *State) changes(sites []*site, w *stepper) []Change {
+	var changes []Change
+	for _, s := range sites {
+		if c := st.change(s, w); c.Action != "" {
+			c.Cluster = s.name
+			changes = append(changes, c)
+		}
+	}
+	return changes
+}
+
+func (st *State) change(s *site, w *stepper) Change {
+	l := s.leaf
+	to := int32(min(s.part, math.MaxInt32))
+	switch {
+	case l == nil && to > 0:
+		return Change{Action: Create, To: to, AtMost: to}
+	case l == nil, l.Deleting:
+		return Change{}
+	case s.apart:
+		return st.farewell(s)
+	case l.Autoscaled:
+		if s.standing == Out && (s.lost || w.isDone()) {
+			return Change{Action: Delete, From: l.Replicas}
+		}
+		return Change{}
+	case st.Policy.divide != workloadv1alpha1.DivideReplicas:
+		if to == 0 {
+			return Change{Action: Delete, From: 1}
+		}
+		return Change{}
+	case to != l.Replicas:
+		return Change{Action: Scale, From: l.Replicas, To: to, AtMost: int32(max(l.most(), s.part))}
+	case s.standing == Out && l.gone():
+		return Change{Action: Delete}
+	}
+	return Change{}
+}
+
+// farewell is what is done with the leaf of a cluster that was removed. Nothing is while
+// it is being removed, nor as long as replicas of a fenced root may run there.
+func (st *State) farewell(s *site) Change {
+	switch {
+	case s.cluster != nil || s.standing != Out:
+		return Change{}
+	case !s.counts(st):
+		return Change{Action: Delete, From: s.leaf.Replicas}
+	case s.leaf.LostAt.IsZero():
+		return Change{Action: Note, From: s.leaf.Replicas, To: s.leaf.Replicas, AtMost: s.leaf.AtMost, LostAt: st.Now}
+	}
+	return Change{}
+}
+
+// isDone says whether all parts are as they are to be, and ready.
+func (s *stepper) isDone() bool {
+	return s.sum(func(x *site) int64 { return x.share - x.readyParts() }) == 0 && s.parts() == s.shares()
+}
+
+// next is when something changes by itself.
+func (st *State) next(sites []*site, w *stepper, p Progress) time.Time {
+	var next time.Time
+	consider := func(at time.Time) {
+		if at.After(st.Now) && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	for _, s := range sites {
+		consider(s.again)
+	}
+	if w.moves == 0 && w.sum(deficit) > 0 {
+		consider(p.Since.Add(st.Policy.interval))
+	}
+	return next
+}

@@ -1,0 +1,164 @@
+package splitter
+
+import (
+	"time"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// site is a cluster with the root's leaf, and what is found out about the two.
+type site struct {
+	name    string
+	cluster *Cluster // nil: it was removed
+	leaf    *Leaf    // nil: there is none
+
+	standing Standing
+	// lost: it is out and cannot be asked. apart: the leaf is not to be written.
+	lost, apart bool
+	// fence is when what runs in a lost cluster must have stopped; zero: not known.
+	fence time.Time
+	// again is when the standing changes by itself; zero: never.
+	again   time.Time
+	reasons []Reason
+
+	weight uint64
+	group  string
+	// part it has and share it is to have.
+	part, share int64
+	// fair is what its share would be if it were open, rounded down.
+	fair int64
+	// most that can run, and ready ones; both of what counts towards the bound.
+	most, ready int64
+}
+
+func (s *site) because(standing Standing, r Reason) {
+	if standing == Out || s.standing == Open {
+		s.standing = standing
+	}
+	s.reasons = append(s.reasons, r)
+}
+
+func (s *site) lookAgain(at, now time.Time) {
+	if at.After(now) && (s.again.IsZero() || at.Before(s.again)) {
+		s.again = at
+	}
+}
+
+// isBound says whether the leaf has data in the cluster.
+func (s *site) isBound() bool { return s.leaf != nil && s.leaf.Bound }
+
+func (s *site) isAutoscaled() bool { return s.leaf != nil && s.leaf.Autoscaled }
+
+func (s *site) isDeleting() bool { return s.leaf != nil && s.leaf.Deleting }
+
+// raisable says whether the site's part can grow.
+func (s *site) raisable() bool {
+	return s.standing == Open && !s.isDeleting() && !s.isAutoscaled()
+}
+
+// judge says what a cluster may have of the root.
+func (s *site) judge(st *State) {
+	s.standing = Open
+	switch c := s.cluster; {
+	case c == nil:
+		s.because(Out, Reason{Code: ClusterGone})
+		s.lost, s.apart = true, true
+		if !s.leaf.LostAt.IsZero() {
+			s.fence = s.leaf.LostAt.Add(st.fenceTime())
+		}
+	case c.Removing:
+		// What is in a cluster stays as it is when the cluster is let go of.
+		s.because(Out, Reason{Code: ClusterLeaving})
+		s.lost, s.apart = true, true
+	default:
+		s.judgeWishes(&st.Policy)
+		s.judgeHealth(st)
+		if !c.Silent.IsZero() {
+			s.fence = c.Silent.Add(st.fenceTime())
+		}
+	}
+	if s.lost {
+		s.lookAgain(s.fence, st.Now)
+	}
+}
+
+// judgeWishes looks at what the policy asks of a cluster.
+func (s *site) judgeWishes(p *Policy) {
+	c := s.cluster
+	known := named{Set: c.Labels, name: c.Name}
+	if !p.clusters.Matches(known) || p.notClusters.Matches(known) {
+		s.because(Out, Reason{Code: NotSelected})
+	}
+	for _, taint := range c.Taints {
+		if p.tolerates(taint) {
+			continue
+		}
+		effect := Holding
+		if taint.Effect == workloadv1alpha1.TaintNoExecute {
+			effect = Out
+		}
+		name := taint.Key
+		if taint.Value != "" {
+			name += "=" + taint.Value
+		}
+		s.because(effect, Reason{Code: NotTolerated, Name: name + ":" + string(taint.Effect)})
+	}
+	if p.fenced() && !c.Fences {
+		s.because(Out, Reason{Code: CannotFence})
+	}
+}
+
+// judgeHealth looks at how a cluster is, and what its owner wants of it.
+func (s *site) judgeHealth(st *State) {
+	c := s.cluster
+	switch {
+	case c.EvictAfter.IsZero():
+	case c.EvictAfter.After(st.Now):
+		s.because(s.standing, Reason{Code: EvictedLater, At: c.EvictAfter})
+		s.lookAgain(c.EvictAfter, st.Now)
+	default:
+		s.because(Out, Reason{Code: Evicted, At: c.EvictAfter})
+	}
+	if until := c.Since.Add(st.Policy.grace); !c.Ready {
+		if s.standing != Out && until.After(st.Now) {
+			s.because(Holding, Reason{Code: NotReady, At: until})
+			s.lookAgain(until, st.Now)
+		} else {
+			s.because(Out, Reason{Code: NotReadyTooLong, At: c.Since})
+		}
+		s.lost = s.standing == Out
+	}
+	if !c.Serves {
+		s.because(Holding, Reason{Code: TypeNotServed})
+	}
+	if c.Unschedulable {
+		s.because(Holding, Reason{Code: Unschedulable})
+	}
+}
+
+// hold keeps a root that has data where the data is.
+func (s *site) hold(bound bool) {
+	switch {
+	case !bound:
+	case s.isBound() && s.standing == Out:
+		s.standing, s.lost = Holding, false
+		s.reasons = append(s.reasons, Reason{Code: DataHere})
+	case !s.isBound() && s.standing == Open:
+		s.because(Holding, Reason{Code: DataElsewhere})
+	}
+}
+
+// fenceTime is from the last sign of life of a cluster's syncer to when nothing of the
+// root runs there any more. The cluster counts from before that sign.
+func (st *State) fenceTime() time.Duration {
+	return st.Policy.fenceAfter + st.Root.TerminationGrace + FenceMargin
+}
+
+// counts says whether what can run in a cluster counts towards the bound. Of a lost one
+// it does only while a fenced root's replicas may run there.
+func (s *site) counts(st *State) bool {
+	if !s.lost {
+		return true
+	}
+	return st.Policy.fenced() && (s.fence.IsZero() || s.fence.After(st.Now))
+}

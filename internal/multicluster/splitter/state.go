@@ -1,0 +1,169 @@
+package splitter
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// State is all that a decision is made from. [Split] changes nothing of it.
+type State struct {
+	Root   Root
+	Policy Policy
+	// Clusters in any order, each name once.
+	Clusters []Cluster
+	// Leaves in any order, at most one for a cluster. A leaf whose cluster is not among
+	// Clusters belongs to one that was removed.
+	Leaves []Leaf
+	// Progress as the last decision left it.
+	Progress Progress
+	Now      time.Time
+}
+
+// Root is what is divided.
+type Root struct {
+	Name string
+	// Replicas are the whole of a root that is divided.
+	Replicas int32
+	// Requests of one replica, for the strategy capacity; without them CPUs count.
+	Requests corev1.ResourceList
+	// TerminationGrace is how long a replica may go on after it was told to stop.
+	TerminationGrace time.Duration
+}
+
+// Cluster is what is known of a cluster, with a view to the root.
+type Cluster struct {
+	Name   string
+	Labels map[string]string
+	Taints []workloadv1alpha1.ClusterTaint
+	// Ready is whether it takes objects, and Since when that last changed.
+	Ready bool
+	Since time.Time
+	// Silent is when its syncer was found to be silent; zero while it is heard of.
+	Silent time.Time
+	// Unschedulable keeps new parts away; EvictAfter is when those there have to leave.
+	Unschedulable bool
+	EvictAfter    time.Time
+	// Removing is whether the Cluster is being deleted. Nothing is told to it any more.
+	Removing bool
+	// Serves is whether objects of the root's type are carried to it.
+	Serves bool
+	// Fences is whether it stops fenced replicas by itself when it is cut off.
+	Fences      bool
+	Allocatable corev1.ResourceList
+}
+
+// ClusterOf is what a Cluster says of itself to a root of a type. Whether it fences is
+// for the caller to add.
+func ClusterOf(c *workloadv1alpha1.Cluster, resource schema.GroupResource) Cluster {
+	out := Cluster{
+		Name: c.Name, Labels: c.Labels, Taints: c.Spec.Taints,
+		Unschedulable: c.Spec.Unschedulable, Removing: c.DeletionTimestamp != nil,
+		Allocatable: c.Status.Allocatable,
+	}
+	if ready := meta.FindStatusCondition(c.Status.Conditions, workloadv1alpha1.ConditionReady); ready != nil {
+		out.Ready, out.Since = ready.Status == metav1.ConditionTrue, ready.LastTransitionTime.Time
+	} else {
+		out.Since = c.CreationTimestamp.Time
+	}
+	// The condition turns after the last sign of life: a fence that is counted from then
+	// on holds rather later than sooner.
+	if beat := meta.FindStatusCondition(c.Status.Conditions, workloadv1alpha1.ConditionHeartbeatHealthy); beat != nil && beat.Status == metav1.ConditionFalse {
+		out.Silent = beat.LastTransitionTime.Time
+	}
+	if c.Spec.EvictAfter != nil {
+		out.EvictAfter = c.Spec.EvictAfter.Time
+	}
+	for _, name := range c.Status.SyncedResources {
+		out.Serves = out.Serves || name == resource.String()
+	}
+	return out
+}
+
+// Leaf is what a cluster has of the root, as the object upstream tells.
+type Leaf struct {
+	Cluster string
+	// Replicas in its spec; 1 of what is not divided.
+	Replicas int32
+	// Running and Ready are how many its status counts; of what is not divided 1 or 0.
+	Running, Ready int32
+	// AtMost is how many could run when the spec was written, from [AtMostAnnotation].
+	AtMost int32
+	// Settled is whether the status is of the present spec.
+	Settled bool
+	// Autoscaled leaves' replicas are set by somebody else in the cluster.
+	Autoscaled bool
+	// Deleting leaves are there until they are gone downstream.
+	Deleting bool
+	// Bound is whether a claim to data that it names is bound in the cluster.
+	Bound bool
+	// LostAt is when its cluster was found to be removed, from [LostAtAnnotation].
+	LostAt time.Time
+}
+
+// most is how many replicas of the leaf can run.
+func (l *Leaf) most() int64 {
+	n := max(l.Replicas, l.Running)
+	if !l.Settled {
+		n = max(n, l.AtMost)
+	}
+	return int64(n)
+}
+
+// gone says whether the cluster has said that nothing of the leaf runs.
+func (l *Leaf) gone() bool { return l.Replicas == 0 && l.Settled && l.Running == 0 }
+
+// Progress is what a decision has to remember for the next one. It is written before
+// the changes are: after a crash between the two it is too careful, and mends itself.
+type Progress struct {
+	// Since is when the interval of moves began, and Moves how many were made in it.
+	Since time.Time `json:"since,omitzero"`
+	Moves int32     `json:"moves,omitempty"`
+	// Surged is how many replicas were added ahead of those that they replace.
+	Surged int32 `json:"surged,omitempty"`
+}
+
+// Action is what is done to a leaf.
+type Action string
+
+// The actions.
+const (
+	// Create makes the leaf.
+	Create Action = "create"
+	// Scale sets its replicas.
+	Scale Action = "scale"
+	// Delete deletes it: it is gone downstream, or has to go as a whole.
+	Delete Action = "delete"
+	// Note writes LostAt down.
+	Note Action = "note"
+)
+
+// Change is one write of a leaf. Those of one decision may be made in any order, and
+// any number of them.
+type Change struct {
+	Action  Action
+	Cluster string
+	// From and To are its parts before and after.
+	From, To int32
+	// AtMost and LostAt are to be kept with the leaf.
+	AtMost int32
+	LostAt time.Time
+}
+
+// Result is a decision.
+type Result struct {
+	// Progress to write first, if it is another than that of the State.
+	Progress Progress
+	// Changes in the order of the clusters' names.
+	Changes []Change
+	// Unplaced is how much of the whole no cluster takes.
+	Unplaced int32
+	// Next is when to look again if nothing happens; zero: never.
+	Next        time.Time
+	Explanation Explanation
+}
