@@ -142,7 +142,11 @@ func (c *chain) secure(generic *genericapiserver.Config, profile Profile) error 
 	if err != nil {
 		return fmt.Errorf("making a client for what syncers ask for: %w", err)
 	}
-	c.syncers = placement.Authorizer{Objects: objects}
+	clusters, err := placement.NewClusters(objects)
+	if err != nil {
+		return err
+	}
+	c.syncers = placement.Authorizer{Objects: objects, Clusters: clusters}
 	secure(generic, c.routes, c.syncers)
 	return nil
 }

@@ -236,7 +236,11 @@ func (s *Server) runControllers(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if s.cfg.Profile == ProfileKCP {
 		group.Go(func() error {
-			signer.Run(ctx, client, s.creds.authority)
+			signer.Run(ctx, client, s.chain.syncers.Objects, s.creds.authority)
+			return nil
+		})
+		group.Go(func() error {
+			s.chain.syncers.Clusters.Run(ctx)
 			return nil
 		})
 	}

@@ -44,7 +44,8 @@ const (
 	// FinalizerPrefix before a cluster's name holds an object upstream until it is gone
 	// from that cluster.
 	FinalizerPrefix = "syncer.workloads.kcp.dev/"
-	// SyncerUserPrefix before a cluster's name is the user that its syncer is upstream.
+	// SyncerUserPrefix before a cluster's name is the user that its syncer is upstream. The
+	// user's UID is that of the Cluster: another of the same name has another syncer.
 	SyncerUserPrefix = "system:rik:syncer:"
 	// SyncerSigner is the signer of CertificateSigningRequests for the users of syncers.
 	SyncerSigner = "rik.dev/syncer"

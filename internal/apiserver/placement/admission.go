@@ -11,6 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
@@ -31,20 +33,31 @@ type Plugin struct {
 	*admission.Handler
 
 	authorizer authorizer.Authorizer
+	// client and objects find and read what the events of syncers are about.
+	client  kubernetes.Interface
+	objects dynamic.Interface
 }
 
 var (
-	_ admission.ValidationInterface = &Plugin{}
-	_ initializer.WantsAuthorizer   = &Plugin{}
+	_ admission.ValidationInterface          = &Plugin{}
+	_ initializer.WantsAuthorizer            = &Plugin{}
+	_ initializer.WantsExternalKubeClientSet = &Plugin{}
+	_ initializer.WantsDynamicClient         = &Plugin{}
 )
 
 // SetAuthorizer implements initializer.WantsAuthorizer.
 func (p *Plugin) SetAuthorizer(z authorizer.Authorizer) { p.authorizer = z }
 
+// SetExternalKubeClientSet implements initializer.WantsExternalKubeClientSet.
+func (p *Plugin) SetExternalKubeClientSet(client kubernetes.Interface) { p.client = client }
+
+// SetDynamicClient implements initializer.WantsDynamicClient.
+func (p *Plugin) SetDynamicClient(objects dynamic.Interface) { p.objects = objects }
+
 // ValidateInitialization implements admission.InitializationValidator.
 func (p *Plugin) ValidateInitialization() error {
-	if p.authorizer == nil {
-		return errors.New("programmer error: the placement plugin needs an authorizer")
+	if p.authorizer == nil || p.client == nil || p.objects == nil {
+		return errors.New("programmer error: the placement plugin needs an authorizer and clients")
 	}
 	return nil
 }
@@ -52,7 +65,7 @@ func (p *Plugin) ValidateInitialization() error {
 // Validate implements admission.ValidationInterface.
 func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if cluster, ok := syncerOf(a.GetUserInfo()); ok {
-		if err := checkSyncer(cluster, a); err != nil {
+		if err := p.checkSyncer(ctx, cluster, a); err != nil {
 			return admission.NewForbidden(a, err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -54,8 +55,21 @@ func newUser(t *testing.T, s *kcptest.Server, config *rest.Config) user {
 	return user{t: t, url: s.URL, client: client}
 }
 
-// ask returns the status code and the body. A watch is left after its first bytes.
-func (u user) ask(method, path, contentType, body string) (int, string) {
+// ask returns the status code and the body. A server that fills its caches, as that of
+// a type which has just been defined does, is asked again.
+func (u user) ask(method, path, contentType, body string) (code int, answer string) {
+	u.t.Helper()
+	err := wait.PollUntilContextTimeout(u.t.Context(), 50*time.Millisecond, apitest.Patience, true, func(context.Context) (bool, error) {
+		code, answer = u.askOnce(method, path, contentType, body)
+		return code != http.StatusTooManyRequests, nil
+	})
+	if err != nil {
+		u.t.Fatalf("%s %s is still answered %d %s: %v", method, path, code, answer, err)
+	}
+	return code, answer
+}
+
+func (u user) askOnce(method, path, contentType, body string) (int, string) {
 	u.t.Helper()
 	request, err := http.NewRequestWithContext(u.t.Context(), method, u.url+path, strings.NewReader(body))
 	if err != nil {
@@ -163,7 +177,23 @@ var samples = []sample{
 	{schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}.WithResource("clusterroles"), "ClusterRole", false, ``},
 	{schema.GroupVersion{Group: "example.dev", Version: "v1"}.WithResource("widgets"), "Widget", true, `,"spec":{"replicas":1}`},
 	{schema.GroupVersion{Group: "example.dev", Version: "v1"}.WithResource("globes"), "Globe", false, `,"spec":{"replicas":1}`},
-	{workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"), "Cluster", false, ``},
+	clusterSample,
+}
+
+var clusterSample = sample{workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"), "Cluster", false, ``}
+
+// register makes a Cluster and returns its UID.
+func (u user) register(name string) types.UID { return u.make(clusterSample, "", name, ``) }
+
+// make makes an object and returns its UID.
+func (u user) make(sample sample, namespace, name, labels string) types.UID {
+	u.t.Helper()
+	code, body := u.ask("POST", sample.base(namespace), "application/json", sample.document(name, labels))
+	made := &unstructured.Unstructured{}
+	if err := made.UnmarshalJSON([]byte(body)); code != http.StatusCreated || err != nil {
+		u.t.Fatalf("making the %s %s: %d %s (%v)", sample.kind, name, code, body, err)
+	}
+	return made.GetUID()
 }
 
 const (
@@ -179,7 +209,9 @@ func TestSyncerTouchesNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	s := kcptest.Start(t)
 	widgets(t, s)
-	admin, syncer := newUser(t, s, s.Config), newUser(t, s, kcptest.AsSyncer(t, s, "east"))
+	admin := newUser(t, s, s.Config)
+	admin.register("east")
+	syncer := newUser(t, s, kcptest.AsSyncer(t, s, "east"))
 	namespace := s.Namespace(t)
 	for _, sample := range samples {
 		for name, labels := range map[string]string{"of-west": sentWest, "of-none": ``} {
@@ -258,10 +290,10 @@ func (u user) expectNothingServed(s *kcptest.Server, namespace string) {
 		for _, resource := range list.APIResources {
 			plural, subresource, _ := strings.Cut(resource.Name, "/")
 			base := sample{resource: gv.WithResource(plural), namespaced: resource.Namespaced}.base(namespace)
-			if plural == "events" {
-				continue // may be made
-			}
 			for _, verb := range resource.Verbs {
+				if plural == "events" && verb == "create" {
+					continue // about some objects: see TestSyncerTellsOfItsOwnOnly
+				}
 				tried++
 				u.expectVerbRefused(base, subresource, verb)
 			}
@@ -304,7 +336,9 @@ func TestSyncerDoesItsWork(t *testing.T) {
 	t.Parallel()
 	s := kcptest.Start(t)
 	widgets(t, s)
-	admin, syncer := newUser(t, s, s.Config), newUser(t, s, kcptest.AsSyncer(t, s, "east"))
+	admin := newUser(t, s, s.Config)
+	admin.register("east")
+	syncer := newUser(t, s, kcptest.AsSyncer(t, s, "east"))
 	namespace := s.Namespace(t)
 	must := func(u user, method, path, contentType, body string, want int) string {
 		t.Helper()
@@ -314,8 +348,7 @@ func TestSyncerDoesItsWork(t *testing.T) {
 		}
 		return answer
 	}
-	must(admin, "POST", samples[len(samples)-1].base(""), "application/json", samples[len(samples)-1].document("east", ""), 201)
-	own := samples[len(samples)-1].base("") + "/east"
+	own := clusterSample.base("") + "/east"
 	must(syncer, "GET", own, "", "", 200)
 	must(syncer, "GET", strings.TrimSuffix(own, "/east")+"?fieldSelector=metadata.name%3Deast", "", "", 200)
 	must(syncer, "PATCH", own+"/status", mergePatch, `{"status":{"version":"v1"}}`, 200)
@@ -323,8 +356,6 @@ func TestSyncerDoesItsWork(t *testing.T) {
 		`{"apiVersion":"workload.kcp.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"status":{"lastHeartbeatTime":"2026-01-01T00:00:00Z"}}`, 200)
 	must(syncer, "GET", "/api/v1/namespaces/kube-system", "", "", 200)
 	must(syncer, "GET", "/apis", "", "", 200)
-	must(syncer, "POST", "/api/v1/namespaces/"+namespace+"/events", "application/json", fmt.Sprintf(
-		`{"apiVersion":"v1","kind":"Event","metadata":{"name":"e"},"involvedObject":{"kind":"Widget","namespace":%q,"name":"mine"},"reason":"Refused"}`, namespace), 201)
 	for _, sample := range samples {
 		if slices.Contains([]string{"Lease", "Role", "ClusterRole", "Cluster"}, sample.kind) {
 			continue
@@ -511,6 +542,7 @@ func TestImpersonatedSyncerIsHeldToo(t *testing.T) {
 		}
 	}
 	config := kcptest.LoopbackConfig(s)
+	config.Impersonate.UID = string(newUser(t, s, s.Config).register("east"))
 	config.Impersonate.UserName = workloadv1alpha1.SyncerUserPrefix + "east"
 	config.Impersonate.Groups = []string{"system:masters"}
 	client, err := dynamic.NewForConfig(config)

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -25,13 +26,13 @@ var (
 
 // checkSyncer refuses what a syncer has no business to write. The authorizer has let
 // the request through; this one sees what it does.
-func checkSyncer(cluster string, a admission.Attributes) error {
+func (p *Plugin) checkSyncer(ctx context.Context, cluster string, a admission.Attributes) error {
 	resource := a.GetResource().GroupResource()
-	if a.GetOperation() == admission.Create {
-		if !isEvents(resource.Group, resource.Resource) {
-			return errSyncerVerb
-		}
-		return nil
+	switch {
+	case isEventCreation(a):
+		return p.checkEvent(ctx, cluster, a.GetObject())
+	case a.GetOperation() == admission.Create:
+		return errSyncerVerb
 	}
 	if resource == workloadv1alpha1.Resource("clusters") && a.GetName() == cluster && a.GetSubresource() == "status" {
 		return nil

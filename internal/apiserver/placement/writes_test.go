@@ -22,8 +22,8 @@ func service(change func(*core.Service)) *core.Service {
 	return s
 }
 
-// dynamic is the same as an object of a CRD.
-func dynamic(t *testing.T, s *core.Service) *unstructured.Unstructured {
+// defined is the same as an object of a CRD.
+func defined(t *testing.T, s *core.Service) *unstructured.Unstructured {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.Service{
 		ObjectMeta: s.ObjectMeta, Spec: corev1.ServiceSpec{Type: corev1.ServiceType(s.Spec.Type)},
@@ -93,7 +93,7 @@ func TestCheckChange(t *testing.T) {
 			if err := checkChange("east", tc.subresource, old, now); !errors.Is(err, tc.want) {
 				t.Errorf("native: %v, want %v", err, tc.want)
 			}
-			if err := checkChange("east", tc.subresource, dynamic(t, old), dynamic(t, now)); !errors.Is(err, tc.want) {
+			if err := checkChange("east", tc.subresource, defined(t, old), defined(t, now)); !errors.Is(err, tc.want) {
 				t.Errorf("of a CRD: %v, want %v", err, tc.want)
 			}
 			if err := checkChange("west", tc.subresource, service(nil), now); err == nil {

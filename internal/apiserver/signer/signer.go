@@ -1,8 +1,9 @@
 // Package signer signs the certificates of syncers that run outside of a kcp. Whoever
 // may approve CertificateSigningRequests of the signer rik.dev/syncer decides which;
-// what is signed is a client certificate for the user of one syncer, and nothing else.
+// what is signed is a client certificate for the user of one syncer, and nothing else. It
+// bears the UID of the Cluster that there is, and ends with that Cluster.
 //
-// Reads: certificatesigningrequests. Writes: their status.
+// Reads: certificatesigningrequests, clusters. Writes: the status of the former.
 package signer
 
 import (
@@ -15,16 +16,19 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/util/certificate/csr"
 	parse "k8s.io/kubernetes/pkg/apis/certificates/v1"
 	"k8s.io/kubernetes/pkg/controller/certificates"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/pki"
 )
 
 // maxValidity of a certificate, which is also what one gets that asks for nothing.
@@ -37,12 +41,15 @@ type Authority interface {
 
 type signer struct {
 	client    kubernetes.Interface
+	clusters  metadata.ResourceInterface
 	authority Authority
 }
 
-// Run signs until ctx ends, and returns when it has stopped.
-func Run(ctx context.Context, client kubernetes.Interface, authority Authority) {
-	s := signer{client: client, authority: authority}
+// Run signs until ctx ends, and returns when it has stopped. The objects are read as
+// somebody who may read Clusters.
+func Run(ctx context.Context, client kubernetes.Interface, objects metadata.Interface, authority Authority) {
+	clusters := objects.Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"))
+	s := signer{client: client, clusters: clusters, authority: authority}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.signerName", workloadv1alpha1.SyncerSigner).String()
 	}))
@@ -57,7 +64,15 @@ func (s signer) handle(ctx context.Context, request *certificatesv1.CertificateS
 	if !isOpen(request) {
 		return nil
 	}
-	subject, err := subjectOf(request)
+	wanted, err := wantedBy(request)
+	if err != nil {
+		return s.fail(ctx, request, err)
+	}
+	cluster, err := s.clusters.Get(ctx, wanted.cluster, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading the Cluster of a syncer: %w", err) // tried again
+	}
+	subject, err := wanted.subject(cluster, err == nil)
 	if err != nil {
 		return s.fail(ctx, request, err)
 	}
@@ -76,27 +91,46 @@ func isOpen(request *certificatesv1.CertificateSigningRequest) bool {
 		certificates.IsCertificateRequestApproved(request) && !certificates.HasTrueCondition(request, certificatesv1.CertificateFailed)
 }
 
-// subjectOf is the user of a syncer that the request names, without anything else that
-// it asks for.
-func subjectOf(request *certificatesv1.CertificateSigningRequest) (pkix.Name, error) {
+// identity is what a request asks for: the syncer of a Cluster of that name, and if it
+// says so of that UID.
+type identity struct{ cluster, uid string }
+
+// wantedBy reads whose syncer a request names. What else it asks for it does not get.
+func wantedBy(request *certificatesv1.CertificateSigningRequest) (identity, error) {
 	parsed, err := parse.ParseCSR(request.Spec.Request)
 	if err != nil {
-		return pkix.Name{}, fmt.Errorf("reading the request: %w", err)
+		return identity{}, fmt.Errorf("reading the request: %w", err)
 	}
 	name := parsed.Subject.CommonName
 	cluster, ok := strings.CutPrefix(name, workloadv1alpha1.SyncerUserPrefix)
 	if !ok || len(validation.IsDNS1123Label(cluster)) > 0 {
-		return pkix.Name{}, fmt.Errorf("the common name is %q: it has to be %s before the name of a Cluster", name, workloadv1alpha1.SyncerUserPrefix)
+		return identity{}, fmt.Errorf("the common name is %q: it has to be %s before the name of a Cluster", name, workloadv1alpha1.SyncerUserPrefix)
 	}
 	if len(parsed.Subject.Organization) > 0 {
-		return pkix.Name{}, fmt.Errorf("the request asks for the groups %q: a syncer is in none", parsed.Subject.Organization)
+		return identity{}, fmt.Errorf("the request asks for the groups %q: a syncer is in none", parsed.Subject.Organization)
 	}
 	for _, usage := range request.Spec.Usages {
 		if !slices.Contains(usages, usage) {
-			return pkix.Name{}, fmt.Errorf("the request asks for the usage %q: it may be of %q", usage, usages)
+			return identity{}, fmt.Errorf("the request asks for the usage %q: it may be of %q", usage, usages)
 		}
 	}
-	return pkix.Name{CommonName: name}, nil
+	uids := pki.UIDs(parsed.Subject)
+	if len(uids) > 1 {
+		return identity{}, fmt.Errorf("the request names the UIDs %q: a syncer has one, that of its Cluster", uids)
+	}
+	return identity{cluster: cluster, uid: strings.Join(uids, "")}, nil
+}
+
+// subject is the user of the syncer of the Cluster that there is, if that is the one
+// which is meant.
+func (i identity) subject(cluster *metav1.PartialObjectMetadata, found bool) (pkix.Name, error) {
+	switch {
+	case !found:
+		return pkix.Name{}, fmt.Errorf("there is no Cluster %s: register it first", i.cluster)
+	case i.uid != "" && i.uid != string(cluster.UID):
+		return pkix.Name{}, fmt.Errorf("the request is for the Cluster %s with the UID %s: the one that there is has the UID %s", i.cluster, i.uid, cluster.UID)
+	}
+	return pki.User(workloadv1alpha1.SyncerUserPrefix+i.cluster, string(cluster.UID)), nil
 }
 
 // usages are what a certificate may be for.

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +18,13 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/cert"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
@@ -87,21 +91,42 @@ func outcome(t *testing.T, s *kcptest.Server, name string) (certificate *x509.Ce
 	return certificate, ""
 }
 
-// TestSignsForSyncers: the certificate says who the syncer is and nothing that the
-// request asked for besides.
+// register makes a Cluster and returns its UID.
+func register(t *testing.T, s *kcptest.Server, name string) string {
+	t.Helper()
+	client, err := dynamic.NewForConfig(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := client.Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters")).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": workloadv1alpha1.SchemeGroupVersion.String(), "kind": "Cluster", "metadata": map[string]any{"name": name},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(made.GetUID())
+}
+
+// TestSignsForSyncers: the certificate says who the syncer is and of which Cluster, and
+// nothing that the request asked for besides.
 func TestSignsForSyncers(t *testing.T) {
 	t.Parallel()
 	s := kcptest.Shared(t)
 	seconds := int32(3600)
-	name := request(t, s, pkix.Name{CommonName: "system:rik:syncer:east", Locality: []string{"x"}}, func(spec *certificatesv1.CertificateSigningRequestSpec) {
+	uid := register(t, s, "signed")
+	name := request(t, s, pkix.Name{CommonName: "system:rik:syncer:signed", Locality: []string{"x"}}, func(spec *certificatesv1.CertificateSigningRequestSpec) {
 		spec.ExpirationSeconds = &seconds
 	})
 	certificate, refusal := outcome(t, s, name)
 	if refusal != "" {
 		t.Fatal(refusal)
 	}
-	if got := certificate.Subject.String(); got != "CN=system:rik:syncer:east" {
-		t.Errorf("subject = %s", got)
+	if got := certificate.Subject; got.CommonName != "system:rik:syncer:signed" || len(got.Names) != 2 || !slices.Equal(pki.UIDs(got), []string{uid}) {
+		t.Errorf("subject = %s, want the syncer of the Cluster with UID %s and nothing besides", got, uid)
+	}
+	again := request(t, s, pki.User("system:rik:syncer:signed", uid), nil)
+	if _, refusal := outcome(t, s, again); refusal != "" {
+		t.Errorf("asked with the UID: %s", refusal)
 	}
 	if len(certificate.DNSNames) > 0 || certificate.IsCA || len(certificate.ExtKeyUsage) != 1 || certificate.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
 		t.Errorf("names %v, CA %v, usages %v", certificate.DNSNames, certificate.IsCA, certificate.ExtKeyUsage)
@@ -114,14 +139,20 @@ func TestSignsForSyncers(t *testing.T) {
 func TestRefusesOthers(t *testing.T) {
 	t.Parallel()
 	s := kcptest.Shared(t)
+	uid := register(t, s, "east")
+	twice := pki.User("system:rik:syncer:east", uid)
+	twice.ExtraNames = append(twice.ExtraNames, twice.ExtraNames...)
 	for name, tc := range map[string]struct {
 		subject pkix.Name
 		change  func(*certificatesv1.CertificateSigningRequestSpec)
 		want    string
 	}{
-		"administrator": {pkix.Name{CommonName: "rik:admin"}, nil, "common name"},
-		"no cluster":    {pkix.Name{CommonName: "system:rik:syncer:"}, nil, "common name"},
-		"a group":       {pkix.Name{CommonName: "system:rik:syncer:east", Organization: []string{"x:masters"}}, nil, "a syncer is in none"},
+		"administrator":   {pkix.Name{CommonName: "rik:admin"}, nil, "common name"},
+		"no cluster":      {pkix.Name{CommonName: "system:rik:syncer:"}, nil, "common name"},
+		"a group":         {pkix.Name{CommonName: "system:rik:syncer:east", Organization: []string{"x:masters"}}, nil, "a syncer is in none"},
+		"no such cluster": {pkix.Name{CommonName: "system:rik:syncer:absent"}, nil, "there is no Cluster absent"},
+		"one that was":    {pki.User("system:rik:syncer:east", "another"), nil, "has the UID " + uid},
+		"two UIDs":        {twice, nil, "a syncer has one"},
 		"a server": {pkix.Name{CommonName: "system:rik:syncer:east"}, func(spec *certificatesv1.CertificateSigningRequestSpec) {
 			spec.Usages = append(spec.Usages, certificatesv1.UsageServerAuth)
 		}, "server auth"},

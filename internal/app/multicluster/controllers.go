@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 
@@ -79,7 +80,7 @@ func (c *controllers) clusterConfig(kcp *rest.Config) cluster.Config {
 }
 
 // credentials make a kubeconfig for the syncer of a cluster; see cluster.Config.
-type credentials = func(ctx context.Context, cluster string) ([]byte, error)
+type credentials = func(ctx context.Context, cluster string, uid types.UID) ([]byte, error)
 
 // run works on a kcp until ctx ends. Two in one process would count the same twice,
 // and so the second is refused.

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/pki"
 )
 
 // signPatience is how long the kcp may take for one certificate.
@@ -32,7 +33,7 @@ const signPatience = 30 * time.Second
 // requester asks a kcp for the certificates of syncers that run elsewhere, and approves
 // that itself. The syncers reach the kcp at the address of the connection.
 func requester(kcp *rest.Config) credentials {
-	return func(ctx context.Context, cluster string) ([]byte, error) {
+	return func(ctx context.Context, cluster string, uid types.UID) ([]byte, error) {
 		client, err := kubernetes.NewForConfig(kcp)
 		if err != nil {
 			return nil, err
@@ -40,7 +41,7 @@ func requester(kcp *rest.Config) credentials {
 		ctx, cancel := context.WithTimeoutCause(ctx, signPatience, errors.New("the kcp did not sign in time"))
 		defer cancel()
 		user := workloadv1alpha1.SyncerUserPrefix + cluster
-		certPEM, keyPEM, err := requestCertificate(ctx, client, user)
+		certPEM, keyPEM, err := requestCertificate(ctx, client, pki.User(user, string(uid)))
 		if err != nil {
 			return nil, fmt.Errorf("asking the kcp for a certificate of %s: %w", user, err)
 		}
@@ -48,7 +49,7 @@ func requester(kcp *rest.Config) credentials {
 	}
 }
 
-func requestCertificate(ctx context.Context, client kubernetes.Interface, user string) (certPEM, keyPEM []byte, err error) {
+func requestCertificate(ctx context.Context, client kubernetes.Interface, user pkix.Name) (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
@@ -56,7 +57,7 @@ func requestCertificate(ctx context.Context, client kubernetes.Interface, user s
 	if keyPEM, err = keyutil.MarshalPrivateKeyToPEM(key); err != nil {
 		return nil, nil, err
 	}
-	request, err := cert.MakeCSR(key, &pkix.Name{CommonName: user}, nil, nil)
+	request, err := cert.MakeCSR(key, &user, nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}

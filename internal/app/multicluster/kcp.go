@@ -2,7 +2,6 @@ package multicluster
 
 import (
 	"context"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
@@ -13,9 +12,11 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/pki"
 )
 
 const (
@@ -140,7 +141,7 @@ func (k *kcp) serve(ctx context.Context, server *apiserver.Server, log *slog.Log
 
 // issuer signs certificates of syncers that run elsewhere.
 func issuer(server *apiserver.Server) credentials {
-	return func(_ context.Context, cluster string) ([]byte, error) {
-		return server.KubeconfigFor(pkix.Name{CommonName: workloadv1alpha1.SyncerUserPrefix + cluster}, syncerValidity)
+	return func(_ context.Context, cluster string, uid types.UID) ([]byte, error) {
+		return server.KubeconfigFor(pki.User(workloadv1alpha1.SyncerUserPrefix+cluster, string(uid)), syncerValidity)
 	}
 }

@@ -240,10 +240,17 @@ func register(t *testing.T, config *rest.Config, name string, kubeconfig []byte)
 func TestCredentialsOfSyncers(t *testing.T) {
 	t.Parallel()
 	s := kcptest.Start(t)
+	clusters := dynamic.NewForConfigOrDie(s.Config).Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"))
+	east, err := clusters.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": workloadv1alpha1.SchemeGroupVersion.String(), "kind": "Cluster", "metadata": map[string]any{"name": "east"},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, issue := range map[string]credentials{"inside": issuer(s.API), "beside": requester(s.Config)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			kubeconfig, err := issue(t.Context(), "east")
+			kubeconfig, err := issue(t.Context(), "east", east.GetUID())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -28,7 +28,7 @@ type agent struct {
 	cluster     string
 	owner       types.UID
 	image       string
-	credentials func(ctx context.Context, cluster string) ([]byte, error)
+	credentials func(ctx context.Context, cluster string, uid types.UID) ([]byte, error)
 	downstream  *rest.Config
 	client      client.Client
 }
@@ -99,7 +99,7 @@ func (a *agent) options(ctx context.Context, carried []string) (pull.Options, er
 		return o, fmt.Errorf("reading the agent's credentials: %w", err)
 	}
 	if o.Upstream = present.Data[pull.UpstreamKey]; needsRenewal(o.Upstream, time.Now()) {
-		if o.Upstream, err = a.credentials(ctx, a.cluster); err != nil {
+		if o.Upstream, err = a.credentials(ctx, a.cluster, a.owner); err != nil {
 			return o, fmt.Errorf("making credentials for the agent: %w", err)
 		}
 	}

@@ -48,7 +48,7 @@ func (m *member) carry(ctx context.Context) {
 func (m *member) push(ctx context.Context) error {
 	upstream := rest.CopyConfig(m.upstream)
 	// One authority in all modes: not what this process may, but what a syncer may.
-	upstream.Impersonate = rest.ImpersonationConfig{UserName: workloadv1alpha1.SyncerUserPrefix + m.name}
+	upstream.Impersonate = rest.ImpersonationConfig{UserName: workloadv1alpha1.SyncerUserPrefix + m.name, UID: string(m.identity.owner)}
 	s, err := syncer.New(syncer.Config{
 		Upstream: upstream, Downstream: rest.CopyConfig(m.downstream), Cluster: m.name, Logger: m.config.Logger, Metrics: m.config.Metrics,
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
@@ -46,9 +47,9 @@ type Config struct {
 	// is refused per Cluster, as ErrorInstallingSyncer.
 	SyncerImage string
 	// Credentials makes a kubeconfig with which the syncer of a cluster reaches the kcp
-	// from outside, as the user system:rik:syncer:<cluster>. Without it mode pull is
-	// refused per Cluster. Each call makes new credentials.
-	Credentials func(ctx context.Context, cluster string) (kubeconfig []byte, err error)
+	// from outside, as the user system:rik:syncer:<cluster> with the Cluster's UID. Without
+	// it mode pull is refused per Cluster. Each call makes new credentials.
+	Credentials func(ctx context.Context, cluster string, uid types.UID) (kubeconfig []byte, err error)
 	// Logger is slog.Default when nil.
 	Logger *slog.Logger
 	// Metrics registers the metrics of the controller and of the syncers that it runs;

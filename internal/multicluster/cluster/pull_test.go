@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -28,7 +29,7 @@ func TestPullModeInstallsAnAgent(t *testing.T) {
 	var made int
 	s := newSite(t, func(c *cluster.Config) {
 		c.SyncerImage = "registry.example/syncer:1"
-		c.Credentials = func(_ context.Context, name string) ([]byte, error) {
+		c.Credentials = func(_ context.Context, name string, _ types.UID) ([]byte, error) {
 			made++
 			return []byte("apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n" +
 				"clusters: [{name: a, cluster: {server: \"https://192.0.2.1:6443\"}}]\nusers: [{name: a, user: {token: of-" + name + "}}]\n"), nil

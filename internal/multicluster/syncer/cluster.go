@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -43,6 +44,17 @@ func (e *engine) watchCluster(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
+	}
+	// The credentials end with the Cluster that they are for, and with them the watch,
+	// perhaps before it has said so.
+	err = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		e.log.Debug("the watch of the Cluster was lost", "err", err)
+		if apierrors.IsForbidden(err) {
+			cancel(ErrClusterGone)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("watching the Cluster: %w", err)
 	}
 	informer.RunWithContext(ctx)
 	if cause := context.Cause(ctx); errors.Is(cause, ErrClusterGone) {
