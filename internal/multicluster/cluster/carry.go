@@ -4,10 +4,12 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/cluster/pull"
 	"rik.dev/rik/internal/multicluster/syncer"
 )
 
@@ -56,12 +58,14 @@ func (m *member) push(ctx context.Context) error {
 		return err
 	}
 	m.noteSyncer(nil)
+	m.event(corev1.EventTypeNormal, reasonSyncerStarted, "The cluster's syncer runs beside the cluster controller.")
 	return s.Run(ctx)
 }
 
 // keepAgent installs the agent, and again when what it needs changes.
 func (m *member) keepAgent(ctx context.Context) {
 	delay := backoff()
+	installed := false
 	for {
 		_, carried := m.wanted()
 		err := m.agent.install(ctx, carried)
@@ -76,6 +80,10 @@ func (m *member) keepAgent(ctx context.Context) {
 		} else {
 			delay = backoff()
 			m.noteSyncer(nil)
+			if !installed {
+				m.event(corev1.EventTypeNormal, reasonSyncerInstalled, "The cluster's syncer is installed in it, in namespace "+pull.Namespace(m.identity.owner)+".")
+			}
+			installed = true
 		}
 		timer := time.NewTimer(pause)
 		select {

@@ -46,8 +46,8 @@ type Controller struct {
 	// recorder is there while Run works.
 	eventsClient typedcorev1.EventInterface
 	recorder     record.EventRecorder
-	metrics  *metrics
-	now      func() time.Time
+	metrics      *metrics
+	now          func() time.Time
 	// strays are what the last sweep found. Sweeps come one after the other.
 	strays map[stray]bool
 

@@ -8,7 +8,7 @@
 //
 // Reads: Clusters, APIResourceImports, the Secrets that Clusters name; of each physical
 // cluster its health, version, nodes and types.
-// Writes: the status of Clusters, except what their syncers write; APIResourceImports;
-// the finalizer of a Cluster; on detach the finalizers and annotations that its syncer
+// Writes: the status of Clusters, except what their syncers write, and events about them;
+// APIResourceImports; the finalizer of a Cluster; on detach the finalizers and annotations that its syncer
 // left upstream; in pull mode the agent in the physical cluster.
 package cluster

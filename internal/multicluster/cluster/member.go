@@ -36,8 +36,9 @@ type member struct {
 	sweeper              *sweeper
 	// tell makes of an error what may be shown.
 	tell func(error) string
-	// changed asks for a pass over the Cluster.
+	// changed asks for a pass over the Cluster, and event tells of it.
 	changed func()
+	event   func(kind, reason, message string)
 
 	cancel context.CancelFunc
 	group  errgroup.Group
@@ -56,12 +57,14 @@ type member struct {
 // newMember makes what a Cluster's member consists of. It connects to nothing yet.
 func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity identity, pinned string, downstream *rest.Config) (*member, error) {
 	downstream.UserAgent = fieldManager
+	about := referenceTo(cluster)
 	m := &member{
 		identity: identity, name: cluster.Name, mode: identity.mode, location: locationOf(downstream.Host), config: &c.config,
 		logger:   c.config.Logger.With("cluster", cluster.Name),
 		upstream: c.upstream, downstream: downstream,
 		tell: redaction(downstream), changed: func() { c.queue.Add(cluster.Name) },
-		wake: make(chan struct{}, 1), strayed: make(chan struct{}, 1),
+		event: func(kind, reason, message string) { c.recorder.Event(about, kind, reason, message) },
+		wake:  make(chan struct{}, 1), strayed: make(chan struct{}, 1),
 	}
 	m.seen = observation{location: m.location, pinned: pinned}
 	var err error

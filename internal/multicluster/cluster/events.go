@@ -1,0 +1,93 @@
+package cluster
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// The reasons of events that are no reasons of conditions.
+const (
+	reasonSyncerStarted   = "SyncerStarted"
+	reasonSyncerInstalled = "SyncerInstalled"
+)
+
+// record writes events down until the returned function ends that, which comes after
+// everybody who makes some. The recorder bounds them: 25 about a Cluster, then one every
+// five minutes, and what cannot be written is dropped.
+func (c *Controller) record(ctx context.Context) (end func()) {
+	broadcaster := record.NewBroadcaster()
+	broadcaster.StartRecordingToSink(sink{ctx, c.eventsClient})
+	c.recorder = broadcaster.NewRecorder(scheme, corev1.EventSource{Component: fieldManager})
+	return broadcaster.Shutdown
+}
+
+// sink writes events for as long as its context lasts. The one of client-go would wait
+// for a kcp that does not answer when the controller has ended.
+type sink struct {
+	ctx    context.Context //nolint:containedctx // the interface has no place for it
+	events typedcorev1.EventInterface
+}
+
+// Create implements record.EventSink.
+func (s sink) Create(event *corev1.Event) (*corev1.Event, error) {
+	return s.events.CreateWithEventNamespaceWithContext(s.ctx, event)
+}
+
+// Update implements record.EventSink.
+func (s sink) Update(event *corev1.Event) (*corev1.Event, error) {
+	return s.events.UpdateWithEventNamespaceWithContext(s.ctx, event)
+}
+
+// Patch implements record.EventSink.
+func (s sink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
+	return s.events.PatchWithEventNamespaceWithContext(s.ctx, event, data)
+}
+
+// referenceTo is what an event about a Cluster is about.
+func referenceTo(cluster *workloadv1alpha1.Cluster) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: workloadv1alpha1.SchemeGroupVersion.String(), Kind: "Cluster",
+		Name: cluster.Name, UID: cluster.UID, ResourceVersion: cluster.ResourceVersion,
+	}
+}
+
+// announce says in the log and in an event that a Cluster became ready, or why it no
+// longer is.
+func (c *Controller) announce(cluster *workloadv1alpha1.Cluster, status workloadv1alpha1.ClusterStatus) {
+	before := meta.FindStatusCondition(cluster.Status.Conditions, workloadv1alpha1.ConditionReady)
+	after := meta.FindStatusCondition(status.Conditions, workloadv1alpha1.ConditionReady)
+	if !isNews(before, after) {
+		return
+	}
+	c.config.Logger.Info("a cluster changed", "cluster", cluster.Name, "ready", after.Status, "reason", after.Reason, "message", after.Message)
+	if kind := eventType(after); kind != "" {
+		c.recorder.Event(referenceTo(cluster), kind, after.Reason, after.Message)
+	}
+}
+
+// isNews says whether a condition is worth telling. Of a kubeconfig that is still
+// refused, for something else, the user has just given a new one.
+func isNews(before, after *metav1.Condition) bool {
+	return before == nil || before.Status != after.Status || before.Reason != after.Reason ||
+		after.Reason == workloadv1alpha1.ReasonInvalidKubeConfig && before.Message != after.Message
+}
+
+// eventType is that of the event which tells of a condition; empty if there is nothing
+// to tell yet.
+func eventType(ready *metav1.Condition) string {
+	switch {
+	case ready.Status == metav1.ConditionUnknown:
+		return ""
+	case ready.Status == metav1.ConditionTrue, ready.Reason == workloadv1alpha1.ReasonNoHeartbeat:
+		return corev1.EventTypeNormal // or only waiting
+	default:
+		return corev1.EventTypeWarning
+	}
+}
