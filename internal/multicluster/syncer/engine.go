@@ -165,6 +165,7 @@ func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
 	c := e.carrier(i.Type)
 	if c == nil || !c.isSynced() {
 		e.changes.take(i.Key)
+		e.noDeletion(i.Key)
 		return 0, nil // looked at when the type is carried
 	}
 	if i.downstream {

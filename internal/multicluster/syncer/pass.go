@@ -70,8 +70,10 @@ func (p *pass) downstreamNamespace() string {
 func (p *pass) run(ctx context.Context) (time.Duration, error) {
 	for range maxSteps {
 		next := decide(p.view())
-		if next != stepDelete {
-			p.noDeletion(next)
+		switch next {
+		case stepAskUpstream, stepAskDownstream, stepAskType, stepDelete:
+		default:
+			p.noDeletion(p.key)
 		}
 		done, again, err := p.do(ctx, next)
 		if done || err != nil {
@@ -82,14 +84,10 @@ func (p *pass) run(ctx context.Context) (time.Duration, error) {
 }
 
 // noDeletion takes back a request to delete, once it is known that there is none.
-func (p *pass) noDeletion(next step) {
-	switch next {
-	case stepAskUpstream, stepAskDownstream, stepAskType:
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.breaker.forget(p.key)
+func (e *engine) noDeletion(key Key) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.breaker.forget(key)
 }
 
 func (p *pass) view() view {
