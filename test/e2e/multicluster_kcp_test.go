@@ -23,13 +23,20 @@ type kcp struct {
 	process *rikcluster.Process
 }
 
-// startKCP starts a kcp and waits until it is ready. It ends with the test.
+// startKCP starts a kcp with its controllers and waits until it is ready. It ends with
+// the test.
 func startKCP(t *testing.T, port string, args ...string) *kcp {
 	t.Helper()
-	k := &kcp{tb: t, dir: filepath.Join(t.TempDir(), "kcp")}
 	// kubectl keeps what it discovered below it.
 	t.Setenv("HOME", t.TempDir())
-	args = append([]string{"kcp", "--root-directory", k.dir, "--port", port, "--run-controllers", "--discovery-poll-interval", "2s"}, args...)
+	return runKCP(t, port, append([]string{"--run-controllers", "--discovery-poll-interval", "2s"}, args...)...)
+}
+
+// runKCP does the same, for tests that run beside others too.
+func runKCP(t *testing.T, port string, args ...string) *kcp {
+	t.Helper()
+	k := &kcp{tb: t, dir: filepath.Join(t.TempDir(), "kcp")}
+	args = append([]string{"kcp", "--root-directory", k.dir, "--port", port}, args...)
 	k.process = rikcluster.StartProcess(t, "kcp", filepath.Join(t.TempDir(), "kcp.log"), filepath.Join(rikcluster.Bin(t), "rik"), args...)
 	k.eventually(func() error {
 		if err := k.process.Alive(); err != nil {
