@@ -300,7 +300,10 @@ func TestMoves(t *testing.T) {
 		w.explains(t, DataHere)
 		w.explains(t, DataElsewhere)
 		w.remove("a")
-		w.rests(t, map[string]int32{"a": 4}, 0)
+		w.rests(t, map[string]int32{"a": 4}, 4) // the leaf stays to tell where the data was
+		w.explains(t, DataLeft)
+		w.forget("a")
+		w.rests(t, map[string]int32{"b": 4}, 0)
 	})
 	t.Run("a cluster that is being removed is left as it is", func(t *testing.T) {
 		w := newWorld(t, policy{}, 4, "a", "b")

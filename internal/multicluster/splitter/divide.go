@@ -104,7 +104,10 @@ func (st *State) holders(whole int64, sites []*site) {
 	for _, s := range sites {
 		has := s.part
 		if s.isAutoscaled() {
-			has = s.fair
+			// What an open one gets is not known yet; not to count it is on the safe side.
+			if has = s.fair; s.standing == Open {
+				has = 0
+			}
 		}
 		if s.share = 0; s.standing != Out {
 			parts += has
@@ -151,12 +154,13 @@ func fairShares(whole int64, sites []*site) {
 type group struct {
 	name string
 	open []*site
-	// held is what holding sites of it have, and has what all do.
-	held, has int64
+	// held is what holding sites of it have.
+	held int64
 }
 
 // spread divides over groups so that each has the same, what sites hold included, and
-// then within each group.
+// then within each group. Which groups have one more goes by name alone: while parts are
+// on the move inside a group, what it has tells nothing.
 func spread(rest int64, open, sites []*site) {
 	groups := grouped(open, sites)
 	// A group that holds more than its share gets nothing, and the others the less.
@@ -176,7 +180,7 @@ func spread(rest int64, open, sites []*site) {
 	}
 	seats := make([]seat, len(groups))
 	for i, g := range groups {
-		seats[i] = seat{index: i, name: g.name, weight: 1, has: g.has}
+		seats[i] = seat{index: i, name: g.name, weight: 1, has: -1}
 	}
 	apportion(whole, seats)
 	for _, seat := range seats {
@@ -197,14 +201,10 @@ func grouped(open, sites []*site) []*group {
 			groups = append(groups, g)
 		}
 		g.open = append(g.open, s)
-		if !s.isAutoscaled() {
-			g.has += s.part
-		}
 	}
 	for _, s := range sites {
 		if g := byName[s.group]; g != nil && s.standing == Holding {
 			g.held += s.share
-			g.has += s.share
 		}
 	}
 	return groups

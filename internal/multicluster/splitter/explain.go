@@ -67,6 +67,7 @@ const (
 	NoWeight          Code = "NoWeight"        //
 	DataHere          Code = "DataHere"        //
 	DataElsewhere     Code = "DataElsewhere"   //
+	DataLeft          Code = "DataLeft"
 	Weighted          Code = "Weighted"        // Number, Of: weight and sum; Name: strategy
 	Grouped           Code = "Grouped"         // Name: the group
 	Kept              Code = "Kept"            // Number
@@ -104,7 +105,8 @@ var texts = map[Code]string{
 	Unschedulable:     "the cluster is unschedulable",
 	NoWeight:          "its weight is 0",
 	DataHere:          "its data is here: it is not moved by itself",
-	DataElsewhere:     "its data is in another cluster",
+	DataElsewhere:     "the root's data is in another cluster",
+	DataLeft:          "the root's data is in this cluster: delete the leaf to start anew elsewhere",
 	Weighted:          "%[3]s: %[1]d of %[2]d",
 	Grouped:           "it is in %[3]s",
 	Kept:              "it keeps %[1]d",

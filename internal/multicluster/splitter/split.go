@@ -210,10 +210,11 @@ func (st *State) change(s *site, w *stepper) Change {
 }
 
 // farewell is what is done with the leaf of a cluster that was removed. Nothing is while
-// it is being removed, nor as long as replicas of a fenced root may run there.
+// it is being removed, nor as long as replicas of a fenced root may run there, nor to one
+// that tells where data is.
 func (st *State) farewell(s *site) Change {
 	switch {
-	case s.cluster != nil || s.standing != Out:
+	case s.cluster != nil || s.isBound():
 		return Change{}
 	case !s.counts(st):
 		return Change{Action: Delete, From: s.leaf.Replicas}

@@ -136,10 +136,13 @@ func (s *site) judgeHealth(st *State) {
 	}
 }
 
-// hold keeps a root that has data where the data is.
+// hold keeps a root that has data where the data is. Data that left with its cluster is
+// nowhere: such a root waits for somebody to decide.
 func (s *site) hold(bound bool) {
 	switch {
 	case !bound:
+	case s.isBound() && s.apart:
+		s.reasons = append(s.reasons, Reason{Code: DataLeft})
 	case s.isBound() && s.standing == Out:
 		s.standing, s.lost = Holding, false
 		s.reasons = append(s.reasons, Reason{Code: DataHere})

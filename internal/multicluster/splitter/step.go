@@ -23,7 +23,6 @@ type stepper struct {
 // Walking on from where it has come changes nothing, for as long as the world is the same.
 func (s *stepper) step() {
 	for {
-		s.surged = min(s.surged, max(0, s.parts()-s.shares()))
 		changed := s.shrink()
 		changed = s.fill() || changed
 		if s.surge > 0 {
@@ -72,17 +71,23 @@ func (x *site) readyParts() int64 { return min(x.ready, x.part) }
 func lower(x *site, n int64) { x.part -= n }
 func raise(x *site, n int64) { x.part += n }
 
-// shrink takes away what is more than the whole, and was not added ahead: first where
-// nothing is to stay.
+// shrink takes away what is more than the whole, and was not added ahead. What holding
+// clusters give back is of that kind always; then go those where nothing is to stay.
 func (s *stepper) shrink() bool {
+	done := take(noLimit, s.sites, surplusOf(Holding), lower)
+	s.surged = min(s.surged, max(0, s.parts()-s.shares()))
 	n := s.parts() - s.shares() - s.surged
-	done := take(n, s.sites, func(x *site) int64 {
-		if x.standing != Out {
+	out := take(n, s.sites, surplusOf(Out), lower)
+	return done+out+take(n-out, s.sites, surplus, lower) > 0
+}
+
+func surplusOf(standing Standing) func(*site) int64 {
+	return func(x *site) int64 {
+		if x.standing != standing {
 			return 0
 		}
 		return surplus(x)
-	}, lower)
-	return done+take(n-done, s.sites, surplus, lower) > 0
+	}
 }
 
 // fill adds what is missing in the whole.

@@ -1,0 +1,5 @@
+//go:build !race
+
+package splitter
+
+const raceEnabled = false

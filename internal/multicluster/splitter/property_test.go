@@ -1,0 +1,431 @@
+package splitter
+
+import (
+	"fmt"
+	"math/big"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// TestAnyState tries what holds for every decision, on states of all kinds.
+func TestAnyState(t *testing.T) {
+	t.Parallel()
+	policies := drawPolicies(t, 1, nil)
+	for i := range cases(100_000) {
+		d := newDice(1, i)
+		st := drawState(d, policies)
+		checkDecision(t, d, st)
+		if t.Failed() {
+			t.Fatalf("case %d: %+v\n%s", i, st, Split(st).Explanation)
+		}
+	}
+}
+
+// checkDecision looks at one decision. What is expected is worked out here in another
+// way than the engine does.
+func checkDecision(t *testing.T, d dice, st State) {
+	t.Helper()
+	before := fmt.Sprint(st.Leaves, st.Clusters[:min(len(st.Clusters), 1)])
+	r := Split(st)
+	if after := fmt.Sprint(st.Leaves, st.Clusters[:min(len(st.Clusters), 1)]); after != before {
+		t.Errorf("the state was changed: %s, then %s", before, after)
+	}
+	checkShares(t, &st, r)
+	checkStep(t, &st, r)
+
+	// The order of the input counts for nothing.
+	other := st
+	other.Clusters, other.Leaves = slices.Clone(st.Clusters), slices.Clone(st.Leaves)
+	d.Shuffle(len(other.Clusters), func(i, j int) { other.Clusters[i], other.Clusters[j] = other.Clusters[j], other.Clusters[i] })
+	d.Shuffle(len(other.Leaves), func(i, j int) { other.Leaves[i], other.Leaves[j] = other.Leaves[j], other.Leaves[i] })
+	shuffled := Split(other)
+	if !slices.Equal(r.Changes, shuffled.Changes) || r.Progress != shuffled.Progress || !slices.EqualFunc(r.Explanation.Clusters, shuffled.Explanation.Clusters, equalShares) {
+		t.Errorf("another order, another decision: %+v, %+v", r.Changes, shuffled.Changes)
+	}
+
+	// Deciding again changes nothing.
+	w := world{State: st}
+	w.Leaves = slices.Clone(st.Leaves)
+	w.apply(r, r.Changes)
+	again := Split(w.State)
+	if len(again.Changes) > 0 || again.Progress != r.Progress {
+		t.Errorf("first %+v, %+v; deciding again: %+v, %+v", r.Changes, r.Progress, again.Changes, again.Progress)
+	}
+	for i, s := range again.Explanation.Clusters {
+		if len(again.Explanation.Clusters) == len(r.Explanation.Clusters) && s.Share != r.Explanation.Clusters[i].Share {
+			t.Errorf("%s: %d in the end, and deciding again %d", s.Cluster, r.Explanation.Clusters[i].Share, s.Share)
+		}
+	}
+}
+
+func equalShares(a, b Share) bool {
+	return a.Cluster == b.Cluster && a.Share == b.Share && a.Gets == b.Gets && a.Standing == b.Standing && slices.Equal(a.Reasons, b.Reasons)
+}
+
+// facts about a cluster, for the checks.
+type facts struct {
+	// out: nothing may be there in the end. closed: nothing may be added.
+	out, closed bool
+	// counts is whether what can run there is bounded.
+	counts bool
+}
+
+// factsOf works out what a cluster may have, straight from the words of the design.
+func factsOf(st *State, name string) facts {
+	var c *Cluster
+	for i := range st.Clusters {
+		if st.Clusters[i].Name == name {
+			c = &st.Clusters[i]
+		}
+	}
+	var own Leaf
+	data := false
+	for _, l := range st.Leaves {
+		data = data || l.Bound
+		if l.Cluster == name {
+			own = l
+		}
+	}
+	p := &st.Policy
+	var f facts
+	cutOff := c == nil || c.Removing
+	fenceHolds := false
+	if c == nil {
+		fenceHolds = !own.LostAt.IsZero() && !st.Now.Before(own.LostAt.Add(p.fenceAfter+st.Root.TerminationGrace+FenceMargin))
+	} else {
+		tolerated := func(effect workloadv1alpha1.TaintEffect) bool {
+			return !slices.ContainsFunc(c.Taints, func(taint workloadv1alpha1.ClusterTaint) bool {
+				return taint.Effect == effect && !slices.ContainsFunc(p.tolerations, func(t workloadv1alpha1.ClusterToleration) bool {
+					return t.Effect == "" || t.Effect == effect
+				})
+			})
+		}
+		known := named{Set: c.Labels, name: c.Name}
+		late := !c.Ready && st.Now.Sub(c.Since) >= p.grace
+		evicted := !c.EvictAfter.IsZero() && !c.EvictAfter.After(st.Now)
+		f.out = c.Removing || late || evicted || !p.clusters.Matches(known) || p.notClusters.Matches(known) ||
+			!tolerated(workloadv1alpha1.TaintNoExecute) || p.fenceAfter > 0 && !c.Fences
+		f.closed = f.out || !c.Ready || c.Unschedulable || !c.Serves || !tolerated(workloadv1alpha1.TaintNoSchedule)
+		cutOff = cutOff || f.out && !c.Ready
+		fenceHolds = !c.Removing && !c.Silent.IsZero() && !st.Now.Before(c.Silent.Add(p.fenceAfter+st.Root.TerminationGrace+FenceMargin))
+	}
+	if c == nil {
+		f.out, f.closed = true, true
+	}
+	f.counts = !cutOff || p.fenceAfter > 0 && !fenceHolds
+	if data {
+		f.closed = f.closed || !own.Bound
+		if own.Bound && f.out && c != nil && !c.Removing {
+			f.out, f.closed, f.counts = false, true, true
+		}
+	}
+	return f
+}
+
+// checkShares: the shares and what is unplaced are the whole; nothing is where a filter
+// forbids it, and nothing is unplaced while a cluster takes parts.
+func checkShares(t *testing.T, st *State, r Result) {
+	t.Helper()
+	e := r.Explanation
+	sum, takes := r.Unplaced, false
+	for _, s := range e.Clusters {
+		f := factsOf(st, s.Cluster)
+		sum += s.Share
+		takes = takes || !f.closed && s.Weight > 0
+		autoscaled := slices.ContainsFunc(st.Leaves, func(l Leaf) bool { return l.Cluster == s.Cluster && l.Autoscaled })
+		switch {
+		case s.Share < 0 || s.Gets < 0:
+			t.Errorf("%s: %+v is negative", s.Cluster, s)
+		case f.out && s.Share != 0:
+			t.Errorf("%s is excluded and has %d in the end", s.Cluster, s.Share)
+		case f.closed && s.Share > s.Has && !autoscaled:
+			t.Errorf("%s takes nothing and goes from %d to %d", s.Cluster, s.Has, s.Share)
+		case !f.out && s.Standing == Out, !f.closed && s.Standing != Open:
+			t.Errorf("%s is %s: %v", s.Cluster, s.Standing, s.Reasons)
+		}
+	}
+	whole := int32(1)
+	switch st.Policy.divide {
+	case workloadv1alpha1.DivideReplicas:
+		whole = st.Root.Replicas
+	case workloadv1alpha1.DivideEverywhere:
+		whole = sum
+	}
+	if sum != whole || e.Whole != whole || e.Unplaced != r.Unplaced {
+		t.Errorf("the shares and %d unplaced are %d, want %d", r.Unplaced, sum, whole)
+	}
+	if r.Unplaced > 0 && takes {
+		t.Errorf("%d are unplaced, and a cluster takes parts", r.Unplaced)
+	}
+}
+
+// checkStep: what can run stays within the whole and the surge, or does not grow; parts
+// go straight to their shares; no more is moved than is allowed.
+func checkStep(t *testing.T, st *State, r Result) {
+	t.Helper()
+	e := r.Explanation
+	var before, after int64
+	for _, s := range e.Clusters {
+		f := factsOf(st, s.Cluster)
+		i := slices.IndexFunc(st.Leaves, func(l Leaf) bool { return l.Cluster == s.Cluster })
+		var l Leaf
+		if i >= 0 {
+			l = st.Leaves[i]
+		}
+		if !l.Autoscaled && (s.Gets < min(s.Has, s.Share) || s.Gets > max(s.Has, s.Share)) && f.counts {
+			t.Errorf("%s goes from %d to %d on the way to %d", s.Cluster, s.Has, s.Gets, s.Share)
+		}
+		switch most := int64(max(l.Replicas, l.Running)); {
+		case l.Autoscaled:
+			before, after = before+int64(s.Share), after+int64(s.Share)
+		case f.counts && i >= 0:
+			if !l.Settled {
+				most = max(most, int64(l.AtMost))
+			}
+			before, after = before+most, after+max(most, int64(s.Gets))
+		default:
+			after += int64(s.Gets)
+		}
+	}
+	bound := int64(e.Whole + e.Surge)
+	if st.Policy.divide != workloadv1alpha1.DivideEverywhere && after > max(bound, before) {
+		t.Errorf("%d can run, and then %d; the bound is %d", before, after, bound)
+	}
+	for _, c := range r.Changes {
+		i := slices.IndexFunc(st.Leaves, func(l Leaf) bool { return l.Cluster == c.Cluster })
+		if c.Action == Scale && (c.AtMost < c.To || int64(c.AtMost) < st.Leaves[i].most()) {
+			t.Errorf("%+v forgets that %d can run", c, st.Leaves[i].most())
+		}
+	}
+	made := r.Progress.Moves
+	if st.Now.Before(st.Progress.Since.Add(st.Policy.interval)) {
+		made -= st.Progress.Moves
+	} else if r.Progress == (Progress{Since: st.Progress.Since, Moves: st.Progress.Moves, Surged: r.Progress.Surged}) {
+		made = 0 // nothing was written
+	}
+	if st.Policy.moves > 0 && (int64(made) > st.Policy.moves || r.Progress.Surged-st.Progress.Surged > made && made >= 0) {
+		t.Errorf("%d moves are made, %d ahead before and %d now; %d are allowed", made, st.Progress.Surged, r.Progress.Surged, st.Policy.moves)
+	}
+}
+
+// TestLeastMoves changes one thing in a division at rest, and compares what is moved with
+// the least that is possible, which is found by trying every division that is fair.
+func TestLeastMoves(t *testing.T) {
+	t.Parallel()
+	for i := range cases(100_000) {
+		d := newDice(2, i)
+		w := world{State: State{Policy: newPolicyOf(workloadv1alpha1.StrategyWeighted), Now: start}}
+		even := d.percent(40)
+		for _, name := range names {
+			w.Policy.weights[name] = 1
+			if !even {
+				w.Policy.weights[name] = uint64(d.IntN(6))
+			}
+		}
+		w.Root.Replicas = int32(d.IntN(25))
+		for _, name := range names[:1+d.IntN(5)] {
+			w.Clusters = append(w.Clusters, readyCluster(name))
+		}
+		w.arrive(Split(w.State))
+		for range 3 {
+			change := w.disturb(d, even)
+			r := Split(w.State)
+			checkMoves(t, &w, r, change, even)
+			if t.Failed() {
+				t.Fatalf("case %d, %s: %v\n%s", i, change, w.Policy.weights, r.Explanation)
+			}
+			w.arrive(r)
+		}
+	}
+}
+
+// newPolicyOf is a policy without a wish but its strategy.
+func newPolicyOf(strategy workloadv1alpha1.Strategy) Policy {
+	p, err := NewPolicy(policy{Strategy: strategy}, workloadv1alpha1.DivideReplicas)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// arrive gives each cluster its share, at once.
+func (w *world) arrive(r Result) {
+	w.Leaves = w.Leaves[:0]
+	for _, s := range r.Explanation.Clusters {
+		if s.Share > 0 {
+			w.Leaves = append(w.Leaves, Leaf{Cluster: s.Cluster, Replicas: s.Share, Running: s.Share, Ready: s.Share, AtMost: s.Share, Settled: true})
+		}
+	}
+	w.Clusters = slices.DeleteFunc(w.Clusters, func(c Cluster) bool { return !c.Ready })
+	for i := range w.Clusters {
+		w.Clusters[i].Unschedulable = false
+	}
+}
+
+// disturb changes one thing.
+func (w *world) disturb(d dice, even bool) string {
+	one := func() *Cluster { return &w.Clusters[d.IntN(len(w.Clusters))] }
+	switch what := d.IntN(5); {
+	case what == 0 && len(w.Clusters) > 1:
+		c := one()
+		c.Ready = false
+		return "lost " + c.Name
+	case what == 1 && len(w.Clusters) < len(names):
+		for _, name := range names {
+			if w.isGone(name) {
+				w.Clusters = append(w.Clusters, readyCluster(name))
+				return "new " + name
+			}
+		}
+	case what == 2 && len(w.Clusters) > 0:
+		c := one()
+		c.Unschedulable = true
+		return "cordoned " + c.Name
+	case what == 3 && !even && len(w.Clusters) > 0:
+		c := one()
+		w.Policy.weights[c.Name] = uint64(d.IntN(6))
+		return "weighted " + c.Name
+	}
+	w.Root.Replicas = int32(d.IntN(25))
+	return "rescaled"
+}
+
+func checkMoves(t *testing.T, w *world, r Result, change string, even bool) {
+	t.Helper()
+	rest := int64(w.Root.Replicas)
+	var weights, parts, shares []int64
+	var raised, lowered, lost int64
+	held := false
+	for _, s := range r.Explanation.Clusters {
+		if c := w.cluster(s.Cluster); c.Unschedulable {
+			held = true
+			rest -= int64(s.Share)
+			if s.Share != s.Has && change != "rescaled" {
+				t.Errorf("%s is cordoned, and goes from %d to %d", s.Cluster, s.Has, s.Share)
+			}
+			continue
+		} else if !c.Ready {
+			lost = int64(s.Has)
+			continue
+		}
+		weights = append(weights, int64(w.Policy.weights[s.Cluster]))
+		parts, shares = append(parts, int64(s.Has)), append(shares, int64(s.Share))
+		raised += max(0, int64(s.Share-s.Has))
+		lowered += max(0, int64(s.Has-s.Share))
+	}
+	if least, fair := leastRaised(rest, weights, parts, shares); !fair || raised != least {
+		t.Errorf("%d are added where %d are enough, or the shares are not fair: %v of %v", raised, least, shares, weights)
+	}
+	// With equal weights nobody pays for what happens to another.
+	if even && !held && (change[:3] == "los" || change[:3] == "cor") && (lowered > 0 || raised > lost) {
+		t.Errorf("%d are added and %d taken away elsewhere, %d were lost", raised, lowered, lost)
+	}
+	if n := int64(len(weights)); even && change[:3] == "new" && lowered > (int64(w.Root.Replicas)+n-1)/n {
+		t.Errorf("a new cluster takes %d of %d, one of %d", lowered, w.Root.Replicas, n)
+	}
+}
+
+// leastRaised is the least that has to be added anywhere so that each has its exact quota
+// rounded up or down, and whether the shares are such.
+func leastRaised(whole int64, weights, parts, shares []int64) (int64, bool) {
+	var sum int64
+	for _, w := range weights {
+		sum += w
+	}
+	if sum == 0 {
+		return 0, slices.Max(append(shares, 0)) == 0
+	}
+	low, high := make([]int64, len(weights)), make([]int64, len(weights))
+	fair := true
+	for i, w := range weights {
+		quota := big.NewRat(whole*w, sum)
+		low[i] = new(big.Int).Quo(quota.Num(), quota.Denom()).Int64()
+		high[i] = low[i]
+		if !quota.IsInt() {
+			high[i]++
+		}
+		fair = fair && shares[i] >= low[i] && shares[i] <= high[i]
+	}
+	least := int64(-1)
+	for choice := range 1 << len(weights) {
+		var total, raised int64
+		for i := range weights {
+			share := low[i]
+			if choice>>i&1 == 1 {
+				share = high[i]
+			}
+			total += share
+			raised += max(0, share-parts[i])
+		}
+		if total == whole && (least < 0 || raised < least) {
+			least = raised
+		}
+	}
+	return least, fair
+}
+
+// TestMonotone: more weight is never less for a cluster, and a larger whole never takes
+// from any where all weigh the same.
+func TestMonotone(t *testing.T) {
+	t.Parallel()
+	for i := range cases(20_000) {
+		d := newDice(3, i)
+		st := State{Policy: newPolicyOf(workloadv1alpha1.StrategyWeighted), Now: start}
+		st.Root.Replicas = int32(d.IntN(40))
+		for _, name := range names[:1+d.IntN(len(names))] {
+			st.Clusters = append(st.Clusters, readyCluster(name))
+			st.Policy.weights[name] = uint64(1 + d.IntN(9))
+		}
+		first := Split(st)
+		j := d.IntN(len(st.Clusters))
+		st.Policy.weights[names[j]] += uint64(1 + d.IntN(3))
+		if more := Split(st); more.Explanation.Clusters[j].Share < first.Explanation.Clusters[j].Share {
+			t.Fatalf("case %d: more weight for %s is less:\n%s%s", i, names[j], first.Explanation, more.Explanation)
+		}
+		st.Policy.strategy = workloadv1alpha1.StrategyEven
+		smaller := Split(st)
+		w := world{State: st}
+		w.arrive(smaller)
+		w.Root.Replicas += int32(1 + d.IntN(3))
+		for j, s := range Split(w.State).Explanation.Clusters {
+			if s.Share < smaller.Explanation.Clusters[j].Share {
+				t.Fatalf("case %d: a larger whole takes from %s", i, s.Cluster)
+			}
+		}
+	}
+}
+
+// TestLargestRemainder: a fresh division is that of the textbook.
+func TestLargestRemainder(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		whole   int64
+		weights map[string]uint64
+		want    map[string]int64
+	}{
+		{10, map[string]uint64{"a": 1, "b": 1}, map[string]int64{"a": 5, "b": 5}},
+		{7, map[string]uint64{"b": 1, "a": 1}, map[string]int64{"a": 4, "b": 3}},
+		{10, map[string]uint64{"a": 6, "b": 6, "c": 2}, map[string]int64{"a": 4, "b": 4, "c": 2}}, // 4.28, 4.28, 1.43
+		{11, map[string]uint64{"a": 6, "b": 6, "c": 2}, map[string]int64{"a": 5, "b": 5, "c": 1}}, // Alabama: 4.71, 4.71, 1.57
+		{1 << 31, map[string]uint64{"a": 1 << 40, "b": 1 << 40, "c": 1}, map[string]int64{"a": 1 << 30, "b": 1 << 30, "c": 0}},
+		{5, map[string]uint64{"a": 0, "b": 0}, map[string]int64{"a": 0, "b": 0}},
+		{0, map[string]uint64{"a": 1}, map[string]int64{"a": 0}},
+	} {
+		var seats []seat
+		for name, weight := range tc.weights {
+			seats = append(seats, seat{name: name, weight: weight})
+		}
+		apportion(tc.whole, seats)
+		got := map[string]int64{}
+		for _, s := range seats {
+			got[s.name] = s.gets
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%d by %v (want, got):\n%s", tc.whole, tc.weights, diff)
+		}
+	}
+}
