@@ -68,6 +68,7 @@ type chain struct {
 	crds      crdinformers.CustomResourceDefinitionInformer
 	rik       *registry.Provider   // nil in the profile that does not serve rik.dev
 	syncers   placement.Authorizer // of the profile kcp
+	gate      *definition.Gate     // nil unless stored objects are guarded
 	closeLog  func() error
 	routes    *routeTable
 }
@@ -178,11 +179,15 @@ func (c *chain) crd(resource schema.GroupResource) *apiextensionsv1.CustomResour
 func (c *chain) create(cfg Config) error {
 	control := c.control.Complete()
 	notFound := notfoundhandler.New(control.Generic.Serializer, genericapifilters.NoMuxAndDiscoveryIncompleteKey)
+	if cfg.Profile == ProfileKCP && cfg.Loss != nil {
+		c.gate = definition.NewGate(c.crd)
+		c.extensions.ExtraConfig.CRDRESTOptionsGetter = c.gate.Objects(c.extensions.ExtraConfig.CRDRESTOptionsGetter)
+	}
 	extensions, err := c.extensions.Complete().New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
 	if err != nil {
 		return fmt.Errorf("creating the server of types defined by CRDs: %w", err)
 	}
-	native, err := control.New(name, extensions.GenericAPIServer)
+	native, err := control.New(name, c.behindGate(extensions.GenericAPIServer))
 	if err != nil {
 		return fmt.Errorf("creating the server of native types: %w", err)
 	}
@@ -208,6 +213,15 @@ func (c *chain) create(cfg Config) error {
 	return nil
 }
 
+// behindGate puts the gate before the server of types defined by CRDs.
+func (c *chain) behindGate(extensions *genericapiserver.GenericAPIServer) genericapiserver.DelegationTarget {
+	if c.gate == nil {
+		return extensions
+	}
+	extensions.RegisterDestroyFunc(c.gate.Close)
+	return c.gate.Delegate(extensions)
+}
+
 // provide adds what a profile serves natively to what both do.
 func (c *chain) provide(cfg Config, providers []controlplaneapiserver.RESTStorageProvider) []controlplaneapiserver.RESTStorageProvider {
 	if cfg.Profile == ProfileCluster {
@@ -220,7 +234,9 @@ func (c *chain) provide(cfg Config, providers []controlplaneapiserver.RESTStorag
 			providers[i] = plain.Provider{RESTStorageProvider: provider}
 		}
 	}
-	return append(providers, definition.Provider{Options: c.extensions.GenericConfig.RESTOptionsGetter})
+	return append(providers, definition.Provider{
+		Options: c.extensions.GenericConfig.RESTOptionsGetter, Gate: c.gate, Loss: cfg.Loss, Client: c.control.Generic.LoopbackClientConfig,
+	})
 }
 
 // addHooks adds what a server makes of itself once it serves.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/registry/definition"
 	"rik.dev/rik/internal/apiserver/registry/instance"
 	"rik.dev/rik/internal/pki"
 )
@@ -69,6 +70,9 @@ type Config struct {
 	// Sessions open streams to nodes, for logs and commands of instances; nil
 	// answers those requests with 503.
 	Sessions instance.Sessions
+	// Loss guards, in ProfileKCP, CRDs that negotiation has made against changes that
+	// take something from stored objects; nil guards none.
+	Loss definition.Loss
 	// Routes returns further handlers once the server is built and before it
 	// serves; nil means none.
 	Routes func(*Server) ([]Route, error)

@@ -16,6 +16,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
 	"rik.dev/rik/internal/pki"
 )
 
@@ -89,6 +90,7 @@ func (k *kcp) complete(log *slog.Logger) error {
 	}
 	k.server.Profile, k.server.ClusterName = apiserver.ProfileKCP, kcpName
 	k.server.Logger = log.With("component", "apiserver")
+	k.server.Loss = storage.Loss
 	return errors.Join(k.server.Validate(), k.controllers.validate())
 }
 

@@ -32,12 +32,12 @@ func TestDemoNegotiation(t *testing.T) {
 	s := newSite(t)
 	s.serves(t, deployments)
 
-	east := offer(t, "us-east1", older)
+	east := s.offer(t, "us-east1", older)
 	s.create(t, east)
 	s.shows(t, "deployments.apps", "import us-east1 v1 True/", "negotiated v1 publish=false /")
 	s.serves(t, deployments)
 
-	s.patch(t, named("deployments.v1.apps"), publish)
+	s.patch(t, s.named("deployments.v1.apps"), publish)
 	s.shows(t, "deployments.apps", "import us-east1 v1 True/True", "negotiated v1 publish=true True/False")
 	s.serves(t, deployments, "v1")
 	crd, err := s.crd(t.Context(), "deployments.apps")
@@ -48,7 +48,7 @@ func TestDemoNegotiation(t *testing.T) {
 		t.Errorf("owner of the CRD = %+v, want the negotiated resource", owner)
 	}
 
-	west := offer(t, "us-west1", full)
+	west := s.offer(t, "us-west1", full)
 	s.create(t, west)
 	s.shows(t, "deployments.apps", "import us-east1 v1 True/True", "import us-west1 v1 True/True", "negotiated v1 publish=true True/False")
 
@@ -68,10 +68,10 @@ func TestDemoNegotiation(t *testing.T) {
 func TestDemoEnforced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.create(t, definition(t, full))
+	s.create(t, s.definition(t, full))
 	s.serves(t, deployments, "v1")
 
-	west := offer(t, "us-west1", older)
+	west := s.offer(t, "us-west1", older)
 	s.create(t, west)
 	s.shows(t, "deployments.apps", "import us-west1 v1 False(IncompatibleSchema)/", "negotiated v1 publish=true True/True")
 	poll.Until(t, apitest.Patience, "the import says what stands in the way", func(ctx context.Context) error {
@@ -88,14 +88,14 @@ func TestDemoEnforced(t *testing.T) {
 	})
 
 	s.patch(t, west, updatePublished)
-	east := offer(t, "us-east1", older)
+	east := s.offer(t, "us-east1", older)
 	s.create(t, east)
 	s.shows(t, "deployments.apps", "import us-east1 v1 False(IncompatibleSchema)/", "import us-west1 v1 False(IncompatibleSchema)/",
 		"negotiated v1 publish=true True/True")
 	s.negotiates(t, "deployments.v1.apps", "minReadySeconds", "paused", "replicas", "selector", "strategy", "template")
 
 	// N20: the CRD goes, and the imports decide again.
-	s.delete(t, definition(t, full))
+	s.delete(t, s.definition(t, full))
 	s.shows(t, "deployments.apps", "import us-east1 v1 True/", "import us-west1 v1 True/", "negotiated v1 publish=false /")
 	s.negotiates(t, "deployments.v1.apps", "replicas", "selector", "strategy", "template")
 	s.serves(t, deployments)
@@ -104,8 +104,8 @@ func TestDemoEnforced(t *testing.T) {
 // TestImportsLeave is case N19 on a real kcp.
 func TestImportsLeave(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, autoPublish)
-	a, b := offer(t, "a", narrow), offer(t, "b", wide)
+	s := publishing(t)
+	a, b := s.offer(t, "a", narrow), s.offer(t, "b", wide)
 	s.create(t, a)
 	s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
 	s.create(t, b)
@@ -127,11 +127,11 @@ func TestImportsLeave(t *testing.T) {
 // TestVersions is case N21.
 func TestVersions(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, autoPublish)
-	beta := version(offer(t, "a", narrow), "v1beta1")
+	s := publishing(t)
+	beta := version(s.offer(t, "a", narrow), "v1beta1")
 	s.create(t, beta)
 	s.serves(t, widgets, "v1beta1")
-	v1 := offer(t, "a", narrow)
+	v1 := s.offer(t, "a", narrow)
 	s.create(t, v1)
 	s.serves(t, widgets, "v1", "v1beta1")
 	s.shows(t, "widgets.example.org", "import a v1 True/True", "import a v1beta1 True/True",

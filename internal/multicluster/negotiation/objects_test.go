@@ -2,13 +2,17 @@ package negotiation_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
@@ -22,12 +26,12 @@ func keyOf(o client.Object) client.ObjectKey { return client.ObjectKeyFromObject
 // lost by it, and not before.
 func TestStoredObjectsKeepTheirFields(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, autoPublish)
-	a := offer(t, "a", wide)
+	s := publishing(t)
+	a := s.offer(t, "a", wide)
 	s.create(t, a)
 	s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
 	one := s.store(t, `{apiVersion: example.org/v1, kind: Widget, metadata: {name: one, namespace: default}, spec: {color: red, size: 7}}`)
-	b := offer(t, "b", narrow)
+	b := s.offer(t, "b", narrow)
 	b.Spec.SchemaUpdateStrategy = apiresourcev1alpha1.UpdatePublished
 	s.create(t, b)
 	s.shows(t, "widgets.example.org", "import a v1 True/True", "import b v1 False(IncompatibleSchema)/", "negotiated v1 publish=true True/False")
@@ -59,11 +63,11 @@ func TestDeletedNegotiatedTakesNothingAlong(t *testing.T) {
 	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, autoPublish)
-			s.create(t, offer(t, "a", wide))
+			s := publishing(t)
+			s.create(t, s.offer(t, "a", wide))
 			s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
 			one := s.store(t, `{apiVersion: example.org/v1, kind: Widget, metadata: {name: one, namespace: default}, spec: {color: red}}`)
-			s.delete(t, named("widgets.v1.example.org"), client.PropagationPolicy(policy))
+			s.delete(t, s.named("widgets.v1.example.org"), client.PropagationPolicy(policy))
 			s.shows(t, "widgets.example.org", "import a v1 True/False(InUse)", "negotiated v1 publish=true True/False InUse=True")
 			if got := fmt.Sprint(s.read(t, one)); got != "map[color:red]" {
 				t.Errorf("the stored object is %s now", got)
@@ -71,7 +75,7 @@ func TestDeletedNegotiatedTakesNothingAlong(t *testing.T) {
 			s.delete(t, one)
 			// Made again from the import.
 			poll.Until(t, apitest.Patience, "the type is negotiated anew", func(ctx context.Context) error {
-				n := named("widgets.v1.example.org")
+				n := s.named("widgets.v1.example.org")
 				if err := s.c.Get(ctx, keyOf(n), n); err != nil {
 					return err
 				}
@@ -88,22 +92,22 @@ func TestDeletedNegotiatedTakesNothingAlong(t *testing.T) {
 // TestNameConflictAndRefusal: what the API server says of a CRD becomes a condition.
 func TestNameConflictAndRefusal(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, autoPublish)
-	s.create(t, offer(t, "a", wide))
+	s := publishing(t)
+	s.create(t, s.offer(t, "a", wide))
 	s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
 
-	other := offer(t, "a", wide)
+	other := s.offer(t, "a", wide)
 	other.Spec.Names.Plural, other.Spec.Names.Singular = "gadgets", "gadget" // and the kind of widgets
 	other.Name = apiresourcev1alpha1.ImportName(other.Spec.GVR(), "a")
 	s.create(t, other)
 	s.shows(t, "gadgets.example.org", "import a v1 True/False(NameConflict)", "negotiated v1 publish=true False(NameConflict)/False")
 
-	refused := offer(t, "a", wide)
-	refused.Spec.GroupVersion.Group, refused.Spec.Names.Kind = "other.example.org", "Not A Kind"
+	refused := s.offer(t, "a", wide)
+	refused.Spec.GroupVersion.Group, refused.Spec.Names.Kind = s.local("other.example.org"), "Not A Kind"
 	refused.Name = apiresourcev1alpha1.ImportName(refused.Spec.GVR(), "a")
 	s.create(t, refused)
 	s.shows(t, "widgets.other.example.org", "import a v1 True/False(InvalidSchema)", "negotiated v1 publish=true False(InvalidSchema)/False")
-	n := named("widgets.v1.other.example.org")
+	n := s.named("widgets.v1.other.example.org")
 	if err := s.c.Get(t.Context(), keyOf(n), n); err != nil {
 		t.Fatal(err)
 	}
@@ -112,15 +116,132 @@ func TestNameConflictAndRefusal(t *testing.T) {
 	}
 }
 
+// TestWritesBetweenLookAndChange: an object that is written after the controller has
+// looked, and before it changes the CRD, is seen.
+func TestWritesBetweenLookAndChange(t *testing.T) {
+	t.Parallel()
+	const sized = `{apiVersion: example.org/v1, kind: Widget, metadata: {name: one, namespace: default}, spec: {size: 7}}`
+	t.Run("narrowing", func(t *testing.T) {
+		t.Parallel()
+		s := publishing(t)
+		s.create(t, s.offer(t, "a", wide))
+		s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
+		var one *unstructured.Unstructured
+		done := s.beforeCRD(t, http.MethodPut, "", func() { one = s.store(t, sized) })
+		b := s.offer(t, "b", narrow)
+		b.Spec.SchemaUpdateStrategy = apiresourcev1alpha1.UpdatePublished
+		s.create(t, b)
+		<-done
+		s.shows(t, "widgets.example.org", "import a v1 True/True", "import b v1 False(IncompatibleSchema)/", "negotiated v1 publish=true True/False")
+		if got := fmt.Sprint(s.read(t, one)); got != "map[size:7]" {
+			t.Errorf("the stored object is %s now", got)
+		}
+		s.negotiates(t, "widgets.v1.example.org", "color", "size")
+		s.delete(t, one)
+		s.shows(t, "widgets.example.org", "import a v1 True/True", "import b v1 True/True", "negotiated v1 publish=true True/False")
+		s.negotiates(t, "widgets.v1.example.org", "color")
+	})
+	t.Run("the last import leaves", func(t *testing.T) {
+		t.Parallel()
+		s := publishing(t)
+		a := s.offer(t, "a", wide)
+		s.create(t, a)
+		s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
+		var one *unstructured.Unstructured
+		done := s.beforeCRD(t, http.MethodDelete, "", func() { one = s.store(t, sized) })
+		s.delete(t, a)
+		<-done
+		s.shows(t, "widgets.example.org", "negotiated v1 publish=true True/False InUse=True")
+		if got := fmt.Sprint(s.read(t, one)); got != "map[size:7]" {
+			t.Errorf("the stored object is %s now", got)
+		}
+		s.delete(t, one)
+		s.shows(t, "widgets.example.org")
+		s.serves(t, widgets)
+	})
+	t.Run("a version leaves", func(t *testing.T) {
+		t.Parallel()
+		s := publishing(t)
+		v1 := s.offer(t, "a", wide)
+		s.create(t, version(s.offer(t, "a", wide), "v1beta1"))
+		s.create(t, v1)
+		s.shows(t, "widgets.example.org", "import a v1 True/True", "import a v1beta1 True/True",
+			"negotiated v1 publish=true True/False", "negotiated v1beta1 publish=true True/False")
+		var one *unstructured.Unstructured
+		done := s.beforeCRD(t, http.MethodPut, "/status", func() { one = s.store(t, sized) })
+		s.delete(t, v1)
+		<-done
+		s.shows(t, "widgets.example.org", "import a v1beta1 True/True",
+			"negotiated v1 publish=true True/False InUse=True", "negotiated v1beta1 publish=true True/False")
+		if got := fmt.Sprint(s.read(t, one)); got != "map[size:7]" {
+			t.Errorf("the stored object is %s now", got)
+		}
+		s.delete(t, one)
+		s.shows(t, "widgets.example.org", "import a v1beta1 True/True", "negotiated v1beta1 publish=true True/False")
+		s.serves(t, widgets, "v1beta1")
+	})
+}
+
+// TestNegotiatedCRDIsNotDeletedWithObjects: also not by hand.
+func TestNegotiatedCRDIsNotDeletedWithObjects(t *testing.T) {
+	t.Parallel()
+	s := publishing(t)
+	s.create(t, s.offer(t, "a", wide))
+	s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
+	one := s.store(t, `{apiVersion: example.org/v1, kind: Widget, metadata: {name: one, namespace: default}, spec: {size: 7}}`)
+	crd, err := s.crd(t.Context(), "widgets.example.org")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, options := range [][]client.DeleteOption{{client.DryRunAll}, nil} {
+		if err := s.c.Delete(t.Context(), crd, options...); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `"one" in namespace "default"`) {
+			t.Errorf("deleting the CRD with %v = %v, want a conflict that names the object", options, err)
+		}
+	}
+	if err := s.c.DeleteAllOf(t.Context(), crd, client.MatchingFields{"metadata.name": crd.Name}); !apierrors.IsConflict(err) {
+		t.Errorf("deleting all CRDs of the name = %v, want a conflict", err)
+	}
+	if got := fmt.Sprint(s.read(t, one)); got != "map[size:7]" {
+		t.Errorf("the stored object is %s now", got)
+	}
+}
+
+// TestCRDByHandIsFollowed: it counts when it comes after the imports, and as it is
+// after a change.
+func TestCRDByHandIsFollowed(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.create(t, s.offer(t, "a", narrow))
+	s.shows(t, "widgets.example.org", "import a v1 True/", "negotiated v1 publish=false /")
+	s.create(t, s.definition(t, wide))
+	s.shows(t, "widgets.example.org", "import a v1 False(IncompatibleSchema)/", "negotiated v1 publish=true True/True")
+	crd, err := s.crd(t.Context(), "widgets.example.org")
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd.Spec.Versions[0].Schema = s.definition(t, narrow).Spec.Versions[0].Schema
+	s.patch(t, crd, string(mustJSON(t, map[string]any{"spec": map[string]any{"versions": crd.Spec.Versions}})))
+	s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/True")
+}
+
+func mustJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
 // TestNativeTypesAreEnforced: imports of what the kcp serves itself are checked, and
 // no CRD is made.
 func TestNativeTypesAreEnforced(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, autoPublish)
-	alike := offer(t, "a", "configmaps.yaml")
+	s := publishing(t)
+	alike := s.offer(t, "a", "configmaps.yaml")
 	s.create(t, alike)
 	s.shows(t, "configmaps", "import a v1 True/True", "negotiated v1 publish=true True/True")
-	lacking := offer(t, "b", "configmaps.yaml")
+	lacking := s.offer(t, "b", "configmaps.yaml")
 	lacking.Spec.OpenAPIV3Schema.Raw = []byte(`{"type":"object","properties":{"apiVersion":{"type":"string"},"kind":{"type":"string"},"metadata":{"type":"object"}}}`)
 	lacking.Spec.SchemaUpdateStrategy = apiresourcev1alpha1.UpdatePublished
 	s.create(t, lacking)
@@ -137,10 +258,10 @@ func TestNativeTypesAreEnforced(t *testing.T) {
 // stored objects.
 func TestAtRestNothingIsWritten(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, autoPublish)
-	s.create(t, offer(t, "a", full))
-	s.create(t, offer(t, "b", older))
-	s.create(t, offer(t, "c", wide))
+	s := publishing(t)
+	s.create(t, s.offer(t, "a", full))
+	s.create(t, s.offer(t, "b", older))
+	s.create(t, s.offer(t, "c", wide))
 	s.shows(t, "widgets.example.org", "import c v1 True/True", "negotiated v1 publish=true True/False")
 	poll.Until(t, apitest.Patience, "the deployments have settled", func(ctx context.Context) error {
 		lines, err := s.table(ctx, "deployments.apps")
@@ -153,12 +274,12 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 	// A change that means nothing makes passes over both types.
 	for range 5 {
 		for _, name := range []string{"deployments.a.v1.apps", "widgets.c.v1.example.org"} {
-			i := &apiresourcev1alpha1.APIResourceImport{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			i := &apiresourcev1alpha1.APIResourceImport{ObjectMeta: metav1.ObjectMeta{Name: s.local(name)}}
 			s.patch(t, i, fmt.Sprintf(`{"metadata":{"labels":{"touched":"%d"}}}`, len(before)))
 			s.patch(t, i, `{"metadata":{"labels":null}}`)
 		}
 	}
-	s.create(t, version(offer(t, "d", wide), "v2"))
+	s.create(t, version(s.offer(t, "d", wide), "v2"))
 	poll.Until(t, apitest.Patience, "the passes are over", func(ctx context.Context) error {
 		lines, err := s.table(ctx, "widgets.example.org")
 		if err == nil && !slices.Contains(lines, "import d v2 True/True") {
@@ -167,7 +288,7 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 		return err
 	})
 	for name, resourceVersion := range s.versions(t) {
-		if was, known := before[name]; known && was != resourceVersion && !strings.Contains(name, "widgets.example.org") {
+		if was, known := before[name]; known && was != resourceVersion && !strings.Contains(name, s.local("widgets.example.org")) {
 			t.Errorf("%s was written at rest: resource version %s, then %s", name, was, resourceVersion)
 		}
 	}
@@ -182,14 +303,16 @@ func (s *site) versions(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	for _, n := range negotiated.Items {
-		out[n.Name] = n.ResourceVersion
+		if n.Spec.GroupVersion.Group == s.group || n.Spec.GroupVersion.Group == deployments.Group {
+			out[n.Name] = n.ResourceVersion
+		}
 	}
 	for _, name := range []string{"deployments.apps", "widgets.example.org"} {
 		crd, err := s.crd(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out[name] = crd.ResourceVersion
+		out[s.local(name)] = crd.ResourceVersion
 	}
 	return out
 }

@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -31,7 +35,11 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
+func TestMain(m *testing.M) {
+	code := kcptest.RunMain(m)
+	shared.stop()
+	os.Exit(code)
+}
 
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
@@ -41,38 +49,113 @@ var scheme = func() *runtime.Scheme {
 	return s
 }()
 
-// site is a real kcp and a running controller.
+// exampleGroup is the group of the widgets of testdata.
+const exampleGroup = "example.org"
+
+// site is a real kcp and a running controller. Its widgets are of a group of their own:
+// names that a test writes with example.org mean that one.
 type site struct {
 	*kcptest.Server
-	c client.Client
+	c     client.Client
+	group string
 }
 
-// newSite starts both, for one test. Options change the controller's configuration.
-func newSite(t *testing.T, options ...func(*negotiation.Config)) *site {
+// local is a name with the group of the site's own widgets.
+func (s *site) local(name string) string { return strings.ReplaceAll(name, exampleGroup, s.group) }
+
+// newSite starts both for one test, which publishes by hand.
+func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{Server: kcptest.Start(t)}
-	config := negotiation.Config{Rest: kcptest.LoopbackConfig(s.Server), Recheck: 100 * time.Millisecond, Logger: logger()}
-	for _, o := range options {
-		o(&config)
-	}
-	var err error
-	if s.c, err = client.New(kcptest.LoopbackConfig(s.Server), client.Options{Scheme: scheme}); err != nil {
-		t.Fatal(err)
-	}
-	controller, err := negotiation.New(config)
+	s := &site{Server: kcptest.Start(t), group: exampleGroup}
+	stop, err := s.run(kcptest.LoopbackConfig(s.Server), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- controller.Run(ctx) }()
 	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
+		if err := stop(); err != nil {
 			t.Errorf("Run() = %v", err)
 		}
 	})
 	return s
+}
+
+// run starts a controller, and the client of the tests.
+func (s *site) run(config *rest.Config, autoPublish bool) (stop func() error, err error) {
+	if s.c, err = client.New(kcptest.LoopbackConfig(s.Server), client.Options{Scheme: scheme}); err != nil {
+		return nil, err
+	}
+	controller, err := negotiation.New(negotiation.Config{Rest: config, AutoPublish: autoPublish, Recheck: 100 * time.Millisecond, Logger: logger()})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- controller.Run(ctx) }()
+	return func() error { cancel(); return <-ended }, nil
+}
+
+// shared is the site of all tests that need no kcp to themselves. Its controller
+// publishes what it negotiates.
+var shared = &common{stop: func() {}}
+
+type common struct {
+	start sync.Once
+	site  site
+	err   error
+	stop  func()
+	sites atomic.Int64
+	// before has by CRD's name what a test does before a request to the CRD is sent.
+	before sync.Map
+}
+
+// publishing gives a test its own widgets on the shared site.
+func publishing(t *testing.T) *site {
+	t.Helper()
+	server := kcptest.Shared(t)
+	shared.start.Do(func() {
+		shared.site.Server = server
+		config := kcptest.LoopbackConfig(server)
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return interceptor{next: next, before: &shared.before} })
+		stop, err := shared.site.run(config, true)
+		shared.err = err
+		if err == nil {
+			shared.stop = func() { _ = stop() }
+		}
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return &site{Server: server, c: shared.site.c, group: fmt.Sprintf("t%d.%s", shared.sites.Add(1), exampleGroup)}
+}
+
+// interceptor does something before a controller's request to a CRD is sent.
+type interceptor struct {
+	next   http.RoundTripper
+	before *sync.Map
+}
+
+// RoundTrip implements http.RoundTripper.
+func (i interceptor) RoundTrip(r *http.Request) (*http.Response, error) {
+	const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
+	if name, ok := strings.CutPrefix(r.URL.Path, crds); ok {
+		if do, armed := i.before.LoadAndDelete(r.Method + " " + name); armed {
+			do.(func())()
+		}
+	}
+	return i.next.RoundTrip(r)
+}
+
+// beforeCRD does something once, before the controller's next request of its kind to
+// the CRD of the widgets: after it looked, and before it changes something. The path is
+// that below the CRD.
+func (s *site) beforeCRD(t *testing.T, method, path string, do func()) (done <-chan struct{}) {
+	t.Helper()
+	finished := make(chan struct{})
+	shared.before.Store(method+" "+s.local("widgets.example.org")+path, func() {
+		defer close(finished)
+		do()
+	})
+	return finished
 }
 
 // logger shows the controller's log when RIK_TEST_LOG is set.
@@ -84,12 +167,10 @@ func logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 }
 
-func autoPublish(c *negotiation.Config) { c.AutoPublish = true }
-
 // offer is a CRD as a cluster has it, from testdata, as that cluster's import.
-func offer(t *testing.T, location, file string) *apiresourcev1alpha1.APIResourceImport {
+func (s *site) offer(t *testing.T, location, file string) *apiresourcev1alpha1.APIResourceImport {
 	t.Helper()
-	crd := definition(t, file)
+	crd := s.definition(t, file)
 	spec, err := plan.SpecOf(crd, crd.Spec.Versions[0].Name)
 	if err != nil {
 		t.Fatal(err)
@@ -100,14 +181,14 @@ func offer(t *testing.T, location, file string) *apiresourcev1alpha1.APIResource
 	return i
 }
 
-func definition(t *testing.T, file string) *apiextensionsv1.CustomResourceDefinition {
+func (s *site) definition(t *testing.T, file string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	data, err := os.ReadFile("testdata/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(data, crd); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(s.local(string(data))), crd); err != nil {
 		t.Fatal(err)
 	}
 	return crd
@@ -143,8 +224,8 @@ func (s *site) patch(t *testing.T, o client.Object, patch string) {
 	}
 }
 
-func named(name string) *apiresourcev1alpha1.NegotiatedAPIResource {
-	return &apiresourcev1alpha1.NegotiatedAPIResource{ObjectMeta: metav1.ObjectMeta{Name: name}}
+func (s *site) named(name string) *apiresourcev1alpha1.NegotiatedAPIResource {
+	return &apiresourcev1alpha1.NegotiatedAPIResource{ObjectMeta: metav1.ObjectMeta{Name: s.local(name)}}
 }
 
 // shows waits until the imports and negotiated resources of a type are as the
@@ -171,13 +252,13 @@ func (s *site) table(ctx context.Context, resource string) ([]string, error) {
 	}
 	var out []string
 	for _, i := range imports.Items {
-		if i.Spec.GVR().GroupResource().String() == resource {
+		if i.Spec.GVR().GroupResource().String() == s.local(resource) {
 			out = append(out, fmt.Sprintf("import %s %s %s/%s", i.Spec.Location, i.Spec.GroupVersion.Version,
 				status(i.Status.Conditions, apiresourcev1alpha1.ConditionCompatible), status(i.Status.Conditions, apiresourcev1alpha1.ConditionAvailable)))
 		}
 	}
 	for _, n := range negotiated.Items {
-		if n.Spec.GVR().GroupResource().String() == resource {
+		if n.Spec.GVR().GroupResource().String() == s.local(resource) {
 			line := fmt.Sprintf("negotiated %s publish=%v %s/%s", n.Spec.GroupVersion.Version, n.Spec.Publish,
 				status(n.Status.Conditions, apiresourcev1alpha1.ConditionPublished), status(n.Status.Conditions, apiresourcev1alpha1.ConditionEnforced))
 			if inUse := status(n.Status.Conditions, apiresourcev1alpha1.ConditionInUse); inUse != "" {
@@ -214,7 +295,7 @@ func (s *site) serves(t *testing.T, resource schema.GroupResource, versions ...s
 		}
 		var got []string
 		for _, g := range groups.Groups {
-			if g.Name != resource.Group {
+			if g.Name != s.local(resource.Group) {
 				continue
 			}
 			for _, v := range g.Versions {
@@ -237,14 +318,14 @@ func (s *site) serves(t *testing.T, resource schema.GroupResource, versions ...s
 
 func (s *site) crd(ctx context.Context, name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
-	return crd, s.c.Get(ctx, client.ObjectKey{Name: name}, crd)
+	return crd, s.c.Get(ctx, client.ObjectKey{Name: s.local(name)}, crd)
 }
 
 // store stores an object, which takes a moment after its type is published.
 func (s *site) store(t *testing.T, object string) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(object), &u.Object); err != nil {
+	if err := yaml.Unmarshal([]byte(s.local(object)), &u.Object); err != nil {
 		t.Fatal(err)
 	}
 	poll.Until(t, apitest.Patience, "the object is stored", func(ctx context.Context) error {
@@ -287,7 +368,7 @@ func specFields(t *testing.T, n *apiresourcev1alpha1.NegotiatedAPIResource) []st
 func (s *site) negotiates(t *testing.T, name string, fields ...string) {
 	t.Helper()
 	poll.Until(t, apitest.Patience, fmt.Sprintf("%s has the fields %v", name, fields), func(ctx context.Context) error {
-		n := named(name)
+		n := s.named(name)
 		if err := s.c.Get(ctx, client.ObjectKeyFromObject(n), n); err != nil {
 			return err
 		}

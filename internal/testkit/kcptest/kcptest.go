@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
 	"rik.dev/rik/internal/testkit/apitest"
 )
 
@@ -52,5 +53,5 @@ func LoopbackConfig(s *Server) *rest.Config {
 }
 
 func profiled(opts []Option) []Option {
-	return append([]Option{func(c *apiserver.Config) { c.Profile = apiserver.ProfileKCP }}, opts...)
+	return append([]Option{func(c *apiserver.Config) { c.Profile, c.Loss = apiserver.ProfileKCP, storage.Loss }}, opts...)
 }

@@ -1,7 +1,9 @@
-// Package definition serves CustomResourceDefinitions as Kubernetes does but for one
-// rule: their group needs no dot. A kcp gets apps, batch and the other groups of
+// Package definition serves CustomResourceDefinitions as Kubernetes does but for two
+// rules. Their group needs no dot: a kcp gets apps, batch and the other groups of
 // Kubernetes' own by negotiation, and Kubernetes keeps those from CRDs only because
-// it serves them itself.
+// it serves them itself. And one that negotiation has made is not changed or deleted if
+// that would take something from an object that is stored: the [Gate] sees to it that
+// none is stored while that is looked at.
 //
 // The server of types defined by CRDs, which stands behind this one, goes on to act
 // on the same stored objects.
@@ -23,6 +25,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/client-go/dynamic"
+	restclient "k8s.io/client-go/rest"
 )
 
 // Provider makes the storage of CustomResourceDefinitions. It implements
@@ -31,6 +35,11 @@ type Provider struct {
 	// Options are those of the server of types defined by CRDs, which reads what is
 	// stored here.
 	Options generic.RESTOptionsGetter
+	// Gate before the objects of these types, Loss and the configuration of a client
+	// that reads them guard what negotiation has made. Nothing is guarded when Loss is nil.
+	Gate   *Gate
+	Loss   Loss
+	Client *restclient.Config
 }
 
 // GroupName is apiextensions.k8s.io.
@@ -46,10 +55,18 @@ func (p Provider) NewRESTStorage(serverstorage.APIResourceConfigSource, generic.
 	}
 	strategy := dotless{customresourcedefinition.NewStrategy(apiextensionsapiserver.Scheme)}
 	storage.CreateStrategy, storage.UpdateStrategy = strategy, strategy
-	info.VersionedResourcesStorageMap[apiextensionsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
-		"customresourcedefinitions":        storage,
-		"customresourcedefinitions/status": customresourcedefinition.NewStatusREST(apiextensionsapiserver.Scheme, storage),
+	status := customresourcedefinition.NewStatusREST(apiextensionsapiserver.Scheme, storage)
+	served := map[string]rest.Storage{"customresourcedefinitions": storage, "customresourcedefinitions/status": status}
+	info.VersionedResourcesStorageMap[apiextensionsv1.SchemeGroupVersion.Version] = served
+	if p.Loss == nil {
+		return info, nil
 	}
+	client, err := dynamic.NewForConfig(p.Client)
+	if err != nil {
+		return info, fmt.Errorf("making a client for the objects of customresourcedefinitions: %w", err)
+	}
+	whole := &guarded{REST: storage, keeper: keeper{gate: p.Gate, loss: p.Loss, client: client}}
+	served["customresourcedefinitions"], served["customresourcedefinitions/status"] = whole, &guardedStatus{StatusREST: status, whole: whole}
 	return info, nil
 }
 
