@@ -317,12 +317,14 @@ func TestS11UnreachableAndBack(t *testing.T) {
 	for range 2 {
 		physical.Cut()
 		away := s.awaitReady(t, "east", metav1.ConditionFalse, workloadv1alpha1.ReasonClusterUnreachable)
+		s.awaitEvent(t, "east", corev1.EventTypeWarning, workloadv1alpha1.ReasonClusterUnreachable)
 		if away.Status.Version == "" || away.Status.UID == "" {
 			t.Errorf("status = %+v, which forgot the cluster that is cut off", away.Status)
 		}
 		bringsItsTypesIn(t, s) // nothing is taken back on an error
 		physical.Mend(t)
 		s.awaitReady(t, "east", metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady)
+		s.awaitEvent(t, "east", corev1.EventTypeNormal, workloadv1alpha1.ReasonClusterReady)
 	}
 }
 
@@ -446,6 +448,12 @@ func TestCanary(t *testing.T) {
 		t.Fatal(err)
 	}
 	found["the metrics"] = fmt.Sprint(families)
+	// The events are there, so that it means something that nothing is in them.
+	for name, reason := range map[string]string{
+		"refused": workloadv1alpha1.ReasonInvalidKubeConfig, "echo": workloadv1alpha1.ReasonClusterNotReady, "broken": workloadv1alpha1.ReasonInvalidKubeConfig,
+	} {
+		found["the event about "+name] = s.awaitEvent(t, name, corev1.EventTypeWarning, reason)
+	}
 	events, err := s.kcp.Client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -456,7 +464,11 @@ func TestCanary(t *testing.T) {
 			t.Errorf("%s holds the credentials:\n%s", where, text)
 		}
 	}
-	if !strings.Contains(found["the metrics"], "rik_multicluster_cluster_ready") || !strings.Contains(found["the status of echo"], "[redacted]") {
-		t.Errorf("nothing was looked at: %v", found)
+	for where, want := range map[string]string{
+		"the metrics": "rik_multicluster_cluster_ready", "the status of echo": "[redacted]", "the event about echo": "[redacted]",
+	} {
+		if !strings.Contains(found[where], want) {
+			t.Errorf("%s is %q, want %q in it, or nothing was looked at", where, found[where], want)
+		}
 	}
 }

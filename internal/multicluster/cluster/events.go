@@ -22,10 +22,14 @@ const (
 // everybody who makes some. The recorder bounds them: 25 about a Cluster, then one every
 // five minutes, and what cannot be written is dropped.
 func (c *Controller) record(ctx context.Context) (end func()) {
+	c.recorder, end = newRecorder(sink{ctx, c.eventsClient})
+	return end
+}
+
+func newRecorder(to record.EventSink) (recorder record.EventRecorder, end func()) {
 	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(sink{ctx, c.eventsClient})
-	c.recorder = broadcaster.NewRecorder(scheme, corev1.EventSource{Component: fieldManager})
-	return broadcaster.Shutdown
+	broadcaster.StartRecordingToSink(to)
+	return broadcaster.NewRecorder(scheme, corev1.EventSource{Component: fieldManager}), broadcaster.Shutdown
 }
 
 // sink writes events for as long as its context lasts. The one of client-go would wait

@@ -44,6 +44,7 @@ func TestPullModeInstallsAnAgent(t *testing.T) {
 	home := pull.Namespace(registered.UID)
 
 	agent := awaitAgent(t, physical, home)
+	s.awaitEvent(t, "east", corev1.EventTypeNormal, "SyncerInstalled")
 	mayCarryAndNoMore(t, physical, registered, home)
 	settles(t, s)
 	if after := awaitAgent(t, physical, home); after != agent || made != 1 {
@@ -141,15 +142,20 @@ func deleteCarried(t *testing.T, physical *kube.Cluster) error {
 // asAccount connects with a token of the agent's account.
 func asAccount(t *testing.T, physical *kube.Cluster, home string) kubernetes.Interface {
 	t.Helper()
+	client, err := kubernetes.NewForConfig(asAccountConfig(t, physical, home))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func asAccountConfig(t *testing.T, physical *kube.Cluster, home string) *rest.Config {
+	t.Helper()
 	token, err := physical.Client().CoreV1().ServiceAccounts(home).CreateToken(t.Context(), pull.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := rest.AnonymousClientConfig(physical.Rest())
-	config.BearerToken = token.Status.Token
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
+	config.BearerToken, config.QPS = token.Status.Token, -1
+	return config
 }

@@ -27,6 +27,7 @@ func TestPushModeCarries(t *testing.T) {
 	s.create(t, registered)
 	s.agree(t, "configmaps.east.v1.core")
 	s.awaitReady(t, "east", metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady)
+	s.awaitEvent(t, "east", corev1.EventTypeNormal, "SyncerStarted")
 	s.carries(t, physical, "first")
 
 	credentials.Data["kubeconfig"] = withToken(t, physical.Kubeconfig(), accountToken(t, physical))

@@ -1,0 +1,149 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/cluster"
+	"rik.dev/rik/internal/multicluster/cluster/pull"
+	"rik.dev/rik/internal/multicluster/kubeconfig"
+	"rik.dev/rik/internal/multicluster/syncer"
+	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+// TestS12PullAgentRestarted: an agent that ends is missed, and another one with the same
+// credentials takes up where it was, with what became of its objects in between.
+func TestS12PullAgentRestarted(t *testing.T) {
+	t.Parallel()
+	physical := kube.Start(t, kube.Options{})
+	var s *site
+	s = newSite(t, func(c *cluster.Config) {
+		c.SyncerImage, c.HeartbeatTimeout = "registry.example/syncer:1", beatTimeout
+		c.Credentials = func(_ context.Context, name string, uid types.UID) ([]byte, error) {
+			return s.kcp.API.KubeconfigFor(pki.User(workloadv1alpha1.SyncerUserPrefix+name, string(uid)), time.Hour)
+		}
+	})
+	s.create(t, secret(physical.Kubeconfig()))
+	registered := bySecret("east")
+	registered.Spec.SyncMode = workloadv1alpha1.SyncPull
+	s.create(t, registered)
+	s.agree(t, "configmaps.east.v1.core")
+	home := pull.Namespace(registered.UID)
+	awaitAgent(t, physical, home)
+	upstream, downstream := podCredentials(t, physical, home)
+	s.restarts(t, physical, workloadv1alpha1.ReasonNoHeartbeat, func() (stop func()) { return runSyncer(t, upstream, downstream) })
+}
+
+// TestS13SyncerByHand: in mode none somebody runs the syncer, as anybody who may as
+// much as it needs.
+func TestS13SyncerByHand(t *testing.T) {
+	t.Parallel()
+	physical := kube.Start(t, kube.Options{})
+	s := newSite(t, func(c *cluster.Config) { c.HeartbeatTimeout = beatTimeout })
+	s.create(t, secret(physical.Kubeconfig()))
+	registered := bySecret("east")
+	registered.Spec.SyncMode = workloadv1alpha1.SyncNone
+	s.create(t, registered)
+	s.agree(t, "configmaps.east.v1.core")
+	as := []*rest.Config{s.kcp.Config, kcptest.AsSyncer(t, s.kcp, "east")}
+	s.restarts(t, physical, workloadv1alpha1.ReasonNoSyncer, func() (stop func()) {
+		upstream := as[0]
+		as = as[1:]
+		return runSyncer(t, upstream, physical.Rest())
+	})
+}
+
+// beatTimeout is ten heartbeats of runSyncer.
+const beatTimeout = 2 * time.Second
+
+// restarts has a syncer run, end and run again.
+func (s *site) restarts(t *testing.T, physical *kube.Cluster, before string, start func() (stop func())) {
+	t.Helper()
+	s.awaitReady(t, "east", metav1.ConditionFalse, before)
+	stop := start()
+	s.awaitReady(t, "east", metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady)
+	s.carries(t, physical, "kept")
+	s.carries(t, physical, "deleted")
+	stop()
+	s.awaitReady(t, "east", metav1.ConditionFalse, workloadv1alpha1.ReasonHeartbeatMissed)
+
+	kept := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "kept"}}
+	if err := s.upstream.Patch(t.Context(), kept, client.RawPatch(types.MergePatchType, []byte(`{"data":{"said":"meanwhile"}}`))); err != nil {
+		t.Fatal(err)
+	}
+	deleted := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "deleted"}}
+	if err := s.upstream.Delete(t.Context(), deleted); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"kept", "deleted"} {
+		if err := findDownstream(t.Context(), physical, name); err != nil {
+			t.Errorf("while no syncer runs: %v", err)
+		}
+	}
+	start()
+	s.awaitReady(t, "east", metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady)
+	s.gone(t, deleted)
+	if err := findDownstream(t.Context(), physical, "deleted"); err == nil {
+		t.Error("what was deleted while no syncer ran is in the cluster still")
+	}
+	poll.Until(t, kube.Patience, "the change of the meantime is carried", func(ctx context.Context) error {
+		list, err := physical.Client().CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kept"})
+		if err != nil || len(list.Items) != 1 || list.Items[0].Data["said"] != "meanwhile" {
+			return fmt.Errorf("in the cluster are %v (%w)", list.Items, err)
+		}
+		return nil
+	})
+	s.carries(t, physical, "third")
+}
+
+// podCredentials are what the agent's container has: its mounted Secret, and a token of
+// its account.
+func podCredentials(t *testing.T, physical *kube.Cluster, home string) (upstream, downstream *rest.Config) {
+	t.Helper()
+	mounted, err := physical.Client().CoreV1().Secrets(home).Get(t.Context(), pull.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if upstream, err = kubeconfig.Parse(mounted.Data[pull.UpstreamKey]); err != nil {
+		t.Fatal(err)
+	}
+	return upstream, asAccountConfig(t, physical, home)
+}
+
+// runSyncer runs the syncer of east as its program does, until the test ends or stop is
+// called.
+func runSyncer(t *testing.T, upstream, downstream *rest.Config) (stop func()) {
+	t.Helper()
+	agent, err := syncer.New(syncer.Config{
+		Upstream: upstream, Downstream: downstream, Cluster: "east", HeartbeatInterval: beatTimeout / 10, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- agent.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, syncer.ErrClusterGone) {
+			t.Errorf("the syncer ended with %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
