@@ -33,6 +33,9 @@ import (
 // reaches into instances over the connections that they keep.
 func TestPrivilegedJoin(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{Machines: 2})
 	busybox := c.Busybox()
 	applyText(t, c, rikcluster.Manifest("files", busybox,

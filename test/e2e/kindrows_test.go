@@ -313,22 +313,44 @@ func isCounted(t *testing.T, k *kindCell) {
 	})
 }
 
-// outlivesTheServer kills the server, its node with it, and starts it again.
-func outlivesTheServer(t *testing.T, k *kindCell) {
-	in := k.running(serves)
-	before, err := k.processOf(in)
-	if err != nil {
-		t.Fatal(err)
+// life is what an instance was before the server was killed.
+type life struct {
+	in      rikv1alpha1.Instance
+	process string
+	logged  []string
+}
+
+// killServer kills the server, its node with it, under the instances of every kind, and
+// starts it again.
+func (k *kindCell) killServer(t *testing.T) {
+	t.Helper()
+	lives := map[string]life{}
+	for i := range k.table.columns {
+		cell := kindCell{&k.table.columns[i], k.table, k.c}
+		in := cell.running(serves)
+		process, err := cell.processOf(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lives[cell.name] = life{in, process, cell.lines(in)}
 	}
-	restarts := in.Status.Containers[0].RestartCount
-	logged := k.lines(in)
 	k.c.Process("server").Kill()
 	k.c.Restart("server")
 	k.c.AwaitNodes(1)
+	k.table.lives = lives
+}
+
+// outlivesTheServer looks at the processes after the server was killed, once for all.
+func outlivesTheServer(t *testing.T, k *kindCell) {
+	if k.table.lives == nil {
+		k.killServer(t)
+	}
+	was := k.table.lives[k.name]
+	in, logged := was.in, was.logged
 	k.c.Eventually(func() error {
 		now, err := k.processOf(in)
-		if err == nil && now != before {
-			t.Fatalf("the process was %s, is %s", before, now)
+		if err == nil && now != was.process {
+			t.Fatalf("the process was %s, is %s", was.process, now)
 		}
 		return err
 	})
@@ -342,8 +364,8 @@ func outlivesTheServer(t *testing.T, k *kindCell) {
 		}
 		return nil
 	})
-	if in := k.running(serves); in.Status.Containers[0].RestartCount != restarts {
-		t.Errorf("it was started again: %+v", in.Status.Containers)
+	if now := k.running(serves); now.Status.Containers[0].RestartCount != in.Status.Containers[0].RestartCount {
+		t.Errorf("it was started again: %+v", now.Status.Containers)
 	}
 	k.answers(t.Context(), fmt.Sprintf("http://127.0.0.1:%d", k.port), "hello from "+in.Name)
 }

@@ -95,6 +95,7 @@ type kindTable struct {
 	columns  []kindColumn
 	ids      []string // UIDs of all instances there ever were, as far as rows saw them
 	pristine machineState
+	lives    map[string]life // by column, of before the server was killed; nil: it was not yet
 }
 
 // kindCell is one column in one row.
@@ -109,6 +110,9 @@ type kindCell struct {
 // the machine has nothing better.
 func TestPrivilegedKinds(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	site := rikcluster.NewSite(t)
 	c := rikcluster.Start(t, rikcluster.Options{MicroVMs: true, AgentArgs: []string{"--allow-fetch", "127.0.0.0/8"}})
 	tools := c.Tools(site.Dir)

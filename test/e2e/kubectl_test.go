@@ -12,6 +12,9 @@ import (
 // with the kubeconfig that the server wrote.
 func TestPrivilegedKubectl(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{NoAgent: true})
 	manifest := rikcluster.Manifest("web", "web:1", "exec sleep 1", "  deploy: Automatic\n  replicas: 2")
 	for _, step := range []struct {

@@ -22,6 +22,9 @@ func TestPrivilegedLongCut(t *testing.T) {
 	if os.Getenv("RIK_E2E_LONG") != "1" {
 		t.Skip("RIK_E2E_LONG is not 1")
 	}
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{Machines: 3})
 	hello := c.Hello()
 	for _, policy := range []string{"Keep", "Stop"} {

@@ -19,6 +19,9 @@ import (
 // back. What runs is looked at on the machines themselves.
 func TestPrivilegedLostNode(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{Machines: 3, Args: []string{"--node-timeout=3s", "--replace-after=4s"}})
 	hello := c.Hello()
 	for _, policy := range []string{"Keep", "Stop"} {
@@ -163,7 +166,7 @@ func mostLost(t *testing.T, c *rikcluster.Cluster) {
 	for _, name := range []string{"node-2", "node-3"} {
 		c.Eventually(func() error {
 			var n rikv1alpha1.Node
-			c.Get(&n, "node", name)
+			c.Get(&n, "nodes/"+name)
 			if !meta.IsStatusConditionTrue(n.Status.Conditions, "ReplacementPaused") {
 				return fmt.Errorf("%s has the conditions %+v", name, n.Status.Conditions)
 			}

@@ -12,12 +12,16 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/privileged"
+	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
 // TestPrivilegedMulticluster uses a kcp with a real Kubernetes behind it. make
 // demo-multicluster, which TestPrivilegedDemo runs, has a rik cluster beside it.
 func TestPrivilegedMulticluster(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	west := kube.Start(t, kube.Options{ControllerManager: true, Kubelet: true})
 	k := startKCP(t, "6443", "--push-mode", "--syncer-image", "rik-syncer:test")
 	k.register("west", west)

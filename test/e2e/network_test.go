@@ -21,6 +21,9 @@ import (
 // is the outside: it is on the link, but no node.
 func TestPrivilegedNetwork(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{Machines: 3})
 	hello := c.Hello()
 	applyText(t, c, serving("web", hello, 3, spread, `{name: http, port: 80, targetPort: 8080}, {name: ask, port: 53, targetPort: 5353, protocol: UDP}`))
@@ -45,6 +48,9 @@ func TestPrivilegedNetwork(t *testing.T) {
 // no route by which a virtual address could be reached but rik's own.
 func TestPrivilegedOffline(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{})
 	applyText(t, c, serving("alone", c.Hello(), 1, "", `{port: 80, targetPort: 8080}, {port: 30080, targetPort: 8080, type: nodePort}`))
 	waitReady(c, "alone")

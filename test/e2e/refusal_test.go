@@ -16,6 +16,9 @@ import (
 // TestPrivilegedRefusals gives a cluster what is malformed or hostile.
 func TestPrivilegedRefusals(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{})
 	image := c.Busybox()
 

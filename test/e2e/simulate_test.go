@@ -15,6 +15,9 @@ import (
 // TestPrivilegedSimulate has nodes that speak the real protocol and run nothing.
 func TestPrivilegedSimulate(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{NoAgent: true})
 	cmd := exec.Command(filepath.Join(c.Bin, "rik"), "simulate", "--data-dir", c.DataDir(), "--nodes", "5")
 	if err := cmd.Start(); err != nil {

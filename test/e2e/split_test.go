@@ -14,6 +14,9 @@ import (
 // processes of their own, which meet over TLS only.
 func TestPrivilegedComponentsAlone(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{Split: true})
 	image := c.Busybox()
 	apply(t, c, rikcluster.Manifest("web", image, "echo here; exec sleep 100000", ""), "web", 2)

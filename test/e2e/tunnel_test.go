@@ -14,6 +14,9 @@ import (
 // tunnels, as machines behind different routers do.
 func TestPrivilegedTunnels(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{Machines: 2, AgentArgs: []string{"--network", "vxlan"}})
 	applyText(t, c, serving("web", c.Hello(), 2, spread,
 		`{name: http, port: 80, targetPort: 8080}, {name: out, port: 30080, targetPort: 8080, type: nodePort}`))

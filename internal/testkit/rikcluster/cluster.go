@@ -8,7 +8,6 @@ package rikcluster
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -54,6 +53,7 @@ type Cluster struct {
 	options   Options
 	processes map[string]*Process
 	machines  []*Machine
+	api       *api
 }
 
 // Start starts a cluster, waits until it is ready and removes it, with all that
@@ -70,7 +70,7 @@ func Start(tb testing.TB, options Options) *Cluster {
 	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // nobody may list it
 		tb.Fatal(err)
 	}
-	c := &Cluster{Dir: dir, Bin: Bin(tb), tb: tb, options: options, processes: map[string]*Process{}}
+	c := &Cluster{Dir: dir, Bin: Bin(tb), tb: tb, options: options, processes: map[string]*Process{}, api: &api{}}
 	if options.Machines > 0 {
 		c.options.NoAgent = true
 		c.options.Args = append([]string{"--advertise-address", ServerAddress}, options.Args...)
@@ -99,11 +99,11 @@ func (c *Cluster) AwaitNodes(n int) {
 	c.tb.Helper()
 	c.Eventually(func() error {
 		c.mustLive()
-		out := c.TryRikctl("get", "nodes", "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
-		if got := strings.Count(out.Stdout, "True"); out.Err != nil || got < n {
-			return fmt.Errorf("%d of %d nodes are ready (%w)", got, n, out.Err)
+		got, err := c.readyNodes()
+		if err == nil && got < n {
+			err = fmt.Errorf("%d of %d nodes are ready", got, n)
 		}
-		return nil
+		return err
 	})
 }
 
@@ -227,18 +227,14 @@ func (c *Cluster) waitReady() {
 	c.tb.Helper()
 	c.Eventually(func() error {
 		c.mustLive()
-		out := c.TryRikctl("get", "--raw", "/readyz")
-		if out.Err != nil {
-			return out.Err
+		if _, err := c.Ask("/readyz"); err != nil || c.options.NoAgent {
+			return err
 		}
-		if c.options.NoAgent {
-			return nil
+		n, err := c.readyNodes()
+		if err == nil && n == 0 {
+			err = errors.New("no node is ready")
 		}
-		out = c.TryRikctl("get", "nodes", "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
-		if out.Err != nil || !strings.Contains(out.Stdout, "True") {
-			return fmt.Errorf("no node is ready: %s%s", out.Stdout, out.Stderr)
-		}
-		return nil
+		return err
 	})
 }
 
@@ -249,15 +245,22 @@ func (c *Cluster) Eventually(check func() error) {
 	Eventually(c.tb, Patience, check)
 }
 
+// The pause between two looks: short, and longer than a look takes, so that looking
+// leaves the processors to what is waited for.
+const (
+	shortPause    = 50 * time.Millisecond
+	longPause     = 2 * time.Second
+	pauseForLooks = 3
+)
+
 // Eventually calls check until it returns nil, and fails the test with the last
 // error when that takes too long.
 func Eventually(tb testing.TB, patience time.Duration, check func() error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
 	for {
+		began := time.Now()
 		err := check()
 		if err == nil {
 			return
@@ -265,7 +268,7 @@ func Eventually(tb testing.TB, patience time.Duration, check func() error) {
 		select {
 		case <-ctx.Done():
 			tb.Fatalf("still not so after %v: %v", patience, err)
-		case <-tick.C:
+		case <-time.After(min(max(shortPause, pauseForLooks*time.Since(began)), longPause)):
 		}
 	}
 }
@@ -345,18 +348,10 @@ func run(env []string, input, program string, args ...string) Result {
 	return result
 }
 
-// Get reads objects as JSON into out: Get(&list, "instances", "-A").
-func (c *Cluster) Get(out any, args ...string) {
-	c.tb.Helper()
-	raw := c.Rikctl(append([]string{"get", "-o", "json"}, args...)...)
-	if err := json.Unmarshal([]byte(raw), out); err != nil {
-		c.tb.Fatalf("reading rikctl get %v: %v\n%s", args, err, raw)
-	}
-}
-
 // Empty forgets everything that the cluster ever was. No process of it may run.
 func (c *Cluster) Empty() {
 	c.tb.Helper()
+	c.api.forget()
 	errs := []error{os.RemoveAll(c.DataDir())}
 	if !c.options.NoAgent {
 		errs = append(errs, c.run(nil, "", "riklet", append([]string{"purge"}, c.dirs()...)...).Err)
@@ -369,6 +364,7 @@ func (c *Cluster) Empty() {
 // remove stops every process, takes the node's instances away and removes the
 // folder. It says what was left over, and fails the test for it.
 func (c *Cluster) remove() {
+	c.api.forget()
 	for _, p := range c.processes {
 		p.Stop()
 	}

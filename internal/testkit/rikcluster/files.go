@@ -27,7 +27,7 @@ func (c *Cluster) HelloProgram() string { return filepath.Join(c.Dir, "hello") }
 
 func (c *Cluster) buildHello() {
 	c.tb.Helper()
-	build := exec.Command("go", "build", "-o", c.HelloProgram(), "rik.dev/rik/examples/hello")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", c.HelloProgram(), "rik.dev/rik/examples/hello")
 	build.Env = append(build.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		c.tb.Fatalf("building hello: %v\n%s", err, out)

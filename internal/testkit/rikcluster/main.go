@@ -1,9 +1,11 @@
 package rikcluster
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -18,6 +20,12 @@ const inside = "RIK_E2E_NETNS"
 // they are: each then says that it was left out.
 func Main(m *testing.M) {
 	if !privileged.Asked() || os.Getenv(inside) != "" {
+		flag.Parse()
+		asked := false
+		flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+		if !asked {
+			_ = flag.Set("test.parallel", strconv.Itoa(sideBySide))
+		}
 		os.Exit(m.Run())
 	}
 	unshare, err := exec.LookPath("unshare")
