@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +29,9 @@ func candidates(imports []*apiresourcev1alpha1.APIResourceImport, founded map[st
 	var out []*candidate
 	for _, i := range imports {
 		c := &candidate{source: i, offer: multischema.Offer{Location: i.Spec.Location, Spec: i.Spec.CommonAPIResourceSpec}}
-		if _, err := multischema.Parse(i.Spec.OpenAPIV3Schema); err != nil {
+		if like := c.alike(out); like != nil {
+			c.invalid = like.invalid
+		} else if _, err := multischema.Parse(i.Spec.OpenAPIV3Schema); err != nil {
 			c.invalid = err.Error()
 		}
 		out = append(out, c)
@@ -77,8 +80,9 @@ func admit(all []*candidate, contributes func(*candidate) bool) *multischema.Agr
 		c.compatible = true
 		c.dropped = ofLocation(agreement.Dropped, c.offer.Location)
 	}
+	var good []*candidate
 	for _, c := range checked {
-		c.check(multischema.Offer{Spec: agreement.Spec})
+		good = c.check(multischema.Offer{Spec: agreement.Spec}, good)
 	}
 	return agreement
 }
@@ -105,10 +109,28 @@ func meetInOrder(all []*candidate) (*multischema.Agreement, []*candidate) {
 	return agreement, members
 }
 
-// check compares a candidate with a schema that does not change for it.
-func (c *candidate) check(existing multischema.Offer) {
+// check compares a candidate with a schema that does not change for it. It is spared
+// where the candidate is like one that is known to be good for that schema: clusters of
+// one version offer the same, to the byte. It gives those that are good from now on.
+func (c *candidate) check(existing multischema.Offer, good []*candidate) []*candidate {
+	if c.alike(good) != nil {
+		c.compatible, c.obstacles = true, nil
+		return good
+	}
 	c.obstacles = multischema.Compatible(existing, c.offer)
-	c.compatible = len(c.obstacles) == 0
+	if c.compatible = len(c.obstacles) == 0; c.compatible {
+		good = append(good, c)
+	}
+	return good
+}
+
+// alike is a candidate among others whose cluster offers the very same, or nil.
+func (c *candidate) alike(others []*candidate) *candidate {
+	i := slices.IndexFunc(others, func(o *candidate) bool { return reflect.DeepEqual(o.offer.Spec, c.offer.Spec) })
+	if i < 0 {
+		return nil
+	}
+	return others[i]
 }
 
 func offers(all []*candidate) []multischema.Offer {

@@ -77,9 +77,10 @@ func (d *decider) retire(v *version) error {
 
 // checkAll checks every import against the spec, which changes for none.
 func (v *version) checkAll() {
+	var good []*candidate
 	for _, c := range v.all {
 		if c.invalid == "" {
-			c.check(multischema.Offer{Spec: *v.spec})
+			good = c.check(multischema.Offer{Spec: *v.spec}, good)
 		}
 	}
 }
@@ -203,14 +204,16 @@ func (d *decider) mayReplace(base, spec *apiresourcev1alpha1.CommonAPIResourceSp
 // narrow checks every import against the schema, and narrows the schema for those
 // that may if every stored object stays as it is.
 func (d *decider) narrow(v *version) error {
+	var good []*candidate
 	for _, c := range v.all {
 		if c.invalid != "" {
 			continue
 		}
-		c.check(multischema.Offer{Spec: *v.spec})
+		good = c.check(multischema.Offer{Spec: *v.spec}, good)
 		if c.compatible || c.source.Spec.SchemaUpdateStrategy != apiresourcev1alpha1.UpdatePublished {
 			continue
 		}
+		good = nil // for the schema that was
 		if err := d.narrowFor(v, c); err != nil {
 			return err
 		}
