@@ -39,3 +39,26 @@ func TestCRDs(t *testing.T) {
 		}
 	}
 }
+
+// TestSchemasHaveOneOwner: who owns which field of a schema is not kept, because that
+// takes as much room as the schema, in every import of every cluster.
+func TestSchemasHaveOneOwner(t *testing.T) {
+	t.Parallel()
+	crds, err := all()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, crd := range crds {
+		spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+		if schema, ok := spec.Properties["openAPIV3Schema"]; ok {
+			found++
+			if schema.XMapType == nil || *schema.XMapType != "atomic" {
+				t.Errorf("the schema in a %s has an owner for every field", crd.Spec.Names.Kind)
+			}
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d types hold schemas, want 2", found)
+	}
+}

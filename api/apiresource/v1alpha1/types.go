@@ -15,11 +15,13 @@ type CommonAPIResourceSpec struct {
 	Scope apiextensionsv1.ResourceScope `json:"scope"`
 	// Names as discovery gives them.
 	Names apiextensionsv1.CustomResourceDefinitionNames `json:"names"`
-	// OpenAPIV3Schema is the structural schema of the type, as in a CRD.
+	// OpenAPIV3Schema is the structural schema of the type, as in a CRD. It has one owner
+	// as a whole.
 	//
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
+	// +mapType=atomic
 	OpenAPIV3Schema runtime.RawExtension `json:"openAPIV3Schema"`
 	// +optional
 	// +listType=map
