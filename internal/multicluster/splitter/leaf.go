@@ -1,0 +1,203 @@
+package splitter
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// What is noted on a leaf.
+const (
+	// AtMostAnnotation is [Leaf].AtMost.
+	AtMostAnnotation = "splitter.workloads.kcp.dev/at-most"
+	// LostAtAnnotation is [Leaf].LostAt.
+	LostAtAnnotation = "splitter.workloads.kcp.dev/lost-at"
+	// ProgressAnnotation on a root is [Progress], as JSON.
+	ProgressAnnotation = "splitter.workloads.kcp.dev/progress"
+
+	splitterPrefix = "splitter.workloads.kcp.dev/"
+)
+
+// maxLeafName is the shortest of the kinds' own bounds: that of CronJobs, and of
+// StatefulSets, whose name and an 11 byte hash are a label's value.
+const maxLeafName = 52
+
+// LeafName is ROOT--CLUSTER. What would be too long, or could be the name for another
+// root and cluster as well, is cut and has a hash of the two.
+func LeafName(root, cluster string) string {
+	name := root + "--" + cluster
+	if len(name) <= maxLeafName && !strings.Contains(root, "--") && !strings.Contains(cluster, "--") {
+		return name
+	}
+	return shorten(name, root+"/"+cluster, maxLeafName)
+}
+
+// shorten cuts a name to a length, with a hash of what it stands for at its end.
+func shorten(name, whole string, length int) string {
+	sum := sha256.Sum256([]byte(whole))
+	hash := hex.EncodeToString(sum[:])[:10]
+	name = name[:min(len(name), length-len(hash)-1)]
+	return strings.TrimRight(name, "-._") + "-" + hash
+}
+
+// OwnerLabel is the value of [workloadv1alpha1.OwnedByLabel] for a root. Names of objects
+// can be longer than the values of labels.
+func OwnerLabel(root string) string {
+	if len(validation.IsValidLabelValue(root)) == 0 {
+		return root
+	}
+	return shorten(root, root, validation.LabelValueMaxLength)
+}
+
+// ScalePath is where a type keeps its replicas, if not in spec.replicas.
+type ScalePath struct {
+	Spec, Status []string
+}
+
+func (p ScalePath) spec() []string {
+	if len(p.Spec) == 0 {
+		return []string{"spec", "replicas"}
+	}
+	return p.Spec
+}
+
+func (p ScalePath) status() []string {
+	if len(p.Status) == 0 {
+		return []string{"status", "replicas"}
+	}
+	return p.Status
+}
+
+// Render is what the leaf of a root in a cluster has to be. From nil replicas a root is
+// taken as it is. Metadata that is about the root alone is left behind: its targets,
+// owners, finalizers and hints, what kubectl and controllers note on it, and what syncers
+// say. A fence and fields that are given away are wishes that go with it.
+func Render(root *unstructured.Unstructured, cluster string, path ScalePath, replicas *int32) (*unstructured.Unstructured, error) {
+	leaf := &unstructured.Unstructured{Object: map[string]any{}}
+	for name, value := range root.Object {
+		if name != "metadata" && name != "status" {
+			leaf.Object[name] = value
+		}
+	}
+	leaf = leaf.DeepCopy()
+	leaf.SetName(LeafName(root.GetName(), cluster))
+	leaf.SetNamespace(root.GetNamespace())
+	set := maps.Clone(root.GetLabels())
+	maps.DeleteFunc(set, func(name, _ string) bool { return isOwnLabel(name) })
+	set = put(set, workloadv1alpha1.ClusterLabel, cluster)
+	leaf.SetLabels(put(set, workloadv1alpha1.OwnedByLabel, OwnerLabel(root.GetName())))
+	notes := maps.Clone(root.GetAnnotations())
+	maps.DeleteFunc(notes, func(name, _ string) bool { return isOwnAnnotation(name) })
+	if len(notes) > 0 {
+		leaf.SetAnnotations(notes)
+	}
+	leaf.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(root, root.GroupVersionKind())})
+	if replicas == nil {
+		return leaf, nil
+	}
+	if err := unstructured.SetNestedField(leaf.Object, int64(*replicas), path.spec()...); err != nil {
+		return nil, fmt.Errorf("setting %s of %s: %w", strings.Join(path.spec(), "."), leaf.GetName(), err)
+	}
+	return leaf, nil
+}
+
+func isOwnLabel(name string) bool {
+	return name == workloadv1alpha1.ClusterLabel || name == workloadv1alpha1.OwnedByLabel ||
+		strings.HasPrefix(name, workloadv1alpha1.TargetLabelPrefix)
+}
+
+// isOwnAnnotation says whether an annotation is about the root alone.
+func isOwnAnnotation(name string) bool {
+	for _, prefix := range []string{
+		workloadv1alpha1.HintPrefix, splitterPrefix, workloadv1alpha1.StatusAnnotationPrefix, workloadv1alpha1.ProblemAnnotationPrefix,
+	} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return slices.Contains([]string{
+		"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision", FollowsAnnotation,
+	}, name)
+}
+
+// Stamp notes on a leaf what a change has to be remembered with.
+func Stamp(leaf *unstructured.Unstructured, c Change) {
+	notes := leaf.GetAnnotations()
+	if c.Action == Note {
+		notes = put(notes, LostAtAnnotation, c.LostAt.UTC().Format(time.RFC3339))
+	} else {
+		notes = put(notes, AtMostAnnotation, strconv.Itoa(int(c.AtMost)))
+	}
+	leaf.SetAnnotations(notes)
+}
+
+// ReadLeaf is what a leaf says of itself; divided leaves by their replicas, and others as
+// one. Whether its data is bound is for the caller to add.
+func ReadLeaf(leaf *unstructured.Unstructured, path ScalePath, divide workloadv1alpha1.Division) Leaf {
+	out := Leaf{
+		Cluster: leaf.GetLabels()[workloadv1alpha1.ClusterLabel], Replicas: 1,
+		Deleting: leaf.GetDeletionTimestamp() != nil,
+	}
+	if at, err := time.Parse(time.RFC3339, leaf.GetAnnotations()[LostAtAnnotation]); err == nil {
+		out.LostAt = at
+	}
+	seen, isSeen, _ := unstructured.NestedInt64(leaf.Object, "status", "observedGeneration")
+	out.Settled = isSeen && seen == leaf.GetGeneration()
+	replicas, running := int32At(leaf, 1, path.spec()), int32At(leaf, 0, path.status())
+	ready := int32At(leaf, 0, []string{"status", "readyReplicas"})
+	if divide != workloadv1alpha1.DivideReplicas {
+		out.Running = 1
+		if isReady(leaf, isSeen && !out.Settled, replicas, ready) {
+			out.Ready = 1
+		}
+		return out
+	}
+	out.Replicas, out.Running, out.Ready = replicas, running, ready
+	if most, err := strconv.ParseInt(leaf.GetAnnotations()[AtMostAnnotation], 10, 32); err == nil {
+		out.AtMost = int32(most)
+	}
+	own := strings.Join(path.spec(), ".")
+	for field := range strings.SplitSeq(leaf.GetAnnotations()[workloadv1alpha1.YieldAnnotation], ",") {
+		out.Autoscaled = out.Autoscaled || strings.TrimPrefix(strings.TrimSpace(field), ".") == own
+	}
+	return out
+}
+
+// isReady says whether what is not divided does its work: by its conditions, or if it has
+// none that say so, by its replicas.
+func isReady(leaf *unstructured.Unstructured, stale bool, replicas, ready int32) bool {
+	if stale || leaf.Object["status"] == nil {
+		return false
+	}
+	said := false
+	for _, c := range conditionsOf(leaf.Object) {
+		if c["type"] == "Ready" || c["type"] == "Available" {
+			if c["status"] != "True" {
+				return false
+			}
+			said = true
+		}
+	}
+	_, counts, _ := unstructured.NestedFieldNoCopy(leaf.Object, "spec", "replicas")
+	return said || !counts || ready >= replicas
+}
+
+// int32At is a number in an object, or another if there is none that fits.
+func int32At(object *unstructured.Unstructured, otherwise int32, path []string) int32 {
+	n, found, err := unstructured.NestedInt64(object.Object, path...)
+	if err != nil || !found || n < 0 || n > 1<<31-1 {
+		return otherwise
+	}
+	return int32(n)
+}

@@ -1,0 +1,296 @@
+package splitter
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// Need is an object, of its namespace and of core/v1, that another one names.
+type Need struct {
+	Kind, Name string
+	// Optional ones may be missing.
+	Optional bool
+}
+
+// The kinds of needs.
+const (
+	kindConfigMap      = "ConfigMap"
+	kindSecret         = "Secret"
+	kindServiceAccount = "ServiceAccount"
+	kindClaim          = "PersistentVolumeClaim"
+	kindService        = "Service"
+)
+
+// Needs are the objects that an object names, each once, sorted: what the pods of a
+// workload read, mount and run as; the Service of a StatefulSet; the Services and Secrets
+// of an Ingress; the Secrets of a ServiceAccount. What is the same in every namespace of
+// every cluster is left out: the default account and the root certificates.
+func Needs(object *unstructured.Unstructured) ([]Need, error) {
+	var n needs
+	switch object.GroupVersionKind().GroupKind().String() {
+	case "Ingress.networking.k8s.io":
+		if err := n.ofIngress(object); err != nil {
+			return nil, err
+		}
+	case kindServiceAccount:
+		var account corev1.ServiceAccount
+		if err := convert(object.Object, &account); err != nil {
+			return nil, err
+		}
+		n.references(account.ImagePullSecrets)
+	}
+	for _, path := range templates {
+		template, found, err := unstructured.NestedMap(object.Object, path...)
+		if err != nil || !found || template["spec"] == nil {
+			continue
+		}
+		var pod corev1.PodTemplateSpec
+		if err := convert(template, &pod); err != nil {
+			return nil, fmt.Errorf("reading %s of %s: %w", strings.Join(path, "."), object.GetName(), err)
+		}
+		n.ofPod(&pod.Spec)
+	}
+	if name, _, _ := unstructured.NestedString(object.Object, "spec", "serviceName"); name != "" {
+		n.add(kindService, name, false)
+	}
+	return n.sorted(), nil
+}
+
+// templates are where types keep what their pods are made from.
+var templates = [][]string{{"spec", "template"}, {"spec", "jobTemplate", "spec", "template"}}
+
+func convert(from map[string]any, to any) error {
+	return runtime.DefaultUnstructuredConverter.FromUnstructured(from, to)
+}
+
+// Selects says whether a Service sends its traffic to the pods of a workload.
+func Selects(service, workload *unstructured.Unstructured) bool {
+	selector, _, err := unstructured.NestedStringMap(service.Object, "spec", "selector")
+	if err != nil || len(selector) == 0 || service.GetNamespace() != workload.GetNamespace() {
+		return false
+	}
+	for _, path := range templates {
+		pod, found, err := unstructured.NestedStringMap(workload.Object, append(slices.Clone(path), "metadata", "labels")...)
+		if err == nil && found && labels.SelectorFromSet(selector).Matches(labels.Set(pod)) {
+			return true
+		}
+	}
+	return false
+}
+
+type needs []Need
+
+func (n *needs) add(kind, name string, optional bool) {
+	if name == "" || kind == kindServiceAccount && name == "default" || kind == kindConfigMap && name == "kube-root-ca.crt" {
+		return
+	}
+	*n = append(*n, Need{Kind: kind, Name: name, Optional: optional})
+}
+
+func (n *needs) references(list []corev1.LocalObjectReference) {
+	for _, r := range list {
+		n.add(kindSecret, r.Name, false)
+	}
+}
+
+func (n *needs) local(r *corev1.LocalObjectReference) {
+	if r != nil {
+		n.add(kindSecret, r.Name, false)
+	}
+}
+
+func (n *needs) ofPod(pod *corev1.PodSpec) {
+	n.add(kindServiceAccount, cmp.Or(pod.ServiceAccountName, pod.DeprecatedServiceAccount), false)
+	n.references(pod.ImagePullSecrets)
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		n.ofContainer(&c)
+	}
+	for i := range pod.Volumes {
+		n.ofVolume(&pod.Volumes[i].VolumeSource)
+	}
+}
+
+func (n *needs) ofContainer(c *corev1.Container) {
+	for _, from := range c.EnvFrom {
+		if r := from.ConfigMapRef; r != nil {
+			n.add(kindConfigMap, r.Name, isTrue(r.Optional))
+		}
+		if r := from.SecretRef; r != nil {
+			n.add(kindSecret, r.Name, isTrue(r.Optional))
+		}
+	}
+	for _, e := range c.Env {
+		if e.ValueFrom == nil {
+			continue
+		}
+		if r := e.ValueFrom.ConfigMapKeyRef; r != nil {
+			n.add(kindConfigMap, r.Name, isTrue(r.Optional))
+		}
+		if r := e.ValueFrom.SecretKeyRef; r != nil {
+			n.add(kindSecret, r.Name, isTrue(r.Optional))
+		}
+	}
+}
+
+func (n *needs) ofVolume(v *corev1.VolumeSource) {
+	if v.ConfigMap != nil {
+		n.add(kindConfigMap, v.ConfigMap.Name, isTrue(v.ConfigMap.Optional))
+	}
+	if v.Secret != nil {
+		n.add(kindSecret, v.Secret.SecretName, isTrue(v.Secret.Optional))
+	}
+	if v.PersistentVolumeClaim != nil {
+		n.add(kindClaim, v.PersistentVolumeClaim.ClaimName, false)
+	}
+	if v.Projected != nil {
+		for _, s := range v.Projected.Sources {
+			if s.ConfigMap != nil {
+				n.add(kindConfigMap, s.ConfigMap.Name, isTrue(s.ConfigMap.Optional))
+			}
+			if s.Secret != nil {
+				n.add(kindSecret, s.Secret.Name, isTrue(s.Secret.Optional))
+			}
+		}
+	}
+	n.ofDriver(v)
+}
+
+// ofDriver finds the Secrets by which storage is reached.
+func (n *needs) ofDriver(v *corev1.VolumeSource) {
+	if v.CSI != nil {
+		n.local(v.CSI.NodePublishSecretRef)
+	}
+	if v.AzureFile != nil {
+		n.add(kindSecret, v.AzureFile.SecretName, false)
+	}
+	if v.ISCSI != nil {
+		n.local(v.ISCSI.SecretRef)
+	}
+	if v.CephFS != nil {
+		n.local(v.CephFS.SecretRef)
+	}
+	if v.RBD != nil {
+		n.local(v.RBD.SecretRef)
+	}
+	if v.FlexVolume != nil {
+		n.local(v.FlexVolume.SecretRef)
+	}
+	if v.ScaleIO != nil {
+		n.local(v.ScaleIO.SecretRef)
+	}
+	if v.StorageOS != nil {
+		n.local(v.StorageOS.SecretRef)
+	}
+}
+
+func (n *needs) ofIngress(object *unstructured.Unstructured) error {
+	var ingress networkingv1.Ingress
+	if err := convert(object.Object, &ingress); err != nil {
+		return fmt.Errorf("reading the ingress %s: %w", object.GetName(), err)
+	}
+	backend := func(b *networkingv1.IngressBackend) {
+		if b != nil && b.Service != nil {
+			n.add(kindService, b.Service.Name, false)
+		}
+	}
+	backend(ingress.Spec.DefaultBackend)
+	for _, rule := range ingress.Spec.Rules {
+		if rule.HTTP == nil {
+			continue
+		}
+		for i := range rule.HTTP.Paths {
+			backend(&rule.HTTP.Paths[i].Backend)
+		}
+	}
+	for _, tls := range ingress.Spec.TLS {
+		n.add(kindSecret, tls.SecretName, false)
+	}
+	return nil
+}
+
+// sorted are the needs, each once. One that is needed and optional is needed.
+func (n needs) sorted() []Need {
+	slices.SortFunc(n, func(a, b Need) int {
+		optional := func(n Need) int { return map[bool]int{true: 1}[n.Optional] }
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), optional(a)-optional(b))
+	})
+	return slices.CompactFunc(n, func(a, b Need) bool { return a.Kind == b.Kind && a.Name == b.Name })
+}
+
+func isTrue(b *bool) bool { return b != nil && *b }
+
+// Followers says to which clusters what follows others goes, as an Ingress its Services:
+// to all that have one of them. The clusters are sorted, each once.
+func Followers(needs []Need, targets map[Need][]string) []string {
+	var clusters []string
+	for _, n := range needs {
+		n.Optional = false
+		clusters = append(clusters, targets[n]...)
+	}
+	slices.Sort(clusters)
+	return slices.Compact(clusters)
+}
+
+// FollowsAnnotation on an object lists the clusters to which it was sent because others
+// need it there. Targets that somebody else gave it are not among them, and stay.
+const FollowsAnnotation = "workloads.kcp.dev/follows"
+
+// Follow sends an object to the clusters where it is needed, and no longer to those where
+// it was needed; what it was sent to by others stays. It says whether anything has changed.
+// A PersistentVolumeClaim that leaves keeps its data: syncers see to that.
+func Follow(object *unstructured.Unstructured, clusters []string) bool {
+	set, notes := object.GetLabels(), object.GetAnnotations()
+	var followed, follows []string
+	if list := notes[FollowsAnnotation]; list != "" {
+		followed = strings.Split(list, ",")
+	}
+	changed := false
+	for _, name := range followed {
+		if label := workloadv1alpha1.TargetLabelPrefix + name; !slices.Contains(clusters, name) {
+			delete(set, label)
+			changed = true
+		}
+	}
+	for _, name := range clusters {
+		label := workloadv1alpha1.TargetLabelPrefix + name
+		has := set[label] == "true"
+		if has && !slices.Contains(followed, name) {
+			continue
+		}
+		follows = append(follows, name)
+		if !has {
+			set = put(set, label, "true")
+			changed = true
+		}
+	}
+	slices.Sort(follows)
+	list := strings.Join(slices.Compact(follows), ",")
+	if list == notes[FollowsAnnotation] && !changed {
+		return false
+	}
+	delete(notes, FollowsAnnotation)
+	if list != "" {
+		notes = put(notes, FollowsAnnotation, list)
+	}
+	object.SetLabels(set)
+	object.SetAnnotations(notes)
+	return true
+}
+
+func put(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
+}
