@@ -1,6 +1,10 @@
 package pull
 
-import "k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+import (
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
 
 // Requests of the agent. A limit on its memory would end it when a cluster has much to
 // carry, so there is none.
@@ -12,6 +16,10 @@ const (
 // nobody is the user that images without an operating system give to those who need no
 // rights.
 const nobody = 65532
+
+// secretMode lets that user read what is root's. The folder of a volume is open to no
+// other user of the node.
+const secretMode = 0o444
 
 // deployment runs one syncer, and never two: the old one ends before the new begins.
 func (o *Options) deployment() *unstructured.Unstructured {
@@ -59,10 +67,11 @@ func (o *Options) workload() *unstructured.Unstructured {
 			"annotations": map[string]any{credentialsAnnotation: o.credentialsHash()},
 			"containers": []any{map[string]any{
 				"name": Name, "image": o.Image, "args": o.args(),
+				"user":         strconv.Itoa(nobody) + ":" + strconv.Itoa(nobody),
 				"resources":    map[string]any{"requests": map[string]any{"cpu": requestCPU, "memory": requestMemory}},
 				"volumeMounts": []any{map[string]any{"name": "credentials", "mountPath": Mount, "readOnly": true}},
 			}},
-			"volumes": []any{map[string]any{"name": "credentials", "secret": map[string]any{"name": Name}}},
+			"volumes": []any{map[string]any{"name": "credentials", "secret": map[string]any{"name": Name, "mode": int64(secretMode)}}},
 		},
 	})
 }
