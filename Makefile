@@ -77,6 +77,10 @@ privileged: build $(BIN)/gotestsum ## the tests on the kernel (root)
 e2e: build $(KUBERNETES) $(BIN)/gotestsum ## the end-to-end tests (root)
 	@hack/test.sh e2e
 
+.PHONY: nightly
+nightly: ## the long runs: soundness of the meet from a new seed, and every fuzz target
+	@hack/nightly.sh
+
 .PHONY: check
 check: deps $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## the static checks
 	@LINTER=golangci-lint-$(GOLANGCI_VERSION) hack/check.sh

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# The long runs: millions of pairs of schemas and documents from a seed that is new
+# every time, the laws of the meet on thousands of families, and a minute for each fuzz
+# target. What fails is named at the end, with how to run it again; a fuzz target also
+# leaves its input in testdata/fuzz of its package.
+#
+# usage: nightly.sh [soundness|laws|fuzz]...; all without a word.
+# RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS and RIK_FUZZ_TIME say how much.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tags=containers_image_openpgp
+schema=./internal/multicluster/schema
+export GOFLAGS=-buildvcs=false
+failed=()
+
+try() {
+  hack/say.sh "$*"
+  "$@" </dev/null || failed+=("$*")
+}
+
+soundness() {
+  local seed=${RIK_SCHEMA_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
+  try env RIK_SCHEMA_PAIRS="${RIK_SCHEMA_PAIRS:-5000000}" RIK_SCHEMA_SEED="$seed" \
+    go test -tags $tags -count=1 -timeout 10h -v -run 'Test(Meet|Compatible)IsSound$' $schema
+}
+
+laws() {
+  try go test -tags $tags -count=1 -timeout 10h -run 'TestMeetIs(CommutativeAndIdempotent|Associative)$' \
+    $schema -rapid.checks="${RIK_LAWS:-10000}"
+}
+
+fuzz() {
+  local file target
+  while IFS=: read -r file target; do
+    try go test -tags $tags -timeout 10h -run '^$' -fuzz "^$target\$" -fuzztime "${RIK_FUZZ_TIME:-1m}" "./$(dirname "$file")"
+  done < <(git grep -o -E '^func Fuzz[A-Za-z0-9]+' -- '*_test.go' | sed 's/func //')
+}
+
+[ $# -gt 0 ] || set -- soundness laws fuzz
+for part in "$@"; do
+  case $part in
+    soundness | laws | fuzz) $part ;;
+    *) echo "usage: nightly.sh [soundness|laws|fuzz]..." >&2; exit 2 ;;
+  esac
+done
+[ ${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "${failed[@]}" >&2; exit 1; }
