@@ -27,7 +27,9 @@ func TestPrivilegedBootBehaviour(t *testing.T) {
 	if _, err := m.guest.Run(t.Context(), container("early", "/bin/true"), guest.Streams{}); err == nil {
 		t.Error("a guest that is not configured runs a container")
 	}
-	if err := m.guest.Configure(t.Context(), testConfig()); err != nil {
+	config, told := testConfig(), time.Now()
+	config.Time = told.Add(-time.Hour) // not what the machine itself would say
+	if err := m.guest.Configure(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.guest.Configure(t.Context(), testConfig()); err == nil {
@@ -39,6 +41,7 @@ func TestPrivilegedBootBehaviour(t *testing.T) {
 	}{
 		{"process", testProcess},
 		{"shell", testShell},
+		{"clock", func(t *testing.T, g guest.Guest) { testClock(t, g, config.Time, told) }},
 		{"start errors", testStartErrors},
 		{"stdin", testStdin},
 		{"identity", testIdentity},
@@ -53,6 +56,7 @@ func TestPrivilegedBootBehaviour(t *testing.T) {
 		{"dial", testDial},
 		{"thaw", testThaw},
 		{"flood", testFlood},
+		{"shutdown", func(t *testing.T, _ guest.Guest) { testShutdown(t, m) }}, // the last one
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.test(t, m.guest) })
 	}
@@ -92,10 +96,16 @@ func testShell(t *testing.T, g guest.Guest) {
 	expect(t, g, "ip -o -4 addr show dev eth0 | grep -o 'inet [0-9./]*'; ip route; cat /sys/class/net/eth0/mtu /sys/class/net/lo/operstate",
 		"inet 10.0.2.15/32\ndefault via 10.0.2.2 dev eth0 onlink \n1400\nunknown\n", nil)
 	expect(t, g, "echo $$; test -e /proc/2/exe || echo alone; for d in null zero full random urandom tty pts shm; do test -e /dev/$d || echo no $d; done", "1\nalone\n", nil)
+}
+
+// testClock: the time of day is what the guest was told. Software emulation on a loaded
+// machine may lose some since, and never adds any.
+func testClock(t *testing.T, g guest.Guest, set, told time.Time) {
 	got := sh(t, g, "date +%s", nil)
+	latest := set.Add(time.Since(told)).Unix() + 1
 	var now int64
-	if _, err := fmt.Sscan(got.stdout, &now); err != nil || now-time.Now().Unix() > 1 || time.Now().Unix()-now > 1 {
-		t.Errorf("the guest's clock says %q, it is %d", got.stdout, time.Now().Unix())
+	if _, err := fmt.Sscan(got.stdout, &now); err != nil || now < set.Unix() || now > latest {
+		t.Errorf("the guest's clock says %q, want from %d to %d", got.stdout, set.Unix(), latest)
 	}
 }
 
@@ -444,5 +454,25 @@ func testFlood(t *testing.T, g guest.Guest) {
 	_ = stuck.Close()
 	if _, err := r.Wait(); err == nil {
 		t.Error("an abandoned process has an exit")
+	}
+}
+
+// testShutdown: nothing runs any more, and the VMM ends by itself.
+func testShutdown(t *testing.T, m *vm) {
+	expect(t, m.guest, "echo hello from inside", "hello from inside\n", nil)
+	if err := m.guest.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-m.exited:
+		if err != nil {
+			t.Errorf("the VMM ended: %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("the VMM goes on after a shutdown")
+	}
+	<-m.session.Done()
+	if err := m.guest.Health(t.Context()); err == nil {
+		t.Error("a guest that was shut down answers")
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/riklet/guest"
-	"rik.dev/rik/internal/testkit/privileged"
 )
 
 // patience is for a boot under software emulation beside other tests.
@@ -216,31 +215,4 @@ func run(t *testing.T, g guest.Guest, p guest.Process, stdin io.Reader) result {
 		t.Fatalf("%q: %v", p.Argv, err)
 	}
 	return result{out.String(), errs.String(), exit}
-}
-
-func TestPrivilegedBootEcho(t *testing.T) {
-	privileged.Require(t)
-	m := boot(t)
-	if err := m.guest.Configure(t.Context(), testConfig()); err != nil {
-		t.Fatal(err)
-	}
-	got := run(t, m.guest, container("main", "/bin/echo", "hello from inside"), nil)
-	if want := (result{stdout: "hello from inside\n"}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	if err := m.guest.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case err := <-m.exited:
-		if err != nil {
-			t.Errorf("the VMM ended: %v", err)
-		}
-	case <-time.After(patience):
-		t.Error("the VMM goes on after a shutdown")
-	}
-	<-m.session.Done()
-	if err := m.guest.Health(t.Context()); err == nil {
-		t.Error("a guest that was shut down answers")
-	}
 }
