@@ -60,6 +60,7 @@ func fromModel(t servedType, schema *props) *apiextensionsv1.CustomResourceDefin
 	crd := newCRD(t)
 	version := &crd.Spec.Versions[0]
 	version.Schema = &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: schema}
+	version.AdditionalPrinterColumns = columnsOf(t.kind.GroupKind(), schema)
 	var sub apiextensionsv1.CustomResourceSubresources
 	if t.status {
 		sub.Status = &apiextensionsv1.CustomResourceSubresourceStatus{}
