@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -25,6 +26,7 @@ import (
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/crdpuller"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -35,6 +37,10 @@ const (
 	// DefaultWorkers work at once: a pass over a large type takes some tens of
 	// milliseconds of one core.
 	DefaultWorkers = 2
+	// DefaultRefresh is how often the types that the kcp serves itself are read again.
+	// They change when a kcp of another version takes over, of which a controller beside
+	// it hears nothing. A look that finds all as it was costs some twenty requests.
+	DefaultRefresh = 5 * time.Minute
 	// startPause is between two attempts to find the types of negotiation served.
 	startPause = time.Second
 )
@@ -50,6 +56,8 @@ type Config struct {
 	Workers int
 	// Recheck is DefaultRecheck when 0.
 	Recheck time.Duration
+	// Refresh is DefaultRefresh when 0.
+	Refresh time.Duration
 	// Logger is slog.Default when nil.
 	Logger *slog.Logger
 	// Metrics registers the controller's metrics; none when nil.
@@ -68,6 +76,9 @@ func (c *Config) Validate() error {
 	if c.Recheck < 0 {
 		problems = append(problems, fmt.Errorf("the time between two looks at stored objects, Recheck, is negative: %v", c.Recheck))
 	}
+	if c.Refresh < 0 {
+		problems = append(problems, fmt.Errorf("the time between two readings of the kcp's own types, Refresh, is negative: %v", c.Refresh))
+	}
 	return errors.Join(problems...)
 }
 
@@ -79,10 +90,12 @@ type Controller struct {
 	cache    cache.Cache
 	queue    *reconcile.Queue[schema.GroupResource]
 	metrics  *metrics
-	upstream upstream
+	own      *crdpuller.Puller
+	upstream atomic.Pointer[upstream]
 }
 
-// upstream is what a pass has to know of the kcp, found once before the first.
+// upstream is what a pass has to know of the kcp, found before the first and again from
+// time to time. It is replaced as a whole.
 type upstream struct {
 	// native are the types that the kcp serves itself.
 	native map[schema.GroupResource][]apiresourcev1alpha1.CommonAPIResourceSpec
@@ -111,6 +124,9 @@ func New(c Config) (*Controller, error) {
 	if c.Recheck == 0 {
 		c.Recheck = DefaultRecheck
 	}
+	if c.Refresh == 0 {
+		c.Refresh = DefaultRefresh
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -124,6 +140,9 @@ func New(c Config) (*Controller, error) {
 	var err error
 	if out.dynamic, err = dynamic.NewForConfig(c.Rest); err != nil {
 		return nil, fmt.Errorf("making a client for negotiation: %w", err)
+	}
+	if out.own, err = crdpuller.New(crdpuller.Config{Rest: c.Rest, Logger: c.Logger}); err != nil {
+		return nil, fmt.Errorf("making a puller of the kcp's own types: %w", err)
 	}
 	if c.Metrics != nil {
 		if err := out.metrics.register(c.Metrics, out.queue.Len); err != nil {
@@ -157,6 +176,10 @@ func (c *Controller) Run(ctx context.Context) error {
 		}
 		return c.queue.Run(ctx)
 	})
+	group.Go(func() error {
+		c.runRefresh(ctx)
+		return nil
+	})
 	return group.Wait()
 }
 
@@ -166,9 +189,11 @@ func (c *Controller) prepare(ctx context.Context) error {
 	if c.client, err = client.New(c.config.Rest, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	if c.upstream, err = c.look(ctx); err != nil {
+	found, err := c.look(ctx)
+	if err != nil {
 		return err
 	}
+	c.upstream.Store(found)
 	c.cache, err = cache.New(c.config.Rest, cache.Options{Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields()})
 	if err != nil {
 		return fmt.Errorf("making a cache: %w", err)

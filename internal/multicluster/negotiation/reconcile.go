@@ -68,7 +68,8 @@ func (c *Controller) pass(ctx context.Context, key schema.GroupResource) (time.D
 
 // state is what the caches have on a resource.
 func (c *Controller) state(ctx context.Context, key schema.GroupResource) (plan.State, error) {
-	state := plan.State{Resource: key, Native: c.upstream.native[key], Anchor: c.upstream.anchor, AutoPublish: c.config.AutoPublish,
+	upstream := c.upstream.Load()
+	state := plan.State{Resource: key, Native: upstream.native[key], Anchor: upstream.anchor, AutoPublish: c.config.AutoPublish,
 		Founded: map[string]time.Time{}}
 	var imports apiresourcev1alpha1.APIResourceImportList
 	var negotiated apiresourcev1alpha1.NegotiatedAPIResourceList

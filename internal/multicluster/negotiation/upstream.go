@@ -2,48 +2,88 @@ package negotiation
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
-	"rik.dev/rik/internal/multicluster/crdpuller"
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 )
 
 // nativeResources are the types that a kcp serves itself and that are synced.
 var nativeResources = []string{"services", "persistentvolumeclaims", "configmaps", "secrets", "serviceaccounts"}
 
-// look finds what a pass has to know of the kcp. What it serves itself changes only
-// when it is started anew.
-func (c *Controller) look(ctx context.Context) (upstream, error) {
-	out := upstream{native: map[schema.GroupResource][]apiresourcev1alpha1.CommonAPIResourceSpec{}}
+// runRefresh looks again from time to time until ctx ends, and has the types that changed
+// judged anew.
+func (c *Controller) runRefresh(ctx context.Context) {
+	// Its error is that the context has ended.
+	_ = wait.PollUntilContextCancel(ctx, c.config.Refresh, false, func(ctx context.Context) (bool, error) {
+		changed, err := c.refresh(ctx)
+		if err != nil && ctx.Err() == nil {
+			c.config.Logger.Warn("reading the kcp's own types again", "err", err)
+		}
+		for _, key := range changed {
+			c.config.Logger.Info("the kcp serves a type of its own in another way", "resource", key.String())
+			c.queue.Add(key)
+		}
+		return false, nil
+	})
+}
+
+// refresh looks again, and says what the kcp serves in another way than before. After an
+// error all is as it was.
+func (c *Controller) refresh(ctx context.Context) ([]schema.GroupResource, error) {
+	found, err := c.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before := c.upstream.Swap(found)
+	var changed []schema.GroupResource
+	for key, specs := range found.native {
+		if !equality.Semantic.DeepEqual(specs, before.native[key]) {
+			changed = append(changed, key)
+		}
+	}
+	for key := range before.native {
+		if _, still := found.native[key]; !still {
+			changed = append(changed, key)
+		}
+	}
+	return changed, nil
+}
+
+// look finds what a pass has to know of the kcp.
+func (c *Controller) look(ctx context.Context) (*upstream, error) {
+	out := &upstream{native: map[schema.GroupResource][]apiresourcev1alpha1.CommonAPIResourceSpec{}}
 	system := &metav1.PartialObjectMetadata{}
 	system.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	if err := c.client.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
-		return out, fmt.Errorf("reading the kcp's system namespace: %w", err)
+		return nil, fmt.Errorf("reading the kcp's system namespace: %w", err)
 	}
 	out.anchor = &metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: system.Name, UID: system.UID}
-	puller, err := crdpuller.New(crdpuller.Config{Rest: c.config.Rest, Logger: c.config.Logger})
+	pulled, err := c.own.Pull(ctx, nativeResources...)
 	if err != nil {
-		return out, fmt.Errorf("making a puller of the kcp's own types: %w", err)
-	}
-	pulled, err := puller.Pull(ctx, nativeResources...)
-	if err != nil {
-		return out, fmt.Errorf("pulling the kcp's own types: %w", err)
+		return nil, fmt.Errorf("pulling the kcp's own types: %w", err)
 	}
 	for _, p := range pulled.Problems {
-		return out, fmt.Errorf("pulling the kcp's own type %s: %w", p.Resource, p.Err)
+		return nil, fmt.Errorf("pulling the kcp's own type %s: %w", p.Resource, p.Err)
+	}
+	if slices.ContainsFunc(pulled.Unknown, func(gv schema.GroupVersion) bool { return gv.Group == corev1.GroupName }) {
+		return nil, errors.New("the kcp gives no account of its own types")
 	}
 	for _, crd := range pulled.CRDs {
 		key := schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
 		for i := range crd.Spec.Versions {
 			spec, err := plan.SpecOf(crd, crd.Spec.Versions[i].Name)
 			if err != nil {
-				return out, fmt.Errorf("reading the kcp's own type %s: %w", key, err)
+				return nil, fmt.Errorf("reading the kcp's own type %s: %w", key, err)
 			}
 			out.native[key] = append(out.native[key], *spec)
 		}
