@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,6 +31,32 @@ type place struct {
 	ctx         context.Context
 }
 
+// builtShim is the supervisor's program, in the directory that TestMain removes.
+var builtShim = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("/tmp", "rikshim")
+	if err != nil {
+		return "", err
+	}
+	shimDir = dir
+	binary := filepath.Join(dir, "rik-shim")
+	build := exec.Command("go", "build", "-o", binary, "rik.dev/rik/cmd/rik-shim")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building rik-shim: %w: %s", err, out)
+	}
+	return binary, nil
+})
+
+var shimDir string // of builtShim; empty: not made
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shimDir != "" {
+		_ = os.RemoveAll(shimDir)
+	}
+	os.Exit(code)
+}
+
 func newPlace(t testing.TB) *place {
 	t.Helper()
 	privileged.Require(t)
@@ -38,10 +66,12 @@ func newPlace(t testing.TB) *place {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p := &place{TB: t, dir: dir, binary: filepath.Join(dir, "rik-shim")}
-	build := exec.Command("go", "build", "-o", p.binary, "rik.dev/rik/cmd/rik-shim")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building rik-shim: %v: %s", err, out)
+	built, err := builtShim()
+	if err == nil {
+		err = os.Link(built, p.binary)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	var cancel context.CancelFunc
 	p.ctx, cancel = context.WithTimeout(context.Background(), patience)
