@@ -19,8 +19,8 @@ import (
 const (
 	// starts is how often each program is started; the median counts.
 	starts = 5
-	// rest is how long a program is left alone before its memory is read.
-	rest = 20 * time.Second
+	// atRest is how long a program is left alone before its memory is read.
+	atRest = 20 * time.Second
 )
 
 // BenchmarkIdle measures what a cluster without work costs, and how long it takes
@@ -62,7 +62,7 @@ func idleFloor(b *testing.B) (time.Duration, process) {
 		pid, stop := start(b, filepath.Join(dir, "log"), filepath.Join(rikcluster.Bin(b), "floor"), "--data-dir", dir)
 		ready = append(ready, awaitReady(b, "floor").Sub(began))
 		if len(ready) == starts {
-			settle(rest)
+			settle(atRest)
 			p := read(b, pid)
 			stop()
 			return percentile(ready, 50), p
@@ -76,7 +76,7 @@ func idlePlane(b *testing.B) (time.Duration, process) {
 	b.Helper()
 	c := rikcluster.Start(b, rikcluster.Options{NoAgent: true})
 	cold := restarts(b, c, true, func() time.Time { return awaitReady(b, "") })
-	settle(rest)
+	settle(atRest)
 	p := read(b, c.Process("server").PID())
 	c.Process("server").Stop()
 	return cold, p
@@ -90,7 +90,7 @@ func idleServer(b *testing.B) (time.Duration, process) {
 	cold := restarts(b, c, true, func() time.Time { return awaitReady(b, "") })
 	b.ReportMetric(milliseconds(restarts(b, c, true, func() time.Time { return awaitNode(b, c) })), "node-ready-ms")
 	b.ReportMetric(milliseconds(restarts(b, c, false, func() time.Time { return awaitReady(b, "") })), "server-restart-ms")
-	settle(rest)
+	settle(atRest)
 	p := read(b, c.Process("server").PID())
 	c.Process("server").Stop()
 	return cold, p
@@ -100,7 +100,7 @@ func idleServer(b *testing.B) (time.Duration, process) {
 func idleSplit(b *testing.B) {
 	b.Helper()
 	c := rikcluster.Start(b, rikcluster.Options{Split: true})
-	settle(rest)
+	settle(atRest)
 	for _, name := range []string{"controller", "scheduler", "riklet"} {
 		p := read(b, c.Process(name).PID())
 		b.ReportMetric(p.resident, name+"-rss-MiB")
@@ -157,24 +157,28 @@ func restarts(b *testing.B, c *rikcluster.Cluster, cold bool, await func() time.
 // awaitReady asks until /readyz says yes, and returns when that was.
 func awaitReady(b *testing.B, token string) time.Time {
 	b.Helper()
+	return poll(b, often, "/readyz to say yes", func() bool { return isReady(b, "https://127.0.0.1:5000/readyz", token) })
+}
+
+// isReady asks whether a server is, in a connection of its own.
+func isReady(b *testing.B, url, token string) bool {
+	b.Helper()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // its authority may not exist yet
 	defer transport.CloseIdleConnections()
 	asking := &http.Client{Transport: transport, Timeout: time.Second}
-	return poll(b, often, "/readyz to say yes", func() bool {
-		request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "https://127.0.0.1:5000/readyz", http.NoBody)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if token != "" {
-			request.Header.Set("Authorization", "Bearer "+token)
-		}
-		answer, err := asking.Do(request)
-		if err != nil {
-			return false
-		}
-		_ = answer.Body.Close()
-		return answer.StatusCode == http.StatusOK
-	})
+	request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	answer, err := asking.Do(request)
+	if err != nil {
+		return false
+	}
+	_ = answer.Body.Close()
+	return answer.StatusCode == http.StatusOK
 }
 
 // awaitNode waits until the server answers and its node is ready.
