@@ -56,7 +56,7 @@ func TestWithHints(t *testing.T) {
 func TestWithHintsRefuses(t *testing.T) {
 	t.Parallel()
 	for annotation, value := range map[string]string{
-		"wieghts": "a=1", "weights": "east", "clusters": "a in b", "not-clusters": "==", "tolerations": ":NoExecute",
+		"weight": "a=1", "weights": "east", "clusters": "a in b", "not-clusters": "==", "tolerations": ":NoExecute",
 		"max-moves": "many", "max-surge": "half", "strategy": "random", "divide": "half", "grace-period": "soon", "topology-key": "region",
 	} {
 		_, errs := PlacementPolicy{}.WithHints(map[string]string{HintPrefix + annotation: value})

@@ -272,6 +272,28 @@ func TestMoves(t *testing.T) {
 		w.Root.Replicas = 6
 		w.rests(t, map[string]int32{"a": 2, "b": 2}, 2)
 	})
+	t.Run("regions have the same with what cordoned clusters hold", func(t *testing.T) {
+		w := newWorld(t, policy{Strategy: workloadv1alpha1.StrategySpread, TopologyKey: "region"}, 4, "a")
+		w.settle(t)
+		w.cluster("a").Unschedulable = true
+		w.Clusters = append(w.Clusters, readyCluster("b"), readyCluster("c"))
+		w.cluster("c").Labels = map[string]string{"region": "other"}
+		w.Root.Replicas = 10
+		w.rests(t, map[string]int32{"a": 4, "b": 1, "c": 5}, 0)
+		w.Root.Replicas = 9
+		w.rests(t, map[string]int32{"a": 4, "b": 1, "c": 4}, 0)
+	})
+	t.Run("what shrinks leaves evicted clusters first", func(t *testing.T) {
+		w := newWorld(t, policy{}, 8, "a", "b")
+		w.settle(t)
+		w.cluster("b").EvictAfter = start.Add(-time.Second)
+		w.Clusters = append(w.Clusters, readyCluster("c"))
+		w.Root.Replicas = 4
+		w.split()
+		if r := w.last; len(r.Changes) == 0 || w.parts()["b"] != 0 {
+			t.Errorf("%+v, want all to leave b first\n%s", r.Changes, r.Explanation)
+		}
+	})
 	t.Run("a whole root is never in two clusters", func(t *testing.T) {
 		w := newWorld(t, policy{Divide: workloadv1alpha1.DivideWhole}, 0, "a", "b")
 		w.settle(t)

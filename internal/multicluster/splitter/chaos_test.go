@@ -229,7 +229,7 @@ func (h *history) rest(t *testing.T) {
 			t.Errorf("%s runs %d, want %d", s.Cluster, d.running, s.Share)
 		}
 	}
-	if whole := h.State.whole(); int64(sum) != whole {
+	if whole := h.whole(); int64(sum) != whole {
 		t.Errorf("the parts and what is unplaced are %d, want %d", sum, whole)
 	}
 }

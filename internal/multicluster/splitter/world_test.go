@@ -30,7 +30,6 @@ type world struct {
 type downstream struct {
 	exists         bool
 	want           int32
-	version        int
 	running, ready int32
 }
 
