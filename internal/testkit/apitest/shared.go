@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/testkit/scratch"
 )
 
 // shared is the one server of a test process. It is started by the first test
@@ -16,6 +17,7 @@ var shared struct {
 	mu     sync.Mutex
 	opts   []Option
 	inMain bool
+	dir    *scratch.Dir
 	server *Server
 	err    error
 }
@@ -56,14 +58,15 @@ func startShared() (*Server, error) {
 	if !shared.inMain {
 		return nil, errNoMain
 	}
-	dir, err := os.MkdirTemp("", "rik-apitest-")
+	dir, err := scratch.New("rik-apitest-")
 	if err != nil {
-		return nil, fmt.Errorf("creating a data directory: %w", err)
+		return nil, err
 	}
-	server, err := start(append([]Option{func(c *apiserver.Config) { c.DataDir = dir }}, shared.opts...))
+	server, err := start(append([]Option{func(c *apiserver.Config) { c.DataDir = dir.Path }}, shared.opts...))
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, dir.Remove())
 	}
+	shared.dir = dir
 	return server, nil
 }
 
@@ -75,5 +78,5 @@ func stopShared() error {
 	}
 	server := shared.server
 	shared.server = nil
-	return errors.Join(server.Stop(), os.RemoveAll(server.DataDir))
+	return errors.Join(server.Stop(), shared.dir.Remove())
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"testing"
+
+	"rik.dev/rik/internal/testkit/scratch"
 )
 
 // shared is the one cluster of a test process, started by the first test that asks.
@@ -14,6 +16,7 @@ var shared struct {
 	mu      sync.Mutex
 	options Options
 	inMain  bool
+	dir     *scratch.Dir
 	cluster *Cluster
 	err     error
 }
@@ -54,14 +57,15 @@ func Shared(tb testing.TB) *Cluster {
 
 // startShared is called with the lock held.
 func startShared() (*Cluster, error) {
-	dir, err := os.MkdirTemp("", "rik-kube-")
+	dir, err := scratch.New("rik-kube-")
 	if err != nil {
-		return nil, fmt.Errorf("creating a directory: %w", err)
+		return nil, err
 	}
-	c, err := Run(context.Background(), dir, shared.options)
+	c, err := Run(context.Background(), dir.Path, shared.options)
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, dir.Remove())
 	}
+	shared.dir = dir
 	return c, nil
 }
 
@@ -73,5 +77,5 @@ func stopShared() error {
 		return nil
 	}
 	shared.cluster = nil
-	return errors.Join(c.Close(), os.RemoveAll(c.dir))
+	return errors.Join(c.Close(), shared.dir.Remove())
 }
