@@ -1,4 +1,8 @@
 # What the demos share; sourced by them. They set name, dir, run and bin first.
+#
+# RIK_DEMO_NODE adds flags to every node: --vmm=none spares it the boot by which it
+# finds out how it can run microVMs.
+read -ra node_flags <<<"${RIK_DEMO_NODE:-}"
 say() { hack/say.sh "$@"; }
 show() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
 
@@ -54,7 +58,7 @@ all_in_one() {
   fi
   mkdir -p -m 0700 "$dir"
   say "starting a cluster: API server, controller, scheduler and node in one process"
-  begin server "$bin/rik" server --data-dir "$dir/data" --state-dir "$dir/state" --run-dir "$run" --cgroup-parent "/$name"
+  begin server "$bin/rik" server --data-dir "$dir/data" --state-dir "$dir/state" --run-dir "$run" --cgroup-parent "/$name" "${node_flags[@]}"
   await "the API server" "$bin/rikctl" get --raw /readyz
   await "the node" node_ready
 }

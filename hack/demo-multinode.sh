@@ -50,7 +50,7 @@ up() {
     for i in $nodes; do
       # shellcheck disable=SC2046 # several words are meant
       begin "node-$i" nsenter --net="/run/netns/$name-$i" -- "$bin/riklet" --server "https://$net.1:5000" \
-        --token-file "$dir/data/node-token" --node-name "node-$i" --node-address "$net.1$i" $(dirs "$i")
+        --token-file "$dir/data/node-token" --node-name "node-$i" --node-address "$net.1$i" $(dirs "$i") "${node_flags[@]}"
     done
     await "three nodes" all_ready
   fi
