@@ -34,7 +34,7 @@ type agent struct {
 func pullMode(t *testing.T, k *kcp, west *kube.Cluster) {
 	k.register("pulled", west, "--mode=pull")
 	a := installedAgent(t, k, west)
-	a.start(t, west)
+	syncer := a.start(t, west)
 	k.await("True", "cluster", "pulled", "-o", ready)
 
 	k.kubectl("create", "namespace", "pulling")
@@ -51,9 +51,109 @@ func pullMode(t *testing.T, k *kcp, west *kube.Cluster) {
 	})
 	t.Run("its account writes nowhere else", func(t *testing.T) { a.staysInItsNamespaces(t, west) })
 	t.Run("its user upstream sees nothing else", func(t *testing.T) { a.seesOnlyItsOwn(t) })
+	whole := t // the new syncer goes on after the subtest
+	t.Run("S12 killed and started again", func(t *testing.T) {
+		syncer.Kill()
+		k.kubectl("patch", "configmap", "-n", "pulling", "settings", "--type=merge", `-p={"data":{"a":"2"}}`)
+		a.start(whole, west)
+		k.in(t).eventually(func() error {
+			if got := configMaps(t, west, namespace); len(got) != 1 || got["settings"].Data["a"] != "2" {
+				return fmt.Errorf("the ConfigMaps in west are %v", got)
+			}
+			return nil
+		})
+	})
+	t.Run("a cluster-scoped type", func(t *testing.T) { clusterScoped(t, k.in(t), west) })
 	k.kubectl("delete", "configmap", "-n", "pulling", "settings", "--timeout=60s")
 	if got := configMaps(t, west, namespace); len(got) != 0 {
 		t.Errorf("after the deletion west still has %v", got)
+	}
+}
+
+// globes are of no namespace.
+const globes = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: globes.example.dev
+spec:
+  group: example.dev
+  scope: Cluster
+  names: {plural: globes, singular: globe, kind: Globe, listKind: GlobeList}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      subresources: {status: {}}
+      schema:
+        openAPIV3Schema:
+          type: object
+          properties:
+            spec: {type: object, properties: {turns: {type: integer}}}
+            status: {type: object, properties: {seen: {type: string}}}
+`
+
+func globe(name string, turns int) string {
+	return fmt.Sprintf(`
+apiVersion: example.dev/v1
+kind: Globe
+metadata:
+  name: %s
+  labels: {workloads.kcp.dev/cluster: pulled}
+spec: {turns: %d}
+`, name, turns)
+}
+
+// clusterScoped has a type without namespaces carried, which a Cluster has to allow by
+// name. Nothing but the UID of its counterpart says of such an object whose it is.
+func clusterScoped(t *testing.T, k *kcp, west *kube.Cluster) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, west.Kubeconfig(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	below := func(input string, args ...string) string {
+		t.Helper()
+		if input != "" {
+			manifest := filepath.Join(t.TempDir(), "manifest.yaml")
+			write(t, filepath.Dir(manifest), map[string][]byte{filepath.Base(manifest): []byte(input)})
+			args = append(args, "-f", manifest)
+		}
+		out := rikcluster.Run(t, "kubectl", append([]string{"--kubeconfig", file}, args...)...)
+		if out.Err != nil {
+			t.Fatalf("kubectl %s: %v", strings.Join(args, " "), out.Err)
+		}
+		return out.Stdout
+	}
+	const spec = "jsonpath={.items[*].spec.turns}"
+	below(globes, "apply")
+	below("", "wait", "--for=condition=Established", "crd/globes.example.dev")
+	below(strings.Replace(globe("mars", 7), "labels:", "annotations:", 1), "create")
+	k.kubectl("patch", "cluster", "pulled", "--type=merge", `-p={"spec":{"clusterScopedResources":["globes.example.dev"]}}`)
+	k.publish("globes.v1.example.dev", "globes.example.dev", "pulled")
+	k.eventually(func() error { return k.try("kubectl", "get", "globes").Err })
+
+	k.apply(globe("earth", 1))
+	k.eventually(func() error {
+		if got := below("", "get", "globes", "-l", workloadv1alpha1.ClusterLabel+"=pulled", "-o", spec); got != "1" {
+			return fmt.Errorf("in west the globe turns %q", got)
+		}
+		return nil
+	})
+	below("", "patch", "globe", "earth", "--subresource=status", "--type=merge", `-p={"status":{"seen":"yes"}}`)
+	k.await("yes", "globe", "earth", "-o", "jsonpath={.status.seen}")
+
+	k.apply(globe("mars", 1))
+	k.eventually(func() error {
+		problem := k.kubectl("get", "globe", "mars", "-o", `jsonpath={.metadata.annotations.problem\.workloads\.kcp\.dev/pulled}`)
+		if !strings.HasPrefix(problem, "Conflict") {
+			return fmt.Errorf("the problem of what somebody else has made is %q", problem)
+		}
+		return nil
+	})
+	k.await("Conflict", "events", "--field-selector", "involvedObject.name=mars", "-o", "jsonpath={.items[*].reason}")
+	k.kubectl("delete", "globe", "mars", "earth", "--timeout=60s")
+	if got := below("", "get", "globes", "-o", "jsonpath={.items[*].metadata.name} {.items[*].spec.turns}"); got != "mars 7" {
+		t.Errorf("left in west are %q, want mars as somebody else made it", got)
 	}
 }
 
@@ -93,7 +193,7 @@ mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/over,workdir=/mnt/work /
 mount -t tmpfs tmpfs /run && cp -r "$0/etc/." /etc && cp -r "$0/run/." /run && exec "$@"`
 
 // start runs the agent's container.
-func (a *agent) start(t *testing.T, west *kube.Cluster) {
+func (a *agent) start(t *testing.T, west *kube.Cluster) *rikcluster.Process {
 	t.Helper()
 	container := a.deployment.Spec.Template.Spec.Containers[0]
 	files := t.TempDir()
@@ -113,7 +213,7 @@ func (a *agent) start(t *testing.T, west *kube.Cluster) {
 		"--mount", "--propagation=private", "--", "/bin/sh", "-c", enterPod, files,
 		"env", "-i", "KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port, filepath.Join(rikcluster.Bin(t), "syncer"),
 	}, container.Args...)
-	rikcluster.StartProcess(t, "syncer", filepath.Join(t.TempDir(), "syncer.log"), "unshare", args...)
+	return rikcluster.StartProcess(t, "syncer", filepath.Join(t.TempDir(), "syncer.log"), "unshare", args...)
 }
 
 func write(t *testing.T, dir string, files map[string][]byte) {

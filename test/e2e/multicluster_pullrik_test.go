@@ -25,6 +25,9 @@ import (
 // of its Secret.
 func TestPrivilegedPullOnRik(t *testing.T) {
 	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
 	c := rikcluster.Start(t, rikcluster.Options{})
 	k := startKCP(t, "6443", "--pull-mode", "--syncer-image", c.Image("syncer", syncerImage(t, c.Bin)), "--advertise-address", "127.0.0.1")
 	k.do("rikctl", "cluster", "register", "east", "--kubeconfig", filepath.Join(c.DataDir(), "admin.kubeconfig"))
@@ -47,7 +50,7 @@ func TestPrivilegedPullOnRik(t *testing.T) {
 	t.Run("its credentials are in a Secret and nowhere else", func(t *testing.T) { r.keepsItsCredentials(t, pid) })
 	t.Run("its account writes nowhere else", func(t *testing.T) { r.staysInItsNamespaces(t) })
 
-	t.Run("S12 killed, and started again by the node", func(t *testing.T) {
+	t.Run("S12 killed and started again by the node", func(t *testing.T) {
 		// The node starts it at once, so that some of these may come before, and some after.
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
