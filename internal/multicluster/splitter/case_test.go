@@ -418,6 +418,25 @@ func (w *world) explains(t *testing.T, code Code) {
 	t.Errorf("no %s in %s", code, e)
 }
 
+// TestExplanation is what a person reads.
+func TestExplanation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, policy{}, 7, "a", "b", "c")
+	w.settle(t)
+	w.lose("a")
+	w.Now = start.Add(DefaultGracePeriod)
+	w.cluster("b").Unschedulable = true
+	w.split()
+	want := `web: 7, divide replicas, strategy even
+  a: 0 (has 3, next 0), out: the cluster is not ready since 2026-01-02T03:04:05Z
+  b: 2, holding: the cluster is unschedulable; it keeps 2
+  c: 5 (has 2, next 5), open: even: 1 of 1
+`
+	if got := w.last.Explanation.String(); got != want {
+		t.Errorf("it reads\n%swant\n%s", got, want)
+	}
+}
+
 func TestKindOf(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
