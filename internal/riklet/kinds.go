@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
@@ -23,19 +24,46 @@ func (r *Riklet) certain() []rikv1alpha1.WorkloadKind {
 }
 
 // probe finds out about the others, all at once, and says so as it learns. What the
-// node cannot run is no failure of the node.
+// node cannot run is no failure of the node, and may be otherwise later.
 func (r *Riklet) probe(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	for _, d := range r.cfg.Drivers {
 		for kind, able := range d.Probes {
 			group.Go(func() {
-				if err := able(ctx); err == nil {
+				notYet := func(err error, pause time.Duration) {
+					r.cfg.Logger.Warn("this node does not run a kind", "kind", kind, "err", err, "again", pause)
+				}
+				if untilAble(ctx, able, notYet) {
 					r.offer(kind)
-				} else if ctx.Err() == nil {
-					r.cfg.Logger.Warn("this node does not run a kind", "kind", kind, "err", err)
 				}
 			})
+		}
+	}
+}
+
+// The pauses between two looks at whether a machine can run a kind, which may cost it a
+// boot: one that was only busy is asked again soon, one that cannot now and then.
+const (
+	firstProbePause = 2 * time.Minute
+	lastProbePause  = time.Hour
+)
+
+// untilAble asks until the answer is yes, or ctx ends.
+func untilAble(ctx context.Context, able func(context.Context) error, notYet func(err error, pause time.Duration)) bool {
+	for pause := firstProbePause; ; pause = min(2*pause, lastProbePause) {
+		err := able(ctx)
+		if err == nil {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		notYet(err, pause)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pause):
 		}
 	}
 }
