@@ -26,6 +26,7 @@ const kills = 20
 // is orphaned. The last is checked by the cluster's removal as well.
 func TestPrivilegedKill(t *testing.T) {
 	privileged.Require(t)
+	t.Parallel()
 	for _, component := range []string{"riklet", "scheduler", "controller", "server"} {
 		t.Run(component, func(t *testing.T) {
 			if !rikcluster.Alone(t) {

@@ -176,6 +176,12 @@ func deployKind(t *testing.T, c *rikcluster.Cluster, k *kindColumn) {
 		{Name: "WORD", ValueFrom: &rikv1alpha1.EnvVarSource{SecretKeyRef: &rikv1alpha1.KeyRef{Name: "password", Key: "word"}}},
 		{Name: "NAME", ValueFrom: &rikv1alpha1.EnvVarSource{FieldRef: "metadata.name"}},
 	}
+	// What ends at once comes first: the fewer machines there are, the sooner one boots.
+	k.deploy(t, c, done, "exit 0", rikv1alpha1.RestartOnFailure, nil)
+	k.deploy(t, c, once, "echo why; exit 3", rikv1alpha1.RestartNever, nil)
+	k.deploy(t, c, again, "echo again; exit 0", rikv1alpha1.RestartAlways, nil)
+	k.deploy(t, c, retries, "echo try; exit 1", rikv1alpha1.RestartOnFailure, nil)
+	k.deploy(t, c, hungry, "tail /dev/zero", rikv1alpha1.RestartNever, nil)
 	k.deploy(t, c, serves, listens, "", func(o *rikv1alpha1.Container) {
 		o.Env, o.EnvFrom = env, []rikv1alpha1.EnvFromSource{{Prefix: "MORE_", Secret: "password"}}
 		o.Ports = []rikv1alpha1.Port{{Port: k.port, TargetPort: 8080, Type: rikv1alpha1.PortNodePort}}
@@ -191,11 +197,6 @@ func deployKind(t *testing.T, c *rikcluster.Cluster, k *kindColumn) {
 		o.Ports = []rikv1alpha1.Port{{Port: k.port + 1, TargetPort: 5353, Protocol: rikv1alpha1.ProtocolUDP, Type: rikv1alpha1.PortNodePort}}
 		o.ReadinessProbe, o.LivenessProbe = cat("ready"), cat("alive")
 	})
-	k.deploy(t, c, done, "exit 0", rikv1alpha1.RestartOnFailure, nil)
-	k.deploy(t, c, once, "echo why; exit 3", rikv1alpha1.RestartNever, nil)
-	k.deploy(t, c, again, "echo again; exit 0", rikv1alpha1.RestartAlways, nil)
-	k.deploy(t, c, retries, "echo try; exit 1", rikv1alpha1.RestartOnFailure, nil)
-	k.deploy(t, c, hungry, "tail /dev/zero", rikv1alpha1.RestartNever, nil)
 }
 
 // deploy creates one workload of the column and one instance of it.

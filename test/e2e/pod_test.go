@@ -48,7 +48,7 @@ func waitReady(c *rikcluster.Cluster, workload string) {
 		}
 		return nil
 	})
-	c.Rikctl("wait", "--for=condition=Ready", "instance", "-l", "rik.dev/workload="+workload, "--timeout=110s")
+	c.Rikctl("wait", "--for=condition=Ready", "instance", "-l", "rik.dev/workload="+workload, "--timeout=230s")
 }
 
 // instancesOf lists a workload's instances that are not on their way out.

@@ -22,7 +22,7 @@ import (
 
 // Patience is how long Eventually waits: generous, since two cores may be busy
 // with something else.
-const Patience = 2 * time.Minute
+const Patience = 4 * time.Minute
 
 // Options of a cluster.
 type Options struct {
