@@ -26,6 +26,7 @@ import (
 // The published riklet said Terminated and deleted nothing. Here a stop that
 // cannot succeed yet is not called one, is reported, and is tried again.
 func TestPrivilegedFault11TerminatedMeansNothingIsLeft(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	stuck := make(chan struct{})
 	n.cfg.Hook = func(step string, at lifecycle.Point) error {
@@ -59,6 +60,7 @@ func TestPrivilegedFault11TerminatedMeansNothingIsLeft(t *testing.T) {
 // Environment, limits, a shared network, restarts, logs and exec, all of which
 // the published riklet left out; the others are in the tests of their name.
 func TestPrivilegedFault12LimitsAndExitsCount(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	c := sh("main", "echo $GREETING; exit 4")
@@ -94,6 +96,7 @@ func TestPrivilegedFault12LimitsAndExitsCount(t *testing.T) {
 
 // Instances of one image once wrote into each other's files.
 func TestPrivilegedFault13RootsAreNotShared(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	script := "test -e /mine && echo shared; echo $NAME > /mine; " + forever
@@ -138,6 +141,7 @@ func (s *slowImages) Pull(ctx context.Context, r image.PullRequest) (*image.Imag
 
 // One image pull once blocked every other create and delete.
 func TestPrivilegedFault19ASlowPullHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	d := n.open()
 	slow := &slowImages{Images: n.images, slow: "oci:/no/such:slow", release: make(chan struct{})}
@@ -168,6 +172,7 @@ func TestPrivilegedFault19ASlowPullHoldsNobodyUp(t *testing.T) {
 }
 
 func TestPrivilegedBadImages(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	tests := []struct {
@@ -205,6 +210,7 @@ func TestPrivilegedBadImages(t *testing.T) {
 }
 
 func TestPrivilegedImageSettingsCount(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	spec, err := ociimage.BusyboxSpec()
@@ -225,6 +231,7 @@ func TestPrivilegedImageSettingsCount(t *testing.T) {
 }
 
 func TestPrivilegedProbes(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	n.start()
 	quick := func(p rikv1alpha1.Probe) *rikv1alpha1.Probe {
@@ -261,6 +268,7 @@ func TestPrivilegedProbes(t *testing.T) {
 }
 
 func TestPrivilegedFiftyAtOnce(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	n.start()
 	var group sync.WaitGroup
@@ -296,6 +304,7 @@ func TestPrivilegedFiftyAtOnce(t *testing.T) {
 
 // A container that escapes would start with what the defaults take away.
 func TestPrivilegedSafeDefaults(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	n.ensure(podOf("u1", rikv1alpha1.RestartNever, sh("main", strings.Join([]string{
@@ -316,6 +325,7 @@ func TestPrivilegedSafeDefaults(t *testing.T) {
 
 // The supervisor may be killed too, by an administrator say.
 func TestPrivilegedSupervisorLost(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	n.start()
 	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, sh("main", "echo run; "+forever)))
@@ -344,6 +354,7 @@ func TestPrivilegedSupervisorLost(t *testing.T) {
 }
 
 func TestPrivilegedHostNetwork(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	d := n.start()
 	in := podOf("u1", rikv1alpha1.RestartAlways, sh("main", "readlink /proc/self/ns/net; hostname; "+forever))
@@ -372,6 +383,7 @@ func TestPrivilegedHostNetwork(t *testing.T) {
 }
 
 func TestPrivilegedAnotherRuntime(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.cfg.Runtimes = map[string]string{"other": n.cfg.Runc}
 	n.start()
@@ -386,6 +398,7 @@ func TestPrivilegedAnotherRuntime(t *testing.T) {
 }
 
 func TestPrivilegedOldRuncIsRefused(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	old := filepath.Join(n.dir, "runc")
 	if err := os.WriteFile(old, []byte("#!/bin/sh\necho runc version 1.1.5+ds1\n"), 0o755); err != nil {

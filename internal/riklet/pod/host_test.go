@@ -19,10 +19,10 @@ const envHost = "RIK_TEST_POD_HOST"
 
 // hosting is what a hosting process is told through envHost.
 type hosting struct {
-	Dir, Shim string
-	Network   int    // a process in the node's network namespace; 0: no network
-	VMM       string // the name of a driver of microVMs; "": none
-	Instance  instance.Instance
+	Dir, Tools string
+	Network    int    // a process in the node's network namespace; 0: no network
+	VMM        string // the name of a driver of microVMs; "": none
+	Instance   instance.Instance
 	// KillStep and KillAt are where the process ends itself with SIGKILL.
 	KillStep string
 	KillAt   lifecycle.Point
@@ -46,7 +46,7 @@ func hostUntilKilled() error {
 	if err := json.Unmarshal([]byte(os.Getenv(envHost)), &h); err != nil {
 		return err
 	}
-	tools.shim = h.Shim
+	tools.dir, tools.shim, tools.vmm = h.Tools, shimIn(h.Tools), doubleIn(h.Tools)
 	cfg := settings(h.Dir, &objects{})
 	images, err := openImages(h.Dir)
 	if err != nil {

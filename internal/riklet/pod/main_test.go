@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,15 +23,13 @@ import (
 	"rik.dev/rik/internal/riklet/image/unpack"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/shim/logfile"
-	"rik.dev/rik/internal/riklet/vmm/vmmfake"
 	"rik.dev/rik/internal/testkit/ociimage"
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// This test binary is also the child that unpacks images, the double of a VMM, and
-// the process that hosts a driver to be killed.
+// This test binary is also the child that unpacks images, and the process that hosts
+// a driver to be killed.
 func TestMain(m *testing.M) {
-	vmmfake.Main()
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "unpack":
 		if err := unpack.Unpack(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
@@ -39,6 +39,10 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	case os.Getenv(envHost) != "":
 		os.Exit(host())
+	}
+	// They wait most of their time: for processes to end, back-offs, guests to boot.
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
+		panic(err)
 	}
 	code := m.Run()
 	if tools.dir != "" {
@@ -53,6 +57,7 @@ var tools struct {
 	err   error
 	dir   string
 	shim  string
+	vmm   string // the program of microVMs' doubles
 	image string // a reference
 }
 
@@ -61,17 +66,20 @@ func prepareTools() error {
 		if tools.dir, tools.err = os.MkdirTemp("/tmp", "rikpod"); tools.err != nil {
 			return
 		}
-		tools.shim = filepath.Join(tools.dir, "rik-shim")
-		build := exec.Command("go", "build", "-o", tools.shim, "rik.dev/rik/cmd/rik-shim")
+		tools.shim, tools.vmm = shimIn(tools.dir), doubleIn(tools.dir)
+		build := exec.Command("go", "build", "-o", tools.dir+"/", "rik.dev/rik/cmd/rik-shim", "rik.dev/rik/internal/riklet/vmm/vmmfake/double")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod")
 		if out, err := build.CombinedOutput(); err != nil {
-			tools.err = fmt.Errorf("building rik-shim: %w: %s", err, out)
+			tools.err = fmt.Errorf("building rik-shim and the double: %w: %s", err, out)
 			return
 		}
 		tools.image, tools.err = ociimage.Busybox(filepath.Join(tools.dir, "busybox"))
 	})
 	return tools.err
 }
+
+func shimIn(dir string) string   { return filepath.Join(dir, "rik-shim") }
+func doubleIn(dir string) string { return filepath.Join(dir, "double") }
 
 // runcPath is the runc that make built, or the machine's.
 func runcPath() string {
@@ -147,6 +155,9 @@ func newNode(t testing.TB) *node {
 	dir, err := os.MkdirTemp("/tmp", "rik")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if err := give(dir, "images", madeImages); err != nil {
+		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
 	}
 	n := &node{TB: t, dir: dir, objects: &objects{configMaps: map[string]map[string][]byte{}, secrets: map[string]map[string][]byte{}}}
 	n.cfg = settings(dir, n.objects)
@@ -387,6 +398,9 @@ func sh(name, script string) rikv1alpha1.Container {
 
 // forever is a script that does nothing, and ends when it is asked to.
 const forever = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done"
+
+// upForever is forever that says when it listens.
+const upForever = "trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done"
 
 func podOf(uid string, policy rikv1alpha1.RestartPolicy, containers ...rikv1alpha1.Container) instance.Instance {
 	return instance.Instance{

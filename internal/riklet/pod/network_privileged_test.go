@@ -135,6 +135,7 @@ func (w *network) leftOf(uid string) []string {
 }
 
 func TestPrivilegedPodsReachEachOther(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	n.start()
 	web := sh("web", "mkdir /tmp/w; echo hello from $MINE > /tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w")
@@ -159,6 +160,7 @@ func TestPrivilegedPodsReachEachOther(t *testing.T) {
 }
 
 func TestPrivilegedEndedInstancesHaveNoAddress(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	n.start()
 	n.ensure(podOf("u1", rikv1alpha1.RestartNever, sh("main", "true")))
@@ -172,6 +174,7 @@ func TestPrivilegedEndedInstancesHaveNoAddress(t *testing.T) {
 }
 
 func TestPrivilegedInstancesWaitForTheNetwork(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	n.network.paused = true
 	n.start()
@@ -215,6 +218,7 @@ func (b *brokenNetwork) Attach(ctx context.Context, uid string, pid int) (instan
 }
 
 func TestPrivilegedFailedAttachmentIsTakenBack(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	d := n.open()
 	broken := &brokenNetwork{Network: n.network.now}
@@ -245,6 +249,7 @@ func TestPrivilegedFailedAttachmentIsTakenBack(t *testing.T) {
 }
 
 func TestPrivilegedSupervisorLostMovesTheInstance(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	n.start()
 	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, sh("main", "echo run; "+forever)))
@@ -274,6 +279,7 @@ func inside(n *node, uid string) string {
 }
 
 func TestPrivilegedConnectionsOutliveTheAgent(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	n.start()
 	serve := sh("main", "echo hello > /tmp/index.html; exec httpd -f -p 8080 -h /tmp")
@@ -310,6 +316,7 @@ func TestPrivilegedConnectionsOutliveTheAgent(t *testing.T) {
 }
 
 func TestPrivilegedServingInstancesAreDrained(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	n.cfg.DrainDelay = time.Hour
 	n.start()
@@ -358,6 +365,7 @@ func TestPrivilegedServingInstancesAreDrained(t *testing.T) {
 }
 
 func TestPrivilegedNodeWithoutNetworkGetsOne(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	with := n.network
 	n.network = nil

@@ -16,7 +16,8 @@ import (
 )
 
 func TestPrivilegedRunToCompletion(t *testing.T) {
-	n := newNode(t)
+	t.Parallel()
+	n := newNode(t).bare()
 	n.start()
 	in := podOf("u1", rikv1alpha1.RestartNever, sh("main", "echo out; echo err >&2; printf half"))
 	n.ensure(in)
@@ -35,6 +36,7 @@ func TestPrivilegedRunToCompletion(t *testing.T) {
 }
 
 func TestPrivilegedFailureKeepsItsCode(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	n.ensure(podOf("u1", rikv1alpha1.RestartNever, sh("main", "exit 42"), sh("killed", "kill -9 $$")))
@@ -50,6 +52,7 @@ func TestPrivilegedFailureKeepsItsCode(t *testing.T) {
 }
 
 func TestPrivilegedExec(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	d := n.start()
 	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, sh("main", "echo data > /etc/passwd; touch /set; "+forever)))
@@ -148,6 +151,7 @@ func (s *signalWriter) Write(p []byte) (int, error) {
 }
 
 func TestPrivilegedTerminal(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	c := sh("main", "tty; echo $TERM")
@@ -160,6 +164,7 @@ func TestPrivilegedTerminal(t *testing.T) {
 }
 
 func TestPrivilegedRestartsWithBackOff(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	n.ensure(podOf("u1", rikv1alpha1.RestartOnFailure, sh("main", "echo run; test -e /v/second && exit 0; touch /v/second; exit 5")))
@@ -188,6 +193,7 @@ func TestPrivilegedRestartsWithBackOff(t *testing.T) {
 }
 
 func TestPrivilegedInitContainersInOrder(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	in := podOf("u1", rikv1alpha1.RestartNever, sh("main", "cat /v/log; echo main"))
@@ -213,6 +219,7 @@ func TestPrivilegedInitContainersInOrder(t *testing.T) {
 }
 
 func TestPrivilegedGraceThenKill(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	polite := sh("polite", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done")
@@ -244,6 +251,7 @@ func TestPrivilegedGraceThenKill(t *testing.T) {
 }
 
 func TestPrivilegedOutOfMemory(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	c := sh("main", "x=a; while :; do x=$x$x; done")
@@ -258,6 +266,7 @@ func TestPrivilegedOutOfMemory(t *testing.T) {
 // TestPrivilegedLastState: how a run ended is known while the next one goes on,
 // and to an agent that was not there.
 func TestPrivilegedLastState(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.start()
 	c := sh("main", "[ -e /e/again ] && exec sleep 100000; touch /e/again; x=a; while :; do x=$x$x; done")
@@ -285,6 +294,7 @@ func TestPrivilegedLastState(t *testing.T) {
 }
 
 func TestPrivilegedVolumesAndEnvironment(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	d := n.start()
 	n.objects.configMaps["cm"] = map[string][]byte{"a": []byte("1"), "b": []byte("2")}
@@ -331,6 +341,7 @@ func TestPrivilegedVolumesAndEnvironment(t *testing.T) {
 }
 
 func TestPrivilegedSharedNamespaces(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	d := n.start()
 	a := sh("a", "echo from a > /dev/shm/x; echo hello > /tmp/index.html; exec httpd -f -p 8080 -h /tmp")

@@ -79,6 +79,7 @@ func appOf(uid string, policy rikv1alpha1.RestartPolicy, command ...string) inst
 }
 
 func TestPrivilegedAppRunsToCompletion(t *testing.T) {
+	t.Parallel()
 	n, s := newAppNode(t)
 	n.start()
 	in := appOf("u1", rikv1alpha1.RestartNever, "/bin/sh", "-c",
@@ -115,6 +116,7 @@ func (n *node) awaitPhase2(uid string, phase rikv1alpha1.InstancePhase) rikv1alp
 }
 
 func TestPrivilegedAppLivesOnAndIsReached(t *testing.T) {
+	t.Parallel()
 	n, _ := newAppNode(t)
 	d := n.start()
 	in := appOf("u1", rikv1alpha1.RestartAlways, "/bin/sh", "-c", "echo up $SECRET; "+forever)
@@ -158,6 +160,7 @@ func TestPrivilegedAppLivesOnAndIsReached(t *testing.T) {
 }
 
 func TestPrivilegedAppsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	n, _ := newAppNode(t)
 	n.start()
 	for uid, change := range map[string]func(*rikv1alpha1.App){
@@ -177,11 +180,12 @@ func TestPrivilegedAppsThatAreRefused(t *testing.T) {
 }
 
 func TestPrivilegedSuspendAndResume(t *testing.T) {
+	t.Parallel()
 	n, _ := newAppNode(t)
 	d := n.start()
-	counting := "while :; do echo tick; sleep 0.05; done"
-	n.ensure(appOf("app", rikv1alpha1.RestartAlways, "/bin/sh", "-c", counting))
-	n.ensure(podOf("pod", rikv1alpha1.RestartAlways, sh("main", counting)))
+	ticking := "trap 'exit 0' TERM; while :; do echo tick; sleep 0.05; done"
+	n.ensure(appOf("app", rikv1alpha1.RestartAlways, "/bin/sh", "-c", ticking))
+	n.ensure(podOf("pod", rikv1alpha1.RestartAlways, sh("main", ticking)))
 	for _, uid := range []string{"app", "pod"} {
 		t.Run(uid, func(t *testing.T) {
 			n.Helper()
@@ -220,7 +224,7 @@ func TestPrivilegedSuspendAndResume(t *testing.T) {
 			if err := d.Suspend(t.Context(), uid, instance.InMemory); err != nil {
 				t.Fatal(err)
 			}
-			n.stop(uid, 10*time.Second) // what is suspended can be stopped
+			n.stop(uid, time.Minute) // what is suspended gets its signal, too
 		})
 	}
 	if err := d.Suspend(t.Context(), "no", instance.InMemory); err == nil {

@@ -46,7 +46,7 @@ func starts(dir string) int {
 // hosted runs a driver in another process.
 func (n *node) hosted(h hosting) *exec.Cmd {
 	n.Helper()
-	h.Dir, h.Shim = n.dir, tools.shim
+	h.Dir, h.Tools = n.dir, tools.dir
 	if n.network != nil {
 		h.Network = n.network.pid
 	}
@@ -100,6 +100,7 @@ func (n *node) killedOnceItRuns(h hosting) {
 // TestPrivilegedCommandsEndWithTheirAgent: a command that was run in a container
 // is ended by the next agent, and nothing else in the container is.
 func TestPrivilegedCommandsEndWithTheirAgent(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	in, dir := counted(t, "u1", rikv1alpha1.RestartAlways)
 	n.killedOnceItRuns(hosting{Instance: in, Exec: []string{"/bin/sh", "-c", "echo running; exec sleep 4343"}})
@@ -144,10 +145,15 @@ func sleeping(group string) []int {
 var everyDo = []string{"directories", "volumes", stepSupervisor, stepNetwork, stepImage, stepRootfs, stepBundle, stepStart}
 
 func TestPrivilegedKilledAtEveryStepOfAStart(t *testing.T) {
+	t.Parallel()
 	for _, step := range everyDo {
 		for _, at := range []lifecycle.Point{lifecycle.BeforeDo, lifecycle.AfterDo} {
 			t.Run(fmt.Sprintf("%s %s", at, step), func(t *testing.T) {
+				t.Parallel()
 				n := newNetworkNode(t)
+				if step == stepImage {
+					n.bare()
+				}
 				in, dir := counted(t, "u1", rikv1alpha1.RestartAlways)
 				n.dies(hosting{Instance: in, KillStep: step, KillAt: at})
 				n.start()
@@ -172,9 +178,11 @@ func TestPrivilegedKilledAtEveryStepOfAStart(t *testing.T) {
 }
 
 func TestPrivilegedKilledAtEveryStepOfAStop(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"directories", "volumes", stepSupervisor, stepNetwork, stepRootfs, stepBundle, stepStart} {
 		for _, at := range []lifecycle.Point{lifecycle.BeforeUndo, lifecycle.AfterUndo} {
 			t.Run(fmt.Sprintf("%s %s", at, step), func(t *testing.T) {
+				t.Parallel()
 				n := newNetworkNode(t)
 				in, dir := counted(t, "u1", rikv1alpha1.RestartAlways)
 				n.dies(hosting{Instance: in, KillStep: step, KillAt: at, Stop: true})
@@ -190,8 +198,10 @@ func TestPrivilegedKilledAtEveryStepOfAStop(t *testing.T) {
 }
 
 func TestPrivilegedOrphansAreRemoved(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"volumes", stepSupervisor, stepNetwork, stepRootfs, stepStart} {
 		t.Run(step, func(t *testing.T) {
+			t.Parallel()
 			n := newNetworkNode(t)
 			in, _ := counted(t, "u1", rikv1alpha1.RestartAlways)
 			n.dies(hosting{Instance: in, KillStep: step, KillAt: lifecycle.AfterDo})
@@ -231,8 +241,10 @@ func (n *node) awaitExitFile(uid string) {
 }
 
 func TestPrivilegedExitWhileNobodyLooked(t *testing.T) {
+	t.Parallel()
 	for name, supervisorDies := range map[string]bool{"supervisor lives": false, "supervisor is gone too": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newNode(t)
 			in, dir := counted(t, "u1", rikv1alpha1.RestartNever)
 			n.killedWhileRunning(in)
@@ -257,6 +269,7 @@ func TestPrivilegedExitWhileNobodyLooked(t *testing.T) {
 }
 
 func TestPrivilegedReattachKeepsEverything(t *testing.T) {
+	t.Parallel()
 	n := newNetworkNode(t)
 	in, dir := counted(t, "u1", rikv1alpha1.RestartOnFailure)
 	n.killedWhileRunning(in)
@@ -337,6 +350,7 @@ func (n *node) reboot() {
 }
 
 func TestPrivilegedReboot(t *testing.T) {
+	t.Parallel()
 	for policy, want := range map[rikv1alpha1.RestartPolicy]struct {
 		phase  rikv1alpha1.InstancePhase
 		reason string
@@ -347,6 +361,7 @@ func TestPrivilegedReboot(t *testing.T) {
 		rikv1alpha1.RestartNever:     {rikv1alpha1.InstanceFailed, reasonRebooted, 1},
 	} {
 		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
 			n := newNetworkNode(t)
 			in, dir := counted(t, "u1", policy)
 			n.start()
@@ -377,6 +392,7 @@ func TestPrivilegedReboot(t *testing.T) {
 }
 
 func TestPrivilegedRemovalAfterAReboot(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	in, _ := counted(t, "u1", rikv1alpha1.RestartAlways)
 	n.killedWhileRunning(in)

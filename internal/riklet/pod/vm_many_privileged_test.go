@@ -93,22 +93,33 @@ func (n *node) settled(before map[string][]string) {
 	eventually(n, func() string { return cmp.Diff(before, n.census()) })
 }
 
-// oneAfterAnother makes and deletes so many microVMs in one driver. The script ends by
-// SIGTERM.
-func (n *node) oneAfterAnother(count int, script string) {
+// churn makes and deletes so many microVMs in one driver, some at a time. The script
+// says "up" and ends by SIGTERM.
+func (n *node) churn(count, atOnce int, script string) {
 	n.Helper()
 	n.start()
-	once := func(uid string) string {
-		n.ensure(microVM(uid, rikv1alpha1.RestartAlways, sh("main", script)))
-		address := n.awaitPhase(uid, rikv1alpha1.InstanceRunning).Address
-		n.stop(uid, 2*time.Second) // its shell may not listen to signals yet
-		return address
-	}
-	once("first") // makes the image's disk, which stays
-	before := n.census()
 	addresses := map[string]bool{}
+	some := func(uids []string) {
+		for _, uid := range uids {
+			n.ensure(microVM(uid, rikv1alpha1.RestartAlways, sh("main", script)))
+		}
+		for _, uid := range uids {
+			addresses[n.awaitPhase(uid, rikv1alpha1.InstanceRunning).Address] = true
+			n.isUp(uid)
+			n.driver.Stop(uid, time.Minute)
+		}
+		for _, uid := range uids {
+			n.stop(uid, time.Minute)
+		}
+	}
+	some([]string{"first"}) // what stays of any is there from now on
+	before := n.census()
+	var uids []string
 	for i := range count {
-		addresses[once(fmt.Sprintf("u%d", i))] = true
+		uids = append(uids, fmt.Sprintf("u%d", i))
+	}
+	for batch := range slices.Chunk(uids, atOnce) {
+		some(batch)
 	}
 	n.settled(before)
 	if len(addresses) > hosts || addresses[""] {
@@ -122,16 +133,16 @@ const hosts = 253
 // A range was once used up by 64 microVMs, whose TAPs stayed. These are more than the
 // range has addresses; their VMM is a double, all else is real.
 func TestPrivilegedFault16Fault17VMsLeaveNothing(t *testing.T) {
-	newDoubleNode(t).oneAfterAnother(hosts+7, "exec sleep 1000")
+	newDoubleNode(t).churn(hosts+7, 4, "echo up; exec sleep 1000")
 }
 
-// The same with guests that boot: 200 of them in a long run, a few otherwise.
+// The same with guests that boot: 200 of them in a long run, three otherwise.
 func TestPrivilegedFault16Fault17RealVMsLeaveNothing(t *testing.T) {
-	count := 10
+	count := 3
 	if os.Getenv("RIK_E2E_LONG") != "" {
 		count = 200
 	}
-	newVMNode(t).oneAfterAnother(count, forever)
+	newVMNode(t).churn(count, 2, upForever)
 }
 
 // brokenVMM fails at one call, when it is told which.
@@ -203,6 +214,7 @@ func (n *node) vmms(uid string) []int {
 
 // MicroVMs once died with their agent, and had neither log nor console.
 func TestPrivilegedFault21VMOutlivesTheRiklet(t *testing.T) {
+	t.Parallel()
 	n := newVMNode(t)
 	in := microVM("u1", rikv1alpha1.RestartAlways, sh("main", "echo up; "+forever))
 	n.killedWhileRunning(in)
@@ -240,7 +252,7 @@ func countedVM(t testing.TB, uid string) (in instance.Instance, dir string) {
 	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // the double is another user
 		t.Fatal(err)
 	}
-	in = microVM(uid, rikv1alpha1.RestartAlways, sh("main", "echo start >> "+dir+"/starts; "+forever))
+	in = microVM(uid, rikv1alpha1.RestartAlways, sh("main", "echo start >> "+dir+"/starts; "+upForever))
 	return in, dir
 }
 
@@ -250,10 +262,15 @@ const (
 )
 
 func TestPrivilegedFault21KilledAtEveryStepOfAVMsStart(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"directories", stepSupervisor, stepNetwork, stepImage, stepMachine, stepGuest, stepBundle, stepStart} {
 		for _, at := range []lifecycle.Point{lifecycle.BeforeDo, lifecycle.AfterDo} {
 			t.Run(fmt.Sprintf("%s %s", at, step), func(t *testing.T) {
+				t.Parallel()
 				n := newDoubleNode(t)
+				if step == stepImage {
+					n.bare()
+				}
 				in, dir := countedVM(t, "u1")
 				n.dies(hosting{Instance: in, KillStep: step, KillAt: at})
 				n.oneVM(in)
@@ -263,6 +280,12 @@ func TestPrivilegedFault21KilledAtEveryStepOfAVMsStart(t *testing.T) {
 			})
 		}
 	}
+}
+
+// isUp waits until a script listens to signals, and says so.
+func (n *node) isUp(uid string) {
+	n.Helper()
+	eventually(n, func() string { return cmp.Diff("up\n", n.log(uid, "")) })
 }
 
 // oneVM goes on with what a killed agent left: there is one machine, and then nothing.
@@ -286,7 +309,8 @@ func (n *node) oneVM(in instance.Instance) {
 	if vms > 1 {
 		n.Errorf("%d VMMs run: %q", vms, processesOf(n.dir))
 	}
-	n.stop(in.UID, time.Second) // its shell may not listen to signals yet
+	n.isUp(in.UID)
+	n.stop(in.UID, time.Minute)
 	if left := processesOf(n.dir); len(left) > 0 {
 		n.Errorf("processes left: %q", left)
 	}
@@ -294,10 +318,12 @@ func (n *node) oneVM(in instance.Instance) {
 
 // The same where a real guest makes a difference.
 func TestPrivilegedFault21KilledWhileARealVMStarts(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{stepMachine, stepGuest, stepStart} {
 		t.Run(step, func(t *testing.T) {
+			t.Parallel()
 			n := newVMNode(t)
-			in := microVM("u1", rikv1alpha1.RestartAlways, sh("main", forever))
+			in := microVM("u1", rikv1alpha1.RestartAlways, sh("main", upForever))
 			n.dies(hosting{Instance: in, KillStep: step, KillAt: lifecycle.AfterDo})
 			n.oneVM(in)
 		})
@@ -305,9 +331,11 @@ func TestPrivilegedFault21KilledWhileARealVMStarts(t *testing.T) {
 }
 
 func TestPrivilegedFault21KilledAtEveryStepOfAVMsStop(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"directories", stepSupervisor, stepNetwork, stepImage, stepMachine, stepBundle} {
 		for _, at := range []lifecycle.Point{lifecycle.BeforeUndo, lifecycle.AfterUndo} {
 			t.Run(fmt.Sprintf("%s %s", at, step), func(t *testing.T) {
+				t.Parallel()
 				n := newDoubleNode(t)
 				in, dir := countedVM(t, "u1")
 				n.dies(hosting{Instance: in, KillStep: step, KillAt: at, Stop: true})
@@ -326,8 +354,10 @@ func TestPrivilegedFault21KilledAtEveryStepOfAVMsStop(t *testing.T) {
 }
 
 func TestPrivilegedFault17OrphanedVMsAreRemoved(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{stepNetwork, stepMachine, stepGuest, stepStart} {
 		t.Run(step, func(t *testing.T) {
+			t.Parallel()
 			n := newDoubleNode(t)
 			in, _ := countedVM(t, "u1")
 			n.dies(hosting{Instance: in, KillStep: step, KillAt: lifecycle.AfterDo})

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,8 +21,9 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// counting counts in its memory, and says every number.
-const counting = "trap 'exit 0' TERM; i=0; while :; do i=$((i+1)); echo tick $i; sleep 0.05; done"
+// counting counts in its memory, and says every number. It waits without starting a
+// process, which costs an emulated processor much.
+const counting = "trap 'exit 0' TERM; mkfifo /nobody; exec 3<>/nobody; i=0; while :; do i=$((i+1)); echo tick $i; read -t 0.05 x <&3; done"
 
 // countingVM runs one microVM that counts, with a second container beside it.
 func (n *node) countingVM(policy rikv1alpha1.RestartPolicy) {
@@ -110,110 +112,250 @@ func (n *node) onDisk() {
 	}
 }
 
-func TestPrivilegedVMIsSuspendedToDisk(t *testing.T) {
-	n := newVMNode(t)
-	n.countingVM(rikv1alpha1.RestartAlways)
-	first, mine, random := n.status("u1"), n.inside("cat", "/mine"), n.inside("cat", "/proc/sys/kernel/random/uuid")
-	for round, place := range []instance.Place{instance.OnDisk, instance.InMemory} {
-		n.suspend(place)
-		for range 2 { // the first may put on disk what is held in memory
-			n.suspend(instance.OnDisk)
+// machineLife is one microVM and what its steps need to know of each other.
+type machineLife struct {
+	*node
+	forgets, breaks atomic.Bool // it cannot be written; its next VMM cannot be made
+	first           rikv1alpha1.InstanceStatus
+	mine, random    string
+}
+
+// TestPrivilegedVM boots one microVM and tries everything in it that leaves it running.
+func TestPrivilegedVM(t *testing.T) {
+	t.Parallel()
+	l := &machineLife{node: newVMNode(t)}
+	l.vm.Driver = forgetful{l.vm.Driver, &l.forgets}
+	l.cfg.Hook = func(step string, at lifecycle.Point) error {
+		if step == stepMachine && at == lifecycle.BeforeDo && l.breaks.CompareAndSwap(true, false) {
+			return errBroken
 		}
-		n.onDisk()
-		if _, err := n.driver.Exec(t.Context(), "u1", "", instance.ExecOptions{Command: []string{"true"}}); !errors.Is(err, instance.ErrNotRunning) {
-			t.Errorf("a command in what is on disk: %v", err)
+		return nil
+	}
+	l.countingVM(rikv1alpha1.RestartAlways)
+	l.first, l.mine, l.random = l.status("u1"), l.inside("cat", "/mine"), l.inside("cat", "/proc/sys/kernel/random/uuid")
+	for _, step := range []struct {
+		name string
+		do   func()
+	}{
+		{"IsReached", l.isReached},
+		{"IsMeasured", l.isMeasured},
+		{"LivesOnInMemory", l.livesOnInMemory},
+		{"GoesOnWhenItCannotBeWritten", l.goesOnWhenItCannotBeWritten},
+		{"IsSuspendedToDisk", l.isSuspendedToDisk},
+		{"StaysOnDiskWhenItCannotGoOnYet", l.staysOnDiskWhenItCannotGoOnYet},
+		{"OnDiskOutlivesTheMachine", l.onDiskOutlivesTheMachine},
+		{"IsItselfAfterwards", l.isItselfAfterwards},
+		{"EndsOnDisk", l.endsOnDisk},
+	} {
+		if !t.Run(step.name, func(t *testing.T) { l.within(t, step.do) }) {
+			t.FailNow()
 		}
-		if round == 0 {
-			n.end()
-			n.start()
-			n.onDisk() // another agent knows it
-		}
-		n.resume()
-		s := n.status("u1")
-		if s.Suspended || s.Message != "" || s.Address == "" || s.Containers[0].RestartCount != 0 || !s.Containers[0].StartedAt.Equal(first.Containers[0].StartedAt) {
-			t.Errorf("resumed: %+v", s)
-		}
-		n.counted(5)
-		if _, err := os.Stat(n.driver.snapshot("u1")); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the snapshot is still there: %v", err)
-		}
-	}
-	if got := n.inside("cat", "/mine"); got != mine {
-		t.Errorf("its file says %q, was %q", got, mine)
-	}
-	if got := n.inside("cat", "/proc/sys/kernel/random/uuid"); got == random {
-		t.Errorf("its randomness repeats: %s", got)
-	}
-	if got := n.inside("hostname"); got != "name-of-u1" {
-		t.Errorf("hostname = %q", got)
-	}
-	now, err := strconv.ParseInt(n.inside("date", "+%s"), 10, 64)
-	if off := time.Since(time.Unix(now, 0)); err != nil || off.Abs() > time.Minute {
-		t.Errorf("its clock is off by %v (%v)", off, err)
-	}
-	if address := n.status("u1").Address; !strings.Contains(n.inside("ip", "-o", "-4", "addr"), " "+address+"/") {
-		t.Errorf("the guest has not its address %s:\n%s", address, n.inside("ip", "-o", "-4", "addr"))
-	}
-	n.inside("ping", "-c", "1", "-w", "30", "10.62.7.1") // its gateway
-	n.suspend(instance.OnDisk)
-	n.stop("u1", time.Second)
-	if _, err := os.Stat(n.driver.rootDir("u1")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its directory is still there: %v", err)
 	}
 }
 
-func TestPrivilegedVMIsMeasured(t *testing.T) {
-	n := newVMNode(t)
-	n.countingVM(rikv1alpha1.RestartAlways)
-	measured := func() instance.VMUsage {
-		t.Helper()
-		u, err := n.driver.Usage("u1")
-		if err != nil || u.VM == nil {
-			t.Fatalf("Usage() = %+v, %v, want a microVM's", u, err)
-		}
-		return *u.VM
+// within does something whose failures are those of a subtest.
+func (n *node) within(t *testing.T, do func()) {
+	outer := n.TB
+	n.TB, n.network.TB = t, t
+	defer func() { n.TB, n.network.TB = outer, outer }()
+	do()
+}
+
+func (l *machineLife) exec(command ...string) (int, string) {
+	l.Helper()
+	var out bytes.Buffer
+	code, err := l.driver.Exec(l.Context(), "u1", "idle", instance.ExecOptions{
+		Command: command, Stdin: strings.NewReader("given\n"), Stdout: &out, Stderr: &out,
+	})
+	if err != nil {
+		l.Fatal(err)
 	}
-	first := measured()
+	return code, out.String()
+}
+
+func (l *machineLife) isReached() {
+	if code, out := l.exec("/bin/sh", "-c", "cat; hostname; exit 9"); code != 9 || out != "given\nname-of-u1\n" {
+		l.Errorf("exec = %d, %q", code, out)
+	}
+	if code, out := l.exec("no-such-program"); code != 127 {
+		l.Errorf("exec of what is not there = %d, %q", code, out)
+	}
+}
+
+func (l *machineLife) measured() instance.VMUsage {
+	l.Helper()
+	u, err := l.driver.Usage("u1")
+	if err != nil || u.VM == nil || u.MemoryBytes == 0 {
+		l.Fatalf("Usage() = %+v, %v, want a microVM's", u, err)
+	}
+	return *u.VM
+}
+
+func (l *machineLife) isMeasured() {
+	first := l.measured()
 	if first.VCPUNanos == 0 || first.DiskReadBytes == 0 || first.DiskReads == 0 {
-		t.Errorf("after its boot: %+v", first)
+		l.Errorf("after its boot: %+v", first)
 	}
 	const written = 4 << 20
-	n.inside("sh", "-c", fmt.Sprintf("head -c %d /dev/urandom > /big; sync", written))
-	n.inside("ping", "-c", "2", "-s", "1000", "-w", "30", "10.62.7.1")
-	second := measured()
+	l.inside("sh", "-c", fmt.Sprintf("head -c %d /dev/urandom > /big; sync", written))
+	l.inside("ping", "-c", "2", "-s", "1000", "-w", "30", "10.62.7.1")
+	second := l.measured()
 	if second.DiskWriteBytes < first.DiskWriteBytes+written || second.DiskWrites <= first.DiskWrites || second.VCPUNanos <= first.VCPUNanos {
-		t.Errorf("after writing %d bytes: %+v, before: %+v", written, second, first)
+		l.Errorf("after writing %d bytes: %+v, before: %+v", written, second, first)
 	}
 	if second.NetworkReceiveBytes < first.NetworkReceiveBytes+2000 || second.NetworkTransmitBytes < first.NetworkTransmitBytes+2000 {
-		t.Errorf("after two pings of 1000 bytes: %+v, before: %+v", second, first)
+		l.Errorf("after two pings of 1000 bytes: %+v, before: %+v", second, first)
 	}
-	n.suspend(instance.InMemory)
-	if u, err := n.driver.Usage("u1"); err != nil || u.VM != nil || u.MemoryBytes == 0 {
-		t.Errorf("Usage() of one that is suspended = %+v, %v", u, err)
-	}
-	n.suspend(instance.OnDisk)
-	n.onDisk()
-	if u, err := n.driver.Usage("u1"); !errors.Is(err, instance.ErrNotRunning) {
-		t.Errorf("Usage() of one on disk = %+v, %v", u, err)
-	}
-	n.stop("u1", time.Second)
 }
 
-func TestPrivilegedVMOnDiskOutlivesTheMachine(t *testing.T) {
-	n := newVMNode(t)
-	n.countingVM(rikv1alpha1.RestartAlways)
-	mine := n.inside("cat", "/mine")
-	n.suspend(instance.OnDisk)
-	n.end()
-	n.reboot()
-	n.start()
-	n.onDisk()
-	n.resume()
-	n.counted(5)
-	if got := n.inside("cat", "/mine"); got != mine {
-		t.Errorf("its file says %q, was %q", got, mine)
+func (l *machineLife) livesOnInMemory() {
+	l.suspend(instance.InMemory)
+	if u, err := l.driver.Usage("u1"); err != nil || u.VM != nil || u.MemoryBytes == 0 {
+		l.Errorf("Usage() of one that is suspended = %+v, %v", u, err)
 	}
-	n.stop("u1", time.Second)
+	l.end()
+	l.start()
+	if s := l.status("u1"); !s.Suspended {
+		l.Errorf("after a restart: %+v", s)
+	}
+	l.resume()
+	if code, out := l.exec("/bin/date", "+%s"); code != 0 {
+		l.Errorf("date = %d, %q", code, out)
+	}
+	if s := l.awaitPhase("u1", rikv1alpha1.InstanceRunning); !s.Containers[0].StartedAt.Equal(l.first.Containers[0].StartedAt) {
+		l.Errorf("it did not live on: %+v", s)
+	}
+	l.measured()
+	l.counted(5)
+}
+
+// forgetful writes no snapshots when it is told so.
+type forgetful struct {
+	vmm.Driver
+	forgets *atomic.Bool
+}
+
+type forgetfulVM struct {
+	vmm.VM
+	forgets *atomic.Bool
+}
+
+func (d forgetful) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
+	vm, err := d.Driver.Connect(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return forgetfulVM{vm, d.forgets}, nil
+}
+
+func (v forgetfulVM) Snapshot(ctx context.Context, dir string) error {
+	if v.forgets.Load() {
+		return errBroken
+	}
+	return v.VM.Snapshot(ctx, dir)
+}
+
+func (l *machineLife) goesOnWhenItCannotBeWritten() {
+	l.forgets.Store(true)
+	if err := l.driver.Suspend(l.Context(), "u1", instance.OnDisk); !errors.Is(err, errBroken) {
+		l.Errorf("Suspend() = %v, want %v", err, errBroken)
+	}
+	if s := l.status("u1"); s.Suspended {
+		l.Errorf("status = %+v", s)
+	}
+	l.counted(5)
+	l.suspend(instance.InMemory)
+	if err := l.driver.Suspend(l.Context(), "u1", instance.OnDisk); !errors.Is(err, errBroken) {
+		l.Errorf("Suspend() = %v, want %v", err, errBroken)
+	}
+	if s := l.status("u1"); !s.Suspended || s.Message != "" {
+		l.Errorf("status = %+v, want it held in memory as before", s)
+	}
+	l.forgets.Store(false)
+	l.resume()
+	l.counted(5)
+}
+
+func (l *machineLife) isSuspendedToDisk() {
+	for round, place := range []instance.Place{instance.OnDisk, instance.InMemory} {
+		l.suspend(place)
+		for range 2 { // the first may put on disk what is held in memory
+			l.suspend(instance.OnDisk)
+		}
+		l.onDisk()
+		if _, err := l.driver.Exec(l.Context(), "u1", "", instance.ExecOptions{Command: []string{"true"}}); !errors.Is(err, instance.ErrNotRunning) {
+			l.Errorf("a command in what is on disk: %v", err)
+		}
+		if u, err := l.driver.Usage("u1"); !errors.Is(err, instance.ErrNotRunning) {
+			l.Errorf("Usage() of one on disk = %+v, %v", u, err)
+		}
+		if round == 0 {
+			l.end()
+			l.start()
+			l.onDisk() // another agent knows it
+		}
+		l.goesOn()
+	}
+}
+
+// goesOn resumes it, and sees that it is the one that it was.
+func (l *machineLife) goesOn() {
+	l.Helper()
+	l.resume()
+	s := l.status("u1")
+	if s.Suspended || s.Message != "" || s.Address == "" || s.Containers[0].RestartCount != 0 || !s.Containers[0].StartedAt.Equal(l.first.Containers[0].StartedAt) {
+		l.Errorf("resumed: %+v", s)
+	}
+	l.counted(5)
+	if _, err := os.Stat(l.driver.snapshot("u1")); !errors.Is(err, fs.ErrNotExist) {
+		l.Errorf("the snapshot is still there: %v", err)
+	}
+	if got := l.inside("cat", "/mine"); got != l.mine {
+		l.Errorf("its file says %q, was %q", got, l.mine)
+	}
+}
+
+// A resume that fails for another reason than its snapshot can be tried again.
+func (l *machineLife) staysOnDiskWhenItCannotGoOnYet() {
+	l.suspend(instance.OnDisk)
+	l.breaks.Store(true)
+	if err := l.driver.Resume(l.Context(), "u1"); !errors.Is(err, errBroken) {
+		l.Errorf("Resume() = %v, want %v", err, errBroken)
+	}
+	l.onDisk()
+}
+
+func (l *machineLife) onDiskOutlivesTheMachine() {
+	l.end()
+	l.reboot()
+	l.start()
+	l.onDisk()
+	l.goesOn()
+}
+
+func (l *machineLife) isItselfAfterwards() {
+	if got := l.inside("cat", "/proc/sys/kernel/random/uuid"); got == l.random {
+		l.Errorf("its randomness repeats: %s", got)
+	}
+	if got := l.inside("hostname"); got != "name-of-u1" {
+		l.Errorf("hostname = %q", got)
+	}
+	now, err := strconv.ParseInt(l.inside("date", "+%s"), 10, 64)
+	if off := time.Since(time.Unix(now, 0)); err != nil || off.Abs() > time.Minute {
+		l.Errorf("its clock is off by %v (%v)", off, err)
+	}
+	if address := l.status("u1").Address; !strings.Contains(l.inside("ip", "-o", "-4", "addr"), " "+address+"/") {
+		l.Errorf("the guest has not its address %s:\n%s", address, l.inside("ip", "-o", "-4", "addr"))
+	}
+	l.inside("ping", "-c", "1", "-w", "30", "10.62.7.1") // its gateway
+}
+
+func (l *machineLife) endsOnDisk() {
+	l.suspend(instance.OnDisk)
+	l.stop("u1", time.Second)
+	if _, err := os.Stat(l.driver.rootDir("u1")); !errors.Is(err, fs.ErrNotExist) {
+		l.Errorf("its directory is still there: %v", err)
+	}
 }
 
 var majorVersion = regexp.MustCompile(`"version":"\d`)
@@ -221,9 +363,13 @@ var majorVersion = regexp.MustCompile(`"version":"\d`)
 // What cannot be gone on from is said, and the instance is made anew as far as its
 // policy has it.
 func TestPrivilegedVMWithAnUnsoundSnapshot(t *testing.T) {
-	for name, harm := range map[string]func(n *node) error{
-		"cut short": func(n *node) error { return os.Truncate(filepath.Join(n.driver.snapshot("u1"), "memory"), 4096) },
-		"torn": func(n *node) error { // of the same size
+	t.Parallel()
+	n := newVMNode(t)
+	n.countingVM(rikv1alpha1.RestartAlways)
+	lost := int32(0)
+	for name, harm := range map[string]func() error{
+		"cut short": func() error { return os.Truncate(filepath.Join(n.driver.snapshot("u1"), "memory"), 4096) },
+		"torn": func() error { // of the same size
 			path := filepath.Join(n.driver.snapshot("u1"), "memory")
 			info, err := os.Stat(path)
 			if err == nil {
@@ -231,11 +377,11 @@ func TestPrivilegedVMWithAnUnsoundSnapshot(t *testing.T) {
 			}
 			return errors.Join(err, os.Truncate(path, info.Size()))
 		},
-		"disk was written": func(n *node) error {
+		"disk was written": func() error {
 			now := time.Now()
 			return os.Chtimes(n.driver.scratch("u1"), now, now)
 		},
-		"of another VMM": func(n *node) error {
+		"of another VMM": func() error {
 			path := filepath.Join(n.driver.snapshot("u1"), "machine.json")
 			data, err := os.ReadFile(path)
 			// Of the same length: the driver is to find it.
@@ -243,29 +389,45 @@ func TestPrivilegedVMWithAnUnsoundSnapshot(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newVMNode(t)
-			n.countingVM(rikv1alpha1.RestartAlways)
-			n.suspend(instance.OnDisk)
-			if err := harm(n); err != nil {
-				t.Fatal(err)
-			}
-			err := n.driver.Resume(t.Context(), "u1")
-			if !errors.Is(err, instance.ErrLost) || !strings.Contains(err.Error(), "made anew") {
-				t.Errorf("Resume() = %v, want ErrLost", err)
-			}
-			s := n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
-				return s.Containers[0].RestartCount == 1 && s.Containers[1].RestartCount == 1
-			})
-			if l := s.Containers[0].LastState; s.Suspended || l == nil || l.Reason != reasonSnapshotLost || !strings.Contains(l.Message, "its snapshot cannot be used: ") {
-				t.Errorf("status = %+v, last %+v", s, l)
-			}
-			n.inside("true")
-			n.stop("u1", time.Second)
+			n.within(t, func() { n.losesItsSnapshot(lost, harm) })
 		})
+		if t.Failed() {
+			return
+		}
+		lost++
 	}
+	n.stop("u1", time.Second)
+}
+
+// losesItsSnapshot harms the snapshot of a microVM that has lost so many before, and
+// sees it made anew.
+func (n *node) losesItsSnapshot(before int32, harm func() error) {
+	n.Helper()
+	n.suspend(instance.OnDisk)
+	if err := harm(); err != nil {
+		n.Fatal(err)
+	}
+	err := n.driver.Resume(n.Context(), "u1")
+	if !errors.Is(err, instance.ErrLost) || !strings.Contains(err.Error(), "made anew") {
+		n.Errorf("Resume() = %v, want ErrLost", err)
+	}
+	s := n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
+		for _, c := range s.Containers {
+			if c.RestartCount != before+1 || c.State != rikv1alpha1.ContainerRunning {
+				return false
+			}
+		}
+		return true
+	})
+	if l := s.Containers[0].LastState; s.Suspended || l == nil || l.Reason != reasonSnapshotLost || !strings.Contains(l.Message, "its snapshot cannot be used: ") {
+		n.Errorf("status = %+v, last %+v", s, l)
+	}
+	n.inside("true")
+	n.counted(5) // from the start
 }
 
 func TestPrivilegedVMThatMayStartOnceIsNotMadeAnew(t *testing.T) {
+	t.Parallel()
 	n := newVMNode(t)
 	n.countingVM(rikv1alpha1.RestartNever)
 	n.suspend(instance.OnDisk)
@@ -283,69 +445,9 @@ func TestPrivilegedVMThatMayStartOnceIsNotMadeAnew(t *testing.T) {
 	n.stop("u1", time.Second)
 }
 
-// A resume that fails for another reason can be tried again.
-func TestPrivilegedVMStaysOnDiskWhenItCannotGoOnYet(t *testing.T) {
-	n := newVMNode(t)
-	broken := make(chan bool, 1)
-	n.cfg.Hook = func(step string, at lifecycle.Point) error {
-		if step == stepMachine && at == lifecycle.BeforeDo {
-			select {
-			case <-broken:
-				return errBroken
-			default:
-			}
-		}
-		return nil
-	}
-	n.countingVM(rikv1alpha1.RestartAlways)
-	n.suspend(instance.OnDisk)
-	broken <- true
-	if err := n.driver.Resume(t.Context(), "u1"); !errors.Is(err, errBroken) {
-		t.Errorf("Resume() = %v, want %v", err, errBroken)
-	}
-	n.onDisk()
-	n.resume()
-	n.counted(5)
-	n.stop("u1", time.Second)
-}
-
-// forgetful writes no snapshots.
-type forgetful struct{ vmm.Driver }
-
-type forgetfulVM struct{ vmm.VM }
-
-func (d forgetful) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
-	vm, err := d.Driver.Connect(ctx, m)
-	return forgetfulVM{vm}, err
-}
-
-func (forgetfulVM) Snapshot(context.Context, string) error { return errBroken }
-
-func TestPrivilegedVMGoesOnWhenItCannotBeWritten(t *testing.T) {
-	n := newVMNode(t)
-	n.vm.Driver = forgetful{n.vm.Driver}
-	n.countingVM(rikv1alpha1.RestartAlways)
-	if err := n.driver.Suspend(t.Context(), "u1", instance.OnDisk); !errors.Is(err, errBroken) {
-		t.Errorf("Suspend() = %v, want %v", err, errBroken)
-	}
-	if s := n.status("u1"); s.Suspended {
-		t.Errorf("status = %+v", s)
-	}
-	n.counted(5)
-	n.suspend(instance.InMemory)
-	if err := n.driver.Suspend(t.Context(), "u1", instance.OnDisk); !errors.Is(err, errBroken) {
-		t.Errorf("Suspend() = %v, want %v", err, errBroken)
-	}
-	if s := n.status("u1"); !s.Suspended || s.Message != "" {
-		t.Errorf("status = %+v, want it held in memory as before", s)
-	}
-	n.resume()
-	n.counted(5)
-	n.stop("u1", time.Second)
-}
-
 // Only what has a VMM that writes snapshots can be on disk.
 func TestPrivilegedSuspensionToDiskIsRefused(t *testing.T) {
+	t.Parallel()
 	n := newDoubleNode(t)
 	n.start()
 	n.ensure(podOf("pod", rikv1alpha1.RestartAlways, sh("main", forever)))

@@ -4,7 +4,8 @@
 // What is run "in the guest" is a process of this machine, without a root of its own;
 // disks, networks and volumes are named and not used.
 //
-// The process is the test's own program: its TestMain calls Main first.
+// The process is the test's own program, whose TestMain calls Main first, or the one
+// in the directory double.
 package vmmfake
 
 import (
@@ -39,7 +40,11 @@ const (
 )
 
 // Driver is the vmm.Driver of the double.
-type Driver struct{}
+type Driver struct {
+	// Program is the file of a program that calls Main; empty: the test's own. One of
+	// its own starts sooner than a large test.
+	Program string
+}
 
 var _ vmm.Driver = Driver{}
 
@@ -67,12 +72,12 @@ func (Driver) Channel(m vmm.Machine) guest.Channel {
 	return guest.Channel{Socket: filepath.Join(directory(m), guestSocket)}
 }
 
-// Prepare links the test's program to where the machine's user may run it.
+// Prepare links the program to where the machine's user may run it.
 func (d Driver) Prepare(_ context.Context, m vmm.Machine) (launch.Process, error) {
 	if err := d.Validate(m); err != nil {
 		return launch.Process{}, err
 	}
-	if err := prepare(m); err != nil {
+	if err := d.prepare(m); err != nil {
 		return launch.Process{}, errors.Join(err, stage.Remove(directory(m)))
 	}
 	return launch.Process{
@@ -83,19 +88,23 @@ func (d Driver) Prepare(_ context.Context, m vmm.Machine) (launch.Process, error
 	}, nil
 }
 
-func prepare(m vmm.Machine) error {
+func (d Driver) prepare(m vmm.Machine) error {
 	owner := stage.Owner{UID: m.UID, GID: m.GID}
-	self, err := os.Executable()
-	if err != nil {
-		return err
+	program := d.Program
+	if program == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		program = self
 	}
 	if err := stage.Directory(directory(m), owner); err != nil {
 		return err
 	}
-	files := map[string]string{programFile: self}
-	for _, d := range m.Disks {
-		if d.ReadOnly {
-			files["disk-"+d.ID] = d.Path
+	files := map[string]string{programFile: program}
+	for _, disk := range m.Disks {
+		if disk.ReadOnly {
+			files["disk-"+disk.ID] = disk.Path
 		}
 	}
 	for name, path := range files {

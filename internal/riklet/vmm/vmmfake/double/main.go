@@ -1,0 +1,14 @@
+// Double is the process of vmmfake as a small program of its own, for tests that start
+// many of them.
+package main
+
+import (
+	"os"
+
+	"rik.dev/rik/internal/riklet/vmm/vmmfake"
+)
+
+func main() {
+	vmmfake.Main()
+	os.Exit(2) // called by hand
+}
