@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/klog/v2"
 
 	"rik.dev/rik/config"
 )
@@ -22,13 +23,12 @@ const (
 	crdsHook = "rik/bootstrap-crds"
 	// crdsManager owns the fields of the CRDs that the server brings.
 	crdsManager = "rik"
-	// crdsPatience bounds the whole; without its own types a kcp is none.
-	crdsPatience = time.Minute
-	crdsPoll     = 20 * time.Millisecond
+	crdsPoll    = 20 * time.Millisecond
 )
 
 // ensureCRDs is the post-start hook by which a kcp has its own types, each as this
-// version knows it. Readiness waits until they are served.
+// version knows it. Readiness waits until they are served, however long a datastore
+// that hardly answers takes: a hook that fails ends the whole process.
 func ensureCRDs(hook genericapiserver.PostStartHookContext) error {
 	crds, err := config.CRDs()
 	if err != nil {
@@ -54,9 +54,13 @@ func ensureCRD(ctx context.Context, client clientset.Interface, crd *apiextensio
 		return err
 	}
 	last := errors.New("the API server did not answer")
-	err = wait.PollUntilContextTimeout(ctx, crdsPoll, crdsPatience, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextCancel(ctx, crdsPoll, true, func(ctx context.Context) (bool, error) {
+		before := last
 		if last = applyCRD(ctx, client, crd.Name, document); last == nil {
 			last = discovered(client, crd)
+		}
+		if last != nil && last.Error() != before.Error() {
+			klog.FromContext(ctx).Info("A type of this server is not served yet", "crd", crd.Name, "err", last)
 		}
 		return last == nil, nil
 	})

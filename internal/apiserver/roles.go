@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -26,9 +28,6 @@ const (
 	// rolesAtOnce is how many roles are made side by side at the first start:
 	// they are independent, and each waits for the disk.
 	rolesAtOnce = 16
-	// rolesPatience bounds the whole; a server whose roles are not there would
-	// refuse everyone but administrators.
-	rolesPatience = time.Minute
 )
 
 // kubernetesRoles are those of Kubernetes' own cluster roles and bindings that
@@ -107,16 +106,20 @@ func bootstrapBindings() []rbacv1.ClusterRoleBinding {
 	return bindings
 }
 
-// ensureRoles is the post-start hook that makes the roles above. Readiness
-// waits for it.
+// ensureRoles is the post-start hook that makes the roles above. Readiness waits for
+// it, however long a datastore that hardly answers takes: a hook that fails ends the
+// whole process. Until then everyone but administrators is refused.
 func ensureRoles(hook genericapiserver.PostStartHookContext) error {
 	client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
 	if err != nil {
 		return fmt.Errorf("making a client for the bootstrap roles: %w", err)
 	}
-	var last error
-	err = wait.PollUntilContextTimeout(hook, 50*time.Millisecond, rolesPatience, true, func(ctx context.Context) (bool, error) {
-		last = reconcileRoles(ctx, client.RbacV1())
+	last := errors.New("the API server did not answer")
+	err = wait.PollUntilContextCancel(hook, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		before := last
+		if last = reconcileRoles(ctx, client.RbacV1()); last != nil && last.Error() != before.Error() {
+			klog.FromContext(ctx).Info("The bootstrap roles are not there yet", "err", last)
+		}
 		return last == nil, nil
 	})
 	if err != nil && hook.Err() == nil {
