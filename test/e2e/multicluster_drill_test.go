@@ -405,12 +405,9 @@ func (c *churn) step() {
 	c.steps++
 	x := thing{drilled[c.rand.IntN(len(drilled))].Resource, fmt.Sprintf("x%02d", c.rand.IntN(drillNames))}
 	target, choice := c.targets[c.rand.IntN(len(c.targets))], c.rand.IntN(6)
-	present, err := c.upstream(x.resource).Get(c.t.Context(), x.name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
+	switch present := c.read(x); {
+	case present == nil:
 		c.create(x, target)
-	case err != nil:
-		c.t.Fatalf("reading %v: %v", x, err)
 	case present.GetDeletionTimestamp() != nil:
 		c.counts["waited"]++
 	case choice == 0:
@@ -422,6 +419,30 @@ func (c *churn) step() {
 	}
 }
 
+// insist makes a request until it succeeds: a server that shares two cores with others
+// may let one time out, which says nothing about syncers.
+func (c *churn) insist(what string, x thing, request func() error) {
+	c.t.Helper()
+	rikcluster.Eventually(c.t, rikcluster.Patience, func() error {
+		if err := request(); err != nil {
+			return fmt.Errorf("%s %v: %w", what, x, err)
+		}
+		return nil
+	})
+}
+
+// read is an object upstream, nil if there is none.
+func (c *churn) read(x thing) (found *unstructured.Unstructured) {
+	c.t.Helper()
+	c.insist("reading", x, func() (err error) {
+		if found, err = c.upstream(x.resource).Get(c.t.Context(), x.name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			found, err = nil, nil
+		}
+		return err
+	})
+	return found
+}
+
 func (c *churn) create(x thing, target string) {
 	c.t.Helper()
 	version := fmt.Sprint(c.steps)
@@ -430,10 +451,14 @@ func (c *churn) create(x thing, target string) {
 	o.SetKind(map[string]string{"configmaps": "ConfigMap", "secrets": "Secret"}[x.resource])
 	o.SetName(x.name)
 	o.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: target})
-	made, err := c.upstream(x.resource).Create(c.t.Context(), o, metav1.CreateOptions{})
-	if err != nil {
-		c.t.Fatalf("making %v: %v", x, err)
-	}
+	var made *unstructured.Unstructured
+	c.insist("making", x, func() (err error) {
+		made, err = c.upstream(x.resource).Create(c.t.Context(), o, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) { // an attempt of ours that seemed to fail
+			made, err = c.upstream(x.resource).Get(c.t.Context(), x.name, metav1.GetOptions{})
+		}
+		return err
+	})
 	c.wanted[x] = state{place{target, made.GetUID()}, version}
 	c.came[c.wanted[x].place]++
 	c.counts["made"]++
@@ -454,9 +479,10 @@ func (c *churn) send(x thing, uid types.UID, target string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if _, err := c.upstream(x.resource).Patch(c.t.Context(), x.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		c.t.Fatalf("changing %v: %v", x, err)
-	}
+	c.insist("changing", x, func() error {
+		_, err := c.upstream(x.resource).Patch(c.t.Context(), x.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
 	if moved := before.cluster != target; was && moved {
 		c.left[before.place]++
 		c.counts["taken away"]++
@@ -478,10 +504,13 @@ func (c *churn) delete(x thing, uid types.UID) {
 		c.left[before.place]++
 		delete(c.wanted, x)
 	}
-	err := c.upstream(x.resource).Delete(c.t.Context(), x.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	if err != nil {
-		c.t.Fatalf("deleting %v: %v", x, err)
-	}
+	c.insist("deleting", x, func() error {
+		err := c.upstream(x.resource).Delete(c.t.Context(), x.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
 	c.counts["deleted"]++
 }
 
