@@ -95,7 +95,7 @@ func (k *controlPlane) cluster(name string) *workloadv1alpha1.Cluster {
 	return c
 }
 
-// carries says whether a Cluster is ready, and its syncer is, and is sent these types.
+// carries says whether a Cluster is ready, and its syncer is and is to carry these types.
 func carries(c *workloadv1alpha1.Cluster, types ...string) bool {
 	for _, t := range types {
 		if !slices.Contains(c.Status.SyncedResources, t) {
