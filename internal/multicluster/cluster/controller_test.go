@@ -30,7 +30,7 @@ import (
 // TestClusterIsKept follows one Cluster from registration to detaching.
 func TestClusterIsKept(t *testing.T) {
 	t.Parallel()
-	physical := kube.Start(t, kube.Options{})
+	physical := kube.Shared(t)
 	addNode(t, physical, "n1", "4")
 	addNode(t, physical, "n2", "2500m")
 	s := newSite(t, nil)
@@ -231,7 +231,7 @@ func releasesAfterForce(t *testing.T, s *site, held *corev1.ConfigMap) {
 // and for the worse, and another cluster does not slip in with it.
 func TestS10KubeconfigRotated(t *testing.T) {
 	t.Parallel()
-	physical := kube.Start(t, kube.Options{})
+	physical := kube.Shared(t)
 	s := newSite(t, nil)
 	credentials := secret(physical.Kubeconfig())
 	rotate := func(kubeconfig []byte) {
@@ -331,7 +331,7 @@ func TestS11UnreachableAndBack(t *testing.T) {
 // TestHeartbeatMissed: silence of the syncer acts, and its next word too.
 func TestHeartbeatMissed(t *testing.T) {
 	t.Parallel()
-	physical := kube.Start(t, kube.Options{})
+	physical := kube.Shared(t)
 	s := newSite(t, func(c *cluster.Config) { c.HeartbeatTimeout = 2 * time.Second })
 	s.create(t, secret(physical.Kubeconfig()))
 	s.create(t, bySecret("east"))
@@ -352,7 +352,7 @@ func TestHeartbeatMissed(t *testing.T) {
 // objects of it are stored.
 func TestP10TypeDisappears(t *testing.T) {
 	t.Parallel()
-	physical := kube.Start(t, kube.Options{})
+	physical := kube.Shared(t)
 	s := newSite(t, func(c *cluster.Config) { c.ResourcesToSync = []string{"widgets.example.com"} })
 	downstream, err := client.New(physical.Rest(), client.Options{Scheme: testScheme(t)})
 	if err != nil {
@@ -414,7 +414,7 @@ func TestCanary(t *testing.T) {
 		_, _ = fmt.Fprintf(w, "you said %s\n", r.Header.Get("Authorization"))
 	}))
 	t.Cleanup(echo.Close)
-	physical := kube.Start(t, kube.Options{})
+	physical := kube.Shared(t)
 	s := newSite(t, nil)
 	inline := func(name string, kubeconfig []byte) *workloadv1alpha1.Cluster {
 		return &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: workloadv1alpha1.ClusterSpec{KubeConfig: string(kubeconfig)}}

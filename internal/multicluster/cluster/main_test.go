@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
+func TestMain(m *testing.M) { os.Exit(kube.RunMain(m, kube.Options{})) }
 
 // site is a kcp with a cluster controller that runs on it. No syncer and no
 // negotiation run: tests write what those would have written.
@@ -240,13 +241,14 @@ func widget() *unstructured.Unstructured {
 // accountToken is a token of an account that may do everything.
 func accountToken(t *testing.T, physical *kube.Cluster) string {
 	t.Helper()
+	name := strings.ToLower(t.Name())
 	account, err := physical.Client().CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(),
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "rotated"}}, metav1.CreateOptions{})
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "rotated"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}},
 	}

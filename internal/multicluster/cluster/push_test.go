@@ -18,7 +18,7 @@ import (
 // it, and lets go of the cluster.
 func TestPushModeCarries(t *testing.T) {
 	t.Parallel()
-	physical := kube.Start(t, kube.Options{})
+	physical := kube.Shared(t)
 	s := newSite(t, nil)
 	credentials := secret(physical.Kubeconfig())
 	s.create(t, credentials)
