@@ -60,13 +60,14 @@ func aloneArgs(t *testing.T) []string {
 	return args
 }
 
-// patternOf is a -run pattern for one test, and within it for what another asks for.
+// patternOf is a -run pattern for one test, and within it for what another asks for;
+// for all within it where that asks for one thing or another.
 func patternOf(name, asked string) string {
 	parts := strings.Split(name, "/")
 	for i := range parts {
 		parts[i] = "^" + regexp.QuoteMeta(parts[i]) + "$"
 	}
-	if elements := strings.Split(asked, "/"); len(elements) > len(parts) {
+	if elements := strings.Split(asked, "/"); len(elements) > len(parts) && !strings.Contains(asked, "|") {
 		parts = append(parts, elements[len(parts):]...)
 	}
 	return strings.Join(parts, "/")

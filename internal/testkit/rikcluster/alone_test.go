@@ -16,6 +16,7 @@ func TestPatternOf(t *testing.T) {
 		{"TestA", "^TestA$", "^TestA$"},
 		{"TestA", "Test/one/two", "^TestA$/one/two"},
 		{"TestA/hack/demo.sh", "TestA", `^TestA$/^hack$/^demo\.sh$`},
+		{"TestA", "TestA|TestB/one", "^TestA$"},
 		{"TestA/one", "^TestA$/^one$/^deep$", "^TestA$/^one$/^deep$"},
 	} {
 		if got := patternOf(tc.name, tc.asked); got != tc.want {
