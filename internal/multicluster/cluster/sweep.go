@@ -23,8 +23,8 @@ import (
 
 const (
 	// sweepShare is the part of the time that sweeps may take: with many objects they
-	// come less often than PollInterval says.
-	sweepShare = 50
+	// come less often than PollInterval says, down to a tenth as often.
+	sweepShare, sweepSlowest = 50, 10
 	// letGoTimeout is how long one stray may take.
 	letGoTimeout = 30 * time.Second
 )
@@ -68,7 +68,8 @@ func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
 			m.stray(list)
 		}
 	}
-	return max(c.config.PollInterval, sweepShare*c.now().Sub(begin)), nil
+	pause := min(sweepShare*c.now().Sub(begin), sweepSlowest*c.config.PollInterval)
+	return max(c.config.PollInterval, pause), nil
 }
 
 // absence says of names whether there is no Cluster of that name, and asks once for each.
