@@ -27,9 +27,10 @@ import (
 	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
+func TestMain(m *testing.M) { os.Exit(leak.After(kcptest.RunMain(m))) }
 
 // request makes a request at the server and approves it.
 func request(t *testing.T, s *kcptest.Server, subject pkix.Name, change func(*certificatesv1.CertificateSigningRequestSpec)) string {

@@ -31,10 +31,11 @@ import (
 	"rik.dev/rik/internal/multicluster/cluster"
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/leak"
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-func TestMain(m *testing.M) { os.Exit(kube.RunMain(m, kube.Options{})) }
+func TestMain(m *testing.M) { os.Exit(leak.After(kube.RunMain(m, kube.Options{}))) }
 
 // site is a kcp with a cluster controller that runs on it. No syncer and no
 // negotiation run: tests write what those would have written.

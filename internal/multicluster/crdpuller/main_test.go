@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { os.Exit(kube.RunMain(m, kube.Options{})) }
+func TestMain(m *testing.M) { os.Exit(leak.After(kube.RunMain(m, kube.Options{}))) }

@@ -32,13 +32,14 @@ import (
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/leak"
 	"rik.dev/rik/internal/testkit/poll"
 )
 
 func TestMain(m *testing.M) {
 	code := kcptest.RunMain(m)
 	shared.stop()
-	os.Exit(code)
+	os.Exit(leak.After(code))
 }
 
 var scheme = func() *runtime.Scheme {

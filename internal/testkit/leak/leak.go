@@ -1,0 +1,68 @@
+// Package leak looks, when the tests of a process have ended, for goroutines of rik that
+// have not: each Run promises that everything which it started has ended when it returns.
+//
+//	func TestMain(m *testing.M) { os.Exit(leak.After(kcptest.RunMain(m))) }
+//
+// Goroutines of libraries are not looked at: Kubernetes' servers keep a few for ever.
+package leak
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// module is in the name of every function of rik.
+const module = "rik.dev/rik/"
+
+// patience is for goroutines that are on their last lines on a busy machine.
+const patience = time.Minute
+
+// After returns the exit code of tests that ended with the given one: another if they
+// went well and goroutines of rik are left.
+func After(code int) int {
+	if code != 0 {
+		return code
+	}
+	left := await(patience)
+	if len(left) == 0 {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "%d goroutines run after all tests have ended:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
+	return 1
+}
+
+// await waits until there are none, and gives the last that were seen.
+func await(patience time.Duration) []string {
+	deadline := time.Now().Add(patience)
+	for pause := time.Millisecond; ; pause *= 2 {
+		left := Running()
+		if len(left) == 0 || time.Now().After(deadline) {
+			return left
+		}
+		<-time.After(min(pause, time.Second))
+	}
+}
+
+// Running are the stacks of the goroutines that run functions of rik, or were started
+// by one, without the caller's.
+func Running() []string {
+	all := make([]byte, 1<<20)
+	for {
+		n := runtime.Stack(all, true)
+		if n < len(all) {
+			all = all[:n]
+			break
+		}
+		all = make([]byte, 2*len(all))
+	}
+	var found []string
+	for i, stack := range strings.Split(strings.TrimSpace(string(all)), "\n\n") {
+		if i > 0 && strings.Contains(stack, module) { // the first is the caller's
+			found = append(found, stack)
+		}
+	}
+	return found
+}

@@ -1,0 +1,27 @@
+package leak
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAfterFindsWhatIsLeft(t *testing.T) {
+	if left := await(patience); len(left) > 0 {
+		t.Fatalf("before the test there are %q", left)
+	}
+	end := make(chan struct{})
+	go waits(end)
+	if left := await(time.Millisecond); len(left) != 1 || !strings.Contains(left[0], "leak.waits") {
+		t.Errorf("Running() = %q, want the one that waits", left)
+	}
+	if code := After(3); code != 3 {
+		t.Errorf("After(3) = %d: tests that failed have said enough", code)
+	}
+	close(end)
+	if code := After(0); code != 0 {
+		t.Errorf("After(0) = %d once it has ended", code)
+	}
+}
+
+func waits(end <-chan struct{}) { <-end }
