@@ -279,3 +279,40 @@ func TestNamesScopeAndSubresourcesAreCompared(t *testing.T) {
 		})
 	}
 }
+
+// TestUnknownFieldsOfItems: on an array, x-kubernetes-preserve-unknown-fields reaches
+// the objects in it, however deep the arrays are.
+func TestUnknownFieldsOfItems(t *testing.T) {
+	t.Parallel()
+	for _, depth := range []int{1, 2, 3} {
+		items := `{type: object, properties: {a: {type: string}}}`
+		for range depth - 1 {
+			items = `{type: array, items: ` + items + `}`
+		}
+		known, whatever := `{type: array, items: `+items+`}`, `{type: array, x-kubernetes-preserve-unknown-fields: true, items: `+items+`}`
+		check(t, whatever, known, []string{
+			".spec" + strings.Repeat("[*]", depth) + ": it may have any other key, and only known properties are kept",
+		}, known)
+	}
+}
+
+// TestDroppedDefaultsInSets: two items that a default makes equal are refused by the
+// cluster that fills it in, so that the field has to be given.
+func TestDroppedDefaultsInSets(t *testing.T) {
+	t.Parallel()
+	set := func(fallback, required string) string {
+		return `{type: array, x-kubernetes-list-type: set, items: {type: object, x-kubernetes-map-type: atomic, ` + required +
+			`properties: {a: {type: string` + fallback + `}, b: {type: string}}}}`
+	}
+	check(t, set(", default: x", ""), set(", default: y", ""), nil, set("", "required: [a], "))
+}
+
+// TestFormatsOfNumbers: formats that the validation does not know on the type are of
+// no effect, and take the place of none that is.
+func TestFormatsOfNumbers(t *testing.T) {
+	t.Parallel()
+	check(t, `{type: number, format: int32}`, `{type: number, format: float}`, []string{".spec: its format is float"}, `{type: number, format: float}`)
+	check(t, `{type: number}`, `{type: number, format: int32}`, nil, `{type: number, format: int32}`)
+	check(t, `{type: integer, format: int64}`, `{type: integer, format: int32}`, []string{".spec: its format is int32"}, `{type: integer, format: int32}`)
+	check(t, `{type: number, format: double}`, `{type: number, format: float}`, []string{".spec: its format is float"}, `{type: number, format: float}`)
+}

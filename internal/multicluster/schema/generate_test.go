@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -20,13 +21,31 @@ type props = apiextensionsv1.JSONSchemaProps
 // little: two schemas that have nothing to do with each other have no meet.
 type generator struct {
 	sampler
-	// rules are slow to compile: only some schemas have them.
-	rules bool
+	focus focus
 }
 
+// focus is one thing in which all schemas of a family differ wherever they can. What
+// differs only now and then is seldom looked at by a document that shows it.
+type focus int
+
+const (
+	nothing focus = iota
+	// bounds: several of them, inclusive and exclusive, integers and fractions.
+	bounds
+	numberFormat
+	// openItems: arrays and their items keep unknown keys, or do not.
+	openItems
+	fallbacks
+	// rules are slow to compile: other families have none.
+	rules
+	focuses
+)
+
 func newGenerator(seed uint64) generator {
-	g := generator{sampler: sampler{Rand: rand.New(rand.NewPCG(seed, seed^0xabcdef))}}
-	g.rules = g.chance(4)
+	g := generator{sampler: sampler{Rand: rand.New(rand.NewPCG(seed, seed^0xabcdef)), noise: true}}
+	if g.chance(65) {
+		g.focus = focus(1 + g.IntN(int(focuses)-1))
+	}
 	return g
 }
 
@@ -157,6 +176,9 @@ func (g generator) array(p *props, depth int) {
 	case 0:
 		p.XListType = ptr("set")
 		items = g.schema(0, nil)
+		if g.chance(25) {
+			items = &props{Type: "object", XMapType: ptr("atomic"), Properties: g.properties(0)}
+		}
 		items.Nullable = false
 	case 1:
 		p.XListType, p.XListMapKeys = ptr("map"), []string{"a"}
@@ -172,6 +194,15 @@ func (g generator) array(p *props, depth int) {
 		}
 	}
 	p.Items = &apiextensionsv1.JSONSchemaPropsOrArray{Schema: items}
+}
+
+// list is an array of objects, or of arrays of these.
+func (g generator) list() props {
+	items := &props{Type: "object", Properties: map[string]props{"a": {Type: "string"}}}
+	if g.chance(40) {
+		items = &props{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: items}}
+	}
+	return props{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: items}}
 }
 
 func (g generator) properties(depth int) map[string]props {
@@ -201,6 +232,9 @@ func (g generator) object(p *props, depth int) {
 	default:
 		p.Properties = g.properties(depth)
 	}
+	if g.focus == openItems && p.Properties != nil {
+		p.Properties["d"] = g.list()
+	}
 	for _, name := range slices.Sorted(maps.Keys(p.Properties)) {
 		if g.chance(20) {
 			p.Required = append(p.Required, name)
@@ -215,7 +249,7 @@ func (g generator) object(p *props, depth int) {
 	if g.chance(10) {
 		p.XMapType = ptr("atomic")
 	}
-	if g.rules && len(p.Properties) > 0 && g.chance(50) {
+	if g.focus == rules && len(p.Properties) > 0 && g.chance(30) {
 		p.XValidations = append(p.XValidations, g.rule(p))
 	}
 }
@@ -223,10 +257,18 @@ func (g generator) object(p *props, depth int) {
 // rule is about a property that every schema of the place has.
 func (g generator) rule(p *props) apiextensionsv1.ValidationRule {
 	name := pick(g.sampler, slices.Sorted(maps.Keys(p.Properties)))
-	if name == "x.y" {
-		name = "x__dot__y"
+	path := "self." + strings.ReplaceAll(name, ".", "__dot__")
+	texts := []string{"has(" + path + ")", "!has(" + path + ")"}
+	switch property := p.Properties[name]; {
+	case property.Nullable:
+	case property.Type == "integer":
+		texts = append(texts, "!has("+path+") || "+path+" < 3", "!has("+path+") || "+path+" != 1")
+	case property.Type == "string":
+		texts = append(texts, "!has("+path+") || "+path+" != 'a'")
+	case property.Type == "array":
+		texts = append(texts, "!has("+path+") || size("+path+") != 1")
 	}
-	return apiextensionsv1.ValidationRule{Rule: pick(g.sampler, []string{"has(self." + name + ")", "!has(self." + name + ")"}), Message: "because of " + name}
+	return apiextensionsv1.ValidationRule{Rule: pick(g.sampler, texts), Message: "because of " + name}
 }
 
 func (g generator) clauses(p *props) {
@@ -299,11 +341,14 @@ func (g generator) vary(p *props, depth, percent int) *props {
 		p = fresh
 	}
 	varied := p.DeepCopy()
+	if g.chance(80) {
+		g.differ(varied)
+	}
 	for _, name := range slices.Sorted(maps.Keys(varied.Properties)) {
 		child := varied.Properties[name]
 		varied.Properties[name] = *g.vary(&child, depth-1, percent)
 	}
-	if varied.Items != nil && (varied.XListType == nil) {
+	if varied.Items != nil && (varied.XListType == nil || *varied.XListType == "set" && varied.Items.Schema.Type == "object") {
 		varied.Items.Schema = g.vary(varied.Items.Schema, depth-1, percent)
 	}
 	if varied.AdditionalProperties != nil && varied.AdditionalProperties.Schema != nil {
@@ -343,6 +388,119 @@ func (g generator) tweak(p *props) {
 		}
 		g.clauses(p)
 	}
+}
+
+// differ changes that in a schema on which the family has its focus.
+func (g generator) differ(p *props) {
+	switch g.focus {
+	case bounds:
+		if p.Type == "integer" || p.Type == "number" || p.XIntOrString {
+			p.Maximum, p.Minimum, p.MultipleOf, p.Enum, p.Default = nil, nil, nil, nil, nil
+			limits := []float64{2, 3}
+			if p.Type != "integer" {
+				limits = []float64{-2.5, 2, 2.25, 2.5, 3}
+			}
+			p.ExclusiveMaximum, p.ExclusiveMinimum = g.chance(50), g.chance(50)
+			if g.chance(60) {
+				p.Maximum = ptr(pick(g.sampler, limits))
+			}
+			if g.chance(40) {
+				p.Minimum = ptr(-pick(g.sampler, limits))
+			}
+		}
+	case numberFormat:
+		if p.Type == "integer" || p.Type == "number" {
+			p.Maximum, p.Minimum, p.MultipleOf, p.Enum, p.Default = nil, nil, nil, nil, nil
+			formats := []string{"int32", "int64", "uint32", ""}
+			if p.Type == "number" {
+				formats = []string{"float", "float", "double", "int32", ""}
+			}
+			p.Format = pick(g.sampler, formats)
+		}
+	case openItems:
+		if items := p.Items; items != nil && items.Schema != nil && p.XListType == nil {
+			p.MaxItems, p.Default = nil, nil
+			p.XPreserveUnknownFields = nil
+			if g.chance(40) {
+				p.XPreserveUnknownFields = ptr(true)
+			}
+			if items.Schema.Type == "object" && items.Schema.AdditionalProperties == nil && items.Schema.Properties != nil {
+				items.Schema.XPreserveUnknownFields = nil
+				if g.chance(20) {
+					items.Schema.XPreserveUnknownFields = ptr(true)
+				}
+			}
+		}
+	case fallbacks:
+		g.differInFallback(p)
+		g.notice(p)
+	case rules:
+		if g.chance(40) {
+			g.differInFallback(p)
+		}
+		if p.Type == "object" && len(p.Properties) > 0 {
+			p.XValidations = nil
+			for range pick(g.sampler, []int{0, 1, 1, 1, 2}) {
+				p.XValidations = append(p.XValidations, g.rule(p))
+			}
+		}
+	case nothing, focuses:
+	}
+}
+
+// differInFallback gives scalars, and the keys of lists that are maps, another default.
+func (g generator) differInFallback(p *props) {
+	if p.XListType != nil && *p.XListType == "map" {
+		key := p.Items.Schema.Properties["a"]
+		key.Default = g.oneOf(`"a"`, `"b"`)
+		p.Default, p.Items.Schema.Properties["a"], p.Items.Schema.Required = nil, key, nil
+		if key.Default == nil {
+			p.Items.Schema.Required = []string{"a"}
+		}
+		return
+	}
+	p.Default = nil
+	if len(p.Enum) > 0 || p.Pattern != "" {
+		return
+	}
+	switch p.Type {
+	case "string":
+		p.Default = g.oneOf(`"a"`, `"ab"`)
+	case "integer", "number":
+		p.Default = g.oneOf("1", "2")
+	case "boolean":
+		p.Default = g.oneOf("true", "false")
+	}
+}
+
+// notice adds to an object what looks at whether its properties are there: a default
+// that one schema has, and another has not, then matters for more than its property.
+func (g generator) notice(p *props) {
+	if p.Type != "object" || len(p.Properties) == 0 || !g.chance(25) {
+		return
+	}
+	given := props{Required: []string{pick(g.sampler, slices.Sorted(maps.Keys(p.Properties)))}}
+	p.AllOf, p.AnyOf, p.OneOf, p.Not, p.MaxProperties = nil, nil, nil, nil, nil
+	switch g.IntN(5) {
+	case 0:
+		p.MaxProperties = ptr(int64(1 + g.IntN(4)))
+	case 1:
+		p.Not = &given
+	case 2:
+		p.AllOf = []props{{Not: &given}}
+	case 3:
+		p.AnyOf = []props{{Not: &given}, g.clause(p)}
+	default:
+		p.OneOf = []props{given, g.clause(p)}
+	}
+}
+
+// oneOf is one of some values, or none.
+func (g generator) oneOf(values ...string) *apiextensionsv1.JSON {
+	if g.chance(30) {
+		return nil
+	}
+	return &apiextensionsv1.JSON{Raw: []byte(pick(g.sampler, values))}
 }
 
 // varyRoot makes a schema that resembles another.

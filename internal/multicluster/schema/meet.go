@@ -166,17 +166,21 @@ func meetNumbers(ms []*member, out *node) {
 	for _, m := range ms {
 		out.maximum, out.minimum = append(out.maximum, m.maximum...), append(out.minimum, m.minimum...)
 		out.multiples = append(out.multiples, m.multiples...)
-		out.numberFormat = narrowerFormat(out.numberFormat, m.numberFormat)
+		out.numberFormat = narrowerFormat(out.kinds, out.numberFormat, m.numberFormat)
 	}
 	out.maximum, out.minimum = above.tightest(out.maximum), below.tightest(out.minimum)
 	slices.Sort(out.multiples)
 	out.multiples = slices.Compact(out.multiples)
 }
 
+// numberFormats are the formats that the validation knows, the narrower first. It
+// knows those of integers on type integer only, and those of numbers on type number.
+var numberFormats = map[kinds][]string{integers: {"int32", "int64"}, numbers: {"float", "double"}}
+
 // narrowerFormat chooses of two formats of numbers the one that allows less. Formats
 // that the validation does not know allow everything.
-func narrowerFormat(a, b string) string {
-	for _, f := range []string{"int32", "float", "int64", "double"} {
+func narrowerFormat(of kinds, a, b string) string {
+	for _, f := range numberFormats[of] {
 		if a == f || b == f {
 			return f
 		}

@@ -80,7 +80,7 @@ func (c *comparison) limits(path string, was, is *node) {
 	if !slices.Equal(was.multiples, is.multiples) {
 		c.say(path, "multipleOf is %v, and was %v", is.multiples, was.multiples)
 	}
-	if was.numberFormat != is.numberFormat && (is.numberFormat == "int32" || is.numberFormat == "float") {
+	if f := numberFormats[is.kinds]; f != nil && is.numberFormat == f[0] && was.numberFormat != f[0] {
 		c.say(path, "its format is %s", is.numberFormat)
 	}
 	if was.listType != is.listType || !slices.Equal(was.mapKeys, is.mapKeys) {

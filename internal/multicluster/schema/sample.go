@@ -16,6 +16,8 @@ type sampler struct {
 	*rand.Rand
 	// sparse leaves out most of what need not be there.
 	sparse bool
+	// noise adds keys where the schema is thought to have no room for any.
+	noise bool
 }
 
 // newSampler makes the same documents for the same seed.
@@ -141,6 +143,10 @@ func (s sampler) integer(n, other *node) any {
 
 func (s sampler) fraction(n, other *node) any {
 	near := append(s.numbersNear(n, other), 0.5, 1.5, 2.25)
+	if n.numberFormat != "" || other.numberFormat != "" {
+		// Beyond the format float.
+		near = append(near, 1e39, 1e39, -1e39)
+	}
 	for range 8 {
 		v := pick(s, near)
 		if s.chance(20) || withinAll(n, v) {
@@ -323,6 +329,12 @@ func (s sampler) object(n, other *node, path []string) any {
 		}
 	}
 	if n.rest == closed {
+		if s.noise && s.chance(8) {
+			key := pick(s, append(slices.Sorted(maps.Keys(other.properties)), "key"))
+			if _, is := n.properties[key]; !is {
+				doc[key] = s.plain()
+			}
+		}
 		return doc
 	}
 	s.fillKeys(doc, n, other, step, path)

@@ -1,0 +1,6 @@
+//go:build !race
+
+package schema
+
+// raceEnabled says that the race detector makes everything eight times as expensive.
+const raceEnabled = false
