@@ -27,9 +27,10 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
+func TestMain(m *testing.M) { os.Exit(leak.After(kcptest.RunMain(m))) }
 
 // The content types of patches.
 const (

@@ -60,9 +60,16 @@ func Running() []string {
 	}
 	var found []string
 	for i, stack := range strings.Split(strings.TrimSpace(string(all)), "\n\n") {
-		if i > 0 && strings.Contains(stack, module) { // the first is the caller's
+		if i > 0 && strings.Contains(stack, module) && !isConnection(stack) { // the first is the caller's
 			found = append(found, stack)
 		}
 	}
 	return found
+}
+
+// isConnection says whether a goroutine reads or writes one end of an HTTP connection,
+// through a net.Conn of rik: it ends when the other end does.
+func isConnection(stack string) bool {
+	_, creator, _ := strings.Cut(stack, "\ncreated by ")
+	return strings.HasPrefix(creator, "net/http.") || strings.HasPrefix(creator, "golang.org/x/net/http2.")
 }
