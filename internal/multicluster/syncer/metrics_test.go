@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/syncer"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/poll"
@@ -33,21 +35,29 @@ func TestMetrics(t *testing.T) {
 	for _, name := range names {
 		remove(t, up.objects, configMaps, "team", name)
 	}
-	poll.Until(t, kube.Patience, "the metrics say what happened", func(context.Context) error {
-		got, err := gather(registry)
-		if err != nil {
-			return err
-		}
-		for name, want := range map[string]float64{
-			"applies_total": 3, "deletes_total": 1, "delay_seconds": 4, "deletes_paused": 1, "deletes_waiting": 2,
-			"objects/configmaps": 2, "reachable/upstream": 1, "reachable/downstream": 1,
-		} {
-			if got["rik_syncer_"+name] != want {
-				return fmt.Errorf("rik_syncer_%s is %v, want %v", name, got["rik_syncer_"+name], want)
+	// One may be deleted in an hour, and so the three wait until somebody means it.
+	tell := func(deletes, paused, waiting, objects float64) {
+		t.Helper()
+		poll.Until(t, kube.Patience, "the metrics say what happened", func(context.Context) error {
+			got, err := gather(registry)
+			if err != nil {
+				return err
 			}
-		}
-		return nil
-	})
+			for name, want := range map[string]float64{
+				"applies_total": 3, "delay_seconds": 3, "reachable/upstream": 1, "reachable/downstream": 1,
+				"deletes_total": deletes, "deletes_paused": paused, "deletes_waiting": waiting, "objects/configmaps": objects,
+			} {
+				if got["rik_syncer_"+name] != want {
+					return fmt.Errorf("rik_syncer_%s is %v, want %v", name, got["rik_syncer_"+name], want)
+				}
+			}
+			return nil
+		})
+	}
+	tell(0, 1, 3, 3)
+	up.says("measured", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "3 deletions wait")
+	patch(t, up.objects, clusters, "", "measured", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"3"}}}`)
+	tell(3, 0, 0, 0)
 
 	if err := running.stop(); err != nil {
 		t.Fatal(err)
