@@ -104,8 +104,9 @@ func (r *guarded) stored(ctx context.Context, name string) func() (*apiextension
 
 // Update implements rest.Updater.
 func (r *guarded) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, createValidation rest.ValidateObjectFunc,
-	updateValidation rest.ValidateObjectUpdateFunc, forceAllowCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	updateValidation rest.ValidateObjectUpdateFunc, forceAllowCreate bool, options *metav1.UpdateOptions) (updated runtime.Object, created bool, err error) {
 	c := &change{gate: r.keeper.gate, replaces: true}
+	defer func() { c.end(err, r.stored(ctx, name)) }()
 	info = rest.WrapUpdatedObjectInfo(info, func(ctx context.Context, next, before runtime.Object) (runtime.Object, error) {
 		was, becomes := before.(*apiextensions.CustomResourceDefinition), next.(*apiextensions.CustomResourceDefinition)
 		if !isKept(was) || equality.Semantic.DeepEqual(was.Spec, becomes.Spec) {
@@ -116,19 +117,18 @@ func (r *guarded) Update(ctx context.Context, name string, info rest.UpdatedObje
 		judged.Status = was.Status
 		return next, r.keeper.check(ctx, c, was, judged, options.DryRun)
 	})
-	updated, created, err := r.REST.Update(ctx, name, info, createValidation, updateValidation, forceAllowCreate, options)
-	c.end(err, r.stored(ctx, name))
-	return updated, created, err
+	return r.REST.Update(ctx, name, info, createValidation, updateValidation, forceAllowCreate, options)
 }
 
 // Delete implements rest.GracefulDeleter.
-func (r *guarded) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+func (r *guarded) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (deleted runtime.Object, immediately bool, err error) {
 	c := &change{gate: r.keeper.gate, replaces: true}
+	defer func() { c.end(err, r.stored(ctx, name)) }()
 	var dry []string
 	if options != nil {
 		dry = options.DryRun
 	}
-	deleted, immediately, err := r.REST.Delete(ctx, name, func(ctx context.Context, obj runtime.Object) error {
+	return r.REST.Delete(ctx, name, func(ctx context.Context, obj runtime.Object) error {
 		if err := validate(ctx, obj); err != nil {
 			return err
 		}
@@ -137,8 +137,6 @@ func (r *guarded) Delete(ctx context.Context, name string, validate rest.Validat
 		}
 		return nil
 	}, options)
-	c.end(err, r.stored(ctx, name))
-	return deleted, immediately, err
 }
 
 // DeleteCollection implements rest.CollectionDeleter: one after the other, each as if it
@@ -170,8 +168,9 @@ type guardedStatus struct {
 // Update implements rest.Updater. Only that a version leaves storedVersions matters:
 // then it may leave the CRD, and what is stored in it cannot be read any more.
 func (r *guardedStatus) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, createValidation rest.ValidateObjectFunc,
-	updateValidation rest.ValidateObjectUpdateFunc, forceAllowCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	updateValidation rest.ValidateObjectUpdateFunc, forceAllowCreate bool, options *metav1.UpdateOptions) (updated runtime.Object, created bool, err error) {
 	c := &change{gate: r.whole.keeper.gate}
+	defer func() { c.end(err, r.whole.stored(ctx, name)) }()
 	info = rest.WrapUpdatedObjectInfo(info, func(ctx context.Context, next, before runtime.Object) (runtime.Object, error) {
 		was, becomes := before.(*apiextensions.CustomResourceDefinition), next.(*apiextensions.CustomResourceDefinition)
 		if !isKept(was) || containsAll(becomes.Status.StoredVersions, was.Status.StoredVersions) {
@@ -181,9 +180,7 @@ func (r *guardedStatus) Update(ctx context.Context, name string, info rest.Updat
 		judged.Status.StoredVersions = becomes.Status.StoredVersions
 		return next, r.whole.keeper.check(ctx, c, was, judged, options.DryRun)
 	})
-	updated, created, err := r.StatusREST.Update(ctx, name, info, createValidation, updateValidation, forceAllowCreate, options)
-	c.end(err, r.whole.stored(ctx, name))
-	return updated, created, err
+	return r.StatusREST.Update(ctx, name, info, createValidation, updateValidation, forceAllowCreate, options)
 }
 
 func containsAll(have, want []string) bool {
