@@ -16,7 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -24,10 +23,10 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/store"
+	"rik.dev/rik/internal/reconcile/runtimelog"
 )
 
 // What Config's zero values mean.
@@ -119,8 +118,7 @@ func New(c Config) (*Controller, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	// controller-runtime has one logger per process; the first to set it wins.
-	log.SetLogger(logr.FromSlogHandler(c.Logger.Handler()))
+	runtimelog.Set(c.Logger)
 	settings, err := c.Network.Parse()
 	if err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,11 +18,11 @@ import (
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/reconcile"
+	"rik.dev/rik/internal/reconcile/runtimelog"
 )
 
 // workers are the passes over Clusters at once. They wait for the kcp only: what waits
@@ -72,8 +71,7 @@ func New(config Config) (*Controller, error) {
 		return nil, fmt.Errorf("configuring the cluster controller: %w", err)
 	}
 	config = config.withDefaults()
-	// controller-runtime has one logger per process; the first to set it wins.
-	log.SetLogger(logr.FromSlogHandler(config.Logger.Handler()))
+	runtimelog.Set(config.Logger)
 	c := &Controller{config: config, now: time.Now, members: map[string]*member{}, beats: map[string]beat{}}
 	if err := c.connect(); err != nil {
 		return nil, fmt.Errorf("preparing the connection to the kcp: %w", err)

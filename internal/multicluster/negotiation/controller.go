@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -22,12 +21,12 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/crdpuller"
 	"rik.dev/rik/internal/reconcile"
+	"rik.dev/rik/internal/reconcile/runtimelog"
 )
 
 const (
@@ -130,8 +129,7 @@ func New(c Config) (*Controller, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	// controller-runtime has one logger per process; the first to set it wins.
-	log.SetLogger(logr.FromSlogHandler(c.Logger.Handler()))
+	runtimelog.Set(c.Logger)
 	c.Rest = rest.CopyConfig(c.Rest)
 	// Types that CRDs serve know no protobuf.
 	c.Rest.ContentType, c.Rest.AcceptContentTypes = runtime.ContentTypeJSON, ""
