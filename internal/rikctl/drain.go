@@ -77,7 +77,11 @@ func (t *tool) runDrain(ctx context.Context, node string, f drainFlags) error {
 	d := &drainer{t: t, c: c, node: node, flags: f, baseline: baseline, kept: maps.Clone(baseline)}
 	err = wait.PollUntilContextCancel(ctx, drainPoll, true, d.step)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return timeoutError{fmt.Sprintf("node %s to be drained; last seen waiting for %s", node, d.said)}
+		seen := "nothing was seen of its instances in that time"
+		if d.said != "" {
+			seen = "last seen waiting for " + d.said
+		}
+		return timeoutError{fmt.Sprintf("node %s to be drained; %s", node, seen)}
 	}
 	if err != nil {
 		return err

@@ -1,6 +1,32 @@
 package rikctl
 
-import "testing"
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+// drainsNot drains a node for a moment, in vain, and again where that was too short for
+// the client to come as far, until it has said the words.
+func (s *site) drainsNot(t *testing.T, node string, words ...string) {
+	t.Helper()
+	var all result
+	poll.Until(t, time.Minute, "the drain says what it waits for", func(context.Context) error {
+		r := s.do(t, "drain", node, "--timeout=1s")
+		all = result{code: r.code, out: all.out + r.out, err: all.err + r.err}
+		for _, w := range words {
+			if r.code == ExitUnreachable && !strings.Contains(all.out+all.err, w) {
+				return fmt.Errorf("no %q in %s%s", w, all.out, all.err)
+			}
+		}
+		return nil
+	})
+	all.check(t, ExitUnreachable, words...)
+}
 
 // TestServerDrainResumes: a drain that is run again waits for as many ready
 // instances as there were when the first began.
@@ -13,12 +39,12 @@ func TestServerDrainResumes(t *testing.T) {
 		s.do(t, "create", "instance", "-w", "web", "--name", name).check(t, ExitOK)
 		s.runningOn(t, name, on)
 	}
-	s.do(t, "drain", node, "--timeout=1s").check(t, ExitUnreachable, "instance/web-1", "deleted")
+	s.drainsNot(t, node, "instance/web-1", "deleted")
 	s.confirmEnd(t, "web-1")
 	// Nothing is left on the node, and the replacement is not there yet.
-	s.do(t, "drain", node, "--timeout=1s").check(t, ExitUnreachable, "already cordoned", "waiting for the replacements in workload "+s.namespace+"/web")
+	s.drainsNot(t, node, "already cordoned", "waiting for the replacements in workload "+s.namespace+"/web")
 	s.do(t, "create", "instance", "-w", "web", "--name", "web-3").check(t, ExitOK)
-	s.do(t, "drain", node, "--timeout=1s").check(t, ExitUnreachable, "waiting for the replacements")
+	s.drainsNot(t, node, "waiting for the replacements")
 	s.runningOn(t, "web-3", other)
 	s.do(t, "drain", node).check(t, ExitOK, "drained")
 	kept := []string{"get", "node", node, "-o", "jsonpath={.metadata.annotations}"}
@@ -31,7 +57,7 @@ func TestServerDrainResumes(t *testing.T) {
 	s.runningOn(t, "web-3", other)
 	s.do(t, "create", "instance", "-w", "web", "--name", "web-4").check(t, ExitOK)
 	s.runningOn(t, "web-4", node)
-	s.do(t, "drain", node, "--timeout=1s").check(t, ExitUnreachable, "instance/web-4")
+	s.drainsNot(t, node, "instance/web-4")
 	if r := s.do(t, kept...); r.out == "" {
 		t.Error("an interrupted drain leaves nothing behind")
 	}

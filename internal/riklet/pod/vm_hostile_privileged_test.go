@@ -209,9 +209,20 @@ func (n *node) rebuilt(uid string, restarts int32) {
 // awaitGo holds a script until its root has a certain file. The next run's has not.
 const awaitGo = "until [ -e /go ]; do sleep 0.1; done; "
 
-// letGo makes that file. The answer may be lost with the machine.
+// letGo makes that file. The answer may be lost with the machine; where the question was,
+// it is asked again.
 func (n *node) letGo(uid string) {
-	_, _ = n.driver.Exec(n.Context(), uid, "", instance.ExecOptions{Command: []string{"touch", "/go"}})
+	n.Helper()
+	before := n.status(uid).Containers[0].RestartCount
+	eventually(n, func() string {
+		ctx, cancel := context.WithTimeout(n.Context(), 10*time.Second)
+		defer cancel()
+		_, err := n.driver.Exec(ctx, uid, "", instance.ExecOptions{Command: []string{"touch", "/go"}})
+		if c := n.status(uid).Containers; err == nil || len(c) == 0 || c[0].RestartCount != before || c[0].State != rikv1alpha1.ContainerRunning {
+			return ""
+		}
+		return err.Error()
+	})
 }
 
 // panics has the guest's kernel end it, and then somebody else.

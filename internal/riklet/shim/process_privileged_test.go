@@ -480,7 +480,7 @@ func TestPrivilegedShimRunsAProcessWithAViewOfItsOwn(t *testing.T) {
 	if err := errors.Join(os.Mkdir(work, 0o755), os.Mkdir(other, 0o755), os.WriteFile(filepath.Join(work, "mine"), []byte("text\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	l := shell("cat mine; ls /proc/self/cwd/..")
+	l := shell("exec 2>&1; cat mine; ls /proc/self/cwd/..")
 	l.Dir = work
 	if _, err := c.Start(p.ctx, p.process("closed", 1, l)); err == nil || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("Start() in a directory that it cannot reach = %v", err)
