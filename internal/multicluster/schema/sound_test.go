@@ -233,12 +233,16 @@ func TestMeetIsBelowItsMembers(t *testing.T) {
 	}
 }
 
-// TestCounterExamplesAreReal: a counter-example is accepted by one offer and not held
+// TestCounterExampleIsSound: a counter-example is accepted by one offer and not held
 // by another, and nearly every obstacle has one.
-func TestCounterExamplesAreReal(t *testing.T) {
+func TestCounterExampleIsSound(t *testing.T) {
 	t.Parallel()
 	obstacles, without := 0, 0
-	for seed := uint64(1); seed < 200; seed++ {
+	families := uint64(200)
+	if raceEnabled {
+		families = 30
+	}
+	for seed := range families {
 		offers := family(newGenerator(seed), 2)
 		found := Compatible(offers[0], offers[1])
 		members := mustRead(t, offers...)
