@@ -7,8 +7,13 @@ import (
 	"time"
 )
 
-// interval is short beside what is waited for, and costs little.
-const interval = 20 * time.Millisecond
+// A look is followed by a pause of pauseLooks times its own length, within bounds: on a
+// busy machine the looks of many tests would else be most of what it does.
+const (
+	pauseLooks = 4
+	shortest   = 25 * time.Millisecond
+	longest    = 250 * time.Millisecond
+)
 
 // Until calls check until it returns nil. After patience the test fails, with what was
 // waited for and the last error that is not the end of the patience itself.
@@ -16,10 +21,9 @@ func Until(tb testing.TB, patience time.Duration, what string, check func(ctx co
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
 	var last error
 	for {
+		begin := time.Now()
 		err := check(ctx)
 		if err == nil {
 			return
@@ -30,7 +34,7 @@ func Until(tb testing.TB, patience time.Duration, what string, check func(ctx co
 		select {
 		case <-ctx.Done():
 			tb.Fatalf("waiting until %s: %v", what, last)
-		case <-ticker.C:
+		case <-time.After(min(max(pauseLooks*time.Since(begin), shortest), longest)):
 		}
 	}
 }
