@@ -1,7 +1,9 @@
 package pod
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -237,19 +239,43 @@ func panics(_ *testing.T, n *node, uid string) {
 
 // breaksTheChannel takes the port away from the init, and writes rubbish to it; again,
 // where the init was faster. The machine that comes after it stands still.
-func breaksTheChannel(t *testing.T, n *node, uid string) {
+func breaksTheChannel(_ *testing.T, n *node, uid string) {
 	script := awaitGo + "mount -o remount,rw /s; cd /s/bus/virtio/drivers/virtio_console; " +
 		"while :; do for d in virtio*; do echo $d > unbind; echo $d > bind; done; for v in /d/vport*; do cat /dev/urandom > $v & done; sleep 0.2; done"
 	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, root("main", script)))
 	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
 	n.letGo(uid)
 	n.rebuilt(uid, 1)
+	n.freeze(uid)
+	n.killed(uid, 0)
+}
+
+// freeze stops the VMMs of an instance. The signal reaches a thread when it is next
+// looked at; until then it may still answer.
+func (n *node) freeze(uid string) {
+	n.Helper()
 	for _, pid := range n.vmms(uid) {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
+			n.Fatal(err)
 		}
+		eventually(n, func() string {
+			threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+			if err != nil || len(threads) == 0 {
+				return fmt.Sprintf("process %d has no threads: %v", pid, err)
+			}
+			for _, name := range threads {
+				stat, err := os.ReadFile(name)
+				if err != nil {
+					return err.Error()
+				}
+				// The state follows the name, which ends with the last parenthesis.
+				if end := bytes.LastIndexByte(stat, ')'); end < 0 || !bytes.HasPrefix(stat[end:], []byte(") T")) {
+					return string(stat)
+				}
+			}
+			return ""
+		})
 	}
-	n.killed(uid, 0)
 }
 
 func (n *node) killVMM(uid string) {
@@ -292,11 +318,7 @@ func TestPrivilegedHostileStillGuestIsEnded(t *testing.T) {
 	if s := n.status("u1"); s.Containers[0].RestartCount != 0 || len(n.vmms("u1")) == 0 {
 		t.Fatalf("a guest that answers was ended: %+v", s)
 	}
-	for _, pid := range n.vmms("u1") {
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-	}
+	n.freeze("u1")
 	f.endIfStill(t.Context(), 100*time.Millisecond)
 	s := n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
 		return s.Containers[0].RestartCount == 1 && s.Containers[0].State == rikv1alpha1.ContainerRunning
