@@ -1,11 +1,9 @@
 package rikctl
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,25 +13,8 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/output"
 )
-
-// said is what is printed while somebody reads it.
-type said struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
 
 func TestFollowOfKind(t *testing.T) {
 	t.Parallel()
@@ -46,7 +27,7 @@ func TestFollowOfKind(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	out := &said{}
+	out := &output.Buffer{}
 	followed := make(chan error, 1)
 	go func() {
 		follower := &tool{streams: genericiooptions.IOStreams{Out: out, ErrOut: out}}

@@ -1,7 +1,6 @@
 package rikctl
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"net/http"
@@ -9,43 +8,25 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"rik.dev/rik/internal/rikctl/config"
+	"rik.dev/rik/internal/testkit/output"
 )
-
-// output is written by a command while the test reads it.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
 
 // background is a command that runs until it is interrupted.
 type background struct {
-	out, err *output
+	out, err *output.Buffer
 	ended    chan int
 }
 
 // start runs a command line beside the test, which ends it.
 func (m machine) start(t *testing.T, args ...string) *background {
 	t.Helper()
-	b := &background{out: &output{}, err: &output{}, ended: make(chan int, 1)}
+	b := &background{out: &output.Buffer{}, err: &output.Buffer{}, ended: make(chan int, 1)}
 	source := config.Source{Home: m.home, ReadFile: os.ReadFile, Getenv: func(k string) string { return m.env[k] }}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"rik.dev/rik/internal/rpc/jointoken"
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/testkit/output"
 )
 
 const (
@@ -201,7 +201,7 @@ func TestInstancesGoOnOutsideTheCluster(t *testing.T) {
 	stop()
 	cfg.NodeName = "n2" // the kept certificate does not fit
 	cfg.Token.Secret = strings.Repeat("0", 20)
-	said := &log{}
+	said := &output.Buffer{}
 	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
 	r, done, _ := running(t, cfg)
 	eventually(t, "said why it is outside", func() bool {
@@ -215,22 +215,4 @@ func TestInstancesGoOnOutsideTheCluster(t *testing.T) {
 		t.Errorf("Run() = %v although an instance runs", err)
 	default:
 	}
-}
-
-// log collects what is logged.
-type log struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }

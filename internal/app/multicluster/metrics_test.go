@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -24,6 +23,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/output"
 	"rik.dev/rik/internal/testkit/poll"
 )
 
@@ -103,7 +103,7 @@ var servingMetrics = regexp.MustCompile(`msg="serving metrics".* url=(\S+)`)
 // url runs a command with a port for metrics until the test ends, and gives its URL.
 func url(t *testing.T, c *cobra.Command, args ...string) string {
 	t.Helper()
-	log := &logged{}
+	log := &output.Buffer{}
 	c.SetErr(log)
 	c.SetOut(io.Discard)
 	c.SetArgs(append(args, "--metrics-address", "127.0.0.1:0"))
@@ -218,22 +218,4 @@ func refusesStrangers(t *testing.T, config *rest.Config) {
 	if answer.StatusCode != http.StatusUnauthorized && answer.StatusCode != http.StatusForbidden {
 		t.Errorf("the metrics of the kcp, to a stranger: %s", answer.Status)
 	}
-}
-
-// logged is a log that is written and read at once.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }

@@ -1,7 +1,6 @@
 package cluster_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,6 +31,7 @@ import (
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/leak"
+	"rik.dev/rik/internal/testkit/output"
 	"rik.dev/rik/internal/testkit/poll"
 )
 
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) { os.Exit(leak.After(kube.RunMain(m, kube.Options{})
 type site struct {
 	upstream client.Client
 	kcp      *kcptest.Server
-	log      *buffer
+	log      *output.Buffer
 	metrics  *prometheus.Registry
 }
 
@@ -50,7 +50,7 @@ type site struct {
 // others.
 func newSite(t *testing.T, change func(*cluster.Config)) *site {
 	t.Helper()
-	s := &site{kcp: kcptest.Start(t), log: &buffer{}, metrics: prometheus.NewRegistry()}
+	s := &site{kcp: kcptest.Start(t), log: &output.Buffer{}, metrics: prometheus.NewRegistry()}
 	var err error
 	if s.upstream, err = client.New(kcptest.LoopbackConfig(s.kcp), client.Options{Scheme: testScheme(t)}); err != nil {
 		t.Fatal(err)
@@ -101,24 +101,6 @@ func testScheme(t *testing.T) *runtime.Scheme {
 		}
 	}
 	return scheme
-}
-
-// buffer is a log that is written and read at once.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 func (s *site) create(t *testing.T, object client.Object) {

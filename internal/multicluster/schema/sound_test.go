@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	"rik.dev/rik/internal/testkit/race"
 )
 
 // number reads a number from the environment.
@@ -30,7 +31,7 @@ func number(t testing.TB, name string, otherwise uint64) uint64 {
 // the race detector, for nothing in the package is concurrent. hack/test.sh runs these
 // tests a second time without it.
 func pairsOfDocuments() uint64 {
-	if raceEnabled {
+	if race.Enabled {
 		return 4_000
 	}
 	return 100_000
@@ -239,7 +240,7 @@ func TestCounterExampleIsSound(t *testing.T) {
 	t.Parallel()
 	obstacles, without := 0, 0
 	families := uint64(200)
-	if raceEnabled {
+	if race.Enabled {
 		families = 30
 	}
 	for seed := range families {

@@ -10,11 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/testkit/race"
 )
 
 // cases is how many cases a property is tried on.
 func cases(n int) int {
-	if raceEnabled {
+	if race.Enabled {
 		return n / 50
 	}
 	return n

@@ -20,6 +20,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"rik.dev/rik/internal/rpc/portstream"
+	"rik.dev/rik/internal/testkit/output"
 )
 
 // patience is for a busy machine under the race detector.
@@ -72,35 +73,17 @@ func (f far) dial(ctx context.Context, _ int) (*portstream.Stream, error) {
 	return portstream.New(ws), nil
 }
 
-// transcript is an output that tests read while it is written.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (w *transcript) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.Write(p)
-}
-
-func (w *transcript) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.String()
-}
-
 // running is a forwarder of one port.
 type running struct {
 	address string
-	err     *transcript
+	err     *output.Buffer
 	stop    context.CancelFunc
 	ended   chan error
 }
 
 func run(t *testing.T, c Config) *running {
 	t.Helper()
-	r := &running{err: &transcript{}, ended: make(chan error, 1)}
+	r := &running{err: &output.Buffer{}, ended: make(chan error, 1)}
 	var out bytes.Buffer
 	c.Addresses, c.Ports, c.Out, c.Err = []string{"127.0.0.1"}, []Port{{Remote: 80}}, &out, r.err
 	if c.Final == nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/testkit/output"
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
@@ -227,7 +228,7 @@ func testFiles(t *testing.T, g guest.Guest) {
 	}
 	expect(t, g, "cat /settings/a; wc -c < /settings/deep/b; stat -L -c %a /settings/a", "one3145728\n640\n", mount)
 	out, in := io.Pipe()
-	var said lockedBuffer
+	var said output.Buffer
 	p := container("watcher", "/bin/sh", "-c", "echo ready; read go; cat /settings/a; ls /settings")
 	mount(&p)
 	r, err := g.Run(t.Context(), p, guest.Streams{Stdin: out, Stdout: &said})

@@ -12,11 +12,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/testkit/output"
 )
 
 // patience is for a boot under software emulation beside other tests.
@@ -27,24 +27,7 @@ type vm struct {
 	guest   guest.Guest
 	session *guest.Session
 	exited  chan error
-	console *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	console *output.Buffer
 }
 
 // boot boots the kernel and initramfs of RIK_GUEST with an image of busybox and a
@@ -74,7 +57,7 @@ func boot(t *testing.T, extra ...string) *vm {
 		"-device", "virtio-serial-device", "-chardev", "socket,id=channel,server=on,wait=off,path=" + socket,
 		"-device", "virtserialport,chardev=channel,name=" + guest.PortName,
 	}
-	m := &vm{exited: make(chan error, 1), console: &lockedBuffer{}}
+	m := &vm{exited: make(chan error, 1), console: &output.Buffer{}}
 	cmd := exec.Command("qemu-system-x86_64", append(args, extra...)...)
 	cmd.Stdout, cmd.Stderr = m.console, m.console
 	if err := cmd.Start(); err != nil {
@@ -205,7 +188,7 @@ func run(t *testing.T, g guest.Guest, p guest.Process, stdin io.Reader) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the process took too long"))
 	defer cancel()
-	var out, errs lockedBuffer
+	var out, errs output.Buffer
 	r, err := g.Run(ctx, p, guest.Streams{Stdin: stdin, Stdout: &out, Stderr: &errs})
 	if err != nil {
 		t.Fatalf("Run(%q): %v", p.Argv, err)

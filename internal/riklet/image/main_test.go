@@ -1,17 +1,16 @@
 package image
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"rik.dev/rik/internal/riklet/image/unpack"
 	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/testkit/output"
 )
 
 // TestMain makes the test binary its own unpacker: the store's child runs in
@@ -104,24 +103,9 @@ func requireNothingLeft(tb testing.TB, s *Store, layers int) {
 }
 
 // lines is a log that a test can read.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
+type lines struct{ output.Buffer }
 
 func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
 
 // await waits until the registry holds a download, and fails if the pull ends
 // before.

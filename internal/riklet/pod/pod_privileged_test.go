@@ -13,6 +13,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/testkit/output"
 )
 
 func TestPrivilegedRunToCompletion(t *testing.T) {
@@ -229,7 +230,7 @@ func TestPrivilegedGraceThenKill(t *testing.T) {
 	for _, name := range []string{"polite", "stubborn"} { // a first process without a handler gets no signal at all
 		eventually(t, func() string { return cmp.Diff("up\n", n.log("u1", name)) })
 	}
-	follow := &lockedBuffer{}
+	follow := &output.Buffer{}
 	followed := make(chan error, 1)
 	go func() {
 		followed <- n.driver.Logs(context.Background(), "u1", "polite", instance.LogOptions{Follow: true}, follow)

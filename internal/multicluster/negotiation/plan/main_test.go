@@ -4,12 +4,14 @@ import (
 	"flag"
 	"os"
 	"testing"
+
+	"rik.dev/rik/internal/testkit/race"
 )
 
 // TestMain draws fewer histories under the race detector; hack/test.sh runs the
 // properties a second time without it.
 func TestMain(m *testing.M) {
-	if raceEnabled {
+	if race.Enabled {
 		if err := flag.Set("rapid.checks", "20"); err != nil { // -rapid.checks still decides
 			panic(err)
 		}

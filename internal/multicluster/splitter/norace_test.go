@@ -1,5 +1,0 @@
-//go:build !race
-
-package splitter
-
-const raceEnabled = false
