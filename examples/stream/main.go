@@ -1,0 +1,167 @@
+// Command stream asks the copies of an application for an answer, steadily, and counts.
+// It knows several addresses, as a balancer does: a request goes to one after the other
+// in turn, to the next one when an address does not answer, and for a while not to an
+// address that did not.
+//
+//	stream -to http://10.97.0.11:30080,http://10.97.0.12:30080
+//
+// It stops on SIGINT and SIGTERM, or after -for, and prints what became of the requests:
+// how many failed, and the longest time in which none was answered. SIGUSR1 prints the
+// same so far.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func main() {
+	log.SetFlags(0)
+	to := flag.String("to", "", "URLs to ask, with commas between them")
+	every := flag.Duration("every", 20*time.Millisecond, "time from one request to the next")
+	patience := flag.Duration("patience", 500*time.Millisecond, "how long an address has to answer")
+	avoid := flag.Duration("avoid", 2*time.Second, "how long an address that did not answer is asked last")
+	length := flag.Duration("for", 0, "end after this time; 0: when told to")
+	flag.Parse()
+	if *to == "" || *every <= 0 || *patience <= 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if *length > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, *length)
+		defer cancel()
+	}
+	s := newStream(strings.Split(*to, ","), asker(*patience), *avoid)
+	report := make(chan os.Signal, 1)
+	signal.Notify(report, syscall.SIGUSR1)
+	s.run(ctx, *every, report)
+	s.report(os.Stdout)
+}
+
+// stream is a sequence of requests. Each is sent at its time, whether or not those before
+// it were answered: what hangs does not hide what would have failed behind it.
+type stream struct {
+	addresses []string
+	ask       func(ctx context.Context, url string) error
+	avoid     time.Duration
+
+	mu sync.Mutex
+	// bad is until when an address is asked last.
+	bad   map[string]time.Time
+	count count
+}
+
+func newStream(addresses []string, ask func(context.Context, string) error, avoid time.Duration) *stream {
+	return &stream{
+		addresses: addresses, ask: ask, avoid: avoid,
+		bad: map[string]time.Time{}, count: count{by: map[string]int{}},
+	}
+}
+
+func (s *stream) run(ctx context.Context, every time.Duration, report <-chan os.Signal) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	for turn := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-report:
+			s.report(os.Stdout)
+		case <-ticker.C:
+			n := turn
+			turn++
+			// What is under way at the end is waited for: it counts too.
+			asked.Go(func() { s.request(context.WithoutCancel(ctx), n) })
+		}
+	}
+}
+
+// request asks the addresses in their order until one answers.
+func (s *stream) request(ctx context.Context, turn int) {
+	var last error
+	for i, address := range s.order(turn, time.Now()) {
+		err := s.ask(ctx, address)
+		now := time.Now()
+		s.mu.Lock()
+		if err == nil {
+			delete(s.bad, address)
+			s.count.answered(address, i > 0, now)
+			s.mu.Unlock()
+			return
+		}
+		s.bad[address] = now.Add(s.avoid)
+		s.mu.Unlock()
+		last = fmt.Errorf("%s: %w", address, err)
+	}
+	s.mu.Lock()
+	s.count.failed(last, time.Now())
+	s.mu.Unlock()
+}
+
+// order is every address once: in turn, those last that did not answer a moment ago.
+func (s *stream) order(turn int, now time.Time) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var good, bad []string
+	for i := range s.addresses {
+		address := s.addresses[(turn+i)%len(s.addresses)]
+		if s.bad[address].After(now) {
+			bad = append(bad, address)
+		} else {
+			good = append(good, address)
+		}
+	}
+	return append(good, bad...)
+}
+
+func (s *stream) report(out io.Writer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count.print(out, s.addresses, time.Now())
+}
+
+// asker asks over a new connection each time, as a new client does: one that is kept
+// stays with the copy that it once reached.
+func asker(patience time.Duration) func(context.Context, string) error {
+	client := &http.Client{
+		Timeout: patience,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext:       (&net.Dialer{Timeout: patience}).DialContext,
+		},
+	}
+	return func(ctx context.Context, url string) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if _, err := io.Copy(io.Discard, response.Body); err != nil {
+			return err
+		}
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("it answers %s", response.Status)
+		}
+		return nil
+	}
+}
