@@ -245,6 +245,15 @@ func TestMoves(t *testing.T) {
 		delete(w.broken, "b")
 		w.rests(t, map[string]int32{"a": 2, "b": 2}, 0)
 	})
+	t.Run("moves that were begun with a surge end without one", func(t *testing.T) {
+		w := newWorld(t, policy{MaxSurge: surgeOf(2)}, 8, "a")
+		w.settle(t)
+		w.Clusters = append(w.Clusters, readyCluster("b"))
+		w.expect(t, "map[a:8 b:2]")
+		w.Policy = newPolicy(t, policy{MaxSurge: surgeOf(0)})
+		w.expect(t, "map[a:8 b:2]")
+		w.rests(t, map[string]int32{"a": 4, "b": 4}, 0)
+	})
 	t.Run("an evicted cluster is left step by step, and its leaf goes", func(t *testing.T) {
 		w := newWorld(t, policy{MaxSurge: surgeOf(1)}, 4, "a", "b")
 		w.settle(t)

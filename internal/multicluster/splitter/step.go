@@ -25,7 +25,8 @@ func (s *stepper) step() {
 	for {
 		changed := s.shrink()
 		changed = s.fill() || changed
-		if s.surge > 0 {
+		// What was added ahead is finished so, also when no more may be.
+		if s.surge > 0 || s.surged > 0 {
 			changed = s.ahead() || changed
 			changed = s.finish() || changed
 		} else {
