@@ -1,0 +1,132 @@
+package splitter
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestRehearsalIsWhatHappens compares what is rehearsed with what a world comes to in
+// which clusters hear late, start and stop their replicas one after another, and report
+// late, and in which the splitter dies between any two writes.
+func TestRehearsalIsWhatHappens(t *testing.T) {
+	t.Parallel()
+	policies := drawPolicies(t, 6, nil)
+	for i := range cases(100_000) {
+		d := newDice(6, i)
+		st := drawState(d, policies)
+		// A leaf that is deleted with its cluster is gone at once.
+		st.Leaves = slices.DeleteFunc(st.Leaves, func(l Leaf) bool { return l.Deleting && st.clusterOf(l.Cluster) == nil })
+		calm := i%2 == 0
+		if calm {
+			beCalm(st.Leaves)
+		}
+		before := fmt.Sprint(st.Leaves)
+		r := Rehearse(st)
+		if after := fmt.Sprint(st.Leaves); after != before {
+			t.Fatalf("case %d: the state was changed: %s, then %s", i, before, after)
+		}
+		if !r.AtRest {
+			t.Fatalf("case %d: no rest: %+v\n%s", i, st, r.Last.Explanation)
+		}
+		w := worldOf(st)
+		w.live(t, d, calm)
+		if diff := cmp.Diff(shares(r.Last), shares(w.last)); diff != "" {
+			t.Fatalf("case %d: %+v\nrehearsed %s\nwhat happened %s\n(-rehearsed +happened):\n%s",
+				i, st, r.Last.Explanation, w.last.Explanation, diff)
+		}
+		if left := short(r); left != "" && len(worldOf(st).cut) == 0 {
+			t.Fatalf("case %d: all clusters answer, and %s at rest: %+v\n%s", i, left, st, r.Last.Explanation)
+		}
+		if w.last.Unplaced != r.Last.Unplaced {
+			t.Fatalf("case %d: %d are unplaced, rehearsed %d", i, w.last.Unplaced, r.Last.Unplaced)
+		}
+	}
+}
+
+// beCalm has clusters run what they are told.
+func beCalm(leaves []Leaf) {
+	for i := range leaves {
+		l := &leaves[i]
+		l.Running, l.Ready, l.AtMost, l.Settled = l.Replicas, l.Replicas, l.Replicas, true
+	}
+}
+
+// shares are what each cluster gets in the end, and how many wait for those that do not
+// answer: which of the clusters goes short meanwhile is a matter of who was first.
+func shares(r Result) map[string]int32 {
+	out := map[string]int32{}
+	for _, s := range r.Explanation.Clusters {
+		out["share of "+s.Cluster] = s.Share
+		out["all parts"] += s.Gets
+	}
+	return out
+}
+
+// short names a cluster that has another part at rest than is its share.
+func short(r Rehearsal) string {
+	for _, s := range r.Last.Explanation.Clusters {
+		if slices.ContainsFunc(s.Reasons, func(r Reason) bool { return r.Code == DataLeft }) {
+			return "" // somebody has to decide
+		}
+		if s.Gets != s.Share {
+			return fmt.Sprintf("%s has %d of %d", s.Cluster, s.Gets, s.Share)
+		}
+	}
+	return ""
+}
+
+// worldOf is a world that begins in a state.
+func worldOf(st State) *world {
+	w := &world{State: st, downstream: map[string]*downstream{}, cut: map[string]time.Time{}, broken: map[string]bool{}}
+	w.Leaves = slices.Clone(st.Leaves)
+	for _, c := range w.Clusters {
+		if !c.Ready || !c.Serves || c.Removing {
+			w.cut[c.Name] = w.Now
+		}
+	}
+	for _, l := range st.Leaves {
+		w.downstream[l.Cluster] = &downstream{exists: true, want: l.Replicas, running: l.Running, ready: l.Ready}
+	}
+	return w
+}
+
+// live lets things happen in any order until nothing does any more, and time pass only
+// then.
+func (w *world) live(t *testing.T, d dice, late bool) {
+	t.Helper()
+	for range 1_000 {
+		for n := d.IntN(6); late && n > 0; n-- {
+			w.happen(d)
+		}
+		r := w.settle(t)
+		if r.Next.IsZero() {
+			return
+		}
+		w.Now = r.Next
+	}
+	t.Fatalf("it does not come to rest: %s", w.last.Explanation)
+}
+
+// happen is one thing that happens to one cluster, or a part of a decision.
+func (w *world) happen(d dice) {
+	all := w.names()
+	if len(all) == 0 {
+		return
+	}
+	switch name := all[d.IntN(len(all))]; d.IntN(4) {
+	case 0:
+		w.split()
+	case 1:
+		w.deliver(name)
+	case 2:
+		if _, cut := w.cut[name]; !cut {
+			w.run(name, 1)
+		}
+	case 3:
+		w.report(name)
+	}
+}
