@@ -49,6 +49,7 @@ var Rules = []Rule{
 	{Under: "internal/multicluster/schema", May: []string{"api/apiresource"}, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/splitter", May: []string{"api"}, MustNot: heavy},
+	{Under: "internal/multicluster/splitter/view", May: []string{"api", "internal/multicluster/splitter"}, MustNot: heavy},
 	{Under: "internal/multicluster", May: append([]string{"config"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/rikctl", May: append([]string{"internal/multicluster/schema", "internal/multicluster/negotiation/plan", "internal/multicluster/kubeconfig"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/app", May: append([]string{"internal", "config"}, shared...)},

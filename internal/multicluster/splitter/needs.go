@@ -24,11 +24,11 @@ type Need struct {
 
 // The kinds of needs.
 const (
-	kindConfigMap      = "ConfigMap"
-	kindSecret         = "Secret"
-	kindServiceAccount = "ServiceAccount"
-	kindClaim          = "PersistentVolumeClaim"
-	kindService        = "Service"
+	KindConfigMap      = "ConfigMap"
+	KindSecret         = "Secret"
+	KindServiceAccount = "ServiceAccount"
+	KindClaim          = "PersistentVolumeClaim"
+	KindService        = "Service"
 )
 
 // Needs are the objects that an object names, each once, sorted: what the pods of a
@@ -42,7 +42,7 @@ func Needs(object *unstructured.Unstructured) ([]Need, error) {
 		if err := n.ofIngress(object); err != nil {
 			return nil, err
 		}
-	case kindServiceAccount:
+	case KindServiceAccount:
 		var account corev1.ServiceAccount
 		if err := convert(object.Object, &account); err != nil {
 			return nil, err
@@ -61,7 +61,7 @@ func Needs(object *unstructured.Unstructured) ([]Need, error) {
 		n.ofPod(&pod.Spec)
 	}
 	if name, _, _ := unstructured.NestedString(object.Object, "spec", "serviceName"); name != "" {
-		n.add(kindService, name, false)
+		n.add(KindService, name, false)
 	}
 	return n.sorted(), nil
 }
@@ -91,7 +91,7 @@ func Selects(service, workload *unstructured.Unstructured) bool {
 type needs []Need
 
 func (n *needs) add(kind, name string, optional bool) {
-	if name == "" || kind == kindServiceAccount && name == "default" || kind == kindConfigMap && name == "kube-root-ca.crt" {
+	if name == "" || kind == KindServiceAccount && name == "default" || kind == KindConfigMap && name == "kube-root-ca.crt" {
 		return
 	}
 	*n = append(*n, Need{Kind: kind, Name: name, Optional: optional})
@@ -99,18 +99,18 @@ func (n *needs) add(kind, name string, optional bool) {
 
 func (n *needs) references(list []corev1.LocalObjectReference) {
 	for _, r := range list {
-		n.add(kindSecret, r.Name, false)
+		n.add(KindSecret, r.Name, false)
 	}
 }
 
 func (n *needs) local(r *corev1.LocalObjectReference) {
 	if r != nil {
-		n.add(kindSecret, r.Name, false)
+		n.add(KindSecret, r.Name, false)
 	}
 }
 
 func (n *needs) ofPod(pod *corev1.PodSpec) {
-	n.add(kindServiceAccount, cmp.Or(pod.ServiceAccountName, pod.DeprecatedServiceAccount), false)
+	n.add(KindServiceAccount, cmp.Or(pod.ServiceAccountName, pod.DeprecatedServiceAccount), false)
 	n.references(pod.ImagePullSecrets)
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		n.ofContainer(&c)
@@ -123,10 +123,10 @@ func (n *needs) ofPod(pod *corev1.PodSpec) {
 func (n *needs) ofContainer(c *corev1.Container) {
 	for _, from := range c.EnvFrom {
 		if r := from.ConfigMapRef; r != nil {
-			n.add(kindConfigMap, r.Name, isTrue(r.Optional))
+			n.add(KindConfigMap, r.Name, isTrue(r.Optional))
 		}
 		if r := from.SecretRef; r != nil {
-			n.add(kindSecret, r.Name, isTrue(r.Optional))
+			n.add(KindSecret, r.Name, isTrue(r.Optional))
 		}
 	}
 	for _, e := range c.Env {
@@ -134,31 +134,31 @@ func (n *needs) ofContainer(c *corev1.Container) {
 			continue
 		}
 		if r := e.ValueFrom.ConfigMapKeyRef; r != nil {
-			n.add(kindConfigMap, r.Name, isTrue(r.Optional))
+			n.add(KindConfigMap, r.Name, isTrue(r.Optional))
 		}
 		if r := e.ValueFrom.SecretKeyRef; r != nil {
-			n.add(kindSecret, r.Name, isTrue(r.Optional))
+			n.add(KindSecret, r.Name, isTrue(r.Optional))
 		}
 	}
 }
 
 func (n *needs) ofVolume(v *corev1.VolumeSource) {
 	if v.ConfigMap != nil {
-		n.add(kindConfigMap, v.ConfigMap.Name, isTrue(v.ConfigMap.Optional))
+		n.add(KindConfigMap, v.ConfigMap.Name, isTrue(v.ConfigMap.Optional))
 	}
 	if v.Secret != nil {
-		n.add(kindSecret, v.Secret.SecretName, isTrue(v.Secret.Optional))
+		n.add(KindSecret, v.Secret.SecretName, isTrue(v.Secret.Optional))
 	}
 	if v.PersistentVolumeClaim != nil {
-		n.add(kindClaim, v.PersistentVolumeClaim.ClaimName, false)
+		n.add(KindClaim, v.PersistentVolumeClaim.ClaimName, false)
 	}
 	if v.Projected != nil {
 		for _, s := range v.Projected.Sources {
 			if s.ConfigMap != nil {
-				n.add(kindConfigMap, s.ConfigMap.Name, isTrue(s.ConfigMap.Optional))
+				n.add(KindConfigMap, s.ConfigMap.Name, isTrue(s.ConfigMap.Optional))
 			}
 			if s.Secret != nil {
-				n.add(kindSecret, s.Secret.Name, isTrue(s.Secret.Optional))
+				n.add(KindSecret, s.Secret.Name, isTrue(s.Secret.Optional))
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func (n *needs) ofDriver(v *corev1.VolumeSource) {
 		n.local(v.CSI.NodePublishSecretRef)
 	}
 	if v.AzureFile != nil {
-		n.add(kindSecret, v.AzureFile.SecretName, false)
+		n.add(KindSecret, v.AzureFile.SecretName, false)
 	}
 	if v.ISCSI != nil {
 		n.local(v.ISCSI.SecretRef)
@@ -200,7 +200,7 @@ func (n *needs) ofIngress(object *unstructured.Unstructured) error {
 	}
 	backend := func(b *networkingv1.IngressBackend) {
 		if b != nil && b.Service != nil {
-			n.add(kindService, b.Service.Name, false)
+			n.add(KindService, b.Service.Name, false)
 		}
 	}
 	backend(ingress.Spec.DefaultBackend)
@@ -213,7 +213,7 @@ func (n *needs) ofIngress(object *unstructured.Unstructured) error {
 		}
 	}
 	for _, tls := range ingress.Spec.TLS {
-		n.add(kindSecret, tls.SecretName, false)
+		n.add(KindSecret, tls.SecretName, false)
 	}
 	return nil
 }

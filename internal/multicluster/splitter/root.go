@@ -1,0 +1,72 @@
+package splitter
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// defaultTerminationGrace is that of Kubernetes' pods.
+const defaultTerminationGrace = 30 * time.Second
+
+// ReadRoot is what a root says of itself. One that does not say how many replicas it has,
+// has one, as everywhere in Kubernetes.
+func ReadRoot(root *unstructured.Unstructured, path ScalePath) Root {
+	out := Root{Name: root.GetName(), Replicas: int32At(root, 1, path.spec()), TerminationGrace: defaultTerminationGrace}
+	for _, path := range templates {
+		var pod corev1.PodTemplateSpec
+		template, found, err := unstructured.NestedMap(root.Object, path...)
+		if err != nil || !found || convert(template, &pod) != nil {
+			continue
+		}
+		out.Requests = requestsOf(&pod.Spec)
+		if grace := pod.Spec.TerminationGracePeriodSeconds; grace != nil {
+			out.TerminationGrace = time.Duration(*grace) * time.Second
+		}
+	}
+	return out
+}
+
+// requestsOf is what one pod needs: what runs all the time together, or more if what runs
+// before needs more.
+func requestsOf(pod *corev1.PodSpec) corev1.ResourceList {
+	together, before := corev1.ResourceList{}, corev1.ResourceList{}
+	for _, c := range pod.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			addAll(together, c.Resources.Requests)
+			continue
+		}
+		for name, q := range c.Resources.Requests {
+			sum := together[name].DeepCopy()
+			sum.Add(q)
+			atLeast(before, name, sum)
+		}
+	}
+	for _, c := range pod.Containers {
+		addAll(together, c.Resources.Requests)
+	}
+	for name, q := range before {
+		atLeast(together, name, q)
+	}
+	addAll(together, pod.Overhead)
+	if len(together) == 0 {
+		return nil
+	}
+	return together
+}
+
+func addAll(list, more corev1.ResourceList) {
+	for name, q := range more {
+		sum := list[name].DeepCopy()
+		sum.Add(q)
+		list[name] = sum
+	}
+}
+
+func atLeast(list corev1.ResourceList, name corev1.ResourceName, q resource.Quantity) {
+	if have, ok := list[name]; !ok || have.Cmp(q) < 0 {
+		list[name] = q
+	}
+}
