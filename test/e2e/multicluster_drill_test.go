@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
@@ -71,31 +72,24 @@ func TestPrivilegedMulticlusterDrills(t *testing.T) {
 // drill is what both drills have.
 type drill struct {
 	*kcp
-	objects dynamic.Interface
-	near    *kube.Cluster // of east and west
-	far     *kube.Cluster // of south
-	east    *victim       // the cluster controller, which carries to east
-	west    *victim       // the syncer of west
+	upstream *rest.Config
+	objects  dynamic.Interface
+	near     *kube.Cluster // of east and west
+	far      *kube.Cluster // of south
+	east     *victim       // the cluster controller, which carries to east
+	west     *victim       // the syncer of west
 }
 
 func startDrill(t *testing.T) *drill {
 	t.Helper()
-	d := &drill{}
-	d.startKubernetes(t)
-	d.kcp = runKCP(t, "6445", "--run-controllers=false")
-	config, err := clientcmd.BuildConfigFromFlags("", d.kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.QPS = -1
-	d.objects = dynamic.NewForConfigOrDie(config)
+	d := newDrill(t, "6445", kube.Options{})
 	d.east = newVictim(t, "cluster-controller", "--kubeconfig", d.kubeconfig(), "--push-mode", "--discovery-poll-interval", "1s")
 	d.east.start()
 	d.register("east", d.near, "--mode=push")
 	d.register("west", d.near, "--mode=none")
 	d.register("south", d.far, "--mode=none")
 	for _, name := range []string{"east", "west", "south"} {
-		d.awaitCarried(t, name)
+		d.awaitCarried(t, name, "configmaps", "secrets")
 	}
 	d.west = d.newSyncer(t, "west", d.near)
 	d.west.start()
@@ -103,14 +97,29 @@ func startDrill(t *testing.T) *drill {
 	return d
 }
 
+// newDrill starts a kcp alone, and both Kubernetes.
+func newDrill(t *testing.T, port string, options kube.Options) *drill {
+	t.Helper()
+	d := &drill{}
+	d.startKubernetes(t, options)
+	d.kcp = runKCP(t, port, "--run-controllers=false")
+	var err error
+	if d.upstream, err = clientcmd.BuildConfigFromFlags("", d.kubeconfig()); err != nil {
+		t.Fatal(err)
+	}
+	d.upstream.QPS, d.upstream.WarningHandler = -1, rest.NoWarnings{}
+	d.objects = dynamic.NewForConfigOrDie(d.upstream)
+	return d
+}
+
 // startKubernetes starts both at once: either takes seconds.
-func (d *drill) startKubernetes(t *testing.T) {
+func (d *drill) startKubernetes(t *testing.T, options kube.Options) {
 	t.Helper()
 	var group errgroup.Group
 	for _, c := range []**kube.Cluster{&d.near, &d.far} {
 		dir := t.TempDir()
 		group.Go(func() (err error) {
-			*c, err = kube.Run(t.Context(), dir, kube.Options{})
+			*c, err = kube.Run(t.Context(), dir, options)
 			return err
 		})
 	}
@@ -149,15 +158,16 @@ func (d *drill) cluster(ctx context.Context, name string) (*workloadv1alpha1.Clu
 	return c, runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, c)
 }
 
-func (d *drill) awaitCarried(t *testing.T, cluster string) {
+// awaitCarried waits until types are carried to a cluster.
+func (d *drill) awaitCarried(t *testing.T, cluster string, resources ...string) {
 	t.Helper()
 	rikcluster.Eventually(t, rikcluster.Patience, func() error {
 		c, err := d.cluster(t.Context(), cluster)
 		if err != nil {
 			return err
 		}
-		for _, r := range drilled {
-			if !slices.Contains(c.Status.SyncedResources, r.Resource) {
+		for _, r := range resources {
+			if !slices.Contains(c.Status.SyncedResources, r) {
 				return fmt.Errorf("%s is sent %v", cluster, c.Status.SyncedResources)
 			}
 		}
@@ -360,6 +370,21 @@ type churn struct {
 
 func (d *drill) newChurn(t *testing.T, namespace string, targets ...string) *churn {
 	t.Helper()
+	c := &churn{
+		t: t, d: d, namespace: namespace, targets: targets, below: map[string]string{},
+		rand:   drillRand(t),
+		wanted: map[thing]state{}, came: map[place]int{}, left: map[place]int{}, counts: map[string]int{},
+	}
+	ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace}}}
+	if _, err := d.objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// drillRand is where a drill's choices come from, which can be repeated.
+func drillRand(t *testing.T) *rand.Rand {
+	t.Helper()
 	seed := rand.Uint64()
 	if text := os.Getenv(drillSeed); text != "" {
 		var err error
@@ -368,16 +393,7 @@ func (d *drill) newChurn(t *testing.T, namespace string, targets ...string) *chu
 		}
 	}
 	t.Logf("the seed is %d (set %s to repeat it)", seed, drillSeed)
-	c := &churn{
-		t: t, d: d, namespace: namespace, targets: targets, below: map[string]string{},
-		rand:   rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // choices that can be repeated
-		wanted: map[thing]state{}, came: map[place]int{}, left: map[place]int{}, counts: map[string]int{},
-	}
-	ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace}}}
-	if _, err := d.objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // nothing is to be secret
 }
 
 func (c *churn) upstream(resource string) dynamic.ResourceInterface {
@@ -419,13 +435,18 @@ func (c *churn) step() {
 	}
 }
 
-// insist makes a request until it succeeds: a server that shares two cores with others
-// may let one time out, which says nothing about syncers.
 func (c *churn) insist(what string, x thing, request func() error) {
 	c.t.Helper()
-	rikcluster.Eventually(c.t, rikcluster.Patience, func() error {
+	insist(c.t, fmt.Sprintf("%s %v", what, x), request)
+}
+
+// insist makes a request until it succeeds: a server that shares two cores with others
+// may let one time out, which says nothing about what is drilled.
+func insist(t *testing.T, what string, request func() error) {
+	t.Helper()
+	rikcluster.Eventually(t, rikcluster.Patience, func() error {
 		if err := request(); err != nil {
-			return fmt.Errorf("%s %v: %w", what, x, err)
+			return fmt.Errorf("%s: %w", what, err)
 		}
 		return nil
 	})
