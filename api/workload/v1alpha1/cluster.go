@@ -126,7 +126,8 @@ type ClusterStatus struct {
 	// +optional
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 	// Conditions: Ready, which sums up the others; APIImporterReady; SyncerReady;
-	// HeartbeatHealthy; DeletesPaused while a mass deletion waits for a go-ahead.
+	// HeartbeatHealthy; DeletesPaused while a mass deletion waits for a go-ahead; Fencing
+	// while the cluster stops fenced workloads by itself when its syncer is cut off.
 	//
 	// +optional
 	// +listType=map
@@ -150,6 +151,9 @@ const (
 	ConditionSyncerReady      = "SyncerReady"
 	ConditionHeartbeatHealthy = "HeartbeatHealthy"
 	ConditionDeletesPaused    = "DeletesPaused"
+	// ConditionFencing is True while the cluster stops fenced workloads by itself when its
+	// syncer is cut off.
+	ConditionFencing = "Fencing"
 )
 
 // The reasons of a Cluster's conditions.

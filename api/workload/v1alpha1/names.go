@@ -53,6 +53,16 @@ const (
 	FieldManager = "rik-syncer"
 	// ClusterFinalizer holds a Cluster until what its syncer left upstream is released.
 	ClusterFinalizer = "workload.kcp.dev/cluster-controller"
+	// FenceNamespace holds in a physical cluster one Lease for each Cluster that it is:
+	// see [FenceLeaseName].
+	FenceNamespace = "rik-syncer"
+	// FenceChallengeAnnotation on that Lease is the challenge that the cluster's own
+	// controller has set last. That there is always a new one after an answer is its
+	// acknowledgement that it fences.
+	FenceChallengeAnnotation = "workloads.kcp.dev/fence-challenge"
+	// FenceAnswerAnnotation on that Lease is the challenge that the syncer has read before
+	// it last had a sign of life from the kcp.
+	FenceAnswerAnnotation = "workloads.kcp.dev/fence-answer"
 	// DeployVerb on clusters/NAME lets a user send objects to that cluster.
 	DeployVerb = "deploy"
 )
@@ -67,6 +77,9 @@ type Locator struct {
 	// Namespace is the name upstream.
 	Namespace string `json:"namespace"`
 }
+
+// FenceLeaseName is the Lease that a Cluster's syncer renews in the physical cluster.
+func FenceLeaseName(clusterUID string) string { return "cluster-" + clusterUID }
 
 // Targets are the clusters that labels send an object to, sorted, each once. Names
 // that no Cluster can have are left out.

@@ -48,8 +48,12 @@ func TestClusterOf(t *testing.T) {
 		{Type: workloadv1alpha1.ConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: at},
 		{Type: workloadv1alpha1.ConditionHeartbeatHealthy, Status: metav1.ConditionFalse, LastTransitionTime: at},
 	}
+	if ClusterOf(c, deployments).Fences {
+		t.Error("a cluster that says nothing of it fences")
+	}
+	c.Status.Conditions = append(c.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.ConditionFencing, Status: metav1.ConditionTrue, LastTransitionTime: at})
 	got := ClusterOf(c, deployments)
-	if !got.Ready || !got.Serves || !got.Removing || !got.Silent.Equal(start) || !got.EvictAfter.Equal(start) {
+	if !got.Ready || !got.Serves || !got.Fences || !got.Removing || !got.Silent.Equal(start) || !got.EvictAfter.Equal(start) {
 		t.Errorf("the Cluster is %+v", got)
 	}
 	if ClusterOf(c, schema.GroupResource{Resource: "deployments"}).Serves {

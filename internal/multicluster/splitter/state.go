@@ -58,8 +58,7 @@ type Cluster struct {
 	Allocatable corev1.ResourceList
 }
 
-// ClusterOf is what a Cluster says of itself to a root of a type. Whether it fences is
-// for the caller to add.
+// ClusterOf is what a Cluster says of itself to a root of a type.
 func ClusterOf(c *workloadv1alpha1.Cluster, resource schema.GroupResource) Cluster {
 	out := Cluster{
 		Name: c.Name, Labels: c.Labels, Taints: c.Spec.Taints,
@@ -76,6 +75,7 @@ func ClusterOf(c *workloadv1alpha1.Cluster, resource schema.GroupResource) Clust
 	if beat := meta.FindStatusCondition(c.Status.Conditions, workloadv1alpha1.ConditionHeartbeatHealthy); beat != nil && beat.Status == metav1.ConditionFalse {
 		out.Silent = beat.LastTransitionTime.Time
 	}
+	out.Fences = meta.IsStatusConditionTrue(c.Status.Conditions, workloadv1alpha1.ConditionFencing)
 	if c.Spec.EvictAfter != nil {
 		out.EvictAfter = c.Spec.EvictAfter.Time
 	}
