@@ -33,6 +33,8 @@ type Options struct {
 	// Machines is how many nodes there are, each in a network namespace of its own
 	// and joined by a link; the server itself has no node then.
 	Machines int
+	// Place is where the server runs with its node; with the tests by default.
+	Place *Place
 	// MicroVMs lets nodes run them. To find out whether a node can is seconds of work
 	// for a processor, which other tests are spared.
 	MicroVMs bool
@@ -74,7 +76,7 @@ func Start(tb testing.TB, options Options) *Cluster {
 	if options.Machines > 0 {
 		c.options.NoAgent = true
 		c.options.Args = append([]string{"--advertise-address", ServerAddress}, options.Args...)
-		c.makeLan()
+		MakeLan(tb)
 	}
 	tb.Cleanup(c.remove)
 	for _, name := range c.components() {
@@ -143,7 +145,8 @@ func (c *Cluster) components() []string {
 func (c *Cluster) StartComponent(name string) *Process {
 	c.tb.Helper()
 	program, args := c.command(name)
-	p := startProcess(c.tb, name, filepath.Join(c.Dir, name+".log"), filepath.Join(c.Bin, program), args...)
+	program, args = c.options.Place.inside(filepath.Join(c.Bin, program), args...)
+	p := startProcess(c.tb, name, filepath.Join(c.Dir, name+".log"), program, args...)
 	c.processes[name] = p
 	return p
 }
@@ -154,6 +157,9 @@ func (c *Cluster) command(name string) (program string, args []string) {
 	switch name {
 	case "server":
 		args = []string{"server", "--data-dir", c.DataDir()}
+		if p := c.options.Place; p != nil {
+			args = append(args, "--bind-address", p.Address, "--node-address", p.Address)
+		}
 		if c.options.NoAgent {
 			args = append(args, "--no-agent")
 		} else {
@@ -316,7 +322,8 @@ func (c *Cluster) Kubectl(input string, args ...string) Result {
 
 func (c *Cluster) run(env []string, input, program string, args ...string) Result {
 	c.tb.Helper()
-	return run(append(env, "HOME="+c.Dir), input, filepath.Join(c.Bin, program), args...)
+	program, args = c.options.Place.inside(filepath.Join(c.Bin, program), args...)
+	return run(append(env, "HOME="+c.Dir), input, program, args...)
 }
 
 // Run runs one of the built programs that belongs to no cluster.
@@ -380,6 +387,9 @@ func (c *Cluster) remove() {
 	}
 	for _, m := range c.machines {
 		errs = append(errs, m.remove())
+	}
+	if c.options.Place != nil {
+		errs = append(errs, c.options.Place.remove())
 	}
 	errs = append(errs, c.leftovers()...)
 	errs = append(errs, os.RemoveAll(c.Dir))
