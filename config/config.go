@@ -5,7 +5,6 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
-	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
@@ -14,18 +13,8 @@ import (
 //go:embed *.yaml
 var files embed.FS
 
-// placements are what the splitter reads. No program of rik runs it yet, and a kcp serves
-// no type that nothing acts on.
-const placements = "placements.workload.kcp.dev"
-
 // CRDs are the types that a kcp serves, in the order of their names.
 func CRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	crds, err := all()
-	return slices.DeleteFunc(crds, func(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd.Name == placements }), err
-}
-
-// all are the types that lie here, also those that are not served yet.
-func all() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	names, err := fs.Glob(files, "*.yaml")
 	if err != nil {
 		return nil, err
