@@ -75,17 +75,30 @@ func convert(from map[string]any, to any) error {
 
 // Selects says whether a Service sends its traffic to the pods of a workload.
 func Selects(service, workload *unstructured.Unstructured) bool {
+	selector := Selector(service)
+	return len(selector) > 0 && service.GetNamespace() == workload.GetNamespace() &&
+		slices.ContainsFunc(PodLabels(workload), labels.SelectorFromSet(selector).Matches)
+}
+
+// Selector is that of a Service; empty if it has none.
+func Selector(service *unstructured.Unstructured) map[string]string {
 	selector, _, err := unstructured.NestedStringMap(service.Object, "spec", "selector")
-	if err != nil || len(selector) == 0 || service.GetNamespace() != workload.GetNamespace() {
-		return false
+	if err != nil {
+		return nil
 	}
+	return selector
+}
+
+// PodLabels are those of the pods that a workload makes, for each of its templates.
+func PodLabels(workload *unstructured.Unstructured) []labels.Labels {
+	var out []labels.Labels
 	for _, path := range templates {
 		pod, found, err := unstructured.NestedStringMap(workload.Object, append(slices.Clone(path), "metadata", "labels")...)
-		if err == nil && found && labels.SelectorFromSet(selector).Matches(labels.Set(pod)) {
-			return true
+		if err == nil && found {
+			out = append(out, labels.Set(pod))
 		}
 	}
-	return false
+	return out
 }
 
 type needs []Need
@@ -241,6 +254,14 @@ func Followers(needs []Need, targets map[Need][]string) []string {
 	return slices.Compact(clusters)
 }
 
+// Follows are the clusters to which an object was sent because others need it there.
+func Follows(annotations map[string]string) []string {
+	if list := annotations[FollowsAnnotation]; list != "" {
+		return strings.Split(list, ",")
+	}
+	return nil
+}
+
 // FollowsAnnotation on an object lists the clusters to which it was sent because others
 // need it there. Targets that somebody else gave it are not among them, and stay.
 const FollowsAnnotation = "workloads.kcp.dev/follows"
@@ -250,10 +271,8 @@ const FollowsAnnotation = "workloads.kcp.dev/follows"
 // A PersistentVolumeClaim that leaves keeps its data: syncers see to that.
 func Follow(object *unstructured.Unstructured, clusters []string) bool {
 	set, notes := object.GetLabels(), object.GetAnnotations()
-	var followed, follows []string
-	if list := notes[FollowsAnnotation]; list != "" {
-		followed = strings.Split(list, ",")
-	}
+	followed := Follows(notes)
+	var follows []string
 	changed := false
 	for _, name := range followed {
 		if label := workloadv1alpha1.TargetLabelPrefix + name; !slices.Contains(clusters, name) {

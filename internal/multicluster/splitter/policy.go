@@ -128,6 +128,9 @@ func (p *Policy) setSurge(policy workloadv1alpha1.PlacementPolicy) error {
 // Division is what is done with the root; empty of the zero Policy.
 func (p Policy) Division() workloadv1alpha1.Division { return p.divide }
 
+// FenceAfter is when a cluster that is cut off stops the root's replicas; 0: never.
+func (p Policy) FenceAfter() time.Duration { return p.fenceAfter }
+
 // surgeOf is how many replicas there may be above a whole.
 func (p *Policy) surgeOf(whole int64) int64 {
 	return p.surge + (whole*p.surgePercent+99)/100

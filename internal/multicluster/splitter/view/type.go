@@ -20,6 +20,8 @@ type Type struct {
 	// Path is where its replicas are; of use only if it is Scalable.
 	Path     splitter.ScalePath
 	Scalable bool
+	// Reports is whether it has a status of its own, which clusters report.
+	Reports bool
 }
 
 // GVR is the type as it is asked for.
@@ -83,8 +85,11 @@ func typeOf(crd *apiextensionsv1.CustomResourceDefinition) (Type, bool) {
 		GVK:      schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind},
 		Resource: crd.Spec.Names.Plural,
 	}
-	if version.Subresources != nil && version.Subresources.Scale != nil {
-		scale := version.Subresources.Scale
+	if version.Subresources == nil {
+		return t, true
+	}
+	t.Reports = version.Subresources.Status != nil
+	if scale := version.Subresources.Scale; scale != nil {
 		t.Scalable = true
 		t.Path = splitter.ScalePath{Spec: path(scale.SpecReplicasPath), Status: path(scale.StatusReplicasPath)}
 	}
