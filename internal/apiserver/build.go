@@ -33,6 +33,7 @@ import (
 	"rik.dev/rik/internal/apiserver/protobuf"
 	"rik.dev/rik/internal/apiserver/registry"
 	"rik.dev/rik/internal/apiserver/registry/definition"
+	"rik.dev/rik/internal/apiserver/registry/deployment"
 	"rik.dev/rik/internal/apiserver/registry/plain"
 	"rik.dev/rik/internal/apiserver/strategic"
 	"rik.dev/rik/internal/apiserver/strict"
@@ -227,7 +228,8 @@ func (c *chain) provide(cfg Config, providers []controlplaneapiserver.RESTStorag
 	if cfg.Profile == ProfileCluster {
 		c.rik = registry.NewProvider(registry.Config{Authorizer: c.control.Generic.Authorization.Authorizer, Sessions: cfg.Sessions})
 		// First, so that a name that is also in another group means ours.
-		return append([]controlplaneapiserver.RESTStorageProvider{c.rik}, providers...)
+		first := []controlplaneapiserver.RESTStorageProvider{c.rik, deployment.Provider{Authorizer: c.control.Generic.Authorization.Authorizer}}
+		return append(first, providers...)
 	}
 	for i, provider := range providers {
 		if provider.GroupName() == corev1.GroupName {

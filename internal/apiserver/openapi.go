@@ -20,6 +20,7 @@ var describedPrefixes = []string{
 	"io.k8s.kube-aggregator.",
 	"io.k8s.api.core.v1.",
 	"io.k8s.api.admissionregistration.v1.",
+	"io.k8s.api.apps.v1.",
 	"io.k8s.api.authentication.v1.",
 	"io.k8s.api.authorization.v1.",
 	"io.k8s.api.autoscaling.v1.",

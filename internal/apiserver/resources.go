@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -50,7 +51,7 @@ func resourceConfig(profile Profile) *serverstorage.ResourceConfig {
 	config := serverstorage.NewResourceConfig()
 	config.EnableVersions(servedVersions...)
 	if profile == ProfileCluster {
-		config.EnableVersions(rikv1alpha1.SchemeGroupVersion)
+		config.EnableVersions(rikv1alpha1.SchemeGroupVersion, appsv1.SchemeGroupVersion)
 	}
 	return config
 }
@@ -60,6 +61,6 @@ func resourceConfig(profile Profile) *serverstorage.ResourceConfig {
 func priorities() map[schema.GroupVersion]controlplaneapiserver.APIServicePriority {
 	all := controlplaneapiserver.DefaultGenericAPIServicePriorities()
 	all[rikv1alpha1.SchemeGroupVersion] = rikPriority
-	all[schema.GroupVersion{Group: "apps", Version: "v1"}] = appsPriority
+	all[appsv1.SchemeGroupVersion] = appsPriority
 	return all
 }

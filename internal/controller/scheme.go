@@ -3,6 +3,7 @@ package controller
 import (
 	"net/http"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -25,7 +26,7 @@ var Scheme = newScheme()
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		rikv1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, coordinationv1.AddToScheme, eventsv1.AddToScheme,
+		rikv1alpha1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, coordinationv1.AddToScheme, eventsv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic("programmer error: registering API types: " + err.Error())
@@ -48,6 +49,7 @@ func mapper() meta.RESTMapper {
 	}
 	add(rikv1alpha1.SchemeGroupVersion, meta.RESTScopeNamespace, "Workload", "WorkloadRevision", "Instance")
 	add(rikv1alpha1.SchemeGroupVersion, meta.RESTScopeRoot, "Node", "Tenant")
+	add(appsv1.SchemeGroupVersion, meta.RESTScopeNamespace, "Deployment")
 	add(corev1.SchemeGroupVersion, meta.RESTScopeNamespace, "ConfigMap", "Secret", "ServiceAccount", "Event")
 	add(corev1.SchemeGroupVersion, meta.RESTScopeRoot, "Namespace")
 	add(rbacv1.SchemeGroupVersion, meta.RESTScopeNamespace, "Role", "RoleBinding")

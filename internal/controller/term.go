@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/deployment"
 	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/node"
@@ -44,6 +46,7 @@ type term struct {
 	workloadView  *view.Objects[*rikv1alpha1.Workload]
 	revisionView  *view.Objects[*rikv1alpha1.WorkloadRevision]
 	tenantView    *view.Objects[*rikv1alpha1.Tenant]
+	deployView    *view.Objects[*appsv1.Deployment]
 	instanceView  *view.Instances
 	registrations []registration
 
@@ -54,6 +57,7 @@ type term struct {
 	table      *network.Table
 	workloads  *workload.Reconciler
 	tenants    *tenant.Reconciler
+	deploys    *deployment.Reconciler
 }
 
 type registration struct {
@@ -69,6 +73,7 @@ func newTerm(c *Controller, number int64) *term {
 		workloadView: view.NewObjects[*rikv1alpha1.Workload](),
 		revisionView: view.NewObjects[*rikv1alpha1.WorkloadRevision](),
 		tenantView:   view.NewObjects[*rikv1alpha1.Tenant](),
+		deployView:   view.NewObjects[*appsv1.Deployment](),
 		instanceView: view.NewInstances(),
 		tombstones:   instance.NewTombstones(c.client, Namespace, c.now),
 	}
@@ -96,6 +101,10 @@ func newTerm(c *Controller, number int64) *term {
 	t.tenants = tenant.New(tenant.Config{
 		Client: c.client, Tenants: t.tenantView, Instances: t.instanceView,
 		Events: recorder, Logger: logger, Now: c.now,
+	})
+	t.deploys = deployment.New(deployment.Config{
+		Client: c.client, Deployments: t.deployView, Workloads: t.workloadView,
+		Events: recorder, Logger: logger, Now: c.now, Workers: 8,
 	})
 	t.table = network.NewTable(network.Config{
 		Settings: c.settings, Nodes: t.nodeView, Workloads: t.workloadView, Revisions: t.revisionView,
@@ -149,7 +158,7 @@ func (t *term) run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		t.nodes.Run, t.instances.Run, t.workloads.Run, t.tenants.Run, t.scheduler.Run,
+		t.nodes.Run, t.instances.Run, t.workloads.Run, t.tenants.Run, t.deploys.Run, t.scheduler.Run,
 	} {
 		group.Go(func() error { return run(ctx) })
 	}
@@ -172,6 +181,7 @@ func (t *term) attach(ctx context.Context) error {
 		follow(ctx, t, &rikv1alpha1.Workload{}, t.workloadView.Observe, t.workloadView.Remove),
 		follow(ctx, t, &rikv1alpha1.Tenant{}, t.tenantView.Observe, t.tenantView.Remove),
 		follow(ctx, t, &rikv1alpha1.Instance{}, t.instanceView.Observe, t.instanceView.Remove),
+		follow(ctx, t, &appsv1.Deployment{}, t.deployView.Observe, t.deployView.Remove),
 		follow(ctx, t, &corev1.Namespace{}, touch[*corev1.Namespace](changed), touch[*corev1.Namespace](changed)),
 		follow(ctx, t, &rbacv1.Role{}, touch[*rbacv1.Role](changed), touch[*rbacv1.Role](changed)),
 		follow(ctx, t, &rbacv1.RoleBinding{}, touch[*rbacv1.RoleBinding](changed), touch[*rbacv1.RoleBinding](changed)),

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -158,14 +159,20 @@ func (r *REST) permit(ctx context.Context, w, old *rik.Workload) error {
 	if old != nil && apiequality.Semantic.DeepEqual(w.Spec.InstanceTemplate, old.Spec.InstanceTemplate) {
 		return nil
 	}
-	needs := validation.Privileges(&w.Spec)
+	return Permit(ctx, r.authorizer, rik.Resource("workloads"), w.Name, validation.Privileges(&w.Spec))
+}
+
+// Permit refuses the writer of an object that needs a privilege unless they have
+// it. needs are those of the workload that the object is or becomes, at the paths
+// of the object. Nobody is privileged without an authorizer.
+func Permit(ctx context.Context, a authorizer.Authorizer, resource schema.GroupResource, name string, needs field.ErrorList) error {
 	if len(needs) == 0 {
 		return nil
 	}
 	user, ok := genericapirequest.UserFrom(ctx)
 	namespace := genericapirequest.NamespaceValue(ctx)
-	if ok && r.authorizer != nil {
-		decision, _, err := r.authorizer.Authorize(ctx, authorizer.AttributesRecord{
+	if ok && a != nil {
+		decision, _, err := a.Authorize(ctx, authorizer.AttributesRecord{
 			User: user, Verb: VerbPrivileged, Name: namespace,
 			APIGroup: rik.GroupName, APIVersion: rikv1alpha1.SchemeGroupVersion.Version,
 			Resource: "workloads", ResourceRequest: true,
@@ -181,7 +188,7 @@ func (r *REST) permit(ctx context.Context, w, old *rik.Workload) error {
 	for _, n := range needs {
 		fields = append(fields, n.Field+" ("+n.Detail+")")
 	}
-	return apierrors.NewForbidden(rik.Resource("workloads"), w.Name, fmt.Errorf(
+	return apierrors.NewForbidden(resource, name, fmt.Errorf(
 		"%s: only administrators, or those who may use the verb %q on workloads.rik.dev for namespace %q, may write this",
 		strings.Join(fields, ", "), VerbPrivileged, namespace))
 }

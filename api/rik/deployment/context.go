@@ -1,0 +1,198 @@
+package deployment
+
+import (
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// judgePod judges what no field says alone.
+func judgePod(d *appsv1.Deployment, at *field.Path) field.ErrorList {
+	pod := &d.Spec.Template.Spec
+	errs := judgeAccount(pod, at)
+	if pod.OS != nil && pod.OS.Name != corev1.Linux {
+		errs = append(errs, field.Forbidden(at.Child("os", "name"), "containers run on Linux"))
+	}
+	for i := range pod.Containers {
+		errs = append(errs, judgeContainer(&pod.Containers[i], pod, at.Child("containers").Index(i))...)
+	}
+	for i := range pod.InitContainers {
+		errs = append(errs, judgeContainer(&pod.InitContainers[i], pod, at.Child("initContainers").Index(i))...)
+	}
+	for i := range pod.TopologySpreadConstraints {
+		s := &pod.TopologySpreadConstraints[i]
+		if !equality.Semantic.DeepEqual(s.LabelSelector, d.Spec.Selector) {
+			errs = append(errs, field.Forbidden(at.Child("topologySpreadConstraints").Index(i).Child("labelSelector"),
+				"the Deployment's own replicas are spread, no others: write what spec.selector says"))
+		}
+	}
+	return append(errs, judgeAffinity(pod.Affinity, at.Child("affinity"))...)
+}
+
+// judgeAccount: a name alone would promise what only a token keeps.
+func judgeAccount(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
+	mount := pod.AutomountServiceAccountToken
+	switch {
+	case isTrue(mount):
+		return field.ErrorList{field.Forbidden(at.Child("automountServiceAccountToken"), noAccount)}
+	case mount != nil, pod.ServiceAccountName == "", pod.ServiceAccountName == "default":
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(at.Child("serviceAccountName"), noAccount)}
+}
+
+func judgeContainer(c *corev1.Container, pod *corev1.PodSpec, at *field.Path) field.ErrorList {
+	errs := judgeUser(c, pod, at.Child("securityContext"))
+	for i := range c.Env {
+		if from := c.Env[i].ValueFrom; from != nil && from.FieldRef != nil {
+			errs = append(errs, judgeFieldRef(from.FieldRef, at.Child("env").Index(i).Child("valueFrom", "fieldRef"))...)
+		}
+	}
+	errs = append(errs, judgeResources(c.Resources.Requests, at.Child("resources", "requests"), true)...)
+	errs = append(errs, judgeResources(c.Resources.Limits, at.Child("resources", "limits"), false)...)
+	for name, p := range map[string]*corev1.Probe{"livenessProbe": c.LivenessProbe, "readinessProbe": c.ReadinessProbe, "startupProbe": c.StartupProbe} {
+		if p != nil {
+			errs = append(errs, judgeProbe(p, c.Ports, at.Child(name))...)
+		}
+	}
+	return errs
+}
+
+// judgeUser demands that what a security context says of users can be known
+// before the image is.
+func judgeUser(c *corev1.Container, pod *corev1.PodSpec, at *field.Path) field.ErrorList {
+	var own corev1.SecurityContext
+	if c.SecurityContext != nil {
+		own = *c.SecurityContext
+	}
+	if p := pod.SecurityContext; p != nil {
+		own.RunAsUser = first(own.RunAsUser, p.RunAsUser)
+		own.RunAsGroup = first(own.RunAsGroup, p.RunAsGroup)
+		own.RunAsNonRoot = first(own.RunAsNonRoot, p.RunAsNonRoot)
+	}
+	var errs field.ErrorList
+	if isTrue(own.RunAsNonRoot) && own.RunAsUser == nil {
+		errs = append(errs, field.Forbidden(at.Child("runAsNonRoot"), "the image's user is not looked at: say who it is in runAsUser"))
+	}
+	if own.RunAsGroup != nil && own.RunAsUser == nil {
+		errs = append(errs, field.Forbidden(at.Child("runAsGroup"), "a group goes with a user: set runAsUser too"))
+	}
+	if isTrue(own.AllowPrivilegeEscalation) && !isTrue(own.Privileged) {
+		errs = append(errs, field.Forbidden(at.Child("allowPrivilegeEscalation"), "processes never gain privileges: leave it out or say false"))
+	}
+	return errs
+}
+
+func first[T any](values ...*T) *T {
+	for _, v := range values {
+		if v != nil {
+			return v
+		}
+	}
+	return nil
+}
+
+func judgeFieldRef(r *corev1.ObjectFieldSelector, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if r.APIVersion != "" && r.APIVersion != "v1" {
+		errs = append(errs, field.NotSupported(at.Child("apiVersion"), r.APIVersion, []string{"v1"}))
+	}
+	if _, known := fieldPaths[r.FieldPath]; !known {
+		errs = append(errs, field.NotSupported(at.Child("fieldPath"), r.FieldPath, sets.List(sets.KeySet(fieldPaths))))
+	}
+	return errs
+}
+
+func judgeResources(list corev1.ResourceList, at *field.Path, requests bool) field.ErrorList {
+	var errs field.ErrorList
+	for _, name := range sets.List(sets.KeySet(list)) {
+		_, known := resourceNames[name]
+		if !known || name == corev1.ResourceEphemeralStorage && !requests {
+			errs = append(errs, field.Forbidden(at.Key(string(name)), "containers are given cpu, memory and, as a request, ephemeral-storage"))
+		}
+	}
+	return errs
+}
+
+func judgeProbe(p *corev1.Probe, named []corev1.ContainerPort, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	known := func(port intstr.IntOrString, at *field.Path) {
+		if _, ok := portNumber(port, named); !ok {
+			errs = append(errs, field.NotFound(at, port.String()))
+		}
+	}
+	if s := p.TCPSocket; s != nil {
+		known(s.Port, at.Child("tcpSocket", "port"))
+	}
+	if h := p.HTTPGet; h != nil {
+		known(h.Port, at.Child("httpGet", "port"))
+		seen := map[string]bool{}
+		for i, header := range h.HTTPHeaders {
+			if name := strings.ToLower(header.Name); seen[name] {
+				errs = append(errs, field.Duplicate(at.Child("httpGet", "httpHeaders").Index(i).Child("name"), header.Name))
+			}
+			seen[strings.ToLower(header.Name)] = true
+		}
+	}
+	return errs
+}
+
+var nodeOperators = []corev1.NodeSelectorOperator{
+	corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist,
+}
+
+func judgeAffinity(a *corev1.Affinity, at *field.Path) field.ErrorList {
+	if a == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if n := a.NodeAffinity; n != nil {
+		here := at.Child("nodeAffinity")
+		if required := n.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+			for i := range required.NodeSelectorTerms {
+				errs = append(errs, judgeNodeTerm(&required.NodeSelectorTerms[i], here.Child(mustBe, "nodeSelectorTerms").Index(i))...)
+			}
+		}
+		for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
+			errs = append(errs, judgeNodeTerm(&n.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference,
+				here.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("preference"))...)
+		}
+	}
+	if p := a.PodAffinity; p != nil {
+		errs = append(errs, judgePodTerms(p.RequiredDuringSchedulingIgnoredDuringExecution, at.Child("podAffinity", mustBe))...)
+	}
+	if p := a.PodAntiAffinity; p != nil {
+		errs = append(errs, judgePodTerms(p.RequiredDuringSchedulingIgnoredDuringExecution, at.Child("podAntiAffinity", mustBe))...)
+	}
+	return errs
+}
+
+// mustBe is what Kubernetes calls the terms that bind.
+const mustBe = "requiredDuringSchedulingIgnoredDuringExecution"
+
+func judgeNodeTerm(t *corev1.NodeSelectorTerm, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, e := range t.MatchExpressions {
+		if !slices.Contains(nodeOperators, e.Operator) {
+			errs = append(errs, field.NotSupported(at.Child("matchExpressions").Index(i).Child("operator"), e.Operator, nodeOperators))
+		}
+	}
+	return errs
+}
+
+// judgePodTerms: without a selector Kubernetes' means nobody and rik's everybody.
+func judgePodTerms(terms []corev1.PodAffinityTerm, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i := range terms {
+		if terms[i].LabelSelector == nil {
+			errs = append(errs, field.Required(at.Index(i).Child("labelSelector"), "without one nothing is meant; {} means every instance"))
+		}
+	}
+	return errs
+}

@@ -1,0 +1,193 @@
+package deployment
+
+import (
+	"reflect"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// rule says what becomes of one field.
+type rule struct {
+	// honoured fields are translated; what is in them has rules of its own.
+	honoured bool
+	// allows says which values of a field that is not honoured change nothing.
+	allows func(value any) bool
+	// advice is what a user reads who sets it otherwise.
+	advice string
+}
+
+var yes = rule{honoured: true}
+
+// no refuses every value but the zero one.
+func no(advice string) rule { return rule{advice: advice} }
+
+// only allows the values that mean what happens anyway.
+func only[T comparable](advice string, values ...T) rule {
+	return rule{advice: advice, allows: func(value any) bool {
+		for _, v := range values {
+			if value == any(v) {
+				return true
+			}
+		}
+		return false
+	}}
+}
+
+// anything is for what means nothing without Kubernetes' pods, there as here.
+func anything() rule { return rule{allows: func(any) bool { return true }} }
+
+const (
+	noAccount    = "instances get no token of a service account: with automountServiceAccountToken: false in spec.template.spec any may be named"
+	noHostPart   = "instances share their network, names and processes with nobody: leave it out"
+	noLinux      = "containers run on Linux without SELinux and AppArmor: leave it out"
+	noVolume     = "volumes are emptyDir, configMap, secret and hostPath"
+	noHook       = "containers have no hooks: handle SIGTERM in the program instead, which is asked to stop when no new connections come any more"
+	noClaims     = "devices are not handed out: leave it out"
+	noPreference = "a preference about other pods is not weighed: use topologySpreadConstraints with whenUnsatisfiable: ScheduleAnyway to spread replicas"
+	noNamespaces = "instances of other namespaces are not looked at: leave it out"
+	noPodDNS     = "instances ask their node's name server: leave it out"
+	noProbeHost  = "probes ask the instance itself: leave it out"
+)
+
+// of names a type of which every field has a rule.
+func of[T any]() reflect.Type { return reflect.TypeFor[T]() }
+
+// rules hold for the fields of every type that a Deployment's spec is made of. A
+// type that is not here is taken as a whole.
+var rules = map[reflect.Type]map[string]rule{
+	of[appsv1.DeploymentSpec](): {
+		"Replicas": yes, "Selector": yes, "Template": yes, "Strategy": yes, "RevisionHistoryLimit": yes,
+		"Paused": yes, "ProgressDeadlineSeconds": yes,
+		"MinReadySeconds": no("an instance counts as available as soon as it is ready: leave it out, and let a readinessProbe with a successThreshold wait"),
+	},
+	of[corev1.PodTemplateSpec](): {"ObjectMeta": yes, "Spec": yes},
+	of[metav1.ObjectMeta](): {
+		"Labels": yes, "Annotations": yes,
+		"Name": anything(), "GenerateName": anything(), "Namespace": anything(), "SelfLink": anything(), "UID": anything(),
+		"ResourceVersion": anything(), "Generation": anything(), "CreationTimestamp": anything(), "DeletionTimestamp": anything(),
+		"DeletionGracePeriodSeconds": anything(), "OwnerReferences": anything(), "ManagedFields": anything(),
+		"Finalizers": no("instances have no finalizers but rik's own: leave it out"),
+	},
+	of[corev1.PodSpec]():         podRules,
+	of[corev1.Container]():       containerRules,
+	of[corev1.ContainerPort]():   {"Name": yes, "HostPort": yes, "ContainerPort": yes, "Protocol": yes, "HostIP": only("a hostPort is open on every address of every node: leave it out", "0.0.0.0")},
+	of[corev1.EnvVar]():          {"Name": yes, "Value": yes, "ValueFrom": yes},
+	of[corev1.EnvVarSource]():    {"FieldRef": yes, "ConfigMapKeyRef": yes, "SecretKeyRef": yes, "ResourceFieldRef": no("write the value itself"), "FileKeyRef": no("use a configMapKeyRef or secretKeyRef")},
+	of[corev1.EnvFromSource]():   {"Prefix": yes, "ConfigMapRef": yes, "SecretRef": yes},
+	of[corev1.VolumeMount]():     {"Name": yes, "ReadOnly": yes, "MountPath": yes, "SubPath": yes, "RecursiveReadOnly": only("mounts below are not made read-only: leave it out", corev1.RecursiveReadOnlyDisabled), "MountPropagation": only("mounts are not passed on: leave it out", corev1.MountPropagationNone), "SubPathExpr": no("use subPath")},
+	of[corev1.Volume]():          {"Name": yes, "VolumeSource": yes},
+	of[corev1.VolumeSource]():    volumeRules,
+	of[corev1.Probe]():           {"ProbeHandler": yes, "InitialDelaySeconds": yes, "TimeoutSeconds": yes, "PeriodSeconds": yes, "SuccessThreshold": yes, "FailureThreshold": yes, "TerminationGracePeriodSeconds": no("spec.template.spec.terminationGracePeriodSeconds holds for every stop: leave it out")},
+	of[corev1.ProbeHandler]():    {"Exec": yes, "HTTPGet": yes, "TCPSocket": yes, "GRPC": no("use httpGet, tcpSocket or exec")},
+	of[corev1.HTTPGetAction]():   {"Path": yes, "Port": yes, "Scheme": yes, "HTTPHeaders": yes, "Host": no(noProbeHost + ", and set a header Host if the program needs it")},
+	of[corev1.TCPSocketAction](): {"Port": yes, "Host": no(noProbeHost)},
+	of[corev1.ExecAction]():      {"Command": yes},
+	of[corev1.HTTPHeader]():      {"Name": yes, "Value": yes},
+
+	of[corev1.ResourceRequirements](): {"Limits": yes, "Requests": yes, "Claims": no(noClaims)},
+	of[corev1.SecurityContext](): {
+		"Capabilities": yes, "Privileged": yes, "RunAsUser": yes, "RunAsGroup": yes, "RunAsNonRoot": yes, "ReadOnlyRootFilesystem": yes,
+		"AllowPrivilegeEscalation": yes, "SeccompProfile": yes,
+		"SELinuxOptions": no(noLinux), "WindowsOptions": no(noLinux), "AppArmorProfile": no(noLinux),
+		"ProcMount": only("/proc is always masked: leave it out", corev1.DefaultProcMount),
+	},
+	of[corev1.PodSecurityContext](): {
+		"RunAsUser": yes, "RunAsGroup": yes, "RunAsNonRoot": yes, "SeccompProfile": yes,
+		"SELinuxOptions": no(noLinux), "WindowsOptions": no(noLinux), "AppArmorProfile": no(noLinux), "SELinuxChangePolicy": no(noLinux),
+		"SupplementalGroups": no("a process has the groups of its user in the image: leave it out"), "SupplementalGroupsPolicy": only("a process has the groups of its user in the image: leave it out", corev1.SupplementalGroupsPolicyMerge),
+		"FSGroup": no("volumes keep their owner: leave it out"), "FSGroupChangePolicy": no("volumes keep their owner: leave it out"),
+		"Sysctls": no("set them on the node"),
+	},
+	of[corev1.Capabilities](): {"Add": yes, "Drop": yes},
+	of[corev1.SeccompProfile](): {
+		"Type":             only("containers run under the runtime's default profile: use RuntimeDefault or leave it out", corev1.SeccompProfileTypeRuntimeDefault),
+		"LocalhostProfile": no("containers run under the runtime's default profile: leave it out"),
+	},
+
+	of[corev1.EmptyDirVolumeSource]():  {"Medium": only("a directory in memory has the medium Memory, one on the disk none", corev1.StorageMediumMemory), "SizeLimit": yes},
+	of[corev1.ConfigMapVolumeSource](): {"LocalObjectReference": yes, "Items": yes, "DefaultMode": yes, "Optional": yes},
+	of[corev1.SecretVolumeSource]():    {"SecretName": yes, "Items": yes, "DefaultMode": yes, "Optional": yes},
+	of[corev1.KeyToPath]():             {"Key": yes, "Path": yes, "Mode": no("all files of a volume have its defaultMode: leave it out")},
+	of[corev1.HostPathVolumeSource](): {
+		"Path": yes, "Type": only("the type is Directory, DirectoryOrCreate or none", corev1.HostPathUnset, corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate),
+	},
+
+	of[corev1.Affinity]():                {"NodeAffinity": yes, "PodAffinity": yes, "PodAntiAffinity": yes},
+	of[corev1.NodeAffinity]():            {"RequiredDuringSchedulingIgnoredDuringExecution": yes, "PreferredDuringSchedulingIgnoredDuringExecution": yes},
+	of[corev1.NodeSelector]():            {"NodeSelectorTerms": yes},
+	of[corev1.PreferredSchedulingTerm](): {"Weight": yes, "Preference": yes},
+	of[corev1.NodeSelectorTerm]():        {"MatchExpressions": yes, "MatchFields": no("use matchExpressions with the label kubernetes.io/hostname")},
+	of[corev1.NodeSelectorRequirement](): {"Key": yes, "Operator": yes, "Values": yes},
+	of[corev1.PodAffinity]():             {"RequiredDuringSchedulingIgnoredDuringExecution": yes, "PreferredDuringSchedulingIgnoredDuringExecution": no(noPreference)},
+	of[corev1.PodAntiAffinity]():         {"RequiredDuringSchedulingIgnoredDuringExecution": yes, "PreferredDuringSchedulingIgnoredDuringExecution": no(noPreference)},
+	of[corev1.PodAffinityTerm](): {
+		"LabelSelector": yes, "TopologyKey": yes, "Namespaces": no(noNamespaces), "NamespaceSelector": no(noNamespaces),
+		"MatchLabelKeys": no("write the labels into labelSelector"), "MismatchLabelKeys": no("write the labels into labelSelector"),
+	},
+	of[corev1.Toleration](): {
+		"Key": yes, "Operator": yes, "Value": yes, "Effect": yes,
+		"TolerationSeconds": no("an instance that tolerates a taint stays: leave it out; how soon it leaves a silent node is the cluster's --replace-after"),
+	},
+	of[corev1.TopologySpreadConstraint](): {
+		"MaxSkew": yes, "TopologyKey": yes, "WhenUnsatisfiable": yes, "LabelSelector": yes,
+		"MinDomains":         only("places without replicas count as they are: leave it out", int32(1)),
+		"NodeAffinityPolicy": only("nodes that are excluded do not count: use Honor or leave it out", corev1.NodeInclusionPolicyHonor),
+		"NodeTaintsPolicy":   only("tainted nodes count: use Ignore or leave it out", corev1.NodeInclusionPolicyIgnore),
+		"MatchLabelKeys":     no("the replicas of all revisions are spread together: leave it out"),
+	},
+}
+
+var podRules = map[string]rule{
+	"Volumes": yes, "InitContainers": yes, "Containers": yes, "TerminationGracePeriodSeconds": yes, "NodeSelector": yes,
+	"HostNetwork": yes, "SecurityContext": yes, "ImagePullSecrets": yes, "Hostname": yes, "Affinity": yes, "Tolerations": yes,
+	"Priority": yes, "RuntimeClassName": yes, "TopologySpreadConstraints": yes,
+	"ServiceAccountName": yes, "DeprecatedServiceAccount": yes, "AutomountServiceAccountToken": yes,
+
+	"EphemeralContainers":   no("use rikctl exec"),
+	"RestartPolicy":         only("a Deployment restarts what ends: use Always", corev1.RestartPolicyAlways),
+	"ActiveDeadlineSeconds": no("a Deployment runs until it is deleted: leave it out"),
+	"DNSPolicy":             only(noPodDNS+", or use ClusterFirst", corev1.DNSClusterFirst),
+	"DNSConfig":             no(noPodDNS),
+	"NodeName":              no("use nodeSelector with the label kubernetes.io/hostname"),
+	"HostPID":               no(noHostPart), "HostIPC": no(noHostPart), "ShareProcessNamespace": only(noHostPart, false),
+	"HostUsers":        only("containers have no user namespace of their own: leave it out", true),
+	"Subdomain":        no("an instance's name ends in its workload's: leave it out"),
+	"HostnameOverride": no("use hostname"), "SetHostnameAsFQDN": only("a host name has no domain: leave it out", false),
+	"SchedulerName":     only("there is one scheduler: leave it out", corev1.DefaultSchedulerName),
+	"HostAliases":       no("names come from the name server: leave it out"),
+	"PriorityClassName": no("there are no classes: write the number into priority"),
+	"PreemptionPolicy":  only("what has a higher priority may displace others: leave it out", corev1.PreemptLowerPriority),
+	"ReadinessGates":    no("readiness is what the readinessProbe says: leave it out"),
+	// Variables about services are not set in any case; both values are at peace with that.
+	"EnableServiceLinks": anything(),
+	"Overhead":           no("nothing is added to requests: add it to those of a container"),
+	"OS":                 yes, "SchedulingGates": no("instances are placed at once: set replicas to 0 instead"),
+	"ResourceClaims": no(noClaims), "Resources": no("write resources into the containers"), "SchedulingGroup": no("instances are placed one by one: leave it out"),
+}
+
+var containerRules = map[string]rule{
+	"Name": yes, "Image": yes, "Command": yes, "Args": yes, "WorkingDir": yes, "Ports": yes, "EnvFrom": yes, "Env": yes,
+	"Resources": yes, "VolumeMounts": yes, "LivenessProbe": yes, "ReadinessProbe": yes, "StartupProbe": yes,
+	"ImagePullPolicy": yes, "SecurityContext": yes, "TTY": yes,
+
+	"ResizePolicy":  anything(), // nothing is resized in place
+	"RestartPolicy": no("write what runs beside the others into containers, not into initContainers"), "RestartPolicyRules": no("a Deployment restarts what ends: leave it out"),
+	"VolumeDevices": no(noVolume), "Lifecycle": no(noHook),
+	"TerminationMessagePath":   only("messages are the last lines of the log: leave it out", corev1.TerminationMessagePathDefault),
+	"TerminationMessagePolicy": only("messages are the last lines of the log: leave it out", corev1.TerminationMessageReadFile),
+	"Stdin":                    no("a container's standard input is empty: leave it out"), "StdinOnce": no("a container's standard input is empty: leave it out"),
+}
+
+var volumeRules = func() map[string]rule {
+	out := map[string]rule{"EmptyDir": yes, "ConfigMap": yes, "Secret": yes, "HostPath": yes}
+	for _, name := range []string{
+		"GCEPersistentDisk", "AWSElasticBlockStore", "GitRepo", "NFS", "ISCSI", "Glusterfs", "PersistentVolumeClaim", "RBD", "FlexVolume",
+		"Cinder", "CephFS", "Flocker", "DownwardAPI", "FC", "AzureFile", "VsphereVolume", "Quobyte", "AzureDisk", "PhotonPersistentDisk",
+		"Projected", "PortworxVolume", "ScaleIO", "StorageOS", "CSI", "Ephemeral", "Image",
+	} {
+		out[name] = no(noVolume)
+	}
+	return out
+}()

@@ -1,0 +1,103 @@
+// Package deployment serves Deployments of apps/v1 in a cluster: Kubernetes' own
+// type, defaults, validation, columns and subresources, and a refusal, by path, of
+// what a rik cluster would not honour. The controller runs them as Workloads.
+package deployment
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	kubernetes "k8s.io/kubernetes/pkg/registry/apps/deployment/storage"
+
+	translation "rik.dev/rik/api/rik/deployment"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
+	"rik.dev/rik/internal/apiserver/registry/workload"
+)
+
+// Provider makes the storage of the group apps. It implements RESTStorageProvider
+// of k8s.io/kubernetes/pkg/controlplane/apiserver.
+type Provider struct {
+	// Authorizer decides who may write what reaches beyond an instance's sandbox.
+	// Without one nobody may.
+	Authorizer authorizer.Authorizer
+}
+
+// GroupName is apps.
+func (Provider) GroupName() string { return apps.GroupName }
+
+// NewRESTStorage makes the storage of deployments, their status and their scale.
+func (p Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+	info := genericapiserver.NewDefaultAPIGroupInfo(apps.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
+	s, err := kubernetes.NewStorage(getter)
+	if err != nil {
+		return info, fmt.Errorf("making the storage of deployments: %w", err)
+	}
+	// The scale shares this store; the status has a copy with a strategy of its own.
+	s.Deployment.CreateStrategy, s.Deployment.UpdateStrategy = ours, ours
+	info.VersionedResourcesStorageMap[appsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+		"deployments":        &REST{REST: s.Deployment, authorizer: p.Authorizer},
+		"deployments/status": s.Status,
+		"deployments/scale":  s.Scale,
+	}
+	return info, nil
+}
+
+// REST is the store of deployments; it asks whether the writer may have what the
+// deployment asks of a node: its Workload is written by the controller, who may
+// everything.
+type REST struct {
+	*kubernetes.REST
+	authorizer authorizer.Authorizer
+}
+
+// Create stores a new deployment.
+func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	if err := r.permit(ctx, obj.(*apps.Deployment), nil); err != nil {
+		return nil, err
+	}
+	return r.REST.Create(ctx, obj, validate, options)
+}
+
+// Update stores a changed deployment, or a new one by server-side apply.
+func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	info = rest.WrapUpdatedObjectInfo(info, func(ctx context.Context, obj, old runtime.Object) (runtime.Object, error) {
+		before, ok := old.(*apps.Deployment)
+		if !ok || before.ResourceVersion == "" {
+			before = nil
+		}
+		return obj, r.permit(ctx, obj.(*apps.Deployment), before)
+	})
+	return r.REST.Update(ctx, name, info, create, update, forceCreate, options)
+}
+
+// permit asks for what the deployment's workload would need. What cannot be
+// translated is refused by the validation that comes after it.
+func (r *REST) permit(ctx context.Context, d, old *apps.Deployment) error {
+	if old != nil && apiequality.Semantic.DeepEqual(d.Spec.Template, old.Spec.Template) {
+		return nil
+	}
+	published, err := publish(d)
+	if err != nil {
+		return err
+	}
+	w, err := translate(published)
+	if err != nil {
+		return err
+	}
+	needs := validation.Privileges(&w.Spec)
+	for _, n := range needs {
+		n.Field = translation.Path(n.Field)
+	}
+	return workload.Permit(ctx, r.authorizer, apps.Resource("deployments"), d.Name, needs)
+}

@@ -1,0 +1,96 @@
+package deployment
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	kubernetes "k8s.io/kubernetes/pkg/registry/apps/deployment"
+
+	translation "rik.dev/rik/api/rik/deployment"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
+)
+
+// theirs is all that Kubernetes' strategy does.
+type theirs interface {
+	rest.RESTCreateStrategy
+	rest.RESTUpdateStrategy
+	rest.GarbageCollectionDeleteStrategy
+	rest.ResetFieldsStrategy
+}
+
+// strategy is Kubernetes' own, which refuses besides what rik does not honour.
+type strategy struct{ theirs }
+
+var ours = strategy{kubernetes.Strategy}
+
+// Validate judges a new deployment.
+func (s strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	if errs := s.theirs.Validate(ctx, obj); len(errs) > 0 {
+		return errs
+	}
+	return judge(obj.(*apps.Deployment))
+}
+
+// ValidateUpdate judges what a deployment is to become. A spec that stays as it
+// is was judged before: by an earlier version, maybe, which knew it not better,
+// and its metadata must remain to be changed.
+func (s strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	if errs := s.theirs.ValidateUpdate(ctx, obj, old); len(errs) > 0 {
+		return errs
+	}
+	now, before := obj.(*apps.Deployment), old.(*apps.Deployment)
+	if apiequality.Semantic.DeepEqual(now.Spec, before.Spec) {
+		return nil
+	}
+	return judge(now)
+}
+
+// judge asks whether the deployment can be run as it is written, and then whether
+// what it is translated to is a valid workload.
+func judge(d *apps.Deployment) field.ErrorList {
+	published, err := publish(d)
+	if err != nil {
+		return field.ErrorList{field.InternalError(field.NewPath("spec"), err)}
+	}
+	if errs := translation.Judge(published); len(errs) > 0 {
+		return errs
+	}
+	workload, err := translate(published)
+	if err != nil {
+		return field.ErrorList{field.InternalError(field.NewPath("spec"), err)}
+	}
+	errs := validation.Workload(workload)
+	for _, e := range errs {
+		e.Field = translation.Path(e.Field)
+	}
+	return errs
+}
+
+func publish(d *apps.Deployment) (*appsv1.Deployment, error) {
+	var out appsv1.Deployment
+	if err := legacyscheme.Scheme.Convert(d, &out, nil); err != nil {
+		return nil, fmt.Errorf("converting the deployment: %w", err)
+	}
+	return &out, nil
+}
+
+// translate gives the workload as it is stored.
+func translate(d *appsv1.Deployment) (*rik.Workload, error) {
+	published := translation.Workload(d)
+	legacyscheme.Scheme.Default(published)
+	var out rik.Workload
+	if err := legacyscheme.Scheme.Convert(published, &out, nil); err != nil {
+		return nil, fmt.Errorf("converting the workload: %w", err)
+	}
+	// A deployment that is being made has no UID to refer to yet.
+	out.OwnerReferences = nil
+	return &out, nil
+}

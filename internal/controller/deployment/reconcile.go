@@ -1,0 +1,179 @@
+// Package deployment runs the Deployments of apps/v1 as Workloads of the same
+// names, which it makes, keeps as they are asked for, and reports about in the
+// words of Kubernetes' own controller. Instances, rollouts and revisions are the
+// Workload's; its end is the garbage collector's, which follows the owner
+// reference.
+//
+// Reads: Deployments, Workloads. Writes: Workloads (create, update), Deployments
+// (status).
+//
+// The decisions are pure functions: Decide (what to do about the Workload) and
+// Status. Reconciler carries them out.
+package deployment
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/reconcile"
+)
+
+// maxBackoff after errors.
+const maxBackoff = 5 * time.Second
+
+// Config is what a Reconciler works with. All fields are needed.
+type Config struct {
+	// Client writes; it reads past every cache.
+	Client      client.Client
+	Deployments *view.Objects[*appsv1.Deployment]
+	Workloads   *view.Objects[*rikv1alpha1.Workload]
+	Events      events.EventRecorder
+	Logger      *slog.Logger
+	Now         func() time.Time
+	// Workers bounds how many deployments are worked on at once.
+	Workers int
+}
+
+// Reconciler keeps a Workload for every Deployment.
+type Reconciler struct {
+	config Config
+	queue  *reconcile.Queue[types.NamespacedName]
+}
+
+// New makes a reconciler and subscribes it to the views.
+func New(c Config) *Reconciler {
+	r := &Reconciler{config: c}
+	r.queue = reconcile.New(reconcile.Options{
+		Name: "deployments", Workers: c.Workers, Logger: c.Logger, MaxBackoff: maxBackoff,
+	}, r.reconcile)
+	c.Deployments.Subscribe(func(before, after *appsv1.Deployment) {
+		if after != nil {
+			r.queue.Add(client.ObjectKeyFromObject(after))
+		}
+	})
+	c.Workloads.Subscribe(func(before, after *rikv1alpha1.Workload) {
+		if after == nil {
+			after = before
+		}
+		if key := client.ObjectKeyFromObject(after); c.Deployments.Get(key) != nil {
+			r.queue.Add(key)
+		}
+	})
+	return r
+}
+
+// Run works until ctx ends.
+func (r *Reconciler) Run(ctx context.Context) error { return r.queue.Run(ctx) }
+
+func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+	d := r.config.Deployments.Get(key)
+	if d == nil || d.DeletionTimestamp != nil {
+		return 0, nil
+	}
+	action := Decide(d, r.config.Workloads.Get(key))
+	failure := r.act(ctx, action)
+	if p := refusal(failure); p != nil {
+		action.Problem = p
+	} else if failure != nil {
+		return 0, quiet(failure)
+	}
+	w := r.config.Workloads.Get(key)
+	if w != nil && !metav1.IsControlledBy(w, d) {
+		w = nil
+	}
+	// Of what was just written the next event tells.
+	settled := action.Create == nil && action.Update == nil
+	if err := r.writeStatus(ctx, d, Status(d, w, settled, action.Problem, metav1.NewTime(r.config.Now()))); err != nil {
+		return 0, quiet(err)
+	}
+	return 0, quiet(failure)
+}
+
+// act carries out what was decided.
+func (r *Reconciler) act(ctx context.Context, a Action) error {
+	switch {
+	case a.Create != nil:
+		err := r.config.Client.Create(ctx, a.Create)
+		if apierrors.IsAlreadyExists(err) {
+			// The view lags behind: look at what there is.
+			var live rikv1alpha1.Workload
+			if err := r.config.Client.Get(ctx, client.ObjectKeyFromObject(a.Create), &live); err != nil {
+				return err
+			}
+			r.config.Workloads.Put(&live)
+			return fmt.Errorf("%w: workload %s/%s is there already", reconcile.ErrAgain, live.Namespace, live.Name)
+		}
+		if err != nil {
+			return fmt.Errorf("making workload %s/%s: %w", a.Create.Namespace, a.Create.Name, err)
+		}
+		r.config.Workloads.Put(a.Create)
+	case a.Update != nil:
+		if err := r.config.Client.Update(ctx, a.Update); err != nil {
+			return fmt.Errorf("changing workload %s/%s: %w", a.Update.Namespace, a.Update.Name, err)
+		}
+		r.config.Workloads.Put(a.Update)
+	}
+	return nil
+}
+
+// refusal is what the API server has against a Workload; nil for every other error.
+func refusal(err error) *Problem {
+	switch {
+	case err == nil, apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+		return &Problem{ReasonRefused, err.Error()}
+	}
+	return nil
+}
+
+// quiet leaves a conflict to the next event; an object that is gone, or about to
+// go with its namespace, needs nothing.
+func quiet(err error) error {
+	switch {
+	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
+	}
+	return err
+}
+
+// writeStatus stores the status if it changed, and tells of a new problem.
+func (r *Reconciler) writeStatus(ctx context.Context, d *appsv1.Deployment, status appsv1.DeploymentStatus) error {
+	if equality.Semantic.DeepEqual(status, d.Status) {
+		return nil
+	}
+	next := d.DeepCopy()
+	next.Status = status
+	if err := r.config.Client.Status().Update(ctx, next); err != nil {
+		return fmt.Errorf("storing the status of deployment %s/%s: %w", d.Namespace, d.Name, err)
+	}
+	r.config.Deployments.Put(next)
+	if was, is := failure(d.Status), failure(status); is != "" && was != is {
+		r.config.Events.Eventf(next, nil, corev1.EventTypeWarning, "DeploymentNotRun", "Deploying", "%s", is)
+	}
+	return nil
+}
+
+func failure(s appsv1.DeploymentStatus) string {
+	for _, c := range s.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			return c.Message
+		}
+	}
+	return ""
+}

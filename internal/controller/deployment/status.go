@@ -1,0 +1,139 @@
+package deployment
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// The reasons of conditions, as Kubernetes' own controller writes them: kubectl and
+// others look for them.
+const (
+	reasonAvailable   = "MinimumReplicasAvailable"
+	reasonUnavailable = "MinimumReplicasUnavailable"
+	reasonComplete    = "NewReplicaSetAvailable"
+	reasonProgressing = "ReplicaSetUpdated"
+	reasonDeadline    = "ProgressDeadlineExceeded"
+	reasonPaused      = "DeploymentPaused"
+	reasonFailed      = "FailedCreate"
+)
+
+// Status is the status that a Deployment should have, with w its own Workload or
+// nil. It speaks of the Deployment's present generation only once the Workload has
+// been brought to it (settled) and has itself been observed; until then it stays
+// as it is.
+func Status(d *appsv1.Deployment, w *rikv1alpha1.Workload, settled bool, problem *Problem, now metav1.Time) appsv1.DeploymentStatus {
+	out := *d.Status.DeepCopy()
+	if problem != nil {
+		out.ObservedGeneration = d.Generation
+		if w == nil {
+			count(&out, &rikv1alpha1.WorkloadStatus{})
+		} else {
+			count(&out, &w.Status)
+		}
+		available(d, &out, now)
+		set(&out, appsv1.DeploymentProgressing, corev1.ConditionFalse, problem.Reason, problem.Message, now)
+		set(&out, appsv1.DeploymentReplicaFailure, corev1.ConditionTrue, problem.Reason, problem.Message, now)
+		return out
+	}
+	if !settled || w == nil || w.Status.ObservedGeneration < w.Generation {
+		return out
+	}
+	out.ObservedGeneration = d.Generation
+	count(&out, &w.Status)
+	available(d, &out, now)
+	progress(&out, &w.Status, now)
+	if c := meta.FindStatusCondition(w.Status.Conditions, rikv1alpha1.WorkloadReplicaFailure); c != nil && c.Status == metav1.ConditionTrue {
+		set(&out, appsv1.DeploymentReplicaFailure, corev1.ConditionTrue, reasonFailed, c.Message, now)
+	} else {
+		remove(&out, appsv1.DeploymentReplicaFailure)
+	}
+	return out
+}
+
+// count: an instance is available as soon as it is ready.
+func count(out *appsv1.DeploymentStatus, w *rikv1alpha1.WorkloadStatus) {
+	out.Replicas, out.UpdatedReplicas = w.Replicas, w.UpdatedReplicas
+	out.ReadyReplicas, out.AvailableReplicas = w.ReadyReplicas, w.ReadyReplicas
+	out.UnavailableReplicas = max(w.Replicas-w.ReadyReplicas, 0)
+}
+
+func available(d *appsv1.Deployment, out *appsv1.DeploymentStatus, now metav1.Time) {
+	if out.AvailableReplicas >= least(d) {
+		set(out, appsv1.DeploymentAvailable, corev1.ConditionTrue, reasonAvailable, "Deployment has minimum availability.", now)
+		return
+	}
+	set(out, appsv1.DeploymentAvailable, corev1.ConditionFalse, reasonUnavailable, "Deployment does not have minimum availability.", now)
+}
+
+// least is how many replicas must be available, as Kubernetes counts it: all of them
+// but those that a rolling update may take away.
+func least(d *appsv1.Deployment) int32 {
+	want := int32(1)
+	if d.Spec.Replicas != nil {
+		want = *d.Spec.Replicas
+	}
+	r := d.Spec.Strategy.RollingUpdate
+	if d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType || r == nil || want == 0 {
+		return want
+	}
+	surge, errSurge := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(r.MaxSurge, intstr.FromInt32(0)), int(want), true)
+	unavailable, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(r.MaxUnavailable, intstr.FromInt32(0)), int(want), false)
+	switch {
+	case err != nil || errSurge != nil:
+		return want
+	case surge == 0 && unavailable == 0:
+		unavailable = 1
+	}
+	return max(want-int32(unavailable), 0) //nolint:gosec // at most want, unless it is cut off here
+}
+
+// progress says in Kubernetes' words what the Workload says of its rollout.
+func progress(out *appsv1.DeploymentStatus, w *rikv1alpha1.WorkloadStatus, now metav1.Time) {
+	c := meta.FindStatusCondition(w.Conditions, rikv1alpha1.WorkloadProgressing)
+	if c == nil {
+		return
+	}
+	reason := reasonProgressing
+	switch {
+	case c.Status == metav1.ConditionUnknown:
+		reason = reasonPaused
+	case c.Status == metav1.ConditionFalse:
+		reason = reasonDeadline
+	case c.Reason == "Complete":
+		reason = reasonComplete
+	}
+	set(out, appsv1.DeploymentProgressing, corev1.ConditionStatus(c.Status), reason, c.Message, now)
+}
+
+func set(out *appsv1.DeploymentStatus, kind appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string, now metav1.Time) {
+	next := appsv1.DeploymentCondition{
+		Type: kind, Status: status, Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now,
+	}
+	for i, c := range out.Conditions {
+		if c.Type != kind {
+			continue
+		}
+		if c.Status == status {
+			next.LastTransitionTime = c.LastTransitionTime
+		}
+		if c.Status != status || c.Reason != reason || c.Message != message {
+			out.Conditions[i] = next
+		}
+		return
+	}
+	out.Conditions = append(out.Conditions, next)
+}
+
+func remove(out *appsv1.DeploymentStatus, kind appsv1.DeploymentConditionType) {
+	for i, c := range out.Conditions {
+		if c.Type == kind {
+			out.Conditions = append(out.Conditions[:i], out.Conditions[i+1:]...)
+			return
+		}
+	}
+}
