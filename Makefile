@@ -58,15 +58,20 @@ $(BIN)/golangci-lint-$(GOLANGCI_VERSION):
 	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	@mv $(BIN)/golangci-lint $@
 
-# The Kubernetes that tests run against.
-KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager
+# The servers that tests run against, without the race detector.
+.PHONY: servers
+servers:
+	@CGO_ENABLED=1 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/kcp ./internal/testkit/testserver
+
+# The Kubernetes that tests run against, and what is below it.
+KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager servers
 
 .PHONY: test
 test: build $(KUBERNETES) $(BIN)/gotestsum ## everything; as root with the privileged and end-to-end tests
 	@hack/test.sh
 
 .PHONY: unit
-unit: $(KUBERNETES) $(BIN)/gotestsum ## the tests that need neither root nor rik's programs
+unit: $(KUBERNETES) $(BIN)/gotestsum ## the tests that need no root
 	@hack/test.sh unit
 
 .PHONY: privileged

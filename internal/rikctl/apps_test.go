@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 // deploymentFile is the deployment file of the published design.
@@ -259,8 +259,8 @@ func TestAwaitHold(t *testing.T) {
 		t.Errorf("awaitHold() of one that runs = %v", err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- awaitHold(t.Context(), s.c, suspending, i.DeepCopy(), apitest.Patience) }()
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, apitest.Patience, true, func(ctx context.Context) (bool, error) {
+	go func() { done <- awaitHold(t.Context(), s.c, suspending, i.DeepCopy(), served.Patience) }()
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, served.Patience, true, func(ctx context.Context) (bool, error) {
 		if err := s.c.Get(ctx, s.key("web-one"), i); err != nil {
 			return false, err
 		}

@@ -12,8 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/apiprocess"
 	"rik.dev/rik/internal/testkit/output"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 func TestFollowOfKind(t *testing.T) {
@@ -21,7 +22,7 @@ func TestFollowOfKind(t *testing.T) {
 	s := newSite(t)
 	s.do(t, "deploy", "-f", s.file(t, deploymentFile)).check(t, ExitOK)
 	s.workload(t, "web", "")
-	c, err := client.NewWithWatch(apitest.Shared(t).Config, client.Options{Scheme: scheme})
+	c, err := client.NewWithWatch(apiprocess.Shared(t).Config, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func TestFollowOfKind(t *testing.T) {
 	}()
 	until := func(want ...string) {
 		t.Helper()
-		err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, apitest.Patience, true, func(context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, served.Patience, true, func(context.Context) (bool, error) {
 			rest := out.String()
 			for _, w := range want {
 				_, after, found := strings.Cut(rest, w)

@@ -17,13 +17,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/apiprocess"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 func TestMain(m *testing.M) {
 	// What is set once per process must not be set beside a server that logs.
 	processOnce()
-	os.Exit(apitest.RunMain(m))
+	os.Exit(apiprocess.RunMain(m))
 }
 
 // site is a namespace of the real API server and a user of rikctl, who has the
@@ -37,7 +38,7 @@ type site struct {
 
 func newSite(t *testing.T) site {
 	t.Helper()
-	server := apitest.Shared(t)
+	server := apiprocess.Shared(t)
 	s := site{machine: newMachine(t), namespace: server.Namespace(t)}
 	s.env["RIKCONFIG"] = filepath.Join(server.DataDir, "config.yaml")
 	// Only the controller may bind instances.
@@ -135,7 +136,7 @@ func (s site) deleteWorkload(t *testing.T, word, name string) {
 // letGo waits for the deletion of an object and removes its finalizers.
 func (s site) letGo(t *testing.T, o client.Object, name string) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, apitest.Patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, served.Patience, true, func(ctx context.Context) (bool, error) {
 		if err := s.c.Get(ctx, s.key(name), o); err != nil {
 			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 		}

@@ -11,13 +11,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 // tell writes the conditions of a tenant as the controller would, once it exists.
 func (s site) tell(ctx context.Context, name string, conditions ...metav1.Condition) error {
 	for _, condition := range conditions {
-		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, apitest.Patience, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, served.Patience, true, func(ctx context.Context) (bool, error) {
 			tenant := &rikv1alpha1.Tenant{}
 			if err := s.c.Get(ctx, client.ObjectKey{Name: name}, tenant); err != nil {
 				return false, client.IgnoreNotFound(err)
@@ -44,8 +44,8 @@ func TestServerCreateTenantWaits(t *testing.T) {
 		code       int
 		words      []string
 	}{
-		"made":    {[]metav1.Condition{notYet, made}, apitest.Patience.String(), ExitOK, []string{"created"}},
-		"taken":   {[]metav1.Condition{taken}, apitest.Patience.String(), ExitConflict, []string{"already exists", "next:", "of another name"}},
+		"made":    {[]metav1.Condition{notYet, made}, served.Patience.String(), ExitOK, []string{"created"}},
+		"taken":   {[]metav1.Condition{taken}, served.Patience.String(), ExitConflict, []string{"already exists", "next:", "of another name"}},
 		"nothing": {nil, "1s", ExitUnreachable, []string{"timed out", "the controller has not seen the tenant", "describe tenant"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,11 +26,11 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/testkit/apitest"
-	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/kcpinside"
 	"rik.dev/rik/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { os.Exit(leak.After(kcptest.RunMain(m))) }
+func TestMain(m *testing.M) { os.Exit(leak.After(kcpinside.RunMain(m))) }
 
 // The content types of patches.
 const (
@@ -47,7 +47,7 @@ type user struct {
 	client *http.Client
 }
 
-func newUser(t *testing.T, s *kcptest.Server, config *rest.Config) user {
+func newUser(t *testing.T, s *kcpinside.Server, config *rest.Config) user {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -92,7 +92,7 @@ func (u user) askOnce(method, path, contentType, body string) (int, string) {
 
 // widgets are defined by a CRD: the admission and the look-ups of those take another
 // way through the server.
-func widgets(t *testing.T, s *kcptest.Server) {
+func widgets(t *testing.T, s *kcpinside.Server) {
 	t.Helper()
 	client, err := clientset.NewForConfig(s.Config)
 	if err != nil {
@@ -208,11 +208,11 @@ const (
 // every type that is served, and on the objects of another cluster and of none.
 func TestSyncerTouchesNothingOfOthers(t *testing.T) {
 	t.Parallel()
-	s := kcptest.Start(t)
+	s := kcpinside.Start(t)
 	widgets(t, s)
 	admin := newUser(t, s, s.Config)
 	admin.register("east")
-	syncer := newUser(t, s, kcptest.AsSyncer(t, s, "east"))
+	syncer := newUser(t, s, s.AsSyncer(t, "east"))
 	namespace := s.Namespace(t)
 	for _, sample := range samples {
 		for name, labels := range map[string]string{"of-west": sentWest, "of-none": ``} {
@@ -276,7 +276,7 @@ func (u user) expectRefusals(sample sample, namespace, name string) {
 }
 
 // expectNothingServed tries every verb on every type that discovery tells of.
-func (u user) expectNothingServed(s *kcptest.Server, namespace string) {
+func (u user) expectNothingServed(s *kcpinside.Server, namespace string) {
 	u.t.Helper()
 	_, lists, err := s.Client.Discovery().ServerGroupsAndResources()
 	if err != nil {
@@ -335,11 +335,11 @@ func (u user) expectVerbRefused(base, subresource, verb string) {
 // and not a field more.
 func TestSyncerDoesItsWork(t *testing.T) {
 	t.Parallel()
-	s := kcptest.Start(t)
+	s := kcpinside.Start(t)
 	widgets(t, s)
 	admin := newUser(t, s, s.Config)
 	admin.register("east")
-	syncer := newUser(t, s, kcptest.AsSyncer(t, s, "east"))
+	syncer := newUser(t, s, s.AsSyncer(t, "east"))
 	namespace := s.Namespace(t)
 	must := func(u user, method, path, contentType, body string, want int) string {
 		t.Helper()
@@ -407,7 +407,7 @@ func codeOfLabels(path string) int {
 // deploy, whatever the type and the way of writing.
 func TestPlacementNeedsLeave(t *testing.T) {
 	t.Parallel()
-	s := kcptest.Start(t)
+	s := kcpinside.Start(t)
 	widgets(t, s)
 	namespace := s.Namespace(t)
 	client, err := kubernetes.NewForConfig(s.Config)
@@ -429,7 +429,7 @@ func TestPlacementNeedsLeave(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	jane := newUser(t, s, kcptest.As(t, s, "jane"))
+	jane := newUser(t, s, s.AsUser(t, "jane"))
 	admin := newUser(t, s, s.Config)
 	awaitRole(t, jane, namespace)
 	for _, sample := range samples {
@@ -535,14 +535,14 @@ func expectStatus(s sample) int {
 // as the users that they would be outside.
 func TestImpersonatedSyncerIsHeldToo(t *testing.T) {
 	t.Parallel()
-	s := kcptest.Shared(t)
+	s := kcpinside.Shared(t)
 	namespace := s.Namespace(t)
 	for name, labels := range map[string]map[string]string{"mine": {workloadv1alpha1.ClusterLabel: "east"}, "others": {workloadv1alpha1.ClusterLabel: "west"}} {
 		if _, err := s.Client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	config := kcptest.LoopbackConfig(s)
+	config := kcpinside.LoopbackConfig(s)
 	config.Impersonate.UID = string(newUser(t, s, s.Config).register("east"))
 	config.Impersonate.UserName = workloadv1alpha1.SyncerUserPrefix + "east"
 	config.Impersonate.Groups = []string{"system:masters"}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rik.dev/rik/internal/testkit/apitest"
-	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/kcpinside"
 )
 
 // eventOf is an event as one of the two groups writes it.
@@ -30,11 +30,11 @@ func eventOf(group, namespace, reference string) (path, document string) {
 // and neither about other objects nor where it has none.
 func TestSyncerTellsOfItsOwnOnly(t *testing.T) {
 	t.Parallel()
-	s := kcptest.Start(t)
+	s := kcpinside.Start(t)
 	widgets(t, s)
 	admin := newUser(t, s, s.Config)
 	east := admin.register("east")
-	syncer := newUser(t, s, kcptest.AsSyncer(t, s, "east"))
+	syncer := newUser(t, s, s.AsSyncer(t, "east"))
 	here, elsewhere := s.Namespace(t), s.Namespace(t)
 	configMap, widget, globe := samples[0], samples[10], samples[11]
 	reference := func(sample sample, namespace, name string, uid types.UID) string {
@@ -81,10 +81,10 @@ func TestSyncerTellsOfItsOwnOnly(t *testing.T) {
 // are worth nothing, also where another has its name, and what was watched ends.
 func TestSyncerEndsWithItsCluster(t *testing.T) {
 	t.Parallel()
-	s := kcptest.Start(t)
+	s := kcpinside.Start(t)
 	admin := newUser(t, s, s.Config)
 	namespace := s.Namespace(t)
-	of := func(uid types.UID) user { return newUser(t, s, kcptest.AsSyncerOf(t, s, "east", uid)) }
+	of := func(uid types.UID) user { return newUser(t, s, s.AsSyncerOf(t, "east", uid)) }
 	requests := []string{
 		"/apis", "/readyz", "/api/v1/namespaces/kube-system", "/api/v1/secrets?" + selEast, "/api/v1/namespaces/" + namespace + "/secrets/mine",
 		clusterSample.base("") + "/east", clusterSample.base("") + "?fieldSelector=metadata.name%3Deast",
@@ -102,12 +102,12 @@ func TestSyncerEndsWithItsCluster(t *testing.T) {
 	expect("before there is a Cluster", of("early"), 403)
 	first := admin.register("east")
 	expect("the first", of(first), 200)
-	expect("one without a UID", newUser(t, s, kcptest.As(t, s, "system:rik:syncer:east")), 403)
+	expect("one without a UID", newUser(t, s, s.AsUser(t, "system:rik:syncer:east")), 403)
 	expect("one with another UID", of("another"), 403)
-	expect("one in a mighty group", newUser(t, s, kcptest.As(t, s, "system:rik:syncer:east", "system:masters")), 403)
+	expect("one in a mighty group", newUser(t, s, s.AsUser(t, "system:rik:syncer:east", "system:masters")), 403)
 	var watches []<-chan error
 	for _, path := range []string{"/api/v1/secrets?watch=true&" + selEast, clusterSample.base("") + "?watch=true&fieldSelector=metadata.name%3Deast"} {
-		watches = append(watches, watched(t, s, kcptest.AsSyncerOf(t, s, "east", first), path))
+		watches = append(watches, watched(t, s, s.AsSyncerOf(t, "east", first), path))
 	}
 
 	if code, body := admin.ask("DELETE", clusterSample.base("")+"/east", "", ""); code != http.StatusOK {
@@ -127,7 +127,7 @@ func TestSyncerEndsWithItsCluster(t *testing.T) {
 }
 
 // watched opens a watch, waits for what it says first, and tells when it ends.
-func watched(t *testing.T, s *kcptest.Server, config *rest.Config, path string) <-chan error {
+func watched(t *testing.T, s *kcpinside.Server, config *rest.Config, path string) <-chan error {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {

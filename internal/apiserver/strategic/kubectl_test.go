@@ -15,10 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/kcpinside"
 )
 
-func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
+func TestMain(m *testing.M) { os.Exit(kcpinside.RunMain(m)) }
 
 const manifest = `apiVersion: apps/v1
 kind: Deployment
@@ -37,24 +37,24 @@ spec:
 `
 
 // deployments is a kcp with a CRD of Deployments, and a namespace of the test's own.
-func deployments(t *testing.T) (*kcptest.Server, string) {
+func deployments(t *testing.T) (*kcpinside.Server, string) {
 	t.Helper()
-	s := kcptest.Shared(t)
+	s := kcpinside.Shared(t)
 	kubectl(t, s, "", "apply", "--server-side", "--force-conflicts", "-f", filepath.Join("testdata", "deployments.yaml"))
 	kubectl(t, s, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/deployments.apps")
 	return s, s.Namespace(t)
 }
 
-func kubectl(t *testing.T, s *kcptest.Server, input string, args ...string) string {
+func kubectl(t *testing.T, s *kcpinside.Server, input string, args ...string) string {
 	t.Helper()
-	out, err := kcptest.Kubectl(t, s, input, args...)
+	out, err := s.Kubectl(t, input, args...)
 	if err != nil {
 		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return out
 }
 
-func deployment(t *testing.T, s *kcptest.Server, namespace string) *appsv1.Deployment {
+func deployment(t *testing.T, s *kcpinside.Server, namespace string) *appsv1.Deployment {
 	t.Helper()
 	d, err := s.Client.AppsV1().Deployments(namespace).Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {

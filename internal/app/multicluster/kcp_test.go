@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/kcpinside"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/poll"
 )
@@ -239,7 +239,7 @@ func register(t *testing.T, config *rest.Config, name string, kubeconfig []byte)
 // from beside it, lets that syncer in and nobody else.
 func TestCredentialsOfSyncers(t *testing.T) {
 	t.Parallel()
-	s := kcptest.Start(t)
+	s := kcpinside.Start(t)
 	clusters := dynamic.NewForConfigOrDie(s.Config).Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"))
 	east, err := clusters.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": workloadv1alpha1.SchemeGroupVersion.String(), "kind": "Cluster", "metadata": map[string]any{"name": "east"},

@@ -24,6 +24,7 @@ import (
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/poll"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 // TestS12PullAgentRestarted: an agent that ends is missed, and another one with the same
@@ -35,7 +36,11 @@ func TestS12PullAgentRestarted(t *testing.T) {
 	s = newSite(t, func(c *cluster.Config) {
 		c.SyncerImage, c.HeartbeatTimeout = "registry.example/syncer:1", beatTimeout
 		c.Credentials = func(_ context.Context, name string, uid types.UID) ([]byte, error) {
-			return s.kcp.API.KubeconfigFor(pki.User(workloadv1alpha1.SyncerUserPrefix+name, string(uid)), time.Hour)
+			config, err := s.kcp.ConfigFor(pki.User(workloadv1alpha1.SyncerUserPrefix+name, string(uid)))
+			if err != nil {
+				return nil, err
+			}
+			return served.Kubeconfig(config)
 		}
 	})
 	s.create(t, secret(physical.Kubeconfig()))

@@ -239,7 +239,7 @@ func TestP5NonStructuralIsPermissive(t *testing.T) {
 // store writes to the cluster's etcd.
 func store(t *testing.T, c *kube.Cluster, key string, value []byte) {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: c.Datastore().Servers, DialTimeout: time.Minute, Logger: zap.NewNop()})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{c.Datastore()}, DialTimeout: time.Minute, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}

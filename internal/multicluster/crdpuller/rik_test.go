@@ -4,13 +4,13 @@ import (
 	"slices"
 	"testing"
 
-	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/apiprocess"
 	"rik.dev/rik/internal/testkit/kube"
 )
 
 // TestRikCluster pulls from a cluster of rik's own, which is sent work as any other.
 func TestRikCluster(t *testing.T) {
-	server := apitest.Start(t)
+	server := apiprocess.Start(t)
 	pulled := pull(t, server.Config)
 	for _, want := range []string{"workloads.rik.dev", "instances.rik.dev", "configmaps.core"} {
 		if !slices.Contains(names(pulled), want) {

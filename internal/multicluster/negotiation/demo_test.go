@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
-	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/poll"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 var (
@@ -74,7 +74,7 @@ func TestDemoEnforced(t *testing.T) {
 	west := s.offer(t, "us-west1", older)
 	s.create(t, west)
 	s.shows(t, "deployments.apps", "import us-west1 v1 False(IncompatibleSchema)/", "negotiated v1 publish=true True/True")
-	poll.Until(t, apitest.Patience, "the import says what stands in the way", func(ctx context.Context) error {
+	poll.Until(t, served.Patience, "the import says what stands in the way", func(ctx context.Context) error {
 		i := &apiresourcev1alpha1.APIResourceImport{}
 		if err := s.c.Get(ctx, keyOf(west), i); err != nil {
 			return err

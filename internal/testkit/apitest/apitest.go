@@ -1,14 +1,15 @@
 // Package apitest runs rik's real API server inside a test process: embedded
 // etcd, TLS on a loopback port that the kernel chose, RBAC, Kubernetes'
 // controllers. Nothing in it is faked, so a start takes about a second, and
-// several under the race detector. Packages with more than one such test share
-// one server:
+// several under the race detector: it is for tests of the API server itself. Tests of
+// what uses one have it in a process of its own; see apiprocess. Packages with more than
+// one such test share one server:
 //
 //	func TestMain(m *testing.M) { os.Exit(apitest.RunMain(m)) }
 //
 //	func TestX(t *testing.T) { server := apitest.Shared(t); ... }
 //
-// Tests on a shared server keep apart by namespace; see [Server.Namespace].
+// Tests on a shared server keep apart by namespace; see [served.Server.Namespace].
 package apitest
 
 import (
@@ -21,21 +22,16 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
 	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 const (
 	// EnvLog shows the servers' log when it is set to a slog level such as debug.
-	EnvLog = "RIK_TEST_LOG"
+	EnvLog = served.EnvLog
 	// Patience is how long the package waits for a server, and a good deadline
-	// for tests that poll one: two busy cores under the race detector are slow.
-	Patience = 2 * time.Minute
+	// for tests that poll one.
+	Patience = served.Patience
 )
 
 // Option changes the configuration that a server is started with.
@@ -43,19 +39,9 @@ type Option func(*apiserver.Config)
 
 // Server is a running API server.
 type Server struct {
+	*served.Server
 	// API is the server itself, for what is reached in process.
 	API *apiserver.Server
-	// URL is the server's https URL.
-	URL string
-	// CAPEM is the certificate that the server's is signed with.
-	CAPEM []byte
-	// DataDir holds admin.kubeconfig, config.yaml and everything else.
-	DataDir string
-	// Config connects as the administrator, with the certificate of the
-	// generated kubeconfig and no client-side rate limit. Copy before changing.
-	Config *rest.Config
-	// Client is a clientset over Config.
-	Client kubernetes.Interface
 
 	cancel  context.CancelFunc
 	stopped chan error
@@ -99,11 +85,17 @@ func start(opts []Option) (*Server, error) {
 		cancel()
 		return nil, err
 	}
-	s := &Server{API: api, URL: api.URL(), CAPEM: api.Authority().CertificatePEM(), DataDir: api.DataDir(), cancel: cancel, stopped: make(chan error, 1)}
+	s := &Server{API: api, cancel: cancel, stopped: make(chan error, 1)}
 	go func() { s.stopped <- api.Run(ctx) }()
-	if err := errors.Join(s.awaitReady(), s.connect()); err != nil {
+	if err := s.awaitReady(); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
+	if s.Server, err = served.Connect(api.DataDir()); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	s.Own = api.LoopbackConfig()
+	s.Own.ContentType, s.Own.AcceptContentTypes = "application/json", ""
+	s.Own.QPS = -1
 	return s, nil
 }
 
@@ -119,32 +111,6 @@ func (s *Server) awaitReady() error {
 	case <-timer.C:
 		return fmt.Errorf("server was not ready after %s", Patience)
 	}
-}
-
-func (s *Server) connect() error {
-	config, err := clientcmd.BuildConfigFromFlags("", s.DataDir+"/"+apiserver.KubeconfigFile)
-	if err != nil {
-		return fmt.Errorf("reading the generated kubeconfig: %w", err)
-	}
-	config.QPS = -1
-	config.WarningHandler = rest.NoWarnings{}
-	s.Config = config
-	if s.Client, err = kubernetes.NewForConfig(config); err != nil {
-		return fmt.Errorf("making a client: %w", err)
-	}
-	return nil
-}
-
-// Namespace creates a namespace with a generated name. It is not deleted: that
-// takes longer than most tests, and the server goes away anyway.
-func (s *Server) Namespace(tb testing.TB) string {
-	tb.Helper()
-	namespace, err := s.Client.CoreV1().Namespaces().Create(tb.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
-	if err != nil {
-		tb.Fatalf("creating a namespace: %v", err)
-	}
-	return namespace.Name
 }
 
 func logger() *slog.Logger {

@@ -1,6 +1,7 @@
-// Package kcptest runs a real kcp inside a test process: the API server of
-// apitest in its profile kcp. It is ready when the types of config are served.
-// Packages with more than one such test share one server:
+// Package kcptest runs a real kcp, the program of that name, for tests of what uses it.
+// Tests of the API server itself have one inside, with the race detector; see
+// kcpinside. It is ready when the types of config are served. Packages with more than one
+// such test share one server:
 //
 //	func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
 //
@@ -10,48 +11,84 @@
 package kcptest
 
 import (
+	"cmp"
+	"context"
+	"os"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"rik.dev/rik/internal/apiserver"
-	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
-	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/apiprocess"
+	"rik.dev/rik/internal/testkit/fixture"
+	"rik.dev/rik/internal/testkit/program"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 // Server is a running kcp. Its Config connects as the administrator; see
 // [LoopbackConfig] for the server's own user.
-type Server = apitest.Server
+type Server = apiprocess.Server
 
-// Option changes the configuration that a kcp is started with.
-type Option = apitest.Option
-
-// Start runs a kcp of its own for one test and stops it when the test ends.
-func Start(tb testing.TB, opts ...Option) *Server {
-	tb.Helper()
-	return apitest.Start(tb, profiled(opts)...)
+var spec = apiprocess.Spec{
+	Program: program.KCP,
+	Args: func(dir string) []string {
+		return []string{
+			"--run-controllers=false", "--root-directory", dir, "--bind-address", "127.0.0.1", "--port", "0",
+			"--log-level", cmp.Or(os.Getenv(served.EnvLog), "info"),
+		}
+	},
+	Ready: "msg=ready ",
 }
 
-// RunMain runs the tests, stops the shared kcp if one was started, and returns
-// the exit code. The options are the shared kcp's.
-func RunMain(m *testing.M, opts ...Option) int { return apitest.RunMain(m, profiled(opts)...) }
+var shared = fixture.Shared[*Server]{
+	Name:  "kcptest",
+	Start: func(dir string) (*Server, error) { return apiprocess.Run(context.Background(), dir, spec) },
+	Stop:  (*Server).Stop,
+}
+
+// Start runs a kcp of its own for one test and stops it when the test ends.
+func Start(tb testing.TB) *Server {
+	tb.Helper()
+	return apiprocess.StartSpec(tb, spec)
+}
+
+// RunMain runs the tests, stops the shared kcp if one was started, and returns the exit
+// code.
+func RunMain(m *testing.M) int { return shared.RunMain(m) }
 
 // Shared returns the package's kcp, which the first call starts.
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
-	return apitest.Shared(tb)
+	return shared.Get(tb)
 }
 
-// LoopbackConfig connects as the kcp's own all-powerful user, as the controllers
-// inside a kcp do, who may impersonate everyone. It speaks JSON, which types
-// defined by CRDs need. The caller owns the result.
-func LoopbackConfig(s *Server) *rest.Config {
-	config := s.API.LoopbackConfig()
-	config.ContentType, config.AcceptContentTypes = "application/json", ""
-	config.QPS = -1
-	return config
+// LoopbackConfig connects as the kcp's own all-powerful user, as the controllers inside
+// a kcp do, who may impersonate everyone. It speaks JSON, which types defined by CRDs
+// need. The caller owns the result.
+func LoopbackConfig(s *Server) *rest.Config { return rest.CopyConfig(s.Own) }
+
+// As connects as a user with a certificate of the kcp's authority, and without a
+// client-side rate limit.
+func As(tb testing.TB, s *Server, user string, groups ...string) *rest.Config {
+	tb.Helper()
+	return s.AsUser(tb, user, groups...)
 }
 
-func profiled(opts []Option) []Option {
-	return append([]Option{func(c *apiserver.Config) { c.Profile, c.Loss = apiserver.ProfileKCP, storage.Loss }}, opts...)
+// AsSyncer connects as the syncer of the Cluster that there is of that name.
+func AsSyncer(tb testing.TB, s *Server, cluster string) *rest.Config {
+	tb.Helper()
+	return s.AsSyncer(tb, cluster)
+}
+
+// AsSyncerOf connects as the syncer of a Cluster of that UID, whether there is one or
+// not.
+func AsSyncerOf(tb testing.TB, s *Server, cluster string, uid types.UID) *rest.Config {
+	tb.Helper()
+	return s.AsSyncerOf(tb, cluster, uid)
+}
+
+// Kubectl runs the real kubectl as the administrator of s; see [served.Server.Kubectl].
+func Kubectl(tb testing.TB, s *Server, input string, args ...string) (string, error) {
+	tb.Helper()
+	return s.Kubectl(tb, input, args...)
 }

@@ -1,6 +1,6 @@
 // Package kube runs a real Kubernetes control plane for tests: the kube-apiserver
 // and, if asked for, the kube-controller-manager that make builds from the
-// k8s.io/kubernetes module, over an etcd in the test's own process. Everything
+// k8s.io/kubernetes module, over an embedded etcd of rik's in a process of its own. Everything
 // listens on loopback or on unix sockets, needs no root, and is gone with the test,
 // even with one that was killed.
 //
@@ -16,9 +16,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/testkit/process"
 )
 
 // Patience is how long the package waits for a server, and a good deadline for tests
@@ -57,9 +57,11 @@ type Cluster struct {
 
 	port    *reservedPort
 	forward *forwarder
-	store   *datastore.Datastore
+	// store is the etcd at endpoint.
+	store    *process.Process
+	endpoint string
 
-	server, manager *process
+	server, manager *process.Process
 	kubelet         *kubelet
 }
 
@@ -84,7 +86,7 @@ func Start(tb testing.TB, options Options) *Cluster {
 // manager, when pods can be made in the default namespace. The end of ctx ends the
 // start, not the cluster. Nothing runs when it fails.
 func Run(ctx context.Context, dir string, options Options) (*Cluster, error) {
-	programs, err := findPrograms()
+	programs, err := findPrograms(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -109,24 +111,35 @@ func (c *Cluster) open(ctx context.Context) error {
 	if c.client, err = kubernetes.NewForConfig(c.Rest()); err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	c.store, err = datastore.Open(ctx, datastore.Config{Dir: filepath.Join(c.dir, "etcd"), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
+	if err := c.openStore(); err != nil {
 		return fmt.Errorf("opening the datastore: %w", err)
 	}
 	return c.run(ctx)
 }
 
+func (c *Cluster) openStore() error {
+	const ready = "ready "
+	var err error
+	c.store, err = process.Start(c.programs.store, filepath.Join(c.dir, "etcd.log"), "datastore", filepath.Join(c.dir, "etcd"))
+	if err != nil {
+		return err
+	}
+	line, err := c.store.AwaitLine(ready, Patience)
+	c.endpoint = strings.TrimPrefix(line, ready)
+	return err
+}
+
 // run starts the programs, and returns when they work.
 func (c *Cluster) run(ctx context.Context) error {
 	var err error
-	if c.server, err = startProcess(c.programs.apiserver, filepath.Join(c.dir, "kube-apiserver.log"), c.apiserverArgs()...); err != nil {
+	if c.server, err = process.Start(c.programs.apiserver, filepath.Join(c.dir, "kube-apiserver.log"), c.apiserverArgs()...); err != nil {
 		return err
 	}
 	if err := await(ctx, c.server, "the API server is ready", c.ready); err != nil {
 		return err
 	}
 	if c.options.ControllerManager {
-		c.manager, err = startProcess(c.programs.manager, filepath.Join(c.dir, "kube-controller-manager.log"), c.managerArgs()...)
+		c.manager, err = process.Start(c.programs.manager, filepath.Join(c.dir, "kube-controller-manager.log"), c.managerArgs()...)
 		if err != nil {
 			return err
 		}
@@ -181,14 +194,18 @@ func (c *Cluster) takesPods(ctx context.Context) error {
 // owns the result.
 func (c *Cluster) Rest() *rest.Config { return c.creds.rest(c.creds.url) }
 
-// Kubeconfig is the same as a file that holds its certificates in itself.
+// Aside connects as Rest does, past what Cut cuts: for who watches what goes on in a
+// cluster that others cannot reach.
+func (c *Cluster) Aside() *rest.Config { return c.creds.directRest() }
+
+// Kubeconfig is the same as Rest as a file that holds its certificates in itself.
 func (c *Cluster) Kubeconfig() []byte { return c.creds.kubeconfig(c.creds.url) }
 
 // Client is a clientset over Rest.
 func (c *Cluster) Client() kubernetes.Interface { return c.client }
 
-// Datastore is how etcd clients of this process reach what the cluster stores.
-func (c *Cluster) Datastore() datastore.Endpoint { return c.store.Endpoint() }
+// Datastore is where etcd clients of this machine reach what the cluster stores.
+func (c *Cluster) Datastore() string { return c.endpoint }
 
 // Stop kills the cluster's programs as a power cut would. What they stored stays.
 func (c *Cluster) Stop() {
@@ -199,9 +216,9 @@ func (c *Cluster) Stop() {
 		c.kubelet.stop()
 		c.kubelet = nil
 	}
-	for _, p := range []**process{&c.manager, &c.server} {
+	for _, p := range []**process.Process{&c.manager, &c.server} {
 		if *p != nil {
-			(*p).kill()
+			(*p).Kill()
 			*p = nil
 		}
 	}
@@ -235,7 +252,7 @@ func (c *Cluster) Close() error {
 	c.Stop()
 	var problems []error
 	if c.store != nil {
-		problems = append(problems, c.store.Close())
+		problems = append(problems, c.store.Stop())
 	}
 	if c.forward != nil {
 		problems = append(problems, c.forward.close())
@@ -247,7 +264,7 @@ func (c *Cluster) Close() error {
 }
 
 // await polls until check is content, the process ends or patience does.
-func await(ctx context.Context, p *process, what string, check func(context.Context) error) error {
+func await(ctx context.Context, p *process.Process, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)
@@ -258,10 +275,10 @@ func await(ctx context.Context, p *process, what string, check func(context.Cont
 			return nil
 		}
 		select {
-		case <-p.done:
-			return fmt.Errorf("waiting until %s: %w\n%s", what, p.ended(), p.tail())
+		case <-p.Done():
+			return fmt.Errorf("waiting until %s: %w\n%s", what, p.Ended(), p.Tail())
 		case <-ctx.Done():
-			return fmt.Errorf("waiting until %s: %w\n%s", what, err, p.tail())
+			return fmt.Errorf("waiting until %s: %w\n%s", what, err, p.Tail())
 		case <-ticker.C:
 		}
 	}

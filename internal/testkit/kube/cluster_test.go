@@ -20,6 +20,7 @@ import (
 
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/poll"
+	"rik.dev/rik/internal/testkit/program"
 )
 
 // TestCluster walks through what tests rely on, on one cluster: it takes seconds to
@@ -159,6 +160,11 @@ func cutAndMended(t *testing.T, c *kube.Cluster) {
 	if _, err := c.Client().Discovery().ServerVersion(); err == nil {
 		t.Error("ServerVersion() succeeds through a cut")
 	}
+	if aside, err := kubernetes.NewForConfig(c.Aside()); err != nil {
+		t.Error(err)
+	} else if _, err := aside.Discovery().ServerVersion(); err != nil {
+		t.Errorf("ServerVersion() aside of a cut = %v", err)
+	}
 	for range watch.ResultChan() { // until it is closed
 	}
 	c.Mend(t)
@@ -202,7 +208,7 @@ func TestLeavesNothing(t *testing.T) {
 
 // TestMissingPrograms is a failure that says what to do.
 func TestMissingPrograms(t *testing.T) {
-	t.Setenv(kube.EnvBin, t.TempDir())
+	t.Setenv(program.EnvBin, t.TempDir())
 	fatal := &recorder{TB: t}
 	func() {
 		defer func() { _ = recover() }()

@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 // Files in a cluster's directory.
@@ -89,13 +88,7 @@ func (c *credentials) rest(url string) *rest.Config {
 }
 
 func (c *credentials) kubeconfig(url string) []byte {
-	const name = "kube"
-	raw, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: url, CertificateAuthorityData: c.ca}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificateData: c.cert, ClientKeyData: c.key}},
-		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
-		CurrentContext: name,
-	})
+	raw, err := served.Kubeconfig(c.rest(url))
 	if err != nil {
 		panic(fmt.Sprintf("programmer error: a kubeconfig that cannot be written: %v", err))
 	}

@@ -1,29 +1,24 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
+
+	"rik.dev/rik/internal/testkit/program"
 )
 
-// EnvBin names the folder of the built programs; the tests of make set it.
-const EnvBin = "RIK_BIN"
+// programs are the paths of Kubernetes' own, and of the datastore below them.
+type programs struct{ apiserver, manager, store string }
 
-// programs are the paths of Kubernetes' own.
-type programs struct{ apiserver, manager string }
-
-// findPrograms looks where EnvBin says, or in the repository's bin. That they are not
-// there is a failure: a test left out in silence proves nothing.
-func findPrograms() (programs, error) {
-	dir := os.Getenv(EnvBin)
-	if dir == "" {
-		_, self, _, ok := runtime.Caller(0)
-		if !ok {
-			return programs{}, fmt.Errorf("the source's place is not known: set %s to the folder of the built programs", EnvBin)
-		}
-		dir = filepath.Join(filepath.Dir(self), "..", "..", "..", "bin")
+// findPrograms looks in the folder of the built programs. That Kubernetes' are not there
+// is a failure: a test left out in silence proves nothing.
+func findPrograms(ctx context.Context) (programs, error) {
+	dir, err := program.Dir()
+	if err != nil {
+		return programs{}, err
 	}
 	p := programs{apiserver: filepath.Join(dir, "kube-apiserver"), manager: filepath.Join(dir, "kube-controller-manager")}
 	var missing []error
@@ -33,14 +28,15 @@ func findPrograms() (programs, error) {
 		}
 	}
 	if len(missing) > 0 {
-		return programs{}, fmt.Errorf("looking for Kubernetes' programs (make bin/kube-apiserver bin/kube-controller-manager, or set %s): %w", EnvBin, errors.Join(missing...))
+		return programs{}, fmt.Errorf("looking for Kubernetes' programs (make bin/kube-apiserver bin/kube-controller-manager, or set %s): %w", program.EnvBin, errors.Join(missing...))
 	}
-	return p, nil
+	p.store, err = program.Path(ctx, program.Testserver)
+	return p, err
 }
 
 func (c *Cluster) apiserverArgs() []string {
 	return append([]string{
-		"--etcd-servers=" + c.store.Endpoint().Servers[0],
+		"--etcd-servers=" + c.endpoint,
 		"--bind-address=127.0.0.1",
 		"--secure-port=" + c.port.number,
 		// The port is bound already, so that nobody else gets it.

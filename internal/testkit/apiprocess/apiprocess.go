@@ -1,0 +1,134 @@
+// Package apiprocess runs rik's real API server, of a cluster and without its
+// controllers, as a process of its own: for tests of what uses it. Tests of the API
+// server itself have it inside, with the race detector; see apitest. Packages with more
+// than one such test share one server:
+//
+//	func TestMain(m *testing.M) { os.Exit(apiprocess.RunMain(m)) }
+//
+//	func TestX(t *testing.T) { server := apiprocess.Shared(t); ... }
+//
+// Tests on a shared server keep apart by namespace; see [served.Server.Namespace].
+package apiprocess
+
+import (
+	"context"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"rik.dev/rik/internal/testkit/fixture"
+	"rik.dev/rik/internal/testkit/process"
+	"rik.dev/rik/internal/testkit/program"
+	"rik.dev/rik/internal/testkit/served"
+)
+
+// Server is a running API server. It dies with the test process.
+type Server struct {
+	*served.Server
+	process *process.Process
+}
+
+// Spec is how an API server is started.
+type Spec struct {
+	// Program is one of package program.
+	Program string
+	// Args of it, for a data directory.
+	Args func(dir string) []string
+	// Ready is in the line that it says when it is.
+	Ready string
+}
+
+// cluster is the API server of a rik cluster.
+var cluster = Spec{
+	Program: program.Testserver,
+	Args:    func(dir string) []string { return []string{"api", dir} },
+	Ready:   "ready https://",
+}
+
+var shared = fixture.Shared[*Server]{
+	Name:  "apiprocess",
+	Start: func(dir string) (*Server, error) { return Run(context.Background(), dir, cluster) },
+	Stop:  (*Server).Stop,
+}
+
+// RunMain runs the tests, stops the shared server if one was started, and returns the
+// exit code.
+func RunMain(m *testing.M) int { return shared.RunMain(m) }
+
+// Shared returns the package's server, which the first call starts.
+func Shared(tb testing.TB) *Server {
+	tb.Helper()
+	return shared.Get(tb)
+}
+
+// Start runs a server of its own for one test, and stops it when the test ends.
+func Start(tb testing.TB) *Server {
+	tb.Helper()
+	return StartSpec(tb, cluster)
+}
+
+// StartSpec is Start for another program.
+func StartSpec(tb testing.TB, spec Spec) *Server {
+	tb.Helper()
+	s, err := Run(tb.Context(), tb.TempDir(), spec)
+	if err != nil {
+		tb.Fatalf("starting an API server: %v", err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			tb.Errorf("stopping the API server: %v", err)
+		}
+		if tb.Failed() {
+			tb.Logf("the API server's log ended with:\n%s", s.process.Tail())
+		}
+	})
+	return s
+}
+
+// Run runs a server whose files lie in dir, which is the caller's to remove once it is
+// stopped. The end of ctx ends the start, not the server.
+func Run(ctx context.Context, dir string, spec Spec) (*Server, error) {
+	path, err := program.Path(ctx, spec.Program)
+	if err != nil {
+		return nil, err
+	}
+	data := filepath.Join(dir, "data")
+	p, err := process.Start(path, filepath.Join(dir, "log"), spec.Args(data)...)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{process: p}
+	if err := s.connect(spec, data); err != nil {
+		p.Kill()
+		return nil, err
+	}
+	return s, nil
+}
+
+// own is the server's own user, whom only its authority can let in from outside.
+var own = pkix.Name{CommonName: "system:apiserver", Organization: []string{"system:masters"}}
+
+func (s *Server) connect(spec Spec, data string) error {
+	_, err := s.process.AwaitLine(spec.Ready, served.Patience)
+	if err != nil {
+		return err
+	}
+	if s.Server, err = served.Connect(data); err != nil {
+		return err
+	}
+	s.Own, err = s.ConfigFor(own)
+	return err
+}
+
+// Stop ends the server, with an error unless it ends well. It may be called again.
+func (s *Server) Stop() error {
+	err := s.process.Stop()
+	if os.Getenv(served.EnvLog) != "" {
+		_, writing := fmt.Fprintln(os.Stderr, s.process.Log())
+		err = errors.Join(err, writing)
+	}
+	return err
+}

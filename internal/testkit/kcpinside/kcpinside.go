@@ -1,0 +1,53 @@
+// Package kcpinside runs a real kcp inside a test process, with the race detector: the
+// API server of apitest in its profile kcp, for tests of the API server itself. All
+// others start the program; see kcptest. It is ready when the types of config are served.
+// Packages with more than one such test share one server:
+//
+//	func TestMain(m *testing.M) { os.Exit(kcpinside.RunMain(m)) }
+//
+//	func TestX(t *testing.T) { upstream := kcpinside.Shared(t); ... }
+//
+// The controllers of a kcp are not run in it.
+package kcpinside
+
+import (
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
+	"rik.dev/rik/internal/testkit/apitest"
+)
+
+// Server is a running kcp. Its Config connects as the administrator; see
+// [LoopbackConfig] for the server's own user.
+type Server = apitest.Server
+
+// Option changes the configuration that a kcp is started with.
+type Option = apitest.Option
+
+// Start runs a kcp of its own for one test and stops it when the test ends.
+func Start(tb testing.TB, opts ...Option) *Server {
+	tb.Helper()
+	return apitest.Start(tb, profiled(opts)...)
+}
+
+// RunMain runs the tests, stops the shared kcp if one was started, and returns
+// the exit code. The options are the shared kcp's.
+func RunMain(m *testing.M, opts ...Option) int { return apitest.RunMain(m, profiled(opts)...) }
+
+// Shared returns the package's kcp, which the first call starts.
+func Shared(tb testing.TB) *Server {
+	tb.Helper()
+	return apitest.Shared(tb)
+}
+
+// LoopbackConfig connects as the kcp's own all-powerful user, as the controllers
+// inside a kcp do, who may impersonate everyone. It speaks JSON, which types
+// defined by CRDs need. The caller owns the result.
+func LoopbackConfig(s *Server) *rest.Config { return rest.CopyConfig(s.Own) }
+
+func profiled(opts []Option) []Option {
+	return append([]Option{func(c *apiserver.Config) { c.Profile, c.Loss = apiserver.ProfileKCP, storage.Loss }}, opts...)
+}

@@ -1,0 +1,86 @@
+// Command testserver runs a part of rik's servers alone, for tests of what uses it:
+//
+//	testserver api DIR        the API server of a rik cluster, without its controllers
+//	testserver datastore DIR  the embedded etcd
+//
+// It says "ready" and where, and ends on SIGTERM. It is no part of the product.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/apiserver/datastore"
+)
+
+// envLog is the level of the log, as in package served.
+const envLog = "RIK_TEST_LOG"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "testserver:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 2 {
+		switch args[0] {
+		case "api":
+			return serveAPI(ctx, args[1])
+		case "datastore":
+			return serveDatastore(ctx, args[1])
+		}
+	}
+	return errors.New("usage: testserver api|datastore DIR")
+}
+
+func serveAPI(ctx context.Context, dir string) error {
+	server, err := apiserver.New(ctx, apiserver.Config{DataDir: dir, BindAddress: "127.0.0.1", Logger: logger()})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return server.Run(ctx) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+		case <-server.Ready():
+			fmt.Println("ready", server.URL())
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+func serveDatastore(ctx context.Context, dir string) error {
+	store, err := datastore.Open(ctx, datastore.Config{Dir: dir, Logger: logger()})
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready", store.Endpoint().Servers[0])
+	select {
+	case <-ctx.Done():
+		return store.Close()
+	case err := <-store.Failed():
+		return errors.Join(err, store.Close())
+	}
+}
+
+func logger() *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(os.Getenv(envLog))); err != nil {
+		level = slog.LevelWarn
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
