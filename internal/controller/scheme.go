@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
 // Scheme holds the types that the controller reads and writes.
@@ -58,8 +59,8 @@ func mapper() meta.RESTMapper {
 	return m
 }
 
-// cacheOptions keep of namespaces and roles only those of tenants, and of no
-// object the managed fields, which nobody here reads.
+// cacheOptions keep of namespaces and roles only those of tenants, of Leases only those
+// of syncers, and of no object the managed fields, which nobody here reads.
 func cacheOptions(c *http.Client) cache.Options {
 	mine, err := labels.NewRequirement(rikv1alpha1.LabelTenant, selection.Exists, nil)
 	if err != nil {
@@ -70,7 +71,8 @@ func cacheOptions(c *http.Client) cache.Options {
 		HTTPClient: c, Scheme: Scheme, Mapper: mapper(),
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Namespace{}: byTenant, &rbacv1.Role{}: byTenant, &rbacv1.RoleBinding{}: byTenant,
+			&coordinationv1.Lease{}: {Namespaces: map[string]cache.Config{workloadv1alpha1.FenceNamespace: {}}},
+			&corev1.Namespace{}:     byTenant, &rbacv1.Role{}: byTenant, &rbacv1.RoleBinding{}: byTenant,
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +24,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller/deployment"
+	"rik.dev/rik/internal/controller/fence"
 	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/node"
@@ -55,6 +57,7 @@ type term struct {
 	instances  *instance.Reconciler
 	nodes      *node.Reconciler
 	table      *network.Table
+	fences     *fence.Reconciler
 	workloads  *workload.Reconciler
 	tenants    *tenant.Reconciler
 	deploys    *deployment.Reconciler
@@ -93,10 +96,14 @@ func newTerm(c *Controller, number int64) *term {
 		View: t.instanceView, Store: c.config.Instances, Scheduler: t.scheduler, Nodes: t.nodes.Facts,
 		Tombstones: t.tombstones, Events: recorder, Logger: logger, Now: c.now, Workers: c.config.Writes,
 	})
+	t.fences = fence.New(fence.Config{
+		Client: c.client, Workloads: t.workloadView, Logger: logger, Now: c.now, Name: suffix,
+		Changed: func(key types.NamespacedName) { t.workloads.EnqueueWorkload(key) },
+	})
 	t.workloads = workload.New(workload.Config{
 		Client: c.client, Store: c.config.Instances, Workloads: t.workloadView, Revisions: t.revisionView,
 		Instances: t.instanceView, Fate: t.nodes.Fate, ReplaceAfter: c.config.ReplaceAfter,
-		Addresses: addresses.Of, Events: recorder, Logger: logger, Now: c.now, Suffix: suffix, Workers: 16, Writes: c.config.Writes,
+		Addresses: addresses.Of, Fenced: t.fenced, Events: recorder, Logger: logger, Now: c.now, Suffix: suffix, Workers: 16, Writes: c.config.Writes,
 	})
 	t.tenants = tenant.New(tenant.Config{
 		Client: c.client, Tenants: t.tenantView, Instances: t.instanceView,
@@ -126,6 +133,12 @@ func (t *term) allocators() (*network.Ranges, *network.Addresses) {
 	t.nodeView.Subscribe(addresses.ObserveNode)
 	t.workloadView.Subscribe(addresses.Observe)
 	return ranges, addresses
+}
+
+// fenced says why no instance of a workload may run now.
+func (t *term) fenced(ctx context.Context, w *rikv1alpha1.Workload) (string, error) {
+	verdict, err := t.fences.Judge(ctx, w)
+	return verdict.Message, err
 }
 
 // heard says whether new connections may be sent to a node.
@@ -158,7 +171,7 @@ func (t *term) run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		t.nodes.Run, t.instances.Run, t.workloads.Run, t.tenants.Run, t.deploys.Run, t.scheduler.Run,
+		t.nodes.Run, t.instances.Run, t.fences.Run, t.workloads.Run, t.tenants.Run, t.deploys.Run, t.scheduler.Run,
 	} {
 		group.Go(func() error { return run(ctx) })
 	}
@@ -181,6 +194,7 @@ func (t *term) attach(ctx context.Context) error {
 		follow(ctx, t, &rikv1alpha1.Workload{}, t.workloadView.Observe, t.workloadView.Remove),
 		follow(ctx, t, &rikv1alpha1.Tenant{}, t.tenantView.Observe, t.tenantView.Remove),
 		follow(ctx, t, &rikv1alpha1.Instance{}, t.instanceView.Observe, t.instanceView.Remove),
+		follow(ctx, t, &coordinationv1.Lease{}, t.fences.Observe, t.fences.Remove),
 		follow(ctx, t, &appsv1.Deployment{}, t.deployView.Observe, t.deployView.Remove),
 		follow(ctx, t, &corev1.Namespace{}, touch[*corev1.Namespace](changed), touch[*corev1.Namespace](changed)),
 		follow(ctx, t, &rbacv1.Role{}, touch[*rbacv1.Role](changed), touch[*rbacv1.Role](changed)),

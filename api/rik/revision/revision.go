@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
 // alphabet has no vowels, so that no hash spells a word, and none of the
@@ -51,15 +52,35 @@ func Hash(workload types.UID, template *rikv1alpha1.InstanceTemplate) string {
 	return string(out)
 }
 
+// FenceAfter is the fence that a workload asks for, for itself or in its template; empty
+// if for none.
+func FenceAfter(w *rikv1alpha1.Workload) string {
+	if after := w.Annotations[workloadv1alpha1.FenceAfterAnnotation]; after != "" {
+		return after
+	}
+	return w.Spec.Annotations[workloadv1alpha1.FenceAfterAnnotation]
+}
+
+// template is what a workload's instances are made of now. The fence that the workload
+// asks for is part of it, so that a node cannot have an instance without knowing of it.
+func template(w *rikv1alpha1.Workload) *rikv1alpha1.InstanceTemplate {
+	out := w.Spec.InstanceTemplate.DeepCopy()
+	if after := FenceAfter(w); after != "" {
+		out.Annotations = merged(out.Annotations, map[string]string{workloadv1alpha1.FenceAfterAnnotation: after})
+	}
+	return out
+}
+
 // Name is the name of the revision of a workload's present template.
 func Name(w *rikv1alpha1.Workload) string {
-	return w.Name + "-" + Hash(w.UID, &w.Spec.InstanceTemplate)
+	return w.Name + "-" + Hash(w.UID, template(w))
 }
 
 // For makes the revision of a workload's present template. Its number is left
 // at 0; whoever stores it gives it Next.
 func For(w *rikv1alpha1.Workload) *rikv1alpha1.WorkloadRevision {
-	hash := Hash(w.UID, &w.Spec.InstanceTemplate)
+	present := template(w)
+	hash := Hash(w.UID, present)
 	yes := true
 	return &rikv1alpha1.WorkloadRevision{
 		ObjectMeta: metav1.ObjectMeta{
@@ -74,7 +95,7 @@ func For(w *rikv1alpha1.Workload) *rikv1alpha1.WorkloadRevision {
 				Name: w.Name, UID: w.UID, Controller: &yes, BlockOwnerDeletion: &yes,
 			}},
 		},
-		Template: *w.Spec.InstanceTemplate.DeepCopy(),
+		Template: *present,
 	}
 }
 

@@ -37,6 +37,8 @@ type Situation struct {
 	Revision string
 	Members  []Member
 	Now      time.Time
+	// Fenced, if not empty, is why no instance may run now.
+	Fenced string
 }
 
 // Creation asks for a new instance.
@@ -54,7 +56,11 @@ type Deletion struct {
 
 // lost says whether the instance goes because it cannot stay on its node.
 func (d Deletion) lost() bool {
-	return d.Reason != reasonScaledDown && d.Reason != reasonUpdated && d.Reason != reasonHistory
+	switch d.Reason {
+	case reasonScaledDown, reasonUpdated, reasonHistory, reasonFenced:
+		return false
+	}
+	return true
 }
 
 // Plan is what brings a workload one step closer to what is asked. It is carried
@@ -75,16 +81,32 @@ const (
 	reasonScaledDown = "ScaledDown"
 	reasonUpdated    = "Updated"
 	reasonHistory    = "FailureHistory"
+	reasonFenced     = "Fenced"
 )
 
 // Make plans. It is a pure function: planning again after the plan was carried
 // out, with nothing else changed, plans nothing.
 func Make(s Situation) Plan {
+	if s.Fenced != "" {
+		return fenced(s.Members)
+	}
 	g := sortMembers(s)
 	if s.Spec.Deploy != rikv1alpha1.DeployAutomatic {
 		return g.manual()
 	}
 	return g.automatic()
+}
+
+// fenced stops everything that runs or could, and starts nothing. What has ended stays: it
+// says what was done.
+func fenced(members []Member) Plan {
+	var p Plan
+	for _, m := range members {
+		if !m.Ending && !m.Instance.Status.Phase.Ended() {
+			p.Delete = append(p.Delete, Deletion{m.Instance, reasonFenced})
+		}
+	}
+	return p
 }
 
 // groups are the members by what they mean to the plan.

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -27,6 +28,7 @@ import (
 
 	"rik.dev/rik/api/rik/revision"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/controller/node"
 	"rik.dev/rik/internal/controller/store"
 	"rik.dev/rik/internal/controller/view"
@@ -69,9 +71,11 @@ type Config struct {
 	// Addresses lists the addresses of a workload that serves ports, or says why
 	// it has none. It does not block.
 	Addresses func(*rikv1alpha1.Workload) (addresses []string, problem string)
-	Events    events.EventRecorder
-	Logger    *slog.Logger
-	Now       func() time.Time
+	// Fenced says why no instance of a workload may run now; empty if they may.
+	Fenced func(context.Context, *rikv1alpha1.Workload) (why string, err error)
+	Events events.EventRecorder
+	Logger *slog.Logger
+	Now    func() time.Time
 	// Suffix gives the random end of a new instance's name.
 	Suffix func() string
 	// Workers bounds how many workloads are worked on at once, and Writes how
@@ -223,11 +227,17 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 	if err != nil {
 		return 0, quiet(err)
 	}
+	why, err := r.config.Fenced(ctx, w)
+	if err != nil {
+		return 0, quiet(err)
+	}
 	s, again := r.situation(w, current.Name)
+	s.Fenced = why
 	plan := Make(s)
 	failure := r.apply(ctx, w, plan)
 	if !plan.Empty() {
 		s, _ = r.situation(w, current.Name)
+		s.Fenced = why
 	}
 	status, later := Status(w, s, failure)
 	addresses, problem := r.config.Addresses(w)
@@ -366,6 +376,12 @@ func (r *Reconciler) rollback(ctx context.Context, w *rikv1alpha1.Workload) erro
 		r.config.Events.Eventf(w, nil, corev1.EventTypeWarning, "RollbackRefused", "RollingBack", "there is no revision %q", asked)
 	} else {
 		next.Spec.InstanceTemplate = *target.Template.DeepCopy()
+		if after, own := w.Spec.Annotations[workloadv1alpha1.FenceAfterAnnotation]; own {
+			next.Spec.Annotations[workloadv1alpha1.FenceAfterAnnotation] = after
+		} else {
+			// It came from the workload, which still says what it asks for.
+			delete(next.Spec.Annotations, workloadv1alpha1.FenceAfterAnnotation)
+		}
 	}
 	if err := r.config.Client.Update(ctx, next); err != nil {
 		return fmt.Errorf("rolling back workload %s/%s: %w", w.Namespace, w.Name, err)
@@ -400,6 +416,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, w *rikv1alpha1.Workload, s
 	}
 	key := client.ObjectKeyFromObject(w)
 	now := r.config.Now()
+	fence := fenceChange(&w.Status, &status)
 	r.mu.Lock()
 	left := r.written[key].Add(statusInterval).Sub(now)
 	if left <= 0 {
@@ -415,5 +432,22 @@ func (r *Reconciler) writeStatus(ctx context.Context, w *rikv1alpha1.Workload, s
 		return 0, fmt.Errorf("storing the status of workload %s: %w", key, err)
 	}
 	r.config.Workloads.Put(next)
+	if fence != nil {
+		r.config.Events.Eventf(w, nil, fence.kind, fence.reason, "Fencing", "%s", fence.note)
+	}
 	return 0, nil
+}
+
+type change struct{ kind, reason, note string }
+
+// fenceChange is what users are told when a fence closes or opens; nil if neither does.
+func fenceChange(before, after *rikv1alpha1.WorkloadStatus) *change {
+	now := meta.FindStatusCondition(after.Conditions, ConditionFenced)
+	switch was := meta.FindStatusCondition(before.Conditions, ConditionFenced); {
+	case was == nil && now != nil:
+		return &change{corev1.EventTypeWarning, "Fenced", now.Message}
+	case was != nil && now == nil:
+		return &change{corev1.EventTypeNormal, "Unfenced", "the kcp is in touch again; instances are started"}
+	}
+	return nil
 }

@@ -26,6 +26,11 @@ func Status(w *rikv1alpha1.Workload, s Situation, failure error) (rikv1alpha1.Wo
 		})
 	}
 	available(&out, s, set)
+	if s.Fenced != "" {
+		set(ConditionFenced, metav1.ConditionTrue, "NoContact", s.Fenced)
+	} else {
+		meta.RemoveStatusCondition(&out.Conditions, ConditionFenced)
+	}
 	if failure != nil {
 		set(rikv1alpha1.WorkloadReplicaFailure, metav1.ConditionTrue, "CreateFailed", failure.Error())
 	} else {
@@ -37,6 +42,10 @@ func Status(w *rikv1alpha1.Workload, s Situation, failure error) (rikv1alpha1.Wo
 	}
 	return out, progress(&out, &w.Status, s, set)
 }
+
+// ConditionFenced is True while a workload of a kcp is stopped because the kcp is not in
+// touch with this cluster.
+const ConditionFenced = "Fenced"
 
 // ConditionAddressFailure is True while a workload serves ports and no virtual
 // address is left for it.
@@ -104,6 +113,8 @@ func available(out *rikv1alpha1.WorkloadStatus, s Situation, set setter) {
 	switch {
 	case s.Spec.Deploy != rikv1alpha1.DeployAutomatic && out.Replicas == 0:
 		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionFalse, "NoInstances", "no instance was asked for")
+	case s.Fenced != "":
+		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionFalse, "Fenced", "the workload is fenced")
 	case int(out.ReadyReplicas) >= least:
 		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionTrue, "EnoughReady", "enough instances are ready")
 	default:
@@ -117,6 +128,9 @@ func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) 
 	const kind = rikv1alpha1.WorkloadProgressing
 	want := int32(wanted(out, s)) //nolint:gosec // bounded by the type of spec.replicas
 	switch {
+	case s.Fenced != "":
+		set(kind, metav1.ConditionUnknown, "Fenced", "nothing is started while the workload is fenced")
+		return 0
 	case out.UpdatedReplicas == want && out.Replicas == want && out.ReadyReplicas == want:
 		set(kind, metav1.ConditionTrue, "Complete", fmt.Sprintf("revision %s is rolled out", s.Revision))
 		return 0

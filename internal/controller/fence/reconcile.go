@@ -1,0 +1,264 @@
+package fence
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"rik.dev/rik/api/rik/revision"
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/reconcile"
+)
+
+const (
+	// maxBackoff after an error: a challenge that is late shortens what a lease is good for.
+	maxBackoff = time.Second
+	// writeTimeout keeps a slow write from delaying the judgement of what has lapsed.
+	writeTimeout = 5 * time.Second
+	// askAgain is how long a namespace that no syncer made is not looked at again.
+	askAgain = time.Minute
+)
+
+// Config is what a Reconciler works with. All fields are needed.
+type Config struct {
+	// Client reads past every cache, and writes.
+	Client    client.Client
+	Workloads *view.Objects[*rikv1alpha1.Workload]
+	// Changed is told of a Workload whose fence has closed or opened. It must not block.
+	Changed func(types.NamespacedName)
+	Logger  *slog.Logger
+	Now     func() time.Time
+	// Name makes each challenge another one.
+	Name func() string
+}
+
+// Reconciler keeps the Leases and says what is fenced.
+type Reconciler struct {
+	config Config
+	queue  *reconcile.Queue[string]
+
+	mu sync.Mutex
+	// Below is guarded by mu. sites are by the UID of the Cluster upstream.
+	sites map[string]*site
+	homes map[string]home
+}
+
+// site is what belongs to one Cluster upstream.
+type site struct {
+	lease Lease
+	// exists: there is a Lease to write a challenge on. due: it has to be a new one.
+	exists, due bool
+	members     map[types.NamespacedName]member
+}
+
+// member is a Workload that asks for a fence, as it was last judged.
+type member struct {
+	after  time.Duration
+	fenced bool
+}
+
+// home is which Cluster upstream a namespace was made for; no UID: for none, as of then.
+type home struct {
+	clusterUID string
+	at         time.Time
+}
+
+// New makes a reconciler.
+func New(c Config) *Reconciler {
+	r := &Reconciler{config: c, sites: map[string]*site{}, homes: map[string]home{}}
+	r.queue = reconcile.New(reconcile.Options{
+		Name: "fences", Workers: 2, Logger: c.Logger, MaxBackoff: maxBackoff,
+	}, r.reconcile)
+	return r
+}
+
+// Run works until ctx ends.
+func (r *Reconciler) Run(ctx context.Context) error { return r.queue.Run(ctx) }
+
+// Observe takes a Lease that the watch delivered.
+func (r *Reconciler) Observe(lease *coordinationv1.Lease) { r.take(lease, true) }
+
+// Remove takes a deletion. What was proven stays so, and grows old.
+func (r *Reconciler) Remove(lease *coordinationv1.Lease) { r.take(lease, false) }
+
+func (r *Reconciler) take(lease *coordinationv1.Lease, exists bool) {
+	uid, ok := strings.CutPrefix(lease.Name, workloadv1alpha1.FenceLeaseName(""))
+	if !ok || lease.Namespace != workloadv1alpha1.FenceNamespace || uid == "" {
+		return
+	}
+	r.mu.Lock()
+	s := r.siteLocked(uid)
+	s.due = s.lease.Observe(lease.Annotations[workloadv1alpha1.FenceChallengeAnnotation],
+		lease.Annotations[workloadv1alpha1.FenceAnswerAnnotation], r.config.Now()) && exists
+	s.exists = exists
+	r.mu.Unlock()
+	r.queue.Add(uid)
+}
+
+func (r *Reconciler) siteLocked(uid string) *site {
+	s := r.sites[uid]
+	if s == nil {
+		s = &site{members: map[types.NamespacedName]member{}}
+		r.sites[uid] = s
+	}
+	return s
+}
+
+// Verdict says whether a Workload may run.
+type Verdict struct {
+	// Fenced: its instances have to stop, for the reason in Message.
+	Fenced  bool
+	Message string
+}
+
+// Judge says whether a Workload is fenced now, and has Changed called when that becomes
+// another. What asks for no fence, or is not a kcp's, never is.
+func (r *Reconciler) Judge(ctx context.Context, w *rikv1alpha1.Workload) (Verdict, error) {
+	key := client.ObjectKeyFromObject(w)
+	after, asks := After(revision.FenceAfter(w))
+	if !asks {
+		return Verdict{}, nil
+	}
+	uid, err := r.clusterOf(ctx, w.Namespace)
+	if err != nil || uid == "" {
+		return Verdict{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.siteLocked(uid)
+	m := member{after: after, fenced: s.fenced(after, r.config.Now())}
+	before, known := s.members[key]
+	s.members[key] = m
+	if !known || before.after != after {
+		r.queue.Add(uid) // for the time at which it changes
+	}
+	return verdict(s, m), nil
+}
+
+func verdict(s *site, m member) Verdict {
+	if !m.fenced {
+		return Verdict{}
+	}
+	since := "the kcp that it came from has not been in touch yet"
+	if !s.lease.proven.IsZero() {
+		since = "the kcp that it came from has not been in touch since " + s.lease.proven.UTC().Format(time.RFC3339)
+	}
+	return Verdict{Fenced: true, Message: fmt.Sprintf("%s; its instances are stopped until it is (%s=%s)", since, workloadv1alpha1.FenceAfterAnnotation, m.after)}
+}
+
+func (s *site) fenced(after time.Duration, now time.Time) bool {
+	return !now.Before(s.lease.Stops(after))
+}
+
+// Age is how long ago the kcp that a namespace belongs to was last known to be in touch.
+// fenced is false for a namespace that belongs to none: nothing in it is fenced.
+func (r *Reconciler) Age(ctx context.Context, namespace string) (age time.Duration, proven, fenced bool, err error) {
+	uid, err := r.clusterOf(ctx, namespace)
+	if err != nil || uid == "" {
+		return 0, false, false, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	age, proven = r.siteLocked(uid).lease.Age(r.config.Now())
+	return age, proven, true, nil
+}
+
+// clusterOf is the UID of the Cluster upstream that a namespace was made for.
+func (r *Reconciler) clusterOf(ctx context.Context, namespace string) (string, error) {
+	now := r.config.Now()
+	r.mu.Lock()
+	known, ok := r.homes[namespace]
+	r.mu.Unlock()
+	if ok && (known.clusterUID != "" || now.Sub(known.at) < askAgain) {
+		return known.clusterUID, nil
+	}
+	found := &corev1.Namespace{}
+	err := r.config.Client.Get(ctx, client.ObjectKey{Name: namespace}, found)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("looking whose namespace %s is, for a fence: %w", namespace, err)
+	}
+	var locator workloadv1alpha1.Locator
+	if raw := found.Annotations[workloadv1alpha1.LocatorAnnotation]; raw != "" && json.Unmarshal([]byte(raw), &locator) != nil {
+		locator = workloadv1alpha1.Locator{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.homes[namespace] = home{clusterUID: locator.ClusterUID, at: now}
+	return locator.ClusterUID, nil
+}
+
+// reconcile tells of the Workloads of one Cluster whose fence has closed or opened, and
+// writes a challenge if one is due.
+func (r *Reconciler) reconcile(ctx context.Context, uid string) (time.Duration, error) {
+	changed, again, due := r.look(uid)
+	for _, key := range changed {
+		r.config.Changed(key)
+	}
+	if !due {
+		return again, nil
+	}
+	return again, r.challenge(ctx, uid)
+}
+
+// look finds the Workloads to be judged anew, and after how long there are others.
+func (r *Reconciler) look(uid string) (changed []types.NamespacedName, again time.Duration, due bool) {
+	now := r.config.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.siteLocked(uid)
+	for key, m := range s.members {
+		if w := r.config.Workloads.Get(key); w == nil || revision.FenceAfter(w) == "" {
+			delete(s.members, key)
+			continue
+		}
+		fenced := s.fenced(m.after, now)
+		if fenced != m.fenced {
+			changed = append(changed, key)
+		}
+		if left := s.lease.Stops(m.after).Sub(now); !fenced && (again == 0 || left < again) {
+			again = left
+		}
+	}
+	return changed, again, s.due
+}
+
+// challenge writes a new challenge. The time that it stands for is from before the write.
+func (r *Reconciler) challenge(ctx context.Context, uid string) error {
+	r.mu.Lock()
+	s := r.siteLocked(uid)
+	text := s.lease.Issue(r.config.Now(), r.config.Name())
+	s.due = false // from here on the watch says whether the next one is
+	r.mu.Unlock()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"annotations": map[string]any{workloadv1alpha1.FenceChallengeAnnotation: text},
+	}})
+	if err != nil {
+		return fmt.Errorf("writing down a challenge: %w", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, writeTimeout, fmt.Errorf("no answer for %s", writeTimeout))
+	defer cancel()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: workloadv1alpha1.FenceNamespace, Name: workloadv1alpha1.FenceLeaseName(uid),
+	}}
+	err = r.config.Client.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch))
+	if client.IgnoreNotFound(err) != nil {
+		r.mu.Lock()
+		s.due = true
+		r.mu.Unlock()
+		return fmt.Errorf("setting a challenge on the lease of cluster %s: %w", uid, err)
+	}
+	return nil
+}
