@@ -18,6 +18,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/kubeconfig"
+	"rik.dev/rik/internal/reconcile"
 )
 
 // defaultKey is where a Secret holds a kubeconfig, as the type Cluster says.
@@ -198,9 +199,13 @@ func (c *Controller) write(ctx context.Context, cluster *workloadv1alpha1.Cluste
 	if equality.Semantic.DeepEqual(status, ownPart(cluster.Status)) {
 		return nil
 	}
+	metadata := map[string]any{"name": cluster.Name, "uid": cluster.UID}
+	if fallsSilent(cluster.Status, status) {
+		// A fence is counted from here: no heartbeat may have come that this has not seen.
+		metadata["resourceVersion"] = cluster.ResourceVersion
+	}
 	body, err := json.Marshal(map[string]any{
-		"apiVersion": workloadv1alpha1.SchemeGroupVersion.String(), "kind": "Cluster",
-		"metadata": map[string]any{"name": cluster.Name, "uid": cluster.UID}, "status": status,
+		"apiVersion": workloadv1alpha1.SchemeGroupVersion.String(), "kind": "Cluster", "metadata": metadata, "status": status,
 	})
 	if err != nil {
 		return fmt.Errorf("writing down the status of cluster %s: %w", cluster.Name, err)
@@ -208,11 +213,20 @@ func (c *Controller) write(ctx context.Context, cluster *workloadv1alpha1.Cluste
 	target := &workloadv1alpha1.Cluster{}
 	target.Name = cluster.Name
 	err = c.client.Status().Patch(ctx, target, client.RawPatch(types.ApplyPatchType, body), client.FieldOwner(fieldManager), client.ForceOwnership)
+	if apierrors.IsConflict(err) {
+		return reconcile.ErrAgain
+	}
 	if err := client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("writing the status of cluster %s: %w", cluster.Name, err)
 	}
 	c.announce(cluster, status)
 	return nil
+}
+
+// fallsSilent says whether a status is the first to say that no heartbeat comes.
+func fallsSilent(before, after workloadv1alpha1.ClusterStatus) bool {
+	const kind = workloadv1alpha1.ConditionHeartbeatHealthy
+	return meta.IsStatusConditionFalse(after.Conditions, kind) && !meta.IsStatusConditionFalse(before.Conditions, kind)
 }
 
 // ownPart is a status without what the syncer writes.

@@ -76,7 +76,9 @@ func (e *engine) clusterChanged(o *unstructured.Unstructured) {
 	if !slices.Equal(e.wanted(before), e.wanted(cluster)) || !slices.Equal(before.Spec.ClusterScopedResources, cluster.Spec.ClusterScopedResources) {
 		poke(e.typePokes)
 	}
-	if before.Annotations[workloadv1alpha1.AllowDeletesAnnotation] != cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation] {
+	// The fence waits for the next heartbeat since the kcp has heard of the last one.
+	if isSilent(before) && !isSilent(cluster) ||
+		before.Annotations[workloadv1alpha1.AllowDeletesAnnotation] != cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation] {
 		poke(e.reportPokes)
 	}
 }

@@ -39,6 +39,8 @@ type engine struct {
 	// A poke asks for a report, or a look at the types, before its time.
 	reportPokes, typePokes chan struct{}
 
+	fence *fence
+
 	// changes are those upstream that are not carried yet.
 	changes pending
 	// working is how many passes are under way.
@@ -65,7 +67,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		identity: identity, namespaces: newNamespaces(identity, s.downstream),
 		reportPokes: make(chan struct{}, 1), typePokes: make(chan struct{}, 1), cluster: cluster,
 		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{},
-		breaker: newBreaker(s.config.Deletes, time.Now()),
+		breaker: newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()),
 	}
 	if meta.IsStatusConditionTrue(cluster.Status.Conditions, workloadv1alpha1.ConditionDeletesPaused) {
 		e.breaker.resume()
@@ -83,6 +85,7 @@ func (e *engine) run(ctx context.Context) error {
 	group.Go(func() error { return e.watchCluster(ctx) })
 	group.Go(func() error { return e.runTypes(ctx) })
 	group.Go(func() error { return e.runReports(ctx) })
+	group.Go(func() error { return e.runFence(ctx) })
 	return group.Wait()
 }
 

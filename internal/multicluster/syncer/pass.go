@@ -53,6 +53,7 @@ func newPass(e *engine, c *carrier, key Key) *pass {
 	p := &pass{engine: e, carrier: c, key: key, changed: e.changes.take(key), log: e.log.With("object", key.String())}
 	if p.up = c.upstreamObject(key); p.up != nil {
 		p.upSeen = cached
+		e.fence.wants(p.up)
 	}
 	if p.down = c.downstreamObject(p.downstreamNamespace(), key.Name); p.down != nil {
 		p.downSeen = cached

@@ -81,8 +81,13 @@ func (e *engine) beat(ctx context.Context) error {
 	down := e.downstream.probe(ctx)
 	e.heedGoAhead()
 	cluster := e.presentCluster()
-	status := e.statusNow(cluster, down, metav1.Now())
-	return errors.Join(down, e.write(ctx, cluster, status))
+	began := time.Now()
+	status := e.statusNow(cluster, down, metav1.NewTime(began))
+	written, err := e.write(ctx, cluster, status)
+	if down == nil && err == nil {
+		e.fence.beaten(began, written)
+	}
+	return errors.Join(down, err)
 }
 
 func (e *engine) heedGoAhead() {
@@ -119,7 +124,10 @@ func (e *engine) statusNow(cluster *workloadv1alpha1.Cluster, down error, now me
 		status.LastHeartbeatTime = cluster.Status.LastHeartbeatTime
 	}
 	wasReady := meta.IsStatusConditionTrue(cluster.Status.Conditions, workloadv1alpha1.ConditionSyncerReady)
-	for _, c := range []*metav1.Condition{readyCondition(down, filling, e.missing, wasReady), pausedCondition(e.breaker, cluster)} {
+	for _, c := range []*metav1.Condition{
+		readyCondition(down, filling, e.missing, wasReady), pausedCondition(e.breaker, cluster),
+		e.fence.condition(cluster.Status.Conditions, now.Time),
+	} {
 		if c != nil {
 			c.ObservedGeneration = cluster.Generation
 			status.Conditions = append(status.Conditions, since(*c, cluster.Status.Conditions, now))
@@ -182,23 +190,23 @@ func since(c metav1.Condition, before []metav1.Condition, now metav1.Time) metav
 }
 
 // write applies the syncer's part of the status, for this very Cluster.
-func (e *engine) write(ctx context.Context, cluster *workloadv1alpha1.Cluster, status workloadv1alpha1.ClusterStatus) error {
+func (e *engine) write(ctx context.Context, cluster *workloadv1alpha1.Cluster, status workloadv1alpha1.ClusterStatus) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"status": content}}
 	o.SetAPIVersion(workloadv1alpha1.SchemeGroupVersion.String())
 	o.SetKind(clusterType.Kind)
 	o.SetName(cluster.Name)
 	o.SetUID(cluster.UID)
-	_, err = ask(ctx, e.upstream, func(ctx context.Context) (*unstructured.Unstructured, error) {
+	written, err := ask(ctx, e.upstream, func(ctx context.Context) (*unstructured.Unstructured, error) {
 		return e.upstream.resource(clusterType, "").ApplyStatus(ctx, cluster.Name, o, metav1.ApplyOptions{FieldManager: manager, Force: true})
 	})
 	if err != nil {
-		return fmt.Errorf("writing the Cluster's status: %w", err)
+		return nil, fmt.Errorf("writing the Cluster's status: %w", err)
 	}
-	return nil
+	return written, nil
 }
 
 var eventType = Type{Resource: schema.GroupVersionResource{Version: "v1", Resource: "events"}, Kind: "Event", Namespaced: true}

@@ -6,6 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
 // The verbs that the agent needs downstream. It updates nothing as a whole: it applies,
@@ -15,7 +17,8 @@ var (
 	namespaceVerbs = []any{"get", "create"}
 )
 
-// clusterRole is what the agent may: its types, and to look up and make namespaces.
+// clusterRole is what the agent may: its types, to look up and make namespaces, and on a
+// rik cluster the one Lease by which that fences.
 // Where in them it may write is the policy's.
 func (o *Options) clusterRole() *unstructured.Unstructured {
 	rules := []any{rule("", []any{"namespaces"}, namespaceVerbs)}
@@ -33,6 +36,11 @@ func (o *Options) clusterRole() *unstructured.Unstructured {
 	for _, group := range groups {
 		rules = append(rules, rule(group, byGroup[group], carriedVerbs))
 	}
+	if o.Rik {
+		lease := rule("coordination.k8s.io", []any{"leases"}, []any{"get", "patch"})
+		lease["resourceNames"] = []any{workloadv1alpha1.FenceLeaseName(string(o.ClusterUID))}
+		rules = append(rules, lease)
+	}
 	return o.object("rbac.authorization.k8s.io/v1", "ClusterRole", "", ClusterScoped(o.ClusterUID), map[string]any{"rules": rules})
 }
 
@@ -48,12 +56,15 @@ func (o *Options) clusterRoleBinding() *unstructured.Unstructured {
 }
 
 // policy keeps the agent's writes in namespaces that were made for this cluster, which
-// RBAC cannot say. It lets the agent make such a namespace, and leaves objects outside
+// RBAC cannot say. It lets the agent make such a namespace and renew the Lease of its
+// cluster's fence, and leaves objects outside
 // of namespaces to the ClusterRole, which names their types one by one.
 func (o *Options) policy() *unstructured.Unstructured {
 	account := "request.userInfo.username == '" + Account(o.ClusterUID) + "'"
 	isNamespace := "request.resource.group == '' && request.resource.resource == 'namespaces'"
 	made := "request.operation == 'CREATE' && " + o.hasLocator("object")
+	isLease := "request.resource.group == 'coordination.k8s.io' && request.namespace == '" + workloadv1alpha1.FenceNamespace +
+		"' && request.name == '" + workloadv1alpha1.FenceLeaseName(string(o.ClusterUID)) + "'"
 	within := "namespaceObject == null || (" + o.hasLocator("namespaceObject") + ")"
 	return o.object("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "", PolicyName(o.ClusterUID), map[string]any{
 		"spec": map[string]any{
@@ -64,7 +75,7 @@ func (o *Options) policy() *unstructured.Unstructured {
 			}}},
 			"matchConditions": []any{map[string]any{"name": "the-syncer", "expression": account}},
 			"validations": []any{map[string]any{
-				"expression": "(" + isNamespace + ") ? (" + made + ") : (" + within + ")",
+				"expression": "(" + isNamespace + ") ? (" + made + ") : (" + isLease + ") || (" + within + ")",
 				"message":    "the syncer writes only in namespaces that were made for its cluster",
 				"reason":     "Forbidden",
 			}},

@@ -108,6 +108,7 @@ func Render(o Options) ([]*unstructured.Unstructured, error) {
 	}
 	objects = append(objects, o.secret())
 	if o.Rik {
+		objects = append(objects, o.lease()...)
 		return append(objects, o.workload()), nil
 	}
 	return append(objects, o.deployment()), nil
@@ -120,6 +121,19 @@ func Home(clusterUID types.UID) []*unstructured.Unstructured {
 	return []*unstructured.Unstructured{
 		o.object("v1", "Namespace", "", Namespace(clusterUID), nil),
 		o.object("v1", "ServiceAccount", Namespace(clusterUID), Name, nil),
+	}
+}
+
+// lease is the Lease by which a rik cluster fences, and the namespace of all of them, which
+// is no agent's.
+func (o *Options) lease() []*unstructured.Unstructured {
+	home := &unstructured.Unstructured{}
+	home.SetAPIVersion("v1")
+	home.SetKind("Namespace")
+	home.SetName(workloadv1alpha1.FenceNamespace)
+	return []*unstructured.Unstructured{
+		home,
+		o.object("coordination.k8s.io/v1", "Lease", workloadv1alpha1.FenceNamespace, workloadv1alpha1.FenceLeaseName(string(o.ClusterUID)), nil),
 	}
 }
 

@@ -1,0 +1,381 @@
+package syncer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/syncer/renewal"
+)
+
+// The reasons of the condition Fencing.
+const (
+	reasonFences        = "Acknowledged"
+	reasonNotRik        = "NotARikCluster"
+	reasonMute          = "NotAcknowledged"
+	reasonLeaseTrouble  = "LeaseNotWritten"
+	reasonFencingBehind = "NotApplied"
+)
+
+// trustBeyond is added to the interval of heartbeats: so old may the last one be when the
+// Lease is renewed. Together they are far below the 40 s after which the kcp misses one.
+const trustBeyond = 5 * time.Second
+
+var leaseType = Type{Resource: coordinationv1.SchemeGroupVersion.WithResource("leases"), Kind: "Lease", Namespaced: true}
+
+// fence is what a syncer knows of the Lease by which its cluster fences; see
+// [renewal.Renewals].
+type fence struct {
+	began time.Time
+	// pokes ask for a look at the Lease before its time.
+	pokes chan struct{}
+
+	mu       sync.Mutex
+	renewals renewal.Renewals
+	other    renewal.Acknowledgement
+	// shortest is the shortest fence that an object has asked for since the syncer runs.
+	shortest time.Duration
+	// asked: the cluster has said whether it isRik.
+	asked, isRik bool
+	// trouble is why the Lease is not as it should be; empty if it is.
+	trouble string
+}
+
+func newFence(c *Config, now time.Time) *fence {
+	return &fence{
+		began: now, pokes: make(chan struct{}, 1),
+		renewals: renewal.Renewals{Trust: c.HeartbeatInterval + trustBeyond},
+	}
+}
+
+// wants notes that an object asks for a fence.
+func (f *fence) wants(o *unstructured.Unstructured) {
+	after := renewal.FenceOf(o)
+	if after == 0 {
+		return
+	}
+	f.mu.Lock()
+	shorter := f.shortest == 0 || after < f.shortest
+	if shorter {
+		f.shortest = after
+	}
+	f.mu.Unlock()
+	if shorter {
+		poke(f.pokes)
+	}
+}
+
+func (f *fence) pace(now time.Time) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.asked && !f.isRik {
+		return typesEvery
+	}
+	return renewal.Pace(f.shortest, f.other.IsAcknowledged(), now.Sub(f.began))
+}
+
+// beaten takes the answer to a heartbeat that was accepted.
+func (f *fence) beaten(began time.Time, answer *unstructured.Unstructured) {
+	cluster, err := toCluster(answer)
+	silent := err != nil || isSilent(cluster)
+	f.mu.Lock()
+	f.renewals.Beaten(began, time.Now(), silent)
+	settle := f.renewals.MustSettle(time.Now())
+	f.mu.Unlock()
+	if settle {
+		poke(f.pokes)
+	}
+}
+
+// isSilent says whether the kcp has given the cluster up.
+func isSilent(cluster *workloadv1alpha1.Cluster) bool {
+	return meta.IsStatusConditionFalse(cluster.Status.Conditions, workloadv1alpha1.ConditionHeartbeatHealthy)
+}
+
+// runFence keeps the Lease.
+func (e *engine) runFence(ctx context.Context) error {
+	for said := ""; ; {
+		trouble := ""
+		if err := e.tend(ctx); err != nil {
+			trouble = err.Error()
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if trouble != "" && trouble != said {
+			e.log.Warn("the cluster's fence", "err", trouble)
+		}
+		said = trouble
+		e.fence.mu.Lock()
+		e.fence.trouble = trouble
+		e.fence.mu.Unlock()
+		timer := time.NewTimer(e.fence.pace(time.Now()))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-e.fence.pokes:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// tend looks at the Lease once, and renews it if it may.
+func (e *engine) tend(ctx context.Context) error {
+	if rik, err := e.isRik(ctx); err != nil || !rik {
+		return err
+	}
+	behind := e.settle(ctx)
+	lease, err := e.lease(ctx)
+	e.noteLook(lease, err, behind)
+	if err != nil {
+		return err
+	}
+	challenge := lease.GetAnnotations()[workloadv1alpha1.FenceChallengeAnnotation]
+	if behind != nil || challenge == "" || challenge == lease.GetAnnotations()[workloadv1alpha1.FenceAnswerAnnotation] {
+		return behind
+	}
+	if err := e.askWhetherHeard(ctx); err != nil {
+		return err
+	}
+	return e.answer(ctx, challenge)
+}
+
+// isRik asks the cluster whether it is one of rik. One that was is not asked again.
+func (e *engine) isRik(ctx context.Context) (bool, error) {
+	f := e.fence
+	f.mu.Lock()
+	known := f.isRik
+	f.mu.Unlock()
+	if known {
+		return true, nil
+	}
+	groups, err := ask(ctx, e.downstream, func(context.Context) (*metav1.APIGroupList, error) {
+		return e.downstream.discovery.ServerGroups()
+	})
+	if err != nil {
+		return false, fmt.Errorf("asking %s which groups it serves: %w", e.downstream.name, err)
+	}
+	is := slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == rikv1alpha1.SchemeGroupVersion.Group })
+	f.mu.Lock()
+	news := !f.asked
+	f.asked, f.isRik = true, is
+	f.mu.Unlock()
+	if news {
+		poke(e.reportPokes)
+	}
+	return is, nil
+}
+
+func (e *engine) noteLook(lease *unstructured.Unstructured, err, behind error) {
+	f := e.fence
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	before := f.other.Verdict(now, now.Sub(f.began))
+	if err != nil {
+		f.other.Failed(now)
+	} else {
+		f.other.Observe(lease.GetAnnotations()[workloadv1alpha1.FenceChallengeAnnotation], now)
+	}
+	f.other.Behind(behind != nil, now)
+	if f.other.Verdict(now, now.Sub(f.began)) != before {
+		poke(e.reportPokes)
+	}
+}
+
+// settle makes sure, once the kcp is in reach again, that nothing in the cluster is more
+// than the kcp wants of it. It returns why that is not so.
+func (e *engine) settle(ctx context.Context) error {
+	began := time.Now()
+	e.fence.mu.Lock()
+	must := e.fence.renewals.MustSettle(began)
+	e.fence.mu.Unlock()
+	if !must {
+		return nil
+	}
+	e.mu.Lock()
+	looked := e.looked
+	var types []Type
+	for resource, c := range e.carriers {
+		if slices.Contains(renewal.Fenced, resource) {
+			types = append(types, c.Type)
+		}
+	}
+	e.mu.Unlock()
+	if !looked {
+		return nil // not renewed, and no problem yet: it is not known what is carried
+	}
+	for _, t := range types {
+		why, err := e.behind(ctx, t)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			return fmt.Errorf("the lease is renewed when the cluster has what the kcp wants: %s", why)
+		}
+	}
+	e.fence.mu.Lock()
+	defer e.fence.mu.Unlock()
+	e.fence.renewals.Settled(began)
+	return nil
+}
+
+// behind asks both servers, upstream first: what changes in between comes by the watch.
+func (e *engine) behind(ctx context.Context, t Type) (string, error) {
+	selectors := selectors(e.identity.Cluster)
+	var up []unstructured.Unstructured
+	for _, selector := range selectors {
+		list, err := e.upstream.list(ctx, t, metav1.NamespaceAll, metav1.ListOptions{LabelSelector: selector})
+		if err != nil {
+			return "", fmt.Errorf("asking %s what it wants of %s: %w", e.upstream.name, t.Resource.Resource, err)
+		}
+		up = append(up, list.Items...)
+	}
+	down, err := e.downstream.list(ctx, t, metav1.NamespaceAll, metav1.ListOptions{LabelSelector: selectors[0]})
+	if err != nil {
+		return "", fmt.Errorf("asking %s what it has of %s: %w", e.downstream.name, t.Resource.Resource, err)
+	}
+	var ours []unstructured.Unstructured
+	for i := range down.Items {
+		// Another kcp's Cluster may have the same name.
+		_, is, err := e.namespaces.resolve(ctx, down.Items[i].GetNamespace())
+		if err != nil {
+			return "", err
+		}
+		if is {
+			ours = append(ours, down.Items[i])
+		}
+	}
+	return renewal.Behind(up, ours, yieldsReplicas), nil
+}
+
+func yieldsReplicas(up, down *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(yielded(up, down), func(path []string) bool { return slices.Equal(path, replicas) })
+}
+
+// lease reads the Lease, and makes it if there is none.
+func (e *engine) lease(ctx context.Context) (*unstructured.Unstructured, error) {
+	name := workloadv1alpha1.FenceLeaseName(string(e.identity.ClusterUID))
+	found, err := e.downstream.get(ctx, leaseType, workloadv1alpha1.FenceNamespace, name)
+	if !isObjectGone(err) {
+		if err != nil {
+			err = fmt.Errorf("reading the lease %s/%s: %w", workloadv1alpha1.FenceNamespace, name, err)
+		}
+		return found, err
+	}
+	home := &unstructured.Unstructured{}
+	home.SetAPIVersion("v1")
+	home.SetKind(namespaceType.Kind)
+	home.SetName(workloadv1alpha1.FenceNamespace)
+	lease := &unstructured.Unstructured{}
+	lease.SetAPIVersion(leaseType.Resource.GroupVersion().String())
+	lease.SetKind(leaseType.Kind)
+	lease.SetNamespace(workloadv1alpha1.FenceNamespace)
+	lease.SetName(name)
+	lease.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: e.identity.Cluster})
+	if err := e.make(ctx, namespaceType, home); err != nil {
+		return nil, err
+	}
+	if err := e.make(ctx, leaseType, lease); err != nil {
+		return nil, err
+	}
+	return lease, nil
+}
+
+func (e *engine) make(ctx context.Context, t Type, o *unstructured.Unstructured) error {
+	_, err := ask(ctx, e.downstream, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return e.downstream.resource(t, o.GetNamespace()).Create(ctx, o, metav1.CreateOptions{FieldManager: manager})
+	})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("making the %s %s for the fence: %w", strings.ToLower(t.Kind), o.GetName(), err)
+	}
+	return nil
+}
+
+// askWhetherHeard asks the kcp, and no cache, whether it knows the Cluster and hears of it.
+func (e *engine) askWhetherHeard(ctx context.Context) error {
+	found, err := e.upstream.get(ctx, clusterType, "", e.identity.Cluster)
+	if err != nil {
+		return fmt.Errorf("asking %s whether it is in touch: %w", e.upstream.name, err)
+	}
+	cluster, err := toCluster(found)
+	if err != nil {
+		return err
+	}
+	if cluster.UID != e.identity.ClusterUID || isSilent(cluster) {
+		e.fence.mu.Lock()
+		e.fence.renewals.Cut()
+		e.fence.mu.Unlock()
+	}
+	return nil
+}
+
+// answer writes a challenge back, if the kcp is in touch.
+func (e *engine) answer(ctx context.Context, challenge string) error {
+	now := time.Now()
+	e.fence.mu.Lock()
+	may := e.fence.renewals.May(now)
+	e.fence.mu.Unlock()
+	if !may {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{workloadv1alpha1.FenceAnswerAnnotation: challenge}},
+		"spec": map[string]any{
+			"holderIdentity": manager + "/" + e.identity.Cluster, "renewTime": metav1.NewMicroTime(now.UTC()),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	lease := &unstructured.Unstructured{}
+	lease.SetNamespace(workloadv1alpha1.FenceNamespace)
+	lease.SetName(workloadv1alpha1.FenceLeaseName(string(e.identity.ClusterUID)))
+	if _, err := e.downstream.merge(ctx, leaseType, lease, patch); err != nil {
+		return fmt.Errorf("renewing the lease %s: %w", lease.GetName(), err)
+	}
+	e.fence.mu.Lock()
+	defer e.fence.mu.Unlock()
+	e.fence.other.Answered()
+	return nil
+}
+
+// condition is the condition Fencing; nil as long as nothing can be said.
+func (f *fence) condition(before []metav1.Condition, now time.Time) *metav1.Condition {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := &metav1.Condition{Type: workloadv1alpha1.ConditionFencing, Status: metav1.ConditionFalse}
+	verdict := f.other.Verdict(now, now.Sub(f.began))
+	switch {
+	case f.asked && !f.isRik:
+		c.Reason, c.Message = reasonNotRik, "Only a rik cluster stops workloads by itself when it is cut off."
+	case verdict == renewal.Fences:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonFences, "The cluster stops fenced workloads by itself when it is cut off."
+	case verdict == renewal.Mute:
+		c.Reason, c.Message = reasonMute, "Nobody in the cluster takes part: its controller does not run, or is of a version that cannot fence."
+	case verdict == renewal.Unreachable:
+		c.Reason, c.Message = reasonLeaseTrouble, f.trouble
+	case verdict == renewal.Stuck:
+		c.Reason, c.Message = reasonFencingBehind, f.trouble
+	default:
+		return meta.FindStatusCondition(before, c.Type).DeepCopy()
+	}
+	if c.Message == "" {
+		c.Message = "It is looked at again."
+	}
+	return c
+}

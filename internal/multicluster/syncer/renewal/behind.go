@@ -1,0 +1,79 @@
+package renewal
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// Fenced are the types whose objects a rik cluster stops.
+var Fenced = []schema.GroupResource{
+	{Group: "apps", Resource: "deployments"}, {Group: "rik.dev", Resource: "workloads"},
+}
+
+// FenceOf is the fence that an object asks for; 0 if none. One that cannot be read is none
+// here: it only decides how often a Lease is renewed.
+func FenceOf(o *unstructured.Unstructured) time.Duration {
+	asked, _, _ := unstructured.NestedString(o.Object, "metadata", "annotations", workloadv1alpha1.FenceAfterAnnotation)
+	if asked == "" {
+		return 0
+	}
+	after, err := time.ParseDuration(asked)
+	if err != nil {
+		return 0
+	}
+	return max(after, 0)
+}
+
+// Behind says which object downstream may still run more than upstream wants of it; empty
+// if none. Both lists were read from the servers, downstream's after upstream's, and are of
+// one type; upstream has only what is sent to the cluster, downstream only what was made
+// for it. What else may differ does not matter: too little, or another image, is no danger.
+// Of objects that yield their replicas the cluster itself says how many there are.
+func Behind(upstream, downstream []unstructured.Unstructured, yields func(up, down *unstructured.Unstructured) bool) string {
+	wanted := map[types.UID]*unstructured.Unstructured{}
+	for i := range upstream {
+		wanted[upstream[i].GetUID()] = &upstream[i]
+	}
+	for i := range downstream {
+		down := &downstream[i]
+		uid := types.UID(down.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation])
+		up := wanted[uid]
+		if uid == "" || FenceOf(down) == 0 && (up == nil || FenceOf(up) == 0) {
+			continue
+		}
+		var want int64
+		if up != nil && up.GetDeletionTimestamp() == nil {
+			want = replicas(up)
+			if yields(up, down) {
+				want = replicas(down)
+			}
+		}
+		if have := replicas(down); have > want {
+			return fmt.Sprintf("%s/%s has %d replicas and should have %d", down.GetNamespace(), down.GetName(), have, want)
+		}
+		if !observed(down) {
+			return fmt.Sprintf("%s/%s has not been looked at since it changed", down.GetNamespace(), down.GetName())
+		}
+	}
+	return ""
+}
+
+func replicas(o *unstructured.Unstructured) int64 {
+	n, found, err := unstructured.NestedInt64(o.Object, "spec", "replicas")
+	if err != nil || !found {
+		return 1
+	}
+	return n
+}
+
+// observed says whether the cluster's own controllers act on the object as it is.
+func observed(o *unstructured.Unstructured) bool {
+	generation, _, err := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+	return err == nil && generation >= o.GetGeneration()
+}
