@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubectl/pkg/describe"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
@@ -23,11 +25,37 @@ func writeCluster(w describe.PrefixWriter, o *workloadv1alpha1.Cluster) {
 	field(w, 0, "Sync mode", orDefault(string(o.Spec.SyncMode), "the kcp's"))
 	field(w, 0, "Schedulable", map[bool]string{false: "yes", true: "no"}[o.Spec.Unschedulable])
 	optional(w, 0, "Evict after", moment(o.Spec.EvictAfter))
+	optional(w, 0, "Taints", clusterTaints(o.Spec.Taints))
+	field(w, 0, "Fences", fences(o.Status.Conditions))
 	optional(w, 0, "Cluster-scoped types", strings.Join(o.Spec.ClusterScopedResources, ", "))
 	field(w, 0, "Synced types", strings.Join(o.Status.SyncedResources, ", "))
 	optional(w, 0, "Last heartbeat", moment(o.Status.LastHeartbeatTime))
 	writeSupply(w, o.Status.Capacity, o.Status.Allocatable)
 	writeConditions(w, o.Status.Conditions)
+}
+
+func clusterTaints(taints []workloadv1alpha1.ClusterTaint) string {
+	var words []string
+	for _, taint := range taints {
+		text := taint.Key
+		if taint.Value != "" {
+			text += "=" + taint.Value
+		}
+		words = append(words, text+":"+string(taint.Effect))
+	}
+	return strings.Join(words, ", ")
+}
+
+// fences says whether a cluster stops fenced workloads by itself when it is cut off.
+func fences(conditions []metav1.Condition) string {
+	c := meta.FindStatusCondition(conditions, workloadv1alpha1.ConditionFencing)
+	switch {
+	case c == nil:
+		return "not known"
+	case c.Status == metav1.ConditionTrue:
+		return "yes"
+	}
+	return "no"
 }
 
 // kubeconfigPlace is where the kubeconfig is kept.

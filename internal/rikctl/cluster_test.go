@@ -27,6 +27,7 @@ func sampleCluster() *workloadv1alpha1.Cluster {
 		Spec: workloadv1alpha1.ClusterSpec{
 			KubeconfigSecretRef: &workloadv1alpha1.SecretKeyReference{Namespace: "rik-clusters", Name: "east"},
 			SyncMode:            workloadv1alpha1.SyncPull, Unschedulable: true, EvictAfter: &evict, ClusterScopedResources: []string{"widgets.example.com"},
+			Taints: []workloadv1alpha1.ClusterTaint{{Key: "gpu", Value: "yes", Effect: workloadv1alpha1.TaintNoExecute}, {Key: "old", Effect: workloadv1alpha1.TaintNoSchedule}},
 		},
 		Status: workloadv1alpha1.ClusterStatus{
 			Location: "192.0.2.7:6443", UID: "77aa", Version: "v1.36.3", LastHeartbeatTime: &heartbeat,
@@ -34,7 +35,8 @@ func sampleCluster() *workloadv1alpha1.Cluster {
 			Capacity:        corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi")},
 			Allocatable:     corev1.ResourceList{"cpu": resource.MustParse("15500m"), "memory": resource.MustParse("60Gi")},
 			Conditions: []metav1.Condition{{Type: "Ready", Status: "False", Reason: "ErrorHeartbeatMissed",
-				Message: "the syncer has not been heard of since 2026-11-22T09:00:00Z", LastTransitionTime: at(10)}},
+				Message: "the syncer has not been heard of since 2026-11-22T09:00:00Z", LastTransitionTime: at(10)},
+				{Type: "Fencing", Status: "True", Reason: "Acknowledged", Message: "the cluster stops fenced workloads by itself", LastTransitionTime: at(9)}},
 		},
 	}
 }

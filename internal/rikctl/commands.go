@@ -56,7 +56,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	}
 	add(groupRun, t.createCommand(), t.deployCommand(), t.scaleCommand(), t.rolloutCommand(), t.logsCommand(), t.execCommand(),
 		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
-	add(groupLook, t.getCommand(), t.describeCommand(), t.whyCommand(), t.topCommand(),
+	add(groupLook, t.getCommand(), t.describeCommand(), t.whyCommand(), t.planCommand(), t.whatifCommand(), t.topCommand(),
 		events.NewCmdEvents(t.getter, t.streams), t.waitCommand(), t.apiCommand())
 	add(groupChange, t.applyCommand(), t.deleteCommand(),
 		diff.NewCmdDiff(t.factory, t.streams), edit.NewCmdEdit(t.factory, t.streams), patch.NewCmdPatch(t.factory, t.streams),

@@ -15,7 +15,7 @@ import (
 )
 
 // The exit codes. "rikctl exec" and "rikctl diff" instead end with the code of
-// what they ran, once it ran.
+// what they ran, once it ran, and "rikctl plan" with 1 if something would change.
 const (
 	// ExitOK: done.
 	ExitOK = 0
@@ -65,6 +65,12 @@ type timeoutError struct{ what string }
 // Error says what did not come.
 func (e timeoutError) Error() string { return "timed out waiting for " + e.what }
 
+// aboveOne is an error of a command that ends with 1 to say something else.
+type aboveOne struct{ error }
+
+// Unwrap gives the error itself.
+func (a aboveOne) Unwrap() error { return a.error }
+
 // advised is an error that knows the next step.
 type advised struct {
 	error
@@ -89,6 +95,8 @@ func judge(err error, server string) outcome {
 		usage   usageError
 		setup   misconfigured
 		advice  advised
+		// scripted: code 1 is taken
+		scripted aboveOne
 	)
 	switch {
 	case errors.As(err, &exit):
@@ -105,6 +113,9 @@ func judge(err error, server string) outcome {
 	o := judgeTyped(err, server)
 	if errors.As(err, &advice) {
 		o.next = advice.next
+	}
+	if errors.As(err, &scripted) && o.code == ExitError {
+		o.code = ExitUsage
 	}
 	return o
 }

@@ -100,7 +100,8 @@ func topics() []*cobra.Command {
 
 Several objects in one command: the code is that of the first error.
 "rikctl exec" ends with the exit code of the command that it ran, and
-"rikctl diff" with 1 if there are differences.`},
+"rikctl diff" with 1 if there are differences. "rikctl plan" ends with 1 if
+something would change, and with 2 on an error that has no code of its own.`},
 		{Use: "configuration", Short: "Where the configuration is found", Long: `The configuration says which cluster rikctl speaks to and as whom. The first of
 these that exists is used:
 

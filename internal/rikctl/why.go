@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/kubectl/pkg/util/completion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -19,19 +21,47 @@ import (
 )
 
 func (t *tool) whyCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:               "why INSTANCE",
-		Short:             "Say why an instance is where it is, or why no node takes it",
-		Args:              args(cobra.ExactArgs(1)),
-		ValidArgsFunction: t.completeInstances,
+	var output string
+	cmd := &cobra.Command{
+		Use:   "why INSTANCE | TYPE/NAME | TYPE NAME",
+		Short: "Say why an instance is where it is, or who gets what of an object and why",
+		Long: `Say why an instance is on its node, or why no node takes it.
+
+On a kcp, say of an object that is divided over clusters which cluster gets which part
+of it, and why each number is what it is: what a cluster may have (STANDING), the weight
+by which is divided, the part that it HAS, the one that it GETS with the next step and
+its SHARE in the end, and how many replicas of it are READY. It is worked out from the
+kcp's state of this moment by the code that divides, and nothing is changed.`,
+		Example: indent(`
+rikctl why web-x7k2p
+rikctl why deployment/web
+rikctl why deployment web -o json`),
+		Args:              args(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: t.completeWhy,
 		RunE: func(cmd *cobra.Command, given []string) error {
-			tg, err := parseTarget(given[0])
+			if err := checkOutput(cmd, output); err != nil {
+				return err
+			}
+			tg, err := parseTarget(strings.Join(given, "/"))
 			if err != nil || tg.workload {
-				return usagef(cmd, "%q is not an instance; \"rikctl get instances\" lists them", given[0])
+				return t.whyObject(cmd, given, output)
+			}
+			if output != "" {
+				return usagef(cmd, "-o is not for instances")
 			}
 			return t.runWhy(cmd.Context(), tg.name)
 		},
 	}
+	addOutput(cmd, &output)
+	return cmd
+}
+
+// completeWhy completes instances, and after TYPE/ or TYPE the names of that type.
+func (t *tool) completeWhy(cmd *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(given) == 1 && !strings.Contains(given[0], "/") {
+		return completion.CompGetResource(t.factory, given[0], typed), cobra.ShellCompDirectiveNoFileComp
+	}
+	return t.completeInstances(cmd, given, typed)
 }
 
 func (t *tool) runWhy(ctx context.Context, instance string) error {
@@ -44,7 +74,12 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 		return err
 	}
 	i := &rikv1alpha1.Instance{}
-	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: instance}, i); err != nil {
+	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: instance}, i)
+	if meta.IsNoMatchError(err) {
+		return advised{fmt.Errorf("the server has no instances: %w", err),
+			"of a kcp ask for what it divides, such as \"rikctl why deployment/" + instance + "\""}
+	}
+	if err != nil {
 		return err
 	}
 	explanation := &schedulerv1.Explanation{}

@@ -1,0 +1,201 @@
+package rikctl
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// fileObject is an object of a file as it would be stored.
+type fileObject struct {
+	*unstructured.Unstructured
+	source string
+}
+
+// trial finds out what the objects of files would be if they were applied. The server
+// merges them with what there is, fills in what is missing and judges them, and keeps
+// nothing.
+type trial struct {
+	c client.Client
+	// namespace of objects that name none; strict: of all, because it was asked for.
+	namespace string
+	strict    bool
+	warn      io.Writer
+	// made are the namespaces that are in the files.
+	made []string
+}
+
+// read reads the objects of files.
+func (t *trial) read(documents []document) ([]fileObject, error) {
+	var out []fileObject
+	for _, d := range documents {
+		object := &unstructured.Unstructured{}
+		data, err := yaml.YAMLToJSONStrict(d.data)
+		if err == nil {
+			_, err = kindOf(data)
+		}
+		if err == nil {
+			err = object.UnmarshalJSON(data)
+		}
+		if err != nil {
+			return nil, invalidError{d.source, err}
+		}
+		err = object.EachListItem(func(o runtime.Object) error {
+			out = append(out, fileObject{o.(*unstructured.Unstructured), d.source})
+			return nil
+		})
+		if !object.IsList() {
+			out, err = append(out, fileObject{object, d.source}), nil
+		}
+		if err != nil {
+			return nil, invalidError{d.source, err}
+		}
+	}
+	for i := range out {
+		if err := t.locate(out[i]); err != nil {
+			return nil, err
+		}
+		if out[i].GroupVersionKind().GroupKind() == namespaceKind.GroupKind() {
+			t.made = append(t.made, out[i].GetName())
+		}
+	}
+	return out, nil
+}
+
+// locate gives an object its namespace.
+func (t *trial) locate(o fileObject) error {
+	mapping, err := t.c.RESTMapper().RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.source, err)
+	}
+	if o.GetName() == "" {
+		return invalidError{o.source, fmt.Errorf("metadata.name: required")}
+	}
+	switch namespace := o.GetNamespace(); {
+	case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
+		o.SetNamespace("")
+	case namespace == "":
+		o.SetNamespace(t.namespace)
+	case t.strict && namespace != t.namespace:
+		return invalidError{o.source, fmt.Errorf("metadata.namespace: %s, but -n %s was asked for", namespace, t.namespace)}
+	}
+	return nil
+}
+
+// apply says what an object would be. Who may not write gets a guess: what there is, with
+// what the file says laid over it.
+func (t *trial) apply(ctx context.Context, o fileObject) (*unstructured.Unstructured, error) {
+	out, err := t.dryRun(ctx, o, false)
+	switch {
+	case apierrors.IsConflict(err):
+		_, _ = fmt.Fprintf(t.warn, "warning: %s: \"rikctl apply\" needs --force-conflicts: %v\n", o.source, err)
+		out, err = t.dryRun(ctx, o, true)
+	case apierrors.IsForbidden(err):
+		_, _ = fmt.Fprintf(t.warn, "warning: %s: the server was not asked, and you could not apply it: %v\n", o.source, err)
+		return t.overlaid(ctx, o)
+	case apierrors.IsNotFound(err) && slices.Contains(t.made, o.GetNamespace()):
+		return t.overlaid(ctx, o)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.source, err)
+	}
+	out.SetManagedFields(nil)
+	return out, nil
+}
+
+// dryRun has the server say what would be stored.
+func (t *trial) dryRun(ctx context.Context, o fileObject, force bool) (*unstructured.Unstructured, error) {
+	object := o.DeepCopy()
+	unstructured.RemoveNestedField(object.Object, "status")
+	data, err := object.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	options := []client.PatchOption{client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict), client.FieldOwner(name)}
+	if force {
+		options = append(options, client.ForceOwnership)
+	}
+	return object, t.c.Patch(ctx, object, client.RawPatch(types.ApplyPatchType, data), options...)
+}
+
+// overlaid is an object of a file over what there is.
+func (t *trial) overlaid(ctx context.Context, o fileObject) (*unstructured.Unstructured, error) {
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(o.GroupVersionKind())
+	err := t.c.Get(ctx, client.ObjectKeyFromObject(o), live)
+	if apierrors.IsNotFound(err) {
+		return o.DeepCopy(), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.source, err)
+	}
+	overlay(live.Object, o.DeepCopy().Object)
+	live.SetManagedFields(nil)
+	return live, nil
+}
+
+// overlay lays fields over others; lists are replaced.
+func overlay(under, over map[string]any) {
+	for key, value := range over {
+		inner, isMap := value.(map[string]any)
+		below, wasMap := under[key].(map[string]any)
+		if isMap && wasMap {
+			overlay(below, inner)
+			continue
+		}
+		under[key] = value
+	}
+}
+
+// convert makes a typed object.
+func convert[T any](o *unstructured.Unstructured) (*T, error) {
+	out := new(T)
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, out)
+	return out, err
+}
+
+// expected is a Cluster as it will be once it takes objects: ready, with the types that
+// are carried to others, and with a fence if one of them has one. One that is registered already is as it says.
+func expected(c *workloadv1alpha1.Cluster, registered []*workloadv1alpha1.Cluster) *workloadv1alpha1.Cluster {
+	if slices.ContainsFunc(registered, func(other *workloadv1alpha1.Cluster) bool { return other.Name == c.Name }) {
+		return c
+	}
+	c = c.DeepCopy()
+	meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{
+		Type: workloadv1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: workloadv1alpha1.ReasonClusterReady,
+	})
+	for _, other := range registered {
+		c.Status.SyncedResources = append(c.Status.SyncedResources, other.Status.SyncedResources...)
+		if fencing := meta.FindStatusCondition(other.Status.Conditions, workloadv1alpha1.ConditionFencing); fencing != nil && fencing.Status == metav1.ConditionTrue {
+			meta.SetStatusCondition(&c.Status.Conditions, *fencing)
+		}
+	}
+	slices.Sort(c.Status.SyncedResources)
+	c.Status.SyncedResources = slices.Compact(c.Status.SyncedResources)
+	return c
+}
+
+// namespacesOf are those of objects, sorted, each once.
+func namespacesOf(objects []fileObject) []string {
+	var out []string
+	for _, o := range objects {
+		if o.GetNamespace() != "" {
+			out = append(out, o.GetNamespace())
+		}
+	}
+	slices.SortFunc(out, strings.Compare)
+	return slices.Compact(out)
+}

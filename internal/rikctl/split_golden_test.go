@@ -1,0 +1,279 @@
+package rikctl
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/view"
+)
+
+// deployments are the type that these tests divide.
+var deployments = view.Type{GVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Resource: "deployments", Scalable: true}
+
+// clusterOfTests is a Cluster that is ready and takes deployments.
+func clusterOfTests(name string, labels map[string]string) *workloadv1alpha1.Cluster {
+	return &workloadv1alpha1.Cluster{
+		TypeMeta:   metav1.TypeMeta{APIVersion: workloadv1alpha1.SchemeGroupVersion.String(), Kind: "Cluster"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, CreationTimestamp: at(1)},
+		Status: workloadv1alpha1.ClusterStatus{
+			SyncedResources: []string{"deployments.apps"},
+			Conditions:      []metav1.Condition{{Type: "Ready", Status: "True", Reason: "ClusterReady", LastTransitionTime: at(1)}},
+		},
+	}
+}
+
+// parsed is an object in YAML.
+func parsed(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
+		t.Fatal(err)
+	}
+	// Numbers as the API server gives them.
+	data, err := json.Marshal(o.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.UnmarshalJSON(data); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+const webRoot = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop, uid: 1a2b, generation: 3}
+spec:
+  replicas: 10
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: web, image: "registry.example/web:1", envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: db, optional: true}}]}
+`
+
+// leafOf is a root's part in a cluster, as far as it is ready.
+func leafOf(t *testing.T, root *unstructured.Unstructured, cluster string, replicas, ready int32) *unstructured.Unstructured {
+	t.Helper()
+	leaf, err := splitter.Render(root, cluster, splitter.ScalePath{}, &replicas)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf.SetGeneration(1)
+	leaf.Object["status"] = map[string]any{"observedGeneration": int64(1), "replicas": int64(replicas), "readyReplicas": int64(ready)}
+	return leaf
+}
+
+// staged is a scene that asks nobody.
+func staged(clusters []*workloadv1alpha1.Cluster, objects ...*unstructured.Unstructured) *scene {
+	s := &scene{
+		namespaces: []string{"shop"}, clusters: clusters, placements: map[string][]*workloadv1alpha1.Placement{},
+		lists: map[schema.GroupVersionKind]*objectList{}, names: map[string]map[client.ObjectKey]bool{},
+	}
+	byKind := map[schema.GroupVersionKind][]*unstructured.Unstructured{deployments.GVK: nil, serviceKind: nil, claimKind: nil}
+	for _, o := range objects {
+		byKind[o.GroupVersionKind()] = append(byKind[o.GroupVersionKind()], o)
+	}
+	for kind, of := range byKind {
+		s.lists[kind] = newObjectList(of)
+	}
+	return s
+}
+
+// atRest is web, divided over two clusters that are well, with a Service.
+func atRest(t *testing.T) *scene {
+	t.Helper()
+	root := parsed(t, webRoot)
+	service := parsed(t, "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {selector: {app: web}}")
+	s := staged([]*workloadv1alpha1.Cluster{clusterOfTests("east", map[string]string{"region": "eu"}), clusterOfTests("west", map[string]string{"region": "us"})},
+		root, leafOf(t, root, "east", 5, 5), leafOf(t, root, "west", 5, 5), service)
+	s.names["ConfigMap"] = map[client.ObjectKey]bool{{Namespace: "shop", Name: "settings"}: true}
+	s.names["Secret"] = map[client.ObjectKey]bool{}
+	return s
+}
+
+// whyOf is what is said of web in a scene.
+func whyOf(t *testing.T, s *scene) division {
+	t.Helper()
+	w, err := view.Read(t.Context(), s, s.lists[deployments.GVK].all[0], deployments, at(12).Time)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(w.Problems) > 0 {
+		return describeRoot(w)
+	}
+	return explained(w, splitter.Split(w.State))
+}
+
+func TestWhyDividedGolden(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *testing.T, s *scene){
+		"why-divided": func(*testing.T, *scene) {},
+		"why-divided-lost": func(_ *testing.T, s *scene) {
+			turn(s.clusters[0], "Ready", at(12).Add(-time.Minute))
+		},
+		"why-divided-placement": func(t *testing.T, s *scene) {
+			root := s.lists[deployments.GVK].all[0]
+			root.SetAnnotations(map[string]string{workloadv1alpha1.HintPrefix + "max-moves": "2/10m", workloadv1alpha1.HintPrefix + "max-surge": "1"})
+			for i, name := range []string{"first", "second"} {
+				s.putPlacement(&workloadv1alpha1.Placement{
+					ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", CreationTimestamp: at(i)},
+					Spec: workloadv1alpha1.PlacementSpec{Selector: &metav1.LabelSelector{}, PlacementPolicy: workloadv1alpha1.PlacementPolicy{
+						Strategy: workloadv1alpha1.StrategyWeighted, Weights: []workloadv1alpha1.ClusterWeight{{Cluster: "east", Weight: 4}}}},
+				})
+			}
+			leaf := leafOf(t, root, "west", 5, 3)
+			leaf.SetAnnotations(map[string]string{workloadv1alpha1.ProblemAnnotationPrefix + "west": "Refused: no\x1b[31m quota"})
+			if err := s.put(t.Context(), leaf); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"why-divided-problems": func(_ *testing.T, s *scene) {
+			s.lists[deployments.GVK].all[0].SetAnnotations(map[string]string{
+				workloadv1alpha1.HintPrefix + "strategy": "random", workloadv1alpha1.HintPrefix + "max-moves": "many"})
+		},
+		"why-divided-nowhere": func(_ *testing.T, s *scene) {
+			s.clusters, s.lists[deployments.GVK] = nil, newObjectList(s.lists[deployments.GVK].all[:1])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := atRest(t)
+			change(t, s)
+			d := whyOf(t, s)
+			var out bytes.Buffer
+			if err := printDivision(&out, &d, at(12).Time); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(out.String(), "\x1b") {
+				t.Errorf("what a cluster says reaches the terminal: %q", out.String())
+			}
+			golden(t, name, out.Bytes())
+		})
+	}
+}
+
+func TestWhyDividedJSON(t *testing.T) {
+	t.Parallel()
+	s := atRest(t)
+	turn(s.clusters[0], "Ready", at(12).Add(-time.Minute))
+	for _, output := range outputs {
+		var out bytes.Buffer
+		if err := printData(&out, whyOf(t, s), output); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, "why-divided-"+output, out.Bytes())
+	}
+}
+
+// planOf plans roots of files over a scene, in which the files have changed more.
+func planOf(t *testing.T, before *scene, change func(*planner), roots ...*unstructured.Unstructured) *planner {
+	t.Helper()
+	p := &planner{types: []view.Type{deployments}, now: at(12).Time, before: before, after: before.over(), files: map[string]bool{}, plans: []planned{}}
+	change(p)
+	for _, root := range roots {
+		if err := p.addRoot(t.Context(), root, deployments, "web.yaml"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.after.put(t.Context(), root); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.plan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestPlanGolden(t *testing.T) {
+	t.Parallel()
+	edited := func(from, to string) *unstructured.Unstructured {
+		return parsed(t, strings.Replace(webRoot, from, to, 1))
+	}
+	nothing := func(*planner) {}
+	hinted := func(name, value string) *unstructured.Unstructured {
+		root := parsed(t, webRoot)
+		root.SetAnnotations(map[string]string{name: value})
+		return root
+	}
+	for name, tc := range map[string]struct {
+		change  func(*planner)
+		roots   []*unstructured.Unstructured
+		changes bool
+	}{
+		"plan-same":     {nothing, []*unstructured.Unstructured{parsed(t, webRoot)}, false},
+		"plan-scaled":   {nothing, []*unstructured.Unstructured{edited("replicas: 10", "replicas: 7")}, true},
+		"plan-image":    {nothing, []*unstructured.Unstructured{edited("web:1", "web:2")}, true},
+		"plan-new":      {nothing, []*unstructured.Unstructured{edited("name: web, namespace", "name: api, namespace")}, true},
+		"plan-hinted":   {nothing, []*unstructured.Unstructured{hinted(workloadv1alpha1.HintPrefix+"clusters", "region=eu")}, true},
+		"plan-problems": {nothing, []*unstructured.Unstructured{hinted(workloadv1alpha1.HintPrefix+"strategy", "spread")}, false},
+		"plan-targeted": {nothing, []*unstructured.Unstructured{edited("name: web, namespace", "labels: {workloads.kcp.dev/cluster: east}, name: web, namespace")}, true},
+		"plan-cluster": {func(p *planner) {
+			p.after.putCluster(expected(&workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "north"}}, p.before.clusters))
+			lost := p.before.cluster("east").DeepCopy()
+			turn(lost, "Ready", at(12).Time)
+			p.after.putCluster(lost)
+			p.affected = []string{""}
+		}, nil, true},
+		"plan-placement": {func(p *planner) {
+			p.after.putPlacement(&workloadv1alpha1.Placement{
+				ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "shop"},
+				Spec: workloadv1alpha1.PlacementSpec{Selector: &metav1.LabelSelector{}, PlacementPolicy: workloadv1alpha1.PlacementPolicy{
+					Divide: workloadv1alpha1.DivideReplicas, Strategy: workloadv1alpha1.StrategySpread, TopologyKey: "zone"}}})
+			p.affected = []string{"shop"}
+		}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := planOf(t, atRest(t), tc.change, tc.roots...)
+			var out bytes.Buffer
+			if err := printPlans(&out, p); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, out.Bytes())
+			if got := p.changes(); got != tc.changes {
+				t.Errorf("changes = %v, want %v\n%s", got, tc.changes, out.String())
+			}
+		})
+	}
+}
+
+func TestWhatifGolden(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]supposition{
+		"whatif-lost":     {lost: []string{"east"}},
+		"whatif-replaced": {lost: []string{"east"}, added: []string{"north=region=eu,cpu=16"}},
+		"whatif-cordoned": {cordoned: []string{"west"}},
+		"whatif-all-gone": {notReady: []string{"east"}, removed: []string{"west"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before, now := atRest(t), at(12).Time
+			after := before.over()
+			if err := s.apply(after, now); err != nil {
+				t.Fatal(err)
+			}
+			look, err := lookOut(t.Context(), before, after, []plannedRoot{{before.lists[deployments.GVK].all[0], deployments}}, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			if err := printOutlook(&out, look, &s, now); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, out.Bytes())
+		})
+	}
+}

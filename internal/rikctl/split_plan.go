@@ -1,0 +1,399 @@
+package rikctl
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/view"
+)
+
+// planned is what would become of one root.
+type planned struct {
+	rehearsal
+	// File says what the files do to the object itself.
+	File string `json:"file"`
+	// RolledOut are the clusters in which the part that is there is made anew.
+	RolledOut []string `json:"rolledOut,omitempty"`
+	// Needs are what goes along to the clusters.
+	Needs []plannedNeed `json:"needs,omitempty"`
+}
+
+// plannedNeed is an object that goes where the root goes.
+type plannedNeed struct {
+	Kind     string   `json:"kind"`
+	Name     string   `json:"name"`
+	Optional bool     `json:"optional,omitempty"`
+	Missing  bool     `json:"missing,omitempty"`
+	Clusters []string `json:"clusters,omitempty"`
+}
+
+// What files do to an object.
+const (
+	fileNew       = "new"
+	fileChanged   = "changed"
+	fileUnchanged = "unchanged"
+	fileNotIn     = "not in the files"
+)
+
+// changes says whether anything would happen.
+func (p *planned) changes() bool {
+	return p.File == fileNew || len(p.Steps) > 0 || len(p.RolledOut) > 0 || !maps.Equal(p.parts(), p.ends())
+}
+
+func (t *tool) planCommand() *cobra.Command {
+	var files []string
+	var output string
+	cmd := &cobra.Command{
+		Use:   "plan -f FILE",
+		Short: "Show what applying files would do to the division over clusters",
+		Long: `Show what would happen on a kcp if files were applied: for each object in them that is
+divided over clusters, the parts NOW, after the NEXT step and THEN, when all has come to
+rest, with the reasons, and what would go along. A Placement or a Cluster in the files
+shows the other objects that it changes, too. Nothing is changed: the server judges the
+objects as "rikctl apply" would have it do, and keeps nothing.
+
+A Cluster that is not registered yet is taken to be ready and to take what the others
+take. Clusters that are ready are taken to do as they are told, and those that are not to
+stay so.
+
+Ends with code 0 if nothing would change, 1 if something would, and above 1 on an
+error.`,
+		Example: indent(`
+rikctl plan -f web.yaml
+rikctl plan -f manifests/ -o json
+rikctl plan -f placement.yaml && echo nothing would change
+cat web.yaml | rikctl plan -f -`),
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(files) == 0 {
+				return usagef(cmd, "-f FILE is required")
+			}
+			if err := checkOutput(cmd, output); err != nil {
+				return err
+			}
+			changes, err := t.runPlan(cmd.Context(), files, output)
+			switch {
+			case err != nil:
+				return aboveOne{ofDivision(err)}
+			case changes:
+				return exitError{ExitError}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "file or directory with what would be applied; - for the standard input")
+	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
+	addOutput(cmd, &output)
+	return cmd
+}
+
+// runPlan shows a plan, and says whether anything would change.
+func (t *tool) runPlan(ctx context.Context, files []string, output string) (bool, error) {
+	documents, err := readDocuments(files, t.streams.In)
+	if err != nil {
+		return false, err
+	}
+	c, err := t.kcpClient()
+	if err != nil {
+		return false, err
+	}
+	namespace, strict, err := t.getter.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return false, err
+	}
+	trial := &trial{c: c, namespace: namespace, strict: strict, warn: t.streams.ErrOut}
+	objects, err := trial.read(documents)
+	if err != nil {
+		return false, err
+	}
+	types, err := readTypes(ctx, c)
+	if err != nil {
+		return false, err
+	}
+	p := &planner{types: types, now: time.Now(), plans: []planned{}}
+	if p.before, err = readScene(ctx, c, spaces(objects)...); err != nil {
+		return false, err
+	}
+	if err := p.lay(ctx, trial, objects); err != nil {
+		return false, err
+	}
+	if err := p.plan(ctx); err != nil {
+		return false, err
+	}
+	if output != "" {
+		err = printData(t.streams.Out, p.plans, output)
+	} else {
+		err = printPlans(t.streams.Out, p)
+	}
+	if err != nil {
+		return false, err
+	}
+	return p.changes(), p.problems()
+}
+
+// spaces are the namespaces that a plan looks at: those of the objects, or all if a
+// Cluster is among them, which every root may go to.
+func spaces(objects []fileObject) []string {
+	for _, o := range objects {
+		if o.GroupVersionKind().GroupKind() == clusterKind {
+			return []string{""}
+		}
+	}
+	return namespacesOf(objects)
+}
+
+var (
+	clusterKind   = workloadv1alpha1.SchemeGroupVersion.WithKind("Cluster").GroupKind()
+	placementKind = workloadv1alpha1.SchemeGroupVersion.WithKind("Placement").GroupKind()
+	serviceKind   = corev1.SchemeGroupVersion.WithKind("Service")
+	claimKind     = corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")
+)
+
+// planner compares what there is with what there would be.
+type planner struct {
+	types         []view.Type
+	now           time.Time
+	before, after *scene
+	// roots of the files, and files: what there is in them, as KIND/NAMESPACE/NAME.
+	roots []plannedRoot
+	files map[string]bool
+	// affected are the namespaces in which other roots may change; one without a name: all.
+	affected []string
+	plans    []planned
+	// notes are about objects that are not divided; leaving: one was, and loses its parts.
+	notes   []string
+	leaving bool
+}
+
+type plannedRoot struct {
+	object *unstructured.Unstructured
+	kind   view.Type
+}
+
+// lay makes the scene in which the files have been applied.
+func (p *planner) lay(ctx context.Context, trial *trial, objects []fileObject) error {
+	p.after = p.before.over()
+	p.files = map[string]bool{}
+	for _, o := range objects {
+		p.files[fileKey(o.GetKind(), o.GetNamespace(), o.GetName())] = true
+		if err := p.layOne(ctx, trial, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func fileKey(kind, namespace, name string) string { return kind + "/" + namespace + "/" + name }
+
+func (p *planner) layOne(ctx context.Context, trial *trial, o fileObject) error {
+	group := o.GroupVersionKind().GroupKind()
+	kind, isDivided := divided(p.types, group)
+	followed := o.GroupVersionKind() == serviceKind || o.GroupVersionKind() == claimKind
+	if !isDivided && !followed && group != clusterKind && group != placementKind {
+		return nil
+	}
+	object, err := trial.apply(ctx, o)
+	if err != nil {
+		return err
+	}
+	switch group {
+	case clusterKind:
+		c, err := convert[workloadv1alpha1.Cluster](object)
+		if err != nil {
+			return invalidError{o.source, err}
+		}
+		if p.before.cluster(c.Name) == nil {
+			p.notes = append(p.notes, fmt.Sprintf("cluster %s is not registered: taken to be ready, and to take what others take", c.Name))
+		}
+		p.after.putCluster(expected(c, p.before.clusters))
+		p.affected = []string{""}
+		return nil
+	case placementKind:
+		placement, err := convert[workloadv1alpha1.Placement](object)
+		if err != nil {
+			return invalidError{o.source, err}
+		}
+		p.after.putPlacement(placement)
+		p.affected = append(p.affected, placement.Namespace)
+		return nil
+	}
+	if isDivided {
+		object.SetGroupVersionKind(kind.GVK)
+		if err := p.addRoot(ctx, object, kind, o.source); err != nil {
+			return err
+		}
+	}
+	return p.after.put(ctx, object)
+}
+
+// addRoot adds an object of the files, if it is a root or was one.
+func (p *planner) addRoot(ctx context.Context, object *unstructured.Unstructured, kind view.Type, source string) error {
+	switch view.RoleOf(object, kind) {
+	case view.Leaf:
+		owner, _ := view.Owner(object, kind)
+		return invalidError{source, fmt.Errorf("%s is a part of %s: change that", object.GetName(), owner)}
+	case view.Targeted:
+		targets := strings.Join(workloadv1alpha1.Targets(object.GetLabels()), ", ")
+		note := fmt.Sprintf("%s/%s is not divided: its labels send it to %s", strings.ToLower(kind.GVK.Kind), object.GetName(), targets)
+		live, err := p.before.find(ctx, object)
+		if err != nil {
+			return err
+		}
+		if live != nil && view.RoleOf(live, kind) == view.Root {
+			note += "; the parts that it has now go"
+			p.leaving = true
+		}
+		p.notes = append(p.notes, note)
+		return nil
+	}
+	p.roots = append(p.roots, plannedRoot{object, kind})
+	return nil
+}
+
+// plan works out what becomes of the roots of the files, and of others that change.
+func (p *planner) plan(ctx context.Context) error {
+	done := map[string]bool{}
+	for _, root := range p.roots {
+		one, err := p.planOne(ctx, root)
+		if err != nil {
+			return err
+		}
+		done[root.kind.GroupResource().String()+fileKey("", root.object.GetNamespace(), root.object.GetName())] = true
+		p.plans = append(p.plans, *one)
+	}
+	if len(p.affected) == 0 {
+		return nil
+	}
+	for _, kind := range p.types {
+		roots, err := p.before.roots(ctx, kind)
+		if err != nil {
+			return err
+		}
+		for _, object := range roots {
+			if done[kind.GroupResource().String()+fileKey("", object.GetNamespace(), object.GetName())] || !p.mayAffect(object.GetNamespace()) {
+				continue
+			}
+			if err := p.planOther(ctx, plannedRoot{object, kind}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *planner) mayAffect(namespace string) bool {
+	return slices.Contains(p.affected, "") || slices.Contains(p.affected, namespace)
+}
+
+// planOne plans a root of the files.
+func (p *planner) planOne(ctx context.Context, root plannedRoot) (*planned, error) {
+	live, err := p.before.find(ctx, root.object)
+	if err != nil {
+		return nil, err
+	}
+	w, r, err := p.after.rehearse(ctx, root.object, root.kind, p.now)
+	if err != nil {
+		return nil, err
+	}
+	one := &planned{rehearsal: rehearsed(w, r), File: fileNew}
+	if live != nil {
+		one.File = fileUnchanged
+		if !sameWish(live, root.object) {
+			one.File = fileChanged
+		}
+		if one.RolledOut, err = rolledOut(live, w, &one.rehearsal); err != nil {
+			return nil, err
+		}
+	}
+	if len(w.Problems) == 0 {
+		one.Needs, err = p.needs(ctx, w, slices.Sorted(maps.Keys(one.ends())))
+	}
+	return one, err
+}
+
+// sameWish says whether two objects wish the same.
+func sameWish(a, b *unstructured.Unstructured) bool {
+	wish := func(o *unstructured.Unstructured) map[string]any {
+		out := maps.Clone(o.Object)
+		delete(out, "status")
+		delete(out, "metadata")
+		out["labels"], out["annotations"] = o.GetLabels(), o.GetAnnotations()
+		return out
+	}
+	return equality.Semantic.DeepEqual(wish(a), wish(b))
+}
+
+// planOther plans a root that is not in the files, if they change it.
+func (p *planner) planOther(ctx context.Context, root plannedRoot) error {
+	w, r, err := p.before.rehearse(ctx, root.object, root.kind, p.now)
+	if err != nil {
+		return err
+	}
+	without := rehearsed(w, r)
+	if w, r, err = p.after.rehearse(ctx, root.object, root.kind, p.now); err != nil {
+		return err
+	}
+	one := &planned{rehearsal: rehearsed(w, r), File: fileNotIn}
+	if sameEnd(&without, &one.rehearsal) {
+		return nil
+	}
+	one.Needs, err = p.needs(ctx, w, slices.Sorted(maps.Keys(one.ends())))
+	p.plans = append(p.plans, *one)
+	return err
+}
+
+// needs are what goes along with a root: what it names, and the Services that send
+// traffic to it.
+func (p *planner) needs(ctx context.Context, w *view.World, clusters []string) ([]plannedNeed, error) {
+	var out []plannedNeed
+	namespace := w.Root.GetNamespace()
+	for _, n := range w.Needs {
+		missing := false
+		if !p.files[fileKey(n.Kind, namespace, n.Name)] {
+			is, err := p.before.exists(ctx, n.Kind, namespace, n.Name)
+			if err != nil {
+				return nil, err
+			}
+			missing = !is
+		}
+		out = append(out, plannedNeed{n.Kind, n.Name, n.Optional, missing, clusters})
+	}
+	services, err := p.after.list(ctx, serviceKind)
+	if err != nil {
+		return nil, err
+	}
+	for _, service := range services.all {
+		named := slices.ContainsFunc(w.Needs, func(n splitter.Need) bool { return n.Kind == serviceKind.Kind && n.Name == service.GetName() })
+		if !named && splitter.Selects(service, w.Root) {
+			out = append(out, plannedNeed{Kind: serviceKind.Kind, Name: service.GetName(), Clusters: clusters})
+		}
+	}
+	return out, nil
+}
+
+// changes says whether anything would happen.
+func (p *planner) changes() bool {
+	return p.leaving || slices.ContainsFunc(p.plans, func(one planned) bool { return one.changes() })
+}
+
+// problems are what is wrong with the wishes of the roots of the files.
+func (p *planner) problems() error {
+	for i := range p.plans {
+		if one := &p.plans[i]; len(one.Problems) > 0 && one.File != fileNotIn {
+			return advised{invalidError{one.title(), fmt.Errorf("%s", strings.Join(one.Problems, "; "))},
+				"the kcp takes the object, and changes no part of it until this is mended"}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package rikctl
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+)
+
+// printPlans writes what would happen.
+func printPlans(out io.Writer, p *planner) error {
+	for _, note := range p.notes {
+		_, _ = fmt.Fprintln(out, printers.EscapeTerminal(note))
+	}
+	changing := 0
+	for i := range p.plans {
+		one := &p.plans[i]
+		if one.changes() {
+			changing++
+		}
+		if err := printPlan(out, one, p.now); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintln(out)
+	}
+	text := fmt.Sprintf("%d of %d would change.", changing, len(p.plans))
+	if len(p.plans) == 0 {
+		text = "Nothing that is divided would change."
+		if p.leaving {
+			text = "Parts would go."
+		}
+	}
+	_, err := fmt.Fprintln(out, text+" Nothing was changed.")
+	return err
+}
+
+// printPlan writes what would become of one root.
+func printPlan(out io.Writer, p *planned, now time.Time) error {
+	_, _ = fmt.Fprintf(out, "%s in namespace %s, %s, %s%s.\n", p.title(), p.Namespace, p.File, ways[p.Divide], strategyOf(&p.division))
+	table := printers.GetNewTabWriter(out)
+	line := func(name, text string) {
+		if text != "" {
+			_, _ = fmt.Fprintf(table, "%s:\t%s\n", name, printers.EscapeTerminal(text))
+		}
+	}
+	printWishes(line, &p.division)
+	if len(p.Problems) > 0 {
+		line("So", "no part is changed until this is mended")
+	} else {
+		printNumbers(line, &p.division)
+		if p.EndUnplaced != p.Unplaced {
+			line("Unplaced then", fmt.Sprint(p.EndUnplaced))
+		}
+		line("At rest", restOf(&p.rehearsal, now))
+		line("Made anew in", strings.Join(p.RolledOut, ", "))
+	}
+	for _, n := range p.Needs {
+		line("Goes along", n.String())
+	}
+	if err := table.Flush(); err != nil || len(p.Clusters) == 0 {
+		return err
+	}
+	_, _ = fmt.Fprintln(out)
+	return printEnds(out, p.Clusters)
+}
+
+// restOf says when all has come to rest.
+func restOf(r *rehearsal, now time.Time) string {
+	steps := fmt.Sprintf("after %d steps", len(r.Steps))
+	switch takes := r.takes(now); {
+	case !r.AtRest:
+		return "not " + steps
+	case len(r.Steps) == 0:
+		return "now"
+	case takes > 0:
+		return fmt.Sprintf("%s, of which the last is made in %s", steps, duration.HumanDuration(takes))
+	case len(r.Steps) == 1:
+		return "after one step"
+	default:
+		return steps
+	}
+}
+
+// String names what goes along.
+func (n plannedNeed) String() string {
+	text := n.Kind + " " + n.Name
+	switch {
+	case n.Missing && n.Optional:
+		text += " (there is none, and it may be missing)"
+	case n.Missing:
+		text += " (there is none: what needs it does not start)"
+	}
+	return text
+}
+
+// printEnds is the table of the clusters with what they have in the end.
+func printEnds(out io.Writer, shares []divisionShare) error {
+	table := printers.GetNewTabWriter(out)
+	_, _ = fmt.Fprintln(table, "CLUSTER\tSTANDING\tWEIGHT\tNOW\tNEXT\tTHEN\tREASONS")
+	for i := range shares {
+		s := &shares[i]
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", s.Cluster, s.Standing, s.Weight, s.Has, s.Gets, s.End.Has, s.whyEnd())
+	}
+	return table.Flush()
+}
+
+// whyEnd are the reasons of a share now, and those in the end if it stands otherwise then.
+func (s *divisionShare) whyEnd() string {
+	text := s.why()
+	if s.End.Standing == s.Standing {
+		return text
+	}
+	var words []string
+	for _, r := range s.End.Reasons {
+		if !slices.ContainsFunc(s.Reasons, func(now divisionReason) bool { return now.Text == r.Text }) {
+			words = append(words, r.Text)
+		}
+	}
+	return text + "; then " + s.End.Standing + ": " + printers.EscapeTerminal(strings.Join(words, "; "))
+}

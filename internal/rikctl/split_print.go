@@ -1,0 +1,161 @@
+package rikctl
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/yaml"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// outputs are the values of -o for what is not objects.
+var outputs = []string{"json", "yaml"}
+
+// addOutput adds the flag -o.
+func addOutput(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "", "json or yaml, or text when empty")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func checkOutput(cmd *cobra.Command, output string) error {
+	if output != "" && !slices.Contains(outputs, output) {
+		return usagef(cmd, "--output %q: it is json or yaml", output)
+	}
+	return nil
+}
+
+// printData writes what is not an object as JSON or YAML.
+func printData(out io.Writer, data any, output string) error {
+	text, err := json.MarshalIndent(data, "", "    ")
+	if err == nil && output == "yaml" {
+		text, err = yaml.JSONToYAML(text)
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", output, err)
+	}
+	_, err = fmt.Fprintln(out, strings.TrimRight(string(text), "\n"))
+	return err
+}
+
+// title names a root as commands take it.
+func (d *division) title() string { return strings.ToLower(d.Kind) + "/" + d.Name }
+
+// ways say what is done with a root.
+var ways = map[string]string{
+	string(workloadv1alpha1.DivideReplicas):   "is divided by its replicas",
+	string(workloadv1alpha1.DivideWhole):      "goes as a whole to one cluster",
+	string(workloadv1alpha1.DivideEverywhere): "goes as a whole to every cluster that may have it",
+}
+
+// printDivision writes who gets what of a root, and why.
+func printDivision(out io.Writer, d *division, now time.Time) error {
+	_, _ = fmt.Fprintf(out, "%s in namespace %s %s%s.\n", d.title(), d.Namespace, ways[d.Divide], strategyOf(d))
+	table := printers.GetNewTabWriter(out)
+	line := func(name, text string) {
+		if text != "" {
+			_, _ = fmt.Fprintf(table, "%s:\t%s\n", name, printers.EscapeTerminal(text))
+		}
+	}
+	printWishes(line, d)
+	if len(d.Problems) > 0 {
+		if err := table.Flush(); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(out, "Nothing is changed until the problems are mended.")
+		return err
+	}
+	printNumbers(line, d)
+	for _, r := range d.Reasons {
+		line("Reason", r.Text)
+	}
+	line("Looks again", until(d.LookAgain, now))
+	for _, c := range d.Conditions {
+		line("Condition", c)
+	}
+	if err := table.Flush(); err != nil || len(d.Clusters) == 0 {
+		return err
+	}
+	_, _ = fmt.Fprintln(out)
+	return printShares(out, d.Clusters)
+}
+
+func strategyOf(d *division) string {
+	if d.Strategy == "" {
+		return ""
+	}
+	return ", strategy " + d.Strategy
+}
+
+// printWishes says what is wished for a root, and by what.
+func printWishes(line func(name, text string), d *division) {
+	placement := d.Placement
+	if len(d.OtherPlacements) > 0 {
+		placement += "; not looked at: " + strings.Join(d.OtherPlacements, ", ")
+	}
+	line("Placement", orNone(placement))
+	for _, name := range slices.Sorted(maps.Keys(d.Hints)) {
+		line("Hint", name+"="+d.Hints[name])
+	}
+	for _, p := range d.Problems {
+		line("Problem", p)
+	}
+}
+
+func printNumbers(line func(name, text string), d *division) {
+	var ready, has int32
+	for i := range d.Clusters {
+		ready, has = ready+d.Clusters[i].Ready, has+d.Clusters[i].Has
+	}
+	line("Whole", fmt.Sprintf("%d; the clusters have %d, of which %d are ready", d.Whole, has, ready))
+	line("Unplaced", strconv.Itoa(int(d.Unplaced)))
+	if d.Divide == string(workloadv1alpha1.DivideEverywhere) {
+		return
+	}
+	line("Surge", fmt.Sprintf("%d above the whole while parts are moved", d.Surge))
+	if d.MovesLeft != nil {
+		line("Moves", fmt.Sprintf("%d more in this interval", *d.MovesLeft))
+	}
+}
+
+// until is a moment and how far away it is.
+func until(at *metav1.Time, now time.Time) string {
+	if at == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s, in %s", at.UTC().Format(time.RFC3339), duration.HumanDuration(at.Sub(now)))
+}
+
+// printShares is the table of the clusters.
+func printShares(out io.Writer, shares []divisionShare) error {
+	table := printers.GetNewTabWriter(out)
+	_, _ = fmt.Fprintln(table, "CLUSTER\tSTANDING\tWEIGHT\tHAS\tGETS\tSHARE\tREADY\tREASONS")
+	for i := range shares {
+		s := &shares[i]
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n",
+			s.Cluster, s.Standing, s.Weight, s.Has, s.Gets, s.Share, s.Ready, s.why())
+	}
+	return table.Flush()
+}
+
+// why are the reasons of a share in one line.
+func (s *divisionShare) why() string {
+	var words []string
+	for _, r := range s.Reasons {
+		words = append(words, r.Text)
+	}
+	if s.Problem != "" {
+		words = append(words, "problem: "+s.Problem)
+	}
+	return printers.EscapeTerminal(strings.Join(words, "; "))
+}

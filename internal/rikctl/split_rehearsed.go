@@ -1,0 +1,146 @@
+package rikctl
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/view"
+)
+
+// rehearsal says what becomes of one root until it is at rest.
+type rehearsal struct {
+	division
+	// EndUnplaced is what no cluster takes in the end.
+	EndUnplaced int32 `json:"endUnplaced"`
+	// Steps are the decisions on the way. AtRest is false if there are more than were
+	// walked, and the end is only where they lead so far.
+	Steps  []rehearsalStep `json:"steps,omitempty"`
+	AtRest bool            `json:"atRest"`
+}
+
+// rehearsalStep is one decision; what happens before the next one is that the clusters do
+// as they are told.
+type rehearsalStep struct {
+	At      metav1.Time       `json:"at"`
+	Changes []rehearsalChange `json:"changes"`
+}
+
+// rehearsalChange is what a step does with one leaf.
+type rehearsalChange struct {
+	Action  string `json:"action"`
+	Cluster string `json:"cluster"`
+	From    int32  `json:"from"`
+	To      int32  `json:"to"`
+}
+
+// rehearsed is what is said of a rehearsal; nil: the root's wishes have problems.
+func rehearsed(w *view.World, r *splitter.Rehearsal) rehearsal {
+	if r == nil {
+		return rehearsal{division: describeRoot(w), AtRest: true}
+	}
+	out := rehearsal{division: explained(w, r.First), EndUnplaced: r.Last.Unplaced, AtRest: r.AtRest}
+	ends := map[string]*shareEnd{}
+	for _, s := range r.Last.Explanation.Clusters {
+		ends[s.Cluster] = &shareEnd{string(s.Standing), s.Has, reasonsOf(s.Reasons)}
+	}
+	for i := range out.Clusters {
+		share := &out.Clusters[i]
+		if share.Gets < share.Has {
+			// It is this step that takes them away.
+			share.Reasons = slices.DeleteFunc(share.Reasons, func(r divisionReason) bool { return r.Code == string(splitter.WaitsForAbsence) })
+		}
+		if share.End = ends[share.Cluster]; share.End == nil {
+			// Nothing is left of a cluster that was removed.
+			share.End = &shareEnd{Standing: share.Standing, Reasons: share.Reasons}
+		}
+	}
+	for _, s := range r.Steps {
+		step := rehearsalStep{At: metav1.NewTime(s.At)}
+		for _, c := range s.Changes {
+			step.Changes = append(step.Changes, rehearsalChange{string(c.Action), c.Cluster, c.From, c.To})
+		}
+		out.Steps = append(out.Steps, step)
+	}
+	return out
+}
+
+// ends are the parts at rest.
+func (r *rehearsal) ends() map[string]int32 {
+	out := map[string]int32{}
+	for i := range r.Clusters {
+		if s := &r.Clusters[i]; s.End != nil && s.End.Has > 0 {
+			out[s.Cluster] = s.End.Has
+		}
+	}
+	return out
+}
+
+// parts are those that there are now.
+func (d *division) parts() map[string]int32 {
+	out := map[string]int32{}
+	for i := range d.Clusters {
+		if s := &d.Clusters[i]; s.Has > 0 {
+			out[s.Cluster] = s.Has
+		}
+	}
+	return out
+}
+
+// sameEnd says whether two rehearsals of a root end in the same way.
+func sameEnd(a, b *rehearsal) bool {
+	return a.EndUnplaced == b.EndUnplaced && maps.Equal(a.ends(), b.ends()) && slices.Equal(a.Problems, b.Problems)
+}
+
+// takes is how long it takes until the last step, if only waiting takes time.
+func (r *rehearsal) takes(now time.Time) time.Duration {
+	if len(r.Steps) == 0 {
+		return 0
+	}
+	return max(0, r.Steps[len(r.Steps)-1].At.Sub(now))
+}
+
+// rolledOut are the clusters in which a part stays and is made anew, because the root is
+// another than before in what goes to its leaves.
+func rolledOut(before *unstructured.Unstructured, w *view.World, r *rehearsal) ([]string, error) {
+	var clusters []string
+	ends := r.ends()
+	for _, cluster := range slices.Sorted(maps.Keys(r.parts())) {
+		if ends[cluster] == 0 {
+			continue
+		}
+		was, err := template(before, cluster, w)
+		if err != nil {
+			return nil, err
+		}
+		is, err := template(w.Root, cluster, w)
+		if err != nil {
+			return nil, err
+		}
+		if !equality.Semantic.DeepEqual(was, is) {
+			clusters = append(clusters, cluster)
+		}
+	}
+	return clusters, nil
+}
+
+// template is a root's leaf without its part.
+func template(root *unstructured.Unstructured, cluster string, w *view.World) (map[string]any, error) {
+	var part *int32
+	if w.Division == workloadv1alpha1.DivideReplicas {
+		part = new(int32)
+	}
+	leaf, err := splitter.Render(root, cluster, w.Type.Path, part)
+	if err != nil {
+		return nil, fmt.Errorf("comparing the parts of %s: %w", root.GetName(), err)
+	}
+	leaf.SetOwnerReferences(nil)
+	return leaf.Object, nil
+}

@@ -1,0 +1,340 @@
+package rikctl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/kubectl/pkg/util/completion"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter/view"
+)
+
+// supposition is what would be otherwise.
+type supposition struct {
+	lost, added, cordoned, notReady, removed []string
+}
+
+func (t *tool) whatifCommand() *cobra.Command {
+	var s supposition
+	var output string
+	cmd := &cobra.Command{
+		Use:   "whatif [--lose-cluster NAME] [--add-cluster NAME] [TYPE/NAME ...]",
+		Short: "Show what would move if clusters came, went or failed",
+		Long: `Show what would become of the objects that a kcp divides, all of them or those that are
+named, if clusters were lost, added, cordoned, not ready or removed: which parts would
+be where in the end, and what no cluster would take. It is compared with what the end is
+without that, worked out from the kcp's state of this moment, and nothing is changed.
+
+A lost cluster is cut off: nothing is heard of it from now on. One that is not ready is
+heard of. One that is removed is let go of, and keeps what is in it. An added cluster is
+ready and takes what the others take; after = come its labels, and as cpu=, memory=,
+pods=, ephemeral-storage= or capacity.RESOURCE= what its nodes have together.`,
+		Example: indent(`
+rikctl whatif --lose-cluster east
+rikctl whatif --lose-cluster east --add-cluster north=region=eu,cpu=64,memory=256Gi
+rikctl whatif --cordon west deployment/web -n shop -o json`),
+		ValidArgsFunction: completion.ResourceTypeAndNameCompletionFunc(t.factory),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			if err := checkOutput(cmd, output); err != nil {
+				return err
+			}
+			if s.isEmpty() {
+				return usagef(cmd, "say what would happen: --lose-cluster, --add-cluster, --cordon, --not-ready or --remove-cluster")
+			}
+			return ofDivision(t.runWhatif(cmd, &s, given, output))
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&s.lost, "lose-cluster", nil, "cluster that is cut off; may be repeated, as the others")
+	flags.StringArrayVar(&s.added, "add-cluster", nil, "cluster that comes: NAME, or NAME=LABEL=VALUE,cpu=NUMBER,...")
+	flags.StringSliceVar(&s.cordoned, "cordon", nil, "cluster that takes nothing new")
+	flags.StringSliceVar(&s.notReady, "not-ready", nil, "cluster that is not ready, and is heard of")
+	flags.StringSliceVar(&s.removed, "remove-cluster", nil, "cluster that is unregistered")
+	for _, f := range []string{"lose-cluster", "cordon", "not-ready", "remove-cluster"} {
+		_ = cmd.RegisterFlagCompletionFunc(f, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+			return completion.CompGetResource(t.factory, "clusters."+workloadv1alpha1.GroupName, typed), cobra.ShellCompDirectiveNoFileComp
+		})
+	}
+	_ = cmd.RegisterFlagCompletionFunc("add-cluster", cobra.NoFileCompletions)
+	addOutput(cmd, &output)
+	return cmd
+}
+
+func (s *supposition) isEmpty() bool {
+	return len(s.lost)+len(s.added)+len(s.cordoned)+len(s.notReady)+len(s.removed) == 0
+}
+
+// outlook is what would become of all.
+type outlook struct {
+	// Roots that were looked at, and Moved those that end otherwise; Replicas is how many
+	// are in other clusters then, of what is divided by replicas, and else one of each.
+	Roots    int   `json:"roots"`
+	Moved    int   `json:"moved"`
+	Replicas int64 `json:"replicas"`
+	// Unplaced is what no cluster takes in the end, of all roots.
+	Unplaced int64            `json:"unplaced"`
+	Clusters []clusterOutlook `json:"clusters"`
+	Changes  []rootOutlook    `json:"changes"`
+}
+
+// clusterOutlook is what would become of a cluster: the parts of all roots that were
+// looked at, now, in the end as things are, and in the end then.
+type clusterOutlook struct {
+	Cluster string `json:"cluster"`
+	Now     int64  `json:"now"`
+	Without int64  `json:"without"`
+	Then    int64  `json:"then"`
+	Roots   int    `json:"roots"`
+}
+
+// rootOutlook is a root that would end otherwise.
+type rootOutlook struct {
+	rehearsal
+	// Without are the parts in the end as things are, and WithoutUnplaced what no
+	// cluster takes then.
+	Without         map[string]int32 `json:"without"`
+	WithoutUnplaced int32            `json:"withoutUnplaced"`
+	Then            map[string]int32 `json:"then"`
+}
+
+func (t *tool) runWhatif(cmd *cobra.Command, s *supposition, given []string, output string) error {
+	ctx := cmd.Context()
+	c, err := t.kcpClient()
+	if err != nil {
+		return err
+	}
+	namespace, asked, err := t.getter.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return err
+	}
+	if !asked && len(given) == 0 {
+		namespace = ""
+	}
+	types, err := readTypes(ctx, c)
+	if err != nil {
+		return err
+	}
+	before, err := readScene(ctx, c, namespace)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	after := before.over()
+	if err := s.apply(after, now); err != nil {
+		return err
+	}
+	roots, err := t.chosen(cmd, before, types, given, namespace)
+	if err != nil {
+		return err
+	}
+	look, err := lookOut(ctx, before, after, roots, now)
+	if err != nil {
+		return err
+	}
+	if output != "" {
+		return printData(t.streams.Out, look, output)
+	}
+	return printOutlook(t.streams.Out, look, s, now)
+}
+
+// chosen are the roots that were named, or all.
+func (t *tool) chosen(cmd *cobra.Command, s *scene, types []view.Type, given []string, namespace string) ([]plannedRoot, error) {
+	var out []plannedRoot
+	if len(given) == 0 {
+		for _, kind := range types {
+			roots, err := s.roots(cmd.Context(), kind)
+			if err != nil {
+				return nil, err
+			}
+			for _, object := range roots {
+				out = append(out, plannedRoot{object, kind})
+			}
+		}
+		return out, nil
+	}
+	refs, err := t.references(cmd, given)
+	if err != nil {
+		return nil, err
+	}
+	for _, ref := range refs {
+		kind, is := divided(types, ref.kind.GroupKind())
+		if !is {
+			return nil, advised{fmt.Errorf("%s: objects of this type are not divided", ref), "they go where the objects go that need them"}
+		}
+		like := &unstructured.Unstructured{}
+		like.SetGroupVersionKind(kind.GVK)
+		like.SetNamespace(namespace)
+		like.SetName(ref.name)
+		object, err := s.find(cmd.Context(), like)
+		switch {
+		case err != nil:
+			return nil, err
+		case object == nil:
+			return nil, apierrors.NewNotFound(ref.resource, ref.name)
+		case view.RoleOf(object, kind) != view.Root:
+			return nil, advised{fmt.Errorf("%s is not divided", ref), fmt.Sprintf("\"rikctl why %s\" says why", ref)}
+		}
+		out = append(out, plannedRoot{object, kind})
+	}
+	return out, nil
+}
+
+// apply makes a scene in which what is supposed has happened.
+func (s *supposition) apply(after *scene, now time.Time) error {
+	for _, one := range s.added {
+		c, err := addedCluster(one, after.clusters, now)
+		if err != nil {
+			return err
+		}
+		after.putCluster(c)
+	}
+	change := func(names []string, to func(*workloadv1alpha1.Cluster)) error {
+		for _, name := range names {
+			found := after.cluster(name)
+			if found == nil {
+				return advised{apierrors.NewNotFound(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters").GroupResource(), name),
+					`"rikctl get clusters" shows those that are registered`}
+			}
+			found = found.DeepCopy()
+			to(found)
+			after.putCluster(found)
+		}
+		return nil
+	}
+	for _, err := range []error{
+		change(s.lost, func(c *workloadv1alpha1.Cluster) {
+			turn(c, workloadv1alpha1.ConditionReady, now)
+			turn(c, workloadv1alpha1.ConditionHeartbeatHealthy, now)
+		}),
+		change(s.notReady, func(c *workloadv1alpha1.Cluster) { turn(c, workloadv1alpha1.ConditionReady, now) }),
+		change(s.cordoned, func(c *workloadv1alpha1.Cluster) { c.Spec.Unschedulable = true }),
+		change(s.removed, func(*workloadv1alpha1.Cluster) {}),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	after.clusters = slices.DeleteFunc(after.clusters, func(c *workloadv1alpha1.Cluster) bool { return slices.Contains(s.removed, c.Name) })
+	return nil
+}
+
+// turn makes a condition False from now on, if it is not False already.
+func turn(c *workloadv1alpha1.Cluster, condition string, now time.Time) {
+	meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{
+		Type: condition, Status: metav1.ConditionFalse, Reason: "Supposed", LastTransitionTime: metav1.NewTime(now),
+	})
+}
+
+// capacities are the names that mean what a cluster has, and not a label.
+var capacities = []string{"cpu", "memory", "pods", "ephemeral-storage"}
+
+// addedCluster reads NAME=LABEL=VALUE,cpu=NUMBER,...
+func addedCluster(text string, registered []*workloadv1alpha1.Cluster, now time.Time) (*workloadv1alpha1.Cluster, error) {
+	refuse := func(format string, args ...any) (*workloadv1alpha1.Cluster, error) {
+		return nil, usageError{name + " whatif", fmt.Errorf("--add-cluster %q: %w", text, fmt.Errorf(format, args...))}
+	}
+	called, rest, _ := strings.Cut(text, "=")
+	if problems := validation.IsDNS1123Label(called); len(problems) > 0 {
+		return refuse("the name %q: %s", called, strings.Join(problems, "; "))
+	}
+	if slices.ContainsFunc(registered, func(c *workloadv1alpha1.Cluster) bool { return c.Name == called }) {
+		return refuse("there is a cluster %s already", called)
+	}
+	c := &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: called, Labels: map[string]string{}, CreationTimestamp: metav1.NewTime(now)}}
+	c.Status.Allocatable = corev1.ResourceList{}
+	for part := range strings.SplitSeq(rest, ",") {
+		if rest == "" {
+			break
+		}
+		key, value, ok := strings.Cut(part, "=")
+		amount, isAmount := strings.CutPrefix(key, "capacity.")
+		switch {
+		case !ok:
+			return refuse("%q is not NAME=VALUE", part)
+		case isAmount || slices.Contains(capacities, key):
+			q, err := resource.ParseQuantity(value)
+			if err != nil {
+				return refuse("%s: %w", part, err)
+			}
+			c.Status.Allocatable[corev1.ResourceName(amount)] = q
+		default:
+			if problems := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(problems) > 0 {
+				return refuse("the label %q: %s", part, strings.Join(problems, "; "))
+			}
+			c.Labels[key] = value
+		}
+	}
+	return expected(c, registered), nil
+}
+
+// lookOut compares what becomes of roots in two scenes.
+func lookOut(ctx context.Context, before, after *scene, roots []plannedRoot, now time.Time) (*outlook, error) {
+	look := &outlook{Roots: len(roots), Changes: []rootOutlook{}, Clusters: []clusterOutlook{}}
+	clusters := map[string]*clusterOutlook{}
+	at := func(name string) *clusterOutlook {
+		if clusters[name] == nil {
+			clusters[name] = &clusterOutlook{Cluster: name}
+		}
+		return clusters[name]
+	}
+	for _, c := range slices.Concat(before.clusters, after.clusters) {
+		at(c.Name)
+	}
+	for _, root := range roots {
+		w, r, err := before.rehearse(ctx, root.object, root.kind, now)
+		if err != nil {
+			return nil, err
+		}
+		without := rehearsed(w, r)
+		if w, r, err = after.rehearse(ctx, root.object, root.kind, now); err != nil {
+			return nil, err
+		}
+		then := rehearsed(w, r)
+		for name, n := range without.parts() {
+			at(name).Now += int64(n)
+		}
+		for name, n := range without.ends() {
+			at(name).Without += int64(n)
+		}
+		for name, n := range then.ends() {
+			at(name).Then += int64(n)
+			at(name).Roots++
+		}
+		look.Unplaced += int64(then.EndUnplaced)
+		if !sameEnd(&without, &then) {
+			look.Moved++
+			look.Replicas += moved(without.ends(), then.ends())
+			look.Changes = append(look.Changes, rootOutlook{then, without.ends(), without.EndUnplaced, then.ends()})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(clusters)) {
+		look.Clusters = append(look.Clusters, *clusters[name])
+	}
+	slices.SortFunc(look.Changes, func(a, b rootOutlook) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
+	})
+	return look, nil
+}
+
+// moved is how many are added anywhere.
+func moved(from, to map[string]int32) int64 {
+	var n int64
+	for name, has := range to {
+		n += int64(max(0, has-from[name]))
+	}
+	return n
+}

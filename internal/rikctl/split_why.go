@@ -1,0 +1,186 @@
+package rikctl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/view"
+)
+
+// whyObject explains an object that is no instance.
+func (t *tool) whyObject(cmd *cobra.Command, given []string, output string) error {
+	refs, err := t.references(cmd, given)
+	if err != nil {
+		return err
+	}
+	namespace, err := t.namespace()
+	if err != nil {
+		return err
+	}
+	kcp, err := t.isKCP()
+	if err != nil {
+		return err
+	}
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	if !kcp {
+		return t.whyInstances(cmd.Context(), c, refs[0], namespace)
+	}
+	return ofDivision(t.whyDivided(cmd.Context(), c, refs[0], namespace, output))
+}
+
+// whyDivided explains an object of a kcp.
+func (t *tool) whyDivided(ctx context.Context, c client.Client, ref reference, namespace, output string) error {
+	types, err := readTypes(ctx, c)
+	if err != nil {
+		return err
+	}
+	kind, isDivided := divided(types, ref.kind.GroupKind())
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(ref.kind)
+	if isDivided {
+		object.SetGroupVersionKind(kind.GVK)
+	}
+	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.name}, object); err != nil {
+		return err
+	}
+	if !isDivided {
+		_, err := fmt.Fprintln(t.streams.Out, printers.EscapeTerminal(undivided(ref, object)))
+		return err
+	}
+	role := view.RoleOf(object, kind)
+	if role == view.Targeted {
+		_, err := fmt.Fprintln(t.streams.Out, targeted(ref, object))
+		return err
+	}
+	if role == view.Leaf {
+		root, err := t.rootOf(ctx, c, ref, kind, object)
+		if err != nil {
+			return err
+		}
+		object = root
+	}
+	return t.explain(ctx, c, kind, object, output)
+}
+
+// rootOf finds the root of a leaf, and says which it is.
+func (t *tool) rootOf(ctx context.Context, c client.Client, ref reference, kind view.Type, leaf *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	name, _ := view.Owner(leaf, kind)
+	if name == "" {
+		name = leaf.GetLabels()[workloadv1alpha1.OwnedByLabel]
+	}
+	root := &unstructured.Unstructured{}
+	root.SetGroupVersionKind(kind.GVK)
+	if err := c.Get(ctx, client.ObjectKey{Namespace: leaf.GetNamespace(), Name: name}, root); err != nil {
+		return nil, advised{fmt.Errorf("%s is a part of %s/%s: %w", ref, ref.resource, name, err),
+			"a part without its root is deleted by the splitter, if one runs"}
+	}
+	// On the other stream: what is written as JSON is only that.
+	_, err := fmt.Fprintf(t.streams.ErrOut, "%s is the part of %s/%s in cluster %s.\n",
+		ref, ref.resource, name, leaf.GetLabels()[workloadv1alpha1.ClusterLabel])
+	return root, err
+}
+
+// explain writes who gets what of a root, and why.
+func (t *tool) explain(ctx context.Context, c client.Client, kind view.Type, root *unstructured.Unstructured, output string) error {
+	s, err := readScene(ctx, c, root.GetNamespace())
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	w, err := view.Read(ctx, rootScene{s}, root, kind, now)
+	if err != nil {
+		return err
+	}
+	d := describeRoot(w)
+	if len(w.Problems) == 0 {
+		d = explained(w, splitter.Split(w.State))
+	}
+	if output != "" {
+		return printData(t.streams.Out, d, output)
+	}
+	return printDivision(t.streams.Out, &d, now)
+}
+
+// rootScene is a scene for a single root: it asks for that one's leaves only, however
+// many objects there are.
+type rootScene struct{ *scene }
+
+// Leaves implements view.Source.
+func (s rootScene) Leaves(ctx context.Context, root *unstructured.Unstructured, t view.Type) ([]*unstructured.Unstructured, error) {
+	return listObjects(ctx, s.c, t.GVK, root.GetNamespace(), workloadv1alpha1.OwnedByLabel+"="+splitter.OwnerLabel(root.GetName()))
+}
+
+// undivided says where an object goes whose type is not divided.
+func undivided(ref reference, o *unstructured.Unstructured) string {
+	follows := strings.Split(o.GetAnnotations()[splitter.FollowsAnnotation], ",")
+	var labelled []string
+	for _, name := range workloadv1alpha1.Targets(o.GetLabels()) {
+		if !slices.Contains(follows, name) {
+			labelled = append(labelled, name)
+		}
+	}
+	var text []string
+	if follows[0] != "" {
+		text = append(text, fmt.Sprintf("%s goes to %s, because objects there need it.", ref, strings.Join(follows, ", ")))
+	}
+	if len(labelled) > 0 {
+		text = append(text, fmt.Sprintf("%s is sent to %s by its labels.", ref, strings.Join(labelled, ", ")))
+	}
+	if len(text) == 0 {
+		text = append(text, fmt.Sprintf("%s goes to no cluster: objects of this type are not divided, and no object that is sent to one needs it.", ref))
+	}
+	return strings.Join(text, "\n")
+}
+
+// targeted says why an object is not divided although its type is.
+func targeted(ref reference, o *unstructured.Unstructured) string {
+	return fmt.Sprintf("%s is not divided: its labels send it to %s.\nWithout them (%s, %sCLUSTER) it would be.", ref,
+		strings.Join(workloadv1alpha1.Targets(o.GetLabels()), ", "), workloadv1alpha1.ClusterLabel, workloadv1alpha1.TargetLabelPrefix)
+}
+
+// whyInstances names the instances of what runs in a cluster of rik's own.
+func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference, namespace string) error {
+	elsewhere := advised{fmt.Errorf("%s is not divided: %w", ref, errNoKCP), nextForKCP}
+	if ref.resource.Group != rikv1alpha1.GroupName && ref.resource.String() != "deployments.apps" {
+		return elsewhere
+	}
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(ref.kind)
+	key := client.ObjectKey{Namespace: namespace, Name: ref.name}
+	if err := c.Get(ctx, key, object); err != nil {
+		return err
+	}
+	// A Deployment runs as the Workload of its name.
+	workload := &rikv1alpha1.Workload{}
+	if err := c.Get(ctx, key, workload); err != nil {
+		if isUnknownType(err) {
+			return elsewhere
+		}
+		return err
+	}
+	instances, err := target{workload: true, name: workload.Name}.instances(ctx, c, namespace)
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(t.streams.Out, "%s runs in this cluster, as %d instances. Ask for one of them:\n", ref, len(instances))
+	table := printers.GetNewTabWriter(t.streams.Out)
+	for i := range instances {
+		_, _ = fmt.Fprintf(table, "  %s why %s\t%s\t%s\n", name, instances[i].Name, phaseOf(&instances[i]), instances[i].Spec.NodeName)
+	}
+	return table.Flush()
+}
