@@ -5,7 +5,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // rule says what becomes of one field.
@@ -54,15 +56,19 @@ const (
 // of names a type of which every field has a rule.
 func of[T any]() reflect.Type { return reflect.TypeFor[T]() }
 
-// rules hold for the fields of every type that a Deployment's spec is made of. A
-// type that is not here is taken as a whole.
+// wholes are the types that are passed on, or compared, as they are.
+var wholes = []reflect.Type{of[resource.Quantity](), of[intstr.IntOrString](), of[metav1.LabelSelector](), of[metav1.Time]()}
+
+// rules hold for the fields of every other type that a Deployment's spec is made of.
 var rules = map[reflect.Type]map[string]rule{
 	of[appsv1.DeploymentSpec](): {
 		"Replicas": yes, "Selector": yes, "Template": yes, "Strategy": yes, "RevisionHistoryLimit": yes,
 		"Paused": yes, "ProgressDeadlineSeconds": yes,
 		"MinReadySeconds": no("an instance counts as available as soon as it is ready: leave it out, and let a readinessProbe with a successThreshold wait"),
 	},
-	of[corev1.PodTemplateSpec](): {"ObjectMeta": yes, "Spec": yes},
+	of[appsv1.DeploymentStrategy]():      {"Type": yes, "RollingUpdate": yes},
+	of[appsv1.RollingUpdateDeployment](): {"MaxUnavailable": yes, "MaxSurge": yes},
+	of[corev1.PodTemplateSpec]():         {"ObjectMeta": yes, "Spec": yes},
 	of[metav1.ObjectMeta](): {
 		"Labels": yes, "Annotations": yes,
 		"Name": anything(), "GenerateName": anything(), "Namespace": anything(), "SelfLink": anything(), "UID": anything(),
@@ -70,21 +76,28 @@ var rules = map[reflect.Type]map[string]rule{
 		"DeletionGracePeriodSeconds": anything(), "OwnerReferences": anything(), "ManagedFields": anything(),
 		"Finalizers": no("instances have no finalizers but rik's own: leave it out"),
 	},
-	of[corev1.PodSpec]():         podRules,
-	of[corev1.Container]():       containerRules,
-	of[corev1.ContainerPort]():   {"Name": yes, "HostPort": yes, "ContainerPort": yes, "Protocol": yes, "HostIP": only("a hostPort is open on every address of every node: leave it out", "0.0.0.0")},
-	of[corev1.EnvVar]():          {"Name": yes, "Value": yes, "ValueFrom": yes},
-	of[corev1.EnvVarSource]():    {"FieldRef": yes, "ConfigMapKeyRef": yes, "SecretKeyRef": yes, "ResourceFieldRef": no("write the value itself"), "FileKeyRef": no("use a configMapKeyRef or secretKeyRef")},
-	of[corev1.EnvFromSource]():   {"Prefix": yes, "ConfigMapRef": yes, "SecretRef": yes},
-	of[corev1.VolumeMount]():     {"Name": yes, "ReadOnly": yes, "MountPath": yes, "SubPath": yes, "RecursiveReadOnly": only("mounts below are not made read-only: leave it out", corev1.RecursiveReadOnlyDisabled), "MountPropagation": only("mounts are not passed on: leave it out", corev1.MountPropagationNone), "SubPathExpr": no("use subPath")},
-	of[corev1.Volume]():          {"Name": yes, "VolumeSource": yes},
-	of[corev1.VolumeSource]():    volumeRules,
-	of[corev1.Probe]():           {"ProbeHandler": yes, "InitialDelaySeconds": yes, "TimeoutSeconds": yes, "PeriodSeconds": yes, "SuccessThreshold": yes, "FailureThreshold": yes, "TerminationGracePeriodSeconds": no("spec.template.spec.terminationGracePeriodSeconds holds for every stop: leave it out")},
-	of[corev1.ProbeHandler]():    {"Exec": yes, "HTTPGet": yes, "TCPSocket": yes, "GRPC": no("use httpGet, tcpSocket or exec")},
-	of[corev1.HTTPGetAction]():   {"Path": yes, "Port": yes, "Scheme": yes, "HTTPHeaders": yes, "Host": no(noProbeHost + ", and set a header Host if the program needs it")},
-	of[corev1.TCPSocketAction](): {"Port": yes, "Host": no(noProbeHost)},
-	of[corev1.ExecAction]():      {"Command": yes},
-	of[corev1.HTTPHeader]():      {"Name": yes, "Value": yes},
+	of[corev1.PodSpec]():              podRules,
+	of[corev1.Container]():            containerRules,
+	of[corev1.ContainerPort]():        {"Name": yes, "HostPort": yes, "ContainerPort": yes, "Protocol": yes, "HostIP": only("a hostPort is open on every address of every node: leave it out", "0.0.0.0")},
+	of[corev1.EnvVar]():               {"Name": yes, "Value": yes, "ValueFrom": yes},
+	of[corev1.EnvVarSource]():         {"FieldRef": yes, "ConfigMapKeyRef": yes, "SecretKeyRef": yes, "ResourceFieldRef": no("write the value itself"), "FileKeyRef": no("use a configMapKeyRef or secretKeyRef")},
+	of[corev1.EnvFromSource]():        {"Prefix": yes, "ConfigMapRef": yes, "SecretRef": yes},
+	of[corev1.ObjectFieldSelector]():  {"APIVersion": yes, "FieldPath": yes},
+	of[corev1.ConfigMapKeySelector](): {"LocalObjectReference": yes, "Key": yes, "Optional": yes},
+	of[corev1.SecretKeySelector]():    {"LocalObjectReference": yes, "Key": yes, "Optional": yes},
+	of[corev1.ConfigMapEnvSource]():   {"LocalObjectReference": yes, "Optional": yes},
+	of[corev1.SecretEnvSource]():      {"LocalObjectReference": yes, "Optional": yes},
+	of[corev1.LocalObjectReference](): {"Name": yes},
+	of[corev1.PodOS]():                {"Name": yes},
+	of[corev1.VolumeMount]():          {"Name": yes, "ReadOnly": yes, "MountPath": yes, "SubPath": yes, "RecursiveReadOnly": only("mounts below are not made read-only: leave it out", corev1.RecursiveReadOnlyDisabled), "MountPropagation": only("mounts are not passed on: leave it out", corev1.MountPropagationNone), "SubPathExpr": no("use subPath")},
+	of[corev1.Volume]():               {"Name": yes, "VolumeSource": yes},
+	of[corev1.VolumeSource]():         volumeRules,
+	of[corev1.Probe]():                {"ProbeHandler": yes, "InitialDelaySeconds": yes, "TimeoutSeconds": yes, "PeriodSeconds": yes, "SuccessThreshold": yes, "FailureThreshold": yes, "TerminationGracePeriodSeconds": no("spec.template.spec.terminationGracePeriodSeconds holds for every stop: leave it out")},
+	of[corev1.ProbeHandler]():         {"Exec": yes, "HTTPGet": yes, "TCPSocket": yes, "GRPC": no("use httpGet, tcpSocket or exec")},
+	of[corev1.HTTPGetAction]():        {"Path": yes, "Port": yes, "Scheme": yes, "HTTPHeaders": yes, "Host": no(noProbeHost + ", and set a header Host if the program needs it")},
+	of[corev1.TCPSocketAction]():      {"Port": yes, "Host": no(noProbeHost)},
+	of[corev1.ExecAction]():           {"Command": yes},
+	of[corev1.HTTPHeader]():           {"Name": yes, "Value": yes},
 
 	of[corev1.ResourceRequirements](): {"Limits": yes, "Requests": yes, "Claims": no(noClaims)},
 	of[corev1.SecurityContext](): {
