@@ -59,12 +59,12 @@ $(BIN)/golangci-lint-$(GOLANGCI_VERSION):
 	@mv $(BIN)/golangci-lint $@
 
 # The servers that tests run against, without the race detector.
-.PHONY: servers
-servers:
-	@CGO_ENABLED=1 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/kcp ./internal/testkit/testserver
+.PHONY: testserver
+testserver:
+	@CGO_ENABLED=1 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./internal/testkit/testserver
 
 # The Kubernetes that tests run against, and what is below it.
-KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager servers
+KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager testserver
 
 .PHONY: test
 test: build $(KUBERNETES) $(BIN)/gotestsum ## everything; as root with the privileged and end-to-end tests

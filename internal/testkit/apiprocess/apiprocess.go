@@ -11,7 +11,6 @@
 package apiprocess
 
 import (
-	"context"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
@@ -31,26 +30,19 @@ type Server struct {
 	process *process.Process
 }
 
-// Spec is how an API server is started.
-type Spec struct {
-	// Program is one of package program.
-	Program string
-	// Args of it, for a data directory.
-	Args func(dir string) []string
-	// Ready is in the line that it says when it is.
-	Ready string
-}
+// Kind of an API server.
+type Kind string
 
-// cluster is the API server of a rik cluster.
-var cluster = Spec{
-	Program: program.Testserver,
-	Args:    func(dir string) []string { return []string{"api", dir} },
-	Ready:   "ready https://",
-}
+const (
+	// Cluster is the API server of a rik cluster.
+	Cluster Kind = "cluster"
+	// KCP is that of a kcp; see kcptest.
+	KCP Kind = "kcp"
+)
 
 var shared = fixture.Shared[*Server]{
 	Name:  "apiprocess",
-	Start: func(dir string) (*Server, error) { return Run(context.Background(), dir, cluster) },
+	Start: func(dir string) (*Server, error) { return Run(dir, Cluster) },
 	Stop:  (*Server).Stop,
 }
 
@@ -67,13 +59,13 @@ func Shared(tb testing.TB) *Server {
 // Start runs a server of its own for one test, and stops it when the test ends.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
-	return StartSpec(tb, cluster)
+	return StartKind(tb, Cluster)
 }
 
-// StartSpec is Start for another program.
-func StartSpec(tb testing.TB, spec Spec) *Server {
+// StartKind is Start for a kind of server.
+func StartKind(tb testing.TB, kind Kind) *Server {
 	tb.Helper()
-	s, err := Run(tb.Context(), tb.TempDir(), spec)
+	s, err := Run(tb.TempDir(), kind)
 	if err != nil {
 		tb.Fatalf("starting an API server: %v", err)
 	}
@@ -89,19 +81,19 @@ func StartSpec(tb testing.TB, spec Spec) *Server {
 }
 
 // Run runs a server whose files lie in dir, which is the caller's to remove once it is
-// stopped. The end of ctx ends the start, not the server.
-func Run(ctx context.Context, dir string, spec Spec) (*Server, error) {
-	path, err := program.Path(ctx, spec.Program)
+// stopped.
+func Run(dir string, kind Kind) (*Server, error) {
+	path, err := program.Testserver()
 	if err != nil {
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	p, err := process.Start(path, filepath.Join(dir, "log"), spec.Args(data)...)
+	p, err := process.Start(path, filepath.Join(dir, "log"), string(kind), data)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{process: p}
-	if err := s.connect(spec, data); err != nil {
+	if err := s.connect(data); err != nil {
 		p.Kill()
 		return nil, err
 	}
@@ -111,8 +103,8 @@ func Run(ctx context.Context, dir string, spec Spec) (*Server, error) {
 // own is the server's own user, whom only its authority can let in from outside.
 var own = pkix.Name{CommonName: "system:apiserver", Organization: []string{"system:masters"}}
 
-func (s *Server) connect(spec Spec, data string) error {
-	_, err := s.process.AwaitLine(spec.Ready, served.Patience)
+func (s *Server) connect(data string) error {
+	_, err := s.process.AwaitLine("ready https://", served.Patience)
 	if err != nil {
 		return err
 	}

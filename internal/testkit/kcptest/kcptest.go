@@ -1,4 +1,4 @@
-// Package kcptest runs a real kcp, the program of that name, for tests of what uses it.
+// Package kcptest runs a real kcp, as a process of its own, for tests of what uses it.
 // Tests of the API server itself have one inside, with the race detector; see
 // kcpinside. It is ready when the types of config are served. Packages with more than one
 // such test share one server:
@@ -11,9 +11,6 @@
 package kcptest
 
 import (
-	"cmp"
-	"context"
-	"os"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -21,35 +18,22 @@ import (
 
 	"rik.dev/rik/internal/testkit/apiprocess"
 	"rik.dev/rik/internal/testkit/fixture"
-	"rik.dev/rik/internal/testkit/program"
-	"rik.dev/rik/internal/testkit/served"
 )
 
 // Server is a running kcp. Its Config connects as the administrator; see
 // [LoopbackConfig] for the server's own user.
 type Server = apiprocess.Server
 
-var spec = apiprocess.Spec{
-	Program: program.KCP,
-	Args: func(dir string) []string {
-		return []string{
-			"--run-controllers=false", "--root-directory", dir, "--bind-address", "127.0.0.1", "--port", "0",
-			"--log-level", cmp.Or(os.Getenv(served.EnvLog), "info"),
-		}
-	},
-	Ready: "msg=ready ",
-}
-
 var shared = fixture.Shared[*Server]{
 	Name:  "kcptest",
-	Start: func(dir string) (*Server, error) { return apiprocess.Run(context.Background(), dir, spec) },
+	Start: func(dir string) (*Server, error) { return apiprocess.Run(dir, apiprocess.KCP) },
 	Stop:  (*Server).Stop,
 }
 
 // Start runs a kcp of its own for one test and stops it when the test ends.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
-	return apiprocess.StartSpec(tb, spec)
+	return apiprocess.StartKind(tb, apiprocess.KCP)
 }
 
 // RunMain runs the tests, stops the shared kcp if one was started, and returns the exit

@@ -86,7 +86,7 @@ func Start(tb testing.TB, options Options) *Cluster {
 // manager, when pods can be made in the default namespace. The end of ctx ends the
 // start, not the cluster. Nothing runs when it fails.
 func Run(ctx context.Context, dir string, options Options) (*Cluster, error) {
-	programs, err := findPrograms(ctx)
+	programs, err := findPrograms()
 	if err != nil {
 		return nil, err
 	}

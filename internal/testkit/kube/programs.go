@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,7 +14,7 @@ type programs struct{ apiserver, manager, store string }
 
 // findPrograms looks in the folder of the built programs. That Kubernetes' are not there
 // is a failure: a test left out in silence proves nothing.
-func findPrograms(ctx context.Context) (programs, error) {
+func findPrograms() (programs, error) {
 	dir, err := program.Dir()
 	if err != nil {
 		return programs{}, err
@@ -30,7 +29,7 @@ func findPrograms(ctx context.Context) (programs, error) {
 	if len(missing) > 0 {
 		return programs{}, fmt.Errorf("looking for Kubernetes' programs (make bin/kube-apiserver bin/kube-controller-manager, or set %s): %w", program.EnvBin, errors.Join(missing...))
 	}
-	p.store, err = program.Path(ctx, program.Testserver)
+	p.store, err = program.Testserver()
 	return p, err
 }
 

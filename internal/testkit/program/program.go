@@ -4,7 +4,6 @@
 package program
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -21,45 +20,31 @@ import (
 const EnvBin = "RIK_BIN"
 
 const (
-	// KCP is the program of that name.
-	KCP = "kcp"
-	// Testserver is what only tests need: parts of rik's servers, alone.
-	Testserver = "testserver"
+	// testserver is what only tests need: parts of rik's servers, alone.
+	testserver = "testserver"
+	// source of it, below the repository.
+	source = "./internal/testkit/testserver"
+	// tags are those of every build of rik.
+	tags = "containers_image_openpgp"
 )
 
-// sources of the programs that can be built here, below the repository.
-var sources = map[string]string{KCP: "cmd/kcp", Testserver: "internal/testkit/testserver"}
+// built is for all tests of a process, also when it cannot be.
+var built = sync.OnceValues(build)
 
-// tags are those of every build of rik.
-const tags = "containers_image_openpgp"
-
-var built struct {
-	sync.Mutex
-	paths map[string]string
-}
-
-// Path of a program of rik: the one in the folder that EnvBin names or, where there is
-// none, one that is built of this source now and kept for the next test process.
-func Path(ctx context.Context, name string) (string, error) {
+// Testserver is the path of the program of that name: the one in the folder that EnvBin
+// names or, where there is none, one that is built of this source now and kept for the
+// next test process.
+func Testserver() (string, error) {
 	if dir := os.Getenv(EnvBin); dir != "" {
-		path := filepath.Join(dir, name)
+		path := filepath.Join(dir, testserver)
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 			return path, err
 		}
 	}
-	built.Lock()
-	defer built.Unlock()
-	if path, ok := built.paths[name]; ok {
-		return path, nil
-	}
-	path, err := build(ctx, name)
+	path, err := built()
 	if err != nil {
-		return "", fmt.Errorf("building %s for a test: %w", name, err)
+		return "", fmt.Errorf("building %s: %w", testserver, err)
 	}
-	if built.paths == nil {
-		built.paths = map[string]string{}
-	}
-	built.paths[name] = path
 	return path, nil
 }
 
@@ -77,11 +62,7 @@ func Dir() (string, error) {
 
 // build leaves the decision what is to be done to the go command, which does nothing if
 // the program is that of this source already.
-func build(ctx context.Context, name string) (string, error) {
-	source, ok := sources[name]
-	if !ok {
-		return "", fmt.Errorf("programmer error: %q is no program that tests build", name)
-	}
+func build() (string, error) {
 	root, err := repository()
 	if err != nil {
 		return "", err
@@ -95,8 +76,8 @@ func build(ctx context.Context, name string) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	path := filepath.Join(dir, name)
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", tags, "-ldflags", "-s -w", "-o", path, "./"+source)
+	path := filepath.Join(dir, testserver)
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-tags", tags, "-ldflags", "-s -w", "-o", path, source)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("running %s: %w\n%s", cmd, err, out)

@@ -1,9 +1,12 @@
 // Command testserver runs a part of rik's servers alone, for tests of what uses it:
 //
-//	testserver api DIR        the API server of a rik cluster, without its controllers
+//	testserver cluster DIR    the API server of a rik cluster
+//	testserver kcp DIR        the API server of a kcp
 //	testserver datastore DIR  the embedded etcd
 //
-// It says "ready" and where, and ends on SIGTERM. It is no part of the product.
+// Controllers do not run beside them, and what does not serve is not linked: whoever
+// works on a controller need not build this again. It says "ready" and where, and ends on
+// SIGTERM. It is no part of the product.
 package main
 
 import (
@@ -19,6 +22,7 @@ import (
 
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
 )
 
 // envLog is the level of the log, as in package served.
@@ -36,17 +40,20 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	if len(args) == 2 {
 		switch args[0] {
-		case "api":
-			return serveAPI(ctx, args[1])
+		case "cluster":
+			return serveAPI(ctx, apiserver.Config{DataDir: args[1]})
+		case "kcp":
+			return serveAPI(ctx, apiserver.Config{DataDir: args[1], Profile: apiserver.ProfileKCP, Loss: storage.Loss})
 		case "datastore":
 			return serveDatastore(ctx, args[1])
 		}
 	}
-	return errors.New("usage: testserver api|datastore DIR")
+	return errors.New("usage: testserver cluster|kcp|datastore DIR")
 }
 
-func serveAPI(ctx context.Context, dir string) error {
-	server, err := apiserver.New(ctx, apiserver.Config{DataDir: dir, BindAddress: "127.0.0.1", Logger: logger()})
+func serveAPI(ctx context.Context, cfg apiserver.Config) error {
+	cfg.BindAddress, cfg.Logger = "127.0.0.1", logger()
+	server, err := apiserver.New(ctx, cfg)
 	if err != nil {
 		return err
 	}
