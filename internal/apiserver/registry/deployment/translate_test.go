@@ -263,4 +263,3 @@ func prune(t *rapid.T, v reflect.Value) {
 
 // optional fields are those that JSON leaves out when they are empty.
 func optional(f reflect.StructField) bool { return strings.Contains(f.Tag.Get("json"), "omitempty") }
-

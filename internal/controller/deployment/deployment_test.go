@@ -1,0 +1,209 @@
+package deployment_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	translation "rik.dev/rik/api/rik/deployment"
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/deployment"
+)
+
+func pointer[T any](v T) *T { return &v }
+
+// wanted is a Deployment of four replicas in its third generation.
+func wanted() *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "d1", Generation: 3},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: pointer(int32(4)),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
+				MaxSurge: pointer(intstr.FromString("25%")), MaxUnavailable: pointer(intstr.FromString("25%")),
+			}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1"}}},
+			},
+		},
+	}
+}
+
+// stored is the Workload that runs it.
+func stored(d *appsv1.Deployment) *rikv1alpha1.Workload {
+	w := translation.Workload(d)
+	w.UID, w.ResourceVersion, w.Generation, w.Status.ObservedGeneration = "w1", "7", 2, 2
+	w.Finalizers = []string{rikv1alpha1.FinalizerWorkload}
+	return w
+}
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	type world struct {
+		d *appsv1.Deployment
+		w *rikv1alpha1.Workload
+	}
+	for _, tc := range []struct {
+		name   string
+		change func(*world)
+		want   string
+	}{
+		{"nothing there", func(s *world) { s.w = nil }, "create"},
+		{"as asked", func(*world) {}, ""},
+		{"annotations of others stay", func(s *world) { s.w.Annotations = map[string]string{"note": "x"} }, ""},
+		{"deployment scaled", func(s *world) { s.d.Spec.Replicas = pointer(int32(9)) }, "update"},
+		{"workload scaled by hand", func(s *world) { s.w.Spec.Replicas = pointer(int32(1)) }, "update"},
+		{"workload stopped by hand", func(s *world) { s.w.Spec.Deploy = rikv1alpha1.DeployManual }, "update"},
+		{"image changed by hand", func(s *world) { s.w.Spec.Containers[0].Image = "other" }, "update"},
+		{"label taken away", func(s *world) { s.w.Labels = nil }, "update"},
+		{"workload rolled back", func(s *world) { s.w.Annotations = map[string]string{rikv1alpha1.AnnotationRollback: "1"} }, "update"},
+		{"fence asked for", func(s *world) { s.d.Annotations = map[string]string{"workloads.kcp.dev/fence-after": "30s"} }, "update"},
+		{"fence no longer asked for", func(s *world) { s.w.Annotations = map[string]string{"workloads.kcp.dev/fence-after": "30s"} }, "update"},
+		{"not honoured", func(s *world) { s.d.Spec.MinReadySeconds = 5 }, "NotHonoured spec.minReadySeconds"},
+		{"somebody's workload", func(s *world) { s.w.OwnerReferences = nil }, "NameTaken did not make"},
+		{"orphaned by a deployment of the name", func(s *world) { s.w.OwnerReferences[0].Controller = nil }, "NameTaken did not make"},
+		{"that of an earlier one", func(s *world) { s.d.UID = "d2" }, "NameTaken earlier"},
+		{"workload being deleted", func(s *world) { s.w.DeletionTimestamp = &metav1.Time{Time: time.Unix(9, 0)}; s.w.Spec.Replicas = nil }, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := world{d: wanted(), w: stored(wanted())}
+			tc.change(&s)
+			action := deployment.Decide(s.d, s.w)
+			if got := word(action); !fits(got, tc.want) {
+				t.Fatalf("Decide() = %q, want %q", got, tc.want)
+			}
+			if action.Update == nil {
+				return
+			}
+			if action.Update.ResourceVersion != "7" || len(action.Update.Finalizers) != 1 {
+				t.Errorf("the update forgets what is stored: %+v", action.Update.ObjectMeta)
+			}
+			if again := word(deployment.Decide(s.d, action.Update)); again != "" {
+				t.Errorf("after the update Decide() = %q, want nothing", again)
+			}
+		})
+	}
+}
+
+func word(a deployment.Action) string {
+	switch {
+	case a.Create != nil:
+		return "create"
+	case a.Update != nil:
+		return "update"
+	case a.Problem != nil:
+		return a.Problem.Reason + " " + a.Problem.Message
+	}
+	return ""
+}
+
+// fits compares the first word, and looks for the others.
+func fits(got, want string) bool {
+	first, rest, _ := strings.Cut(want, " ")
+	gotFirst, gotRest, _ := strings.Cut(got, " ")
+	return first == gotFirst && strings.Contains(gotRest, rest)
+}
+
+var now = metav1.NewTime(time.Unix(1000, 0))
+
+// seen is what a Workload says of itself.
+func seen(w *rikv1alpha1.Workload, replicas, updated, ready int32, status metav1.ConditionStatus, reason string) *rikv1alpha1.Workload {
+	w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.ReadyReplicas = replicas, updated, ready
+	w.Status.Conditions = []metav1.Condition{{Type: rikv1alpha1.WorkloadProgressing, Status: status, Reason: reason, Message: "so"}}
+	return w
+}
+
+// conditions in the form TYPE=STATUS/REASON.
+func conditions(s appsv1.DeploymentStatus) string {
+	var out []string
+	for _, c := range s.Conditions {
+		out = append(out, string(c.Type)+"="+string(c.Status)+"/"+c.Reason)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name     string
+		d        *appsv1.Deployment
+		w        *rikv1alpha1.Workload
+		settled  bool
+		problem  *deployment.Problem
+		observed int64
+		want     string
+	}{
+		{name: "not made yet", want: ""},
+		{name: "just changed", w: seen(stored(wanted()), 4, 4, 4, "True", "Complete"), want: ""},
+		{name: "change not seen", w: func() *rikv1alpha1.Workload {
+			w := seen(stored(wanted()), 4, 4, 4, "True", "Complete")
+			w.Generation++
+			return w
+		}(), settled: true, want: ""},
+		{name: "rolling out", w: seen(stored(wanted()), 4, 2, 2, "True", "Progressing"), settled: true, observed: 3,
+			want: "Available=False/MinimumReplicasUnavailable Progressing=True/ReplicaSetUpdated"},
+		{name: "enough", w: seen(stored(wanted()), 5, 3, 3, "True", "Progressing"), settled: true, observed: 3,
+			want: "Available=True/MinimumReplicasAvailable Progressing=True/ReplicaSetUpdated"},
+		{name: "complete", w: seen(stored(wanted()), 4, 4, 4, "True", "Complete"), settled: true, observed: 3,
+			want: "Available=True/MinimumReplicasAvailable Progressing=True/NewReplicaSetAvailable"},
+		{name: "stuck", w: seen(stored(wanted()), 4, 1, 3, "False", "ProgressDeadlineExceeded"), settled: true, observed: 3,
+			want: "Available=True/MinimumReplicasAvailable Progressing=False/ProgressDeadlineExceeded"},
+		{name: "paused", w: seen(stored(wanted()), 4, 0, 4, "Unknown", "Paused"), settled: true, observed: 3,
+			want: "Available=True/MinimumReplicasAvailable Progressing=Unknown/DeploymentPaused"},
+		{name: "recreated", d: func() *appsv1.Deployment {
+			d := wanted()
+			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+			return d
+		}(), w: seen(stored(wanted()), 4, 4, 3, "True", "Progressing"), settled: true, observed: 3,
+			want: "Available=False/MinimumReplicasUnavailable Progressing=True/ReplicaSetUpdated"},
+		{name: "name taken", problem: &deployment.Problem{Reason: "NameTaken", Message: "m"}, observed: 3,
+			want: "Available=False/MinimumReplicasUnavailable Progressing=False/NameTaken ReplicaFailure=True/NameTaken"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			d := tc.d
+			if d == nil {
+				d = wanted()
+			}
+			got := deployment.Status(d, tc.w, tc.settled, tc.problem, now)
+			if conditions(got) != tc.want || got.ObservedGeneration != tc.observed {
+				t.Fatalf("Status() = generation %d, %s; want %d, %s", got.ObservedGeneration, conditions(got), tc.observed, tc.want)
+			}
+			if tc.w != nil && tc.observed > 0 && (got.Replicas != tc.w.Status.Replicas || got.UpdatedReplicas != tc.w.Status.UpdatedReplicas ||
+				got.AvailableReplicas != tc.w.Status.ReadyReplicas || got.UnavailableReplicas != got.Replicas-got.ReadyReplicas) {
+				t.Errorf("counts: %+v", got)
+			}
+			d.Status = got
+			later := metav1.NewTime(now.Add(time.Hour))
+			if diff := cmp.Diff(got, deployment.Status(d, tc.w, tc.settled, tc.problem, later)); diff != "" {
+				t.Errorf("the same an hour later is written again:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestStatusRecovers: what went wrong is not said for longer than it is so, and the
+// time of a transition is that of a changed status.
+func TestStatusRecovers(t *testing.T) {
+	t.Parallel()
+	d := wanted()
+	d.Status = deployment.Status(d, nil, false, &deployment.Problem{Reason: "NameTaken", Message: "m"}, now)
+	later := metav1.NewTime(now.Add(time.Minute))
+	got := deployment.Status(d, seen(stored(wanted()), 4, 4, 4, "True", "Complete"), true, nil, later)
+	if want := "Available=True/MinimumReplicasAvailable Progressing=True/NewReplicaSetAvailable"; conditions(got) != want {
+		t.Errorf("Status() = %s, want %s", conditions(got), want)
+	}
+	for _, c := range got.Conditions {
+		if !c.LastTransitionTime.Equal(&later) {
+			t.Errorf("%s changed at %s, want %s", c.Type, c.LastTransitionTime, later)
+		}
+	}
+}
