@@ -135,6 +135,7 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 		Tokens:    p.tokens,
 		Authority: p.authority,
 		Network:   p.controller.Network(),
+		Fences:    p.controller,
 		Validity:  p.settings.NodeValidity,
 		Version:   version.Version,
 		Logger:    p.log.With("component", "nodeapi"),

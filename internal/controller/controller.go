@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"rik.dev/rik/internal/controller/fence"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/store"
 	"rik.dev/rik/internal/reconcile/runtimelog"
@@ -178,6 +179,16 @@ func (c *Controller) Client() client.Client { return c.client }
 
 // Network tells nodes what they have to know of the network between instances.
 func (c *Controller) Network() *network.Publisher { return c.network }
+
+// Fence says how long ago the kcp that a namespace belongs to was last known to be in
+// touch with this cluster, if it ever was; found is false for a namespace that belongs to
+// none. It may be asked of a controller that is not the active one.
+func (c *Controller) Fence(ctx context.Context, namespace string) (age time.Duration, proven, found bool, err error) {
+	if t := c.current(); t != nil {
+		return t.fences.Age(ctx, namespace)
+	}
+	return fence.Ask(ctx, c.client, namespace, c.now())
+}
 
 // Ready is closed once the caches are filled and either the reconcilers run or
 // another controller is known to be the active one.

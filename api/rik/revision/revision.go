@@ -9,12 +9,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rik.dev/rik/api/rik/fence"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
 // alphabet has no vowels, so that no hash spells a word, and none of the
@@ -52,34 +53,38 @@ func Hash(workload types.UID, template *rikv1alpha1.InstanceTemplate) string {
 	return string(out)
 }
 
-// FenceAfter is the fence that a workload asks for, for itself or in its template; empty
-// if for none.
-func FenceAfter(w *rikv1alpha1.Workload) string {
-	if after := w.Annotations[workloadv1alpha1.FenceAfterAnnotation]; after != "" {
-		return after
+// Fence is the time of the fence that a workload asks for, for itself or in its template.
+// It is false if it asks for none.
+func Fence(w *rikv1alpha1.Workload) (time.Duration, bool) {
+	if after, asks := fence.After(w.Annotations); asks {
+		return after, true
 	}
-	return w.Spec.Annotations[workloadv1alpha1.FenceAfterAnnotation]
+	return fence.After(w.Spec.Annotations)
 }
 
-// template is what a workload's instances are made of now. The fence that the workload
-// asks for is part of it, so that a node cannot have an instance without knowing of it.
-func template(w *rikv1alpha1.Workload) *rikv1alpha1.InstanceTemplate {
+// Template is what a workload's instances are made of now. A fence that the workload asks
+// for is part of it, so that no node has an instance without knowing of it; and so that
+// none runs twice when a node is cut off, they stop there without contact.
+func Template(w *rikv1alpha1.Workload) *rikv1alpha1.InstanceTemplate {
 	out := w.Spec.InstanceTemplate.DeepCopy()
-	if after := FenceAfter(w); after != "" {
-		out.Annotations = merged(out.Annotations, map[string]string{workloadv1alpha1.FenceAfterAnnotation: after})
+	if after := w.Annotations[fence.Annotation]; after != "" {
+		out.Annotations = merged(out.Annotations, map[string]string{fence.Annotation: after})
+	}
+	if _, fenced := fence.After(out.Annotations); fenced {
+		out.OnDisconnect = rikv1alpha1.DisconnectStop
 	}
 	return out
 }
 
 // Name is the name of the revision of a workload's present template.
 func Name(w *rikv1alpha1.Workload) string {
-	return w.Name + "-" + Hash(w.UID, template(w))
+	return w.Name + "-" + Hash(w.UID, Template(w))
 }
 
 // For makes the revision of a workload's present template. Its number is left
 // at 0; whoever stores it gives it Next.
 func For(w *rikv1alpha1.Workload) *rikv1alpha1.WorkloadRevision {
-	present := template(w)
+	present := Template(w)
 	hash := Hash(w.UID, present)
 	yes := true
 	return &rikv1alpha1.WorkloadRevision{

@@ -16,29 +16,13 @@
 // Reads: Leases in the namespace rik-syncer, Namespaces, the view of Workloads. Writes: the
 // challenge on those Leases. It stops nothing itself: it tells the workload reconciler.
 //
-// The decisions are pure: Lease and After.
+// The decisions are pure: Lease.
 package fence
 
 import (
 	"strings"
 	"time"
 )
-
-// Shortest is the shortest time of a fence: what a Workload asks for below it, or what
-// cannot be read, counts as this.
-const Shortest = 10 * time.Second
-
-// After reads what a Workload asks for. It is false if that is no fence at all.
-func After(value string) (time.Duration, bool) {
-	if value == "" {
-		return 0, false
-	}
-	after, err := time.ParseDuration(value)
-	if err != nil {
-		return Shortest, true
-	}
-	return max(after, Shortest), true
-}
 
 // Lease is what is known of the Lease of one Cluster. The zero value knows nothing.
 type Lease struct {

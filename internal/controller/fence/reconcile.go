@@ -128,7 +128,7 @@ type Verdict struct {
 // another. What asks for no fence, or is not a kcp's, never is.
 func (r *Reconciler) Judge(ctx context.Context, w *rikv1alpha1.Workload) (Verdict, error) {
 	key := client.ObjectKeyFromObject(w)
-	after, asks := After(revision.FenceAfter(w))
+	after, asks := revision.Fence(w)
 	if !asks {
 		return Verdict{}, nil
 	}
@@ -185,19 +185,46 @@ func (r *Reconciler) clusterOf(ctx context.Context, namespace string) (string, e
 	if ok && (known.clusterUID != "" || now.Sub(known.at) < askAgain) {
 		return known.clusterUID, nil
 	}
+	uid, err := clusterOf(ctx, r.config.Client, namespace)
+	if err != nil {
+		return "", err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.homes[namespace] = home{clusterUID: uid, at: now}
+	return uid, nil
+}
+
+// clusterOf asks for the namespace's locator. One that cannot be read is none.
+func clusterOf(ctx context.Context, c client.Reader, namespace string) (string, error) {
 	found := &corev1.Namespace{}
-	err := r.config.Client.Get(ctx, client.ObjectKey{Name: namespace}, found)
+	err := c.Get(ctx, client.ObjectKey{Name: namespace}, found)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return "", fmt.Errorf("looking whose namespace %s is, for a fence: %w", namespace, err)
 	}
 	var locator workloadv1alpha1.Locator
-	if raw := found.Annotations[workloadv1alpha1.LocatorAnnotation]; raw != "" && json.Unmarshal([]byte(raw), &locator) != nil {
-		locator = workloadv1alpha1.Locator{}
+	if json.Unmarshal([]byte(found.Annotations[workloadv1alpha1.LocatorAnnotation]), &locator) != nil {
+		return "", nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.homes[namespace] = home{clusterUID: locator.ClusterUID, at: now}
 	return locator.ClusterUID, nil
+}
+
+// Ask is what [Reconciler.Age] is for a controller that is not the active one. It asks the
+// API server, and goes by what is written on the Lease.
+func Ask(ctx context.Context, c client.Reader, namespace string, now time.Time) (age time.Duration, proven, fenced bool, err error) {
+	uid, err := clusterOf(ctx, c, namespace)
+	if err != nil || uid == "" {
+		return 0, false, false, err
+	}
+	found := &coordinationv1.Lease{}
+	err = c.Get(ctx, client.ObjectKey{Namespace: workloadv1alpha1.FenceNamespace, Name: workloadv1alpha1.FenceLeaseName(uid)}, found)
+	if client.IgnoreNotFound(err) != nil {
+		return 0, false, false, fmt.Errorf("reading the lease of cluster %s: %w", uid, err)
+	}
+	var lease Lease
+	lease.Observe("", found.Annotations[workloadv1alpha1.FenceAnswerAnnotation], now)
+	age, proven = lease.Age(now)
+	return age, proven, true, nil
 }
 
 // reconcile tells of the Workloads of one Cluster whose fence has closed or opened, and
@@ -220,7 +247,7 @@ func (r *Reconciler) look(uid string) (changed []types.NamespacedName, again tim
 	defer r.mu.Unlock()
 	s := r.siteLocked(uid)
 	for key, m := range s.members {
-		if w := r.config.Workloads.Get(key); w == nil || revision.FenceAfter(w) == "" {
+		if w := r.config.Workloads.Get(key); w == nil || !asksForFence(w) {
 			delete(s.members, key)
 			continue
 		}
@@ -233,6 +260,11 @@ func (r *Reconciler) look(uid string) (changed []types.NamespacedName, again tim
 		}
 	}
 	return changed, again, s.due
+}
+
+func asksForFence(w *rikv1alpha1.Workload) bool {
+	_, asks := revision.Fence(w)
+	return asks
 }
 
 // challenge writes a new challenge. The time that it stands for is from before the write.

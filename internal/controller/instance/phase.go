@@ -21,7 +21,7 @@ const (
 )
 
 // messageStoppedByNode is for users who find an ended instance that nobody deleted.
-const messageStoppedByNode = "its node stopped it, after so long without contact that it might have been replaced (onDisconnect: Stop)"
+const messageStoppedByNode = "its node stopped it, after so long without contact that it might have been replaced (onDisconnect: Stop, or a fence)"
 
 // Binding is the scheduler's proposal of a node.
 type Binding struct {

@@ -133,6 +133,8 @@ func (s *Server) answer(ctx context.Context, node string, key objectKey) (answer
 		err = s.readRevision(ctx, key, answer)
 	case nodev1.Kind_KIND_CONFIG_MAP:
 		err = s.readConfigMap(ctx, key, answer)
+	case nodev1.Kind_KIND_FENCE:
+		return answer, s.readFence(ctx, node, key, answer)
 	default:
 		err = s.readSecret(ctx, key, answer)
 	}
@@ -154,6 +156,8 @@ func (s *Server) mayRead(ctx context.Context, node string, key objectKey) bool {
 		return s.bindings.await(ctx, node, key.namespace, func(keys []revisionKey) bool {
 			return slices.Contains(keys, revisionKey{key.namespace, key.name})
 		})
+	case nodev1.Kind_KIND_FENCE:
+		return s.bindings.await(ctx, node, key.namespace, func(keys []revisionKey) bool { return len(keys) > 0 })
 	case nodev1.Kind_KIND_CONFIG_MAP, nodev1.Kind_KIND_SECRET:
 		return s.bindings.await(ctx, node, key.namespace, func(keys []revisionKey) bool {
 			return slices.ContainsFunc(keys, func(r revisionKey) bool { return s.refers(ctx, r, key) })
@@ -198,6 +202,27 @@ func (s *Server) readRevision(ctx context.Context, key objectKey, answer *nodev1
 	}
 	answer.Found, answer.Data = true, data
 	return nil
+}
+
+// readFence says how old the last proof is. A node that gets no answer stops what is
+// fenced, so an error needs no more than to be told.
+func (s *Server) readFence(ctx context.Context, node string, key objectKey, answer *nodev1.Object) (keep bool) {
+	if s.cfg.Fences == nil {
+		return false
+	}
+	age, proven, found, err := s.cfg.Fences.Fence(ctx, key.namespace)
+	if err != nil {
+		s.log.Warn("reading a fence for a node", "node", node, "namespace", key.namespace, "err", err)
+		answer.Error = "it cannot be read now"
+		return false
+	}
+	answer.Found = found
+	if proven {
+		// Rounded up: older is safer.
+		millis := age.Milliseconds() + 1
+		answer.AgeMillis = &millis
+	}
+	return false
 }
 
 func (s *Server) readConfigMap(ctx context.Context, key objectKey, answer *nodev1.Object) error {

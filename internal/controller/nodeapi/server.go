@@ -56,12 +56,20 @@ type Config struct {
 	Authority Authority
 	// Network tells of the network between instances. Nil tells nodes nothing.
 	Network Network
+	// Fences tells nodes whether what is fenced may run. Nil: nothing is.
+	Fences Fences
 	// Validity of a node's certificate. DefaultValidity when 0.
 	Validity time.Duration
 	// Version is told to nodes.
 	Version string
 	// Logger reports joining, connections and refusals. Nil discards.
 	Logger *slog.Logger
+}
+
+// Fences says how long ago the kcp that a namespace belongs to was last known to be in
+// touch, if it ever was; found is false for a namespace that belongs to none.
+type Fences interface {
+	Fence(ctx context.Context, namespace string) (age time.Duration, proven, found bool, err error)
 }
 
 // Validate reports every problem.

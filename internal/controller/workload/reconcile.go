@@ -26,9 +26,9 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"rik.dev/rik/api/rik/fence"
 	"rik.dev/rik/api/rik/revision"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/controller/node"
 	"rik.dev/rik/internal/controller/store"
 	"rik.dev/rik/internal/controller/view"
@@ -308,7 +308,7 @@ func replaceAfter(w *rikv1alpha1.Workload, fallback time.Duration) time.Duration
 	if s := w.Spec.ReplaceAfterSeconds; s != nil {
 		after = time.Duration(*s) * time.Second
 	}
-	if w.Spec.OnDisconnect == rikv1alpha1.DisconnectStop {
+	if _, fenced := revision.Fence(w); fenced || w.Spec.OnDisconnect == rikv1alpha1.DisconnectStop {
 		grace := defaultGrace
 		if s := w.Spec.TerminationGracePeriodSeconds; s != nil {
 			grace = time.Duration(*s) * time.Second
@@ -375,19 +375,25 @@ func (r *Reconciler) rollback(ctx context.Context, w *rikv1alpha1.Workload) erro
 	if err != nil || target == nil {
 		r.config.Events.Eventf(w, nil, corev1.EventTypeWarning, "RollbackRefused", "RollingBack", "there is no revision %q", asked)
 	} else {
-		next.Spec.InstanceTemplate = *target.Template.DeepCopy()
-		if after, own := w.Spec.Annotations[workloadv1alpha1.FenceAfterAnnotation]; own {
-			next.Spec.Annotations[workloadv1alpha1.FenceAfterAnnotation] = after
-		} else {
-			// It came from the workload, which still says what it asks for.
-			delete(next.Spec.Annotations, workloadv1alpha1.FenceAfterAnnotation)
-		}
+		next.Spec.InstanceTemplate = *withoutFence(&target.Template, w)
 	}
 	if err := r.config.Client.Update(ctx, next); err != nil {
 		return fmt.Errorf("rolling back workload %s/%s: %w", w.Namespace, w.Name, err)
 	}
 	r.config.Workloads.Put(next)
 	return nil
+}
+
+// withoutFence is an older template without the fence that the workload asked for: what it
+// asks for now is added again.
+func withoutFence(older *rikv1alpha1.InstanceTemplate, w *rikv1alpha1.Workload) *rikv1alpha1.InstanceTemplate {
+	out := older.DeepCopy()
+	if _, own := fence.After(w.Spec.Annotations); own {
+		return out
+	}
+	delete(out.Annotations, fence.Annotation)
+	out.OnDisconnect = w.Spec.OnDisconnect
+	return out
 }
 
 // prune deletes revisions beyond the history limit.

@@ -36,8 +36,17 @@ type record struct {
 	TimeoutMillis int64 `json:"timeoutMillis,omitempty"`
 	// Fenced are the UIDs of instances with onDisconnect: Stop.
 	Fenced map[string]bool `json:"fenced,omitempty"`
+	// Proofs are the instances that a kcp has to be in touch for.
+	Proofs map[string]Proof `json:"proofs,omitempty"`
 	// Cluster are the hashes of the authorities of the cluster that Term is of.
 	Cluster []string `json:"cluster,omitempty"`
+}
+
+// Proof is what an instance with a fence needs to run: that the kcp of its namespace was in
+// touch with the cluster less than After ago.
+type Proof struct {
+	Namespace string        `json:"namespace"`
+	After     time.Duration `json:"after"`
 }
 
 // Ledger is one file. Its methods are safe for concurrent use; those that
@@ -112,7 +121,7 @@ func (l *Ledger) Belong(cluster []string) (moved bool, err error) {
 		return slices.Contains(l.kept.Cluster, hash)
 	})
 	if moved {
-		next.Term, next.Fenced = 0, map[string]bool{}
+		next.Term, next.Fenced, next.Proofs = 0, map[string]bool{}, nil
 	}
 	return moved, l.saveLocked(next)
 }
@@ -202,4 +211,32 @@ func (l *Ledger) Fenced() []string {
 		uids = append(uids, uid)
 	}
 	return uids
+}
+
+// Prove remembers what an instance needs to run; after 0 forgets it.
+func (l *Ledger) Prove(uid, namespace string, after time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	want := Proof{Namespace: namespace, After: after}
+	if have, ok := l.kept.Proofs[uid]; after == 0 && !ok || after > 0 && have == want {
+		return nil
+	}
+	next := l.kept
+	next.Proofs = maps.Clone(l.kept.Proofs)
+	if after == 0 {
+		delete(next.Proofs, uid)
+	} else {
+		if next.Proofs == nil {
+			next.Proofs = map[string]Proof{}
+		}
+		next.Proofs[uid] = want
+	}
+	return l.saveLocked(next)
+}
+
+// Proven lists the instances that need a proof, and which.
+func (l *Ledger) Proven() map[string]Proof {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.kept.Proofs)
 }

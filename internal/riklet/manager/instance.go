@@ -29,6 +29,10 @@ func (m *Manager) start(r *run) {
 	if fenced && m.cutOff && r.driver == nil {
 		return // its replacement may run elsewhere
 	}
+	m.keepProof(r, template)
+	if r.driver == nil && !m.isProven(r, time.Now()) {
+		return // the kcp may have one elsewhere; a proof is asked for
+	}
 	r.used = true
 	m.keepInfo(r, template)
 	m.cfg.Objects.Use(r.uid, r.order.GetNamespace(), template)

@@ -35,6 +35,8 @@ type Objects interface {
 	Use(uid, namespace string, template *rikv1alpha1.InstanceTemplate)
 	Release(uid string)
 	Retain(inUse func(namespace, name string) bool) error
+	Fence(namespace string) (proven time.Time, free bool)
+	AskFence(namespace string)
 }
 
 // Outbox takes observations; *contact.Outbox.
@@ -78,6 +80,11 @@ type Manager struct {
 	deadline  time.Time // when fenced instances stop; zero while in contact
 	sweepAt   time.Time // zero: nothing to sweep
 	connected bool
+	// began is when Run was called; asked when a proof was last asked for, by namespace.
+	// proofAt is when fences have to be looked at; zero: never.
+	began   time.Time
+	asked   map[string]time.Time
+	proofAt time.Time
 	// cutOff is true from the moment at which fenced instances stop until an
 	// Allowed says what may run.
 	cutOff bool
@@ -102,7 +109,13 @@ type run struct {
 	driver instance.Driver  // nil while its template is awaited, and when none can run it
 	used   bool             // Objects knows that it uses its template
 	stop   bool             // it was ordered to go
-	seen   int64            // sequence of the driver's observation that was last passed on
+	// after is the time of its fence, zero if it has none, and home the namespace that it is
+	// in. found: it was here when the riklet began.
+	after time.Duration
+	home  string
+	found bool
+
+	seen int64 // sequence of the driver's observation that was last passed on
 
 	sent   int64 // sequence of the last observation
 	phase  rikv1alpha1.InstancePhase
@@ -112,7 +125,7 @@ type run struct {
 
 // New returns a manager that has not begun.
 func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, wake: make(chan struct{}, 1), runs: map[string]*run{}, forgotten: map[string]bool{}, infos: map[string]Info{}}
+	return &Manager{cfg: cfg, wake: make(chan struct{}, 1), runs: map[string]*run{}, forgotten: map[string]bool{}, asked: map[string]time.Time{}, infos: map[string]Info{}}
 }
 
 // Order queues an order.
@@ -194,7 +207,9 @@ func (m *Manager) Info(uid string) Info {
 
 // Run obeys until ctx ends. It stops no instance then.
 func (m *Manager) Run(ctx context.Context) error {
+	m.began = time.Now()
 	m.recovered()
+	m.recall()
 	m.observe()
 	m.lost()
 	for {
@@ -215,7 +230,7 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) recovered() {
 	for _, d := range m.drivers() {
 		for _, uid := range d.List() {
-			m.runs[uid] = &run{uid: uid, driver: d}
+			m.runs[uid] = &run{uid: uid, driver: d, found: true}
 		}
 	}
 }
@@ -238,13 +253,14 @@ func (m *Manager) step() {
 	}
 	m.observe()
 	m.fence()
+	m.proofAt = m.prove(time.Now())
 	m.sweep()
 }
 
 // next is when step has to be done at the latest.
 func (m *Manager) next() time.Time {
 	first := time.Now().Add(time.Hour)
-	for _, t := range []time.Time{m.cfg.Objects.Retry(), m.deadline, m.sweepAt} {
+	for _, t := range []time.Time{m.cfg.Objects.Retry(), m.deadline, m.sweepAt, m.proofAt} {
 		if !t.IsZero() && t.Before(first) {
 			first = t
 		}
@@ -361,6 +377,9 @@ func (m *Manager) acknowledged(ack *schedulerv1.Ack) {
 	m.cfg.Objects.Release(r.uid)
 	m.cfg.Outbox.Drop(r.uid)
 	m.keepFence(r.uid, false)
+	if err := m.cfg.Ledger.Prove(r.uid, "", 0); err != nil {
+		m.cfg.Logger.Error("an instance's fence is forgotten in memory only", "instance", r.uid, "err", err)
+	}
 	delete(m.runs, r.uid)
 	m.mu.Lock()
 	delete(m.infos, r.uid)

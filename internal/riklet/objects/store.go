@@ -42,6 +42,7 @@ type Key struct {
 func (k Key) String() string {
 	kind := map[nodev1.Kind]string{
 		nodev1.Kind_KIND_REVISION: "workloadrevision", nodev1.Kind_KIND_CONFIG_MAP: "configmap", nodev1.Kind_KIND_SECRET: "secret",
+		nodev1.Kind_KIND_FENCE: "fence",
 	}[k.Kind]
 	return kind + " " + k.Namespace + "/" + k.Name
 }
@@ -69,6 +70,7 @@ type Store struct {
 	entries   map[Key]instance.Entries // ConfigMaps and Secrets as last sent
 	waiting   map[Key]*answer          // for readers of what is not in entries
 	revisions map[Key]*revision        // templates
+	fences    map[string]*proof        // by namespace
 	asked     []Key                    // to be sent; no key twice
 	asking    map[Key]bool             // what is in asked
 	uses      map[string][]Key         // by UID
@@ -97,7 +99,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, entries: map[Key]instance.Entries{}, revisions: map[Key]*revision{}, asking: map[Key]bool{},
-		uses: map[string][]Key{}, users: map[Key]int{}, wake: make(chan struct{}, 1), waiting: map[Key]*answer{},
+		uses: map[string][]Key{}, users: map[Key]int{}, fences: map[string]*proof{}, wake: make(chan struct{}, 1), waiting: map[Key]*answer{},
 	}
 	if err := makeDir(cfg.Dir); err != nil {
 		return nil, err
@@ -188,6 +190,9 @@ func (s *Store) Reconnected() {
 	for _, key := range slices.SortedFunc(maps.Keys(s.waiting), compare) {
 		s.askLocked(key)
 	}
+	for _, p := range s.fences {
+		p.askedAt = time.Time{} // what was asked over the last stream gets no answer
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.revisions), compare) {
 		if r := s.revisions[key]; r.template == nil && r.missing {
 			r.pending = true
@@ -206,6 +211,8 @@ func (s *Store) Deliver(object *nodev1.Object) {
 		if s.deliverEntries(key, object) {
 			s.cfg.Updated()
 		}
+	case nodev1.Kind_KIND_FENCE:
+		s.deliverFence(key, object)
 	default:
 		s.cfg.Logger.Warn("the controller sent an object of an unknown kind", "kind", int32(key.Kind), "namespace", key.Namespace, "name", key.Name)
 	}

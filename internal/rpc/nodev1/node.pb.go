@@ -30,6 +30,9 @@ const (
 	Kind_KIND_REVISION    Kind = 1 // data: InstanceTemplate in protobuf
 	Kind_KIND_CONFIG_MAP  Kind = 2 // entries
 	Kind_KIND_SECRET      Kind = 3 // entries; only of instances bound to the node
+	// The fence of a namespace that belongs to a kcp; it has no name, and is not sent
+	// again. found: there is one. age_millis: see there.
+	Kind_KIND_FENCE Kind = 4
 )
 
 // Enum value maps for Kind.
@@ -39,12 +42,14 @@ var (
 		1: "KIND_REVISION",
 		2: "KIND_CONFIG_MAP",
 		3: "KIND_SECRET",
+		4: "KIND_FENCE",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
 		"KIND_REVISION":    1,
 		"KIND_CONFIG_MAP":  2,
 		"KIND_SECRET":      3,
+		"KIND_FENCE":       4,
 	}
 )
 
@@ -735,15 +740,18 @@ func (x *ControllerHello) GetVersion() string {
 }
 
 type Object struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          Kind                   `protobuf:"varint,1,opt,name=kind,proto3,enum=rik.node.v1.Kind" json:"kind,omitempty"`
-	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Found         bool                   `protobuf:"varint,4,opt,name=found,proto3" json:"found,omitempty"`
-	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`                                                                               // why it may not be had; empty otherwise
-	Data          []byte                 `protobuf:"bytes,6,opt,name=data,proto3" json:"data,omitempty"`                                                                                 // for KIND_REVISION
-	Entries       map[string][]byte      `protobuf:"bytes,7,rep,name=entries,proto3" json:"entries,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // for ConfigMaps and Secrets
-	Type          string                 `protobuf:"bytes,8,opt,name=type,proto3" json:"type,omitempty"`                                                                                 // of a Secret
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Kind      Kind                   `protobuf:"varint,1,opt,name=kind,proto3,enum=rik.node.v1.Kind" json:"kind,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Found     bool                   `protobuf:"varint,4,opt,name=found,proto3" json:"found,omitempty"`
+	Error     string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`                                                                               // why it may not be had; empty otherwise
+	Data      []byte                 `protobuf:"bytes,6,opt,name=data,proto3" json:"data,omitempty"`                                                                                 // for KIND_REVISION
+	Entries   map[string][]byte      `protobuf:"bytes,7,rep,name=entries,proto3" json:"entries,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // for ConfigMaps and Secrets
+	Type      string                 `protobuf:"bytes,8,opt,name=type,proto3" json:"type,omitempty"`                                                                                 // of a Secret
+	// For KIND_FENCE, how long before this answer the namespace's kcp was last known
+	// to be in touch with the cluster; absent: never.
+	AgeMillis     *int64 `protobuf:"varint,9,opt,name=age_millis,json=ageMillis,proto3,oneof" json:"age_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -832,6 +840,13 @@ func (x *Object) GetType() string {
 		return x.Type
 	}
 	return ""
+}
+
+func (x *Object) GetAgeMillis() int64 {
+	if x != nil && x.AgeMillis != nil {
+		return *x.AgeMillis
+	}
+	return 0
 }
 
 // OpenStream asks the node for a session; stream ids are the controller's.
@@ -1386,7 +1401,7 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\anetwork\x18\x05 \x01(\v2\x1b.rik.node.v1.NetworkChangesH\x00R\anetworkB\t\n" +
 	"\amessage\"+\n" +
 	"\x0fControllerHello\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\tR\aversion\"\xad\x02\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\"\xe0\x02\n" +
 	"\x06Object\x12%\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x11.rik.node.v1.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1395,10 +1410,13 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x12\n" +
 	"\x04data\x18\x06 \x01(\fR\x04data\x12:\n" +
 	"\aentries\x18\a \x03(\v2 .rik.node.v1.Object.EntriesEntryR\aentries\x12\x12\n" +
-	"\x04type\x18\b \x01(\tR\x04type\x1a:\n" +
+	"\x04type\x18\b \x01(\tR\x04type\x12\"\n" +
+	"\n" +
+	"age_millis\x18\t \x01(\x03H\x00R\tageMillis\x88\x01\x01\x1a:\n" +
 	"\fEntriesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x9c\x02\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01B\r\n" +
+	"\v_age_millis\"\x9c\x02\n" +
 	"\n" +
 	"OpenStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12\x10\n" +
@@ -1446,12 +1464,14 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x06height\x18\t \x01(\rR\x06height\x12\x16\n" +
 	"\x06credit\x18\n" +
 	" \x01(\x03R\x06credit\x12.\n" +
-	"\aproblem\x18\v \x01(\x0e2\x14.rik.node.v1.ProblemR\aproblem*U\n" +
+	"\aproblem\x18\v \x01(\x0e2\x14.rik.node.v1.ProblemR\aproblem*e\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKIND_REVISION\x10\x01\x12\x13\n" +
 	"\x0fKIND_CONFIG_MAP\x10\x02\x12\x0f\n" +
-	"\vKIND_SECRET\x10\x03*\x84\x01\n" +
+	"\vKIND_SECRET\x10\x03\x12\x0e\n" +
+	"\n" +
+	"KIND_FENCE\x10\x04*\x84\x01\n" +
 	"\aProblem\x12\x17\n" +
 	"\x13PROBLEM_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18PROBLEM_UNKNOWN_INSTANCE\x10\x01\x12\x17\n" +
@@ -1554,6 +1574,7 @@ func file_rik_node_v1_node_proto_init() {
 		(*ControllerMessage_Hello)(nil),
 		(*ControllerMessage_Network)(nil),
 	}
+	file_rik_node_v1_node_proto_msgTypes[8].OneofWrappers = []any{}
 	file_rik_node_v1_node_proto_msgTypes[9].OneofWrappers = []any{
 		(*OpenStream_Log)(nil),
 		(*OpenStream_Exec)(nil),
