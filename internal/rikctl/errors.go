@@ -125,6 +125,9 @@ func judgeTyped(err error, server string) outcome {
 	if errors.As(err, &late) || errors.Is(err, context.DeadlineExceeded) {
 		return outcome{code: ExitUnreachable, text: "error: " + err.Error()}
 	}
+	if errors.Is(err, errNoKCP) {
+		return outcome{code: ExitNotFound, text: "error: " + err.Error()}
+	}
 	if meta.IsNoMatchError(err) {
 		return outcome{ExitNotFound, "error: " + err.Error(), nextForType}
 	}

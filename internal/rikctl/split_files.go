@@ -2,6 +2,7 @@ package rikctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -82,7 +83,7 @@ func (t *trial) locate(o fileObject) error {
 		return fmt.Errorf("%s: %w", o.source, err)
 	}
 	if o.GetName() == "" {
-		return invalidError{o.source, fmt.Errorf("metadata.name: required")}
+		return invalidError{o.source, errors.New("metadata.name: required")}
 	}
 	switch namespace := o.GetNamespace(); {
 	case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
@@ -108,6 +109,10 @@ func (t *trial) apply(ctx context.Context, o fileObject) (*unstructured.Unstruct
 		return t.overlaid(ctx, o)
 	case apierrors.IsNotFound(err) && slices.Contains(t.made, o.GetNamespace()):
 		return t.overlaid(ctx, o)
+	}
+	// A value of another type than the schema's is an error without a reason.
+	if err != nil && strings.Contains(err.Error(), "failed to create typed patch object") {
+		return nil, invalidError{o.source, errors.New(err.Error())}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.source, err)

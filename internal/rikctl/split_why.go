@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -168,10 +169,11 @@ func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference,
 	// A Deployment runs as the Workload of its name.
 	workload := &rikv1alpha1.Workload{}
 	if err := c.Get(ctx, key, workload); err != nil {
-		if isUnknownType(err) {
+		if isUnknownType(err) || meta.IsNoMatchError(err) {
 			return elsewhere
 		}
-		return err
+		return advised{fmt.Errorf("%s does not run yet: %w", ref, err),
+			"a controller runs it as a workload of the same name; \"rikctl describe " + ref.String() + "\" shows what it says"}
 	}
 	instances, err := target{workload: true, name: workload.Name}.instances(ctx, c, namespace)
 	if err != nil {

@@ -1,0 +1,372 @@
+package rikctl
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/poll"
+	"rik.dev/rik/internal/testkit/served"
+)
+
+// splitSite is a kcp that divides Deployments, with two clusters that are ready, and its
+// administrator. Nothing runs that would divide.
+type splitSite struct {
+	machine
+	server    *kcptest.Server
+	c         client.Client
+	namespace string
+}
+
+func newSplitSite(t *testing.T) *splitSite {
+	t.Helper()
+	s := &splitSite{machine: newMachine(t), server: kcptest.Start(t)}
+	s.env["RIKCONFIG"] = filepath.Join(s.server.DataDir, "config.yaml")
+	s.namespace = s.server.Namespace(t)
+	var err error
+	if s.c, err = client.New(kcptest.LoopbackConfig(s.server), client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	s.create(t, deploymentsCRD())
+	for _, name := range []string{"east", "west"} {
+		s.register(t, name)
+	}
+	poll.Until(t, apitest.Patience, "Deployments are served", func(ctx context.Context) error {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(deployments.GVK)
+		return s.c.List(ctx, list)
+	})
+	return s
+}
+
+func (s *splitSite) create(t *testing.T, o client.Object) {
+	t.Helper()
+	if err := s.c.Create(t.Context(), o); err != nil {
+		t.Fatalf("creating %s: %v", o.GetName(), err)
+	}
+}
+
+// register makes a Cluster that is ready and takes Deployments.
+func (s *splitSite) register(t *testing.T, name string) {
+	t.Helper()
+	c := clusterOfTests(name, map[string]string{"region": name})
+	status := c.Status
+	s.create(t, c)
+	c.Status = status
+	if err := s.c.Status().Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// deploymentsCRD is as negotiation makes it, as far as dividing asks for it.
+func deploymentsCRD() *apiextensionsv1.CustomResourceDefinition {
+	replicas, anything := ".spec.replicas", true
+	one := apiextensionsv1.JSON{Raw: []byte("1")}
+	object := func(properties map[string]apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSchemaProps {
+		return apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &anything, Properties: properties}
+	}
+	schema := object(map[string]apiextensionsv1.JSONSchemaProps{
+		"spec":   object(map[string]apiextensionsv1.JSONSchemaProps{"replicas": {Type: "integer", Default: &one}}),
+		"status": object(nil),
+	})
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "deployments.apps", Annotations: map[string]string{apiresourcev1alpha1.NegotiatedAnnotation: "true"}},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "apps", Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "deployments", Singular: "deployment", ShortNames: []string{"deploy"}, Kind: "Deployment", ListKind: "DeploymentList"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &schema},
+				Subresources: &apiextensionsv1.CustomResourceSubresources{
+					Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+					Scale:  &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: replicas, StatusReplicasPath: ".status.replicas"},
+				},
+			}},
+		},
+	}
+}
+
+// do runs a command line in the site's namespace.
+func (s *splitSite) do(t *testing.T, line ...string) result {
+	t.Helper()
+	return s.run(t, append([]string{"-n", s.namespace}, line...)...)
+}
+
+// root is a Deployment as a file has it.
+func (s *splitSite) root(name string, replicas int) string {
+	return strings.NewReplacer("{name: web, namespace: shop, uid: 1a2b, generation: 3}", "{name: "+name+"}", "replicas: 10", fmt.Sprintf("replicas: %d", replicas)).Replace(webRoot)
+}
+
+// divide gives a root parts that its clusters run.
+func (s *splitSite) divide(t *testing.T, name string, parts map[string]int32) {
+	t.Helper()
+	root := &unstructured.Unstructured{}
+	root.SetGroupVersionKind(deployments.GVK)
+	if err := s.c.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: name}, root); err != nil {
+		t.Fatal(err)
+	}
+	for cluster, replicas := range parts {
+		leaf, err := splitter.Render(root, cluster, splitter.ScalePath{}, &replicas)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.create(t, leaf)
+		leaf.Object["status"] = map[string]any{"observedGeneration": leaf.GetGeneration(), "replicas": int64(replicas), "readyReplicas": int64(replicas)}
+		if err := s.c.Status().Update(t.Context(), leaf); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// user is somebody who may what rules say.
+func (s *splitSite) user(t *testing.T, name string, rules ...rbacv1.PolicyRule) machine {
+	t.Helper()
+	meta := metav1.ObjectMeta{Name: name}
+	s.create(t, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules})
+	s.create(t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: name}},
+	})
+	return as(t, kcptest.As(t, s.server, name))
+}
+
+// as is a machine whose user has a kubeconfig.
+func as(t *testing.T, config *rest.Config) machine {
+	t.Helper()
+	data, err := served.Kubeconfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMachine(t)
+	if err := os.WriteFile(filepath.Join(m.home, "kubeconfig"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestServerDivision asks a real kcp. Its parts share the server, and come one after
+// another: clusters are everybody's.
+func TestServerDivision(t *testing.T) {
+	t.Parallel()
+	s := newSplitSite(t)
+	s.stdin = s.root("web", 10)
+	s.do(t, "apply", "-f", "-").check(t, ExitOK)
+	s.divide(t, "web", map[string]int32{"east": 5, "west": 5})
+	for _, part := range []struct {
+		name string
+		try  func(t *testing.T, s *splitSite)
+	}{
+		{"why", tryWhy}, {"plan", tryPlan}, {"whatif", tryWhatif}, {"a reader", tryReader}, {"few requests", tryRequests},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { part.try(t, s) }) {
+			return
+		}
+	}
+}
+
+func tryWhy(t *testing.T, s *splitSite) {
+	for _, line := range []string{"deployment/web", "deployments.apps/web", "deploy/web", "deployments.v1.apps/web"} {
+		s.do(t, "why", line).check(t, ExitOK, "is divided by its replicas, strategy even", "Whole:", "east", "west", "even: 1 of 2")
+	}
+	s.do(t, "why", "deployment", "web").check(t, ExitOK, "even: 1 of 2")
+	s.do(t, "why", "deployment/web--west").check(t, ExitOK, "is the part of deployments.apps/web in cluster west", "even: 1 of 2")
+	var got division
+	r := s.do(t, "why", "deployment/web--west", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &got); err != nil || got.Name != "web" || len(got.Clusters) != 2 || got.Clusters[0].Has != 5 {
+		t.Errorf("why -o json = %v, %s", err, r.out)
+	}
+	s.do(t, "why", "deployment/web", "-o", "wide").check(t, ExitUsage, "json or yaml")
+	s.do(t, "why", "deployment/wob").check(t, ExitNotFound, `"wob" not found`)
+	s.do(t, "why", "deploiment/web").check(t, ExitNotFound, "did you mean deployment")
+	s.do(t, "why", "deployment/").check(t, ExitUsage, "TYPE/NAME")
+	s.do(t, "why", "web").check(t, ExitNotFound, "rikctl why deployment/web")
+	s.do(t, "__complete", "why", "deployment", "w").check(t, ExitOK, "web--east")
+
+	s.stdin = strings.Replace(s.root("fixed", 1), "{name: fixed}", `{name: fixed, labels: {workloads.kcp.dev/cluster: east}}`, 1)
+	s.do(t, "apply", "-f", "-").check(t, ExitOK)
+	s.do(t, "why", "deployment/fixed").check(t, ExitOK, "is not divided: its labels send it to east")
+	s.stdin = `{apiVersion: v1, kind: ConfigMap, metadata: {name: settings, labels: {sync.workloads.kcp.dev/east: "true", sync.workloads.kcp.dev/west: "true"}, annotations: {` +
+		splitter.FollowsAnnotation + `: "east"}}}`
+	s.do(t, "apply", "-f", "-").check(t, ExitOK)
+	s.do(t, "why", "configmap/settings").check(t, ExitOK, "goes to east, because objects there need it", "sent to west by its labels")
+}
+
+func tryPlan(t *testing.T, s *splitSite) {
+	plan := func(stdin string, line ...string) result {
+		s.stdin = stdin
+		return s.do(t, append([]string{"plan", "-f", "-"}, line...)...)
+	}
+	plan(s.root("web", 10)).check(t, ExitOK, "web in namespace "+s.namespace+", unchanged", "0 of 1 would change")
+	plan(s.root("web", 7)).check(t, 1, ", changed,", "Whole:", "1 of 1 would change")
+	plan(s.root("api", 3)).check(t, 1, "deployment/api", ", new,")
+	s.do(t, "get", "deployment", "api").check(t, ExitNotFound)
+	plan(strings.Replace(s.root("api", 3), "  replicas: 3\n", "", 1)).check(t, 1, "Whole:        1;") // the server fills it in
+	plan(strings.Replace(s.root("web", 10), "{name: web}", `{name: web, annotations: {placement.workloads.kcp.dev/max-moves: many}}`, 1)).
+		check(t, ExitInvalid, "metadata.annotations[placement.workloads.kcp.dev/max-moves]", "no part is changed")
+	plan("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: many}").check(t, ExitInvalid, "spec.replicas")
+	plan("apiVersion: apps/v9\nkind: Deployment\nmetadata: {name: web}").check(t, ExitNotFound, "apps/v9")
+	plan("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}").check(t, ExitOK, "Nothing that is divided would change")
+	plan(s.root("web--east", 1)).check(t, ExitInvalid, "is a part of web")
+	plan(strings.Replace(s.root("web", 1), "{name: web}", "{name: web, namespace: other}", 1)).check(t, ExitInvalid, "metadata.namespace: other")
+	s.do(t, "plan").check(t, ExitUsage, "-f FILE is required")
+	s.do(t, "plan", "-f", filepath.Join(s.home, "missing.yaml")).check(t, ExitUsage, "no such file")
+
+	// Others' fields: apply would be refused, and the plan says so.
+	scaled := &unstructured.Unstructured{}
+	scaled.SetGroupVersionKind(deployments.GVK)
+	scaled.SetName("web")
+	scaled.SetNamespace(s.namespace)
+	if err := s.c.Patch(t.Context(), scaled, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":12}}`)), client.FieldOwner("somebody")); err != nil {
+		t.Fatal(err)
+	}
+	plan(s.root("web", 7)).check(t, 1, "--force-conflicts", "somebody", ", changed,")
+	s.stdin = s.root("web", 10)
+	s.do(t, "apply", "-f", "-", "--force-conflicts").check(t, ExitOK)
+
+	// A Placement shows the roots that it changes, and a Cluster too.
+	placement := `{apiVersion: workload.kcp.dev/v1alpha1, kind: Placement, metadata: {name: all}, spec: {selector: {}, strategy: weighted, weights: [{cluster: east, weight: 4}]}}`
+	plan(placement).check(t, 1, "not in the files", "strategy weighted", "1 of 1 would change")
+	plan(strings.Replace(placement, "weighted", "odd", 1)).check(t, ExitInvalid, "spec.strategy")
+	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: north}\nspec: {syncMode: none}").check(t, 1, "north is not registered", "1 of 1 would change")
+	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: east}\nspec: {taints: [{key: old, effect: NoExecute}]}").check(t, 1, "the taint old:NoExecute is not tolerated")
+	// A namespace and what is in it.
+	plan("---\n{apiVersion: v1, kind: Namespace, metadata: {name: fresh}}\n---\n"+strings.Replace(s.root("api", 4), "{name: api}", "{name: api}", 1), "-o", "json").check(t, 1, `"file": "new"`)
+	fresh := machine{s.home, s.env, "---\n{apiVersion: v1, kind: Namespace, metadata: {name: fresh}}\n---\n" + strings.Replace(s.root("api", 4), "{name: api}", "{name: api, namespace: fresh}", 1)}
+	fresh.run(t, "plan", "-f", "-").check(t, 1, "deployment/api in namespace fresh, new,")
+}
+
+func tryWhatif(t *testing.T, s *splitSite) {
+	s.do(t, "whatif").check(t, ExitUsage, "say what would happen")
+	s.do(t, "whatif", "--lose-cluster", "north").check(t, ExitNotFound, `"north" not found`, "rikctl get clusters")
+	s.do(t, "whatif", "--add-cluster", "east").check(t, ExitUsage, "there is a cluster east already")
+	s.do(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects end otherwise; 5 replicas are elsewhere, and 0 are unplaced", "west=10", "5m")
+	s.run(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects") // all namespaces
+	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web").check(t, ExitOK, "1 of 1 objects")
+	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web--east").check(t, ExitError, "is not divided", "rikctl why")
+	s.do(t, "whatif", "--lose-cluster", "east", "configmap/settings").check(t, ExitError, "not divided")
+	s.do(t, "whatif", "--lose-cluster", "east", "deployment/wob").check(t, ExitNotFound, `"wob" not found`)
+	s.do(t, "whatif", "--remove-cluster", "west", "--add-cluster", "north=region=north,cpu=8", "-o", "yaml").check(t, ExitOK, "cluster: north", "then: 5", "unplaced: 0")
+	// Nothing of all this was written.
+	clusters := &workloadv1alpha1.ClusterList{}
+	if err := s.c.List(t.Context(), clusters); err != nil || len(clusters.Items) != 2 {
+		t.Errorf("there are %d clusters, %v", len(clusters.Items), err)
+	}
+}
+
+// readRules are what looking needs.
+var readRules = []rbacv1.PolicyRule{
+	{APIGroups: []string{"workload.kcp.dev"}, Resources: []string{"clusters", "placements"}, Verbs: []string{"get", "list"}},
+	{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, Verbs: []string{"get", "list"}},
+	{APIGroups: []string{"apiresource.kcp.dev"}, Resources: []string{"negotiatedapiresources"}, Verbs: []string{"get", "list"}},
+	{Resources: []string{"persistentvolumeclaims", "services"}, APIGroups: []string{""}, Verbs: []string{"get", "list"}},
+	{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get", "list"}},
+}
+
+// tryReader: looking takes reading, and nothing else.
+func tryReader(t *testing.T, s *splitSite) {
+	reader, stranger := s.user(t, "reader", readRules...), s.user(t, "stranger")
+	for _, m := range []machine{reader, stranger} {
+		m.env["KUBECONFIG"] = ""
+	}
+	lines := [][]string{{"why", "deployment/web"}, {"whatif", "--lose-cluster", "east"}, {"plan", "-f", "-"}}
+	in := func(m machine) []string {
+		return []string{"--kubeconfig", filepath.Join(m.home, "kubeconfig"), "-n", s.namespace}
+	}
+	reader.stdin, stranger.stdin = s.root("web", 7), s.root("web", 7)
+	for _, line := range lines[:2] {
+		reader.run(t, slices.Concat(in(reader), line)...).check(t, ExitOK, "web", "east")
+	}
+	reader.run(t, slices.Concat(in(reader), lines[2])...).check(t, 1, "you could not apply it", ", changed,", "Whole:        7;")
+	for _, line := range lines {
+		stranger.run(t, slices.Concat(in(stranger), line)...).check(t, ExitDenied, "is forbidden", "looking needs get and list of clusters")
+	}
+}
+
+// tryRequests: many roots cost no more requests than few.
+func tryRequests(t *testing.T, s *splitSite) {
+	const many = 40
+	for i := range many {
+		name := fmt.Sprintf("many-%02d", i)
+		s.create(t, s.inNamespace(parsed(t, s.root(name, 4))))
+		s.divide(t, name, map[string]int32{"east": 2, "west": 2})
+	}
+	var requests int
+	counted := func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+		requests++
+		return c.List(ctx, list, options...)
+	}
+	base, err := client.NewWithWatch(kcptest.LoopbackConfig(s.server), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := interceptor.NewClient(base, interceptor.Funcs{
+		List: counted,
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			requests++
+			return c.Get(ctx, key, o, options...)
+		},
+	})
+	before, err := readScene(t.Context(), c, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := at(12).Time
+	after := before.over()
+	if err := (&supposition{lost: []string{"east"}}).apply(after, now); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := before.roots(t.Context(), deployments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var roots []plannedRoot
+	for _, o := range objects {
+		roots = append(roots, plannedRoot{o, deployments})
+	}
+	look, err := lookOut(t.Context(), before, after, roots, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if look.Roots != many+1 || look.Moved != many+1 || requests > 3 {
+		t.Errorf("%d of %d roots move, found out with %d requests; want all of %d with 3: clusters, placements, deployments", look.Moved, look.Roots, requests, many+1)
+	}
+}
+
+func (s *splitSite) inNamespace(o *unstructured.Unstructured) *unstructured.Unstructured {
+	o.SetNamespace(s.namespace)
+	return o
+}
+
+// TestServerDivisionNeedsAKCP: a rik cluster divides nothing, and says who to ask.
+func TestServerDivisionNeedsAKCP(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.do(t, "whatif", "--lose-cluster", "east").check(t, ExitNotFound, "this server is no kcp", "rikctl config use")
+	s.do(t, "plan", "-f", s.file(t, manifest("web", ""))).check(t, ExitNotFound, "this server is no kcp", "rikctl config use")
+	s.workload(t, "web", "")
+	s.do(t, "why", "workload/web").check(t, ExitError, "has no instances", "rikctl create instance")
+	s.do(t, "create", "instance", "-w", "web", "-r", "2").check(t, ExitOK)
+	s.do(t, "why", "workload/web").check(t, ExitOK, "as 2 instances", "rikctl why web-")
+	s.do(t, "apply", "-f", s.file(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: api}\nspec: {selector: {matchLabels: {app: a}}, "+
+		"template: {metadata: {labels: {app: a}}, spec: {containers: [{name: a, image: \"registry.example/a:1\"}]}}}")).check(t, ExitOK)
+	s.do(t, "why", "deployment/api").check(t, ExitNotFound, "does not run yet", "rikctl describe deployments.apps/api")
+	s.do(t, "why", "workload", "wob").check(t, ExitNotFound, `"wob" not found`)
+	s.do(t, "why", "configmap/any").check(t, ExitNotFound, "this server is no kcp")
+}
