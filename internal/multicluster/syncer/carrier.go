@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,6 +23,8 @@ type carrier struct {
 	// with several. A selector has no "or", and a list without selector is not allowed.
 	upstream   [2]cache.SharedIndexInformer
 	downstream cache.SharedIndexInformer
+	// What we wrote and these have not heard of yet.
+	recentUp, recentDown recent
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -117,10 +120,22 @@ func watch(informer cache.SharedIndexInformer, log *slog.Logger, changed func(*u
 	})
 }
 
-// upstreamObject is what the caches have, the single target's first.
+// upstreamObject is what the caches have, the single target's first, or a newer one that
+// we wrote.
 func (c *carrier) upstreamObject(key Key) *unstructured.Unstructured {
+	name := cache.NewObjectName(key.Namespace, key.Name)
+	return c.recentUp.over(c.cachedUpstream(name), name, time.Now())
+}
+
+// wroteUpstream is told the answer to every write.
+func (c *carrier) wroteUpstream(o *unstructured.Unstructured) {
+	o.SetManagedFields(nil)
+	c.recentUp.note(c.cachedUpstream(cache.MetaObjectToName(o)), o, time.Now())
+}
+
+func (c *carrier) cachedUpstream(name cache.ObjectName) *unstructured.Unstructured {
 	for _, informer := range c.upstream {
-		if o := lookUp(informer, key.Namespace, key.Name); o != nil {
+		if o := lookUp(informer, name.Namespace, name.Name); o != nil {
 			return o
 		}
 	}
@@ -128,15 +143,16 @@ func (c *carrier) upstreamObject(key Key) *unstructured.Unstructured {
 }
 
 func (c *carrier) downstreamObject(namespace, name string) *unstructured.Unstructured {
-	return lookUp(c.downstream, namespace, name)
+	return c.recentDown.over(lookUp(c.downstream, namespace, name), cache.NewObjectName(namespace, name), time.Now())
+}
+
+// wroteDownstream is told the answer to every write.
+func (c *carrier) wroteDownstream(o *unstructured.Unstructured) {
+	c.recentDown.note(lookUp(c.downstream, o.GetNamespace(), o.GetName()), o, time.Now())
 }
 
 func lookUp(informer cache.SharedIndexInformer, namespace, name string) *unstructured.Unstructured {
-	key := name
-	if namespace != "" {
-		key = namespace + "/" + name
-	}
-	o, found, err := informer.GetStore().GetByKey(key)
+	o, found, err := informer.GetStore().GetByKey(cache.NewObjectName(namespace, name).String())
 	if err != nil || !found {
 		return nil
 	}

@@ -126,7 +126,10 @@ func TestS3StatusTable(t *testing.T) {
 		"the same":              {`{"a":1,"l":[1]}`, `{"a":1,"l":[1]}`, ``},
 		"different":             {`{"a":1,"b":2}`, `{"a":2}`, `{"a":2,"b":null}`},
 		"upstream has none":     {``, `{"a":1}`, `{"a":1}`},
-		"upstream has none yet": {``, `{}`, `{}`},
+		"an empty one and none": {``, `{}`, ``},
+		"none and an empty one": {`{}`, ``, ``},
+		"empty ones":            {`{}`, `{}`, ``},
+		"downstream's is empty": {`{"a":1}`, `{}`, `{"a":null}`},
 		"downstream has none":   {`{"a":1}`, ``, ``},
 		"neither":               {``, ``, ``},
 	} {

@@ -147,7 +147,7 @@ func (e *engine) lookAtType(ctx context.Context, t Type) (typeView, error) {
 	if t.Resource.Group == "" {
 		return typeServed, nil
 	}
-	crd, err := e.upstream.get(ctx, crdType, "", t.Resource.GroupResource().String())
+	crd, err := e.upstream.metadata(ctx, crdType, t.Resource.GroupResource().String())
 	switch {
 	case apierrors.IsNotFound(err):
 		return typeEnding, nil

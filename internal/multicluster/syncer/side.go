@@ -1,7 +1,10 @@
 package syncer
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -84,6 +87,28 @@ func (s *side) probe(ctx context.Context) error {
 func (s *side) get(ctx context.Context, t Type, namespace, name string) (*unstructured.Unstructured, error) {
 	return ask(ctx, s, func(ctx context.Context) (*unstructured.Unstructured, error) {
 		return s.resource(t, namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// errNotAsked: an answer that is of another object, or of none.
+var errNotAsked = errors.New("its name is another one")
+
+// metadata is that of an object of no namespace, without all else: the rest of a CRD can
+// be half a megabyte.
+func (s *side) metadata(ctx context.Context, t Type, name string) (*metav1.PartialObjectMetadata, error) {
+	return ask(ctx, s, func(ctx context.Context) (*metav1.PartialObjectMetadata, error) {
+		found := &metav1.PartialObjectMetadata{}
+		raw, err := s.discovery.RESTClient().Get().
+			AbsPath("apis", t.Resource.Group, t.Resource.Version, t.Resource.Resource, name).
+			SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").
+			Do(ctx).Raw()
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(raw, found); err != nil || found.Name != name {
+			return nil, fmt.Errorf("%s has answered with something else than the %s %s: %w", s.name, t.Kind, name, cmp.Or(err, errNotAsked))
+		}
+		return found, nil
 	})
 }
 

@@ -63,10 +63,11 @@ func ofType(conditions []any, kind any) map[string]any {
 }
 
 // statusPatch is the merge patch that makes upstream's status this one, or nil when it
-// is so already. Both missing is the same; one missing is a difference.
+// is so already. One that is empty says as much as one that is missing: a server gives
+// it to a new object, and no write is worth that.
 func statusPatch(upstream *unstructured.Unstructured, status map[string]any) ([]byte, error) {
-	told, found, _ := unstructured.NestedMap(upstream.Object, "status")
-	if found == (status != nil) && reflect.DeepEqual(told, status) {
+	told, _, _ := unstructured.NestedMap(upstream.Object, "status")
+	if len(told) == 0 && len(status) == 0 || reflect.DeepEqual(told, status) {
 		return nil, nil
 	}
 	if status == nil {
@@ -115,7 +116,7 @@ const maxStatusAnnotation = 32 << 10
 
 // statusAnnotation is what a shared object keeps of one cluster's status.
 func statusAnnotation(status map[string]any) (string, error) {
-	if status == nil {
+	if len(status) == 0 {
 		return "", nil
 	}
 	raw, err := json.Marshal(status)

@@ -154,6 +154,7 @@ func (p *pass) apply(ctx context.Context) error {
 	}
 	p.metrics.applies.Inc()
 	p.arrived()
+	p.carrier.wroteDownstream(applied)
 	p.down, p.downSeen, p.applied = applied, live, true
 	p.settle(desired)
 	return nil
@@ -230,6 +231,7 @@ func (p *pass) setFinalizers(ctx context.Context, finalizers []string, annotatio
 	if err != nil {
 		return fmt.Errorf("changing the finalizers upstream: %w", err)
 	}
+	p.carrier.wroteUpstream(changed)
 	p.up, p.upSeen = changed, live
 	return nil
 }
@@ -263,7 +265,8 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 		return err
 	}
 	isNew := why != nil && p.up.GetAnnotations()[p.problemAnnotation()] != why.String()
-	switch _, err = p.upstream.merge(ctx, p.carrier.Type, p.up, patch); {
+	changed, err := p.upstream.merge(ctx, p.carrier.Type, p.up, patch)
+	switch {
 	case isObjectGone(err):
 		return nil
 	case apierrors.IsConflict(err):
@@ -271,6 +274,7 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 	case err != nil:
 		return fmt.Errorf("saying upstream how the object is: %w", err)
 	}
+	p.carrier.wroteUpstream(changed)
 	if isNew {
 		p.metrics.problems.WithLabelValues(why.reason).Inc()
 		p.log.Warn("not as upstream wants it", "reason", why.reason)
@@ -317,6 +321,7 @@ func (p *pass) reportStatus(ctx context.Context, inSync bool, said map[string]st
 		return nil, fmt.Errorf("bringing the status up: %w", err)
 	}
 	p.metrics.statuses.Inc()
+	p.carrier.wroteUpstream(changed)
 	p.up = changed
 	return nil, nil
 }

@@ -1,0 +1,156 @@
+package syncer_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+// ledger keeps what a syncer writes on both sides to objects of one type, as lines like
+// "up patch web/status". What was refused is in it too: it costs a server as much.
+type ledger struct {
+	resource string
+
+	mu sync.Mutex
+	// lines is guarded by mu.
+	lines []string
+}
+
+// of is the configuration whose requests are kept under the name of a side.
+func (l *ledger) of(side string, config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &noted{ledger: l, side: side, next: next} })
+	return config
+}
+
+type noted struct {
+	ledger *ledger
+	side   string
+	next   http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (n *noted) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := n.next.RoundTrip(request)
+	_, object, found := strings.Cut(request.URL.Path, "/"+n.ledger.resource+"/")
+	if !found || request.Method == http.MethodGet {
+		return response, err
+	}
+	line := n.side + " " + strings.ToLower(request.Method) + " " + object
+	if err == nil && response.StatusCode >= http.StatusBadRequest {
+		line += fmt.Sprint(" ", response.StatusCode)
+	}
+	n.ledger.mu.Lock()
+	defer n.ledger.mu.Unlock()
+	n.ledger.lines = append(n.ledger.lines, line)
+	return response, err
+}
+
+// take gives the lines since it was last called, sorted.
+func (l *ledger) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := l.lines
+	l.lines = nil
+	slices.Sort(lines)
+	return lines
+}
+
+// life takes Deployments through theirs, all of them at once so that caches are behind.
+type life struct {
+	t     *testing.T
+	up    *kcp
+	down  dynamic.Interface
+	there string
+	*ledger
+	names []string
+	stage int
+}
+
+const sentinel = "sentinel"
+
+func startLife(t *testing.T) *life {
+	k, down := downstream(t)
+	up := startKCP(t)
+	up.publishDeployments(k.Rest())
+	up.register("thrifty", "deployments.apps")
+	up.namespace("team")
+	l := &life{t: t, up: up, down: down, there: up.downNamespace("thrifty", "team"), ledger: &ledger{resource: "deployments"}}
+	config := up.configOf("thrifty", k.Rest())
+	config.Upstream, config.Downstream = l.of("up", config.Upstream), l.of("down", config.Downstream)
+	run(t, config)
+	create(t, up.objects, deployments, deployment(t, "team", sentinel, "thrifty"))
+	for i := range 20 {
+		l.names = append(l.names, fmt.Sprintf("d%02d", i))
+	}
+	return l
+}
+
+// costs does something to every object, and compares what the syncer wrote for it when
+// it rests.
+func (l *life) costs(what string, step func(name string), reached func(name string), want ...string) {
+	l.t.Helper()
+	var all []string
+	for _, name := range l.names {
+		step(name)
+		for _, line := range want {
+			all = append(all, strings.Replace(line, "NAME", name, 1))
+		}
+	}
+	for _, name := range l.names {
+		reached(name)
+	}
+	l.rests()
+	got := slices.DeleteFunc(l.take(), func(line string) bool { return strings.Contains(line, sentinel) })
+	slices.Sort(all)
+	if diff := cmp.Diff(strings.Join(all, "\n"), strings.Join(got, "\n")); diff != "" {
+		l.t.Errorf("%s: the writes (-want +got):\n%s", what, diff)
+	}
+}
+
+// rests waits for a change of the sentinel to go down and one to come up: what the
+// syncer has heard of before is behind it then.
+func (l *life) rests() {
+	l.t.Helper()
+	l.stage++
+	patch(l.t, l.up.objects, deployments, "team", sentinel, fmt.Sprintf(`{"spec":{"replicas":%d}}`, l.stage))
+	has(l.t, l.down, deployments, l.there, sentinel, field(l.stage, "spec", "replicas"))
+	patch(l.t, l.down, deployments, l.there, sentinel, fmt.Sprintf(`{"status":{"replicas":%d}}`, l.stage), "status")
+	has(l.t, l.up.objects, deployments, "team", sentinel, field(l.stage, "status", "replicas"))
+}
+
+// TestWritesOfALife: what a Deployment costs in writes on both sides, from its creation
+// to its end: none that is refused, none that says what is known.
+func TestWritesOfALife(t *testing.T) {
+	l := startLife(t)
+	above := func(want func(*unstructured.Unstructured) error) func(string) {
+		return func(name string) { has(t, l.up.objects, deployments, "team", name, want) }
+	}
+	below := func(want func(*unstructured.Unstructured) error) func(string) {
+		return func(name string) { has(t, l.down, deployments, l.there, name, want) }
+	}
+	changeAbove := func(text string) func(string) {
+		return func(name string) { patch(t, l.up.objects, deployments, "team", name, text) }
+	}
+	statusBelow := func(text string) func(string) {
+		return func(name string) { patch(t, l.down, deployments, l.there, name, text, "status") }
+	}
+	l.costs("made", func(name string) {
+		create(t, l.up.objects, deployments, deployment(t, "team", name, "thrifty"))
+	}, below(image("web:1")), "up patch NAME", "down patch NAME")
+	l.costs("changed", changeAbove(`{"spec":{"replicas":3}}`), below(field(3, "spec", "replicas")), "down patch NAME")
+	l.costs("status", statusBelow(`{"status":{"replicas":3,"observedGeneration":2}}`), above(field(3, "status", "replicas")), "up patch NAME/status")
+	l.costs("what is not carried", func(name string) {
+		patch(t, l.up.objects, deployments, "team", name, `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}}}`)
+	}, above(anyhow))
+	l.costs("deleted", func(name string) { remove(t, l.up.objects, deployments, "team", name) },
+		func(name string) { hasNot(t, l.up.objects, deployments, "team", name) }, "down delete NAME", "up patch NAME")
+}
