@@ -59,7 +59,7 @@ type kcp struct {
 
 func startKCP(t *testing.T) *kcp {
 	t.Helper()
-	server := kcptest.Start(t)
+	server := idle.take(t)
 	config := kcptest.LoopbackConfig(server)
 	k := &kcp{t: t, server: server, config: config, objects: dynamic.NewForConfigOrDie(config)}
 	poll.Until(t, kube.Patience, "the kcp has kube-system", func(ctx context.Context) error {

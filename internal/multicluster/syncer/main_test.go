@@ -1,6 +1,7 @@
 package syncer_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -9,4 +10,11 @@ import (
 
 // The physical cluster is a real Kubernetes, without controllers that would play a part
 // of their own in what is compared.
-func TestMain(m *testing.M) { os.Exit(kube.RunMain(m, kube.Options{})) }
+func TestMain(m *testing.M) {
+	code := kube.RunMain(m, kube.Options{})
+	if err := idle.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stopping the kcps of the tests:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}

@@ -26,7 +26,7 @@ type Server = apiprocess.Server
 
 var shared = fixture.Shared[*Server]{
 	Name:  "kcptest",
-	Start: func(dir string) (*Server, error) { return apiprocess.Run(dir, apiprocess.KCP) },
+	Start: Run,
 	Stop:  (*Server).Stop,
 }
 
@@ -35,6 +35,10 @@ func Start(tb testing.TB) *Server {
 	tb.Helper()
 	return apiprocess.StartKind(tb, apiprocess.KCP)
 }
+
+// Run runs a kcp whose files lie in dir, which is the caller's to remove once it is
+// stopped.
+func Run(dir string) (*Server, error) { return apiprocess.Run(dir, apiprocess.KCP) }
 
 // RunMain runs the tests, stops the shared kcp if one was started, and returns the exit
 // code.
