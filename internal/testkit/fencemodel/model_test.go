@@ -1,0 +1,384 @@
+package fencemodel_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"rik.dev/rik/internal/controller/fence"
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/syncer/renewal"
+	"rik.dev/rik/internal/testkit/race"
+)
+
+// What the programs do by default, and how long an instance takes to stop.
+const (
+	tick             = 250 * time.Millisecond
+	heartbeatEvery   = 10 * time.Second
+	heartbeatTimeout = 40 * time.Second
+	trust            = 15 * time.Second
+	grace            = 2 * time.Second
+	replicas         = 3
+)
+
+// TestNothingRunsTwice tries schedules of faults. At no instant may an instance run here
+// when the splitter counts on the fence: it may have started another elsewhere.
+func TestNothingRunsTwice(t *testing.T) {
+	t.Parallel()
+	schedules := 6000
+	if race.Enabled {
+		schedules = 200
+	}
+	var all tally
+	for seed := range uint64(schedules) {
+		w := newWorld(seed)
+		for range 2400 { // ten minutes
+			w.step()
+			if w.counted && w.running() {
+				t.Fatalf("schedule %d, after %s: %d instances run and the splitter counts on the fence (%s)", seed, w.now.Sub(start), replicas, w)
+			}
+		}
+		all.add(w.tally)
+	}
+	// A world in which nothing happens keeps every promise.
+	if all.counted < schedules/10 || all.fenced < schedules/2 || all.back < schedules/10 || all.node < schedules/20 {
+		t.Errorf("%d schedules have shown too little: %+v", schedules, all)
+	}
+	t.Logf("%d schedules: %+v", schedules, all)
+}
+
+// TestACalmClusterKeepsRunning has no fault: what is fenced must not stop for nothing.
+func TestACalmClusterKeepsRunning(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(50) {
+		w := newWorld(seed)
+		w.calm = true
+		for i := range 2400 {
+			w.step()
+			if i > 240 && !w.running() {
+				t.Fatalf("schedule %d, after %s: nothing runs (%s)", seed, w.now.Sub(start), w)
+			}
+		}
+	}
+}
+
+// tally counts what was seen: the splitter counted on the fence, the controller stopped
+// what was fenced, it came back, and a node stopped it by itself.
+type tally struct{ counted, fenced, back, node int }
+
+func (a *tally) add(b tally) {
+	a.counted, a.fenced, a.back, a.node = a.counted+b.counted, a.fenced+b.fenced, a.back+b.back, a.node+b.node
+}
+
+var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// clock runs faster or slower than time, and is off by something.
+type clock struct {
+	rate float64
+	off  time.Duration
+}
+
+func (c clock) at(now time.Time) time.Time {
+	return start.Add(c.off + time.Duration(float64(now.Sub(start))*c.rate))
+}
+
+// fault says for how long something does not work.
+type fault struct{ until time.Time }
+
+func (f *fault) on(now time.Time) bool { return now.Before(f.until) }
+
+// later is a message that arrives at some time, whatever has become of its sender.
+type later struct {
+	at   time.Time
+	take func()
+}
+
+type world struct {
+	*rand.Rand
+	now   time.Time
+	calm  bool
+	after time.Duration
+	tally
+	inFlight []later
+
+	// The kcp: its object of the Cluster, what its controllers have seen of it, and the leaf.
+	kcp struct {
+		clock
+		down, blind       fault // its API server; its controllers
+		beats             int   // accepted heartbeats
+		silent            bool
+		silentSince, seen time.Time
+		seenBeats         int
+		leaf              int
+		judging           bool // a write that calls the cluster silent is under way
+	}
+	// counted: the splitter counts on the fence, and fewer is when the replicas elsewhere
+	// are gone again after the cluster came back.
+	counted bool
+	fewer   time.Time
+
+	syncer struct {
+		clock
+		down, cutUp, cutDown fault
+		mute, stale          fault // its heartbeats are lost; its watch brings nothing
+		renewals             renewal.Renewals
+		nextBeat, nextLook   time.Time
+	}
+	// The cluster's API server: the Lease and the Workload.
+	challenge, answer string
+	spec              int
+
+	controller struct {
+		clock
+		down   fault
+		lease  fence.Lease
+		due    bool
+		fenced bool
+		n      int
+	}
+	node struct {
+		clock
+		cut     fault
+		proven  time.Time
+		nextAsk time.Time
+		// running instances, and since when they are told to stop.
+		running  bool
+		stopping time.Time
+		dead     bool // stopped by itself: the controller has to make new ones
+	}
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 4)), now: start} //nolint:gosec // a schedule is no secret
+	w.after = []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute}[w.IntN(3)]
+	for _, c := range []*clock{&w.kcp.clock, &w.syncer.clock, &w.controller.clock, &w.node.clock} {
+		*c = clock{rate: 1 + (w.Float64()-0.5)/100, off: time.Duration(w.IntN(7200)-3600) * time.Second}
+	}
+	w.kcp.leaf, w.spec = replicas, replicas
+	w.kcp.seen = w.kcp.at(start)
+	w.restartSyncer()
+	w.restartController()
+	return w
+}
+
+func (w *world) String() string {
+	return fmt.Sprintf("fence %s, leaf %d, spec %d, silent %v, fenced %v, challenge %q, answer %q", w.after, w.kcp.leaf, w.spec, w.kcp.silent, w.controller.fenced, w.challenge, w.answer)
+}
+
+func (w *world) running() bool { return w.node.running }
+
+func (w *world) restartSyncer() { w.syncer.renewals = renewal.Renewals{Trust: trust} }
+
+// restartController forgets everything but what is on the Lease.
+func (w *world) restartController() {
+	w.controller.lease, w.controller.fenced = fence.Lease{}, true
+	w.controller.due = w.controller.lease.Observe(w.challenge, w.answer, w.controller.at(w.now))
+}
+
+func (w *world) step() {
+	w.now = w.now.Add(tick)
+	if !w.calm {
+		w.misfortune()
+	}
+	w.arrive()
+	w.stepSyncer()
+	w.stepKCP()
+	w.stepController()
+	w.stepNode()
+}
+
+// misfortune begins a fault about every 20 s.
+func (w *world) misfortune() {
+	if w.IntN(80) != 0 {
+		return
+	}
+	until := w.now.Add(time.Duration(w.IntN(10+w.IntN(150))) * time.Second)
+	switch w.IntN(11) {
+	case 0:
+		w.kcp.down.until = until
+		if w.IntN(2) == 0 && !w.kcp.silent { // started again: it takes the present heartbeat for new
+			w.kcp.seen, w.kcp.seenBeats = w.kcp.at(until), w.kcp.beats
+		}
+	case 1, 2:
+		w.syncer.down.until = until
+		if w.IntN(2) == 0 {
+			w.restartSyncer()
+		}
+	case 3, 4:
+		w.syncer.cutUp.until = until
+	case 5:
+		w.syncer.cutDown.until = until
+	case 6:
+		w.controller.down.until = until
+		if w.IntN(2) == 0 {
+			w.restartController()
+		}
+	case 7:
+		w.node.cut.until = until
+	case 8:
+		w.kcp.blind.until = until
+	case 9:
+		w.syncer.mute.until = until
+	case 10:
+		w.syncer.stale.until = until
+	}
+}
+
+// send delivers a message: mostly soon, at times much later.
+func (w *world) send(take func()) {
+	delay := time.Duration(w.IntN(300)) * time.Millisecond
+	if !w.calm && w.IntN(20) == 0 {
+		delay = time.Duration(w.IntN(120)) * time.Second
+	}
+	w.inFlight = append(w.inFlight, later{w.now.Add(delay), take})
+}
+
+func (w *world) arrive() {
+	waiting := w.inFlight
+	w.inFlight = nil
+	for _, m := range waiting {
+		if w.now.Before(m.at) {
+			w.inFlight = append(w.inFlight, m)
+		} else {
+			m.take()
+		}
+	}
+}
+
+// stepSyncer beats, applies and looks at the Lease, as the syncer does.
+func (w *world) stepSyncer() {
+	s := &w.syncer
+	if s.down.on(w.now) {
+		return
+	}
+	now := s.at(w.now)
+	up := !s.cutUp.on(w.now) && !w.kcp.down.on(w.now)
+	down := !s.cutDown.on(w.now) && !w.controller.down.on(w.now) // one program with the API server
+	if up && down && !s.mute.on(w.now) && !now.Before(s.nextBeat) {
+		s.nextBeat = now.Add(heartbeatEvery)
+		run, began := &s.renewals, now
+		w.send(func() { // accepted now, and the answer is at once
+			w.kcp.beats++
+			if run == &s.renewals && !s.down.on(w.now) && !s.cutUp.on(w.now) {
+				s.renewals.Beaten(began, s.at(w.now), w.kcp.silent)
+			}
+		})
+	}
+	if !down || now.Before(s.nextLook) {
+		return
+	}
+	s.nextLook = now.Add(renewal.Pace(w.after, true, time.Hour))
+	if up && !s.stale.on(w.now) && w.IntN(4) == 0 { // the watch brings it, at some time
+		w.spec = w.kcp.leaf
+	}
+	if up && s.renewals.MustSettle(now) && w.spec <= w.kcp.leaf {
+		s.renewals.Settled(now)
+	}
+	challenge := w.challenge
+	if !up || challenge == "" || challenge == w.answer {
+		return
+	}
+	if w.kcp.silent {
+		s.renewals.Cut()
+	}
+	if s.renewals.May(s.at(w.now)) {
+		w.send(func() { w.answer = challenge })
+	}
+}
+
+// stepKCP finds the cluster silent, and divides.
+func (w *world) stepKCP() {
+	k := &w.kcp
+	if k.down.on(w.now) || k.blind.on(w.now) {
+		return
+	}
+	now := k.at(w.now)
+	if k.seenBeats != k.beats {
+		k.seenBeats, k.seen, k.silent = k.beats, now, false
+	}
+	if seen := k.seenBeats; !k.silent && !k.judging && now.Sub(k.seen) >= heartbeatTimeout {
+		k.judging = true
+		w.send(func() {
+			k.judging = false
+			if k.beats == seen { // the write is for this very version of the Cluster
+				k.silent, k.silentSince = true, now
+			}
+		})
+	}
+	w.divide(now)
+}
+
+// divide is the splitter: the leaf of a cluster that is lost is 0, and its replicas are
+// elsewhere when the fence holds; when it is back they first become fewer there.
+func (w *world) divide(now time.Time) {
+	k := &w.kcp
+	holds := k.silent && !now.Before(k.silentSince.Add(w.after+grace+splitter.FenceMargin))
+	switch {
+	case k.silent:
+		if holds && k.leaf == 0 && !w.counted {
+			w.counted = true
+			w.tally.counted++
+		}
+		k.leaf, w.fewer = 0, time.Time{}
+	case w.counted && w.fewer.IsZero():
+		w.fewer = w.now.Add(time.Duration(w.IntN(120)) * time.Second)
+	case w.counted && w.now.Before(w.fewer):
+	case w.counted:
+		w.counted = false
+	case w.IntN(20) == 0:
+		k.leaf = replicas
+	}
+}
+
+// stepController sets challenges and closes and opens the fence.
+func (w *world) stepController() {
+	c := &w.controller
+	if c.down.on(w.now) {
+		return
+	}
+	now := c.at(w.now)
+	if c.due = c.lease.Observe(w.challenge, w.answer, now); c.due {
+		c.n++
+		text := c.lease.Issue(now, fmt.Sprint(c.n))
+		w.send(func() { w.challenge = text })
+	}
+	fenced := !now.Before(c.lease.Stops(w.after))
+	if fenced != c.fenced {
+		c.fenced = fenced
+		if fenced {
+			w.fenced++
+		} else {
+			w.back++
+		}
+	}
+}
+
+// stepNode runs what it is told to, and asks for proofs.
+func (w *world) stepNode() {
+	n := &w.node
+	now := n.at(w.now)
+	heard := !n.cut.on(w.now) && !w.controller.down.on(w.now)
+	if heard && !now.Before(n.nextAsk) {
+		n.nextAsk = now.Add(max(w.after/10, time.Second))
+		if age, ok := w.controller.lease.Age(w.controller.at(w.now)); ok {
+			w.send(func() {
+				if at := now.Add(-age); at.After(n.proven) {
+					n.proven = at
+				}
+			})
+		}
+	}
+	wanted := !w.controller.fenced && w.spec > 0
+	switch {
+	case n.running && n.stopping.IsZero() && heard && !wanted:
+		n.stopping = now
+	case n.running && n.stopping.IsZero() && !now.Before(n.proven.Add(w.after)):
+		n.stopping = now
+		w.tally.node++
+	case n.running && !n.stopping.IsZero() && now.Sub(n.stopping) >= grace-tick:
+		n.running, n.stopping = false, time.Time{}
+	case !n.running && heard && wanted && now.Before(n.proven.Add(w.after)):
+		n.running = true
+	}
+}
