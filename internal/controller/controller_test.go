@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -106,7 +107,7 @@ func (c *cluster) wipe() {
 	c.stop()
 	ctx := context.Background()
 	for _, list := range []client.ObjectList{
-		&rikv1alpha1.InstanceList{}, &rikv1alpha1.WorkloadList{}, &rikv1alpha1.WorkloadRevisionList{},
+		&appsv1.DeploymentList{}, &rikv1alpha1.InstanceList{}, &rikv1alpha1.WorkloadList{}, &rikv1alpha1.WorkloadRevisionList{},
 		&rikv1alpha1.NodeList{}, &rikv1alpha1.TenantList{},
 	} {
 		if err := c.client.List(ctx, list); err != nil {
@@ -130,6 +131,10 @@ func (c *cluster) wipe() {
 func objects(list client.ObjectList) []client.Object {
 	var out []client.Object
 	switch l := list.(type) {
+	case *appsv1.DeploymentList:
+		for i := range l.Items {
+			out = append(out, &l.Items[i])
+		}
 	case *rikv1alpha1.InstanceList:
 		for i := range l.Items {
 			out = append(out, &l.Items[i])
@@ -346,7 +351,7 @@ func (c *cluster) snapshot() map[string]string {
 	c.Helper()
 	out := map[string]string{}
 	for _, list := range []client.ObjectList{
-		&rikv1alpha1.InstanceList{}, &rikv1alpha1.WorkloadList{}, &rikv1alpha1.WorkloadRevisionList{}, &rikv1alpha1.NodeList{},
+		&appsv1.DeploymentList{}, &rikv1alpha1.InstanceList{}, &rikv1alpha1.WorkloadList{}, &rikv1alpha1.WorkloadRevisionList{}, &rikv1alpha1.NodeList{},
 	} {
 		if err := c.client.List(c.Context(), list); err != nil {
 			c.Fatal(err)

@@ -100,18 +100,18 @@ func newTerm(c *Controller, number int64) *term {
 		Client: c.client, Workloads: t.workloadView, Logger: logger, Now: c.now, Name: suffix,
 		Changed: func(key types.NamespacedName) { t.workloads.EnqueueWorkload(key) },
 	})
+	t.deploys = deployment.New(deployment.Config{
+		Client: c.client, Deployments: t.deployView, Workloads: t.workloadView,
+		Events: recorder, Logger: logger, Now: c.now, Workers: 8,
+	})
 	t.workloads = workload.New(workload.Config{
 		Client: c.client, Store: c.config.Instances, Workloads: t.workloadView, Revisions: t.revisionView,
 		Instances: t.instanceView, Fate: t.nodes.Fate, ReplaceAfter: c.config.ReplaceAfter,
-		Addresses: addresses.Of, Fenced: t.fenced, Events: recorder, Logger: logger, Now: c.now, Suffix: suffix, Workers: 16, Writes: c.config.Writes,
+		Addresses: addresses.Of, Fenced: t.fenced, OwnerWaits: t.deploys.Waits, Events: recorder, Logger: logger, Now: c.now, Suffix: suffix, Workers: 16, Writes: c.config.Writes,
 	})
 	t.tenants = tenant.New(tenant.Config{
 		Client: c.client, Tenants: t.tenantView, Instances: t.instanceView,
 		Events: recorder, Logger: logger, Now: c.now,
-	})
-	t.deploys = deployment.New(deployment.Config{
-		Client: c.client, Deployments: t.deployView, Workloads: t.workloadView,
-		Events: recorder, Logger: logger, Now: c.now, Workers: 8,
 	})
 	t.table = network.NewTable(network.Config{
 		Settings: c.settings, Nodes: t.nodeView, Workloads: t.workloadView, Revisions: t.revisionView,

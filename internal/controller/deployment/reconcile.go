@@ -15,6 +15,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	translation "rik.dev/rik/api/rik/deployment"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller/view"
 	"rik.dev/rik/internal/reconcile"
@@ -100,6 +102,23 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 		return 0, quiet(err)
 	}
 	return 0, quiet(failure)
+}
+
+// Waits says whether the Deployment that owns a Workload is being deleted in the
+// foreground, and so goes after the instances. The garbage collector, which knows
+// nothing of instances, does not ask for that when it deletes the Workload.
+func (r *Reconciler) Waits(ctx context.Context, w *rikv1alpha1.Workload) (bool, error) {
+	owner := metav1.GetControllerOf(w)
+	if owner == nil || owner.Kind != translation.Kind || owner.APIVersion != appsv1.SchemeGroupVersion.String() {
+		return false, nil
+	}
+	// The view may not have heard of the deletion yet.
+	var d appsv1.Deployment
+	err := r.config.Client.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: owner.Name}, &d)
+	if err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return d.UID == owner.UID && d.DeletionTimestamp != nil && slices.Contains(d.Finalizers, metav1.FinalizerDeleteDependents), nil
 }
 
 // act carries out what was decided.

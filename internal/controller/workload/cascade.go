@@ -182,12 +182,10 @@ func (r *Reconciler) letGo(ctx context.Context, key types.NamespacedName, w *rik
 	if !slices.ContainsFunc(w.Finalizers, mine) {
 		return nil
 	}
-	r.mu.Lock()
-	_, wait := r.foreground[w.UID]
-	r.mu.Unlock()
-	if wait && slices.ContainsFunc(r.config.Instances.OfWorkload(key),
-		func(in *rikv1alpha1.Instance) bool { return !orphan(in) }) {
-		return nil
+	if slices.ContainsFunc(r.config.Instances.OfWorkload(key), func(in *rikv1alpha1.Instance) bool { return !orphan(in) }) {
+		if wait, err := r.waits(ctx, w); wait || err != nil {
+			return err
+		}
 	}
 	next := w.DeepCopy()
 	next.Finalizers = slices.DeleteFunc(next.Finalizers, mine)
@@ -195,6 +193,17 @@ func (r *Reconciler) letGo(ctx context.Context, key types.NamespacedName, w *rik
 		return fmt.Errorf("letting go of workload %s: %w", key, err)
 	}
 	return nil
+}
+
+// waits says whether a workload that is being deleted goes after its instances.
+func (r *Reconciler) waits(ctx context.Context, w *rikv1alpha1.Workload) (bool, error) {
+	r.mu.Lock()
+	_, wait := r.foreground[w.UID]
+	r.mu.Unlock()
+	if wait {
+		return true, nil
+	}
+	return r.config.OwnerWaits(ctx, w)
 }
 
 // holdOn puts the finalizer on a workload that someone took it from, or that was

@@ -73,9 +73,12 @@ type Config struct {
 	Addresses func(*rikv1alpha1.Workload) (addresses []string, problem string)
 	// Fenced says why no instance of a workload may run now; empty if they may.
 	Fenced func(context.Context, *rikv1alpha1.Workload) (why string, err error)
-	Events events.EventRecorder
-	Logger *slog.Logger
-	Now    func() time.Time
+	// OwnerWaits says whether what owns the workload is deleted only after its
+	// instances are gone.
+	OwnerWaits func(context.Context, *rikv1alpha1.Workload) (bool, error)
+	Events     events.EventRecorder
+	Logger     *slog.Logger
+	Now        func() time.Time
 	// Suffix gives the random end of a new instance's name.
 	Suffix func() string
 	// Workers bounds how many workloads are worked on at once, and Writes how
