@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rik.dev/rik/api/rik/fence"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/contact"
 	"rik.dev/rik/internal/riklet/instance"
@@ -130,12 +131,18 @@ func runOf(uid, revision string) *schedulerv1.Run {
 func (n *node) deliver() {
 	n.t.Helper()
 	for _, get := range n.objects.Questions() {
+		if get.GetKind() == nodev1.Kind_KIND_FENCE {
+			n.objects.Deliver(&nodev1.Object{Kind: get.GetKind(), Namespace: get.GetNamespace(), Error: "later"})
+			continue
+		}
 		template := &rikv1alpha1.InstanceTemplate{Containers: []rikv1alpha1.Container{{Name: "c", Image: "oci:/images/web"}}}
 		switch get.GetName() {
 		case "function":
 			template = &rikv1alpha1.InstanceTemplate{Kind: rikv1alpha1.KindFunction, Function: &rikv1alpha1.Function{}}
 		case "fenced":
 			template.OnDisconnect = rikv1alpha1.DisconnectStop
+		case "proof30s":
+			template.Annotations = map[string]string{fence.Annotation: "30s"}
 		case "gone":
 			n.objects.Deliver(&nodev1.Object{Kind: get.GetKind(), Namespace: get.GetNamespace(), Name: get.GetName()})
 			continue

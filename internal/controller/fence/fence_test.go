@@ -1,0 +1,70 @@
+package fence_test
+
+import (
+	"testing"
+	"time"
+
+	"rik.dev/rik/internal/controller/fence"
+)
+
+var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// TestLease follows one Lease through the answers of a syncer and two controllers.
+func TestLease(t *testing.T) {
+	t.Parallel()
+	const after = 30 * time.Second
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	var l fence.Lease
+	if !l.Stops(after).IsZero() {
+		t.Errorf("without a proof the fence closes at %v, want at once", l.Stops(after))
+	}
+	if !l.Observe("", "", at(0)) {
+		t.Error("a new Lease needs no challenge")
+	}
+	first := l.Issue(at(1), "a")
+	if l.Observe(first, "", at(2)) {
+		t.Error("a challenge that waits for its answer is to be replaced")
+	}
+	if !l.Observe(first, first, at(9)) {
+		t.Error("an answer needs no new challenge")
+	}
+	// What counts is when the challenge was set, not when the answer came.
+	if want := at(1 + 15); !l.Stops(after).Equal(want) {
+		t.Errorf("the fence closes at %v, want %v", l.Stops(after), want)
+	}
+	second := l.Issue(at(10), "b")
+	l.Observe(second, second, at(11))
+	l.Observe(second, first, at(12)) // a write that was delayed
+	if want := at(10 + 15); !l.Stops(after).Equal(want) {
+		t.Errorf("after a delayed answer the fence closes at %v, want %v", l.Stops(after), want)
+	}
+
+	t.Run("a controller that starts again goes by the stamps", func(t *testing.T) {
+		t.Parallel()
+		var next fence.Lease
+		if !next.Observe(second, first, at(12)) {
+			t.Error("the challenge of another controller is not replaced")
+		}
+		if age, proven := next.Age(at(12)); !proven || age != 11*time.Second {
+			t.Errorf("the last proof is %v old (%v), want 11s", age, proven)
+		}
+	})
+	t.Run("a clock that was set back proves nothing", func(t *testing.T) {
+		t.Parallel()
+		var next fence.Lease
+		next.Observe(second, second, at(9))
+		if age, proven := next.Age(at(9)); proven {
+			t.Errorf("a stamp from the future is a proof, %v old", age)
+		}
+	})
+	t.Run("what is no challenge proves nothing", func(t *testing.T) {
+		t.Parallel()
+		for _, answer := range []string{"", "x", "2026 x", " "} {
+			var next fence.Lease
+			next.Observe("", answer, at(100))
+			if _, proven := next.Age(at(100)); proven {
+				t.Errorf("the answer %q is a proof", answer)
+			}
+		}
+	})
+}

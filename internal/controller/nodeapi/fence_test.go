@@ -1,0 +1,56 @@
+package nodeapi
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// fences answers for the namespace shop.
+type fences struct {
+	age           time.Duration
+	proven, found bool
+	err           error
+}
+
+func (f *fences) Fence(_ context.Context, namespace string) (time.Duration, bool, bool, error) {
+	if namespace != "shop" {
+		return 0, false, false, errors.New("asked for " + namespace)
+	}
+	return f.age, f.proven, f.found, f.err
+}
+
+// TestANodeIsToldHowOldAProofIs, and nothing where there is none.
+func TestANodeIsToldHowOldAProofIs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, revisionWithSecret("web-1", "mine"))
+	f := &fences{}
+	w.server.cfg.Fences = f
+	w.server.bindings.set(bound("1", "node-1", "web-1"))
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := w.connect(t, pair, "node-1")
+	ask := func() *nodev1.Object { return ask(t, stream, nodev1.Kind_KIND_FENCE, "") }
+
+	*f = fences{age: 1500 * time.Microsecond, proven: true, found: true}
+	if got := ask(); !got.GetFound() || got.GetAgeMillis() != 2 || got.GetError() != "" {
+		t.Errorf("a proof of 1.5 ms: %v, want an age of 2", got)
+	}
+	*f = fences{found: true}
+	if got := ask(); !got.GetFound() || got.AgeMillis != nil {
+		t.Errorf("no proof yet: %v, want no age", got)
+	}
+	*f = fences{}
+	if got := ask(); got.GetFound() || got.AgeMillis != nil || got.GetError() != "" {
+		t.Errorf("a namespace of no kcp: %v, want not found", got)
+	}
+	*f = fences{age: time.Second, proven: true, found: true, err: errors.New("the API server is down")}
+	if got := ask(); got.GetError() == "" || got.AgeMillis != nil {
+		t.Errorf("an error: %v, want no age", got)
+	}
+}

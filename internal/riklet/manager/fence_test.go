@@ -1,0 +1,142 @@
+package manager
+
+import (
+	"testing"
+	"time"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance/instancefake"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// answerFences answers what is asked about fences, and nothing else; each age is that of the
+// proof, nil for none. It returns how many questions there were.
+func (n *node) answerFences(age *time.Duration, found bool) int {
+	n.t.Helper()
+	asked := 0
+	for _, get := range n.objects.Questions() {
+		if get.GetKind() != nodev1.Kind_KIND_FENCE {
+			continue
+		}
+		asked++
+		answer := &nodev1.Object{Kind: get.GetKind(), Namespace: get.GetNamespace(), Found: found}
+		if age != nil {
+			millis := age.Milliseconds()
+			answer.AgeMillis = &millis
+		}
+		n.objects.Deliver(answer)
+	}
+	n.settle()
+	return asked
+}
+
+// pass lets time go by in which proofs of an age arrive.
+func (n *node) pass(seconds int, age *time.Duration, found bool) (asked int) {
+	for range seconds {
+		time.Sleep(time.Second)
+		n.settle()
+		asked += n.answerFences(age, found)
+	}
+	return asked
+}
+
+func aged(d time.Duration) *time.Duration { return &d }
+
+// An instance with a fence of 30 s runs while proofs arrive that are younger.
+func TestProofsLetFencedInstancesRun(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
+		n.run(1, "a", "proof30s")
+		n.deliver()
+		n.run(1, "plain", "r1")
+		n.deliver()
+		n.wantRunning("plain") // until there is a proof
+		n.pass(5, nil, true)
+		n.wantRunning("plain")
+		n.pass(5, aged(2*time.Second), true)
+		n.wantRunning("a", "plain")
+		if asked := n.pass(60, aged(2*time.Second), true); asked < 15 || asked > 25 {
+			t.Errorf("asked %d times in a minute, want about 20", asked)
+		}
+		n.wantRunning("a", "plain")
+		// Old proofs are as good as none: the last good one was 2 s old when it was asked for,
+		// at most 3 s ago.
+		n.pass(24, aged(time.Hour), true)
+		n.wantRunning("a", "plain")
+		n.pass(5, aged(time.Hour), true)
+		n.wantRunning("plain")
+		n.want("a", rikv1alpha1.InstanceTerminated)
+		n.pass(5, aged(time.Second), true)
+		n.wantRunning("plain") // the controller orders another
+	})
+}
+
+// Nobody answers: neither the controller nor the scheduler has to be lost for that.
+func TestNoAnswerIsNoProof(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
+		n.run(1, "a", "proof30s")
+		n.deliver()
+		n.pass(5, aged(0), true)
+		n.wantRunning("a")
+		time.Sleep(26 * time.Second)
+		n.settle()
+		n.wantRunning("a")
+		time.Sleep(4 * time.Second)
+		n.settle()
+		n.wantRunning()
+	})
+}
+
+// An answer that took long proves only what was so when it was asked for.
+func TestAProofCountsFromItsQuestion(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
+		n.run(1, "a", "proof30s")
+		n.deliver()
+		n.pass(4, aged(0), true)
+		n.wantRunning("a")
+		n.objects.Reconnected()
+		time.Sleep(4 * time.Second)
+		n.settle() // asked
+		time.Sleep(20 * time.Second)
+		n.answerFences(aged(0), true)
+		time.Sleep(11 * time.Second)
+		n.settle()
+		n.wantRunning()
+	})
+}
+
+// A namespace that is no kcp's has nothing to prove.
+func TestAnnotationOutsideOfAKCPMeansNothing(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
+		n.run(1, "a", "proof30s")
+		n.deliver()
+		n.pass(2, nil, false)
+		n.wantRunning("a")
+		time.Sleep(time.Hour)
+		n.settle()
+		n.wantRunning("a")
+	})
+}
+
+// A riklet that starts again has a moment to get a proof.
+func TestFencesOutliveTheRiklet(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
+		for _, uid := range []string{"a", "b"} {
+			n.run(1, uid, "proof30s")
+			n.deliver()
+		}
+		n.pass(5, aged(0), true)
+		n.wantRunning("a", "b")
+		n.stop()
+		n.boot(instancefake.Config{})
+		n.pass(20, aged(0), true) // asks, though it has no orders
+		n.wantRunning("a", "b")
+		n.stop()
+		n.boot(instancefake.Config{})
+		time.Sleep(14 * time.Second)
+		n.settle()
+		n.wantRunning("a", "b")
+		time.Sleep(2 * time.Second)
+		n.settle()
+		n.wantRunning()
+	})
+}
