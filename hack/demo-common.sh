@@ -33,13 +33,20 @@ stop() {
   if alive "$1"; then kill -9 "$(cat "$dir/$1.pid")"; fi
 }
 
+# all_alive: whether every process runs that the demo cannot do without: those in parts,
+# where a demo sets it.
+all_alive() {
+  local part
+  for part in ${parts:-server}; do alive "$part" || return 1; done
+}
+
 # await WHAT COMMAND...: waits until the command succeeds; the logs are shown when
 # it does not.
 await() {
   local what=$1 end=$((SECONDS + 120))
   shift
   until "$@" >/dev/null 2>&1; do
-    if [ $SECONDS -ge $end ] || ! alive server; then
+    if [ $SECONDS -ge $end ] || ! all_alive; then
       echo "gave up waiting for $what; the logs end with:" >&2
       tail -n 20 "$dir"/*.log >&2
       exit 1
