@@ -33,6 +33,14 @@ var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 // shared is what every component may use.
 var shared = []string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/version"}
 
+// inside are the test kits that run rik's API server in the test process, under the race
+// detector. That takes minutes where a process of its own takes seconds, and links all of
+// Kubernetes' server: it is for tests of what is in that server's process.
+var inside = []string{"internal/testkit/apitest", "internal/testkit/kcpinside", "internal/testkit/controltest"}
+
+// mayHaveInside are the packages whose tests it is for.
+var mayHaveInside = []string{"internal/apiserver", "internal/app", "internal/controller", "internal/testkit"}
+
 // Rules is the table. A package without a rule fails the test.
 var Rules = []Rule{
 	{Under: "api/rik/v1alpha1", MustNot: heavy},
@@ -102,6 +110,14 @@ func (r Rule) forbids(path string) bool {
 		}
 	}
 	return false
+}
+
+// testMayImport says whether a test of a package may import a test kit.
+func testMayImport(path, kit string) bool {
+	belowAny := func(path string) func(string) bool {
+		return func(dir string) bool { return below(path, dir) }
+	}
+	return !slices.ContainsFunc(inside, belowAny(kit)) || slices.ContainsFunc(mayHaveInside, belowAny(path))
 }
 
 func below(path, dir string) bool {

@@ -45,6 +45,9 @@ func TestDirections(t *testing.T) {
 			if ok && !rule.allows(own) && !below(own, "internal/testkit") {
 				t.Errorf("a test of %s imports %s: rule %q does not allow it", path, own, rule.Under)
 			}
+			if ok && !testMayImport(path, own) {
+				t.Errorf("a test of %s imports %s: take internal/testkit/apiprocess or kcptest, which start a process", path, own)
+			}
 		}
 		for _, dep := range p.Deps {
 			if rule.forbids(dep) {
@@ -70,6 +73,23 @@ func TestRuleForPicksTheLongest(t *testing.T) {
 	}
 	if rule, ok := ruleFor("pkg/util"); ok {
 		t.Errorf("ruleFor(pkg/util) = %q, want none", rule.Under)
+	}
+}
+
+func TestServersInsideAreForTheirOwnTests(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		path, kit string
+		want      bool
+	}{
+		{"internal/apiserver/signer", "internal/testkit/kcpinside", true},
+		{"internal/rikctl", "internal/testkit/apitest", false},
+		{"internal/multicluster/syncer", "internal/testkit/kcpinside", false},
+		{"internal/multicluster/syncer", "internal/testkit/kcptest", true},
+	} {
+		if got := testMayImport(tc.path, tc.kit); got != tc.want {
+			t.Errorf("testMayImport(%q, %q) = %v, want %v", tc.path, tc.kit, got, tc.want)
+		}
 	}
 }
 
