@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
@@ -183,9 +185,7 @@ func letsGo(t *testing.T, s *site) {
 	}}
 	s.create(t, held)
 	gone := bySecret("east")
-	if err := s.upstream.Delete(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
+	staysWhileItIsEmptied(t, s, gone)
 	s.gone(t, gone)
 	if err := s.upstream.Get(t.Context(), client.ObjectKeyFromObject(held), held); err != nil {
 		t.Fatal(err)
@@ -197,6 +197,49 @@ func letsGo(t *testing.T, s *site) {
 		t.Errorf("imports of the cluster that was detached: %v, %v", imports, err)
 	}
 	releasesAfterForce(t, s, held)
+}
+
+// staysWhileItIsEmptied deletes a Cluster that the splitter holds, which is kept as ever
+// until the splitter lets go of it.
+func staysWhileItIsEmptied(t *testing.T, s *site, gone *workloadv1alpha1.Cluster) {
+	t.Helper()
+	splitter := func(what string, change func(*workloadv1alpha1.Cluster)) {
+		poll.Until(t, kube.Patience, what, func(ctx context.Context) error {
+			c, err := s.get(ctx, gone.Name)
+			if err != nil {
+				return err
+			}
+			change(c)
+			return s.upstream.Update(ctx, c)
+		})
+	}
+	splitter("the splitter holds the Cluster", func(c *workloadv1alpha1.Cluster) {
+		controllerutil.AddFinalizer(c, workloadv1alpha1.SplitterFinalizer)
+	})
+	if err := s.upstream.Delete(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	wrong := &workloadv1alpha1.Cluster{}
+	poll.Until(t, kube.Patience, "its status is wrong", func(ctx context.Context) error {
+		if err := s.upstream.Get(ctx, client.ObjectKeyFromObject(gone), wrong); err != nil {
+			return err
+		}
+		wrong.Status.Location = "elsewhere"
+		return s.upstream.Status().Update(ctx, wrong)
+	})
+	poll.Until(t, kube.Patience, "its status is kept right", func(ctx context.Context) error {
+		c, err := s.get(ctx, gone.Name)
+		if err == nil && c.Status.Location == wrong.Status.Location {
+			err = errors.New("it is still wrong")
+		}
+		return err
+	})
+	if imports, err := s.imports(t.Context(), gone.Name); err != nil || len(imports) == 0 {
+		t.Errorf("imports of a Cluster that is being emptied: %v, %v; want them to stay", imports, err)
+	}
+	splitter("the splitter lets go of the Cluster", func(c *workloadv1alpha1.Cluster) {
+		controllerutil.RemoveFinalizer(c, workloadv1alpha1.SplitterFinalizer)
+	})
 }
 
 // releasesAfterForce removes a Cluster without its finalizer.

@@ -38,13 +38,20 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 		return 0, c.release(ctx, name)
 	case err != nil:
 		return 0, err
-	case cluster.DeletionTimestamp != nil:
+	case cluster.DeletionTimestamp != nil && !isBeingEmptied(cluster):
 		return 0, c.detach(ctx, cluster)
 	}
 	if !controllerutil.ContainsFinalizer(cluster, workloadv1alpha1.ClusterFinalizer) {
 		return 0, c.hold(ctx, cluster)
 	}
 	return c.keep(ctx, cluster)
+}
+
+// isBeingEmptied says whether the splitter still has something deleted in a Cluster that
+// is being removed: until then it is carried to as before.
+func isBeingEmptied(cluster *workloadv1alpha1.Cluster) bool {
+	return controllerutil.ContainsFinalizer(cluster, workloadv1alpha1.SplitterFinalizer) &&
+		controllerutil.ContainsFinalizer(cluster, workloadv1alpha1.ClusterFinalizer)
 }
 
 // hold puts the finalizer on, before anything is made that would be left behind. The

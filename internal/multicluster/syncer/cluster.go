@@ -84,10 +84,10 @@ func (e *engine) clusterChanged(o *unstructured.Unstructured) {
 }
 
 // wanted are the types that the Cluster asks for. A Cluster that is being deleted asks
-// for none: the cluster controller lets go of its objects, and nobody may hold them
-// again.
+// for none once it has been emptied, if that was asked for: the cluster controller lets go
+// of its objects, and nobody may hold them again.
 func (e *engine) wanted(cluster *workloadv1alpha1.Cluster) []string {
-	if cluster.DeletionTimestamp != nil {
+	if cluster.DeletionTimestamp != nil && !slices.Contains(cluster.Finalizers, workloadv1alpha1.SplitterFinalizer) {
 		return nil
 	}
 	var names []string
