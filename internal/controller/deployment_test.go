@@ -2,10 +2,12 @@ package controller_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -112,5 +114,37 @@ func TestDeploymentEnds(t *testing.T) {
 	})
 	if left := c.instances(); len(left) > 0 {
 		t.Errorf("left: %s", describe(left))
+	}
+}
+
+// TestDeploymentIsNotRolledBackBeside: a Workload that a Deployment made refuses to
+// go back by itself, and says who decides.
+func TestDeploymentIsNotRolledBackBeside(t *testing.T) {
+	c := start(t, nil, "node-a")
+	key := types.NamespacedName{Namespace: c.namespace, Name: "shop"}
+	c.create(deploymentIn(c.namespace, "shop", 1))
+	c.rolledOut("shop", 1)
+	change(c, key, &appsv1.Deployment{}, func(d *appsv1.Deployment) {
+		d.Spec.Template.Spec.Containers[0].Image = "registry.example/web:2"
+	})
+	c.rolledOut("shop", 1)
+	revision := c.workload("shop").Status.CurrentRevision
+	change(c, key, &rikv1alpha1.Workload{}, func(w *rikv1alpha1.Workload) {
+		metav1.SetMetaDataAnnotation(&w.ObjectMeta, rikv1alpha1.AnnotationRollback, "1")
+	})
+	c.eventually("an event says why not", func() string {
+		var list eventsv1.EventList
+		if err := c.client.List(c.Context(), &list, client.InNamespace(c.namespace)); err != nil {
+			return err.Error()
+		}
+		for i := range list.Items {
+			if list.Items[i].Reason == "RollbackRefused" && strings.Contains(list.Items[i].Note, "Deployment shop says what runs") {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%d events, none of them that", len(list.Items))
+	})
+	if w := c.workload("shop"); w.Status.CurrentRevision != revision || w.Annotations[rikv1alpha1.AnnotationRollback] != "" {
+		t.Errorf("the workload went from revision %s to %s, annotations %v", revision, w.Status.CurrentRevision, w.Annotations)
 	}
 }

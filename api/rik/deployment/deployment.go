@@ -71,8 +71,6 @@ func Changed(stored, wanted *rikv1alpha1.Workload, same func(a, b any) bool) (*r
 			delete(next.Annotations, key)
 		}
 	}
-	// A Workload is rolled back by its Deployment, not beside it.
-	delete(next.Annotations, rikv1alpha1.AnnotationRollback)
 	return next, !same(stored.Spec, next.Spec) || !same(stored.Labels, next.Labels) || !same(stored.Annotations, next.Annotations)
 }
 

@@ -63,7 +63,6 @@ func TestDecide(t *testing.T) {
 		{"workload stopped by hand", func(s *world) { s.w.Spec.Deploy = rikv1alpha1.DeployManual }, "update"},
 		{"image changed by hand", func(s *world) { s.w.Spec.Containers[0].Image = "other" }, "update"},
 		{"label taken away", func(s *world) { s.w.Labels = nil }, "update"},
-		{"workload rolled back", func(s *world) { s.w.Annotations = map[string]string{rikv1alpha1.AnnotationRollback: "1"} }, "update"},
 		{"fence asked for", func(s *world) { s.d.Annotations = map[string]string{"workloads.kcp.dev/fence-after": "30s"} }, "update"},
 		{"fence no longer asked for", func(s *world) { s.w.Annotations = map[string]string{"workloads.kcp.dev/fence-after": "30s"} }, "update"},
 		{"not honoured", func(s *world) { s.d.Spec.MinReadySeconds = 5 }, "NotHonoured spec.minReadySeconds"},

@@ -375,9 +375,12 @@ func (r *Reconciler) rollback(ctx context.Context, w *rikv1alpha1.Workload) erro
 	delete(next.Annotations, rikv1alpha1.AnnotationRollback)
 	number, err := strconv.ParseInt(asked, 10, 64)
 	target := Target(r.revisions(w), revision.Name(w), number)
-	if err != nil || target == nil {
-		r.config.Events.Eventf(w, nil, corev1.EventTypeWarning, "RollbackRefused", "RollingBack", "there is no revision %q", asked)
-	} else {
+	switch owner := metav1.GetControllerOf(w); {
+	case owner != nil:
+		r.refuseRollback(w, fmt.Sprintf("%s %s says what runs: change that, by applying its earlier manifest for instance", owner.Kind, owner.Name))
+	case err != nil || target == nil:
+		r.refuseRollback(w, fmt.Sprintf("there is no revision %q", asked))
+	default:
 		next.Spec.InstanceTemplate = *withoutFence(&target.Template, w)
 	}
 	if err := r.config.Client.Update(ctx, next); err != nil {
@@ -397,6 +400,10 @@ func withoutFence(older *rikv1alpha1.InstanceTemplate, w *rikv1alpha1.Workload) 
 	delete(out.Annotations, fence.Annotation)
 	out.OnDisconnect = w.Spec.OnDisconnect
 	return out
+}
+
+func (r *Reconciler) refuseRollback(w *rikv1alpha1.Workload, why string) {
+	r.config.Events.Eventf(w, nil, corev1.EventTypeWarning, "RollbackRefused", "RollingBack", "%s", why)
 }
 
 // prune deletes revisions beyond the history limit.
