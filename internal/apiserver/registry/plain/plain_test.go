@@ -119,3 +119,13 @@ func TestClaimsAreKept(t *testing.T) {
 		t.Errorf("creating an empty claim: %v, want it refused as invalid", err)
 	}
 }
+
+// TestNoDeploymentsOfItsOwn: a kcp gets them by negotiation, and a group that is
+// served natively could not come by a CRD.
+func TestNoDeploymentsOfItsOwn(t *testing.T) {
+	t.Parallel()
+	s := kcpinside.Shared(t)
+	if got, err := s.Client.Discovery().ServerResourcesForGroupVersion("apps/v1"); !apierrors.IsNotFound(err) {
+		t.Errorf("discovery of apps/v1: %+v, %v, want it not found", got, err)
+	}
+}
