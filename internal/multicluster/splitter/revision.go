@@ -74,9 +74,9 @@ func Progressed(leaf *unstructured.Unstructured, path ScalePath) (done, failed b
 		if known.wanted[0] == "status" {
 			wanted = int32At(leaf, 0, known.wanted)
 		}
-		return isSeen && int32At(leaf, 0, known.updated) >= wanted && int32At(leaf, 0, known.ready) >= wanted, failed
+		return isSeen && !failed && int32At(leaf, 0, known.updated) >= wanted && int32At(leaf, 0, known.ready) >= wanted, failed
 	}
 	replicas := int32At(leaf, 1, path.spec())
 	ready := int32At(leaf, replicas, []string{"status", "readyReplicas"})
-	return isReady(leaf, false, replicas, ready), failed
+	return !failed && isReady(leaf, false, replicas, ready), failed
 }

@@ -1,0 +1,121 @@
+package splitcontroller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"rik.dev/rik/internal/multicluster/splitter"
+)
+
+// The reasons of events about roots.
+const (
+	reasonDivided       = "Divided"
+	reasonUnplaced      = "Unplaced"
+	reasonRolloutPaused = "RolloutPaused"
+	reasonLeafRefused   = "LeafRefused"
+)
+
+// record writes events down until the returned function ends that, which comes after
+// everybody who makes some. The recorder bounds them: 25 about a root, then one every five
+// minutes, and what cannot be written is dropped.
+func (c *Controller) record(ctx context.Context) (end func()) {
+	broadcaster := record.NewBroadcaster()
+	broadcaster.StartRecordingToSink(sink{ctx, c.eventsClient})
+	c.recorder = broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: fieldManager})
+	return broadcaster.Shutdown
+}
+
+// sink writes events for as long as its context lasts. The one of client-go would wait
+// for a kcp that does not answer when the controller has ended.
+type sink struct {
+	ctx    context.Context //nolint:containedctx // the interface has no place for it
+	events typedcorev1.EventInterface
+}
+
+// Create implements record.EventSink.
+func (s sink) Create(event *corev1.Event) (*corev1.Event, error) {
+	return s.events.CreateWithEventNamespaceWithContext(s.ctx, event)
+}
+
+// Update implements record.EventSink.
+func (s sink) Update(event *corev1.Event) (*corev1.Event, error) {
+	return s.events.UpdateWithEventNamespaceWithContext(s.ctx, event)
+}
+
+// Patch implements record.EventSink.
+func (s sink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
+	return s.events.PatchWithEventNamespaceWithContext(s.ctx, event, data)
+}
+
+// event tells something about the root.
+func (p *pass) event(kind, reason, message string) {
+	p.recorder.Event(&corev1.ObjectReference{
+		APIVersion: p.root.GetAPIVersion(), Kind: p.root.GetKind(), Namespace: p.root.GetNamespace(),
+		Name: p.root.GetName(), UID: p.root.GetUID(), ResourceVersion: p.root.GetResourceVersion(),
+	}, kind, reason, message)
+}
+
+// tell says what was changed and why, and what somebody has to see to.
+func (p *pass) tell() {
+	p.memory.tell(p.key, splitter.ReasonInvalidPlacement, "")
+	if message := movesOf(p.result); message != "" {
+		p.event(corev1.EventTypeNormal, reasonDivided, message)
+		p.config.Logger.Info("divided a root", "root", p.key.String(), "changes", message)
+	}
+	unplaced := ""
+	if p.result.Unplaced > 0 {
+		unplaced = splitter.Reason{Code: splitter.NothingTakesParts, Number: int64(p.result.Unplaced)}.String()
+	}
+	if p.memory.tell(p.key, reasonUnplaced, unplaced) {
+		p.event(corev1.EventTypeWarning, reasonUnplaced, unplaced)
+	}
+	paused := ""
+	if p.plan.paused {
+		paused = fmt.Sprintf("the new spec has failed in %s: the other clusters keep the one before", p.plan.waits)
+	}
+	if p.memory.tell(p.key, reasonRolloutPaused, paused) {
+		p.event(corev1.EventTypeWarning, reasonRolloutPaused, paused)
+	}
+}
+
+func (p *pass) tellProblems() {
+	problems := p.world.Problems.ToAggregate().Error()
+	if p.memory.tell(p.key, splitter.ReasonInvalidPlacement, problems) {
+		p.event(corev1.EventTypeWarning, splitter.ReasonInvalidPlacement, problems)
+	}
+}
+
+func (p *pass) tellFailure(cluster string, err error) {
+	message := fmt.Sprintf("the leaf for %s: %v", cluster, err)
+	if p.memory.tell(p.key, reasonLeafRefused+cluster, message) {
+		p.event(corev1.EventTypeWarning, reasonLeafRefused, message)
+	}
+}
+
+// movesOf are the parts that were changed, with the reasons of those that lose theirs.
+func movesOf(result splitter.Result) string {
+	var parts []string
+	for _, change := range result.Changes {
+		if change.Action == splitter.Note || change.From == change.To {
+			continue
+		}
+		text := fmt.Sprintf("%s %d to %d", change.Cluster, change.From, change.To)
+		at := slices.IndexFunc(result.Explanation.Clusters, func(s splitter.Share) bool { return s.Cluster == change.Cluster })
+		if at >= 0 && result.Explanation.Clusters[at].Standing == splitter.Out {
+			var reasons []string
+			for _, reason := range result.Explanation.Clusters[at].Reasons {
+				reasons = append(reasons, reason.String())
+			}
+			text += " (" + strings.Join(reasons, "; ") + ")"
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}

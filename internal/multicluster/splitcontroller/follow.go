@@ -1,0 +1,258 @@
+package splitcontroller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/reconcile"
+)
+
+// neededByAnnotation on an object that follows lists the types of the leaves that need
+// it. While one of them is not served it is left where it is: that there are no leaves to
+// be seen says nothing then.
+const neededByAnnotation = "splitter.workloads.kcp.dev/needed-by"
+
+// heldAgain is when what is held is looked at again.
+const heldAgain = 2 * time.Second
+
+// demand is who needs an object.
+type demand struct {
+	clusters []string
+	// types of the leaves that need it.
+	types []string
+}
+
+// follow sends an object to where it is needed, and takes it away from where it is not
+// any more.
+func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, error) {
+	f := c.follower(key)
+	if f == nil || f.GetDeletionTimestamp() != nil {
+		c.memory.left(key)
+		return 0, nil
+	}
+	wanted := c.demand(key, f)
+	leaving := leavingOf(f, wanted.clusters)
+	var again time.Duration
+	switch {
+	case len(leaving) == 0:
+		c.memory.left(key)
+	case c.isHeld(f):
+		wanted.clusters = append(wanted.clusters, leaving...)
+		// After a start the types are still being read, and a leaf that went meanwhile
+		// will never ask for another look.
+		again = heldAgain
+	default:
+		// A leaf that was just made may not be seen yet.
+		if again = c.memory.leaves(key, c.now(), c.config.ReleaseDelay); again > 0 {
+			wanted.clusters = append(wanted.clusters, leaving...)
+		}
+	}
+	wanted.types = append(wanted.types, c.unseenTypes(f)...)
+	if err := c.send(ctx, f, wanted); err != nil {
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			return 0, fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
+		}
+		return 0, fmt.Errorf("sending %s to where it is needed: %w", key, err)
+	}
+	return again, nil
+}
+
+// leavingOf are the clusters to which an object was sent and where nothing needs it.
+func leavingOf(f *follower, wanted []string) []string {
+	var leaving []string
+	for _, name := range splitter.Follows(f.GetAnnotations()) {
+		if !slices.Contains(wanted, name) {
+			leaving = append(leaving, name)
+		}
+	}
+	return leaving
+}
+
+// demand finds out where an object is needed.
+func (c *Controller) demand(key needKey, f *follower) demand {
+	if key.Kind == ingressKind {
+		return demand{clusters: c.behind(f)}
+	}
+	var d demand
+	kinds, _ := c.filledKinds()
+	for _, k := range kinds {
+		leaves := k.find(needIndex, key.String())
+		if len(f.selector) > 0 {
+			leaves = append(leaves, selected(k, f)...)
+		}
+		for _, leaf := range leaves {
+			d.clusters = append(d.clusters, workloadv1alpha1.Targets(leaf.GetLabels())...)
+		}
+		if len(leaves) > 0 {
+			d.types = append(d.types, k.GroupResource().String())
+		}
+	}
+	for _, other := range c.followersOf(splitter.KindServiceAccount).find(needIndex, key.String()) {
+		d.clusters = append(d.clusters, splitter.Follows(other.GetAnnotations())...)
+		d.types = append(d.types, typesIn(other)...)
+	}
+	for _, ingress := range c.followersOf(ingressKind).find(needIndex, key.String()) {
+		if follows := splitter.Follows(ingress.GetAnnotations()); len(follows) > 0 && key.Kind != splitter.KindService {
+			d.clusters = append(d.clusters, follows...)
+			d.types = append(d.types, view.Ingresses.String())
+		}
+	}
+	return d
+}
+
+// behind are the clusters that have one of the Services of an Ingress.
+func (c *Controller) behind(ingress *follower) []string {
+	targets := map[splitter.Need][]string{}
+	for _, need := range ingress.needs {
+		if need.Kind != splitter.KindService {
+			continue
+		}
+		need.Optional = false
+		if s := c.follower(needKey{need.Kind, ingress.GetNamespace(), need.Name}); s != nil {
+			targets[need] = workloadv1alpha1.Targets(s.GetLabels())
+		}
+	}
+	return splitter.Followers(ingress.needs, targets)
+}
+
+// selected are the leaves to whose pods a Service sends traffic.
+func selected(k *kind, service *follower) []*entry {
+	var leaves []*entry
+	selector := labels.SelectorFromSet(service.selector)
+	for _, key := range selectorKeys(service) {
+		for _, leaf := range k.find(podIndex, key) {
+			if leaf.role == view.Leaf && slices.ContainsFunc(leaf.pods, selector.Matches) {
+				leaves = append(leaves, leaf)
+			}
+		}
+	}
+	return leaves
+}
+
+// typesIn are the types that an object notes as those that need it.
+func typesIn(f *follower) []string {
+	if list := f.GetAnnotations()[neededByAnnotation]; list != "" {
+		return strings.Split(list, ",")
+	}
+	return nil
+}
+
+// isHeld says whether leaves that need an object may be there and are not seen.
+func (c *Controller) isHeld(f *follower) bool {
+	_, all := c.filledKinds()
+	return !all || len(c.unseenTypes(f)) > 0
+}
+
+// unseenTypes are those of the types noted on an object of which no leaves are seen.
+func (c *Controller) unseenTypes(f *follower) []string {
+	kinds, _ := c.filledKinds()
+	ingresses := c.followersOf(ingressKind)
+	return slices.DeleteFunc(typesIn(f), func(name string) bool {
+		if name == view.Ingresses.String() {
+			return ingresses != nil && ingresses.informer.HasSynced()
+		}
+		return slices.ContainsFunc(kinds, func(k *kind) bool { return k.GroupResource().String() == name })
+	})
+}
+
+// send writes the targets of an object, if they are not as they should be.
+func (c *Controller) send(ctx context.Context, f *follower, d demand) error {
+	slices.Sort(d.clusters)
+	next := f.DeepCopy()
+	changed := splitter.Follow(next, slices.Compact(d.clusters))
+	slices.Sort(d.types)
+	notes := next.GetAnnotations()
+	needed := strings.Join(slices.Compact(d.types), ",")
+	if notes[splitter.FollowsAnnotation] == "" {
+		needed = ""
+	}
+	if changed = changed || needed != notes[neededByAnnotation]; !changed {
+		return nil
+	}
+	if notes == nil {
+		notes = map[string]string{}
+	}
+	if delete(notes, neededByAnnotation); needed != "" {
+		notes[neededByAnnotation] = needed
+	}
+	patch, err := body(f, map[string]any{
+		"labels": difference(f.GetLabels(), next.GetLabels()), "annotations": difference(f.GetAnnotations(), notes),
+	}, nil)
+	if err != nil {
+		return err
+	}
+	resource := c.followersOf(f.GetKind())
+	if resource == nil {
+		return nil // its type has just ended
+	}
+	_, err = c.metadata.Resource(resource.resource).Namespace(f.GetNamespace()).
+		Patch(ctx, f.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	if err == nil {
+		c.metrics.follows.Inc()
+	}
+	return err
+}
+
+// difference is what a merge patch has to say to make one map of another.
+func difference(before, after map[string]string) map[string]any {
+	out := map[string]any{}
+	for name, value := range after {
+		if old, ok := before[name]; !ok || old != value {
+			out[name] = value
+		}
+	}
+	for name := range before {
+		if _, ok := after[name]; !ok {
+			out[name] = nil
+		}
+	}
+	return out
+}
+
+// precede sends what a leaf is going to need to its cluster, before the leaf is.
+func (c *Controller) precede(ctx context.Context, t view.Type, leaf *unstructured.Unstructured, cluster string) error {
+	keys := c.servicesOf(leaf.GetNamespace(), splitter.PodLabels(leaf))
+	needs, err := splitter.Needs(leaf)
+	if err != nil {
+		return err
+	}
+	for _, n := range needs {
+		keys = append(keys, needKey{n.Kind, leaf.GetNamespace(), n.Name})
+	}
+	seen := map[needKey]bool{}
+	for len(keys) > 0 {
+		key := keys[0]
+		keys = keys[1:]
+		f := c.follower(key)
+		if f == nil || seen[key] {
+			continue // what is made later is sent when it is there
+		}
+		seen[key] = true
+		for _, n := range f.needs {
+			keys = append(keys, needKey{n.Kind, key.Namespace, n.Name})
+		}
+		if slices.Contains(workloadv1alpha1.Targets(f.GetLabels()), cluster) {
+			continue
+		}
+		d := demand{
+			clusters: append(splitter.Follows(f.GetAnnotations()), cluster),
+			types:    append(typesIn(f), t.GroupResource().String()),
+		}
+		if err := c.send(ctx, f, d); err != nil {
+			return fmt.Errorf("sending %s to %s: %w", key, cluster, err)
+		}
+	}
+	return nil
+}

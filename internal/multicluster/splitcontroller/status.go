@@ -1,0 +1,113 @@
+package splitcontroller
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/view"
+)
+
+// writeStatus writes what the leaves' statuses add up to, if the root does not say so.
+func (p *pass) writeStatus(ctx context.Context) error {
+	if !p.k.Reports {
+		return nil
+	}
+	before, _ := p.root.Object["status"].(map[string]any)
+	status := rootStatus(p.world, p.result, p.plan, before, p.now())
+	if len(status) == len(before) && (len(status) == 0 || reflect.DeepEqual(status, before)) {
+		return nil
+	}
+	next := &unstructured.Unstructured{Object: map[string]any{"apiVersion": p.root.GetAPIVersion(), "kind": p.root.GetKind(), "status": status}}
+	next.SetName(p.root.GetName())
+	next.SetNamespace(p.root.GetNamespace())
+	next.SetUID(p.root.GetUID())
+	next.SetResourceVersion(p.root.GetResourceVersion())
+	written, err := p.dynamic.Resource(p.k.GVR()).Namespace(p.key.Namespace).
+		UpdateStatus(ctx, next, metav1.UpdateOptions{FieldManager: fieldManager})
+	if apierrors.IsInvalid(err) {
+		// Sums and joined conditions need not fit into the status of every type.
+		p.config.Logger.Debug("the status of a root is refused", "root", p.key.String(), "err", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("writing the status of %s: %w", p.key.Name, err)
+	}
+	r, err := newEntry(written, p.k.Type)
+	if err != nil {
+		return err
+	}
+	p.k.written.note(nameKey(p.key.Namespace, p.key.Name), r, false)
+	return nil
+}
+
+// rootStatus is what a root's status has to be. While something is still to be written of
+// the leaves, their statuses are those of another spec, and the root's generation does not
+// count as observed.
+func rootStatus(w *view.World, result splitter.Result, p *plan, before map[string]any, now time.Time) map[string]any {
+	total := splitter.Total{
+		Divide: w.Division, Generation: w.Root.GetGeneration(), Unplaced: result.Unplaced,
+		NoClusters: len(w.State.Clusters) == 0,
+	}
+	total.Seen, _, _ = unstructured.NestedInt64(map[string]any{"status": before}, "status", "observedGeneration")
+	for _, problem := range w.Problems {
+		total.Refused = append(total.Refused, problem.Error())
+	}
+	if len(p.steps) > 0 || len(total.Refused) > 0 {
+		total.Generation = total.Seen
+	}
+	lost := lostClusters(w, result)
+	for i := range w.State.Leaves {
+		leaf := &w.State.Leaves[i]
+		if leaf.Deleting || lost[leaf.Cluster] {
+			continue
+		}
+		status, _ := w.Leaves[i].Object["status"].(map[string]any)
+		total.Parts = append(total.Parts, splitter.Part{
+			Cluster: leaf.Cluster, Current: leaf.Settled && !p.pending[leaf.Cluster], Status: status,
+		})
+	}
+	status := splitter.Aggregate(total)
+	datestamp(status, before, now)
+	return status
+}
+
+// lostClusters are those that cannot be asked and have lost their parts: what their
+// leaves say is of the past.
+func lostClusters(w *view.World, result splitter.Result) map[string]bool {
+	lost := map[string]bool{}
+	for _, share := range result.Explanation.Clusters {
+		lost[share.Cluster] = share.Standing == splitter.Out
+	}
+	for i := range w.State.Clusters {
+		if c := &w.State.Clusters[i]; c.Ready && !c.Removing {
+			lost[c.Name] = false
+		}
+	}
+	return lost
+}
+
+// datestamp gives conditions that have no time the one since when they are so.
+func datestamp(status, before map[string]any, now time.Time) {
+	conditions, _ := status["conditions"].([]any)
+	earlier, _ := before["conditions"].([]any)
+	for _, entry := range conditions {
+		c, ok := entry.(map[string]any)
+		if !ok || c["lastTransitionTime"] != nil {
+			continue
+		}
+		c["lastTransitionTime"] = now.UTC().Format(time.RFC3339)
+		for _, entry := range earlier {
+			old, ok := entry.(map[string]any)
+			if ok && old["type"] == c["type"] && old["status"] == c["status"] && old["lastTransitionTime"] != nil {
+				c["lastTransitionTime"] = old["lastTransitionTime"]
+			}
+		}
+	}
+}
