@@ -21,7 +21,6 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
-	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/poll"
 	"rik.dev/rik/internal/testkit/served"
@@ -49,7 +48,7 @@ func newSplitSite(t *testing.T) *splitSite {
 	for _, name := range []string{"east", "west"} {
 		s.register(t, name)
 	}
-	poll.Until(t, apitest.Patience, "Deployments are served", func(ctx context.Context) error {
+	poll.Until(t, served.Patience, "Deployments are served", func(ctx context.Context) error {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(deployments.GVK)
 		return s.c.List(ctx, list)
@@ -173,7 +172,7 @@ func TestServerDivision(t *testing.T) {
 		name string
 		try  func(t *testing.T, s *splitSite)
 	}{
-		{"why", tryWhy}, {"plan", tryPlan}, {"whatif", tryWhatif}, {"a reader", tryReader}, {"few requests", tryRequests},
+		{"why", tryWhy}, {"plan", tryPlan}, {"whatif", tryWhatif}, {"a reader", tryReader}, {"few requests", tryRequests}, {"the outcome", tryOutcome},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.try(t, s) }) {
 			return

@@ -1,0 +1,121 @@
+package rikctl
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+func TestSplitNames(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		given []string
+		want  [][2]string
+	}{
+		{[]string{"deployment/web"}, [][2]string{{"deployment", "web"}}},
+		{[]string{"deployment", "web", "api"}, [][2]string{{"deployment", "web"}, {"deployment", "api"}}},
+		{[]string{"deployment/web", "statefulset/db"}, [][2]string{{"deployment", "web"}, {"statefulset", "db"}}},
+		{[]string{"deployment"}, nil},
+		{[]string{"deployment/web", "db"}, nil},
+		{[]string{"deployment", "statefulset/db"}, nil},
+		{[]string{"deployment/"}, nil},
+		{[]string{"/web"}, nil},
+		{[]string{"a/b/c"}, nil},
+		{[]string{"deployment", ""}, nil},
+	} {
+		got, err := splitNames(tc.given)
+		if diff := cmp.Diff(tc.want, got); diff != "" || (err != nil) != (tc.want == nil) {
+			t.Errorf("splitNames(%q) = %v, %v", tc.given, got, err)
+		}
+	}
+}
+
+func TestAddedCluster(t *testing.T) {
+	t.Parallel()
+	east := clusterOfTests("east", nil)
+	east.Status.Conditions = append(east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.ConditionFencing, Status: metav1.ConditionTrue})
+	registered := []*workloadv1alpha1.Cluster{east}
+	c, err := addedCluster("north=region=eu,cpu=2500m,memory=8Gi,capacity.example.com/gpu=3,example.com/tier=gold", registered, at(1).Time)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"region": "eu", "example.com/tier": "gold"}, c.Labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	gpus := c.Status.Allocatable["example.com/gpu"]
+	if c.Status.Allocatable.Cpu().MilliValue() != 2500 || c.Status.Allocatable.Memory().Value() != 8<<30 || gpus.Value() != 3 {
+		t.Errorf("it has %v", c.Status.Allocatable)
+	}
+	if diff := cmp.Diff([]string{"deployments.apps"}, c.Status.SyncedResources); diff != "" || fences(c.Status.Conditions) != "yes" {
+		t.Errorf("it takes %v, fences: %s", c.Status.SyncedResources, fences(c.Status.Conditions))
+	}
+	for _, text := range []string{"", "East", "east", "a.b", "north=region", "north=cpu=many", "north=region=a b", "north=,", "north==x"} {
+		if _, err := addedCluster(text, registered, at(1).Time); !errors.As(err, &usageError{}) {
+			t.Errorf("addedCluster(%q) = %v, want a usage error", text, err)
+		}
+	}
+}
+
+// TestExpectedLeavesRegisteredClusters: what is known of a cluster is not made up.
+func TestExpectedLeavesRegisteredClusters(t *testing.T) {
+	t.Parallel()
+	broken := clusterOfTests("east", nil)
+	turn(broken, workloadv1alpha1.ConditionReady, at(2).Time)
+	if got := expected(broken, []*workloadv1alpha1.Cluster{broken}); got != broken {
+		t.Errorf("expected = %v", got)
+	}
+}
+
+func TestOverlay(t *testing.T) {
+	t.Parallel()
+	live := parsed(t, "{apiVersion: v1, kind: A, spec: {replicas: 3, template: {a: 1, b: [1, 2]}}, status: {x: 1}}")
+	overlay(live.Object, parsed(t, "{apiVersion: v1, kind: A, spec: {replicas: 5, template: {b: [3]}, more: {c: 1}}}").Object)
+	if diff := cmp.Diff(parsed(t, "{apiVersion: v1, kind: A, spec: {replicas: 5, template: {a: 1, b: [3]}, more: {c: 1}}, status: {x: 1}}").Object, live.Object); diff != "" {
+		t.Errorf("overlay (-want +got):\n%s", diff)
+	}
+}
+
+// TestSuppositions: each flag does what it says, and the scene before stays as it is.
+func TestSuppositions(t *testing.T) {
+	t.Parallel()
+	now := at(12).Time
+	before := atRest(t)
+	after := before.over()
+	s := supposition{lost: []string{"east"}, added: []string{"north"}, cordoned: []string{"north"}, notReady: []string{"east"}, removed: []string{"west"}}
+	if err := s.apply(after, now); err != nil {
+		t.Fatal(err)
+	}
+	east, north := after.cluster("east"), after.cluster("north")
+	if after.cluster("west") != nil || !north.Spec.Unschedulable || east == before.cluster("east") {
+		t.Errorf("the clusters are %v", after.clusters)
+	}
+	for _, kind := range []string{workloadv1alpha1.ConditionReady, workloadv1alpha1.ConditionHeartbeatHealthy} {
+		found := false
+		for _, c := range east.Status.Conditions {
+			found = found || c.Type == kind && c.Status == metav1.ConditionFalse && c.LastTransitionTime.Time.Equal(now)
+		}
+		if !found {
+			t.Errorf("the lost cluster has no %s=False since now: %v", kind, east.Status.Conditions)
+		}
+	}
+	if len(before.clusters) != 2 || before.cluster("east").Status.Conditions[0].Status != metav1.ConditionTrue {
+		t.Errorf("the scene before has become %v", before.clusters)
+	}
+}
+
+func TestAboveOne(t *testing.T) {
+	t.Parallel()
+	if o := judge(aboveOne{errors.New("odd")}, ""); o.code != ExitUsage || o.text != "error: odd" {
+		t.Errorf("judge = %+v", o)
+	}
+	if o := judge(aboveOne{invalidError{"web.yaml", errors.New("odd")}}, ""); o.code != ExitInvalid {
+		t.Errorf("judge = %+v", o)
+	}
+	if o := judge(advised{errNoKCP, nextForKCP}, ""); o.code != ExitNotFound || o.next != nextForKCP {
+		t.Errorf("judge = %+v", o)
+	}
+}
