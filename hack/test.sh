@@ -40,7 +40,7 @@ unit() {
     -- -race -vet=off -count=1 -tags $tags -timeout 20m || failed=1
   # Under the race detector these try few cases; these are the promised numbers.
   hack/say.sh "properties of what is pure, without the race detector"
-  gotestsum --jsonfile "$logs/properties.json" --packages './internal/multicluster/schema ./internal/multicluster/negotiation/plan ./internal/multicluster/splitter' \
+  gotestsum --jsonfile "$logs/properties.json" --packages './internal/multicluster/schema ./internal/multicluster/negotiation/plan ./internal/multicluster/splitter ./internal/testkit/fencemodel' \
     -- -vet=off -count=1 -tags $tags -timeout 20m || failed=1
 }
 
