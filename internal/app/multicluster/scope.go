@@ -1,6 +1,8 @@
 package multicluster
 
 import (
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,8 +13,9 @@ type scope struct {
 	prometheus.Registerer
 
 	mu sync.Mutex
-	// registered are those that end has to take away.
-	registered []prometheus.Collector
+	// registered are those that end has to take away, by what they describe. It is
+	// guarded by mu.
+	registered map[string]prometheus.Collector
 }
 
 // Register implements prometheus.Registerer.
@@ -22,7 +25,10 @@ func (s *scope) Register(c prometheus.Collector) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.registered = append(s.registered, c)
+	if s.registered == nil {
+		s.registered = map[string]prometheus.Collector{}
+	}
+	s.registered[described(c)] = c
 	return nil
 }
 
@@ -35,11 +41,36 @@ func (s *scope) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
+// Unregister implements prometheus.Registerer. What has ended is forgotten: the syncer
+// of a Cluster that is gone would be kept in memory by its metrics otherwise.
+func (s *scope) Unregister(c prometheus.Collector) bool {
+	s.mu.Lock()
+	delete(s.registered, described(c))
+	s.mu.Unlock()
+	return s.Registerer.Unregister(c)
+}
+
 func (s *scope) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.registered {
-		s.Unregister(c)
+		s.Registerer.Unregister(c)
 	}
 	s.registered = nil
+}
+
+// described tells collectors apart as a registry does, by what they describe: one that is
+// wrapped to bear a label is another value each time.
+func described(c prometheus.Collector) string {
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descs)
+		c.Describe(descs)
+	}()
+	var all []string
+	for d := range descs {
+		all = append(all, d.String())
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
 }
