@@ -22,7 +22,7 @@ NODE_PROGRAMS := riklet rik-shim rik-unpack rik-init
 # gRPC's trace pages bring templates, and with those the linker keeps every method
 # of every type: 4 MB of riklet.
 NODE_TAGS := grpcnotrace
-PROGRAMS := rik rikctl controller scheduler kcp cluster-controller syncer crd-puller compat
+PROGRAMS := rik rikctl controller scheduler kcp cluster-controller deployment-splitter syncer crd-puller compat
 
 .PHONY: help
 help: ## list the targets

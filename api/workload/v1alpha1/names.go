@@ -63,6 +63,12 @@ const (
 	// FenceAnswerAnnotation on that Lease is the challenge that the syncer has read before
 	// it last had a sign of life from the kcp.
 	FenceAnswerAnnotation = "workloads.kcp.dev/fence-answer"
+	// OnRemovalAnnotation on a Cluster with the value [OnRemovalDelete] has what roots
+	// have there deleted when the Cluster is. Otherwise it stays.
+	OnRemovalAnnotation = "workloads.kcp.dev/on-removal"
+	OnRemovalDelete     = "delete"
+	// SplitterFinalizer holds such a Cluster until that is done.
+	SplitterFinalizer = "workload.kcp.dev/splitter"
 	// DeployVerb on clusters/NAME lets a user send objects to that cluster.
 	DeployVerb = "deploy"
 )

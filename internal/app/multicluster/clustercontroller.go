@@ -22,9 +22,9 @@ func clusterControllerCommand() *cobra.Command {
 		Use:   "cluster-controller --kubeconfig FILE",
 		Short: "Run the controllers of a kcp beside it",
 		Long: "cluster-controller runs what kcp --run-controllers runs in its own process: it takes the\n" +
-			"types of registered clusters up, negotiates them, and carries objects. The kubeconfig is\n" +
-			"that of an administrator of the kcp; syncers that are installed in clusters reach the kcp\n" +
-			"at the address in it.",
+			"types of registered clusters up, negotiates them, divides what names no cluster, and\n" +
+			"carries objects. The kubeconfig is that of an administrator of the kcp; syncers that are\n" +
+			"installed in clusters reach the kcp at the address in it.",
 		Example: "  kcp --run-controllers=false &\n" +
 			"  cluster-controller --kubeconfig .kcp/admin.kubeconfig --push-mode",
 		Args: noArgs,

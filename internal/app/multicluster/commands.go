@@ -6,5 +6,5 @@ import "github.com/spf13/cobra"
 
 // Commands are those of rik that are about many clusters.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{kcpCommand(), clusterControllerCommand(), syncerCommand(), crdPullerCommand(), compatCommand()}
+	return []*cobra.Command{kcpCommand(), clusterControllerCommand(), deploymentSplitterCommand(), syncerCommand(), crdPullerCommand(), compatCommand()}
 }

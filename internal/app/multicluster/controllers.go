@@ -21,8 +21,8 @@ import (
 // errModes is what the prototype says, too.
 var errModes = errors.New("can't set both --push-mode and --pull-mode")
 
-// controllers are the cluster controller and negotiation, wherever they run: inside a
-// kcp or beside it.
+// controllers are the cluster controller, negotiation and the splitter, wherever they
+// run: inside a kcp or beside it.
 type controllers struct {
 	push, pull   bool
 	syncerImage  string
@@ -30,6 +30,7 @@ type controllers struct {
 	autoPublish  bool
 	threads      int
 	pollInterval time.Duration
+	splitter     splitter
 }
 
 func (c *controllers) addFlags(s *pflag.FlagSet) {
@@ -39,6 +40,7 @@ func (c *controllers) addFlags(s *pflag.FlagSet) {
 	s.StringSliceVar(&c.resources, "resources-to-sync", []string{cluster.DefaultResource}, "types, as plural.group or plural, that are imported from clusters and synced to them")
 	s.BoolVar(&c.autoPublish, "auto-publish-apis", false, "publish every type as soon as it is negotiated for the first time")
 	s.IntVar(&c.threads, "apiresource-controller-threads", negotiation.DefaultWorkers, "types that are negotiated at once")
+	c.splitter.addFlags(s)
 	s.DurationVar(&c.pollInterval, "discovery-poll-interval", cluster.DefaultPollInterval, "how often a cluster is asked for its types when it does not say by itself that they changed")
 }
 
@@ -54,6 +56,7 @@ func (c *controllers) validate() error {
 	if c.pollInterval <= 0 {
 		problems = append(problems, fmt.Errorf("--discovery-poll-interval %s: give a time, such as %s", c.pollInterval, cluster.DefaultPollInterval))
 	}
+	problems = append(problems, c.splitter.validate())
 	if c.pull && !c.push && c.syncerImage == "" {
 		problems = append(problems, errors.New("--pull-mode installs syncers in clusters: name their image with --syncer-image"))
 	}
@@ -100,8 +103,13 @@ func (c *controllers) run(ctx context.Context, kcp *rest.Config, issue credentia
 	if err != nil {
 		return err
 	}
+	divide, err := c.splitter.prepare(kcp, log, metrics)
+	if err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return negotiator.Run(ctx) })
 	group.Go(func() error { return keeper.Run(ctx) })
+	group.Go(func() error { return divide(ctx) })
 	return group.Wait()
 }

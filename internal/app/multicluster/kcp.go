@@ -45,8 +45,8 @@ func kcpCommand() *cobra.Command {
 		Use:   "kcp",
 		Short: "Run one place to deploy to, in front of many clusters",
 		Long: "kcp runs an API server without pods and nodes, that knows clusters, and the controllers\n" +
-			"that take their types up and carry objects to them. admin.kubeconfig in the root\n" +
-			"directory lets its administrator in.",
+			"that take their types up, divide what names no cluster over them, and carry objects to\n" +
+			"them. admin.kubeconfig in the root directory lets its administrator in.",
 		Example: "  kcp --push-mode\n" +
 			"  kcp --run-controllers=false --datastore-endpoint https://etcd.example:2379 --datastore-cafile ca.crt",
 		Args: noArgs,
@@ -77,7 +77,7 @@ func (k *kcp) addFlags(s *pflag.FlagSet) {
 	s.StringVar(&k.server.DatastoreCAFile, "datastore-cafile", "", "authority of the external datastore")
 	s.StringVar(&k.server.DatastoreCertFile, "datastore-certfile", "", "certificate for the external datastore")
 	s.StringVar(&k.server.DatastoreKeyFile, "datastore-keyfile", "", "key for the external datastore")
-	s.BoolVar(&k.runControllers, "run-controllers", true, "run the cluster controller and negotiation in this process; otherwise run cluster-controller beside it")
+	s.BoolVar(&k.runControllers, "run-controllers", true, "run the cluster controller, negotiation and the splitter in this process; otherwise run cluster-controller beside it")
 }
 
 // complete makes the server's configuration of the flags.

@@ -27,6 +27,9 @@ type Total struct {
 	// Unplaced is how much no cluster takes; NoClusters: because there are none.
 	Unplaced   int32
 	NoClusters bool
+	// Refused is what is wrong with what is wished for the root, so that it is not
+	// followed.
+	Refused []string
 }
 
 // notSummed are the numbers of a status that are about one object.
@@ -105,9 +108,15 @@ func (t Total) conditions(parts []Part) []any {
 	return conditions
 }
 
-// missing is the condition of a root that is not placed; nil if it is.
+// ReasonInvalidPlacement is that of the condition of a root whose hints, or whose
+// Placement, cannot be followed.
+const ReasonInvalidPlacement = "InvalidPlacement"
+
+// missing is the condition of a root that is not placed as it should be; nil if it is.
 func (t Total) missing() map[string]any {
 	switch {
+	case len(t.Refused) > 0:
+		return map[string]any{"type": "Progressing", "status": "False", "reason": ReasonInvalidPlacement, "message": strings.Join(t.Refused, "; ")}
 	case t.NoClusters:
 		return map[string]any{"type": "Progressing", "status": "False", "reason": string(NoClusters), "message": texts[NoClusters]}
 	case t.Unplaced > 0:

@@ -65,6 +65,9 @@ type ScalePath struct {
 	Spec, Status []string
 }
 
+// SpecPath is where the replicas are in an object.
+func (p ScalePath) SpecPath() []string { return p.spec() }
+
 func (p ScalePath) spec() []string {
 	if len(p.Spec) == 0 {
 		return []string{"spec", "replicas"}

@@ -1,6 +1,7 @@
 package splitter
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -78,6 +79,11 @@ func ClusterOf(c *workloadv1alpha1.Cluster, resource schema.GroupResource) Clust
 	out.Fences = meta.IsStatusConditionTrue(c.Status.Conditions, workloadv1alpha1.ConditionFencing)
 	if c.Spec.EvictAfter != nil {
 		out.EvictAfter = c.Spec.EvictAfter.Time
+	}
+	if out.Removing && c.Annotations[workloadv1alpha1.OnRemovalAnnotation] == workloadv1alpha1.OnRemovalDelete &&
+		slices.Contains(c.Finalizers, workloadv1alpha1.SplitterFinalizer) {
+		// Its parts leave while it can still be told to stop them.
+		out.Removing, out.EvictAfter = false, c.DeletionTimestamp.Time
 	}
 	for _, name := range c.Status.SyncedResources {
 		out.Serves = out.Serves || name == resource.String()

@@ -1,0 +1,11 @@
+// Command deployment-splitter divides what names no cluster over the clusters of a kcp;
+// "rik deployment-splitter" is the same.
+package main
+
+import (
+	"os"
+
+	"rik.dev/rik/internal/app"
+)
+
+func main() { os.Exit(app.Main("deployment-splitter", os.Args[1:])) }

@@ -1,0 +1,110 @@
+package multicluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"rik.dev/rik/internal/multicluster/splitcontroller"
+)
+
+const splitTypesFlag = "split-types"
+
+// splitter is what the controller that divides roots is told, wherever it runs.
+type splitter struct{ types []string }
+
+func (s *splitter) addFlags(flags *pflag.FlagSet) {
+	flags.StringSliceVar(&s.types, splitTypesFlag, nil, "types, as plural.group or plural, whose objects are divided over the clusters if they name none; all that the kcp serves for clusters by default, "+
+		splitcontroller.NoTypes+" for no type")
+}
+
+// isOff says whether nothing is to be divided.
+func (s *splitter) isOff() bool { return slices.Equal(s.types, []string{splitcontroller.NoTypes}) }
+
+func (s *splitter) validate() error {
+	if s.isOff() {
+		return nil
+	}
+	if err := splitcontroller.ValidateTypes(s.types); err != nil {
+		return fmt.Errorf("--%s: %w", splitTypesFlag, err)
+	}
+	return nil
+}
+
+// prepare makes what divides the roots of a kcp until its context ends.
+func (s *splitter) prepare(kcp *rest.Config, log *slog.Logger, metrics prometheus.Registerer) (run func(context.Context) error, err error) {
+	if s.isOff() {
+		return func(context.Context) error { return nil }, nil
+	}
+	c, err := splitcontroller.New(splitcontroller.Config{Rest: kcp, Types: s.types, Logger: log.With("component", "splitter"), Metrics: metrics})
+	if err != nil {
+		return nil, err
+	}
+	return c.Run, nil
+}
+
+// deploymentSplitter is what the command is told.
+type deploymentSplitter struct {
+	kubeconfig, context string
+	splitter            splitter
+	logging             logging
+	metrics             metricsPort
+}
+
+func deploymentSplitterCommand() *cobra.Command {
+	var d deploymentSplitter
+	c := &cobra.Command{
+		Use:   "deployment-splitter --kubeconfig FILE",
+		Short: "Divide what names no cluster over the clusters of a kcp",
+		Long: "deployment-splitter divides the replicas of Deployments, and of all other types that the kcp\n" +
+			"serves for its clusters, over these clusters, and goes on doing so when clusters come, go and\n" +
+			"fail. A kcp and a cluster-controller do the same unless they are told --" + splitTypesFlag + "=" + splitcontroller.NoTypes + ".\n" +
+			"The kubeconfig is that of an administrator of the kcp.",
+		Example: "  kcp --" + splitTypesFlag + "=" + splitcontroller.NoTypes + " &\n" +
+			"  deployment-splitter --kubeconfig .kcp/admin.kubeconfig",
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return d.run(c.Context(), c.ErrOrStderr()) },
+	}
+	c.Flags().StringVar(&d.kubeconfig, "kubeconfig", "", "kubeconfig of the kcp; required")
+	c.Flags().StringVar(&d.context, "context", "", "context of the kubeconfig (default: its current one)")
+	d.splitter.addFlags(c.Flags())
+	d.logging.addFlags(c.Flags())
+	d.metrics.addFlags(c.Flags())
+	return c
+}
+
+func (d *deploymentSplitter) run(ctx context.Context, out io.Writer) error {
+	log, err := d.logging.logger(out)
+	if err != nil {
+		return err
+	}
+	if d.kubeconfig == "" {
+		return errors.New("name the kcp: --kubeconfig FILE")
+	}
+	if d.splitter.isOff() {
+		return fmt.Errorf("--%s=%s leaves nothing to do", splitTypesFlag, splitcontroller.NoTypes)
+	}
+	if err := errors.Join(d.splitter.validate(), d.metrics.validate()); err != nil {
+		return err
+	}
+	config, err := connection("--kubeconfig", d.kubeconfig, d.context)
+	if err != nil {
+		return err
+	}
+	metrics := &scope{Registerer: legacyregistry.Registerer()}
+	defer metrics.end()
+	run, err := d.splitter.prepare(config, log, metrics)
+	if err != nil {
+		return err
+	}
+	return d.metrics.beside(ctx, log, run)
+}
