@@ -4,6 +4,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+
+	"rik.dev/rik/internal/multicluster/negotiation/plan"
+	"rik.dev/rik/internal/multicluster/schema"
 	"rik.dev/rik/internal/testkit/apiprocess"
 	"rik.dev/rik/internal/testkit/kube"
 )
@@ -29,5 +34,30 @@ func TestRikCluster(t *testing.T) {
 	ours, theirs := outline(only(t, pull(t, server.Config, "configmaps"))), outline(only(t, pull(t, kube.Shared(t).Rest(), "configmaps")))
 	if len(ours) != len(theirs) {
 		t.Errorf("configmaps have %d fields here and %d in Kubernetes", len(ours), len(theirs))
+	}
+	t.Run("deployments", func(t *testing.T) { rikDeployments(t, server.Config) })
+}
+
+// rikDeployments: a rik cluster and one of Kubernetes offer the same Deployment, so
+// that one that was made for both goes to either.
+func rikDeployments(t *testing.T, rik *rest.Config) {
+	offer := func(from string, config *rest.Config) schema.Offer {
+		crd := only(t, pull(t, config, "deployments.apps"))
+		spec, err := plan.SpecOf(crd, "v1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return schema.Offer{Location: from, Spec: *spec}
+	}
+	ours, theirs := offer("rik", rik), offer("kubernetes", kube.Shared(t).Rest())
+	if len(ours.Spec.SubResources) != 2 {
+		t.Errorf("subresources: %v, want status and scale", ours.Spec.SubResources)
+	}
+	agreed, obstacles := schema.Meet(ours, theirs)
+	if agreed == nil || len(obstacles) > 0 || len(agreed.Dropped) > 0 {
+		t.Fatalf("negotiation: obstacles %v, agreement %v", obstacles, agreed)
+	}
+	if diff := cmp.Diff(string(theirs.Spec.OpenAPIV3Schema.Raw), string(ours.Spec.OpenAPIV3Schema.Raw)); diff != "" {
+		t.Errorf("the schemas differ (-kubernetes +rik): %.2000s", diff)
 	}
 }
