@@ -20,6 +20,7 @@ import (
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/registry/direct"
+	"rik.dev/rik/internal/app/heap"
 	"rik.dev/rik/internal/controller"
 	"rik.dev/rik/internal/controller/jointoken"
 	"rik.dev/rik/internal/controller/network"
@@ -191,7 +192,7 @@ func (p *plane) runDependents(ctx context.Context, ready func(context.Context) e
 		case <-p.controller.Ready():
 		}
 		p.log.Info("ready", "url", p.api.URL())
-		go tuneMemory(ctx)
+		go heap.Tune(ctx, heap.Server())
 		if ready == nil {
 			return nil
 		}

@@ -16,6 +16,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/app/heap"
 	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
 	"rik.dev/rik/internal/pki"
 )
@@ -129,6 +130,10 @@ func (k *kcp) serve(ctx context.Context, server *apiserver.Server, log *slog.Log
 		case <-server.Ready():
 		}
 		log.Info("ready", "url", server.URL(), "directory", server.DataDir(), "controllers", k.runControllers)
+		group.Go(func() error {
+			heap.Tune(dependents, heap.KCP())
+			return nil
+		})
 		if !k.runControllers {
 			<-dependents.Done()
 			return nil

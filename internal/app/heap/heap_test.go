@@ -1,0 +1,53 @@
+package heap
+
+import (
+	"testing"
+	"time"
+)
+
+func TestPercent(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		percent func(uint64) int
+		want    map[uint64]int
+	}{
+		"server": {serverPercent, map[uint64]int{
+			0: smallPercent, smallHeap: smallPercent, smallHeap + 1: middlePercent, middleHeap: middlePercent, middleHeap + 1: largePercent, 4 << 30: largePercent,
+		}},
+		"kcp": {kcpPercent, map[uint64]int{
+			0: smallPercent, smallHeap: smallPercent, smallHeap + 1: middlePercent, 4 << 30: middlePercent,
+		}},
+	} {
+		for live, want := range tc.want {
+			if got := tc.percent(live); got != want {
+				t.Errorf("%s: at %d bytes %d %%, want %d", name, live, got, want)
+			}
+		}
+	}
+}
+
+// TestIdle: memory is given back when much of it was free at every look for long, and
+// not again soon.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	var i idle
+	now := time.Unix(1, 0)
+	var returns []time.Duration
+	for n := range 400 {
+		at := time.Duration(n) * tuneEvery
+		isMuch := n != 10 && n < 300
+		if i.look(isMuch, now.Add(at)) {
+			returns = append(returns, at)
+		}
+	}
+	first := (10 + idleLooks) * tuneEvery
+	want := []time.Duration{first, first + returnEvery, first + 2*returnEvery}
+	if len(returns) != len(want) {
+		t.Fatalf("given back at %v, want %v", returns, want)
+	}
+	for n := range want {
+		if returns[n] != want[n] {
+			t.Errorf("given back at %v, want %v", returns[n], want[n])
+		}
+	}
+}
