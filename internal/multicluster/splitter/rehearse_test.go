@@ -130,3 +130,20 @@ func (w *world) happen(d dice) {
 		w.report(name)
 	}
 }
+
+// BenchmarkRehearse loses one of a hundred clusters: what is asked for each root.
+func BenchmarkRehearse(b *testing.B) {
+	var clusters []string
+	for i := range 100 {
+		clusters = append(clusters, fmt.Sprintf("cluster-%02d", i))
+	}
+	w := newWorld(b, policy{}, 1_000, clusters...)
+	w.settle(b)
+	w.lose("cluster-42")
+	b.ReportAllocs()
+	for b.Loop() {
+		if r := Rehearse(w.State); !r.AtRest {
+			b.Fatal("no rest")
+		}
+	}
+}
