@@ -16,6 +16,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/cluster"
 	"rik.dev/rik/internal/multicluster/negotiation"
+	"rik.dev/rik/internal/multicluster/syncer"
 )
 
 // errModes is what the prototype says, too.
@@ -30,6 +31,7 @@ type controllers struct {
 	autoPublish  bool
 	threads      int
 	pollInterval time.Duration
+	deletes      syncer.DeleteLimit
 	splitter     splitter
 }
 
@@ -42,6 +44,7 @@ func (c *controllers) addFlags(s *pflag.FlagSet) {
 	s.IntVar(&c.threads, "apiresource-controller-threads", negotiation.DefaultWorkers, "types that are negotiated at once")
 	c.splitter.addFlags(s)
 	s.DurationVar(&c.pollInterval, "discovery-poll-interval", cluster.DefaultPollInterval, "how often a cluster is asked for its types when it does not say by itself that they changed")
+	addDeleteFlags(s, &c.deletes)
 }
 
 // validate finds mistakes before anything is opened or made.
@@ -79,6 +82,7 @@ func (c *controllers) mode() workloadv1alpha1.SyncMode {
 func (c *controllers) clusterConfig(kcp *rest.Config) cluster.Config {
 	return cluster.Config{
 		Rest: kcp, Mode: c.mode(), ResourcesToSync: c.resources, PollInterval: c.pollInterval, SyncerImage: c.syncerImage,
+		Deletes: c.deletes,
 	}
 }
 

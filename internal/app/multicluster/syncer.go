@@ -66,9 +66,7 @@ func (s *syncerCommandLine) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.config.Cluster, "cluster", "", "name of the Cluster in the kcp; required")
 	flags.IntVar(&s.config.Workers, "workers", syncer.DefaultWorkers, "objects that are worked on at once")
 	flags.DurationVar(&s.config.HeartbeatInterval, "heartbeat-interval", syncer.DefaultHeartbeatInterval, "time between two heartbeats")
-	flags.IntVar(&s.config.Deletes.Count, "max-deletes", syncer.DefaultDeleteCount, "deletions within --delete-window that need no go-ahead")
-	flags.Float64Var(&s.config.Deletes.Fraction, "max-delete-fraction", syncer.DefaultDeleteFraction, "as --max-deletes, as a part of all objects in the cluster; the larger counts")
-	flags.DurationVar(&s.config.Deletes.Window, "delete-window", syncer.DefaultDeleteWindow, "time within which deletions are counted")
+	addDeleteFlags(flags, &s.config.Deletes)
 	flags.StringVar(&s.logLevel, "log-level", "info", "what is logged: debug, info, warn or error")
 	s.metrics.addFlags(flags)
 }

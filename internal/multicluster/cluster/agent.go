@@ -20,6 +20,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/cluster/pull"
+	"rik.dev/rik/internal/multicluster/syncer"
 )
 
 // agent is the syncer that runs in a physical cluster (mode pull): what installs it and
@@ -28,6 +29,7 @@ type agent struct {
 	cluster     string
 	owner       types.UID
 	image       string
+	flags       []string
 	credentials func(ctx context.Context, cluster string, uid types.UID) ([]byte, error)
 	downstream  *rest.Config
 	client      client.Client
@@ -40,8 +42,25 @@ func (c *Controller) newAgent(cluster *workloadv1alpha1.Cluster, m *member) (*ag
 	}
 	return &agent{
 		cluster: cluster.Name, owner: cluster.UID, image: c.config.SyncerImage, credentials: c.config.Credentials,
+		flags: deleteFlags(c.config.Deletes),
 		downstream: m.downstream, client: objects,
 	}, nil
+}
+
+// deleteFlags say to an agent what is not a default of it, so that those who change
+// nothing get no new agent.
+func deleteFlags(l syncer.DeleteLimit) []string {
+	var flags []string
+	if l.Count != 0 && l.Count != syncer.DefaultDeleteCount {
+		flags = append(flags, fmt.Sprintf("--max-deletes=%d", l.Count))
+	}
+	if l.Fraction != 0 && l.Fraction != syncer.DefaultDeleteFraction {
+		flags = append(flags, fmt.Sprintf("--max-delete-fraction=%v", l.Fraction))
+	}
+	if l.Window != 0 && l.Window != syncer.DefaultDeleteWindow {
+		flags = append(flags, fmt.Sprintf("--delete-window=%s", l.Window))
+	}
+	return flags
 }
 
 // errForeign is a namespace of the agent's name that was not made for it.
@@ -79,7 +98,7 @@ func (a *agent) apply(ctx context.Context, objects []*unstructured.Unstructured)
 // options find out what the cluster can do, and give the agent the credentials that it
 // has, or new ones before those end.
 func (a *agent) options(ctx context.Context, carried []string) (pull.Options, error) {
-	o := pull.Options{Cluster: a.cluster, ClusterUID: a.owner, Image: a.image}
+	o := pull.Options{Cluster: a.cluster, ClusterUID: a.owner, Image: a.image, Flags: a.flags}
 	for _, name := range carried {
 		o.Carried = append(o.Carried, schema.ParseGroupResource(name))
 	}

@@ -53,6 +53,7 @@ func (m *member) push(ctx context.Context) error {
 	upstream.Impersonate = rest.ImpersonationConfig{UserName: workloadv1alpha1.SyncerUserPrefix + m.name, UID: string(m.identity.owner)}
 	s, err := syncer.New(syncer.Config{
 		Upstream: upstream, Downstream: rest.CopyConfig(m.downstream), Cluster: m.name, Logger: m.config.Logger, Metrics: m.config.Metrics,
+		Deletes: m.config.Deletes,
 	})
 	if err != nil {
 		return err

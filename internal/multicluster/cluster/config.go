@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/syncer"
 )
 
 // What Config's zero values mean.
@@ -50,6 +51,9 @@ type Config struct {
 	// from outside, as the user system:rik:syncer:<cluster> with the Cluster's UID. Without
 	// it mode pull is refused per Cluster. Each call makes new credentials.
 	Credentials func(ctx context.Context, cluster string, uid types.UID) (kubeconfig []byte, err error)
+	// Deletes bound how many objects may go at once in a cluster whose syncer runs here, or
+	// as an agent in it; see [syncer.DeleteLimit] for the defaults.
+	Deletes syncer.DeleteLimit
 	// Logger is slog.Default when nil.
 	Logger *slog.Logger
 	// Metrics registers the metrics of the controller and of the syncers that it runs;
@@ -78,7 +82,7 @@ func (c *Config) Validate() error {
 			problems = append(problems, fmt.Errorf("%q names no type: give plural.group, such as %s", name, DefaultResource))
 		}
 	}
-	return errors.Join(problems...)
+	return errors.Join(append(problems, c.Deletes.Validate())...)
 }
 
 func (c Config) withDefaults() Config {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/crdpuller"
+	"rik.dev/rik/internal/multicluster/syncer"
 )
 
 // importOf is an import of the cluster east.
@@ -286,5 +288,25 @@ func TestNoteBeat(t *testing.T) {
 	silent.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.ConditionHeartbeatHealthy, Status: metav1.ConditionFalse}}
 	if got := c.noteBeat(silent); !got.IsZero() {
 		t.Errorf("the first look at a silence that was known = %v, want never", got)
+	}
+}
+
+// TestDeleteFlags: an agent is told what is not a default of it.
+func TestDeleteFlags(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		limit syncer.DeleteLimit
+		want  string
+	}{
+		"nothing is said":  {syncer.DeleteLimit{}, "[]"},
+		"the defaults are": {syncer.DeleteLimit{Count: syncer.DefaultDeleteCount, Fraction: syncer.DefaultDeleteFraction, Window: syncer.DefaultDeleteWindow}, "[]"},
+		"others are":       {syncer.DeleteLimit{Count: 7, Fraction: 0.25, Window: time.Hour}, "[--max-deletes=7 --max-delete-fraction=0.25 --delete-window=1h0m0s]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := fmt.Sprint(deleteFlags(tc.limit)); got != tc.want {
+				t.Errorf("deleteFlags(%+v) = %s, want %s", tc.limit, got, tc.want)
+			}
+		})
 	}
 }

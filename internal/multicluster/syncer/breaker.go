@@ -30,7 +30,8 @@ type DeleteLimit struct {
 	Window time.Duration
 }
 
-func (l *DeleteLimit) validate() error {
+// Validate says what is wrong.
+func (l *DeleteLimit) Validate() error {
 	if l.Count < 0 || l.Fraction < 0 || l.Fraction > 1 || l.Window < 0 {
 		return errors.New("the limit of deletions: give a count and a window of at least 0, and a fraction from 0 to 1")
 	}

@@ -53,7 +53,7 @@ func (c *Config) Validate() error {
 	if why := validation.IsDNS1123Label(c.Cluster); len(why) > 0 {
 		errs = append(errs, fmt.Errorf("the cluster's name %q: %s", c.Cluster, why[0]))
 	}
-	return errors.Join(append(errs, c.Deletes.validate())...)
+	return errors.Join(append(errs, c.Deletes.Validate())...)
 }
 
 func (c *Config) setDefaults() {

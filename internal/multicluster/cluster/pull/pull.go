@@ -52,6 +52,8 @@ type Options struct {
 	// Downstream is the kubeconfig by which it reaches the cluster that it runs in;
 	// needed only where the cluster gives its workloads no such credentials.
 	Downstream []byte
+	// Flags are given to the syncer besides those that connect it.
+	Flags []string
 	// Carried are the types that are synced.
 	Carried []schema.GroupResource
 	// Policies says that the cluster serves ValidatingAdmissionPolicies.
@@ -179,6 +181,9 @@ func (o *Options) args() []any {
 	args := []any{"--cluster", o.Cluster, "--from-kubeconfig", Mount + "/" + UpstreamKey}
 	if len(o.Downstream) > 0 {
 		args = append(args, "--to-kubeconfig", Mount+"/"+DownstreamKey)
+	}
+	for _, flag := range o.Flags {
+		args = append(args, flag)
 	}
 	return args
 }

@@ -33,6 +33,7 @@ func TestRenderGolden(t *testing.T) {
 		"kubernetes": func(o *pull.Options) { o.Policies = true },
 		"rik": func(o *pull.Options) {
 			o.Rik, o.Image, o.Downstream = true, "oci:/var/lib/images/syncer", []byte(canary)
+			o.Flags = []string{"--max-deletes=7"}
 		},
 		"nothing-carried": func(o *pull.Options) { o.Carried = nil },
 	} {
