@@ -204,7 +204,7 @@ func clusterOf(ctx context.Context, c client.Reader, namespace string) (string, 
 	}
 	var locator workloadv1alpha1.Locator
 	if json.Unmarshal([]byte(found.Annotations[workloadv1alpha1.LocatorAnnotation]), &locator) != nil {
-		return "", nil
+		return "", nil //nolint:nilerr // the comment above says so
 	}
 	return locator.ClusterUID, nil
 }
