@@ -138,6 +138,14 @@ demo-multicluster: build $(KUBERNETES) ## a rik cluster and Kubernetes behind on
 demo-multicluster-down: ## stop them, remove all they made, and prove it
 	@hack/demo-multicluster.sh down
 
+.PHONY: demo-split
+demo-split: build $(BIN)/kubectl ## one Deployment over two rik clusters, one of which is cut off for a while (root)
+	@hack/demo-split.sh up
+
+.PHONY: demo-split-down
+demo-split-down: ## stop them, remove all they made, and prove it
+	@hack/demo-split.sh down
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf $(BIN)
