@@ -71,7 +71,7 @@ start_all() {
   begin kube "$dir/kubernetes" -dir "$dir/kube" -kubeconfig "$(kubeconfig west)"
   say "starting a kcp, with its controllers"
   begin kcp "$bin/rik" kcp --root-directory "$dir/kcp" --port 6443 --run-controllers --push-mode \
-    --resources-to-sync deployments.apps,workloads.rik.dev --discovery-poll-interval 5s
+    --resources-to-sync deployments.apps,workloads.rik.dev --split-types none --discovery-poll-interval 5s
   await "the rik cluster" "$bin/rikctl" get --raw /readyz
   await "its node" node_ready
   await "Kubernetes" test -s "$(kubeconfig west)"
