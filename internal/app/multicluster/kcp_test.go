@@ -25,8 +25,10 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/testkit/kcpinside"
+	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/poll"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 func TestKCPRefusesWhatCannotBe(t *testing.T) {
@@ -130,24 +132,20 @@ func upstream(t *testing.T, root string) *rest.Config {
 // TestKCPCarriesWork goes the whole way with the controllers inside the kcp and beside
 // it: a real Kubernetes is registered, its Deployments are negotiated and published, and
 // one that is labelled arrives and goes. The two share the process's metrics and so run
-// one after the other.
+// one after the other. The kcp that they are beside is another process.
 func TestKCPCarriesWork(t *testing.T) {
 	for name, beside := range map[string]bool{"inside": false, "beside": true} {
 		t.Run(name, func(t *testing.T) {
-			root := filepath.Join(t.TempDir(), "root")
 			flags := []string{"--push-mode", "--auto-publish-apis", "--discovery-poll-interval", "1s"}
-			server := []string{"--root-directory", root, "--bind-address", "127.0.0.1", "--port", "0"}
-			if !beside {
-				server = append(server, flags...)
-			} else {
-				server = append(server, "--run-controllers=false")
-			}
-			begin(t, kcpCommand(), server...)
-			config := upstream(t, root)
 			if beside {
-				begin(t, clusterControllerCommand(), append([]string{"--kubeconfig", filepath.Join(root, "admin.kubeconfig")}, flags...)...)
+				above := kcptest.Start(t)
+				begin(t, clusterControllerCommand(), append([]string{"--kubeconfig", served.AdminFile(above.DataDir)}, flags...)...)
+				carryOne(t, above.Config, name)
+				return
 			}
-			carryOne(t, config, name)
+			root := filepath.Join(t.TempDir(), "root")
+			begin(t, kcpCommand(), append([]string{"--root-directory", root, "--bind-address", "127.0.0.1", "--port", "0"}, flags...)...)
+			carryOne(t, upstream(t, root), name)
 		})
 	}
 }
