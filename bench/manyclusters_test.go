@@ -42,6 +42,8 @@ type controlPlane struct {
 	stop    func()
 	config  *rest.Config
 	objects dynamic.Interface
+	// kubeconfig is the administrator's.
+	kubeconfig string
 }
 
 // startKCP starts the built kcp on empty data, and returns when it is ready.
@@ -52,7 +54,8 @@ func startKCP(b *testing.B, args ...string) *controlPlane {
 	k.pid, k.stop = launchKCP(b, dir, args...)
 	poll(b, often, "the kcp to be ready", func() bool { return isReady(b, kcpReadyz, "") })
 	var err error
-	if k.config, err = clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kcp", "admin.kubeconfig")); err != nil {
+	k.kubeconfig = filepath.Join(dir, "kcp", "admin.kubeconfig")
+	if k.config, err = clientcmd.BuildConfigFromFlags("", k.kubeconfig); err != nil {
 		b.Fatal(err)
 	}
 	k.config.QPS, k.config.WarningHandler = -1, rest.NoWarnings{}
