@@ -20,6 +20,7 @@ import (
 type kcp struct {
 	tb      testing.TB
 	dir     string
+	args    []string
 	process *rikcluster.Process
 }
 
@@ -36,15 +37,21 @@ func startKCP(t *testing.T, port string, args ...string) *kcp {
 func runKCP(t *testing.T, port string, args ...string) *kcp {
 	t.Helper()
 	k := &kcp{tb: t, dir: filepath.Join(t.TempDir(), "kcp")}
-	args = append([]string{"kcp", "--root-directory", k.dir, "--port", port}, args...)
-	k.process = rikcluster.StartProcess(t, "kcp", filepath.Join(t.TempDir(), "kcp.log"), filepath.Join(rikcluster.Bin(t), "rik"), args...)
+	k.args = append([]string{"kcp", "--root-directory", k.dir, "--port", port}, args...)
+	k.start(t)
+	return k
+}
+
+// start starts it, again if it has ended. It ends with t.
+func (k *kcp) start(t *testing.T) {
+	k.tb.Helper()
+	k.process = rikcluster.StartProcess(t, "kcp", filepath.Join(filepath.Dir(k.dir), "kcp.log"), filepath.Join(rikcluster.Bin(t), "rik"), k.args...)
 	k.eventually(func() error {
 		if err := k.process.Alive(); err != nil {
-			t.Fatalf("the kcp ended while starting: %v\n%s", err, k.process.Tail())
+			k.tb.Fatalf("the kcp ended while starting: %v\n%s", err, k.process.Tail())
 		}
 		return k.try("kubectl", "get", "--raw", "/readyz").Err
 	})
-	return k
 }
 
 // in is the same kcp for a subtest.

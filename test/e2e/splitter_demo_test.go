@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"rik.dev/rik/internal/testkit/privileged"
+	"rik.dev/rik/internal/testkit/rikcluster"
+)
+
+// TestPrivilegedSplitDemo does what make demo-split and its end do after the build: ten
+// replicas over two rik clusters, scaled to seven, one cluster cut off and back, and
+// requests through all of it.
+func TestPrivilegedSplitDemo(t *testing.T) {
+	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
+	demo := func(what string) string {
+		t.Helper()
+		return demo(t, "hack/demo-split.sh", what, "RIK_DEMO_NAME=rik-e2e-split", "RIK_DEMO_NODE=--vmm=none")
+	}
+	t.Cleanup(func() { demo("down") })
+	out := demo("up")
+	if diff := cmp.Diff(story, really(out)); diff != "" {
+		t.Errorf("what ran in the clusters (-want +got):\n%s\n%s", diff, out)
+	}
+	requests, failures := counted(t, out, "requests"), counted(t, out, "failures")
+	t.Logf("%d requests, %d failures", requests, failures)
+	// A request that is under way where a cable is pulled goes to the other cluster.
+	if requests < 1000 || failures > requests/1000 {
+		t.Errorf("%d of %d requests failed:\n%s", failures, requests, out)
+	}
+	if again := demo("up"); !strings.Contains(again, "runs already") {
+		t.Errorf("a second demo says:\n%s", again)
+	}
+	for _, which := range []string{"the end", "a second end"} {
+		if out := demo("down"); !strings.Contains(out, "nothing is left") {
+			t.Errorf("%s of the demo says:\n%s", which, out)
+		}
+	}
+}
+
+// story is how many containers run in east and west: at first, scaled, with west cut off,
+// where its three run on, and when it is back.
+var story = [][2]string{{"5", "5"}, {"4", "3"}, {"7", "3"}, {"4", "3"}}
+
+var reallyRuns = regexp.MustCompile(`(?s)east really runs (\d+) containers\n.*?west really runs (\d+) containers\n`)
+
+// really is what the demo found in the clusters' cgroups.
+func really(out string) [][2]string {
+	var found [][2]string
+	for _, m := range reallyRuns.FindAllStringSubmatch(out, -1) {
+		found = append(found, [2]string{m[1], m[2]})
+	}
+	return found
+}
+
+// counted is a number in what the stream of requests says at its end.
+func counted(t *testing.T, out, what string) int {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^` + what + `\s+(\d+)`).FindStringSubmatch(out)
+	if m == nil {
+		t.Fatalf("the demo does not say how many %s there were:\n%s", what, out)
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

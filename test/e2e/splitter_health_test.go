@@ -1,0 +1,116 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// strategyTable is the table of the prototype for cordoned, evicted and lost clusters, with
+// two clusters of rik: what west keeps of a root that is there, and what it gets of one
+// that comes.
+func strategyTable(c *splitCase) {
+	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	for _, tc := range []struct {
+		name          string
+		unschedulable bool
+		evict         time.Time
+		cut           bool
+		keeps, gets   bool
+	}{
+		{name: "ready", keeps: true, gets: true},
+		{name: "ready, evicted later", evict: future, keeps: true, gets: true},
+		{name: "ready, unschedulable", unschedulable: true, keeps: true},
+		{name: "ready, unschedulable, evicted later", unschedulable: true, evict: future, keeps: true},
+		{name: "ready, evicted", evict: past},
+		{name: "not ready", cut: true},
+		{name: "not ready, evicted", cut: true, evict: past},
+	} {
+		c.tb.(*testing.T).Run(tc.name, func(t *testing.T) {
+			c := &splitCase{fleet: c.in(t), namespace: c.namespace, below: c.below}
+			hints := map[string]string{"clusters": onRik, "grace-period": "1s"}
+			c.why("deployment/old")
+			c.why("deployment/new")
+			c.deploy("old", 2, hints)
+			both, east := parts{"east": 1, "west": 1}, parts{"east": 2}
+			c.rests("old", both)
+			c.setWest(tc.unschedulable, tc.evict, tc.cut)
+			c.deploy("new", 2, hints)
+			c.divided("new", map[bool]parts{true: both, false: east}[tc.gets])
+			c.restsAside("old", map[bool]parts{true: both, false: east}[tc.keeps])
+			c.setWest(false, time.Time{}, false)
+			c.awaitCluster("west", metav1.ConditionTrue)
+			c.divided("old", both)
+			c.divided("new", both)
+			c.remove("old", "new")
+		})
+	}
+}
+
+// setWest sets what the owner of the cluster west wants of it, and whether it is cut off.
+func (c *splitCase) setWest(unschedulable bool, evict time.Time, cut bool) {
+	c.tb.Helper()
+	at := "null"
+	if !evict.IsZero() {
+		at = fmt.Sprintf("%q", evict.UTC().Format(time.RFC3339))
+	}
+	c.patchCluster("west", fmt.Sprintf(`{"spec":{"unschedulable":%v,"evictAfter":%s}}`, unschedulable, at))
+	if cut {
+		c.site["west"].Unplug()
+		c.awaitCluster("west", metav1.ConditionFalse)
+	} else {
+		c.site["west"].Plug()
+	}
+}
+
+// restsAside waits until a root is divided so that those which count are ready: a cluster
+// that is lost keeps its leaf at 0 until it has said that nothing runs there.
+func (c *splitCase) restsAside(name string, want parts) {
+	c.tb.Helper()
+	c.divided(name, want)
+	c.eventually(func() error {
+		leaves, err := c.leaves(deployments, name)
+		if err != nil {
+			return err
+		}
+		for cluster, n := range want {
+			if got, _, _ := unstructured.NestedInt64(leaves[cluster].Object, "status", "readyReplicas"); got != int64(n) {
+				return fmt.Errorf("%d of %s are ready in %s, want %d", got, name, cluster, n)
+			}
+		}
+		return nil
+	})
+}
+
+// notReady is (a) and (e): a cluster that is cut off keeps its parts for a time, and loses
+// them then; what runs there counts when it comes back, and goes.
+func notReady(c *splitCase) {
+	c.why("deployment/web")
+	c.deploy("web", 4, map[string]string{"clusters": onRik, "grace-period": "20s"})
+	both := parts{"east": 2, "west": 2}
+	c.rests("web", both)
+	c.site["west"].Unplug()
+	defer c.site["west"].Plug()
+	c.awaitCluster("west", metav1.ConditionFalse)
+	if err := c.isDivided("web", both); err != nil {
+		c.tb.Errorf("within the grace period: %v", err)
+	}
+	c.restsAside("web", parts{"east": 4})
+	leaves, err := c.leaves(deployments, "web")
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	if leaves["west"] == nil {
+		c.tb.Error("the leaf of the lost cluster is gone, although nobody knows what runs there")
+	}
+	if n, _ := c.running("west", "web"); n != 2 {
+		c.tb.Errorf("%d run in west, which hears nothing, want 2", n)
+	}
+	c.site["west"].Plug()
+	c.awaitCluster("west", metav1.ConditionTrue)
+	c.rests("web", both)
+	c.remove("web")
+}

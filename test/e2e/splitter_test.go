@@ -1,0 +1,342 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/testkit/privileged"
+	"rik.dev/rik/internal/testkit/rikcluster"
+)
+
+// Hints that keep a root on clusters of one kind.
+const (
+	onRik        = "kind=rik"
+	onKubernetes = "kind=kubernetes"
+)
+
+// TestPrivilegedSplitter divides roots over rik clusters that run them and Kubernetes that
+// says so: what reference D5 and D6 list, and what the splitter of the paper lacks. All
+// share one fleet; one case follows the other, and leaves nothing in the clusters.
+func TestPrivilegedSplitter(t *testing.T) {
+	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
+	f := startFleet(t)
+	f.register("north", "south", "east", "west")
+	for i, tc := range []struct {
+		name string
+		run  func(*splitCase)
+	}{
+		{"R1 and R3 divided, and the status sums up", dividedAndSummed},
+		{"R4 rescaled", rescaled},
+		{"R4 leaves changed and deleted by hand", leavesByHand},
+		{"R5 services and ingresses follow", servicesFollow},
+		{"D5 the strategy table", strategyTable},
+		{"a not ready clusters lose their parts after the grace period", notReady},
+		{"b hints", hintsCount},
+		{"c dependencies are sent before and leave after", dependenciesFollow},
+		{"c a template reads what came along", dependenciesAreRead},
+		{"d and e clusters leave and come", clustersLeaveAndCome},
+		{"f any type", anyType},
+		{"a template is rolled out cluster by cluster", rolledOut},
+		{"the plan is the outcome", planIsOutcome},
+		{"a fenced root never exceeds the whole", fencedNeverExceeds},
+		{"a kcp that is killed", killedKCP},
+		{"R2 no clusters", noClusters},
+	} {
+		t.Run(tc.name, func(t *testing.T) { tc.run(f.newCase(t, fmt.Sprintf("case-%d", i))) })
+	}
+}
+
+// dividedAndSummed is what a user sees who knows nothing of clusters.
+func dividedAndSummed(c *splitCase) {
+	c.why("deployment/web")
+	c.deploy("web", 10, map[string]string{"clusters": onKubernetes})
+	c.rests("web", parts{"north": 5, "south": 5})
+	if out := c.kubectl("rollout", "status", "deployment/web", "--timeout=60s"); !strings.Contains(out, "successfully rolled out") {
+		c.tb.Errorf("the rollout says %q", out)
+	}
+	c.kubectl("wait", "--for=condition=Available", "deployment", "web", "web--north", "web--south", "--timeout=60s")
+	leaves, err := c.leaves(deployments, "web")
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	for cluster, leaf := range leaves {
+		owner := metav1.GetControllerOf(leaf)
+		if leaf.GetName() != "web--"+cluster || leaf.GetLabels()["app"] != "web" || owner == nil || owner.Name != "web" || owner.Kind != "Deployment" {
+			c.tb.Errorf("the leaf of %s is %s with the labels %v, of %v", cluster, leaf.GetName(), leaf.GetLabels(), owner)
+		}
+	}
+	c.hints("web", map[string]string{"clusters": ""})
+	// Ten over four: the remainder stays where there are some, so that none is moved for it.
+	c.rests("web", parts{"east": 2, "north": 3, "south": 3, "west": 2})
+	c.remove("web")
+}
+
+func rescaled(c *splitCase) {
+	c.why("deployment/web")
+	c.deploy("web", 10, map[string]string{"clusters": onKubernetes})
+	for _, step := range []struct {
+		replicas int
+		want     parts
+	}{
+		{10, parts{"north": 5, "south": 5}},
+		{7, parts{"north": 4, "south": 3}},
+		{1, parts{"north": 1}},
+		{0, parts{}},
+		{12, parts{"north": 6, "south": 6}},
+	} {
+		c.kubectl("scale", "deployment", "web", fmt.Sprintf("--replicas=%d", step.replicas))
+		c.rests("web", step.want)
+	}
+	c.remove("web")
+}
+
+// leavesByHand are corrected, upstream and downstream, and come back.
+func leavesByHand(c *splitCase) {
+	c.why("deployment/web")
+	want := parts{"north": 2, "south": 2}
+	c.deploy("web", 4, map[string]string{"clusters": onKubernetes})
+	c.rests("web", want)
+	c.kubectl("scale", "deployment", "web--north", "--replicas=9")
+	c.kubectl("label", "deployment", "web--south", "app-")
+	c.rests("web", want)
+	c.eventually(func() error {
+		leaves, err := c.leaves(deployments, "web")
+		if err == nil && leaves["south"].GetLabels()["app"] != "web" {
+			err = fmt.Errorf("the labels of the leaf are %v", leaves["south"].GetLabels())
+		}
+		return err
+	})
+	c.kubectl("delete", "deployment", "web--north", "--timeout=60s")
+	c.rests("web", want)
+
+	namespace, err := c.namespaceIn("south")
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	mergePatch(c.tb, c.down["south"].Resource(deployments).Namespace(namespace), "web--south", `{"spec":{"replicas":7}}`)
+	c.eventually(func() error {
+		leaf, err := c.has("south", deployments, "web--south")
+		if n, _, _ := unstructured.NestedInt64(leaf.Object, "spec", "replicas"); err == nil && n != 2 {
+			err = fmt.Errorf("it has %d replicas in south, want 2", n)
+		}
+		return err
+	})
+	c.rests("web", want)
+	c.remove("web")
+}
+
+// hintsCount is (b): wishes of a Placement, and of annotations, which go before it.
+func hintsCount(c *splitCase) {
+	c.why("deployment/web")
+	c.deploy("web", 8, nil)
+	c.create(placements, `
+apiVersion: workload.kcp.dev/v1alpha1
+kind: Placement
+metadata: {name: web}
+spec:
+  targetRef: {group: apps, kind: Deployment, name: web}
+  strategy: weighted
+  weights: [{cluster: north, weight: 3}, {cluster: south, weight: 1}]
+  clusters: {matchLabels: {kind: kubernetes}}
+`)
+	c.rests("web", parts{"north": 6, "south": 2})
+
+	// Not to one of them, by an annotation on top of the Placement.
+	c.hints("web", map[string]string{"not-clusters": "workloads.kcp.dev/cluster=north"})
+	c.rests("web", parts{"south": 8})
+	c.hints("web", map[string]string{"not-clusters": "", "strategy": "even"})
+	c.rests("web", parts{"north": 4, "south": 4})
+
+	// A taint drives it out, unless it is tolerated.
+	c.patchCluster("south", `{"spec":{"taints":[{"key":"spot","value":"yes","effect":"NoExecute"}]}}`)
+	c.rests("web", parts{"north": 8})
+	c.hints("web", map[string]string{"tolerations": "spot=yes:NoExecute"})
+	c.rests("web", parts{"north": 4, "south": 4})
+	c.patchCluster("south", `{"spec":{"taints":null}}`)
+
+	// What cannot be read changes nothing, and the root says what is wrong.
+	c.hints("web", map[string]string{"weights": "north:9"})
+	c.scale("web", 2)
+	c.eventually(func() error {
+		root, err := c.up.Resource(deployments).Namespace(c.namespace).Get(c.tb.Context(), "web", metav1.GetOptions{})
+		if err == nil && !strings.Contains(fmt.Sprint(root.Object["status"]), `"north:9" is not CLUSTER=NUMBER`) {
+			err = fmt.Errorf("the root does not say what is wrong: %v", root.Object["status"])
+		}
+		return err
+	})
+	if err := c.isDivided("web", parts{"north": 4, "south": 4}); err != nil {
+		c.tb.Errorf("with a hint that cannot be read: %v", err)
+	}
+	c.hints("web", map[string]string{"weights": ""})
+	c.rests("web", parts{"north": 1, "south": 1})
+	c.remove("web")
+}
+
+// clustersLeaveAndCome is (d), (e) and detaching: a cluster that is unregistered keeps what
+// it runs, which is replaced elsewhere; when it comes again it gets parts, no more of
+// them at a time than the root allows.
+func clustersLeaveAndCome(c *splitCase) {
+	c.why("deployment/web")
+	c.deploy("web", 8, map[string]string{"clusters": onKubernetes})
+	c.rests("web", parts{"north": 4, "south": 4})
+	namespace, err := c.namespaceIn("south")
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	c.fleet.do("rikctl", "cluster", "unregister", "south")
+	c.restsAside("web", parts{"north": 8})
+	c.eventually(func() error {
+		leaves, err := c.leaves(deployments, "web")
+		if err == nil && leaves["south"] != nil {
+			err = fmt.Errorf("the leaf of the cluster that left is there still: %v", leaves["south"].Object)
+		}
+		return err
+	})
+	left, err := c.down["south"].Resource(deployments).Namespace(namespace).Get(c.tb.Context(), "web--south", metav1.GetOptions{})
+	if err != nil {
+		c.tb.Fatalf("what the cluster had is not left as it was: %v", err)
+	}
+	if n, _, _ := unstructured.NestedInt64(left.Object, "status", "readyReplicas"); n != 4 {
+		c.tb.Errorf("%d are ready in the cluster that left, want the 4 that it had", n)
+	}
+
+	c.hints("web", map[string]string{"max-moves": "2/1h"})
+	delete(c.below, "south")
+	c.register("south")
+	c.rests("web", parts{"north": 6, "south": 2})
+	c.hints("web", map[string]string{"max-moves": ""})
+	c.rests("web", parts{"north": 4, "south": 4})
+	c.remove("web")
+	// What was let go of is its cluster's.
+	if err := c.down["south"].Resource(namespaces).Delete(c.tb.Context(), namespace, metav1.DeleteOptions{}); err != nil {
+		c.tb.Fatal(err)
+	}
+}
+
+// rolledOut is a change of the template: one cluster after the other, and not further than
+// a cluster in which it fails.
+func rolledOut(c *splitCase) {
+	c.why("deployment/web")
+	c.create(deployments, strings.Replace(c.root("web", 4, map[string]string{"clusters": onRik}), "  replicas: 4\n", "  replicas: 4\n  progressDeadlineSeconds: 10\n", 1))
+	both := parts{"east": 2, "west": 2}
+	c.rests("web", both)
+	c.kubectl("set", "env", "deployment/web", "EDITION=2")
+	c.inTurn("EDITION=2")
+	c.rests("web", both)
+	if err := c.environment("EDITION=2", both); err != nil {
+		c.tb.Error(err)
+	}
+
+	c.kubectl("set", "image", "deployment/web", "hello=oci:/nowhere/of/this/machine:v1")
+	c.awaitCondition("web", "Progressing", "False ProgressDeadlineExceeded")
+	leaves, err := c.leaves(deployments, "web")
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	if got := imageOf(leaves["west"]); got != c.image {
+		c.tb.Errorf("west has the image %s although it fails in east", got)
+	}
+	if n, _ := c.running("west", "web"); n != 2 {
+		c.tb.Errorf("%d run in west, want 2", n)
+	}
+	if n, _ := c.running("east", "web"); n == 0 {
+		c.tb.Error("none runs in east: a rollout that fails took the old ones away")
+	}
+	c.kubectl("set", "image", "deployment/web", "hello="+c.image)
+	c.rests("web", both)
+	c.remove("web")
+}
+
+// inTurn watches a new environment reach the leaves: that of west not before east's is done.
+func (c *splitCase) inTurn(want string) {
+	c.tb.Helper()
+	c.eventually(func() error {
+		// West first: what is read of east afterwards is younger.
+		leaves, err := c.leaves(deployments, "web")
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(fmt.Sprint(leaves["west"].Object["spec"]), strings.SplitN(want, "=", 2)[0]) {
+			return fmt.Errorf("west does not have %s yet", want)
+		}
+		east := leaves["east"]
+		updated, _, _ := unstructured.NestedInt64(east.Object, "status", "updatedReplicas")
+		available, _, _ := unstructured.NestedInt64(east.Object, "status", "availableReplicas")
+		if updated != 2 || available < 2 {
+			c.tb.Errorf("west has %s while in east %d are updated and %d available of 2", want, updated, available)
+		}
+		return nil
+	})
+}
+
+// environment says whether the processes of both clusters of rik have a variable.
+func (c *splitCase) environment(want string, in parts) error {
+	for cluster, n := range in {
+		got := 0
+		for _, processes := range c.rik[cluster].InstanceProcesses("hello") {
+			for _, p := range processes {
+				if slices.Contains(environ(p.PID), want) {
+					got++
+				}
+			}
+		}
+		if got != n {
+			return fmt.Errorf("%d processes in %s have %s, want %d", got, cluster, want, n)
+		}
+	}
+	return nil
+}
+
+func imageOf(deployment *unstructured.Unstructured) string {
+	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+	if len(containers) == 0 {
+		return ""
+	}
+	image, _ := containers[0].(map[string]any)["image"].(string)
+	return image
+}
+
+// killedKCP is killed between a change and what follows from it.
+func killedKCP(c *splitCase) {
+	c.why("deployment/web")
+	c.deploy("web", 4, map[string]string{"clusters": onKubernetes})
+	c.rests("web", parts{"north": 2, "south": 2})
+	c.scale("web", 10)
+	c.process.Kill()
+	c.start(c.whole)
+	c.rests("web", parts{"north": 5, "south": 5})
+	c.remove("web")
+}
+
+// noClusters is last: all clusters leave, each with what it has, and the root says so.
+func noClusters(c *splitCase) {
+	c.why("deployment/web")
+	c.deploy("web", 4, nil)
+	c.rests("web", parts{"east": 1, "north": 1, "south": 1, "west": 1})
+	all := slices.Sorted(maps.Keys(c.down))
+	for _, cluster := range all {
+		// So that none takes what another leaves behind.
+		c.patchCluster(cluster, `{"spec":{"unschedulable":true}}`)
+	}
+	for _, cluster := range all {
+		c.fleet.do("rikctl", "cluster", "unregister", cluster)
+	}
+	c.awaitCondition("web", "Progressing", "False NoRegisteredClusters")
+	for cluster := range c.rik {
+		if n, err := c.running(cluster, "web"); n != 1 || err != nil {
+			c.tb.Errorf("%d run in %s, want what it had (%v)", n, cluster, err)
+		}
+	}
+}
+
+var placements = workloadv1alpha1.SchemeGroupVersion.WithResource("placements")
