@@ -62,13 +62,17 @@ func (p *pass) event(kind, reason, message string) {
 	}, kind, reason, message)
 }
 
-// tell says what was changed and why, and what somebody has to see to.
-func (p *pass) tell() {
-	p.memory.tell(p.key, splitter.ReasonInvalidPlacement, "")
+// tellMoves says what was changed and why.
+func (p *pass) tellMoves() {
 	if message := movesOf(p.result); message != "" {
 		p.event(corev1.EventTypeNormal, reasonDivided, message)
 		p.config.Logger.Info("divided a root", "root", p.key.String(), "changes", message)
 	}
+}
+
+// tell says what somebody has to see to.
+func (p *pass) tell() {
+	p.memory.tell(p.key, splitter.ReasonInvalidPlacement, "")
 	unplaced := ""
 	if p.result.Unplaced > 0 {
 		unplaced = splitter.Reason{Code: splitter.NothingTakesParts, Number: int64(p.result.Unplaced)}.String()

@@ -115,7 +115,9 @@ func (p *pass) run(ctx context.Context, leaves []*entry) error {
 	if err := p.writeProgress(ctx); err != nil {
 		return err
 	}
-	err = p.writeLeaves(ctx)
+	if err = p.writeLeaves(ctx); err == nil {
+		p.tellMoves()
+	}
 	p.tell()
 	p.metrics.root(p.key, p.result.Unplaced, p.plan.paused)
 	return errors.Join(err, p.writeStatus(ctx))
