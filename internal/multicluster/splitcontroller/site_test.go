@@ -436,7 +436,6 @@ func object(resource schema.GroupVersionResource, kind, namespace, name string) 
 	return o
 }
 
-
 // says waits until a root has a condition with a status and a reason.
 func (s *site) says(root, kind, status, reason string) {
 	s.Helper()
