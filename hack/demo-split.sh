@@ -147,7 +147,7 @@ scale() {
   divided 4 3
 }
 
-cut() {
+cut_off() {
   say "pulling the cable of west"
   ip link set riksplit-west down
   await "the kcp to miss it" is False kcp get cluster west -o "$ready"
@@ -190,7 +190,7 @@ up() {
   register
   deploy
   scale
-  cut
+  cut_off
   mend
   count
   trap - EXIT
