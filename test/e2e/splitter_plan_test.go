@@ -35,8 +35,8 @@ func (f foreseen) ends() parts {
 }
 
 // planIsOutcome has each of several changes planned, sees that this changed nothing, and
-// then applies it and sees the plan come true: a new root, another number, a Placement, a
-// cluster that is drained, and one that is lost.
+// then applies it and sees the plan come true: a new root, another number, a Placement;
+// and at last the same for a cluster that is lost.
 func planIsOutcome(c *splitCase) {
 	c.why("deployment/web")
 	everywhere := parts{"east": 3, "north": 3, "south": 2, "west": 2}
