@@ -26,10 +26,11 @@ const (
 	splitLongKills = 500
 	// splitRound kills are followed by rest, at which all is looked at.
 	splitRound = 20
-	// splitPace is one change in so long, and splitLife the longest time between two
-	// kills, in changes.
-	splitPace = 150 * time.Millisecond
-	splitLife = 12
+	// splitPace is one change in so long; splitLife, and splitLongLife with 500 kills, is
+	// the longest time between two of them, in changes.
+	splitPace     = 150 * time.Millisecond
+	splitLife     = 6
+	splitLongLife = 12
 	// splitVolumes are what claims can be bound to, in each Kubernetes.
 	splitVolumes = 12
 
@@ -46,10 +47,12 @@ func TestPrivilegedSplitterDrill(t *testing.T) {
 	privileged.Require(t)
 	t.Parallel()
 	kills := splitKills
+	life := splitLife
 	if os.Getenv("RIK_E2E_LONG") == "1" {
-		kills = splitLongKills
+		kills, life = splitLongKills, splitLongLife
 	}
 	d := startSplitDrill(t)
+	d.life = life
 	began := time.Now()
 	rounds := (kills + splitRound - 1) / splitRound
 	for round := range rounds {
@@ -68,6 +71,7 @@ type splitDrill struct {
 	victims map[string]*victim
 	names   []string // of the victims, in an order
 	killed  map[string]int
+	life    int // longest, in changes
 	churn   *splitChurn
 	below   *splitWatch
 	up      kubernetes.Interface
@@ -149,7 +153,7 @@ func (d *splitDrill) round(round, kills int) {
 		if i == mendAt {
 			d.endStretch()
 		}
-		for range d.rand.IntN(splitLife) {
+		for range d.rand.IntN(d.life) {
 			<-ticker.C
 			d.churn.step()
 		}
