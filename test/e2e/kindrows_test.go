@@ -219,6 +219,7 @@ func hasRestartPolicies(t *testing.T, k *kindCell) {
 		if got := k.c.Rikctl("logs", in.Name, "--previous"); got != said+"\n" {
 			t.Errorf("the run before said %q, want %q", got, said)
 		}
+		k.c.Rikctl("delete", "workload", k.workload(workload)) // which has to leave nothing, as all do in the end
 	}
 	for workload, phase := range map[string]rikv1alpha1.InstancePhase{done: rikv1alpha1.InstanceCompleted, once: rikv1alpha1.InstanceFailed} {
 		if in := k.the(workload, string(phase), ended(phase)); in.Status.Containers[0].RestartCount != 0 {
