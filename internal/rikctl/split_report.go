@@ -110,10 +110,7 @@ func explained(w *view.World, r splitter.Result) division {
 	}
 	d.LookAgain = moment0(r.Next)
 	d.Reasons = reasonsOf(e.Reasons)
-	ready := map[string]int32{}
-	for i := range w.State.Leaves {
-		ready[w.State.Leaves[i].Cluster] = w.State.Leaves[i].Ready
-	}
+	ready := readyParts(&w.State)
 	for _, s := range e.Clusters {
 		share := divisionShare{
 			Cluster: s.Cluster, Standing: string(s.Standing), Weight: s.Weight, Has: s.Has, Gets: s.Gets, Share: s.Share,
@@ -125,6 +122,24 @@ func explained(w *view.World, r splitter.Result) division {
 		d.Clusters = append(d.Clusters, share)
 	}
 	return d
+}
+
+// readyParts are how many replicas are ready in each cluster. What one said last that is
+// not ready any more counts for nothing, as in the decision.
+func readyParts(state *splitter.State) map[string]int32 {
+	ready := map[string]int32{}
+	for i := range state.Clusters {
+		if c := &state.Clusters[i]; c.Ready {
+			ready[c.Name] = 0
+		}
+	}
+	for i := range state.Leaves {
+		l := &state.Leaves[i]
+		if _, heard := ready[l.Cluster]; heard && !l.Deleting {
+			ready[l.Cluster] = l.Ready
+		}
+	}
+	return ready
 }
 
 func reasonsOf(reasons []splitter.Reason) []divisionReason {
