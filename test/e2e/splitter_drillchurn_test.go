@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/multicluster/splitter"
 )
 
 const (
@@ -293,14 +292,14 @@ func (c *splitChurn) remove(name string, only *metav1.Preconditions) {
 // deleteLeaf does by hand what nobody should.
 func (c *splitChurn) deleteLeaf(r *splitRoot, cluster string) {
 	c.d.t.Helper()
-	c.remove(splitter.LeafName(r.name, cluster), nil)
+	c.remove(r.name+"--"+cluster, nil)
 	c.counts["leaf deleted"]++
 }
 
 // touchLeaf changes a leaf by hand: fewer replicas, and another template.
 func (c *splitChurn) touchLeaf(r *splitRoot, cluster string) {
 	c.d.t.Helper()
-	c.patch(splitter.LeafName(r.name, cluster), map[string]any{"spec": map[string]any{"replicas": 0, "template": map[string]any{
+	c.patch(r.name+"--"+cluster, map[string]any{"spec": map[string]any{"replicas": 0, "template": map[string]any{
 		"metadata": map[string]any{"annotations": map[string]any{splitVersion: "by hand"}}}}}, true)
 	c.counts["leaf changed"]++
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/multicluster/splitter"
 )
 
 // splitSight is everything at one moment: what the kcp has, and what the clusters have.
@@ -192,7 +191,7 @@ func (r *splitRoot) divided(root *appsv1.Deployment, leaves []*appsv1.Deployment
 func unplacedOf(root *appsv1.Deployment) int32 {
 	for _, c := range root.Status.Conditions {
 		var n int32
-		if c.Type == appsv1.DeploymentProgressing && c.Reason == string(splitter.NothingTakesParts) {
+		if c.Type == appsv1.DeploymentProgressing && c.Reason == "NoOpenCluster" {
 			if _, err := fmt.Sscanf(c.Message, "no cluster takes %d of the whole", &n); err == nil {
 				return n
 			}
