@@ -234,7 +234,7 @@ func TestUsage(t *testing.T) {
 		{"taint node a", "at least one taint"},
 		{"taint node a b", "no effect"},
 		{"rollout status node/a", "is not a workload"},
-		{"why workload/a", "is not an instance"},
+		{"why", "accepts between 1 and 2 arg"},
 		{"top nodes --sort-by=age", "cpu or memory"},
 		{"version -o xml --client", "json or yaml"},
 		{"config set-cluster a", "--server is required"},

@@ -42,7 +42,7 @@ func (c *Controller) newAgent(cluster *workloadv1alpha1.Cluster, m *member) (*ag
 	}
 	return &agent{
 		cluster: cluster.Name, owner: cluster.UID, image: c.config.SyncerImage, credentials: c.config.Credentials,
-		flags: deleteFlags(c.config.Deletes),
+		flags:      deleteFlags(c.config.Deletes),
 		downstream: m.downstream, client: objects,
 	}, nil
 }

@@ -104,7 +104,7 @@ func (s *site) progressed(ctx context.Context) error {
 func (s *site) within(ctx context.Context, root string, bound int64) error {
 	leaves, err := s.objects.Resource(s.resource).Namespace(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.OwnedByLabel + "=" + root})
 	if err != nil {
-		return nil // it is asked again
+		return nil //nolint:nilerr // it is asked again
 	}
 	var sum int64
 	for _, leaf := range leaves.Items {

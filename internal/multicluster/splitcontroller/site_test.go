@@ -48,8 +48,6 @@ var (
 	placements  = workloadv1alpha1.SchemeGroupVersion.WithResource("placements")
 	crds        = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
-	configMaps  = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-	namespaces  = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 )
 
 // patience is for what comes by and by, on a machine with much else to do.

@@ -104,13 +104,18 @@ func isSilent(cluster *workloadv1alpha1.Cluster) bool {
 	return meta.IsStatusConditionFalse(cluster.Status.Conditions, workloadv1alpha1.ConditionHeartbeatHealthy)
 }
 
+// messageOf is what an error says; nothing for none.
+func messageOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
 // runFence keeps the Lease.
 func (e *engine) runFence(ctx context.Context) error {
 	for said := ""; ; {
-		trouble := ""
-		if err := e.tend(ctx); err != nil {
-			trouble = err.Error()
-		}
+		trouble := messageOf(e.tend(ctx))
 		if ctx.Err() != nil {
 			return nil
 		}
