@@ -114,12 +114,9 @@ func messageOf(err error) string {
 
 // runFence keeps the Lease.
 func (e *engine) runFence(ctx context.Context) error {
-	for said := ""; ; {
+	for said := ""; ctx.Err() == nil; {
 		trouble := messageOf(e.tend(ctx))
-		if ctx.Err() != nil {
-			return nil
-		}
-		if trouble != "" && trouble != said {
+		if trouble != "" && trouble != said && ctx.Err() == nil {
 			e.log.Warn("the cluster's fence", "err", trouble)
 		}
 		said = trouble
@@ -130,12 +127,12 @@ func (e *engine) runFence(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return nil
 		case <-e.fence.pokes:
 			timer.Stop()
 		case <-timer.C:
 		}
 	}
+	return nil
 }
 
 // tend looks at the Lease once, and renews it if it may.
