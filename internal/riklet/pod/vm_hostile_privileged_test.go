@@ -227,6 +227,21 @@ func (n *node) letGo(uid string) {
 	})
 }
 
+// asked has a guest asked until there is another run of it: that its channel fell silent,
+// and no more, is noticed by what gets no answer.
+func (n *node) asked(uid string) {
+	n.Helper()
+	eventually(n, func() string {
+		if c := n.status(uid).Containers; len(c) > 0 && c[0].RestartCount > 0 {
+			return ""
+		}
+		ctx, cancel := context.WithTimeout(n.Context(), 10*time.Second)
+		defer cancel()
+		_, err := n.driver.Exec(ctx, uid, "", instance.ExecOptions{Command: []string{"true"}})
+		return fmt.Sprintf("the guest is the same one still, and answers: %v", err)
+	})
+}
+
 // panics has the guest's kernel end it, and then somebody else.
 func panics(_ *testing.T, n *node, uid string) {
 	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, root("main", awaitGo+"mount -o remount,rw /p; echo c > /p/sysrq-trigger; sleep 1000")))
@@ -245,6 +260,7 @@ func breaksTheChannel(_ *testing.T, n *node, uid string) {
 	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, root("main", script)))
 	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
 	n.letGo(uid)
+	n.asked(uid)
 	n.rebuilt(uid, 1)
 	n.freeze(uid)
 	n.killed(uid, 0)
