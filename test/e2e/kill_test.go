@@ -74,15 +74,20 @@ func steady(t *testing.T, c *rikcluster.Cluster) map[string][]rikcluster.Inside 
 	t.Helper()
 	var list rikv1alpha1.InstanceList
 	c.Get(&list, "namespaces/default/instances?labelSelector=rik.dev/workload=steady")
-	running := c.InstanceProcesses("sleep")
 	found := map[string][]rikcluster.Inside{}
-	for i := range list.Items {
-		uid := string(list.Items[i].UID)
-		if len(running[uid]) != 1 {
-			t.Fatalf("instance %s has processes %v, want one", list.Items[i].Name, running[uid])
+	// An instance runs as soon as its shell does, which then becomes what is looked for.
+	rikcluster.Eventually(t, time.Minute, func() error {
+		clear(found)
+		running := c.InstanceProcesses("sleep")
+		for i := range list.Items {
+			uid := string(list.Items[i].UID)
+			if len(running[uid]) != 1 {
+				return fmt.Errorf("instance %s has processes %v, want one", list.Items[i].Name, running[uid])
+			}
+			found[uid] = running[uid]
 		}
-		found[uid] = running[uid]
-	}
+		return nil
+	})
 	if len(found) != 4 {
 		t.Fatalf("found %d steady instances, want 4", len(found))
 	}
