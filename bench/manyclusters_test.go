@@ -109,8 +109,8 @@ func carries(c *workloadv1alpha1.Cluster, types ...string) bool {
 		meta.IsStatusConditionTrue(c.Status.Conditions, workloadv1alpha1.ConditionSyncerReady)
 }
 
-// tells reads numbers from the kcp's metrics, by names without labels.
-func (k *controlPlane) tells(names ...string) map[string]float64 {
+// metrics are the kcp's own, as text.
+func (k *controlPlane) metrics() string {
 	k.b.Helper()
 	client, err := kubernetes.NewForConfig(k.config)
 	if err != nil {
@@ -120,10 +120,17 @@ func (k *controlPlane) tells(names ...string) map[string]float64 {
 	if err != nil {
 		k.b.Fatal(err)
 	}
+	return string(raw)
+}
+
+// tells reads numbers from the kcp's metrics, by names without labels.
+func (k *controlPlane) tells(names ...string) map[string]float64 {
+	k.b.Helper()
 	found := map[string]float64{}
-	for line := range strings.Lines(string(raw)) {
+	for line := range strings.Lines(k.metrics()) {
 		name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if slices.Contains(names, name) {
+			var err error
 			if found[name], err = strconv.ParseFloat(text, 64); err != nil {
 				k.b.Fatalf("the metric %s: %v", name, err)
 			}

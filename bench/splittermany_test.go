@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
@@ -278,16 +277,8 @@ var requestLabel = regexp.MustCompile(`(\w+)="([^"]*)"`)
 // metrics.
 func (k *controlPlane) writes(resource string) map[string]float64 {
 	k.b.Helper()
-	client, err := kubernetes.NewForConfig(k.config)
-	if err != nil {
-		k.b.Fatal(err)
-	}
-	raw, err := client.Discovery().RESTClient().Get().AbsPath("/metrics").Do(k.b.Context()).Raw()
-	if err != nil {
-		k.b.Fatal(err)
-	}
 	found := map[string]float64{}
-	for line := range strings.Lines(string(raw)) {
+	for line := range strings.Lines(k.metrics()) {
 		line = strings.TrimSpace(line)
 		if !strings.HasPrefix(line, "apiserver_request_total{") {
 			continue

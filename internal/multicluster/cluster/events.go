@@ -6,10 +6,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/reconcile/event"
 )
 
 // The reasons of events that are no reasons of conditions.
@@ -18,40 +18,14 @@ const (
 	reasonSyncerInstalled = "SyncerInstalled"
 )
 
-// record writes events down until the returned function ends that, which comes after
-// everybody who makes some. The recorder bounds them: 25 about a Cluster, then one every
-// five minutes, and what cannot be written is dropped.
+// record writes events about Clusters down until the returned function ends that.
 func (c *Controller) record(ctx context.Context) (end func()) {
-	c.recorder, end = newRecorder(sink{ctx, c.eventsClient})
+	c.recorder, end = newRecorder(event.NewSink(ctx, c.eventsClient))
 	return end
 }
 
 func newRecorder(to record.EventSink) (recorder record.EventRecorder, end func()) {
-	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(to)
-	return broadcaster.NewRecorder(scheme, corev1.EventSource{Component: fieldManager}), broadcaster.Shutdown
-}
-
-// sink writes events for as long as its context lasts. The one of client-go would wait
-// for a kcp that does not answer when the controller has ended.
-type sink struct {
-	ctx    context.Context //nolint:containedctx // the interface has no place for it
-	events typedcorev1.EventInterface
-}
-
-// Create implements record.EventSink.
-func (s sink) Create(event *corev1.Event) (*corev1.Event, error) {
-	return s.events.CreateWithEventNamespaceWithContext(s.ctx, event)
-}
-
-// Update implements record.EventSink.
-func (s sink) Update(event *corev1.Event) (*corev1.Event, error) {
-	return s.events.UpdateWithEventNamespaceWithContext(s.ctx, event)
-}
-
-// Patch implements record.EventSink.
-func (s sink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
-	return s.events.PatchWithEventNamespaceWithContext(s.ctx, event, data)
+	return event.NewRecorder(to, scheme, fieldManager)
 }
 
 // referenceTo is what an event about a Cluster is about.

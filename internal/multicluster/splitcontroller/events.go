@@ -8,10 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/record"
 
 	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/reconcile/event"
 )
 
 // The reasons of events about roots.
@@ -22,36 +21,10 @@ const (
 	reasonLeafRefused   = "LeafRefused"
 )
 
-// record writes events down until the returned function ends that, which comes after
-// everybody who makes some. The recorder bounds them: 25 about a root, then one every five
-// minutes, and what cannot be written is dropped.
+// record writes events about roots down until the returned function ends that.
 func (c *Controller) record(ctx context.Context) (end func()) {
-	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(sink{ctx, c.eventsClient})
-	c.recorder = broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: fieldManager})
-	return broadcaster.Shutdown
-}
-
-// sink writes events for as long as its context lasts. The one of client-go would wait
-// for a kcp that does not answer when the controller has ended.
-type sink struct {
-	ctx    context.Context //nolint:containedctx // the interface has no place for it
-	events typedcorev1.EventInterface
-}
-
-// Create implements record.EventSink.
-func (s sink) Create(event *corev1.Event) (*corev1.Event, error) {
-	return s.events.CreateWithEventNamespaceWithContext(s.ctx, event)
-}
-
-// Update implements record.EventSink.
-func (s sink) Update(event *corev1.Event) (*corev1.Event, error) {
-	return s.events.UpdateWithEventNamespaceWithContext(s.ctx, event)
-}
-
-// Patch implements record.EventSink.
-func (s sink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
-	return s.events.PatchWithEventNamespaceWithContext(s.ctx, event, data)
+	c.recorder, end = event.NewRecorder(event.NewSink(ctx, c.eventsClient), runtime.NewScheme(), fieldManager)
+	return end
 }
 
 // event tells something about the root.

@@ -1,0 +1,47 @@
+// Package event makes recorders of Kubernetes' events that end with those who use them.
+package event
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+)
+
+// NewRecorder writes events of a component to a sink until the returned function ends
+// that, which comes after everybody who makes some. The recorder bounds them: 25 about an
+// object, then one every five minutes, and what cannot be written is dropped. The scheme
+// is for objects that do not say their kind.
+func NewRecorder(to record.EventSink, scheme *runtime.Scheme, component string) (recorder record.EventRecorder, end func()) {
+	broadcaster := record.NewBroadcaster()
+	broadcaster.StartRecordingToSink(to)
+	return broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component}), broadcaster.Shutdown
+}
+
+// NewSink writes events for as long as a context lasts. The one of client-go would wait
+// for a server that does not answer when its user has ended.
+func NewSink(ctx context.Context, events typedcorev1.EventInterface) record.EventSink {
+	return sink{ctx, events}
+}
+
+type sink struct {
+	ctx    context.Context //nolint:containedctx // the interface has no place for it
+	events typedcorev1.EventInterface
+}
+
+// Create implements record.EventSink.
+func (s sink) Create(event *corev1.Event) (*corev1.Event, error) {
+	return s.events.CreateWithEventNamespaceWithContext(s.ctx, event)
+}
+
+// Update implements record.EventSink.
+func (s sink) Update(event *corev1.Event) (*corev1.Event, error) {
+	return s.events.UpdateWithEventNamespaceWithContext(s.ctx, event)
+}
+
+// Patch implements record.EventSink.
+func (s sink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
+	return s.events.PatchWithEventNamespaceWithContext(s.ctx, event, data)
+}
