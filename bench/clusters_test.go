@@ -32,7 +32,7 @@ func BenchmarkClusters(b *testing.B) {
 func measureClusters(b *testing.B, n int) {
 	b.Helper()
 	below := kube.Start(b, kube.Options{})
-	above := startKCP(b, "--push-mode", "--auto-publish-apis")
+	above := startKCP(b, "--push-mode", "--auto-publish-apis", "--split-types", "none")
 	above.create(namespaceType, object(namespaceType, "Namespace", "", "team"))
 	seen := observe(b, below.Rest(), configMapType, syncLabel)
 	names := make([]string, n)

@@ -54,7 +54,7 @@ func measureNegotiation(b *testing.B, n int) {
 		b.Fatal(err)
 	}
 	makeTypes(b, below.Rest(), group)
-	above := startKCP(b, "--push-mode", "--auto-publish-apis", "--resources-to-sync", strings.Join(names, ","))
+	above := startKCP(b, "--push-mode", "--auto-publish-apis", "--split-types", "none", "--resources-to-sync", strings.Join(names, ","))
 	used := read(b, above.pid).cpu
 	began := time.Now()
 	above.register("east", below.Kubeconfig())

@@ -40,7 +40,7 @@ const (
 func BenchmarkSync(b *testing.B) {
 	begin(b)
 	below := kube.Start(b, kube.Options{})
-	above := startKCP(b, "--push-mode", "--auto-publish-apis")
+	above := startKCP(b, "--push-mode", "--auto-publish-apis", "--split-types", "none")
 	above.register(syncCluster, below.Kubeconfig())
 	poll(b, 100*time.Millisecond, "the cluster to carry", func() bool {
 		return carries(above.cluster(syncCluster), "configmaps", "deployments.apps")
