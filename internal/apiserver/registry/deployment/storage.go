@@ -71,14 +71,7 @@ func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.Val
 
 // Update stores a changed deployment, or a new one by server-side apply.
 func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	info = rest.WrapUpdatedObjectInfo(info, func(ctx context.Context, obj, old runtime.Object) (runtime.Object, error) {
-		before, ok := old.(*apps.Deployment)
-		if !ok || before.ResourceVersion == "" {
-			before = nil
-		}
-		return obj, r.permit(ctx, obj.(*apps.Deployment), before)
-	})
-	return r.REST.Update(ctx, name, info, create, update, forceCreate, options)
+	return r.REST.Update(ctx, name, workload.Permitted(info, r.permit), create, update, forceCreate, options)
 }
 
 // permit asks for what the deployment's workload would need. What cannot be

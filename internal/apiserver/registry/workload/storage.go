@@ -141,14 +141,23 @@ func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.Val
 
 // Update stores a changed workload, or a new one by server-side apply.
 func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	info = rest.WrapUpdatedObjectInfo(info, func(ctx context.Context, obj, old runtime.Object) (runtime.Object, error) {
-		before, ok := old.(*rik.Workload)
-		if !ok || before.ResourceVersion == "" {
-			before = nil
+	return r.Store.Update(ctx, name, Permitted(info, r.permit), create, update, forceCreate, options)
+}
+
+// Permitted is an update that is made only if the writer may. What is asked for that gets
+// the zero T as the old object of one that is made by the update.
+func Permitted[T interface {
+	runtime.Object
+	metav1.Object
+}](info rest.UpdatedObjectInfo, permit func(ctx context.Context, obj, old T) error) rest.UpdatedObjectInfo {
+	return rest.WrapUpdatedObjectInfo(info, func(ctx context.Context, obj, old runtime.Object) (runtime.Object, error) {
+		before, ok := old.(T)
+		if !ok || before.GetResourceVersion() == "" {
+			var none T
+			before = none
 		}
-		return obj, r.permit(ctx, obj.(*rik.Workload), before)
+		return obj, permit(ctx, obj.(T), before)
 	})
-	return r.Store.Update(ctx, name, info, create, update, forceCreate, options)
 }
 
 // permit asks whether the writer may have what a new or changed template
