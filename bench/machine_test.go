@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/testkit/privileged"
+	testprocess "rik.dev/rik/internal/testkit/process"
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
@@ -117,35 +118,19 @@ func setting(b *testing.B, name string, fallback int) int {
 // start runs a program of its own until the benchmark ends, or stop is called.
 func start(b *testing.B, log, program string, args ...string) (pid int, stop func()) {
 	b.Helper()
-	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	p, err := testprocess.Start(program, log, args...)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer file.Close()
-	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = file, file
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		killer := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait() // it was told to end: how it does is nothing to the benchmark
-		killer.Stop()
-	}
+	stop = func() { _ = p.Stop() } // how it ends is nothing to the benchmark
 	b.Cleanup(func() {
 		stop()
 		if b.Failed() {
-			raw, _ := os.ReadFile(log)
-			b.Logf("%s said:\n%s", filepath.Base(program), raw[max(0, len(raw)-4000):])
+			said := p.Log()
+			b.Logf("%s said:\n%s", filepath.Base(program), said[max(0, len(said)-4000):])
 		}
 	})
-	return cmd.Process.Pid, stop
+	return p.PID(), stop
 }
 
 // settle lets a process come to rest: collections of garbage and the first

@@ -172,11 +172,18 @@ func observe(b *testing.B, config *rest.Config, resource schema.GroupVersionReso
 	o := &observer{b: b, label: label, at: map[sight]time.Time{}}
 	informer := dynamicinformer.NewFilteredDynamicInformer(dynamic.NewForConfigOrDie(config), resource, metav1.NamespaceAll, 0, cache.Indexers{},
 		func(options *metav1.ListOptions) { options.LabelSelector = label }).Informer()
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	runInformer(b, informer, cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(seen any) { o.note(seen, time.Now()) },
 		UpdateFunc: func(_, seen any) { o.note(seen, time.Now()) },
 	})
-	if err != nil {
+	return o
+}
+
+// runInformer runs an informer until the benchmark ends. It returns when what there is has
+// been seen.
+func runInformer(b *testing.B, informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) {
+	b.Helper()
+	if _, err := informer.AddEventHandler(handler); err != nil {
 		b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(b.Context())
@@ -184,9 +191,8 @@ func observe(b *testing.B, config *rest.Config, resource schema.GroupVersionReso
 	running.Go(func() { informer.RunWithContext(ctx) })
 	b.Cleanup(func() { cancel(); running.Wait() })
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		b.Fatalf("no %s can be watched", resource)
+		b.Fatal("what is to be followed cannot be watched")
 	}
-	return o
 }
 
 func (o *observer) note(seen any, now time.Time) {

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -140,22 +139,13 @@ func countLeaves(b *testing.B, above *controlPlane) *leafCount {
 	l := &leafCount{leaves: map[types.UID]bool{}}
 	informer := metadatainformer.NewFilteredMetadataInformer(metadata.NewForConfigOrDie(above.config), deploymentType, metav1.NamespaceAll, 0, cache.Indexers{},
 		func(options *metav1.ListOptions) { options.LabelSelector = workloadv1alpha1.OwnedByLabel }).Informer()
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(seen any) {
+	runInformer(b, informer, cache.ResourceEventHandlerFuncs{AddFunc: func(seen any) {
 		if o, ok := seen.(*metav1.PartialObjectMetadata); ok {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.leaves[o.UID] = true
 		}
-	}}); err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(b.Context())
-	var running sync.WaitGroup
-	running.Go(func() { informer.RunWithContext(ctx) })
-	b.Cleanup(func() { cancel(); running.Wait() })
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		b.Fatal("no leaves can be watched")
-	}
+	}})
 	return l
 }
 

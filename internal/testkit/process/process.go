@@ -59,6 +59,9 @@ func Start(program, log string, args ...string) (*Process, error) {
 	return p, nil
 }
 
+// PID is that of the program.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/testkit/privileged"
+	"rik.dev/rik/internal/testkit/program"
 )
 
 // Patience is how long Eventually waits: generous, since two cores may be busy
@@ -112,7 +113,7 @@ func (c *Cluster) AwaitNodes(n int) {
 // Bin is the folder of the built programs.
 func Bin(tb testing.TB) string {
 	tb.Helper()
-	bin := os.Getenv("RIK_BIN")
+	bin := os.Getenv(program.EnvBin)
 	if bin == "" {
 		tb.Fatal("RIK_BIN names no folder with the built programs: run the tests with make test or make e2e")
 	}
