@@ -6,6 +6,15 @@ read -ra node_flags <<<"${RIK_DEMO_NODE:-}"
 say() { hack/say.sh "$@"; }
 show() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
 
+# see PLACE PROGRAM ARGUMENTS...: what at, of a demo with several places, runs there; shown.
+see() {
+  printf '\n\033[1m%s $ %s\033[0m\n' "$1" "${*:2}"
+  at "$@"
+}
+
+# is EXPECTED PLACE ARGUMENTS...: whether kubectl prints that there.
+is() { [ "$(at "$2" kubectl "${@:3}" 2>/dev/null)" = "$1" ]; }
+
 # need_root TARGET
 need_root() {
   [ "$(id -u)" -eq 0 ] && return

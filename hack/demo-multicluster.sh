@@ -33,15 +33,6 @@ at() {
   KUBECONFIG=$config RIKCONFIG=$(dirname "$config")/config.yaml "$bin/$2" "${@:3}"
 }
 
-# see PLACE PROGRAM ARGUMENTS...: the same, shown.
-see() {
-  printf '\n\033[1m%s $ %s\033[0m\n' "$1" "${*:2}"
-  at "$@"
-}
-
-# is EXPECTED PLACE ARGUMENTS...: whether kubectl prints that there.
-is() { [ "$(at "$2" kubectl "${@:3}" 2>/dev/null)" = "$1" ]; }
-
 # has PLACE TYPE NAME, hasnt PLACE TYPE NAME: whether the cluster has the object, in
 # whichever namespace.
 has() { at "$1" kubectl get "$2" -A --field-selector "metadata.name=$3" -o name | grep -q .; }

@@ -34,14 +34,6 @@ at() {
   KUBECONFIG=$files/admin.kubeconfig RIKCONFIG=$files/config.yaml "${inside[@]}" "$bin/$2" "${@:3}"
 }
 
-# see PLACE PROGRAM ARGUMENTS...: the same, shown.
-see() {
-  printf '\n\033[1m%s $ %s\033[0m\n' "$1" "${*:2}"
-  at "$@"
-}
-
-# is EXPECTED PLACE ARGUMENTS...: whether kubectl prints that there.
-is() { [ "$(at "$2" kubectl "${@:3}" 2>/dev/null)" = "$1" ]; }
 ready='jsonpath={.status.conditions[?(@.type=="Ready")].status}'
 
 # containers CLUSTER: how many processes of the application run in its node's cgroup,
