@@ -22,7 +22,9 @@ NODE_PROGRAMS := riklet rik-shim rik-unpack rik-init
 # gRPC's trace pages bring templates, and with those the linker keeps every method
 # of every type: 4 MB of riklet.
 NODE_TAGS := grpcnotrace
-PROGRAMS := rik rikctl controller scheduler kcp cluster-controller deployment-splitter syncer crd-puller compat
+PROGRAMS := rik rikctl
+# rik called by these names; cmd/ has each as a program of its own for go install.
+COMPONENTS := controller scheduler kcp cluster-controller deployment-splitter syncer crd-puller compat
 
 .PHONY: help
 help: ## list the targets
@@ -36,6 +38,7 @@ deps: ## install what the build and the tests need from Debian
 build: deps $(BIN)/runc ## build every program into bin/
 	@hack/say.sh "building rik (the first build compiles Kubernetes' API server: some minutes)"
 	@CGO_ENABLED=1 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
+	@for name in $(COMPONENTS); do ln -f $(BIN)/rik $(BIN)/$$name; done
 	@CGO_ENABLED=0 go build -tags $(TAGS),$(NODE_TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(NODE_PROGRAMS))
 	@hack/guest.sh $(BIN)/rik-init $(BIN)/guest
 

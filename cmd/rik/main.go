@@ -1,4 +1,5 @@
-// Command rik runs rik: a whole server, a node, or one component.
+// Command rik runs rik: a whole server, a node, or one component. Called by the name of
+// a component (a link to it, or a copy) it is that component's program.
 package main
 
 import (
@@ -7,4 +8,4 @@ import (
 	"rik.dev/rik/internal/app"
 )
 
-func main() { os.Exit(app.Main("rik", os.Args[1:])) }
+func main() { os.Exit(app.Main(app.Called(os.Args[0]), os.Args[1:])) }

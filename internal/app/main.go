@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"syscall"
 
@@ -54,12 +55,33 @@ func Main(program string, args []string) int {
 	}
 }
 
+// Called is the program that a file runs which is called as path says: every component
+// is rik under a name of its own, by a link or a copy; under any other name it is rik.
+func Called(path string) string {
+	name := filepath.Base(path)
+	if _, found := componentOf(name, components()); found {
+		return name
+	}
+	return "rik"
+}
+
+func components() []*cobra.Command {
+	return append([]*cobra.Command{controllerCommand(), schedulerCommand()}, multicluster.Commands()...)
+}
+
+func componentOf(program string, components []*cobra.Command) (*cobra.Command, bool) {
+	i := slices.IndexFunc(components, func(c *cobra.Command) bool { return c.Name() == program })
+	if i < 0 {
+		return nil, false
+	}
+	return components[i], true
+}
+
 func commandOf(program string) *cobra.Command {
-	components := append([]*cobra.Command{controllerCommand(), schedulerCommand()}, multicluster.Commands()...)
-	command := rikCommand()
-	if i := slices.IndexFunc(components, func(c *cobra.Command) bool { return c.Name() == program }); i >= 0 {
-		command = components[i]
-	} else {
+	components := components()
+	command, found := componentOf(program, components)
+	if !found {
+		command = rikCommand()
 		command.AddCommand(components...)
 	}
 	command.AddCommand(versionCommand())
