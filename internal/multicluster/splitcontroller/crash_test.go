@@ -117,6 +117,21 @@ func (s *site) within(ctx context.Context, root string, bound int64) error {
 	return nil
 }
 
+// TestMovesAreTold: what was written is told although another write of the same pass failed,
+// for the next pass has nothing to say of it.
+func TestMovesAreTold(t *testing.T) {
+	t.Parallel()
+	s := apart(t, "east", "west")
+	stop := s.start(s.failing(1))
+	s.deploy("web", 4, nil)
+	s.until("web", "east=2")
+	s.told("web", "Divided", s.cluster("east")+" 0 to 2")
+	stop()
+	s.start(s.server.Config)
+	s.until("web", "east=2 west=2")
+	s.told("web", "Divided", s.cluster("west")+" 0 to 2")
+}
+
 // TestTwoControllers: two at once come to the same rest, and then write nothing.
 func TestTwoControllers(t *testing.T) {
 	t.Parallel()

@@ -35,9 +35,10 @@ func (p *pass) event(kind, reason, message string) {
 	}, kind, reason, message)
 }
 
-// tellMoves says what was changed and why.
-func (p *pass) tellMoves() {
-	if message := movesOf(p.result); message != "" {
+// tellMoves says what was changed and why, but for the clusters whose leaf could not be
+// written: the next pass decides of them anew, and finds nothing to say of the others.
+func (p *pass) tellMoves(failed map[string]bool) {
+	if message := movesOf(p.result, failed); message != "" {
 		p.event(corev1.EventTypeNormal, reasonDivided, message)
 		p.config.Logger.Info("divided a root", "root", p.key.String(), "changes", message)
 	}
@@ -77,10 +78,10 @@ func (p *pass) tellFailure(cluster string, err error) {
 }
 
 // movesOf are the parts that were changed, with the reasons of those that lose theirs.
-func movesOf(result splitter.Result) string {
+func movesOf(result splitter.Result, failed map[string]bool) string {
 	var parts []string
 	for _, change := range result.Changes {
-		if change.Action == splitter.Note || change.From == change.To {
+		if change.Action == splitter.Note || change.From == change.To || failed[change.Cluster] {
 			continue
 		}
 		text := fmt.Sprintf("%s %d to %d", change.Cluster, change.From, change.To)

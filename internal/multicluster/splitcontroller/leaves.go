@@ -16,18 +16,21 @@ import (
 )
 
 // writeLeaves carries a plan out. One write that fails keeps no other from being made:
-// whatever part of them is made is safe.
+// whatever part of them is made is safe, and told.
 func (p *pass) writeLeaves(ctx context.Context) error {
 	var problems []error
+	failed := map[string]bool{}
 	for _, s := range p.plan.steps {
 		err := p.write(ctx, s)
 		if err != nil && !apierrors.IsConflict(err) && !errors.Is(err, reconcile.ErrAgain) && ctx.Err() == nil {
 			p.tellFailure(s.cluster, err)
 		}
 		if err != nil {
+			failed[s.cluster] = true
 			problems = append(problems, fmt.Errorf("writing the leaf for %s: %w", s.cluster, err))
 		}
 	}
+	p.tellMoves(failed)
 	return join(problems)
 }
 

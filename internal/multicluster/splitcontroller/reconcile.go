@@ -115,9 +115,7 @@ func (p *pass) run(ctx context.Context, leaves []*entry) error {
 	if err := p.writeProgress(ctx); err != nil {
 		return err
 	}
-	if err = p.writeLeaves(ctx); err == nil {
-		p.tellMoves()
-	}
+	err = p.writeLeaves(ctx)
 	p.tell()
 	p.metrics.root(p.key, p.result.Unplaced, p.plan.paused)
 	return errors.Join(err, p.writeStatus(ctx))
