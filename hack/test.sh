@@ -29,10 +29,18 @@ longest_first() {
     { rest = rest $0 "\n" } END { printf "%s", rest }'
 }
 
-# Everything that needs no root.
+# The packages with tests on the kernel.
+on_kernel() {
+  git ls-files '*_privileged_test.go' | grep -v '^test/' | xargs -n1 dirname | sort -u | sed "s|^|$(go list -m)/|"
+}
+
+# Everything that needs no root. With "others", without the packages that have tests on
+# the kernel: those run whole in privileged then, so that each is linked once.
 unit() {
   hack/say.sh "unit and control-plane tests, with the race detector"
-  mapfile -t packages < <(go list -tags $tags ./... | grep -v -e /test/e2e -e /bench | longest_first)
+  local packages
+  mapfile -t packages < <(go list -tags $tags ./... | grep -v -e /test/e2e -e /bench |
+    if [ "${1:-}" = others ]; then grep -v -x -F -f <(on_kernel); else cat; fi | longest_first)
   # An API server under the race detector makes much garbage; memory is the cheaper.
   local -x GOGC=300
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report="$logs/again-unit.txt" \
@@ -44,16 +52,18 @@ unit() {
     -- -vet=off -count=1 -tags $tags -timeout 20m || failed=1
 }
 
-# Tests on the kernel, one package after the other: they share it.
+# Tests on the kernel and the others of their packages, one package after the other: they
+# share it.
 privileged() {
   root || { hack/say.sh "not root: the privileged and the end-to-end tests are left out"; return 0; }
   hack/say.sh "privileged tests, on the kernel, with the race detector"
   export RIK_PRIVILEGED=1 RIK_PRIVILEGED_LOG=$logs/privileged.log
   rm -f "$RIK_PRIVILEGED_LOG"
-  mapfile -t packages < <(git ls-files '*_privileged_test.go' | grep -v '^test/' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+  local packages
+  mapfile -t packages < <(on_kernel)
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report="$logs/again-privileged.txt" \
     --jsonfile "$logs/privileged.json" --packages "${packages[*]}" \
-    -- -race -vet=off -count=1 -p 1 -tags $tags -run '^TestPrivileged' -timeout 20m || failed=1
+    -- -race -vet=off -count=1 -p 1 -tags $tags -timeout 20m || failed=1
   if ! [ -s "$RIK_PRIVILEGED_LOG" ]; then
     echo "no privileged test ran" >&2
     failed=1
@@ -86,7 +96,7 @@ all() {
   set +m
   # shellcheck disable=SC2064 # the id of now
   trap "kill -INT -- -$kernel 2>/dev/null; wait $kernel || true; exit 130" INT TERM
-  unit
+  unit others
   tail --pid=$kernel -n +1 -f "$log"
   wait $kernel || failed=1
   trap - INT TERM
