@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"rik.dev/rik/internal/riklet/network/iptables"
@@ -91,7 +92,13 @@ func (r rule) matches(p packet) float64 {
 	return r.chance
 }
 
+// parsed are rules by their text: each packet meets most of them.
+var parsed sync.Map
+
 func parse(t testing.TB, text string) rule {
+	if known, ok := parsed.Load(text); ok {
+		return known.(rule)
+	}
 	t.Helper()
 	r := rule{chance: 1}
 	words := strings.Fields(text)
@@ -132,12 +139,12 @@ func parse(t testing.TB, text string) rule {
 	if r.target == "" {
 		t.Fatalf("rule %q leads nowhere", text)
 	}
+	parsed.Store(text, r)
 	return r
 }
 
 // parseMatch knows the words that say what a rule is for.
 func parseMatch(t testing.TB, word, next string) (condition func(packet) bool, known bool) {
-	t.Helper()
 	switch word {
 	case "-m", "--mode":
 		return nil, slices.Contains([]string{"tcp", "udp", "sctp", "addrtype", "statistic", "conntrack", "connmark", "random", "comment"}, next)
