@@ -83,8 +83,8 @@ func boot(t *testing.T, extra ...string) *vm {
 	return m
 }
 
-// clock tells the kernel how fast the time-stamp counter is: in software emulation it
-// cannot measure that, and some boots then hang.
+// clock tells the kernel how fast the time-stamp counter is, and to trust it: in software
+// emulation it cannot measure that, and some boots then hang.
 func clock(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/cpuinfo")
@@ -100,7 +100,7 @@ func clock(t *testing.T) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprintf(" tsc_early_khz=%d", int(mhz*1000))
+		return fmt.Sprintf(" tsc_early_khz=%d tsc=reliable", int(mhz*1000))
 	}
 	return ""
 }

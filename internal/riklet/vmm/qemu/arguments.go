@@ -72,11 +72,14 @@ func mebibytes(b int64) int64 { return b >> 20 }
 
 // commandLine is the kernel's. In software emulation the kernel cannot measure its
 // time-stamp counter, and of six boots one waits for ever for a timer that it then has
-// to use instead: it is told how fast the counter is.
+// to use instead: it is told how fast the counter is. Nor is the counter to be watched:
+// all there is to compare it with is the count of ticks, of which an emulated machine
+// misses some, and the kernel would then blame the counter and tick for ever, idle or
+// not, and its clock would lag (Documentation/admin-guide/kernel-parameters.txt, tsc=).
 func commandLine(m vmm.Machine, f *found) string {
 	line := console
 	if f.Capabilities.Accelerator == TCG && f.TSCKilohertz > 0 {
-		line += fmt.Sprintf(" tsc_early_khz=%d", f.TSCKilohertz)
+		line += fmt.Sprintf(" tsc_early_khz=%d tsc=reliable", f.TSCKilohertz)
 	}
 	if m.CommandLine != "" {
 		line += " " + m.CommandLine
