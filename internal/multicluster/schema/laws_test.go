@@ -102,7 +102,7 @@ func TestMeetIsAssociative(t *testing.T) {
 // agreement, and reports the same.
 func TestMeetOfAnyOrderN22(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(12) {
+	for seed := range cases(12, 4) {
 		offers := family(newGenerator(1000+seed), 2+int(seed%4))
 		agreement, obstacles := agreeOn(t, offers)
 		permute(offers, func(permuted []Offer) {

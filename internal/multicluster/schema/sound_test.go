@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
-	"rik.dev/rik/internal/testkit/race"
 )
 
 // number reads a number from the environment.
@@ -27,21 +26,14 @@ func number(t testing.TB, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// pairsOfDocuments is how many pairs of schemas and documents are looked at: few under
-// the race detector, for nothing in the package is concurrent. hack/test.sh runs these
-// tests a second time without it.
-func pairsOfDocuments() uint64 {
-	if race.Enabled {
-		return 4_000
-	}
-	return 100_000
-}
-
 const (
 	// shards run at the same time.
 	shards = 4
 	// documentsOf is how many documents are tried against each family of schemas.
 	documentsOf = 40
+	// racedPairs is how many pairs of schemas and documents are enough under the race
+	// detector.
+	racedPairs = 400
 )
 
 // tally counts what a test looked at.
@@ -98,7 +90,7 @@ func mustRead(t *testing.T, offers ...Offer) []*offeredSchema {
 // documents that the meet accepts are counted.
 func TestMeetIsSound(t *testing.T) {
 	t.Parallel()
-	counts := overFamilies(t, pairsOfDocuments(), func(t *testing.T, seed uint64, g generator, counts *tally) {
+	counts := overFamilies(t, cases(60_000, racedPairs), func(t *testing.T, seed uint64, g generator, counts *tally) {
 		members := mustRead(t, family(g, 2+g.IntN(2))...)
 		counts.families.Add(1)
 		agreement, _ := agree(members)
@@ -184,7 +176,7 @@ func checkHeld(t *testing.T, seed uint64, g generator, accepting *offeredSchema,
 // document of the existing one.
 func TestCompatibleIsSound(t *testing.T) {
 	t.Parallel()
-	counts := overFamilies(t, pairsOfDocuments()/2, func(t *testing.T, seed uint64, g generator, counts *tally) {
+	counts := overFamilies(t, cases(40_000, racedPairs), func(t *testing.T, seed uint64, g generator, counts *tally) {
 		offers := family(g, 2)
 		// The meet with another is compatible with it more often than two that are
 		// only alike, and not by being equal.
@@ -218,7 +210,7 @@ func TestCompatibleIsSound(t *testing.T) {
 // way of comparing.
 func TestMeetIsBelowItsMembers(t *testing.T) {
 	t.Parallel()
-	for seed := uint64(1); seed < 300; seed++ {
+	for seed := uint64(1); seed < cases(300, 30); seed++ {
 		members := mustRead(t, family(newGenerator(seed), 3)...)
 		agreement, _ := agree(members)
 		if agreement == nil {
@@ -239,11 +231,7 @@ func TestMeetIsBelowItsMembers(t *testing.T) {
 func TestCounterExampleIsSound(t *testing.T) {
 	t.Parallel()
 	obstacles, without := 0, 0
-	families := uint64(200)
-	if race.Enabled {
-		families = 30
-	}
-	for seed := range families {
+	for seed := range cases(200, 15) {
 		offers := family(newGenerator(seed), 2)
 		found := Compatible(offers[0], offers[1])
 		members := mustRead(t, offers...)

@@ -12,7 +12,7 @@ import (
 // properties a second time without it.
 func TestMain(m *testing.M) {
 	if race.Enabled {
-		if err := flag.Set("rapid.checks", "20"); err != nil { // -rapid.checks still decides
+		if err := flag.Set("rapid.checks", "8"); err != nil { // -rapid.checks still decides
 			panic(err)
 		}
 	}
