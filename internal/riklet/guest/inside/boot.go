@@ -165,11 +165,13 @@ func powerOff() {
 	select {}
 }
 
-// channelEvery is the pause between looks at a port that nobody has connected to, and
-// portAtMost how long the port may take to appear before vsock is tried.
+// channelEvery is the first pause between looks at a port that nobody has connected to;
+// it doubles up to channelAtMost: a guest whose node is gone for long has to cost next to
+// nothing. portAtMost is how long the port may take to appear before vsock is tried.
 const (
-	channelEvery = 10 * time.Millisecond
-	portAtMost   = 2 * time.Second
+	channelEvery  = 10 * time.Millisecond
+	channelAtMost = 80 * time.Millisecond
+	portAtMost    = 2 * time.Second
 )
 
 // serveChannel serves one session after the other for ever.
@@ -209,7 +211,7 @@ func servePort(server *Server, path string) error {
 		if err != nil {
 			return fmt.Errorf("opening the channel: %w", err)
 		}
-		_ = server.Serve(&port{File: f})
+		_ = server.Serve(&port{ReadWriteCloser: f})
 		_ = f.Close()
 	}
 }
@@ -217,19 +219,19 @@ func servePort(server *Server, path string) error {
 // port is a virtio-serial port. While nobody is connected to it, reads say that it has
 // ended: until the first byte, that is waited out.
 type port struct {
-	*os.File
+	io.ReadWriteCloser
 	began bool
 }
 
 func (p *port) Read(b []byte) (int, error) {
-	for {
-		n, err := p.File.Read(b)
+	for pause := channelEvery; ; pause = min(2*pause, channelAtMost) {
+		n, err := p.ReadWriteCloser.Read(b)
 		if n > 0 {
 			p.began = true
 		}
 		if p.began || !errors.Is(err, io.EOF) {
 			return n, err
 		}
-		time.Sleep(channelEvery)
+		time.Sleep(pause)
 	}
 }
