@@ -25,15 +25,15 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/pki"
-	"rik.dev/rik/internal/testkit/apitest"
-	"rik.dev/rik/internal/testkit/kcpinside"
+	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/leak"
+	"rik.dev/rik/internal/testkit/served"
 )
 
-func TestMain(m *testing.M) { os.Exit(leak.After(kcpinside.RunMain(m))) }
+func TestMain(m *testing.M) { os.Exit(leak.After(kcptest.RunMain(m))) }
 
 // request makes a request at the server and approves it.
-func request(t *testing.T, s *kcpinside.Server, subject pkix.Name, change func(*certificatesv1.CertificateSigningRequestSpec)) string {
+func request(t *testing.T, s *kcptest.Server, subject pkix.Name, change func(*certificatesv1.CertificateSigningRequestSpec)) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -66,10 +66,10 @@ func request(t *testing.T, s *kcpinside.Server, subject pkix.Name, change func(*
 }
 
 // outcome waits for the certificate, or the message of the refusal.
-func outcome(t *testing.T, s *kcpinside.Server, name string) (certificate *x509.Certificate, refusal string) {
+func outcome(t *testing.T, s *kcptest.Server, name string) (certificate *x509.Certificate, refusal string) {
 	t.Helper()
 	var raw []byte
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, apitest.Patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, served.Patience, true, func(ctx context.Context) (bool, error) {
 		r, err := s.Client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, err
@@ -93,7 +93,7 @@ func outcome(t *testing.T, s *kcpinside.Server, name string) (certificate *x509.
 }
 
 // register makes a Cluster and returns its UID.
-func register(t *testing.T, s *kcpinside.Server, name string) string {
+func register(t *testing.T, s *kcptest.Server, name string) string {
 	t.Helper()
 	client, err := dynamic.NewForConfig(s.Config)
 	if err != nil {
@@ -112,7 +112,7 @@ func register(t *testing.T, s *kcpinside.Server, name string) string {
 // nothing that the request asked for besides.
 func TestSignsForSyncers(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Shared(t)
+	s := kcptest.Shared(t)
 	seconds := int32(3600)
 	uid := register(t, s, "signed")
 	name := request(t, s, pkix.Name{CommonName: "system:rik:syncer:signed", Locality: []string{"x"}}, func(spec *certificatesv1.CertificateSigningRequestSpec) {
@@ -139,7 +139,7 @@ func TestSignsForSyncers(t *testing.T) {
 
 func TestRefusesOthers(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Shared(t)
+	s := kcptest.Shared(t)
 	uid := register(t, s, "east")
 	twice := pki.User("system:rik:syncer:east", uid)
 	twice.ExtraNames = append(twice.ExtraNames, twice.ExtraNames...)

@@ -15,10 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"rik.dev/rik/internal/testkit/kcpinside"
+	"rik.dev/rik/internal/testkit/kcptest"
 )
 
-func TestMain(m *testing.M) { os.Exit(kcpinside.RunMain(m)) }
+func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
 
 const manifest = `apiVersion: apps/v1
 kind: Deployment
@@ -37,15 +37,15 @@ spec:
 `
 
 // deployments is a kcp with a CRD of Deployments, and a namespace of the test's own.
-func deployments(t *testing.T) (*kcpinside.Server, string) {
+func deployments(t *testing.T) (*kcptest.Server, string) {
 	t.Helper()
-	s := kcpinside.Shared(t)
+	s := kcptest.Shared(t)
 	kubectl(t, s, "", "apply", "--server-side", "--force-conflicts", "-f", filepath.Join("testdata", "deployments.yaml"))
 	kubectl(t, s, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/deployments.apps")
 	return s, s.Namespace(t)
 }
 
-func kubectl(t *testing.T, s *kcpinside.Server, input string, args ...string) string {
+func kubectl(t *testing.T, s *kcptest.Server, input string, args ...string) string {
 	t.Helper()
 	out, err := s.Kubectl(t, input, args...)
 	if err != nil {
@@ -54,7 +54,7 @@ func kubectl(t *testing.T, s *kcpinside.Server, input string, args ...string) st
 	return out
 }
 
-func deployment(t *testing.T, s *kcpinside.Server, namespace string) *appsv1.Deployment {
+func deployment(t *testing.T, s *kcptest.Server, namespace string) *appsv1.Deployment {
 	t.Helper()
 	d, err := s.Client.AppsV1().Deployments(namespace).Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {

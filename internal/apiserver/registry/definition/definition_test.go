@@ -17,11 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 
-	"rik.dev/rik/internal/testkit/apitest"
-	"rik.dev/rik/internal/testkit/kcpinside"
+	"rik.dev/rik/internal/testkit/kcptest"
+	"rik.dev/rik/internal/testkit/served"
 )
 
-func TestMain(m *testing.M) { os.Exit(kcpinside.RunMain(m)) }
+func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
 
 func jobs(group string) *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
@@ -41,7 +41,7 @@ func jobs(group string) *apiextensionsv1.CustomResourceDefinition {
 
 func eventually(t *testing.T, what string, done func(ctx context.Context) (bool, error)) {
 	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, apitest.Patience, true, done); err != nil {
+	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, served.Patience, true, done); err != nil {
 		t.Fatalf("waiting until %s: %v", what, err)
 	}
 }
@@ -50,7 +50,7 @@ func eventually(t *testing.T, what string, done func(ctx context.Context) (bool,
 // described, stored, and goes with its objects.
 func TestGroupNeedsNoDot(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Start(t)
+	s := kcptest.Shared(t)
 	client, err := clientset.NewForConfig(s.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestGroupNeedsNoDot(t *testing.T) {
 // TestOtherRulesHold: all else that Kubernetes asks of a CRD it goes on to ask.
 func TestOtherRulesHold(t *testing.T) {
 	t.Parallel()
-	client, err := clientset.NewForConfig(kcpinside.Shared(t).Config)
+	client, err := clientset.NewForConfig(kcptest.Shared(t).Config)
 	if err != nil {
 		t.Fatal(err)
 	}

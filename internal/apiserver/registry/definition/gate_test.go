@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -202,4 +204,44 @@ func TestBodyEndsArrival(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestGateAtOnce: requests that come while a CRD changes time and again. What is written
+// is written through storage of the CRD as it is then.
+func TestGateAtOnce(t *testing.T) {
+	t.Parallel()
+	const writers, changes = 8, 200
+	g := serving("8")
+	var age atomic.Int64
+	o := func() *objects {
+		made := age.Load()
+		return newObjects(g, things, answering{write: func() error {
+			if now := age.Load(); now != made {
+				t.Errorf("storage of age %d writes at age %d", made, now)
+			}
+			return nil
+		}})
+	}
+	handler := g.wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if err := create(r.Context(), o()); err != nil && !apierrors.IsTooManyRequests(err) {
+			t.Errorf("writing: %v", err)
+		}
+	}))
+	ctx := apirequest.WithRequestInfo(t.Context(), &apirequest.RequestInfo{IsResourceRequest: true, APIGroup: things.Group, Resource: things.Resource})
+	var enough atomic.Bool
+	var working sync.WaitGroup
+	for range writers {
+		working.Go(func() {
+			for !enough.Load() {
+				handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", http.NoBody).WithContext(ctx))
+			}
+		})
+	}
+	for range changes {
+		c := begin(t, g)
+		age.Add(1)
+		c.end(nil, after)
+	}
+	enough.Store(true)
+	working.Wait()
 }

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
-	"rik.dev/rik/internal/testkit/kcpinside"
+	"rik.dev/rik/internal/testkit/kcptest"
 )
 
 // properties are a schema whose spec has some fields, all of them integers.
@@ -40,12 +40,12 @@ type keeping struct {
 
 func newKeeping(t *testing.T, group string) *keeping {
 	t.Helper()
-	s := kcpinside.Shared(t)
-	crds, err := clientset.NewForConfig(kcpinside.LoopbackConfig(s))
+	s := kcptest.Shared(t)
+	crds, err := clientset.NewForConfig(kcptest.LoopbackConfig(s))
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := dynamic.NewForConfig(kcpinside.LoopbackConfig(s))
+	objects, err := dynamic.NewForConfig(kcptest.LoopbackConfig(s))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"rik.dev/rik/internal/testkit/kcpinside"
+	"rik.dev/rik/internal/testkit/kcptest"
 )
 
-func TestMain(m *testing.M) { os.Exit(kcpinside.RunMain(m)) }
+func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
 
 func port(number int32) []corev1.ServicePort { return []corev1.ServicePort{{Port: number}} }
 
@@ -22,7 +22,7 @@ func port(number int32) []corev1.ServicePort { return []corev1.ServicePort{{Port
 // status that only its subresource writes.
 func TestServicesAreKept(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Shared(t)
+	s := kcptest.Shared(t)
 	services := s.Client.CoreV1().Services(s.Namespace(t))
 	made, err := services.Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
@@ -58,7 +58,7 @@ func TestServicesAreKept(t *testing.T) {
 // TestServiceAddressesAgree: a client that knows clusterIP alone gets clusterIPs.
 func TestServiceAddressesAgree(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Shared(t)
+	s := kcptest.Shared(t)
 	services := s.Client.CoreV1().Services(s.Namespace(t))
 	made, err := services.Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "headless"}, Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Ports: port(80)},
@@ -94,7 +94,7 @@ func TestServiceAddressesAgree(t *testing.T) {
 
 func TestClaimsAreKept(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Shared(t)
+	s := kcptest.Shared(t)
 	claims := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace(t))
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "data"},
@@ -124,7 +124,7 @@ func TestClaimsAreKept(t *testing.T) {
 // served natively could not come by a CRD.
 func TestNoDeploymentsOfItsOwn(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Shared(t)
+	s := kcptest.Shared(t)
 	if got, err := s.Client.Discovery().ServerResourcesForGroupVersion("apps/v1"); !apierrors.IsNotFound(err) {
 		t.Errorf("discovery of apps/v1: %+v, %v, want it not found", got, err)
 	}
