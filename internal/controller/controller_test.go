@@ -21,14 +21,15 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller"
 	"rik.dev/rik/internal/controller/store"
-	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/apiprocess"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 // cluster is an API server, a controller and a scripted scheduler with nodes.
 // Its tests run one after the other: a controller works on the whole cluster.
 type cluster struct {
 	*testing.T
-	api       *apitest.Server
+	api       *apiprocess.Server
 	client    client.Client
 	namespace string
 	scheduler *scripted
@@ -49,7 +50,7 @@ func asController(c *rest.Config) *rest.Config {
 
 func start(t *testing.T, change func(*controller.Config), nodes ...string) *cluster {
 	t.Helper()
-	c := &cluster{T: t, api: apitest.Shared(t), scheduler: newScripted(nodes...), writes: &atomic.Int64{}}
+	c := &cluster{T: t, api: apiprocess.Shared(t), scheduler: newScripted(nodes...), writes: &atomic.Int64{}}
 	var err error
 	c.client, err = client.New(c.api.Config, client.Options{Scheme: controller.Scheme})
 	if err != nil {
@@ -57,7 +58,7 @@ func start(t *testing.T, change func(*controller.Config), nodes ...string) *clus
 	}
 	c.namespace = c.api.Namespace(t)
 	c.config = controller.Config{
-		RestConfig: asController(c.api.Config), Instances: counting{c.api.Instances(), c.writes},
+		RestConfig: asController(c.api.Config), Instances: counting{writer(t, c.api), c.writes},
 		Identity: "test", Logger: slog.New(slog.DiscardHandler), ReplaceAfter: time.Nanosecond,
 	}
 	if change != nil {
@@ -97,7 +98,7 @@ func (c *cluster) run() {
 	case <-c.controller.Ready():
 	case err := <-done:
 		c.Fatalf("the controller ended: %v", err)
-	case <-time.After(apitest.Patience):
+	case <-time.After(served.Patience):
 		c.Fatal("the controller is not ready")
 	}
 }
@@ -159,6 +160,16 @@ func objects(list client.ObjectList) []client.Object {
 	return out
 }
 
+// writer writes instances as a controller beside its API server does.
+func writer(t *testing.T, api *apiprocess.Server) store.Instances {
+	t.Helper()
+	upstream, err := client.New(asController(api.Config), client.Options{Scheme: controller.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store.OverClient(upstream)
+}
+
 // counting counts the writes of instances.
 type counting struct {
 	store.Instances
@@ -193,7 +204,7 @@ func (c counting) Delete(ctx context.Context, namespace, name string, uid types.
 // eventually polls until check says "", and otherwise reports what it said last.
 func (c *cluster) eventually(what string, check func() string) {
 	c.Helper()
-	deadline := time.Now().Add(apitest.Patience)
+	deadline := time.Now().Add(served.Patience)
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {

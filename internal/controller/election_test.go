@@ -15,7 +15,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller"
 	"rik.dev/rik/internal/controller/store"
-	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/apiprocess"
 )
 
 // TestElection: of two controllers one works; when it leaves, the other takes
@@ -137,7 +137,7 @@ func (s stumbling) Delete(ctx context.Context, namespace, name string, uid types
 // nothing.
 func TestSlowStoreFault07(t *testing.T) {
 	c := start(t, func(cfg *controller.Config) {
-		cfg.Instances = stumbling{apitest.Shared(t).Instances(), &atomic.Int64{}}
+		cfg.Instances = stumbling{writer(t, apiprocess.Shared(t)), &atomic.Int64{}}
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}, "node-a", "node-b")
 	c.create(automatic(c.namespace, "web", 8))

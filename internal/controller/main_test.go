@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"rik.dev/rik/internal/testkit/apitest"
+	"rik.dev/rik/internal/testkit/apiprocess"
 )
 
-func TestMain(m *testing.M) { os.Exit(apitest.RunMain(m)) }
+func TestMain(m *testing.M) { os.Exit(apiprocess.RunMain(m)) }
