@@ -164,9 +164,10 @@ func TestBodies(t *testing.T) {
 // cache may not have heard in between. No controller runs, so that they stay.
 func TestDeletedIsGoneAtOnce(t *testing.T) {
 	t.Parallel()
-	c := admin(t, apitest.Start(t, withRoutes))
+	s := apitest.Shared(t)
+	c, namespace := admin(t, s), s.Namespace(t)
 	for i := range 50 {
-		id := c.workload(t, "default", fmt.Sprintf("web-%d", i))
+		id := c.workload(t, namespace, fmt.Sprintf("web-%d", i))
 		body := fmt.Sprintf(`{"id":%q}`, id)
 		wantNothing(t, c.post(t, "/api/v0/workloads.delete", body))
 		wantFailure(t, c.post(t, "/api/v0/workloads.delete", body), 404, id)

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/restv0"
 	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/controltest"
@@ -23,8 +22,7 @@ import (
 // workload on the plain port; its instances end, the controller and the server
 // go on, and as often as one likes.
 func TestDeleteCascadesFault01(t *testing.T) {
-	t.Parallel()
-	s := apitest.Start(t, withRoutes, func(c *apiserver.Config) { c.InsecureLegacyAddress = "127.0.0.1:0" })
+	s := alone(t)
 	controltest.Start(t, s)
 	old := client{&http.Client{}, "http://" + s.API.LegacyAddress().String()}
 	t.Cleanup(old.http.CloseIdleConnections)
@@ -129,8 +127,7 @@ func TestNamesFault09(t *testing.T) {
 // which its user has what was given and nothing else, and goes with it all.
 // Errors and the absence of credentials are in the corpus.
 func TestTenantsFault10(t *testing.T) {
-	t.Parallel()
-	s := apitest.Start(t, withRoutes)
+	s := alone(t)
 	controltest.Start(t, s)
 	c, dora := admin(t, s), user(t, s, "dora")
 	made := want[struct{ ID, Name string }](t, c.post(t, "/api/v0/tenants.create", `{"name":"dora","verb":"create","resource":"workload"}`), 200)

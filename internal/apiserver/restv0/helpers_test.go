@@ -15,17 +15,69 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/restv0"
 	"rik.dev/rik/internal/testkit/apitest"
 )
 
-func withRoutes(c *apiserver.Config) { c.Routes = restv0.Routes }
+func withRoutes(c *apiserver.Config) {
+	c.Routes, c.InsecureLegacyAddress = restv0.Routes, "127.0.0.1:0"
+}
 
 func TestMain(m *testing.M) { os.Exit(apitest.RunMain(m, withRoutes)) }
+
+// alone is the shared server for a test that is not parallel, and so has it to itself:
+// all others begin when those have ended. It is empty, and is emptied afterwards.
+func alone(t *testing.T) *apitest.Server {
+	t.Helper()
+	s := apitest.Shared(t)
+	wipe(t, s)
+	t.Cleanup(func() { wipe(t, s) })
+	return s
+}
+
+// wipe deletes all objects of rik.dev that clients of this API make, whoever holds them.
+func wipe(t *testing.T, s *apitest.Server) {
+	t.Helper()
+	objects := dynamic.NewForConfigOrDie(s.Config)
+	for _, resource := range []string{"instances", "workloads", "tenants"} {
+		all := objects.Resource(rikv1alpha1.SchemeGroupVersion.WithResource(resource))
+		// The context of a test has ended when it is cleaned up.
+		err := wait.PollUntilContextTimeout(context.Background(), 25*time.Millisecond, apitest.Patience, true, func(ctx context.Context) (bool, error) {
+			return wipeOnce(ctx, all)
+		})
+		if err != nil {
+			t.Fatalf("deleting all %s: %v", resource, err)
+		}
+	}
+}
+
+// wipeOnce says whether there was nothing to delete.
+func wipeOnce(ctx context.Context, all dynamic.NamespaceableResourceInterface) (bool, error) {
+	list, err := all.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err
+	}
+	for i := range list.Items {
+		name, one := list.Items[i].GetName(), all.Namespace(list.Items[i].GetNamespace())
+		_, err := one.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		if err == nil {
+			err = one.Delete(ctx, name, *metav1.NewDeleteOptions(0))
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, err
+		}
+	}
+	return len(list.Items) == 0, nil
+}
 
 // client sends requests as one user.
 type client struct {
