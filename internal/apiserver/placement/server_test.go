@@ -15,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,11 +26,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/kcpinside"
+	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/leak"
+	"rik.dev/rik/internal/testkit/served"
 )
 
+// TestMain: what many ask at once is asked of one kcp inside, with the race detector; the
+// long tables, one request after the other, of a kcp that is a process of its own.
 func TestMain(m *testing.M) { os.Exit(leak.After(kcpinside.RunMain(m))) }
 
 // The content types of patches.
@@ -47,7 +51,7 @@ type user struct {
 	client *http.Client
 }
 
-func newUser(t *testing.T, s *kcpinside.Server, config *rest.Config) user {
+func newUser(t *testing.T, s *served.Server, config *rest.Config) user {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -60,7 +64,7 @@ func newUser(t *testing.T, s *kcpinside.Server, config *rest.Config) user {
 // a type which has just been defined does, is asked again.
 func (u user) ask(method, path, contentType, body string) (code int, answer string) {
 	u.t.Helper()
-	err := wait.PollUntilContextTimeout(u.t.Context(), 50*time.Millisecond, apitest.Patience, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(u.t.Context(), 50*time.Millisecond, served.Patience, true, func(context.Context) (bool, error) {
 		code, answer = u.askOnce(method, path, contentType, body)
 		return code != http.StatusTooManyRequests, nil
 	})
@@ -91,8 +95,8 @@ func (u user) askOnce(method, path, contentType, body string) (int, string) {
 }
 
 // widgets are defined by a CRD: the admission and the look-ups of those take another
-// way through the server.
-func widgets(t *testing.T, s *kcpinside.Server) {
+// way through the server. Another test may have defined them.
+func widgets(t *testing.T, s *served.Server) {
 	t.Helper()
 	client, err := clientset.NewForConfig(s.Config)
 	if err != nil {
@@ -117,7 +121,8 @@ func widgets(t *testing.T, s *kcpinside.Server) {
 				}},
 			},
 		}
-		if _, err := client.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{}); err != nil {
+		_, err := client.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
 			t.Fatal(err)
 		}
 	}
@@ -126,7 +131,7 @@ func widgets(t *testing.T, s *kcpinside.Server) {
 
 func awaitServed(t *testing.T, client clientset.Interface, names ...string) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, apitest.Patience, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, served.Patience, true, func(context.Context) (bool, error) {
 		list, err := client.Discovery().ServerResourcesForGroupVersion("example.dev/v1")
 		if err != nil {
 			return false, nil //nolint:nilerr // not yet
@@ -208,7 +213,7 @@ const (
 // every type that is served, and on the objects of another cluster and of none.
 func TestSyncerTouchesNothingOfOthers(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Start(t)
+	s := kcptest.Start(t).Server
 	widgets(t, s)
 	admin := newUser(t, s, s.Config)
 	admin.register("east")
@@ -276,7 +281,7 @@ func (u user) expectRefusals(sample sample, namespace, name string) {
 }
 
 // expectNothingServed tries every verb on every type that discovery tells of.
-func (u user) expectNothingServed(s *kcpinside.Server, namespace string) {
+func (u user) expectNothingServed(s *served.Server, namespace string) {
 	u.t.Helper()
 	_, lists, err := s.Client.Discovery().ServerGroupsAndResources()
 	if err != nil {
@@ -335,7 +340,7 @@ func (u user) expectVerbRefused(base, subresource, verb string) {
 // and not a field more.
 func TestSyncerDoesItsWork(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Start(t)
+	s := kcptest.Start(t).Server
 	widgets(t, s)
 	admin := newUser(t, s, s.Config)
 	admin.register("east")
@@ -407,7 +412,7 @@ func codeOfLabels(path string) int {
 // deploy, whatever the type and the way of writing.
 func TestPlacementNeedsLeave(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Start(t)
+	s := kcpinside.Shared(t).Server
 	widgets(t, s)
 	namespace := s.Namespace(t)
 	client, err := kubernetes.NewForConfig(s.Config)
@@ -444,7 +449,7 @@ func TestPlacementNeedsLeave(t *testing.T) {
 func awaitRole(t *testing.T, u user, namespace string) {
 	t.Helper()
 	sample := samples[0]
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, apitest.Patience, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, served.Patience, true, func(context.Context) (bool, error) {
 		code, _ := u.ask("POST", sample.base(namespace)+"?dryRun=All", "application/json", sample.document("probe", sentEast))
 		return code == http.StatusCreated, nil
 	})
@@ -535,23 +540,24 @@ func expectStatus(s sample) int {
 // as the users that they would be outside.
 func TestImpersonatedSyncerIsHeldToo(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Shared(t)
+	inside := kcpinside.Shared(t)
+	s := inside.Server
 	namespace := s.Namespace(t)
-	for name, labels := range map[string]map[string]string{"mine": {workloadv1alpha1.ClusterLabel: "east"}, "others": {workloadv1alpha1.ClusterLabel: "west"}} {
+	for name, labels := range map[string]map[string]string{"mine": {workloadv1alpha1.ClusterLabel: "south"}, "others": {workloadv1alpha1.ClusterLabel: "west"}} {
 		if _, err := s.Client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	config := kcpinside.LoopbackConfig(s)
-	config.Impersonate.UID = string(newUser(t, s, s.Config).register("east"))
-	config.Impersonate.UserName = workloadv1alpha1.SyncerUserPrefix + "east"
+	config := kcpinside.LoopbackConfig(inside)
+	config.Impersonate.UID = string(newUser(t, s, s.Config).register("south"))
+	config.Impersonate.UserName = workloadv1alpha1.SyncerUserPrefix + "south"
 	config.Impersonate.Groups = []string{"system:masters"}
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	maps := client.Resource(core.WithResource("configmaps")).Namespace(namespace)
-	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=east"})
+	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=south"})
 	if err != nil || len(list.Items) != 1 {
 		t.Errorf("listing its own: %d items, %v", len(list.Items), err)
 	}

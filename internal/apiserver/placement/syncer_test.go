@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/kcpinside"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 // eventOf is an event as one of the two groups writes it.
@@ -30,7 +30,7 @@ func eventOf(group, namespace, reference string) (path, document string) {
 // and neither about other objects nor where it has none.
 func TestSyncerTellsOfItsOwnOnly(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Start(t)
+	s := kcpinside.Shared(t).Server
 	widgets(t, s)
 	admin := newUser(t, s, s.Config)
 	east := admin.register("east")
@@ -81,14 +81,15 @@ func TestSyncerTellsOfItsOwnOnly(t *testing.T) {
 // are worth nothing, also where another has its name, and what was watched ends.
 func TestSyncerEndsWithItsCluster(t *testing.T) {
 	t.Parallel()
-	s := kcpinside.Start(t)
+	s := kcpinside.Shared(t).Server
+	const selBrief = "labelSelector=workloads.kcp.dev%2Fcluster%3Dbrief"
 	admin := newUser(t, s, s.Config)
 	namespace := s.Namespace(t)
-	of := func(uid types.UID) user { return newUser(t, s, s.AsSyncerOf(t, "east", uid)) }
+	of := func(uid types.UID) user { return newUser(t, s, s.AsSyncerOf(t, "brief", uid)) }
 	requests := []string{
-		"/apis", "/readyz", "/api/v1/namespaces/kube-system", "/api/v1/secrets?" + selEast, "/api/v1/namespaces/" + namespace + "/secrets/mine",
-		clusterSample.base("") + "/east", clusterSample.base("") + "?fieldSelector=metadata.name%3Deast",
-		"/api/v1/secrets?watch=true&timeoutSeconds=1&" + selEast,
+		"/apis", "/readyz", "/api/v1/namespaces/kube-system", "/api/v1/secrets?" + selBrief, "/api/v1/namespaces/" + namespace + "/secrets/mine",
+		clusterSample.base("") + "/brief", clusterSample.base("") + "?fieldSelector=metadata.name%3Dbrief",
+		"/api/v1/secrets?watch=true&timeoutSeconds=1&" + selBrief,
 	}
 	expect := func(who string, u user, want int) {
 		t.Helper()
@@ -98,36 +99,36 @@ func TestSyncerEndsWithItsCluster(t *testing.T) {
 			}
 		}
 	}
-	admin.make(samples[1], namespace, "mine", sentEast)
+	admin.make(samples[1], namespace, "mine", `"workloads.kcp.dev/cluster":"brief"`)
 	expect("before there is a Cluster", of("early"), 403)
-	first := admin.register("east")
+	first := admin.register("brief")
 	expect("the first", of(first), 200)
-	expect("one without a UID", newUser(t, s, s.AsUser(t, "system:rik:syncer:east")), 403)
+	expect("one without a UID", newUser(t, s, s.AsUser(t, "system:rik:syncer:brief")), 403)
 	expect("one with another UID", of("another"), 403)
-	expect("one in a mighty group", newUser(t, s, s.AsUser(t, "system:rik:syncer:east", "system:masters")), 403)
+	expect("one in a mighty group", newUser(t, s, s.AsUser(t, "system:rik:syncer:brief", "system:masters")), 403)
 	var watches []<-chan error
-	for _, path := range []string{"/api/v1/secrets?watch=true&" + selEast, clusterSample.base("") + "?watch=true&fieldSelector=metadata.name%3Deast"} {
-		watches = append(watches, watched(t, s, s.AsSyncerOf(t, "east", first), path))
+	for _, path := range []string{"/api/v1/secrets?watch=true&" + selBrief, clusterSample.base("") + "?watch=true&fieldSelector=metadata.name%3Dbrief"} {
+		watches = append(watches, watched(t, s, s.AsSyncerOf(t, "brief", first), path))
 	}
 
-	if code, body := admin.ask("DELETE", clusterSample.base("")+"/east", "", ""); code != http.StatusOK {
+	if code, body := admin.ask("DELETE", clusterSample.base("")+"/brief", "", ""); code != http.StatusOK {
 		t.Fatalf("deleting the Cluster: %d %s", code, body)
 	}
 	for _, end := range watches {
 		select {
 		case <-end:
-		case <-time.After(apitest.Patience):
+		case <-time.After(served.Patience):
 			t.Error("a watch goes on without its Cluster")
 		}
 	}
 	expect("the first, without a Cluster", of(first), 403)
-	second := admin.register("east")
+	second := admin.register("brief")
 	expect("the first, beside the second", of(first), 403)
 	expect("the second", of(second), 200)
 }
 
 // watched opens a watch, waits for what it says first, and tells when it ends.
-func watched(t *testing.T, s *kcpinside.Server, config *rest.Config, path string) <-chan error {
+func watched(t *testing.T, s *served.Server, config *rest.Config, path string) <-chan error {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
