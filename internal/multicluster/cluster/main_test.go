@@ -35,7 +35,14 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-func TestMain(m *testing.M) { os.Exit(leak.After(kube.RunMain(m, kube.Options{}))) }
+func TestMain(m *testing.M) {
+	code := kube.RunMain(m, kube.Options{})
+	if err := idle.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stopping the kcps of the tests:", err)
+		code = max(code, 1)
+	}
+	os.Exit(leak.After(code))
+}
 
 // site is a kcp with a cluster controller that runs on it. No syncer and no
 // negotiation run: tests write what those would have written.
@@ -46,11 +53,11 @@ type site struct {
 	metrics  *prometheus.Registry
 }
 
-// newSite starts a kcp and its cluster controller, with short times unless change sets
+// newSite takes a kcp and starts its cluster controller, with short times unless change sets
 // others.
 func newSite(t *testing.T, change func(*cluster.Config)) *site {
 	t.Helper()
-	s := &site{kcp: kcptest.Start(t), log: &output.Buffer{}, metrics: prometheus.NewRegistry()}
+	s := &site{kcp: idle.take(t), log: &output.Buffer{}, metrics: prometheus.NewRegistry()}
 	var err error
 	if s.upstream, err = client.New(kcptest.LoopbackConfig(s.kcp), client.Options{Scheme: testScheme(t)}); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ import (
 // credentials takes up where it was, with what became of its objects in between.
 func TestS12PullAgentRestarted(t *testing.T) {
 	t.Parallel()
-	physical := kube.Start(t, kube.Options{})
+	physical := kube.Shared(t)
 	var s *site
 	s = newSite(t, func(c *cluster.Config) {
 		c.SyncerImage, c.HeartbeatTimeout = "registry.example/syncer:1", beatTimeout
@@ -58,7 +59,7 @@ func TestS12PullAgentRestarted(t *testing.T) {
 // much as it needs.
 func TestS13SyncerByHand(t *testing.T) {
 	t.Parallel()
-	physical := kube.Start(t, kube.Options{})
+	physical := kube.Shared(t)
 	s := newSite(t, func(c *cluster.Config) { c.HeartbeatTimeout = beatTimeout })
 	s.create(t, secret(physical.Kubeconfig()))
 	registered := bySecret("east")
@@ -79,23 +80,26 @@ const beatTimeout = 2 * time.Second
 // restarts has a syncer run, end and run again.
 func (s *site) restarts(t *testing.T, physical *kube.Cluster, before string, start func() (stop func())) {
 	t.Helper()
+	// Tests share the physical cluster.
+	of := strings.ToLower(t.Name())
+	nameKept, nameDeleted := "kept-"+of, "deleted-"+of
 	s.awaitReady(t, "east", metav1.ConditionFalse, before)
 	stop := start()
 	s.awaitReady(t, "east", metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady)
-	s.carries(t, physical, "kept")
-	s.carries(t, physical, "deleted")
+	s.carries(t, physical, nameKept)
+	s.carries(t, physical, nameDeleted)
 	stop()
 	s.awaitReady(t, "east", metav1.ConditionFalse, workloadv1alpha1.ReasonHeartbeatMissed)
 
-	kept := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "kept"}}
+	kept := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: nameKept}}
 	if err := s.upstream.Patch(t.Context(), kept, client.RawPatch(types.MergePatchType, []byte(`{"data":{"said":"meanwhile"}}`))); err != nil {
 		t.Fatal(err)
 	}
-	deleted := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "deleted"}}
+	deleted := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: nameDeleted}}
 	if err := s.upstream.Delete(t.Context(), deleted); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"kept", "deleted"} {
+	for _, name := range []string{nameKept, nameDeleted} {
 		if err := findDownstream(t.Context(), physical, name); err != nil {
 			t.Errorf("while no syncer runs: %v", err)
 		}
@@ -103,17 +107,17 @@ func (s *site) restarts(t *testing.T, physical *kube.Cluster, before string, sta
 	start()
 	s.awaitReady(t, "east", metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady)
 	s.gone(t, deleted)
-	if err := findDownstream(t.Context(), physical, "deleted"); err == nil {
+	if err := findDownstream(t.Context(), physical, nameDeleted); err == nil {
 		t.Error("what was deleted while no syncer ran is in the cluster still")
 	}
 	poll.Until(t, kube.Patience, "the change of the meantime is carried", func(ctx context.Context) error {
-		list, err := physical.Client().CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=kept"})
+		list, err := physical.Client().CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + nameKept})
 		if err != nil || len(list.Items) != 1 || list.Items[0].Data["said"] != "meanwhile" {
 			return fmt.Errorf("in the cluster are %v (%w)", list.Items, err)
 		}
 		return nil
 	})
-	s.carries(t, physical, "third")
+	s.carries(t, physical, "third-"+of)
 }
 
 // podCredentials are what the agent's container has: its mounted Secret, and a token of

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,7 +25,11 @@ import (
 func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
 	t.Parallel()
 	physical := kube.Start(t, kube.Options{})
-	s := newSite(t, func(c *cluster.Config) { c.Mode = workloadv1alpha1.SyncNone })
+	s := newSite(t, func(c *cluster.Config) {
+		c.Mode = workloadv1alpha1.SyncNone
+		// It waits for a dozen sweeps, which on a busy machine come ten times less often.
+		c.PollInterval = 250 * time.Millisecond
+	})
 	s.create(t, secret(physical.Kubeconfig()))
 	s.create(t, bySecret("east"))
 	s.beat(t, "east")
