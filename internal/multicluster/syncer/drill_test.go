@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/testkit/kube"
@@ -95,7 +96,7 @@ func (c *churn) rest() {
 			got[o.GetName()] = fmt.Sprint(v["v"])
 		}
 		if fmt.Sprint(got) != fmt.Sprint(c.wanted) {
-			return fmt.Errorf("there is %v, wanted is %v", got, c.wanted)
+			return fmt.Errorf("there is %v, wanted is %v%s", got, c.wanted, c.differing(ctx, got))
 		}
 		return nil
 	})
@@ -104,6 +105,30 @@ func (c *churn) rest() {
 			t.Errorf("%s was deleted, which nobody did upstream", name)
 		}
 	}
+}
+
+// differing shows the first object that is not as wanted on both sides, with what the
+// syncer says of it.
+func (c *churn) differing(ctx context.Context, got map[string]string) string {
+	for name, version := range c.wanted {
+		if got[name] == version {
+			continue
+		}
+		text := ""
+		for side, objects := range map[string]dynamic.ResourceInterface{
+			"upstream": c.p.objects.Resource(configMaps).Namespace("team"), "downstream": c.p.down.Resource(configMaps).Namespace(c.p.there),
+		} {
+			o, err := objects.Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				text += fmt.Sprintf("\n%s: %v", side, err)
+				continue
+			}
+			o.SetManagedFields(nil)
+			text += fmt.Sprintf("\n%s: %v", side, o.Object)
+		}
+		return text
+	}
+	return ""
 }
 
 func startChurn(t *testing.T, cluster string) *churn {
