@@ -46,7 +46,7 @@ drills() {
   fi
   make --no-print-directory build "$PWD/bin/kubectl" "$PWD/bin/kube-apiserver" "$PWD/bin/kube-controller-manager"
   local drill
-  for drill in TestPrivilegedSplitterDrill TestPrivilegedSplitterFenceDrill; do
+  for drill in TestPrivilegedMulticlusterDrills TestPrivilegedSplitterDrill TestPrivilegedSplitterFenceDrill; do
     try env RIK_BIN="$PWD/bin" RIK_PRIVILEGED=1 RIK_E2E_LONG=1 \
       go test -tags $tags -count=1 -timeout 3h -v -run "^$drill\$" ./test/e2e
   done

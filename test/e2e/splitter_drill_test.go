@@ -22,10 +22,12 @@ import (
 
 const (
 	// splitKills are so many in make test, and splitLongKills with RIK_E2E_LONG=1.
-	splitKills     = 40
+	splitKills     = 16
 	splitLongKills = 500
-	// splitRound kills are followed by rest, at which all is looked at.
-	splitRound = 20
+	// splitRound kills are followed by rest, at which all is looked at: splitLongRound
+	// with 500 kills.
+	splitRound     = 8
+	splitLongRound = 20
 	// splitPace is one change in so long; splitLife, and splitLongLife with 500 kills, is
 	// the longest time between two of them, in changes.
 	splitPace     = 150 * time.Millisecond
@@ -46,18 +48,17 @@ const (
 func TestPrivilegedSplitterDrill(t *testing.T) {
 	privileged.Require(t)
 	t.Parallel()
-	kills := splitKills
-	life := splitLife
+	kills, perRound, life := splitKills, splitRound, splitLife
 	if os.Getenv("RIK_E2E_LONG") == "1" {
-		kills, life = splitLongKills, splitLongLife
+		kills, perRound, life = splitLongKills, splitLongRound, splitLongLife
 	}
 	d := startSplitDrill(t)
 	d.life = life
 	began := time.Now()
-	rounds := (kills + splitRound - 1) / splitRound
+	rounds := (kills + perRound - 1) / perRound
 	for round := range rounds {
 		// South is away in the first half of a round, in all of the next, and not in a third.
-		d.round(round, min(splitRound, kills-round*splitRound))
+		d.round(round, min(perRound, kills-round*perRound))
 	}
 	t.Logf("%d kills in %s: %v; %d changes: %v", kills, time.Since(began).Round(time.Second), d.killed, d.churn.steps, d.churn.counts)
 	d.below.conclude()
