@@ -120,7 +120,7 @@ func (c *Cluster) open(ctx context.Context) error {
 func (c *Cluster) openStore() error {
 	const ready = "ready "
 	var err error
-	c.store, err = process.Start(c.programs.store, filepath.Join(c.dir, "etcd.log"), "datastore", filepath.Join(c.dir, "etcd"))
+	c.store, err = process.StartWith(lazyCollector(), c.programs.store, filepath.Join(c.dir, "etcd.log"), "datastore", filepath.Join(c.dir, "etcd"))
 	if err != nil {
 		return err
 	}
@@ -132,14 +132,14 @@ func (c *Cluster) openStore() error {
 // run starts the programs, and returns when they work.
 func (c *Cluster) run(ctx context.Context) error {
 	var err error
-	if c.server, err = process.Start(c.programs.apiserver, filepath.Join(c.dir, "kube-apiserver.log"), c.apiserverArgs()...); err != nil {
+	if c.server, err = process.StartWith(lazyCollector(), c.programs.apiserver, filepath.Join(c.dir, "kube-apiserver.log"), c.apiserverArgs()...); err != nil {
 		return err
 	}
 	if err := await(ctx, c.server, "the API server is ready", c.ready); err != nil {
 		return err
 	}
 	if c.options.ControllerManager {
-		c.manager, err = process.Start(c.programs.manager, filepath.Join(c.dir, "kube-controller-manager.log"), c.managerArgs()...)
+		c.manager, err = process.StartWith(lazyCollector(), c.programs.manager, filepath.Join(c.dir, "kube-controller-manager.log"), c.managerArgs()...)
 		if err != nil {
 			return err
 		}

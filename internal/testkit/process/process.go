@@ -32,12 +32,18 @@ type Process struct {
 
 // Start starts a program. What it says is appended to the file log.
 func Start(program, log string, args ...string) (*Process, error) {
+	return StartWith(nil, program, log, args...)
+}
+
+// StartWith does the same with variables, as NAME=VALUE, on top of this environment.
+func StartWith(env []string, program, log string, args ...string) (*Process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening a log: %w", err)
 	}
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = file, file
+	cmd.Env = append(os.Environ(), env...)
 	// A process group of its own, so that a signal for the tests does not reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	p := &Process{name: filepath.Base(program), cmd: cmd, log: log, done: make(chan struct{})}
