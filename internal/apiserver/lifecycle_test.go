@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/testkit/apiprocess"
 	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/poll"
 )
@@ -28,7 +29,8 @@ func in(dir string) apitest.Option { return func(c *apiserver.Config) { c.DataDi
 
 func TestRestartKeepsDataAndCredentials(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	root := t.TempDir()
+	dir := apiprocess.Data(root)
 	first := apitest.Start(t, in(dir))
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"password": plaintext}}
 	if _, err := first.Client.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
@@ -45,7 +47,7 @@ func TestRestartKeepsDataAndCredentials(t *testing.T) {
 	}
 	assertNoSockets(t, dir)
 
-	second := apitest.Start(t, in(dir))
+	second := apiprocess.StartOn(t, root)
 	got, err := second.Client.CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
 	if err != nil {
 		t.Fatalf("after the restart: %v", err)
@@ -238,7 +240,8 @@ func assertLegacy(t *testing.T, base string) {
 
 func TestRunWithCancelledContextReleases(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	root := t.TempDir()
+	dir := apiprocess.Data(root)
 	cfg := apiserver.Config{DataDir: dir, BindAddress: "127.0.0.1", Logger: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
 	server, err := apiserver.New(ctx, cfg)
@@ -250,14 +253,14 @@ func TestRunWithCancelledContextReleases(t *testing.T) {
 		t.Errorf("Run() = %v", err)
 	}
 	assertNoSockets(t, dir)
-	apitest.Start(t, in(dir))
+	apiprocess.StartOn(t, root)
 }
 
 // TestReadyStaysReady: Kubernetes' controllers begin once the server is ready,
 // and what they wait for is not what its readiness waits for.
 func TestReadyStaysReady(t *testing.T) {
 	t.Parallel()
-	s := apitest.Start(t)
+	s := apiprocess.Start(t)
 	client, err := kubernetes.NewForConfig(s.Config)
 	if err != nil {
 		t.Fatal(err)

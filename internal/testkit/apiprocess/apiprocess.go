@@ -65,7 +65,21 @@ func Start(tb testing.TB) *Server {
 // StartKind is Start for a kind of server.
 func StartKind(tb testing.TB, kind Kind) *Server {
 	tb.Helper()
-	s, err := Run(tb.TempDir(), kind)
+	return start(tb, tb.TempDir(), kind)
+}
+
+// StartOn is Start on the data directory, [Data], that another server has left in dir.
+func StartOn(tb testing.TB, dir string) *Server {
+	tb.Helper()
+	return start(tb, dir, Cluster)
+}
+
+// Data is the data directory of a server whose files lie in dir.
+func Data(dir string) string { return filepath.Join(dir, "data") }
+
+func start(tb testing.TB, dir string, kind Kind) *Server {
+	tb.Helper()
+	s, err := Run(dir, kind)
 	if err != nil {
 		tb.Fatalf("starting an API server: %v", err)
 	}
@@ -87,7 +101,7 @@ func Run(dir string, kind Kind) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	data := filepath.Join(dir, "data")
+	data := Data(dir)
 	p, err := process.Start(path, filepath.Join(dir, "log"), string(kind), data)
 	if err != nil {
 		return nil, err
