@@ -23,7 +23,7 @@ var kindRows = []struct {
 	skip map[string]string
 }{
 	{"runs, and ends with its code", endsWithCode, nil},
-	{"restart policies: Always, OnFailure, Never", hasRestartPolicies, nil}, // and no more of it: each time boots a guest
+	{"restart policies: Always, OnFailure, Never", hasRestartPolicies, nil},
 	{"environment, ConfigMap and Secret", hasEnvironment, nil},
 	{"files from ConfigMap, Secret and emptyDir", hasFiles, map[string]string{
 		"Function": "a Function has no volumes in the API: its files are in its root", "App": "an App has no volumes in the API: its files are in its repository",
@@ -184,8 +184,6 @@ func deployKind(t *testing.T, c *rikcluster.Cluster, k *kindColumn) {
 	// What ends at once comes first: the fewer machines there are, the sooner one boots.
 	k.deploy(t, c, done, "exit 0", rikv1alpha1.RestartOnFailure, nil)
 	k.deploy(t, c, once, "echo why; exit 3", rikv1alpha1.RestartNever, nil)
-	k.deploy(t, c, again, "echo again; exit 0", rikv1alpha1.RestartAlways, nil)
-	k.deploy(t, c, retries, "echo try; exit 1", rikv1alpha1.RestartOnFailure, nil)
 	k.deploy(t, c, hungry, "tail /dev/zero", rikv1alpha1.RestartNever, nil)
 	k.deploy(t, c, serves, listens, "", func(o *rikv1alpha1.Container) {
 		o.Env, o.EnvFrom = env, []rikv1alpha1.EnvFromSource{{Prefix: "MORE_", Secret: "password"}}
