@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
@@ -105,17 +106,35 @@ func (k *kcp) namespace(name string) {
 	}
 }
 
-// publishDeployments makes the kcp serve the Kubernetes cluster's own Deployments.
+// publishDeployments makes the kcp serve the Kubernetes cluster's own Deployments, unless
+// it does since a former test.
 func (k *kcp) publishDeployments(from *rest.Config) {
 	k.t.Helper()
 	crd := pullDeployments(k.t, from)
 	client := apiextensionsclient.NewForConfigOrDie(k.config).ApiextensionsV1().CustomResourceDefinitions()
-	if _, err := client.Create(k.t.Context(), crd, metav1.CreateOptions{}); err != nil {
+	if _, err := client.Create(k.t.Context(), crd, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		k.t.Fatalf("publishing deployments: %v", err)
 	}
 	poll.Until(k.t, kube.Patience, "the kcp serves deployments", func(ctx context.Context) error {
 		_, err := k.objects.Resource(deployments).List(ctx, metav1.ListOptions{})
 		return err
+	})
+}
+
+// unpublishDeployments is for a test that begins without.
+func (k *kcp) unpublishDeployments() {
+	k.t.Helper()
+	err := k.objects.Resource(crds).Delete(k.t.Context(), "deployments.apps", metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		k.t.Fatal(err)
+	}
+	types := discovery.NewDiscoveryClientForConfigOrDie(k.config)
+	poll.Until(k.t, kube.Patience, "the kcp serves no deployments", func(context.Context) error {
+		_, err := types.ServerResourcesForGroupVersion("apps/v1")
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("it serves apps/v1"), err)
 	})
 }
 

@@ -89,11 +89,12 @@ func (p *pool) stop() error {
 	return errors.Join(problems...)
 }
 
-// wipe removes what a test made: objects in namespaces, which stay, Clusters, and types.
+// wipe removes what a test made: objects in namespaces, which stay, and Clusters. Types
+// stay, too: to have a kcp serve one and not serve it again costs it more than a test.
 // No syncer runs any more, so finalizers go by force.
 func wipe(t *testing.T, objects dynamic.Interface) {
 	t.Helper()
-	for _, r := range []groupVersionResource{deployments, configMaps, secrets, services, claims, accounts, events, clusters, crds} {
+	for _, r := range []groupVersionResource{deployments, configMaps, secrets, services, claims, accounts, events, clusters} {
 		poll.Until(&afterwards{t}, kube.Patience, "the kcp has no "+r.Resource+" of the test", func(ctx context.Context) error {
 			return wipeType(ctx, objects, r)
 		})
@@ -111,7 +112,7 @@ func wipeType(ctx context.Context, objects dynamic.Interface, r groupVersionReso
 	}
 	left := 0
 	for _, o := range list.Items {
-		if o.GetNamespace() == metav1.NamespaceSystem || r == crds && o.GetName() != "deployments.apps" {
+		if o.GetNamespace() == metav1.NamespaceSystem {
 			continue
 		}
 		if r == accounts && o.GetName() == "default" || r == configMaps && o.GetName() == "kube-root-ca.crt" {
@@ -121,7 +122,7 @@ func wipeType(ctx context.Context, objects dynamic.Interface, r groupVersionReso
 		}
 		left++
 		of := objects.Resource(r).Namespace(o.GetNamespace())
-		if len(o.GetFinalizers()) > 0 && r != crds {
+		if len(o.GetFinalizers()) > 0 {
 			if _, err := of.Patch(ctx, o.GetName(), mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
 				return err
 			}

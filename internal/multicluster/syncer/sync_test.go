@@ -274,6 +274,7 @@ func TestS8DriftIsCorrected(t *testing.T) {
 func TestS9TypePublishedLater(t *testing.T) {
 	cluster, down := downstream(t)
 	up := startKCP(t)
+	up.unpublishDeployments()
 	up.register("s9", "deployments.apps", "configmaps")
 	up.namespace("team")
 	there := up.downNamespace("s9", "team")
