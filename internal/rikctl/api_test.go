@@ -124,7 +124,7 @@ func TestServerNegotiateOnACluster(t *testing.T) {
 // TestServerNegotiatePlan asks a real kcp, and changes nothing in it.
 func TestServerNegotiatePlan(t *testing.T) {
 	t.Parallel()
-	upstream := kcptest.Start(t)
+	upstream := sharedKCP(t)
 	c, err := client.New(kcptest.LoopbackConfig(upstream), client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)

@@ -135,7 +135,7 @@ func TestClusterRegisterRefuses(t *testing.T) {
 // runs, so the test is the one that lets go.
 func TestClusterCommands(t *testing.T) {
 	t.Parallel()
-	server := kcptest.Start(t)
+	server := sharedKCP(t)
 	m := newMachine(t)
 	upstream := filepath.Join(server.DataDir, "admin.kubeconfig")
 	file := clusterFile(t, m)

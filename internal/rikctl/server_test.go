@@ -24,7 +24,12 @@ import (
 func TestMain(m *testing.M) {
 	// What is set once per process must not be set beside a server that logs.
 	processOnce()
-	os.Exit(apiprocess.RunMain(m))
+	code := apiprocess.RunMain(m)
+	if err := stopKCP(); err != nil {
+		fmt.Fprintln(os.Stderr, "stopping the kcp of the tests:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
 }
 
 // site is a namespace of the real API server and a user of rikctl, who has the
