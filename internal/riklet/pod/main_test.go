@@ -312,15 +312,17 @@ func mentions(text, uid string) bool {
 
 const patience = 3 * time.Minute
 
-// eventually polls until check says nothing more to complain of.
+// eventually polls until check says nothing more to complain of: often at first, and
+// more seldom where it takes long, for many checks look at every process there is.
 func eventually(t testing.TB, check func() string) {
 	t.Helper()
-	last := ""
+	last, pause := "", 5*time.Millisecond
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		if last = check(); last == "" {
 			return
 		}
-		<-time.After(10 * time.Millisecond)
+		<-time.After(pause)
+		pause = min(2*pause, 160*time.Millisecond)
 	}
 	t.Fatalf("after %s: %s", patience, last)
 }
