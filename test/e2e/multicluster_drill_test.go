@@ -59,10 +59,10 @@ var drilled = []schema.GroupVersionResource{
 	{Version: "v1", Resource: "configmaps"}, {Version: "v1", Resource: "secrets"},
 }
 
-// TestPrivilegedMulticlusterDrills: a kcp whose controllers run beside it, two clusters on
-// one Kubernetes, of which the cluster controller carries to one and a syncer to the
-// other, and a third on a Kubernetes of its own. While objects come, change, move and go,
-// the programs are killed, and the third cluster is cut off.
+// TestPrivilegedMulticlusterDrills: a kcp whose controllers run beside it, and three
+// clusters on one Kubernetes: the cluster controller carries to the first and syncers to
+// the others, to the third by a way of its own. While objects come, change, move and go,
+// the programs are killed, and the way to the third cluster is cut.
 func TestPrivilegedMulticlusterDrills(t *testing.T) {
 	privileged.Require(t)
 	t.Parallel()
@@ -77,14 +77,16 @@ type drill struct {
 	upstream *rest.Config
 	objects  dynamic.Interface
 	near     *kube.Cluster // of east and west
-	far      *kube.Cluster // of south
+	far      *kube.Cluster // of south, or the way to it
 	east     *victim       // the cluster controller, which carries to east
 	west     *victim       // the syncer of west
 }
 
 func startDrill(t *testing.T) *drill {
 	t.Helper()
-	d := newDrill(t, "6445", kube.Options{})
+	// What is cut off is the way to south, so that it needs no Kubernetes of its own.
+	near := kube.Start(t, kube.Options{})
+	d := newDrill(t, "6445", near, near.Way(t))
 	d.east = newVictim(t, "cluster-controller", "--kubeconfig", d.kubeconfig(), "--push-mode", "--discovery-poll-interval", "10s")
 	d.east.start()
 	d.register("east", d.near, "--mode=push")
@@ -99,11 +101,10 @@ func startDrill(t *testing.T) *drill {
 	return d
 }
 
-// newDrill starts a kcp alone, and both Kubernetes.
-func newDrill(t *testing.T, port string, options kube.Options) *drill {
+// newDrill starts a kcp alone, for clusters on one Kubernetes and on another.
+func newDrill(t *testing.T, port string, near, far *kube.Cluster) *drill {
 	t.Helper()
-	d := &drill{}
-	d.startKubernetes(t, options)
+	d := &drill{near: near, far: far}
 	d.kcp = runKCP(t, port, "--run-controllers=false")
 	var err error
 	if d.upstream, err = clientcmd.BuildConfigFromFlags("", d.kubeconfig()); err != nil {
@@ -114,11 +115,11 @@ func newDrill(t *testing.T, port string, options kube.Options) *drill {
 	return d
 }
 
-// startKubernetes starts both at once: either takes seconds.
-func (d *drill) startKubernetes(t *testing.T, options kube.Options) {
+// startKubernetes starts two at once: either takes seconds.
+func startKubernetes(t *testing.T, options kube.Options) (near, far *kube.Cluster) {
 	t.Helper()
 	var group errgroup.Group
-	for _, c := range []**kube.Cluster{&d.near, &d.far} {
+	for _, c := range []**kube.Cluster{&near, &far} {
 		dir := t.TempDir()
 		group.Go(func() (err error) {
 			*c, err = kube.Run(t.Context(), dir, options)
@@ -126,7 +127,7 @@ func (d *drill) startKubernetes(t *testing.T, options kube.Options) {
 		})
 	}
 	err := group.Wait()
-	for _, c := range []*kube.Cluster{d.near, d.far} {
+	for _, c := range []*kube.Cluster{near, far} {
 		if c != nil {
 			t.Cleanup(func() {
 				if err := c.Close(); err != nil {
@@ -138,6 +139,7 @@ func (d *drill) startKubernetes(t *testing.T, options kube.Options) {
 	if err != nil {
 		t.Fatalf("starting Kubernetes: %v", err)
 	}
+	return near, far
 }
 
 func (d *drill) newSyncer(t *testing.T, cluster string, physical *kube.Cluster) *victim {

@@ -82,8 +82,9 @@ type splitDrill struct {
 
 func startSplitDrill(t *testing.T) *splitDrill {
 	t.Helper()
+	near, far := startKubernetes(t, kube.Options{ControllerManager: true, Kubelet: true})
 	d := &splitDrill{
-		drill: newDrill(t, "6446", kube.Options{ControllerManager: true, Kubelet: true}),
+		drill: newDrill(t, "6446", near, far),
 		t:     t, rand: drillRand(t), victims: map[string]*victim{}, killed: map[string]int{},
 	}
 	d.up = kubernetes.NewForConfigOrDie(d.upstream)

@@ -194,6 +194,37 @@ func (c *Cluster) takesPods(ctx context.Context) error {
 // owns the result.
 func (c *Cluster) Rest() *rest.Config { return c.creds.rest(c.creds.url) }
 
+// Way is another way to the same cluster, with a URL of its own: cutting it leaves all
+// others. It is gone with the test. Stop and Restart are for the cluster, not for it.
+func (c *Cluster) Way(tb testing.TB) *Cluster {
+	tb.Helper()
+	way := &Cluster{options: c.options, dir: c.dir, programs: c.programs, endpoint: c.endpoint}
+	tb.Cleanup(func() {
+		if err := way.Close(); err != nil {
+			tb.Errorf("removing a way to the Kubernetes control plane: %v", err)
+		}
+	})
+	if err := way.lead(c); err != nil {
+		tb.Fatalf("making a way to the Kubernetes control plane: %v", err)
+	}
+	return way
+}
+
+// lead has the way go to a cluster.
+func (c *Cluster) lead(to *Cluster) error {
+	var err error
+	if c.forward, err = newForwarder(to.port.address); err != nil {
+		return err
+	}
+	creds := *to.creds
+	creds.url = "https://" + c.forward.port.address
+	c.creds = &creds
+	if c.client, err = kubernetes.NewForConfig(c.Rest()); err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	return c.forward.mend()
+}
+
 // Aside connects as Rest does, past what Cut cuts: for who watches what goes on in a
 // cluster that others cannot reach.
 func (c *Cluster) Aside() *rest.Config { return c.creds.directRest() }
