@@ -136,7 +136,7 @@ func upstream(t *testing.T, root string) *rest.Config {
 func TestKCPCarriesWork(t *testing.T) {
 	for name, beside := range map[string]bool{"inside": false, "beside": true} {
 		t.Run(name, func(t *testing.T) {
-			flags := []string{"--push-mode", "--auto-publish-apis", "--discovery-poll-interval", "1s"}
+			flags := []string{"--push-mode", "--auto-publish-apis", "--discovery-poll-interval", "5s"}
 			if beside {
 				above := kcptest.Start(t)
 				begin(t, clusterControllerCommand(), append([]string{"--kubeconfig", served.AdminFile(above.DataDir)}, flags...)...)
