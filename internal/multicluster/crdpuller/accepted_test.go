@@ -47,7 +47,7 @@ func aside(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.Custo
 // be stored by the CRD unchanged, with nothing unknown and nothing pruned.
 func TestServersTakeWhatIsPulled(t *testing.T) {
 	c := kube.Shared(t)
-	pulled := pull(t, c.Rest())
+	pulled := pullAll(t)
 	if len(pulled.CRDs) < 50 {
 		t.Fatalf("pulled %d types, want all of Kubernetes'", len(pulled.CRDs))
 	}

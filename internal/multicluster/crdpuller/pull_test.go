@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,6 +46,23 @@ func pull(t *testing.T, config *rest.Config, names ...string) *crdpuller.Result 
 		t.Fatalf("Pull(%v): %v", names, err)
 	}
 	return pulled
+}
+
+var all struct {
+	sync.Mutex
+	pulled *crdpuller.Result
+}
+
+// pullAll is all of the shared cluster's types, which no test changes: to read them takes
+// the race detector seconds.
+func pullAll(t *testing.T) *crdpuller.Result {
+	t.Helper()
+	all.Lock()
+	defer all.Unlock()
+	if all.pulled == nil {
+		all.pulled = pull(t, kube.Shared(t).Rest())
+	}
+	return all.pulled
 }
 
 func names(r *crdpuller.Result) []string {
@@ -100,8 +118,9 @@ func install(t *testing.T, c *kube.Cluster, crd *apiextensionsv1.CustomResourceD
 // awaitServed waits until discovery lists the type.
 func awaitServed(t *testing.T, c *kube.Cluster, name string) {
 	t.Helper()
+	puller := newPuller(t, c.Rest())
 	poll.Until(t, kube.Patience, name+" is served", func(ctx context.Context) error {
-		pulled, err := newPuller(t, c.Rest()).Pull(ctx, name)
+		pulled, err := puller.Pull(ctx, name)
 		if err == nil && len(pulled.CRDs) == 0 {
 			err = fmt.Errorf("not served %v, unknown %v, problems %v", pulled.NotServed, pulled.Unknown, pulled.Problems)
 		}

@@ -20,15 +20,13 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/randfill"
-
-	"rik.dev/rik/internal/testkit/kube"
 )
 
 // TestNothingIsPruned fills objects of every built-in type at random, and prunes them by
 // the pulled schema as a server does: no field that the type has may be unknown to it.
 func TestNothingIsPruned(t *testing.T) {
 	schemas := map[schema.GroupVersionKind]*structuralschema.Structural{}
-	for _, crd := range pull(t, kube.Shared(t).Rest()).CRDs {
+	for _, crd := range pullAll(t).CRDs {
 		gvk := schema.GroupVersionKind{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Kind: crd.Spec.Names.Kind}
 		if scheme.Scheme.Recognizes(gvk) {
 			schemas[gvk] = structuralOf(t, crd)
