@@ -33,6 +33,7 @@ func TestCluster(t *testing.T) {
 	t.Run("token of a service account is known", func(t *testing.T) { tokenIsKnown(t, c) })
 	t.Run("kubeconfig connects", func(t *testing.T) { kubeconfigConnects(t, c) })
 	t.Run("cut and mended", func(t *testing.T) { cutAndMended(t, c) })
+	t.Run("another way", func(t *testing.T) { anotherWay(t, c) })
 	t.Run("stopped and started again", func(t *testing.T) { stoppedAndStarted(t, c) })
 }
 
@@ -170,6 +171,27 @@ func cutAndMended(t *testing.T, c *kube.Cluster) {
 	c.Mend(t)
 	if _, err := c.Client().Discovery().ServerVersion(); err != nil {
 		t.Errorf("ServerVersion() after mending = %v", err)
+	}
+}
+
+// anotherWay is cut for itself.
+func anotherWay(t *testing.T, c *kube.Cluster) {
+	way := c.Way(t)
+	for _, step := range []struct {
+		do                func()
+		isOpen, wayIsOpen bool
+	}{
+		{func() {}, true, true},
+		{way.Cut, true, false},
+		{func() { way.Mend(t); c.Cut() }, false, true},
+		{func() { c.Mend(t) }, true, true},
+	} {
+		step.do()
+		_, err := c.Client().Discovery().ServerVersion()
+		_, wayErr := way.Client().Discovery().ServerVersion()
+		if (err == nil) != step.isOpen || (wayErr == nil) != step.wayIsOpen {
+			t.Errorf("ServerVersion() = %v, and by the other way %v, want them to succeed: %t and %t", err, wayErr, step.isOpen, step.wayIsOpen)
+		}
 	}
 }
 
