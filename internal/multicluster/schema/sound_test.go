@@ -90,7 +90,7 @@ func mustRead(t *testing.T, offers ...Offer) []*offeredSchema {
 // documents that the meet accepts are counted.
 func TestMeetIsSound(t *testing.T) {
 	t.Parallel()
-	counts := overFamilies(t, cases(60_000, racedPairs), func(t *testing.T, seed uint64, g generator, counts *tally) {
+	counts := overFamilies(t, cases(100_000, racedPairs), func(t *testing.T, seed uint64, g generator, counts *tally) {
 		members := mustRead(t, family(g, 2+g.IntN(2))...)
 		counts.families.Add(1)
 		agreement, _ := agree(members)
@@ -176,7 +176,7 @@ func checkHeld(t *testing.T, seed uint64, g generator, accepting *offeredSchema,
 // document of the existing one.
 func TestCompatibleIsSound(t *testing.T) {
 	t.Parallel()
-	counts := overFamilies(t, cases(40_000, racedPairs), func(t *testing.T, seed uint64, g generator, counts *tally) {
+	counts := overFamilies(t, cases(50_000, racedPairs), func(t *testing.T, seed uint64, g generator, counts *tally) {
 		offers := family(g, 2)
 		// The meet with another is compatible with it more often than two that are
 		// only alike, and not by being equal.
