@@ -25,10 +25,8 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/testkit/kcpinside"
-	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/poll"
-	"rik.dev/rik/internal/testkit/served"
 )
 
 func TestKCPRefusesWhatCannotBe(t *testing.T) {
@@ -129,25 +127,16 @@ func upstream(t *testing.T, root string) *rest.Config {
 	return config
 }
 
-// TestKCPCarriesWork goes the whole way with the controllers inside the kcp and beside
-// it: a real Kubernetes is registered, its Deployments are negotiated and published, and
-// one that is labelled arrives and goes. The two share the process's metrics and so run
-// one after the other. The kcp that they are beside is another process.
+// TestKCPCarriesWork goes the whole way with the controllers inside the kcp: a real
+// Kubernetes is registered, its Deployments are negotiated and published, and one that is
+// labelled arrives and goes. With the controllers beside it, test/e2e does, in
+// TestPrivilegedMulticlusterDrills. It shares the process's metrics with other tests, and
+// is not parallel.
 func TestKCPCarriesWork(t *testing.T) {
-	for name, beside := range map[string]bool{"inside": false, "beside": true} {
-		t.Run(name, func(t *testing.T) {
-			flags := []string{"--push-mode", "--auto-publish-apis", "--discovery-poll-interval", "5s"}
-			if beside {
-				above := kcptest.Start(t)
-				begin(t, clusterControllerCommand(), append([]string{"--kubeconfig", served.AdminFile(above.DataDir)}, flags...)...)
-				carryOne(t, above.Config, name)
-				return
-			}
-			root := filepath.Join(t.TempDir(), "root")
-			begin(t, kcpCommand(), append([]string{"--root-directory", root, "--bind-address", "127.0.0.1", "--port", "0"}, flags...)...)
-			carryOne(t, upstream(t, root), name)
-		})
-	}
+	root := filepath.Join(t.TempDir(), "root")
+	begin(t, kcpCommand(), "--root-directory", root, "--bind-address", "127.0.0.1", "--port", "0",
+		"--push-mode", "--auto-publish-apis", "--discovery-poll-interval", "5s")
+	carryOne(t, upstream(t, root), "inside")
 }
 
 func carryOne(t *testing.T, config *rest.Config, cluster string) {
