@@ -3,6 +3,7 @@ package pod
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -235,17 +236,26 @@ func (n *node) letGo(uid string) {
 	})
 }
 
-// asked has a guest asked until there is another run of it: that its channel fell silent,
-// and no more, is noticed by what gets no answer.
+// asked has a guest asked until there is another run of it. That its channel fell silent,
+// and no more, nobody notices: who asked three times in vain ends its VMM.
 func (n *node) asked(uid string) {
 	n.Helper()
+	unanswered := 0
 	eventually(n, func() string {
 		if c := n.status(uid).Containers; len(c) > 0 && c[0].RestartCount > 0 {
 			return ""
 		}
+		if unanswered == 3 {
+			for _, pid := range n.vmms(uid) { // none, if it ended meanwhile
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
 		ctx, cancel := context.WithTimeout(n.Context(), 10*time.Second)
 		defer cancel()
 		_, err := n.driver.Exec(ctx, uid, "", instance.ExecOptions{Command: []string{"true"}})
+		if errors.Is(err, context.DeadlineExceeded) {
+			unanswered++
+		}
 		return fmt.Sprintf("the guest is the same one still, and answers: %v", err)
 	})
 }

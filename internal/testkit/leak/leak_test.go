@@ -10,8 +10,9 @@ func TestAfterFindsWhatIsLeft(t *testing.T) {
 	if left := await(patience); len(left) > 0 {
 		t.Fatalf("before the test there are %q", left)
 	}
-	end := make(chan struct{})
-	go waits(end)
+	begun, end := make(chan struct{}), make(chan struct{})
+	go waits(begun, end)
+	<-begun // until then it is in none of its functions
 	if left := await(time.Millisecond); len(left) != 1 || !strings.Contains(left[0], "leak.waits") {
 		t.Errorf("Running() = %q, want the one that waits", left)
 	}
@@ -24,4 +25,7 @@ func TestAfterFindsWhatIsLeft(t *testing.T) {
 	}
 }
 
-func waits(end <-chan struct{}) { <-end }
+func waits(begun chan<- struct{}, end <-chan struct{}) {
+	close(begun)
+	<-end
+}
