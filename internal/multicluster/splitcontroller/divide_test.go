@@ -110,7 +110,7 @@ func TestHints(t *testing.T) {
 	s.hint("web", map[string]any{workloadv1alpha1.HintPrefix + "strategy": nil, workloadv1alpha1.HintPrefix + "weights": nil})
 	s.until("web", "east=4 west=4")
 	s.says("web", "Progressing", "True", "NewReplicaSetAvailable")
-	s.merge(clusters, "", s.cluster("west"), map[string]any{"spec": map[string]any{"taints": []any{map[string]any{"key": "disk", "effect": "NoExecute"}}}})
+	s.merge(clusters, "", s.cluster("west"), map[string]any{"spec": map[string]any{"taints": s.taints(map[string]any{"key": "disk", "effect": "NoExecute"})}})
 	s.until("web", "east=8")
 	s.policy("tolerations: [{key: disk, operator: Exists}]")
 	s.until("web", "east=4 west=4")

@@ -178,18 +178,26 @@ func (s *site) start(config *rest.Config) (stop func()) {
 // cluster is the name of a site's cluster in the kcp, where other tests have others.
 func (s *site) cluster(name string) string { return s.namespace + "-" + name }
 
-// register makes a Cluster that is ready, carries Deployments and obeys.
+// register makes a Cluster that is ready, carries Deployments and obeys. Its taint keeps
+// roots of other tests away until the controller has seen their Placements: here nobody
+// obeys for them.
 func (s *site) register(name string, labels map[string]string) {
 	s.Helper()
 	c := object(clusters, "Cluster", "", s.cluster(name))
 	set := map[string]string{"site": s.namespace}
 	maps.Copy(set, labels)
 	c.SetLabels(set)
+	c.Object["spec"] = map[string]any{"taints": s.taints()}
 	if _, err := s.objects.Resource(clusters).Create(s.Context(), c, metav1.CreateOptions{}); err != nil {
 		s.Fatalf("registering %s: %v", name, err)
 	}
 	s.is(name, true)
 	s.syncers[name] = dynamic.NewForConfigOrDie(kcptest.AsSyncer(s.T, s.server, s.cluster(name)))
+}
+
+// taints are those of the site's clusters, and more.
+func (s *site) taints(more ...any) []any {
+	return append([]any{map[string]any{"key": "site", "value": s.namespace, "effect": string(workloadv1alpha1.TaintNoSchedule)}}, more...)
 }
 
 // is makes a Cluster ready, or not ready since some time ago.
@@ -224,8 +232,7 @@ func (s *site) merge(resource schema.GroupVersionResource, namespace, name strin
 	return out
 }
 
-// policy is the Placement of all roots of the site. Without it they would be divided over
-// the clusters of all tests.
+// policy is the Placement of all roots of the site. Without it they go nowhere.
 func (s *site) policy(fields string) {
 	s.Helper()
 	p := object(placements, "Placement", s.namespace, "all")
@@ -235,6 +242,8 @@ func (s *site) policy(fields string) {
 	}
 	spec["selector"] = map[string]any{}
 	spec["clusters"] = map[string]any{"matchLabels": map[string]any{"site": s.namespace}}
+	tolerations, _ := spec["tolerations"].([]any)
+	spec["tolerations"] = append(tolerations, map[string]any{"key": "site", "operator": "Exists"})
 	p.Object["spec"] = spec
 	if _, err := s.objects.Resource(placements).Namespace(s.namespace).Apply(s.Context(), "all", p, metav1.ApplyOptions{FieldManager: "test", Force: true}); err != nil {
 		s.Fatalf("making the Placement: %v", err)
