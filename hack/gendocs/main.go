@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"rik.dev/rik/hack/gendocs/page"
 	"rik.dev/rik/internal/apiserver/apis/openapi"
 	"rik.dev/rik/internal/app/multicluster"
 	"rik.dev/rik/internal/app/node"
@@ -44,10 +45,10 @@ func write(dir string) error {
 		"rikctl.md": rikctlPage(),
 		"riklet.md": rikletPage(),
 		"kcp.md":    kcpPage(),
-		"api.md":    apiPage(openapi.GetOpenAPIDefinitions),
+		"api.md":    page.API(openapi.GetOpenAPIDefinitions),
 	}
-	for name, page := range pages {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(warning+page), 0o644); err != nil { //nolint:gosec // a page is for everyone
+	for name, text := range pages {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(warning+text), 0o644); err != nil { //nolint:gosec // a page is for everyone
 			return fmt.Errorf("writing %s: %w", name, err)
 		}
 	}
@@ -68,8 +69,8 @@ func neutral() error {
 func rikctlPage() string {
 	source := config.Source{Getenv: func(string) string { return "" }, ReadFile: os.ReadFile}
 	root := rikctl.New(genericiooptions.NewTestIOStreamsDiscard(), source)
-	return "# rikctl\n\n" + fenced(root.Long) + "\n" +
-		"Flags of every command:\n\n" + fenced(root.PersistentFlags().FlagUsages()) + "\n" + commands(root)
+	return "# rikctl\n\n" + page.Fenced(root.Long) + "\n" +
+		"Flags of every command:\n\n" + page.Fenced(root.PersistentFlags().FlagUsages()) + "\n" + page.Commands(root)
 }
 
 func rikletPage() string {
@@ -80,45 +81,12 @@ func rikletPage() string {
 		}
 	}
 	return "# riklet\n\nThe node agent alone. `rik agent` and `rik purge` take the same flags, and\n" +
-		"`rik server` takes those of its node.\n\n" + fenced(root.LocalFlags().FlagUsages()) + "\n" + commands(root)
+		"`rik server` takes those of its node.\n\n" + page.Fenced(root.LocalFlags().FlagUsages()) + "\n" + page.Commands(root)
 }
 
 func kcpPage() string {
 	root := &cobra.Command{Use: "rik"}
 	root.AddCommand(multicluster.Commands()...)
 	return "# Many clusters\n\nThe programs of [many clusters](../multicluster.md). Each is also a program of its own:\n" +
-		"`kcp` is `rik kcp`.\n\n" + commands(root)
-}
-
-// commands describes everything below a command, depth first and in the order
-// that the help has.
-func commands(parent *cobra.Command) string {
-	page := ""
-	for _, c := range parent.Commands() {
-		if c.Hidden || c.Deprecated != "" || c.Name() == "help" || c.Name() == "completion" {
-			continue
-		}
-		page += section(c) + commands(c)
-	}
-	return page
-}
-
-func section(c *cobra.Command) string {
-	text := "## " + c.CommandPath() + "\n\n"
-	switch {
-	case c.Long != "":
-		text += fenced(c.Long)
-	case c.Short != "":
-		text += c.Short + ".\n"
-	}
-	if c.Runnable() {
-		text += "\n" + fenced(c.UseLine())
-	}
-	if c.Example != "" {
-		text += "\nExamples:\n\n" + fenced(c.Example)
-	}
-	if flags := c.NonInheritedFlags(); flags.HasAvailableFlags() {
-		text += "\nFlags:\n\n" + fenced(flags.FlagUsages())
-	}
-	return text + "\n"
+		"`kcp` is `rik kcp`.\n\n" + page.Commands(root)
 }

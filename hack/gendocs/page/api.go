@@ -1,4 +1,4 @@
-package main
+package page
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ const prefix = "rik.dev/rik/api/rik/v1alpha1."
 // first are the objects that users write; the other types follow by name.
 var first = []string{"Workload", "WorkloadRevision", "Instance", "Node", "Tenant"}
 
-// apiPage tables the fields of every type of rik.dev.
-func apiPage(definitions common.GetOpenAPIDefinitions) string {
+// API tables the fields of every type of rik.dev.
+func API(definitions common.GetOpenAPIDefinitions) string {
 	types := map[string]spec.Schema{}
 	for path, d := range definitions(func(path string) spec.Ref { return spec.MustCreateRef(path) }) {
 		if name, own := strings.CutPrefix(path, prefix); own {
@@ -92,13 +92,4 @@ func link(path string) string {
 // cell makes a text fit into one cell of a table.
 func cell(s string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", `\|`)
-}
-
-// fenced puts a text as it is into a block, without blanks at line ends.
-func fenced(s string) string {
-	lines := strings.Split(strings.Trim(s, "\n"), "\n")
-	for i := range lines {
-		lines[i] = strings.TrimRight(lines[i], " \t")
-	}
-	return "```\n" + strings.Join(lines, "\n") + "\n```\n"
 }
