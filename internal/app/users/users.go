@@ -1,4 +1,5 @@
-package app
+// Package users hands the commands of users, of which rik has some too, to rikctl.
+package users
 
 import (
 	"errors"
@@ -10,21 +11,21 @@ import (
 	"syscall"
 )
 
-// userCommands are those of rikctl that rik has too, as the published design
+// commands are those of rikctl that rik has too, as the published design
 // writes them: rik deploy, rik get apps, rik delete NAME.
-var userCommands = []string{"deploy", "get", "delete"}
+var commands = []string{"deploy", "get", "delete"}
 
 // errNoRikctl says that the program with the users' commands is missing.
 var errNoRikctl = errors.New("rikctl is neither beside rik nor on PATH: install it, it has the users' commands")
 
-// isForUsers says whether a command line is rikctl's.
-func isForUsers(program string, args []string) bool {
-	return program == "rik" && len(args) > 0 && slices.Contains(userCommands, args[0])
+// Means says whether a command line of a program is rikctl's.
+func Means(program string, args []string) bool {
+	return program == "rik" && len(args) > 0 && slices.Contains(commands, args[0])
 }
 
-// becomeRikctl replaces the process by rikctl with the same arguments; it returns
+// Run replaces the process by rikctl with the same arguments; it returns
 // only when that fails. Linking its commands in would cost every server 20 MB.
-func becomeRikctl(args []string) error {
+func Run(args []string) error {
 	self, err := os.Executable()
 	if err != nil {
 		self = ""

@@ -1,4 +1,4 @@
-package app
+package users
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestIsForUsers(t *testing.T) {
+func TestMeans(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		program string
@@ -21,8 +21,8 @@ func TestIsForUsers(t *testing.T) {
 		{"rik", nil, false},
 		{"controller", []string{"get"}, false},
 	} {
-		if got := isForUsers(tc.program, tc.args); got != tc.want {
-			t.Errorf("isForUsers(%s, %v) = %v, want %v", tc.program, tc.args, got, tc.want)
+		if got := Means(tc.program, tc.args); got != tc.want {
+			t.Errorf("Means(%s, %v) = %v, want %v", tc.program, tc.args, got, tc.want)
 		}
 	}
 }
