@@ -15,7 +15,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -284,39 +283,6 @@ func TestServerCertificateNames(t *testing.T) {
 			continue
 		}
 		conn.Close()
-	}
-}
-
-// TestNoPortOfTheDatastore looks at every listening socket of this process: the
-// API's TCP port, and unix sockets inside the private directory alone. It is
-// not parallel, so that only the shared server runs while it looks.
-func TestNoPortOfTheDatastore(t *testing.T) {
-	s := apitest.Shared(t)
-	inodes := ownSockets(t)
-	number, err := strconv.Atoi(s.URL[strings.LastIndex(s.URL, ":")+1:])
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		for _, fields := range rows(t, table) {
-			if len(fields) > 9 && fields[3] == "0A" && inodes[fields[9]] && !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", number)) {
-				t.Errorf("%s: this process listens on %s", table, fields[1])
-			}
-		}
-	}
-	found := 0
-	for _, fields := range rows(t, "/proc/net/unix") {
-		// Num RefCount Protocol Flags Type St Inode Path; flag 0x10000 listens.
-		if len(fields) < 7 || fields[3] != "00010000" || !inodes[fields[6]] {
-			continue
-		}
-		found++
-		if len(fields) < 8 || !strings.Contains(fields[7], "/run/") || strings.HasPrefix(fields[7], "@") {
-			t.Errorf("/proc/net/unix: this process listens on %v, outside the private directory", fields[7:])
-		}
-	}
-	if found == 0 {
-		t.Error("found no unix socket of the datastore: the test looks in the wrong place")
 	}
 }
 

@@ -1,11 +1,14 @@
-package apitest_test
+package apiserver_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,12 +19,13 @@ import (
 // flushing of klog, and the rotation of audit logs.
 const forEver = 2
 
-// TestStopLeavesNothing is not parallel, and so ends before the shared server
-// of the parallel tests starts.
-func TestStopLeavesNothing(t *testing.T) {
+// TestAlone looks at what is the process's. It is not parallel, and so ends before the
+// shared server of the parallel tests starts.
+func TestAlone(t *testing.T) { //nolint:paralleltest // other servers would be seen
 	before := runtime.NumGoroutine()
 	s := apitest.Start(t)
 	s.Namespace(t)
+	assertNoPortOfTheDatastore(t, s)
 	if err := s.Stop(); err != nil {
 		t.Fatalf("Stop() = %v", err)
 	}
@@ -42,6 +46,37 @@ func TestStopLeavesNothing(t *testing.T) {
 			t.Fatalf("%d goroutines before the start, %d after the stop:\n%s", before, runtime.NumGoroutine(), stacks.String())
 		}
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// assertNoPortOfTheDatastore: it listens on sockets in a private directory only.
+func assertNoPortOfTheDatastore(t *testing.T, s *apitest.Server) {
+	t.Helper()
+	inodes := ownSockets(t)
+	number, err := strconv.Atoi(s.URL[strings.LastIndex(s.URL, ":")+1:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		for _, fields := range rows(t, table) {
+			if len(fields) > 9 && fields[3] == "0A" && inodes[fields[9]] && !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", number)) {
+				t.Errorf("%s: this process listens on %s", table, fields[1])
+			}
+		}
+	}
+	found := 0
+	for _, fields := range rows(t, "/proc/net/unix") {
+		// Num RefCount Protocol Flags Type St Inode Path; flag 0x10000 listens.
+		if len(fields) < 7 || fields[3] != "00010000" || !inodes[fields[6]] {
+			continue
+		}
+		found++
+		if len(fields) < 8 || !strings.Contains(fields[7], "/run/") || strings.HasPrefix(fields[7], "@") {
+			t.Errorf("/proc/net/unix: this process listens on %v, outside the private directory", fields[7:])
+		}
+	}
+	if found == 0 {
+		t.Error("found no unix socket of the datastore: the test looks in the wrong place")
 	}
 }
 
