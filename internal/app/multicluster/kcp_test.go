@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,7 +23,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/testkit/kcpinside"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/poll"
 )
@@ -130,8 +128,8 @@ func upstream(t *testing.T, root string) *rest.Config {
 // TestKCPCarriesWork goes the whole way with the controllers inside the kcp: a real
 // Kubernetes is registered, its Deployments are negotiated and published, and one that is
 // labelled arrives and goes. With the controllers beside it, test/e2e does, in
-// TestPrivilegedMulticlusterDrills. It shares the process's metrics with other tests, and
-// is not parallel.
+// TestPrivilegedMulticlusterDrills. It shares the process's metrics with TestBesideAKCP,
+// and is not parallel.
 func TestKCPCarriesWork(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	begin(t, kcpCommand(), "--root-directory", root, "--bind-address", "127.0.0.1", "--port", "0",
@@ -220,42 +218,4 @@ func register(t *testing.T, config *rest.Config, name string, kubeconfig []byte)
 		}
 		return nil
 	})
-}
-
-// TestCredentialsOfSyncers: what the kcp signs for a syncer, asked in its process or
-// from beside it, lets that syncer in and nobody else.
-func TestCredentialsOfSyncers(t *testing.T) {
-	t.Parallel()
-	s := kcpinside.Start(t)
-	clusters := dynamic.NewForConfigOrDie(s.Config).Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"))
-	east, err := clusters.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": workloadv1alpha1.SchemeGroupVersion.String(), "kind": "Cluster", "metadata": map[string]any{"name": "east"},
-	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, issue := range map[string]credentials{"inside": issuer(s.API), "beside": requester(s.Config)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			kubeconfig, err := issue(t.Context(), "east", east.GetUID())
-			if err != nil {
-				t.Fatal(err)
-			}
-			config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-			if err != nil {
-				t.Fatal(err)
-			}
-			client, err := kubernetes.NewForConfig(config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sent := metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=east"}
-			if _, err := client.CoreV1().Secrets("").List(t.Context(), sent); err != nil {
-				t.Errorf("listing what is sent to its cluster: %v", err)
-			}
-			if _, err := client.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-				t.Errorf("listing everything: %v, want it forbidden", err)
-			}
-		})
-	}
 }

@@ -22,9 +22,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/output"
 	"rik.dev/rik/internal/testkit/poll"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 func TestMetricsAreForThisMachineAlone(t *testing.T) {
@@ -54,15 +56,12 @@ func TestMetricsAreForThisMachineAlone(t *testing.T) {
 // canary is a credential of a cluster.
 const canary = "c4n4ry-5ecret"
 
-// TestMetricsOfTheCommands: a cluster controller and a syncer tell what they do, for as
-// long as they run, without any credential. A kcp tells it to its administrators. It
-// shares the process's metrics with others and so runs alone.
-func TestMetricsOfTheCommands(t *testing.T) {
-	root, files := filepath.Join(t.TempDir(), "root"), t.TempDir()
-	begin(t, kcpCommand(), "--root-directory", root, "--bind-address", "127.0.0.1", "--port", "0", "--run-controllers=false")
-	config := upstream(t, root)
-	physical := kube.Shared(t)
-	admin, below := filepath.Join(root, "admin.kubeconfig"), filepath.Join(files, "below")
+// metricsOfTheCommands: a cluster controller and a syncer tell what they do, for as long
+// as they run, without any credential. A kcp tells it to its administrators.
+func metricsOfTheCommands(t *testing.T, s *kcptest.Server) {
+	t.Helper()
+	config, physical := s.Config, kube.Shared(t)
+	admin, below := served.AdminFile(s.DataDir), filepath.Join(t.TempDir(), "below")
 	if err := os.WriteFile(below, physical.Kubeconfig(), 0o600); err != nil {
 		t.Fatal(err)
 	}
