@@ -6,6 +6,8 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -83,11 +85,34 @@ func write(a *archive, initFile, dir string) error {
 		if err != nil {
 			return err
 		}
-		a.add("modules/"+filepath.Base(m), 0o644, content)
+		a.add("modules/"+filepath.Base(m), 0o644, unsigned(content))
 		order = append(order, filepath.Base(m))
 	}
 	a.add("modules/order", 0o644, []byte(strings.Join(order, "\n")+"\n"))
 	return a.close()
+}
+
+const (
+	// signed is what a signed module ends with, after a header of so many bytes, of which
+	// the last four are the length of the signature before it: the kernel's
+	// include/linux/module_signature.h.
+	signed       = "~Module signature appended~\n"
+	headerLength = 12
+)
+
+// unsigned is a module without its signature. An emulated machine takes a hundredth of a
+// second to verify one, and it would prove nothing: who can change the archive can change
+// the init.
+func unsigned(module []byte) []byte {
+	rest, found := bytes.CutSuffix(module, []byte(signed))
+	if !found || len(rest) < headerLength {
+		return module
+	}
+	length := int64(binary.BigEndian.Uint32(rest[len(rest)-4:]))
+	if rest = rest[:len(rest)-headerLength]; length > int64(len(rest)) {
+		return module
+	}
+	return rest[:int64(len(rest))-length]
 }
 
 // archive writes cpio's "newc" form, which is the kernel's:
