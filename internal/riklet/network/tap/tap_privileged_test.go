@@ -2,6 +2,7 @@ package tap
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"rik.dev/rik/internal/riklet/netns"
 	"rik.dev/rik/internal/testkit/netnstest"
+	"rik.dev/rik/internal/testkit/poll"
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
@@ -110,15 +112,9 @@ func TestPrivilegedTAPCarriesFramesBothWays(t *testing.T) {
 		}
 		tap := openTAP(t, namespace)
 		outside := packets(t, "node0")
-		if _, err := outside.Write(frame("02:00:00:00:00:07", "02:00:00:00:00:01", "to the guest")); err != nil {
-			t.Fatal(err)
-		}
-		expect(t, tap, "to the guest")
+		carries(t, outside, frame("02:00:00:00:00:07", "02:00:00:00:00:01", "to the guest"), tap, "to the guest")
 		message := append(make([]byte, vnetHeader), frame("02:00:00:00:00:01", "02:00:00:00:00:07", "from the guest")...)
-		if _, err := tap.Write(message); err != nil {
-			t.Fatal(err)
-		}
-		expect(t, outside, "from the guest")
+		carries(t, tap, message, outside, "from the guest")
 		if err := errors.Join(tap.Close(), outside.Close()); err != nil {
 			t.Error(err)
 		}
@@ -145,22 +141,28 @@ func packets(t *testing.T, device string) *os.File {
 	return f
 }
 
-// expect reads frames until one has the text: the kernel sends some of its own.
-func expect(t *testing.T, from *os.File, text string) {
+// carries sends a frame until one with the text arrives: a device that just came up loses
+// some, and the kernel sends some of its own.
+func carries(t *testing.T, from *os.File, message []byte, to *os.File, text string) {
 	t.Helper()
-	if err := from.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
 	buffer := make([]byte, 4096)
-	for {
-		n, err := from.Read(buffer)
-		if err != nil {
-			t.Fatalf("no frame %q: %v", text, err)
+	poll.Until(t, time.Minute, "a frame arrives "+text, func(context.Context) error {
+		if _, err := from.Write(message); err != nil {
+			return err
 		}
-		if bytes.Contains(buffer[:n], []byte(text)) {
-			return
+		if err := to.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			return err
 		}
-	}
+		for {
+			n, err := to.Read(buffer)
+			if err != nil {
+				return err
+			}
+			if bytes.Contains(buffer[:n], []byte(text)) {
+				return nil
+			}
+		}
+	})
 }
 
 func TestPrivilegedTAPOfANamespaceThatIsGone(t *testing.T) {
