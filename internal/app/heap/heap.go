@@ -4,6 +4,7 @@ package heap
 
 import (
 	"context"
+	"os"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -51,8 +52,12 @@ func KCP() Policy { return Policy{percent: kcpPercent, free: schemasFree} }
 
 // Tune returns the memory that only the start needed to the machine, since a process
 // that does little afterwards would not collect it for minutes, and then keeps the
-// collector to the policy. It ends with ctx.
+// collector to the policy. It ends with ctx. Whoever sets GOGC or GOMEMLIMIT (package
+// runtime) wants the collector otherwise, and has it so.
 func Tune(ctx context.Context, p Policy) {
+	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
 	back := time.NewTimer(settled)
 	defer back.Stop()
 	tick := time.NewTicker(tuneEvery)

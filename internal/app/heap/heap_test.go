@@ -1,6 +1,8 @@
 package heap
 
 import (
+	"context"
+	"runtime/debug"
 	"testing"
 	"time"
 )
@@ -49,5 +51,22 @@ func TestIdle(t *testing.T) {
 		if returns[n] != want[n] {
 			t.Errorf("given back at %v, want %v", returns[n], want[n])
 		}
+	}
+}
+
+// TestTheUserGoesFirst: a collector that is set otherwise is left alone.
+func TestTheUserGoesFirst(t *testing.T) {
+	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("GOGC", "")
+			t.Setenv("GOMEMLIMIT", "")
+			t.Setenv(name, "1000MiB")
+			before := debug.SetGCPercent(77)
+			defer debug.SetGCPercent(before)
+			Tune(context.Background(), KCP()) // for ever, if it did anything
+			if got := debug.SetGCPercent(77); got != 77 {
+				t.Errorf("the collector is set to %d", got)
+			}
+		})
 	}
 }
