@@ -7,12 +7,14 @@ import (
 	"time"
 )
 
-// A look is followed by a pause of pauseLooks times its own length, within bounds: on a
-// busy machine the looks of many tests would else be most of what it does.
+// A look is followed by a pause of pauseLooks times its own length, or of a part of what
+// was waited already, within bounds: on a busy machine the looks of many tests would else
+// be most of what it does.
 const (
 	pauseLooks = 4
+	pauseWait  = 20
 	shortest   = 25 * time.Millisecond
-	longest    = 250 * time.Millisecond
+	longest    = 500 * time.Millisecond
 )
 
 // Until calls check until it returns nil. After patience the test fails, with what was
@@ -22,6 +24,7 @@ func Until(tb testing.TB, patience time.Duration, what string, check func(ctx co
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
 	var last error
+	start := time.Now()
 	for {
 		begin := time.Now()
 		err := check(ctx)
@@ -34,7 +37,7 @@ func Until(tb testing.TB, patience time.Duration, what string, check func(ctx co
 		select {
 		case <-ctx.Done():
 			tb.Fatalf("waiting until %s: %v", what, last)
-		case <-time.After(min(max(pauseLooks*time.Since(begin), shortest), longest)):
+		case <-time.After(min(max(pauseLooks*time.Since(begin), time.Since(start)/pauseWait, shortest), longest)):
 		}
 	}
 }

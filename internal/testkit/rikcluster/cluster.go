@@ -252,12 +252,13 @@ func (c *Cluster) Eventually(check func() error) {
 	Eventually(c.tb, Patience, check)
 }
 
-// The pause between two looks: short, and longer than a look takes, so that looking
-// leaves the processors to what is waited for.
+// The pause between two looks: short, longer than a look takes, and a part of what was
+// waited already, so that looking leaves the processors to what is waited for.
 const (
 	shortPause    = 50 * time.Millisecond
 	longPause     = 2 * time.Second
 	pauseForLooks = 3
+	pauseOfWait   = 20
 )
 
 // Eventually calls check until it returns nil, and fails the test with the last
@@ -266,16 +267,18 @@ func Eventually(tb testing.TB, patience time.Duration, check func() error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
+	start := time.Now()
 	for {
 		began := time.Now()
 		err := check()
 		if err == nil {
 			return
 		}
+		pause := max(shortPause, pauseForLooks*time.Since(began), time.Since(start)/pauseOfWait)
 		select {
 		case <-ctx.Done():
 			tb.Fatalf("still not so after %v: %v", patience, err)
-		case <-time.After(min(max(shortPause, pauseForLooks*time.Since(began)), longPause)):
+		case <-time.After(min(pause, longPause)):
 		}
 	}
 }
