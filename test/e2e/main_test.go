@@ -10,4 +10,7 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-func TestMain(m *testing.M) { rikcluster.Main(m) }
+func TestMain(m *testing.M) {
+	rikcluster.Main(m, "TestPrivilegedKinds", "TestPrivilegedSplitter", "TestPrivilegedSplitDemo", "TestPrivilegedMulticluster",
+		"TestPrivilegedFence", "TestPrivilegedKill", "TestPrivilegedMulticlusterDrills", "TestPrivilegedSplitterDrill")
+}

@@ -15,10 +15,6 @@ import (
 // aloneEnv names the test that runs in a process of its own.
 const aloneEnv = "RIK_E2E_ALONE"
 
-// sideBySide is how many such tests run at once where -parallel does not say it. Most
-// of their time they wait; with more of them two cores are late for deadlines.
-const sideBySide = 4
-
 // Alone has a test run in a process and a network namespace of its own, beside other
 // tests that do. In that process it is true. Else it waits for that process, shows what
 // it says, fails when it fails, and is false: then there is nothing left to do. A test
@@ -32,7 +28,14 @@ func Alone(t *testing.T) bool {
 	if os.Getenv(aloneEnv) == t.Name() {
 		return true
 	}
+	// Tests go on together once all were begun that are not parallel: then it is known who
+	// will come. Subtests come when they come.
+	if !strings.Contains(t.Name(), "/") {
+		queue.announce(t.Name())
+	}
 	t.Parallel()
+	queue.take(t.Name())
+	defer queue.give()
 	cmd := exec.Command(os.Args[0], aloneArgs(t)...) //nolint:gosec // this very program
 	cmd.Env = append(os.Environ(), aloneEnv+"="+t.Name(), inside+"=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}

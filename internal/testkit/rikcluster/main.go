@@ -1,6 +1,7 @@
 package rikcluster
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -18,13 +19,13 @@ const inside = "RIK_E2E_NETNS"
 // clusters can use the usual ports whatever else the machine serves. It replaces
 // the process by itself, there. Where the tests may not be root it runs them as
 // they are: each then says that it was left out.
-func Main(m *testing.M) {
+//
+// The tests that take longest, the longest first, begin before the others; see [Alone].
+func Main(m *testing.M, longest ...string) {
 	if !privileged.Asked() || os.Getenv(inside) != "" {
-		flag.Parse()
-		asked := false
-		flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
-		if !asked {
-			_ = flag.Set("test.parallel", strconv.Itoa(sideBySide))
+		if err := arrange(longest); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
 		}
 		os.Exit(m.Run())
 	}
@@ -42,4 +43,19 @@ func Main(m *testing.M) {
 	err = syscall.Exec(unshare, args, append(os.Environ(), inside+"=1"))
 	fmt.Fprintf(os.Stderr, "entering a network namespace: %v\n", err)
 	os.Exit(1)
+}
+
+// arrange has -parallel count the tests in processes of their own. Of the parents of these,
+// which only wait, there are as many as there are.
+func arrange(longest []string) error {
+	flag.Parse()
+	places := sideBySide
+	var err error
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name == "test.parallel" {
+			places, err = strconv.Atoi(f.Value.String())
+		}
+	})
+	queue = newTurns(places, longest)
+	return errors.Join(err, flag.Set("test.parallel", "1000"))
 }
