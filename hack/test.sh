@@ -17,6 +17,8 @@ export GOFLAGS=-buildvcs=false
 export RIK_BIN=$PWD/bin
 # The kernel and initramfs that microVMs boot.
 export RIK_GUEST=$PWD/bin/guest
+# Servers make much garbage, under the race detector above all; memory is the cheaper.
+export GOGC=300
 gotestsum() { bin/gotestsum --format pkgname-and-test-fails --hide-summary skipped "$@"; }
 
 root() { [ "$(id -u)" -eq 0 ]; }
@@ -41,12 +43,14 @@ unit() {
   local packages
   mapfile -t packages < <(go list -tags $tags ./... | grep -v -e /test/e2e -e /bench |
     if [ "${1:-}" = others ]; then grep -v -x -F -f <(on_kernel); else cat; fi | longest_first)
-  # An API server under the race detector makes much garbage; memory is the cheaper.
-  local -x GOGC=300
+  # Three at once: some wait for what is slow, and so do the tests beside them.
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report="$logs/again-unit.txt" \
     --jsonfile "$logs/unit.json" --packages "${packages[*]}" \
-    -- -race -vet=off -count=1 -tags $tags -timeout 20m || failed=1
-  # Under the race detector these try few cases; these are the promised numbers.
+    -- -race -vet=off -count=1 -p 3 -tags $tags -timeout 20m || failed=1
+}
+
+# Under the race detector these try few cases; these are the promised numbers.
+properties() {
   hack/say.sh "properties of what is pure, without the race detector"
   gotestsum --jsonfile "$logs/properties.json" --packages './internal/multicluster/schema ./internal/multicluster/negotiation/plan ./internal/multicluster/splitter ./internal/testkit/fencemodel' \
     -- -vet=off -count=1 -tags $tags -timeout 20m || failed=1
@@ -84,26 +88,27 @@ e2e() {
   fi
 }
 
-# The tests on the kernel mostly wait, those of unit mostly compute: side by side they
-# fill two cores. What the first print is shown when the second are done.
+# Tests on the kernel mostly wait, and so do those end to end; those of unit mostly compute:
+# side by side they fill two cores. What the first print is shown when the others are done.
 all() {
-  root || { unit; privileged; return 0; }
+  root || { unit; properties; privileged; return 0; }
   local log=$logs/kernel.out kernel
   # A job of its own: a background process would else ignore Ctrl-C.
   set -m
-  { privileged; e2e; exit $failed; } >"$log" 2>&1 &
+  { privileged; properties; exit $failed; } >"$log" 2>&1 &
   kernel=$!
   set +m
   # shellcheck disable=SC2064 # the id of now
   trap "kill -INT -- -$kernel 2>/dev/null; wait $kernel || true; exit 130" INT TERM
   unit others
+  e2e
   tail --pid=$kernel -n +1 -f "$log"
   wait $kernel || failed=1
   trap - INT TERM
 }
 
 case $tier in
-  unit) unit ;;
+  unit) unit; properties ;;
   privileged) privileged ;;
   e2e) e2e ;;
   all) all ;;
