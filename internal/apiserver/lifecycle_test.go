@@ -47,7 +47,7 @@ func TestRestartKeepsDataAndCredentials(t *testing.T) {
 	}
 	assertNoSockets(t, dir)
 
-	second := apiprocess.StartOn(t, root)
+	second := apiprocess.StartOn(t, root, apiprocess.Cluster)
 	got, err := second.Client.CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
 	if err != nil {
 		t.Fatalf("after the restart: %v", err)
@@ -93,7 +93,8 @@ func assertNoSockets(t *testing.T, dir string) {
 
 func TestSQLite(t *testing.T) {
 	t.Parallel()
-	s := apitest.Start(t, func(c *apiserver.Config) { c.DatastoreEndpoint = "sqlite://" })
+	root := t.TempDir()
+	s := apitest.Start(t, in(apiprocess.Data(root)), func(c *apiserver.Config) { c.DatastoreEndpoint = "sqlite://" })
 	namespace := s.Namespace(t)
 	maps := s.Client.CoreV1().ConfigMaps(namespace)
 	watch, err := maps.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=kept"})
@@ -113,7 +114,7 @@ func TestSQLite(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	again := apitest.Start(t, in(s.DataDir), func(c *apiserver.Config) { c.DatastoreEndpoint = "sqlite://" })
+	again := apiprocess.StartOn(t, root, apiprocess.SQLite)
 	if _, err := again.Client.CoreV1().ConfigMaps(namespace).Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
@@ -161,29 +162,9 @@ func TestProfileIsFixed(t *testing.T) {
 	}
 }
 
-// whoami answers with the user that the server's filters found.
-var whoami = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-	user, ok := request.UserFrom(r.Context())
-	if !ok {
-		http.Error(w, "no user", http.StatusInternalServerError)
-		return
-	}
-	_, _ = w.Write([]byte(user.GetName() + " " + r.Method + " " + r.URL.Path))
-})
-
 func TestRoutesAndLegacyPort(t *testing.T) {
 	t.Parallel()
-	s := apitest.Start(t, func(c *apiserver.Config) {
-		c.InsecureLegacyAddress = "127.0.0.1:0"
-		c.Routes = func(*apiserver.Server) ([]apiserver.Route, error) {
-			return []apiserver.Route{
-				{Path: "/api/v0/", Handler: whoami, Legacy: true},
-				{Path: "/api/v1/instances.list", Handler: whoami, Legacy: true},
-				{Path: "/ui/", Handler: whoami},
-				{Path: "/panic", Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("as a test") })},
-			}, nil
-		}
-	})
+	s := apitest.Shared(t)
 	body := func(path string) string {
 		raw, err := s.Client.Discovery().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
 		if err != nil {
@@ -253,7 +234,7 @@ func TestRunWithCancelledContextReleases(t *testing.T) {
 		t.Errorf("Run() = %v", err)
 	}
 	assertNoSockets(t, dir)
-	apiprocess.StartOn(t, root)
+	apiprocess.StartOn(t, root, apiprocess.Cluster)
 }
 
 // TestReadyStaysReady: Kubernetes' controllers begin once the server is ready,

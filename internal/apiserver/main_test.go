@@ -1,8 +1,11 @@
 package apiserver_test
 
 import (
+	"net/http"
 	"os"
 	"testing"
+
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/registry/registrytest"
@@ -11,8 +14,30 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(apitest.RunMain(m, func(c *apiserver.Config) { c.Sessions = echo }))
+	os.Exit(apitest.RunMain(m, func(c *apiserver.Config) {
+		c.Sessions = echo
+		c.InsecureLegacyAddress = "127.0.0.1:0"
+		c.Routes = func(*apiserver.Server) ([]apiserver.Route, error) { return routes, nil }
+	}))
 }
+
+// routes of the shared server, beside its own.
+var routes = []apiserver.Route{
+	{Path: "/api/v0/", Handler: whoami, Legacy: true},
+	{Path: "/api/v1/instances.list", Handler: whoami, Legacy: true},
+	{Path: "/ui/", Handler: whoami},
+	{Path: "/panic", Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("as a test") })},
+}
+
+// whoami answers with the user that the server's filters found.
+var whoami = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	user, ok := request.UserFrom(r.Context())
+	if !ok {
+		http.Error(w, "no user", http.StatusInternalServerError)
+		return
+	}
+	_, _ = w.Write([]byte(user.GetName() + " " + r.Method + " " + r.URL.Path))
+})
 
 // echo answers logs with one line, commands with what they are told, and holds
 // whatever it is told to hold.

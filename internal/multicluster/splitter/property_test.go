@@ -29,10 +29,10 @@ func TestAnyState(t *testing.T) {
 // way than the engine does.
 func checkDecision(t *testing.T, d dice, st State) {
 	t.Helper()
-	before := fmt.Sprint(st.Leaves, st.Clusters[:min(len(st.Clusters), 1)])
+	leaves, cluster := slices.Clone(st.Leaves), fmt.Sprint(st.Clusters[:min(len(st.Clusters), 1)])
 	r := Split(st)
-	if after := fmt.Sprint(st.Leaves, st.Clusters[:min(len(st.Clusters), 1)]); after != before {
-		t.Errorf("the state was changed: %s, then %s", before, after)
+	if after := fmt.Sprint(st.Clusters[:min(len(st.Clusters), 1)]); after != cluster || !slices.Equal(st.Leaves, leaves) {
+		t.Errorf("the state was changed: %v and %s, then %v and %s", leaves, cluster, st.Leaves, after)
 	}
 	checkShares(t, &st, r)
 	checkStep(t, &st, r)

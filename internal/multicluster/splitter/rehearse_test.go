@@ -24,10 +24,10 @@ func TestRehearsalIsWhatHappens(t *testing.T) {
 		if calm {
 			beCalm(st.Leaves)
 		}
-		before := fmt.Sprint(st.Leaves)
+		before := slices.Clone(st.Leaves)
 		r := Rehearse(st)
-		if after := fmt.Sprint(st.Leaves); after != before {
-			t.Fatalf("case %d: the state was changed: %s, then %s", i, before, after)
+		if !slices.Equal(st.Leaves, before) {
+			t.Fatalf("case %d: the state was changed: %v, then %v", i, before, st.Leaves)
 		}
 		if !r.AtRest {
 			t.Fatalf("case %d: no rest: %+v\n%s", i, st, r.Last.Explanation)

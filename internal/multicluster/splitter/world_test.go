@@ -1,7 +1,6 @@
 package splitter
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -167,13 +166,13 @@ func (w *world) report(name string) {
 func (w *world) settle(tb interface{ Fatalf(string, ...any) }) Result {
 	for range 200 {
 		r := w.split()
-		before := fmt.Sprint(w.Leaves)
+		before := slices.Clone(w.Leaves)
 		for _, name := range w.names() {
 			w.deliver(name)
 			w.run(name, 1<<30)
 			w.report(name)
 		}
-		if len(r.Changes) == 0 && fmt.Sprint(w.Leaves) == before {
+		if len(r.Changes) == 0 && slices.Equal(w.Leaves, before) {
 			return r
 		}
 	}

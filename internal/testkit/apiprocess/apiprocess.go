@@ -36,6 +36,8 @@ type Kind string
 const (
 	// Cluster is the API server of a rik cluster.
 	Cluster Kind = "cluster"
+	// SQLite is the same on a database of that.
+	SQLite Kind = "sqlite"
 	// KCP is that of a kcp; see kcptest.
 	KCP Kind = "kcp"
 )
@@ -68,10 +70,10 @@ func StartKind(tb testing.TB, kind Kind) *Server {
 	return start(tb, tb.TempDir(), kind)
 }
 
-// StartOn is Start on the data directory, [Data], that another server has left in dir.
-func StartOn(tb testing.TB, dir string) *Server {
+// StartOn is StartKind on the data directory, [Data], that another server has left in dir.
+func StartOn(tb testing.TB, dir string, kind Kind) *Server {
 	tb.Helper()
-	return start(tb, dir, Cluster)
+	return start(tb, dir, kind)
 }
 
 // Data is the data directory of a server whose files lie in dir.

@@ -1,6 +1,7 @@
 // Command testserver runs a part of rik's servers alone, for tests of what uses it:
 //
 //	testserver cluster DIR    the API server of a rik cluster
+//	testserver sqlite DIR     the same, on SQLite
 //	testserver kcp DIR        the API server of a kcp
 //	testserver datastore DIR  the embedded etcd
 //
@@ -42,13 +43,15 @@ func run(ctx context.Context, args []string) error {
 		switch args[0] {
 		case "cluster":
 			return serveAPI(ctx, apiserver.Config{DataDir: args[1]})
+		case "sqlite":
+			return serveAPI(ctx, apiserver.Config{DataDir: args[1], DatastoreEndpoint: "sqlite://"})
 		case "kcp":
 			return serveAPI(ctx, apiserver.Config{DataDir: args[1], Profile: apiserver.ProfileKCP, Loss: storage.Loss})
 		case "datastore":
 			return serveDatastore(ctx, args[1])
 		}
 	}
-	return errors.New("usage: testserver cluster|kcp|datastore DIR")
+	return errors.New("usage: testserver cluster|sqlite|kcp|datastore DIR")
 }
 
 func serveAPI(ctx context.Context, cfg apiserver.Config) error {

@@ -1,7 +1,6 @@
-package plain_test
+package kcp
 
 import (
-	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,8 +12,6 @@ import (
 
 	"rik.dev/rik/internal/testkit/kcptest"
 )
-
-func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
 
 func port(number int32) []corev1.ServicePort { return []corev1.ServicePort{{Port: number}} }
 

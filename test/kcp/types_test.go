@@ -1,7 +1,6 @@
-package kcptest_test
+package kcp
 
 import (
-	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,8 +13,6 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
-
-func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
 
 // TestReadyMeansItsTypesAreServed asks at once, and does not try again.
 func TestReadyMeansItsTypesAreServed(t *testing.T) {
