@@ -209,7 +209,7 @@ func TestPatchesAtOnceAllCount(t *testing.T) {
 	t.Parallel()
 	s, namespace := deployments(t)
 	kubectl(t, s, fmt.Sprintf(manifest, namespace, "Recreate", 1), "create", "-f", "-")
-	const writers = 4
+	const writers = 12 // each may lose to all others in turn
 	var group sync.WaitGroup
 	for i := range writers {
 		group.Go(func() {

@@ -34,8 +34,10 @@ import (
 const (
 	// maxBody is the API server's own limit of a request's body.
 	maxBody = 3 << 20
-	// attempts is how often the server itself tries a patch that met another write.
-	attempts = 5
+	// attempts is how often a patch is tried that met another write. The server makes other
+	// patches of what it has at the very moment of its write; here others may write between
+	// the reading and that, and on a busy server a few in a row do.
+	attempts = 20
 )
 
 // scaleKind is what the subresource scale of every type speaks.
