@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -340,7 +341,12 @@ func TestPrivilegedHostileStillGuestIsEnded(t *testing.T) {
 		t.Fatalf("a guest that answers was ended: %+v", s)
 	}
 	n.freeze("u1")
-	f.endIfStill(t.Context(), 100*time.Millisecond)
+	// As while a start is waited for.
+	asked, answered := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() { f.watch(asked, 10*time.Millisecond, 100*time.Millisecond) })
+	defer watching.Wait()
+	defer answered()
 	s := n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
 		return s.Containers[0].RestartCount == 1 && s.Containers[0].State == rikv1alpha1.ContainerRunning
 	})
