@@ -68,5 +68,5 @@ openapi-gen --go-header-file /dev/null --output-dir "$apis/openapi" --output-pkg
 # The pages of reference. A check builds their writer where everything is in Go's
 # cache already, which knows packages by their folder.
 (cd "${BUILD_FROM:-.}" && go build -buildvcs=false -tags containers_image_openpgp -ldflags '-s -w' -o "$tools/gendocs" ./hack/gendocs)
-# A secret of this machine, on any page, would make that stale everywhere else.
+# A secret of the environment, which the pages' tests look for.
 RIK_TOKEN=never-on-a-page gendocs docs/reference

@@ -36,8 +36,9 @@ func TestTypeOf(t *testing.T) {
 	}
 }
 
-// TestPagesAreWhole looks in the pages as they are kept for what each must have; that they
-// are not stale is the check of what is generated.
+// TestPagesAreWhole looks in the pages as they are kept for what each must have, and for
+// the secret that hack/generate.sh has in the environment; that they are not stale is the
+// check of what is generated.
 func TestPagesAreWhole(t *testing.T) {
 	t.Parallel()
 	for name, words := range map[string][]string{
@@ -54,6 +55,9 @@ func TestPagesAreWhole(t *testing.T) {
 			if !strings.Contains(string(text), w) {
 				t.Errorf("%s lacks %q", name, w)
 			}
+		}
+		if strings.Contains(string(text), "never-on-a-page") {
+			t.Errorf("%s shows the environment that it was made in", name)
 		}
 	}
 }
