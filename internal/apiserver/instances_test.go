@@ -59,11 +59,7 @@ func newTenant(t *testing.T) *tenant {
 	}
 	config := rest.CopyConfig(s.Config)
 	config.Impersonate.UserName = namespace + "-ann"
-	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &tenant{server: s, config: config, client: client, namespace: namespace}
+	return &tenant{server: s, config: config, client: dynamicClient(t, config), namespace: namespace}
 }
 
 func (n *tenant) resource(name string) dynamic.ResourceInterface {
@@ -208,20 +204,7 @@ func TestServedHold(t *testing.T) {
 
 func (n *tenant) post(t *testing.T, as *rest.Config, instance, subresource string) (int, string) {
 	t.Helper()
-	client, err := rest.HTTPClientFor(as)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := client.Post(n.path(instance, subresource), "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer.StatusCode, string(body)
+	return sendAs(t, as, http.MethodPost, n.path(instance, subresource), "", "")
 }
 
 // TestServedPrivileges gives a user every right in a namespace: it does not

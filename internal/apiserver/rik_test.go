@@ -35,21 +35,27 @@ func dynamicClient(t *testing.T, config *rest.Config) dynamic.Interface {
 const workloadManifest = `{"apiVersion":"rik.dev/v1alpha1","kind":"Workload","metadata":{"name":"web"},
 "spec":{"kind":"Pod","containers":[{"name":"c","image":"docker://registry.example/web:1"%s}]}}`
 
-// request sends a body as the administrator and returns status and answer.
+// send sends a body as the administrator and returns status and answer.
 func send(t *testing.T, s *apitest.Server, method, path, contentType, body string) (int, string) {
 	t.Helper()
-	client, err := rest.HTTPClientFor(s.Config)
+	return sendAs(t, s.Config, method, s.URL+path, contentType, body)
+}
+
+// sendAs is send to a URL, as whoever a config connects as.
+func sendAs(t *testing.T, config *rest.Config, method, url, contentType, body string) (int, string) {
+	t.Helper()
+	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	request.Header.Set("Content-Type", contentType)
 	response, err := client.Do(request)
 	if err != nil {
-		t.Fatalf("%s %s: %v", method, path, err)
+		t.Fatalf("%s %s: %v", method, url, err)
 	}
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
