@@ -15,7 +15,7 @@ LDFLAGS := -s -w $(SET).Version=$(VERSION) $(SET).Commit=$(COMMIT) $(SET).Date=$
 KUBECTL_VERSION := $(shell sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[^ ]*\).*,\1,p' go.mod)
 RUNC_VERSION := v1.5.2
 GOLANGCI_VERSION := v2.15.0
-export GOFLAGS := -buildvcs=false
+export GOFLAGS := $(shell source hack/env.sh && echo $$GOFLAGS)
 
 # The programs of a node are static: they run on a machine of any libc.
 NODE_PROGRAMS := riklet rik-shim rik-unpack rik-init

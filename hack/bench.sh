@@ -8,7 +8,8 @@ if [ "$(id -u)" -ne 0 ]; then
   exit 1
 fi
 tags=containers_image_openpgp
-export GOFLAGS=-buildvcs=false RIK_PRIVILEGED=1 RIK_BIN=$PWD/bin
+source hack/env.sh
+export RIK_PRIVILEGED=1 RIK_BIN=$PWD/bin
 # The physical clusters of the benchmarks of many clusters are real ones.
 make --no-print-directory "$PWD/bin/kube-apiserver" "$PWD/bin/kube-controller-manager"
 hack/say.sh "building the floor: the control plane with nothing of rik's"

@@ -3,7 +3,7 @@
 set -euo pipefail
 : "${LINTER:?is set by make check}"
 cd "$(dirname "$0")/.."
-export GOFLAGS=-buildvcs=false
+source hack/env.sh
 status=0
 step() { hack/say.sh "$1"; shift; "$@" || { echo "failed: $*" >&2; status=1; }; }
 

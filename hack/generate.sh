@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 root=$PWD
 tools=$root/bin/gen
 mkdir -p "$tools"
-export GOFLAGS=-buildvcs=false
+source hack/env.sh
 
 if [ "${1:-}" = --check ]; then
   scratch=$(mktemp -d)
@@ -15,7 +15,7 @@ if [ "${1:-}" = --check ]; then
   mkdir "$scratch/rik"
   git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$scratch/rik" 2>/dev/null || true
   ln -s "$root/bin" "$scratch/rik/bin"
-  (cd "$scratch/rik" && git init -q && BUILD_FROM=$root ./hack/generate.sh)
+  (cd "$scratch/rik" && git init -q && ./hack/generate.sh)
   status=0
   while IFS= read -r file; do
     if ! cmp -s "$file" "$scratch/rik/$file"; then
@@ -65,8 +65,7 @@ conversion-gen --go-header-file /dev/null --output-file zz_generated.conversion.
 openapi-gen --go-header-file /dev/null --output-dir "$apis/openapi" --output-pkg "rik.dev/rik/$apis/openapi" \
   --output-file zz_generated.openapi.go --report-filename /dev/null ./api/rik/v1alpha1
 
-# The pages of reference. A check builds their writer where everything is in Go's
-# cache already, which knows packages by their folder.
-(cd "${BUILD_FROM:-.}" && go build -buildvcs=false -tags containers_image_openpgp -ldflags '-s -w' -o "$tools/gendocs" ./hack/gendocs)
+# The pages of reference.
+go build -tags containers_image_openpgp -ldflags '-s -w' -o "$tools/gendocs" ./hack/gendocs
 # A secret of the environment, which the pages' tests look for.
 RIK_TOKEN=never-on-a-page gendocs docs/reference

@@ -4,6 +4,7 @@
 # make clean, or rm -r bin/guest, fetches a newer one. usage: guest.sh INIT OUT
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source hack/env.sh
 init=$1 out=$2
 mkdir -p "$out"
 
@@ -50,5 +51,5 @@ fetch() {
 [ -s "$out/kernel" ] && [ -d "$out/modules" ] || fetch
 if ! [ -s "$out/initramfs" ] || [ "$init" -nt "$out/initramfs" ] || [ "$out/kernel" -nt "$out/initramfs" ] ||
   [ hack/initramfs/main.go -nt "$out/initramfs" ]; then
-  GOFLAGS=-buildvcs=false go run ./hack/initramfs -init "$init" -modules "$out/modules" -out "$out/initramfs"
+  go run ./hack/initramfs -init "$init" -modules "$out/modules" -out "$out/initramfs"
 fi

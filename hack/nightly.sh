@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tags=containers_image_openpgp
 schema=./internal/multicluster/schema
-export GOFLAGS=-buildvcs=false
+source hack/env.sh
 failed=()
 
 try() {

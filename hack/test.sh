@@ -13,7 +13,7 @@ tier=${1:-all}
 tags=containers_image_openpgp
 logs=$PWD/bin/test
 mkdir -p "$logs"
-export GOFLAGS=-buildvcs=false
+source hack/env.sh
 export RIK_BIN=$PWD/bin
 # The kernel and initramfs that microVMs boot.
 export RIK_GUEST=$PWD/bin/guest

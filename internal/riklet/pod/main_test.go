@@ -25,6 +25,7 @@ import (
 	"rik.dev/rik/internal/riklet/shim/logfile"
 	"rik.dev/rik/internal/testkit/ociimage"
 	"rik.dev/rik/internal/testkit/privileged"
+	"rik.dev/rik/internal/testkit/program"
 )
 
 // This test binary is also the child that unpacks images, and the process that hosts
@@ -67,8 +68,8 @@ func prepareTools() error {
 			return
 		}
 		tools.shim, tools.vmm = shimIn(tools.dir), doubleIn(tools.dir)
-		build := exec.Command("go", "build", "-o", tools.dir+"/", "rik.dev/rik/cmd/rik-shim", "rik.dev/rik/internal/riklet/vmm/vmmfake/double")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=mod")
+		build := exec.Command("go", "build", "-buildvcs=false", "-o", tools.dir+"/", "rik.dev/rik/cmd/rik-shim", "rik.dev/rik/internal/riklet/vmm/vmmfake/double")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			tools.err = fmt.Errorf("building rik-shim and the double: %w: %s", err, out)
 			return
@@ -83,10 +84,11 @@ func doubleIn(dir string) string { return filepath.Join(dir, "double") }
 
 // runcPath is the runc that make built, or the machine's.
 func runcPath() string {
-	_, file, _, _ := runtime.Caller(0)
-	built := filepath.Join(filepath.Dir(file), "../../../bin/runc")
-	if _, err := os.Stat(built); err == nil {
-		return built
+	if dir, err := program.Dir(); err == nil {
+		built := filepath.Join(dir, "runc")
+		if _, err := os.Stat(built); err == nil {
+			return built
+		}
 	}
 	return "runc"
 }

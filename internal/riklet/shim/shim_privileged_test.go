@@ -39,8 +39,8 @@ var builtShim = sync.OnceValues(func() (string, error) {
 	}
 	shimDir = dir
 	binary := filepath.Join(dir, "rik-shim")
-	build := exec.Command("go", "build", "-o", binary, "rik.dev/rik/cmd/rik-shim")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", binary, "rik.dev/rik/cmd/rik-shim")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building rik-shim: %w: %s", err, out)
 	}

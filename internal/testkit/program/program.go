@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"syscall"
 )
@@ -85,13 +84,21 @@ func build() (string, error) {
 	return path, nil
 }
 
-// repository is known by the place of this source.
+// repository is the folder of go.mod above this one: a test runs in that of its package.
+// A program does not know where its source was (hack/env.sh).
 func repository() (string, error) {
-	_, self, _, ok := runtime.Caller(0)
-	if !ok || !filepath.IsAbs(self) {
-		return "", fmt.Errorf("the source's place is not known: set %s to the folder of the built programs", EnvBin)
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("looking for the repository: %w", err)
 	}
-	return filepath.Join(filepath.Dir(self), "..", "..", ".."), nil
+	for dir := wd; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is in no module: set %s to the folder of the built programs", wd, EnvBin)
+		}
+	}
 }
 
 // cacheOf is a folder for one checkout, beside those of others.
