@@ -50,9 +50,9 @@ all_alive() {
 }
 
 # await WHAT COMMAND...: waits until the command succeeds; the logs are shown when
-# it does not.
+# it does not. It is tried more seldom the longer it takes, at last twice a second.
 await() {
-  local what=$1 end=$((SECONDS + 120))
+  local what=$1 end=$((SECONDS + 120)) pause=1
   shift
   until "$@" >/dev/null 2>&1; do
     if [ $SECONDS -ge $end ] || ! all_alive; then
@@ -60,7 +60,8 @@ await() {
       tail -n 20 "$dir"/*.log >&2
       exit 1
     fi
-    sleep 0.2
+    sleep 0.$pause
+    if [ $pause -lt 5 ]; then pause=$((pause + 1)); fi
   done
 }
 

@@ -40,8 +40,8 @@ ready='jsonpath={.status.conditions[?(@.type=="Ready")].status}'
 # whatever rik says.
 containers() {
   local process n=0
-  for process in /proc/[0-9]*; do
-    if [ "$(cat "$process/comm" 2>/dev/null)" = hello ] && grep -q "/$name-$1/" "$process/cgroup" 2>/dev/null; then
+  for process in $(pgrep -x hello); do
+    if grep -q "/$name-$1/" "/proc/$process/cgroup" 2>/dev/null; then
       n=$((n + 1))
     fi
   done

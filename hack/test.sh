@@ -13,12 +13,16 @@ tier=${1:-all}
 tags=containers_image_openpgp
 logs=$PWD/bin/test
 mkdir -p "$logs"
+rm -f "$logs"/again-*.txt
 source hack/env.sh
 export RIK_BIN=$PWD/bin
 # The kernel and initramfs that microVMs boot.
 export RIK_GUEST=$PWD/bin/guest
 # Servers make much garbage, under the race detector above all; memory is the cheaper.
 export GOGC=300
+# The race detector has every program wait a second at its end for goroutines that may race
+# still: of a hundred test programs, most of which take less.
+export GORACE=atexit_sleep_ms=100
 gotestsum() { bin/gotestsum --format pkgname-and-test-fails --hide-summary skipped "$@"; }
 
 root() { [ "$(id -u)" -eq 0 ]; }
@@ -32,7 +36,7 @@ longest_first() {
 }
 
 # The packages with tests on the kernel. The longest is the first: its microVMs are to be
-# done before those of the end-to-end tests begin.
+# done before those of the end-to-end tests begin, of which those of the clusters go first.
 on_kernel() {
   git ls-files '*_privileged_test.go' | grep -v '^test/' | xargs -n1 dirname | sort -u | sed "s|^|$(go list -m)/|" |
     awk '/\/riklet\/pod$/ { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'
@@ -45,10 +49,9 @@ unit() {
   local packages
   mapfile -t packages < <(go list -tags $tags ./... | grep -v -e /test/e2e -e /bench |
     if [ "${1:-}" = others ]; then grep -v -x -F -f <(on_kernel); else cat; fi | longest_first)
-  # Three at once: some wait for what is slow, and so do the tests beside them.
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report="$logs/again-unit.txt" \
     --jsonfile "$logs/unit.json" --packages "${packages[*]}" \
-    -- -race -vet=off -count=1 -p 3 -tags $tags -timeout 20m || failed=1
+    -- -race -vet=off -count=1 -p 2 -tags $tags -timeout 20m || failed=1
 }
 
 # Under the race detector these try few cases; these are the promised numbers.
@@ -76,14 +79,17 @@ privileged() {
   fi
 }
 
+# With a number, so many at once.
 e2e() {
   root || return 0
+  local places=()
+  [ -z "${1:-}" ] || places=(-parallel "$1")
   hack/say.sh "end-to-end tests, on the built programs"
   export RIK_PRIVILEGED=1 RIK_PRIVILEGED_LOG=$logs/e2e.log
   rm -f "$RIK_PRIVILEGED_LOG"
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report="$logs/again-e2e.txt" \
     --jsonfile "$logs/e2e.json" --packages ./test/e2e/... \
-    -- -vet=off -count=1 -tags $tags -timeout 25m || failed=1
+    -- -vet=off -count=1 -tags $tags -timeout 25m "${places[@]}" || failed=1
   if ! [ -s "$RIK_PRIVILEGED_LOG" ]; then
     echo "no end-to-end test ran" >&2
     failed=1
@@ -91,21 +97,23 @@ e2e() {
 }
 
 # Tests on the kernel mostly wait, and so do those end to end; those of unit mostly compute:
-# side by side they fill two cores. What the first print is shown when the others are done.
+# side by side they fill two cores. What the others print is shown when unit is done.
 all() {
   root || { unit; properties; privileged; return 0; }
-  local log=$logs/kernel.out kernel
-  # A job of its own: a background process would else ignore Ctrl-C.
+  local pid others=()
+  # Jobs of their own: a background process would else ignore Ctrl-C.
   set -m
-  { privileged; properties; exit $failed; } >"$log" 2>&1 &
-  kernel=$!
+  { privileged; properties; exit $failed; } >"$logs/kernel.out" 2>&1 &
+  others+=($!)
+  { e2e 3; exit $failed; } >"$logs/e2e.out" 2>&1 &
+  others+=($!)
   set +m
-  # shellcheck disable=SC2064 # the id of now
-  trap "kill -INT -- -$kernel 2>/dev/null; wait $kernel || true; exit 130" INT TERM
+  # shellcheck disable=SC2064 # the ids of now
+  trap "kill -INT -- ${others[*]/#/-} 2>/dev/null; wait ${others[*]} || true; exit 130" INT TERM
   unit others
-  e2e
-  tail --pid=$kernel -n +1 -f "$log"
-  wait $kernel || failed=1
+  tail --pid="${others[0]}" -n +1 -f "$logs/kernel.out"
+  tail --pid="${others[1]}" -n +1 -f "$logs/e2e.out"
+  for pid in "${others[@]}"; do wait "$pid" || failed=1; done
   trap - INT TERM
 }
 

@@ -20,6 +20,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/config"
+	"rik.dev/rik/internal/rikctl/english"
 )
 
 func TestJudge(t *testing.T) {
@@ -400,5 +401,14 @@ func TestServerText(t *testing.T) {
 		if got := serverText(served); got != want {
 			t.Errorf("serverText(%q) = %q, want %q", served, got, want)
 		}
+	}
+}
+
+// TestTranslationsAreNotRead would fail where another package asks for one before english
+// can say that there are none.
+func TestTranslationsAreNotRead(t *testing.T) {
+	t.Parallel()
+	if english.Err != nil {
+		t.Errorf("each start reads kubectl's translations: %v", english.Err)
 	}
 }
