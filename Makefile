@@ -61,13 +61,15 @@ $(BIN)/golangci-lint-$(GOLANGCI_VERSION):
 	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	@mv $(BIN)/golangci-lint $@
 
-# The servers that tests run against, without the race detector.
-.PHONY: testserver
-testserver:
+# The servers that tests run against, without the race detector, and what their
+# containers run.
+.PHONY: testprograms
+testprograms:
 	@CGO_ENABLED=1 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./internal/testkit/testserver
+	@CGO_ENABLED=0 go build -ldflags '-s -w' -o $(BIN)/ ./examples/hello
 
 # The Kubernetes that tests run against, and what is below it.
-KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager testserver
+KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager testprograms
 
 .PHONY: test
 test: build $(KUBERNETES) $(BIN)/gotestsum ## everything; as root with the privileged and end-to-end tests

@@ -164,7 +164,7 @@ var allOfAKind = []string{serves, probed, done, once, hungry}
 
 // probeSeconds lie between two probes: more of them are half of what an emulated guest
 // does.
-const probeSeconds = 3
+const probeSeconds = 5
 
 // workload is the name of one in this column.
 func (k *kindColumn) workload(what string) string { return what + "-" + strings.ToLower(k.name) }

@@ -349,7 +349,7 @@ func flattened(t *testing.T, path string) []byte {
 // TestS11UnreachableAndBack cuts the cluster off and mends the network again.
 func TestS11UnreachableAndBack(t *testing.T) {
 	t.Parallel()
-	physical := kube.Start(t, kube.Options{})
+	physical := kube.Shared(t).Way(t)
 	s := newSite(t, nil)
 	s.create(t, secret(physical.Kubeconfig()))
 	s.create(t, bySecret("east"))

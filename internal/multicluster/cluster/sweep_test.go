@@ -24,7 +24,7 @@ import (
 // go of once the cluster says that it does not have them, and no sooner.
 func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
 	t.Parallel()
-	physical := kube.Start(t, kube.Options{})
+	physical := kube.Shared(t).Way(t)
 	s := newSite(t, func(c *cluster.Config) {
 		c.Mode = workloadv1alpha1.SyncNone
 		// It waits for a dozen sweeps, which on a busy machine come ten times less often.

@@ -35,7 +35,7 @@ func quiet(changes <-chan struct{}) {
 }
 
 func TestChangesTellOfNewTypes(t *testing.T) {
-	c := kube.Start(t, kube.Options{})
+	c := kube.Shared(t).Way(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	changes := newPuller(t, c.Rest()).Changes(ctx)
 	heard(t, changes, "watching begins")

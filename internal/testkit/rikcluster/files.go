@@ -5,34 +5,22 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// Hello builds examples/hello, writes an image of it and returns its reference. The
-// program itself is HelloProgram.
+// Hello writes an image of examples/hello and returns its reference.
 func (c *Cluster) Hello() string {
 	c.tb.Helper()
-	c.buildHello()
 	return c.Image("hello", ociimage.Spec{
 		Files: map[string]ociimage.File{"hello": {Source: c.HelloProgram()}}, Entrypoint: []string{"/hello"},
 	})
 }
 
-// HelloProgram is examples/hello, once Hello or Tools was called.
-func (c *Cluster) HelloProgram() string { return filepath.Join(c.Dir, "hello") }
-
-func (c *Cluster) buildHello() {
-	c.tb.Helper()
-	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", c.HelloProgram(), "rik.dev/rik/examples/hello")
-	build.Env = append(build.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		c.tb.Fatalf("building hello: %v\n%s", err, out)
-	}
-}
+// HelloProgram is examples/hello, as make testprograms built it.
+func (c *Cluster) HelloProgram() string { return filepath.Join(c.Bin, "hello") }
 
 // Tools are the same files in the forms that the kinds of workload take: busybox
 // and examples/hello in bin.
@@ -47,7 +35,6 @@ type Tools struct {
 // outside it is gone at the end of the test.
 func (c *Cluster) Tools(into string) Tools {
 	c.tb.Helper()
-	c.buildHello()
 	spec, err := ociimage.BusyboxSpec()
 	if err != nil {
 		c.tb.Fatal(err)
