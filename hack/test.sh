@@ -36,7 +36,7 @@ longest_first() {
 }
 
 # The packages with tests on the kernel. The longest is the first: its microVMs are to be
-# done before those of the end-to-end tests begin, of which those of the clusters go first.
+# done before those of the end-to-end tests begin.
 on_kernel() {
   git ls-files '*_privileged_test.go' | grep -v '^test/' | xargs -n1 dirname | sort -u | sed "s|^|$(go list -m)/|" |
     awk '/\/riklet\/pod$/ { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'
@@ -49,9 +49,10 @@ unit() {
   local packages
   mapfile -t packages < <(go list -tags $tags ./... | grep -v -e /test/e2e -e /bench |
     if [ "${1:-}" = others ]; then grep -v -x -F -f <(on_kernel); else cat; fi | longest_first)
+  # Three at once: some wait for what is slow, and so do the tests beside them.
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report="$logs/again-unit.txt" \
     --jsonfile "$logs/unit.json" --packages "${packages[*]}" \
-    -- -race -vet=off -count=1 -p 2 -tags $tags -timeout 20m || failed=1
+    -- -race -vet=off -count=1 -p 3 -tags $tags -timeout 20m || failed=1
 }
 
 # Under the race detector these try few cases; these are the promised numbers.
@@ -79,17 +80,14 @@ privileged() {
   fi
 }
 
-# With a number, so many at once.
 e2e() {
   root || return 0
-  local places=()
-  [ -z "${1:-}" ] || places=(-parallel "$1")
   hack/say.sh "end-to-end tests, on the built programs"
   export RIK_PRIVILEGED=1 RIK_PRIVILEGED_LOG=$logs/e2e.log
   rm -f "$RIK_PRIVILEGED_LOG"
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report="$logs/again-e2e.txt" \
     --jsonfile "$logs/e2e.json" --packages ./test/e2e/... \
-    -- -vet=off -count=1 -tags $tags -timeout 25m "${places[@]}" || failed=1
+    -- -vet=off -count=1 -tags $tags -timeout 25m || failed=1
   if ! [ -s "$RIK_PRIVILEGED_LOG" ]; then
     echo "no end-to-end test ran" >&2
     failed=1
@@ -97,25 +95,23 @@ e2e() {
 }
 
 # Tests on the kernel mostly wait, and so do those end to end; those of unit mostly compute:
-# side by side they fill two cores. What the others print is shown when unit is done.
+# side by side they fill two cores. All three at once take longer than two and two: what
+# runs meanwhile, servers and guests, costs more the longer it lives. What the first print
+# is shown when the others are done.
 all() {
   root || { unit; properties; privileged; return 0; }
-  local pid others=()
-  # Jobs of their own: a background process would else ignore Ctrl-C.
+  local log=$logs/kernel.out kernel
+  # A job of its own: a background process would else ignore Ctrl-C.
   set -m
-  { privileged; properties; exit $failed; } >"$logs/kernel.out" 2>&1 &
-  others+=($!)
-  { e2e 3; exit $failed; } >"$logs/e2e.out" 2>&1 &
-  others+=($!)
+  { privileged; properties; exit $failed; } >"$log" 2>&1 &
+  kernel=$!
   set +m
-  # shellcheck disable=SC2064 # the ids of now
-  trap "kill -INT -- ${others[*]/#/-} 2>/dev/null; wait ${others[*]} || true; exit 130" INT TERM
-  # These do not wait: what is left of the processors is theirs, and the others are not
-  # late for what they wait for.
-  (renice -n 5 -p $BASHPID >/dev/null; unit others; exit $failed) || failed=1
-  tail --pid="${others[0]}" -n +1 -f "$logs/kernel.out"
-  tail --pid="${others[1]}" -n +1 -f "$logs/e2e.out"
-  for pid in "${others[@]}"; do wait "$pid" || failed=1; done
+  # shellcheck disable=SC2064 # the id of now
+  trap "kill -INT -- -$kernel 2>/dev/null; wait $kernel || true; exit 130" INT TERM
+  unit others
+  e2e
+  tail --pid=$kernel -n +1 -f "$log"
+  wait $kernel || failed=1
   trap - INT TERM
 }
 

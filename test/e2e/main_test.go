@@ -11,6 +11,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	rikcluster.Main(m, "TestPrivilegedSplitter", "TestPrivilegedSplitDemo", "TestPrivilegedMulticluster", "TestPrivilegedKinds",
+	rikcluster.Main(m, "TestPrivilegedKinds", "TestPrivilegedSplitter", "TestPrivilegedSplitDemo", "TestPrivilegedMulticluster",
 		"TestPrivilegedFence", "TestPrivilegedKill", "TestPrivilegedMulticlusterDrills", "TestPrivilegedSplitterDrill")
 }
