@@ -80,45 +80,56 @@ privileged() {
   fi
 }
 
+# Two end-to-end tests are tables, as long each as a third of the others together.
+tables='^(TestPrivilegedSplitter|TestPrivilegedKinds)$'
+
+# e2e NAME [FLAGS...]: end-to-end tests, all that the flags of go test leave; what is kept
+# of them has that name.
 e2e() {
   root || return 0
-  hack/say.sh "end-to-end tests, on the built programs"
-  export RIK_PRIVILEGED=1 RIK_PRIVILEGED_LOG=$logs/e2e.log
+  local name=$1
+  shift
+  hack/say.sh "end-to-end tests, on the built programs ($name)"
+  export RIK_PRIVILEGED=1 RIK_PRIVILEGED_LOG=$logs/$name.log
   rm -f "$RIK_PRIVILEGED_LOG"
-  gotestsum --rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report="$logs/again-e2e.txt" \
-    --jsonfile "$logs/e2e.json" --packages ./test/e2e/... \
-    -- -vet=off -count=1 -tags $tags -timeout 25m || failed=1
+  gotestsum --rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report="$logs/again-$name.txt" \
+    --jsonfile "$logs/$name.json" --packages ./test/e2e/... \
+    -- -vet=off -count=1 -tags $tags -timeout 25m "$@" || failed=1
   if ! [ -s "$RIK_PRIVILEGED_LOG" ]; then
-    echo "no end-to-end test ran" >&2
+    echo "no end-to-end test ran ($name)" >&2
     failed=1
   fi
 }
 
 # Tests on the kernel mostly wait, and so do those end to end; those of unit mostly compute:
-# side by side they fill two cores. All three at once take longer than two and two: what
-# runs meanwhile, servers and guests, costs more the longer it lives. What the first print
-# is shown when the others are done.
+# side by side they fill two cores. The tables begin first, one after the other: begun
+# with the other end-to-end tests they would be what all wait for at last. All at once
+# takes longer: what runs meanwhile, servers and guests, costs more the longer it lives.
+# What the others print is shown when unit and e2e are done.
 all() {
   root || { unit; properties; privileged; return 0; }
-  local log=$logs/kernel.out kernel
-  # A job of its own: a background process would else ignore Ctrl-C.
+  local pid others=()
+  # Jobs of their own: a background process would else ignore Ctrl-C.
   set -m
-  { privileged; properties; exit $failed; } >"$log" 2>&1 &
-  kernel=$!
+  { privileged; properties; exit $failed; } >"$logs/kernel.out" 2>&1 &
+  others+=($!)
+  { e2e tables -run "$tables" -parallel 1; exit $failed; } >"$logs/tables.out" 2>&1 &
+  others+=($!)
   set +m
-  # shellcheck disable=SC2064 # the id of now
-  trap "kill -INT -- -$kernel 2>/dev/null; wait $kernel || true; exit 130" INT TERM
+  # shellcheck disable=SC2064 # the ids of now
+  trap "kill -INT -- ${others[*]/#/-} 2>/dev/null; wait ${others[*]} || true; exit 130" INT TERM
   unit others
-  e2e
-  tail --pid=$kernel -n +1 -f "$log"
-  wait $kernel || failed=1
+  e2e e2e -skip "$tables" -parallel 3
+  tail --pid="${others[0]}" -n +1 -f "$logs/kernel.out"
+  tail --pid="${others[1]}" -n +1 -f "$logs/tables.out"
+  for pid in "${others[@]}"; do wait "$pid" || failed=1; done
   trap - INT TERM
 }
 
 case $tier in
   unit) unit; properties ;;
   privileged) privileged ;;
-  e2e) e2e ;;
+  e2e) e2e e2e ;;
   all) all ;;
   *) echo "usage: test.sh [unit|privileged|e2e]" >&2; exit 2 ;;
 esac

@@ -11,6 +11,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	rikcluster.Main(m, "TestPrivilegedKinds", "TestPrivilegedSplitter", "TestPrivilegedSplitDemo", "TestPrivilegedMulticluster",
+	rikcluster.Main(m, "TestPrivilegedSplitter", "TestPrivilegedKinds", "TestPrivilegedSplitDemo", "TestPrivilegedMulticluster",
 		"TestPrivilegedFence", "TestPrivilegedKill", "TestPrivilegedMulticlusterDrills", "TestPrivilegedSplitterDrill")
 }
