@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"rik.dev/rik/internal/rikctl/config"
-	_ "rik.dev/rik/internal/rikctl/english"
+	_ "rik.dev/rik/internal/rikctl/english" // before kubectl's commands are initialized
 )
 
 const name = "rikctl"
