@@ -247,7 +247,7 @@ func (n *node) asked(uid string) {
 			return ""
 		}
 		if unanswered == 3 {
-			unanswered++ // once: what comes next is the machine that is made anew
+			unanswered++                      // once: what comes next is the machine that is made anew
 			for _, pid := range n.vmms(uid) { // none, if it ended meanwhile
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
