@@ -72,7 +72,7 @@ func accept(mux *yamux.Session) net.Conn {
 	if err != nil {
 		return nil
 	}
-	return wire.ReadAhead(stream)
+	return stream
 }
 
 func (s *Server) killAll() {

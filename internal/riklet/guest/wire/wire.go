@@ -8,14 +8,12 @@
 package wire
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 )
 
 const (
@@ -72,19 +70,7 @@ func ReadLine(r io.Reader, v any) error {
 	return nil
 }
 
-// ReadAhead is a stream that is read ahead, by one goroutine at a time. [ReadLine] reads
-// byte by byte, each of which would else be a call of what carries the stream: a system
-// call, or locks that the receiving side waits for.
-func ReadAhead(conn net.Conn) net.Conn { return &readAhead{conn, bufio.NewReader(conn)} }
-
-type readAhead struct {
-	net.Conn
-	reader *bufio.Reader
-}
-
-func (r *readAhead) Read(p []byte) (int, error) { return r.reader.Read(p) }
-
-// readLine reads byte by byte: what follows the line is not its own.
+// readLine reads byte by byte: streams are in memory, and lines are few and short.
 func readLine(r io.Reader, limit int) ([]byte, error) {
 	var line bytes.Buffer
 	var one [1]byte
