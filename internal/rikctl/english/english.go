@@ -2,7 +2,7 @@
 //
 // Left to themselves they translate some of their texts as the locale says, so that a
 // user would read two languages; and they pack and read their translations at every
-// start of the program, which is half of what a start takes.
+// start of the program, which is a third of what a start takes.
 package english
 
 import "k8s.io/kubectl/pkg/util/i18n"
