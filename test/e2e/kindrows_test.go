@@ -306,7 +306,7 @@ func canBeOnDisk(t *testing.T, k *kindCell) {
 		t.Errorf("the process was %s, is %q (%v)", before, now, err)
 	}
 	if n := in.Status.Containers[0].RestartCount; n != 0 {
-		t.Errorf("it was restarted %d times", n)
+		t.Errorf("it was restarted %d times, the last time after %+v", n, in.Status.Containers[0].LastState)
 	}
 }
 

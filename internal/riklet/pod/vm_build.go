@@ -111,11 +111,18 @@ func (v *vmBuild) machine(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return v.alive(ctx, v.startVM)
+	spent := false
+	err = v.alive(ctx, func(ctx context.Context) error { return v.startVM(ctx, &spent) })
+	if spent {
+		// Also when it is the VMM's end that is seen first.
+		return v.spent(err)
+	}
+	return err
 }
 
-// startVM tells the VMM that runs to begin.
-func (v *vmBuild) startVM(ctx context.Context) error {
+// startVM tells the VMM that runs to begin, and says whether the snapshot that it goes on
+// from is spent.
+func (v *vmBuild) startVM(ctx context.Context, spent *bool) error {
 	m, patience := v.note.Machine, vmPatience
 	if v.restore {
 		patience = snapshotPatience(m.MemoryBytes)
@@ -130,8 +137,9 @@ func (v *vmBuild) startVM(ctx context.Context) error {
 		if err := v.d.spendSnapshot(m.ID); err != nil {
 			return errors.Join(err, vm.Close())
 		}
+		*spent = true
 	}
-	return errors.Join(v.spent(vm.Start(ctx)), vm.Close())
+	return errors.Join(vm.Start(ctx), vm.Close())
 }
 
 // bootTurn waits for a place among the machines that boot. Under software emulation a
