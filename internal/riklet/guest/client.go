@@ -23,6 +23,7 @@ func (c *client) call(ctx context.Context, r Request, send func(io.Writer) error
 	if err != nil {
 		return nil, Answer{}, err
 	}
+	conn = wire.ReadAhead(conn)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	answer, err := exchange(conn, r, send)
 	// A context that ended has closed the stream, or is about to.

@@ -72,7 +72,7 @@ func accept(mux *yamux.Session) net.Conn {
 	if err != nil {
 		return nil
 	}
-	return stream
+	return wire.ReadAhead(stream)
 }
 
 func (s *Server) killAll() {

@@ -8,12 +8,14 @@
 package wire
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 )
 
 const (
@@ -70,7 +72,19 @@ func ReadLine(r io.Reader, v any) error {
 	return nil
 }
 
-// readLine reads byte by byte: streams are in memory, and lines are few and short.
+// ReadAhead is a stream that is read ahead, by one goroutine at a time. [ReadLine] reads
+// byte by byte, each of which would else be a call of what carries the stream: a system
+// call, or locks that the receiving side waits for.
+func ReadAhead(conn net.Conn) net.Conn { return &readAhead{conn, bufio.NewReader(conn)} }
+
+type readAhead struct {
+	net.Conn
+	reader *bufio.Reader
+}
+
+func (r *readAhead) Read(p []byte) (int, error) { return r.reader.Read(p) }
+
+// readLine reads byte by byte: what follows the line is not its own.
 func readLine(r io.Reader, limit int) ([]byte, error) {
 	var line bytes.Buffer
 	var one [1]byte
