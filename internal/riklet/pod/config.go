@@ -83,6 +83,9 @@ type Config struct {
 	StartsAtOnce int
 	// PIDsPerContainer bounds processes; 0 means spec.DefaultPIDs.
 	PIDsPerContainer int64
+	// HealthEvery is how often a microVM is asked whether it is there, HealthPatience
+	// how long it may take to say so; by default a minute and half of one.
+	HealthEvery, HealthPatience time.Duration
 	// CgroupParent is relative to the hierarchies' roots; default /rik.
 	CgroupParent string
 	// Changed is called when an observation changed. It must not block.
@@ -145,6 +148,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.DrainDelay == 0 && c.Network != nil {
 		c.DrainDelay = DefaultDrainDelay
+	}
+	if c.HealthEvery <= 0 {
+		c.HealthEvery = defaultHealthEvery
+	}
+	if c.HealthPatience <= 0 {
+		c.HealthPatience = defaultHealthPatience
 	}
 	if c.Changed == nil {
 		c.Changed = func() {}

@@ -47,6 +47,9 @@ type machine struct {
 	tasks      sync.WaitGroup
 	refreshed  time.Time // when object volumes were last looked at
 	refreshing bool
+	askedAt    time.Time // when it was last asked whether it is there
+	asking     bool
+	silences   int // how many times in a row it said nothing
 
 	mu     sync.Mutex // guards what follows
 	inbox  []func()
@@ -189,7 +192,7 @@ func (m *machine) drive() time.Time {
 	for _, name := range d.start {
 		m.container(name).start()
 	}
-	return earliest(d.wake, m.killsDue(), m.refreshDue())
+	return earliest(d.wake, m.killsDue(), m.refreshDue(), m.healthDue())
 }
 
 func earliest(times ...time.Time) time.Time {

@@ -11,8 +11,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"rik.dev/rik/internal/riklet/cgroup"
@@ -383,49 +381,9 @@ func (f *vmFill) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	asked, answered := context.WithCancel(context.WithoutCancel(ctx))
-	var watching sync.WaitGroup
-	watching.Go(func() { f.watch(asked, healthEvery, healthPatience) })
 	err = f.fill.start(ctx, shim.Start{Guest: &p})
-	answered()
-	watching.Wait()
 	if err != nil {
-		f.endIfStill(ctx, healthPatience)
+		f.endIfStill(ctx, f.d.cfg.HealthPatience)
 	}
 	return err
-}
-
-// healthEvery is how long a start may take before the init is asked whether it is there;
-// healthPatience is how long that may take to say so.
-const healthEvery, healthPatience = time.Minute, 30 * time.Second
-
-// watch asks a guest again and again whether it answers, until ctx ends: for a start that
-// it was told and then fell silent about, one would wait in vain.
-func (f *vmFill) watch(ctx context.Context, every, patience time.Duration) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			f.endIfStill(ctx, patience)
-		}
-	}
-}
-
-// endIfStill ends the VMM of a guest that answers nothing any more: the machine is
-// then made anew, and another attempt finds one that works.
-func (f *vmFill) endIfStill(ctx context.Context, patience time.Duration) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-	defer cancel()
-	if f.d.guest(f.in.UID).Health(ctx) == nil {
-		return
-	}
-	f.d.cfg.Logger.Warn("a guest does not answer; its VMM is ended", "instance", f.in.UID)
-	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
-	defer cancel()
-	if err := f.shim.Signal(kill, vmmContainer, syscall.SIGKILL); err != nil && !errors.Is(err, shim.ErrGone) {
-		f.d.cfg.Logger.Warn("a VMM could not be ended", "instance", f.in.UID, "err", err)
-	}
 }

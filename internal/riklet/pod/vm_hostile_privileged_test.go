@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -238,7 +237,7 @@ func (n *node) letGo(uid string) {
 }
 
 // asked has a guest asked until there is another run of it. That its channel fell silent,
-// and no more, nobody notices: who asked three times in vain ends its VMM.
+// and no more, is noticed after minutes: who asked three times in vain ends its VMM.
 func (n *node) asked(uid string) {
 	n.Helper()
 	unanswered := 0
@@ -325,9 +324,54 @@ func (n *node) killVMM(uid string) {
 	}
 }
 
-// A guest that answers nothing any more is ended, and made anew; one that does is left
-// alone, whatever went wrong with a start.
+// A guest that answers nothing any more is ended, and made anew. One that answers is left
+// alone, and so is one that cannot because it is suspended.
 func TestPrivilegedHostileStillGuestIsEnded(t *testing.T) {
+	t.Parallel()
+	n := newDoubleNode(t)
+	n.cfg.HealthEvery, n.cfg.HealthPatience = 50*time.Millisecond, 3*time.Second
+	n.start()
+	n.ensure(microVM("u1", rikv1alpha1.RestartAlways, sh("main", forever)))
+	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
+	n.suspend(instance.InMemory)
+	<-time.After(time.Duration(silencesMost+1) * n.cfg.HealthPatience)
+	n.resume()
+	n.watched("u1", 3)
+	if s := n.status("u1"); s.Containers[0].RestartCount != 0 || len(n.vmms("u1")) == 0 {
+		t.Fatalf("a guest that answers, or is suspended, was ended: %+v", s)
+	}
+	n.freeze("u1")
+	s := n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
+		return s.Containers[0].RestartCount == 1 && s.Containers[0].State == rikv1alpha1.ContainerRunning
+	})
+	if l := s.Containers[0].LastState; l == nil || l.Reason != reasonVMEnded {
+		t.Errorf("its last state is %+v, want %s", l, reasonVMEnded)
+	}
+	n.stop("u1", time.Second)
+}
+
+// watched waits until an instance was asked some more times.
+func (n *node) watched(uid string, times int) {
+	n.Helper()
+	m := n.driver.machine(uid)
+	at := func() time.Time {
+		given := make(chan time.Time, 1)
+		m.post(func() { given <- m.askedAt })
+		return <-given
+	}
+	for range times {
+		before := at()
+		eventually(n, func() string {
+			if !at().After(before) {
+				return "it is not asked"
+			}
+			return ""
+		})
+	}
+}
+
+// When a start fails only a guest that answers nothing is ended.
+func TestPrivilegedHostileStillGuestIsEndedAfterAStart(t *testing.T) {
 	t.Parallel()
 	n := newDoubleNode(t)
 	n.start()
@@ -342,17 +386,7 @@ func TestPrivilegedHostileStillGuestIsEnded(t *testing.T) {
 		t.Fatalf("a guest that answers was ended: %+v", s)
 	}
 	n.freeze("u1")
-	// As while a start is waited for.
-	asked, answered := context.WithCancel(t.Context())
-	var watching sync.WaitGroup
-	watching.Go(func() { f.watch(asked, 10*time.Millisecond, 100*time.Millisecond) })
-	defer watching.Wait()
-	defer answered()
-	s := n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
-		return s.Containers[0].RestartCount == 1 && s.Containers[0].State == rikv1alpha1.ContainerRunning
-	})
-	if l := s.Containers[0].LastState; l == nil || l.Reason != reasonVMEnded {
-		t.Errorf("its last state is %+v, want %s", l, reasonVMEnded)
-	}
+	f.endIfStill(t.Context(), 100*time.Millisecond)
+	n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool { return s.Containers[0].RestartCount == 1 })
 	n.stop("u1", time.Second)
 }
