@@ -36,6 +36,10 @@ const (
 	// Firecracker) and must end the VMM at a reset: that is how a guest without ACPI
 	// powers off. LogLevel keeps the kernel's chatter off a slow serial console.
 	CommandLine = "console=ttyS0 panic=-1 quiet loglevel=3 random.trust_cpu=on cryptomgr.notests"
+	// TimerParameter with a number tells the init on the kernel's command line how many
+	// times a second the timers of the machine's processors count. Where the kernel
+	// measures that by itself and believes something else, the init ends the machine.
+	TimerParameter = "rik.timer_hz"
 )
 
 var (

@@ -80,8 +80,15 @@ func (v *vmBuild) machine(ctx context.Context) error {
 		return err
 	}
 	v.done = append(v.done, release)
-	m := v.note.Machine
-	size := sizeOf(v.in.Template)
+	return v.launch(ctx)
+}
+
+// launch starts the VMM of the machine that was described.
+func (v *vmBuild) launch(ctx context.Context) error {
+	m, size := v.note.Machine, sizeOf(v.in.Template)
+	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
+		return err
+	}
 	procs, err := v.d.cgroups.Create(v.d.cgroup(v.in.UID)+"/"+vmmContainer, cgroup.Limits{
 		MemoryBytes: size.memory + vmmOverhead, MilliCPU: size.milliCPU, PIDs: vmmThreads,
 	})
@@ -160,9 +167,6 @@ const vmmThreads = 512
 func (v *vmBuild) describe(ctx context.Context) error {
 	d, uid, t := v.d, v.in.UID, v.in.Template
 	size := sizeOf(t)
-	if err := os.MkdirAll(d.vmDir(uid), 0o700); err != nil {
-		return err
-	}
 	if !v.restore {
 		if err := v.vm.Disks.Writable(ctx, d.scratch(uid), size.disk); err != nil {
 			return err
@@ -200,6 +204,12 @@ func (v *vmBuild) describe(ctx context.Context) error {
 	return nil
 }
 
+// endSeenAfter is how long a VMM's end is waited for when work with it has failed.
+const endSeenAfter = time.Second
+
+// errVMMEnded is the end of a VMM that was waited for.
+var errVMMEnded = errors.New("the VMM ended")
+
 // alive does work that waits for the VMM, and stops waiting when the VMM ends. In
 // this time nothing else runs under the supervisor.
 func (v *vmBuild) alive(ctx context.Context, work func(context.Context) error) error {
@@ -216,10 +226,16 @@ func (v *vmBuild) alive(ctx context.Context, work func(context.Context) error) e
 				cancel(shim.ErrGone)
 				return
 			}
-			cancel(fmt.Errorf("the VMM ended with %d: %s", e.ExitCode, v.console()))
+			cancel(fmt.Errorf("%w with %d: %s", errVMMEnded, e.ExitCode, v.console()))
 		}
 	}()
 	err := work(ctx)
+	if err != nil {
+		select { // the VMM's end says more, and may be seen a moment after what it broke
+		case <-ctx.Done():
+		case <-time.After(endSeenAfter):
+		}
+	}
 	close(done)
 	<-watched
 	if cause := context.Cause(ctx); err != nil && cause != nil {
@@ -246,10 +262,31 @@ func (v *vmBuild) console() string {
 // loaded machine takes many seconds.
 const guestPatience = 3 * time.Minute
 
+// bootsAtMost is how often a machine is booted until its guest is there. An init ends its
+// machine when the kernel came up unsound, which on a busy node happens to emulated ones;
+// that is not the instance's failure, which a restart policy would be asked about.
+const bootsAtMost = 5
+
 // guest reaches the init and tells it who it is.
 func (v *vmBuild) guest(ctx context.Context) error {
-	d, uid := v.d, v.in.UID
-	err := v.alive(ctx, func(ctx context.Context) (err error) {
+	err := v.meet(ctx)
+	for boots := 1; errors.Is(err, errVMMEnded) && boots < bootsAtMost && ctx.Err() == nil; boots++ {
+		v.d.cfg.Logger.Warn("a microVM ended before its guest was there; it is booted again", "instance", v.in.UID, "err", err)
+		if err = v.clear(ctx); err == nil {
+			err = v.launch(ctx)
+		}
+		if err == nil {
+			err = v.meet(ctx)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return writeJSON(v.d.vmFile(v.in.UID), v.note)
+}
+
+func (v *vmBuild) meet(ctx context.Context) error {
+	return v.alive(ctx, func(ctx context.Context) (err error) {
 		if err := v.link(ctx); err != nil {
 			return err
 		}
@@ -261,12 +298,8 @@ func (v *vmBuild) guest(ctx context.Context) error {
 			return err
 		}
 		config.Time = time.Now()
-		return d.guest(uid).Configure(ctx, config)
+		return v.d.guest(v.in.UID).Configure(ctx, config)
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(d.vmFile(uid), v.note)
 }
 
 // link waits for the guest's init.
@@ -324,15 +357,7 @@ func (b *build) projected(ctx context.Context, v rikv1alpha1.Volume) (guest.Volu
 // the instance's cgroup.
 func (v *vmBuild) removeMachine(ctx context.Context) error {
 	d, uid := v.d, v.in.UID
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
-	defer cancel()
-	if err := d.cgroups.Destroy(ctx, d.cgroup(uid)+"/"+vmmContainer); err != nil {
-		return err
-	}
-	if err := v.vm.Driver.Cleanup(ctx, vmm.Machine{ID: uid, Dir: d.vmDir(uid)}); err != nil {
-		return err
-	}
-	if err := d.removeVMDir(uid); err != nil {
+	if err := v.clear(ctx); err != nil {
 		return err
 	}
 	files := []string{d.vmFile(uid), d.guestSocket(uid)}
@@ -348,6 +373,20 @@ func (v *vmBuild) removeMachine(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// clear removes what a VMM that has ended has on the node.
+func (v *vmBuild) clear(ctx context.Context) error {
+	d, uid := v.d, v.in.UID
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	if err := d.cgroups.Destroy(ctx, d.cgroup(uid)+"/"+vmmContainer); err != nil {
+		return err
+	}
+	if err := v.vm.Driver.Cleanup(ctx, vmm.Machine{ID: uid, Dir: d.vmDir(uid)}); err != nil {
+		return err
+	}
+	return d.removeVMDir(uid)
 }
 
 // vmFill is a fill in the guest of its instance.

@@ -7,12 +7,15 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/disk"
+	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/shim/launch"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/qemu"
 	"rik.dev/rik/internal/riklet/vmm/vmmfake"
@@ -121,6 +124,37 @@ func TestPrivilegedVMRunsToCompletion(t *testing.T) {
 	}
 	if log := n.log("u1", "second"); log != "late\n" {
 		t.Errorf("the second container says %q", log)
+	}
+	n.stop("u1", -1)
+}
+
+// misled has the first guests of its machines believe that their kernel measured its timer
+// wrongly, as it does when a busy node holds it up.
+type misled struct {
+	vmm.Driver
+	left *atomic.Int32
+}
+
+func (d misled) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, error) {
+	if d.left.Add(-1) >= 0 {
+		m.CommandLine += " " + guest.TimerParameter + "=1000"
+	}
+	return d.Driver.Prepare(ctx, m)
+}
+
+// A machine whose kernel came up unsound is booted again, also for what may start only
+// once: it has not started.
+func TestPrivilegedVMIsBootedAgain(t *testing.T) {
+	t.Parallel()
+	n := newVMNode(t)
+	left := &atomic.Int32{}
+	left.Store(1)
+	n.vm.Driver = misled{n.vm.Driver, left}
+	n.start()
+	n.ensure(microVM("u1", rikv1alpha1.RestartNever, sh("main", "echo once")))
+	s := n.awaitPhase2("u1", rikv1alpha1.InstanceCompleted)
+	if log := n.log("u1", "main"); log != "once\n" || s.Containers[0].RestartCount != 0 || left.Load() >= 0 {
+		t.Errorf("it says %q: %+v", log, s)
 	}
 	n.stop("u1", -1)
 }

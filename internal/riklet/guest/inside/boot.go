@@ -43,6 +43,9 @@ func boot() error {
 	if err := mountBase(); err != nil {
 		return err
 	}
+	if err := checkTimer(); err != nil {
+		return err
+	}
 	loadModules()
 	kernel, err := newKernel()
 	if err != nil {

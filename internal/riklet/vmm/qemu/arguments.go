@@ -20,6 +20,10 @@ const (
 	// translations bounds what QEMU keeps of translated code: its default is a
 	// gigabyte, far beyond the machines that we run.
 	translationsMiB = 128
+	// timerHertz is how often an emulated local APIC's timer counts: QEMU has a bus of
+	// 1 GHz for it (hw/intc/apic_common.c), and the kernel has it count every sixteenth
+	// (APIC_DIVISOR in arch/x86/kernel/apic/apic.c).
+	timerHertz = 1_000_000_000 / 16
 )
 
 // arguments is QEMU's command line for a machine, without the program. All names in it
@@ -76,6 +80,8 @@ func mebibytes(b int64) int64 { return b >> 20 }
 // all there is to compare it with is the count of ticks, of which an emulated machine
 // misses some, and the kernel would then blame the counter and tick for ever, idle or
 // not, and its clock would lag (Documentation/admin-guide/kernel-parameters.txt, tsc=).
+// How fast its timer is the kernel cannot be told; so the init is, and ends a machine
+// whose kernel measured something else because QEMU was not given a processor meanwhile.
 func commandLine(m vmm.Machine, f *found) string {
 	line := console
 	if f.Capabilities.Accelerator == TCG && f.TSCKilohertz > 0 {
@@ -83,6 +89,7 @@ func commandLine(m vmm.Machine, f *found) string {
 	}
 	if f.Capabilities.Accelerator == TCG {
 		line += " cryptomgr.notests=1" // a fifth of a boot: the kernel tries all its ciphers
+		line += fmt.Sprintf(" %s=%d", guest.TimerParameter, timerHertz)
 	}
 	if m.CommandLine != "" {
 		line += " " + m.CommandLine

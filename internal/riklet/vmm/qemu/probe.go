@@ -34,10 +34,16 @@ const (
 	// tail is how much of a console goes into an error.
 	tail      = 600
 	probeFile = "qemu-probe.json"
+	// tcgTries is how often a guest is booted in software before that counts as failed:
+	// on a busy machine its kernel may measure its timer wrongly, and the init ends it.
+	tcgTries  = 4
 	kvmDevice = "/dev/kvm"
 	// nobody is who a probe's QEMU runs as when the agent is root.
 	nobody = 65534
 )
+
+// errEnded is a guest's end before its init opened the channel.
+var errEnded = errors.New("QEMU ended")
 
 // found is what a probe found, and for what.
 type found struct {
@@ -163,6 +169,9 @@ func (d *Driver) discover(ctx context.Context, binary string) (*found, error) {
 	for _, a := range accelerators {
 		f := &found{Binary: binary, TSCKilohertz: tscKilohertz(), Capabilities: vmm.Capabilities{Version: version, Accelerator: a, Guest: true, Snapshot: true, DiskLimits: true}}
 		err := d.boot(ctx, f)
+		for tries := 1; errors.Is(err, errEnded) && a == TCG && tries < tcgTries && ctx.Err() == nil; tries++ {
+			err = d.boot(ctx, f)
+		}
 		if err == nil {
 			return f, nil
 		}
@@ -263,7 +272,7 @@ func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) e
 	ended := make(chan struct{})
 	go func() {
 		err := cmd.Wait()
-		cancel(fmt.Errorf("QEMU ended (%v): %s", err, console)) //nolint:errorlint // may be nil
+		cancel(fmt.Errorf("%w (%v): %s", errEnded, err, console)) //nolint:errorlint // may be nil
 		close(ended)
 	}()
 	err := d.awaitInit(ctx, m)
