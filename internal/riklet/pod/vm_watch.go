@@ -17,6 +17,8 @@ const (
 	defaultHealthEvery    = time.Minute
 	defaultHealthPatience = 30 * time.Second
 	silencesMost          = 3
+	// After a silence it is asked again so many times sooner.
+	soonerAgain = 6
 )
 
 // watcher is an engine whose instances can fall silent.
@@ -40,7 +42,7 @@ func (m *machine) healthDue() time.Time {
 	}
 	pause := m.d.cfg.HealthEvery
 	if m.silences > 0 {
-		pause /= 6
+		pause /= soonerAgain
 	}
 	if due := m.askedAt.Add(pause); m.now().Before(due) {
 		return due

@@ -79,7 +79,7 @@ func (p *place) clock() string {
 	if !found || err != nil {
 		return "" // not a processor that has one
 	}
-	return fmt.Sprintf(" tsc_early_khz=%d tsc=reliable cryptomgr.notests=1", int(mhz*1000))
+	return fmt.Sprintf(" tsc_early_khz=%d tsc=reliable cryptomgr.notests=1 %s=62500000", int(mhz*1000), guest.TimerParameter)
 }
 
 // A microVM from end to end: its VMM is a plain process, its guest is linked, and what
