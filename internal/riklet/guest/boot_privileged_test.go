@@ -57,9 +57,10 @@ func boot(t *testing.T, extra ...string) *vm {
 		"-device", "virtio-serial-device", "-chardev", "socket,id=channel,server=on,wait=off,path=" + socket,
 		"-device", "virtserialport,chardev=channel,name=" + guest.PortName,
 	}
-	m, err := begin(t, socket, append(args, extra...))
+	args = append(args, extra...)
+	m, err := begin(t, socket, args)
 	for tries := 1; err != nil && tries < 5 && strings.Contains(m.console.String(), "while this machine was held up"); tries++ {
-		m, err = begin(t, socket, append(args, extra...)) // as the node does
+		m, err = begin(t, socket, args) // as the node does
 	}
 	if err != nil {
 		t.Fatal(err)

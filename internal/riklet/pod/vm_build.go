@@ -116,18 +116,11 @@ func (v *vmBuild) launch(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	spent := false
-	err = v.alive(ctx, func(ctx context.Context) error { return v.startVM(ctx, &spent) })
-	if spent {
-		// Also when it is the VMM's end that is seen first.
-		return v.spent(err)
-	}
-	return err
+	return v.alive(ctx, v.startVM)
 }
 
-// startVM tells the VMM that runs to begin, and says whether the snapshot that it goes on
-// from is spent.
-func (v *vmBuild) startVM(ctx context.Context, spent *bool) error {
+// startVM tells the VMM that runs to begin.
+func (v *vmBuild) startVM(ctx context.Context) error {
 	m, patience := v.note.Machine, vmPatience
 	if v.restore {
 		patience = snapshotPatience(m.MemoryBytes)
@@ -142,9 +135,8 @@ func (v *vmBuild) startVM(ctx context.Context, spent *bool) error {
 		if err := v.d.spendSnapshot(m.ID); err != nil {
 			return errors.Join(err, vm.Close())
 		}
-		*spent = true
 	}
-	return errors.Join(vm.Start(ctx), vm.Close())
+	return v.spent(errors.Join(vm.Start(ctx), vm.Close()))
 }
 
 // bootTurn waits for a place among the machines that boot. Under software emulation a
@@ -238,10 +230,14 @@ func (v *vmBuild) alive(ctx context.Context, work func(context.Context) error) e
 	}
 	close(done)
 	<-watched
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		return cause
+	cause := context.Cause(ctx)
+	if err == nil || cause == nil {
+		return err
 	}
-	return err
+	if _, spent := errors.AsType[*snapshotError](err); spent {
+		return &snapshotError{cause} // whichever is seen first, the VMM's end or what it broke
+	}
+	return cause
 }
 
 // consoleLines is how much of the console explains a failure.
