@@ -38,8 +38,9 @@ func (e end) within(b, c bound) bool {
 	return order < 0 || order == 0 && (b.exclusive || !c.exclusive)
 }
 
-// integral is the bound that a bound of numbers means for integers; ok is false if
-// it refuses them all, and the bound infinite if it allows them all.
+// integral is the bound that a bound of numbers means for integers, in the one form
+// that it has there: below 3 is at most 2. ok is false if it refuses them all, and
+// the bound infinite if it allows them all.
 func (e end) integral(b bound) (bound, bool) {
 	if outOfRange(b.value) {
 		return bound{value: math.Inf(-1)}, e == below && b.value < 0
@@ -47,6 +48,10 @@ func (e end) integral(b bound) (bound, bool) {
 	switch {
 	case b.exclusive:
 		b.value = math.Trunc(b.value)
+		// Beyond 2^53 the next integer is no float64.
+		if next := b.value - float64(e); b.value-next == float64(e) {
+			b = bound{value: next}
+		}
 	case e == above:
 		b.value = math.Floor(b.value)
 	default:
@@ -74,6 +79,12 @@ func mapBounds(bounds []bound, f func(bound) (bound, bool)) ([]bound, bool) {
 // tightest keeps of some bounds those that no other implies, in order.
 func (e end) tightest(bounds []bound) []bound {
 	sorted := slices.Clone(bounds)
+	for i := range sorted {
+		// Zero has two signs in a float64 and in JSON, and is one bound.
+		if sorted[i].value == 0 {
+			sorted[i].value = 0
+		}
+	}
 	slices.SortFunc(sorted, func(b, c bound) int {
 		if order := cmp.Compare(b.value, c.value) * int(e); order != 0 {
 			return order

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -137,7 +138,9 @@ func TestN23Defect3AllKeywordsAreCompared(t *testing.T) {
 	check(t, `{type: object, properties: {a: {type: string, nullable: true}}}`, `{type: object, properties: {a: {type: string}}}`,
 		[]string{".spec.a: it may be null, and null is not accepted"}, `{type: object, properties: {a: {type: string}}}`)
 	check(t, `{type: integer, maximum: 5}`, `{type: integer, maximum: 5, exclusiveMaximum: true}`,
-		[]string{".spec: its maximum is 5 (exclusive), and was 5"}, `{type: integer, maximum: 5, exclusiveMaximum: true}`)
+		[]string{".spec: its maximum is 4, and was 5"}, `{type: integer, maximum: 4}`)
+	check(t, `{type: number, maximum: 5}`, `{type: number, maximum: 5, exclusiveMaximum: true}`,
+		[]string{".spec: its maximum is 5 (exclusive), and was 5"}, `{type: number, maximum: 5, exclusiveMaximum: true}`)
 	check(t, `{type: object, properties: {a: {type: integer}}}`, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`,
 		[]string{`.spec: the rule {"rule":"self.a > 1"} is added`}, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`)
 	// Defaults that differ are dropped; they hinder no document.
@@ -315,4 +318,119 @@ func TestFormatsOfNumbers(t *testing.T) {
 	check(t, `{type: number}`, `{type: number, format: int32}`, nil, `{type: number, format: int32}`)
 	check(t, `{type: integer, format: int64}`, `{type: integer, format: int32}`, []string{".spec: its format is int32"}, `{type: integer, format: int32}`)
 	check(t, `{type: number, format: double}`, `{type: number, format: float}`, []string{".spec: its format is float"}, `{type: number, format: float}`)
+}
+
+// Below -2 and at most -3 is one thing to say of integers, and so are the two zeros.
+func TestBoundsOfIntegersHaveOneForm(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ existing, offered, meet string }{
+		{`{type: integer, maximum: -2, exclusiveMaximum: true}`, `{type: integer, maximum: -3}`, `{type: integer, maximum: -3}`},
+		{`{type: integer, minimum: 1}`, `{type: integer, minimum: 0, exclusiveMinimum: true}`, `{type: integer, minimum: 1}`},
+		// A float64 has no predecessor of 2^60 that is one less.
+		{
+			`{type: integer, maximum: 1152921504606846976, exclusiveMaximum: true}`, `{type: integer}`,
+			`{type: integer, maximum: 1152921504606846976, exclusiveMaximum: true}`,
+		},
+	} {
+		agreement, why := Meet(specSchema(t, "", c.existing), specSchema(t, "east", c.offered))
+		if agreement == nil {
+			t.Fatalf("there is no meet of %s and %s: %v", c.existing, c.offered, why)
+		}
+		left := specSchema(t, "", c.meet)
+		if diff := cmp.Diff(propsOf(t, &left.Spec), propsOf(t, &agreement.Spec)); diff != "" {
+			t.Errorf("meet of %s and %s (-want +got):\n%s", c.existing, c.offered, diff)
+		}
+	}
+	if found := Compatible(specSchema(t, "", `{type: integer, maximum: 3, exclusiveMaximum: true}`), specSchema(t, "east", `{type: integer, maximum: 2}`)); len(found) > 0 {
+		t.Errorf("below 3 and at most 2 are held to differ: %v", found)
+	}
+}
+
+// Each of these once depended on which two were met first.
+func TestMeetOfThreeInAnyOrder(t *testing.T) {
+	t.Parallel()
+	const (
+		needsA   = `{x-kubernetes-preserve-unknown-fields: true, not: {properties: {a: {maximum: 1}}}, properties: {a: {type: %s}}}`
+		anItem   = `{type: object, properties: {p: {type: string}, q: {type: array, x-kubernetes-list-type: set, items: {x-kubernetes-preserve-unknown-fields: true}}}}`
+		granular = `{type: object, properties: {p: {type: string}, q: {type: array, items: {type: object, properties: {a: {type: string}}}}}}`
+		atomic   = `{type: object, properties: {p: {type: string}, q: {type: array, items: {type: object, x-kubernetes-map-type: atomic, properties: {a: {type: string}}}}}}`
+	)
+	for _, c := range []struct {
+		name    string
+		schemas [3]string
+		meet    string
+	}{
+		{
+			"fractions that integers are compared with",
+			[3]string{`{type: number}`, `{x-kubernetes-int-or-string: true, maximum: -2.5}`, `{x-kubernetes-int-or-string: true, maximum: -2.5, exclusiveMaximum: true}`},
+			`{type: integer, maximum: -3}`,
+		},
+		{
+			"a zero that was a fraction",
+			[3]string{`{type: number}`, `{x-kubernetes-int-or-string: true, minimum: -0.5}`, `{type: integer, minimum: 0}`},
+			`{type: integer, minimum: 0}`,
+		},
+		{"two zeros", [3]string{`{type: number, minimum: -0.0}`, `{type: number, minimum: 0}`, `{type: number, minimum: 0.0}`}, `{type: number, minimum: 0}`},
+		{
+			"a not of a property that is gone",
+			[3]string{
+				`{type: object, properties: {p: {type: string}, q: ` + fmt.Sprintf(needsA, "integer") + `}}`,
+				`{type: object, properties: {p: {type: string}, q: ` + fmt.Sprintf(needsA, "string") + `}}`,
+				`{type: object, properties: {p: {type: string}, q: ` + fmt.Sprintf(needsA, "number") + `}}`,
+			},
+			`{type: object, properties: {p: {type: string}}}`,
+		},
+		{
+			"null becomes nothing where it may stay",
+			[3]string{
+				`{type: object, properties: {p: {type: string}, q: {type: array, items: {x-kubernetes-preserve-unknown-fields: true, nullable: true, default: []}}}}`,
+				`{type: object, properties: {p: {type: string}, q: {type: array, items: {x-kubernetes-preserve-unknown-fields: true, nullable: true}}}}`,
+				`{type: object, properties: {p: {type: string}, q: {type: array, items: {x-kubernetes-preserve-unknown-fields: true}}}}`,
+			},
+			`{type: object, properties: {p: {type: string}, q: {type: array, items: {x-kubernetes-preserve-unknown-fields: true}}}}`,
+		},
+		{
+			"a default for null in a map, and one of a property",
+			[3]string{
+				`{type: object, properties: {p: {type: string}, q: {type: object, properties: {b: {type: boolean, default: true}}}}}`,
+				`{type: object, properties: {p: {type: string}, q: {x-kubernetes-preserve-unknown-fields: true}}}`,
+				`{type: object, properties: {p: {type: string}, q: {type: object, additionalProperties: {type: boolean, default: true}}}}`,
+			},
+			`{type: object, properties: {p: {type: string}, q: {type: object, properties: {b: {type: boolean}}}}}`,
+		},
+		{
+			"a set of objects", [3]string{anItem, granular, atomic},
+			`{type: object, properties: {p: {type: string}, q: {type: array, x-kubernetes-list-type: set, items: {type: object, x-kubernetes-map-type: atomic, properties: {a: {type: string}}}}}}`,
+		},
+		{
+			"an embedded resource that keeps any key", [3]string{
+				`{type: object, properties: {p: {type: string}, q: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}}}`,
+				`{type: object, properties: {p: {type: string}, q: {type: object, additionalProperties: true}}}`,
+				`{type: object, properties: {p: {type: string}, q: {type: object, additionalProperties: true}}}`,
+			},
+			`{type: object, properties: {p: {type: string}}}`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			left := specSchema(t, "", c.meet)
+			want := propsOf(t, &left.Spec)
+			permute([]Offer{specSchema(t, "a", c.schemas[0]), specSchema(t, "b", c.schemas[1]), specSchema(t, "c", c.schemas[2])}, func(o []Offer) {
+				first, why := agreeOn(t, o[:2])
+				if first == nil {
+					t.Fatalf("%s and %s have no meet: %v", o[0].Location, o[1].Location, why)
+				}
+				got, why := agreeOn(t, []Offer{{Location: "meet", Spec: first.Spec}, o[2]})
+				if got == nil {
+					t.Fatalf("with %s met last, there is no meet: %v", o[2].Location, why)
+				}
+				if diff := cmp.Diff(want, propsOf(t, &got.Spec)); diff != "" {
+					t.Errorf("with %s met last, the meet is another (-want +got):\n%s", o[2].Location, diff)
+				}
+				if strings.Contains(text(&got.Spec), "-0") {
+					t.Errorf("zero has a sign: %s", text(&got.Spec))
+				}
+			})
+		})
+	}
 }

@@ -4,9 +4,12 @@
 // Meet is sound: for every document that is valid under the meet, after the meet's
 // defaulting, each member's schema, list types, metadata and rules accept it, pruning
 // with the member's schema drops nothing of it, and the member's defaulting changes
-// nothing in it. It is commutative, associative and idempotent, with one exception to
-// the second: what no one schema can say, such as an object with properties of its own
-// beside keys of another schema, is left out, and no later offer brings it back.
+// nothing in it. It is commutative, associative and idempotent, with two exceptions to
+// the second, in which an agreement that meets another offer holds less than all their
+// offers at once would. What no one schema can say, such as an object with properties of
+// its own beside keys of another schema, is left out, and no later offer brings it back.
+// And an agreement has the defaults and the validation of all its members, so that of a
+// default which goes later more have to be given.
 //
 // An optional property that not all can hold is dropped and reported; one that any
 // member requires leaves its object without a meet, and so on upwards. Differing

@@ -7,10 +7,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"pgregory.net/rapid"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
@@ -577,7 +577,7 @@ func offerOf(location string, p *props) Offer {
 	}}
 }
 
-func propsOf(t testing.TB, o *apiresourcev1alpha1.CommonAPIResourceSpec) *props {
+func propsOf(t rapid.TB, o *apiresourcev1alpha1.CommonAPIResourceSpec) *props {
 	t.Helper()
 	p, err := Parse(o.OpenAPIV3Schema)
 	if err != nil {

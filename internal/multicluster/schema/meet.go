@@ -124,15 +124,21 @@ func (t *meeting) meetRestricted(path string, ms []*member, out *node) outcome {
 		return bottom(path, ms, "no number that the format holds is within the bounds")
 	}
 	result := outcome{node: out}
-	for _, step := range []func(string, []*member, *node) outcome{t.meetArrays, t.meetObjects} {
-		r := step(path, ms, out)
+	for _, part := range []struct {
+		of   kinds
+		meet func(string, []*member, *node) outcome
+	}{{arrays, t.meetArrays}, {objects, t.meetObjects}} {
+		r := part.meet(path, ms, out)
 		if r.why != nil {
-			return r
+			return outcome{why: allBut(part.of, out, path, r.why)}
 		}
 		result.dropped = append(result.dropped, r.dropped...)
 	}
 	if reason := out.empty(); reason != "" {
 		return bottom(path, ms, "%s", reason)
+	}
+	if clause := out.contradiction(); clause != "" {
+		return bottom(path, ms, "without the properties that not all have, nothing fulfils the not %s", clause)
 	}
 	if len(ms) > 1 {
 		if err := compileRules(out, path == "."); err != nil {
@@ -140,6 +146,17 @@ func (t *meeting) meetRestricted(path string, ms []*member, out *node) outcome {
 		}
 	}
 	return result
+}
+
+// allBut says why a node that may be of other kinds too, if not of one, is none.
+func allBut(of kinds, n *node, path string, why []apiresourcev1alpha1.Obstacle) []apiresourcev1alpha1.Obstacle {
+	if n.kinds == of {
+		return why
+	}
+	for i := range why {
+		why[i].Reason = fmt.Sprintf("%sthat %s is anything but %s: %s", unsayable, path, kindNames[of], why[i].Reason)
+	}
+	return why
 }
 
 // better chooses one of two texts, the same one in whatever order they come.
@@ -250,10 +267,18 @@ func (t *meeting) meetArrays(path string, ms []*member, out *node) outcome {
 	if r.why != nil {
 		return noItems(out, r)
 	}
-	if out.listType == "set" && (r.listType != "" || r.kinds == objects && r.mapType != "atomic") {
-		return bottom(path, ms, "one is a set of values whose parts another may change one by one")
-	}
 	out.items = r.node
+	if out.listType != "set" {
+		return outcome{dropped: r.dropped}
+	}
+	if r.listType != "" {
+		return bottom(path, ms, unsayable+"that a set holds lists which are no plain values")
+	}
+	if r.kinds == objects {
+		atomic := *r.node
+		atomic.mapType = "atomic"
+		out.items = &atomic
+	}
 	return outcome{dropped: r.dropped}
 }
 
@@ -295,13 +320,22 @@ func (t *meeting) meetNullFallback(path string, ms []*member, r outcome) outcome
 		return r
 	}
 	same := !slices.ContainsFunc(ms, func(m *member) bool { return m.fallback != ms[0].fallback })
-	if !same && r.kinds == anything && !r.nullable {
-		return bottom(path, ms, "null becomes %s", each(ms, fallbackName))
+	becomeOne := !slices.ContainsFunc(ms, func(m *member) bool { return m.nullBecomes() != ms[0].nullBecomes() })
+	if !becomeOne && r.kinds == anything && !r.nullable {
+		return bottom(path, ms, unsayable+"that anything but null is allowed, and null becomes %s", each(ms, fallbackName))
 	}
 	if same && (len(ms) == 1 || accepts(r.node, ms[0].fallback)) {
 		r.fallback = ms[0].fallback
 	}
 	return r
+}
+
+// nullBecomes is what takes the place of null; "" if that stays, or goes.
+func (m *member) nullBecomes() string {
+	if m.nullable {
+		return ""
+	}
+	return m.fallback
 }
 
 func fallbackName(m *member) string {

@@ -106,7 +106,10 @@ func (n *node) value(key string) *node {
 	}
 	switch n.rest {
 	case mapped:
-		return n.additional
+		// The default of a map's values stands in for null; no key is filled in.
+		v := *n.additional
+		v.fallback = ""
+		return &v
 	case shallow:
 		return flatValue()
 	case open:

@@ -6,6 +6,15 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
+// How some reasons begin.
+const (
+	// unsayable is of what is left out though documents could have it: the schemas of
+	// CRDs have no words for it.
+	unsayable       = "no schema can say "
+	filledIn        = "a default fills it in"
+	fallbackDiffers = "the default is "
+)
+
 func (t *meeting) meetObjects(path string, ms []*member, out *node) outcome {
 	if !out.has(objects) {
 		return outcome{}
@@ -42,7 +51,10 @@ func (t *meeting) meetObjects(path string, ms []*member, out *node) outcome {
 		}
 	}
 	if out.rest == mapped && len(out.properties) > 0 {
-		return bottom(path, ms, "no schema can say that an object has properties and also keys of another schema")
+		return bottom(path, ms, unsayable+"that an object has properties and also keys of another schema")
+	}
+	if out.embedded && (out.rest == shallow || out.rest == mapped) {
+		return bottom(path, ms, unsayable+"that an embedded resource keeps other keys, but not what is in them")
 	}
 	if out.embedded {
 		for _, key := range metaKeys {
@@ -176,7 +188,7 @@ func (t *meeting) dropProperty(path, key string, ms []*member, out *node, why []
 		return outcome{why: why}
 	}
 	if t.mustBeGiven(key, ms, "") {
-		return bottom(path, ms, "a default fills it in where the object as a whole is validated, so that it would have to be given: %s", why[0].Reason)
+		return bottom(path, ms, filledIn+" where the object as a whole is validated, so that it would have to be given: %s", why[0].Reason)
 	}
 	if out.rest != closed {
 		if out.properties == nil {
@@ -197,7 +209,7 @@ func (t *meeting) meetFallback(path, key string, values []*member, n *node) *api
 	}
 	differs := slices.ContainsFunc(values, func(m *member) bool { return m.fallback != first })
 	if differs {
-		o := obstacle(path, values, "the default is %s", each(values, fallbackName))
+		o := obstacle(path, values, fallbackDiffers+"%s", each(values, fallbackName))
 		return &o
 	}
 	if len(values) > 1 && !accepts(n, first) {

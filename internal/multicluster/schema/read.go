@@ -108,7 +108,7 @@ func read(p *apiextensionsv1.JSONSchemaProps) (*node, error) {
 		n.preserve()
 	}
 	n.strip()
-	if n.kinds == integers && !fitsIntegers(p) {
+	if n.kinds == integers && (!fitsIntegers(p) || !n.integral()) {
 		return &node{impossible: true}, nil
 	}
 	return n, nil

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
@@ -76,7 +78,7 @@ func overFamilies(t *testing.T, pairs uint64, check func(t *testing.T, seed uint
 	return counts
 }
 
-func mustRead(t *testing.T, offers ...Offer) []*offeredSchema {
+func mustRead(t rapid.TB, offers ...Offer) []*offeredSchema {
 	t.Helper()
 	read, unreadable := readOffers(offers)
 	if unreadable != nil {

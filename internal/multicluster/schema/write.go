@@ -210,6 +210,18 @@ func (n *node) pruned(c apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSch
 	return c
 }
 
+// contradiction is a not of a node that refuses everything once the properties are
+// gone of which it speaks; "" if there is none.
+func (n *node) contradiction() string {
+	for _, encoded := range n.not {
+		clause := n.pruned(*clauseOf(encoded))
+		if isTrivial(&clause) {
+			return encoded
+		}
+	}
+	return ""
+}
+
 func (n *node) prunedAll(clauses []apiextensionsv1.JSONSchemaProps) []apiextensionsv1.JSONSchemaProps {
 	pruned := slices.Clone(clauses)
 	for i := range pruned {
