@@ -434,3 +434,29 @@ func TestMeetOfThreeInAnyOrder(t *testing.T) {
 		})
 	}
 }
+
+// Pruning hides additionalProperties: false, but where unknown fields are kept.
+func TestNoOtherKeyIsAllowedWhereKeysAreKept(t *testing.T) {
+	t.Parallel()
+	member := specSchema(t, "east", `{type: object, properties: {l: {type: array, x-kubernetes-preserve-unknown-fields: true, items: {type: object, additionalProperties: false}}}}`)
+	agreement, why := Meet(member, specSchema(t, "west", `{type: object, properties: {l: {type: array, items: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}`))
+	if agreement == nil {
+		t.Fatalf("there is no meet: %v", why)
+	}
+	meet := mustRead(t, Offer{Location: "meet", Spec: agreement.Spec})[0]
+	for _, item := range []map[string]any{{}, {"a": "b"}} {
+		doc := map[string]any{
+			"apiVersion": "example.rik.dev/v1", "kind": "Example", "metadata": map[string]any{"name": "example"},
+			"spec": map[string]any{"l": []any{item}},
+		}
+		admitted, err := meet.ask().admit(doc)
+		if allowed := len(item) == 0; allowed != (err == nil) {
+			t.Errorf("the meet's answer to %v: %v", item, err)
+		}
+		if err == nil {
+			if err := mustRead(t, member)[0].ask().holds(admitted); err != nil {
+				t.Errorf("the meet accepts %v, and a member does not hold it: %v", item, err)
+			}
+		}
+	}
+}

@@ -105,7 +105,7 @@ func read(p *apiextensionsv1.JSONSchemaProps) (*node, error) {
 	readNumber(n, p)
 	readString(n, p)
 	if preserve {
-		n.preserve()
+		n.preserve(p)
 	}
 	n.strip()
 	if n.kinds == integers && (!fitsIntegers(p) || !n.integral()) {
@@ -120,14 +120,25 @@ func isImpossible(p *apiextensionsv1.JSONSchemaProps) bool {
 }
 
 // preserve opens an object to unknown keys; in arrays the keyword reaches the items.
-func (n *node) preserve() {
-	if n.rest == closed {
-		n.rest = open
-	}
-	for i := n.items; i != nil; i = i.items {
-		if i.rest == closed && i.has(objects) {
-			i.rest = open
+func (n *node) preserve(p *apiextensionsv1.JSONSchemaProps) {
+	n.open(p)
+	for i, items := n.items, p.Items; i != nil; i, items = i.items, items.Schema.Items {
+		if i.has(objects) {
+			i.open(items.Schema)
 		}
+	}
+}
+
+// open keeps the keys of an object that are not known. With additionalProperties:
+// false the validation still refuses every one of them, which pruning hides elsewhere.
+func (n *node) open(p *apiextensionsv1.JSONSchemaProps) {
+	if n.rest != closed {
+		return
+	}
+	n.rest = open
+	if a := p.AdditionalProperties; a != nil && a.Schema == nil && !a.Allows && len(n.properties) == 0 {
+		var none int64
+		n.maxProperties = &none
 	}
 }
 
