@@ -92,13 +92,9 @@ func (e ociEngine) hold(ctx context.Context, m *machine, running []string, held 
 	if err != nil {
 		return err
 	}
-	order := "resume"
-	if held {
-		order = "pause"
-	}
 	var errs []error
 	for _, name := range running {
-		errs = append(errs, r.call(ctx, order, containerID(m.uid, name)))
+		errs = append(errs, r.hold(ctx, containerID(m.uid, name), held))
 	}
 	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package pod
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -230,4 +231,33 @@ func TestPrivilegedSuspendAndResume(t *testing.T) {
 	if err := d.Suspend(t.Context(), "no", instance.InMemory); err == nil {
 		t.Error("Suspend() of what is not there = nil")
 	}
+}
+
+// Of several containers an attempt that failed may have reached some.
+func TestPrivilegedSuspendGoesOnHalfWay(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	d := n.start()
+	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, sh("first", forever), sh("second", forever)))
+	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
+	runc, err := d.runtimeOf(DefaultRuntime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := containerID("u1", "first")
+	if err := errors.Join(runc.call(t.Context(), "pause", first), d.Suspend(t.Context(), "u1", instance.InMemory)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"first", "second"} {
+		if status := runc.status(t.Context(), containerID("u1", name)); status != "paused" {
+			t.Errorf("%s is %s", name, status)
+		}
+	}
+	if err := errors.Join(runc.call(t.Context(), "resume", first), d.Resume(t.Context(), "u1")); err != nil {
+		t.Fatal(err)
+	}
+	if s := n.status("u1"); s.Suspended || runc.status(t.Context(), containerID("u1", "second")) != "running" {
+		t.Errorf("it does not go on: %+v", s)
+	}
+	n.stop("u1", 0)
 }

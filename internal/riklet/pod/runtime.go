@@ -3,6 +3,7 @@ package pod
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -92,6 +93,51 @@ func (r ociRuntime) delete(ctx context.Context, id string) error {
 
 func (r ociRuntime) kill(ctx context.Context, id string, signal syscall.Signal) error {
 	return r.call(ctx, "kill", id, strconv.Itoa(int(signal)))
+}
+
+// How often a container is paused, and how long after the last time. runc gives up
+// after 0.3 s when the processes of a cgroup of version 1 got no processor meanwhile: it
+// lets them go on every millisecond or so, and begins anew.
+const (
+	holdsAtMost    = 10
+	holdAgainAfter = 100 * time.Millisecond
+)
+
+// hold pauses a container, or resumes it. One that is so already is no error: of
+// several, the call before may have reached some.
+func (r ociRuntime) hold(ctx context.Context, id string, held bool) error {
+	order, status := "resume", "running"
+	if held {
+		order, status = "pause", "paused"
+	}
+	for n := 1; ; n++ {
+		err := r.call(ctx, order, id)
+		if err == nil || r.status(ctx, id) == status {
+			return nil
+		}
+		if n == holdsAtMost {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(holdAgainAfter):
+		}
+	}
+}
+
+// status is what the runtime says of a container; "" if it does not know it.
+func (r ociRuntime) status(ctx context.Context, id string) string {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var state struct {
+		Status string `json:"status"`
+	}
+	out, err := exec.CommandContext(ctx, r.path, "--root", r.root, "state", id).Output()
+	if err != nil || json.Unmarshal(out, &state) != nil {
+		return ""
+	}
+	return state.Status
 }
 
 // states lists the containers that the runtime has anything of.
