@@ -144,7 +144,9 @@ func TestDeploymentIsNotRolledBackBeside(t *testing.T) {
 		}
 		return fmt.Sprintf("%d events, none of them that", len(list.Items))
 	})
-	if w := c.workload("shop"); w.Status.CurrentRevision != revision || w.Annotations[rikv1alpha1.AnnotationRollback] != "" {
-		t.Errorf("the workload went from revision %s to %s, annotations %v", revision, w.Status.CurrentRevision, w.Annotations)
+	// The event is written first.
+	c.eventually("the wish is gone", func() string { return c.workload("shop").Annotations[rikv1alpha1.AnnotationRollback] })
+	if w := c.workload("shop"); w.Status.CurrentRevision != revision {
+		t.Errorf("the workload went from revision %s to %s", revision, w.Status.CurrentRevision)
 	}
 }
