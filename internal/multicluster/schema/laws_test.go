@@ -16,11 +16,7 @@ import (
 // specOf is the spec of a meet, or nil.
 func specOf(t rapid.TB, offers ...Offer) *apiresourcev1alpha1.CommonAPIResourceSpec {
 	t.Helper()
-	read, unreadable := readOffers(inOrder(offers))
-	if unreadable != nil {
-		t.Fatalf("reading the offers: %v", unreadable)
-	}
-	agreement, _ := agree(read)
+	agreement, _ := agreeOn(t, offers)
 	if agreement == nil {
 		return nil
 	}
@@ -99,14 +95,17 @@ func TestMeetIsAssociative(t *testing.T) {
 				t.Fatalf("with %s met last, %s:\n%s\nthe others lack: %v\nwith it they lack: %v%s", offers[i].Location,
 					how, cmp.Diff(text(want), text(got))+cmp.Diff(want, got), lacking, later, schemasOf(offers))
 			}
-			if got != nil && want != nil {
+			if got != nil {
+				if want == nil {
+					fail("there is a meet", want, got)
+				}
 				if both := specOf(t, Offer{Location: "got", Spec: *got}, Offer{Location: "want", Spec: *want}); text(got) != text(both) {
 					fail("the meet holds more", both, got)
 				}
 			}
 			switch {
 			case slices.ContainsFunc(lacking, startsWith(unsayable)) || slices.ContainsFunc(later, startsWith(filledIn)):
-			case slices.ContainsFunc(later, startsWith(fallbackDiffers)) && want != nil && got != nil:
+			case slices.ContainsFunc(later, startsWith(fallbackDiffers)) && got != nil:
 				if want, got := withoutRequired(t, want), withoutRequired(t, got); !reflect.DeepEqual(want, got) {
 					fail("more than what must be given is another", want, got)
 				}
