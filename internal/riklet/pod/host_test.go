@@ -54,7 +54,7 @@ func hostUntilKilled() error {
 	}
 	cfg.Images = images
 	if h.Network != 0 {
-		_, network, err := openNetwork(h.Network)
+		_, network, err := openNetwork(h.Network, networkSettings)
 		if err != nil {
 			return err
 		}

@@ -28,16 +28,17 @@ import (
 // network is a node's side of the network, in a namespace of its own.
 type network struct {
 	testing.TB
-	pid    int // of a process that holds the namespace
-	bridge *bridge.Bridge
-	paused bool // it is not told its addresses
-	now    *bridge.Switch
+	pid      int // of a process that holds the namespace
+	settings bridge.Settings
+	bridge   *bridge.Bridge
+	paused   bool // it is not told its addresses
+	now      *bridge.Switch
 }
 
 var networkSettings = bridge.Settings{PodCIDR: netip.MustParsePrefix("10.62.7.0/24"), MTU: 1400, Domain: "rik.local"}
 
 // openNetwork is what an agent does when it starts.
-func openNetwork(pid int) (b *bridge.Bridge, s *bridge.Switch, err error) {
+func openNetwork(pid int, settings bridge.Settings) (b *bridge.Bridge, s *bridge.Switch, err error) {
 	namespace, err := netns.Of(pid)
 	if err != nil {
 		return nil, nil, err
@@ -52,7 +53,7 @@ func openNetwork(pid int) (b *bridge.Bridge, s *bridge.Switch, err error) {
 	}
 	s = bridge.NewSwitch(b, nil)
 	// The settings and the mount of /proc/sys are those of the thread.
-	if err := s.Configure(context.Background(), networkSettings); err != nil {
+	if err := s.Configure(context.Background(), settings); err != nil {
 		return nil, nil, errors.Join(err, b.Close())
 	}
 	return b, s, nil
@@ -67,7 +68,7 @@ func newNetworkNode(t testing.TB) *node {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w := &network{TB: t, pid: cmd.Process.Pid}
+	w := &network{TB: t, pid: cmd.Process.Pid, settings: networkSettings}
 	t.Cleanup(func() {
 		if left := w.devices(); len(left) > 1 {
 			t.Errorf("devices left: %v", left)
@@ -86,7 +87,7 @@ func (w *network) open() instance.Network {
 	w.Helper()
 	w.close()
 	var err error
-	if w.bridge, w.now, err = openNetwork(w.pid); err != nil {
+	if w.bridge, w.now, err = openNetwork(w.pid, w.settings); err != nil {
 		w.Fatal(err)
 	}
 	if w.paused {
