@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The long runs: millions of pairs of schemas and documents from a seed that is new
 # every time, the laws of the meet on thousands of families, a minute for each fuzz
-# target, and as root the drills of the splitter: 500 kills, and fenced roots whose
-# clusters are cut off. What fails is named at the end, with how to run it again; a fuzz
-# target also leaves its input in testdata/fuzz of its package, and a drill tells its seed.
+# target, and as root thousands of instances made and deleted, of which nothing may stay,
+# and the drills of the splitter: 500 kills, and fenced roots whose clusters are cut off.
+# What fails is named at the end, with how to run it again; a fuzz target also leaves its
+# input in testdata/fuzz of its package, and a drill tells its seed.
 #
-# usage: nightly.sh [soundness|laws|fuzz|drills]...; all without a word.
+# usage: nightly.sh [soundness|laws|fuzz|leaks|drills]...; all without a word.
 # RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS and RIK_FUZZ_TIME say how much, and
 # RIK_DRILL_SEED repeats the choices of a drill.
 set -euo pipefail
@@ -38,6 +39,17 @@ fuzz() {
   done < <(git grep -o -E '^func Fuzz[A-Za-z0-9]+' -- '*_test.go' | sed 's/func //')
 }
 
+# Connections, microVMs of a double, and 200 that boot.
+leaks() {
+  if [ "$(id -u)" -ne 0 ]; then
+    hack/say.sh "not root: the search for leaks is left out"
+    return
+  fi
+  make --no-print-directory build
+  try env RIK_BIN="$PWD/bin" RIK_GUEST="$PWD/bin/guest" RIK_PRIVILEGED=1 RIK_E2E_LONG=1 \
+    go test -tags $tags -count=1 -timeout 3h -p 1 -v -run '^TestPrivilegedFault16Fault17' ./internal/riklet/network/bridge ./internal/riklet/pod
+}
+
 # The drills kill programs and pull cables, on the built programs.
 drills() {
   if [ "$(id -u)" -ne 0 ]; then
@@ -52,11 +64,11 @@ drills() {
   done
 }
 
-[ $# -gt 0 ] || set -- soundness laws fuzz drills
+[ $# -gt 0 ] || set -- soundness laws fuzz leaks drills
 for part in "$@"; do
   case $part in
-    soundness | laws | fuzz | drills) $part ;;
-    *) echo "usage: nightly.sh [soundness|laws|fuzz|drills]..." >&2; exit 2 ;;
+    soundness | laws | fuzz | leaks | drills) $part ;;
+    *) echo "usage: nightly.sh [soundness|laws|fuzz|leaks|drills]..." >&2; exit 2 ;;
   esac
 done
 [ ${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "${failed[@]}" >&2; exit 1; }
