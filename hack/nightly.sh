@@ -16,6 +16,10 @@ schema=./internal/multicluster/schema
 source hack/env.sh
 failed=()
 
+root_for() {
+  [ "$(id -u)" -eq 0 ] || { hack/say.sh "not root: $1 left out"; return 1; }
+}
+
 try() {
   hack/say.sh "$*"
   "$@" </dev/null || failed+=("$*")
@@ -41,10 +45,7 @@ fuzz() {
 
 # Connections, microVMs of a double, and 200 that boot.
 leaks() {
-  if [ "$(id -u)" -ne 0 ]; then
-    hack/say.sh "not root: the search for leaks is left out"
-    return
-  fi
+  root_for "the search for leaks is" || return 0
   make --no-print-directory build
   try env RIK_BIN="$PWD/bin" RIK_GUEST="$PWD/bin/guest" RIK_PRIVILEGED=1 RIK_E2E_LONG=1 \
     go test -tags $tags -count=1 -timeout 3h -p 1 -v -run '^TestPrivilegedFault16Fault17' ./internal/riklet/network/bridge ./internal/riklet/pod
@@ -52,10 +53,7 @@ leaks() {
 
 # The drills kill programs and pull cables, on the built programs.
 drills() {
-  if [ "$(id -u)" -ne 0 ]; then
-    hack/say.sh "not root: the drills are left out"
-    return
-  fi
+  root_for "the drills are" || return 0
   make --no-print-directory build "$PWD/bin/kubectl" "$PWD/bin/kube-apiserver" "$PWD/bin/kube-controller-manager"
   local drill
   for drill in TestPrivilegedMulticlusterDrills TestPrivilegedSplitterDrill TestPrivilegedSplitterFenceDrill; do

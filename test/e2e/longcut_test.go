@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +18,8 @@ import (
 // seconds.
 func TestPrivilegedLongCut(t *testing.T) {
 	privileged.Require(t)
-	if os.Getenv("RIK_E2E_LONG") != "1" {
-		t.Skip("RIK_E2E_LONG is not 1")
+	if !privileged.Long() {
+		t.Skipf("%s is not 1", privileged.EnvLong)
 	}
 	if !rikcluster.Alone(t) {
 		return

@@ -273,7 +273,7 @@ func killedAgainAndAgain(t *testing.T, d *drill) {
 	defer ticker.Stop()
 	victims, kills := []*victim{d.east, d.west}, map[string]int{}
 	total := drillKills
-	if os.Getenv("RIK_E2E_LONG") == "1" {
+	if privileged.Long() {
 		total = drillLongKills
 	}
 	for range total {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -49,7 +48,7 @@ func TestPrivilegedSplitterDrill(t *testing.T) {
 	privileged.Require(t)
 	t.Parallel()
 	kills, perRound, life := splitKills, splitRound, splitLife
-	if os.Getenv("RIK_E2E_LONG") == "1" {
+	if privileged.Long() {
 		kills, perRound, life = splitLongKills, splitLongRound, splitLongLife
 	}
 	d := startSplitDrill(t)

@@ -54,8 +54,8 @@ var (
 // hour, so it runs only when RIK_E2E_LONG=1 asks for it.
 func TestPrivilegedSplitterFenceDrill(t *testing.T) {
 	privileged.Require(t)
-	if os.Getenv("RIK_E2E_LONG") != "1" {
-		t.Skip("RIK_E2E_LONG is not 1")
+	if !privileged.Long() {
+		t.Skipf("%s is not 1", privileged.EnvLong)
 	}
 	if !rikcluster.Alone(t) {
 		return

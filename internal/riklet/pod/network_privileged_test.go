@@ -197,7 +197,7 @@ func TestPrivilegedInstancesWaitForTheNetwork(t *testing.T) {
 	// What waits is remembered.
 	n.start()
 	n.await("u1", "waiting", func(s rikv1alpha1.InstanceStatus) bool { return s.Reason == reasonNetwork })
-	if err := n.network.now.Configure(t.Context(), networkSettings); err != nil {
+	if err := n.network.now.Configure(t.Context(), n.network.settings); err != nil {
 		t.Fatal(err)
 	}
 	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)

@@ -23,6 +23,7 @@ import (
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/shim/launch"
 	"rik.dev/rik/internal/riklet/vmm"
+	"rik.dev/rik/internal/testkit/privileged"
 )
 
 // censusIgnores are counters in what the kernel prints of its rules.
@@ -136,7 +137,7 @@ func (w *network) hosts() int { return 1<<(32-w.settings.PodCIDR.Bits()) - 3 }
 // range has addresses; their VMM is a double, all else is real.
 func TestPrivilegedFault16Fault17VMsLeaveNothing(t *testing.T) {
 	n := newDoubleNode(t)
-	if os.Getenv("RIK_E2E_LONG") == "" {
+	if !privileged.Long() {
 		n.network.settings.PodCIDR = netip.PrefixFrom(n.network.settings.PodCIDR.Addr(), 27) // 29 addresses, not 253
 	}
 	n.churn(n.network.hosts()+7, 4, "echo up; exec sleep 1000")
@@ -145,7 +146,7 @@ func TestPrivilegedFault16Fault17VMsLeaveNothing(t *testing.T) {
 // The same with guests that boot: 200 of them in a long run, three otherwise.
 func TestPrivilegedFault16Fault17RealVMsLeaveNothing(t *testing.T) {
 	count := 3
-	if os.Getenv("RIK_E2E_LONG") != "" {
+	if privileged.Long() {
 		count = 200
 	}
 	newVMNode(t).churn(count, 2, upForever)

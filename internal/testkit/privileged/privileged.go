@@ -15,10 +15,16 @@ const (
 	// EnvLog names a file to which every privileged test that goes on appends
 	// its name. A CI job reads it to prove that the tests were not skipped.
 	EnvLog = "RIK_PRIVILEGED_LOG"
+	// EnvLong asks for the long form of the tests that have one when it is "1".
+	EnvLong = "RIK_E2E_LONG"
 )
 
 // Asked reports whether the caller of the tests asked for the privileged ones.
 func Asked() bool { return os.Getenv(EnvAsk) == "1" }
+
+// Long reports whether the caller of the tests has hours: what takes them, thousands of
+// instances or hundreds of kills, is tried in small otherwise, or left out.
+func Long() bool { return os.Getenv(EnvLong) == "1" }
 
 // Require skips the test unless the privileged tests were asked for. When they
 // were, and the process is not root, the test fails: a skip there would make a

@@ -8,11 +8,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestAsked(t *testing.T) {
-	for value, want := range map[string]bool{"": false, "0": false, "true": false, "1": true} {
-		t.Setenv(EnvAsk, value)
-		if got := Asked(); got != want {
-			t.Errorf("Asked() with %s=%q: got %v, want %v", EnvAsk, value, got, want)
+func TestAskedAndLong(t *testing.T) {
+	for variable, reports := range map[string]func() bool{EnvAsk: Asked, EnvLong: Long} {
+		for value, want := range map[string]bool{"": false, "0": false, "true": false, "1": true} {
+			t.Setenv(variable, value)
+			if got := reports(); got != want {
+				t.Errorf("with %s=%q: got %v, want %v", variable, value, got, want)
+			}
 		}
 	}
 }

@@ -477,7 +477,7 @@ func TestPrivilegedFault16Fault17TenThousandLeaveNothing(t *testing.T) {
 	privileged.Require(t)
 	const atOnce = 50
 	instances := 1_000
-	if os.Getenv("RIK_E2E_LONG") != "" {
+	if privileged.Long() {
 		instances = 10_000
 	}
 	host, s := newSwitch(t)
