@@ -54,16 +54,29 @@ func hasFiles(t *testing.T, k *kindCell) {
 	}
 }
 
-// hasProcessorLimit looks for the kernel's own word, below the instance's cgroup. A
-// microVM has as many processors as the limit says, too.
+// hasProcessorLimit looks for the kernel's own word, below the instance's cgroup: for
+// what it may have, and for its weight beside others, which its request is. A microVM
+// has as many processors as the limit says, too, and a tenth of one for its VMM.
 func hasProcessorLimit(t *testing.T, k *kindCell) {
 	in := k.running(serves)
-	var quotas []string
+	var quotas, weights []string
 	for _, cgroup := range rikcluster.Cgroups(string(in.UID)) {
 		quotas = append(quotas, quotasBelow(cgroup)...)
+		for _, file := range []string{"cpu.shares", "cpu.weight"} { // of v1 and v2
+			if raw, err := os.ReadFile(filepath.Join(cgroup, file)); err == nil {
+				weights = append(weights, file+" "+strings.TrimSpace(string(raw)))
+			}
+		}
 	}
 	if !slices.Contains(quotas, "100000 100000") {
 		t.Errorf("no cgroup of %s has one processor, but %q", in.Name, quotas)
+	}
+	wanted := []string{"cpu.shares 10", "cpu.weight 4"} // 10m
+	if k.virtual() {
+		wanted = []string{"cpu.shares 112", "cpu.weight 19"} // 110m
+	}
+	if !slices.Contains(weights, wanted[0]) && !slices.Contains(weights, wanted[1]) {
+		t.Errorf("no cgroup of %s weighs as much as it requests, %q, but %q", in.Name, wanted, weights)
 	}
 	if !k.virtual() {
 		return

@@ -164,6 +164,7 @@ func (b *build) sequence() lifecycle.Sequence {
 // processes are the steps whose result ends with the instance's processes.
 func (b *build) processes() []lifecycle.Step {
 	steps := []lifecycle.Step{
+		{Name: "cgroup", Do: b.weigh, Undo: b.removeCgroup},
 		{Name: stepSupervisor, Do: b.supervisor, Undo: b.endSupervisor},
 		{Name: stepNetwork, Do: b.network, Undo: b.leaveNetwork},
 	}
@@ -172,6 +173,22 @@ func (b *build) processes() []lifecycle.Step {
 	}
 	return steps
 }
+
+// vmmMilliCPU are what a VMM has beyond what its instance requests, in thousandths of a
+// processor: one that requests nothing boots all the same beside others that are busy.
+const vmmMilliCPU = 100
+
+// weigh has the processors shared by what instances request, as they were promised when
+// they were placed; below that the containers of one share what it has.
+func (b *build) weigh(context.Context) error {
+	milli := b.in.Template.EffectiveRequests().MilliCPU()
+	if b.in.Template.Virtual() {
+		milli += vmmMilliCPU
+	}
+	return b.d.cgroups.Weigh(b.d.cgroup(b.in.UID), milli)
+}
+
+func (b *build) removeCgroup(ctx context.Context) error { return b.d.removeCgroup(ctx, b.in.UID) }
 
 func (b *build) hostname() string { return spec.Hostname(b.in.Template.Hostname, b.in.Name) }
 

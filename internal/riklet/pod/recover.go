@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,6 +70,10 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 		return err
 	}
 	if d.cgroups, err = cgroup.Detect(); err != nil {
+		return err
+	}
+	// As a kubelet's Pods have it: all instances together weigh as much as the machine.
+	if err := d.cgroups.Weigh(d.cfg.CgroupParent, 1000*int64(runtime.NumCPU())); err != nil {
 		return err
 	}
 	d.swap = d.cgroups.SwapAccounting()

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/cgroup"
 )
 
 // defaultCapabilities are what root keeps in a container: the set that users
@@ -117,8 +118,6 @@ func namespaces(in Input) []specs.LinuxNamespace {
 const (
 	cpuPeriodMicros   = 100_000
 	cpuMinQuotaMicros = 1_000
-	cpuMinShares      = 2
-	cpuMaxShares      = 262_144
 )
 
 func resources(in Input) *specs.LinuxResources {
@@ -147,7 +146,7 @@ func cpu(r rikv1alpha1.Resources) *specs.LinuxCPU {
 	if requests == 0 {
 		requests = limits
 	}
-	shares := uint64(min(max(requests*1024/1000, cpuMinShares), cpuMaxShares)) //nolint:gosec // bounded above
+	shares := cgroup.Shares(requests)
 	c := &specs.LinuxCPU{Shares: &shares}
 	if limits > 0 {
 		quota := max(limits*cpuPeriodMicros/1000, cpuMinQuotaMicros)

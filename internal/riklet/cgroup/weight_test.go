@@ -1,0 +1,80 @@
+package cgroup
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestShares(t *testing.T) {
+	t.Parallel()
+	for milliCPU, want := range map[int64]uint64{-1: 2, 0: 2, 1: 2, 10: 10, 250: 256, 1000: 1024, 64_000: 65_536, 1 << 40: 262_144} {
+		if got := Shares(milliCPU); got != want {
+			t.Errorf("Shares(%d) = %d, want %d", milliCPU, got, want)
+		}
+	}
+}
+
+// TestWeigh looks at the files that it writes, on machines of both kinds. Those are there
+// before: a kernel makes them with the group.
+func TestWeigh(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		layout func(root string) Layout
+		files  map[string]string // before
+		want   map[string]string
+	}{
+		"v1": {
+			layout: func(root string) Layout { return Layout{V1: map[string]string{"cpu": root}} },
+			files:  map[string]string{"rik/one/cpu.shares": "1024"},
+			want:   map[string]string{"rik/one/cpu.shares": "512"},
+		},
+		"v1 beside a v2 without the controller": {
+			layout: func(root string) Layout {
+				return Layout{V1: map[string]string{"cpu": root}, Unified: filepath.Join(root, "unified")}
+			},
+			files: map[string]string{"rik/one/cpu.shares": "1024"},
+			want:  map[string]string{"rik/one/cpu.shares": "512"},
+		},
+		"v2": {
+			layout: func(root string) Layout { return Layout{Unified: root} },
+			files: map[string]string{
+				"cgroup.controllers": "cpuset cpu memory", "cgroup.subtree_control": "",
+				"rik/cgroup.controllers": "cpu memory", "rik/cgroup.subtree_control": "",
+				"rik/one/cgroup.controllers": "cpu memory", "rik/one/cgroup.subtree_control": "", "rik/one/cpu.weight": "100",
+			},
+			// 512 of 262,144 shares are 59 of 10,000 as runc counts them.
+			want: map[string]string{"rik/one/cpu.weight": "59", "rik/cgroup.subtree_control": "+memory"},
+		},
+		"v2 without the controller": {
+			layout: func(root string) Layout { return Layout{Unified: root} },
+			files:  map[string]string{"cgroup.controllers": "memory", "rik/cgroup.controllers": "memory", "rik/one/cgroup.controllers": "memory"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			for path, content := range tc.files {
+				path = filepath.Join(root, path)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tc.layout(root).Weigh("/rik/one", 500); err != nil {
+				t.Fatal(err)
+			}
+			for path, want := range tc.want {
+				got, err := os.ReadFile(filepath.Join(root, path))
+				if err != nil || string(got) != want {
+					t.Errorf("%s is %q (%v), want %q", path, got, err, want)
+				}
+			}
+			if _, err := os.Stat(filepath.Join(root, "rik/one/cpu.weight")); name == "v2 without the controller" && err == nil {
+				t.Error("a file was made that only a kernel can make")
+			}
+		})
+	}
+}
