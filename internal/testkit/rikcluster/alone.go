@@ -2,6 +2,7 @@ package rikcluster
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"os"
 	"os/exec"
@@ -36,6 +37,9 @@ func Alone(t *testing.T) bool {
 	t.Parallel()
 	queue.take(t.Name())
 	defer queue.give()
+	if interrupted.Err() != nil {
+		t.Fatal(context.Cause(interrupted))
+	}
 	cmd := exec.Command(os.Args[0], aloneArgs(t)...) //nolint:gosec // this very program
 	cmd.Env = append(os.Environ(), aloneEnv+"="+t.Name(), inside+"=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}

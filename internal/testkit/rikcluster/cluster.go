@@ -262,7 +262,7 @@ const (
 )
 
 // Eventually calls check until it returns nil, and fails the test with the last
-// error when that takes too long.
+// error when that takes too long, or when the tests are to stop.
 func Eventually(tb testing.TB, patience time.Duration, check func() error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
@@ -278,6 +278,8 @@ func Eventually(tb testing.TB, patience time.Duration, check func() error) {
 		select {
 		case <-ctx.Done():
 			tb.Fatalf("still not so after %v: %v", patience, err)
+		case <-interrupted.Done():
+			tb.Fatalf("%v; not so yet: %v", context.Cause(interrupted), err)
 		case <-time.After(min(pause, longPause)):
 		}
 	}

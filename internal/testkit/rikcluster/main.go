@@ -27,6 +27,7 @@ func Main(m *testing.M, longest ...string) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		heedInterrupts()
 		os.Exit(m.Run())
 	}
 	unshare, err := exec.LookPath("unshare")

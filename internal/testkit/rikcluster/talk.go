@@ -63,6 +63,8 @@ func (t *Talk) Hear(pattern string) []string {
 			if found := expression.FindStringSubmatch(line); found != nil {
 				return found
 			}
+		case <-interrupted.Done():
+			t.tb.Fatalf("%v; rikctl %s has said no line like %s yet", context.Cause(interrupted), t.args, pattern)
 		case <-patience:
 			t.tb.Fatalf("rikctl %s said no line like %s in %v, but:\n%s", t.args, pattern, Patience, strings.Join(t.heard, "\n"))
 		}

@@ -1,0 +1,57 @@
+package rikcluster
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestInterrupt stops a process in which a test waits for what never comes: it is to fail
+// at once, say why, and remove what it made.
+func TestInterrupt(t *testing.T) {
+	const waits = "RIK_E2E_WAITS"
+	if os.Getenv(waits) != "" {
+		t.Cleanup(func() { t.Log("removed what it made") })
+		heedInterrupts()
+		t.Log("waiting")
+		Eventually(t, time.Hour, func() error { return errors.New("it never comes") })
+		return
+	}
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInterrupt$", "-test.v")
+	cmd.Env = append(os.Environ(), waits+"=1")
+	var out output
+	cmd.Stdout, cmd.Stderr = &out, &out
+	out.then, out.do = "waiting", func() { _ = cmd.Process.Signal(syscall.SIGINT) }
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("it ended with %v, want a test's failure", err)
+	}
+	for _, want := range []string{"told to stop: interrupt", "it never comes", "removed what it made"} {
+		if !strings.Contains(out.said.String(), want) {
+			t.Errorf("it does not say %q, but\n%s", want, out.said.String())
+		}
+	}
+}
+
+// output does something once a word was written.
+type output struct {
+	said bytes.Buffer
+	then string
+	do   func()
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.said.Write(p)
+	if o.do != nil && strings.Contains(o.said.String(), o.then) {
+		o.do()
+		o.do = nil
+	}
+	return n, err
+}
