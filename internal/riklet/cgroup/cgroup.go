@@ -100,6 +100,14 @@ func (l Layout) Paths(group string) []string {
 	return slices.Compact(paths) // cpu and cpuacct are often one mount
 }
 
+// dir is the group's in the hierarchy that has a controller, and whether that is of v1.
+func (l Layout) dir(controller, group string) (path string, v1 bool) {
+	if root := l.V1[controller]; root != "" {
+		return filepath.Join(root, group), true
+	}
+	return filepath.Join(l.Unified, group), false
+}
+
 // Make makes a group for processes that are to leave this one's groups, and
 // gives the cgroup.procs files through which they do. Every migration makes the
 // kernel hold up all forks of the machine for an RCU grace period, so there is

@@ -68,11 +68,12 @@ func (l Layout) settings(group string, limits Limits) []setting {
 		if value <= 0 {
 			return
 		}
-		path := filepath.Join(l.Unified, group, v2)
-		if root := l.V1[controller]; root != "" {
-			path, format = filepath.Join(root, group, v1), "%d"
+		dir, old := l.dir(controller, group)
+		file := v2
+		if old {
+			file, format = v1, "%d"
 		}
-		list = append(list, setting{path, fmt.Sprintf(format, value)})
+		list = append(list, setting{filepath.Join(dir, file), fmt.Sprintf(format, value)})
 	}
 	add(limits.MemoryBytes, "memory", "memory.limit_in_bytes", "memory.max", "%d")
 	add(limits.MilliCPU*cpuPeriod/1000, "cpu", "cpu.cfs_quota_us", "cpu.max", "%d "+strconv.Itoa(cpuPeriod))
@@ -115,16 +116,16 @@ func enable(dir string) error {
 // Freeze stops every process of a group and of those below where it is, or lets them
 // go on. A group that is not there is no error when they are to go on.
 func (l Layout) Freeze(group string, frozen bool) error {
-	path, value := filepath.Join(l.Unified, group, "cgroup.freeze"), "0"
-	if root := l.V1["freezer"]; root != "" {
-		path, value = filepath.Join(root, group, "freezer.state"), "THAWED"
-		if frozen {
-			value = "FROZEN"
-		}
-	} else if frozen {
-		value = "1"
+	dir, old := l.dir("freezer", group)
+	file, off, on := "cgroup.freeze", "0", "1"
+	if old {
+		file, off, on = "freezer.state", "THAWED", "FROZEN"
 	}
-	err := os.WriteFile(path, []byte(value), 0)
+	value := off
+	if frozen {
+		value = on
+	}
+	err := os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
 	if errors.Is(err, fs.ErrNotExist) && !frozen {
 		return nil
 	}

@@ -25,17 +25,19 @@ func (l Layout) Stats(group string) (Stats, error) {
 }
 
 func (l Layout) cpuNanos(group string) (uint64, error) {
-	if root := l.V1["cpuacct"]; root != "" {
-		return readUint(filepath.Join(root, group, "cpuacct.usage"))
+	dir, old := l.dir("cpuacct", group)
+	if old {
+		return readUint(filepath.Join(dir, "cpuacct.usage"))
 	}
-	micros, err := readKey(filepath.Join(l.Unified, group, "cpu.stat"), "usage_usec")
+	micros, err := readKey(filepath.Join(dir, "cpu.stat"), "usage_usec")
 	return micros * 1000, err
 }
 
 func (l Layout) memoryBytes(group string) (uint64, error) {
-	usage, key, dir := "memory.current", "inactive_file", filepath.Join(l.Unified, group)
-	if root := l.V1["memory"]; root != "" {
-		usage, key, dir = "memory.usage_in_bytes", "total_inactive_file", filepath.Join(root, group)
+	usage, key := "memory.current", "inactive_file"
+	dir, old := l.dir("memory", group)
+	if old {
+		usage, key = "memory.usage_in_bytes", "total_inactive_file"
 	}
 	charged, err := readUint(filepath.Join(dir, usage))
 	if err != nil {
@@ -51,11 +53,12 @@ func (l Layout) memoryBytes(group string) (uint64, error) {
 // OOMKills counts the processes of the group that the kernel killed for want
 // of memory; 0 when the group is gone.
 func (l Layout) OOMKills(group string) uint64 {
-	path := filepath.Join(l.Unified, group, "memory.events")
-	if root := l.V1["memory"]; root != "" {
-		path = filepath.Join(root, group, "memory.oom_control")
+	file := "memory.events"
+	dir, old := l.dir("memory", group)
+	if old {
+		file = "memory.oom_control"
 	}
-	n, err := readKey(path, "oom_kill")
+	n, err := readKey(filepath.Join(dir, file), "oom_kill")
 	if err != nil {
 		return 0
 	}

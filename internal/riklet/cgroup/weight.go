@@ -28,21 +28,19 @@ func Shares(milliCPU int64) uint64 {
 // where more is wanted than there is: in proportion to the groups beside it. It may be
 // called again. A machine without the controller shares its processors as it does.
 func (l Layout) Weigh(group string, milliCPU int64) error {
-	shares := Shares(milliCPU)
-	path, value := filepath.Join(l.Unified, group, "cpu.weight"), cgroups.ConvertCPUSharesToCgroupV2Value(shares)
-	if root := l.V1["cpu"]; root != "" {
-		path, value = filepath.Join(root, group, "cpu.shares"), shares
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	dir, old := l.dir("cpu", group)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("making the cgroup %s: %w", group, err)
 	}
-	if l.V1["cpu"] == "" {
+	file, value := "cpu.shares", Shares(milliCPU)
+	if !old {
 		if err := l.delegate(group); err != nil {
 			return err
 		}
+		file, value = "cpu.weight", cgroups.ConvertCPUSharesToCgroupV2Value(value)
 	}
 	// Not made where the kernel has none: that would be a refusal of the kernel's.
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY|os.O_TRUNC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -20,7 +20,6 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
@@ -81,22 +80,14 @@ func TestPrivilegedFault12LimitsAndExitsCount(t *testing.T) {
 		}
 		return ""
 	})
-	// Shares of two processors or more have another number in v2.
-	weight := func(milliCPU int64) (v1, v2 string) {
-		shares := cgroup.Shares(milliCPU)
-		return fmt.Sprint(shares), fmt.Sprint(cgroups.ConvertCPUSharesToCgroupV2Value(shares))
-	}
-	all1, all2 := weight(int64(runtime.NumCPU()) * 1000)
-	both1, both2 := weight(500)
-	idle1, idle2 := weight(250)
-	parent := n.cfg.CgroupParent
+	all, parent := uint64(runtime.NumCPU())*1024, n.cfg.CgroupParent //nolint:gosec // there is one at least
 	for _, file := range []struct{ v1, v2, group, want1, want2 string }{
 		{"memory/%s/memory.limit_in_bytes", "%s/memory.max", parent + "/u1/idle", "33554432", "33554432"},
 		{"cpu/%s/cpu.cfs_quota_us", "%s/cpu.max", parent + "/u1/idle", "25000", "25000 100000"},
 		{"pids/%s/pids.max", "%s/pids.max", parent + "/u1/idle", "4096", "4096"},
-		{"cpu/%s/cpu.shares", "%s/cpu.weight", parent + "/u1/idle", idle1, idle2},
-		{"cpu/%s/cpu.shares", "%s/cpu.weight", parent + "/u1", both1, both2},
-		{"cpu/%s/cpu.shares", "%s/cpu.weight", parent, all1, all2},
+		{"cpu/%s/cpu.shares", "%s/cpu.weight", parent + "/u1/idle", "256", "35"},
+		{"cpu/%s/cpu.shares", "%s/cpu.weight", parent + "/u1", "512", "59"},
+		{"cpu/%s/cpu.shares", "%s/cpu.weight", parent, fmt.Sprint(all), fmt.Sprint(cgroups.ConvertCPUSharesToCgroupV2Value(all))},
 	} {
 		got, err := readFile("/sys/fs/cgroup/" + fmt.Sprintf(file.v1, file.group))
 		want := file.want1

@@ -164,7 +164,7 @@ func (b *build) sequence() lifecycle.Sequence {
 // processes are the steps whose result ends with the instance's processes.
 func (b *build) processes() []lifecycle.Step {
 	steps := []lifecycle.Step{
-		{Name: "cgroup", Do: b.weigh, Undo: b.removeCgroup},
+		{Name: "cgroup", Do: b.weigh}, // takeBack removes it, with the processes in it, before the others
 		{Name: stepSupervisor, Do: b.supervisor, Undo: b.endSupervisor},
 		{Name: stepNetwork, Do: b.network, Undo: b.leaveNetwork},
 	}
@@ -187,8 +187,6 @@ func (b *build) weigh(context.Context) error {
 	}
 	return b.d.cgroups.Weigh(b.d.cgroup(b.in.UID), milli)
 }
-
-func (b *build) removeCgroup(ctx context.Context) error { return b.d.removeCgroup(ctx, b.in.UID) }
 
 func (b *build) hostname() string { return spec.Hostname(b.in.Template.Hostname, b.in.Name) }
 
