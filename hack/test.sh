@@ -11,6 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tier=${1:-all}
 tags=containers_image_openpgp
+# Of a test program: on a slow machine, beside the others, the longest take half of it.
+limit=45m
 logs=$PWD/bin/test
 mkdir -p "$logs"
 rm -f "$logs"/again-*.txt
@@ -56,14 +58,14 @@ unit() {
   # Three at once: some wait for what is slow, and so do the tests beside them.
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report="$logs/again-unit.txt" \
     --jsonfile "$logs/unit.json" --packages "${packages[*]}" \
-    -- -race -vet=off -count=1 -p 3 -tags $tags -timeout 45m || failed=1
+    -- -race -vet=off -count=1 -p 3 -tags $tags -timeout $limit || failed=1
 }
 
 # Under the race detector these try few cases; these are the promised numbers.
 properties() {
   hack/say.sh "properties of what is pure, without the race detector"
   gotestsum --jsonfile "$logs/properties.json" --packages './internal/multicluster/schema ./internal/multicluster/negotiation/plan ./internal/multicluster/splitter ./internal/testkit/fencemodel' \
-    -- -vet=off -count=1 -tags $tags -timeout 45m || failed=1
+    -- -vet=off -count=1 -tags $tags -timeout $limit || failed=1
 }
 
 # Tests on the kernel and the others of their packages, one package after the other: they
@@ -77,7 +79,7 @@ privileged() {
   mapfile -t packages < <(on_kernel)
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report="$logs/again-privileged.txt" \
     --jsonfile "$logs/privileged.json" --packages "${packages[*]}" \
-    -- -race -vet=off -count=1 -p 1 -tags $tags -timeout 45m || failed=1
+    -- -race -vet=off -count=1 -p 1 -tags $tags -timeout $limit || failed=1
   if ! [ -s "$RIK_PRIVILEGED_LOG" ]; then
     echo "no privileged test ran" >&2
     failed=1
@@ -98,7 +100,7 @@ e2e() {
   rm -f "$RIK_PRIVILEGED_LOG"
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-report="$logs/again-$name.txt" \
     --jsonfile "$logs/$name.json" --packages ./test/e2e/... \
-    -- -vet=off -count=1 -tags $tags -timeout 45m "$@" || failed=1
+    -- -vet=off -count=1 -tags $tags -timeout $limit "$@" || failed=1
   if ! [ -s "$RIK_PRIVILEGED_LOG" ]; then
     echo "no end-to-end test ran ($name)" >&2
     failed=1

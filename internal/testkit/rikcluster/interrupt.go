@@ -30,9 +30,7 @@ func heedInterrupts() {
 		signal.Stop(signals)
 		interrupt(errors.New("the tests were told to stop: " + s.String()))
 	}()
-	if f, ok := flag.Lookup("test.timeout").Value.(flag.Getter); ok {
-		if d, ok := f.Get().(time.Duration); ok && d > 2*timeToRemove {
-			time.AfterFunc(d-timeToRemove, func() { interrupt(errOutOfTime) })
-		}
+	if d, err := time.ParseDuration(flag.Lookup("test.timeout").Value.String()); err == nil && d > 2*timeToRemove {
+		time.AfterFunc(d-timeToRemove, func() { interrupt(errOutOfTime) })
 	}
 }
