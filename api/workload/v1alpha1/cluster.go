@@ -172,9 +172,11 @@ const (
 	ReasonOtherCluster          = "OtherCluster"
 	ReasonNoSyncer              = "SyncerIsRunByHand"
 	ReasonTooManyDeletes        = "TooManyDeletes"
-	ReasonHeartbeat             = "Heartbeat"
-	ReasonImported              = "Imported"
-	ReasonSomeNotImported       = "SomeTypesNotImported"
+	// ReasonOldGoAhead is TooManyDeletes beside a go-ahead that was not given for them.
+	ReasonOldGoAhead      = "OldGoAhead"
+	ReasonHeartbeat       = "Heartbeat"
+	ReasonImported        = "Imported"
+	ReasonSomeNotImported = "SomeTypesNotImported"
 )
 
 // ClusterList is a list of Clusters.

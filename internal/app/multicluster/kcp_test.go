@@ -24,6 +24,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/output"
 	"rik.dev/rik/internal/testkit/poll"
 )
 
@@ -50,7 +51,7 @@ func TestKCPRefusesWhatCannotBe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "root")
-			err := execute(t.Context(), kcpCommand(), append([]string{"--root-directory", dir}, tc.args...)...)
+			err := execute(t.Context(), kcpCommand(), io.Discard, append([]string{"--root-directory", dir}, tc.args...)...)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("kcp %q = %v, want %q", tc.args, err, tc.want)
 			}
@@ -73,28 +74,29 @@ func TestClusterControllerRefusesWhatCannotBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := execute(t.Context(), clusterControllerCommand(), tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if err := execute(t.Context(), clusterControllerCommand(), io.Discard, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("cluster-controller %q = %v, want %q", tc.args, err, tc.want)
 			}
 		})
 	}
 }
 
-func execute(ctx context.Context, c *cobra.Command, args ...string) error {
-	c.SetOut(io.Discard)
-	c.SetErr(io.Discard)
+func execute(ctx context.Context, c *cobra.Command, log io.Writer, args ...string) error {
+	c.SetOut(log)
+	c.SetErr(log)
 	c.SilenceErrors, c.SilenceUsage = true, true
-	c.SetArgs(args)
+	c.SetArgs(append([]string{}, args...)) // without any it would take the test program's
 	return c.ExecuteContext(ctx)
 }
 
 // begin runs a command until the test ends, and fails it if the command does not end
-// well then.
+// well then. Its log is shown of a test that failed.
 func begin(t *testing.T, c *cobra.Command, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- execute(ctx, c, args...) }()
+	log := output.OfFailed(t)
+	go func() { ended <- execute(ctx, c, log, args...) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -133,7 +135,7 @@ func upstream(t *testing.T, root string) *rest.Config {
 func TestKCPCarriesWork(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	begin(t, kcpCommand(), "--root-directory", root, "--bind-address", "127.0.0.1", "--port", "0",
-		"--push-mode", "--auto-publish-apis", "--discovery-poll-interval", "5s")
+		"--push-mode", "--auto-publish-apis", "--log-level", "debug", "--discovery-poll-interval", "5s")
 	carryOne(t, upstream(t, root), "inside")
 }
 

@@ -30,6 +30,7 @@ import (
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/leak"
 	"rik.dev/rik/internal/testkit/poll"
+	"rik.dev/rik/internal/testkit/served"
 )
 
 func TestMain(m *testing.M) {
@@ -137,7 +138,7 @@ func run(config *rest.Config, c splitcontroller.Config) (stop func() error, err 
 // logger shows the controller's log when RIK_TEST_LOG is set.
 func logger() *slog.Logger {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(os.Getenv("SPLIT_LOG"))); err != nil {
+	if err := level.UnmarshalText([]byte(os.Getenv(served.EnvLog))); err != nil {
 		return slog.New(slog.DiscardHandler)
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))

@@ -68,6 +68,8 @@ type breaker struct {
 	// spent is a go-ahead that was there before the pause, or has been used: it says
 	// nothing about what waits now.
 	spent string
+	// counted: at the last look at the go-ahead all that waits had been found.
+	counted bool
 }
 
 func newBreaker(limit DeleteLimit, now time.Time) *breaker {
@@ -112,23 +114,28 @@ func (b *breaker) forget(key Key) {
 	delete(b.granted, key)
 }
 
-// resume takes up a pause that another run of the syncer began: whatever go-ahead
-// there is was given for it.
-func (b *breaker) resume() { b.paused, b.spent = true, "" }
+// resume takes up a pause that another run of the syncer began. spent is the go-ahead that
+// run has called an old one; any other was given for the pause.
+func (b *breaker) resume(spent string) { b.paused, b.spent = true, spent }
 
 // heed looks at the go-ahead, and returns the deletions that it sets free. It counts
 // when it names the number that waits, and was not there before. settled says that
-// everything has been looked at since the start, so that nothing waiting means that
-// nothing is left to pause for.
+// everything has been looked at since the start: before, the number is one that is passed
+// on the way to what waits, and nothing waiting does not mean that nothing is left to
+// pause for.
 func (b *breaker) heed(goAhead string, settled bool) []Key {
+	b.counted = settled
 	if !b.paused {
 		return nil
 	}
 	if goAhead != b.spent {
 		b.spent = ""
 	}
+	if !settled {
+		return nil
+	}
 	if len(b.waiting) == 0 {
-		b.paused = !settled
+		b.paused = false
 		return nil
 	}
 	number, err := strconv.Atoi(goAhead)

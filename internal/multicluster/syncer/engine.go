@@ -6,11 +6,11 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -43,13 +43,12 @@ type engine struct {
 
 	// changes are those upstream that are not carried yet.
 	changes pending
-	// working is how many passes are under way.
-	working atomic.Int32
+	// backlog is what has to be looked at before it is known what there is to do.
+	backlog backlog
 
 	mu sync.Mutex
-	// looked: both sides have said which types they serve. wasQuiet: at the last report
-	// there was nothing to do.
-	looked, wasQuiet bool
+	// looked: both sides have said which types they serve.
+	looked bool
 	// cluster is the latest that was read.
 	cluster  *workloadv1alpha1.Cluster
 	carriers map[schema.GroupResource]*carrier
@@ -69,8 +68,12 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{},
 		breaker: newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()),
 	}
-	if meta.IsStatusConditionTrue(cluster.Status.Conditions, workloadv1alpha1.ConditionDeletesPaused) {
-		e.breaker.resume()
+	if c := meta.FindStatusCondition(cluster.Status.Conditions, workloadv1alpha1.ConditionDeletesPaused); c != nil && c.Status == metav1.ConditionTrue {
+		spent := ""
+		if c.Reason == workloadv1alpha1.ReasonOldGoAhead {
+			spent = cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation]
+		}
+		e.breaker.resume(spent)
 	}
 	e.queue = reconcile.New(reconcile.Options{
 		Name: "syncer/" + identity.Cluster, Workers: s.config.Workers, MaxBackoff: maxBackoff, Logger: e.log,
@@ -111,37 +114,56 @@ func (e *engine) presentCluster() *workloadv1alpha1.Cluster {
 }
 
 func (e *engine) upstreamChanged(c *carrier, o *unstructured.Unstructured) {
-	if o.GetNamespace() != "" {
-		e.namespaces.learn(o.GetNamespace())
-	}
-	if c.isSynced() {
-		key := Key{Type: c.Resource.GroupResource(), Namespace: o.GetNamespace(), Name: o.GetName()}
-		e.changes.note(key, time.Now())
-		e.queue.Add(item{Key: key})
+	if i, ok := e.upstreamItem(c, o); ok {
+		e.queue.Add(i)
 	}
 }
 
 func (e *engine) downstreamChanged(c *carrier, o *unstructured.Unstructured) {
-	if !c.isSynced() {
-		return
+	if i, ok := e.downstreamItem(c, o); ok {
+		e.queue.Add(i)
 	}
+}
+
+// upstreamItem is what to look at for an object that changed; nothing before the caches
+// of its type are filled.
+func (e *engine) upstreamItem(c *carrier, o *unstructured.Unstructured) (item, bool) {
+	if o.GetNamespace() != "" {
+		e.namespaces.learn(o.GetNamespace())
+	}
+	if !c.isSynced() {
+		return item{}, false
+	}
+	key := Key{Type: c.Resource.GroupResource(), Namespace: o.GetNamespace(), Name: o.GetName()}
+	e.changes.note(key, time.Now())
+	return item{Key: key}, true
+}
+
+// downstreamItem is upstreamItem for an object on the other side.
+func (e *engine) downstreamItem(c *carrier, o *unstructured.Unstructured) (item, bool) {
 	i := item{Key: Key{Type: c.Resource.GroupResource(), Namespace: o.GetNamespace(), Name: o.GetName()}, downstream: true}
 	if name, known := e.namespaces.known(o.GetNamespace()); known || o.GetNamespace() == "" {
 		i.Namespace, i.downstream = name, false
 	}
-	e.queue.Add(i)
+	return i, c.isSynced()
 }
 
 // lookAtAll is for when the caches of a type are filled: before that, what one side has
 // and the other has not means nothing.
 func (e *engine) lookAtAll(c *carrier) {
+	look := func(i item, ok bool) {
+		if ok {
+			e.backlog.add(i)
+			e.queue.Add(i)
+		}
+	}
 	for _, informer := range c.upstream {
 		for _, o := range informer.GetStore().List() {
-			e.upstreamChanged(c, o.(*unstructured.Unstructured))
+			look(e.upstreamItem(c, o.(*unstructured.Unstructured)))
 		}
 	}
 	for _, o := range c.downstream.GetStore().List() {
-		e.downstreamChanged(c, o.(*unstructured.Unstructured))
+		look(e.downstreamItem(c, o.(*unstructured.Unstructured)))
 	}
 	c.enqueued.Store(true)
 	e.log.Info("a type is carried", "type", c.Resource.GroupResource().String(), "version", c.Resource.Version)
@@ -169,19 +191,27 @@ func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
 	if c == nil || !c.isSynced() {
 		e.changes.take(i.Key)
 		e.noDeletion(i.Key)
+		e.backlog.looked(i)
 		return 0, nil // looked at when the type is carried
 	}
 	if i.downstream {
 		name, ours, err := e.namespaces.resolve(ctx, i.Namespace)
 		if err == nil && ours {
-			e.queue.Add(item{Key: Key{Type: i.Type, Namespace: name, Name: i.Name}})
+			next := item{Key: Key{Type: i.Type, Namespace: name, Name: i.Name}}
+			e.backlog.replace(i, next)
+			e.queue.Add(next)
+		}
+		if err == nil {
+			e.backlog.looked(i)
 		}
 		return 0, err
 	}
-	e.working.Add(1)
-	defer e.working.Add(-1)
 	p := newPass(e, c, i.Key)
 	again, err := p.run(ctx)
+	// What is to stay and cannot be carried keeps nobody from counting the deletions.
+	if err == nil || !p.mayBeDeletion() {
+		e.backlog.looked(i)
+	}
 	if err != nil {
 		if !p.changed.IsZero() {
 			e.changes.note(i.Key, p.changed)

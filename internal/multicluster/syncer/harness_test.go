@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -29,6 +28,7 @@ import (
 	"rik.dev/rik/internal/multicluster/syncer"
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/output"
 	"rik.dev/rik/internal/testkit/poll"
 )
 
@@ -186,13 +186,9 @@ type running struct {
 // configOf has the syncer be upstream what it is in every mode: its own user, with no
 // more rights than that has.
 func (k *kcp) configOf(cluster string, downstream *rest.Config) syncer.Config {
-	log := slog.New(slog.DiscardHandler)
-	if os.Getenv("RIK_TEST_SYNCER_LOG") != "" {
-		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	}
 	return syncer.Config{
 		Upstream: kcptest.AsSyncer(k.t, k.server, cluster), Downstream: downstream, Cluster: cluster,
-		HeartbeatInterval: 500 * time.Millisecond, Logger: log,
+		HeartbeatInterval: 500 * time.Millisecond, Logger: output.Logger(k.t),
 		// One that has just started may delete at once what it likes.
 		Deletes: syncer.DeleteLimit{Count: 1 << 20},
 	}

@@ -84,6 +84,9 @@ func (p *pass) run(ctx context.Context) (time.Duration, error) {
 	return 0, fmt.Errorf("no end after %d steps: please report this", maxSteps)
 }
 
+// mayBeDeletion says whether a pass that failed was perhaps about a deletion.
+func (p *pass) mayBeDeletion() bool { return p.up == nil || p.up.GetDeletionTimestamp() != nil }
+
 // noDeletion takes back a request to delete, once it is known that there is none.
 func (e *engine) noDeletion(key Key) {
 	e.mu.Lock()

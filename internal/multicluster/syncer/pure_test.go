@@ -379,7 +379,7 @@ func breakerHolds(t *rapid.T, restarts bool) {
 		actions["restart"] = func(*rapid.T) {
 			was := b.paused
 			if b = newBreaker(limit, now); was {
-				b.resume()
+				b.resume("")
 			}
 		}
 	}
@@ -450,12 +450,60 @@ func TestBreakerGoAhead(t *testing.T) {
 	if !ask(3, "2") || ask(4, "2") || b.heed("1", true) == nil {
 		t.Error("the next pause needs a go-ahead of its own")
 	}
-	b.resume()
+	b.resume("")
 	if b.heed("", false) != nil || !b.paused {
 		t.Error("a pause that was taken up ends before everything was looked at")
 	}
 	if b.heed("", true); b.paused {
 		t.Error("a pause goes on with nothing to pause for")
+	}
+}
+
+// TestBreakerGoAheadAfterStart: while what waits is still being found, a number that is
+// met on the way is not the one that was meant; and what was an old go-ahead for one run
+// of the syncer is none for the next.
+func TestBreakerGoAheadAfterStart(t *testing.T) {
+	t.Parallel()
+	b := newBreaker(DeleteLimit{Count: 1, Window: time.Minute}, time.Unix(0, 0))
+	b.resume("")
+	for i := range 20 {
+		b.ask(Key{Name: strconv.Itoa(i)}, time.Unix(1, 0), 0, "19")
+		if free := b.heed("19", false); free != nil {
+			t.Fatalf("the go-ahead for 19 sets the first %d of 20 free", len(free))
+		}
+	}
+	if free := b.heed("19", true); free != nil {
+		t.Errorf("the go-ahead for 19 sets %d free", len(free))
+	}
+	if free := b.heed("20", true); len(free) != 20 {
+		t.Errorf("the go-ahead for 20 sets %d free", len(free))
+	}
+
+	b = newBreaker(DeleteLimit{Count: 1, Window: time.Minute}, time.Unix(0, 0))
+	b.resume("1")
+	b.ask(Key{Name: "x"}, time.Unix(1, 0), 0, "1")
+	if free := b.heed("1", true); free != nil {
+		t.Errorf("an old go-ahead sets %v free after a start", free)
+	}
+	b.heed("", true)
+	if free := b.heed("1", true); len(free) != 1 {
+		t.Errorf("a go-ahead that was given anew sets %v free", free)
+	}
+}
+
+// TestBacklog: it is empty when every item has been looked at, under the name that it got.
+func TestBacklog(t *testing.T) {
+	t.Parallel()
+	var b backlog
+	one, other := item{Key: Key{Name: "one"}, downstream: true}, item{Key: Key{Name: "other"}}
+	b.add(one)
+	b.replace(one, other)
+	if b.looked(one); b.isEmpty() {
+		t.Error("it is empty before the item was looked at under its other name")
+	}
+	b.looked(other)
+	if b.replace(one, other); !b.isEmpty() {
+		t.Error("an item that was not in it has got into it")
 	}
 }
 

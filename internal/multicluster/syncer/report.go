@@ -92,13 +92,12 @@ func (e *engine) beat(ctx context.Context) error {
 
 func (e *engine) heedGoAhead() {
 	e.mu.Lock()
-	quiet := e.looked && e.queue.Len() == 0 && e.working.Load() == 0
+	settled := e.looked
 	for _, c := range e.carriers {
-		quiet = quiet && c.enqueued.Load()
+		settled = settled && c.enqueued.Load()
 	}
-	// Twice, because a key may just be on its way from the queue to a worker.
-	free := e.breaker.heed(e.cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation], quiet && e.wasQuiet)
-	e.wasQuiet = quiet
+	settled = settled && e.backlog.isEmpty()
+	free := e.breaker.heed(e.cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation], settled)
 	e.mu.Unlock()
 	if len(free) > 0 {
 		e.log.Info("the deletions that waited go on", "number", len(free))
@@ -165,11 +164,19 @@ func readyCondition(down error, filling []string, missing []missingType, wasRead
 func pausedCondition(b *breaker, cluster *workloadv1alpha1.Cluster) *metav1.Condition {
 	c := &metav1.Condition{Type: workloadv1alpha1.ConditionDeletesPaused}
 	switch {
+	case b.paused && !b.counted:
+		// No command yet: its number would be one that is passed on the way.
+		c.Status, c.Reason = metav1.ConditionTrue, workloadv1alpha1.ReasonTooManyDeletes
+		if b.spent != "" {
+			c.Reason = workloadv1alpha1.ReasonOldGoAhead
+		}
+		c.Message = fmt.Sprintf("Deletions wait, because there were too many at once: %d so far, and not all has been looked at since the syncer's start.", len(b.waiting))
 	case b.paused:
 		c.Status, c.Reason = metav1.ConditionTrue, workloadv1alpha1.ReasonTooManyDeletes
 		c.Message = fmt.Sprintf("%[1]d deletions wait, because there were too many at once. If they are meant: kubectl annotate --overwrite clusters.workload.kcp.dev %[2]s %[3]s=%[1]d",
 			len(b.waiting), cluster.Name, workloadv1alpha1.AllowDeletesAnnotation)
 		if b.spent != "" {
+			c.Reason = workloadv1alpha1.ReasonOldGoAhead
 			c.Message += " (the present annotation was there before: remove it first)"
 		}
 	case meta.FindStatusCondition(cluster.Status.Conditions, c.Type) != nil:

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/syncer"
@@ -556,10 +558,10 @@ func (m *mass) are(want int) {
 	m.t.Helper()
 	poll.Until(m.t, kube.Patience, fmt.Sprintf("%d objects are in the cluster", want), func(ctx context.Context) error {
 		list, err := m.down.Resource(configMaps).Namespace(m.there).List(ctx, metav1.ListOptions{})
-		if err != nil || len(list.Items) != want {
-			return fmt.Errorf("%d, %w", len(list.Items), err)
+		if err == nil && len(list.Items) != want {
+			err = fmt.Errorf("there are %d", len(list.Items))
 		}
-		return nil
+		return err
 	})
 }
 
@@ -584,6 +586,55 @@ func TestMassDeletion(t *testing.T) {
 	patch(t, m.objects, clusters, "", "mass", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"20"}}}`)
 	m.are(1)
 	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionFalse, "")
+}
+
+// roundTrip is a function as a http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestGoAheadBeforeAllIsCounted: a number that is passed while a syncer finds what waits
+// lets nothing be deleted.
+func TestGoAheadBeforeAllIsCounted(t *testing.T) {
+	m, first := startMass(t, "counted", 19)
+	m.namespace("late")
+	late := m.downNamespace("counted", "late")
+	create(t, m.objects, configMaps, configMap("late", "x", "counted", nil))
+	has(t, m.down, configMaps, late, "x", anyhow)
+	for _, namespace := range []string{"team", "late"} {
+		if err := m.objects.Resource(configMaps).Namespace(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=counted"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
+	patch(t, m.objects, clusters, "", "counted", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"19"}}}`)
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	// To the next syncer one namespace says nothing for a while.
+	found := make(chan struct{})
+	m.config.Downstream = rest.CopyConfig(m.config.Downstream)
+	m.config.Downstream.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == "/api/v1/namespaces/"+late {
+				select {
+				case <-found:
+				case <-r.Context().Done():
+				}
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	run(t, m.config)
+	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "19 so far")
+	m.are(19)
+	close(found)
+	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
+	m.are(19)
+	patch(t, m.objects, clusters, "", "counted", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"20"}}}`)
+	m.are(0)
+	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionFalse, "")
 }
 
 // TestMassDeletionByManyRuns: a syncer that ends and starts again with a few deletions

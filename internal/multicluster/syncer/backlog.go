@@ -1,0 +1,41 @@
+package syncer
+
+import "sync"
+
+// backlog is what there was when the caches of types were filled, and has not been looked
+// at since. It is empty at first.
+type backlog struct {
+	mu    sync.Mutex
+	items map[item]bool
+}
+
+func (b *backlog) add(i item) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.items == nil {
+		b.items = map[item]bool{}
+	}
+	b.items[i] = true
+}
+
+// replace has another item stand for one, if that is in the backlog.
+func (b *backlog) replace(i, other item) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.items[i] {
+		delete(b.items, i)
+		b.items[other] = true
+	}
+}
+
+func (b *backlog) looked(i item) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.items, i)
+}
+
+func (b *backlog) isEmpty() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.items) == 0
+}
