@@ -15,8 +15,7 @@ import (
 )
 
 // TestBesideAKCP is about what runs beside a kcp. The process's metrics are those of all
-// that runs in it, so nothing else does; and it goes before TestKCPCarriesWork, for those
-// of a kcp wait for it when it has ended.
+// that runs in it, so nothing else does at the same time.
 func TestBesideAKCP(t *testing.T) {
 	s := kcptest.Start(t)
 	t.Run("credentials of syncers", func(t *testing.T) { credentialsOfSyncers(t, s) })

@@ -26,6 +26,8 @@ import (
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/output"
 	"rik.dev/rik/internal/testkit/poll"
+	"rik.dev/rik/internal/testkit/process"
+	"rik.dev/rik/internal/testkit/program"
 )
 
 func TestKCPRefusesWhatCannotBe(t *testing.T) {
@@ -89,22 +91,6 @@ func execute(ctx context.Context, c *cobra.Command, log io.Writer, args ...strin
 	return c.ExecuteContext(ctx)
 }
 
-// begin runs a command until the test ends, and fails it if the command does not end
-// well then. Its log is shown of a test that failed.
-func begin(t *testing.T, c *cobra.Command, args ...string) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	log := output.OfFailed(t)
-	go func() { ended <- execute(ctx, c, log, args...) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("%s ended with %v", c.Name(), err)
-		}
-	})
-}
-
 // upstream waits for a kcp's kubeconfig, and for the kcp.
 func upstream(t *testing.T, root string) *rest.Config {
 	t.Helper()
@@ -130,12 +116,27 @@ func upstream(t *testing.T, root string) *rest.Config {
 // TestKCPCarriesWork goes the whole way with the controllers inside the kcp: a real
 // Kubernetes is registered, its Deployments are negotiated and published, and one that is
 // labelled arrives and goes. With the controllers beside it, test/e2e does, in
-// TestPrivilegedMulticlusterDrills. It shares the process's metrics with TestBesideAKCP,
-// and is not parallel.
+// TestPrivilegedMulticlusterDrills. It is the built program: a kcp in this process takes so
+// much longer, with the race detector, that a busy machine does not get to the end.
 func TestKCPCarriesWork(t *testing.T) {
+	dir, err := program.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
 	root := filepath.Join(t.TempDir(), "root")
-	begin(t, kcpCommand(), "--root-directory", root, "--bind-address", "127.0.0.1", "--port", "0",
+	kcp, err := process.Start(filepath.Join(dir, "kcp"), filepath.Join(t.TempDir(), "log"),
+		"--root-directory", root, "--bind-address", "127.0.0.1", "--port", "0",
 		"--push-mode", "--auto-publish-apis", "--log-level", "debug", "--discovery-poll-interval", "5s")
+	if err != nil {
+		t.Fatalf("starting the program that make build makes: %v", err)
+	}
+	log := output.OfFailed(t)
+	t.Cleanup(func() {
+		if err := kcp.Stop(); err != nil {
+			t.Error(err)
+		}
+		fmt.Fprint(log, kcp.Log())
+	})
 	carryOne(t, upstream(t, root), "inside")
 }
 
