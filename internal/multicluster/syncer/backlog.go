@@ -32,6 +32,9 @@ func (b *backlog) looked(i item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.items, i)
+	if len(b.items) == 0 {
+		b.items = nil // a map keeps the room of all that was ever in it
+	}
 }
 
 func (b *backlog) isEmpty() bool {
