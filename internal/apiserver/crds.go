@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"rik.dev/rik/config"
@@ -57,7 +58,7 @@ func ensureCRD(ctx context.Context, client clientset.Interface, crd *apiextensio
 	err = wait.PollUntilContextCancel(ctx, crdsPoll, true, func(ctx context.Context) (bool, error) {
 		before := last
 		if last = applyCRD(ctx, client, crd.Name, document); last == nil {
-			last = discovered(client, crd)
+			last = discovered(ctx, client.Discovery().RESTClient(), crd)
 		}
 		if last != nil && last.Error() != before.Error() {
 			klog.FromContext(ctx).Info("A type of this server is not served yet", "crd", crd.Name, "err", last)
@@ -100,12 +101,14 @@ func applyCRD(ctx context.Context, client clientset.Interface, name string, docu
 	return errors.New("it is not established")
 }
 
-// discovered says whether clients find the type: that is a moment later.
-func discovered(client clientset.Interface, crd *apiextensionsv1.CustomResourceDefinition) error {
+// discovered says whether clients find the type: that is a moment later. Until then the
+// server may ask for five seconds of patience, of which it needs some milliseconds: the
+// next attempt is the caller's to make.
+func discovered(ctx context.Context, client rest.Interface, crd *apiextensionsv1.CustomResourceDefinition) error {
 	for _, version := range crd.Spec.Versions {
 		groupVersion := crd.Spec.Group + "/" + version.Name
-		list, err := client.Discovery().ServerResourcesForGroupVersion(groupVersion)
-		if err != nil {
+		list := &metav1.APIResourceList{}
+		if err := client.Get().AbsPath("/apis", groupVersion).MaxRetries(0).Do(ctx).Into(list); err != nil {
 			return err
 		}
 		if !lists(list, crd.Spec.Names.Plural) {
