@@ -29,6 +29,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/openapidoc"
 	"rik.dev/rik/internal/apiserver/placement"
 	"rik.dev/rik/internal/apiserver/protobuf"
 	"rik.dev/rik/internal/apiserver/registry"
@@ -129,6 +130,7 @@ func (c *chain) configure(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("configuring the aggregator: %w", err)
 	}
+	generic.SkipOpenAPIInstallation = true // of the native types only; see create
 	// There are no Services here whose endpoints it could probe.
 	c.aggregator.ExtraConfig.DisableRemoteAvailableConditionController = true
 	return nil
@@ -203,6 +205,10 @@ func (c *chain) create(cfg Config) error {
 	if err := native.InstallAPIs(c.provide(cfg, providers)...); err != nil {
 		return fmt.Errorf("installing the native types: %w", err)
 	}
+	handler := native.GenericAPIServer.Handler
+	openapidoc.Install(handler.GoRestfulContainer, handler.NonGoRestfulMux, openapidoc.Config{
+		V2: control.Generic.OpenAPIConfig, V3: control.Generic.OpenAPIV3Config, Tag: documentTag(cfg.Profile),
+	})
 	if err := addHooks(native.GenericAPIServer, cfg.Profile); err != nil {
 		return err
 	}

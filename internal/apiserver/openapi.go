@@ -1,6 +1,9 @@
 package apiserver
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 
 	"k8s.io/kube-openapi/pkg/common"
@@ -9,6 +12,7 @@ import (
 	kubernetes "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"rik.dev/rik/internal/apiserver/apis/openapi"
+	"rik.dev/rik/internal/version"
 )
 
 // describedPrefixes are the packages of what is served, by their names in an
@@ -90,6 +94,16 @@ func modelName(path string) string {
 		return util.ToRESTFriendlyName(path)
 	}
 	return path
+}
+
+// documentTag is another one with each build and each profile, on which the documents of
+// the native types depend. Of a build that is not a commit's it is another one each time.
+func documentTag(profile Profile) string {
+	if version.Commit == "" || version.Dirty == "true" {
+		return rand.Text()
+	}
+	digest := sha256.Sum256([]byte(version.Commit + " " + string(profile)))
+	return hex.EncodeToString(digest[:])
 }
 
 // namesOurs lets a namer of Kubernetes' recognise our types. It knows every

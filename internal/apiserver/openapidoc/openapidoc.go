@@ -1,0 +1,98 @@
+// Package openapidoc serves the OpenAPI documents of what a server has built in, each
+// made when it is first asked for. Kubernetes' own makes all of them before a server is
+// ready, and their digests a moment later, which is a third of what a start costs; most
+// servers are never asked for most of them.
+//
+// The paths, documents and headers are those of Kubernetes, but for what version 3's index
+// gives as a document's hash: there it is the digest of the document, here a tag of the
+// build. To a client both are a word that another document does not have.
+package openapidoc
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/emicklei/go-restful/v3"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/handler3"
+)
+
+const (
+	version2 = "/openapi/v2"
+	version3 = "/openapi/v3"
+	// hash is the query parameter with which a document may be kept for good.
+	hash = "hash"
+	// kept is how long such a document is kept. Kubernetes says a year as well.
+	kept = 365 * 24 * time.Hour
+)
+
+// Config of the documents.
+type Config struct {
+	V2 *common.Config
+	V3 *common.OpenAPIV3Config
+	// Tag is another one whenever a document of version 3 may be another one. Clients
+	// keep documents by it.
+	Tag string
+}
+
+type documents struct {
+	Config
+	container *restful.Container
+	v2, v3    func() http.Handler
+}
+
+// Install serves the documents of the container's web services on m. Services may be added
+// to the container until the first document is asked for.
+func Install(container *restful.Container, m *mux.PathRecorderMux, config Config) {
+	d := &documents{Config: config, container: container}
+	d.v2 = sync.OnceValue(func() http.Handler {
+		made := mux.NewPathRecorderMux(version2)
+		routes.OpenAPI{Config: d.V2}.InstallV2(container, made)
+		return made
+	})
+	d.v3 = sync.OnceValue(func() http.Handler {
+		made := mux.NewPathRecorderMux(version3)
+		routes.OpenAPI{V3Config: d.V3}.InstallV3(container, made)
+		return made
+	})
+	m.HandleFunc(version2, func(w http.ResponseWriter, r *http.Request) { d.v2().ServeHTTP(w, r) })
+	m.HandleFunc(version3, d.index)
+	m.HandlePrefix(version3+"/", http.HandlerFunc(d.document))
+}
+
+// index names the documents of version 3, one for each web service.
+func (d *documents) index(w http.ResponseWriter, _ *http.Request) {
+	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	for _, service := range d.container.RegisteredWebServices() {
+		name := strings.TrimPrefix(service.RootPath(), "/")
+		where := url.URL{Path: path.Join(version3, name), RawQuery: url.Values{hash: {d.Tag}}.Encode()}
+		index.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: where.String()}
+	}
+	raw, err := json.Marshal(index)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(raw) // a client that is gone
+}
+
+// document serves one document of version 3. One asked for by our tag will not change; of
+// another hash Kubernetes' handler knows what to make.
+func (d *documents) document(w http.ResponseWriter, r *http.Request) {
+	if query := r.URL.Query(); query.Get(hash) == d.Tag {
+		query.Del(hash)
+		r = r.Clone(r.Context())
+		r.URL.RawQuery = query.Encode()
+		w.Header().Set("Cache-Control", "public, immutable")
+		w.Header().Set("Expires", time.Now().Add(kept).UTC().Format(http.TimeFormat))
+	}
+	d.v3().ServeHTTP(w, r)
+}
