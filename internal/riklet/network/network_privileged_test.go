@@ -143,7 +143,8 @@ func contains(t *testing.T, want, name string, arguments ...string) {
 func sleeper(t *testing.T) int {
 	t.Helper()
 	c := exec.Command("sleep", "600")
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	// Not in this group: Ctrl-C is for the test, which still needs the namespace then.
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"rik.dev/rik/internal/riklet/image/unpack"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/shim/logfile"
+	"rik.dev/rik/internal/testkit/interrupt"
 	"rik.dev/rik/internal/testkit/ociimage"
 	"rik.dev/rik/internal/testkit/privileged"
 	"rik.dev/rik/internal/testkit/program"
@@ -315,15 +316,24 @@ func mentions(text, uid string) bool {
 const patience = 3 * time.Minute
 
 // eventually polls until check says nothing more to complain of: often at first, and
-// more seldom where it takes long, for many checks look at every process there is.
+// more seldom where it takes long, for many checks look at every process there is. It
+// gives up when the tests are to stop, but for what removes what a test made.
 func eventually(t testing.TB, check func() string) {
 	t.Helper()
+	stop := interrupt.Done()
+	if t.Context().Err() != nil { // in a cleanup
+		stop = nil
+	}
 	last, pause := "", 5*time.Millisecond
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		if last = check(); last == "" {
 			return
 		}
-		<-time.After(pause)
+		select {
+		case <-stop:
+			t.Fatalf("%v; not so yet: %s", interrupt.Cause(), last)
+		case <-time.After(pause):
+		}
 		pause = min(2*pause, 160*time.Millisecond)
 	}
 	t.Fatalf("after %s: %s", patience, last)

@@ -64,7 +64,8 @@ func newNetworkNode(t testing.TB) *node {
 	t.Helper()
 	privileged.Require(t)
 	cmd := exec.Command("sleep", "7200")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	// Not in this group: Ctrl-C is for the test, which still needs the namespace then.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"rik.dev/rik/internal/testkit/interrupt"
 )
 
 const (
@@ -29,6 +31,8 @@ func Long() bool { return os.Getenv(EnvLong) == "1" }
 // Require skips the test unless the privileged tests were asked for. When they
 // were, and the process is not root, the test fails: a skip there would make a
 // misconfigured CI job look green.
+//
+// From the first of them on, the first Ctrl-C ends the tests in good order.
 func Require(tb testing.TB) {
 	tb.Helper()
 	if !Asked() {
@@ -36,6 +40,10 @@ func Require(tb testing.TB) {
 	}
 	if uid := os.Geteuid(); uid != 0 {
 		tb.Fatalf("%s=1 is set and the effective user is %d, not root", EnvAsk, uid)
+	}
+	interrupt.Heed()
+	if err := interrupt.Cause(); err != nil {
+		tb.Fatal(err)
 	}
 	if path := os.Getenv(EnvLog); path != "" {
 		if err := record(path, tb.Name()); err != nil {

@@ -2,7 +2,6 @@ package rikcluster
 
 import (
 	"bytes"
-	"context"
 	"flag"
 	"os"
 	"os/exec"
@@ -11,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rik.dev/rik/internal/testkit/interrupt"
 )
 
 // aloneEnv names the test that runs in a process of its own.
@@ -37,8 +38,8 @@ func Alone(t *testing.T) bool {
 	t.Parallel()
 	queue.take(t.Name())
 	defer queue.give()
-	if interrupted.Err() != nil {
-		t.Fatal(context.Cause(interrupted))
+	if err := interrupt.Cause(); err != nil {
+		t.Fatal(err)
 	}
 	cmd := exec.Command(os.Args[0], aloneArgs(t)...) //nolint:gosec // this very program
 	cmd.Env = append(os.Environ(), aloneEnv+"="+t.Name(), inside+"=")

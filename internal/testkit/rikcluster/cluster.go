@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"rik.dev/rik/internal/testkit/interrupt"
 	"rik.dev/rik/internal/testkit/privileged"
 	"rik.dev/rik/internal/testkit/program"
 )
@@ -278,8 +279,8 @@ func Eventually(tb testing.TB, patience time.Duration, check func() error) {
 		select {
 		case <-ctx.Done():
 			tb.Fatalf("still not so after %v: %v", patience, err)
-		case <-interrupted.Done():
-			tb.Fatalf("%v; not so yet: %v", context.Cause(interrupted), err)
+		case <-interrupt.Done():
+			tb.Fatalf("%v; not so yet: %v", interrupt.Cause(), err)
 		case <-time.After(min(pause, longPause)):
 		}
 	}

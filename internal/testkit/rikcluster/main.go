@@ -9,11 +9,17 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
+	"rik.dev/rik/internal/testkit/interrupt"
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
 const inside = "RIK_E2E_NETNS"
+
+// timeToRemove is left of the time that the tests have, for a test that waits to fail and to
+// remove what it made.
+const timeToRemove = Patience + time.Minute
 
 // Main runs the tests of a package in a network namespace of their own, so that
 // clusters can use the usual ports whatever else the machine serves. It replaces
@@ -27,7 +33,8 @@ func Main(m *testing.M, longest ...string) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		heedInterrupts()
+		interrupt.Heed()
+		interrupt.HeedTimeout(timeToRemove)
 		os.Exit(m.Run())
 	}
 	unshare, err := exec.LookPath("unshare")

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rik.dev/rik/internal/testkit/interrupt"
 )
 
 // Talk is a rikctl that goes on until it is stopped, such as logs -f or port-forward.
@@ -63,8 +65,8 @@ func (t *Talk) Hear(pattern string) []string {
 			if found := expression.FindStringSubmatch(line); found != nil {
 				return found
 			}
-		case <-interrupted.Done():
-			t.tb.Fatalf("%v; rikctl %s has said no line like %s yet", context.Cause(interrupted), t.args, pattern)
+		case <-interrupt.Done():
+			t.tb.Fatalf("%v; rikctl %s has said no line like %s yet", interrupt.Cause(), t.args, pattern)
 		case <-patience:
 			t.tb.Fatalf("rikctl %s said no line like %s in %v, but:\n%s", t.args, pattern, Patience, strings.Join(t.heard, "\n"))
 		}

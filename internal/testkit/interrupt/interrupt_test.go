@@ -1,4 +1,4 @@
-package rikcluster
+package interrupt_test
 
 import (
 	"bytes"
@@ -9,6 +9,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rik.dev/rik/internal/testkit/interrupt"
+	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
 // TestInterrupt stops a process in which a test waits for what never comes: it is to fail
@@ -17,9 +20,12 @@ func TestInterrupt(t *testing.T) {
 	const waits = "RIK_E2E_WAITS"
 	if os.Getenv(waits) != "" {
 		t.Cleanup(func() { t.Log("removed what it made") })
-		heedInterrupts()
+		interrupt.Heed()
+		if err := interrupt.Cause(); err != nil {
+			t.Errorf("before it is told to stop: %v", err)
+		}
 		t.Log("waiting")
-		Eventually(t, time.Hour, func() error { return errors.New("it never comes") })
+		rikcluster.Eventually(t, time.Hour, func() error { return errors.New("it never comes") })
 		return
 	}
 	t.Parallel()
