@@ -130,7 +130,6 @@ func (c *chain) configure(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("configuring the aggregator: %w", err)
 	}
-	generic.SkipOpenAPIInstallation = true // of the native types only; see create
 	// There are no Services here whose endpoints it could probe.
 	c.aggregator.ExtraConfig.DisableRemoteAvailableConditionController = true
 	return nil
@@ -180,6 +179,8 @@ func (c *chain) crd(resource schema.GroupResource) *apiextensionsv1.CustomResour
 
 // create makes the servers, innermost first.
 func (c *chain) create(cfg Config) error {
+	// Of the native types only: the other two configurations are copies. See openapidoc.
+	c.control.Generic.SkipOpenAPIInstallation = true
 	control := c.control.Complete()
 	notFound := notfoundhandler.New(control.Generic.Serializer, genericapifilters.NoMuxAndDiscoveryIncompleteKey)
 	if cfg.Profile == ProfileKCP && cfg.Loss != nil {

@@ -2,8 +2,6 @@ package apiserver
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"strings"
 
 	"k8s.io/kube-openapi/pkg/common"
@@ -102,8 +100,7 @@ func documentTag(profile Profile) string {
 	if version.Commit == "" || version.Dirty == "true" {
 		return rand.Text()
 	}
-	digest := sha256.Sum256([]byte(version.Commit + " " + string(profile)))
-	return hex.EncodeToString(digest[:])
+	return version.Commit + "-" + string(profile)
 }
 
 // namesOurs lets a namer of Kubernetes' recognise our types. It knows every
