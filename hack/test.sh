@@ -29,10 +29,10 @@ export GORACE=atexit_sleep_ms=100
 # end of another's time rather than interrupt it. Some ten wait for two cores, and each
 # change between them costs: two fifths fewer of them are a tenth of the processor time.
 chrt --batch --pid 0 $$ || echo "the tests go on as they are scheduled, which takes longer" >&2
-# Fresh memory costs a fault for each 4 KiB, on virtual machines as much as 16 us: a fifth
-# of the processor time, for the race detector has five times the memory. Huge pages for all,
-# as is Debian's default, make that one for 2 MiB. A machine whose pages are never to be huge
-# keeps them so.
+# Fresh memory costs a fault for each 4 KiB, on some virtual machines 16 us and more: there a
+# ninth of the processor time, and a fifth of what the race detector watches. Huge pages for
+# all, as is Debian's default, make that one for 2 MiB. A machine whose pages are never to be
+# huge keeps them so.
 huge=/sys/kernel/mm/transparent_hugepage/enabled
 if [ -w $huge ] && grep -qF '[madvise]' $huge && echo always 2>/dev/null >$huge; then
   trap "echo madvise >$huge" EXIT
