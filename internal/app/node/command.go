@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -85,53 +83,6 @@ func connect(server, token, tokenFile string) (Connections, error) {
 	}
 	c.Token, err = jointoken.Parse(token)
 	return c, err
-}
-
-func purgeCommand() *cobra.Command {
-	o := DefaultOptions()
-	c := &cobra.Command{
-		Use:   "purge",
-		Short: "Stop all instances of a node that is not running, and remove all it made here",
-		Args:  noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			log, err := logger("warn")
-			if err != nil {
-				return err
-			}
-			return Purge(c.Context(), o, log)
-		},
-	}
-	o.addDirFlags(c.Flags())
-	return c
-}
-
-// removeDirs removes the node's directories, and refuses to reach into what is
-// still mounted there.
-func removeDirs(dirs ...string) error {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, dir := range dirs {
-		if mounted := below(string(mounts), dir); mounted != "" {
-			errs = append(errs, fmt.Errorf("%s is still mounted: nothing below %s was removed", mounted, dir))
-			continue
-		}
-		errs = append(errs, os.RemoveAll(dir))
-	}
-	return errors.Join(errs...)
-}
-
-// below finds a mount point at or below a folder.
-func below(mountinfo, dir string) string {
-	for line := range strings.Lines(mountinfo) {
-		fields := strings.Fields(line)
-		if len(fields) > 4 && (fields[4] == dir || strings.HasPrefix(fields[4], filepath.Clean(dir)+"/")) {
-			return fields[4]
-		}
-	}
-	return ""
 }
 
 func noArgs(_ *cobra.Command, args []string) error {

@@ -144,6 +144,10 @@ func (o *Options) Validate() error {
 		}
 		*dir = absolute
 	}
+	// What is not memory is mounted over; memory is used as it is, and made private.
+	if err := requireNodes("--run-dir", o.RunDir, "pods", "runtimes", "vm", "app"); err != nil {
+		problems = append(problems, err)
+	}
 	if o.CgroupParent == "" {
 		o.CgroupParent = cgroupParent(o.StateDir)
 	}
@@ -168,6 +172,25 @@ func (o *Options) Validate() error {
 		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
+}
+
+// requireNodes says whether a directory is a node's, which has one of the names in it, or
+// has nothing in it: a slip in a flag must not cost somebody what is in another directory.
+func requireNodes(flag, dir string, names ...string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
+	}
+	if err != nil {
+		return usagef("%s: %w", flag, err)
+	}
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return nil
+		}
+	}
+	return usagef("%s %s is not a node's: it has %s in it, and nothing that a node makes there (%s)",
+		flag, dir, entries[0].Name(), strings.Join(names, ", "))
 }
 
 // nodeName makes a host name fit to be an object's name.

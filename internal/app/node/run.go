@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"os/exec"
@@ -199,49 +198,4 @@ func (c collector) Collect(ctx context.Context, pressure bool) (int64, error) {
 	}
 	freed, err := c.images.Collect(ctx, policy)
 	return freed, errors.Join(append(errs, err)...)
-}
-
-// Purge stops all instances of a node that is not running and removes
-// everything that the node made on this machine.
-func Purge(ctx context.Context, o Options, log *slog.Logger) error {
-	if err := o.Validate(); err != nil {
-		return err
-	}
-	stores, err := o.openStores(log)
-	if err != nil {
-		return err
-	}
-	vm, err := o.newVM(stores, log)
-	if err != nil {
-		return errors.Join(err, stores.Close())
-	}
-	host := riklet.Host{NodeName: o.NodeName, StateDir: o.StateDir, RunDir: o.RunDir, Objects: noObjects{}, Changed: func() {}, Logger: log}
-	pods, err := o.newPods(host, stores, vm)
-	if err != nil {
-		return errors.Join(err, stores.Close())
-	}
-	// What runs is found by recovering it, as an agent would.
-	if err := pods.Recover(ctx); err != nil {
-		return errors.Join(err, pods.Close(), stores.Close())
-	}
-	if err := errors.Join(pods.Purge(ctx), pods.Close(), stores.Close()); err != nil {
-		return err
-	}
-	if err := network.Purge(ctx, o.networkConfig()); err != nil {
-		return err
-	}
-	return removeDirs(o.StateDir, o.RunDir)
-}
-
-// noObjects serves a driver that starts nothing.
-type noObjects struct{}
-
-var errPurging = fmt.Errorf("the node is being removed")
-
-func (noObjects) ConfigMap(context.Context, string, string) (instance.Entries, error) {
-	return instance.Entries{}, errPurging
-}
-
-func (noObjects) Secret(context.Context, string, string) (instance.Entries, error) {
-	return instance.Entries{}, errPurging
 }

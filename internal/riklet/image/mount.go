@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/riklet/image/internal/wire"
+	"rik.dev/rik/internal/riklet/mounts"
 )
 
 // mountRecord is the file mount.json of a mount: which layers it needs.
@@ -193,24 +194,8 @@ func (s *Store) Unmount(ctx context.Context, id string, keepWritable bool) error
 	}
 	defer release()
 	rootfs := s.path(mountsDir, id, rootfsDir)
-	for {
-		live, err := isMounted(rootfs)
-		if err != nil {
-			return fmt.Errorf("unmounting %s: %w", id, err)
-		}
-		if !live {
-			break
-		}
-		err = unix.Unmount(rootfs, unix.UMOUNT_NOFOLLOW)
-		if errors.Is(err, unix.EBUSY) {
-			// Someone has a file open in it. Out of sight it goes all the
-			// same, and off when that is closed.
-			s.log.Warn("detaching a busy root file system", "instance", id)
-			err = unix.Unmount(rootfs, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
-		}
-		if err != nil {
-			return fmt.Errorf("unmounting %s: %w", id, err)
-		}
+	if err := mounts.Unmount(rootfs); err != nil {
+		return fmt.Errorf("unmounting %s: %w", id, err)
 	}
 	if keepWritable {
 		return nil

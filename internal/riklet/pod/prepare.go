@@ -3,17 +3,14 @@ package pod
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/pod/spec"
 	"rik.dev/rik/internal/riklet/shim"
 )
@@ -231,20 +228,7 @@ func readOr(path, otherwise string) string {
 }
 
 func (b *build) removeDirectories(context.Context) error {
-	return removeTree(b.d.runDir(b.in.UID))
-}
-
-// removeTree removes a directory in which nothing is mounted any more. That is
-// looked at first: deleting through a mount would empty what is behind it.
-func removeTree(dir string) error {
-	mounts, err := mountsBelow(dir)
-	if err != nil {
-		return err
-	}
-	if len(mounts) > 0 {
-		return fmt.Errorf("%s still has mounts: %v", dir, mounts)
-	}
-	return os.RemoveAll(dir)
+	return mounts.RemoveAll(b.d.runDir(b.in.UID))
 }
 
 func (b *build) supervisor(ctx context.Context) error {
@@ -280,17 +264,4 @@ func (b *build) endSupervisor(ctx context.Context) error {
 	hard, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	return c.Kill(hard)
-}
-
-// unmount takes a mount away; none there is no error.
-func unmount(path string) error {
-	for {
-		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return &os.PathError{Op: "unmount", Path: path, Err: err}
-		}
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/pod/spec"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/shim/launch"
@@ -45,7 +46,7 @@ func (e processEngine) validate(t rikv1alpha1.InstanceTemplate) error {
 // before is for what outlives a restart of the process: its files.
 func (e processEngine) before(b *build) []lifecycle.Step {
 	return []lifecycle.Step{{Name: "files", Undo: func(context.Context) error {
-		if err := unmount(e.d.appDir(b.in.UID)); err != nil {
+		if err := mounts.Unmount(e.d.appDir(b.in.UID)); err != nil {
 			return err
 		}
 		if e.d.cfg.Archives == nil {
@@ -198,7 +199,7 @@ func (f *processFill) files(context.Context) (err error) {
 }
 
 func (f *processFill) removeFiles(context.Context) error {
-	if err := unmount(f.d.appDir(f.in.UID)); err != nil {
+	if err := mounts.Unmount(f.d.appDir(f.in.UID)); err != nil {
 		return err
 	}
 	return errors.Join(os.RemoveAll(f.d.appDir(f.in.UID)), os.RemoveAll(f.d.appUpper(f.in.UID)))

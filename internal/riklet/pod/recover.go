@@ -20,6 +20,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/state"
 )
@@ -336,13 +337,9 @@ func (d *Driver) Purge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	errs = append(errs, d.cgroups.Destroy(ctx, d.cfg.CgroupParent))
-	mounts, err := mountsBelow(d.cfg.Run)
-	errs = append(errs, err)
-	for _, path := range mounts {
-		errs = append(errs, unmount(path))
-	}
+	errs = append(errs, mounts.UnmountBelow(d.cfg.Run))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return errors.Join(removeTree(d.cfg.Run), removeTree(filepath.Join(d.cfg.Root, "pods")))
+	return errors.Join(mounts.Clear(d.cfg.Run), mounts.RemoveAll(filepath.Join(d.cfg.Root, "pods")))
 }

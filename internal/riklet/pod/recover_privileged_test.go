@@ -14,12 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/state"
 )
 
@@ -323,14 +322,8 @@ func (n *node) killEverything() {
 func (n *node) reboot() {
 	n.Helper()
 	n.killEverything()
-	mounts, err := mountsBelow(n.dir)
-	if err != nil {
+	if err := mounts.UnmountBelow(n.dir); err != nil {
 		n.Fatal(err)
-	}
-	for _, path := range mounts {
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-			n.Fatal(err)
-		}
 	}
 	store, err := state.Open(filepath.Join(n.cfg.Root, "pods.db"))
 	if err != nil {

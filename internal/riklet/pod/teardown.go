@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
-
-	"github.com/moby/sys/mountinfo"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/riklet/mounts"
 )
 
 // extent is how much of an instance is taken back.
@@ -145,7 +143,7 @@ func (d *Driver) takeBack(ctx context.Context, in instance.Instance, what extent
 	if err := b.sequence().Undo(ctx); err != nil {
 		return err
 	}
-	return removeTree(d.rootDir(in.UID))
+	return mounts.RemoveAll(d.rootDir(in.UID))
 }
 
 func (d *Driver) removeCgroup(ctx context.Context, uid string) error {
@@ -178,18 +176,4 @@ func (d *Driver) containersOf(in instance.Instance) ([]string, error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
-}
-
-// mountsBelow lists what is mounted at a path or under it, deepest first.
-func mountsBelow(dir string) ([]string, error) {
-	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
-	if err != nil {
-		return nil, fmt.Errorf("listing mounts: %w", err)
-	}
-	var paths []string
-	for _, i := range infos {
-		paths = append(paths, i.Mountpoint)
-	}
-	slices.SortFunc(paths, func(a, b string) int { return strings.Count(b, "/") - strings.Count(a, "/") })
-	return paths, nil
 }

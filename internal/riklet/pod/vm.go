@@ -15,6 +15,7 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/vmm"
 )
@@ -221,16 +222,10 @@ func (d *Driver) vmDir(uid string) string { return filepath.Join(d.cfg.Run, "vm"
 
 // removeVMDir removes what a VMM that is gone has in its place.
 func (d *Driver) removeVMDir(uid string) error {
-	mounts, err := mountsBelow(d.vmDir(uid))
-	if err != nil {
+	if err := mounts.UnmountBelow(d.vmDir(uid)); err != nil {
 		return err
 	}
-	for _, path := range mounts {
-		if err := unmount(path); err != nil {
-			return err
-		}
-	}
-	return removeTree(d.vmDir(uid))
+	return mounts.RemoveAll(d.vmDir(uid))
 }
 
 // guestSocket is where the supervisor lends the guest's channel.

@@ -21,6 +21,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/pod/spec"
 )
 
@@ -94,16 +95,7 @@ func hostPath(v rikv1alpha1.HostPathVolume) error {
 // removeVolumes unmounts all that is mounted for the instance. Its own
 // directories go with the directories step; a path of the node stays.
 func (b *build) removeVolumes(context.Context) error {
-	mounts, err := mountsBelow(b.d.runDir(b.in.UID))
-	if err != nil {
-		return err
-	}
-	for _, path := range mounts {
-		if err := unmount(path); err != nil {
-			return err
-		}
-	}
-	return nil
+	return mounts.UnmountBelow(b.d.runDir(b.in.UID))
 }
 
 // objectVolume writes the keys of a ConfigMap or Secret as files.
@@ -329,7 +321,7 @@ func bindDescriptor(fd int, target string) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if err := unmount(target); err != nil {
+	if err := mounts.Unmount(target); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
@@ -350,16 +342,10 @@ func bindDescriptor(fd int, target string) error {
 
 func (d *Driver) removeSubPaths(uid, container string) error {
 	dir := d.subPaths(uid, container)
-	mounts, err := mountsBelow(dir)
-	if err != nil {
+	if err := mounts.UnmountBelow(dir); err != nil {
 		return err
 	}
-	for _, path := range mounts {
-		if err := unmount(path); err != nil {
-			return err
-		}
-	}
-	return removeTree(dir)
+	return mounts.RemoveAll(dir)
 }
 
 // refreshEvery is how often mounted objects are looked at unasked.

@@ -9,12 +9,11 @@ package stage
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/mounts"
 )
 
 // Owner is the user that a VMM runs as.
@@ -96,44 +95,11 @@ func place(source, target string) error {
 // Remove takes a directory made by Directory away with all that is in it: mounts are
 // detached first, so that nothing of what was mounted is removed. Twice is once.
 func Remove(dir string) error {
-	if err := detach(dir); err != nil {
+	if err := mounts.UnmountBelow(dir); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := mounts.RemoveAll(dir); err != nil {
 		return fmt.Errorf("removing the VMM's directory: %w", err)
 	}
 	return nil
 }
-
-// detach takes every mount below dir away, the innermost first.
-func detach(dir string) error {
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	real, err := filepath.EvalSymlinks(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	lines := strings.Split(string(table), "\n")
-	for i := len(lines) - 1; i >= 0; i-- {
-		fields := strings.Fields(lines[i])
-		if len(fields) < 5 {
-			continue
-		}
-		point := unescape.Replace(fields[4])
-		if !strings.HasPrefix(point, real+"/") {
-			continue
-		}
-		if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return fmt.Errorf("unmounting %s: %w", point, err)
-		}
-	}
-	return nil
-}
-
-// unescape undoes what the kernel does to names in mountinfo (fs/seq_file.c, mangle).
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

@@ -1,0 +1,185 @@
+package mounts
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/testkit/privileged"
+)
+
+// tree makes a directory for a test, and takes away what is mounted there at its end.
+func tree(t *testing.T, dirs ...string) string {
+	t.Helper()
+	privileged.Require(t)
+	root := t.TempDir()
+	for _, dir := range dirs {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := UnmountBelow(root); err != nil {
+			t.Error(err)
+		}
+	})
+	return root
+}
+
+func mount(t *testing.T, path string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", path, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exists(t *testing.T, path string) bool {
+	t.Helper()
+	_, err := os.Lstat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func link(t *testing.T, target, path string) {
+	t.Helper()
+	if err := os.Symlink(target, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func requireMounts(t *testing.T, dir string, want ...string) {
+	t.Helper()
+	got, err := Below(dir)
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("Below(%s) = %q, %v, want %q", dir, got, err, want)
+	}
+}
+
+func TestPrivilegedBelow(t *testing.T) {
+	root := tree(t, "a/with space/deep", "ab")
+	a := filepath.Join(root, "a")
+	space := filepath.Join(a, "with space")
+	for _, path := range []string{a, filepath.Join(root, "ab")} {
+		mount(t, path)
+	}
+	if err := os.MkdirAll(filepath.Join(space, "deep"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mount(t, filepath.Join(space, "deep"))
+	want := []string{filepath.Join(space, "deep"), a}
+	requireMounts(t, a, want...)
+	requireMounts(t, a+"/", want...)
+	requireMounts(t, space, want[0])
+	link(t, root, filepath.Join(root, "link"))
+	requireMounts(t, filepath.Join(root, "link", "a"), want...)
+	requireMounts(t, filepath.Join(root, "none"))
+
+	if err := UnmountBelow(filepath.Join(root, "link", "a")); err != nil {
+		t.Error(err)
+	}
+	requireMounts(t, root, filepath.Join(root, "ab"))
+}
+
+func TestPrivilegedUnmount(t *testing.T) {
+	root := tree(t, "twice", "busy", "none", "target")
+	twice := filepath.Join(root, "twice")
+	mount(t, twice)
+	mount(t, twice)
+	busy := filepath.Join(root, "busy")
+	mount(t, busy)
+	f, err := os.Create(filepath.Join(busy, "open"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, name := range []string{"twice", "busy", "none", "not there"} {
+		if err := Unmount(filepath.Join(root, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	requireMounts(t, root)
+	if _, err := f.WriteString("still"); err != nil {
+		t.Errorf("writing to what was detached: %v", err)
+	}
+
+	target := filepath.Join(root, "target")
+	mount(t, target)
+	link(t, target, filepath.Join(root, "link"))
+	if err := Unmount(filepath.Join(root, "link")); err != nil {
+		t.Error(err)
+	}
+	requireMounts(t, root, target)
+}
+
+// What lies below a mount that another covers cannot be reached; it goes with what it
+// is in.
+func TestPrivilegedUnmountBelowACover(t *testing.T) {
+	root := tree(t, "a")
+	a := filepath.Join(root, "a")
+	mount(t, a)
+	if err := os.Mkdir(filepath.Join(a, "b"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mount(t, filepath.Join(a, "b"))
+	mount(t, a)
+	if err := UnmountBelow(a); err != nil {
+		t.Error(err)
+	}
+	requireMounts(t, root)
+}
+
+func TestPrivilegedNothingIsRemovedThroughAMount(t *testing.T) {
+	root := tree(t, "node/sub", "host")
+	host, sub := filepath.Join(root, "host"), filepath.Join(root, "node", "sub")
+	write(t, filepath.Join(host, "precious"))
+	write(t, filepath.Join(root, "node", "beside"))
+	if err := unix.Mount(host, sub, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	link(t, filepath.Join(root, "node"), filepath.Join(root, "link"))
+	for name, remove := range map[string]func(string) error{"RemoveAll": RemoveAll, "Clear": Clear} {
+		for _, dir := range []string{"node", "link"} {
+			if err := remove(filepath.Join(root, dir)); err == nil || !strings.Contains(err.Error(), sub+" is still mounted") {
+				t.Errorf("%s(%s) = %v, want that %s is still mounted", name, dir, err, sub)
+			}
+		}
+	}
+	if !exists(t, filepath.Join(host, "precious")) || !exists(t, filepath.Join(root, "node", "beside")) {
+		t.Error("something was removed")
+	}
+}
+
+func TestPrivilegedClear(t *testing.T) {
+	root := tree(t, "plain/in", "target/in", "disk")
+	link(t, "target", filepath.Join(root, "link"))
+	mount(t, filepath.Join(root, "disk"))
+	write(t, filepath.Join(root, "disk", "in"))
+	for name, stays := range map[string]bool{"plain": false, "link": true, "disk": true, "none": false} {
+		dir := filepath.Join(root, name)
+		if err := Clear(dir); err != nil {
+			t.Error(err)
+		}
+		if exists(t, filepath.Join(dir, "in")) {
+			t.Errorf("Clear(%s) left what was in it", name)
+		}
+		if exists(t, dir) != stays {
+			t.Errorf("after Clear(%s) it is there: %t, want %t", name, !stays, stays)
+		}
+	}
+	requireMounts(t, root, filepath.Join(root, "disk"))
+}
