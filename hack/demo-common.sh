@@ -22,8 +22,17 @@ need_root() {
   exit 1
 }
 
-# alive PROCESS: whether one that begin started still runs.
-alive() { [ -f "$dir/$1.pid" ] && kill -0 "$(cat "$dir/$1.pid")" 2>/dev/null; }
+# alive PROCESS: whether one that begin started still runs. After a restart of the machine
+# its number may be another's; what a demo begins has a path of the demo in its command line.
+alive() { [ -f "$dir/$1.pid" ] && grep -qsF "$dir/" "/proc/$(cat "$dir/$1.pid")/cmdline"; }
+
+# fresh: removes what an earlier demo left when it was not stopped, but ended with the
+# machine or was killed. For demos that cannot go on with it.
+fresh() {
+  [ -e "$dir" ] || return 0
+  say "an earlier demo ended without being stopped: removing what it left"
+  down
+}
 
 # begin PROCESS COMMAND...: runs it in the background, with a log and a pid file.
 begin() {
@@ -91,7 +100,7 @@ remove_all() {
   if [ -d "$dir" ]; then
     say "removing what the node made"
     "$bin/riklet" purge --state-dir "$dir/state" --run-dir "$run" --cgroup-parent "/$name"
-    rm -rf "$dir" "$run"
+    rm -rf --one-file-system "$dir" "$run"
   fi
 }
 

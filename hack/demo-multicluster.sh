@@ -75,6 +75,7 @@ up() {
     say "the demo runs already; make demo-multicluster-down stops it"
     return
   fi
+  fresh
   start_all
   register
   negotiate

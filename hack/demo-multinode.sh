@@ -29,6 +29,7 @@ up() {
   if alive server; then
     say "the demo runs already; make demo-multinode-down stops it"
   else
+    fresh
     mkdir -p -m 0700 "$dir"
     say "joining three network namespaces by the bridge $link"
     ip link add "$link" type bridge
@@ -108,7 +109,7 @@ down() {
   done
   stop server
   if ip link show "$link" >/dev/null 2>&1; then ip link delete "$link"; fi
-  rm -rf "$dir" "$run"
+  rm -rf --one-file-system "$dir" "$run"
   prove \
     "network namespace" "$(find /run/netns -name "$name-*" 2>/dev/null || true)" \
     "link" "$(ip -o link | grep rikdemo || true)"

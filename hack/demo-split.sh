@@ -175,6 +175,7 @@ up() {
     say "the demo runs already; make demo-split-down stops it"
     return
   fi
+  fresh
   trap cleanup EXIT
   start_all
   hello_image
@@ -226,7 +227,7 @@ down() {
     fi
   done
   if ip link show "$link" >/dev/null 2>&1; then ip link delete "$link"; fi
-  rm -rf "$dir" "$run"
+  rm -rf --one-file-system "$dir" "$run"
   prove \
     "network namespace" "$(find /run/netns -name "$name-*" 2>/dev/null || true)" \
     "link" "$(ip -o link | grep riksplit || true)"

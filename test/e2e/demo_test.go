@@ -1,7 +1,12 @@
 package e2e
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -22,15 +27,16 @@ func TestPrivilegedDemo(t *testing.T) {
 		running        int    // how often something is shown running
 		said           string // by the instances, and how often
 		times          int
+		fresh          bool // it removes what an earlier one left; others go on with it
 	}{
-		{"hack/demo.sh", "make demo-down", "rik-e2e-demo", noVMM, 3, " says: ", 3},
+		{"hack/demo.sh", "make demo-down", "rik-e2e-demo", noVMM, 3, " says: ", 3, false},
 		// Nine between the instances, one by name, three from outside.
-		{"hack/demo-multinode.sh", "make demo-multinode-down", "rik-e2e-nodes", noVMM, 3, " hears: hello from ", 13},
+		{"hack/demo-multinode.sh", "make demo-multinode-down", "rik-e2e-nodes", noVMM, 3, " hears: hello from ", 13, true},
 		// Each is listed by its kind and as an instance, and answers once.
-		{"hack/demo-function.sh", "make demo-function-down", "rik-e2e-function", "", 2, "\nhello from hello-", 1},
-		{"hack/demo-app.sh", "make demo-app-down", "rik-e2e-app", noVMM, 2, "\nhello from hello-", 1},
+		{"hack/demo-function.sh", "make demo-function-down", "rik-e2e-function", "", 2, "\nhello from hello-", 1, false},
+		{"hack/demo-app.sh", "make demo-app-down", "rik-e2e-app", noVMM, 2, "\nhello from hello-", 1, false},
 		// Five pods of the Deployment in Kubernetes, two instances in the rik cluster.
-		{"hack/demo-multicluster.sh", "make demo-multicluster-down", "rik-e2e-clusters", noVMM, 7, " says: ", 2},
+		{"hack/demo-multicluster.sh", "make demo-multicluster-down", "rik-e2e-clusters", noVMM, 7, " says: ", 2, true},
 	} {
 		t.Run(tc.script, func(t *testing.T) {
 			if !rikcluster.Alone(t) {
@@ -41,7 +47,11 @@ func TestPrivilegedDemo(t *testing.T) {
 				return demo(t, tc.script, what, "RIK_DEMO_NAME="+tc.name, "RIK_DEMO_NODE="+tc.node)
 			}
 			t.Cleanup(func() { demo("down") })
+			requireGone := unstopped(t, tc.name)
 			out := demo("up")
+			if tc.fresh {
+				requireGone()
+			}
 			if n := strings.Count(out, "Running"); n != tc.running {
 				t.Errorf("%d are shown running, want %d:\n%s", n, tc.running, out)
 			}
@@ -62,6 +72,47 @@ func TestPrivilegedDemo(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// unstopped leaves what a demo leaves that ended with its machine: files, and numbers of
+// processes that are somebody else's now. What it returns fails unless the files are gone.
+// The somebody has to outlive the test.
+func unstopped(t *testing.T, name string) (requireGone func()) {
+	t.Helper()
+	dir := filepath.Join("/var/lib", name)
+	stranger := exec.Command("sleep", "infinity")
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- stranger.Wait() }()
+	t.Cleanup(func() {
+		select {
+		case err := <-ended:
+			t.Errorf("the demo ended a process that was not its own: %v", err)
+		default:
+			_ = stranger.Process.Kill()
+			<-ended
+		}
+	})
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range []string{"server", "kcp", "kube", "stream", "east", "node-1"} {
+		if err := os.WriteFile(filepath.Join(dir, process+".pid"), fmt.Appendln(nil, stranger.Process.Pid), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := filepath.Join(dir, "left")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("what an earlier demo left is there still: %v", err)
+		}
 	}
 }
 

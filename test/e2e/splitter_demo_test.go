@@ -25,7 +25,9 @@ func TestPrivilegedSplitDemo(t *testing.T) {
 		return demo(t, "hack/demo-split.sh", what, "RIK_DEMO_NAME=rik-e2e-split", "RIK_DEMO_NODE=--vmm=none")
 	}
 	t.Cleanup(func() { demo("down") })
+	requireGone := unstopped(t, "rik-e2e-split")
 	out := demo("up")
+	requireGone()
 	if diff := cmp.Diff(story, really(out)); diff != "" {
 		t.Errorf("what ran in the clusters (-want +got):\n%s\n%s", diff, out)
 	}
