@@ -91,8 +91,19 @@ func (d *documents) document(w http.ResponseWriter, r *http.Request) {
 		query.Del(hash)
 		r = r.Clone(r.Context())
 		r.URL.RawQuery = query.Encode()
+		w = &forGood{ResponseWriter: w}
+	}
+	d.v3().ServeHTTP(w, r)
+}
+
+// forGood marks an answer that has the document as one to keep, and no other: that a form
+// of it is asked for which nobody has is no property of the document.
+type forGood struct{ http.ResponseWriter }
+
+func (w *forGood) WriteHeader(status int) {
+	if status < http.StatusBadRequest {
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().Add(kept).UTC().Format(http.TimeFormat))
 	}
-	d.v3().ServeHTTP(w, r)
+	w.ResponseWriter.WriteHeader(status)
 }

@@ -161,3 +161,16 @@ func TestHashOfAnotherBuild(t *testing.T) {
 		t.Errorf("there: status %d", w.Code)
 	}
 }
+
+// TestRefusalIsNotKept: the next client may ask for a form that there is.
+func TestRefusalIsNotKept(t *testing.T) {
+	t.Parallel()
+	_, server, _ := install(t)
+	r := httptest.NewRequest(http.MethodGet, "/openapi/v3/apis/first/v1?hash="+tag, nil)
+	r.Header.Set("Accept", "image/png")
+	w := httptest.NewRecorder()
+	server.ServeHTTP(w, r)
+	if w.Code != http.StatusNotAcceptable || w.Header().Get("Cache-Control") != "" || w.Header().Get("Expires") != "" {
+		t.Errorf("status %d, %v, want a refusal that nobody keeps", w.Code, w.Header())
+	}
+}
