@@ -43,8 +43,13 @@ func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, er
 		return 0, nil
 	}
 	wanted := c.demand(key, f)
+	// What was sent ahead of a leaf stays until the leaf is seen.
+	awaited, again := c.memory.awaited(key, wanted.clusters, c.now())
+	if awaited = intersection(leavingOf(f, wanted.clusters), awaited); len(awaited) > 0 {
+		wanted.clusters = append(wanted.clusters, awaited...)
+		wanted.types = append(wanted.types, typesIn(f)...)
+	}
 	leaving := leavingOf(f, wanted.clusters)
-	var again time.Duration
 	switch {
 	case len(leaving) == 0:
 		c.memory.left(key)
@@ -52,11 +57,11 @@ func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, er
 		wanted.clusters = append(wanted.clusters, leaving...)
 		// After a start the types are still being read, and a leaf that went meanwhile
 		// will never ask for another look.
-		again = heldAgain
+		again = sooner(again, heldAgain)
 	default:
-		// A leaf that was just made may not be seen yet.
-		if again = c.memory.leaves(key, c.now(), c.config.ReleaseDelay); again > 0 {
+		if delay := c.memory.leaves(key, c.now(), c.config.ReleaseDelay); delay > 0 {
 			wanted.clusters = append(wanted.clusters, leaving...)
+			again = sooner(again, delay)
 		}
 	}
 	wanted.types = append(wanted.types, c.unseenTypes(f)...)
@@ -80,14 +85,26 @@ func leavingOf(f *follower, wanted []string) []string {
 	return leaving
 }
 
+// sooner is the shorter of two delays, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+func intersection(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(name string) bool { return !slices.Contains(b, name) })
+}
+
 // demand finds out where an object is needed.
 func (c *Controller) demand(key needKey, f *follower) demand {
 	if key.Kind == ingressKind {
 		return demand{clusters: c.behind(f)}
 	}
 	var d demand
-	kinds, _ := c.filledKinds()
-	for _, k := range kinds {
+	// Who announced a leaf while its type was being read will not do so again.
+	for _, k := range c.seenKinds() {
 		leaves := k.find(needIndex, key.String())
 		if len(f.selector) > 0 {
 			leaves = append(leaves, selected(k, f)...)
@@ -240,6 +257,9 @@ func (c *Controller) precede(ctx context.Context, t view.Type, leaf *unstructure
 			continue // what is made later is sent when it is there
 		}
 		seen[key] = true
+		if !slices.Contains(c.demand(key, f).clusters, cluster) {
+			c.memory.await(key, cluster, c.now())
+		}
 		for _, n := range f.needs {
 			keys = append(keys, needKey{n.Kind, key.Namespace, n.Name})
 		}

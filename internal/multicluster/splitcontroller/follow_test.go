@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
@@ -136,6 +140,47 @@ func (s *site) precedes(root string) {
 			s.Errorf("the leaf %s is there, and the Secret is not sent to its cluster", leaf.GetName())
 		}
 	}
+}
+
+// slow has leaves made late, and calls look before they are.
+type slow struct {
+	next http.RoundTripper
+	look func()
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPost && isLeaf(r) {
+		time.Sleep(5 * releaseDelay)
+		s.look()
+	}
+	return s.next.RoundTrip(r)
+}
+
+// TestWhatIsSentAheadWaits: on a busy kcp making a leaf takes longer than something stays
+// where nothing needs it. What the leaf needs was sent, taken away, and sent once more.
+func TestWhatIsSentAheadWaits(t *testing.T) {
+	t.Parallel()
+	s := apart(t, "east")
+	stocked(t, s)
+	var looks, misses atomic.Int64
+	config := rest.CopyConfig(s.server.Config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &slow{next: next, look: func() {
+			token, err := s.objects.Resource(core.WithResource("secrets")).Namespace(s.namespace).Get(t.Context(), "token", metav1.GetOptions{})
+			if looks.Add(1); err != nil || token.GetLabels()[workloadv1alpha1.TargetLabelPrefix+s.cluster("east")] != "true" {
+				misses.Add(1)
+			}
+		}}
+	})
+	s.start(config)
+	s.needs("web", false)
+	s.until("web", "east=4")
+	if looks.Load() == 0 || misses.Load() > 0 {
+		t.Errorf("%d of %d times the Secret was not there when the leaf was made", misses.Load(), looks.Load())
+	}
+	s.remove("web")
+	s.sent("Secret", "token", "")
 }
 
 // TestClaims: a root stays where its data is, and a claim is never deleted.

@@ -2,7 +2,7 @@ package splitcontroller
 
 import (
 	"context"
-
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -202,6 +202,14 @@ func (c *Controller) kindOf(key rootKey) (k *kind, filled bool) {
 	defer c.mu.RUnlock()
 	k = c.kinds[key.GroupResource]
 	return k, k != nil && k.informer.HasSynced()
+}
+
+// seenKinds are all types that are divided, of which not all objects may be read yet. That
+// one is seen says something; that none is says nothing.
+func (c *Controller) seenKinds() []*kind {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Collect(maps.Values(c.kinds))
 }
 
 // filledKinds are all types that are read, and whether these are all that there are.

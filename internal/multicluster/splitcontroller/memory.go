@@ -1,6 +1,7 @@
 package splitcontroller
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -11,12 +12,15 @@ type memory struct {
 	mu sync.Mutex
 	// leaving is guarded by mu: since when something is where nothing needs it.
 	leaving map[needKey]time.Time
+	// ahead is guarded by mu: until when something stays in a cluster for a leaf that is
+	// about to be made there.
+	ahead map[needKey]map[string]time.Time
 	// told is guarded by mu: what was said last about a root.
 	told map[rootKey]map[string]string
 }
 
 func newMemory() *memory {
-	return &memory{leaving: map[needKey]time.Time{}, told: map[rootKey]map[string]string{}}
+	return &memory{leaving: map[needKey]time.Time{}, ahead: map[needKey]map[string]time.Time{}, told: map[rootKey]map[string]string{}}
 }
 
 // leaves says how much longer something is left where nothing needs it.
@@ -31,11 +35,48 @@ func (m *memory) leaves(key needKey, now time.Time, delay time.Duration) time.Du
 	return max(0, since.Add(delay).Sub(now))
 }
 
-// left forgets what leaves.
+// left forgets that something leaves.
 func (m *memory) left(key needKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.leaving, key)
+}
+
+// aheadFor is how long something stays where it was sent ahead of a leaf that is not seen:
+// many times what making a leaf takes, on a busy kcp too, and not for good, for making it may
+// fail.
+const aheadFor = time.Minute
+
+// await keeps something in a cluster for a leaf that is about to be made there.
+func (m *memory) await(key needKey, cluster string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ahead[key] == nil {
+		m.ahead[key] = map[string]time.Time{}
+	}
+	m.ahead[key][cluster] = now.Add(aheadFor)
+}
+
+// awaited are the clusters where something stays for a leaf that is not seen there yet, and
+// when to look again. It forgets the others.
+func (m *memory) awaited(key needKey, seen []string, now time.Time) (clusters []string, again time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for cluster, until := range m.ahead[key] {
+		left := until.Sub(now)
+		if left <= 0 || slices.Contains(seen, cluster) {
+			delete(m.ahead[key], cluster)
+			continue
+		}
+		clusters = append(clusters, cluster)
+		if again == 0 || left < again {
+			again = left
+		}
+	}
+	if len(m.ahead[key]) == 0 {
+		delete(m.ahead, key)
+	}
+	return clusters, again
 }
 
 // tell says whether something about a root is news; nothing to say is none.

@@ -122,9 +122,12 @@ func install(server *kcptest.Server, name, group string) error {
 	return err
 }
 
+// releaseDelay is short, so that tests see what is taken away.
+const releaseDelay = 200 * time.Millisecond
+
 // run starts a controller.
 func run(config *rest.Config, c splitcontroller.Config) (stop func() error, err error) {
-	c.Rest, c.Logger, c.ReleaseDelay = config, logger(), 200*time.Millisecond
+	c.Rest, c.Logger, c.ReleaseDelay = config, logger(), releaseDelay
 	controller, err := splitcontroller.New(c)
 	if err != nil {
 		return nil, err
