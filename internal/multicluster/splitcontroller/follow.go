@@ -39,7 +39,7 @@ type demand struct {
 func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, error) {
 	f := c.follower(key)
 	if f == nil || f.GetDeletionTimestamp() != nil {
-		c.memory.left(key)
+		c.memory.gone(key)
 		return 0, nil
 	}
 	wanted := c.demand(key, f)

@@ -42,6 +42,14 @@ func (m *memory) left(key needKey) {
 	delete(m.leaving, key)
 }
 
+// gone forgets something that is no more.
+func (m *memory) gone(key needKey) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.leaving, key)
+	delete(m.ahead, key)
+}
+
 // aheadFor is how long something stays where it was sent ahead of a leaf that is not seen:
 // many times what making a leaf takes, on a busy kcp too, and not for good, for making it may
 // fail.
