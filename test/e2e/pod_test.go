@@ -139,6 +139,8 @@ func lifeOfInstances(t *testing.T, c *rikcluster.Cluster, image string) {
 	})
 }
 
+// environmentAndVolumes are those of a container that is not root inside; the cluster was
+// started with a umask that leaves nothing to others.
 func environmentAndVolumes(t *testing.T, c *rikcluster.Cluster, image string) {
 	settings := `apiVersion: v1
 kind: ConfigMap
@@ -153,16 +155,18 @@ stringData: {word: hunter2}
 	if out := c.RikctlInput(settings, "apply", "-f", "-"); out.Err != nil {
 		t.Fatal(out.Err)
 	}
-	manifest := rikcluster.Manifest("env", image, "echo $COLOUR $WORD $NAME; cat /etc/settings/colour; cat /etc/password/word; cat /work/made; exec sleep 100000", `
+	manifest := rikcluster.Manifest("env", image, "echo $COLOUR $WORD $NAME; cat /etc/settings/colour; cat /etc/password/word; cat /work/made; "+
+		"cat /etc/hosts /etc/resolv.conf > /work/own && echo read by nobody; exec sleep 100000", `
   volumes:
     - {name: settings, configMap: {name: settings}}
-    - {name: password, secret: {name: password}}
+    - {name: password, secret: {name: password, mode: 0444}}
     - {name: work, emptyDir: {}}
   initContainers:
     - name: make
       image: `+image+`
       command: ["/bin/sh", "-c", "echo made by init > /work/made"]
-      volumeMounts: [{name: work, mountPath: /work}]`) + `      env:
+      volumeMounts: [{name: work, mountPath: /work}]`) + `      user: "65534"
+      env:
         - {name: COLOUR, valueFrom: {configMapKeyRef: {name: settings, key: colour}}}
         - {name: WORD, valueFrom: {secretKeyRef: {name: password, key: word}}}
         - {name: NAME, valueFrom: {fieldRef: metadata.name}}
@@ -175,7 +179,7 @@ stringData: {word: hunter2}
 	apply(t, c, manifest, "env", 1)
 	waitReady(c, "env")
 	name := instancesOf(c, "env")[0].Name
-	want := "blue hunter2 " + name + "\nbluehunter2made by init\n"
+	want := "blue hunter2 " + name + "\nbluehunter2made by init\nread by nobody\n"
 	c.Eventually(func() error {
 		if got := c.Rikctl("logs", name); got != want {
 			return fmt.Errorf("the log is %q, want %q", got, want)

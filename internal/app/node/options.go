@@ -136,18 +136,7 @@ func (o *Options) Validate() error {
 		}
 		o.NodeName = nodeName(name)
 	}
-	for flag, dir := range map[string]*string{"--state-dir": &o.StateDir, "--run-dir": &o.RunDir} {
-		absolute, err := filepath.Abs(*dir)
-		if err != nil || *dir == "" {
-			problems = append(problems, usagef("%s %q is no directory", flag, *dir))
-			continue
-		}
-		*dir = absolute
-	}
-	// What is not memory is mounted over; memory is used as it is, and made private.
-	if err := requireNodes("--run-dir", o.RunDir, "pods", "runtimes", "vm", "app"); err != nil {
-		problems = append(problems, err)
-	}
+	problems = append(problems, o.findDirs()...)
 	if o.CgroupParent == "" {
 		o.CgroupParent = cgroupParent(o.StateDir)
 	}
@@ -172,6 +161,28 @@ func (o *Options) Validate() error {
 		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
+}
+
+// findDirs makes the directories' paths absolute.
+func (o *Options) findDirs() []error {
+	var problems []error
+	for flag, dir := range map[string]*string{"--state-dir": &o.StateDir, "--run-dir": &o.RunDir} {
+		absolute, err := filepath.Abs(*dir)
+		if err != nil || *dir == "" {
+			problems = append(problems, usagef("%s %q is no directory", flag, *dir))
+			continue
+		}
+		*dir = absolute
+		// They separate the options and the layers of an overlay.
+		if strings.ContainsAny(absolute, `,:\`) {
+			problems = append(problems, usagef("%s %q has a comma, a colon or a backslash in it, which the options of a mount cannot have", flag, absolute))
+		}
+	}
+	// What is not memory is mounted over; memory is used as it is, and made private.
+	if err := requireNodes("--run-dir", o.RunDir, "pods", "runtimes", "vm", "app"); err != nil {
+		problems = append(problems, err)
+	}
+	return problems
 }
 
 // requireNodes says whether a directory is a node's, which has one of the names in it, or

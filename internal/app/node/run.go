@@ -3,12 +3,14 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -50,10 +52,16 @@ func Run(ctx context.Context, o Options, c Connections, log *slog.Logger) error 
 	if err := signals.Deafen(); err != nil {
 		return err
 	}
+	// Users in containers and those of Apps read files that are made here, whatever the umask
+	// of who started this; what is not for them lies in directories of root's own.
+	syscall.Umask(0o022)
 	log = log.With("component", "riklet")
 	stores, err := o.openStores(log)
 	if err != nil {
 		return err
+	}
+	if err := stores.images.CanMount(); err != nil {
+		return errors.Join(fmt.Errorf("%w; next: have --state-dir name a directory on a disk of this machine, with ext4 or xfs", err), stores.Close())
 	}
 	config, err := o.config(ctx, c, stores, log)
 	if err != nil {

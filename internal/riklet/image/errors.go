@@ -12,6 +12,8 @@ var (
 	ErrInvalidConfig = errors.New("invalid image store configuration")
 	// ErrLocked: another Store, perhaps in another process, has the directory.
 	ErrLocked = errors.New("image store in use")
+	// ErrUnfitFileSystem: what containers write cannot be kept where the store lies.
+	ErrUnfitFileSystem = errors.New("unfit file system")
 )
 
 // Reasons of Pull. Their errors name the layer, the path in it, or the field.

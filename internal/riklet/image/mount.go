@@ -97,6 +97,54 @@ func (s *Store) reconcile(id string, rec mountRecord, live bool) (kept bool, err
 	return false, s.discard(id)
 }
 
+// CanMount says whether the file system that the store lies on can hold what containers
+// write: that of an overlay can be neither an overlay itself, as inside a container, nor a
+// network's (Documentation/filesystems/overlayfs.rst of the kernel, "Upper and lower").
+// Nothing is mounted anywhere. It fails with ErrUnfitFileSystem.
+func (s *Store) CanMount() (err error) {
+	dir, err := os.MkdirTemp(s.path(tmpDir), "probe-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if errors.Is(err, unix.ENOSYS) {
+		return nil // a kernel before 5.2 is asked when there is something to mount
+	}
+	if err != nil {
+		return fmt.Errorf("%w: the kernel has no overlay: %w", ErrUnfitFileSystem, err)
+	}
+	defer unix.Close(fd)
+	for option, sub := range map[string]string{"lowerdir": "lower", "upperdir": upperDir, "workdir": workDir} {
+		path := filepath.Join(dir, sub)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return err
+		}
+		if err := unix.FsconfigSetString(fd, option, path); err != nil {
+			return unfit(dir, err)
+		}
+	}
+	if err := unix.FsconfigCreate(fd); err != nil {
+		return unfit(dir, err)
+	}
+	return nil
+}
+
+func unfit(dir string, cause error) error {
+	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = resolved
+	}
+	kind, longest := "a file system", 0
+	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(dir))
+	for _, m := range above {
+		if len(m.Mountpoint) >= longest {
+			kind, longest = m.FSType, len(m.Mountpoint)
+		}
+	}
+	cause = errors.Join(cause, err)
+	return fmt.Errorf("%w: %s lies on %s, which cannot hold what containers write: %w", ErrUnfitFileSystem, filepath.Dir(dir), kind, cause)
+}
+
 // claim enters the mount into the table, which keeps its layers from being
 // collected, provided that they are all there still.
 func (s *Store) claim(id string, rec mountRecord, layers []string) error {

@@ -326,6 +326,42 @@ func TestPrivilegedMountAfterAPowerCut(t *testing.T) {
 	}
 }
 
+// Inside a container the node's own directories lie on an overlay. Without this its
+// instances failed one after the other with "invalid argument".
+func TestPrivilegedOverlayOnAnOverlayIsRefused(t *testing.T) {
+	privileged.Require(t)
+	if err := mountStore(t).CanMount(); err != nil {
+		t.Errorf("on an ordinary file system: %v", err)
+	}
+	dir := t.TempDir()
+	for _, sub := range []string{"lower", "upper", "work", "root"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := filepath.Join(dir, "root")
+	options := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", dir)
+	if err := unix.Mount("overlay", root, "overlay", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(root, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	s := openAt(t, filepath.Join(root, "store"), func(*Config) {})
+	err := s.CanMount()
+	if !errors.Is(err, ErrUnfitFileSystem) || !strings.Contains(err.Error(), root+"/store/tmp lies on overlay") {
+		t.Errorf("on an overlay: %v", err)
+	}
+	if left, err := os.ReadDir(s.path(tmpDir)); err != nil || len(left) > 0 {
+		t.Errorf("left in the store: %v, %v", left, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPrivilegedUnmountOfABusyRoot(t *testing.T) {
 	privileged.Require(t)
 	s := mountStore(t)

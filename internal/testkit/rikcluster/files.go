@@ -46,6 +46,7 @@ func (c *Cluster) Tools(into string) Tools {
 	}
 	c.writeTree(t.Directory, spec.Files)
 	for _, command := range [][]string{
+		{"chmod", "-R", "go+rX", t.Directory}, // whatever the umask, see Main
 		{"tar", "-C", t.Directory, "-czf", t.TarGz, "."},
 		{"mkfs.ext4", "-q", "-d", t.Directory, t.Ext4, "64M"},
 	} {

@@ -22,7 +22,8 @@ const inside = "RIK_E2E_NETNS"
 const timeToRemove = Patience + time.Minute
 
 // Main runs the tests of a package in a network namespace of their own, so that
-// clusters can use the usual ports whatever else the machine serves. It replaces
+// clusters can use the usual ports whatever else the machine serves, and with the umask of
+// a hardened machine, which must not keep users in containers from their files. It replaces
 // the process by itself, there. Where the tests may not be root it runs them as
 // they are: each then says that it was left out.
 //
@@ -47,7 +48,7 @@ func Main(m *testing.M, longest ...string) {
 		fmt.Fprintf(os.Stderr, "finding the test program: %v\n", err)
 		os.Exit(1)
 	}
-	args := append([]string{"unshare", "--net", "--", "/bin/sh", "-c", `ip link set lo up && exec "$0" "$@"`, self}, os.Args[1:]...)
+	args := append([]string{"unshare", "--net", "--", "/bin/sh", "-c", `umask 077 && ip link set lo up && exec "$0" "$@"`, self}, os.Args[1:]...)
 	err = syscall.Exec(unshare, args, append(os.Environ(), inside+"=1"))
 	fmt.Fprintf(os.Stderr, "entering a network namespace: %v\n", err)
 	os.Exit(1)
