@@ -228,10 +228,6 @@ func (d *Driver) boot(ctx context.Context, f *found) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	// The VMM's user goes through it.
-	if err := os.Chmod(dir, 0o711); err != nil {
-		return err
-	}
 	m := d.probeMachine(dir)
 	process, err := d.prepare(m, f)
 	if err != nil {
@@ -264,6 +260,14 @@ func (d *Driver) probeMachine(dir string) vmm.Machine {
 func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	// A temporary directory may be root's alone, as that of pam_tmpdir(8) is. The VMM's user
+	// enters its own by what is open, and goes through none of those above.
+	place, err := os.OpenFile(p.Dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = place.Close() }()
+	p.Dir = fmt.Sprintf("/proc/self/fd/%d", place.Fd())
 	console := &lastBytes{}
 	cmd := command(ctx, p, console)
 	if err := cmd.Start(); err != nil {
@@ -275,7 +279,7 @@ func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) e
 		cancel(fmt.Errorf("%w (%v): %s", errEnded, err, console)) //nolint:errorlint // may be nil
 		close(ended)
 	}()
-	err := d.awaitInit(ctx, m)
+	err = d.awaitInit(ctx, m)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

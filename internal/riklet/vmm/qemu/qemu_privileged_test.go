@@ -43,10 +43,27 @@ func TestPrivilegedQemu(t *testing.T) {
 	privileged.Require(t)
 	d := newDriver(t, Config{StateDir: t.TempDir()})
 	kernel, initramfs := guestFiles(t)
+	probePrivately(t, d)
 	vmmtest.Run(t, vmmtest.Config{
 		Driver: d, Kernel: kernel, Initramfs: initramfs, Greet: greet,
 		ControlSocket: func(m vmm.Machine) string { return filepath.Join(directory(m), qmpSocket) },
 	})
+}
+
+// probePrivately has the driver probe where root has a temporary directory that no other
+// user can go through.
+func probePrivately(t *testing.T, d *Driver) {
+	t.Helper()
+	private := filepath.Join(t.TempDir(), "private")
+	if err := os.Mkdir(private, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before := os.TempDir()
+	t.Setenv("TMPDIR", private)
+	if _, err := d.Probe(t.Context()); err != nil {
+		t.Fatalf("Probe() with a private TMPDIR = %v", err)
+	}
+	t.Setenv("TMPDIR", before)
 }
 
 // greet asks the guest's init for its health.
