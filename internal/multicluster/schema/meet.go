@@ -307,8 +307,7 @@ func noItems(out *node, items outcome) outcome {
 	if out.kinds == arrays {
 		return outcome{why: items.why}
 	}
-	var none int64
-	out.items, out.maxItems = &node{impossible: true}, &none
+	out.items, out.maxItems = &node{impossible: true}, new(int64(0))
 	return outcome{dropped: items.why}
 }
 

@@ -90,9 +90,8 @@ func anyValue() *node { return &node{kinds: anything, nullable: true, rest: open
 // schema has more to say: what survives pruning without a schema, less the arrays
 // that hold something.
 func flatValue() *node {
-	var none int64
 	n := anyValue()
-	n.maxItems, n.maxProperties = &none, &none
+	n.maxItems, n.maxProperties = new(int64(0)), new(int64(0))
 	return n
 }
 

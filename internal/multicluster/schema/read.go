@@ -137,8 +137,7 @@ func (n *node) open(p *apiextensionsv1.JSONSchemaProps) {
 	}
 	n.rest = open
 	if a := p.AdditionalProperties; a != nil && a.Schema == nil && !a.Allows && len(n.properties) == 0 {
-		var none int64
-		n.maxProperties = &none
+		n.maxProperties = new(int64(0))
 	}
 }
 
