@@ -54,18 +54,21 @@ type Server struct {
 
 // Start returns when the server has a leader (itself) and answers.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
-	closing := &atomic.Bool{}
-	ec := embedConfig(cfg, closing)
+	closing, end := &atomic.Bool{}, newGiveUp()
+	defer end.starting.Store(false)
+	ec := embedConfig(cfg, closing, end)
 	if err := ec.Validate(); err != nil {
 		return nil, fmt.Errorf("checking the embedded etcd's configuration: %w", err)
 	}
-	e, err := embed.StartEtcd(ec)
+	e, err := start(ec, end)
 	if err != nil {
-		return nil, fmt.Errorf("starting the embedded etcd: %w", err)
+		return nil, explain(ec.Dir, err)
 	}
 	select {
 	case <-e.Server.ReadyNotify():
 		return &Server{etcd: e, endpoint: ec.ListenClientUrls[0].String(), closing: closing}, nil
+	case err := <-end.told:
+		return nil, explain(ec.Dir, err) // closing it would wait for what has ended
 	case err := <-e.Err():
 		e.Close()
 		return nil, fmt.Errorf("waiting for the embedded etcd: %w", err)
@@ -78,7 +81,26 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 }
 
-func embedConfig(cfg Config, closing *atomic.Bool) *embed.Config {
+// start is embed.StartEtcd, but that it fails where that would panic.
+func start(ec *embed.Config, end *giveUp) (*embed.Etcd, error) {
+	type result struct {
+		etcd *embed.Etcd
+		err  error
+	}
+	started := make(chan result, 1)
+	go func() {
+		e, err := embed.StartEtcd(ec)
+		started <- result{e, err}
+	}()
+	select {
+	case r := <-started:
+		return r.etcd, r.err
+	case err := <-end.told:
+		return nil, err
+	}
+}
+
+func embedConfig(cfg Config, closing *atomic.Bool, end *giveUp) *embed.Config {
 	socket := func(name string) url.URL {
 		return url.URL{Scheme: "unix", Path: filepath.Join(cfg.SocketDir, name)}
 	}
@@ -104,7 +126,7 @@ func embedConfig(cfg Config, closing *atomic.Bool) *embed.Config {
 	ec.EnableGRPCGateway = false
 	// Without this, every request counts as a slow one.
 	ec.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
-	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newCore(cfg.Logger, closing)))
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newCore(cfg.Logger, closing), end.options()...))
 	return ec
 }
 

@@ -1,0 +1,71 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// giveUp has what etcd takes for the end be the error of its start. By itself etcd panics
+// or exits, in one goroutine or another, which shows users a stack for a full disk. Once it
+// runs it does so still: what it cannot write must not be answered.
+type giveUp struct {
+	starting atomic.Bool
+	// told has the reason, once.
+	told chan error
+}
+
+func newGiveUp() *giveUp {
+	g := &giveUp{told: make(chan error, 1)}
+	g.starting.Store(true)
+	return g
+}
+
+// options are for etcd's logger: it is by log entries that etcd gives up.
+func (g *giveUp) options() []zap.Option {
+	return []zap.Option{
+		zap.WithPanicHook(giveUpHook{g, zapcore.WriteThenPanic}),
+		zap.WithFatalHook(giveUpHook{g, zapcore.WriteThenFatal}),
+	}
+}
+
+type giveUpHook struct {
+	*giveUp
+	otherwise zapcore.CheckWriteHook
+}
+
+// OnWrite implements zapcore.CheckWriteHook. It does not return.
+func (h giveUpHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	if !h.starting.Load() {
+		h.otherwise.OnWrite(entry, fields)
+		return
+	}
+	select {
+	case h.told <- reason(entry.Message, fields):
+	default: // what follows from the first
+	}
+	runtime.Goexit()
+}
+
+func reason(message string, fields []zapcore.Field) error {
+	for _, f := range fields {
+		if err, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+			return fmt.Errorf("%s: %w", message, err)
+		}
+	}
+	return errors.New(message)
+}
+
+// explain says what to do about a start that failed.
+func explain(dir string, err error) error {
+	next := "if its files are damaged, restore the data directory from a copy"
+	if errors.Is(err, syscall.ENOSPC) {
+		next = "free 100 MB or more on that disk: etcd's log alone takes 64 MB from the first start on"
+	}
+	return fmt.Errorf("starting the embedded etcd in %s: %w; next: %s", dir, err, next)
+}

@@ -1,0 +1,70 @@
+package etcd
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// TestDamagedDatabase: etcd panics about such a file, in a goroutine of its own, which
+// ended the server with a stack.
+func TestDamagedDatabase(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Dir: t.TempDir(), SocketDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
+	s, err := Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cfg.Dir, "etcd")
+	db := filepath.Join(dir, "member", "snap", "db")
+	f, err := os.OpenFile(db, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Both of its meta pages.
+	if _, err := f.WriteAt(make([]byte, 2*os.Getpagesize()), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Start(t.Context(), cfg)
+	if err == nil {
+		t.Fatal("a damaged database was started")
+	}
+	for _, want := range []string{dir, "failed to open database: invalid database", "next: ", "restore"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("Start() = %q, want it to say %q", err, want)
+		}
+	}
+}
+
+// TestFullDisk: what etcd says when it gives up keeps its cause.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	end := newGiveUp()
+	logger := zap.New(zapcore.NewNopCore(), end.options()...)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		logger.Panic("failed to create WAL", zap.String("path", "wal"), zap.Error(&os.PathError{Op: "write", Path: "wal", Err: syscall.ENOSPC}))
+	}()
+	err := <-end.told
+	<-ended
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("told %v, want the cause", err)
+	}
+	if got := explain("/data/etcd", err).Error(); !strings.Contains(got, "/data/etcd: failed to create WAL: write wal: no space left") || !strings.Contains(got, "next: free ") {
+		t.Errorf("explain = %q", got)
+	}
+}
