@@ -61,7 +61,7 @@ func Run(ctx context.Context, o Options, c Connections, log *slog.Logger) error 
 		return err
 	}
 	if err := stores.images.CanMount(); err != nil {
-		return errors.Join(fmt.Errorf("%w; next: have --state-dir name a directory on a disk of this machine, with ext4 or xfs", err), stores.Close())
+		return errors.Join(fmt.Errorf("%w; next: have --state-dir name a directory on a disk of this machine, with ext4 or xfs, or take --no-agent for a server without a node", err), stores.Close())
 	}
 	config, err := o.config(ctx, c, stores, log)
 	if err != nil {
