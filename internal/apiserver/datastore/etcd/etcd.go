@@ -55,7 +55,6 @@ type Server struct {
 // Start returns when the server has a leader (itself) and answers.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	closing, end := &atomic.Bool{}, newGiveUp()
-	defer end.starting.Store(false)
 	ec := embedConfig(cfg, closing, end)
 	if err := ec.Validate(); err != nil {
 		return nil, fmt.Errorf("checking the embedded etcd's configuration: %w", err)
@@ -66,6 +65,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	select {
 	case <-e.Server.ReadyNotify():
+		if !end.running() {
+			return nil, explain(ec.Dir, <-end.told)
+		}
 		return &Server{etcd: e, endpoint: ec.ListenClientUrls[0].String(), closing: closing}, nil
 	case err := <-end.told:
 		return nil, explain(ec.Dir, err) // closing it would wait for what has ended

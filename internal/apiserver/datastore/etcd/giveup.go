@@ -15,16 +15,22 @@ import (
 // or exits, in one goroutine or another, which shows users a stack for a full disk. Once it
 // runs it does so still: what it cannot write must not be answered.
 type giveUp struct {
-	starting atomic.Bool
-	// told has the reason, once.
+	// state goes from starting to one of the others, once.
+	state atomic.Int32
+	// told has the reason when it is gaveUp.
 	told chan error
 }
 
-func newGiveUp() *giveUp {
-	g := &giveUp{told: make(chan error, 1)}
-	g.starting.Store(true)
-	return g
-}
+const (
+	starting = iota
+	gaveUp
+	runs
+)
+
+func newGiveUp() *giveUp { return &giveUp{told: make(chan error, 1)} }
+
+// running ends the start; false says that etcd gave up before.
+func (g *giveUp) running() bool { return g.state.CompareAndSwap(starting, runs) }
 
 // options are for etcd's logger: it is by log entries that etcd gives up.
 func (g *giveUp) options() []zap.Option {
@@ -41,15 +47,13 @@ type giveUpHook struct {
 
 // OnWrite implements zapcore.CheckWriteHook. It does not return.
 func (h giveUpHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
-	if !h.starting.Load() {
+	if h.state.CompareAndSwap(starting, gaveUp) {
+		h.told <- reason(entry.Message, fields)
+	}
+	if h.state.Load() == runs {
 		h.otherwise.OnWrite(entry, fields)
-		return
 	}
-	select {
-	case h.told <- reason(entry.Message, fields):
-	default: // what follows from the first
-	}
-	runtime.Goexit()
+	runtime.Goexit() // also of what follows from the first
 }
 
 func reason(message string, fields []zapcore.Field) error {

@@ -68,3 +68,29 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("explain = %q", got)
 	}
 }
+
+// TestItGivesUpOrRuns: one of the two, whichever is first; what runs ends as etcd has it.
+func TestItGivesUpOrRuns(t *testing.T) {
+	t.Parallel()
+	gone, alive := newGiveUp(), newGiveUp()
+	for range 2 { // the second follows from the first
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			zap.New(zapcore.NewNopCore(), gone.options()...).Fatal("no more")
+		}()
+		<-ended
+	}
+	if gone.running() || (<-gone.told).Error() != "no more" {
+		t.Error("what gave up runs, or does not say why")
+	}
+	if !alive.running() {
+		t.Error("what did not give up does not run")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("what runs goes on after its end")
+		}
+	}()
+	zap.New(zapcore.NewNopCore(), alive.options()...).Panic("no more")
+}
