@@ -34,6 +34,18 @@ type Func[K comparable] func(ctx context.Context, key K) (again time.Duration, e
 // conflicts that the next event resolves.
 var ErrAgain = errors.New("try again")
 
+// Soonest is the shortest of the delays that are not 0: of several reasons for another pass
+// the first to come.
+func Soonest(delays ...time.Duration) time.Duration {
+	var out time.Duration
+	for _, d := range delays {
+		if d > 0 && (out == 0 || d < out) {
+			out = d
+		}
+	}
+	return out
+}
+
 // Options bound a Queue. The zero value of a field means its default.
 type Options struct {
 	// Name is used in the log and labels the queue's metrics, in a program that has them.

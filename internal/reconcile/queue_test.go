@@ -119,3 +119,13 @@ func TestQueueStopsWithWorkLeft(t *testing.T) {
 		q.Add("late")
 	})
 }
+
+func TestSoonest(t *testing.T) {
+	t.Parallel()
+	if got := reconcile.Soonest(0, 3*time.Second, 0, time.Second, 2*time.Second); got != time.Second {
+		t.Errorf("Soonest = %v, want the shortest that is not 0", got)
+	}
+	if got := reconcile.Soonest(0, 0); got != 0 {
+		t.Errorf("Soonest of none = %v", got)
+	}
+}

@@ -252,18 +252,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 	if err == nil {
 		err = r.prune(ctx, w, current.Name)
 	}
-	return soonest(again, plan.Again, later, wait), quiet(err)
-}
-
-// soonest is the shortest of the delays that are not 0.
-func soonest(delays ...time.Duration) time.Duration {
-	var out time.Duration
-	for _, d := range delays {
-		if d > 0 && (out == 0 || d < out) {
-			out = d
-		}
-	}
-	return out
+	return reconcile.Soonest(again, plan.Again, later, wait), quiet(err)
 }
 
 // quiet leaves a conflict to the next event, and an object that is gone needs
@@ -296,7 +285,7 @@ func (r *Reconciler) situation(w *rikv1alpha1.Workload, current string) (Situati
 		if in.Spec.NodeName != "" {
 			fate := r.config.Fate(in.Spec.NodeName, w.Spec.Tolerations, after)
 			m.Lost, m.Reason = fate.Lost, fate.Reason
-			again = soonest(again, fate.Again)
+			again = reconcile.Soonest(again, fate.Again)
 		}
 		if _, ok := r.displaced[in.UID]; ok && !m.Lost {
 			m.Lost, m.Reason = true, reasonDisplaced

@@ -57,11 +57,11 @@ func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, er
 		wanted.clusters = append(wanted.clusters, leaving...)
 		// After a start the types are still being read, and a leaf that went meanwhile
 		// will never ask for another look.
-		again = sooner(again, heldAgain)
+		again = reconcile.Soonest(again, heldAgain)
 	default:
 		if delay := c.memory.leaves(key, c.now(), c.config.ReleaseDelay); delay > 0 {
 			wanted.clusters = append(wanted.clusters, leaving...)
-			again = sooner(again, delay)
+			again = reconcile.Soonest(again, delay)
 		}
 	}
 	wanted.types = append(wanted.types, c.unseenTypes(f)...)
@@ -83,14 +83,6 @@ func leavingOf(f *follower, wanted []string) []string {
 		}
 	}
 	return leaving
-}
-
-// sooner is the shorter of two delays, of which 0 is none.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
 }
 
 func intersection(a, b []string) []string {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"rik.dev/rik/internal/reconcile"
 )
 
 // memory is what the controller remembers of what it saw. A new one begins without, and
@@ -77,9 +79,7 @@ func (m *memory) awaited(key needKey, seen []string, now time.Time) (clusters []
 			continue
 		}
 		clusters = append(clusters, cluster)
-		if again == 0 || left < again {
-			again = left
-		}
+		again = reconcile.Soonest(again, left)
 	}
 	if len(m.ahead[key]) == 0 {
 		delete(m.ahead, key)
