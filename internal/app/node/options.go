@@ -21,6 +21,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet"
+	"rik.dev/rik/internal/riklet/pod"
 )
 
 // ErrUsage marks errors of the command line.
@@ -179,7 +180,7 @@ func (o *Options) findDirs() []error {
 		}
 	}
 	// What is not memory is mounted over; memory is used as it is, and made private.
-	if err := requireNodes("--run-dir", o.RunDir, "pods", "runtimes", "vm", "app"); err != nil {
+	if err := requireNodes("--run-dir", o.RunDir, pod.RunNames()...); err != nil {
 		problems = append(problems, err)
 	}
 	return problems

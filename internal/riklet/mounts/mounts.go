@@ -80,6 +80,15 @@ func RemoveAll(dir string) error {
 	return os.RemoveAll(dir)
 }
 
+// UnmountAndRemove takes away all that is mounted at a directory and below, and then the
+// directory with all that is in it. None there is no error.
+func UnmountAndRemove(dir string) error {
+	if err := UnmountBelow(dir); err != nil {
+		return err
+	}
+	return RemoveAll(dir)
+}
+
 // Clear removes all that is in a directory, and the directory too unless it is a symbolic
 // link or a mount point: an administrator made that, and it stays. It refuses, before
 // anything goes, while something is mounted below.

@@ -28,8 +28,20 @@ const supervisors = "_shims"
 
 func (d *Driver) cgroup(uid string) string { return d.cfg.CgroupParent + "/" + uid }
 
+// Names in Config.Run.
+const (
+	runPods     = "pods"
+	runRuntimes = "runtimes"
+	runVMs      = "vm"
+	runApp      = "app"
+)
+
+// RunNames are the names that a driver makes in Config.Run, by which a directory can be told
+// from somebody else's.
+func RunNames() []string { return []string{runPods, runRuntimes, runVMs, runApp} }
+
 // In memory.
-func (d *Driver) runDir(uid string) string  { return filepath.Join(d.cfg.Run, "pods", uid) }
+func (d *Driver) runDir(uid string) string  { return filepath.Join(d.cfg.Run, runPods, uid) }
 func (d *Driver) socket(uid string) string  { return filepath.Join(d.runDir(uid), "shim.sock") }
 func (d *Driver) shimLog(uid string) string { return filepath.Join(d.runDir(uid), "shim.log") }
 func (d *Driver) networkFile(uid string) string {
@@ -73,7 +85,7 @@ func (d *Driver) diskVolume(uid, name string) string {
 
 // runtimeRoot is where a runtime keeps the state of its containers.
 func (d *Driver) runtimeRoot(runtime string) string {
-	return filepath.Join(d.cfg.Run, "runtimes", runtime)
+	return filepath.Join(d.cfg.Run, runRuntimes, runtime)
 }
 
 // allContainers are the init containers and the containers, in the order they

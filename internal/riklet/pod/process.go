@@ -237,7 +237,7 @@ func (f *processFill) seenDir() string {
 	if f.tree.Digest == "" {
 		return f.dir
 	}
-	return filepath.Join(f.d.cfg.Run, "app")
+	return filepath.Join(f.d.cfg.Run, runApp)
 }
 
 // binds are what an App sees otherwise than the node: its files and, in a network of

@@ -218,14 +218,11 @@ func (e vmEngine) hold(ctx context.Context, m *machine, _ []string, held bool) e
 }
 
 // vmDir is the VMM's own place: sockets with short names, and nobody else's files.
-func (d *Driver) vmDir(uid string) string { return filepath.Join(d.cfg.Run, "vm", uid) }
+func (d *Driver) vmDir(uid string) string { return filepath.Join(d.cfg.Run, runVMs, uid) }
 
 // removeVMDir removes what a VMM that is gone has in its place.
 func (d *Driver) removeVMDir(uid string) error {
-	if err := mounts.UnmountBelow(d.vmDir(uid)); err != nil {
-		return err
-	}
-	return mounts.RemoveAll(d.vmDir(uid))
+	return mounts.UnmountAndRemove(d.vmDir(uid))
 }
 
 // guestSocket is where the supervisor lends the guest's channel.

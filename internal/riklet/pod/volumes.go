@@ -341,11 +341,7 @@ func bindDescriptor(fd int, target string) error {
 }
 
 func (d *Driver) removeSubPaths(uid, container string) error {
-	dir := d.subPaths(uid, container)
-	if err := mounts.UnmountBelow(dir); err != nil {
-		return err
-	}
-	return mounts.RemoveAll(dir)
+	return mounts.UnmountAndRemove(d.subPaths(uid, container))
 }
 
 // refreshEvery is how often mounted objects are looked at unasked.

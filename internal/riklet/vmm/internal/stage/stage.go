@@ -95,10 +95,7 @@ func place(source, target string) error {
 // Remove takes a directory made by Directory away with all that is in it: mounts are
 // detached first, so that nothing of what was mounted is removed. Twice is once.
 func Remove(dir string) error {
-	if err := mounts.UnmountBelow(dir); err != nil {
-		return err
-	}
-	if err := mounts.RemoveAll(dir); err != nil {
+	if err := mounts.UnmountAndRemove(dir); err != nil {
 		return fmt.Errorf("removing the VMM's directory: %w", err)
 	}
 	return nil
