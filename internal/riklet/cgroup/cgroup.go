@@ -109,10 +109,10 @@ func (l Layout) dir(controller, group string) (path string, v1 bool) {
 }
 
 // Make makes a group for processes that are to leave this one's groups, and
-// gives the cgroup.procs files through which they do. Every migration makes the
-// kernel hold up all forks of the machine for an RCU grace period, so there is
-// one only for each hierarchy in which this process is not at the root, and
-// one more by which the group's members can be found.
+// gives the cgroup.procs files through which they do. Migrations wait for each other
+// and, but for a moment after another, for an RCU grace period, so there is one only
+// for each hierarchy in which this process is not at the root, and one more by which
+// the group's members can be found.
 func (l Layout) Make(group string) ([]string, error) {
 	data, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

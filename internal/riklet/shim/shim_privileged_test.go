@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/shim/logfile"
+	"rik.dev/rik/internal/testkit/poll"
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
@@ -28,6 +30,7 @@ const patience = 2 * time.Minute
 type place struct {
 	testing.TB
 	dir, binary string
+	cgroups     []string // the cgroup.procs files that its supervisors join
 	ctx         context.Context
 }
 
@@ -85,7 +88,7 @@ func (p *place) run() *shim.Client {
 	p.Helper()
 	c, err := shim.Run(p.ctx, shim.Spawn{
 		Binary: p.binary, Socket: p.socket(), Log: filepath.Join(p.dir, "log"),
-		Settings: shim.Settings{Hostname: "inside", Loopback: true},
+		Settings: shim.Settings{Hostname: "inside", Loopback: true, Cgroups: p.cgroups},
 	})
 	if err != nil {
 		p.Fatal(err)
@@ -248,6 +251,24 @@ func TestPrivilegedShimSaysWhyARuntimeFailed(t *testing.T) {
 	}
 	if e := p.awaitExit(c); e.ExitCode != 0 {
 		t.Errorf("end = %+v", e)
+	}
+}
+
+// What is started later does not wait for it, in the kernel: it leaves before it is told
+// to start anything.
+func TestPrivilegedShimLeavesTheAgentsCgroups(t *testing.T) {
+	p := newPlace(t)
+	p.cgroups, _ = newCgroup(t)
+	c := p.run()
+	defer c.Close()
+	for _, file := range p.cgroups {
+		poll.Until(t, 10*time.Second, "the supervisor has left", func(context.Context) error {
+			members, err := os.ReadFile(file)
+			if err == nil && strings.TrimSpace(string(members)) != strconv.Itoa(c.PID()) {
+				err = fmt.Errorf("%s has %q, not the supervisor %d", file, members, c.PID())
+			}
+			return err
+		})
 	}
 }
 

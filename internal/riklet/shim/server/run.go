@@ -80,7 +80,6 @@ func (s *Server) start(o shim.Start) (shim.Container, error) {
 	}
 	s.mu.Unlock()
 	close(r.launched)
-	s.opened.Do(func() { close(s.first) })
 	if err != nil {
 		return shim.Container{}, err
 	}

@@ -12,7 +12,6 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,8 +26,6 @@ type Server struct {
 	reaper *reaper
 	end    chan struct{}
 	once   sync.Once
-	first  chan struct{} // closed after the first start, whatever came of it
-	opened sync.Once
 	group  sync.WaitGroup // all that Run waits for
 	// connect reaches a guest.
 	connect func(context.Context, guest.Channel) (session, error)
@@ -41,7 +38,7 @@ type Server struct {
 
 func newServer() *Server {
 	return &Server{
-		reaper: newReaper(), end: make(chan struct{}), first: make(chan struct{}), connect: connectGuest,
+		reaper: newReaper(), end: make(chan struct{}), connect: connectGuest,
 		containers: map[string]*run{}, peers: map[*peer]bool{},
 	}
 }
@@ -54,7 +51,7 @@ func Run(settings shim.Settings, listener *net.UnixListener) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.group.Go(func() { s.reaper.run(ctx) })
-	s.group.Go(func() { s.join(settings.Cgroups) })
+	s.group.Go(func() { join(settings.Cgroups) })
 	s.group.Go(func() { s.accept(listener) })
 	<-s.end
 	cancel()
@@ -108,18 +105,11 @@ func loopbackUp() error {
 	return nil
 }
 
-// joinLatest is when the supervisor leaves the agent's cgroups at the latest.
-const joinLatest = 30 * time.Second
-
-// join leaves the agent's cgroups, once the first container was started: a
-// migration holds up forks, and a container is put into its own groups anyway.
-func (s *Server) join(procs []string) {
-	select {
-	case <-s.first:
-	case <-s.end:
-		return
-	case <-time.After(joinLatest):
-	}
+// join leaves the agent's cgroups. The first migration after a while waits, under the
+// kernel's lock of all of them, for the end of an RCU grace period and for one more (8 ms
+// and more at 250 ticks a second); those soon after it do not wait (cgroup_threadgroup_rwsem,
+// a percpu_rw_semaphore). Done at once, it is over when runc moves the first container.
+func join(procs []string) {
 	for _, file := range procs {
 		if err := os.WriteFile(file, []byte("0"), 0); err != nil {
 			fmt.Fprintf(os.Stderr, "joining a cgroup: %v\n", err)
