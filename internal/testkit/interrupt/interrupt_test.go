@@ -2,6 +2,7 @@ package interrupt_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/testkit/interrupt"
+	"rik.dev/rik/internal/testkit/poll"
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
@@ -18,31 +20,40 @@ import (
 // at once, say why, and remove what it made.
 func TestInterrupt(t *testing.T) {
 	const waits = "RIK_E2E_WAITS"
-	if os.Getenv(waits) != "" {
+	never := errors.New("it never comes")
+	ways := map[string]func(){
+		"Eventually": func() { rikcluster.Eventually(t, time.Hour, func() error { return never }) },
+		"poll.Until": func() { poll.Until(t, time.Hour, "it comes", func(context.Context) error { return never }) },
+	}
+	if wait := ways[os.Getenv(waits)]; wait != nil {
 		t.Cleanup(func() { t.Log("removed what it made") })
 		interrupt.Heed()
 		if err := interrupt.Cause(); err != nil {
 			t.Errorf("before it is told to stop: %v", err)
 		}
 		t.Log("waiting")
-		rikcluster.Eventually(t, time.Hour, func() error { return errors.New("it never comes") })
+		wait()
 		return
 	}
-	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInterrupt$", "-test.v")
-	cmd.Env = append(os.Environ(), waits+"=1")
-	var out output
-	cmd.Stdout, cmd.Stderr = &out, &out
-	out.then, out.do = "waiting", func() { _ = cmd.Process.Signal(syscall.SIGINT) }
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("it ended with %v, want a test's failure", err)
-	}
-	for _, want := range []string{"told to stop: interrupt", "it never comes", "removed what it made"} {
-		if !strings.Contains(out.said.String(), want) {
-			t.Errorf("it does not say %q, but\n%s", want, out.said.String())
-		}
+	for way := range ways {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInterrupt$", "-test.v")
+			cmd.Env = append(os.Environ(), waits+"="+way)
+			var out output
+			cmd.Stdout, cmd.Stderr = &out, &out
+			out.then, out.do = "waiting", func() { _ = cmd.Process.Signal(syscall.SIGINT) }
+			err := cmd.Run()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+				t.Errorf("it ended with %v, want a test's failure", err)
+			}
+			for _, want := range []string{"told to stop: interrupt", "it never comes", "removed what it made"} {
+				if !strings.Contains(out.said.String(), want) {
+					t.Errorf("it does not say %q, but\n%s", want, out.said.String())
+				}
+			}
+		})
 	}
 }
 

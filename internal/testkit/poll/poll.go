@@ -5,6 +5,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"rik.dev/rik/internal/testkit/interrupt"
 )
 
 // A look is followed by a pause of pauseLooks times its own length, or of a part of what
@@ -18,7 +20,8 @@ const (
 )
 
 // Until calls check until it returns nil. After patience the test fails, with what was
-// waited for and the last error that is not the end of the patience itself.
+// waited for and the last error that is not the end of the patience itself; at once when
+// the tests are told to stop.
 func Until(tb testing.TB, patience time.Duration, what string, check func(ctx context.Context) error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
@@ -37,6 +40,8 @@ func Until(tb testing.TB, patience time.Duration, what string, check func(ctx co
 		select {
 		case <-ctx.Done():
 			tb.Fatalf("waiting until %s: %v", what, last)
+		case <-interrupt.Done():
+			tb.Fatalf("%v; waiting until %s: %v", interrupt.Cause(), what, last)
 		case <-time.After(min(max(pauseLooks*time.Since(begin), time.Since(start)/pauseWait, shortest), longest)):
 		}
 	}
