@@ -40,6 +40,8 @@ const (
 	// times a second the timers of the machine's processors count. Where the kernel
 	// measures that by itself and believes something else, the init ends the machine.
 	TimerParameter = "rik.timer_hz"
+	// HeldUp is in what it then says on the console: another boot is likely to be better.
+	HeldUp = "while this machine was held up"
 )
 
 var (

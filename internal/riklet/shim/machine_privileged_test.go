@@ -82,7 +82,7 @@ func (p *place) boot(c *shim.Client, machine launch.Process, link shim.Link) {
 			return
 		}
 		console := p.log("vmm")
-		if attempt == bootsAtMost || !strings.Contains(console, "while this machine was held up") {
+		if attempt == bootsAtMost || !strings.Contains(console, guest.HeldUp) {
 			p.Fatalf("Link() = %v; the console says %s", err, console)
 		}
 		p.awaitExit(c)

@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -54,14 +55,14 @@ func vetTimer(parameters, list string) error {
 		name, multiplier, shift := clockEventDevice(device)
 		switch {
 		case name == "<NULL>":
-			return fmt.Errorf("the kernel has given up its timer, which it measured while this machine was held up")
+			return errors.New("the kernel has given up its timer, which it measured " + guest.HeldUp)
 		case name != "lapic":
 			continue
 		}
 		// The kernel counts ns * mult >> shift for a pause (clockevents_program_event).
 		is := multiplier * 1e9 / math.Exp2(shift)
 		if is < timerLeast*want || is > timerMost*want {
-			return fmt.Errorf("the kernel has measured its timer to run at %.0f Hz, while this machine was held up: it runs at %.0f", is, want)
+			return fmt.Errorf("the kernel has measured its timer to run at %.0f Hz, %s: it runs at %.0f", is, guest.HeldUp, want)
 		}
 	}
 	return nil

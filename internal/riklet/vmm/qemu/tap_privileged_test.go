@@ -38,15 +38,9 @@ func TestPrivilegedTAP(t *testing.T) {
 			t.Fatalf("ip %v: %v: %s", argv, err, out)
 		}
 	}
-	v := vmmtest.Start(t, d, m)
+	v := vmmtest.Up(t, d, m, func(ctx context.Context, c guest.Channel) error { return configure(ctx, c, m.NICs[0].MAC) })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := v.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := configure(ctx, d.Channel(m), m.NICs[0].MAC); err != nil {
-		t.Fatal(err)
-	}
 	// Nobody listens there: that the guest says so is an answer.
 	_, err := new(net.Dialer).DialContext(ctx, "tcp", "10.9.9.2:9")
 	if !errors.Is(err, syscall.ECONNREFUSED) {

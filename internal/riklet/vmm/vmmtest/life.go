@@ -5,11 +5,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
@@ -49,16 +51,17 @@ func (s *suite) connectTooEarly(t *testing.T) {
 
 // life is one machine from its start to its end.
 func (s *suite) life(t *testing.T) {
-	ctx, m := s.context(t), s.machine(t)
-	run := s.boot(t, m)
-	v := s.connect(ctx, t, m)
-	wantState(ctx, t, v, vmm.StateNotStarted)
-	if err := v.Pause(ctx); err == nil {
-		t.Error("Pause() before Start() = nil, want an error")
-	}
-	twice(ctx, t, "Start()", v.Start)
-	wantState(ctx, t, v, vmm.StateRunning)
-	s.greet(ctx, t, m)
+	m := s.machine(t)
+	run, v := s.up(t, m, func(v vmm.VM) {
+		ctx := s.context(t)
+		wantState(ctx, t, v, vmm.StateNotStarted)
+		if err := v.Pause(ctx); err == nil {
+			t.Error("Pause() before Start() = nil, want an error")
+		}
+		twice(ctx, t, "Start()", v.Start)
+		wantState(ctx, t, v, vmm.StateRunning)
+	})
+	ctx := s.context(t)
 	twice(ctx, t, "Pause()", v.Pause)
 	wantState(ctx, t, v, vmm.StatePaused)
 	if err := v.Start(ctx); err != nil {
@@ -102,17 +105,13 @@ func (s *suite) measure(ctx context.Context, t *testing.T, v vmm.VM, m vmm.Machi
 
 // snapshot saves a machine, and goes on from there in another process.
 func (s *suite) snapshot(t *testing.T) {
-	ctx, m := s.context(t), s.machine(t)
-	run := s.boot(t, m)
-	v := s.connect(ctx, t, m)
+	m := s.machine(t)
+	run, v := s.up(t, m, nil)
+	ctx := s.context(t)
 	dir := filepath.Join(filepath.Dir(m.Dir), "snapshot")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Start(ctx); err != nil {
-		t.Fatalf("Start() = %v", err)
-	}
-	s.greet(ctx, t, m)
 	if err := v.Snapshot(ctx, dir); err == nil {
 		t.Error("Snapshot() of a running VM = nil, want an error")
 	}
@@ -241,6 +240,44 @@ func (s *suite) connect(ctx context.Context, t *testing.T, m vmm.Machine) vmm.VM
 	}
 	t.Cleanup(func() { _ = v.Close() })
 	return v
+}
+
+// bootsAtMost is how often a machine is booted whose kernel measures its timer wrongly.
+const bootsAtMost = 5
+
+// up boots a machine and starts it, with whatever start does to it before and after, until
+// its guest answers.
+func (s *suite) up(t *testing.T, m vmm.Machine, start func(vmm.VM)) (*process, vmm.VM) {
+	t.Helper()
+	for boots := 1; ; boots++ {
+		ctx := s.context(t)
+		run := s.boot(t, m)
+		v := s.connect(ctx, t, m)
+		if start != nil {
+			start(v)
+		}
+		if err := v.Start(ctx); err != nil {
+			t.Fatalf("Start() = %v", err)
+		}
+		if s.Greet == nil {
+			return run, v
+		}
+		err := s.Greet(ctx, s.Driver.Channel(m))
+		if err == nil {
+			return run, v
+		}
+		select { // the output is whole then
+		case <-run.ended:
+		case <-time.After(time.Second):
+		}
+		if boots == bootsAtMost || !strings.Contains(run.output.String(), guest.HeldUp) {
+			t.Fatalf("the guest does not answer: %v", err)
+		}
+		run.kill()
+		if err := errors.Join(v.Close(), s.Driver.Cleanup(ctx, m)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (s *suite) greet(ctx context.Context, t *testing.T, m vmm.Machine) {

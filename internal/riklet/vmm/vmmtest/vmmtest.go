@@ -143,6 +143,17 @@ func Start(t *testing.T, d vmm.Driver, m vmm.Machine) vmm.VM {
 	return s.connect(s.context(t), t, m)
 }
 
+// Up is Start for a machine whose guest is to come up: it is started, and greet reaches
+// its init. A kernel that measured its timer wrongly, beside tests that leave it no
+// processor, is booted again, as by the node.
+func Up(t *testing.T, d vmm.Driver, m vmm.Machine, greet func(context.Context, guest.Channel) error) vmm.VM {
+	t.Helper()
+	s := &suite{Config: Config{Driver: d, Patience: time.Minute, Greet: greet}}
+	t.Cleanup(func() { s.clean(t, m) })
+	_, v := s.up(t, m, nil)
+	return v
+}
+
 // machine makes one of the suite's kernel, which goes with the test.
 func (s *suite) machine(t *testing.T) vmm.Machine {
 	t.Helper()
