@@ -245,16 +245,16 @@ func (s *suite) connect(ctx context.Context, t *testing.T, m vmm.Machine) vmm.VM
 // bootsAtMost is how often a machine is booted whose kernel measures its timer wrongly.
 const bootsAtMost = 5
 
-// up boots a machine and starts it, with whatever start does to it before and after, until
-// its guest answers.
-func (s *suite) up(t *testing.T, m vmm.Machine, start func(vmm.VM)) (*process, vmm.VM) {
+// up boots a machine, looks at its VM with look, if there is one, which may start it,
+// starts it, and waits until its guest answers.
+func (s *suite) up(t *testing.T, m vmm.Machine, look func(vmm.VM)) (*process, vmm.VM) {
 	t.Helper()
 	for boots := 1; ; boots++ {
 		ctx := s.context(t)
 		run := s.boot(t, m)
 		v := s.connect(ctx, t, m)
-		if start != nil {
-			start(v)
+		if look != nil {
+			look(v)
 		}
 		if err := v.Start(ctx); err != nil {
 			t.Fatalf("Start() = %v", err)
