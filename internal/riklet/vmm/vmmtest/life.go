@@ -259,10 +259,7 @@ func (s *suite) up(t *testing.T, m vmm.Machine, look func(vmm.VM)) (*process, vm
 		if err := v.Start(ctx); err != nil {
 			t.Fatalf("Start() = %v", err)
 		}
-		if s.Greet == nil {
-			return run, v
-		}
-		err := s.Greet(ctx, s.Driver.Channel(m))
+		err := s.answer(ctx, m)
 		if err == nil {
 			return run, v
 		}
@@ -282,12 +279,17 @@ func (s *suite) up(t *testing.T, m vmm.Machine, look func(vmm.VM)) (*process, vm
 
 func (s *suite) greet(ctx context.Context, t *testing.T, m vmm.Machine) {
 	t.Helper()
-	if s.Greet == nil {
-		return
-	}
-	if err := s.Greet(ctx, s.Driver.Channel(m)); err != nil {
+	if err := s.answer(ctx, m); err != nil {
 		t.Fatalf("the guest does not answer: %v", err)
 	}
+}
+
+// answer is Greet's, where the driver boots a guest.
+func (s *suite) answer(ctx context.Context, m vmm.Machine) error {
+	if s.Greet == nil {
+		return nil
+	}
+	return s.Greet(ctx, s.Driver.Channel(m))
 }
 
 func twice(ctx context.Context, t *testing.T, what string, do func(context.Context) error) {
