@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -233,6 +234,84 @@ func TestServedPrivileges(t *testing.T) {
 	workloads := admin.Resource(rikv1alpha1.SchemeGroupVersion.WithResource("workloads")).Namespace(n.namespace)
 	if _, err := workloads.Create(t.Context(), n.object("Workload", "host", spec), metav1.CreateOptions{}); err != nil {
 		t.Errorf("the administrator's = %v", err)
+	}
+}
+
+// TestServedRevisionsNeedPrivileges is the way around the question: a revision of
+// one's own making, and an instance of that.
+func TestServedRevisionsNeedPrivileges(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	n.workload(t)
+	revision := func(name string, template map[string]any) *unstructured.Unstructured {
+		o := n.object("WorkloadRevision", name, nil)
+		delete(o.Object, "spec")
+		o.SetLabels(map[string]string{rikv1alpha1.LabelWorkload: "web", rikv1alpha1.LabelRevision: "mine"})
+		o.Object["revision"], o.Object["template"] = int64(7), template
+		return o
+	}
+	main := map[string]any{"name": "main", "image": "nginx:1"}
+	beyond := map[string]any{
+		"hostNetwork": true, "containers": []any{main},
+		"volumes": []any{map[string]any{"name": "root", "hostPath": map[string]any{"path": "/"}}},
+	}
+	revisions := n.resource("workloadrevisions")
+	_, err := revisions.Create(t.Context(), revision("web-mine", beyond), metav1.CreateOptions{})
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "template.hostNetwork") || !strings.Contains(err.Error(), "template.volumes[0].hostPath") {
+		t.Errorf("Create = %v, want 403 that names the fields", err)
+	}
+	_, err = revisions.Apply(t.Context(), "web-mine", revision("web-mine", beyond), metav1.ApplyOptions{FieldManager: "t"})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("Apply = %v, want 403", err)
+	}
+	if _, err := revisions.Create(t.Context(), revision("web-plain", map[string]any{"containers": []any{main}}), metav1.CreateOptions{}); err != nil {
+		t.Errorf("a revision without privileges = %v", err)
+	}
+	_, err = revisions.Patch(t.Context(), "web-plain", types.MergePatchType, []byte(`{"template":{"hostNetwork":true}}`), metav1.PatchOptions{})
+	if !apierrors.IsInvalid(err) {
+		t.Errorf("Patch = %v, want it invalid: a template never changes", err)
+	}
+
+	// What an administrator wrote, users of the namespace may run.
+	admin := dynamicClient(t, n.server.Config)
+	workloads := admin.Resource(rikv1alpha1.SchemeGroupVersion.WithResource("workloads")).Namespace(n.namespace)
+	if _, err := workloads.Create(t.Context(), n.object("Workload", "host", beyond), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.resource("instances").Create(t.Context(), n.object("Instance", "host-one", map[string]any{"workload": "host"}), metav1.CreateOptions{}); err != nil {
+		t.Errorf("an instance of the administrator's workload = %v", err)
+	}
+}
+
+// TestServedStatusIsNotForUsers: not even for one who may do everything in a
+// namespace. Of a workload it would take another's address, of an instance hide
+// what runs.
+func TestServedStatusIsNotForUsers(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	name := n.bound(t)
+	for resource, tc := range map[string]struct{ name, patch string }{
+		"workloads": {"web", `{"status":{"addresses":["10.63.0.2"]}}`},
+		"instances": {name, `{"status":{"phase":"Failed","sequence":9223372036854775807}}`},
+	} {
+		before, err := n.resource(resource).Get(t.Context(), tc.name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = n.resource(resource).Patch(t.Context(), tc.name, types.MergePatchType, []byte(tc.patch), metav1.PatchOptions{}, "status")
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("Patch of %s/status = %v, want 403", resource, err)
+		}
+		if _, err = n.resource(resource).Patch(t.Context(), tc.name, types.MergePatchType, []byte(tc.patch), metav1.PatchOptions{}); err != nil {
+			t.Errorf("Patch of %s = %v, want the status passed over", resource, err)
+		}
+		after, err := n.resource(resource).Get(t.Context(), tc.name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before.Object["status"], after.Object["status"]); diff != "" {
+			t.Errorf("%s: a user changed the status (-before +after):\n%s", resource, diff)
+		}
 	}
 }
 

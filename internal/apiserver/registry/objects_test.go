@@ -15,11 +15,17 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/apis/rik"
 	"rik.dev/rik/internal/apiserver/registry"
+	"rik.dev/rik/internal/apiserver/registry/registrytest"
 )
 
 // wide is the context of a request for something without a namespace.
 func wide() context.Context {
 	return genericapirequest.WithNamespace(as("ann"), "")
+}
+
+// controller is the context of the controller's own request.
+func controller(namespace string) context.Context {
+	return registrytest.As(context.Background(), namespace, rikv1alpha1.UserController)
 }
 
 func TestNodes(t *testing.T) {
@@ -36,7 +42,7 @@ func TestNodes(t *testing.T) {
 		t.Errorf("Create = %+v, want generation 1 and no status", n)
 	}
 	n.Status.Info.Hostname, n.Spec.Unschedulable = "h1", true
-	n, err = update(wide(), s.Nodes.Status, "n1", n)
+	n, err = update(controller(""), s.Nodes.Status, "n1", n)
 	if err != nil || n.Status.Info.Hostname != "h1" || n.Spec.Unschedulable {
 		t.Fatalf("status = %+v, %v, want nothing else changed", n, err)
 	}
@@ -48,7 +54,7 @@ func TestNodes(t *testing.T) {
 	}
 	n = n.DeepCopy()
 	n.Status.Capacity = rik.ResourceList{"cpu": resource.MustParse("-1")}
-	if _, err := update(wide(), s.Nodes.Status, "n1", n); !apierrors.IsInvalid(err) {
+	if _, err := update(controller(""), s.Nodes.Status, "n1", n); !apierrors.IsInvalid(err) {
 		t.Errorf("negative capacity = %v, want 422", err)
 	}
 }
@@ -151,7 +157,7 @@ func TestFault10TenantsAreListed(t *testing.T) {
 	}
 	tenant := got.(*rik.Tenant).DeepCopy()
 	tenant.Status = rik.TenantStatus{Namespace: "foo", Instances: 3}
-	tenant, err = update(wide(), s.Tenants.Status, "foo", tenant)
+	tenant, err = update(controller(""), s.Tenants.Status, "foo", tenant)
 	if err != nil || tenant.Status.Instances != 3 {
 		t.Fatalf("status = %+v, %v", tenant, err)
 	}

@@ -78,7 +78,7 @@ func NewStores(getter generic.RESTOptionsGetter, c Config) (s Stores, err error)
 	if s.Workloads, err = workload.NewStorage(getter, c.Authorizer); err != nil {
 		return s, err
 	}
-	if s.Revisions, err = workloadrevision.NewStorage(getter); err != nil {
+	if s.Revisions, err = workloadrevision.NewStorage(getter, c.Authorizer); err != nil {
 		return s, err
 	}
 	s.Instances, err = instance.NewStorage(getter, instance.Config{

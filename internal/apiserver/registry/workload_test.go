@@ -134,13 +134,16 @@ func TestGenerationAndStatus(t *testing.T) {
 	seen := w.DeepCopy()
 	seen.Status = rik.WorkloadStatus{Replicas: 2, ReadyReplicas: 1, CurrentRevision: "web-x"}
 	seen.Spec.Paused, seen.Labels = false, nil
-	w, err = update(as("ann"), s.Workloads.Status, "web", seen)
+	if _, err := update(as("ann"), s.Workloads.Status, "web", seen); !apierrors.IsForbidden(err) {
+		t.Errorf("the status by ann = %v, want 403", err)
+	}
+	w, err = update(controller("team"), s.Workloads.Status, "web", seen)
 	if err != nil || w.Status.Replicas != 2 || !w.Spec.Paused || w.Labels["a"] != "b" || w.Generation != 2 {
 		t.Fatalf("the status = %+v, %v, want nothing else changed", w, err)
 	}
 	bad := w.DeepCopy()
 	bad.Status.Replicas = -1
-	if _, err := update(as("ann"), s.Workloads.Status, "web", bad); !apierrors.IsInvalid(err) {
+	if _, err := update(controller("team"), s.Workloads.Status, "web", bad); !apierrors.IsInvalid(err) {
 		t.Errorf("a negative count = %v, want 422", err)
 	}
 }

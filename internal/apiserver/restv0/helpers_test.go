@@ -68,9 +68,9 @@ func wipeOnce(ctx context.Context, all dynamic.NamespaceableResourceInterface) (
 	}
 	for i := range list.Items {
 		name, one := list.Items[i].GetName(), all.Namespace(list.Items[i].GetNamespace())
-		_, err := one.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		err := one.Delete(ctx, name, *metav1.NewDeleteOptions(0))
 		if err == nil {
-			err = one.Delete(ctx, name, *metav1.NewDeleteOptions(0))
+			_, err = one.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 		}
 		if err != nil && !apierrors.IsNotFound(err) {
 			return false, err

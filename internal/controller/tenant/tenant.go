@@ -9,24 +9,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rik.dev/rik/api/rik/tenancy"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
-
-// resources of rik that a tenant's users may be given.
-var resources = []string{
-	"workloads", "workloads/scale", "workloads/status", "workloadrevisions",
-	"instances", "instances/status", "instances/log", "instances/exec", "instances/portforward",
-	"instances/suspend", "instances/resume",
-}
-
-// core resources that a tenant's users need beside their workloads.
-var core = []string{"configmaps", "secrets", "serviceaccounts"}
-
-// subresources of rik's resources, which a right to the resource brings along.
-var subresources = map[string][]string{
-	"workloads": {"workloads/scale", "workloads/status"},
-	"instances": {"instances/status", "instances/log", "instances/exec", "instances/portforward", "instances/suspend", "instances/resume"},
-}
 
 // Namespace is the namespace that a tenant owns.
 func Namespace(t *rikv1alpha1.Tenant) *corev1.Namespace {
@@ -35,49 +20,61 @@ func Namespace(t *rikv1alpha1.Tenant) *corev1.Namespace {
 	}}
 }
 
-// Role is what a user may do in the tenant's namespace: the verbs on the
-// resources of rik, and on those of the core that are named or covered by "*".
-// Never on roles: a user could give themself the rest.
+// Role is what a user may do in the tenant's namespace: the verbs on the resources
+// that are named or covered by "*", of what package tenancy lets them have, and
+// events to read. Never on roles: a user could give themself the rest.
 func Role(t *rikv1alpha1.Tenant, u *rikv1alpha1.TenantUser) *rbacv1.Role {
-	verbs := u.Verbs
-	if len(verbs) == 0 {
-		verbs = []string{"*"}
-	}
-	var own, others []string
-	if len(u.Resources) == 0 || slices.Contains(u.Resources, "*") {
-		own, others = slices.Clone(resources), slices.Clone(core)
-	} else {
-		for _, name := range u.Resources {
-			if slices.Contains(core, name) {
-				others = append(others, name)
-				continue
-			}
-			own = append(append(own, name), subresources[name]...)
-		}
+	names := u.Resources
+	if len(names) == 0 {
+		names = []string{tenancy.All}
 	}
 	role := &rbacv1.Role{ObjectMeta: meta(t, u)}
-	if len(own) > 0 {
-		role.Rules = append(role.Rules, rule(rikv1alpha1.GroupName, own, ordinary(verbs)))
+	given := map[string]bool{}
+	add := func(r tenancy.Resource, verbs []string) {
+		if key := r.Group + "/" + r.Name; len(verbs) > 0 && !given[key] {
+			given[key] = true
+			role.Rules = addTo(role.Rules, r, verbs)
+		}
 	}
-	if len(others) > 0 {
-		role.Rules = append(role.Rules, rule("", others, ordinary(verbs)))
+	for _, name := range names {
+		for _, r := range tenancy.Granted(name) {
+			add(r, verbs(u, r))
+		}
 	}
-	role.Rules = append(role.Rules, rule("events.k8s.io", []string{"events"}, []string{"get", "list", "watch"}))
+	for _, r := range tenancy.Granted("events") {
+		add(r, reading)
+	}
 	return role
 }
 
-// ordinary spells "*" out: the wildcard would include the verb that lifts the
-// bounds of a container, which is for administrators.
-func ordinary(verbs []string) []string {
-	if !slices.Contains(verbs, "*") {
-		return slices.DeleteFunc(slices.Clone(verbs), func(v string) bool { return v == "privileged" })
+var (
+	reading = []string{"get", "list", "watch"}
+	writing = []string{"create", "update", "patch", "delete", "deletecollection"}
+)
+
+// verbs are what a user may do with a resource. "*" is spelled out: the wildcard
+// would include the verb that lifts the bounds of a container, which is for
+// administrators.
+func verbs(u *rikv1alpha1.TenantUser, r tenancy.Resource) []string {
+	asked, known := u.Verbs, slices.Concat(reading, writing)
+	if len(asked) == 0 || slices.Contains(asked, tenancy.All) {
+		asked = known
 	}
-	return []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+	if r.ReadOnly {
+		known = reading
+	}
+	return slices.DeleteFunc(slices.Clone(asked), func(v string) bool { return !slices.Contains(known, v) })
 }
 
-func rule(group string, resources, verbs []string) rbacv1.PolicyRule {
-	slices.Sort(resources)
-	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: slices.Compact(resources), Verbs: verbs}
+// addTo puts the resource into the rule for its group that gives the same verbs.
+func addTo(rules []rbacv1.PolicyRule, r tenancy.Resource, verbs []string) []rbacv1.PolicyRule {
+	for i := range rules {
+		if rules[i].APIGroups[0] == r.Group && slices.Equal(rules[i].Verbs, verbs) {
+			rules[i].Resources = append(rules[i].Resources, r.Name)
+			return rules
+		}
+	}
+	return append(rules, rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Name}, Verbs: verbs})
 }
 
 // Binding gives a user their role.

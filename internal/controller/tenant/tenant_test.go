@@ -1,7 +1,6 @@
 package tenant
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,23 +17,41 @@ var tenant = &rikv1alpha1.Tenant{ObjectMeta: metav1.ObjectMeta{Name: "team"}}
 func TestRole(t *testing.T) {
 	t.Parallel()
 	all := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
-	seen := rbacv1.PolicyRule{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"get", "list", "watch"}}
+	look := []string{"get", "list", "watch"}
+	rule := func(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+	}
+	everything := []rbacv1.PolicyRule{
+		rule("rik.dev", all, "workloads", "workloads/scale", "instances", "instances/exec", "instances/portforward", "instances/suspend", "instances/resume"),
+		rule("rik.dev", look, "workloads/status", "workloadrevisions", "instances/status", "instances/log"),
+		rule("", all, "configmaps", "secrets", "serviceaccounts"),
+		rule("", look, "events"),
+		rule("apps", all, "deployments", "deployments/scale"),
+		rule("apps", look, "deployments/status"),
+		rule("events.k8s.io", look, "events"),
+	}
 	for name, tc := range map[string]struct {
 		user rikv1alpha1.TenantUser
 		want []rbacv1.PolicyRule
 	}{
-		"everything": {rikv1alpha1.TenantUser{Name: "u", Verbs: []string{"*"}, Resources: []string{"*"}}, []rbacv1.PolicyRule{
-			rule("rik.dev", slices.Clone(resources), all), rule("", slices.Clone(core), all), seen,
-		}},
-		"nothing said": {rikv1alpha1.TenantUser{Name: "u"}, []rbacv1.PolicyRule{
-			rule("rik.dev", slices.Clone(resources), all), rule("", slices.Clone(core), all), seen,
-		}},
+		"everything":   {rikv1alpha1.TenantUser{Name: "u", Verbs: []string{"*"}, Resources: []string{"*"}}, everything},
+		"nothing said": {rikv1alpha1.TenantUser{Name: "u"}, everything},
 		"to look": {rikv1alpha1.TenantUser{Name: "u", Verbs: []string{"get"}, Resources: []string{"workloads", "configmaps"}}, []rbacv1.PolicyRule{
-			rule("rik.dev", []string{"workloads", "workloads/scale", "workloads/status"}, []string{"get"}),
-			rule("", []string{"configmaps"}, []string{"get"}), seen,
+			rule("rik.dev", []string{"get"}, "workloads", "workloads/scale", "workloads/status"),
+			rule("", []string{"get"}, "configmaps"),
+			rule("", look, "events"), rule("events.k8s.io", look, "events"),
 		}},
-		"never beyond the sandbox": {rikv1alpha1.TenantUser{Name: "u", Verbs: []string{"get", "privileged"}, Resources: []string{"configmaps"}}, []rbacv1.PolicyRule{
-			rule("", []string{"configmaps"}, []string{"get"}), seen,
+		"to make": {rikv1alpha1.TenantUser{Name: "u", Verbs: []string{"create"}, Resources: []string{"workloads", "workloads/scale"}}, []rbacv1.PolicyRule{
+			rule("rik.dev", []string{"create"}, "workloads", "workloads/scale"),
+			rule("", look, "events"), rule("events.k8s.io", look, "events"),
+		}},
+		"never what the system says": {rikv1alpha1.TenantUser{Name: "u", Verbs: []string{"get", "update", "patch"}, Resources: []string{"workloads/status", "instances/status", "workloadrevisions"}}, []rbacv1.PolicyRule{
+			rule("rik.dev", []string{"get"}, "workloads/status", "instances/status", "workloadrevisions"),
+			rule("", look, "events"), rule("events.k8s.io", look, "events"),
+		}},
+		"never beyond the sandbox": {rikv1alpha1.TenantUser{Name: "u", Verbs: []string{"get", "privileged"}, Resources: []string{"configmaps", "roles", "nodes"}}, []rbacv1.PolicyRule{
+			rule("", []string{"get"}, "configmaps"),
+			rule("", look, "events"), rule("events.k8s.io", look, "events"),
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

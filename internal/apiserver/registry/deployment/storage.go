@@ -11,6 +11,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -88,7 +89,7 @@ func (r *REST) permit(ctx context.Context, d, old *apps.Deployment) error {
 	if err != nil {
 		return err
 	}
-	needs := validation.Privileges(&w.Spec)
+	needs := validation.Privileges(field.NewPath("spec"), &w.Spec.InstanceTemplate)
 	for _, n := range needs {
 		n.Field = translation.Path(n.Field)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"rik.dev/rik/api/rik/revision"
@@ -198,6 +199,37 @@ func TestUserUpdates(t *testing.T) {
 				t.Errorf("phase = %q, want it untouched", got)
 			}
 		})
+	}
+}
+
+// TestFinalizerStaysUntilTheEnd: an administrator who takes it off what lives would
+// have a deletion of which no node is told.
+func TestFinalizerStaysUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	f := setup(t, registry.Config{})
+	admin := registrytest.As(t.Context(), "team", "root", user.SystemPrivilegedGroup)
+	take := func(i *rik.Instance) error {
+		changed := i.DeepCopy()
+		changed.Finalizers = nil
+		_, _, err := f.Instances.Instance.Update(admin, i.Name, rest.DefaultUpdatedObjectInfo(changed), nil, nil, false, &metav1.UpdateOptions{})
+		return err
+	}
+	i := f.create(t, of("web"))
+	if err := take(i); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "metadata.finalizers") {
+		t.Errorf("Update = %v, want 422 that names the field", err)
+	}
+	if _, _, err := f.Instances.Instance.Delete(admin, i.Name, rest.ValidateAllObjectFunc, &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	obj, err := f.Instances.Instance.Get(admin, i.Name, &metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := take(obj.(*rik.Instance)); err != nil {
+		t.Errorf("Update of what is being deleted = %v", err)
+	}
+	if _, err := f.Instances.Instance.Get(admin, i.Name, &metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("Get = %v, want it gone", err)
 	}
 }
 

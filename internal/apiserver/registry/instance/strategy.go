@@ -102,7 +102,8 @@ func judgeUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 		}
 	}
 	had, has := slices.Contains(old.Finalizers, rikv1alpha1.FinalizerNode), slices.Contains(i.Finalizers, rikv1alpha1.FinalizerNode)
-	if had && !has && !store.Trusted(ctx) {
+	// Before the end, nobody: without it the node would never be told of the end.
+	if had && !has && (old.DeletionTimestamp == nil || !store.Trusted(ctx)) {
 		errs = append(errs, field.Forbidden(at.Child("finalizers"),
 			`"`+rikv1alpha1.FinalizerNode+`" is removed when the node confirms the end; to give up waiting for it, delete with --force --grace-period=0`))
 	}

@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -158,8 +160,17 @@ func (s *Status) Get(ctx context.Context, name string, options *metav1.GetOption
 	return s.store.Get(ctx, name, options)
 }
 
-// Update writes the status and nothing else; it never creates.
+// Update writes the status and nothing else; it never creates. It is refused to
+// all but the controller and administrators, whatever RBAC says: a role for
+// everything in a namespace is soon given, and a status tells others what runs and
+// which address is whose.
 func (s *Status) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	if !Trusted(ctx) {
+		resource := s.store.DefaultQualifiedResource
+		resource.Resource += "/status"
+		return nil, false, apierrors.NewForbidden(resource, name,
+			errors.New("only rik's controller and administrators (the group system:masters) write the status of what is rik's"))
+	}
 	return s.store.Update(ctx, name, info, create, update, false, options)
 }
 

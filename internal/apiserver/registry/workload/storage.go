@@ -168,7 +168,7 @@ func (r *REST) permit(ctx context.Context, w, old *rik.Workload) error {
 	if old != nil && apiequality.Semantic.DeepEqual(w.Spec.InstanceTemplate, old.Spec.InstanceTemplate) {
 		return nil
 	}
-	return Permit(ctx, r.authorizer, rik.Resource("workloads"), w.Name, validation.Privileges(&w.Spec))
+	return Permit(ctx, r.authorizer, rik.Resource("workloads"), w.Name, validation.Privileges(field.NewPath("spec"), &w.Spec.InstanceTemplate))
 }
 
 // Permit refuses the writer of an object that needs a privilege unless they have

@@ -14,8 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"rik.dev/rik/api/rik/revision"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -23,13 +25,21 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/registry/store"
+	"rik.dev/rik/internal/apiserver/registry/workload"
 )
 
 // Storage serves revisions.
-type Storage struct{ Revision *store.REST }
+type Storage struct{ Revision *REST }
 
-// NewStorage makes the storage.
-func NewStorage(getter generic.RESTOptionsGetter) (*Storage, error) {
+// REST is the store of revisions. It asks whether the writer may have what the
+// template asks of a node: an instance of a revision is made without that question.
+type REST struct {
+	*store.REST
+	authorizer authorizer.Authorizer
+}
+
+// NewStorage makes the storage. Nobody is privileged without an authorizer.
+func NewStorage(getter generic.RESTOptionsGetter, a authorizer.Authorizer) (*Storage, error) {
 	s, err := store.New(getter, store.Options[*rik.WorkloadRevision]{
 		Plural: "workloadrevisions", Singular: "workloadrevision",
 		New:      func() runtime.Object { return &rik.WorkloadRevision{} },
@@ -40,7 +50,29 @@ func NewStorage(getter generic.RESTOptionsGetter) (*Storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Storage{Revision: &store.REST{Store: s, Short: []string{"wlrev"}}}, nil
+	return &Storage{Revision: &REST{REST: &store.REST{Store: s, Short: []string{"wlrev"}}, authorizer: a}}, nil
+}
+
+// Create stores a new revision.
+func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	if err := r.permit(ctx, obj.(*rik.WorkloadRevision), nil); err != nil {
+		return nil, err
+	}
+	return r.Store.Create(ctx, obj, validate, options)
+}
+
+// Update stores a changed revision, or a new one by server-side apply.
+func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	return r.Store.Update(ctx, name, workload.Permitted(info, r.permit), create, update, forceCreate, options)
+}
+
+// permit is for new revisions only: their templates never change.
+func (r *REST) permit(ctx context.Context, made, old *rik.WorkloadRevision) error {
+	if old != nil {
+		return nil
+	}
+	needs := validation.Privileges(field.NewPath("template"), &made.Template)
+	return workload.Permit(ctx, r.authorizer, rik.Resource("workloadrevisions"), made.Name, needs)
 }
 
 var strategy = store.NewStrategy(store.Rules[*rik.WorkloadRevision]{
@@ -88,7 +120,8 @@ func (s *Storage) Ensure(ctx context.Context, w *rikv1alpha1.Workload, dryRun []
 	if err := v1alpha1.Convert_v1alpha1_WorkloadRevision_To_rik_WorkloadRevision(made, hub, nil); err != nil {
 		return nil, err
 	}
-	obj, err := s.Revision.Create(about(ctx, "create", made.Name), hub, nil, &metav1.CreateOptions{DryRun: dryRun})
+	// Whoever wrote the workload was asked for its privileges.
+	obj, err := s.Revision.Store.Create(about(ctx, "create", made.Name), hub, nil, &metav1.CreateOptions{DryRun: dryRun})
 	if apierrors.IsAlreadyExists(err) {
 		return s.Get(ctx, made.Name)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"rik.dev/rik/internal/apiserver/apis/rik"
 	"rik.dev/rik/internal/apiserver/apis/rik/install"
@@ -41,7 +42,7 @@ func FuzzDecodeDefaultValidate(f *testing.F) {
 		switch o := object.(type) {
 		case *rik.Workload:
 			validation.Warnings(&o.Spec)
-			validation.Privileges(&o.Spec)
+			validation.Privileges(field.NewPath("spec"), &o.Spec.InstanceTemplate)
 			created := validation.Workload(o)
 			o.ResourceVersion = "1"
 			if updated := validation.WorkloadUpdate(o, o.DeepCopy()); len(created) == 0 && len(updated) > 0 {

@@ -147,7 +147,7 @@ func TestTenant(t *testing.T) {
 		"rights": {"team", rik.TenantSpec{Users: []rik.TenantUser{
 			{Name: "ann", Verbs: []string{"escalate", "privileged"}, Resources: []string{"Workloads", "a/b/c"}},
 			{Name: "bob", Verbs: []string{"*", "get"}, Resources: []string{"*", "nodes"}},
-		}}, []string{"spec.users[0].resources[0]", "spec.users[0].resources[1]", "spec.users[0].verbs[0]", "spec.users[0].verbs[1]", "spec.users[1].resources", "spec.users[1].verbs"}},
+		}}, []string{"spec.users[0].resources[0]", "spec.users[0].resources[1]", "spec.users[0].verbs[0]", "spec.users[0].verbs[1]", "spec.users[1].resources", "spec.users[1].resources[1]", "spec.users[1].verbs"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,30 +10,30 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/reference"
 )
 
-// Privileges lists what in a workload reaches beyond its own sandbox and is
-// therefore only for those whom an administrator trusts with a node.
-func Privileges(s *rik.WorkloadSpec) field.ErrorList {
+// Privileges lists what in a template, which stands at a path of its object,
+// reaches beyond an instance's own sandbox and is therefore only for those whom
+// an administrator trusts with a node.
+func Privileges(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	var errs field.ErrorList
-	need := func(at *field.Path, needed bool, why string) {
+	need := func(where *field.Path, needed bool, why string) {
 		if needed {
-			errs = append(errs, field.Forbidden(at, why))
+			errs = append(errs, field.Forbidden(where, why))
 		}
 	}
-	t := &s.InstanceTemplate
-	need(specPath.Child("hostNetwork"), t.HostNetwork, "shares the node's network")
-	need(specPath.Child("app"), t.App != nil, "runs a process on the node itself")
-	need(specPath.Child("app", "user"), t.App != nil && rootUser(t.App.User), "runs that process as the node's root")
+	need(at.Child("hostNetwork"), t.HostNetwork, "shares the node's network")
+	need(at.Child("app"), t.App != nil, "runs a process on the node itself")
+	need(at.Child("app", "user"), t.App != nil && rootUser(t.App.User), "runs that process as the node's root")
 	if t.Function != nil {
 		e := t.Function.Execution
-		need(specPath.Child("function", "execution", "rootfs"), strings.HasPrefix(e.Rootfs, "/"), "reads a file of the node")
-		need(specPath.Child("function", "execution", "image"), local(e.Image), "reads a file of the node")
+		need(at.Child("function", "execution", "rootfs"), strings.HasPrefix(e.Rootfs, "/"), "reads a file of the node")
+		need(at.Child("function", "execution", "image"), local(e.Image), "reads a file of the node")
 	}
 	for i := range t.Volumes {
-		need(specPath.Child("volumes").Index(i).Child("hostPath"), t.Volumes[i].HostPath != nil, "reaches files of the node")
+		need(at.Child("volumes").Index(i).Child("hostPath"), t.Volumes[i].HostPath != nil, "reaches files of the node")
 	}
 	for name, list := range map[string][]rik.Container{"containers": t.Containers, "initContainers": t.InitContainers} {
 		for i := range list {
-			here, c := specPath.Child(name).Index(i), &list[i]
+			here, c := at.Child(name).Index(i), &list[i]
 			need(here.Child("image"), local(c.Image), "reads a file of the node")
 			if c.Security != nil {
 				need(here.Child("security", "privileged"), c.Security.Privileged, "takes every protection away")

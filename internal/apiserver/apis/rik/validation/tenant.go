@@ -1,21 +1,19 @@
 package validation
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"rik.dev/rik/api/rik/tenancy"
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
 // tenantVerbs are what a tenant's user may be given: nothing that widens
 // their rights beyond the tenant.
 var tenantVerbs = []string{"*", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
-
-var resourcePattern = regexp.MustCompile(`^(?:\*|[a-z][a-z0-9-]{0,62}(?:/[a-z]{1,62})?)$`)
 
 // Tenant judges a tenant that is to be created. Its name is the name of its
 // namespace; those of the system cannot be taken.
@@ -71,9 +69,7 @@ func tenantUser(at *field.Path, u *rik.TenantUser) field.ErrorList {
 	}
 	errs = append(errs, atMost(at.Child("resources"), len(u.Resources), MaxTenantRules)...)
 	for i, r := range u.Resources {
-		if !resourcePattern.MatchString(r) {
-			errs = append(errs, field.Invalid(at.Child("resources").Index(i), r, `must be the plural name of a resource, such as workloads or instances/log, or "*"`))
-		}
+		errs = append(errs, among(at.Child("resources").Index(i), r, tenancy.Names()...)...)
 	}
 	for name, list := range map[string][]string{"verbs": u.Verbs, "resources": u.Resources} {
 		if len(list) > 1 && slices.Contains(list, "*") {

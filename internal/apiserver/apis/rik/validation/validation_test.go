@@ -338,7 +338,7 @@ func TestPrivileges(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tc.want, paths(validation.Privileges(&defaulted(t, tc.change).Spec))); diff != "" {
+			if diff := cmp.Diff(tc.want, paths(validation.Privileges(field.NewPath("spec"), &defaulted(t, tc.change).Spec.InstanceTemplate))); diff != "" {
 				t.Errorf("Privileges (-want +got):\n%s", diff)
 			}
 		})
