@@ -315,6 +315,44 @@ func TestServedStatusIsNotForUsers(t *testing.T) {
 	}
 }
 
+// TestServedApplyOfWhatWasCreated: who created an object from a file applies the same
+// file without a conflict. What the server filled in is in the way of lists that are
+// merged as a whole.
+func TestServedApplyOfWhatWasCreated(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	n.workload(t) // the rights are there
+	const manager = "rikctl"
+	admin := dynamicClient(t, n.server.Config)
+	for resource, o := range map[string]*unstructured.Unstructured{
+		"workloads": n.object("Workload", "whole", map[string]any{
+			"deploy":         "Automatic",
+			"tolerations":    []any{map[string]any{"key": "gpu", "value": "yes"}},
+			"topologySpread": []any{map[string]any{"maxSkew": int64(1), "topologyKey": "zone"}},
+			"volumes":        []any{map[string]any{"name": "c", "configMap": map[string]any{"name": "c", "items": []any{map[string]any{"key": "a", "path": "a"}}}}},
+			"containers": []any{map[string]any{
+				"name": "main", "image": "nginx:1", "env": []any{map[string]any{"name": "A", "value": "b"}},
+				"envFrom":        []any{map[string]any{"secret": "s"}},
+				"ports":          []any{map[string]any{"port": int64(80)}, map[string]any{"port": int64(80), "protocol": "UDP", "type": "nodePort"}},
+				"readinessProbe": map[string]any{"http": map[string]any{"port": int64(80)}},
+				"resources":      map[string]any{"limits": map[string]any{"cpu": "1", "memory": "64Mi"}},
+			}},
+		}),
+		"tenants": n.object("Tenant", n.namespace+"-t", map[string]any{"users": []any{map[string]any{"name": "bob"}}}),
+	} {
+		of := dynamic.ResourceInterface(admin.Resource(rikv1alpha1.SchemeGroupVersion.WithResource(resource)))
+		if resource == "workloads" {
+			of = n.resource(resource)
+		}
+		if _, err := of.Create(t.Context(), o.DeepCopy(), metav1.CreateOptions{FieldManager: manager}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := of.Apply(t.Context(), o.GetName(), o, metav1.ApplyOptions{FieldManager: manager}); err != nil {
+			t.Errorf("Apply of %s = %v", resource, err)
+		}
+	}
+}
+
 // TestServedApply applies an instance twice: the second time changes nothing,
 // although the manifest lacks what the server filled in.
 func TestServedApply(t *testing.T) {

@@ -102,7 +102,9 @@ type InstanceTemplate struct {
 	Tolerations []Toleration `json:"tolerations,omitempty" protobuf:"bytes,18,rep,name=tolerations"`
 	// topologySpread keeps instances apart.
 	// +optional
-	// +listType=atomic
+	// +listType=map
+	// +listMapKey=topologyKey
+	// +listMapKey=whenUnsatisfiable
 	TopologySpread []TopologySpread `json:"topologySpread,omitempty" protobuf:"bytes,19,rep,name=topologySpread"`
 	// priority: higher is placed first and may displace lower. Defaults to 0.
 	// +optional
@@ -189,7 +191,9 @@ type Container struct {
 	EnvFrom []EnvFromSource `json:"envFrom,omitempty" protobuf:"bytes,9,rep,name=envFrom"`
 	// ports that the container serves.
 	// +optional
-	// +listType=atomic
+	// +listType=map
+	// +listMapKey=port
+	// +listMapKey=protocol
 	Ports []Port `json:"ports,omitempty" protobuf:"bytes,10,rep,name=ports"`
 	// resources that it needs and may use at most.
 	// +optional
@@ -312,6 +316,7 @@ type Port struct {
 	TargetPort int32 `json:"targetPort,omitempty" protobuf:"varint,3,opt,name=targetPort"`
 	// protocol is TCP (default), UDP or SCTP.
 	// +optional
+	// +default="TCP"
 	Protocol Protocol `json:"protocol,omitempty" protobuf:"bytes,4,opt,name=protocol,casttype=Protocol"`
 	// type is clusterIP (default), nodePort or loadBalancer.
 	// +optional
@@ -526,7 +531,9 @@ type App struct {
 	// +optional
 	Resources Resources `json:"resources,omitempty" protobuf:"bytes,7,opt,name=resources"`
 	// +optional
-	// +listType=atomic
+	// +listType=map
+	// +listMapKey=port
+	// +listMapKey=protocol
 	Ports []Port `json:"ports,omitempty" protobuf:"bytes,8,rep,name=ports"`
 	// envFrom takes every key of a ConfigMap or Secret.
 	// +optional
@@ -590,6 +597,7 @@ type TopologySpread struct {
 	TopologyKey string `json:"topologyKey" protobuf:"bytes,2,opt,name=topologyKey"`
 	// whenUnsatisfiable is DoNotSchedule (default) or ScheduleAnyway.
 	// +optional
+	// +default="DoNotSchedule"
 	WhenUnsatisfiable SpreadAction `json:"whenUnsatisfiable,omitempty" protobuf:"bytes,3,opt,name=whenUnsatisfiable,casttype=SpreadAction"`
 }
 

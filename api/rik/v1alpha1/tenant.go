@@ -33,7 +33,8 @@ type TenantList struct {
 type TenantSpec struct {
 	// users of the tenant and their rights in its namespace.
 	// +optional
-	// +listType=atomic
+	// +listType=map
+	// +listMapKey=name
 	Users []TenantUser `json:"users,omitempty" protobuf:"bytes,1,rep,name=users"`
 	// value is the free text that a v0 client stored.
 	// +optional

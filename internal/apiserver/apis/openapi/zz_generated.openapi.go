@@ -258,7 +258,11 @@ func schema_rik_api_rik_v1alpha1_App(ref common.ReferenceCallback) common.OpenAP
 					"ports": {
 						VendorExtensible: spec.VendorExtensible{
 							Extensions: spec.Extensions{
-								"x-kubernetes-list-type": "atomic",
+								"x-kubernetes-list-map-keys": []interface{}{
+									"port",
+									"protocol",
+								},
+								"x-kubernetes-list-type": "map",
 							},
 						},
 						SchemaProps: spec.SchemaProps{
@@ -449,7 +453,11 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 					"ports": {
 						VendorExtensible: spec.VendorExtensible{
 							Extensions: spec.Extensions{
-								"x-kubernetes-list-type": "atomic",
+								"x-kubernetes-list-map-keys": []interface{}{
+									"port",
+									"protocol",
+								},
+								"x-kubernetes-list-type": "map",
 							},
 						},
 						SchemaProps: spec.SchemaProps{
@@ -1773,7 +1781,11 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 					"topologySpread": {
 						VendorExtensible: spec.VendorExtensible{
 							Extensions: spec.Extensions{
-								"x-kubernetes-list-type": "atomic",
+								"x-kubernetes-list-map-keys": []interface{}{
+									"topologyKey",
+									"whenUnsatisfiable",
+								},
+								"x-kubernetes-list-type": "map",
 							},
 						},
 						SchemaProps: spec.SchemaProps{
@@ -2391,6 +2403,7 @@ func schema_rik_api_rik_v1alpha1_Port(ref common.ReferenceCallback) common.OpenA
 					"protocol": {
 						SchemaProps: spec.SchemaProps{
 							Description: "protocol is TCP (default), UDP or SCTP.",
+							Default:     "TCP",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -2824,7 +2837,10 @@ func schema_rik_api_rik_v1alpha1_TenantSpec(ref common.ReferenceCallback) common
 					"users": {
 						VendorExtensible: spec.VendorExtensible{
 							Extensions: spec.Extensions{
-								"x-kubernetes-list-type": "atomic",
+								"x-kubernetes-list-map-keys": []interface{}{
+									"name",
+								},
+								"x-kubernetes-list-type": "map",
 							},
 						},
 						SchemaProps: spec.SchemaProps{
@@ -3032,6 +3048,7 @@ func schema_rik_api_rik_v1alpha1_TopologySpread(ref common.ReferenceCallback) co
 					"whenUnsatisfiable": {
 						SchemaProps: spec.SchemaProps{
 							Description: "whenUnsatisfiable is DoNotSchedule (default) or ScheduleAnyway.",
+							Default:     "DoNotSchedule",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -3683,7 +3700,11 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 					"topologySpread": {
 						VendorExtensible: spec.VendorExtensible{
 							Extensions: spec.Extensions{
-								"x-kubernetes-list-type": "atomic",
+								"x-kubernetes-list-map-keys": []interface{}{
+									"topologyKey",
+									"whenUnsatisfiable",
+								},
+								"x-kubernetes-list-type": "map",
 							},
 						},
 						SchemaProps: spec.SchemaProps{

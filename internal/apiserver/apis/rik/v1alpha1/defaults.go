@@ -7,7 +7,9 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/reference"
 )
 
-// What a field is when its writer left it out.
+// What a field is when its writer left it out. A list that is merged as a whole
+// has no defaults in it: what its writer applies again would not be what is stored,
+// and a conflict with themself.
 const (
 	DefaultReplicas                = 1
 	DefaultRolloutShare            = "25%"
@@ -105,11 +107,6 @@ func SetDefaults_Volume(v *rikv1alpha1.Volume) {
 // SetDefaults_TopologySpread makes a spread binding.
 func SetDefaults_TopologySpread(s *rikv1alpha1.TopologySpread) {
 	fill(&s.WhenUnsatisfiable, rikv1alpha1.DoNotSchedule)
-}
-
-// SetDefaults_Toleration compares values.
-func SetDefaults_Toleration(t *rikv1alpha1.Toleration) {
-	fill(&t.Operator, rikv1alpha1.TolerationEqual)
 }
 
 // SetDefaults_TenantUser lets a user do everything in the tenant's namespace.

@@ -46,6 +46,9 @@ func SetObjectDefaults_Workload(in *rikv1alpha1.Workload) {
 		for j := range a.Ports {
 			b := &a.Ports[j]
 			SetDefaults_Port(b)
+			if b.Protocol == "" {
+				b.Protocol = "TCP"
+			}
 		}
 		if a.LivenessProbe != nil {
 			SetDefaults_Probe(a.LivenessProbe)
@@ -72,6 +75,9 @@ func SetObjectDefaults_Workload(in *rikv1alpha1.Workload) {
 		for j := range a.Ports {
 			b := &a.Ports[j]
 			SetDefaults_Port(b)
+			if b.Protocol == "" {
+				b.Protocol = "TCP"
+			}
 		}
 		if a.LivenessProbe != nil {
 			SetDefaults_Probe(a.LivenessProbe)
@@ -95,6 +101,9 @@ func SetObjectDefaults_Workload(in *rikv1alpha1.Workload) {
 	if in.Spec.InstanceTemplate.Function != nil {
 		if in.Spec.InstanceTemplate.Function.Exposure != nil {
 			SetDefaults_Port(in.Spec.InstanceTemplate.Function.Exposure)
+			if in.Spec.InstanceTemplate.Function.Exposure.Protocol == "" {
+				in.Spec.InstanceTemplate.Function.Exposure.Protocol = "TCP"
+			}
 		}
 		if in.Spec.InstanceTemplate.Function.LivenessProbe != nil {
 			SetDefaults_Probe(in.Spec.InstanceTemplate.Function.LivenessProbe)
@@ -119,6 +128,9 @@ func SetObjectDefaults_Workload(in *rikv1alpha1.Workload) {
 		for i := range in.Spec.InstanceTemplate.App.Ports {
 			a := &in.Spec.InstanceTemplate.App.Ports[i]
 			SetDefaults_Port(a)
+			if a.Protocol == "" {
+				a.Protocol = "TCP"
+			}
 		}
 		if in.Spec.InstanceTemplate.App.LivenessProbe != nil {
 			SetDefaults_Probe(in.Spec.InstanceTemplate.App.LivenessProbe)
@@ -143,13 +155,12 @@ func SetObjectDefaults_Workload(in *rikv1alpha1.Workload) {
 		a := &in.Spec.InstanceTemplate.Volumes[i]
 		SetDefaults_Volume(a)
 	}
-	for i := range in.Spec.InstanceTemplate.Tolerations {
-		a := &in.Spec.InstanceTemplate.Tolerations[i]
-		SetDefaults_Toleration(a)
-	}
 	for i := range in.Spec.InstanceTemplate.TopologySpread {
 		a := &in.Spec.InstanceTemplate.TopologySpread[i]
 		SetDefaults_TopologySpread(a)
+		if a.WhenUnsatisfiable == "" {
+			a.WhenUnsatisfiable = "DoNotSchedule"
+		}
 	}
 }
 
@@ -168,6 +179,9 @@ func SetObjectDefaults_WorkloadRevision(in *rikv1alpha1.WorkloadRevision) {
 		for j := range a.Ports {
 			b := &a.Ports[j]
 			SetDefaults_Port(b)
+			if b.Protocol == "" {
+				b.Protocol = "TCP"
+			}
 		}
 		if a.LivenessProbe != nil {
 			SetDefaults_Probe(a.LivenessProbe)
@@ -194,6 +208,9 @@ func SetObjectDefaults_WorkloadRevision(in *rikv1alpha1.WorkloadRevision) {
 		for j := range a.Ports {
 			b := &a.Ports[j]
 			SetDefaults_Port(b)
+			if b.Protocol == "" {
+				b.Protocol = "TCP"
+			}
 		}
 		if a.LivenessProbe != nil {
 			SetDefaults_Probe(a.LivenessProbe)
@@ -217,6 +234,9 @@ func SetObjectDefaults_WorkloadRevision(in *rikv1alpha1.WorkloadRevision) {
 	if in.Template.Function != nil {
 		if in.Template.Function.Exposure != nil {
 			SetDefaults_Port(in.Template.Function.Exposure)
+			if in.Template.Function.Exposure.Protocol == "" {
+				in.Template.Function.Exposure.Protocol = "TCP"
+			}
 		}
 		if in.Template.Function.LivenessProbe != nil {
 			SetDefaults_Probe(in.Template.Function.LivenessProbe)
@@ -241,6 +261,9 @@ func SetObjectDefaults_WorkloadRevision(in *rikv1alpha1.WorkloadRevision) {
 		for i := range in.Template.App.Ports {
 			a := &in.Template.App.Ports[i]
 			SetDefaults_Port(a)
+			if a.Protocol == "" {
+				a.Protocol = "TCP"
+			}
 		}
 		if in.Template.App.LivenessProbe != nil {
 			SetDefaults_Probe(in.Template.App.LivenessProbe)
@@ -265,13 +288,12 @@ func SetObjectDefaults_WorkloadRevision(in *rikv1alpha1.WorkloadRevision) {
 		a := &in.Template.Volumes[i]
 		SetDefaults_Volume(a)
 	}
-	for i := range in.Template.Tolerations {
-		a := &in.Template.Tolerations[i]
-		SetDefaults_Toleration(a)
-	}
 	for i := range in.Template.TopologySpread {
 		a := &in.Template.TopologySpread[i]
 		SetDefaults_TopologySpread(a)
+		if a.WhenUnsatisfiable == "" {
+			a.WhenUnsatisfiable = "DoNotSchedule"
+		}
 	}
 }
 

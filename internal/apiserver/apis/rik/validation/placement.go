@@ -68,7 +68,10 @@ func nodeTerm(at *field.Path, t *rik.NodeTerm) field.ErrorList {
 var effects = []rik.TaintEffect{rik.TaintNoSchedule, rik.TaintPreferNoSchedule, rik.TaintNoExecute}
 
 func toleration(at *field.Path, t *rik.Toleration) field.ErrorList {
-	errs := among(at.Child("operator"), t.Operator, rik.TolerationEqual, rik.TolerationExists)
+	var errs field.ErrorList
+	if t.Operator != "" {
+		errs = append(errs, among(at.Child("operator"), t.Operator, rik.TolerationEqual, rik.TolerationExists)...)
+	}
 	switch {
 	case t.Key != "":
 		errs = append(errs, qualified(at.Child("key"), t.Key)...)
