@@ -201,7 +201,7 @@ func TestDeploymentFilesThatAreWrong(t *testing.T) {
 	s.do(t, "deploy", "-f", s.file(t, "# nothing\n")).check(t, ExitUsage, "no object")
 	s.do(t, "delete", "app").check(t, ExitUsage, "name what is to be deleted")
 	s.do(t, "delete", "app", "x", "--all").check(t, ExitUsage, "--all")
-	s.do(t, "delete", "workloads").check(t, ExitError, "")
+	s.do(t, "delete", "workloads").check(t, ExitUsage, "no name was specified")
 }
 
 func TestDescribeOfKind(t *testing.T) {

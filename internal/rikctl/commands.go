@@ -59,7 +59,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	add(groupLook, t.getCommand(), t.describeCommand(), t.whyCommand(), t.planCommand(), t.whatifCommand(), t.topCommand(),
 		events.NewCmdEvents(t.getter, t.streams), t.waitCommand(), t.apiCommand())
 	add(groupChange, t.applyCommand(), t.deleteCommand(),
-		diff.NewCmdDiff(t.factory, t.streams), edit.NewCmdEdit(t.factory, t.streams), patch.NewCmdPatch(t.factory, t.streams),
+		t.diffCommand(), edit.NewCmdEdit(t.factory, t.streams), patch.NewCmdPatch(t.factory, t.streams),
 		label.NewCmdLabel(t.factory, t.streams), annotate.NewCmdAnnotate(name, t.factory, t.streams), t.lintCommand())
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.tokenCommand())
 	add(groupOperate, t.clusterCommand())
@@ -152,22 +152,43 @@ func (t *tool) applyCommand() *cobra.Command {
 	serverSide := cmd.Flags().Lookup("server-side")
 	serverSide.DefValue = "true"
 	_ = serverSide.Value.Set("true")
+	cmd.Flags().Lookup("dry-run").Usage = `"none" or "server". With "server" the server says what it would do, and keeps nothing.`
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Lookup("dry-run").Value.String() == "client" {
+			return usagef(cmd, "--dry-run=client is not for this: the server merges, so only --dry-run=server can say what would be")
+		}
 		manager := cmd.Flags().Lookup("field-manager")
 		if manager.Changed {
 			return nil
 		}
 		return cmd.Flags().Set("field-manager", name)
 	}
+	t.withDeployments(cmd)
+	return cmd
+}
+
+// diffCommand is kubectl's diff.
+func (t *tool) diffCommand() *cobra.Command {
+	cmd := diff.NewCmdDiff(t.factory, t.streams)
+	t.withDeployments(cmd)
+	return cmd
+}
+
+// withDeployments has one of kubectl's commands take files as rikctl reads them:
+// strictly, and with deployments in them.
+func (t *tool) withDeployments(cmd *cobra.Command) {
 	kubectls := cmd.Run
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
 		files, ok := cmd.Flags().Lookup("filename").Value.(pflag.SliceValue)
 		if !ok {
-			return errors.New("programmer error: --filename of apply is no list")
+			return errors.New("programmer error: --filename is no list")
 		}
 		replaced, dir, err := t.translated(files.GetSlice())
 		if dir != "" {
 			defer func() { _ = os.RemoveAll(dir) }()
+		}
+		if malformed := (malformedError{}); errors.As(err, &malformed) {
+			return err
 		}
 		if err != nil {
 			return usageError{cmd.CommandPath(), err}
@@ -180,7 +201,6 @@ func (t *tool) applyCommand() *cobra.Command {
 		kubectls(cmd, given)
 		return nil
 	}
-	return cmd
 }
 
 // tidy gives the commands taken from kubectl rik's words.

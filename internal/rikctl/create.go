@@ -179,6 +179,10 @@ func (t *tool) runCreateInstance(ctx context.Context, r instanceRequest) error {
 		}
 		_, _ = fmt.Fprintf(t.streams.Out, "Instance %s has been successfully created for workload : %s\n", instance.Name, w.Name)
 	}
+	if w.Spec.Deploy == rikv1alpha1.DeployAutomatic {
+		_, _ = fmt.Fprintf(t.streams.ErrOut, "note: workload %s is Automatic: what is more than its replicas is ended again; \"%s scale workload %s --replicas N\" has more of them run\n",
+			w.Name, name, w.Name)
+	}
 	return nil
 }
 

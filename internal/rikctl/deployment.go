@@ -175,6 +175,11 @@ func (t *tool) translate(path, namespace string) (manifests []byte, found bool, 
 	}
 	found = path == "-"
 	for _, d := range documents {
+		// A key that stands twice would be lost, and a mistake of form named by
+		// kubectl's code after the file that is written here.
+		if _, err := yaml.YAMLToJSONStrict(d.data); err != nil {
+			return nil, false, malformedError{invalidError{d.source, err}}
+		}
 		if isDeployment(d.data) {
 			w, err := fromDeployment(d, namespace)
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	kubecmd "k8s.io/kubectl/pkg/cmd/describe"
 	"k8s.io/kubectl/pkg/describe"
@@ -104,8 +105,9 @@ type details struct {
 	instances []rikv1alpha1.Instance
 	// workload and template of an instance; nil if they are gone.
 	template *rikv1alpha1.InstanceTemplate
-	// events are nil when they were not asked for.
-	events *corev1.EventList
+	// events are nil when they were not asked for, or are hidden from the user.
+	events       *corev1.EventList
+	eventsHidden bool
 }
 
 // renderer makes an empty object of its kind, finds what belongs to it and
@@ -166,9 +168,12 @@ func (d describerOf) Describe(namespace, name string, settings describe.Describe
 		return "", err
 	}
 	if settings.ShowEvents {
+		// Those of an object without a namespace may be in any.
 		found.events = &corev1.EventList{}
-		err := d.c.List(ctx, found.events, client.MatchingFields{"involvedObject.uid": string(obj.GetUID())})
-		if err != nil {
+		err := d.c.List(ctx, found.events, client.InNamespace(namespace), client.MatchingFields{"involvedObject.uid": string(obj.GetUID())})
+		if apierrors.IsForbidden(err) {
+			found.events, found.eventsHidden = nil, true
+		} else if err != nil {
 			return "", err
 		}
 	}
@@ -183,6 +188,9 @@ func rendered(r renderer, obj client.Object, d *details) (string, error) {
 	r.write(w, obj, d)
 	if d.events != nil {
 		describe.DescribeEvents(d.events, w)
+	}
+	if d.eventsHidden {
+		w.Write(describe.LEVEL_0, "Events:\tnot shown: you may not list events here\n")
 	}
 	err := table.Flush()
 	return out.String(), err

@@ -44,6 +44,9 @@ drain before anything is deleted, unless --force is given.`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeNodes,
 		RunE: func(cmd *cobra.Command, given []string) error {
+			if f.timeout < 0 {
+				return usagef(cmd, "--timeout must not be negative; 0 waits for ever")
+			}
 			return t.runDrain(cmd.Context(), nodeNames(given)[0], f)
 		},
 	}

@@ -46,7 +46,7 @@ type outcome struct {
 
 func (o outcome) print(w io.Writer) {
 	if o.text != "" {
-		_, _ = fmt.Fprintln(w, o.text)
+		_, _ = fmt.Fprintln(w, strings.ReplaceAll(o.text, "See 'kubectl ", "See '"+name+" "))
 	}
 	if o.next != "" {
 		_, _ = fmt.Fprintln(w, "next: "+o.next)
@@ -64,6 +64,12 @@ type timeoutError struct{ what string }
 
 // Error says what did not come.
 func (e timeoutError) Error() string { return "timed out waiting for " + e.what }
+
+// absentError is of something without a type of its own that does not exist.
+type absentError struct{ error }
+
+// Unwrap gives the error itself.
+func (a absentError) Unwrap() error { return a.error }
 
 // aboveOne is an error of a command that ends with 1 to say something else.
 type aboveOne struct{ error }
@@ -93,6 +99,7 @@ func judge(err error, server string) outcome {
 		exit    exitError
 		stopped *fatal
 		usage   usageError
+		file    fileError
 		setup   misconfigured
 		advice  advised
 		// scripted: code 1 is taken
@@ -107,6 +114,8 @@ func judge(err error, server string) outcome {
 		return judgeText(stopped.Error(), stopped.code, server)
 	case errors.As(err, &usage):
 		return outcome{ExitUsage, "error: " + usage.Error(), explains(usage.command)}
+	case errors.As(err, &file):
+		return outcome{ExitUsage, "error: " + err.Error(), ""}
 	case errors.As(err, &setup):
 		return outcome{ExitUsage, "error: " + setup.Error(), setup.Next()}
 	}
@@ -125,13 +134,16 @@ func judgeTyped(err error, server string) outcome {
 	if errors.As(err, &late) || errors.Is(err, context.DeadlineExceeded) {
 		return outcome{code: ExitUnreachable, text: "error: " + err.Error()}
 	}
-	if errors.Is(err, errNoKCP) {
+	if absent := (absentError{}); errors.Is(err, errNoKCP) || errors.As(err, &absent) {
 		return outcome{code: ExitNotFound, text: "error: " + err.Error()}
 	}
 	if meta.IsNoMatchError(err) {
 		return outcome{ExitNotFound, "error: " + err.Error(), nextForType}
 	}
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) && !isForeign(err.Error()) {
+		if status.Status().Reason == metav1.StatusReasonUnsupportedMediaType && status.Status().Message == "unknown" {
+			return foreign("error: "+err.Error(), server)
+		}
 		o := judgeReason(status.Status().Reason, server)
 		o.text = "error: " + err.Error()
 		return o
@@ -177,9 +189,7 @@ var serverReason = regexp.MustCompile(`Error from server \((\w+)\)`)
 func judgeText(text string, code int, server string) outcome {
 	o := outcome{code: code, text: text}
 	if isForeign(text) {
-		o.code = ExitUsage
-		o.next = server + " does not answer as the API: check that cluster.server begins with https:// and names the API's port"
-		return o
+		return foreign(text, server)
 	}
 	if o.code == ExitOK {
 		o.code = ExitError
@@ -202,10 +212,18 @@ func judgeText(text string, code int, server string) outcome {
 	return o
 }
 
+func foreign(text, server string) outcome {
+	return outcome{ExitUsage, text, server + " does not answer as the API: check that cluster.server begins with https:// and names the API's port, which is 5000 unless the server was told another"}
+}
+
 // isForeign says that the answer was not of an API server, but of the TLS port
 // that was spoken to in clear, or of another program.
 func isForeign(text string) bool {
-	return strings.Contains(text, "the server rejected our request for an unknown reason")
+	return containsAny(text, []string{
+		"the server rejected our request for an unknown reason",
+		// gRPC's answer to what is not gRPC: the ports of the scheduler and of nodes.
+		"(UnsupportedMediaType): unknown",
+	})
 }
 
 func containsAny(text string, marks []string) bool {
@@ -225,9 +243,12 @@ var textRules = []struct {
 }{
 	{[]string{"You must be logged in"}, ExitDenied,
 		`%s does not know the credentials of the configuration: "rikctl config view" shows which are used`},
+	{[]string{"x509: certificate is valid for", "x509: certificate is not valid for any names", "x509: cannot validate certificate for"}, ExitUnreachable,
+		"the certificate of %s does not name that address: use one that it names in cluster.server, or start the server with --tls-san for this one"},
 	{[]string{"x509: certificate signed by unknown authority", "failed to verify certificate"}, ExitUnreachable,
 		"the certificate of %s is not of the authority in the configuration: it may be another cluster, or one that was set up anew (its data directory has the current config.yaml)"},
 	{[]string{" is forbidden: "}, ExitDenied, `"rikctl auth can-i --list" shows what you may do; an administrator can grant more`},
+	{[]string{"unable to upgrade connection: container "}, ExitInvalid, ""},
 	{[]string{"unable to upgrade connection"}, ExitUnreachable, `"rikctl get nodes" shows whether the instance's node is Ready`},
 	{[]string{"server gave HTTP response to HTTPS client"}, ExitUnreachable, "%s speaks plain http: another program may have the port"},
 	{[]string{"connection refused", "was refused"}, ExitUnreachable,
@@ -239,14 +260,16 @@ var textRules = []struct {
 	{[]string{`no matches for kind "Pod" in version "v0"`, `no matches for kind "Function" in version`}, ExitInvalid,
 		`the file is a definition in the published form: "rikctl create workload -f FILE" takes it`},
 	{[]string{"the server doesn't have a resource type", "no matches for kind", "no kind is registered"}, ExitNotFound, nextForType},
-	{[]string{"field not declared in schema", "unknown field", "is invalid", "strict decoding error"}, ExitInvalid, ""},
+	{[]string{"field not declared in schema", "unknown field", "is invalid", "strict decoding error", "failed to create typed patch object"}, ExitInvalid, ""},
 	{[]string{"Apply failed with"}, ExitConflict,
 		`leave the field out of the file to keep its value, or take it over with "rikctl apply --force-conflicts"`},
 	{[]string{"the object has been modified"}, ExitConflict, ""},
 	{[]string{"unable to match a printer", "custom-columns format", "error parsing jsonpath", "error parsing template",
 		"template format specified but", "jsonpath wait", "unrecognized jsonpath", "unexpected path string"}, ExitUsage, ""},
 	{[]string{"error parsing", "error converting YAML"}, ExitInvalid, ""},
+	{[]string{"the path \""}, ExitUsage, ""},
 	{[]string{"See 'rikctl", "for help and examples", "unknown flag", "unknown shorthand", "arguments in resource/name form",
-		"must be specified", "Unexpected args", "You must specify", "must specify", "invalid argument", "required flag(s)"}, ExitUsage, ""},
+		"must be specified", "Unexpected args", "You must specify", "must specify", "invalid argument", "required flag(s)",
+		"no name was specified", "Invalid timeout value", "doesn't work with --server-side"}, ExitUsage, ""},
 	{[]string{"not found"}, ExitNotFound, ""},
 }

@@ -329,6 +329,52 @@ func TestCreateWorkloadRefusesOffline(t *testing.T) {
 	m.run(t, "create", "workloads", "-f", "-").check(t, ExitInvalid, `spec.containers[0].ports.prot`)
 }
 
+// TestUsageCodes: what is wrong with the command line ends with 2, whoever finds it.
+func TestUsageCodes(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.env[config.EnvServer] = closedPort(t)
+	m.stdin = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+	for _, tc := range []struct {
+		line  string
+		words []string
+	}{
+		{"create workload -f /nonexistent", []string{"/nonexistent"}},
+		{"apply -f /nonexistent", []string{"/nonexistent"}},
+		{"lint -f /nonexistent", []string{"/nonexistent"}},
+		{"apply --dry-run=client -f -", []string{"--dry-run=server", `"rikctl apply --help"`}},
+		{"get nodes --request-timeout abc", []string{"timeout"}},
+		{"drain n --timeout=-1s", []string{"--timeout"}},
+		{"help nosuch", []string{`unknown command "nosuch"`}},
+		{"help rollout nosuch", []string{`unknown command "nosuch"`}},
+		{"completion fisch", []string{`unknown command "fisch"`, "fish"}},
+		{"auth can-i", []string{"See 'rikctl auth can-i"}},
+	} {
+		m.run(t, strings.Fields(tc.line)...).check(t, ExitUsage, tc.words...)
+	}
+	for _, line := range []string{"help", "help rollout undo", "completion", "completion bash"} {
+		m.run(t, strings.Fields(line)...).check(t, ExitOK)
+	}
+}
+
+// TestFilesAreReadStrictly: a key that stands twice would be lost, and what is wrong in
+// the standard input is not a fault of some temporary file.
+func TestFilesAreReadStrictly(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.env[config.EnvServer] = closedPort(t)
+	for _, command := range []string{"apply", "diff"} {
+		m.stdin = "apiVersion: rik.dev/v1alpha1\nkind: Workload\nmetadata: {name: a}\nspec: {replicas: 2, replicas: 3}\n"
+		m.run(t, command, "-f", "-").check(t, ExitInvalid, "-: ", `"replicas" already set`)
+		m.stdin = "a: b\n c: d\n"
+		got := m.run(t, command, "-f", "-")
+		got.check(t, ExitInvalid, "-: ", "line 2")
+		if strings.Contains(got.err, os.TempDir()) {
+			t.Errorf("%s names a temporary file: %s", command, got.err)
+		}
+	}
+}
+
 // TestHelp reads every page of help: each names rikctl and no other program.
 func TestHelp(t *testing.T) {
 	t.Parallel()

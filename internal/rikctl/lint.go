@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -136,7 +137,9 @@ func (t *tool) serverJudge() (*serverJudge, error) {
 	return &serverJudge{c, namespace}, nil
 }
 
-// try applies the object without keeping anything.
+// try makes the object without keeping anything, or changes the one that there is.
+// Not always by apply: its merge stops at the first of some mistakes, and tells of
+// them without a reason.
 func (j *serverJudge) try(ctx context.Context, obj *unstructured.Unstructured) error {
 	mapping, err := j.c.RESTMapper().RESTMapping(obj.GroupVersionKind().GroupKind(), obj.GroupVersionKind().Version)
 	if err != nil {
@@ -146,12 +149,17 @@ func (j *serverJudge) try(ctx context.Context, obj *unstructured.Unstructured) e
 		obj.SetNamespace(j.namespace)
 	}
 	unstructured.RemoveNestedField(obj.Object, "status")
+	strict := client.FieldValidation(metav1.FieldValidationStrict)
+	err = j.c.Create(ctx, obj.DeepCopy(), client.DryRunAll, strict, client.FieldOwner(name+"-lint"))
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
 	data, err := obj.MarshalJSON()
 	if err != nil {
 		return err
 	}
 	return j.c.Patch(ctx, obj, client.RawPatch(types.ApplyPatchType, data), client.DryRunAll, client.ForceOwnership,
-		client.FieldValidation(metav1.FieldValidationStrict), client.FieldOwner(name+"-lint"))
+		strict, client.FieldOwner(name+"-lint"))
 }
 
 // unreachable reports whether the server gave no answer at all.

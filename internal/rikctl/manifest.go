@@ -58,11 +58,21 @@ func readDocuments(paths []string, stdin io.Reader) ([]document, error) {
 	return all, nil
 }
 
+// fileError is of a file of the command line that cannot be read.
+type fileError struct{ error }
+
+// Unwrap gives the cause.
+func (e fileError) Unwrap() error { return e.error }
+
 func readManifest(file string, stdin io.Reader) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(stdin)
 	}
-	return os.ReadFile(file)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fileError{err}
+	}
+	return data, nil
 }
 
 func expand(path string) ([]string, error) {
@@ -71,14 +81,14 @@ func expand(path string) ([]string, error) {
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, fileError{err}
 	}
 	if !info.IsDir() {
 		return []string{path}, nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, err
+		return nil, fileError{err}
 	}
 	var files []string
 	for _, e := range entries {
@@ -130,6 +140,12 @@ func (e invalidError) Error() string { return e.source + ": " + e.err.Error() }
 
 // Unwrap gives the cause.
 func (e invalidError) Unwrap() error { return e.err }
+
+// malformedError is a file that is no YAML, whatever it is to hold.
+type malformedError struct{ invalidError }
+
+// Unwrap gives the cause.
+func (e malformedError) Unwrap() error { return e.invalidError }
 
 // decodeWorkload reads a Workload, a definition in the published form or a
 // deployment file.

@@ -76,7 +76,30 @@ func newTree(streams genericiooptions.IOStreams, source config.Source) (*cobra.C
 	t.getter.addFlags(root.PersistentFlags())
 	t.addCommands(root)
 	tidy(root)
+	judgeWords(root)
 	return root, t
+}
+
+// judgeWords has the commands that cobra adds refuse what is neither a command nor
+// a shell: they answer with a page of help otherwise, and success.
+func judgeWords(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "completion":
+			cmd.Args = subcommand
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		case "help":
+			cmd.Args = func(_ *cobra.Command, given []string) error {
+				about, rest, err := root.Find(given)
+				if err == nil && about.HasSubCommands() {
+					err = subcommand(about, rest)
+				}
+				return err
+			}
+		}
+	}
 }
 
 // Execute runs one command line and returns the exit code; see "rikctl help

@@ -87,7 +87,7 @@ func undoTarget(revisions []rikv1alpha1.WorkloadRevision, current string, number
 		return r, nil
 	}
 	if number > 0 {
-		return nil, fmt.Errorf("revision %d does not exist; there are %s", number, numbers(sorted))
+		return nil, absentError{fmt.Errorf("revision %d does not exist; there are %s", number, numbers(sorted))}
 	}
 	return nil, errors.New("there is no earlier revision to return to")
 }

@@ -304,7 +304,7 @@ func TestServerRollout(t *testing.T) {
 	s.do(t, "create", "instance", "-w", "web").check(t, ExitOK)
 	s.do(t, "rollout", "history", "workload", "web").check(t, ExitOK, "REVISION", "web:1", "web:2")
 	s.do(t, "rollout", "history", "web", "--revision=1").check(t, ExitOK, "docker://registry.example/web:1")
-	s.do(t, "rollout", "undo", "web", "--to-revision=9").check(t, ExitError, "revision 9 does not exist")
+	s.do(t, "rollout", "undo", "web", "--to-revision=9").check(t, ExitNotFound, "revision 9 does not exist")
 	s.do(t, "rollout", "undo", "workload/web").check(t, ExitOK, "rolled back to revision 1")
 	s.do(t, "get", "wl", "web", "-o", "jsonpath={.spec.containers[0].image}").check(t, ExitOK, "web:1")
 	s.do(t, "rollout", "pause", "workload/web").check(t, ExitOK, "workload/web paused")
