@@ -1,8 +1,13 @@
 package app
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"net"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -35,6 +40,8 @@ type flags struct {
 	control             ControlPlane
 	scheduler           SchedulerSettings
 	node                node.Options
+	// port is the flag for the API's port, nil for a program without one.
+	port *pflag.Flag
 }
 
 func newFlags() flags {
@@ -58,12 +65,16 @@ func (f *flags) common(s *pflag.FlagSet) {
 	s.StringVar(&f.control.DataDir, "data-dir", env("DATABASE_LOCATION", defaultDataDir), "where the cluster's data, certificates and credentials are kept [DATABASE_LOCATION]")
 	s.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	s.StringVar(&f.logFormat, "log-format", "text", "text or json")
+}
+
+func (f *flags) listening(s *pflag.FlagSet) {
 	s.StringVar(&f.control.BindAddress, "bind-address", "", "IP address to listen on; all by default")
 	s.StringSliceVar(&f.control.ExtraSANs, "tls-san", nil, "further host names and addresses for the server's certificates")
 }
 
 func (f *flags) plane(s *pflag.FlagSet) {
 	s.IntVar(&f.control.Port, "port", f.control.Port, "port of the API (TLS) [PORT]")
+	f.port = s.Lookup("port")
 	s.IntVar(&f.control.NodePort, "node-port", f.control.NodePort, "port on which nodes reach the controller")
 	s.StringVar(&f.control.AdvertiseAddress, "advertise-address", "", "IP address at which other machines reach this one; found by default")
 	s.StringVar(&f.control.ClusterName, "cluster-name", "", "name in the generated configuration (default rik.local)")
@@ -106,13 +117,93 @@ func (f *flags) controlPlane() ControlPlane {
 	return c
 }
 
-// judge finds mistakes in the settings of a control plane before it opens or
-// makes anything.
-func (f *flags) judge() error {
-	if _, err := f.control.Network.Parse(); err != nil {
+// judge finds every mistake in the settings of a program before it opens or makes
+// anything: a data directory that was begun with a wrong flag would stay.
+func (f *flags) judge(parts ...func() []error) error {
+	problems := f.judgeCommon()
+	for _, part := range parts {
+		problems = append(problems, part()...)
+	}
+	if err := errors.Join(problems...); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
 	return nil
+}
+
+func (f *flags) judgeCommon() []error {
+	var problems []error
+	if f.control.DataDir == "" {
+		problems = append(problems, errors.New("--data-dir is empty: name the directory that keeps the cluster's data, such as "+defaultDataDir))
+	} else if info, err := os.Stat(f.control.DataDir); err == nil && !info.IsDir() {
+		problems = append(problems, fmt.Errorf("--data-dir %s is a file: name a directory", f.control.DataDir))
+	}
+	if a := f.control.BindAddress; a != "" && net.ParseIP(a) == nil {
+		problems = append(problems, fmt.Errorf("--bind-address %q is not an IP address", a))
+	}
+	return problems
+}
+
+func (f *flags) judgePlane() []error {
+	var problems []error
+	if text := os.Getenv("PORT"); f.port != nil && !f.port.Changed && text != "" {
+		if _, err := strconv.Atoi(text); err != nil {
+			problems = append(problems, fmt.Errorf("PORT=%q is not a port: set another in the environment, or use --port", text))
+		}
+	}
+	if _, err := f.control.Network.Parse(); err != nil {
+		problems = append(problems, err)
+	}
+	problems = append(problems, notNegative("--replace-after", f.control.ReplaceAfter)...)
+	if v := f.control.NodeValidity; v < minNodeValidity {
+		problems = append(problems, fmt.Errorf("--node-certificate-validity %s is too short: nodes need %s at least to renew theirs", v, minNodeValidity))
+	}
+	for _, f := range []struct{ flag, file string }{
+		{"--datastore-cafile", f.control.DatastoreCA}, {"--datastore-certfile", f.control.DatastoreCert}, {"--datastore-keyfile", f.control.DatastoreKey},
+	} {
+		if _, err := os.Stat(f.file); f.file != "" && err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", f.flag, err))
+		}
+	}
+	return append(problems, ports(map[string]int{"--port": f.control.Port, "--node-port": f.control.NodePort})...)
+}
+
+func (f *flags) judgeScheduler() []error {
+	problems := notNegative("--node-timeout", f.scheduler.NodeTimeout)
+	return append(problems, ports(map[string]int{"--worker-port": f.scheduler.WorkerPort, "--scheduler-port": f.scheduler.ControllerPort})...)
+}
+
+// judgeTogether is for a control plane and a scheduler in one process.
+func (f *flags) judgeTogether() []error {
+	return ports(map[string]int{
+		"--port": f.control.Port, "--node-port": f.control.NodePort, "--worker-port": f.scheduler.WorkerPort,
+	})
+}
+
+// minNodeValidity leaves a node several tries to renew its certificate.
+const minNodeValidity = time.Minute
+
+func notNegative(flag string, d time.Duration) []error {
+	if d < 0 {
+		return []error{fmt.Errorf("%s %s is negative", flag, d)}
+	}
+	return nil
+}
+
+// ports judges those of one process. 0 lets the kernel choose.
+func ports(flags map[string]int) []error {
+	var problems []error
+	of := map[int]string{}
+	for _, flag := range slices.Sorted(maps.Keys(flags)) {
+		port := flags[flag]
+		if port < 0 || port > math.MaxUint16 {
+			problems = append(problems, fmt.Errorf("%s %d is not a port: use 1 to %d", flag, port, math.MaxUint16))
+		}
+		if other := of[port]; port != 0 && other != "" {
+			problems = append(problems, fmt.Errorf("%s and %s are both %d: give each a port of its own", other, flag, port))
+		}
+		of[port] = flag
+	}
+	return problems
 }
 
 // env is an environment variable, or what it falls back to when it is empty.
@@ -123,7 +214,7 @@ func env(name, fallback string) string {
 	return fallback
 }
 
-// envInt reads a number; nonsense falls back, and the flag says what is used.
+// envInt reads a number; judge refuses nonsense.
 func envInt(name string, fallback int) int {
 	if v, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return v

@@ -130,6 +130,7 @@ func serverCommand() *cobra.Command {
 		},
 	}
 	f.common(c.Flags())
+	f.listening(c.Flags())
 	f.plane(c.Flags())
 	f.schedulerPorts(c.Flags())
 	f.legacy(c.Flags())
@@ -149,6 +150,7 @@ func controllerCommand() *cobra.Command {
 		},
 	}
 	f.common(c.Flags())
+	f.listening(c.Flags())
 	f.plane(c.Flags())
 	f.legacy(c.Flags())
 	c.Flags().StringVar(&f.schedulerURL, "scheduler-url", env("SCHEDULER_URL", "http://localhost:4996"),
@@ -163,10 +165,11 @@ func schedulerCommand() *cobra.Command {
 		Short: "Run the scheduler alone",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withLog(&f, func(log *slog.Logger) error { return RunScheduler(c.Context(), f.schedulerSettings(), log) })
+			return withLog(&f, func(log *slog.Logger) error { return runScheduler(c.Context(), &f, log) })
 		},
 	}
 	f.common(c.Flags())
+	f.listening(c.Flags())
 	f.schedulerPorts(c.Flags())
 	c.Flags().IntVar(&f.scheduler.ControllerPort, "scheduler-port", f.scheduler.ControllerPort, "port for the controller")
 	f.legacy(c.Flags())

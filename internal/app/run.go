@@ -18,7 +18,7 @@ import (
 
 // runServer runs a whole cluster in this process.
 func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
-	if err := f.judge(); err != nil {
+	if err := f.judge(f.judgePlane, f.judgeScheduler, f.judgeTogether); err != nil {
 		return err
 	}
 	if !f.noAgent {
@@ -60,7 +60,7 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 
 // runController runs API server and controller, with the scheduler elsewhere.
 func runController(ctx context.Context, f *flags, log *slog.Logger) error {
-	if err := f.judge(); err != nil {
+	if err := f.judge(f.judgePlane); err != nil {
 		return err
 	}
 	authority, err := openAuthority(f.control.DataDir)

@@ -122,8 +122,12 @@ func (b *brain) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// RunScheduler runs the scheduler alone, until ctx ends.
-func RunScheduler(ctx context.Context, s SchedulerSettings, log *slog.Logger) error {
+// runScheduler runs the scheduler alone, until ctx ends.
+func runScheduler(ctx context.Context, f *flags, log *slog.Logger) error {
+	if err := f.judge(f.judgeScheduler); err != nil {
+		return err
+	}
+	s := f.schedulerSettings()
 	authority, err := openAuthority(s.DataDir)
 	if err != nil {
 		return err
@@ -132,5 +136,6 @@ func RunScheduler(ctx context.Context, s SchedulerSettings, log *slog.Logger) er
 	if err != nil {
 		return err
 	}
+	log.Info("ready", "controller-port", s.ControllerPort, "worker-port", s.WorkerPort)
 	return b.run(ctx)
 }

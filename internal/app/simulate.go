@@ -45,7 +45,12 @@ func simulateCommand() *cobra.Command {
 		Short: "Join many simulated nodes that speak the real protocol and run nothing",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withLog(&f, func(log *slog.Logger) error { return s.run(c.Context(), f.control.DataDir, log) })
+			return withLog(&f, func(log *slog.Logger) error {
+				if err := f.judge(s.judge); err != nil {
+					return err
+				}
+				return s.run(c.Context(), f.control.DataDir, log)
+			})
 		},
 	}
 	f.common(c.Flags())
@@ -60,18 +65,31 @@ func simulateCommand() *cobra.Command {
 	return c
 }
 
-func (s *simulation) run(ctx context.Context, dataDir string, log *slog.Logger) error {
-	authority, err := openAuthority(dataDir)
-	if err != nil {
-		return err
+func (s *simulation) judge() []error {
+	var problems []error
+	if _, _, err := net.SplitHostPort(s.scheduler); err != nil {
+		problems = append(problems, fmt.Errorf("--scheduler: %w", err))
 	}
+	if s.nodes < 1 {
+		problems = append(problems, fmt.Errorf("--nodes %d: one at least", s.nodes))
+	}
+	return append(problems, notNegative("--start-delay", s.delay)...)
+}
+
+func (s *simulation) run(ctx context.Context, dataDir string, log *slog.Logger) error {
 	allocatable, err := s.allocatable()
 	if err != nil {
 		return err
 	}
+	// Before the authority, which would be made where there is none.
 	if s.api, err = administrator(dataDir); err != nil {
 		return err
 	}
+	authority, err := openAuthority(dataDir)
+	if err != nil {
+		return err
+	}
+	log.Info("simulating", "nodes", s.nodes, "scheduler", s.scheduler)
 	return simulate.Run(ctx, simulate.Config{
 		Nodes:       s.nodes,
 		Zones:       s.zones,

@@ -36,12 +36,14 @@ func usagef(format string, args ...any) error {
 type Options struct {
 	NodeName         string
 	StateDir, RunDir string
-	// Address wins over what is found.
+	// Address wins over what is found, and over that of Interface.
 	Address, ExternalAddress string
-	Labels                   map[string]string
-	Taints                   []string
-	Reserved                 map[string]string
-	MaxInstances             int64
+	// Interface of the machine whose address is the node's.
+	Interface    string
+	Labels       map[string]string
+	Taints       []string
+	Reserved     map[string]string
+	MaxInstances int64
 	// Runc, Shim and Unpacker are programs; found beside this one, or on the
 	// PATH, when empty.
 	Runc, Shim, Unpacker string
@@ -82,7 +84,7 @@ const (
 // DefaultOptions are those of a node that is the machine's only one.
 func DefaultOptions() Options {
 	return Options{
-		StateDir: riklet.DefaultStateDir, RunDir: riklet.DefaultRunDir, Address: os.Getenv("IFACE_IP"), Network: NetworkAuto,
+		StateDir: riklet.DefaultStateDir, RunDir: riklet.DefaultRunDir, Address: os.Getenv("IFACE_IP"), Interface: os.Getenv("IFACE"), Network: NetworkAuto,
 		VMM: VMMAuto, Kernel: os.Getenv("KERNEL_LOCATION"), Firecracker: os.Getenv("FIRECRACKER_LOCATION"),
 	}
 }
@@ -92,6 +94,7 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	o.addDirFlags(s)
 	s.StringVar(&o.NodeName, "node-name", o.NodeName, "name of the node; the host name by default")
 	s.StringVar(&o.Address, "node-address", o.Address, "the node's IP address; that of the route to the server by default [IFACE_IP]")
+	s.StringVar(&o.Interface, "iface", o.Interface, "the network interface whose first IPv4 address is the node's, if --node-address names none [IFACE]")
 	s.StringVar(&o.ExternalAddress, "node-external-address", "", "the address at which the outside reaches the node")
 	s.StringToStringVar(&o.Labels, "node-label", nil, "labels that the node has when it first joins")
 	s.StringSliceVar(&o.Taints, "node-taint", nil, "taints that the node has when it first joins: key=value:Effect")
@@ -136,6 +139,13 @@ func (o *Options) Validate() error {
 			problems = append(problems, fmt.Errorf("reading the host name: %w", err))
 		}
 		o.NodeName = nodeName(name)
+	}
+	if o.Address == "" && o.Interface != "" {
+		address, err := addressOf(o.Interface)
+		if err != nil {
+			problems = append(problems, usagef("--iface %q: %w", o.Interface, err))
+		}
+		o.Address = address
 	}
 	problems = append(problems, o.findDirs()...)
 	if o.CgroupParent == "" {

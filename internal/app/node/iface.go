@@ -1,0 +1,39 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+)
+
+// addressOf gives the first IPv4 address of an interface of this machine that other
+// machines can reach it by.
+func addressOf(name string) (string, error) {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return "", fmt.Errorf("there is no such interface: this machine has %s", interfaces())
+	}
+	addresses, err := link.Addrs()
+	if err != nil {
+		return "", err
+	}
+	for _, a := range addresses {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && !ip.IP.IsLinkLocalUnicast() {
+			return ip.IP.String(), nil
+		}
+	}
+	return "", errors.New("it has no IPv4 address")
+}
+
+func interfaces() string {
+	all, err := net.Interfaces()
+	if err != nil {
+		return "none that can be listed"
+	}
+	var names []string
+	for i := range all {
+		names = append(names, all[i].Name)
+	}
+	return strings.Join(names, ", ")
+}
