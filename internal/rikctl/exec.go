@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/remotecommand"
@@ -68,7 +69,7 @@ func (t *tool) runExec(ctx context.Context, r execRequest) error {
 	if err != nil {
 		return err
 	}
-	instance, err := firstRunning(instances)
+	instance, err := firstRunning(instances, r.container)
 	if err != nil {
 		return err
 	}
@@ -83,16 +84,35 @@ func (t *tool) runExec(ctx context.Context, r execRequest) error {
 	return nil
 }
 
-// firstRunning picks the instance that a command can run in.
-func firstRunning(instances []rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+// firstRunning picks the instance that a command can run in: one that runs, or else
+// one whose container does, while the instance is still being made or waits for
+// another of its containers.
+func firstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alpha1.Instance, error) {
 	for i := range instances {
 		if instances[i].Status.Phase == rikv1alpha1.InstanceRunning {
+			return &instances[i], nil
+		}
+	}
+	for i := range instances {
+		if containerRuns(&instances[i], container) {
 			return &instances[i], nil
 		}
 	}
 	i := &instances[0]
 	return nil, advised{fmt.Errorf("instance %s is %s, not Running", i.Name, phaseOf(i)),
 		fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
+}
+
+// containerRuns says whether a container was seen running; the first one if none is
+// named.
+func containerRuns(i *rikv1alpha1.Instance, name string) bool {
+	all := slices.Concat(i.Status.Containers, i.Status.InitContainers)
+	if name == "" {
+		all = all[:min(1, len(i.Status.Containers))]
+	}
+	return slices.ContainsFunc(all, func(c rikv1alpha1.ContainerStatus) bool {
+		return (name == "" || c.Name == name) && c.State == rikv1alpha1.ContainerRunning
+	})
 }
 
 func phaseOf(i *rikv1alpha1.Instance) rikv1alpha1.InstancePhase {

@@ -103,7 +103,7 @@ func (tg target) serving(ctx context.Context, c client.Client, namespace string)
 			return in, nil
 		}
 	}
-	return firstRunning(instances)
+	return firstRunning(instances, "")
 }
 
 // final says whether no later connection can come about either. A workload's

@@ -123,22 +123,42 @@ func TestScaled(t *testing.T) {
 
 func TestLongConditions(t *testing.T) {
 	t.Parallel()
-	tests := []struct{ conditions, given, want string }{
-		{"phase=Running", "instance/a", "jsonpath={.status.phase}=Running"},
-		{"condition=Ready", "instance/a", "jsonpath={.status.ready}=true"},
-		{"condition=ready=true", "inst", "condition=ready=true"},
-		{"condition=Ready=true", "instances.rik.dev a", "jsonpath={.status.ready}=true"},
-		{"condition=Ready", "node/a", "condition=Ready"},
-		{"delete", "instance/a", "delete"},
-		{"condition=Available", "workload/a", "condition=Available"},
-	}
-	for _, tc := range tests {
-		want := tc.want
-		if tc.conditions == "condition=ready=true" {
-			want = "jsonpath={.status.ready}=true" // Conditions are compared without case.
+	for given, want := range map[string]string{
+		"phase=Running":   "jsonpath={.status.phase}=Running",
+		"condition=Ready": "condition=Ready",
+		"delete":          "delete",
+	} {
+		if got := longConditions([]string{given}); got[0] != want {
+			t.Errorf("longConditions(%q) = %q, want %q", given, got[0], want)
 		}
-		if got := longConditions([]string{tc.conditions}, strings.Fields(tc.given)); got[0] != want {
-			t.Errorf("longConditions(%q, %q) = %q, want %q", tc.conditions, tc.given, got[0], want)
+	}
+}
+
+// TestExecNeedsItsContainerOnly: another that cannot start is no reason to keep anybody
+// out of the one that runs.
+func TestExecNeedsItsContainerOnly(t *testing.T) {
+	t.Parallel()
+	waits := rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Name: "waits"}, Status: rikv1alpha1.InstanceStatus{
+		Phase: rikv1alpha1.InstanceCreating,
+		Containers: []rikv1alpha1.ContainerStatus{
+			{Name: "broken", State: rikv1alpha1.ContainerWaiting}, {Name: "good", State: rikv1alpha1.ContainerRunning},
+		},
+	}}
+	runs := rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Name: "runs"}, Status: rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceRunning}}
+	for _, tc := range []struct {
+		container string
+		of        []rikv1alpha1.Instance
+		want      string // none when empty
+	}{
+		{"good", []rikv1alpha1.Instance{waits}, "waits"},
+		{"broken", []rikv1alpha1.Instance{waits}, ""},
+		{"", []rikv1alpha1.Instance{waits}, ""},
+		{"", []rikv1alpha1.Instance{{}}, ""},
+		{"good", []rikv1alpha1.Instance{waits, runs}, "runs"},
+	} {
+		got, err := firstRunning(tc.of, tc.container)
+		if (err == nil) != (tc.want != "") || err == nil && got.Name != tc.want {
+			t.Errorf("firstRunning(%q) = %v, %v, want %q", tc.container, got, err, tc.want)
 		}
 	}
 }

@@ -11,8 +11,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// waitCommand is kubectl's wait, and two short ways to say what is waited for
-// most: a phase, and readiness of an instance, which is a field there.
+// waitCommand is kubectl's wait, and a short way to wait for a phase.
 func (t *tool) waitCommand() *cobra.Command {
 	cmd := wait.NewCmdWait(t.getter, t.streams)
 	cmd.PreRunE = func(cmd *cobra.Command, given []string) error {
@@ -23,7 +22,7 @@ func (t *tool) waitCommand() *cobra.Command {
 		if err := judgeConditions(cmd, conditions.GetSlice(), given); err != nil {
 			return err
 		}
-		return conditions.Replace(longConditions(conditions.GetSlice(), given))
+		return conditions.Replace(longConditions(conditions.GetSlice()))
 	}
 	return cmd
 }
@@ -68,16 +67,11 @@ func ofInstances(given []string) bool {
 }
 
 // longConditions writes the short forms out.
-func longConditions(conditions, given []string) []string {
-	instances := ofInstances(given)
+func longConditions(conditions []string) []string {
 	out := slices.Clone(conditions)
 	for i, c := range out {
 		if phase, ok := strings.CutPrefix(c, "phase="); ok {
 			out[i] = "jsonpath={.status.phase}=" + phase
-		}
-		// The field is absent while it is false, hence only this way round.
-		if instances && (strings.EqualFold(c, "condition=Ready") || strings.EqualFold(c, "condition=Ready=true")) {
-			out[i] = "jsonpath={.status.ready}=true"
 		}
 	}
 	return out

@@ -95,6 +95,7 @@ func (d *deployed) createAndDelete(t *testing.T) {
 	d.kubectl(t, "", "created", "create", "deployment", "sleepy", "--image="+d.image, "--replicas=2", "--", "/bin/sh", "-c", "trap exit TERM; sleep 100000 & wait")
 	d.kubectl(t, "", "successfully rolled out", "rollout", "status", "deployment/sleepy", "--timeout=200s")
 	d.eventuallyRun(t, "sleep", 2)
+	d.kubectl(t, "", "condition met", "wait", "--for=condition=Ready", "instance", "--all", "--timeout=100s")
 	d.kubectl(t, "", "2/2", "get", "deployments", "sleepy")
 	d.kubectl(t, "", "condition met", "wait", "--for=condition=Available", "deployment/sleepy", "--timeout=100s")
 	d.kubectl(t, "", "scaled", "scale", "deployment/sleepy", "--replicas=0")

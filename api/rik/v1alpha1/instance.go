@@ -124,6 +124,27 @@ type InstanceStatus struct {
 	// suspended is true while its processes are held by rikctl suspend.
 	// +optional
 	Suspended bool `json:"suspended,omitempty" protobuf:"varint,13,opt,name=suspended"`
+	// conditions say Ready, for those who wait for it as for a pod. The server
+	// writes them of the phase and of ready, from the binding on.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []InstanceCondition `json:"conditions,omitempty" protobuf:"bytes,14,rep,name=conditions"`
+}
+
+// ConditionReady of an instance is True while every container is ready, and Unknown
+// while its node is not heard of.
+const ConditionReady = "Ready"
+
+// InstanceCondition is something that is so of an instance, or is not. It has no
+// reason of its own, as there are many instances: the phase's is beside it.
+type InstanceCondition struct {
+	Type string `json:"type" protobuf:"bytes,1,opt,name=type"`
+	// status is True, False or Unknown.
+	Status metav1.ConditionStatus `json:"status" protobuf:"bytes,2,opt,name=status,casttype=k8s.io/apimachinery/pkg/apis/meta/v1.ConditionStatus"`
+	// lastTransitionTime is when the status changed.
+	// +optional
+	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty" protobuf:"bytes,3,opt,name=lastTransitionTime"`
 }
 
 // ContainerState is where a container is in its life.

@@ -253,7 +253,7 @@ func trouble(s *rikv1alpha1.InstanceStatus) bool {
 // sequence number alone does not.
 func changed(in *rikv1alpha1.Instance, status rikv1alpha1.InstanceStatus) Step {
 	same := status
-	same.Sequence = in.Status.Sequence
+	same.Sequence, same.Conditions = in.Status.Sequence, in.Status.Conditions // the server's
 	if equality.Semantic.DeepEqual(same, in.Status) {
 		return Step{}
 	}

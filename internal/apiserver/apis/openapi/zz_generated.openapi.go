@@ -28,6 +28,7 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		"rik.dev/rik/api/rik/v1alpha1.HTTPProbe":            schema_rik_api_rik_v1alpha1_HTTPProbe(ref),
 		"rik.dev/rik/api/rik/v1alpha1.HostPathVolume":       schema_rik_api_rik_v1alpha1_HostPathVolume(ref),
 		"rik.dev/rik/api/rik/v1alpha1.Instance":             schema_rik_api_rik_v1alpha1_Instance(ref),
+		"rik.dev/rik/api/rik/v1alpha1.InstanceCondition":    schema_rik_api_rik_v1alpha1_InstanceCondition(ref),
 		"rik.dev/rik/api/rik/v1alpha1.InstanceExecOptions":  schema_rik_api_rik_v1alpha1_InstanceExecOptions(ref),
 		"rik.dev/rik/api/rik/v1alpha1.InstanceList":         schema_rik_api_rik_v1alpha1_InstanceList(ref),
 		"rik.dev/rik/api/rik/v1alpha1.InstanceLogOptions":   schema_rik_api_rik_v1alpha1_InstanceLogOptions(ref),
@@ -1164,6 +1165,43 @@ func schema_rik_api_rik_v1alpha1_Instance(ref common.ReferenceCallback) common.O
 	}
 }
 
+func schema_rik_api_rik_v1alpha1_InstanceCondition(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "InstanceCondition is something that is so of an instance, or is not. It has no reason of its own, as there are many instances: the phase's is beside it.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"type": {
+						SchemaProps: spec.SchemaProps{
+							Default: "",
+							Type:    []string{"string"},
+							Format:  "",
+						},
+					},
+					"status": {
+						SchemaProps: spec.SchemaProps{
+							Description: "status is True, False or Unknown.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"lastTransitionTime": {
+						SchemaProps: spec.SchemaProps{
+							Description: "lastTransitionTime is when the status changed.",
+							Ref:         ref("k8s.io/apimachinery/pkg/apis/meta/v1.Time"),
+						},
+					},
+				},
+				Required: []string{"type", "status"},
+			},
+		},
+		Dependencies: []string{
+			"k8s.io/apimachinery/pkg/apis/meta/v1.Time"},
+	}
+}
+
 func schema_rik_api_rik_v1alpha1_InstanceExecOptions(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -1537,11 +1575,33 @@ func schema_rik_api_rik_v1alpha1_InstanceStatus(ref common.ReferenceCallback) co
 							Format:      "",
 						},
 					},
+					"conditions": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-map-keys": []interface{}{
+									"type",
+								},
+								"x-kubernetes-list-type": "map",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "conditions say Ready, for those who wait for it as for a pod. The server writes them of the phase and of ready, from the binding on.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref("rik.dev/rik/api/rik/v1alpha1.InstanceCondition"),
+									},
+								},
+							},
+						},
+					},
 				},
 			},
 		},
 		Dependencies: []string{
-			"k8s.io/apimachinery/pkg/apis/meta/v1.Time", "rik.dev/rik/api/rik/v1alpha1.ContainerStatus"},
+			"k8s.io/apimachinery/pkg/apis/meta/v1.Time", "rik.dev/rik/api/rik/v1alpha1.ContainerStatus", "rik.dev/rik/api/rik/v1alpha1.InstanceCondition"},
 	}
 }
 

@@ -106,6 +106,22 @@ type InstanceStatus struct {
 	InitContainers []ContainerStatus
 
 	Suspended bool
+
+	Conditions []InstanceCondition
+}
+
+// ConditionReady of an instance is True while every container is ready, and Unknown
+// while its node is not heard of.
+const ConditionReady = "Ready"
+
+// InstanceCondition is something that is so of an instance, or is not. It has no
+// reason of its own, as there are many instances: the phase's is beside it.
+type InstanceCondition struct {
+	Type string
+
+	Status metav1.ConditionStatus
+
+	LastTransitionTime metav1.Time
 }
 
 // ContainerState is where a container is in its life.

@@ -202,6 +202,54 @@ func TestUserUpdates(t *testing.T) {
 	}
 }
 
+// TestConditionsFollowTheStatus: whoever waits for Ready as for a pod finds it, and it
+// changes when what it says does.
+func TestConditionsFollowTheStatus(t *testing.T) {
+	t.Parallel()
+	f := setup(t, registry.Config{})
+	made := f.create(t, of("web"))
+	if len(made.Status.Conditions) != 0 {
+		t.Errorf("conditions of what nobody bound = %v", made.Status.Conditions)
+	}
+	i, err := f.direct.Get(t.Context(), "team", made.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var since metav1.Time
+	for _, step := range []struct {
+		phase rikv1alpha1.InstancePhase
+		ready bool
+		want  metav1.ConditionStatus
+		kept  bool // since the step before
+	}{
+		{rikv1alpha1.InstanceCreating, false, metav1.ConditionFalse, false},
+		{rikv1alpha1.InstanceRunning, false, metav1.ConditionFalse, true},
+		{rikv1alpha1.InstanceRunning, true, metav1.ConditionTrue, false},
+		{rikv1alpha1.InstanceUnknown, false, metav1.ConditionUnknown, false},
+		{rikv1alpha1.InstanceFailed, false, metav1.ConditionFalse, false},
+	} {
+		i.Spec.NodeName, i.Status.Phase, i.Status.Ready = "n1", step.phase, step.ready
+		i.Status.Conditions = nil // whoever writes need not know of them
+		if i, err = f.direct.Update(t.Context(), i); err != nil {
+			t.Fatal(err)
+		}
+		got := i.Status.Conditions
+		if len(got) != 1 || got[0].Type != rikv1alpha1.ConditionReady || got[0].Status != step.want || got[0].LastTransitionTime.IsZero() {
+			t.Fatalf("%s, ready %v: conditions = %v, want Ready %s", step.phase, step.ready, got, step.want)
+		}
+		if step.kept && !got[0].LastTransitionTime.Equal(&since) {
+			t.Errorf("%s: it is so since %v, want %v", step.phase, got[0].LastTransitionTime, since)
+		}
+		since = got[0].LastTransitionTime
+	}
+	if err := f.direct.Delete(t.Context(), "team", i.Name, direct.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if i, err = f.direct.Get(t.Context(), "team", i.Name); err != nil || i.Status.Conditions[0].Status != metav1.ConditionFalse {
+		t.Errorf("after the deletion: %+v, %v", i, err)
+	}
+}
+
 // TestFinalizerStaysUntilTheEnd: an administrator who takes it off what lives would
 // have a deletion of which no node is told.
 func TestFinalizerStaysUntilTheEnd(t *testing.T) {

@@ -52,7 +52,29 @@ func (s strategy) CheckGracefulDelete(ctx context.Context, obj runtime.Object, o
 	// In the same write as the timestamp: one write less on the way down.
 	i.Status.Phase = rik.InstanceDestroying
 	i.Status.Ready = false
+	setConditions(&i.Status, i.Status.Conditions)
 	return true
+}
+
+// setConditions makes the conditions of a status from its fields and from those that
+// were stored: nobody else has to keep the two alike. An instance that nobody has
+// bound yet has none.
+func setConditions(s *rik.InstanceStatus, stored []rik.InstanceCondition) {
+	ready := metav1.ConditionFalse
+	switch {
+	case s.Phase == rik.InstancePending:
+		s.Conditions = nil
+		return
+	case s.Phase == rik.InstanceUnknown:
+		ready = metav1.ConditionUnknown
+	case s.Ready:
+		ready = metav1.ConditionTrue
+	}
+	if len(stored) == 1 && stored[0].Type == rikv1alpha1.ConditionReady && stored[0].Status == ready {
+		s.Conditions = stored
+		return
+	}
+	s.Conditions = []rik.InstanceCondition{{Type: rikv1alpha1.ConditionReady, Status: ready, LastTransitionTime: metav1.Now()}}
 }
 
 func prepareCreate(_ context.Context, i *rik.Instance) {
@@ -71,6 +93,7 @@ func prepareUpdate(ctx context.Context, i, old *rik.Instance) {
 
 // prepareWhole is for the controller, which writes spec and status at once.
 func prepareWhole(_ context.Context, i, old *rik.Instance) {
+	setConditions(&i.Status, old.Status.Conditions)
 	i.Generation = old.Generation
 	if i.Spec != old.Spec {
 		i.Generation++
@@ -86,6 +109,7 @@ func prepareWhole(_ context.Context, i, old *rik.Instance) {
 
 func prepareStatus(_ context.Context, i, old *rik.Instance) {
 	status, managed, version := i.Status, i.ManagedFields, i.ResourceVersion
+	setConditions(&status, old.Status.Conditions)
 	old.DeepCopyInto(i)
 	i.Status, i.ManagedFields, i.ResourceVersion = status, managed, version
 }
