@@ -178,7 +178,7 @@ type Container struct {
 	// user as "name", "uid" or either with ":group". Defaults to the image's.
 	// +optional
 	User string `json:"user,omitempty" protobuf:"bytes,7,opt,name=user"`
-	// env in order; later ones win; $(NAME) refers to earlier ones.
+	// env by unique names, in order; $(NAME) refers to earlier ones.
 	// +optional
 	// +patchMergeKey=name
 	// +patchStrategy=merge

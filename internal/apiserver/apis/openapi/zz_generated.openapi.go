@@ -420,7 +420,7 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "env in order; later ones win; $(NAME) refers to earlier ones.",
+							Description: "env by unique names, in order; $(NAME) refers to earlier ones.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
