@@ -40,6 +40,10 @@ const maxReference = 1024
 // slashes and colons at its ends.
 var layoutTag = regexp.MustCompile(`^[A-Za-z0-9]+([-._:@/+][A-Za-z0-9]+|--[A-Za-z0-9]+)*$`)
 
+// localDigest is what looks like a digest behind a path. The local transports
+// have none, and without this the path would end in "@sha256".
+var localDigest = regexp.MustCompile(`@sha(256|384|512):`)
+
 // parseReference accepts a registry's "name", "name:tag", "host:port/name" and
 // "name@sha256:…", with or without "docker://" in front, where no tag means
 // "latest"; and the local "oci:/dir[:tag]", "oci-archive:/file[:tag]",
@@ -80,6 +84,9 @@ func parseRegistry(s string) (parsedReference, error) {
 }
 
 func parseLocal(s, transport, target string) (parsedReference, error) {
+	if localDigest.MatchString(target) {
+		return parsedReference{}, fmt.Errorf("%w: %q: %s: takes no digest; name the image by its tag", ErrInvalidReference, s, transport)
+	}
 	path, image, tagged := strings.Cut(target, ":")
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
 		return parsedReference{}, fmt.Errorf("%w: %q: the path %q is not absolute and clean (a registry's image of that name is docker://%s)", ErrInvalidReference, s, path, s)
@@ -99,12 +106,7 @@ func parseLocal(s, transport, target string) (parsedReference, error) {
 	case strings.HasPrefix(image, "@"):
 		_, err = strconv.ParseUint(image[1:], 10, 16)
 	default:
-		var named reference.Named
-		if named, err = reference.ParseNormalizedNamed(image); err == nil {
-			if _, digested := named.(reference.Digested); digested {
-				err = fmt.Errorf("a digest cannot choose in a docker-archive")
-			}
-		}
+		_, err = reference.ParseNormalizedNamed(image)
 	}
 	if err != nil {
 		return parsedReference{}, fmt.Errorf("%w: %q: %w", ErrInvalidReference, s, err)

@@ -56,6 +56,7 @@ func TestParseReferenceRefuses(t *testing.T) {
 		"oci:v1", "oci:relative/dir", "oci:./dir", "oci:", "oci:/", "oci:/srv/../etc", "oci:/srv/", "oci:/srv/layout:", "oci:/srv/layout:../x",
 		"oci:/srv/layout:a b", "oci-archive:a.tar.gz:/x", "docker-archive:/a.tar:", "docker-archive:/a.tar:@-1", "docker-archive:/a.tar:@x",
 		"docker-archive:/a.tar:app@" + someDigest, "dir:/srv/image:v1", "dir:srv/x",
+		"oci:/srv/layout@" + someDigest, "oci:/srv/layout:v1@" + someDigest, "oci-archive:/a.tar@" + someDigest, "dir:/srv/image@" + someDigest, "oci:/srv/layout@sha256:12",
 		strings.Repeat("a", 5000), strings.Repeat("0", 64),
 	} {
 		if got, err := parseReference(in); !errors.Is(err, ErrInvalidReference) {

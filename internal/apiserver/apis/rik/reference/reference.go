@@ -61,6 +61,8 @@ var (
 	tagPattern    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 	digestPattern = regexp.MustCompile(`^(?:sha256:[a-f0-9]{64}|sha384:[a-f0-9]{96}|sha512:[a-f0-9]{128})$`)
 	localTag      = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./:@-]{0,255}$`)
+	// What looks like a digest behind a path, whole or not.
+	localDigest = regexp.MustCompile(`@sha(?:256|384|512):`)
 )
 
 // ErrEmpty is returned for a reference without any text.
@@ -99,7 +101,14 @@ func looksLocal(rest string) bool {
 }
 
 func parseLocal(t Transport, rest string) (Reference, error) {
+	// Cut at its colon, it would be a path that ends in "@sha256".
+	if localDigest.MatchString(rest) {
+		return Reference{}, fmt.Errorf("%s: takes no digest; name the image by its tag, or serve it from a registry", t)
+	}
 	r := Reference{Transport: t, Path: rest}
+	if t == Dir && strings.Contains(rest, ":") {
+		return Reference{}, errors.New("dir: takes no tag, and no colon in its path")
+	}
 	if t != Dir {
 		r.Path, r.Tag, _ = strings.Cut(rest, ":")
 		if r.Tag != "" && !localTag.MatchString(r.Tag) {

@@ -71,6 +71,13 @@ func TestParseRefuses(t *testing.T) {
 		"containers-storage:/x/y":       "registry's host",
 		"docker-daemon:library/x:1":     "registry's host",
 		"x@" + digest + "@" + digest:    "not a digest",
+		"oci:/srv/i@" + digest:          "oci: takes no digest",
+		"oci:/srv/i:v1@" + digest:       "oci: takes no digest",
+		"oci:/srv/i@sha256:12":          "oci: takes no digest",
+		"oci-archive:/i.tar@" + digest:  "oci-archive: takes no digest",
+		"docker-archive:/i:a@" + digest: "docker-archive: takes no digest",
+		"dir:/srv/i@" + digest:          "dir: takes no digest",
+		"dir:/srv/i:v1":                 "no tag",
 		"x/" + strings.Repeat("_", 100): "not part of",
 	} {
 		t.Run(in, func(t *testing.T) {
