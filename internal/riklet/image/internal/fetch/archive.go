@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -24,7 +25,7 @@ var layoutFile = regexp.MustCompile(`^(oci-layout|index\.json|blobs/[a-z0-9]{1,1
 
 // unpackLayout unpacks the OCI layout in the archive at file into dir.
 func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget) error {
-	f, err := os.Open(file)
+	f, _, err := openRegular(file)
 	if err != nil {
 		return err
 	}
@@ -41,7 +42,7 @@ func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget) e
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", wire.ErrRefused, err)
+			return refuseDamage(err)
 		}
 		name := path.Clean(hdr.Name)
 		if hdr.Typeflag != tar.TypeReg || !layoutFile.MatchString(name) {
@@ -51,7 +52,11 @@ func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget) e
 		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 			return err
 		}
-		if err := copyFile(to, tr, hdr.Size, budget); err != nil {
+		err = copyFile(to, tr, hdr.Size, budget)
+		if errors.Is(err, fs.ErrExist) {
+			err = fmt.Errorf("%w: the archive has it twice", wire.ErrRefused)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -60,7 +65,7 @@ func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget) e
 // plainArchive returns the path of an uncompressed docker-archive: file, or
 // a copy below tempDir.
 func plainArchive(ctx context.Context, file, tempDir string, budget *layer.Budget) (string, error) {
-	f, err := os.Open(file)
+	f, _, err := openRegular(file)
 	if err != nil {
 		return file, err
 	}

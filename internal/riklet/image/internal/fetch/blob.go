@@ -17,7 +17,7 @@ import (
 type blobReader struct {
 	r     io.Reader
 	info  types.BlobInfo
-	hash  digest.Verifier
+	hash  digest.Digester
 	total *atomic.Int64 // all layers of the pull
 	limit int64
 	read  int64
@@ -30,7 +30,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	}
 	n, err := b.r.Read(p)
 	b.read += int64(n)
-	_, _ = b.hash.Write(p[:n]) // a hash takes everything
+	_, _ = b.hash.Hash().Write(p[:n]) // a hash takes everything
 	switch {
 	case b.total.Add(int64(n)) > b.limit:
 		err = fmt.Errorf("%w: more than %d bytes transferred", wire.ErrTooLarge, b.limit)
@@ -58,8 +58,8 @@ func (b *blobReader) verify(unpackErr error) error {
 	if b.info.Size >= 0 && b.read < b.info.Size {
 		return fmt.Errorf("%w: the blob is truncated: %d of %d bytes", wire.ErrDigest, b.read, b.info.Size)
 	}
-	if !b.hash.Verified() {
-		return fmt.Errorf("%w: the blob is not %s", wire.ErrDigest, b.info.Digest)
+	if got := b.hash.Digest(); got != b.info.Digest {
+		return fmt.Errorf("%w: the blob should be %s and is %s", wire.ErrDigest, b.info.Digest, got)
 	}
 	return unpackErr
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"rik.dev/rik/internal/riklet/image/internal/layer"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
@@ -89,22 +90,21 @@ func intoTree(a wire.Archive, apply func(root string) (layer.Result, error)) (*w
 	return &wire.Unpacked{Bytes: res.Bytes, Entries: res.Entries, Skipped: res.Skipped}, nil
 }
 
-// refuseDamage makes an error in the middle of compressed data a refusal: nothing else
-// has said what was wrong with it.
+// refuseDamage makes a refusal of an error that has no reason yet and that the system
+// did not report: what is left is content that its readers, of archives, compressions and
+// JSON, could not make sense of. A file that cannot be read or written may be better
+// the next time, and stays what it is.
 func refuseDamage(err error) error {
-	if err == nil {
-		return nil
-	}
-	for _, known := range []error{wire.ErrRefused, wire.ErrTooLarge, wire.ErrNoSpace, wire.ErrTimeout, errStoreGone, context.Canceled} {
-		if errors.Is(err, known) {
-			return err
-		}
-	}
+	var errno syscall.Errno
 	var pathErr *os.PathError
-	if errors.As(err, &pathErr) {
-		return err
+	switch {
+	case err == nil, wire.FailureOf(err).Code != "":
+	case errors.Is(err, errStoreGone), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &errno), errors.As(err, &pathErr):
+	default:
+		return fmt.Errorf("%w: %w", wire.ErrRefused, err)
 	}
-	return fmt.Errorf("%w: %w", wire.ErrRefused, err)
+	return err
 }
 
 // knownCompression names what is not supported, rather than call it a broken tar.

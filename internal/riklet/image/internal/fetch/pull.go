@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 
 	"go.podman.io/image/v5/pkg/blobinfocache/none"
-	"go.podman.io/image/v5/types"
 	"golang.org/x/sync/errgroup"
 
 	"rik.dev/rik/internal/riklet/image/internal/layer"
@@ -28,7 +27,7 @@ type puller struct {
 	req         wire.Request
 	out         *sender
 	acked       <-chan struct{}
-	src         types.ImageSource
+	src         *source
 	budget      *layer.Budget
 	plan        *plan
 	transferred atomic.Int64
@@ -155,10 +154,10 @@ func (p *puller) fetch(ctx context.Context, i int, s *staged) error {
 	info := p.plan.layers[i]
 	body, _, err := p.src.GetBlob(ctx, info, none.NoCache)
 	if err != nil {
-		return fmt.Errorf("requesting the blob: %w", reason(err))
+		return fmt.Errorf("requesting the blob: %w", p.src.failure(err))
 	}
 	defer func() { _ = body.Close() }()
-	blob := &blobReader{r: body, info: info, hash: info.Digest.Verifier(), total: &p.transferred, limit: p.req.Limits.WithDefaults().CompressedBytes}
+	blob := &blobReader{r: body, info: info, hash: info.Digest.Algorithm().Digester(), total: &p.transferred, limit: p.req.Limits.WithDefaults().CompressedBytes}
 	unpackErr := p.unpack(ctx, content, blob, s)
 	if err := blob.verify(unpackErr); err != nil {
 		return err

@@ -1,18 +1,18 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"net"
 	"runtime"
 	"slices"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
-	"go.podman.io/image/v5/image"
 	"go.podman.io/image/v5/manifest"
+	"go.podman.io/image/v5/pkg/blobinfocache/none"
 	"go.podman.io/image/v5/types"
 
 	"rik.dev/rik/internal/riklet/image/internal/wire"
@@ -46,76 +46,139 @@ var configTypes = []string{v1.MediaTypeImageConfig, manifest.DockerV2Schema2Conf
 
 // resolve reads the manifest, the one for this platform if there are several,
 // and the configuration, and checks both.
-func resolve(ctx context.Context, src types.ImageSource, sys *types.SystemContext) (*plan, error) {
-	top, unparsed, err := instance(ctx, src, sys)
+func resolve(ctx context.Context, src *source, sys *types.SystemContext) (*plan, error) {
+	top, m, err := instance(ctx, src, sys)
 	if err != nil {
 		return nil, err
 	}
-	img, err := image.FromUnparsedImage(ctx, sys, unparsed)
-	if err != nil {
-		return nil, fmt.Errorf("%w: manifest: %w", wire.ErrRefused, err)
-	}
-	if mt := img.ConfigInfo().MediaType; !slices.Contains(configTypes, mt) {
+	if mt := m.ConfigInfo().MediaType; !slices.Contains(configTypes, mt) {
 		return nil, fmt.Errorf("%w: the configuration has the media type %q, this is no container image", wire.ErrUnsupported, mt)
 	}
-	config, err := img.OCIConfig(ctx)
-	if err != nil {
-		return nil, configError(reason(err))
+	p := &plan{digest: top}
+	for _, l := range m.LayerInfos() {
+		p.layers = append(p.layers, l.BlobInfo)
 	}
-	p := &plan{digest: top, config: *config, layers: img.LayerInfos()}
+	if p.config, err = configuration(ctx, src, m.ConfigInfo()); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	p.chain = identity.ChainIDs(slices.Clone(config.RootFS.DiffIDs))
+	p.chain = identity.ChainIDs(slices.Clone(p.config.RootFS.DiffIDs))
 	return p, nil
 }
 
 // instance finds the manifest of one image and the digest of what the
 // reference named, which is an index for images of several platforms.
-func instance(ctx context.Context, src types.ImageSource, sys *types.SystemContext) (digest.Digest, *image.UnparsedImage, error) {
+func instance(ctx context.Context, src *source, sys *types.SystemContext) (digest.Digest, manifest.Manifest, error) {
 	var top digest.Digest
-	unparsed := image.UnparsedInstance(src, nil)
+	var chosen *digest.Digest
+	want := src.top
 	for range maxIndexDepth {
-		blob, mt, err := unparsed.Manifest(ctx)
+		blob, mt, err := src.GetManifest(ctx, chosen)
 		if err != nil {
-			return "", nil, fmt.Errorf("manifest: %w", reason(err))
+			return "", nil, fmt.Errorf("manifest: %w", src.failure(err))
 		}
-		if mt == "" {
-			mt = manifest.GuessMIMEType(blob)
+		if err := checkContent(blob, want.Digest, want.Size); err != nil {
+			return "", nil, fmt.Errorf("manifest: %w", err)
 		}
 		if top == "" {
 			if top, err = manifest.Digest(blob); err != nil {
 				return "", nil, fmt.Errorf("%w: manifest: %w", wire.ErrRefused, err)
 			}
 		}
-		switch mt {
+		switch mt = cmp.Or(mt, want.MediaType, manifest.GuessMIMEType(blob)); mt {
 		case v1.MediaTypeImageManifest, manifest.DockerV2Schema2MediaType:
-			return top, unparsed, nil
+			m, err := manifest.FromBlob(blob, mt)
+			if err != nil {
+				return "", nil, fmt.Errorf("%w: manifest: %w", wire.ErrRefused, err)
+			}
+			return top, m, nil
 		case v1.MediaTypeImageIndex, manifest.DockerV2ListMediaType:
 		default:
 			return "", nil, fmt.Errorf("%w: the manifest has the media type %q", wire.ErrUnsupported, mt)
 		}
-		list, err := manifest.ListFromBlob(blob, mt)
-		if err != nil {
-			return "", nil, fmt.Errorf("%w: index: %w", wire.ErrRefused, err)
+		if want, err = choosePlatform(blob, mt, sys); err != nil {
+			return "", nil, err
 		}
-		chosen, err := list.ChooseInstance(sys)
-		if err != nil {
-			return "", nil, fmt.Errorf("%w: the index has none for linux/%s: %w", wire.ErrPlatform, runtime.GOARCH, err)
-		}
-		unparsed = image.UnparsedInstance(src, &chosen)
+		chosen = &want.Digest
 	}
 	return "", nil, fmt.Errorf("%w: indexes within indexes, more than %d deep", wire.ErrRefused, maxIndexDepth)
 }
 
-// configError: a configuration that does not match its digest, or is no JSON,
-// has no error of its own in the library; what else can go wrong is known.
-func configError(err error) error {
-	var network net.Error
-	if errors.Is(err, wire.ErrNotPresent) || errors.Is(err, wire.ErrUnauthorized) || errors.As(err, &network) {
-		return fmt.Errorf("configuration: %w", err)
+// choosePlatform finds the manifest for this machine in an index.
+func choosePlatform(index []byte, mt string, sys *types.SystemContext) (v1.Descriptor, error) {
+	list, err := manifest.ListFromBlob(index, mt)
+	if err != nil {
+		return v1.Descriptor{}, fmt.Errorf("%w: index: %w", wire.ErrRefused, err)
 	}
-	return fmt.Errorf("%w: configuration: %w", wire.ErrRefused, err)
+	chosen, err := list.ChooseInstance(sys)
+	if err != nil {
+		return v1.Descriptor{}, fmt.Errorf("%w: the index has none for linux/%s: %w", wire.ErrPlatform, runtime.GOARCH, err)
+	}
+	entry, err := list.Instance(chosen)
+	if err != nil {
+		return v1.Descriptor{}, fmt.Errorf("%w: index: %w", wire.ErrRefused, err)
+	}
+	if err := checkDescriptor(entry.Digest, entry.Size); err != nil {
+		return v1.Descriptor{}, fmt.Errorf("index: manifest: %w", err)
+	}
+	return v1.Descriptor{Digest: entry.Digest, Size: entry.Size, MediaType: entry.MediaType}, nil
+}
+
+// configuration reads the configuration that the manifest names.
+func configuration(ctx context.Context, src *source, info types.BlobInfo) (v1.Image, error) {
+	if err := checkDescriptor(info.Digest, info.Size); err != nil {
+		return v1.Image{}, err
+	}
+	body, _, err := src.GetBlob(ctx, info, none.NoCache)
+	if err != nil {
+		return v1.Image{}, src.failure(err)
+	}
+	defer func() { _ = body.Close() }()
+	blob, err := readAtMost(body)
+	if err != nil {
+		return v1.Image{}, src.failure(err)
+	}
+	if err := checkContent(blob, info.Digest, info.Size); err != nil {
+		return v1.Image{}, err
+	}
+	var config v1.Image
+	if err := json.Unmarshal(blob, &config); err != nil {
+		return v1.Image{}, fmt.Errorf("%w: %w", wire.ErrRefused, err)
+	}
+	return config, nil
+}
+
+// checkDescriptor is for what a manifest or an index says of other content,
+// before that is asked for.
+func checkDescriptor(d digest.Digest, size int64) error {
+	if err := d.Validate(); err != nil {
+		return fmt.Errorf("%w: digest %.200q: %w", wire.ErrRefused, d, err)
+	}
+	if size < 0 {
+		return fmt.Errorf("%w: the descriptor of %s says that it has %d bytes", wire.ErrRefused, d, size)
+	}
+	return nil
+}
+
+// checkContent compares content with its descriptor, as far as there is one:
+// "" is an unknown digest, and -1 an unknown size.
+func checkContent(data []byte, want digest.Digest, size int64) error {
+	if want != "" {
+		// Docker's first manifests are signed, and their digest leaves that out.
+		got, err := manifest.DigestWithAlgorithm(data, want.Algorithm())
+		if err != nil {
+			return fmt.Errorf("%w: %w", wire.ErrRefused, err)
+		}
+		if got != want {
+			return fmt.Errorf("%w: it should be %s and is %s", wire.ErrDigest, want, got)
+		}
+	}
+	if size >= 0 && int64(len(data)) != size {
+		return fmt.Errorf("%w: the descriptor of %s says that it has %d bytes, and it has %d", wire.ErrRefused, want, size, len(data))
+	}
+	return nil
 }
 
 func (p *plan) check() error {
@@ -133,10 +196,11 @@ func (p *plan) check() error {
 		if !slices.Contains(layerTypes, l.MediaType) || len(l.URLs) > 0 {
 			return fmt.Errorf("%w: layer %d has the media type %q", wire.ErrUnsupported, i+1, l.MediaType)
 		}
-		for what, d := range map[string]digest.Digest{"digest": l.Digest, "diff_id": c.RootFS.DiffIDs[i]} {
-			if err := d.Validate(); err != nil {
-				return fmt.Errorf("%w: layer %d: %s %q: %w", wire.ErrRefused, i+1, what, d, err)
-			}
+		if err := checkDescriptor(l.Digest, l.Size); err != nil {
+			return fmt.Errorf("layer %d: %w", i+1, err)
+		}
+		if d := c.RootFS.DiffIDs[i]; d.Validate() != nil {
+			return fmt.Errorf("%w: layer %d: diff_id %.200q: %w", wire.ErrRefused, i+1, d, d.Validate())
 		}
 	}
 	return nil

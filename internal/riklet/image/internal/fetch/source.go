@@ -4,28 +4,58 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/distribution/reference"
 	"github.com/docker/distribution/registry/api/errcode"
-	"go.podman.io/image/v5/directory"
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.podman.io/image/v5/docker"
 	dockerarchive "go.podman.io/image/v5/docker/archive"
-	"go.podman.io/image/v5/oci/layout"
 	"go.podman.io/image/v5/types"
 
 	"rik.dev/rik/internal/riklet/image/internal/layer"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// open returns the source that the request names, and the settings to read it
-// with. Archives are unpacked, or uncompressed, under the budget first: the
-// library would do it without a limit.
-func open(ctx context.Context, req wire.Request, budget *layer.Budget) (types.ImageSource, *types.SystemContext, error) {
+// transport is what is used of the library's image sources.
+type transport interface {
+	GetManifest(ctx context.Context, instance *digest.Digest) (data []byte, mediaType string, err error)
+	GetBlob(ctx context.Context, info types.BlobInfo, cache types.BlobInfoCache) (io.ReadCloser, int64, error)
+	HasThreadSafeGetBlob() bool
+	Close() error
+}
+
+// source is an open reference.
+type source struct {
+	transport
+	// top is the manifest, or index, that the reference stands for: unknown,
+	// apart from what the reference or the layout says.
+	top   v1.Descriptor
+	local bool
+}
+
+var unknown = v1.Descriptor{Size: -1}
+
+// failure gives an error its reason. Files of this machine that cannot be
+// made sense of are damaged; a registry may do better the next time.
+func (s *source) failure(err error) error {
+	err = reason(err)
+	if s.local {
+		return refuseDamage(err)
+	}
+	return err
+}
+
+// open opens what the request names, and returns the settings to choose a
+// platform with. Archives are unpacked, or uncompressed, under the budget
+// first: the library would do it without a limit.
+func open(ctx context.Context, req wire.Request, budget *layer.Budget) (*source, *types.SystemContext, error) {
 	sys := &types.SystemContext{
 		BigFilesTemporaryDir:     req.TempDir,
 		DockerPerHostCertDirPath: req.CertDir,
@@ -35,60 +65,52 @@ func open(ctx context.Context, req wire.Request, budget *layer.Budget) (types.Im
 		sys.SystemRegistriesConfPath = req.RegistriesConf
 		sys.SystemRegistriesConfDirPath = req.RegistriesConf + ".d"
 	}
-	ref, err := openReference(ctx, req, sys, budget)
-	if err != nil {
-		return nil, nil, err
+	if req.Transport == "docker" {
+		src, err := openRegistry(ctx, req, sys)
+		return src, sys, err
 	}
-	src, err := ref.NewImageSource(ctx, sys)
+	src, err := openLocal(ctx, req, sys, budget)
 	if err != nil {
-		return nil, nil, reason(err)
+		return nil, nil, refuseDamage(reason(err))
 	}
 	return src, sys, nil
 }
 
-func openReference(ctx context.Context, req wire.Request, sys *types.SystemContext, budget *layer.Budget) (types.ImageReference, error) {
+func openLocal(ctx context.Context, req wire.Request, sys *types.SystemContext, budget *layer.Budget) (*source, error) {
+	path, tag, tagged := strings.Cut(req.Target, ":")
 	switch req.Transport {
-	case "docker":
-		return registryReference(req, sys)
 	case "oci":
-		return layoutReference(req.Target, filepath.Clean)
+		return openLayout(path, tag)
 	case "oci-archive":
-		file, _, _ := strings.Cut(req.Target, ":")
 		dir := filepath.Join(req.TempDir, "archive")
-		if err := unpackLayout(ctx, file, dir, budget); err != nil {
-			return nil, fmt.Errorf("reading the archive %s: %w", file, reason(err))
+		if err := unpackLayout(ctx, path, dir, budget); err != nil {
+			return nil, fmt.Errorf("reading the archive %s: %w", path, err)
 		}
-		return layoutReference(req.Target, func(string) string { return dir })
+		return openLayout(dir, tag)
 	case "docker-archive":
-		file, image, tagged := strings.Cut(req.Target, ":")
-		file, err := plainArchive(ctx, file, req.TempDir, budget)
+		file, err := plainArchive(ctx, path, req.TempDir, budget)
 		if err != nil {
-			return nil, fmt.Errorf("reading the archive %s: %w", file, reason(err))
+			return nil, fmt.Errorf("reading the archive %s: %w", path, err)
 		}
 		if tagged {
-			file += ":" + image
+			file += ":" + tag
 		}
-		return dockerarchive.ParseReference(file)
+		ref, err := dockerarchive.ParseReference(file)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", wire.ErrInvalidReference, err)
+		}
+		src, err := ref.NewImageSource(ctx, sys)
+		if err != nil {
+			return nil, err
+		}
+		return &source{transport: src, top: unknown, local: true}, nil
 	case "dir":
-		if _, err := os.Stat(req.Target); err != nil {
-			return nil, reason(err)
-		}
-		return directory.NewReference(req.Target)
+		return openDir(req.Target)
 	}
 	return nil, fmt.Errorf("%w: transport %q", wire.ErrInvalidReference, req.Transport)
 }
 
-// layoutReference takes the directory of the layout from where.
-func layoutReference(target string, where func(string) string) (types.ImageReference, error) {
-	dir, tag, _ := strings.Cut(target, ":")
-	dir = where(dir)
-	if _, err := os.Stat(filepath.Join(dir, "index.json")); err != nil {
-		return nil, reason(err)
-	}
-	return layout.NewReference(dir, tag)
-}
-
-func registryReference(req wire.Request, sys *types.SystemContext) (types.ImageReference, error) {
+func openRegistry(ctx context.Context, req wire.Request, sys *types.SystemContext) (*source, error) {
 	named, err := reference.ParseNormalizedNamed(req.Target)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrInvalidReference, err)
@@ -101,7 +123,19 @@ func registryReference(req wire.Request, sys *types.SystemContext) (types.ImageR
 	if isLoopback(reference.Domain(named)) {
 		sys.DockerInsecureSkipTLSVerify = types.OptionalBoolTrue
 	}
-	return docker.NewReference(named)
+	ref, err := docker.NewReference(named)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrInvalidReference, err)
+	}
+	src, err := ref.NewImageSource(ctx, sys)
+	if err != nil {
+		return nil, reason(err)
+	}
+	s := &source{transport: src, top: unknown}
+	if digested, ok := named.(reference.Digested); ok {
+		s.top.Digest = digested.Digest()
+	}
+	return s, nil
 }
 
 func isLoopback(domain string) bool {
@@ -120,10 +154,9 @@ func isLoopback(domain string) bool {
 
 // reason finds what an error of the libraries means for us.
 func reason(err error) error {
-	var notInLayout layout.ImageNotFoundError
 	var unauthorized docker.ErrUnauthorizedForCredentials
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.As(err, &notInLayout):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w: %w", wire.ErrNotPresent, err)
 	case errors.As(err, &unauthorized):
 		return fmt.Errorf("%w: %w", wire.ErrUnauthorized, err)
