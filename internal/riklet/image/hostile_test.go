@@ -33,6 +33,39 @@ func rawTar(tb testing.TB, headers ...tar.Header) []byte {
 	return buf.Bytes()
 }
 
+// brokenGzip is damaged in the middle, where nothing but the format tells.
+func brokenGzip(tb testing.TB) []byte {
+	tb.Helper()
+	var buf bytes.Buffer
+	z := gzip.NewWriter(&buf)
+	if _, err := z.Write(rawTar(tb, tar.Header{Name: "a", Typeflag: tar.TypeReg})); err != nil {
+		tb.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		tb.Fatal(err)
+	}
+	data := buf.Bytes()
+	copy(data[20:], bytes.Repeat([]byte{0xff}, 10))
+	return data
+}
+
+// sparse announces more holes than a reader is willing to remember.
+func sparse(tb testing.TB) []byte {
+	tb.Helper()
+	content := []byte("1000000\n" + strings.Repeat("0\n0\n", 1<<20))
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	err := tw.WriteHeader(&tar.Header{Name: "f", Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content)), PAXRecords: map[string]string{"RIK.sparse.major": "1", "RIK.sparse.minor": "0", "RIK.sparse.name": "f"}})
+	if err == nil {
+		_, err = tw.Write(content)
+	}
+	if err := errors.Join(err, tw.Close()); err != nil {
+		tb.Fatal(err)
+	}
+	// The writer does not write these records under their own names.
+	return bytes.ReplaceAll(buf.Bytes(), []byte("RIK.sparse."), []byte("GNU.sparse."))
+}
+
 // The kinds of hostile entries are tested where they are refused, in the
 // package layer; here, that a refusal reaches the caller with its reason and
 // place, and leaves nothing.
@@ -51,6 +84,10 @@ func TestPullRefusesHostileLayers(t *testing.T) {
 		{"forged whiteout", ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "etc", Typeflag: tar.TypeChar})}, ErrRefused, `"etc"`},
 		{"no archive at all", ociimage.Layer{Tar: []byte(strings.Repeat("noise", 1000))}, ErrRefused, "reading the archive"},
 		{"unknown compression", ociimage.Layer{Tar: []byte("BZh91AY&SY noise"), Compression: ociimage.Uncompressed}, ErrRefused, "reading the archive"},
+		{"broken zstd", ociimage.Layer{Tar: []byte("\x28\xb5\x2f\xfd" + strings.Repeat("noise", 1000)), Compression: ociimage.Uncompressed}, ErrRefused, "refused"},
+		{"broken gzip", ociimage.Layer{Tar: brokenGzip(t), Compression: ociimage.Uncompressed}, ErrRefused, "refused"},
+		{"sparse file of too many holes", ociimage.Layer{Tar: sparse(t)}, ErrRefused, "sparse map too long"},
+		{"capabilities that are none", ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "bin/cap", Typeflag: tar.TypeReg, PAXRecords: map[string]string{"SCHILY.xattr.security.capability": "zz"}})}, ErrRefused, `entry "bin/cap": image refused: the extended attribute "security.capability"`},
 		{"foreign layer", ociimage.Layer{MediaType: "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"}, ErrUnsupported, "foreign"},
 		{"unknown media type", ociimage.Layer{MediaType: "application/x-tar-of-tomorrow"}, ErrUnsupported, "application/x-tar-of-tomorrow"},
 	} {

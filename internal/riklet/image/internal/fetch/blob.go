@@ -61,5 +61,6 @@ func (b *blobReader) verify(unpackErr error) error {
 	if got := b.hash.Digest(); got != b.info.Digest {
 		return fmt.Errorf("%w: the blob should be %s and is %s", wire.ErrDigest, b.info.Digest, got)
 	}
-	return unpackErr
+	// It is what it was meant to be.
+	return refuseDamage(unpackErr)
 }

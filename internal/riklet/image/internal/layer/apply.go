@@ -11,11 +11,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
 	"syscall"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/umoci/oci/layer"
+	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
@@ -106,7 +110,54 @@ func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
 		return err
 	}
 	u.result.Bytes += hdr.Size
-	return u.extractor.UnpackEntry(u.root, hdr, content)
+	if err := u.extractor.UnpackEntry(u.root, hdr, content); err != nil {
+		return u.blame(hdr, err)
+	}
+	return nil
+}
+
+// entryErrors are what the system says of an entry that can never be right:
+// paths through files, sizes and names over its limits. All others, above all
+// those of the disk, may be gone the next time.
+var entryErrors = []error{
+	syscall.ENOTDIR, syscall.EISDIR, syscall.EEXIST, syscall.ENOTEMPTY, syscall.ELOOP, syscall.EMLINK, syscall.EINVAL, syscall.ERANGE, syscall.E2BIG,
+}
+
+// blame refuses an entry if it is to blame for the error.
+func (u *unpacker) blame(hdr *tar.Header, err error) error {
+	if name := u.badAttribute(hdr, err); name != "" {
+		return refuse("the extended attribute %q cannot be set: %w", shorten(name), err)
+	}
+	for _, bad := range entryErrors {
+		if errors.Is(err, bad) {
+			return refuse("%w", err)
+		}
+	}
+	return err
+}
+
+// badAttribute finds the attribute that the system does not take, which the
+// extractor's error does not name: the one that has the same error again. A
+// refusal for lack of space is one of the attribute if there is space; file
+// systems such as ext4 have a block for those of a file.
+func (u *unpacker) badAttribute(hdr *tar.Header, err error) string {
+	attributes := hdr.Xattrs //nolint:staticcheck // what the extractor reads
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		var errno syscall.Errno
+		again := unix.Lsetxattr(filepath.Join(u.root, hdr.Name), name, []byte(attributes[name]), 0)
+		if !errors.As(again, &errno) || !errors.Is(err, errno) {
+			continue
+		}
+		switch errno {
+		case unix.EINVAL, unix.ERANGE, unix.E2BIG, unix.EPERM:
+			return name
+		case unix.ENOSPC:
+			if u.budget.spacious() {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // options asks for overlayfs's form of whiteouts. Without root, which only
@@ -128,12 +179,14 @@ func mapping() layer.MapOptions {
 	}
 }
 
-// Classify gives the errors of the file system their reason.
+// Classify gives the errors of the file system, and of archives, their reason.
 func Classify(err error) error {
 	switch {
+	case errors.Is(err, wire.ErrRefused):
+		return err
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: %w", wire.ErrNoSpace, err)
-	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, tar.ErrHeader), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: %w", wire.ErrRefused, err)
 	}
 	return err

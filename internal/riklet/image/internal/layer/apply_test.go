@@ -41,6 +41,16 @@ func device(kind byte, name string, major, minor int64) entry {
 	return entry{Header: tar.Header{Typeflag: kind, Name: name, Devmajor: major, Devminor: minor, Mode: 0o666}}
 }
 
+// attribute is a file with extended attributes, given as names and values.
+func attribute(pairs ...string) entry {
+	e := file("with-attributes", "x")
+	e.Format, e.PAXRecords = tar.FormatPAX, map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		e.PAXRecords["SCHILY.xattr."+pairs[i]] = pairs[i+1]
+	}
+	return e
+}
+
 func archive(tb testing.TB, entries ...entry) []byte {
 	tb.Helper()
 	var buf bytes.Buffer
@@ -107,6 +117,11 @@ func TestApplyRefuses(t *testing.T) {
 		{"root as a file", []entry{file(".", "")}, wire.ErrRefused, "root of the layer"},
 		{"unknown type", []entry{{Header: tar.Header{Typeflag: '7', Name: "x"}}}, wire.ErrRefused, "type"},
 		{"owner out of range", []entry{{Header: tar.Header{Typeflag: tar.TypeReg, Name: "x", Uid: 1<<32 - 1}}}, wire.ErrRefused, "user"},
+		{"whiteout below a file", []entry{file("a/f", ""), file("a/f/.wh.x", "")}, wire.ErrRefused, "a/f/.wh.x"},
+		{"capabilities that are none", []entry{attribute("user.ok", "x", "security.capability", "zz")}, wire.ErrRefused, `the extended attribute "security.capability"`},
+		{"attribute too large for Linux", []entry{attribute("user.big", strings.Repeat("x", 70<<10))}, wire.ErrRefused, `the extended attribute "user.big"`},
+		{"attribute without a name", []entry{attribute("user.", "x")}, wire.ErrRefused, `the extended attribute "user."`},
+		{"attribute with a long name", []entry{attribute("user."+strings.Repeat("n", 300), "x")}, wire.ErrRefused, `the extended attribute "user.nnn`},
 		{"name too long for the file system", []entry{file(strings.Repeat("n", 300), "")}, wire.ErrRefused, "nnn"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -133,6 +148,8 @@ func TestApplyRefusesDamagedArchives(t *testing.T) {
 		"cut in a file":   whole[:2048],
 		"cut in a header": whole[:300],
 		"noise":           bytes.Repeat([]byte("noise"), 1000),
+		"endless header":  rawEntry("PaxHeaders/a", tar.TypeXHeader, "4194304 comment="+strings.Repeat("x", 4<<20)),
+		"endless name":    rawEntry("././@LongLink", tar.TypeGNULongName, strings.Repeat("x", 4<<20)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -187,6 +204,16 @@ func rawEntry(name string, kind byte, body string) []byte {
 	copy(hdr[148:], fmt.Sprintf("%06o\x00 ", sum))
 	padding := (512 - len(body)%512) % 512
 	return append(append(hdr, body...), make([]byte, padding)...)
+}
+
+// ext4 has a block for the attributes of a file, other file systems more; that
+// it is full does not mean that the disk is.
+func TestApplyTellsALargeAttributeFromAFullDisk(t *testing.T) {
+	t.Parallel()
+	_, _, err := apply(t, wire.Limits{}, archive(t, attribute("user.large", strings.Repeat("x", 60<<10))))
+	if err != nil && !errors.Is(err, wire.ErrRefused) {
+		t.Errorf("Apply = %v, want %v, or no error where such a file can be", err, wire.ErrRefused)
+	}
 }
 
 // A sparse file is a bomb of two kilobytes: what counts is what it is on the

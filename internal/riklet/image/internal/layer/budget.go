@@ -118,6 +118,14 @@ func (b *Budget) checkSpaceLocked(n int64) error {
 	return nil
 }
 
+// spacious says whether the file system has space beside the reserve now.
+func (b *Budget) spacious() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sinceChecked = checkEvery
+	return b.checkSpaceLocked(0) == nil
+}
+
 // Spool books n bytes that are written for the time of the pull only, such as
 // an archive that is unpacked to be read.
 func (b *Budget) Spool(n int64) error {
