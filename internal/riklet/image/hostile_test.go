@@ -22,7 +22,9 @@ func rawTar(tb testing.TB, headers ...tar.Header) []byte {
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)
 	for _, h := range headers {
-		h.Mode = 0o644
+		if h.Mode = 0o644; h.Typeflag == tar.TypeDir {
+			h.Mode = 0o755
+		}
 		if err := tw.WriteHeader(&h); err != nil {
 			tb.Fatal(err)
 		}
@@ -80,6 +82,9 @@ func TestPullRefusesHostileLayers(t *testing.T) {
 		{"traversal", ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "../../evil", Typeflag: tar.TypeReg})}, ErrRefused, `"../../evil"`},
 		{"write through a symlink", ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "out", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, tar.Header{Name: "out/x", Typeflag: tar.TypeReg})}, ErrRefused, `"out/x"`},
 		{"whiteout through a symlink", ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "out", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, tar.Header{Name: "out/.wh.passwd", Typeflag: tar.TypeReg})}, ErrRefused, `"out/.wh.passwd"`},
+		{"whiteout through a symlink below", ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "esc/.wh.keep", Typeflag: tar.TypeReg})}, ErrRefused, `entry "esc/.wh.keep": image refused: the whiteout leads through the symbolic link "esc" of a layer below`},
+		{"whiteout deep below a symlink below", ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "esc/a/b/.wh.keep", Typeflag: tar.TypeReg})}, ErrRefused, `"esc/a/b/.wh.keep"`},
+		{"opaque through a symlink below", ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "esc/.wh..wh..opq", Typeflag: tar.TypeReg})}, ErrRefused, `"esc/.wh..wh..opq"`},
 		{"hard link out", ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "x", Typeflag: tar.TypeLink, Linkname: "../../etc/passwd"})}, ErrRefused, `"x"`},
 		{"forged whiteout", ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "etc", Typeflag: tar.TypeChar})}, ErrRefused, `"etc"`},
 		{"no archive at all", ociimage.Layer{Tar: []byte(strings.Repeat("noise", 1000))}, ErrRefused, "reading the archive"},
@@ -94,6 +99,7 @@ func TestPullRefusesHostileLayers(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			spec := small()
+			spec.Layers[0].Files["esc"] = ociimage.File{Link: "/etc"}
 			spec.Layers = append(spec.Layers, tc.layer)
 			_, ref, _ := layout(t, spec)
 			s := open(t, nil)
@@ -108,6 +114,33 @@ func TestPullRefusesHostileLayers(t *testing.T) {
 			}
 			requireNothingLeft(t, s, 0)
 		})
+	}
+}
+
+// An entry through a link of a layer below makes a directory in its place, in
+// its own layer, as umoci does; a whiteout in it is then of nothing.
+func TestPullPutsDirectoriesInThePlaceOfLinks(t *testing.T) {
+	t.Parallel()
+	for name, headers := range map[string][]tar.Header{
+		"implied": {{Name: "esc/file", Typeflag: tar.TypeReg}},
+		"listed":  {{Name: "esc/", Typeflag: tar.TypeDir}, {Name: "esc/file", Typeflag: tar.TypeReg}, {Name: "esc/.wh.passwd", Typeflag: tar.TypeReg}},
+	} {
+		outside := t.TempDir()
+		spec := small()
+		spec.Layers[0].Files["esc"] = ociimage.File{Link: outside}
+		spec.Layers = append(spec.Layers, ociimage.Layer{Tar: rawTar(t, headers...)})
+		_, ref, _ := layout(t, spec)
+		img, err := open(t, nil).Pull(t.Context(), PullRequest{Reference: ref})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got, err := os.ReadDir(filepath.Join(img.Layers[2], "esc")); err != nil || len(got) != 1 || got[0].Name() != "file" {
+			t.Errorf("%s: esc has %v, %v; want the file", name, got, err)
+		}
+		if got, err := os.ReadDir(outside); err != nil || len(got) != 0 {
+			t.Errorf("%s: outside is %v, %v", name, got, err)
+		}
 	}
 }
 

@@ -176,6 +176,10 @@ func (s *Store) mountOverlay(id string, rec mountRecord, layers []string) error 
 	}
 	lower := slices.Clone(layers)
 	slices.Reverse(lower) // overlayfs names the topmost first
+	// It does not look whether a root is opaque, as it does with all else.
+	if i := slices.IndexFunc(lower, wire.Opaque); i >= 0 {
+		lower = lower[:i+1]
+	}
 	options := overlayOptions(lower, dir)
 	// A page less the NUL is what mount(2) takes.
 	if len(options) >= os.Getpagesize() {

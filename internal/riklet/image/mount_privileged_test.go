@@ -106,6 +106,82 @@ func TestPrivilegedFault13InstancesDoNotShareWhatTheyWrite(t *testing.T) {
 	}
 }
 
+// names lists a directory the way ls does: a ghost is listed and not there.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		if _, err := os.Lstat(filepath.Join(dir, e.Name())); err != nil {
+			t.Errorf("%s has a ghost: %v", dir, err)
+		}
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// Builders do write whiteouts of files that no layer below has.
+func TestPrivilegedWhiteoutsOfNothingLeaveNoGhosts(t *testing.T) {
+	privileged.Require(t)
+	entries := func(names ...string) ociimage.Layer {
+		var headers []tar.Header
+		for _, n := range names {
+			h := tar.Header{Name: n, Typeflag: tar.TypeReg}
+			if strings.HasSuffix(n, "/") {
+				h.Typeflag = tar.TypeDir
+			}
+			headers = append(headers, h)
+		}
+		return ociimage.Layer{Tar: rawTar(t, headers...)}
+	}
+	empty := ociimage.File{}
+	s := mountStore(t)
+	img := pull(t, s, ociimage.Spec{Layers: []ociimage.Layer{
+		entries("base/", "base/.wh.ghost", ".wh.ghost"),
+		{Files: map[string]ociimage.File{
+			"etc/gone": empty, "etc/stays": empty, "opaque/gone": empty, "removed/gone": empty, "file": empty, "usr/lib/x": empty,
+			"lib": {Link: "usr/lib"},
+		}},
+		entries("new/", "new/.wh.ghost", "new/deep/.wh.ghost", "new/real"),
+		entries("etc/.wh.gone", "etc/.wh.ghost", "opaque/.wh..wh..opq", "opaque/.wh.ghost", "opaque/new", ".wh.removed", ".wh.nothing"),
+		// Where there was a directory, a file or a link, there is another now.
+		entries("removed/", "removed/.wh.ghost", "file/", "file/.wh.ghost", "lib/", "lib/.wh.ghost", "opaque/sub/.wh.ghost"),
+	}})
+	root := mount(t, s, "ghosts", img)
+	for dir, want := range map[string][]string{
+		".": {"base", "etc", "file", "lib", "new", "opaque", "removed", "usr"}, "base": nil,
+		"new": {"deep", "real"}, "new/deep": nil, "etc": {"stays"}, "opaque": {"new", "sub"}, "opaque/sub": nil, "removed": nil, "file": nil, "lib": nil,
+	} {
+		if diff := cmp.Diff(want, names(t, filepath.Join(root, dir))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", dir, diff)
+		}
+	}
+}
+
+// overlayfs itself takes no notice of an opaque root.
+func TestPrivilegedRootThatHidesAllBelow(t *testing.T) {
+	privileged.Require(t)
+	s := mountStore(t)
+	file := func(names ...string) ociimage.Layer {
+		l := ociimage.Layer{Files: map[string]ociimage.File{}}
+		for _, n := range names {
+			l.Files[n] = ociimage.File{}
+		}
+		return l
+	}
+	root := mount(t, s, "root", pull(t, s, ociimage.Spec{Layers: []ociimage.Layer{
+		file("old", "etc/old"), file(".wh..wh..opq", "new", "etc/new"), file("top", ".wh.new", "etc/.wh.old"),
+	}}))
+	for dir, want := range map[string][]string{".": {"etc", "top"}, "etc": {"new"}} {
+		if diff := cmp.Diff(want, names(t, filepath.Join(root, dir))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", dir, diff)
+		}
+	}
+}
+
 func TestPrivilegedMountAndUnmountAreIdempotent(t *testing.T) {
 	privileged.Require(t)
 	s := mountStore(t)

@@ -70,6 +70,9 @@ func (p *puller) pull(ctx context.Context) (*wire.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := p.settleWhiteouts(ctx, layers); err != nil {
+		return nil, err
+	}
 	if err := publish(p.req.LayersDir, layers); err != nil {
 		return nil, layer.Classify(fmt.Errorf("moving the layers into the store: %w", err))
 	}

@@ -29,7 +29,10 @@ type Result struct {
 	Bytes    int64
 	Entries  int64
 	Skipped  []string // the first few device nodes that were left out
-	Implicit []string // directories that the archive implies and does not list
+	Implicit []string // directories that the archive implies and does not list, sorted
+	// Whiteouts names an entry for each directory that has whiteouts, or is one
+	// that hides what is below. What they mean depends on the layers below.
+	Whiteouts map[string]string
 }
 
 // skippedNames bounds Result.Skipped: a log line, not a listing.
@@ -68,7 +71,7 @@ func (u *unpacker) tar(ctx context.Context, stream io.Reader) (Result, error) {
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		return Result{}, Classify(fmt.Errorf("reading what follows the archive: %w", err))
 	}
-	u.result.Implicit = u.vet.implicit()
+	u.result.Implicit, u.result.Whiteouts = u.vet.implicit(), u.vet.hiding()
 	return u.result, nil
 }
 

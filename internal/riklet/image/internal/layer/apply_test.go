@@ -274,6 +274,8 @@ func TestApplyUnpacks(t *testing.T) {
 		dir("etc"),
 		file("etc/.wh.gone", ""),
 		file("var/.wh..wh..opq", ""),
+		file("replaced/deep/.wh.gone", ""),
+		link(tar.TypeSymlink, "replaced", "etc"),
 		file(".wh..wh.plnk", "what aufs left"),
 		device(tar.TypeChar, "dev/null", 1, 3),
 		link(tar.TypeLink, "dev/zero", "dev/null"),
@@ -286,9 +288,11 @@ func TestApplyUnpacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Result{
-		Bytes: int64(len("#!") + len("fine")), Entries: 16,
+		Bytes: int64(len("#!") + len("fine")), Entries: 18,
 		Skipped:  []string{"dev/null"},
-		Implicit: []string{"run", "usr", "usr/bin", "var"},
+		Implicit: []string{"replaced", "replaced/deep", "run", "usr", "usr/bin", "var"},
+		// Those of a directory that became a link are gone.
+		Whiteouts: map[string]string{"etc": "etc/.wh.gone", "var": "var/.wh..wh..opq"},
 	}
 	if diff := cmp.Diff(want, res); diff != "" {
 		t.Errorf("Result (-want +got):\n%s", diff)
@@ -320,10 +324,7 @@ func TestApplyUnpacks(t *testing.T) {
 // opaque reads overlayfs's mark of a directory that hides what is below.
 func opaque(tb testing.TB, dir string) string {
 	tb.Helper()
-	attr := "trusted.overlay.opaque"
-	if os.Geteuid() != 0 {
-		attr = "user.overlay.opaque"
-	}
+	attr := wire.OpaqueAttribute()
 	value := make([]byte, 16)
 	n, err := syscall.Getxattr(dir, attr, value)
 	if err != nil {

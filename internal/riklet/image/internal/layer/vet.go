@@ -41,9 +41,10 @@ type vetter struct {
 	// plain archives have no whiteouts: there is nothing below to hide.
 	plain    bool
 	symlinks map[string]bool
-	devices  map[string]bool // skipped ones
-	listed   map[string]bool // directories with an entry of their own
-	implied  map[string]bool // directories that were made for their children
+	devices  map[string]bool   // skipped ones
+	listed   map[string]bool   // directories with an entry of their own
+	implied  map[string]bool   // directories that were made for their children
+	hidden   map[string]string // directories with whiteouts: the first of them
 }
 
 func newVetter(root string) *vetter {
@@ -53,6 +54,7 @@ func newVetter(root string) *vetter {
 		devices:  map[string]bool{},
 		listed:   map[string]bool{},
 		implied:  map[string]bool{},
+		hidden:   map[string]string{},
 	}
 }
 
@@ -118,6 +120,9 @@ func (v *vetter) whiteout(name, base string) (verdict, error) {
 		return 0, refuse("the name begins with %q, which only layers of images have", whiteoutPrefix)
 	}
 	v.parents(name)
+	if dir := path.Dir(name); v.hidden[dir] == "" {
+		v.hidden[dir] = name
+	}
 	if base != whiteoutOpaque {
 		v.forget(path.Join(path.Dir(name), hidden))
 	}
@@ -192,6 +197,20 @@ func (v *vetter) parents(name string) {
 // implicit lists the directories without an entry of their own, sorted.
 func (v *vetter) implicit() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(v.implied)), func(dir string) bool { return v.listed[dir] })
+}
+
+// hiding lists the directories with whiteouts, less those that a later entry
+// made a symbolic link of, or of what they are in.
+func (v *vetter) hiding() map[string]string {
+	maps.DeleteFunc(v.hidden, func(dir, _ string) bool {
+		for ; dir != "."; dir = path.Dir(dir) {
+			if v.symlinks[dir] {
+				return true
+			}
+		}
+		return false
+	})
+	return v.hidden
 }
 
 // checkOwner refuses identifiers that chown(2) takes for "do not change".

@@ -1,0 +1,158 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"rik.dev/rik/internal/riklet/image/internal/layer"
+	"rik.dev/rik/internal/riklet/image/internal/wire"
+)
+
+// settleWhiteouts looks at the whiteouts of the new layers once all that is
+// below them is there. One whose path leads through a symbolic link below is
+// refused. One in a directory that is not below hides nothing, and is dropped:
+// overlayfs leaves whiteouts out of the listings of directories that it merges
+// from several layers, and only of those. Anywhere else they would be names
+// that can be listed and not be opened.
+// https://docs.kernel.org/filesystems/overlayfs.html#whiteouts-and-opaque-directories
+func (p *puller) settleWhiteouts(ctx context.Context, layers []*staged) error {
+	for i, s := range layers {
+		if s.reused {
+			continue // it was settled when it came, above the same layers
+		}
+		below := newMerged(layers[:i])
+		for _, dir := range slices.Sorted(maps.Keys(s.Whiteouts)) {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err := s.settle(below, dir); err != nil {
+				return p.layerError(i, layer.Classify(fmt.Errorf("entry %q: %w", s.Whiteouts[dir], err)))
+			}
+		}
+	}
+	return nil
+}
+
+// settle does it for the whiteouts of one directory.
+func (s *staged) settle(below *merged, dir string) error {
+	for at := dir; at != "."; at = path.Dir(at) {
+		found, err := below.look(at)
+		if err != nil {
+			return err
+		}
+		if !found.link {
+			continue
+		}
+		// A directory that this layer lists takes the place of the link.
+		if _, implicit := slices.BinarySearch(s.Implicit, at); implicit {
+			return fmt.Errorf("%w: the whiteout leads through the symbolic link %q of a layer below", wire.ErrRefused, at)
+		}
+	}
+	found, err := below.look(dir)
+	if err != nil || len(found.dirs) > 0 {
+		return err
+	}
+	return dropWhiteouts(filepath.Join(s.dir, wire.ContentDir), dir)
+}
+
+// dropWhiteouts removes the whiteouts from one directory of a layer, in which
+// every character device is one.
+func dropWhiteouts(layerDir, dir string) error {
+	root, err := os.OpenRoot(layerDir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	d, err := root.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // a later entry removed it
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	entries, err := d.ReadDir(-1)
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil // or replaced it
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Type()&fs.ModeCharDevice == 0 {
+			continue
+		}
+		if err := root.Remove(path.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// merged answers what an overlay of layers has at a path, as far as
+// directories are concerned.
+type merged struct {
+	layers []string // highest first
+	known  map[string]object
+}
+
+// object is what there is: directories of these layers, by index, that are
+// merged into one; or a symbolic link; or anything else, or nothing.
+type object struct {
+	dirs []int
+	link bool
+}
+
+func newMerged(layers []*staged) *merged {
+	m := &merged{known: map[string]object{}}
+	root := object{}
+	for _, l := range slices.Backward(layers) {
+		root.dirs = append(root.dirs, len(m.layers))
+		m.layers = append(m.layers, filepath.Join(l.dir, wire.ContentDir))
+		if wire.Opaque(m.layers[len(m.layers)-1]) {
+			break
+		}
+	}
+	m.known["."] = root
+	return m
+}
+
+// look follows no links: it asks only for names in directories that it found.
+func (m *merged) look(name string) (object, error) {
+	if o, ok := m.known[name]; ok {
+		return o, nil
+	}
+	parent, err := m.look(path.Dir(name))
+	if err != nil {
+		return object{}, err
+	}
+	var found object
+	for _, i := range parent.dirs {
+		at := filepath.Join(m.layers[i], name)
+		info, err := os.Lstat(at)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return object{}, err
+		}
+		if !info.IsDir() {
+			found.link = len(found.dirs) == 0 && info.Mode()&fs.ModeSymlink != 0
+			break
+		}
+		found.dirs = append(found.dirs, i)
+		if wire.Opaque(at) {
+			break
+		}
+	}
+	m.known[name] = found
+	return found, nil
+}
