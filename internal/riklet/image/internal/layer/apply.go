@@ -13,6 +13,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -115,6 +116,11 @@ func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
 	u.result.Bytes += hdr.Size
 	if err := u.extractor.UnpackEntry(u.root, hdr, content); err != nil {
 		return u.blame(hdr, err)
+	}
+	if verdict == unpackOpaque {
+		// The extractor lets the directory replace the whiteout, and with it
+		// what was hidden would be back.
+		return u.extractor.UnpackEntry(u.root, &tar.Header{Name: path.Join(hdr.Name, whiteoutOpaque)}, nil)
 	}
 	return nil
 }

@@ -321,6 +321,25 @@ func TestApplyUnpacks(t *testing.T) {
 	}
 }
 
+// What a layer hides stays hidden when the layer has a directory of the name.
+func TestApplyKeepsHiddenWhatADirectoryReplaces(t *testing.T) {
+	t.Parallel()
+	for name, entries := range map[string][]entry{
+		"listed":  {file(".wh.d", ""), dir("d"), file("d/new", "")},
+		"implied": {file(".wh.d", ""), file("d/new", "")},
+		"both":    {file(".wh.d", ""), file("d/new", ""), dir("d")},
+	} {
+		root, _, err := apply(t, wire.Limits{}, archive(t, entries...))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := opaque(t, filepath.Join(root, "d")); got != "y" {
+			t.Errorf("%s: d is marked %q, want opaque", name, got)
+		}
+	}
+}
+
 // opaque reads overlayfs's mark of a directory that hides what is below.
 func opaque(tb testing.TB, dir string) string {
 	tb.Helper()

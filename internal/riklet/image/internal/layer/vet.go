@@ -20,9 +20,10 @@ import (
 type verdict int
 
 const (
-	unpack     verdict = iota
-	ignore             // archive metadata, no file
-	skipDevice         // a device node: images have them, containers get their own
+	unpack       verdict = iota
+	unpackOpaque         // a directory in the place of what the layer hides
+	ignore               // archive metadata, no file
+	skipDevice           // a device node: images have them, containers get their own
 )
 
 // Whiteouts of the OCI image specification: ".wh.name" hides name of the
@@ -45,6 +46,7 @@ type vetter struct {
 	listed   map[string]bool   // directories with an entry of their own
 	implied  map[string]bool   // directories that were made for their children
 	hidden   map[string]string // directories with whiteouts: the first of them
+	removed  map[string]bool   // what whiteouts hide, one by one
 }
 
 func newVetter(root string) *vetter {
@@ -55,6 +57,7 @@ func newVetter(root string) *vetter {
 		listed:   map[string]bool{},
 		implied:  map[string]bool{},
 		hidden:   map[string]string{},
+		removed:  map[string]bool{},
 	}
 }
 
@@ -124,7 +127,9 @@ func (v *vetter) whiteout(name, base string) (verdict, error) {
 		v.hidden[dir] = name
 	}
 	if base != whiteoutOpaque {
-		v.forget(path.Join(path.Dir(name), hidden))
+		gone := path.Join(path.Dir(name), hidden)
+		v.forget(gone)
+		v.removed[gone] = true
 	}
 	return unpack, nil
 }
@@ -152,6 +157,9 @@ func (v *vetter) file(hdr *tar.Header, name string) (verdict, error) {
 		v.symlinks[name] = true
 	case tar.TypeDir:
 		v.listed[name] = true
+		if v.removed[name] {
+			return unpackOpaque, nil
+		}
 	}
 	return unpack, nil
 }
