@@ -59,7 +59,10 @@ type Riklet struct {
 	monitor  *monitor.Monitor
 	outbox   *contact.Outbox
 	identity *join.Identity // nil when the peers are in the process
-	ready    chan struct{}
+	// installation is the key that proves which riklet of the machine this is; run names
+	// this run of it.
+	installation, run string
+	ready             chan struct{}
 
 	scheduler *contact.Scheduler
 
@@ -76,7 +79,7 @@ func New(cfg Config) (*Riklet, error) {
 		return nil, err
 	}
 	r := &Riklet{
-		cfg: cfg.withDefaults(), outbox: contact.NewOutbox(), ready: make(chan struct{}),
+		cfg: cfg.withDefaults(), run: identity.RunID(), outbox: contact.NewOutbox(), ready: make(chan struct{}),
 		byKind: map[rikv1alpha1.WorkloadKind]instance.Driver{}, ports: ports{reader: monitor.NewPorts("/proc")},
 	}
 	if err := r.open(); err != nil {
@@ -163,6 +166,9 @@ func (r *Riklet) look() (*rikv1alpha1.NodeStatus, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.installation, err = identity.InstallationKey(r.cfg.StateDir); err != nil {
+		return nil, err
+	}
 	boot, err := identity.Source{}.BootID()
 	if err != nil {
 		return nil, err
@@ -174,7 +180,7 @@ func (r *Riklet) look() (*rikv1alpha1.NodeStatus, error) {
 		Path: r.cfg.StateDir, Reserved: r.cfg.Reserved, MaxInstances: r.cfg.MaxInstances, Server: r.cfg.SchedulerAddr,
 		InternalAddress: r.cfg.InternalAddress, ExternalAddress: r.cfg.ExternalAddress,
 		Info: rikv1alpha1.NodeInfo{
-			MachineID: machine, BootID: boot, AgentVersion: r.cfg.Version, RuntimeVersion: r.cfg.RuntimeVersion,
+			MachineID: machine, InstallationID: nodev1.InstallationID(r.installation), BootID: boot, AgentVersion: r.cfg.Version, RuntimeVersion: r.cfg.RuntimeVersion,
 			Runtimes: r.cfg.Runtimes, Kinds: r.certain(),
 		},
 	})
@@ -226,7 +232,7 @@ func (r *Riklet) openIdentity() error {
 	var err error
 	r.identity, err = join.Open(join.Config{
 		Server: r.cfg.ControllerAddr, ServerName: r.cfg.ServerName, Token: r.cfg.Token,
-		NodeName: r.cfg.NodeName, MachineID: r.status.Info.MachineID, Dir: r.cfg.StateDir,
+		NodeName: r.cfg.NodeName, MachineID: r.status.Info.MachineID, InstallationKey: r.installation, Dir: r.cfg.StateDir,
 		Logger: r.cfg.Logger, DialOptions: r.cfg.DialOptions,
 	})
 	return err
@@ -374,7 +380,7 @@ func (r *Riklet) controller() *contact.Controller {
 		dial = r.dial(r.cfg.ControllerAddr)
 	}
 	c := &contact.Controller{
-		Dial: dial, Hello: &nodev1.NodeHello{NodeName: r.cfg.NodeName, Version: r.cfg.Version},
+		Dial: dial, Hello: &nodev1.NodeHello{NodeName: r.cfg.NodeName, Version: r.cfg.Version, RunId: r.run},
 		Objects: r.objects, Logger: r.cfg.Logger,
 		Sessions: func(ctx context.Context, send func(*nodev1.StreamData) error) contact.Sessions {
 			return session.New(ctx, session.Config{Resolve: r.resolve, Send: send, Logger: r.cfg.Logger})

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"crypto/x509"
+	"net"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -52,6 +53,19 @@ func (g gate) node(ctx context.Context, name string) (uid types.UID, err error) 
 		return "", status.Errorf(codes.PermissionDenied, "%q may not register as node %q", subject.CommonName, name)
 	}
 	return types.UID(subject.SerialNumber), nil
+}
+
+// from is where a peer is, for people.
+func (g gate) from(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if g.trusted || !ok || p.Addr == nil {
+		return "the scheduler's own process"
+	}
+	host, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil {
+		return p.Addr.String()
+	}
+	return host
 }
 
 func certificateOf(ctx context.Context) (*x509.Certificate, error) {

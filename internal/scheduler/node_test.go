@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
 func TestLostNodeIsReportedAndHoldsUpNobody(t *testing.T) {
@@ -91,6 +92,50 @@ func TestSecondStreamOfANodeEndsTheFirst(t *testing.T) {
 	h.settle()
 	if fourth.ended() != nil {
 		t.Errorf("another machine after the first was lost: %v, want it taken", fourth.ended())
+	}
+}
+
+// Two riklets that were one node ended each other's connection several times a second.
+func TestAnotherRikletDoesNotEndTheFirstStream(t *testing.T) {
+	h := newHarness(t)
+	as := func(installation, run string) *schedulerv1.Register {
+		r := register(t, "a")
+		status := &rikv1alpha1.NodeStatus{}
+		if err := status.Unmarshal(r.Status); err != nil {
+			t.Fatal(err)
+		}
+		status.Info.InstallationID = installation
+		encoded, err := status.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Status, r.RunId = encoded, run
+		return r
+	}
+	connect := func(installation, run string) *workerPeer {
+		w := h.connect(as(installation, run))
+		w.listen()
+		h.settle()
+		return w
+	}
+	first := connect("i", "1")
+	for what, second := range map[string]*workerPeer{
+		"another riklet of the machine":   connect("j", "2"),
+		"a copy of the riklet":            connect("i", "2"),
+		"one that does not say who it is": connect("i", ""),
+	} {
+		if got := status.Code(second.ended()); got != codes.AlreadyExists || first.ended() != nil {
+			t.Errorf("%s ended with %v and the first with %v, want AlreadyExists and nothing", what, second.ended(), first.ended())
+		}
+	}
+	again := connect("i", "1")
+	if got := status.Code(first.ended()); got != codes.Aborted || again.ended() != nil {
+		t.Errorf("the first ended with %v when it connected anew (%v), want Aborted", first.ended(), again.ended())
+	}
+	h.later(DefaultNodeTimeout)
+	h.settle()
+	if next := connect("i", "2"); next.ended() != nil {
+		t.Errorf("the next run after silence: %v, want it taken", next.ended())
 	}
 }
 

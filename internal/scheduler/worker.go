@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
 	"google.golang.org/grpc"
@@ -35,6 +36,7 @@ type registration struct {
 type workerStream struct {
 	registration
 	name string
+	from string // address of the peer, for people
 	// trusted: the peer is in this process and has no certificate.
 	trusted bool
 	// uid is that of the Node that the peer's certificate was given for; empty
@@ -61,7 +63,7 @@ func (w *workerService) Connect(stream workerServer) error {
 	if err != nil {
 		return err
 	}
-	session.trusted = w.gate.trusted
+	session.trusted, session.from = w.gate.trusted, w.gate.from(stream.Context())
 	if session.uid, err = w.gate.node(stream.Context(), session.name); err != nil {
 		return err
 	}
@@ -157,8 +159,9 @@ func errReplaced(node string) error {
 	return status.Errorf(codes.Aborted, "node %q connected anew", node)
 }
 
-// join takes a node in. The same node may connect anew at any time; another
-// machine of the same name may not while the first is heard of.
+// join takes a node in. The same riklet may connect anew at any time; another one of
+// the same name, on another machine or with a copy of its certificate, may not while the
+// first is heard of: each would end the other's connection.
 func (s *Scheduler) join(session *workerStream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,8 +169,11 @@ func (s *Scheduler) join(session *workerStream) error {
 		return errStranger
 	}
 	old := s.workers[session.name]
-	if old != nil && otherMachine(old.register, session.register) && s.inventory.Connectivity(session.name).Connected {
-		return status.Errorf(codes.AlreadyExists, "another machine is connected as node %q", session.name)
+	if old != nil && s.inventory.Connectivity(session.name).Connected {
+		if why := another(old, session); why != "" {
+			s.log.Warn("node is refused", "node", session.name, "from", session.from, "connected", old.from, "err", why)
+			return status.Error(codes.AlreadyExists, why)
+		}
 	}
 	if old != nil {
 		close(old.replaced)
@@ -198,8 +204,20 @@ func (s *Scheduler) forgetSightings(session *workerStream) {
 	}
 }
 
-func otherMachine(a, b *schedulerv1.Register) bool {
-	return a.MachineId != "" && b.MachineId != "" && a.MachineId != b.MachineId
+// another says that a stream is of another riklet than the one that is connected under
+// its name, and what to do; empty when it is not known to be.
+func another(old, next *workerStream) string {
+	differ := func(a, b string) bool { return a != "" && b != "" && a != b }
+	switch {
+	case differ(old.register.MachineId, next.register.MachineId):
+		return fmt.Sprintf("another machine is connected as node %q, from %s: give this one another --node-name", next.name, old.from)
+	case differ(old.status.Info.InstallationID, next.status.Info.InstallationID):
+		return fmt.Sprintf("another riklet on this machine is connected as node %q, from %s: give this one another --node-name", next.name, old.from)
+	case old.register.RunId != "" && old.register.RunId != next.register.RunId:
+		return fmt.Sprintf("another riklet is connected as node %q, from %s, with the same certificate: if this is the only one, its connection of before is given up within 20 s; "+
+			"else stop one of them, which is a copy: give it another --node-name and an empty --state-dir", next.name, old.from)
+	}
+	return ""
 }
 
 // refusal says why a connected node is given nothing.

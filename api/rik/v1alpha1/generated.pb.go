@@ -2158,6 +2158,13 @@ func (m *NodeInfo) MarshalToSizedBuffer(dAtA []byte) (int, error) {
 	_ = i
 	var l int
 	_ = l
+	i -= len(m.InstallationID)
+	copy(dAtA[i:], m.InstallationID)
+	i = encodeVarintGenerated(dAtA, i, uint64(len(m.InstallationID)))
+	i--
+	dAtA[i] = 0x1
+	i--
+	dAtA[i] = 0x92
 	if len(m.Runtimes) > 0 {
 		for iNdEx := len(m.Runtimes) - 1; iNdEx >= 0; iNdEx-- {
 			i -= len(m.Runtimes[iNdEx])
@@ -4571,6 +4578,8 @@ func (m *NodeInfo) Size() (n int) {
 			n += 2 + l + sovGenerated(uint64(l))
 		}
 	}
+	l = len(m.InstallationID)
+	n += 2 + l + sovGenerated(uint64(l))
 	return n
 }
 
@@ -5706,6 +5715,7 @@ func (this *NodeInfo) String() string {
 		`DiskBytes:` + fmt.Sprintf("%v", this.DiskBytes) + `,`,
 		`Kinds:` + fmt.Sprintf("%v", this.Kinds) + `,`,
 		`Runtimes:` + fmt.Sprintf("%v", this.Runtimes) + `,`,
+		`InstallationID:` + fmt.Sprintf("%v", this.InstallationID) + `,`,
 		`}`,
 	}, "")
 	return s
@@ -13257,6 +13267,38 @@ func (m *NodeInfo) Unmarshal(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			m.Runtimes = append(m.Runtimes, string(dAtA[iNdEx:postIndex]))
+			iNdEx = postIndex
+		case 18:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field InstallationID", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return ErrIntOverflowGenerated
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return ErrInvalidLengthGenerated
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return ErrInvalidLengthGenerated
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.InstallationID = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex

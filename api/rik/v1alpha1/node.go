@@ -112,4 +112,8 @@ type NodeInfo struct {
 	// +optional
 	// +listType=atomic
 	Runtimes []string `json:"runtimes,omitempty" protobuf:"bytes,17,rep,name=runtimes"`
+	// installationID tells two riklets on one machine apart: the hash of a secret in the
+	// node's state directory.
+	// +optional
+	InstallationID string `json:"installationID,omitempty" protobuf:"bytes,18,opt,name=installationID"`
 }

@@ -21,9 +21,19 @@ const questionsAtOnce = 32
 
 var errReplaced = errors.New("the node has connected again")
 
+// errTwice is for a second run of a riklet while the first is connected: to let it in
+// would have each end the other's connection, several times a second.
+func errTwice(node, from string) error {
+	return status.Errorf(codes.AlreadyExists,
+		"another riklet is connected as node %q, from %s, with the same certificate: if this is the only one, its connection of before is given up within 20 s; "+
+			"else stop one of them, which is a copy: give it another --node-name and an empty --state-dir", node, from)
+}
+
 // connection is one stream of one node.
 type connection struct {
 	node   string
+	from   string    // address of the peer, for people
+	run    string    // of the riklet; empty if it does not say
 	uid    types.UID // of the Node that its certificate is of; empty if that is not known
 	stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]
 	end    context.CancelCauseFunc
@@ -64,12 +74,18 @@ func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, node
 	ctx, end := context.WithCancelCause(stream.Context())
 	defer end(nil)
 	c := newConnection(ctx, end, node, stream)
-	c.uid = caller.uid
+	c.uid, c.run, c.from = caller.uid, caller.run, f.from(ctx)
+	// Before the first word, by which a riklet knows that it was taken: one that was not
+	// takes longer for each try.
+	if err := f.refusal(c); err != nil {
+		f.log.Warn("node is refused", "node", node, "from", c.from, "err", err)
+		return err
+	}
 	if err := c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Hello{Hello: &nodev1.ControllerHello{Version: f.cfg.Version}}}); err != nil {
 		return err
 	}
-	if !f.enter(c) {
-		return errRevoked(node)
+	if err := f.enter(c); err != nil {
+		return err
 	}
 	defer f.leave(c)
 	f.log.Info("node connected", "node", node)
@@ -92,6 +108,14 @@ func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, node
 		return status.Error(codes.Aborted, err.Error())
 	}
 	return err
+}
+
+// from is where a caller is, for people.
+func (f *front) from(ctx context.Context) string {
+	if f.trusted {
+		return "the server's own process"
+	}
+	return remoteHost(ctx)
 }
 
 // nodeGone ends the connection of a node whose Node is gone, and those that are
@@ -123,7 +147,7 @@ func (f *front) hello(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1
 	case caller.name != "" && said != caller.name:
 		return identity{}, status.Errorf(codes.PermissionDenied, "the certificate is node %s's, not %s's", caller.name, said)
 	}
-	caller.name = said
+	caller.name, caller.run = said, first.GetHello().GetRunId()
 	return caller, nil
 }
 

@@ -1,6 +1,7 @@
 package nodeapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509/pkix"
 	"errors"
@@ -24,9 +25,13 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// AnnotationMachine on a Node holds the id of the machine that joined under its
-// name. Another machine is refused; deleting the Node frees the name.
-const AnnotationMachine = "rik.dev/machine-id"
+// Annotations on a Node that say who joined under its name: the id of the machine,
+// and of the riklet's installation on it. Another is refused; deleting the Node frees
+// the name.
+const (
+	AnnotationMachine      = "rik.dev/machine-id"
+	AnnotationInstallation = "rik.dev/installation-id"
+)
 
 const maxMachineID = 128
 
@@ -47,7 +52,7 @@ func (s *Server) Join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 	if machine == "" || len(machine) > maxMachineID {
 		return nil, status.Errorf(codes.InvalidArgument, "a machine id of 1 to %d characters is needed", maxMachineID)
 	}
-	uid, err := s.claim(ctx, name, machine)
+	uid, err := s.claim(ctx, name, owner{machine, nodev1.InstallationID(request.GetInstallationKey())})
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +77,26 @@ func (s *Server) refuseToken(from string, err error) error {
 	return status.Error(codes.Unauthenticated, jointoken.ErrRefused.Error()+": make a new one on the server")
 }
 
-// claim ties the name to the machine, durably, and returns the Node's UID.
-func (s *Server) claim(ctx context.Context, name, machine string) (types.UID, error) {
+// owner is who has a Node's name. A part that is not known is empty.
+type owner struct{ machine, installation string }
+
+// ownerOf reads it: of a node that never joined, as the server's own, or did so before
+// installations were told apart, from what it said of itself.
+func ownerOf(node *rikv1alpha1.Node) owner {
+	return owner{
+		machine:      cmp.Or(node.Annotations[AnnotationMachine], node.Status.Info.MachineID),
+		installation: cmp.Or(node.Annotations[AnnotationInstallation], node.Status.Info.InstallationID),
+	}
+}
+
+// claim ties the name to the machine and the installation, durably, and returns the
+// Node's UID.
+func (s *Server) claim(ctx context.Context, name string, by owner) (types.UID, error) {
 	var node rikv1alpha1.Node
 	err := s.cfg.Client.Get(ctx, client.ObjectKey{Name: name}, &node)
 	if apierrors.IsNotFound(err) {
-		node = rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{AnnotationMachine: machine}}}
+		node = rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		by.write(&node)
 		err = s.cfg.Client.Create(ctx, &node)
 		if apierrors.IsAlreadyExists(err) { // another request was quicker
 			err = s.cfg.Client.Get(ctx, client.ObjectKey{Name: name}, &node)
@@ -90,28 +109,48 @@ func (s *Server) claim(ctx context.Context, name, machine string) (types.UID, er
 	if node.DeletionTimestamp != nil {
 		return "", status.Errorf(codes.Unavailable, "node %q is being deleted; try again in a moment", name)
 	}
-	switch owner := machineOf(&node); owner {
-	case machine:
-		return node.UID, nil
-	case "":
-		base := node.DeepCopy()
-		metav1.SetMetaDataAnnotation(&node.ObjectMeta, AnnotationMachine, machine)
-		if err := s.cfg.Client.Patch(ctx, &node, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
-			return "", status.Error(codes.Aborted, "the node's name was claimed at the same time; try again")
-		}
-		return node.UID, nil
-	default:
-		return "", status.Errorf(codes.AlreadyExists,
-			"another machine has joined as node %q: start this one with another --node-name, or, if the other is gone, delete it (rikctl delete node %s)", name, name)
+	if refusal := taken(name, ownerOf(&node), by, s.connection(name)); refusal != "" {
+		s.log.Warn("joining is refused: the node's name is taken", "node", name, "from", remoteHost(ctx))
+		return "", status.Error(codes.AlreadyExists, refusal)
 	}
+	base := node.DeepCopy()
+	if !by.write(&node) {
+		return node.UID, nil
+	}
+	if err := s.cfg.Client.Patch(ctx, &node, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
+		return "", status.Error(codes.Aborted, "the node's name was claimed at the same time; try again")
+	}
+	return node.UID, nil
 }
 
-// machineOf is the machine that owns a Node's name; empty when none claimed it.
-func machineOf(node *rikv1alpha1.Node) string {
-	if id := node.Annotations[AnnotationMachine]; id != "" {
-		return id
+// write notes the owner on a Node, and says whether that changed it.
+func (o owner) write(node *rikv1alpha1.Node) (changed bool) {
+	for key, value := range map[string]string{AnnotationMachine: o.machine, AnnotationInstallation: o.installation} {
+		if value != "" && node.Annotations[key] != value {
+			metav1.SetMetaDataAnnotation(&node.ObjectMeta, key, value)
+			changed = true
+		}
 	}
-	return node.Status.Info.MachineID
+	return changed
+}
+
+// taken says why a name is not to be had, and what to do; empty when it is. A Node goes
+// to nobody but its owner, also while nothing is heard of that: its instances may go on
+// without a riklet. An owner of before installations were told apart, whose connection
+// is now if there is one, is only known to be another while it is connected.
+func taken(name string, has, wants owner, now *connection) string {
+	switch {
+	case has.machine != "" && has.machine != wants.machine:
+		return fmt.Sprintf("another machine has joined as node %q: start this one with another --node-name, or, if the other is gone, delete it (rikctl delete node %s)", name, name)
+	case has.installation == wants.installation, has.installation == "" && now == nil:
+		return ""
+	case now != nil:
+		return fmt.Sprintf("another riklet is node %q, on this machine or on one with the same machine id, and is connected from %s: "+
+			"give this one a --node-name of its own, and on one machine also a --state-dir, --run-dir and --cgroup-parent", name, now.from)
+	default:
+		return fmt.Sprintf("node %q is another riklet's, on this machine or on one with the same machine id, or this one has lost its state directory: "+
+			"give this one a --node-name of its own, or, if the other is gone for good, delete its Node (rikctl delete node %s) and start this one again", name, name)
+	}
 }
 
 // Renew gives the caller a new certificate for its own name.
@@ -168,6 +207,8 @@ type identity struct {
 	name string
 	// uid of the Node that it was given for; empty when it does not say.
 	uid types.UID
+	// run of the riklet, as it says.
+	run string
 }
 
 // caller is the node that the peer's certificate names; empty on a trusted
@@ -189,7 +230,7 @@ func (f *front) caller(ctx context.Context) (identity, error) {
 	if err != nil {
 		return identity{}, status.Error(codes.PermissionDenied, err.Error())
 	}
-	return identity{name, types.UID(subject.SerialNumber)}, nil
+	return identity{name: name, uid: types.UID(subject.SerialNumber)}, nil
 }
 
 // nodeOf reads the node's name from a verified certificate's subject.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -230,6 +231,132 @@ func TestJoinFault20(t *testing.T) {
 	_, err = nodev1.NewJoinClient(w.dial(t, nil)).Join(t.Context(), &nodev1.JoinRequest{Token: token.Text(), NodeName: "x", MachineId: "m", CsrPem: csr})
 	if status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a made-up token: %v, want Unauthenticated", err)
+	}
+}
+
+// joinAs joins one riklet of a machine.
+func (w *world) joinAs(t *testing.T, node, machine, key string) error {
+	t.Helper()
+	token, err := w.tokens.Create(t.Context(), jointoken.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, _, err := pki.NewCSR(pkix.Name{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = nodev1.NewJoinClient(w.dial(t, nil)).Join(t.Context(), &nodev1.JoinRequest{
+		Token: token.Text(), NodeName: node, MachineId: machine, InstallationKey: key, CsrPem: csr,
+	})
+	return err
+}
+
+// A machine's id did not tell a second riklet on it from the first, so that both were one
+// node and each ran all its instances.
+func TestASecondRikletOfAMachineIsRefused(t *testing.T) {
+	t.Parallel()
+	own := &rikv1alpha1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "server", UID: "u-server"},
+		Status:     rikv1alpha1.NodeStatus{Info: rikv1alpha1.NodeInfo{MachineID: "m", InstallationID: nodev1.InstallationID("server's")}},
+	}
+	older := &rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: "older", UID: "u-older", Annotations: map[string]string{AnnotationMachine: "m"}}}
+	w := newWorld(t, own, older)
+	for _, step := range []struct {
+		what, node, key string
+		says            string // empty: it joins
+	}{
+		{"the first", "a", "1", ""},
+		{"the same once more", "a", "1", ""},
+		{"a second", "a", "2", "rikctl delete node a"},
+		{"one that knows no key", "a", "", "rikctl delete node a"},
+		{"a second with a name of its own", "b", "2", ""},
+		{"one of the name that the server's own node has", "server", "2", "--node-name"},
+		{"the server's own, as a node of its own", "server", "server's", ""},
+		{"one that joined before keys", "older", "1", ""},
+		{"a second after that", "older", "2", "--node-name"},
+	} {
+		err := w.joinAs(t, step.node, "m", step.key)
+		switch {
+		case step.says == "" && err != nil:
+			t.Errorf("%s: %v, want it to join", step.what, err)
+		case step.says != "" && (status.Code(err) != codes.AlreadyExists || !strings.Contains(err.Error(), step.says)):
+			t.Errorf("%s: %v, want AlreadyExists that says %q", step.what, err, step.says)
+		}
+	}
+	var node rikv1alpha1.Node
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "a"}, &node); err != nil {
+		t.Fatal(err)
+	}
+	if got := node.Annotations[AnnotationInstallation]; got != nodev1.InstallationID("1") {
+		t.Errorf("the Node belongs to installation %q, want the hash of the first's key", got)
+	}
+}
+
+func TestTaken(t *testing.T) {
+	t.Parallel()
+	now := &connection{from: "192.0.2.7"}
+	for name, tc := range map[string]struct {
+		has, wants owner
+		now        *connection
+		says       string
+	}{
+		"nobody's":                            {owner{}, owner{"m", "i"}, nil, ""},
+		"its own":                             {owner{"m", "i"}, owner{"m", "i"}, nil, ""},
+		"its own, still connected":            {owner{"m", "i"}, owner{"m", "i"}, now, ""},
+		"another machine's":                   {owner{"m", "i"}, owner{"n", "j"}, nil, "another machine"},
+		"another riklet's that is connected":  {owner{"m", "i"}, owner{"m", "j"}, now, "connected from 192.0.2.7: give this one a --node-name"},
+		"another riklet's that is silent":     {owner{"m", "i"}, owner{"m", "j"}, nil, "delete its Node (rikctl delete node n1)"},
+		"an older riklet's that is connected": {owner{"m", ""}, owner{"m", "j"}, now, "connected from"},
+		"an older riklet's that is silent":    {owner{"m", ""}, owner{"m", "j"}, nil, ""},
+		"an older riklet's, again":            {owner{"m", ""}, owner{"m", ""}, now, ""},
+	} {
+		got := taken("n1", tc.has, tc.wants, tc.now)
+		if (got == "") != (tc.says == "") || !strings.Contains(got, tc.says) {
+			t.Errorf("%s: taken() = %q, want it to say %q", name, got, tc.says)
+		}
+	}
+}
+
+// Two riklets with one certificate ended each other's connection several times a second.
+func TestACopiedCertificateDoesNotEndTheFirstConnection(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hello := func(run string) (grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage], error) {
+		stream, err := nodev1.NewNodeClient(w.dial(t, pair)).Connect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: &nodev1.NodeHello{NodeName: "node-1", RunId: run}}})
+		_, err = stream.Recv()
+		return stream, err
+	}
+	first, err := hello("run-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	connected := func(want int) func() error {
+		return func() error {
+			if got := w.server.Connected(); len(got) != want {
+				return fmt.Errorf("connected are %v, want %d", got, want)
+			}
+			return nil
+		}
+	}
+	eventually(t, connected(1))
+	for _, run := range []string{"run-2", ""} {
+		if _, err := hello(run); status.Code(err) != codes.AlreadyExists || !strings.Contains(err.Error(), "from 127.0.0.1") {
+			t.Errorf("a second riklet, of run %q: %v, want AlreadyExists that says where the first is", run, err)
+		}
+	}
+	if _, err := hello("run-1"); err != nil {
+		t.Errorf("the first connects anew: %v", err)
+	}
+	if _, err := first.Recv(); status.Code(err) != codes.Aborted {
+		t.Errorf("its connection of before ended with %v, want Aborted", err)
 	}
 }
 

@@ -162,13 +162,14 @@ func (s *Server) Connected() []string {
 	return names
 }
 
-// enter makes a connection the node's only one; an older one ends. It does not
-// when its Node has been deleted since that was looked up.
-func (s *Server) enter(c *connection) bool {
+// enter makes a connection the node's only one; an older one of the same riklet ends.
+// It does not when its Node has been deleted since that was looked up, or when another
+// riklet is connected.
+func (s *Server) enter(c *connection) error {
 	s.mu.Lock()
-	if c.uid != "" && s.gone[c.uid] {
+	if err := s.refusalLocked(c); err != nil {
 		s.mu.Unlock()
-		return false
+		return err
 	}
 	old := s.nodes[c.node]
 	s.nodes[c.node] = c
@@ -176,7 +177,25 @@ func (s *Server) enter(c *connection) bool {
 	if old != nil {
 		old.end(errReplaced)
 	}
-	return true
+	return nil
+}
+
+// refusal says why a connection may not be the node's; nil if it may.
+func (s *Server) refusal(c *connection) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refusalLocked(c)
+}
+
+func (s *Server) refusalLocked(c *connection) error {
+	old := s.nodes[c.node]
+	switch {
+	case c.uid != "" && s.gone[c.uid]:
+		return errRevoked(c.node)
+	case old != nil && old.run != "" && old.run != c.run:
+		return errTwice(c.node, old.from)
+	}
+	return nil
 }
 
 // leave removes a connection unless a newer one took its place.

@@ -1,6 +1,7 @@
-// Package identity tells which machine this is and since which boot. A host
-// name is no identity: two machines may share one, which the cluster notices by
-// the machine id.
+// Package identity tells which machine this is and since which boot, and which
+// installation of a riklet on it. A host name is no identity: two machines may
+// share one, which the cluster notices by the machine id; and two riklets on one
+// machine, or on copies of one, share that too.
 package identity
 
 import (
@@ -19,6 +20,9 @@ import (
 
 // ownFile keeps a made machine id in the riklet's state directory.
 const ownFile = "machine-id"
+
+// InstallationFile keeps the installation's key in the riklet's state directory.
+const InstallationFile = "installation-key"
 
 // machineForm is that of machine-id(5).
 var machineForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
@@ -55,6 +59,24 @@ func (s Source) MachineID(stateDir string) (string, error) {
 	}
 	return id, nil
 }
+
+// InstallationKey is the secret of the riklet that has stateDir, which must exist:
+// made once, and kept there. The caller keeps others off the directory.
+func InstallationKey(stateDir string) (string, error) {
+	path := filepath.Join(stateDir, InstallationFile)
+	key, err := read(path)
+	if err != nil || key != "" {
+		return key, err
+	}
+	key = newID() + newID() // 256 bits
+	if err := pki.WriteFile(path, []byte(key+"\n")); err != nil {
+		return "", fmt.Errorf("keeping the installation's key: %w", err)
+	}
+	return key, nil
+}
+
+// RunID names one run of a riklet.
+func RunID() string { return newID() }
 
 // BootID changes with every boot of the machine.
 func (s Source) BootID() (string, error) {

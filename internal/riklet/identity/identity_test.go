@@ -8,6 +8,25 @@ import (
 
 const known = "0123456789abcdef0123456789abcdef"
 
+func TestInstallationKeyIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first, err := InstallationKey(dir)
+	if err != nil || len(first) != 64 {
+		t.Fatalf("InstallationKey() = %q, %v, want 64 digits", first, err)
+	}
+	if again, err := InstallationKey(dir); err != nil || again != first {
+		t.Errorf("InstallationKey() again = %q, %v, want %q", again, err, first)
+	}
+	if other, err := InstallationKey(t.TempDir()); err != nil || other == first {
+		t.Errorf("InstallationKey() of another directory = %q, %v, want another", other, err)
+	}
+	info, err := os.Stat(filepath.Join(dir, InstallationFile))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the key is kept with mode %v, %v, want 0600", info.Mode(), err)
+	}
+}
+
 func TestMachineID(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -60,8 +60,9 @@ var (
 	// ErrTokenRefused says that the controller does not know the token, or not
 	// any more.
 	ErrTokenRefused = errors.New("the join token was refused")
-	// ErrNameTaken says that another machine has the node's name.
-	ErrNameTaken = errors.New("another machine has this node's name")
+	// ErrNameTaken says that another machine, or another riklet on this one, has the
+	// node's name.
+	ErrNameTaken = errors.New("this node's name is taken")
 	// ErrRejected says that the controller will not have a node like this.
 	ErrRejected = errors.New("the controller does not take this node")
 	// ErrNoToken says that the node has no usable certificate and nothing to ask
@@ -80,6 +81,9 @@ type Config struct {
 	Token jointoken.Token
 	// NodeName and MachineID are the node's. Required.
 	NodeName, MachineID string
+	// InstallationKey proves to the cluster that it is this riklet which joins again.
+	// Required.
+	InstallationKey string
 	// Dir keeps the identity; it must exist. Required.
 	Dir string
 	// Logger reports joining and renewals. Nil discards.
@@ -91,7 +95,7 @@ type Config struct {
 
 func (c *Config) validate() error {
 	var problems []error
-	for name, value := range map[string]string{"Server": c.Server, "NodeName": c.NodeName, "MachineID": c.MachineID, "Dir": c.Dir} {
+	for name, value := range map[string]string{"Server": c.Server, "NodeName": c.NodeName, "MachineID": c.MachineID, "InstallationKey": c.InstallationKey, "Dir": c.Dir} {
 		if value == "" {
 			problems = append(problems, fmt.Errorf("%s is required", name))
 		}
@@ -233,7 +237,7 @@ func (i *Identity) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	answer, err := nodev1.NewJoinClient(conn).Join(ctx, &nodev1.JoinRequest{
-		Token: i.cfg.Token.Text(), NodeName: i.cfg.NodeName, MachineId: i.cfg.MachineID, CsrPem: csr,
+		Token: i.cfg.Token.Text(), NodeName: i.cfg.NodeName, MachineId: i.cfg.MachineID, InstallationKey: i.cfg.InstallationKey, CsrPem: csr,
 	})
 	if err != nil {
 		// gRPC turns a refused handshake into text; the pin kept the error.

@@ -125,7 +125,7 @@ func (s *server) joined() int {
 
 func (s *server) config(dir string) Config {
 	return Config{
-		Server: "server.test:4997", NodeName: "n1", MachineID: machine, Dir: dir,
+		Server: "server.test:4997", NodeName: "n1", MachineID: machine, InstallationKey: "key", Dir: dir,
 		Token: jointoken.Token{CAHash: strings.TrimPrefix(s.authority.Hash(), "sha256:"), ID: "abcd", Secret: secret},
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return s.listener.DialContext(ctx)
@@ -327,7 +327,7 @@ func TestJoinWaitsForTheServer(t *testing.T) {
 func TestOpenNamesEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := Open(Config{Token: jointoken.Token{ID: "abcd"}})
-	for _, want := range []string{"Server", "NodeName", "MachineID", "Dir", "join token"} {
+	for _, want := range []string{"Server", "NodeName", "MachineID", "InstallationKey", "Dir", "join token"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Open() = %v, want it to name %s", err, want)
 		}

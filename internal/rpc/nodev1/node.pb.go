@@ -189,13 +189,16 @@ func (Channel) EnumDescriptor() ([]byte, []int) {
 }
 
 type JoinRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	NodeName      string                 `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	MachineId     string                 `protobuf:"bytes,3,opt,name=machine_id,json=machineId,proto3" json:"machine_id,omitempty"`
-	CsrPem        []byte                 `protobuf:"bytes,4,opt,name=csr_pem,json=csrPem,proto3" json:"csr_pem,omitempty"` // PKCS#10; its subject is ignored
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Token     string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	NodeName  string                 `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	MachineId string                 `protobuf:"bytes,3,opt,name=machine_id,json=machineId,proto3" json:"machine_id,omitempty"`
+	CsrPem    []byte                 `protobuf:"bytes,4,opt,name=csr_pem,json=csrPem,proto3" json:"csr_pem,omitempty"` // PKCS#10; its subject is ignored
+	// installation_key proves which installation on the machine this is: a secret that is
+	// made once and kept in the state directory. Empty from a riklet of before it.
+	InstallationKey string `protobuf:"bytes,5,opt,name=installation_key,json=installationKey,proto3" json:"installation_key,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
@@ -254,6 +257,13 @@ func (x *JoinRequest) GetCsrPem() []byte {
 		return x.CsrPem
 	}
 	return nil
+}
+
+func (x *JoinRequest) GetInstallationKey() string {
+	if x != nil {
+		return x.InstallationKey
+	}
+	return ""
 }
 
 type JoinResponse struct {
@@ -451,9 +461,11 @@ func (*NodeMessage_Get) isNodeMessage_Message() {}
 func (*NodeMessage_Data) isNodeMessage_Message() {}
 
 type NodeHello struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	NodeName      string                 `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	NodeName string                 `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	Version  string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// run_id is made anew whenever a riklet starts. Empty from a riklet of before it.
+	RunId         string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -498,6 +510,13 @@ func (x *NodeHello) GetNodeName() string {
 func (x *NodeHello) GetVersion() string {
 	if x != nil {
 		return x.Version
+	}
+	return ""
+}
+
+func (x *NodeHello) GetRunId() string {
+	if x != nil {
+		return x.RunId
 	}
 	return ""
 }
@@ -1369,13 +1388,14 @@ var File_rik_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x16rik/node/v1/node.proto\x12\vrik.node.v1\x1a\x19rik/node/v1/network.proto\"x\n" +
+	"\x16rik/node/v1/node.proto\x12\vrik.node.v1\x1a\x19rik/node/v1/network.proto\"\xa3\x01\n" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1b\n" +
 	"\tnode_name\x18\x02 \x01(\tR\bnodeName\x12\x1d\n" +
 	"\n" +
 	"machine_id\x18\x03 \x01(\tR\tmachineId\x12\x17\n" +
-	"\acsr_pem\x18\x04 \x01(\fR\x06csrPem\"N\n" +
+	"\acsr_pem\x18\x04 \x01(\fR\x06csrPem\x12)\n" +
+	"\x10installation_key\x18\x05 \x01(\tR\x0finstallationKey\"N\n" +
 	"\fJoinResponse\x12'\n" +
 	"\x0fcertificate_pem\x18\x01 \x01(\fR\x0ecertificatePem\x12\x15\n" +
 	"\x06ca_pem\x18\x02 \x01(\fR\x05caPem\"'\n" +
@@ -1385,10 +1405,11 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x16.rik.node.v1.NodeHelloH\x00R\x05hello\x12$\n" +
 	"\x03get\x18\x02 \x01(\v2\x10.rik.node.v1.GetH\x00R\x03get\x12-\n" +
 	"\x04data\x18\x03 \x01(\v2\x17.rik.node.v1.StreamDataH\x00R\x04dataB\t\n" +
-	"\amessage\"B\n" +
+	"\amessage\"Y\n" +
 	"\tNodeHello\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"^\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x15\n" +
+	"\x06run_id\x18\x03 \x01(\tR\x05runId\"^\n" +
 	"\x03Get\x12%\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x11.rik.node.v1.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +

@@ -2171,6 +2171,13 @@ func schema_rik_api_rik_v1alpha1_NodeInfo(ref common.ReferenceCallback) common.O
 							},
 						},
 					},
+					"installationID": {
+						SchemaProps: spec.SchemaProps{
+							Description: "installationID tells two riklets on one machine apart: the hash of a secret in the node's state directory.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
 				},
 			},
 		},

@@ -296,6 +296,8 @@ type NodeInfo struct {
 	Kinds []WorkloadKind
 
 	Runtimes []string
+
+	InstallationID string
 }
 
 // ResourceList maps a resource to an amount.

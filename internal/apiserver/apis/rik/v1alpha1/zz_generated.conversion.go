@@ -1555,6 +1555,7 @@ func autoConvert_v1alpha1_NodeInfo_To_rik_NodeInfo(in *rikv1alpha1.NodeInfo, out
 	out.DiskBytes = in.DiskBytes
 	out.Kinds = *(*[]rik.WorkloadKind)(unsafe.Pointer(&in.Kinds))
 	out.Runtimes = *(*[]string)(unsafe.Pointer(&in.Runtimes))
+	out.InstallationID = in.InstallationID
 	return nil
 }
 
@@ -1581,6 +1582,7 @@ func autoConvert_rik_NodeInfo_To_v1alpha1_NodeInfo(in *rik.NodeInfo, out *rikv1a
 	out.DiskBytes = in.DiskBytes
 	out.Kinds = *(*[]rikv1alpha1.WorkloadKind)(unsafe.Pointer(&in.Kinds))
 	out.Runtimes = *(*[]string)(unsafe.Pointer(&in.Runtimes))
+	out.InstallationID = in.InstallationID
 	return nil
 }
 
