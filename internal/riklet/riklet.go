@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
@@ -36,9 +35,6 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// ErrInUse says that another riklet works on the same state directory.
-var ErrInUse = errors.New("another riklet uses the state directory")
-
 // maxMessage bounds what a peer may send at once: a node with thousands of
 // instances is told of all of them in one message.
 const maxMessage = 32 << 20
@@ -49,7 +45,6 @@ const lookup = 5 * time.Second
 // Riklet is the agent of one node.
 type Riklet struct {
 	cfg      Config
-	lock     *os.File
 	ledger   *ledger.Ledger
 	objects  *objects.Store
 	drivers  []instance.Driver
@@ -72,8 +67,8 @@ type Riklet struct {
 	ports  ports
 }
 
-// New makes a riklet and its drivers. Nothing runs before Run. Close releases
-// what New took.
+// New makes a riklet and its drivers, in directories that the caller keeps others off.
+// Nothing runs before Run. Close releases what New took.
 func New(cfg Config) (*Riklet, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -96,9 +91,6 @@ func (r *Riklet) open() error {
 		}
 	}
 	var err error
-	if r.lock, err = lock(filepath.Join(r.cfg.StateDir, "lock")); err != nil {
-		return err
-	}
 	if r.ledger, err = ledger.Open(filepath.Join(r.cfg.StateDir, "ledger.json")); err != nil {
 		return err
 	}
@@ -142,22 +134,6 @@ func (r *Riklet) objectsChanged() {
 			m.ObjectsChanged()
 		}
 	}
-}
-
-// lock keeps a second riklet off; the kernel lets go of it with the process.
-func lock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("opening the lock: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w %s", ErrInUse, filepath.Dir(path))
-		}
-		return nil, fmt.Errorf("locking %s: %w", path, err)
-	}
-	return f, nil
 }
 
 // look asks the machine once; what can change meanwhile is in the metrics.
@@ -253,8 +229,8 @@ func (r *Riklet) Resources() monitor.NodeResources {
 	return monitor.Resources(r.cfg.NodeName, &r.facts().Info)
 }
 
-// Close releases the state directory and the drivers' files. Run must have
-// returned. Instances are not touched.
+// Close releases the network and the drivers' files. Run must have returned.
+// Instances are not touched.
 func (r *Riklet) Close() error {
 	var problems []error
 	for _, d := range r.drivers {
@@ -265,10 +241,6 @@ func (r *Riklet) Close() error {
 	if r.network != nil {
 		problems = append(problems, r.network.Close())
 		r.network = nil
-	}
-	if r.lock != nil {
-		problems = append(problems, r.lock.Close())
-		r.lock = nil
 	}
 	return errors.Join(problems...)
 }

@@ -286,31 +286,6 @@ func TestClusterSetUpAnew(t *testing.T) {
 	})
 }
 
-func TestOneRikletPerStateDirectory(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	first, err := New(b.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := New(b.config()); !errors.Is(err, ErrInUse) {
-		t.Errorf("New() of a second = %v, want ErrInUse", err)
-	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	second, err := New(b.config())
-	if err != nil {
-		t.Fatalf("New() after Close() = %v", err)
-	}
-	if got := second.Resources(); got.ID != "n1" || got.CPU == 0 {
-		t.Errorf("Resources() = %+v", got)
-	}
-	if err := second.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestStateIsPrivate(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -378,5 +353,22 @@ func TestRequireRoot(t *testing.T) {
 	}
 	if err := requireRoot(1000); !errors.Is(err, ErrNotRoot) || !strings.Contains(err.Error(), "1000") {
 		t.Errorf("requireRoot(1000) = %v, want ErrNotRoot with the user", err)
+	}
+}
+
+func TestOpenedAgainAfterClose(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for range 2 {
+		r, err := New(b.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Resources(); got.ID != "n1" || got.CPU == 0 {
+			t.Errorf("Resources() = %+v", got)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"rik.dev/rik/internal/testkit/privileged"
 	"rik.dev/rik/internal/testkit/rikcluster"
@@ -46,6 +49,7 @@ func TestPrivilegedComponentsAlone(t *testing.T) {
 			t.Error(purge.Err)
 		}
 	})
+	t.Run("fault 20: a second riklet on the machine is refused", func(t *testing.T) { secondRiklet(t, c.In(t)) })
 	t.Run("a token of nobody is refused", func(t *testing.T) {
 		c := c.In(t)
 		dir := shortDir(t)
@@ -66,6 +70,52 @@ func TestPrivilegedComponentsAlone(t *testing.T) {
 		}
 	})
 	c.Rikctl("delete", "workload", "web")
+}
+
+// secondRiklet starts riklets and purges that share something with the cluster's node, and
+// looks whether its instances live.
+func secondRiklet(t *testing.T, c *rikcluster.Cluster) {
+	before := c.InstanceProcesses("sleep")
+	if len(before) != 2 {
+		t.Fatalf("sleep runs in %d instances, want 2", len(before))
+	}
+	own := shortDir(t)
+	parent := "/" + filepath.Base(c.Dir)
+	state, run, cgroup := filepath.Join(own, "state"), filepath.Join(own, "run"), parent+"-second"
+	pid := fmt.Sprint(c.Process("riklet").PID())
+	for _, tc := range []struct {
+		what, state, run, cgroup string
+		purge                    bool
+		says                     []string
+	}{
+		{"one of the same name", state, run, cgroup, false, []string{"another riklet is node \"node-1\"", "--node-name"}},
+		{"one in its run directory", state, c.RunDir(), cgroup, false, []string{"run directory " + c.RunDir(), pid, "--run-dir"}},
+		{"one in its cgroup", state, run, parent, false, []string{"cgroup " + parent, pid, "--cgroup-parent"}},
+		{"one in its state directory", c.StateDir(), run, cgroup, false, []string{"state directory " + c.StateDir(), pid, "--state-dir"}},
+		{"a purge of its run directory", state, c.RunDir(), cgroup, true, []string{pid, "nothing was removed"}},
+		{"a purge of its cgroup", state, run, parent, true, []string{pid, "nothing was removed"}},
+		{"a purge of its state directory", c.StateDir(), run, cgroup, true, []string{pid, "nothing was removed"}},
+	} {
+		args := []string{"--state-dir", tc.state, "--run-dir", tc.run, "--cgroup-parent", tc.cgroup, "--vmm", "none"}
+		if tc.purge {
+			args = append([]string{"purge"}, args...)
+		} else {
+			args = append(args, "--server", "https://127.0.0.1:5000", "--token-file", c.TokenFile(), "--network", "none", "--node-name", "node-1")
+		}
+		out := rikcluster.Run(t, "riklet", args...)
+		for _, text := range tc.says {
+			if out.Code == 0 || !strings.Contains(out.Stderr, text) {
+				t.Errorf("%s: code %d, want one that says %q\n%s", tc.what, out.Code, text, out.Stderr)
+			}
+		}
+	}
+	if diff := cmp.Diff(before, c.InstanceProcesses("sleep")); diff != "" {
+		t.Errorf("the processes of the instances (-before +after):\n%s", diff)
+	}
+	purge := rikcluster.Run(t, "riklet", "purge", "--state-dir", state, "--run-dir", run, "--cgroup-parent", cgroup)
+	if purge.Err != nil {
+		t.Error(purge.Err)
+	}
 }
 
 // shortDir is a folder whose path leaves room for the sockets in it.

@@ -21,6 +21,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet"
+	"rik.dev/rik/internal/riklet/claim"
 	"rik.dev/rik/internal/riklet/pod"
 )
 
@@ -190,7 +191,7 @@ func (o *Options) findDirs() []error {
 		}
 	}
 	// What is not memory is mounted over; memory is used as it is, and made private.
-	if err := requireNodes("--run-dir", o.RunDir, pod.RunNames()...); err != nil {
+	if err := requireNodes("--run-dir", o.RunDir, append(pod.RunNames(), claim.Mark)...); err != nil {
 		problems = append(problems, err)
 	}
 	return problems

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rik.dev/rik/internal/riklet"
+	"rik.dev/rik/internal/riklet/claim"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/network"
@@ -39,9 +40,18 @@ func Purge(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	if err := requireNodes("--state-dir", o.StateDir, "lock", filepath.Join("images", "layers")); err != nil {
+	if err := requireNodes("--state-dir", o.StateDir, claim.Lock, filepath.Join("images", "layers")); err != nil {
 		return fmt.Errorf("%w; nothing was removed", err)
 	}
+	held, err := claim.Take(o.places())
+	if err != nil {
+		return fmt.Errorf("%w; nothing was removed", err)
+	}
+	return errors.Join(o.purge(ctx, log), held.Release())
+}
+
+// purge removes what is in places that are the node's own, and these.
+func (o *Options) purge(ctx context.Context, log *slog.Logger) error {
 	stores, err := o.openStores(log)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet"
+	"rik.dev/rik/internal/riklet/claim"
 	"rik.dev/rik/internal/riklet/contact"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
@@ -55,7 +56,20 @@ func Run(ctx context.Context, o Options, c Connections, log *slog.Logger) error 
 	// Users in containers and those of Apps read files that are made here, whatever the umask
 	// of who started this; what is not for them lies in directories of root's own.
 	syscall.Umask(0o022)
-	log = log.With("component", "riklet")
+	// Before anything in them is looked at.
+	held, err := claim.Take(o.places())
+	if err != nil {
+		return err
+	}
+	return errors.Join(o.run(ctx, c, log.With("component", "riklet")), held.Release())
+}
+
+func (o *Options) places() claim.Places {
+	return claim.Places{StateDir: o.StateDir, RunDir: o.RunDir, CgroupParent: o.CgroupParent}
+}
+
+// run runs the node in places that are its own.
+func (o *Options) run(ctx context.Context, c Connections, log *slog.Logger) error {
 	stores, err := o.openStores(log)
 	if err != nil {
 		return err

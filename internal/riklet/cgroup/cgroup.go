@@ -100,6 +100,22 @@ func (l Layout) Paths(group string) []string {
 	return slices.Compact(paths) // cpu and cpuacct are often one mount
 }
 
+// Home is the group's directory in the hierarchy in which every group of a node is.
+func (l Layout) Home(group string) string {
+	if root := l.finder(); root != "" {
+		return filepath.Join(root, group)
+	}
+	return l.Paths(group)[0]
+}
+
+// finder is the mount point of the hierarchy by which the members of a group can be found.
+func (l Layout) finder() string {
+	if pids := l.V1["pids"]; pids != "" {
+		return pids
+	}
+	return l.Unified
+}
+
 // dir is the group's in the hierarchy that has a controller, and whether that is of v1.
 func (l Layout) dir(controller, group string) (path string, v1 bool) {
 	if root := l.V1[controller]; root != "" {
@@ -135,12 +151,8 @@ func (l Layout) Make(group string) ([]string, error) {
 // left gives the mount points of the hierarchies that Make needs, from the
 // lines "number:controllers:path" of cgroups(7).
 func (l Layout) left(own string) []string {
-	finder := l.Unified
-	if pids := l.V1["pids"]; pids != "" {
-		finder = pids
-	}
 	mountPoints := []string{}
-	if finder != "" {
+	if finder := l.finder(); finder != "" {
 		mountPoints = append(mountPoints, finder)
 	}
 	for line := range strings.Lines(own) {

@@ -1,4 +1,5 @@
-// Package mounts finds and takes away what a node has mounted below its directories.
+// Package mounts finds and takes away what a node has mounted below its directories, and
+// mounts memory over the one that must not be on a disk.
 // Deleting a directory in which something is still mounted empties what is behind it, a
 // path of the node among others, so whoever deletes asks here first.
 package mounts
@@ -87,6 +88,25 @@ func UnmountAndRemove(dir string) error {
 		return err
 	}
 	return RemoveAll(dir)
+}
+
+// InMemory makes a directory, for its owner only, whose files are not on a disk: memory is
+// mounted over one that is.
+func InMemory(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	if st.Type == unix.TMPFS_MAGIC {
+		return os.Chmod(dir, 0o700) //nolint:gosec // a directory needs x
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700"); err != nil {
+		return &os.PathError{Op: "mount tmpfs", Path: dir, Err: err}
+	}
+	return nil
 }
 
 // Clear removes all that is in a directory, and the directory too unless it is a symbolic

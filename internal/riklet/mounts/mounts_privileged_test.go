@@ -183,3 +183,26 @@ func TestPrivilegedClear(t *testing.T) {
 	}
 	requireMounts(t, root, filepath.Join(root, "disk"))
 }
+
+func TestPrivilegedInMemory(t *testing.T) {
+	privileged.Require(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	t.Cleanup(func() {
+		if err := Unmount(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 { // the second mounts nothing
+		if err := InMemory(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Type != unix.TMPFS_MAGIC {
+		t.Errorf("the file system is of type %#x, %v, want memory", st.Type, err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the mode is %v, %v, want 0700", info.Mode(), err)
+	}
+	requireMounts(t, dir, dir)
+}

@@ -86,7 +86,8 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 	if d.shims, err = d.cgroups.Make(d.cgroup(supervisors)); err != nil {
 		return err
 	}
-	if err := d.inMemory(); err != nil {
+	// Secrets are kept in it.
+	if err := mounts.InMemory(d.cfg.Run); err != nil {
 		return err
 	}
 	for _, r := range d.runtimes() {
@@ -95,21 +96,6 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 		}
 	}
 	return os.MkdirAll(d.runDir(""), 0o700)
-}
-
-// inMemory makes sure that Run is not on a disk: secrets are kept in it.
-func (d *Driver) inMemory() error {
-	if err := os.MkdirAll(d.cfg.Run, 0o700); err != nil {
-		return err
-	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(d.cfg.Run, &st); err != nil {
-		return err
-	}
-	if st.Type == unix.TMPFS_MAGIC {
-		return os.Chmod(d.cfg.Run, 0o700) //nolint:gosec // a directory needs x
-	}
-	return tmpfs(d.cfg.Run, "mode=0700", 0, 0)
 }
 
 // recover finds out what became of one instance. It runs before the machine

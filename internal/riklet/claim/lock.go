@@ -1,0 +1,105 @@
+package claim
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// hold locks a place for this process. The kernel lets go of it with the process.
+func (c *Claim) hold(p place) error {
+	for {
+		f, err := open(p.lock)
+		if err != nil {
+			return fmt.Errorf("opening the lock of the %s: %w", p.what, err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				err = fmt.Errorf("%s %s is %w by %s: stop it, or give this node another %s", p.what, p.path, ErrInUse, holder(f), p.flag)
+			} else {
+				err = fmt.Errorf("locking the %s %s: %w", p.what, p.path, err)
+			}
+			return errors.Join(err, f.Close())
+		}
+		if current(f, p.lock) {
+			c.locks = append(c.locks, f)
+			return nil
+		}
+		// A purge removed it between the two: what is there now is another.
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+}
+
+// open opens a directory, or a file that it makes if need be.
+func open(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return os.Open(path)
+	}
+	return os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+}
+
+// current says whether a path still leads to an open file. One that cannot be looked at
+// counts for it: there is nothing better to lock.
+func current(f *os.File, path string) bool {
+	has, err := f.Stat()
+	if err != nil {
+		return true
+	}
+	is, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist) && (err != nil || os.SameFile(has, is))
+}
+
+// holder names the process that has a lock on a file. Nobody has to write it down, so it
+// is right also of one that was killed and of older riklets.
+func holder(f *os.File) string {
+	const unknown = "another process"
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return unknown
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return unknown
+	}
+	pid := holderIn(string(locks), unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	if pid <= 0 { // it is in another PID namespace
+		return unknown
+	}
+	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
+	if err != nil {
+		return fmt.Sprintf("process %d", pid)
+	}
+	return fmt.Sprintf("process %d (%s)", pid, bytes.TrimSpace(name))
+}
+
+// holderIn finds the process in the lines of proc_locks(5), such as
+// "1: FLOCK ADVISORY WRITE 2483 fe:00:802914 0 EOF"; 0 if it is in none. Some file
+// systems, such as overlayfs and btrfs, give stat(2) another device than this file.
+func holderIn(locks string, major, minor uint32, inode uint64) int {
+	exact, loose := fmt.Sprintf("%02x:%02x:%d", major, minor, inode), fmt.Sprintf(":%d", inode)
+	found := 0
+	for line := range strings.Lines(locks) {
+		fields := strings.Fields(line)
+		if len(fields) < 6 || fields[1] != "FLOCK" {
+			continue
+		}
+		pid, err := strconv.Atoi(fields[4])
+		switch {
+		case err != nil:
+		case fields[5] == exact:
+			return pid
+		case strings.HasSuffix(fields[5], loose):
+			found = pid
+		}
+	}
+	return found
+}
