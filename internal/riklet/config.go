@@ -159,12 +159,12 @@ func (c *Config) Validate() error {
 		}
 	}
 	problems = append(problems, c.validatePeers()...)
-	problems = append(problems, c.validateNode()...)
+	problems = append(problems, c.ValidateNode()...)
 	if len(c.Drivers) == 0 {
 		problems = append(problems, errors.New("no driver: the node could run nothing"))
 	}
-	if c.MaxInstances < 0 || c.MetricsInterval < 0 {
-		problems = append(problems, errors.New("maxInstances and the metrics' interval must not be negative"))
+	if c.MetricsInterval < 0 {
+		problems = append(problems, errors.New("the metrics' interval must not be negative"))
 	}
 	if !c.Unprivileged {
 		problems = append(problems, requireRoot(os.Geteuid()))
@@ -204,7 +204,9 @@ func (c *Config) validatePeers() []error {
 	return problems
 }
 
-func (c *Config) validateNode() []error {
+// ValidateNode reports the problems of what the node says of itself but for its name,
+// which can be judged before there are drivers and peers.
+func (c *Config) ValidateNode() []error {
 	var problems []error
 	for key, value := range c.Labels {
 		for _, p := range validation.IsQualifiedName(key) {
@@ -218,6 +220,9 @@ func (c *Config) validateNode() []error {
 		for _, p := range validation.IsQualifiedName(taint.Key) {
 			problems = append(problems, fmt.Errorf("taint %q: %s", taint.Text(), p))
 		}
+		for _, p := range validation.IsValidLabelValue(taint.Value) {
+			problems = append(problems, fmt.Errorf("value of taint %q: %s", taint.Text(), p))
+		}
 		switch taint.Effect {
 		case rikv1alpha1.TaintNoSchedule, rikv1alpha1.TaintPreferNoSchedule, rikv1alpha1.TaintNoExecute:
 		default:
@@ -228,6 +233,9 @@ func (c *Config) validateNode() []error {
 		if q.Sign() < 0 {
 			problems = append(problems, fmt.Errorf("reserved %s: %s is negative", name, q.String()))
 		}
+	}
+	if c.MaxInstances < 0 {
+		problems = append(problems, fmt.Errorf("the most instances, %d, must not be negative", c.MaxInstances))
 	}
 	for name, address := range map[string]string{"internal": c.InternalAddress, "external": c.ExternalAddress} {
 		if address != "" && net.ParseIP(address) == nil {

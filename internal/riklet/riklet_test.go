@@ -325,7 +325,7 @@ func TestValidateNamesEveryProblem(t *testing.T) {
 	cfg := Config{
 		NodeName: "No_Name", StateDir: "relative", SchedulerAddr: "host", ControllerAddr: "host:1",
 		Token: jointoken.Token{ID: "x"}, Labels: map[string]string{"-bad-": "v", "ok": "bad value"},
-		Taints:          []rikv1alpha1.Taint{{Key: "k", Effect: "Sometimes"}},
+		Taints:          []rikv1alpha1.Taint{{Key: "k", Value: "b c", Effect: "Sometimes"}},
 		Reserved:        rikv1alpha1.ResourceList{rikv1alpha1.ResourceCPU: resource.MustParse("-1")},
 		InternalAddress: "nowhere", MaxInstances: -1,
 	}
@@ -333,7 +333,7 @@ func TestValidateNamesEveryProblem(t *testing.T) {
 	if err == nil {
 		t.Fatal("Validate() = nil")
 	}
-	for _, want := range []string{"No_Name", "relative", `"host"`, "join token", "-bad-", `label "ok"`, "Sometimes", "reserved cpu", "nowhere", "no driver", "maxInstances"} {
+	for _, want := range []string{"No_Name", "relative", `"host"`, "join token", "-bad-", `label "ok"`, "Sometimes", "reserved cpu", "nowhere", "no driver", "most instances", `value of taint "k=b c:Sometimes"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Validate() does not name %q:\n%v", want, err)
 		}

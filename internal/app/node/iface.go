@@ -7,6 +7,20 @@ import (
 	"strings"
 )
 
+// judgeInterface takes the address of the interface that is named for it, unless there
+// is one already.
+func (o *Options) judgeInterface() []error {
+	if o.Address != "" || o.Interface == "" {
+		return nil
+	}
+	address, err := addressOf(o.Interface)
+	if err != nil {
+		return []error{usagef("--iface %q: %w", o.Interface, err)}
+	}
+	o.Address = address
+	return nil
+}
+
 // addressOf gives the first IPv4 address of an interface of this machine that other
 // machines can reach it by.
 func addressOf(name string) (string, error) {

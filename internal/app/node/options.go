@@ -134,20 +134,8 @@ func (o *Options) Validate() error {
 	if os.Geteuid() != 0 {
 		problems = append(problems, fmt.Errorf("%w: use sudo, or --no-agent for a server without a node", riklet.ErrNotRoot))
 	}
-	if o.NodeName == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			problems = append(problems, fmt.Errorf("reading the host name: %w", err))
-		}
-		o.NodeName = nodeName(name)
-	}
-	if o.Address == "" && o.Interface != "" {
-		address, err := addressOf(o.Interface)
-		if err != nil {
-			problems = append(problems, usagef("--iface %q: %w", o.Interface, err))
-		}
-		o.Address = address
-	}
+	problems = append(problems, o.judgeName()...)
+	problems = append(problems, o.judgeInterface()...)
 	problems = append(problems, o.findDirs()...)
 	if o.CgroupParent == "" {
 		o.CgroupParent = cgroupParent(o.StateDir)
@@ -163,15 +151,12 @@ func (o *Options) Validate() error {
 	}
 	problems = append(problems, o.findPrograms()...)
 	problems = append(problems, o.findGuest()...)
+	problems = append(problems, o.judgeRegistries()...)
 	if _, err := o.fetchNetworks(); err != nil {
 		problems = append(problems, err)
 	}
-	if _, err := o.taints(); err != nil {
-		problems = append(problems, err)
-	}
-	if _, err := o.reserved(); err != nil {
-		problems = append(problems, err)
-	}
+	problems = append(problems, o.judgeNode()...)
+	problems = append(problems, o.judgeReserved()...)
 	return errors.Join(problems...)
 }
 
@@ -262,7 +247,7 @@ func (o *Options) findPrograms() []error {
 		}
 		*p.path = found
 	}
-	return problems
+	return append(problems, o.judgeRuntimes()...)
 }
 
 // runnable says why a file is no program.

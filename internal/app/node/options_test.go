@@ -108,6 +108,8 @@ func TestMainTellsUsageFromOtherErrors(t *testing.T) {
 		"no server":        {"--server=", exitUsage},
 		"unknown level":    {"--log-level=loud", exitUsage},
 		"unknown resource": {"--server=https://127.0.0.1:1 --token= --reserved=foo=1", exitUsage},
+		"bad name":         {"--server=https://127.0.0.1:1 --token= --node-name=Bad_Name!", exitUsage},
+		"bad taint":        {"--server=https://127.0.0.1:1 --token= --node-taint=a=b:Foo", exitUsage},
 		"no token":         {"--server=https://127.0.0.1:1 --token-file=" + token, exitError},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -46,19 +46,13 @@ type FactsConfig struct {
 // Facts reads what the node is and has.
 func Facts(ctx context.Context, cfg FactsConfig) (*rikv1alpha1.NodeStatus, error) {
 	info := cfg.Info
-	memory, err := mem.VirtualMemoryWithContext(ctx)
+	capacity, err := Capacity(ctx, cfg.Path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the size of the memory: %w", err)
+		return nil, err
 	}
-	space, err := disk.UsageWithContext(ctx, cfg.Path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the size of the disk: %w", err)
-	}
-	cpus, err := cpu.CountsWithContext(ctx, true)
-	if err != nil {
-		return nil, fmt.Errorf("counting the processors: %w", err)
-	}
-	info.CPUs, info.MemoryBytes, info.DiskBytes = int32(cpus), int64(memory.Total), int64(space.Total)
+	amount := func(name rikv1alpha1.ResourceName) int64 { q := capacity[name]; return q.Value() }
+	info.CPUs = int32(amount(rikv1alpha1.ResourceCPU)) //nolint:gosec // counts processors
+	info.MemoryBytes, info.DiskBytes = amount(rikv1alpha1.ResourceMemory), amount(rikv1alpha1.ResourceDisk)
 	info.OperatingSystem, info.Architecture = runtime.GOOS, runtime.GOARCH
 	info.KernelVersion = kernel()
 	info.Distribution, info.DistributionVersion = distribution()
@@ -70,13 +64,30 @@ func Facts(ctx context.Context, cfg FactsConfig) (*rikv1alpha1.NodeStatus, error
 		info.InternalAddress = Address(ctx, cfg.Server)
 	}
 	info.ExternalAddress = cfg.ExternalAddress
-	capacity := rikv1alpha1.ResourceList{
-		rikv1alpha1.ResourceCPU:       *resource.NewQuantity(int64(info.CPUs), resource.DecimalSI),
-		rikv1alpha1.ResourceMemory:    *resource.NewQuantity(info.MemoryBytes, resource.BinarySI),
-		rikv1alpha1.ResourceDisk:      *resource.NewQuantity(info.DiskBytes, resource.BinarySI),
-		rikv1alpha1.ResourceInstances: *resource.NewQuantity(cmp.Or(cfg.MaxInstances, DefaultMaxInstances), resource.DecimalSI),
-	}
+	capacity[rikv1alpha1.ResourceInstances] = *resource.NewQuantity(cmp.Or(cfg.MaxInstances, DefaultMaxInstances), resource.DecimalSI)
 	return &rikv1alpha1.NodeStatus{Capacity: capacity, Allocatable: subtract(capacity, cfg.Reserved), Info: info}, nil
+}
+
+// Capacity is what the machine has of processors and memory, and of space on the file
+// system that path lies on.
+func Capacity(ctx context.Context, path string) (rikv1alpha1.ResourceList, error) {
+	memory, err := mem.VirtualMemoryWithContext(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the size of the memory: %w", err)
+	}
+	space, err := disk.UsageWithContext(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the size of the disk: %w", err)
+	}
+	cpus, err := cpu.CountsWithContext(ctx, true)
+	if err != nil {
+		return nil, fmt.Errorf("counting the processors: %w", err)
+	}
+	return rikv1alpha1.ResourceList{
+		rikv1alpha1.ResourceCPU:    *resource.NewQuantity(int64(cpus), resource.DecimalSI),
+		rikv1alpha1.ResourceMemory: *resource.NewQuantity(int64(memory.Total), resource.BinarySI), //nolint:gosec // bytes of a machine
+		rikv1alpha1.ResourceDisk:   *resource.NewQuantity(int64(space.Total), resource.BinarySI),  //nolint:gosec // the same
+	}, nil
 }
 
 // subtract never goes below nothing.
