@@ -1,3 +1,5 @@
+// Package nodev1 is what the riklet and the controller say to each other; all but
+// this file is generated from proto/rik/node/v1.
 package nodev1
 
 import (
