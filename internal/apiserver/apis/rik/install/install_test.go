@@ -112,7 +112,7 @@ func TestDefaults(t *testing.T) {
 				{Name: "c", ConfigMap: &rikv1alpha1.ObjectVolume{Name: "x", Mode: &open}},
 				{Name: "s", Secret: &rikv1alpha1.ObjectVolume{Name: "x", Mode: &closed}},
 			},
-			Tolerations: []rikv1alpha1.Toleration{{Key: "k", Operator: rikv1alpha1.TolerationEqual, Value: "v"}},
+			Tolerations: []rikv1alpha1.Toleration{{Key: "k", Value: "v"}},
 		},
 	}
 	if diff := cmp.Diff(want, w.Spec); diff != "" {
