@@ -93,8 +93,13 @@ func (f *flags) plane(s *pflag.FlagSet) {
 
 func (f *flags) schedulerPorts(s *pflag.FlagSet) {
 	s.IntVar(&f.scheduler.WorkerPort, "worker-port", f.scheduler.WorkerPort, "port on which nodes reach the scheduler")
-	s.DurationVar(&f.scheduler.NodeTimeout, "node-timeout", scheduler.DefaultNodeTimeout, "silence of a node after which nothing is placed there and its instances count as Unknown")
 	s.BoolVar(&f.scheduler.Packing, "pack", false, "fill nodes one after the other instead of spreading")
+}
+
+// nodeTimeout is the scheduler's for each node, and the controller's for all of them
+// while it has no scheduler.
+func (f *flags) nodeTimeout(s *pflag.FlagSet) {
+	s.DurationVar(&f.scheduler.NodeTimeout, "node-timeout", scheduler.DefaultNodeTimeout, "silence of a node, or of the scheduler for the controller, after which nothing is placed there and its instances count as Unknown")
 }
 
 func (f *flags) legacy(s *pflag.FlagSet) {
@@ -111,6 +116,7 @@ func (f *flags) schedulerSettings() SchedulerSettings {
 
 func (f *flags) controlPlane() ControlPlane {
 	c := f.control
+	c.NodeTimeout = f.scheduler.NodeTimeout
 	if f.insecureLegacy {
 		c.InsecureLegacyAddress = f.legacyAPI
 	}

@@ -133,6 +133,7 @@ func serverCommand() *cobra.Command {
 	f.listening(c.Flags())
 	f.plane(c.Flags())
 	f.schedulerPorts(c.Flags())
+	f.nodeTimeout(c.Flags())
 	f.legacy(c.Flags())
 	c.Flags().BoolVar(&f.noAgent, "no-agent", false, "run no instances on this machine")
 	f.node.AddFlags(c.Flags())
@@ -152,6 +153,7 @@ func controllerCommand() *cobra.Command {
 	f.common(c.Flags())
 	f.listening(c.Flags())
 	f.plane(c.Flags())
+	f.nodeTimeout(c.Flags())
 	f.legacy(c.Flags())
 	c.Flags().StringVar(&f.schedulerURL, "scheduler-url", env("SCHEDULER_URL", "http://localhost:4996"),
 		"where the scheduler awaits the controller; TLS with the cluster's authority whatever the scheme [SCHEDULER_URL]")
@@ -171,6 +173,7 @@ func schedulerCommand() *cobra.Command {
 	f.common(c.Flags())
 	f.listening(c.Flags())
 	f.schedulerPorts(c.Flags())
+	f.nodeTimeout(c.Flags())
 	c.Flags().IntVar(&f.scheduler.ControllerPort, "scheduler-port", f.scheduler.ControllerPort, "port for the controller")
 	f.legacy(c.Flags())
 	return c

@@ -49,6 +49,8 @@ type ControlPlane struct {
 	// LeaderElection is for several controllers on one external datastore.
 	LeaderElection bool
 	ReplaceAfter   time.Duration
+	// NodeTimeout is the time without a scheduler after which nobody hears of nodes.
+	NodeTimeout time.Duration
 	// Network holds the ranges of addresses and the domain of names.
 	Network      network.Options
 	NodeValidity time.Duration
@@ -121,6 +123,7 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 		Identity:       fmt.Sprintf("%s-%d", host, os.Getpid()),
 		LeaderElection: p.settings.LeaderElection,
 		ReplaceAfter:   p.settings.ReplaceAfter,
+		NodeTimeout:    p.settings.NodeTimeout,
 		Network:        p.settings.Network,
 		Logger:         p.log.With("component", "controller"),
 		Metrics:        legacyregistry.Registerer(),

@@ -33,6 +33,8 @@ import (
 // What Config's zero values mean.
 const (
 	DefaultReplaceAfter = 60 * time.Second
+	// DefaultNodeTimeout is the scheduler's.
+	DefaultNodeTimeout = 20 * time.Second
 	// DefaultWrites in flight: etcd batches what arrives during one fsync.
 	DefaultWrites = 256
 	// electionPause is between two attempts to become the active controller.
@@ -56,6 +58,10 @@ type Config struct {
 	// ReplaceAfter is the silence of a node after which its instances are
 	// replaced: DefaultReplaceAfter when 0.
 	ReplaceAfter time.Duration
+	// NodeTimeout is the time without a scheduler, to whom nodes speak, after which
+	// nodes and instances are shown as Unknown; the scheduler has the same for the
+	// silence of one node. DefaultNodeTimeout when 0.
+	NodeTimeout time.Duration
 	// Network holds the ranges of addresses and the domain; each has a default.
 	Network network.Options
 	// Writes in flight: DefaultWrites when 0.
@@ -78,8 +84,8 @@ func (c *Config) Validate() error {
 	if c.Identity == "" {
 		problems = append(problems, errors.New("an Identity is required"))
 	}
-	if c.ReplaceAfter < 0 || c.Writes < 0 {
-		problems = append(problems, errors.New("ReplaceAfter and Writes may not be negative"))
+	if c.ReplaceAfter < 0 || c.NodeTimeout < 0 || c.Writes < 0 {
+		problems = append(problems, errors.New("ReplaceAfter, NodeTimeout and Writes may not be negative"))
 	}
 	_, err := c.Network.Parse()
 	return errors.Join(append(problems, err)...)
@@ -112,6 +118,9 @@ func New(c Config) (*Controller, error) {
 	}
 	if c.ReplaceAfter == 0 {
 		c.ReplaceAfter = DefaultReplaceAfter
+	}
+	if c.NodeTimeout == 0 {
+		c.NodeTimeout = DefaultNodeTimeout
 	}
 	if c.Writes == 0 {
 		c.Writes = DefaultWrites

@@ -37,6 +37,9 @@ type cluster struct {
 	config    controller.Config
 
 	controller *controller.Controller
+	// dial reaches the scheduler that is served now; loseScheduler ends that one.
+	dial          atomic.Pointer[func(context.Context) (*grpc.ClientConn, error)]
+	loseScheduler func()
 	// stop ends controller and scheduler, leaveOnly the controller alone.
 	stop, leaveOnly func()
 }
@@ -72,8 +75,8 @@ func start(t *testing.T, change func(*controller.Config), nodes ...string) *clus
 // run starts a controller and a server for the scheduler; stop ends both.
 func (c *cluster) run() {
 	c.Helper()
-	dial, stopScheduler := c.scheduler.serve(c)
-	c.config.SchedulerDial = func(ctx context.Context) (*grpc.ClientConn, error) { return dial(ctx) }
+	c.serveScheduler()
+	c.config.SchedulerDial = func(ctx context.Context) (*grpc.ClientConn, error) { return (*c.dial.Load())(ctx) }
 	var err error
 	c.controller, err = controller.New(c.config)
 	if err != nil {
@@ -91,7 +94,7 @@ func (c *cluster) run() {
 	c.leaveOnly = leave
 	c.stop = func() {
 		leave()
-		stopScheduler()
+		c.loseScheduler()
 	}
 	c.Cleanup(c.stop)
 	select {
@@ -101,6 +104,14 @@ func (c *cluster) run() {
 	case <-time.After(served.Patience):
 		c.Fatal("the controller is not ready")
 	}
+}
+
+// serveScheduler brings the scheduler up, or back after it was lost.
+func (c *cluster) serveScheduler() {
+	c.Helper()
+	dial, stop := c.scheduler.serve(c)
+	c.dial.Store(&dial)
+	c.loseScheduler = stop
 }
 
 // wipe leaves nothing for the next test.

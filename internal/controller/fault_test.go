@@ -1,11 +1,18 @@
 package controller_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -242,6 +249,72 @@ func TestStreamBreaks(t *testing.T) {
 		})
 		c.wantRunning("web", 3+round)
 	}
+}
+
+// TestSchedulerAway: without a scheduler nothing is shown as known, and nothing is
+// replaced or deleted for that; when it is back all goes on as it was.
+func TestSchedulerAway(t *testing.T) {
+	c := start(t, func(cfg *controller.Config) { cfg.NodeTimeout = 200 * time.Millisecond }, "node-a", "node-b")
+	c.create(automatic(c.namespace, "auto", 4))
+	before := uids(c.wantRunning("auto", 4))
+	c.loseScheduler()
+	c.manual("hand", 1)
+	c.eventually("everything says that there is no scheduler", func() string {
+		for _, in := range c.instances() {
+			want := rikv1alpha1.InstanceUnknown
+			if in.Spec.Workload == "hand" {
+				want = rikv1alpha1.InstancePending
+			}
+			if in.Status.Phase != want || in.Status.Reason != "SchedulerUnavailable" || in.Status.Ready {
+				return fmt.Sprintf("%s: %+v", in.Name, in.Status)
+			}
+		}
+		for _, name := range []string{"node-a", "node-b"} {
+			var n rikv1alpha1.Node
+			if err := c.client.Get(t.Context(), types.NamespacedName{Name: name}, &n); err != nil {
+				return err.Error()
+			}
+			ready := meta.FindStatusCondition(n.Status.Conditions, rikv1alpha1.NodeReady)
+			if ready.Status != metav1.ConditionUnknown || ready.Reason != "SchedulerUnavailable" || len(n.Spec.Taints) > 0 {
+				return fmt.Sprintf("%s: %+v %+v", name, ready, n.Spec.Taints)
+			}
+		}
+		if s := c.workload("auto").Status; s.ReadyReplicas != 0 || s.Replicas != 4 {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	pending := slices.DeleteFunc(c.instances(), func(in rikv1alpha1.Instance) bool { return in.Spec.Workload != "hand" })[0]
+	answer := httptest.NewRecorder()
+	c.controller.WhyHandler().ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/rik/why/"+c.namespace+"/"+pending.Name, nil))
+	var why metav1.Status
+	if err := json.Unmarshal(answer.Body.Bytes(), &why); err != nil || answer.Code != http.StatusServiceUnavailable ||
+		!apierrors.HasStatusCause(apierrors.FromObject(&why), schedulerv1.CauseUnavailable) ||
+		!strings.Contains(why.Message, "no scheduler has been connected to the controller since 20") {
+		t.Errorf("why = %d %s (%v)", answer.Code, answer.Body, err)
+	}
+	c.serveScheduler()
+	if diff := cmp.Diff(before, uids(c.wantRunning("auto", 4))); diff != "" {
+		t.Errorf("instances were replaced because the scheduler was away (-before +after):\n%s", diff)
+	}
+	c.wantRunning("hand", 1)
+	c.scheduler.do(func() {
+		for uid, n := range c.scheduler.starts {
+			if n != 1 {
+				t.Errorf("%s was started %d times", uid, n)
+			}
+		}
+	})
+	c.settled()
+}
+
+func uids(list []rikv1alpha1.Instance) []string {
+	var out []string
+	for i := range list {
+		out = append(out, string(list[i].UID))
+	}
+	slices.Sort(out)
+	return out
 }
 
 // TestReplicaArithmeticFault08: what was asked for is what exists, whatever the

@@ -1,15 +1,18 @@
 package controller
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -50,20 +53,30 @@ func (c *Controller) WhyHandler() http.Handler {
 	})
 }
 
+// explainTimeout bounds the wait for a scheduler that cannot be reached and whose
+// machine does not say so.
+const explainTimeout = 10 * time.Second
+
 func (c *Controller) explain(w http.ResponseWriter, r *http.Request, uid string) {
-	conn, err := c.config.SchedulerDial(r.Context())
+	ctx, cancel := context.WithTimeout(r.Context(), explainTimeout)
+	defer cancel()
+	conn, err := c.config.SchedulerDial(ctx)
 	if err != nil {
-		refuse(w, http.StatusServiceUnavailable, "reaching the scheduler: "+err.Error())
+		c.withoutScheduler(w, err.Error())
 		return
 	}
 	defer conn.Close() //nolint:errcheck // the answer is already here
-	answer, err := schedulerv1.NewSchedulerClient(conn).Explain(r.Context(), &schedulerv1.ExplainRequest{Uid: uid})
-	if err != nil {
-		code := http.StatusServiceUnavailable
-		if status.Code(err) == codes.NotFound {
-			code = http.StatusNotFound
-		}
-		refuse(w, code, "asking the scheduler: "+status.Convert(err).Message())
+	answer, err := schedulerv1.NewSchedulerClient(conn).Explain(ctx, &schedulerv1.ExplainRequest{Uid: uid})
+	switch status.Code(err) {
+	case codes.OK:
+	case codes.NotFound:
+		refuse(w, http.StatusNotFound, "asking the scheduler: "+status.Convert(err).Message())
+		return
+	case codes.Unavailable, codes.DeadlineExceeded:
+		c.withoutScheduler(w, status.Convert(err).Message())
+		return
+	default:
+		refuse(w, http.StatusServiceUnavailable, "asking the scheduler: "+status.Convert(err).Message())
 		return
 	}
 	body, err := protojson.MarshalOptions{UseProtoNames: false, EmitUnpopulated: true}.Marshal(answer)
@@ -224,8 +237,37 @@ func reads(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
+// withoutScheduler says that the scheduler does not answer, and since when there is
+// none, if this controller knows.
+func (c *Controller) withoutScheduler(w http.ResponseWriter, why string) {
+	message := "the scheduler does not answer: " + why
+	if t := c.current(); t != nil {
+		if contact := t.nodes.Contact(); !contact.Connected {
+			message = "no scheduler has been connected to the controller since " + contact.Since.UTC().Format(time.RFC3339) + ": " + why
+		}
+	}
+	answer(w, &metav1.Status{
+		Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable, Message: message,
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: schedulerv1.CauseUnavailable, Message: why}}},
+	})
+}
+
+var reasons = map[int]metav1.StatusReason{
+	http.StatusNotFound:            metav1.StatusReasonNotFound,
+	http.StatusMethodNotAllowed:    metav1.StatusReasonMethodNotAllowed,
+	http.StatusInternalServerError: metav1.StatusReasonInternalError,
+	http.StatusServiceUnavailable:  metav1.StatusReasonServiceUnavailable,
+}
+
 func refuse(w http.ResponseWriter, code int, message string) {
+	answer(w, &metav1.Status{Code: int32(code), Reason: reasons[code], Message: message}) //nolint:gosec // an HTTP status
+}
+
+// answer refuses as the API server does: clients show the message of nothing else.
+func answer(w http.ResponseWriter, s *metav1.Status) {
+	s.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	s.Status = metav1.StatusFailure
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	json.NewEncoder(w).Encode(map[string]any{"code": code, "message": message}) //nolint:errcheck // the reader is gone
+	w.WriteHeader(int(s.Code))
+	json.NewEncoder(w).Encode(s) //nolint:errcheck // the reader is gone
 }

@@ -114,6 +114,7 @@ func (s *scripted) Sync(stream grpc.BidiStreamingServer[schedulerv1.SyncRequest,
 	s.sessions++
 	s.pending, s.proposed = map[string]*schedulerv1.Instance{}, map[string]string{}
 	s.bound, s.objects, s.templates = map[string]string{}, map[string]bool{}, map[string]bool{}
+	s.say(&schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Welcome{Welcome: &schedulerv1.Welcome{}}})
 	s.mu.Unlock()
 	failed := make(chan error, 1)
 	go func() {

@@ -34,6 +34,10 @@ import (
 	"rik.dev/rik/internal/controller/workload"
 )
 
+// settledContact is how long the scheduler is away, or back, before pending
+// instances say so: a restart of it is not worth a write of each of them.
+const settledContact = 5 * time.Second
+
 // suffixAlphabet has no vowels, so that no name spells a word.
 const suffixAlphabet = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -90,10 +94,11 @@ func newTerm(c *Controller, number int64) *term {
 	ranges, addresses := t.allocators()
 	t.nodes = node.New(node.Config{
 		Client: c.client, Nodes: t.nodeView, Instances: t.instanceView, Ranges: ranges,
-		Events: recorder, Logger: logger, Now: c.now,
+		Events: recorder, Logger: logger, Now: c.now, NodeTimeout: c.config.NodeTimeout,
 	})
 	t.instances = instance.New(instance.Config{
 		View: t.instanceView, Store: c.config.Instances, Scheduler: t.scheduler, Nodes: t.nodes.Facts,
+		Contact: t.nodes.Contact, Settled: min(settledContact, c.config.NodeTimeout/4),
 		Tombstones: t.tombstones, Events: recorder, Logger: logger, Now: c.now, Workers: c.config.Writes,
 	})
 	t.fences = fence.New(fence.Config{
@@ -260,7 +265,15 @@ func (s sink) SessionBegan() {
 	s.t.instances.Reset()
 }
 
-func (s sink) SessionEnded() { s.t.nodes.SessionEnded() }
+func (s sink) Welcomed() {
+	s.t.nodes.Welcomed()
+	s.t.instances.ContactChanged()
+}
+
+func (s sink) SessionEnded() {
+	s.t.nodes.SessionEnded()
+	s.t.instances.ContactChanged()
+}
 
 func (s sink) Bind(uid types.UID, b instance.Binding) { s.t.instances.Bind(uid, b) }
 

@@ -88,6 +88,9 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 	case apierrors.IsNotFound(err):
 		return advised{fmt.Errorf("the server explains no placement of instance %s: %w", instance, err),
 			"\"rikctl describe instance " + instance + "\" shows the reason that was recorded"}
+	case apierrors.HasStatusCause(err, schedulerv1.CauseUnavailable):
+		return advised{fmt.Errorf("asking why instance %s is %s: %w", instance, phaseOf(i), err),
+			"start the scheduler, or look into its log and at --scheduler-url of the controller; \"rikctl describe instance " + instance + "\" shows what is recorded"}
 	case err != nil:
 		return fmt.Errorf("asking for the explanation of instance %s: %w", instance, err)
 	}
@@ -107,7 +110,12 @@ func (t *tool) raw(ctx context.Context, path []string, query map[string]string) 
 	for key, value := range query {
 		request = request.Param(key, value)
 	}
-	return request.DoRaw(ctx)
+	// Error reads what the server says of it, which DoRaw leaves in the body.
+	result := request.Do(ctx)
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
 }
 
 func printWhy(out io.Writer, i *rikv1alpha1.Instance, e *schedulerv1.Explanation) error {

@@ -3,6 +3,7 @@ package instance
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,7 +19,13 @@ const AnnotationForce = "rik.dev/force"
 const (
 	ReasonNodeUnreachable = "NodeUnreachable"
 	ReasonStoppedByNode   = "StoppedByNode"
+	// ReasonSchedulerUnavailable is of what is Pending because nobody places it, and
+	// of what is Unknown because nobody hears of its node; also of nodes.
+	ReasonSchedulerUnavailable = "SchedulerUnavailable"
 )
+
+// messageNobodyPlaces says no time, which would change with each controller.
+const messageNobodyPlaces = "no scheduler is connected to the controller: no instance is placed until one is"
 
 // messageStoppedByNode is for users who find an ended instance that nobody deleted.
 const messageStoppedByNode = "its node stopped it, after so long without contact that it might have been replaced (onDisconnect: Stop, or a fence)"
@@ -51,6 +58,9 @@ type NodeFacts struct {
 	// Silent and Heard: the scheduler said in this session that it hears nothing
 	// of it, or that it does. Neither: the scheduler has not said yet.
 	Silent, Heard bool
+	// Unheard: nobody hears of it, because no scheduler has been connected for so
+	// long that a node would count as lost.
+	Unheard bool
 	// Address is the node's internal address.
 	Address string
 }
@@ -61,7 +71,16 @@ type Facts struct {
 	Unplaced    *Unplaced
 	Observation *Observation
 	Node        NodeFacts
-	Now         metav1.Time
+	// Away and Back: for some seconds there has been no scheduler, or has again been
+	// one. Neither: that changed just now.
+	Away, Back bool
+	Now        metav1.Time
+}
+
+// Contact is whether a scheduler is connected, and since when it is or is not.
+type Contact struct {
+	Connected bool
+	Since     time.Time
 }
 
 // Step is the one write that an instance needs next. The zero Step is none.
@@ -126,29 +145,42 @@ func Forced(in *rikv1alpha1.Instance) bool {
 }
 
 func waiting(in *rikv1alpha1.Instance, f Facts) Step {
-	if b := f.Binding; b != nil {
-		if !f.Node.Exists {
-			return Step{Refuse: true}
-		}
+	b := f.Binding
+	if b != nil && f.Node.Exists {
 		return Step{Bind: b.Node, Status: &rikv1alpha1.InstanceStatus{
 			Phase: rikv1alpha1.InstanceCreating, HostAddress: f.Node.Address, HostPorts: slices.Clone(b.HostPorts),
 		}}
 	}
-	if u := f.Unplaced; u != nil {
-		return changed(in, rikv1alpha1.InstanceStatus{
-			Phase: rikv1alpha1.InstancePending, Reason: u.Reason, Message: u.Message,
-		})
+	step := unplaced(in, f)
+	step.Refuse = b != nil
+	return step
+}
+
+// unplaced says why no node has the instance yet.
+func unplaced(in *rikv1alpha1.Instance, f Facts) Step {
+	status := rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstancePending}
+	switch u := f.Unplaced; {
+	case f.Away:
+		status.Reason, status.Message = ReasonSchedulerUnavailable, messageNobodyPlaces
+	case u != nil:
+		status.Reason, status.Message = u.Reason, u.Message
+	case f.Back && in.Status.Reason == ReasonSchedulerUnavailable:
+		// It has not said yet.
+	default:
+		return Step{}
 	}
-	return Step{}
+	return changed(in, status)
 }
 
 func placed(in *rikv1alpha1.Instance, f Facts) Step {
-	if f.Node.Silent && f.Node.Exists {
-		status := *in.Status.DeepCopy()
-		status.Phase, status.Ready = rikv1alpha1.InstanceUnknown, false
-		status.Reason = ReasonNodeUnreachable
-		status.Message = "node " + in.Spec.NodeName + " is not heard of"
-		return changed(in, status)
+	switch {
+	case !f.Node.Exists:
+	case f.Node.Silent:
+		return lost(in, ReasonNodeUnreachable, "node "+in.Spec.NodeName+" is not heard of")
+	case f.Node.Unheard && in.Status.Phase == rikv1alpha1.InstanceUnknown:
+		return Step{} // what is known of it is older
+	case f.Node.Unheard:
+		return lost(in, ReasonSchedulerUnavailable, "nobody hears of node "+in.Spec.NodeName+", because no scheduler is connected")
 	}
 	if in.Status.Phase == rikv1alpha1.InstanceUnknown && !f.Node.Heard {
 		// An observation from before the silence says nothing of now.
@@ -168,6 +200,14 @@ func placed(in *rikv1alpha1.Instance, f Facts) Step {
 		return changed(in, status)
 	}
 	return Step{}
+}
+
+// lost keeps what was last seen, and says that it may no longer be so.
+func lost(in *rikv1alpha1.Instance, reason, message string) Step {
+	status := *in.Status.DeepCopy()
+	status.Phase, status.Ready = rikv1alpha1.InstanceUnknown, false
+	status.Reason, status.Message = reason, message
+	return changed(in, status)
 }
 
 // observed makes the status of what the node saw.

@@ -43,6 +43,8 @@ func TestNext(t *testing.T) {
 	sequence := func(n int64) func(*rikv1alpha1.Instance) {
 		return func(in *rikv1alpha1.Instance) { in.Status.Sequence = n }
 	}
+	unheard := NodeFacts{Exists: true, Heard: true, Unheard: true}
+	forWantOfScheduler := func(in *rikv1alpha1.Instance) { in.Status.Reason = ReasonSchedulerUnavailable }
 	two := int32(2)
 	status := func(s rikv1alpha1.InstanceStatus) Step { return Step{Status: &s} }
 	trouble := seen("Creating", 3)
@@ -69,10 +71,24 @@ func TestNext(t *testing.T) {
 		"a proposal of a node that is gone": {object("Pending", ""), Facts{Binding: &Binding{Node: "n"}}, Step{Refuse: true}},
 		"unplaced": {object("Pending", ""), Facts{Unplaced: &Unplaced{"Unschedulable", "why"}},
 			status(rikv1alpha1.InstanceStatus{Phase: "Pending", Reason: "Unschedulable", Message: "why"})},
-		"proposed again":        {object("Creating", "n"), Facts{Binding: &Binding{Node: "n"}, Node: up}, Step{}},
-		"proposed elsewhere":    {object("Creating", "n"), Facts{Binding: &Binding{Node: "m"}, Node: up}, Step{Refuse: true}},
-		"bound without a phase": {object("Pending", "n"), Facts{Node: up}, status(rikv1alpha1.InstanceStatus{Phase: "Creating", HostAddress: "192.0.2.7"})},
-		"creating goes well":    {object("Creating", "n"), Facts{Observation: seen("Creating", 1), Node: up}, Step{}},
+		"no scheduler": {object("Pending", ""), Facts{Away: true},
+			status(rikv1alpha1.InstanceStatus{Phase: "Pending", Reason: ReasonSchedulerUnavailable, Message: messageNobodyPlaces})},
+		"no scheduler, unplaced before": {object("Pending", ""), Facts{Away: true, Unplaced: &Unplaced{"Unschedulable", "why"}},
+			status(rikv1alpha1.InstanceStatus{Phase: "Pending", Reason: ReasonSchedulerUnavailable, Message: messageNobodyPlaces})},
+		"the scheduler is back":            {object("Pending", "", forWantOfScheduler), Facts{Back: true}, status(rikv1alpha1.InstanceStatus{Phase: "Pending"})},
+		"the scheduler came back just now": {object("Pending", "", forWantOfScheduler), Facts{}, Step{}},
+		"the scheduler is back and says why": {object("Pending", "", forWantOfScheduler), Facts{Back: true, Unplaced: &Unplaced{"Unschedulable", "why"}},
+			status(rikv1alpha1.InstanceStatus{Phase: "Pending", Reason: "Unschedulable", Message: "why"})},
+		"unheard": {object("Running", "n"), Facts{Observation: seen("Running", 3), Node: unheard}, status(rikv1alpha1.InstanceStatus{
+			Phase: "Unknown", Reason: ReasonSchedulerUnavailable, Message: "nobody hears of node n, because no scheduler is connected"})},
+		"unheard, lost before":             {object("Unknown", "n"), Facts{Node: unheard}, Step{}},
+		"unheard, but ended":               {object("Failed", "n"), Facts{Node: unheard}, Step{}},
+		"unheard, deleted":                 {object("Running", "n", deleting(30)), Facts{Node: unheard}, Step{}},
+		"unheard, then told of no silence": {object("Unknown", "n", forWantOfScheduler), Facts{Observation: seen("Running", 3), Node: NodeFacts{Exists: true}}, Step{}},
+		"proposed again":                   {object("Creating", "n"), Facts{Binding: &Binding{Node: "n"}, Node: up}, Step{}},
+		"proposed elsewhere":               {object("Creating", "n"), Facts{Binding: &Binding{Node: "m"}, Node: up}, Step{Refuse: true}},
+		"bound without a phase":            {object("Pending", "n"), Facts{Node: up}, status(rikv1alpha1.InstanceStatus{Phase: "Creating", HostAddress: "192.0.2.7"})},
+		"creating goes well":               {object("Creating", "n"), Facts{Observation: seen("Creating", 1), Node: up}, Step{}},
 		"creating runs into trouble": {object("Creating", "n"), Facts{Observation: trouble, Node: up},
 			status(rikv1alpha1.InstanceStatus{Phase: "Creating", Reason: "ImagePullFailed", Message: "no such image", Sequence: 3, HostAddress: "192.0.2.7"})},
 		"running": {object("Creating", "n"), Facts{Observation: seen("Running", 2), Node: up},
@@ -132,8 +148,10 @@ func TestNext(t *testing.T) {
 
 func drawFacts(t *rapid.T) Facts {
 	f := Facts{Now: noon, Node: NodeFacts{
-		Exists: rapid.Bool().Draw(t, "exists"), Silent: rapid.Bool().Draw(t, "silent"), Heard: rapid.Bool().Draw(t, "heard"),
+		Exists: rapid.Bool().Draw(t, "exists"), Silent: rapid.Bool().Draw(t, "silent"), Heard: rapid.Bool().Draw(t, "heard"), Unheard: rapid.Bool().Draw(t, "unheard"),
 	}}
+	f.Away = rapid.Bool().Draw(t, "away")
+	f.Back = !f.Away && rapid.Bool().Draw(t, "back")
 	if rapid.Bool().Draw(t, "proposed") {
 		f.Binding = &Binding{Node: rapid.SampledFrom([]string{"n", "m"}).Draw(t, "proposal")}
 	}
@@ -182,7 +200,7 @@ func TestNextIsStable(t *testing.T) {
 		facts.Binding = nil // settled
 		if step.Bind != "" {
 			facts.Observation = nil
-			facts.Node.Silent = false
+			facts.Node.Silent, facts.Node.Unheard = false, false
 		}
 		if again := Next(in, facts); again != (Step{}) {
 			t.Fatalf("another step: %+v after %+v", again, step)

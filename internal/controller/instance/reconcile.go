@@ -44,10 +44,14 @@ type Scheduler interface {
 
 // Config is what a Reconciler works with. All fields are needed.
 type Config struct {
-	View       *view.Instances
-	Store      store.Instances
-	Scheduler  Scheduler
-	Nodes      func(name string) NodeFacts
+	View      *view.Instances
+	Store     store.Instances
+	Scheduler Scheduler
+	Nodes     func(name string) NodeFacts
+	// Contact is that with the scheduler. What it is counts once it has been so for
+	// the time Settled.
+	Contact    func() Contact
+	Settled    time.Duration
 	Tombstones *Tombstones
 	Events     events.EventRecorder
 	Logger     *slog.Logger
@@ -182,8 +186,27 @@ func (r *Reconciler) Reset() {
 	}
 }
 
-func (r *Reconciler) facts(in *rikv1alpha1.Instance) Facts {
-	f := Facts{Now: metav1.NewTime(r.config.Now())}
+// ContactChanged asks for a pass over the instances that wait for the scheduler.
+func (r *Reconciler) ContactChanged() {
+	for _, in := range r.config.View.All() {
+		if in.Spec.NodeName == "" && !in.Status.Phase.Ended() {
+			r.queue.Add(view.Key(in))
+		}
+	}
+}
+
+// facts gathers what the next step depends on. again is after how long the contact
+// with the scheduler says more; 0 while nothing depends on it.
+func (r *Reconciler) facts(in *rikv1alpha1.Instance) (f Facts, again time.Duration) {
+	now := r.config.Now()
+	f.Now = metav1.NewTime(now)
+	if contact := r.config.Contact(); in.Spec.NodeName == "" {
+		left := contact.Since.Add(r.config.Settled).Sub(now)
+		f.Away, f.Back = left <= 0 && !contact.Connected, left <= 0 && contact.Connected
+		if !contact.Connected || in.Status.Reason == ReasonSchedulerUnavailable {
+			again = max(left, 0)
+		}
+	}
 	r.mu.Lock()
 	if n := r.news[in.UID]; n != nil {
 		f.Binding, f.Unplaced, f.Observation = n.binding, n.unplaced, n.observation
@@ -195,7 +218,7 @@ func (r *Reconciler) facts(in *rikv1alpha1.Instance) Facts {
 	case f.Binding != nil:
 		f.Node = r.config.Nodes(f.Binding.Node)
 	}
-	return f
+	return f, again
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
@@ -203,7 +226,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 	if in == nil {
 		return 0, nil
 	}
-	facts := r.facts(in)
+	facts, again := r.facts(in)
 	step := Next(in, facts)
 	if step.Refuse {
 		r.settle(in.UID, facts.Binding, false)
@@ -221,7 +244,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 		// Proposed again after it had become durable.
 		r.settle(in.UID, facts.Binding, true)
 	}
-	return 0, outdated(err)
+	return again, outdated(err)
 }
 
 // settle drops a proposal and tells the scheduler, unless a newer one came.

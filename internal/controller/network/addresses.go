@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/view"
 )
 
@@ -182,14 +183,14 @@ func (a *Addresses) ObserveNode(before, after *rikv1alpha1.Node) {
 type way struct{ internal, external string }
 
 // entrance is where a node lets traffic in from outside; nowhere while it is
-// not heard of.
+// not heard of. While nobody hears of any node, what was so last still counts.
 func entrance(n *rikv1alpha1.Node) way {
 	if n == nil || n.DeletionTimestamp != nil {
 		return way{}
 	}
 	for i := range n.Status.Conditions {
 		c := &n.Status.Conditions[i]
-		if c.Type == rikv1alpha1.NodeReady && c.Status == "True" {
+		if c.Type == rikv1alpha1.NodeReady && (c.Status == "True" || c.Reason == instance.ReasonSchedulerUnavailable) {
 			return way{address(n.Status.Info.InternalAddress), address(n.Status.Info.ExternalAddress)}
 		}
 	}

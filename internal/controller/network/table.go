@@ -2,6 +2,7 @@ package network
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -9,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/view"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
@@ -173,8 +175,7 @@ func (t *Table) reviewLocked(uid types.UID) {
 	if n != nil && !in.Status.Phase.Ended() {
 		at = reachedAt(in, n, e.onHost)
 	}
-	ready := in.DeletionTimestamp == nil && in.Status.Phase == rikv1alpha1.InstanceRunning &&
-		in.Status.Ready && t.config.Heard(in.Spec.NodeName)
+	ready := in.DeletionTimestamp == nil && serving(&in.Status) && t.config.Heard(in.Spec.NodeName)
 	known := t.journal.get(k)
 	switch {
 	case at == "":
@@ -186,6 +187,17 @@ func (t *Table) reviewLocked(uid types.UID) {
 			Name: in.Name, Node: in.Spec.NodeName, Address: at, Ready: ready, Ports: e.ports,
 		}})
 	}
+}
+
+// serving says whether connections may go to an instance. While no scheduler is
+// connected nobody knows; taking all instances of a cluster for gone would end what
+// runs, so what its containers were last counts.
+func serving(s *rikv1alpha1.InstanceStatus) bool {
+	if s.Phase == rikv1alpha1.InstanceUnknown && s.Reason == instance.ReasonSchedulerUnavailable {
+		unready := func(c rikv1alpha1.ContainerStatus) bool { return !c.Ready }
+		return len(s.Containers) > 0 && !s.Suspended && !slices.ContainsFunc(s.Containers, unready)
+	}
+	return s.Phase == rikv1alpha1.InstanceRunning && s.Ready
 }
 
 // reachedAt is the address of an instance, empty while it has none. What a node

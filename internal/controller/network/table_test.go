@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 )
 
 var web = rikv1alpha1.Port{Name: "web", Port: 80, TargetPort: 8080, Type: rikv1alpha1.PortNodePort}
@@ -43,6 +44,12 @@ func (w *world) serve(change func(*rikv1alpha1.InstanceTemplate)) {
 func TestEndpoint(t *testing.T) {
 	t.Parallel()
 	onHost := func(t *rikv1alpha1.InstanceTemplate) { t.HostNetwork = true }
+	unheard := func(ready bool) func(*rikv1alpha1.Instance) {
+		return func(in *rikv1alpha1.Instance) {
+			in.Status.Phase, in.Status.Ready, in.Status.Reason = rikv1alpha1.InstanceUnknown, false, instance.ReasonSchedulerUnavailable
+			in.Status.Containers = []rikv1alpha1.ContainerStatus{{Name: "main", Ready: true}, {Name: "beside", Ready: ready}}
+		}
+	}
 	for name, tc := range map[string]struct {
 		template func(*rikv1alpha1.InstanceTemplate)
 		change   func(*rikv1alpha1.Instance)
@@ -54,14 +61,16 @@ func TestEndpoint(t *testing.T) {
 		"being made": {change: func(in *rikv1alpha1.Instance) {
 			in.Status = rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceCreating}
 		}, want: "gone"},
-		"ending":       {change: func(in *rikv1alpha1.Instance) { in.DeletionTimestamp = &metav1.Time{} }, want: "10.62.0.5 not ready"},
-		"ended":        {change: func(in *rikv1alpha1.Instance) { in.Status.Phase = rikv1alpha1.InstanceFailed }, want: "gone"},
-		"lost":         {change: func(in *rikv1alpha1.Instance) { in.Status.Phase = rikv1alpha1.InstanceUnknown }, want: "10.62.0.5 not ready"},
-		"silent node":  {silent: true, want: "10.62.0.5 not ready"},
-		"of another":   {change: func(in *rikv1alpha1.Instance) { in.Status.Address = "10.62.1.5" }, want: "gone"},
-		"nonsense":     {change: func(in *rikv1alpha1.Instance) { in.Status.Address = "here" }, want: "gone"},
-		"no ports":     {template: func(t *rikv1alpha1.InstanceTemplate) { t.Containers[0].Ports = nil }, want: "gone"},
-		"host network": {template: onHost, change: func(in *rikv1alpha1.Instance) { in.Status.Address = "" }, want: "192.0.2.1"},
+		"ending":                       {change: func(in *rikv1alpha1.Instance) { in.DeletionTimestamp = &metav1.Time{} }, want: "10.62.0.5 not ready"},
+		"ended":                        {change: func(in *rikv1alpha1.Instance) { in.Status.Phase = rikv1alpha1.InstanceFailed }, want: "gone"},
+		"lost":                         {change: func(in *rikv1alpha1.Instance) { in.Status.Phase = rikv1alpha1.InstanceUnknown }, want: "10.62.0.5 not ready"},
+		"nobody hears":                 {change: unheard(true), want: "10.62.0.5"},
+		"nobody hears, unready before": {change: unheard(false), want: "10.62.0.5 not ready"},
+		"silent node":                  {silent: true, want: "10.62.0.5 not ready"},
+		"of another":                   {change: func(in *rikv1alpha1.Instance) { in.Status.Address = "10.62.1.5" }, want: "gone"},
+		"nonsense":                     {change: func(in *rikv1alpha1.Instance) { in.Status.Address = "here" }, want: "gone"},
+		"no ports":                     {template: func(t *rikv1alpha1.InstanceTemplate) { t.Containers[0].Ports = nil }, want: "gone"},
+		"host network":                 {template: onHost, change: func(in *rikv1alpha1.Instance) { in.Status.Address = "" }, want: "192.0.2.1"},
 		"app": {template: func(t *rikv1alpha1.InstanceTemplate) {
 			*t = rikv1alpha1.InstanceTemplate{Kind: rikv1alpha1.KindApp, App: &rikv1alpha1.App{Ports: []rikv1alpha1.Port{web}}}
 		}, want: "10.62.0.5"},

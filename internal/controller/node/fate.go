@@ -48,7 +48,7 @@ func fateOf(s situation) Fate {
 		return Fate{}
 	}
 	ready := meta.FindStatusCondition(s.node.Status.Conditions, rikv1alpha1.NodeReady)
-	if ready == nil || ready.Reason != "NodeSilent" {
+	if ready == nil || ready.Reason != reasonSilent {
 		// The condition, whose time counts, is being written.
 		return Fate{Again: s.replaceAfter}
 	}

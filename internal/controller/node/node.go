@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 )
 
 // Finalizer holds a Node until the instances that ran there have been freed: a
@@ -157,12 +159,25 @@ func taint(taints []rikv1alpha1.Taint, key string, want bool) []rikv1alpha1.Tain
 	return slices.DeleteFunc(taints, func(t rikv1alpha1.Taint) bool { return t == own })
 }
 
+// reasonSilent is that of the condition Ready of a node which the scheduler says it
+// does not hear of. The condition's time is when the silence began to count.
+const reasonSilent = "NodeSilent"
+
 // Status is the status that the node should have. Without a report in this
-// session nothing is known, and what was written before stays.
-func Status(n *rikv1alpha1.Node, r *Report, paused bool, now metav1.Time) rikv1alpha1.NodeStatus {
+// session nothing is known, and what was written before stays. If there has been no
+// scheduler since unheard, a zero time for "there is one", what was Ready is Unknown.
+func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now metav1.Time) rikv1alpha1.NodeStatus {
 	out := *n.Status.DeepCopy()
-	if r == nil {
-		if meta.FindStatusCondition(out.Conditions, rikv1alpha1.NodeReady) == nil {
+	ready := meta.FindStatusCondition(out.Conditions, rikv1alpha1.NodeReady)
+	switch {
+	case !unheard.IsZero() && ready != nil && ready.Status == metav1.ConditionTrue:
+		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, instance.ReasonSchedulerUnavailable,
+			"nobody has heard of the node since the scheduler was lost, "+unheard.UTC().Format(time.RFC3339)+"; what is shown of it is of that time")
+		return out
+	case !unheard.IsZero() && ready != nil:
+		return out
+	case r == nil:
+		if ready == nil {
 			set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, "NeverHeard", "the node has not been heard of yet")
 		}
 		return out
@@ -174,7 +189,11 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, now metav1.Time) rikv1a
 	}
 	switch {
 	case !r.Connected:
-		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, "NodeSilent", "the node is not heard of")
+		if ready != nil && ready.Reason != reasonSilent {
+			// Its time counts from now on, though it may have been Unknown before.
+			meta.RemoveStatusCondition(&out.Conditions, rikv1alpha1.NodeReady)
+		}
+		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, reasonSilent, "the node is not heard of")
 	case len(out.Info.Kinds) == 0:
 		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionFalse, "NoRuntime", "the node can run no kind of workload")
 	default:

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -118,12 +120,12 @@ func TestStatus(t *testing.T) {
 		{"too many silent", report(false), true, "Unknown NodeSilent"},
 		{"without a runtime", bare, false, "False NoRuntime"},
 	} {
-		s := Status(n, tc.report, tc.paused, at)
+		s := Status(n, tc.report, tc.paused, time.Time{}, at)
 		if got := ready(s); got != tc.want {
 			t.Errorf("%s: Ready = %s, want %s", tc.name, got, tc.want)
 		}
 		n.Status = s
-		if diff := cmp.Diff(s, Status(n, tc.report, tc.paused, metav1.NewTime(noon.Add(time.Hour)))); diff != "" {
+		if diff := cmp.Diff(s, Status(n, tc.report, tc.paused, time.Time{}, metav1.NewTime(noon.Add(time.Hour)))); diff != "" {
 			t.Errorf("%s: looking again changes the status:\n%s", tc.name, diff)
 		}
 		if got := meta.IsStatusConditionTrue(s.Conditions, ConditionReplacementPaused); got != (tc.name == "too many silent") {
@@ -132,6 +134,52 @@ func TestStatus(t *testing.T) {
 		if got := meta.IsStatusConditionTrue(s.Conditions, rikv1alpha1.NodeDiskPressure); tc.name == "disk pressure" && !got {
 			t.Error("disk pressure is not said")
 		}
+	}
+}
+
+// TestStatusWithoutScheduler: what was Ready is no longer said to be so, what was
+// silent stays so, and a silence that is told later counts from then on.
+func TestStatusWithoutScheduler(t *testing.T) {
+	t.Parallel()
+	lost, later := noon.Add(time.Minute), noon.Add(time.Hour)
+	condition := func(n *rikv1alpha1.Node) *metav1.Condition {
+		return meta.FindStatusCondition(n.Status.Conditions, rikv1alpha1.NodeReady)
+	}
+	look := func(n *rikv1alpha1.Node, r *Report, unheard, now time.Time) {
+		n.Status = Status(n, r, false, unheard, metav1.NewTime(now))
+	}
+	n := Fresh("n", report(true))
+	look(n, report(true), time.Time{}, noon)
+	look(n, report(true), lost, lost.Add(20*time.Second))
+	c := condition(n)
+	if c.Status != metav1.ConditionUnknown || c.Reason != instance.ReasonSchedulerUnavailable || !strings.Contains(c.Message, "12:01:00Z") {
+		t.Errorf("without a scheduler: %+v", c)
+	}
+	if !sameSpec(n, Shape(n, report(true))) {
+		t.Error("without a scheduler the node is tainted")
+	}
+	before := n.DeepCopy()
+	look(n, nil, later, later) // another controller, which counts from its own start
+	if diff := cmp.Diff(before, n); diff != "" {
+		t.Errorf("looking again changes the node:\n%s", diff)
+	}
+	back := n.DeepCopy()
+	look(back, report(true), time.Time{}, later)
+	if c := condition(back); c.Status != metav1.ConditionTrue || c.Reason != "Connected" {
+		t.Errorf("heard of again: %+v", c)
+	}
+	look(n, report(false), time.Time{}, later)
+	if c := condition(n); c.Reason != reasonSilent || !c.LastTransitionTime.Time.Equal(later) {
+		t.Errorf("silent after the scheduler is back: %+v, want it to count from %s", c, later)
+	}
+	want := Fate{Again: time.Minute}
+	if got := fateOf(situation{node: n, silent: true, replaceAfter: time.Minute, now: later}); got != want {
+		t.Errorf("fateOf = %+v, want %+v: the deadline starts anew", got, want)
+	}
+	before = n.DeepCopy()
+	look(n, report(false), later, later.Add(time.Minute))
+	if diff := cmp.Diff(before, n); diff != "" {
+		t.Errorf("without a scheduler a silent node changes:\n%s", diff)
 	}
 }
 
@@ -151,7 +199,7 @@ func TestFate(t *testing.T) {
 	t.Parallel()
 	silentSince := func(ago time.Duration) *rikv1alpha1.Node {
 		n := Fresh("n", report(false))
-		n.Status = Status(n, report(false), false, metav1.NewTime(noon.Add(-ago)))
+		n.Status = Status(n, report(false), false, time.Time{}, metav1.NewTime(noon.Add(-ago)))
 		return n
 	}
 	gone := Fresh("n", report(true))

@@ -42,6 +42,8 @@ type Config struct {
 	Events    events.EventRecorder
 	Logger    *slog.Logger
 	Now       func() time.Time
+	// NodeTimeout is the time without a scheduler after which nobody hears of nodes.
+	NodeTimeout time.Duration
 }
 
 // Ranges gives out the ranges of addresses of nodes. It does not block.
@@ -66,7 +68,8 @@ type Reconciler struct {
 	measured map[string]string
 	usage    map[types.UID]string
 	// live: a session with the scheduler is established and has been told all.
-	live bool
+	live    bool
+	contact instance.Contact
 	// paused is the last judgement that was announced.
 	paused bool
 }
@@ -75,6 +78,7 @@ type Reconciler struct {
 func New(c Config) *Reconciler {
 	r := &Reconciler{
 		config: c, reports: map[string]*Report{}, measured: map[string]string{}, usage: map[types.UID]string{},
+		contact: instance.Contact{Since: c.Now()},
 	}
 	r.queue = reconcile.New(reconcile.Options{Name: "nodes", Workers: 8, Logger: c.Logger}, r.reconcile)
 	c.Nodes.Subscribe(r.onNode)
@@ -132,8 +136,51 @@ func (r *Reconciler) tell(node string) {
 // only when the present scheduler says it.
 func (r *Reconciler) SessionBegan() { r.session(true) }
 
+// Welcomed notes that there is a scheduler.
+func (r *Reconciler) Welcomed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.contact = instance.Contact{Connected: true, Since: r.config.Now()}
+}
+
 // SessionEnded keeps what is known but lets nothing be lost until the next session.
-func (r *Reconciler) SessionEnded() { r.session(false) }
+// If that does not come, nothing is shown as known any more after NodeTimeout.
+func (r *Reconciler) SessionEnded() {
+	r.session(false)
+	r.mu.Lock()
+	ended := r.contact.Connected
+	if ended {
+		r.contact = instance.Contact{Since: r.config.Now()}
+	}
+	r.mu.Unlock()
+	if !ended {
+		return
+	}
+	for _, n := range r.config.Nodes.All() {
+		r.queue.Add(n.Name)
+	}
+}
+
+// Contact is that with the scheduler.
+func (r *Reconciler) Contact() instance.Contact {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.contact
+}
+
+// unheard says since when there has been no scheduler, once that has been for so
+// long that nobody is taken to hear of any node; otherwise the zero time, and after
+// how long it will be so if none comes.
+func (r *Reconciler) unheard() (since time.Time, in time.Duration) {
+	contact := r.Contact()
+	if contact.Connected {
+		return time.Time{}, 0
+	}
+	if left := contact.Since.Add(r.config.NodeTimeout).Sub(r.config.Now()); left > 0 {
+		return time.Time{}, left
+	}
+	return contact.Since, 0
+}
 
 func (r *Reconciler) session(live bool) {
 	r.mu.Lock()
@@ -188,8 +235,9 @@ func (r *Reconciler) Facts(name string) instance.NodeFacts {
 		// first binding.
 		address = report.Status.Info.InternalAddress
 	}
+	unheard, _ := r.unheard()
 	return instance.NodeFacts{
-		Exists: true, Address: address,
+		Exists: true, Address: address, Unheard: !unheard.IsZero(),
 		Silent: report != nil && !report.Connected, Heard: report != nil && report.Connected,
 	}
 }
@@ -224,7 +272,7 @@ func (r *Reconciler) judge() bool {
 
 func (r *Reconciler) counts(n *rikv1alpha1.Node) bool {
 	for _, c := range n.Status.Conditions {
-		if c.Type == rikv1alpha1.NodeReady && c.Reason == "NodeSilent" &&
+		if c.Type == rikv1alpha1.NodeReady && c.Reason == reasonSilent &&
 			r.config.Now().Sub(c.LastTransitionTime.Time) > recentlySilent {
 			return slices.ContainsFunc(r.config.Instances.OnNode(n.Name), live)
 		}
@@ -239,6 +287,7 @@ func live(in *rikv1alpha1.Instance) bool {
 func (r *Reconciler) reconcile(ctx context.Context, name string) (time.Duration, error) {
 	n := r.config.Nodes.Get(types.NamespacedName{Name: name})
 	report := r.report(name)
+	unheard, again := r.unheard()
 	var err error
 	switch {
 	case n == nil && report != nil && report.Connected && report.Status != nil:
@@ -252,7 +301,10 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 		err = r.update(ctx, n, report)
 	}
 	r.announcePause()
-	return 0, quiet(err)
+	if !unheard.IsZero() {
+		r.tell(name) // time alone brought it
+	}
+	return again, quiet(err)
 }
 
 // quiet leaves a conflict to the next event.
@@ -293,7 +345,8 @@ func (r *Reconciler) update(ctx context.Context, n *rikv1alpha1.Node, report *Re
 		n = want
 	}
 	now := metav1.NewTime(r.config.Now())
-	status := Status(n, report, r.judge(), now)
+	unheard, _ := r.unheard()
+	status := Status(n, report, r.judge(), unheard, now)
 	networked(&status, problem, now)
 	if equality.Semantic.DeepEqual(status, n.Status) {
 		return nil
@@ -316,7 +369,7 @@ func (r *Reconciler) announce(before, after *rikv1alpha1.Node) {
 	}
 	r.config.Logger.Info("a node's readiness changed", "node", after.Name, "ready", is)
 	r.tell(after.Name)
-	if is == "NodeSilent" {
+	if is == reasonSilent || is == instance.ReasonSchedulerUnavailable {
 		r.config.Events.Eventf(after, nil, corev1.EventTypeWarning, is, "Watching", "the node is not heard of")
 	} else if was != "" {
 		r.config.Events.Eventf(after, nil, corev1.EventTypeNormal, is, "Watching", "the node's readiness changed from %s to %s", was, is)

@@ -39,6 +39,9 @@ const (
 type Sink interface {
 	// SessionBegan is called before anything of a session is passed on.
 	SessionBegan()
+	// Welcomed is called when the scheduler has taken the session: a port at which
+	// something answers is no scheduler yet, nor is one that refuses.
+	Welcomed()
 	SessionEnded()
 	Bind(uid types.UID, b instance.Binding)
 	Explain(uid types.UID, u instance.Unplaced)

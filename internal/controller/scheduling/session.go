@@ -302,6 +302,7 @@ func (s *session) pass(m *schedulerv1.SyncResponse) {
 	switch {
 	case m.GetWelcome() != nil:
 		s.config.Logger.Info("connected to the scheduler", "scheduler", m.GetWelcome().GetScheduler())
+		sink.Welcomed()
 	case m.GetBinding() != nil:
 		b := m.GetBinding()
 		sink.Bind(types.UID(b.GetUid()), instance.Binding{Node: b.GetNodeName(), HostPorts: b.GetHostPorts()})

@@ -63,6 +63,7 @@ func (r *recorder) Sync(stream grpc.BidiStreamingServer[schedulerv1.SyncRequest,
 type ignore struct{}
 
 func (ignore) SessionBegan()                              {}
+func (ignore) Welcomed()                                  {}
 func (ignore) SessionEnded()                              {}
 func (ignore) Bind(types.UID, instance.Binding)           {}
 func (ignore) Explain(types.UID, instance.Unplaced)       {}

@@ -1,0 +1,7 @@
+package schedulerv1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// CauseUnavailable is the cause in a Status with which a controller answers that it
+// reaches no scheduler.
+const CauseUnavailable metav1.CauseType = "SchedulerUnavailable"
