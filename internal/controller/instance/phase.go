@@ -19,6 +19,8 @@ const AnnotationForce = "rik.dev/force"
 const (
 	ReasonNodeUnreachable = "NodeUnreachable"
 	ReasonStoppedByNode   = "StoppedByNode"
+	// ReasonNotHere is a riklet's, of an instance of which its node has nothing.
+	ReasonNotHere = "NotHere"
 	// ReasonSchedulerUnavailable is of what is Pending because nobody places it, and
 	// of what is Unknown because nobody hears of its node; also of nodes.
 	ReasonSchedulerUnavailable = "SchedulerUnavailable"

@@ -9,15 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 )
 
 const (
 	// keptFailures is how many failed instances of an Automatic workload are
 	// kept for a look at what went wrong.
 	keptFailures = 5
-	// firstDelay before a failed instance is replaced; it doubles with each
-	// failure that is kept.
+	// firstDelay before failed instances are replaced; it doubles with each wave of
+	// failures, up to as many as are kept.
 	firstDelay = 10 * time.Second
+	// steady is how long nothing must have failed, counted from the end of the last
+	// pause, for the delay to begin anew.
+	steady = 10 * time.Minute
 )
 
 // Member is an instance of the workload and what its node means for it.
@@ -117,6 +121,7 @@ type groups struct {
 	oldEnding  int      // of older revisions, not gone yet
 	oldEnded   []Member // of older revisions
 	filled     int      // ended ones that need no other
+	failed     int      // those of filled that failed
 	spent      []Member // failed ones, to be replaced; the oldest first
 	replaced   map[types.UID]bool
 }
@@ -162,16 +167,74 @@ func (g *groups) sortEnded(m Member, current bool) {
 		g.oldEnded = append(g.oldEnded, m)
 	case policy == rikv1alpha1.RestartNever, completed && policy == rikv1alpha1.RestartOnFailure:
 		g.filled++
+		if !completed {
+			g.failed++
+		}
 	default:
 		g.spent = append(g.spent, m)
 	}
 }
 
+// finished is when an instance ended, to the second, as it is stored. Its node says
+// so, by its own clock, which may be slow: it was not before the instance was made.
 func finished(in *rikv1alpha1.Instance) time.Time {
-	if in.Status.FinishedAt != nil {
-		return in.Status.FinishedAt.Time
+	at := in.CreationTimestamp.Time
+	if end := in.Status.FinishedAt; end != nil && end.After(at) {
+		at = end.Time
 	}
-	return in.CreationTimestamp.Time
+	return at.Truncate(time.Second)
+}
+
+// byNode says whether an instance ended through its node, which is no fault of the
+// workload's: the node stopped it, or has nothing of it.
+func byNode(in *rikv1alpha1.Instance) bool {
+	return in.Status.Reason == instance.ReasonStoppedByNode || in.Status.Reason == instance.ReasonNotHere
+}
+
+// backOff is what the failures of a workload mean for its next instances.
+type backOff struct {
+	// failed is how many of those that are kept count.
+	failed int
+	// until is when the next is created; the zero time if nothing failed.
+	until time.Time
+	// waves holds the first of each wave: of the failures that came before the pause
+	// after the first of them was over.
+	waves []Member
+}
+
+// backOff follows from the objects, so a restart does not shorten it.
+func (g *groups) backOff() backOff {
+	var b backOff
+	for _, m := range g.spent {
+		if byNode(m.Instance) {
+			continue
+		}
+		at := finished(m.Instance)
+		if len(b.waves) > 0 && at.After(b.until.Add(steady)) {
+			b = backOff{}
+		}
+		b.failed++
+		if len(b.waves) > 0 && at.Before(b.until) {
+			continue
+		}
+		b.waves = append(b.waves, m)
+		b.until = at.Add(firstDelay << (min(len(b.waves), keptFailures) - 1))
+	}
+	return b
+}
+
+// history lists what is ended and beyond what is kept, the oldest first. The first of
+// each wave stays before others: the next delay depends on them.
+func (g *groups) history() []Member {
+	waves := g.backOff().waves
+	kept := map[types.UID]bool{}
+	for _, m := range waves[max(len(waves)-keptFailures, 0):] {
+		kept[m.Instance.UID] = true
+	}
+	for i := len(g.spent) - 1; i >= 0 && len(kept) < keptFailures; i-- {
+		kept[g.spent[i].Instance.UID] = true
+	}
+	return slices.DeleteFunc(slices.Clone(g.spent), func(m Member) bool { return kept[m.Instance.UID] })
 }
 
 // manual touches instances only to replace those that are lost, each by one of
@@ -192,8 +255,8 @@ func (g *groups) automatic() Plan {
 	for _, m := range g.lost {
 		p.Delete = append(p.Delete, Deletion{m.Instance, m.Reason})
 	}
-	for i := 0; i < len(g.spent)-keptFailures; i++ {
-		p.Delete = append(p.Delete, Deletion{g.spent[i].Instance, reasonHistory})
+	for _, m := range g.history() {
+		p.Delete = append(p.Delete, Deletion{m.Instance, reasonHistory})
 	}
 	want := max(replicas(g.Spec)-g.filled, 0)
 	switch {
@@ -308,16 +371,12 @@ func (g *groups) trim(p *Plan, from []Member, n int, reason string) {
 	}
 }
 
-// delay holds creations back after failures: 10 s, doubled with each one that
-// is kept. The delay follows from the objects, so a restart does not shorten it.
+// delay holds creations back after failures.
 func (g *groups) delay(p *Plan) {
 	if len(g.spent) == 0 || len(p.Create) == 0 {
 		return
 	}
-	kept := min(len(g.spent), keptFailures)
-	last := finished(g.spent[len(g.spent)-1].Instance)
-	left := last.Add(firstDelay << (kept - 1)).Sub(g.Now)
-	if left > 0 {
+	if left := g.backOff().until.Sub(g.Now); left > 0 {
 		p.Create, p.Again = nil, left
 	}
 }

@@ -2,15 +2,19 @@ package workload
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -34,7 +38,7 @@ func member(name, revision, state string) Member {
 	case "failed":
 		in.Status.Phase = rikv1alpha1.InstanceFailed
 		at := metav1.NewTime(noon.Add(-time.Hour))
-		in.Status.FinishedAt = &at
+		in.Status.FinishedAt, in.CreationTimestamp = &at, metav1.NewTime(noon.Add(-2*time.Hour))
 	case "lost":
 		in.Status.Phase = rikv1alpha1.InstanceUnknown
 		m.Lost, m.Reason = true, "NodeUnreachable"
@@ -148,26 +152,85 @@ func TestMake(t *testing.T) {
 	}
 }
 
+// failedAt is an instance that failed some time after noon.
+func failedAt(name string, after time.Duration) Member {
+	m := member(name, "new", "failed")
+	m.Instance.Status.FinishedAt = &metav1.Time{Time: noon.Add(after)}
+	return m
+}
+
+// TestFailuresBackOffAndAreBounded: instances that fail one after the other, each as
+// soon as it is started.
 func TestFailuresBackOffAndAreBounded(t *testing.T) {
 	t.Parallel()
-	var members []Member
-	wait := []time.Duration{}
-	for i := range 8 {
-		m := member(fmt.Sprint("f", i), "new", "failed")
-		at := metav1.NewTime(noon.Add(time.Duration(i-8) * time.Millisecond))
-		m.Instance.Status.FinishedAt = &at
-		members = append(members, m)
-		p := Make(Situation{Spec: spec(1, nil), Revision: "new", Members: members, Now: at.Time})
-		wait = append(wait, p.Again)
-		if want := max(len(members)-keptFailures, 0); len(p.Delete) != want || want > 0 && p.Delete[0].Instance.Name != "f0" {
-			t.Errorf("after %d failures %d are deleted, want %d, the oldest first", i+1, len(p.Delete), want)
+	want := []time.Duration{10, 20, 40, 80, 160, 160, 160, 160}
+	for _, together := range []int{1, 3, 7} {
+		var members []Member
+		now := noon
+		for wave, pause := range want {
+			for i := range together {
+				m := failedAt(fmt.Sprintf("f%d-%d", wave, i), now.Sub(noon)+time.Duration(i)*time.Second)
+				members = append(members, m)
+			}
+			now = now.Add(time.Duration(together) * time.Second)
+			replicas := int32(together) //nolint:gosec // a few
+			s := Situation{Spec: spec(replicas, nil), Revision: "new", Members: members, Now: now}
+			p := Make(s)
+			if left := pause*time.Second - time.Duration(together)*time.Second; p.Again != left || len(p.Create) > 0 {
+				t.Errorf("%d at once, wave %d: %d are created, the rest in %s, want none and %s", together, wave, len(p.Create), p.Again, left)
+			}
+			gone := map[string]bool{}
+			for _, d := range p.Delete {
+				gone[d.Instance.Name] = true
+			}
+			members = slices.DeleteFunc(members, func(m Member) bool { return gone[m.Instance.Name] })
+			if len(members) > keptFailures || len(members) < min(keptFailures, (wave+1)*together) {
+				t.Errorf("%d at once, wave %d: %d are kept, want %d", together, wave, len(members), keptFailures)
+			}
+			s.Members = members
+			if again := Make(s); !again.Empty() || again.Again != p.Again {
+				t.Errorf("%d at once, wave %d: planned again: %+v", together, wave, outcomeOf(again))
+			}
+			now = now.Add(p.Again)
 		}
 	}
-	want := []time.Duration{10, 20, 40, 80, 160, 160, 160, 160}
-	for i := range want {
-		if wait[i] != want[i]*time.Second {
-			t.Errorf("after %d failures the delay is %s, want %s", i+1, wait[i], want[i]*time.Second)
-		}
+}
+
+func TestBackOff(t *testing.T) {
+	t.Parallel()
+	stopped := failedAt("c", 5*time.Second)
+	stopped.Instance.Status.Reason = instance.ReasonStoppedByNode
+	forgotten := failedAt("d", 5*time.Second)
+	forgotten.Instance.Status.Reason = instance.ReasonNotHere
+	// Made when the first pause was over, on a node whose clock is a minute slow.
+	slow := failedAt("e", -50*time.Second)
+	slow.Instance.CreationTimestamp = metav1.NewTime(noon.Add(10*time.Second + 300*time.Millisecond))
+	for name, tc := range map[string]struct {
+		members []Member
+		failed  int
+		until   time.Duration // after noon
+	}{
+		"one":                         {[]Member{failedAt("a", 0)}, 1, 10 * time.Second},
+		"two at once":                 {[]Member{failedAt("a", 0), failedAt("b", 0)}, 2, 10 * time.Second},
+		"two in one pause":            {[]Member{failedAt("a", 0), failedAt("b", 9*time.Second)}, 2, 10 * time.Second},
+		"one after the other":         {[]Member{failedAt("a", 0), failedAt("b", 10*time.Second)}, 2, 30 * time.Second},
+		"one long after the other":    {[]Member{failedAt("a", 0), failedAt("b", steady)}, 2, steady + 20*time.Second},
+		"the other began anew":        {[]Member{failedAt("a", 0), failedAt("b", steady+11*time.Second)}, 1, steady + 21*time.Second},
+		"stopped by their nodes":      {[]Member{stopped, forgotten}, 0, 0},
+		"one, and two by their nodes": {[]Member{failedAt("a", 0), stopped, forgotten}, 1, 10 * time.Second},
+		"a slow clock":                {[]Member{failedAt("a", 0), slow}, 2, 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := sortMembers(Situation{Spec: spec(5, nil), Revision: "new", Members: tc.members, Now: noon}).backOff()
+			want := time.Time{}
+			if tc.failed > 0 {
+				want = noon.Add(tc.until)
+			}
+			if got.failed != tc.failed || !got.until.Equal(want) {
+				t.Errorf("backOff = %d failed, until %s, want %d and %s", got.failed, got.until, tc.failed, want)
+			}
+		})
 	}
 }
 
@@ -246,5 +309,74 @@ func TestProgress(t *testing.T) {
 	flap, _ := look(noon.Add(10_000*time.Second), member("a", "new", "up"), member("b", "new", "starting"))
 	if reason(flap) != "Complete" || flap.ReadyReplicas != 1 {
 		t.Errorf("an instance that is unready later: %q, %d ready", reason(flap), flap.ReadyReplicas)
+	}
+}
+
+// TestConditions of workloads whose instances end.
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	ended := func(state string, n int) (out []Member) {
+		for i := range n {
+			out = append(out, member(fmt.Sprint(state, i), "new", state))
+		}
+		return out
+	}
+	never := func(s *rikv1alpha1.WorkloadSpec) {
+		s.RestartPolicy, s.Strategy = rikv1alpha1.RestartNever, rikv1alpha1.UpdateStrategy{}
+	}
+	enough, complete := "True EnoughReady: enough instances are ready", "True Complete: revision new is rolled out"
+	allOf := func(failed, all int) string {
+		return fmt.Sprintf("False InstancesFailed: %d of %d instances failed, and restartPolicy Never starts none again", failed, all)
+	}
+	for name, tc := range map[string]struct {
+		spec                   *rikv1alpha1.WorkloadSpec
+		members                []Member
+		available, progressing string
+	}{
+		"one failed for good":    {spec(1, never), ended("failed", 1), allOf(1, 1), allOf(1, 1)},
+		"five failed for good":   {spec(5, never), ended("failed", 5), allOf(5, 5), allOf(5, 5)},
+		"one of five did":        {spec(5, never), append(ended("up", 4), ended("failed", 1)...), enough, allOf(1, 5)},
+		"one did, others did it": {spec(2, never), append(ended("completed", 1), ended("failed", 1)...), allOf(1, 2), allOf(1, 2)},
+		"all did their work":     {spec(2, never), ended("completed", 2), enough, complete},
+		"as many as are wanted":  {spec(2, never), append(ended("completed", 2), ended("failed", 1)...), enough, complete},
+		"no more is wanted":      {spec(0, never), ended("failed", 2), enough, complete},
+		"failed just now": {spec(2, nil), append(ended("up", 1), failedAt("a", -4*time.Second)),
+			"False TooFewReady: too few instances are ready", "True Progressing: the rollout of revision new goes on; an instance failed, the next is started at 2026-01-01T12:00:06Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 1}, Spec: *tc.spec}
+			s := Situation{Spec: tc.spec, Revision: "new", Members: tc.members, Now: noon}
+			w.Status, _ = Status(w, s, nil)
+			for kind, want := range map[string]string{rikv1alpha1.WorkloadAvailable: tc.available, rikv1alpha1.WorkloadProgressing: tc.progressing} {
+				c := meta.FindStatusCondition(w.Status.Conditions, kind)
+				if got := fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message); got != want {
+					t.Errorf("%s = %s, want %s", kind, got, want)
+				}
+			}
+			again, _ := Status(w, s, nil)
+			if diff := cmp.Diff(w.Status, again); diff != "" {
+				t.Errorf("looking again changes the status:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestHeldBackIsSaid of a workload that had been rolled out, for as long as it lasts.
+func TestHeldBackIsSaid(t *testing.T) {
+	t.Parallel()
+	w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 1}, Spec: *spec(2, nil)}
+	look := func(after time.Duration, members ...Member) *metav1.Condition {
+		w.Status, _ = Status(w, Situation{Spec: &w.Spec, Revision: "new", Members: members, Now: noon.Add(after)}, nil)
+		return meta.FindStatusCondition(w.Status.Conditions, rikv1alpha1.WorkloadProgressing)
+	}
+	look(0, member("a", "new", "up"), member("b", "new", "up"))
+	c := look(2*time.Second, failedAt("a", time.Second), failedAt("b", time.Second))
+	if want := "revision new is rolled out; 2 instances failed, the next is started at 2026-01-01T12:00:11Z"; c.Reason != "Complete" || c.Message != want {
+		t.Errorf("held back: %s: %s, want %s", c.Reason, c.Message, want)
+	}
+	c = look(12*time.Second, failedAt("a", time.Second), failedAt("b", time.Second), member("c", "new", "pending"), member("d", "new", "pending"))
+	if strings.Contains(c.Message, "failed") {
+		t.Errorf("started again: %s", c.Message)
 	}
 }

@@ -94,27 +94,24 @@ func tally(out *rikv1alpha1.WorkloadStatus, s Situation) {
 
 type setter func(kind string, status metav1.ConditionStatus, reason, message string)
 
-// wanted is how many instances should run: those asked for, without the ones
-// that have done their work. A Manual workload wants those that it has.
-func wanted(out *rikv1alpha1.WorkloadStatus, s Situation) int {
-	if s.Spec.Deploy != rikv1alpha1.DeployAutomatic {
-		return int(out.Replicas)
-	}
-	return max(replicas(s.Spec)-sortMembers(s).filled, 0)
-}
-
+// available compares with how many instances should be ready: those asked for,
+// without the ones that have done their work. A Manual workload wants those that
+// it has.
 func available(out *rikv1alpha1.WorkloadStatus, s Situation, set setter) {
-	want := wanted(out, s)
-	least := want
+	least, failed := int(out.Replicas), 0
 	if s.Spec.Deploy == rikv1alpha1.DeployAutomatic {
+		g := sortMembers(s)
+		want := max(replicas(s.Spec)-g.filled+g.failed, 0)
 		_, unavailable := bounds(&s.Spec.Strategy, want)
-		least = max(want-unavailable, 0)
+		least, failed = max(want-unavailable, 0), g.missing()
 	}
 	switch {
 	case s.Spec.Deploy != rikv1alpha1.DeployAutomatic && out.Replicas == 0:
 		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionFalse, "NoInstances", "no instance was asked for")
 	case s.Fenced != "":
 		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionFalse, "Fenced", "the workload is fenced")
+	case failed > 0 && int(out.ReadyReplicas) < max(least, 1):
+		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionFalse, reasonFailed, failedForGood(failed, s))
 	case int(out.ReadyReplicas) >= least:
 		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionTrue, "EnoughReady", "enough instances are ready")
 	default:
@@ -122,17 +119,51 @@ func available(out *rikv1alpha1.WorkloadStatus, s Situation, set setter) {
 	}
 }
 
+// reasonFailed: instances failed that are not started again.
+const reasonFailed = "InstancesFailed"
+
+// missing is how many are wanted that failed for good. What has done its work counts
+// before what failed.
+func (g *groups) missing() int {
+	return max(min(replicas(g.Spec)-g.filled+g.failed, g.failed), 0)
+}
+
+func failedForGood(failed int, s Situation) string {
+	return fmt.Sprintf("%d of %d instances failed, and restartPolicy Never starts none again", failed, replicas(s.Spec))
+}
+
+// held says why the next instance is not there yet, after what else is said; empty
+// if none is held back.
+func held(out *rikv1alpha1.WorkloadStatus, g *groups, want int32) string {
+	b := g.backOff()
+	if out.Replicas >= want || !b.until.After(g.Now) {
+		return ""
+	}
+	what := "an instance"
+	if b.failed > 1 {
+		what = fmt.Sprintf("%d instances", b.failed)
+	}
+	return fmt.Sprintf("; %s failed, the next is started at %s", what, b.until.UTC().Format(time.RFC3339))
+}
+
 // progress judges a rollout. The condition's time is that of the last progress:
 // a count that moved towards the end.
 func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) time.Duration {
 	const kind = rikv1alpha1.WorkloadProgressing
-	want := int32(wanted(out, s)) //nolint:gosec // bounded by the type of spec.replicas
+	g := sortMembers(s)
+	want := int32(max(replicas(s.Spec)-g.filled, 0)) //nolint:gosec // bounded by the type of spec.replicas
+	done := out.UpdatedReplicas == want && out.Replicas == want && out.ReadyReplicas == want
+	complete := fmt.Sprintf("revision %s is rolled out", s.Revision)
+	note := held(out, g, want)
 	switch {
 	case s.Fenced != "":
 		set(kind, metav1.ConditionUnknown, "Fenced", "nothing is started while the workload is fenced")
 		return 0
-	case out.UpdatedReplicas == want && out.Replicas == want && out.ReadyReplicas == want:
-		set(kind, metav1.ConditionTrue, "Complete", fmt.Sprintf("revision %s is rolled out", s.Revision))
+	case done && g.missing() > 0:
+		set(kind, metav1.ConditionFalse, reasonFailed, failedForGood(g.missing(), s))
+		return 0
+	case done:
+		set(kind, metav1.ConditionTrue, "Complete", complete)
 		return 0
 	case s.Spec.Paused:
 		set(kind, metav1.ConditionUnknown, "Paused", "the rollout is paused")
@@ -144,13 +175,17 @@ func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) 
 		out.UpdatedReplicas > before.UpdatedReplicas || out.ReadyReplicas > before.ReadyReplicas ||
 		out.Replicas-out.UpdatedReplicas < before.Replicas-before.UpdatedReplicas
 	if moved {
-		set(kind, metav1.ConditionTrue, "Progressing", "the rollout of revision "+s.Revision+" goes on")
+		set(kind, metav1.ConditionTrue, "Progressing", "the rollout of revision "+s.Revision+" goes on"+note)
 		meta.FindStatusCondition(out.Conditions, kind).LastTransitionTime = metav1.NewTime(s.Now)
 		return deadline(s.Spec)
 	}
 	if last.Reason == "Complete" {
 		// An instance became unready by itself: that is not a rollout.
+		set(kind, metav1.ConditionTrue, "Complete", complete+note)
 		return 0
+	}
+	if last.Reason == "Progressing" {
+		set(kind, metav1.ConditionTrue, "Progressing", "the rollout of revision "+s.Revision+" goes on"+note)
 	}
 	left := last.LastTransitionTime.Add(deadline(s.Spec)).Sub(s.Now)
 	if last.Status == metav1.ConditionTrue && left <= 0 {
