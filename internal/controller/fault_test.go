@@ -487,3 +487,37 @@ func TestNoExecuteTaintReplaces(t *testing.T) {
 		}
 	}
 }
+
+// TestPreemption: the event of what has to go names who it makes room for.
+func TestPreemption(t *testing.T) {
+	c := start(t, nil, "node-a")
+	c.manual("low", 1)
+	c.manual("high", 1)
+	victim, winner := c.wantRunning("low", 1)[0], c.wantRunning("high", 1)[0]
+	c.scheduler.do(func() {
+		c.scheduler.say(&schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Displace{
+			Displace: &schedulerv1.Displace{Uid: string(victim.UID), ForUid: string(winner.UID)},
+		}})
+	})
+	c.eventually("the event", func() string {
+		var list corev1.EventList
+		if err := c.client.List(t.Context(), &list, client.InNamespace(c.namespace)); err != nil {
+			return err.Error()
+		}
+		var seen []string
+		for i := range list.Items {
+			e := &list.Items[i]
+			if e.Reason == "Preempted" && e.InvolvedObject.UID == victim.UID && strings.HasSuffix(e.Message, ", "+c.namespace+"/"+winner.Name) {
+				return ""
+			}
+			seen = append(seen, e.Reason+": "+e.Message)
+		}
+		return fmt.Sprintf("%q", seen)
+	})
+	c.eventually("another in its place", func() string {
+		if now := c.wantRunning("low", 1)[0]; now.UID == victim.UID {
+			return "it is still there"
+		}
+		return ""
+	})
+}

@@ -150,8 +150,12 @@ func (r *Reconciler) Displace(uid, forUID types.UID) {
 		return
 	}
 	if !again {
-		r.config.Logger.Info("an instance has to make room", "instance", view.Key(in), "for", forUID)
-		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, "Preempted", "Preempting", "makes room for an instance of a higher priority, %s", forUID)
+		winner := string(forUID)
+		if other := r.config.Instances.ByUID(forUID); other != nil {
+			winner = view.Key(other).String()
+		}
+		r.config.Logger.Info("an instance has to make room", "instance", view.Key(in), "for", winner)
+		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, "Preempted", "Preempting", "makes room for an instance of a higher priority, %s", winner)
 	}
 	r.queue.Add(view.WorkloadKey(in))
 }

@@ -2,8 +2,12 @@ package placement
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
@@ -82,6 +86,9 @@ func (s *Snapshot) explainNode(v *view, at int32, lows []int32) Verdict {
 	}
 	if said != fits {
 		out.Filter, out.Reason = filters[said], s.because(st, n, said)
+		if said == apart || said == repels || said == skewed {
+			out.Reason = v.constraintText(s, at, lows, said)
+		}
 		return out
 	}
 	out.Scores = s.scores(v, g, at, lows)
@@ -118,7 +125,9 @@ func (s *Snapshot) because(st *shapeState, n *node, said verdict) string {
 		taint := shape.untolerated(n, rikv1alpha1.TaintNoSchedule, rikv1alpha1.TaintNoExecute)
 		return "taint " + taint.Text() + " is not tolerated"
 	case selectorMismatch:
-		return "labels do not match the node selector " + labelText(shape.nodeSelector)
+		return "labels do not match the node selector " + shortened(labelText(shape.nodeSelector))
+	case affinityMismatch:
+		return "labels match none of the node terms: " + termsText(shape.nodeRequired)
 	case kindMissing:
 		return "the node does not run kind " + string(shape.kind)
 	case machineMissing:
@@ -128,9 +137,9 @@ func (s *Snapshot) because(st *shapeState, n *node, said verdict) string {
 	case lacksCPU:
 		return fmt.Sprintf("needs %dm cpu, %dm free", shape.requests.MilliCPU, n.free.MilliCPU)
 	case lacksMemory:
-		return fmt.Sprintf("needs %d bytes of memory, %d free", shape.requests.MemoryBytes, n.free.MemoryBytes)
+		return fmt.Sprintf("needs %s of memory, %s free", needText(shape.requests.MemoryBytes), freeText(n.free.MemoryBytes))
 	case lacksDisk:
-		return fmt.Sprintf("needs %d bytes of disk, %d free", shape.requests.DiskBytes, n.free.DiskBytes)
+		return fmt.Sprintf("needs %s of disk, %s free", needText(shape.requests.DiskBytes), freeText(n.free.DiskBytes))
 	case lacksInstances:
 		return fmt.Sprintf("the node takes at most %d instances", n.Allocatable.Instances)
 	case portForeign:
@@ -140,6 +149,95 @@ func (s *Snapshot) because(st *shapeState, n *node, said verdict) string {
 		return "a host port is in use on the node"
 	}
 	return "node is " + words[said]
+}
+
+// constraintText says what is asked of the node's place that it does not keep to.
+func (v *view) constraintText(s *Snapshot, at int32, lows []int32, said verdict) string {
+	n, st := s.nodes[at], v.state
+	if said == repels {
+		for _, t := range st.forbidden {
+			if s.perNode(t.key) && matchingAt(t, n) > 0 {
+				return (&constraint{role: forbids, term: t}).text()
+			}
+		}
+		for _, t := range st.repelled {
+			if s.perNode(t.key) && repellingAt(t, n) > 0 {
+				return (&constraint{role: repelledBy, term: t}).text()
+			}
+		}
+	}
+	cells := v.slots[at].group.cells
+	for i := range v.constraints {
+		c := &v.constraints[i]
+		if v.judgeConstraint(c, cells[i], lows[i]) != said {
+			continue
+		}
+		if cells[i] == nil {
+			return "the node has no label " + c.term.key + ": " + c.text()
+		}
+		return c.text()
+	}
+	return "node is " + words[said]
+}
+
+// text says in words what a constraint asks.
+func (c *constraint) text() string {
+	switch c.role {
+	case requires:
+		return words[apart] + ", " + c.term.text()
+	case forbids:
+		return words[repels] + ", " + c.term.text()
+	case repelledBy:
+		return "with instances that must be apart from " + c.term.text()
+	default:
+		return fmt.Sprintf("one more would break the topology spread: maxSkew %d over %s", c.maxSkew, c.term.key)
+	}
+}
+
+func (t *termSpec) text() string {
+	return "those with " + shortened(selectorText(t.selector)) + " over " + t.key
+}
+
+func termsText(terms []labels.Selector) string {
+	var parts []string
+	for _, t := range terms {
+		parts = append(parts, selectorText(t))
+	}
+	return shortened(strings.Join(parts, ", or "))
+}
+
+func selectorText(s labels.Selector) string {
+	if s == nil || s.Empty() {
+		return "any labels"
+	}
+	return s.String()
+}
+
+// maxText of what a user wrote, in characters: it is for one line of a table.
+const maxText = 200
+
+func shortened(text string) string {
+	if r := []rune(text); len(r) > maxText {
+		return string(r[:maxText]) + "…"
+	}
+	return text
+}
+
+// needText and freeText write bytes as a quantity with one decimal, rounded so that
+// what is too little looks like it.
+func needText(bytes int64) string { return bytesText(bytes, math.Ceil) }
+
+func freeText(bytes int64) string { return bytesText(bytes, math.Floor) }
+
+func bytesText(bytes int64, round func(float64) float64) string {
+	value, unit := float64(bytes), ""
+	for _, larger := range []string{"Ki", "Mi", "Gi", "Ti"} {
+		if math.Abs(value) < 1024 {
+			break
+		}
+		value, unit = value/1024, larger
+	}
+	return strconv.FormatFloat(round(value*10)/10, 'f', -1, 64) + unit
 }
 
 func labelText(set map[string]string) string {

@@ -1,10 +1,12 @@
 package placement
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
@@ -74,7 +76,7 @@ func TestFilters(t *testing.T) {
 		},
 		"node affinity": {
 			bad: testNode("bad", label("generation", "2")), good: testNode("good", label("generation", "4")),
-			shape: []func(*ShapeConfig){newer}, filter: "NodeAffinity", reason: "affinity",
+			shape: []func(*ShapeConfig){newer}, filter: "NodeAffinity", reason: "none of the node terms: generation in (3,4)",
 		},
 		"kind": {
 			bad: testNode("bad"), good: testNode("good", both),
@@ -91,7 +93,7 @@ func TestFilters(t *testing.T) {
 		"memory of a microVM": {
 			bad:   testNode("bad", both, func(n *Node) { n.Allocatable.MemoryBytes = 255 << 20 }),
 			good:  testNode("good", both, func(n *Node) { n.Allocatable.MemoryBytes = 256 << 20 }),
-			shape: []func(*ShapeConfig){function}, filter: "Resources", reason: "needs 268435456 bytes of memory",
+			shape: []func(*ShapeConfig){function}, filter: "Resources", reason: "needs 256Mi of memory, 255Mi free",
 		},
 		"runtime": {
 			bad:    testNode("bad"),
@@ -126,33 +128,33 @@ func TestFilters(t *testing.T) {
 		"anti-affinity on the node": {
 			bad: testNode("bad"), good: testNode("good"), on: []func(*ShapeConfig){},
 			shape:  []func(*ShapeConfig){forbid("other", rikv1alpha1.LabelHostname)},
-			filter: "InstanceAntiAffinity", reason: "apart",
+			filter: "InstanceAntiAffinity", reason: "instances it must be apart from, those with rik.dev/workload=other over " + rikv1alpha1.LabelHostname,
 		},
 		"anti-affinity of the other": {
 			bad: testNode("bad"), good: testNode("good"),
 			on:     []func(*ShapeConfig){forbid("mine", rikv1alpha1.LabelHostname)},
-			filter: "InstanceAntiAffinity", reason: "apart",
+			filter: "InstanceAntiAffinity", reason: "instances that must be apart from those with " + rikv1alpha1.LabelWorkload + "=mine over " + rikv1alpha1.LabelHostname,
 		},
 		"anti-affinity over zones": {
 			bad: testNode("bad", zone("a")), good: testNode("good", zone("b")), on: []func(*ShapeConfig){},
 			shape:  []func(*ShapeConfig){forbid("other", rikv1alpha1.LabelZone)},
-			filter: "InstanceAntiAffinity", reason: "apart",
+			filter: "InstanceAntiAffinity", reason: "instances it must be apart from, those with " + rikv1alpha1.LabelWorkload + "=other over " + rikv1alpha1.LabelZone,
 		},
 		"anti-affinity of the other over zones": {
 			bad: testNode("bad", zone("a")), good: testNode("good", zone("b")),
 			on:     []func(*ShapeConfig){forbid("mine", rikv1alpha1.LabelZone)},
-			filter: "InstanceAntiAffinity", reason: "apart",
+			filter: "InstanceAntiAffinity", reason: "instances that must be apart from those with " + rikv1alpha1.LabelWorkload + "=mine over " + rikv1alpha1.LabelZone,
 		},
 		"affinity": {
 			bad: testNode("bad", zone("a")), good: testNode("good", zone("b")),
 			on: []func(*ShapeConfig){}, elsewhere: true,
 			shape:  []func(*ShapeConfig){require("other", rikv1alpha1.LabelZone)},
-			filter: "InstanceAffinity", reason: "away",
+			filter: "InstanceAffinity", reason: "away from the instances it must be with, those with " + rikv1alpha1.LabelWorkload + "=other over " + rikv1alpha1.LabelZone,
 		},
 		"topology spread": {
 			bad: testNode("bad", func(n *Node) { delete(n.Labels, rikv1alpha1.LabelHostname) }), good: testNode("good", label("rack", "1")),
 			shape:  []func(*ShapeConfig){spread("rack", 1, rikv1alpha1.DoNotSchedule)},
-			filter: "TopologySpread", reason: "spread",
+			filter: "TopologySpread", reason: "the node has no label rack: one more would break the topology spread: maxSkew 1 over rack",
 		},
 	}
 	for name, tc := range tests {
@@ -316,5 +318,37 @@ func TestInvalidSelectorIsRefused(t *testing.T) {
 	}})
 	if err == nil || !strings.Contains(err.Error(), "instanceForbidden[0].selector") {
 		t.Errorf("NewShape() = %v, want an error that names the field", err)
+	}
+}
+
+func TestTextsAreShort(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		bytes      int64
+		need, free string
+	}{
+		{0, "0", "0"}, {1023, "1023", "1023"}, {9 << 30, "9Gi", "9Gi"}, {8455716864, "7.9Gi", "7.8Gi"},
+		{1 << 20, "1Mi", "1Mi"}, {1<<20 + 1, "1.1Mi", "1Mi"}, {-(3 << 29), "-1.5Gi", "-1.5Gi"}, {5 << 50, "5120Ti", "5120Ti"},
+	} {
+		if need, free := needText(tc.bytes), freeText(tc.bytes); need != tc.need || free != tc.free {
+			t.Errorf("%d bytes: %q needed, %q free, want %q and %q", tc.bytes, need, free, tc.need, tc.free)
+		}
+	}
+	var terms []labels.Selector
+	for i := range 100 {
+		selector, err := labels.Parse(fmt.Sprintf("rack=r%d,generation in (3,4)", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		terms = append(terms, selector)
+	}
+	if got, want := termsText(terms[:2]), "generation in (3,4),rack=r0, or generation in (3,4),rack=r1"; got != want {
+		t.Errorf("termsText = %q, want %q", got, want)
+	}
+	if got := termsText(terms); len([]rune(got)) != maxText+1 || !strings.HasSuffix(got, "…") {
+		t.Errorf("termsText of many = %q, want it cut off", got)
+	}
+	if got := selectorText(labels.Everything()); got != "any labels" {
+		t.Errorf("selectorText of everything = %q", got)
 	}
 }

@@ -123,24 +123,31 @@ func (v *view) lows() []int32 {
 // judgeGroup applies the filters over places.
 func (v *view) judgeGroup(g *group, lows []int32) verdict {
 	for i := range v.constraints {
-		c, at := &v.constraints[i], g.cells[i]
-		switch c.role {
-		case requires:
-			if at == nil || at.matching == 0 && !v.first(c.term) {
-				return apart
-			}
-		case forbids:
-			if at != nil && at.matching > 0 {
-				return repels
-			}
-		case repelledBy:
-			if at != nil && at.repelling > 0 {
-				return repels
-			}
-		case spreadHard:
-			if at == nil || at.matching+1-lows[i] > c.maxSkew {
-				return skewed
-			}
+		if said := v.judgeConstraint(&v.constraints[i], g.cells[i], lows[i]); said != fits {
+			return said
+		}
+	}
+	return fits
+}
+
+// judgeConstraint looks at one place; at is nil where the nodes lack its label.
+func (v *view) judgeConstraint(c *constraint, at *cell, low int32) verdict {
+	switch c.role {
+	case requires:
+		if at == nil || at.matching == 0 && !v.first(c.term) {
+			return apart
+		}
+	case forbids:
+		if at != nil && at.matching > 0 {
+			return repels
+		}
+	case repelledBy:
+		if at != nil && at.repelling > 0 {
+			return repels
+		}
+	case spreadHard:
+		if at == nil || at.matching+1-low > c.maxSkew {
+			return skewed
 		}
 	}
 	return fits
