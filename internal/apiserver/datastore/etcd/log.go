@@ -3,6 +3,8 @@ package etcd
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	"go.uber.org/zap/zapcore"
@@ -10,6 +12,28 @@ import (
 
 // authMessage warns of every start about etcd's own users, which are not used.
 const authMessage = "simple token is not cryptographically signed"
+
+// A server that has just made its store may look for the term before the first batch
+// of writes has put it there: it looks again 4 s later. With another cause the same
+// message is an error.
+const (
+	storageVersionMessage = "failed to update storage version"
+	noTermYet             = "missing term information"
+)
+
+// harmless says whether an entry is of what passes by itself or concerns nobody.
+func harmless(message string, fields []zapcore.Field) bool {
+	switch message {
+	case authMessage:
+		return true
+	case storageVersionMessage:
+		return slices.ContainsFunc(fields, func(f zapcore.Field) bool {
+			err, ok := f.Interface.(error)
+			return ok && strings.HasSuffix(err.Error(), noTermYet)
+		})
+	}
+	return false
+}
 
 // core hands etcd's log entries to slog. Its information is about itself, so
 // it is shown only as debug output; warnings and errors keep their level.
@@ -45,7 +69,7 @@ func (c core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore
 // Write implements zapcore.Core.
 func (c core) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	level := c.slogLevel(entry.Level)
-	if entry.Message == authMessage {
+	if harmless(entry.Message, fields) {
 		level = slog.LevelDebug
 	}
 	if !c.handler.Enabled(context.Background(), level) {
