@@ -308,6 +308,60 @@ func TestSchedulerAway(t *testing.T) {
 	c.settled()
 }
 
+// TestStoppedWhileTheSchedulerWasAway: what was last seen of an instance before the
+// scheduler was lost is not taken for news when its node is heard of again.
+func TestStoppedWhileTheSchedulerWasAway(t *testing.T) {
+	c := start(t, func(cfg *controller.Config) { cfg.NodeTimeout = 200 * time.Millisecond }, "node-a")
+	c.manual("web", 1)
+	in := c.wantRunning("web", 1)[0]
+	uid := string(in.UID)
+	phase := func(want rikv1alpha1.InstancePhase) func() string {
+		return func() string {
+			if list := c.instances(); list[0].Status.Phase != want {
+				return describe(list)
+			}
+			return ""
+		}
+	}
+	c.loseScheduler()
+	c.eventually("it is not known any more", phase(rikv1alpha1.InstanceUnknown))
+	c.scheduler.do(func() { c.scheduler.running[uid] = "nobody" }) // who says nothing of it
+	c.serveScheduler()
+	c.eventually("the node is heard of", func() string {
+		var n rikv1alpha1.Node
+		if err := c.client.Get(t.Context(), types.NamespacedName{Name: "node-a"}, &n); err != nil {
+			return err.Error()
+		}
+		if !meta.IsStatusConditionTrue(n.Status.Conditions, rikv1alpha1.NodeReady) {
+			return fmt.Sprintf("%+v", n.Status.Conditions)
+		}
+		return ""
+	})
+	// What is made now goes all the way; by then the other would be claimed to run.
+	other := automatic("other-"+c.namespace, "later", 1)
+	c.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other.Namespace}})
+	c.create(other)
+	c.eventually("another runs", func() string {
+		var list rikv1alpha1.InstanceList
+		if err := c.client.List(t.Context(), &list, client.InNamespace(other.Namespace)); err != nil {
+			return err.Error()
+		}
+		if len(list.Items) != 1 || list.Items[0].Status.Phase != rikv1alpha1.InstanceRunning {
+			return describe(list.Items)
+		}
+		return ""
+	})
+	if last := phase(rikv1alpha1.InstanceUnknown)(); last != "" {
+		t.Errorf("nobody has spoken of it, and it is %s", last)
+	}
+	c.scheduler.do(func() {
+		c.scheduler.running[uid] = "node-a"
+		c.scheduler.observeLocked(uid, rikv1alpha1.InstanceTerminated)
+		delete(c.scheduler.running, uid)
+	})
+	c.eventually("its node says that it has ended", phase(rikv1alpha1.InstanceFailed))
+}
+
 func uids(list []rikv1alpha1.Instance) []string {
 	var out []string
 	for i := range list {

@@ -65,6 +65,8 @@ type news struct {
 	binding     *Binding
 	unplaced    *Unplaced
 	observation *Observation
+	// old: the observation is of an earlier session.
+	old bool
 }
 
 // Reconciler brings instances forward.
@@ -165,7 +167,7 @@ func (r *Reconciler) Observe(uid types.UID, o Observation) {
 	known := r.note(uid, func(n *news) {
 		last := n.observation
 		if last == nil || last.Node != o.Node || last.Sequence <= o.Sequence {
-			n.observation = &o
+			n.observation, n.old = &o, false
 		}
 	})
 	if !known && o.Phase == rikv1alpha1.InstanceTerminated && r.config.Tombstones.Has(o.Node, uid) {
@@ -177,12 +179,13 @@ func (r *Reconciler) confirm(ctx context.Context, t Tombstone) (time.Duration, e
 	return 0, r.config.Tombstones.Confirm(ctx, t.Node, t.UID)
 }
 
-// Reset forgets proposals that were made in a scheduler session that has ended.
+// Reset forgets proposals that were made in a scheduler session that has ended, and
+// notes which observations are not of the one that begins: all are told again.
 func (r *Reconciler) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, n := range r.news {
-		n.binding, n.unplaced = nil, nil
+		n.binding, n.unplaced, n.old = nil, nil, true
 	}
 }
 
@@ -209,7 +212,10 @@ func (r *Reconciler) facts(in *rikv1alpha1.Instance) (f Facts, again time.Durati
 	}
 	r.mu.Lock()
 	if n := r.news[in.UID]; n != nil {
-		f.Binding, f.Unplaced, f.Observation = n.binding, n.unplaced, n.observation
+		f.Binding, f.Unplaced = n.binding, n.unplaced
+		if !n.old || in.Status.Phase != rikv1alpha1.InstanceUnknown {
+			f.Observation = n.observation
+		}
 	}
 	r.mu.Unlock()
 	switch {
