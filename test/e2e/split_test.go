@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/testkit/privileged"
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
@@ -30,6 +32,7 @@ func TestPrivilegedComponentsAlone(t *testing.T) {
 		}
 	}
 
+	t.Run("without a scheduler nothing is claimed", func(t *testing.T) { withoutScheduler(t, c.In(t)) })
 	t.Run("fault 20: a second machine of the same name is refused", func(t *testing.T) {
 		c := c.In(t)
 		machine := shortDir(t)
@@ -116,6 +119,60 @@ func secondRiklet(t *testing.T, c *rikcluster.Cluster) {
 	if purge.Err != nil {
 		t.Error(purge.Err)
 	}
+}
+
+// withoutScheduler stops the scheduler for as long as makes a difference: what is shown
+// says so, the node stops what it must and nothing else, and all comes back.
+func withoutScheduler(t *testing.T, c *rikcluster.Cluster) {
+	t.Helper()
+	apply(t, c, rikcluster.Manifest("strict", c.Busybox(), "exec sleep 200000", "  deploy: Automatic\n  replicas: 5\n  onDisconnect: Stop"), "strict", 0)
+	waitReady(c, "strict")
+	keep, strict := instancesOf(c, "web"), instancesOf(c, "strict")
+	c.Process("scheduler").Stop()
+	c.Eventually(func() error {
+		for _, in := range append(instancesOf(c, "web"), instancesOf(c, "strict")...) {
+			if in.Status.Phase != rikv1alpha1.InstanceUnknown || in.Status.Reason != "SchedulerUnavailable" {
+				return fmt.Errorf("%s is %s (%s)", in.Name, in.Status.Phase, in.Status.Reason)
+			}
+		}
+		return nil
+	})
+	if out := c.TryRikctl("why", strict[0].Name); out.Code != 5 || !strings.Contains(out.Stderr, "no scheduler has been connected to the controller since 20") {
+		t.Errorf("why: code %d\n%s", out.Code, out.Stderr)
+	}
+	c.Eventually(func() error {
+		running := c.InstanceProcesses("sleep")
+		for i := range strict {
+			if len(running[string(strict[i].UID)]) > 0 {
+				return fmt.Errorf("%s still runs", strict[i].Name)
+			}
+		}
+		for i := range keep {
+			if len(running[string(keep[i].UID)]) != 1 {
+				t.Fatalf("%s has %d processes, want the one that it had", keep[i].Name, len(running[string(keep[i].UID)]))
+			}
+		}
+		return nil
+	})
+	c.Restart("scheduler")
+	c.Eventually(func() error {
+		ready := 0
+		for _, in := range append(instancesOf(c, "web"), instancesOf(c, "strict")...) {
+			if in.Status.Phase == rikv1alpha1.InstanceRunning && in.Status.Ready {
+				ready++
+			}
+		}
+		if want := len(keep) + len(strict); ready != want {
+			return fmt.Errorf("%d are ready, want %d", ready, want)
+		}
+		return nil
+	})
+	for i := range keep {
+		if now := instancesOf(c, "web"); !slices.ContainsFunc(now, func(in rikv1alpha1.Instance) bool { return in.UID == keep[i].UID }) {
+			t.Errorf("%s was replaced", keep[i].Name)
+		}
+	}
+	c.Rikctl("delete", "workload", "strict")
 }
 
 // shortDir is a folder whose path leaves room for the sockets in it.
