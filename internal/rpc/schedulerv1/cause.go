@@ -1,3 +1,5 @@
+// Package schedulerv1 is what the scheduler speaks with controllers and nodes. All but
+// this file is generated from its description in proto.
 package schedulerv1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
