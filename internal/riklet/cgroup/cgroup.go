@@ -261,11 +261,13 @@ func readPIDs(path string) []int {
 // group becomes empty, short of a release agent for the whole machine.
 const pollEvery = 5 * time.Millisecond
 
-// Destroy kills every process in the group and below, and removes the groups.
+// Destroy kills every process in the group and below, frozen or throttled as it may be,
+// and removes the groups.
 // A group that is not there is no error. It goes on until ctx ends.
 func (l Layout) Destroy(ctx context.Context, group string) error {
 	for {
 		if pids := l.Processes(group); len(pids) > 0 {
+			_ = l.Unthrottle(group) // without it they die late, not never
 			for _, pid := range pids {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}

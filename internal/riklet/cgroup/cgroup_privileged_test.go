@@ -133,3 +133,34 @@ func TestPrivilegedCreateBoundsFreezesAndDies(t *testing.T) {
 		t.Errorf("Freeze(false) of what is gone = %v", err)
 	}
 }
+
+func TestPrivilegedUnthrottle(t *testing.T) {
+	privileged.Require(t)
+	layout, err := Detect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := fmt.Sprintf("/riktest-throttle-%d", os.Getpid())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	t.Cleanup(func() { _ = layout.Destroy(ctx, parent) })
+	limits := map[string]Limits{parent + "/one": {MilliCPU: 400}, parent + "/one/inner": {MilliCPU: 200}}
+	for _, group := range []string{parent + "/one", parent + "/one/inner"} {
+		if _, err := layout.Create(group, limits[group]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := layout.Unthrottle(parent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for group, limit := range limits {
+		for _, s := range layout.settings(group, limit) {
+			got, err := os.ReadFile(s.path)
+			if text := strings.TrimSpace(string(got)); err != nil || text != "-1" && text != "max 100000" {
+				t.Errorf("%s = %q, %v; want no bound", s.path, text, err)
+			}
+		}
+	}
+}

@@ -135,6 +135,41 @@ func (l Layout) Freeze(group string, frozen bool) error {
 	return nil
 }
 
+// Unthrottle lifts the bound on the processor time of a group and of those below it, for
+// what is to be killed: a process takes its SIGKILL itself, and thousands that share a
+// fifth of a processor do not come to it for many minutes. A group that is not there is
+// no error.
+func (l Layout) Unthrottle(group string) error {
+	dir, old := l.dir("cpu", group)
+	file, none := "cpu.max", "max"
+	if old {
+		file, none = "cpu.cfs_quota_us", "-1"
+	}
+	err := overwrite(filepath.Join(dir, file), none)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // nor is one without the controller
+	}
+	if err != nil {
+		err = fmt.Errorf("lifting the bound on the processor time of the cgroup %s: %w", group, err)
+	}
+	errs := []error{err}
+	for _, child := range l.Children(group) {
+		errs = append(errs, l.Unthrottle(filepath.Join(group, child)))
+	}
+	return errors.Join(errs...)
+}
+
+// overwrite writes a file that the kernel has made. It makes none: where the kernel has
+// none, that would be a refusal of the kernel's.
+func overwrite(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}
+
 // thaw lets everything below a group go on: what is frozen does not die.
 func (l Layout) thaw(group string) {
 	for _, child := range l.Children(group) {

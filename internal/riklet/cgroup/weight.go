@@ -39,14 +39,9 @@ func (l Layout) Weigh(group string, milliCPU int64) error {
 		}
 		file, value = "cpu.weight", cgroups.ConvertCPUSharesToCgroupV2Value(value)
 	}
-	// Not made where the kernel has none: that would be a refusal of the kernel's.
-	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY|os.O_TRUNC, 0)
+	err := overwrite(filepath.Join(dir, file), strconv.FormatUint(value, 10))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
-	}
-	if err == nil {
-		_, err = f.Write(strconv.AppendUint(nil, value, 10))
-		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("weighing the cgroup %s with %d: %w", group, value, err)

@@ -78,3 +78,47 @@ func TestWeigh(t *testing.T) {
 		})
 	}
 }
+
+// TestUnthrottle looks at the files that it writes, on machines of both kinds. A group
+// above the one that is meant keeps its bound.
+func TestUnthrottle(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		layout func(root string) Layout
+		file   string
+		want   string
+	}{
+		"v1": {func(root string) Layout { return Layout{V1: map[string]string{"cpu": root}} }, "cpu.cfs_quota_us", "-1"},
+		"v2": {func(root string) Layout { return Layout{Unified: root} }, "cpu.max", "max"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			for _, group := range []string{"rik", "rik/one", "rik/one/c", "rik/one/c/own", "rik/two"} {
+				if err := os.MkdirAll(filepath.Join(root, group), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if group == "rik/one" {
+					continue // without the controller
+				}
+				if err := os.WriteFile(filepath.Join(root, group, tc.file), []byte("20000"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			layout := tc.layout(root)
+			for _, group := range []string{"/rik/one", "/rik/one", "/rik/none"} {
+				if err := layout.Unthrottle(group); err != nil {
+					t.Errorf("Unthrottle(%s) = %v", group, err)
+				}
+			}
+			for group, want := range map[string]string{"rik": "20000", "rik/one/c": tc.want, "rik/one/c/own": tc.want, "rik/two": "20000"} {
+				if got, err := os.ReadFile(filepath.Join(root, group, tc.file)); err != nil || string(got) != want {
+					t.Errorf("%s of %s is %q (%v), want %q", tc.file, group, got, err, want)
+				}
+			}
+			if _, err := os.Stat(filepath.Join(root, "rik/one", tc.file)); err == nil {
+				t.Error("a file was made that only a kernel can make")
+			}
+		})
+	}
+}

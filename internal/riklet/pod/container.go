@@ -201,6 +201,11 @@ func (c *container) signal(s syscall.Signal) {
 	c.sent = s
 	m, client, ctx := c.m, c.m.shim, c.m.runCtx
 	m.task(func() func() {
+		if s == syscall.SIGKILL {
+			if err := m.d.cgroups.Unthrottle(m.d.cgroup(m.uid) + "/" + c.spec.Name); err != nil {
+				m.log.Warn("a container that is killed may take long to die", "container", c.spec.Name, "err", err)
+			}
+		}
 		err := m.engine.signal(ctx, client, m.rec.Instance, c.spec.Name, s)
 		if err != nil && !errors.Is(err, shim.ErrGone) && ctx.Err() == nil {
 			m.log.Warn("a signal could not be sent", "container", c.spec.Name, "signal", s, "err", err)
@@ -235,6 +240,8 @@ type fill struct {
 }
 
 func (f *fill) id() string { return containerID(f.in.UID, f.c.Name) }
+
+func (f *fill) cgroup() string { return f.d.cgroup(f.in.UID) + "/" + f.c.Name }
 
 func (f *fill) sequence() lifecycle.Sequence {
 	return lifecycle.Sequence{Hook: f.d.cfg.Hook, Steps: f.engine.container(f)}
@@ -310,7 +317,7 @@ func (f *fill) start(ctx context.Context, order shim.Start) (err error) {
 func (f *fill) removeCgroup(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
-	return f.d.cgroups.Destroy(ctx, f.d.cgroup(f.in.UID)+"/"+f.c.Name)
+	return f.d.cgroups.Destroy(ctx, f.cgroup())
 }
 
 // lastRun reads what a supervisor that is gone left about a container: the

@@ -60,16 +60,16 @@ type machine struct {
 	ended  bool // no log line will come any more
 }
 
-// attempts is an operation that is retried with a back-off.
+// attempts is an operation that is retried with a back-off, up to the longest pause.
 type attempts struct {
 	active   bool
 	failures int
 	retryAt  time.Time
 }
 
-func (a *attempts) failed(now time.Time) {
+func (a *attempts) failed(now time.Time, longest time.Duration) {
 	a.active = false
-	a.retryAt = now.Add(delay(a.failures))
+	a.retryAt = now.Add(min(delay(a.failures), longest))
 	a.failures++
 }
 

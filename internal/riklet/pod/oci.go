@@ -148,7 +148,7 @@ func (f *ociFill) bundle(ctx context.Context) error {
 			Entrypoint: f.image.Config.Entrypoint, Cmd: f.image.Config.Cmd, Env: f.image.Config.Env,
 			WorkingDir: f.image.Config.WorkingDir, User: f.image.Config.User,
 		},
-		Hostname: b.hostname(), CgroupPath: d.cgroup(uid) + "/" + f.c.Name,
+		Hostname: b.hostname(), CgroupPath: f.cgroup(),
 		NamespaceOf: f.shim.PID(), HostNetwork: f.in.Template.HostNetwork,
 		HostsFile: d.podFile(uid, "hosts"), HostnameFile: d.podFile(uid, "hostname"), ResolvFile: d.podFile(uid, "resolv.conf"),
 		SharedMemory: d.shared(uid), PIDs: d.cfg.PIDsPerContainer, SwapAccounting: d.swap, OpenFiles: d.files,
@@ -192,9 +192,10 @@ func (f *ociFill) start(ctx context.Context) error {
 
 // delete ends and removes the container, whichever runtime has it.
 func (f *ociFill) delete(ctx context.Context) error {
+	throttled := f.d.cgroups.Unthrottle(f.cgroup()) // a runtime kills, and waits for a while only
 	for _, r := range f.d.runtimes() {
 		if err := r.delete(ctx, f.id()); err != nil {
-			return err
+			return errors.Join(err, throttled)
 		}
 	}
 	return f.removeCgroup(ctx)

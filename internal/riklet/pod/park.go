@@ -138,7 +138,7 @@ func (m *machine) parkStep() time.Time {
 		return func() {
 			m.starts--
 			if err != nil {
-				m.parked.failed(m.now())
+				m.parked.failed(m.now(), longestTeardownDelay)
 				if ctx.Err() == nil {
 					m.log.Warn("what an instance on disk had in memory could not be taken back; it is tried again", "err", err)
 				}

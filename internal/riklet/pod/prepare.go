@@ -72,7 +72,7 @@ func (m *machine) preparedWith(b *build, err error) {
 		m.waitForNetwork(err)
 		return
 	}
-	m.prepare.failed(m.now())
+	m.prepare.failed(m.now(), longestDelay)
 	m.trouble, m.reason = err.Error(), prepareReason(err)
 	m.log.Warn("instance could not be prepared", "step", lifecycle.StepOf(err), "err", err)
 	if m.rec.Instance.Template.RestartPolicy == rikv1alpha1.RestartNever || permanent(err) {

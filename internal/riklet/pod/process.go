@@ -264,7 +264,7 @@ func (f *processFill) start(ctx context.Context) error {
 		return err
 	}
 	limits := f.c.Resources.Limits
-	procs, err := f.d.cgroups.Create(f.d.cgroup(f.in.UID)+"/"+f.c.Name, cgroup.Limits{
+	procs, err := f.d.cgroups.Create(f.cgroup(), cgroup.Limits{
 		MemoryBytes: limits.Bytes(rikv1alpha1.ResourceMemory), MilliCPU: limits.MilliCPU(), PIDs: f.d.pids(),
 	})
 	if err != nil {

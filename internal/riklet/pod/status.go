@@ -64,7 +64,9 @@ func (m *machine) renderAlive(s *rikv1alpha1.InstanceStatus) {
 	}
 	if m.rec.Final != nil {
 		s.Ready = false
-		s.Message = m.trouble
+		if m.trouble != "" {
+			s.Reason, s.Message = reasonStopFailed, m.trouble
+		}
 		return
 	}
 	if m.rec.Suspended {

@@ -86,11 +86,15 @@ func (m *machine) endContainers(deadline time.Time) time.Time {
 	return next
 }
 
+// longestTeardownDelay bounds the pause before something is taken back again: what stood
+// in the way may go at any time, and what is left holds memory and processor time.
+const longestTeardownDelay = 10 * time.Second
+
 func (m *machine) tookBack(what extent, err error) {
 	m.teardown.active = false
 	if err != nil {
 		if m.runCtx.Err() == nil {
-			m.teardown.failed(m.now())
+			m.teardown.failed(m.now(), longestTeardownDelay)
 			m.trouble = err.Error()
 			m.log.Warn("instance could not be taken back; it is tried again", "step", lifecycle.StepOf(err), "err", err)
 		}
