@@ -211,14 +211,22 @@ func Command(c rikv1alpha1.Container, image Image, env []string) ([]string, erro
 }
 
 // Environment puts the defaults, the image's and the container's variables
-// together; later ones win in place of earlier ones.
+// together; later ones win in place of earlier ones. HOME is never empty when the
+// user's is known: a runtime would else read the container's own /etc/passwd, which may
+// be a pipe, and wait for it.
 func Environment(in Input) []string {
 	list := []string{DefaultPath, "HOSTNAME=" + in.Hostname}
 	if in.Container.TTY {
 		list = append(list, "TERM=xterm")
 	}
+	if in.Identity.Home != "" {
+		list = append(list, "HOME="+in.Identity.Home)
+	}
 	values := map[string]string{}
 	set := func(name, value string) {
+		if name == "HOME" && value == "" {
+			value = in.Identity.Home
+		}
 		values[name] = value
 		entry := name + "=" + value
 		i := slices.IndexFunc(list, func(e string) bool { return strings.HasPrefix(e, name+"=") })

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -140,6 +141,37 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+func TestEnvironmentHasAHome(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		image, own []string
+		home       string // of the user
+		want       string // "": no HOME
+	}{
+		"the user's":                  {nil, nil, "/srv", "/srv"},
+		"the image's":                 {[]string{"HOME=/image"}, nil, "/srv", "/image"},
+		"the container's":             {[]string{"HOME=/image"}, []string{"/own"}, "/srv", "/own"},
+		"an empty one is none":        {[]string{"HOME="}, []string{""}, "/srv", "/srv"},
+		"of a user that is not known": {nil, nil, "", ""},
+	} {
+		in := input(func(in *Input) {
+			in.Image.Env, in.Identity.Home = tc.image, tc.home
+			for _, value := range tc.own {
+				in.Env = append(in.Env, EnvVar{Name: "HOME", Value: value})
+			}
+		})
+		got := ""
+		for _, e := range Environment(in) {
+			if value, ok := strings.CutPrefix(e, "HOME="); ok {
+				got += value
+			}
+		}
+		if got != tc.want {
+			t.Errorf("%s: HOME = %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
 func TestExpand(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{"A": "1", "": "empty"}
@@ -191,7 +223,7 @@ func TestLookUp(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	for name, text := range map[string]string{
-		"etc/passwd": "root:x:0:0::/root:/bin/sh\napp:x:1000:100::/:/bin/sh\n", "etc/group": "root:x:0:\nusers:x:100:\nextra:x:200:app\n",
+		"etc/passwd": "root:x:0:0::/root:/bin/sh\napp:x:1000:100::/srv:/bin/sh\nhomeless:x:1001:100:::/bin/sh\n", "etc/group": "root:x:0:\nusers:x:100:\nextra:x:200:app\n",
 	} {
 		if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {
 			t.Fatal(err)
@@ -204,12 +236,13 @@ func TestLookUp(t *testing.T) {
 		want User
 		err  error
 	}{
-		"":            {User{}, nil},
-		"root":        {User{}, nil},
-		"app":         {User{UID: 1000, GID: 100, Groups: []uint32{200}}, nil},
-		"1000":        {User{UID: 1000, GID: 100, Groups: []uint32{200}}, nil},
-		"app:extra":   {User{UID: 1000, GID: 200}, nil},
-		"4711:4712":   {User{UID: 4711, GID: 4712}, nil},
+		"":            {User{Home: "/root"}, nil},
+		"root":        {User{Home: "/root"}, nil},
+		"app":         {User{UID: 1000, GID: 100, Groups: []uint32{200}, Home: "/srv"}, nil},
+		"1000":        {User{UID: 1000, GID: 100, Groups: []uint32{200}, Home: "/srv"}, nil},
+		"app:extra":   {User{UID: 1000, GID: 200, Home: "/srv"}, nil},
+		"4711:4712":   {User{UID: 4711, GID: 4712, Home: "/"}, nil},
+		"homeless":    {User{UID: 1001, GID: 100, Home: "/"}, nil},
 		"nobody-here": {User{}, ErrUser},
 		"app:nogroup": {User{}, ErrUser},
 		"-1":          {User{}, ErrUser},
@@ -248,6 +281,30 @@ func TestLookUpStaysInTheImage(t *testing.T) {
 	}
 	if u, err := LookUp(root, "1:2"); err != nil || u.UID != 1 || u.GID != 2 {
 		t.Errorf("LookUp() = %+v, %v", u, err)
+	}
+}
+
+// What is no plain file is not read, and named when something in it is asked for.
+func TestLookUpReadsPlainFilesOnly(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"passwd", "group"} {
+		if err := syscall.Mkfifo(filepath.Join(root, "etc", name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"", "0", "7:8"} {
+		if u, err := LookUp(root, name); err != nil || u.Home != "/" {
+			t.Errorf("LookUp(%q) = %+v, %v", name, u, err)
+		}
+	}
+	for name, file := range map[string]string{"app": "/etc/passwd", "7:users": "/etc/group"} {
+		if u, err := LookUp(root, name); !errors.Is(err, ErrUser) || !strings.Contains(err.Error(), file+" is not a regular file") {
+			t.Errorf("LookUp(%q) = %+v, %v; want %v that names %s", name, u, err, ErrUser, file)
+		}
 	}
 }
 

@@ -10,13 +10,19 @@ import (
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/moby/sys/user"
+	"golang.org/x/sys/unix"
 )
 
 // User is who a container's process is.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32
+	// Home is the value of HOME where nothing else sets it; "" leaves it to the runtime.
+	Home string
 }
+
+// noHome is where a user is at home of whom the image says nothing, as runtimes have it.
+const noHome = "/"
 
 // maxUserFile bounds what is read of an image's user database: it is hostile
 // input, and real ones have a few kilobytes.
@@ -24,19 +30,27 @@ const maxUserFile = 1 << 20
 
 // LookUp finds a user ("name", "uid", either with ":group"; "" is root) in the
 // image's own files. The files are opened inside the root: a link in the image
-// cannot lead out of it. The root must not be in use yet.
+// cannot lead out of it, and what is no plain file is not read: to open a pipe
+// would be to wait for ever. A number needs neither file. The root must not be in
+// use yet.
 func LookUp(rootfs, name string) (User, error) {
-	passwd, err := openInside(rootfs, "/etc/passwd")
-	if err != nil {
-		return User{}, err
-	}
+	passwd, errPasswd := openInside(rootfs, "/etc/passwd")
 	defer passwd.Close()
-	group, err := openInside(rootfs, "/etc/group")
-	if err != nil {
+	group, errGroup := openInside(rootfs, "/etc/group")
+	defer group.Close()
+	if err := errors.Join(errPasswd, errGroup); err != nil && !errors.Is(err, errNotRegular) {
 		return User{}, err
 	}
-	defer group.Close()
-	return parseUser(name, passwd, group)
+	u, err := parseUser(name, passwd, group)
+	if err != nil {
+		for _, why := range []error{errPasswd, errGroup} {
+			if why != nil {
+				err = fmt.Errorf("%w; %w", err, why)
+			}
+		}
+		return User{}, err
+	}
+	return u, nil
 }
 
 func parseUser(name string, passwd, group io.Reader) (User, error) {
@@ -44,26 +58,41 @@ func parseUser(name string, passwd, group io.Reader) (User, error) {
 	if err != nil {
 		return User{}, fmt.Errorf("%w: %q: %w", ErrUser, name, err)
 	}
-	result := User{UID: uint32(u.Uid), GID: uint32(u.Gid)} //nolint:gosec // the parser bounds them
+	result := User{UID: uint32(u.Uid), GID: uint32(u.Gid), Home: u.Home} //nolint:gosec // the parser bounds them
+	if result.Home == "" || strings.Contains(result.Home, "\x00") {
+		result.Home = noHome
+	}
 	for _, g := range u.Sgids {
 		result.Groups = append(result.Groups, uint32(g)) //nolint:gosec // the parser bounds them
 	}
 	return result, nil
 }
 
-// openInside gives an empty reader for a file that is not there, or is not a
-// plain file: opening a pipe would wait for ever.
+var errNotRegular = errors.New("is not a regular file in the image")
+
+// openInside gives an empty reader for a file that is not there, and beside an error.
 func openInside(rootfs, name string) (io.ReadCloser, error) {
+	nothing := io.NopCloser(strings.NewReader(""))
 	path, err := securejoin.SecureJoin(rootfs, name)
 	if err != nil {
-		return nil, fmt.Errorf("looking for %s in the image: %w", name, err)
+		return nothing, fmt.Errorf("looking for %s in the image: %w", name, err)
 	}
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()) {
-		return io.NopCloser(strings.NewReader("")), nil
+	// Opened without what opening does, to a device or a pipe, before it is known what
+	// it is.
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nothing, nil
 	}
 	if err != nil {
-		return nil, err
+		return nothing, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	return os.Open(path)
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nothing, &fs.PathError{Op: "stat", Path: name, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nothing, fmt.Errorf("%s %w", name, errNotRegular)
+	}
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
