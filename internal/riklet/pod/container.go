@@ -292,9 +292,11 @@ func (f *fill) removeBundle(context.Context) error {
 }
 
 // startTimeout bounds the wait for the supervisor's answer. A start that was
-// ordered is waited for even when the instance is stopped meanwhile: it cannot
-// be called back, and what it made must be known.
+// ordered is waited for even when the instance is stopped meanwhile: what it made
+// must be known. One that hangs is called off, here or by callOffStarts.
 const startTimeout = 3 * time.Minute
+
+var errNoStart = fmt.Errorf("it did not start within %v", startTimeout)
 
 // start gives the supervisor the order; the engine says what runs.
 func (f *fill) start(ctx context.Context, order shim.Start) (err error) {
@@ -304,14 +306,28 @@ func (f *fill) start(ctx context.Context, order shim.Start) (err error) {
 		}
 	}
 	d, uid, name := f.d, f.in.UID, f.c.Name
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), startTimeout, errors.New("the supervisor did not answer"))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), startTimeout, errNoStart)
 	defer cancel()
 	order.Container, order.Attempt = name, f.attempt
 	order.LogDir, order.LogLimits = d.logDir(uid, name), d.cfg.LogLimits
 	order.MarkFile, order.ExitFile = d.markFile(uid, name), d.exitFile(uid, name)
 	f.got, err = f.shim.Start(ctx, order)
+	if errors.Is(err, errNoStart) {
+		callOff(context.WithoutCancel(ctx), f.shim, name)
+	}
 	return err
 }
+
+// callOff ends a start that is under way, if it is: what it has begun is then taken
+// back as what any start leaves that fails.
+func callOff(ctx context.Context, client *shim.Client, container string) {
+	ctx, cancel := context.WithTimeout(ctx, callOffTimeout)
+	defer cancel()
+	_ = client.Signal(ctx, container, syscall.SIGKILL) // an error says that there is none, or no supervisor
+}
+
+// callOffTimeout bounds the wait for a supervisor that only has to send a signal.
+const callOffTimeout = 10 * time.Second
 
 // removeCgroup ends what still runs of the container.
 func (f *fill) removeCgroup(ctx context.Context) error {

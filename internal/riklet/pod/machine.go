@@ -36,6 +36,7 @@ type machine struct {
 	reason     string    // the word for a trouble with its making
 	serving    bool      // it served when it was told to stop
 	signalAt   time.Time // when the stop signal may be sent
+	callOffAt  time.Time // when starts that are under way at its end are called off; zero: at the deadline
 	gone       bool
 	holding    bool            // it is being suspended or resumed
 	restoring  func(error)     // it is to go on from the disk; who asked wants to know
@@ -230,6 +231,7 @@ func (m *machine) container(name string) *container {
 // finish notes how the instance ended; what is left of it is then taken away.
 func (m *machine) finish(o outcome) {
 	m.rec.Final = &state.Final{Phase: o.phase, Reason: o.reason, Message: o.message, At: m.now()}
+	m.callOffAt = m.now().Add(startPatience)
 	m.dirty = true
 	m.log.Info("instance ended", "phase", o.phase, "reason", o.reason)
 }
@@ -244,7 +246,7 @@ func (m *machine) stop(grace time.Duration) {
 		return
 	}
 	if m.rec.Stop == nil {
-		m.serving, m.trouble = m.serves(), ""
+		m.serving, m.trouble, m.callOffAt = m.serves(), "", m.now().Add(startPatience)
 	}
 	var drain time.Duration
 	if m.serving {

@@ -36,8 +36,11 @@ func (m *machine) end(deadline time.Time, what extent) time.Time {
 	m.save() // before anything is taken away: a successor must go on with it
 	m.stopStarts(errStopped)
 	m.endProbes()
-	if m.release() || m.starts > 0 || m.teardown.active {
+	if m.release() || m.teardown.active {
 		return time.Time{} // their end wakes us
+	}
+	if m.starts > 0 {
+		return m.callOffStarts(deadline)
 	}
 	if at := m.endContainers(deadline); !at.IsZero() {
 		return at
@@ -53,6 +56,36 @@ func (m *machine) end(deadline time.Time, what extent) time.Time {
 		return func() { m.tookBack(what, err) }
 	})
 	return time.Time{}
+}
+
+// A start takes a tenth of a second, and what it starts is then asked to end as all else.
+// One that takes longer than startPatience may hang, and nothing of it runs that could be
+// asked. The order may come before the supervisor knows of the start, so it is repeated.
+const (
+	startPatience = 2 * time.Second
+	callOffEvery  = time.Second
+)
+
+// callOffStarts waits for the starts that are under way, but not for long. It gives the
+// time of the next look, zero if their end is all there is to wait for.
+func (m *machine) callOffStarts(deadline time.Time) time.Time {
+	if m.shim == nil {
+		return time.Time{}
+	}
+	now := m.now()
+	if at := earliest(deadline, m.callOffAt); now.Before(at) {
+		return at
+	}
+	ctx, client := m.runCtx, m.shim
+	for _, c := range m.containers {
+		if c.starting {
+			m.task(func() func() {
+				callOff(ctx, client, c.spec.Name)
+				return nil
+			})
+		}
+	}
+	return now.Add(callOffEvery)
 }
 
 // hardKillPatience is how long a container may take to die of SIGKILL before

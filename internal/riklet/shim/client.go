@@ -256,7 +256,7 @@ func GuestOpener(socket string) guest.Opener {
 }
 
 // Signal sends a signal to a container's first process. One that has ended is
-// no error.
+// no error. SIGKILL also ends a start that is under way: its runtime may hang for ever.
 func (c *Client) Signal(ctx context.Context, container string, signal syscall.Signal) error {
 	m, err := c.call(ctx, Request{Op: OpSignal, Container: container, Signal: int(signal)})
 	if err == nil && m.Error != "" {

@@ -24,7 +24,7 @@ const (
 )
 
 // runGuest runs a process in the guest of the line, with its output into the log.
-func (s *Server) runGuest(o shim.Start) (*live, error) {
+func (s *Server) runGuest(ctx context.Context, o shim.Start) (*live, error) {
 	s.mu.Lock()
 	l := s.line
 	s.mu.Unlock()
@@ -36,7 +36,7 @@ func (s *Server) runGuest(o shim.Start) (*live, error) {
 		return nil, err
 	}
 	done := make(chan struct{})
-	running, err := l.runIn(*o.Guest, out.streams(o.Guest.TTY, done))
+	running, err := l.runIn(ctx, *o.Guest, out.streams(o.Guest.TTY, done))
 	if err != nil {
 		close(done)
 		return nil, errors.Join(err, out.finish(time.Now()))
@@ -56,13 +56,18 @@ func (s *Server) runGuest(o shim.Start) (*live, error) {
 }
 
 // runIn gives the start a time limit; the process lives until the channel ends.
-func (l *line) runIn(p guest.Process, streams guest.Streams) (guest.Running, error) {
+func (l *line) runIn(start context.Context, p guest.Process, streams guest.Streams) (guest.Running, error) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	timer := time.AfterFunc(guestStartTimeout, func() {
 		cancel(fmt.Errorf("the guest did not start %q within %v", p.Container, guestStartTimeout))
 	})
+	goesOn := context.AfterFunc(start, func() { cancel(context.Cause(start)) })
 	running, err := l.guest.Run(ctx, p, streams)
-	if err == nil && !timer.Stop() {
+	calledOff := !goesOn()
+	if calledOff {
+		cancel(context.Cause(start))
+	}
+	if err == nil && (calledOff || !timer.Stop()) {
 		_, err = running.Wait() // it was cancelled
 		err = errors.Join(context.Cause(ctx), err)
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,32 +17,39 @@ import (
 
 // runContainer calls the OCI runtime with the pipes of the log; what runs is the
 // process that it leaves behind.
-func (s *Server) runContainer(o shim.Start) (*live, error) {
+func (s *Server) runContainer(ctx context.Context, o shim.Start) (*live, error) {
 	out, err := newOutput(o)
 	if err != nil {
 		return nil, err
 	}
 	s.reaper.begin() // unknown ends are kept until we know which is ours
 	defer s.reaper.finish()
-	pid, err := s.call(o, out)
+	pid, err := s.call(ctx, o, out)
 	if err != nil {
 		return nil, errors.Join(err, out.finish(time.Now()))
 	}
 	return s.child(pid, s.reaper.wait(pid), out), nil
 }
 
-// call runs the runtime and gives the number of the container's process.
-func (s *Server) call(o shim.Start, out *output) (int, error) {
+// call runs the runtime and gives the number of the container's process. What a runtime
+// that is called off leaves behind, of the container too, dies with its cgroup.
+func (s *Server) call(ctx context.Context, o shim.Start, out *output) (pid int, err error) {
 	for _, file := range []string{o.PIDFile, o.RuntimeLog} {
 		_ = os.Remove(file) // of an earlier attempt
 	}
 	// Only the path: what keeps the supervisor small would make a runtime slow.
 	attr := &syscall.ProcAttr{Env: []string{"PATH=" + os.Getenv("PATH")}, Files: out.childFDs(), Sys: &syscall.SysProcAttr{Setsid: true}}
-	_, ended, err := s.reaper.spawn(o.Argv, attr)
+	runtime, ended, err := s.reaper.spawn(o.Argv, attr)
 	out.closeChildFDs()
 	if err != nil {
 		return 0, fmt.Errorf("calling the runtime %s: %w", o.Argv[0], err)
 	}
+	defer context.AfterFunc(ctx, func() { _ = s.reaper.kill(runtime, -runtime, syscall.SIGKILL) })()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+	}()
 	if out.console != nil {
 		if err := out.receive(ended); err != nil {
 			return 0, fmt.Errorf("%w%s", err, complaint(o.RuntimeLog))

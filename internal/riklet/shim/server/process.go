@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,7 +17,7 @@ import (
 const launchTimeout = 2 * time.Minute
 
 // runProcess runs a plain process with the pipes of the log.
-func (s *Server) runProcess(o shim.Start) (*live, error) {
+func (s *Server) runProcess(ctx context.Context, o shim.Start) (*live, error) {
 	if err := o.Process.Validate(); err != nil {
 		return nil, err
 	}
@@ -24,7 +25,7 @@ func (s *Server) runProcess(o shim.Start) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	pid, ended, err := s.spawnProcess(*o.Process, out)
+	pid, ended, err := s.spawnProcess(ctx, *o.Process, out)
 	if err != nil {
 		return nil, errors.Join(err, out.finish(time.Now()))
 	}
@@ -39,7 +40,7 @@ func (s *Server) runProcess(o shim.Start) (*live, error) {
 }
 
 // spawnProcess returns when the program runs.
-func (s *Server) spawnProcess(p launch.Process, out *output) (int, <-chan int, error) {
+func (s *Server) spawnProcess(ctx context.Context, p launch.Process, out *output) (int, <-chan int, error) {
 	told, tell, err := os.Pipe()
 	if err != nil {
 		return 0, nil, err
@@ -57,9 +58,13 @@ func (s *Server) spawnProcess(p launch.Process, out *output) (int, <-chan int, e
 		return 0, nil, fmt.Errorf("calling the supervisor's own program: %w", err)
 	}
 	_ = told.SetReadDeadline(time.Now().Add(launchTimeout))
+	defer context.AfterFunc(ctx, func() { _ = told.SetReadDeadline(time.Unix(1, 0)) })()
 	if err := launch.ReadFailure(told); err != nil {
 		_ = s.reaper.kill(pid, pid, syscall.SIGKILL)
 		<-ended
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		return 0, nil, err
 	}
 	return pid, ended, nil

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,12 @@ type run struct {
 	// good and may be read without the lock.
 	launched chan struct{}
 	failed   error
+	// callOff ends its launch, if that goes on.
+	callOff context.CancelCauseFunc
 }
+
+// errCalledOff is why a start fails whose container was sent SIGKILL before it ran.
+var errCalledOff = errors.New("the start was called off: it was to be killed before it ran")
 
 // live is what runs, of whatever kind.
 type live struct {
@@ -66,11 +72,15 @@ func (s *Server) start(o shim.Start) (shim.Container, error) {
 		s.mu.Unlock()
 		return shim.Container{}, err
 	}
-	r := &run{Container: shim.Container{Name: o.Container, Attempt: o.Attempt}, launched: make(chan struct{})}
+	ctx, callOff := context.WithCancelCause(context.Background())
+	defer callOff(nil)
+	r := &run{
+		Container: shim.Container{Name: o.Container, Attempt: o.Attempt}, launched: make(chan struct{}), callOff: callOff,
+	}
 	s.containers[o.Container] = r
 	s.mu.Unlock()
 
-	l, err := launchMarked(o, begin)
+	l, err := launchMarked(ctx, o, begin)
 	s.mu.Lock()
 	r.live, r.failed, r.StartedAt = l, err, time.Now()
 	if err == nil {
@@ -87,8 +97,12 @@ func (s *Server) start(o shim.Start) (shim.Container, error) {
 	return s.latest(r), nil
 }
 
+// launcher runs one kind of process, and returns once it runs. When the context ends
+// before that it ends what it has begun, and its error is the cause.
+type launcher func(context.Context, shim.Start) (*live, error)
+
 // kind gives what runs the one kind of process that is ordered.
-func (s *Server) kind(o shim.Start) (func(shim.Start) (*live, error), error) {
+func (s *Server) kind(o shim.Start) (launcher, error) {
 	switch {
 	case len(o.Argv) > 0 && o.Process == nil && o.Guest == nil:
 		return s.runContainer, nil
@@ -100,11 +114,11 @@ func (s *Server) kind(o shim.Start) (func(shim.Start) (*live, error), error) {
 	return nil, fmt.Errorf("the start of container %q names no runtime, process or guest, or more than one", o.Container)
 }
 
-func launchMarked(o shim.Start, begin func(shim.Start) (*live, error)) (*live, error) {
+func launchMarked(ctx context.Context, o shim.Start, begin launcher) (*live, error) {
 	if err := os.WriteFile(o.MarkFile, []byte(strconv.Itoa(o.Attempt)), 0o600); err != nil {
 		return nil, fmt.Errorf("marking the start: %w", err)
 	}
-	return begin(o)
+	return begin(ctx, o)
 }
 
 func (s *Server) latest(r *run) shim.Container {

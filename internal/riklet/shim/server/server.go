@@ -243,14 +243,20 @@ func (s *Server) busy() bool {
 	return false
 }
 
-// signal passes a signal on; what has ended meanwhile ignores it.
+// signal passes a signal on; what has ended meanwhile ignores it. What does not run yet
+// has nothing to hear it, but SIGKILL ends its start.
 func (s *Server) signal(name string, sig syscall.Signal) error {
 	s.mu.Lock()
 	r := s.containers[name]
+	launching := r != nil && r.live == nil
 	running := r != nil && r.live != nil && !r.Exited
 	s.mu.Unlock()
 	if r == nil {
 		return fmt.Errorf("no container %q", name)
+	}
+	if launching && sig == syscall.SIGKILL {
+		r.callOff(errCalledOff)
+		return nil
 	}
 	if !running {
 		return nil
