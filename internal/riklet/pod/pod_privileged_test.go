@@ -251,6 +251,25 @@ func TestPrivilegedGraceThenKill(t *testing.T) {
 	}
 }
 
+// Who follows a log gets what a deleted container said last.
+func TestPrivilegedLastWordsAreFollowed(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.start()
+	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, sh("main", "trap 'echo LASTWORDS; exit 3' TERM; echo up; while :; do sleep 0.2; done")))
+	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
+	follow := &output.Buffer{}
+	followed := make(chan error, 1)
+	go func() {
+		followed <- n.driver.Logs(context.Background(), "u1", "main", instance.LogOptions{Follow: true}, follow)
+	}()
+	eventually(t, func() string { return cmp.Diff("up\n", follow.String()) })
+	n.stop("u1", time.Hour)
+	if err := <-followed; err != nil || follow.String() != "up\nLASTWORDS\n" {
+		t.Errorf("followed %q, %v", follow.String(), err)
+	}
+}
+
 func TestPrivilegedOutOfMemory(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -242,3 +242,54 @@ func TestTheSameRunGoesOn(t *testing.T) {
 		}
 	}
 }
+
+// An instance that is deleted takes its logs with it: who follows one still gets what was
+// written before.
+func TestFollowReadsWhatIsRemoved(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "log")
+	stream := create(t, dir, 1, Limits{}).Stream(Stdout)
+	fmt.Fprintln(stream, "a")
+	looks := 0
+	ended := func() bool {
+		if looks++; looks == 1 {
+			return false
+		}
+		fmt.Fprintln(stream, "last words")
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+		return true
+	}
+	if got := read(t, dir, Options{Tail: -1, Follow: true, Ended: ended}); got != "a\nlast words\n" {
+		t.Errorf("followed %q", got)
+	}
+}
+
+// remover removes a log at the first line that it is given.
+type remover struct {
+	bytes.Buffer
+	dir string
+}
+
+func (r *remover) Write(p []byte) (int, error) {
+	_, _ = r.Buffer.Write(p)
+	return len(p), os.RemoveAll(r.dir)
+}
+
+// Who reads slowly gets all that there was when the reading began.
+func TestReadGoesOnWithoutTheNames(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "log")
+	stream := create(t, dir, 1, Limits{Bytes: 50, Files: 3}).Stream(Stdout)
+	for _, line := range []string{"in one file", "in another", "in a third"} {
+		fmt.Fprintln(stream, line)
+	}
+	out := &remover{dir: dir}
+	if err := Read(t.Context(), dir, Options{Tail: -1}, out); err != nil {
+		t.Fatal(err)
+	}
+	if want := "in one file\nin another\nin a third\n"; out.String() != want {
+		t.Errorf("read %q, want %q", out.String(), want)
+	}
+}

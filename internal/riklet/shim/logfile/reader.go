@@ -21,7 +21,7 @@ type Options struct {
 	Since      time.Time // zero: all
 	// Follow waits for more until ctx ends or Ended reports that no more will
 	// come. Ended is asked before each look for more, so that what was written
-	// before the end is always read.
+	// before the end is always read, even when the log was removed meanwhile.
 	Follow bool
 	Ended  func() bool
 }
@@ -36,6 +36,7 @@ var ErrNoPrevious = errors.New("there is no log of an earlier run of the contain
 // Read writes the text of a log to w. A log that does not exist is empty.
 func Read(ctx context.Context, dir string, o Options, w io.Writer) error {
 	r := &reader{dir: dir, o: o, out: w}
+	defer r.close()
 	start, err := r.begin()
 	if err != nil {
 		return err
@@ -62,10 +63,22 @@ type reader struct {
 	o   Options
 	out io.Writer
 
-	at     segment
+	// files are open from when they were seen, in order: the first is the current one,
+	// of which offset bytes are read. They outlive their names, so that what a deleted
+	// container said last can still be read; and they are as few as a log has, so that
+	// who reads slowly keeps no more than that.
+	files  []*os.File
 	offset int64
-	run    int // the only attempt to read; 0: from at on
-	open   bool
+	at     segment // the newest that was opened, or where to begin
+	opened bool    // at was
+	run    int     // the only attempt to read; 0: from at on
+	open   bool    // a line that was cut into parts has not ended
+}
+
+func (r *reader) close() {
+	for _, f := range r.files {
+		_ = f.Close()
+	}
 }
 
 // begin finds the segments of the run that is asked for.
@@ -157,26 +170,48 @@ func lineEnds(path string) ([]int64, error) {
 // drain writes everything there is after the place.
 func (r *reader) drain(ctx context.Context) error {
 	for ctx.Err() == nil {
-		found, err := segments(r.dir)
+		if len(r.files) < 2 {
+			if err := r.look(); err != nil {
+				return err
+			}
+		}
+		if len(r.files) == 0 {
+			return nil
+		}
+		if err := r.segment(); err != nil {
+			return err
+		}
+		if len(r.files) == 1 {
+			return nil
+		}
+		// Its successor was there before it was read to its end: it has grown no more.
+		_ = r.files[0].Close()
+		r.files, r.offset = r.files[1:], 0
+	}
+	return nil
+}
+
+// look opens the segments that came since the last look.
+func (r *reader) look() error {
+	found, err := segments(r.dir)
+	if err != nil {
+		return err
+	}
+	for _, s := range found {
+		if s.before(r.at) || (r.opened && s == r.at) || (r.run != 0 && s.attempt != r.run) {
+			continue
+		}
+		f, err := os.Open(filepath.Join(r.dir, s.name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // dropped meanwhile
+		}
 		if err != nil {
 			return err
 		}
-		found = slices.DeleteFunc(found, func(s segment) bool {
-			return s.before(r.at) || (r.run != 0 && s.attempt != r.run)
-		})
-		if len(found) == 0 {
-			return nil
+		if s != r.at && len(r.files) == 0 {
+			r.offset = 0 // where it was to begin is gone
 		}
-		if found[0] != r.at {
-			r.at, r.offset = found[0], 0
-		}
-		if err := r.segment(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if len(found) == 1 {
-			return nil
-		}
-		r.at, r.offset = found[1], 0
+		r.files, r.at, r.opened = append(r.files, f), s, true
 	}
 	return nil
 }
@@ -187,15 +222,10 @@ func (s segment) before(t segment) bool {
 
 // segment writes the rest of the current file, whole lines only.
 func (r *reader) segment() error {
-	f, err := os.Open(filepath.Join(r.dir, r.at.name()))
-	if err != nil {
+	if _, err := r.files[0].Seek(r.offset, io.SeekStart); err != nil {
 		return err
 	}
-	defer f.Close()
-	if _, err := f.Seek(r.offset, io.SeekStart); err != nil {
-		return err
-	}
-	in := bufio.NewReaderSize(f, 64<<10)
+	in := bufio.NewReaderSize(r.files[0], 64<<10)
 	for {
 		line, err := in.ReadSlice('\n')
 		if errors.Is(err, io.EOF) {
