@@ -126,7 +126,7 @@ func (c *container) notStarted(f *fill, err error) {
 			reason = reasonInvalidImage
 		}
 		m.setContainer(c.spec.Name, heldUp(s, reason, err.Error(), m.now()))
-		m.finish(outcome{rikv1alpha1.InstanceFailed, reason, fmt.Sprintf("container %q: %v", c.spec.Name, err)})
+		m.finish(outcome{rikv1alpha1.InstanceFailed, reason, ofContainer(c.spec.Name, err.Error())})
 	case step == stepImage:
 		m.setContainer(c.spec.Name, heldUp(s, reasonImagePull, err.Error(), m.now()))
 	case errors.As(err, &config):

@@ -98,7 +98,7 @@ func (d *decision) consider(c containerView, policy rikv1alpha1.RestartPolicy, n
 		return
 	}
 	if c.State == rikv1alpha1.ContainerWaiting && c.Reason != "" && policy == rikv1alpha1.RestartNever {
-		d.final = &outcome{rikv1alpha1.InstanceFailed, c.Reason, c.Message}
+		d.final = &outcome{rikv1alpha1.InstanceFailed, c.Reason, ofContainer(c.name, c.Message)}
 		return
 	}
 	if c.RetryAt.After(now) {
@@ -131,6 +131,9 @@ func verdict(main []containerView) *outcome {
 	}
 	return &outcome{phase: rikv1alpha1.InstanceCompleted, reason: reasonCompleted}
 }
+
+// ofContainer is a message of a container's as its instance's.
+func ofContainer(name, message string) string { return fmt.Sprintf("container %q: %s", name, message) }
 
 func failed(reason string, c containerView) *outcome {
 	code := int32(-1)

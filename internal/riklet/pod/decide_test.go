@@ -1,6 +1,11 @@
 package pod
 
 import (
+	"errors"
+	"net"
+	"net/url"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -63,7 +68,7 @@ func TestDecide(t *testing.T) {
 			decision{final: &outcome{rikv1alpha1.InstanceFailed, reasonError, `container "b" exited with 3`}}},
 		"no image, again later": {view{policy: always, main: []containerView{held("a", reasonImagePull, later)}}, decision{wake: later}},
 		"no image, again now":   {view{policy: always, main: []containerView{held("a", reasonImagePull, noon)}}, decision{start: []string{"a"}}},
-		"no image, never again": {view{policy: never, main: []containerView{held("a", reasonImagePull, later)}}, decision{final: &outcome{rikv1alpha1.InstanceFailed, reasonImagePull, "why"}}},
+		"no image, never again": {view{policy: never, main: []containerView{held("a", reasonImagePull, later)}}, decision{final: &outcome{rikv1alpha1.InstanceFailed, reasonImagePull, `container "a": why`}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -197,15 +202,68 @@ func TestDecideNeverStartsWhatRuns(t *testing.T) {
 	})
 }
 
-// One reason for all of a time without success, whatever each answer says.
-func TestReadiedKeepsTheFirstReason(t *testing.T) {
+// One reason for all failures that are alike, whatever each answer says.
+func TestReadiedTellsWhatIsNew(t *testing.T) {
 	t.Parallel()
-	c := readied(state.Container{Ready: true}, false, "refused at 1")
-	c = readied(c, false, "refused at 2")
-	if c.Ready || c.Reason != reasonNotReady || c.Message != "readiness probe failed: refused at 1" {
-		t.Errorf("after two failures: %+v", c)
+	c := state.Container{Ready: true}
+	for _, step := range []struct {
+		why  error
+		want string
+	}{
+		{errors.New("refused"), "refused"},
+		{&answerError{"HTTP 503", "at 1"}, "HTTP 503: at 1"},
+		{&answerError{"HTTP 503", "at 2"}, "HTTP 503: at 1"},
+		{&answerError{"HTTP 503", ""}, "HTTP 503: at 1"},
+		{&answerError{"HTTP 50", "at 3"}, "HTTP 50: at 3"},
+		{&answerError{"HTTP 404", ""}, "HTTP 404"},
+		{errors.New("no answer in 1s"), "no answer in 1s"},
+	} {
+		c = readied(c, step.why)
+		if want := "readiness probe failed: " + step.want; c.Ready || c.Reason != reasonNotReady || c.Message != want {
+			t.Errorf("after %v: %+v, want %q", step.why, c, want)
+		}
 	}
-	if c = readied(c, true, ""); !c.Ready || c.Reason != "" || c.Message != "" {
+	if c = readied(c, nil); !c.Ready || c.Reason != "" || c.Message != "" {
 		t.Errorf("after a success: %+v", c)
+	}
+}
+
+func TestShownIsOneShortLine(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]string{
+		"": "", "\n": "", " not\n\tfound\x00 ": "not found", "\xff\xfeä": "ä",
+		strings.Repeat("ä", 300): strings.Repeat("ä", 100) + "...", strings.Repeat("x", 199) + "ä": strings.Repeat("x", 199) + "...",
+	} {
+		if got := shown(answer); got != want {
+			t.Errorf("shown(%q) = %q, want %q", answer, got, want)
+		}
+	}
+}
+
+// The port that a probe was sent from differs each time.
+func TestPlainErrorsAreAlike(t *testing.T) {
+	t.Parallel()
+	at := func(port int) net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port} }
+	reset := func(from int) error {
+		return plain(&url.Error{Op: "Get", URL: "http://x", Err: &net.OpError{Op: "read", Net: "tcp", Source: at(from), Addr: at(80), Err: syscall.ECONNRESET}})
+	}
+	if a, b := reset(40000).Error(), reset(40001).Error(); a != b || a != "read tcp 127.0.0.1:80: connection reset by peer" {
+		t.Errorf("plain() = %q and %q", a, b)
+	}
+	if err := plain(nil); err != nil {
+		t.Errorf("plain(nil) = %v", err)
+	}
+}
+
+// Of several containers, the one that is held up is named.
+func TestTheContainerInTroubleIsNamed(t *testing.T) {
+	t.Parallel()
+	m, _ := serving()
+	m.containers = append(m.containers, &container{m: m, spec: rikv1alpha1.Container{Name: "other"}, index: 1})
+	m.rec.Containers["other"] = exited(state.Container{}, 128, reasonStart, `start: exec: "nosuch"`, noon)
+	m.prepared = true
+	s := m.render()
+	if want := `container "other": start: exec: "nosuch"`; s.Reason != reasonStart || s.Message != want || s.Containers[1].Message != `start: exec: "nosuch"` {
+		t.Errorf("status = %+v, want the message %q", s, want)
 	}
 }

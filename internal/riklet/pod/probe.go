@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
@@ -29,7 +32,7 @@ func (c *container) ready(s state.Container) bool {
 func (c *container) note(change func(*state.Container)) {
 	s := c.m.rec.Containers[c.spec.Name]
 	before := s
-	if change(&s); s.Begun != before.Begun || s.Ready != before.Ready {
+	if change(&s); s.Begun != before.Begun || s.Ready != before.Ready || s.Reason != before.Reason || s.Message != before.Message {
 		c.m.setContainer(c.spec.Name, s)
 	}
 }
@@ -49,38 +52,59 @@ func (c *container) beginProbes() {
 // probeOn starts the probes that startup held back.
 func (c *container) probeOn(ctx context.Context) {
 	if p := c.spec.LivenessProbe; p != nil {
-		c.probe(ctx, *p, func(ok bool, why string) bool {
-			if !ok {
-				c.condemn("liveness probe failed: " + why)
+		c.probe(ctx, *p, func(why error) bool {
+			if why != nil {
+				c.condemn("liveness probe failed: " + why.Error())
 			}
-			return ok
+			return why == nil
 		})
 	}
 	if p := c.spec.ReadinessProbe; p != nil {
-		c.probe(ctx, *p, func(ok bool, why string) bool {
-			c.note(func(s *state.Container) { *s = readied(*s, ok, why) })
+		c.probe(ctx, *p, func(why error) bool {
+			c.note(func(s *state.Container) { *s = readied(*s, why) })
 			return true
 		})
 	}
 }
 
-// readied takes a verdict on readiness. The first reason stays until the next
-// success: an answer that differs each time would be news each time.
-func readied(s state.Container, ok bool, why string) state.Container {
-	s.Ready = ok
-	switch {
-	case ok:
+// readied takes a verdict on readiness: nil, or why not. Of failures that are alike the
+// first stays until another or a success: an answer that differs each time would be news
+// each time.
+func readied(s state.Container, why error) state.Container {
+	s.Ready = why == nil
+	if why == nil {
 		s.Reason, s.Message = "", ""
-	case s.Reason != reasonNotReady:
-		s.Reason, s.Message = reasonNotReady, "readiness probe failed: "+why
+		return s
+	}
+	const failed = "readiness probe failed: "
+	if rest, ok := strings.CutPrefix(s.Message, failed+kindOf(why)); s.Reason != reasonNotReady || !ok || rest != "" && !strings.HasPrefix(rest, ": ") {
+		s.Reason, s.Message = reasonNotReady, failed+why.Error()
 	}
 	return s
 }
 
-func (c *container) startupResult(ctx context.Context) func(bool, string) bool {
-	return func(ok bool, why string) bool {
-		if !ok {
-			c.condemn("startup probe failed: " + why)
+// answerError is an answer that is not the one that was hoped for. Those of one kind are
+// alike, whatever the text that came along.
+type answerError struct{ kind, text string }
+
+func (e *answerError) Error() string {
+	if e.text == "" {
+		return e.kind
+	}
+	return e.kind + ": " + e.text
+}
+
+func kindOf(err error) string {
+	if answer, ok := errors.AsType[*answerError](err); ok {
+		return answer.kind
+	}
+	return err.Error()
+}
+
+func (c *container) startupResult(ctx context.Context) func(error) bool {
+	return func(why error) bool {
+		if why != nil {
+			c.condemn("startup probe failed: " + why.Error())
 			return false
 		}
 		c.note(func(s *state.Container) { s.Begun = true })
@@ -146,8 +170,8 @@ func (n counter) add(ok bool, p rikv1alpha1.Probe) (counter, bool) {
 }
 
 // probe asks again and again until ctx ends or verdict, which the owner is
-// called with, says that it is enough.
-func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, verdict func(ok bool, why string) bool) {
+// called with, nil or why not, says that it is enough.
+func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, verdict func(why error) bool) {
 	m, clock := c.m, c.m.d.cfg.Clock
 	wait := func(d time.Duration) bool {
 		if d <= 0 {
@@ -169,11 +193,11 @@ func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, verdict func
 				return
 			}
 			var due bool
-			if n, due = n.add(why == "", p); !due {
+			if n, due = n.add(why == nil, p); !due {
 				continue
 			}
 			more := make(chan bool, 1)
-			m.post(func() { more <- ctx.Err() == nil && verdict(why == "", why) })
+			m.post(func() { more <- ctx.Err() == nil && verdict(why) })
 			select {
 			case <-ctx.Done():
 				return
@@ -193,12 +217,24 @@ func seconds(n, otherwise int32) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// maxAnswer bounds what is kept of a probe's output.
-const maxAnswer = 1 << 10
+// maxAnswer bounds what is read of a probe's output, maxAnswerShown what is told of it, in
+// bytes.
+const (
+	maxAnswer      = 1 << 10
+	maxAnswerShown = 200
+)
 
-// ask makes one probe. The answer is empty when it succeeded, and otherwise
-// says why not.
-func (c *container) ask(ctx context.Context, p rikv1alpha1.Probe) string {
+// shown is an answer as one short line.
+func shown(answer string) string {
+	line := strings.Join(strings.FieldsFunc(answer, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) }), " ")
+	if len(line) > maxAnswerShown {
+		line = strings.ToValidUTF8(line[:maxAnswerShown], "") + "..."
+	}
+	return strings.ToValidUTF8(line, "")
+}
+
+// ask makes one probe, and gives nil when it succeeded.
+func (c *container) ask(ctx context.Context, p rikv1alpha1.Probe) error {
 	timeout := seconds(p.TimeoutSeconds, 1)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer in %s", timeout))
 	defer cancel()
@@ -214,13 +250,21 @@ func (c *container) ask(ctx context.Context, p rikv1alpha1.Probe) string {
 			err = conn.Close()
 		}
 	}
-	if err == nil {
-		return ""
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return cause
 	}
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
+	return plain(err)
+}
+
+// plain is an error without what differs each time: the port that the node called from.
+func plain(err error) error {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err
 	}
-	return err.Error()
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return &net.OpError{Op: op.Op, Net: op.Net, Addr: op.Addr, Err: op.Err}
+	}
+	return err
 }
 
 func (c *container) askExec(ctx context.Context, p rikv1alpha1.ExecProbe) error {
@@ -230,7 +274,7 @@ func (c *container) askExec(ctx context.Context, p rikv1alpha1.ExecProbe) error 
 		return err
 	}
 	if code != 0 {
-		return fmt.Errorf("the command exited with %d: %s", code, strings.TrimSpace(out.String()))
+		return &answerError{fmt.Sprintf("the command exited with %d", code), shown(out.String())}
 	}
 	return nil
 }
@@ -248,8 +292,8 @@ func (c *container) askHTTP(ctx context.Context, p rikv1alpha1.HTTPProbe) error 
 	if scheme == "" {
 		scheme = "http"
 	}
-	url := scheme + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(p.Port))) + "/" + strings.TrimPrefix(p.Path, "/")
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	address := scheme + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(p.Port))) + "/" + strings.TrimPrefix(p.Path, "/")
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return err
 	}
@@ -275,5 +319,5 @@ func (c *container) askHTTP(ctx context.Context, p rikv1alpha1.HTTPProbe) error 
 		return nil
 	}
 	body, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	return fmt.Errorf("status %d: %s", response.StatusCode, strings.TrimSpace(string(body)))
+	return &answerError{fmt.Sprintf("HTTP %d", response.StatusCode), shown(string(body))}
 }

@@ -86,9 +86,15 @@ func (m *machine) renderAlive(s *rikv1alpha1.InstanceStatus) {
 	for _, list := range [][]rikv1alpha1.ContainerStatus{s.InitContainers, s.Containers} {
 		for _, c := range list {
 			if c.State == rikv1alpha1.ContainerWaiting && c.Reason != "" {
-				s.Reason, s.Message = c.Reason, c.Message
+				s.Reason, s.Message = c.Reason, ofContainer(c.Name, c.Message)
 				return
 			}
+		}
+	}
+	for _, c := range s.Containers {
+		if c.State == rikv1alpha1.ContainerRunning && c.Reason == reasonNotReady {
+			s.Reason, s.Message = c.Reason, ofContainer(c.Name, c.Message)
+			return
 		}
 	}
 	if s.Phase == rikv1alpha1.InstanceCreating {
