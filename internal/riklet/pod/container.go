@@ -110,6 +110,9 @@ func (c *container) started(f *fill, got shim.Container, err error) {
 	c.beginProbes()
 }
 
+// codeNotStarted is what a shell says of a command that it could not run.
+const codeNotStarted = 128
+
 // notStarted sorts out why a start did not succeed.
 func (c *container) notStarted(f *fill, err error) {
 	m := c.m
@@ -132,9 +135,8 @@ func (c *container) notStarted(f *fill, err error) {
 	case errors.As(err, &config):
 		m.setContainer(c.spec.Name, heldUp(s, reasonConfig, err.Error(), m.now()))
 	case step == stepStart:
-		// 128: what a shell says of a command that it could not run.
 		s.Attempt, s.Restarts, s.StartedAt = f.attempt, int32(f.attempt-1), time.Time{} //nolint:gosec // as above
-		m.setContainer(c.spec.Name, exited(s, 128, reasonStart, err.Error(), m.now()))
+		m.setContainer(c.spec.Name, exited(s, codeNotStarted, reasonStart, err.Error(), m.now()))
 	default:
 		m.setContainer(c.spec.Name, heldUp(s, reasonStart, err.Error(), m.now()))
 	}
@@ -175,8 +177,10 @@ func (m *machine) exited(e shim.Container) {
 		return // known already
 	}
 	c.endProbes()
-	reason, message := reasonError, ""
+	reason, message, code := reasonError, "", int32(e.ExitCode) //nolint:gosec // 0..255
 	switch {
+	case e.NeverRan:
+		reason, message, code = reasonStart, e.Message, codeNotStarted
 	case e.OOMKilled, e.ExitCode == 128+9 && m.d.cgroups.OOMKills(m.d.cgroup(m.uid)+"/"+e.Name) > 0:
 		reason, message = reasonOOMKilled, "it used more memory than its limit"
 	case c.killWhy != "":
@@ -189,8 +193,8 @@ func (m *machine) exited(e shim.Container) {
 	if e.LogError != "" {
 		m.log.Warn("a container's output was lost", "container", e.Name, "err", e.LogError)
 	}
-	m.setContainer(e.Name, exited(s, int32(e.ExitCode), reason, message, e.FinishedAt)) //nolint:gosec // 0..255
-	m.log.Info("container ended", "container", e.Name, "code", e.ExitCode, "reason", reason)
+	m.setContainer(e.Name, exited(s, code, reason, message, e.FinishedAt))
+	m.log.Info("container ended", "container", e.Name, "code", code, "reason", reason)
 }
 
 // signal sends a signal of the container's end once, beside the owner.

@@ -216,6 +216,54 @@ func TestPrivilegedBadImages(t *testing.T) {
 	}
 }
 
+// What is there and may be executed, but is no program for this machine, is found out only
+// by the kernel, when the runtime has told that all is well.
+func TestPrivilegedWhatIsNoProgram(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.start()
+	spec, err := ociimage.BusyboxSpec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := os.ReadFile(ociimage.BusyboxPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(foreign[18:], []byte{0xf3, 0xf3}) // e_machine: nobody's
+	for name, content := range map[string][]byte{"foreign": foreign, "orphan": []byte("#!/no/such\n"), "text": []byte("text\n")} {
+		spec.Files["x/"+name] = ociimage.File{Content: content, Mode: 0o755}
+	}
+	dir := t.TempDir()
+	if _, err := ociimage.Write(dir, "latest", spec); err != nil {
+		t.Fatal(err)
+	}
+	for uid, tc := range map[string]struct {
+		script string // else the file of the name
+		tty    bool
+		want   string
+	}{
+		"foreign": {want: "exec /x/foreign: exec format error (neither"}, "text": {want: "exec /x/text: exec format error (neither", tty: true},
+		"orphan": {want: "exec /x/orphan: no such file or directory (the file is there"},
+		"honest": {script: "echo exec format error >&2; exit 255"},
+	} {
+		c := sh("main", tc.script)
+		c.Image, c.TTY = "oci:"+dir+":latest", tc.tty
+		if tc.script == "" {
+			c.Command = []string{"/x/" + uid}
+		}
+		n.ensure(podOf(uid, rikv1alpha1.RestartNever, c))
+		s := n.awaitPhase(uid, rikv1alpha1.InstanceFailed)
+		reason, code := reasonStart, int32(codeNotStarted)
+		if tc.want == "" {
+			reason, code = reasonError, 255
+		}
+		if got := s.Containers[0]; s.Reason != reason || got.Reason != reason || *got.ExitCode != code || !strings.Contains(got.Message, tc.want) || !strings.Contains(s.Message, tc.want) {
+			t.Errorf("%s: status = %+v", uid, s)
+		}
+	}
+}
+
 func TestPrivilegedImageSettingsCount(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -93,6 +93,9 @@ type Container struct {
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	// Message says why it ended when that was not its own doing.
 	Message string `json:"message,omitempty"`
+	// NeverRan: the runtime's own process took the program's place and could not
+	// execute it, as Message says.
+	NeverRan bool `json:"neverRan,omitempty"`
 	// LogError says that output was lost, for want of disk say.
 	LogError string `json:"logError,omitempty"`
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/riklet/shim"
+	"rik.dev/rik/internal/riklet/shim/logfile"
 )
 
 // runContainer calls the OCI runtime with the pipes of the log; what runs is the
@@ -65,6 +66,27 @@ func (s *Server) call(ctx context.Context, o shim.Start, out *output) (pid int, 
 	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
+// refusal is why a program was not executed: what the runtime's process wrote where the
+// program would have written, with what helps.
+func refusal(o shim.Start) string {
+	var text bytes.Buffer
+	err := logfile.Read(context.Background(), o.LogDir, logfile.Options{Tail: 1}, &text)
+	why := strings.TrimSpace(text.String())
+	if err != nil || why == "" {
+		return "the program could not be executed"
+	}
+	switch {
+	case strings.HasSuffix(why, syscall.ENOEXEC.Error()):
+		return why + " (neither a program for this machine nor a script that begins with #!)"
+	case strings.HasSuffix(why, syscall.ENOENT.Error()):
+		return why + " (the file is there: its interpreter or dynamic loader is not)"
+	}
+	return why[:min(len(why), maxComplaint)]
+}
+
+// maxComplaint bounds what is told of a runtime's words, in bytes.
+const maxComplaint = 2000
+
 // complaint is what the runtime's log says, in the form ": reason".
 func complaint(path string) string {
 	data, err := os.ReadFile(path)
@@ -81,5 +103,5 @@ func complaint(path string) string {
 	if last == "" {
 		return ""
 	}
-	return ": " + last[:min(len(last), 2000)]
+	return ": " + last[:min(len(last), maxComplaint)]
 }

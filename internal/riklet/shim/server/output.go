@@ -110,7 +110,7 @@ const consoleTimeout = 2 * time.Minute
 
 // receive takes the terminal. A runtime that ends without giving one must not
 // be waited for.
-func (o *output) receive(ended <-chan int) error {
+func (o *output) receive(ended <-chan exit) error {
 	type result struct {
 		file *os.File
 		err  error
@@ -123,14 +123,14 @@ func (o *output) receive(ended <-chan int) error {
 	var r result
 	select {
 	case r = <-got:
-	case code := <-ended:
-		o.early = &code
-		if code != 0 {
+	case e := <-ended:
+		o.early = &e.code
+		if e.code != 0 {
 			_ = o.console.Close()
 			if r = <-got; r.file != nil {
 				_ = r.file.Close()
 			}
-			return fmt.Errorf("the runtime exited with %d", code)
+			return fmt.Errorf("the runtime exited with %d", e.code)
 		}
 		r = <-got
 	}
@@ -142,11 +142,11 @@ func (o *output) receive(ended <-chan int) error {
 }
 
 // result waits for the runtime's exit code.
-func (o *output) result(ended <-chan int) int {
+func (o *output) result(ended <-chan exit) int {
 	if o.early != nil {
 		return *o.early
 	}
-	return <-ended
+	return (<-ended).code
 }
 
 // finish reads what is left until the deadline and closes everything.

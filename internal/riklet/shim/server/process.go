@@ -40,7 +40,7 @@ func (s *Server) runProcess(ctx context.Context, o shim.Start) (*live, error) {
 }
 
 // spawnProcess returns when the program runs.
-func (s *Server) spawnProcess(ctx context.Context, p launch.Process, out *output) (int, <-chan int, error) {
+func (s *Server) spawnProcess(ctx context.Context, p launch.Process, out *output) (int, <-chan exit, error) {
 	told, tell, err := os.Pipe()
 	if err != nil {
 		return 0, nil, err

@@ -3,10 +3,13 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,15 +21,22 @@ type reaper struct {
 	sigs chan os.Signal
 
 	mu      sync.Mutex // guards what follows; held while a child is reaped or signalled
-	waiting map[int]chan int
+	waiting map[int]chan exit
 	// strays are ends that nobody waits for yet. A container may end before its
 	// start has learned its number; they are kept only while one is under way.
-	strays   map[int]int
+	strays   map[int]exit
 	starting int
 }
 
+// exit is how a process ended.
+type exit struct {
+	code int // as a shell has it
+	// unexecuted: it was still the runtime's own, and not yet the container's program.
+	unexecuted bool
+}
+
 func newReaper() *reaper {
-	r := &reaper{sigs: make(chan os.Signal, 1), waiting: map[int]chan int{}, strays: map[int]int{}}
+	r := &reaper{sigs: make(chan os.Signal, 1), waiting: map[int]chan exit{}, strays: map[int]exit{}}
 	signal.Notify(r.sigs, syscall.SIGCHLD)
 	return r
 }
@@ -46,26 +56,52 @@ func (r *reaper) reap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for {
-		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
-		if errors.Is(err, syscall.EINTR) {
-			continue
-		}
-		if err != nil || pid <= 0 {
+		pid := ended()
+		if pid <= 0 {
 			return
 		}
-		r.endedLocked(pid, exitCode(status))
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)) // until it is reaped
+		var status syscall.WaitStatus
+		for {
+			if _, err := syscall.Wait4(pid, &status, 0, nil); !errors.Is(err, syscall.EINTR) {
+				break
+			}
+		}
+		e := exit{code: exitCode(status)}
+		e.unexecuted = status.Exited() && e.code != 0 && strings.TrimSpace(string(name)) == runcInit
+		r.endedLocked(pid, e)
 	}
 }
 
-func (r *reaper) endedLocked(pid, code int) {
+// runcInit is the name of runc's own process in a container, up to the moment at which it
+// executes the container's program. When that fails it can tell nobody but its stderr.
+const runcInit = "runc:[2:INIT]"
+
+// ended gives a child that has ended and is to be reaped; 0: there is none.
+func ended() int {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return 0
+		}
+		// si_pid is the fifth word of the siginfo_t of 64-bit machines: the union that it
+		// is in holds pointers.
+		return int((*[5]int32)(unsafe.Pointer(&info))[4])
+	}
+}
+
+func (r *reaper) endedLocked(pid int, e exit) {
 	if waiter := r.waiting[pid]; waiter != nil {
 		delete(r.waiting, pid)
-		waiter <- code // has room for the one value that it ever gets
+		waiter <- e // has room for the one value that it ever gets
 		return
 	}
 	if r.starting > 0 {
-		r.strays[pid] = code
+		r.strays[pid] = e
 	}
 }
 
@@ -92,8 +128,8 @@ func (r *reaper) finish() {
 	}
 }
 
-// spawn starts a child and gives its number and the channel of its exit code.
-func (r *reaper) spawn(argv []string, attr *syscall.ProcAttr) (int, <-chan int, error) {
+// spawn starts a child and gives its number and the channel of its end.
+func (r *reaper) spawn(argv []string, attr *syscall.ProcAttr) (int, <-chan exit, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid, err := syscall.ForkExec(argv[0], argv, attr)
@@ -103,18 +139,18 @@ func (r *reaper) spawn(argv []string, attr *syscall.ProcAttr) (int, <-chan int, 
 	return pid, r.waitLocked(pid), nil
 }
 
-// wait gives the channel of the exit code of a child that another made.
-func (r *reaper) wait(pid int) <-chan int {
+// wait gives the channel of the end of a child that another made.
+func (r *reaper) wait(pid int) <-chan exit {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.waitLocked(pid)
 }
 
-func (r *reaper) waitLocked(pid int) <-chan int {
-	ended := make(chan int, 1)
-	if code, ok := r.strays[pid]; ok {
+func (r *reaper) waitLocked(pid int) <-chan exit {
+	ended := make(chan exit, 1)
+	if e, ok := r.strays[pid]; ok {
 		delete(r.strays, pid)
-		ended <- code
+		ended <- e
 		return ended
 	}
 	r.waiting[pid] = ended

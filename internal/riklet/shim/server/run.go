@@ -44,13 +44,17 @@ type end struct {
 	code      int
 	oomKilled bool
 	message   string
+	neverRan  bool // its last words say why
 }
 
 // child is a process whose end the reaper takes.
-func (s *Server) child(pid int, ended <-chan int, out *output) *live {
+func (s *Server) child(pid int, ended <-chan exit, out *output) *live {
 	return &live{
 		pid: pid, out: out,
-		wait:   func() end { return end{code: <-ended} },
+		wait: func() end {
+			e := <-ended
+			return end{code: e.code, neverRan: e.unexecuted}
+		},
 		signal: func(sig syscall.Signal) error { return s.reaper.kill(pid, pid, sig) },
 	}
 }
@@ -136,6 +140,9 @@ func (s *Server) watch(o shim.Start, r *run) {
 	c := s.latest(r)
 	c.Exited, c.ExitCode, c.FinishedAt = true, how.code, finished
 	c.OOMKilled, c.Message = how.oomKilled, how.message
+	if how.neverRan {
+		c.NeverRan, c.Message = true, refusal(o)
+	}
 	if lost != nil {
 		c.LogError = lost.Error()
 	}
