@@ -13,6 +13,7 @@ import (
 
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/pod/spec"
 	"rik.dev/rik/internal/riklet/state"
 )
 
@@ -24,11 +25,13 @@ type Driver struct {
 	cgroups cgroup.Layout
 	swap    bool
 	files   uint64 // hard limit of open files
-	bootID  string
-	shims   []string // the cgroup.procs files of the supervisors' cgroup
-	turns   chan struct{}
-	boots   chan struct{} // places among the microVMs that boot
-	last    atomic.Int64  // sequence of the latest observation
+	// capabilities are those that what the node starts can have at most.
+	capabilities spec.CapabilitySet
+	bootID       string
+	shims        []string // the cgroup.procs files of the supervisors' cgroup
+	turns        chan struct{}
+	boots        chan struct{} // places among the microVMs that boot
+	last         atomic.Int64  // sequence of the latest observation
 
 	mu       sync.Mutex // guards what follows
 	machines map[string]*machine

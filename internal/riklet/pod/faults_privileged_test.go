@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/testkit/ociimage"
 
@@ -419,6 +420,28 @@ func TestPrivilegedSafeDefaults(t *testing.T) {
 	want := "CapEff:\t00000000a80425fb\nNoNewPrivs:\t1\nSeccomp:\t2\n0\n"
 	if got := n.log("u1", ""); got != want {
 		t.Errorf("log = %q, want %q", got, want)
+	}
+}
+
+// A node that runs in a container itself holds fewer capabilities than the kernel has.
+// What is privileged gets those, and who asks for another is told.
+func TestPrivilegedCapabilitiesOfTheNode(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	d := n.start()
+	d.capabilities &^= 1 << unix.CAP_SYSLOG
+	privileged, added := sh("main", "grep CapEff /proc/self/status"), sh("main", "true")
+	privileged.Security = &rikv1alpha1.Security{Privileged: true}
+	added.Security = &rikv1alpha1.Security{AddCapabilities: []string{"SYSLOG"}}
+	n.ensure(podOf("privileged", rikv1alpha1.RestartNever, privileged))
+	n.ensure(podOf("added", rikv1alpha1.RestartAlways, added))
+	n.awaitPhase("privileged", rikv1alpha1.InstanceCompleted)
+	if got, want := n.log("privileged", ""), fmt.Sprintf("CapEff:\t%016x\n", uint64(bounding()&^(1<<unix.CAP_SYSLOG))); got != want {
+		t.Errorf("log = %q, want %q", got, want)
+	}
+	s := n.await("added", "refused", func(s rikv1alpha1.InstanceStatus) bool { return s.Reason == reasonStart })
+	if !strings.Contains(s.Message, "CAP_SYSLOG") || !strings.Contains(s.Message, "the node itself does not hold") {
+		t.Errorf("status = %+v", s)
 	}
 }
 

@@ -151,7 +151,7 @@ func (f *ociFill) bundle(ctx context.Context) error {
 		Hostname: b.hostname(), CgroupPath: f.cgroup(),
 		NamespaceOf: f.shim.PID(), HostNetwork: f.in.Template.HostNetwork,
 		HostsFile: d.podFile(uid, "hosts"), HostnameFile: d.podFile(uid, "hostname"), ResolvFile: d.podFile(uid, "resolv.conf"),
-		SharedMemory: d.shared(uid), PIDs: d.cfg.PIDsPerContainer, SwapAccounting: d.swap, OpenFiles: d.files,
+		SharedMemory: d.shared(uid), PIDs: d.cfg.PIDsPerContainer, SwapAccounting: d.swap, OpenFiles: d.files, Capabilities: d.capabilities,
 	})
 	if err != nil {
 		return err

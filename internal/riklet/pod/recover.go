@@ -21,6 +21,7 @@ import (
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/pod/spec"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/state"
 )
@@ -83,6 +84,7 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 		return err
 	}
 	d.files = files.Max
+	d.capabilities = bounding()
 	if d.shims, err = d.cgroups.Make(d.cgroup(supervisors)); err != nil {
 		return err
 	}
@@ -96,6 +98,20 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 		}
 	}
 	return os.MkdirAll(d.runDir(""), 0o700)
+}
+
+// bounding is the set of the capabilities that anything that this process starts can have.
+func bounding() (set spec.CapabilitySet) {
+	for c := range 64 {
+		held, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
+		if err != nil {
+			break // beyond the kernel's last
+		}
+		if held == 1 {
+			set |= 1 << c
+		}
+	}
+	return set
 }
 
 // recover finds out what became of one instance. It runs before the machine

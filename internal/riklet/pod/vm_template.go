@@ -119,7 +119,7 @@ func guestProcess(t rikv1alpha1.InstanceTemplate, c rikv1alpha1.Container, root 
 	if c.Security != nil {
 		security = *c.Security
 	}
-	capabilities, err := spec.Capabilities(c.Security)
+	capabilities, err := spec.Capabilities(c.Security, spec.EveryCapability) // of the guest's kernel
 	if err != nil {
 		return guest.Process{}, err
 	}

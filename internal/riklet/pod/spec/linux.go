@@ -18,25 +18,44 @@ var defaultCapabilities = []string{
 	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
-// allCapabilities are those of capabilities(7), Linux 5.9 and later.
+// allCapabilities are those of capabilities(7), Linux 5.9 and later, each at the number
+// that the kernel gives it.
 var allCapabilities = []string{
-	"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND", "CAP_BPF",
-	"CAP_CHECKPOINT_RESTORE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
-	"CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE", "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN",
-	"CAP_MAC_OVERRIDE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_RAW",
-	"CAP_PERFMON", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_BOOT",
-	"CAP_SYS_CHROOT", "CAP_SYSLOG", "CAP_SYS_MODULE", "CAP_SYS_NICE", "CAP_SYS_PACCT", "CAP_SYS_PTRACE",
-	"CAP_SYS_RAWIO", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM",
+	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID",
+	"CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN", "CAP_NET_RAW",
+	"CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SYS_PACCT",
+	"CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD",
+	"CAP_LEASE", "CAP_AUDIT_WRITE", "CAP_AUDIT_CONTROL", "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG",
+	"CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE",
+}
+
+// CapabilitySet has a bit for each capability that the kernel numbers.
+type CapabilitySet uint64
+
+// EveryCapability is the set of a machine that holds none back.
+const EveryCapability = ^CapabilitySet(0)
+
+func (s CapabilitySet) has(name string) bool {
+	i := slices.Index(allCapabilities, name)
+	return i >= 0 && s&(1<<i) != 0
+}
+
+// of gives those of the names that are in the set, sorted.
+func (s CapabilitySet) of(names []string) []string {
+	held := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !s.has(name) })
+	slices.Sort(held)
+	return slices.Compact(held)
 }
 
 // Capabilities applies drops before additions, so that "drop ALL, add one"
-// leaves the one.
-func Capabilities(s *rikv1alpha1.Security) ([]string, error) {
+// leaves the one. Nobody gets more than the node holds, which may be less than the kernel
+// knows; only what is asked for by name must be there.
+func Capabilities(s *rikv1alpha1.Security, node CapabilitySet) ([]string, error) {
 	if s == nil {
-		return slices.Clone(defaultCapabilities), nil
+		return node.of(defaultCapabilities), nil
 	}
 	if s.Privileged {
-		return slices.Clone(allCapabilities), nil
+		return node.of(allCapabilities), nil
 	}
 	set := slices.Clone(defaultCapabilities)
 	for _, name := range s.DropCapabilities {
@@ -52,16 +71,18 @@ func Capabilities(s *rikv1alpha1.Security) ([]string, error) {
 	}
 	for _, name := range s.AddCapabilities {
 		if strings.EqualFold(name, "ALL") {
-			return slices.Clone(allCapabilities), nil
+			return node.of(allCapabilities), nil
 		}
 		full, err := capability(name)
 		if err != nil {
 			return nil, err
 		}
+		if !node.has(full) {
+			return nil, fmt.Errorf("%w: %s, which security.addCapabilities asks for; give it to the riklet, or let the instance run on another node", ErrNotHeld, full)
+		}
 		set = append(set, full)
 	}
-	slices.Sort(set)
-	return slices.Compact(set), nil
+	return node.of(set), nil
 }
 
 // capability takes NET_ADMIN as well as CAP_NET_ADMIN.

@@ -26,6 +26,8 @@ var (
 	ErrUser = errors.New("no such user in the image")
 	// ErrCapability is returned when the name of a capability is not known.
 	ErrCapability = errors.New("unknown capability")
+	// ErrNotHeld is returned when a container asks for a capability that the node has not.
+	ErrNotHeld = errors.New("the node itself does not hold the capability")
 	// ErrVolume is returned when a mount names a volume that the template does not have.
 	ErrVolume = errors.New("no such volume")
 )
@@ -70,6 +72,8 @@ type Input struct {
 	PIDs int64
 	// OpenFiles is the node's own hard limit: not every root may go beyond.
 	OpenFiles uint64
+	// Capabilities are those that the node itself may have.
+	Capabilities CapabilitySet
 	// SwapAccounting: the kernel can bound memory and swap together.
 	SwapAccounting bool
 }
@@ -102,7 +106,7 @@ func Build(in Input) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	capabilities, err := Capabilities(in.Container.Security)
+	capabilities, err := Capabilities(in.Container.Security, in.Capabilities)
 	if err != nil {
 		return nil, err
 	}

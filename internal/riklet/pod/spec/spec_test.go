@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -26,7 +27,7 @@ func input(change func(*Input)) Input {
 		Image:     Image{Entrypoint: []string{"/entry"}, Cmd: []string{"serve"}, Env: []string{"PATH=/bin", "LANG=C"}, WorkingDir: "/srv"},
 		Rootfs:    "/images/u/rootfs", Hostname: "web", CgroupPath: "/rik/u/main", NamespaceOf: 77,
 		HostsFile: "/run/u/etc/hosts", HostnameFile: "/run/u/etc/hostname", ResolvFile: "/run/u/etc/resolv.conf", SharedMemory: "/run/u/shm",
-		SwapAccounting: true, OpenFiles: 1 << 20,
+		SwapAccounting: true, OpenFiles: 1 << 20, Capabilities: EveryCapability,
 	}
 	change(&in)
 	return in
@@ -195,6 +196,24 @@ func FuzzExpand(f *testing.F) {
 
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
+	// CAP_AUDIT_WRITE is 29, CAP_SYSLOG is 34.
+	const less = EveryCapability &^ (1<<29 | 1<<34)
+	for name, tc := range map[string]struct {
+		security *rikv1alpha1.Security
+		want     int
+		err      error
+	}{
+		"default":    {nil, len(defaultCapabilities) - 1, nil},
+		"privileged": {&rikv1alpha1.Security{Privileged: true}, len(allCapabilities) - 2, nil},
+		"add all":    {&rikv1alpha1.Security{AddCapabilities: []string{"ALL"}}, len(allCapabilities) - 2, nil},
+		"add held":   {&rikv1alpha1.Security{AddCapabilities: []string{"BPF"}}, len(defaultCapabilities), nil},
+		"add one":    {&rikv1alpha1.Security{AddCapabilities: []string{"syslog"}}, 0, ErrNotHeld},
+	} {
+		got, err := Capabilities(tc.security, less)
+		if len(got) != tc.want || !errors.Is(err, tc.err) || err != nil && !strings.Contains(err.Error(), "CAP_SYSLOG") {
+			t.Errorf("%s on a node with less: Capabilities() = %v, %v; want %d, %v", name, got, err, tc.want, tc.err)
+		}
+	}
 	tests := map[string]struct {
 		security *rikv1alpha1.Security
 		want     int
@@ -211,11 +230,27 @@ func TestCapabilities(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := Capabilities(tc.security)
+			got, err := Capabilities(tc.security, EveryCapability)
 			if len(got) != tc.want || !errors.Is(err, tc.err) {
 				t.Errorf("Capabilities() = %v, %v; want %d, %v", got, err, tc.want, tc.err)
 			}
 		})
+	}
+}
+
+func TestCapabilitiesHaveTheKernelsNumbers(t *testing.T) {
+	t.Parallel()
+	if got := len(allCapabilities); got != unix.CAP_LAST_CAP+1 {
+		t.Errorf("%d capabilities, want %d", got, unix.CAP_LAST_CAP+1)
+	}
+	for number, want := range map[int]string{
+		unix.CAP_CHOWN: "CAP_CHOWN", unix.CAP_SETPCAP: "CAP_SETPCAP", unix.CAP_NET_RAW: "CAP_NET_RAW", unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN",
+		unix.CAP_SYS_RESOURCE: "CAP_SYS_RESOURCE", unix.CAP_AUDIT_WRITE: "CAP_AUDIT_WRITE", unix.CAP_SYSLOG: "CAP_SYSLOG",
+		unix.CAP_CHECKPOINT_RESTORE: "CAP_CHECKPOINT_RESTORE",
+	} {
+		if got := allCapabilities[number]; got != want {
+			t.Errorf("capability %d is %s, want %s", number, got, want)
+		}
 	}
 }
 
