@@ -509,3 +509,47 @@ func TestPrivilegedShimBoundsLentStreams(t *testing.T) {
 	}
 	a.await("all streams to end in the guest", func() bool { return len(a.ended) >= wire.Streams/2 })
 }
+
+// A start that hangs, of a runtime's or in a guest, ends when its container is to be
+// killed, and the next attempt finds nothing of it in its way.
+func TestPrivilegedShimCallsOffAStart(t *testing.T) {
+	a := newPlace(t).newActor("vm")
+	c := a.linked()
+	hanging := a.order("runtime", 1, "true")
+	hanging.Argv = []string{"/bin/sh", "-c", "sleep 100000; true"}
+	for _, tc := range []struct{ hanging, next shim.Start }{
+		{hanging, a.order("runtime", 2, "(outlive; exit 7) & echo $! > $PID")},
+		{a.guestRun("guest", 1, "never"), a.guestRun("guest", 2, "say", "x")},
+	} {
+		name := tc.hanging.Container
+		result := make(chan error, 1)
+		go func() {
+			_, err := c.Start(a.ctx, tc.hanging)
+			result <- err
+		}()
+		var err error
+		a.await("the end of the start of "+name, func() bool {
+			// Politely first: what does not run hears nothing.
+			_ = c.Signal(a.ctx, name, syscall.SIGTERM)
+			_ = c.Signal(a.ctx, name, syscall.SIGKILL) // the start may not have come yet
+			select {
+			case err = <-result:
+				return true
+			default:
+				return false
+			}
+		})
+		if _, told := errors.AsType[*shim.StartError](err); !told || !strings.Contains(err.Error(), "called off") {
+			t.Errorf("Start() of %s = %v, want that it was called off", name, err)
+		}
+		if _, err := c.Start(a.ctx, tc.next); err != nil {
+			t.Fatal(err)
+		}
+		if e := a.awaitExit(c); e.Name != name || e.Attempt != 2 || e.ExitCode != 7 {
+			t.Errorf("end = %+v", e)
+		}
+	}
+	if err := c.Shutdown(a.ctx); err != nil {
+		t.Error(err)
+	}
+}

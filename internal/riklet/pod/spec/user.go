@@ -35,9 +35,8 @@ const maxUserFile = 1 << 20
 // use yet.
 func LookUp(rootfs, name string) (User, error) {
 	passwd, errPasswd := openInside(rootfs, "/etc/passwd")
-	defer passwd.Close()
 	group, errGroup := openInside(rootfs, "/etc/group")
-	defer group.Close()
+	defer func() { _ = errors.Join(passwd.Close(), group.Close()) }()
 	if err := errors.Join(errPasswd, errGroup); err != nil && !errors.Is(err, errNotRegular) {
 		return User{}, err
 	}
