@@ -25,6 +25,7 @@ func TestPrivilegedPods(t *testing.T) {
 	t.Run("restart policies", func(t *testing.T) { restartPolicies(t, c.In(t), image) })
 	t.Run("probes", func(t *testing.T) { probes(t, c.In(t), image) })
 	t.Run("automatic workloads roll out and back", func(t *testing.T) { rollout(t, c.In(t), image) })
+	t.Run("last words", func(t *testing.T) { lastWords(t, c.In(t), image) })
 	t.Run("several containers share a Pod", func(t *testing.T) { sharedPod(t, c.In(t), image) })
 }
 
@@ -221,13 +222,30 @@ func restartPolicies(t *testing.T, c *rikcluster.Cluster, image string) {
 	c.Rikctl("delete", "workload", "done", "once", "crash")
 }
 
+// lastWords are what a container says when it is told to end: who follows its log hears
+// them.
+func lastWords(t *testing.T, c *rikcluster.Cluster, image string) {
+	apply(t, c, rikcluster.Manifest("last", image, "trap 'echo LASTWORDS; exit 3' TERM; echo up; while :; do sleep 0.2; done", ""), "last", 1)
+	in := eventuallyInstance(c, "last", "running", func(in *rikv1alpha1.Instance) bool { return in.Status.Ready })
+	follow := c.Talk("logs", "-f", in.Name)
+	follow.Hear("^up$")
+	c.Rikctl("delete", "workload", "last")
+	follow.Hear("^LASTWORDS$")
+}
+
 func probes(t *testing.T, c *rikcluster.Cluster, image string) {
 	manifest := rikcluster.Manifest("probed", image, "touch /alive; exec sleep 100000", "") + `      readinessProbe: {exec: {command: ["/bin/cat", "/ready"]}, periodSeconds: 1}
       livenessProbe: {exec: {command: ["/bin/cat", "/alive"]}, periodSeconds: 1, failureThreshold: 2}
 `
 	apply(t, c, manifest, "probed", 1)
-	in := eventuallyInstance(c, "probed", "running and not ready", func(in *rikv1alpha1.Instance) bool {
-		return in.Status.Phase == rikv1alpha1.InstanceRunning && !in.Status.Ready
+	in := eventuallyInstance(c, "probed", "running and not ready, with the reason", func(in *rikv1alpha1.Instance) bool {
+		return in.Status.Phase == rikv1alpha1.InstanceRunning && !in.Status.Ready && strings.Contains(in.Status.Message, "readiness probe failed: the command exited with 1")
+	})
+	c.Eventually(func() error { // its event comes after its status
+		if got := c.Rikctl("describe", "instance", in.Name); !strings.Contains(got, "Unhealthy") {
+			return fmt.Errorf("no event says that it is not ready:\n%s", got)
+		}
+		return nil
 	})
 	c.Rikctl("exec", in.Name, "--", "/bin/touch", "/ready")
 	eventuallyInstance(c, "probed", "ready", func(in *rikv1alpha1.Instance) bool { return in.Status.Ready })
