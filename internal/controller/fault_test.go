@@ -561,7 +561,7 @@ func TestPreemption(t *testing.T) {
 		var seen []string
 		for i := range list.Items {
 			e := &list.Items[i]
-			if e.Reason == "Preempted" && e.InvolvedObject.UID == victim.UID && strings.HasSuffix(e.Message, ", "+c.namespace+"/"+winner.Name) {
+			if e.Reason == "Preempted" && e.InvolvedObject.UID == victim.UID && strings.HasSuffix(e.Message, ", "+winner.Name) {
 				return ""
 			}
 			seen = append(seen, e.Reason+": "+e.Message)

@@ -232,6 +232,9 @@ func TestRolloutProgress(t *testing.T) {
 		{"stuck", func(w *rikv1alpha1.Workload) {
 			w.Status.Conditions = []metav1.Condition{{Type: rikv1alpha1.WorkloadProgressing, Status: metav1.ConditionFalse, Reason: reasonDeadline, Message: "no node"}}
 		}, "", false, "no node"},
+		{"failed for good", func(w *rikv1alpha1.Workload) {
+			w.Status.Conditions = []metav1.Condition{{Type: rikv1alpha1.WorkloadProgressing, Status: metav1.ConditionFalse, Reason: reasonFailed, Message: "all failed"}}
+		}, "", false, "all failed"},
 		{"old ones only", func(w *rikv1alpha1.Workload) { w.Status.UpdatedReplicas = 1 }, "1 of 3 instances are of the new revision", false, ""},
 		{"old ones left", func(w *rikv1alpha1.Workload) { w.Status.Replicas = 4 }, "1 instances of older revisions", false, ""},
 		{"not ready", func(*rikv1alpha1.Workload) {}, "2 of 3 instances are ready", false, ""},

@@ -25,9 +25,12 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// reasonDeadline is the reason of condition Progressing when a rollout has made
-// no progress for its deadline.
-const reasonDeadline = "ProgressDeadlineExceeded"
+// The reasons of condition Progressing when a rollout does not go on by itself: it has
+// made no progress for its deadline, or its instances failed and nothing starts others.
+const (
+	reasonDeadline = "ProgressDeadlineExceeded"
+	reasonFailed   = "InstancesFailed"
+)
 
 // progress is how far a rollout is.
 type progress struct {
@@ -50,7 +53,7 @@ func rolloutProgress(w *rikv1alpha1.Workload) (progress, error) {
 			fmt.Sprintf("\"rikctl rollout resume workload/%s\" goes on with it", w.Name)}
 	}
 	if c := meta.FindStatusCondition(s.Conditions, rikv1alpha1.WorkloadProgressing); c != nil &&
-		c.Status == metav1.ConditionFalse && c.Reason == reasonDeadline {
+		c.Status == metav1.ConditionFalse && (c.Reason == reasonDeadline || c.Reason == reasonFailed) {
 		return progress{}, advised{fmt.Errorf("the rollout of workload %s makes no progress: %s", w.Name, c.Message),
 			fmt.Sprintf("\"rikctl describe workload %s\" shows its instances, \"rikctl rollout undo workload/%s\" goes back", w.Name, w.Name)}
 	}

@@ -116,7 +116,8 @@ func Next(in *rikv1alpha1.Instance, f Facts) Step {
 }
 
 // ending holds an instance until nothing of it can run any more. The phase is
-// not written: the deletion timestamp says Destroying, and each write counts.
+// not written: the deletion timestamp says Destroying, and each write counts. Only
+// what keeps the node from taking it away is worth one.
 func ending(in *rikv1alpha1.Instance, f Facts) Step {
 	step := Step{Refuse: f.Binding != nil}
 	if !slices.Contains(in.Finalizers, rikv1alpha1.FinalizerNode) {
@@ -130,6 +131,10 @@ func ending(in *rikv1alpha1.Instance, f Facts) Step {
 		step.Release = true
 	case !f.Node.Exists || Forced(in):
 		step.Release, step.Tombstone = true, true
+	case seen != nil && seen.Node == in.Spec.NodeName && seen.Phase == rikv1alpha1.InstanceDestroying && seen.Message != "":
+		status := *in.Status.DeepCopy()
+		status.Reason, status.Message = seen.Reason, seen.Message
+		step.Status = changed(in, status).Status
 	}
 	return step
 }

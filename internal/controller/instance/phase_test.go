@@ -49,6 +49,8 @@ func TestNext(t *testing.T) {
 	status := func(s rikv1alpha1.InstanceStatus) Step { return Step{Status: &s} }
 	trouble := seen("Creating", 3)
 	trouble.Reason, trouble.Message = "ImagePullFailed", "no such image"
+	stuck := seen("Destroying", 4)
+	stuck.Reason, stuck.Message = "StopFailed", "container init still running"
 	crash := seen("Failed", 3)
 	crash.Reason = "Error"
 	crash.Status.Containers = []rikv1alpha1.ContainerStatus{{Name: "c", ExitCode: &two}}
@@ -122,7 +124,9 @@ func TestNext(t *testing.T) {
 		"deleted before it was bound": {object("Pending", "", deleting(30)), Facts{Binding: &Binding{Node: "n"}}, Step{Release: true, Refuse: true}},
 		"deleted, its node works":     {object("Running", "n", deleting(30)), Facts{Observation: seen("Running", 3), Node: up}, Step{}},
 		"deleted, its node is silent": {object("Running", "n", deleting(30)), Facts{Node: silent}, Step{}},
-		"deleted and confirmed":       {object("Running", "n", deleting(30)), Facts{Observation: seen("Terminated", 3), Node: up}, Step{Release: true}},
+		"deleted, its node cannot": {object("Running", "n", deleting(30), sequence(3)), Facts{Observation: stuck, Node: up},
+			status(rikv1alpha1.InstanceStatus{Phase: "Running", Sequence: 3, Reason: "StopFailed", Message: "container init still running"})},
+		"deleted and confirmed": {object("Running", "n", deleting(30)), Facts{Observation: seen("Terminated", 3), Node: up}, Step{Release: true}},
 		"confirmed by a stranger": {object("Running", "n", deleting(30)),
 			Facts{Observation: &Observation{Node: "other", Sequence: 3, Phase: "Terminated"}, Node: up}, Step{}},
 		"deleted, its node is gone": {object("Running", "n", deleting(30)), Facts{}, Step{Release: true, Tombstone: true}},

@@ -150,14 +150,24 @@ func (r *Reconciler) Displace(uid, forUID types.UID) {
 		return
 	}
 	if !again {
-		winner := string(forUID)
-		if other := r.config.Instances.ByUID(forUID); other != nil {
-			winner = view.Key(other).String()
-		}
-		r.config.Logger.Info("an instance has to make room", "instance", view.Key(in), "for", winner)
-		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, "Preempted", "Preempting", "makes room for an instance of a higher priority, %s", winner)
+		other := r.config.Instances.ByUID(forUID)
+		r.config.Logger.Info("an instance has to make room", "instance", view.Key(in), "for", forUID)
+		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, "Preempted", "Preempting", "makes room for an instance of a higher priority, %s", winner(in, other))
 	}
 	r.queue.Add(view.WorkloadKey(in))
+}
+
+// winner names the instance that another makes room for, to those who see the other:
+// what is in another namespace is not theirs to know.
+func winner(in, other *rikv1alpha1.Instance) string {
+	switch {
+	case other == nil:
+		return "which is gone"
+	case other.Namespace != in.Namespace:
+		return "in another namespace"
+	default:
+		return other.Name
+	}
 }
 
 func (r *Reconciler) forget(uid types.UID) {
