@@ -126,15 +126,15 @@ func (c *cluster) wipe() {
 			c.Errorf("listing what is left: %v", err)
 		}
 		for _, o := range objects(list) {
-			if len(o.GetFinalizers()) > 0 {
-				o.SetFinalizers(nil)
-				if err := c.client.Update(ctx, o); client.IgnoreNotFound(err) != nil {
-					c.Errorf("freeing %s: %v", o.GetName(), err)
-				}
-			}
-			zero := int64(0)
+			held, zero := len(o.GetFinalizers()) > 0, int64(0)
 			if err := c.client.Delete(ctx, o, &client.DeleteOptions{GracePeriodSeconds: &zero}); client.IgnoreNotFound(err) != nil {
 				c.Errorf("deleting %s: %v", o.GetName(), err)
+			}
+			if !held {
+				continue
+			}
+			if err := c.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))); client.IgnoreNotFound(err) != nil {
+				c.Errorf("freeing %s: %v", o.GetName(), err)
 			}
 		}
 	}
