@@ -173,9 +173,10 @@ func (f *flags) judgePlane() []error {
 	return append(problems, ports(map[string]int{"--port": f.control.Port, "--node-port": f.control.NodePort})...)
 }
 
+func (f *flags) judgeTimeout() []error { return notNegative("--node-timeout", f.scheduler.NodeTimeout) }
+
 func (f *flags) judgeScheduler() []error {
-	problems := notNegative("--node-timeout", f.scheduler.NodeTimeout)
-	return append(problems, ports(map[string]int{"--worker-port": f.scheduler.WorkerPort, "--scheduler-port": f.scheduler.ControllerPort})...)
+	return append(f.judgeTimeout(), ports(map[string]int{"--worker-port": f.scheduler.WorkerPort, "--scheduler-port": f.scheduler.ControllerPort})...)
 }
 
 // judgeTogether is for a control plane and a scheduler in one process.

@@ -21,6 +21,7 @@ func parsed(t *testing.T, line ...string) *flags {
 	f.listening(s)
 	f.plane(s)
 	f.schedulerPorts(s)
+	f.nodeTimeout(s)
 	if err := s.Parse(append([]string{"--data-dir", filepath.Join(t.TempDir(), "data")}, line...)); err != nil {
 		t.Fatal(err)
 	}

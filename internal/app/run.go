@@ -60,7 +60,7 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 
 // runController runs API server and controller, with the scheduler elsewhere.
 func runController(ctx context.Context, f *flags, log *slog.Logger) error {
-	if err := f.judge(f.judgePlane); err != nil {
+	if err := f.judge(f.judgePlane, f.judgeTimeout); err != nil {
 		return err
 	}
 	authority, err := openAuthority(f.control.DataDir)
