@@ -173,6 +173,12 @@ func withoutScheduler(t *testing.T, c *rikcluster.Cluster) {
 		}
 	}
 	c.Rikctl("delete", "workload", "strict")
+	c.Eventually(func() error {
+		if running := c.InstanceProcesses("sleep"); len(running) != len(keep) {
+			return fmt.Errorf("sleep runs in %d instances, want those %d that stay", len(running), len(keep))
+		}
+		return nil
+	})
 }
 
 // shortDir is a folder whose path leaves room for the sockets in it.
