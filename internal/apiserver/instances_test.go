@@ -237,49 +237,119 @@ func TestServedPrivileges(t *testing.T) {
 	}
 }
 
-// TestServedRevisionsNeedPrivileges is the way around the question: a revision of
-// one's own making, and an instance of that.
-func TestServedRevisionsNeedPrivileges(t *testing.T) {
+// hostRoot is a template that only administrators may write.
+func hostRoot() map[string]any {
+	return map[string]any{
+		"hostNetwork": true, "containers": []any{map[string]any{"name": "main", "image": "nginx:1"}},
+		"volumes": []any{map[string]any{"name": "root", "hostPath": map[string]any{"path": "/"}}},
+	}
+}
+
+// TestServedRevisionsAreNotForUsers: a revision of one's own making, and an instance of
+// that, would be a way around the question for privileges.
+func TestServedRevisionsAreNotForUsers(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
 	n.workload(t)
-	revision := func(name string, template map[string]any) *unstructured.Unstructured {
-		o := n.object("WorkloadRevision", name, nil)
-		delete(o.Object, "spec")
-		o.SetLabels(map[string]string{rikv1alpha1.LabelWorkload: "web", rikv1alpha1.LabelRevision: "mine"})
-		o.Object["revision"], o.Object["template"] = int64(7), template
-		return o
-	}
-	main := map[string]any{"name": "main", "image": "nginx:1"}
-	beyond := map[string]any{
-		"hostNetwork": true, "containers": []any{main},
-		"volumes": []any{map[string]any{"name": "root", "hostPath": map[string]any{"path": "/"}}},
-	}
+	revision := n.object("WorkloadRevision", "web-mine", nil)
+	delete(revision.Object, "spec")
+	revision.SetLabels(map[string]string{rikv1alpha1.LabelWorkload: "web", rikv1alpha1.LabelRevision: "mine"})
+	revision.Object["template"] = hostRoot()
 	revisions := n.resource("workloadrevisions")
-	_, err := revisions.Create(t.Context(), revision("web-mine", beyond), metav1.CreateOptions{})
-	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "template.hostNetwork") || !strings.Contains(err.Error(), "template.volumes[0].hostPath") {
-		t.Errorf("Create = %v, want 403 that names the fields", err)
+	if _, err := revisions.Create(t.Context(), revision, metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "change the workload") {
+		t.Errorf("Create = %v, want 403 with the next step", err)
 	}
-	_, err = revisions.Apply(t.Context(), "web-mine", revision("web-mine", beyond), metav1.ApplyOptions{FieldManager: "t"})
-	if !apierrors.IsForbidden(err) {
+	if _, err := revisions.Apply(t.Context(), "web-mine", revision, metav1.ApplyOptions{FieldManager: "t"}); !apierrors.IsForbidden(err) {
 		t.Errorf("Apply = %v, want 403", err)
 	}
-	if _, err := revisions.Create(t.Context(), revision("web-plain", map[string]any{"containers": []any{main}}), metav1.CreateOptions{}); err != nil {
-		t.Errorf("a revision without privileges = %v", err)
-	}
-	_, err = revisions.Patch(t.Context(), "web-plain", types.MergePatchType, []byte(`{"template":{"hostNetwork":true}}`), metav1.PatchOptions{})
-	if !apierrors.IsInvalid(err) {
-		t.Errorf("Patch = %v, want it invalid: a template never changes", err)
-	}
-
-	// What an administrator wrote, users of the namespace may run.
-	admin := dynamicClient(t, n.server.Config)
-	workloads := admin.Resource(rikv1alpha1.SchemeGroupVersion.WithResource("workloads")).Namespace(n.namespace)
-	if _, err := workloads.Create(t.Context(), n.object("Workload", "host", beyond), metav1.CreateOptions{}); err != nil {
+	if _, err := n.resource("instances").Create(t.Context(), n.object("Instance", "web-one", map[string]any{"workload": "web"}), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.resource("instances").Create(t.Context(), n.object("Instance", "host-one", map[string]any{"workload": "host"}), metav1.CreateOptions{}); err != nil {
-		t.Errorf("an instance of the administrator's workload = %v", err)
+	list, err := revisions.List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 {
+		t.Fatalf("List = %v, %v, want the revision that the instance made", list, err)
+	}
+	_, err = revisions.Patch(t.Context(), list.Items[0].GetName(), types.MergePatchType, []byte(`{"revision":9223372036854775807}`), metav1.PatchOptions{})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("Patch of the number = %v, want 403", err)
+	}
+}
+
+// TestServedPrivilegesThatWereTakenBack: what an administrator allowed once is in an older
+// revision. Nobody else may start that, or go back to it.
+func TestServedPrivilegesThatWereTakenBack(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	n.workload(t) // the rights are there
+	admin := dynamicClient(t, n.server.Config)
+	workloads := admin.Resource(rikv1alpha1.SchemeGroupVersion.WithResource("workloads")).Namespace(n.namespace)
+	if _, err := workloads.Create(t.Context(), n.object("Workload", "host", hostRoot()), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	instances := n.resource("instances")
+	first, err := instances.Create(t.Context(), n.object("Instance", "host-one", map[string]any{"workload": "host"}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("an instance of the administrator's workload = %v", err)
+	}
+	old, _, _ := unstructured.NestedString(first.Object, "spec", "revision")
+	of := func(name string) *unstructured.Unstructured {
+		return n.object("Instance", name, map[string]any{"workload": "host", "revision": old})
+	}
+	if _, err := instances.Create(t.Context(), of("host-two"), metav1.CreateOptions{}); err != nil {
+		t.Errorf("an instance of the present revision by its name = %v", err)
+	}
+	plain := `[{"op":"remove","path":"/spec/hostNetwork"},{"op":"remove","path":"/spec/volumes"}]`
+	if _, err := workloads.Patch(t.Context(), "host", types.JSONPatchType, []byte(plain), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := instances.Create(t.Context(), of("host-three"), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "hostPath") {
+		t.Errorf("an instance of the old revision = %v, want 403 that names the field", err)
+	}
+	if _, err := instances.Apply(t.Context(), "host-four", of("host-four"), metav1.ApplyOptions{FieldManager: "t"}); !apierrors.IsForbidden(err) {
+		t.Errorf("the same by apply = %v, want 403", err)
+	}
+	back := []byte(`{"metadata":{"annotations":{"` + rikv1alpha1.AnnotationRollback + `":"1"}}}`)
+	if _, err := n.resource("workloads").Patch(t.Context(), "host", types.MergePatchType, back, metav1.PatchOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "hostPath") {
+		t.Errorf("going back = %v, want 403 that names the field", err)
+	}
+	if _, err := n.resource("workloads").Patch(t.Context(), "web", types.MergePatchType, back, metav1.PatchOptions{}); err != nil {
+		t.Errorf("going back in a workload of one's own = %v", err)
+	}
+	adminInstances := admin.Resource(rikv1alpha1.SchemeGroupVersion.WithResource("instances")).Namespace(n.namespace)
+	if _, err := adminInstances.Create(t.Context(), of("host-five"), metav1.CreateOptions{}); err != nil {
+		t.Errorf("the administrator's instance of the old revision = %v", err)
+	}
+	if _, err := workloads.Patch(t.Context(), "host", types.MergePatchType, back, metav1.PatchOptions{}); err != nil {
+		t.Errorf("the administrator's going back = %v", err)
+	}
+}
+
+// TestServedOrphansAreTheServersWord: an Automatic workload whose instances said of
+// themselves that they were nobody's had others made in their place without end.
+func TestServedOrphansAreTheServersWord(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	n.workload(t)
+	mark := map[string]any{rikv1alpha1.AnnotationOrphaned: "true"}
+	_, err := n.resource("workloads").Create(t.Context(), n.object("Workload", "endless", map[string]any{
+		"annotations": mark, "containers": []any{map[string]any{"name": "main", "image": "nginx:1"}},
+	}), metav1.CreateOptions{})
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.annotations["+rikv1alpha1.AnnotationOrphaned+"]") {
+		t.Errorf("in a template = %v, want 422 that names the field", err)
+	}
+	instances := n.resource("instances")
+	i := n.object("Instance", "web-mine", map[string]any{"workload": "web"})
+	if _, err := instances.Create(t.Context(), i, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	patch := []byte(`{"metadata":{"annotations":{"` + rikv1alpha1.AnnotationOrphaned + `":"true"}}}`)
+	if _, err := instances.Patch(t.Context(), "web-mine", types.MergePatchType, patch, metav1.PatchOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("of an instance = %v, want 422", err)
+	}
+	i.SetName("web-other")
+	i.SetAnnotations(map[string]string{rikv1alpha1.AnnotationOrphaned: "true"})
+	if _, err := instances.Create(t.Context(), i, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("of a new instance = %v, want 422", err)
 	}
 }
 

@@ -106,7 +106,8 @@ type InstanceTemplate struct {
 	// +listMapKey=topologyKey
 	// +listMapKey=whenUnsatisfiable
 	TopologySpread []TopologySpread `json:"topologySpread,omitempty" protobuf:"bytes,19,rep,name=topologySpread"`
-	// priority: higher is placed first and may displace lower. Defaults to 0.
+	// priority: higher is placed first and may displace lower. Defaults to 0; above
+	// that it is for administrators.
 	// +optional
 	Priority int32 `json:"priority,omitempty" protobuf:"varint,20,opt,name=priority"`
 	// isolation of a Pod is container (default) or microvm: its containers then

@@ -27,6 +27,10 @@ const (
 	// taken off: Kubernetes' garbage collector, which knows nothing of instances,
 	// does so at once.
 	AnnotationCascade = "rik.dev/cascade"
+	// AnnotationOrphaned marks what outlived its Workload because the deletion
+	// asked for that: no workload of the same name takes it over. Only the
+	// controller sets it.
+	AnnotationOrphaned = "rik.dev/orphaned"
 	// AnnotationLegacyID holds the identifier that a v0 client gave a tenant.
 	AnnotationLegacyID = "rik.dev/v0-id"
 )

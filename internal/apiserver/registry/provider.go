@@ -78,9 +78,10 @@ func NewStores(getter generic.RESTOptionsGetter, c Config) (s Stores, err error)
 	if s.Workloads, err = workload.NewStorage(getter, c.Authorizer); err != nil {
 		return s, err
 	}
-	if s.Revisions, err = workloadrevision.NewStorage(getter, c.Authorizer); err != nil {
+	if s.Revisions, err = workloadrevision.NewStorage(getter); err != nil {
 		return s, err
 	}
+	s.Workloads.Workload.Revisions = s.Revisions
 	s.Instances, err = instance.NewStorage(getter, instance.Config{
 		Workloads: s.Workloads.Workload, Revisions: s.Revisions, Sessions: c.Sessions, Authorizer: c.Authorizer,
 	})

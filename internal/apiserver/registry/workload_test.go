@@ -211,7 +211,7 @@ func TestRevisionsNeverChange(t *testing.T) {
 	t.Parallel()
 	s := etcd.Stores(t, registry.Config{})
 	w := newWorkload(nil)
-	obj, err := s.Revisions.Revision.Create(as("ann"), &rik.WorkloadRevision{
+	obj, err := s.Revisions.Revision.Create(controller("team"), &rik.WorkloadRevision{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-x", Namespace: "team"}, Revision: 1, Template: w.Spec.InstanceTemplate,
 	}, nil, &metav1.CreateOptions{})
 	if err != nil {
@@ -219,12 +219,12 @@ func TestRevisionsNeverChange(t *testing.T) {
 	}
 	r := obj.(*rik.WorkloadRevision).DeepCopy()
 	r.Template.Containers[0].Image = "other"
-	if _, err := update(as("ann"), s.Revisions.Revision, "web-x", r); !apierrors.IsInvalid(err) {
+	if _, err := update(controller("team"), s.Revisions.Revision, "web-x", r); !apierrors.IsInvalid(err) {
 		t.Errorf("another template = %v, want 422", err)
 	}
 	r = obj.(*rik.WorkloadRevision).DeepCopy()
 	r.Revision = 7
-	if got, err := update(as("ann"), s.Revisions.Revision, "web-x", r); err != nil || got.Revision != 7 {
+	if got, err := update(controller("team"), s.Revisions.Revision, "web-x", r); err != nil || got.Revision != 7 {
 		t.Errorf("a rollback's number = %v, %v", got, err)
 	}
 }

@@ -22,10 +22,6 @@ const (
 	// Finalizer is put on by the API server.
 	Finalizer = rikv1alpha1.FinalizerWorkload
 
-	// AnnotationOrphaned marks what outlived its Workload because the deletion
-	// asked for that. No workload of the same name takes it over.
-	AnnotationOrphaned = "rik.dev/orphaned"
-
 	reasonCascade = "WorkloadDeleted"
 )
 
@@ -44,7 +40,7 @@ func owner(o client.Object) types.UID {
 	return ""
 }
 
-func orphan(o client.Object) bool { return o.GetAnnotations()[AnnotationOrphaned] != "" }
+func orphan(o client.Object) bool { return o.GetAnnotations()[rikv1alpha1.AnnotationOrphaned] != "" }
 
 // belongs says whether an instance is the workload's: it names it, and is
 // neither an orphan nor owned by an earlier one of the same name.
@@ -149,7 +145,7 @@ func free(o client.Object) {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[AnnotationOrphaned] = "true"
+	annotations[rikv1alpha1.AnnotationOrphaned] = "true"
 	o.SetAnnotations(annotations)
 }
 

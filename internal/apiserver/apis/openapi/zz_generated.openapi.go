@@ -1863,7 +1863,7 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 					},
 					"priority": {
 						SchemaProps: spec.SchemaProps{
-							Description: "priority: higher is placed first and may displace lower. Defaults to 0.",
+							Description: "priority: higher is placed first and may displace lower. Defaults to 0; above that it is for administrators.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
@@ -3789,7 +3789,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 					},
 					"priority": {
 						SchemaProps: spec.SchemaProps{
-							Description: "priority: higher is placed first and may displace lower. Defaults to 0.",
+							Description: "priority: higher is placed first and may displace lower. Defaults to 0; above that it is for administrators.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},

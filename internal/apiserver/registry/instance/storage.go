@@ -3,6 +3,7 @@
 package instance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,9 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/apis/rik"
 	"rik.dev/rik/internal/apiserver/apis/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/registry/store"
+	"rik.dev/rik/internal/apiserver/registry/workload"
 )
 
 // Workloads reads workloads; their store does.
@@ -79,8 +82,9 @@ type Storage struct {
 // workload's newest revision.
 type REST struct {
 	*store.REST
-	workloads Workloads
-	revisions Revisions
+	workloads  Workloads
+	revisions  Revisions
+	authorizer authorizer.Authorizer
 }
 
 // NewStorage makes the storage.
@@ -117,7 +121,7 @@ func NewStorage(getter generic.RESTOptionsGetter, c Config) (*Storage, error) {
 	return &Storage{
 		Instance: &REST{
 			REST:      &store.REST{Store: s, Short: []string{"inst", "ins"}, All: true},
-			workloads: c.Workloads, revisions: c.Revisions,
+			workloads: c.Workloads, revisions: c.Revisions, authorizer: c.Authorizer,
 		},
 		Status: store.NewStatus(s, status),
 		Log:    &Log{opener: session},
@@ -197,8 +201,40 @@ func (r *REST) revisionFor(ctx context.Context, i *rik.Instance, dryRun []string
 		if apierrors.IsNotFound(err) || err == nil && rev.Labels[rikv1alpha1.LabelWorkload] != i.Spec.Workload {
 			return nil, invalid(i, field.Invalid(at.Child("revision"), i.Spec.Revision, fmt.Sprintf("is not a revision of workload %q", i.Spec.Workload)))
 		}
-		return rev, err
+		if err != nil {
+			return nil, err
+		}
+		return rev, r.permit(ctx, i, rev)
 	}
+	w, err := r.workload(ctx, i)
+	if err != nil {
+		return nil, err
+	}
+	if w.DeletionTimestamp != nil {
+		return nil, apierrors.NewConflict(rik.Resource("workloads"), w.Name, errors.New("it is being deleted"))
+	}
+	return r.revisions.Ensure(ctx, w, dryRun)
+}
+
+// permit asks for the privileges of a revision that its workload no longer has: what an
+// administrator allowed may have been taken back since. What the workload asks for now,
+// whoever may start instances may start.
+func (r *REST) permit(ctx context.Context, i *rik.Instance, rev *rikv1alpha1.WorkloadRevision) error {
+	w, err := r.workload(ctx, i)
+	if err == nil && revision.Name(w) == rev.Name {
+		return nil
+	}
+	hub := &rik.WorkloadRevision{}
+	if err := v1alpha1.Convert_v1alpha1_WorkloadRevision_To_rik_WorkloadRevision(rev, hub, nil); err != nil {
+		return err
+	}
+	needs := validation.Privileges(field.NewPath("spec", "revision"), &hub.Template)
+	return workload.Permit(ctx, r.authorizer, rik.Resource("instances"), nameOf(i), needs)
+}
+
+// workload is the one that an instance names.
+func (r *REST) workload(ctx context.Context, i *rik.Instance) (*rikv1alpha1.Workload, error) {
+	at := field.NewPath("spec")
 	about := genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
 		IsResourceRequest: true, Verb: "get", APIGroup: rik.GroupName, Resource: "workloads",
 		Namespace: genericapirequest.NamespaceValue(ctx), Name: i.Spec.Workload,
@@ -214,20 +250,13 @@ func (r *REST) revisionFor(ctx context.Context, i *rik.Instance, dryRun []string
 	if !ok {
 		return nil, apierrors.NewInternalError(fmt.Errorf("programmer error: %T is not a workload", obj))
 	}
-	if hub.DeletionTimestamp != nil {
-		return nil, apierrors.NewConflict(rik.Resource("workloads"), hub.Name, errors.New("it is being deleted"))
-	}
 	w := &rikv1alpha1.Workload{}
-	if err := v1alpha1.Convert_rik_Workload_To_v1alpha1_Workload(hub, w, nil); err != nil {
-		return nil, err
-	}
-	return r.revisions.Ensure(ctx, w, dryRun)
+	return w, v1alpha1.Convert_rik_Workload_To_v1alpha1_Workload(hub, w, nil)
 }
 
+// nameOf is what errors call an instance, which may have no name yet.
+func nameOf(i *rik.Instance) string { return cmp.Or(i.Name, i.GenerateName) }
+
 func invalid(i *rik.Instance, errs ...*field.Error) error {
-	name := i.Name
-	if name == "" {
-		name = i.GenerateName
-	}
-	return apierrors.NewInvalid(rik.Kind("Instance"), name, errs)
+	return apierrors.NewInvalid(rik.Kind("Instance"), nameOf(i), errs)
 }

@@ -125,6 +125,7 @@ func judgeUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 			errs = append(errs, field.Forbidden(at.Child("labels").Key(l), "is set by the server and never changed"))
 		}
 	}
+	errs = append(errs, judgeOrphan(ctx, i, old.Annotations[rikv1alpha1.AnnotationOrphaned])...)
 	had, has := slices.Contains(old.Finalizers, rikv1alpha1.FinalizerNode), slices.Contains(i.Finalizers, rikv1alpha1.FinalizerNode)
 	// Before the end, nobody: without it the node would never be told of the end.
 	if had && !has && (old.DeletionTimestamp == nil || !store.Trusted(ctx)) {
@@ -134,6 +135,16 @@ func judgeUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 	return errs
 }
 
+// judgeOrphan keeps users from saying that an instance is nobody's: its workload would
+// get another in its place, each time.
+func judgeOrphan(ctx context.Context, i *rik.Instance, before string) field.ErrorList {
+	if i.Annotations[rikv1alpha1.AnnotationOrphaned] == before || store.Trusted(ctx) {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "annotations").Key(rikv1alpha1.AnnotationOrphaned),
+		"is set by the server; kubectl delete workload --cascade=orphan asks for it")}
+}
+
 // controls says whether the request is the controller's own.
 func controls(ctx context.Context) bool {
 	u, ok := genericapirequest.UserFrom(ctx)
@@ -141,7 +152,9 @@ func controls(ctx context.Context) bool {
 }
 
 func newStrategies(grace func(context.Context, *rik.Instance) int64) (main, status, whole strategy) {
-	create := func(_ context.Context, i *rik.Instance) field.ErrorList { return validation.Instance(i) }
+	create := func(ctx context.Context, i *rik.Instance) field.ErrorList {
+		return append(validation.Instance(i), judgeOrphan(ctx, i, "")...)
+	}
 	main = strategy{grace: grace, Strategy: store.NewStrategy(store.Rules[*rik.Instance]{
 		Namespaced: true, Create: prepareCreate, Update: prepareUpdate, JudgeCreate: create, JudgeUpdate: judgeUpdate,
 		Reset: []string{"status"},

@@ -46,6 +46,11 @@ type Storage struct {
 type REST struct {
 	*store.REST
 	authorizer authorizer.Authorizer
+	// Revisions are those that a workload can be rolled back to; nil if there are none.
+	// It is set before the first request.
+	Revisions interface {
+		Templates(ctx context.Context, workload string) ([]*rik.InstanceTemplate, error)
+	}
 }
 
 // NewStorage makes the storage. Nobody is privileged without an authorizer.
@@ -165,10 +170,38 @@ func Permitted[T interface {
 // administrator wrote needs the right as well: another image in it would run
 // with the same privileges.
 func (r *REST) permit(ctx context.Context, w, old *rik.Workload) error {
-	if old != nil && apiequality.Semantic.DeepEqual(w.Spec.InstanceTemplate, old.Spec.InstanceTemplate) {
-		return nil
+	var needs field.ErrorList
+	if old == nil || !apiequality.Semantic.DeepEqual(w.Spec.InstanceTemplate, old.Spec.InstanceTemplate) {
+		needs = validation.Privileges(field.NewPath("spec"), &w.Spec.InstanceTemplate)
 	}
-	return Permit(ctx, r.authorizer, rik.Resource("workloads"), w.Name, validation.Privileges(field.NewPath("spec"), &w.Spec.InstanceTemplate))
+	rollback, err := r.rollback(ctx, w, old)
+	if err != nil {
+		return err
+	}
+	return Permit(ctx, r.authorizer, rik.Resource("workloads"), w.Name, append(needs, rollback...))
+}
+
+// rollback lists the privileges of the templates that the workload may be asked to go
+// back to: the controller writes the one that is meant, and asks nobody. All of them, for
+// which one that is depends on numbers and on when the controller looks.
+func (r *REST) rollback(ctx context.Context, w, old *rik.Workload) (field.ErrorList, error) {
+	const key = rikv1alpha1.AnnotationRollback
+	asked := w.Annotations[key]
+	if asked == "" || old != nil && old.Annotations[key] == asked || r.Revisions == nil {
+		return nil, nil
+	}
+	templates, err := r.Revisions.Templates(ctx, w.Name)
+	if err != nil {
+		return nil, err
+	}
+	var needs field.ErrorList
+	for _, t := range templates {
+		for _, n := range validation.Privileges(field.NewPath("spec"), t) {
+			n.Field = field.NewPath("metadata", "annotations").Key(key).String() + ": " + n.Field
+			needs = append(needs, n)
+		}
+	}
+	return needs, nil
 }
 
 // Permit refuses the writer of an object that needs a privilege unless they have

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -25,21 +24,17 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/registry/store"
-	"rik.dev/rik/internal/apiserver/registry/workload"
 )
 
 // Storage serves revisions.
 type Storage struct{ Revision *REST }
 
-// REST is the store of revisions. It asks whether the writer may have what the
-// template asks of a node: an instance of a revision is made without that question.
-type REST struct {
-	*store.REST
-	authorizer authorizer.Authorizer
-}
+// REST is the store of revisions. Only the controller and administrators write them,
+// whatever RBAC says: what a revision holds is run without asking who wrote it.
+type REST struct{ *store.REST }
 
-// NewStorage makes the storage. Nobody is privileged without an authorizer.
-func NewStorage(getter generic.RESTOptionsGetter, a authorizer.Authorizer) (*Storage, error) {
+// NewStorage makes the storage.
+func NewStorage(getter generic.RESTOptionsGetter) (*Storage, error) {
 	s, err := store.New(getter, store.Options[*rik.WorkloadRevision]{
 		Plural: "workloadrevisions", Singular: "workloadrevision",
 		New:      func() runtime.Object { return &rik.WorkloadRevision{} },
@@ -50,12 +45,12 @@ func NewStorage(getter generic.RESTOptionsGetter, a authorizer.Authorizer) (*Sto
 	if err != nil {
 		return nil, err
 	}
-	return &Storage{Revision: &REST{REST: &store.REST{Store: s, Short: []string{"wlrev"}}, authorizer: a}}, nil
+	return &Storage{Revision: &REST{REST: &store.REST{Store: s, Short: []string{"wlrev"}}}}, nil
 }
 
 // Create stores a new revision.
 func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
-	if err := r.permit(ctx, obj.(*rik.WorkloadRevision), nil); err != nil {
+	if err := trusted(ctx, obj.(*rik.WorkloadRevision).Name); err != nil {
 		return nil, err
 	}
 	return r.Store.Create(ctx, obj, validate, options)
@@ -63,16 +58,18 @@ func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.Val
 
 // Update stores a changed revision, or a new one by server-side apply.
 func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	return r.Store.Update(ctx, name, workload.Permitted(info, r.permit), create, update, forceCreate, options)
+	if err := trusted(ctx, name); err != nil {
+		return nil, false, err
+	}
+	return r.Store.Update(ctx, name, info, create, update, forceCreate, options)
 }
 
-// permit is for new revisions only: their templates never change.
-func (r *REST) permit(ctx context.Context, made, old *rik.WorkloadRevision) error {
-	if old != nil {
+func trusted(ctx context.Context, name string) error {
+	if store.Trusted(ctx) {
 		return nil
 	}
-	needs := validation.Privileges(field.NewPath("template"), &made.Template)
-	return workload.Permit(ctx, r.authorizer, rik.Resource("workloadrevisions"), made.Name, needs)
+	return apierrors.NewForbidden(rik.Resource("workloadrevisions"), name,
+		errors.New("revisions are written by rik's controller as workloads change: change the workload"))
 }
 
 var strategy = store.NewStrategy(store.Rules[*rik.WorkloadRevision]{
@@ -133,20 +130,29 @@ func (s *Storage) Ensure(ctx context.Context, w *rikv1alpha1.Workload, dryRun []
 
 // next is the number that a new revision of a workload gets.
 func (s *Storage) next(ctx context.Context, workload string) (int64, error) {
-	selector := labels.SelectorFromSet(labels.Set{rikv1alpha1.LabelWorkload: workload})
-	obj, err := s.Revision.List(about(ctx, "list", ""), &internalversion.ListOptions{LabelSelector: selector})
+	list, err := s.of(ctx, workload)
 	if err != nil {
-		return 0, fmt.Errorf("listing the revisions of workload %q: %w", workload, err)
-	}
-	list, ok := obj.(*rik.WorkloadRevisionList)
-	if !ok {
-		return 0, errors.New("programmer error: a list of something else")
+		return 0, err
 	}
 	existing := make([]rikv1alpha1.WorkloadRevision, len(list.Items))
 	for i := range list.Items {
 		existing[i].Revision = list.Items[i].Revision
 	}
 	return revision.Next(existing), nil
+}
+
+// of lists the revisions of a workload.
+func (s *Storage) of(ctx context.Context, workload string) (*rik.WorkloadRevisionList, error) {
+	selector := labels.SelectorFromSet(labels.Set{rikv1alpha1.LabelWorkload: workload})
+	obj, err := s.Revision.List(about(ctx, "list", ""), &internalversion.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, fmt.Errorf("listing the revisions of workload %q: %w", workload, err)
+	}
+	list, ok := obj.(*rik.WorkloadRevisionList)
+	if !ok {
+		return nil, errors.New("programmer error: a list of something else")
+	}
+	return list, nil
 }
 
 // about makes errors speak of revisions when the request is for something else.
@@ -164,4 +170,17 @@ func published(obj runtime.Object) (*rikv1alpha1.WorkloadRevision, error) {
 	}
 	out := &rikv1alpha1.WorkloadRevision{}
 	return out, v1alpha1.Convert_rik_WorkloadRevision_To_v1alpha1_WorkloadRevision(hub, out, nil)
+}
+
+// Templates are those of a workload's revisions.
+func (s *Storage) Templates(ctx context.Context, name string) ([]*rik.InstanceTemplate, error) {
+	list, err := s.of(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var out []*rik.InstanceTemplate
+	for i := range list.Items {
+		out = append(out, &list.Items[i].Template)
+	}
+	return out, nil
 }

@@ -21,6 +21,7 @@ func Privileges(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 		}
 	}
 	need(at.Child("hostNetwork"), t.HostNetwork, "shares the node's network")
+	need(at.Child("priority"), t.Priority > 0, "displaces instances of others")
 	need(at.Child("app"), t.App != nil, "runs a process on the node itself")
 	need(at.Child("app", "user"), t.App != nil && rootUser(t.App.User), "runs that process as the node's root")
 	if t.Function != nil {

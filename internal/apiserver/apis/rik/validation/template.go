@@ -1,7 +1,9 @@
 package validation
 
 import (
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -72,6 +74,11 @@ func templateMetadata(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	for _, reserved := range []string{rikv1alpha1.LabelWorkload, rikv1alpha1.LabelRevision, rikv1alpha1.LabelTenant} {
 		_, set := t.Labels[reserved]
 		errs = append(errs, notHonoured(at.Child("labels").Key(reserved), set, "is set by the server")...)
+	}
+	for _, key := range slices.Sorted(maps.Keys(t.Annotations)) {
+		ours := strings.HasPrefix(key, rik.GroupName+"/") && key != rikv1alpha1.AnnotationRestartedAt
+		// Instances get these, and the controller goes by them.
+		errs = append(errs, notHonoured(at.Child("annotations").Key(key), ours, "is the system's own")...)
 	}
 	return append(errs, apivalidation.ValidateAnnotations(t.Annotations, at.Child("annotations"))...)
 }

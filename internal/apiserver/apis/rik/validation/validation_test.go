@@ -322,6 +322,8 @@ func TestPrivileges(t *testing.T) {
 		{"capability of an init container", func(w *rikv1alpha1.Workload) {
 			w.Spec.InitContainers = []rikv1alpha1.Container{{Security: &rikv1alpha1.Security{AddCapabilities: []string{"SYS_ADMIN"}}}}
 		}, []string{"spec.initContainers[0].security.addCapabilities"}},
+		{"priority", func(w *rikv1alpha1.Workload) { w.Spec.Priority = 1 }, []string{"spec.priority"}},
+		{"to stand back", func(w *rikv1alpha1.Workload) { w.Spec.Priority = -1 }, nil},
 		{"only drops", func(w *rikv1alpha1.Workload) {
 			first(w).Security = &rikv1alpha1.Security{DropCapabilities: []string{"ALL"}}
 		}, nil},
