@@ -158,11 +158,18 @@ func checkScalar(path *field.Path, value any, t reflect.Type) field.ErrorList {
 	}
 }
 
-// quoted shows how to make text of what YAML takes for something else.
+// quoted shows how to make text of what YAML takes for something else. Of a fraction
+// and of true nobody knows any more how they were written: 1.10 has become 1.1, and yes
+// true.
 func quoted(value any) string {
-	switch value.(type) {
-	case json.Number, bool:
+	switch v := value.(type) {
+	case json.Number:
+		if strings.ContainsAny(v.String(), ".eE") {
+			return ": put it in quotes, as it is written"
+		}
 		return fmt.Sprintf(": put it in quotes, \"%v\"", value)
+	case bool:
+		return ": put it in quotes, as it is written"
 	default:
 		return ""
 	}

@@ -40,6 +40,7 @@ func TestCheck(t *testing.T) {
 		"fraction":           {`{"spec":{"replicas":1.5}}`, &rikv1alpha1.Workload{}, []string{"spec.replicas: Invalid value: 1.5: " + whole}},
 		"text for a number":  {`{"spec":{"priority":"high"}}`, &rikv1alpha1.Workload{}, []string{`spec.priority: Invalid value: "high": ` + whole}},
 		"number for text":    {`{"spec":{"containers":[{"args":["a",1]}]}}`, &rikv1alpha1.Workload{}, []string{`spec.containers[0].args[1]: Invalid value: 1: must be text: put it in quotes, "1"`}},
+		"version for text":   {`{"spec":{"app":{"version":1.10}}}`, &rikv1alpha1.Workload{}, []string{`spec.app.version: Invalid value: 1.10: must be text: put it in quotes, as it is written`}},
 		"text for a list":    {`{"spec":{"containers":[{"args":"a"}]}}`, &rikv1alpha1.Workload{}, []string{`spec.containers[0].args: Invalid value: "a": must be a list`}},
 		"list for an object": {`{"spec":[]}`, &rikv1alpha1.Workload{}, []string{"spec: Invalid value: []: must be an object: keys with values"}},
 		"label":              {`{"metadata":{"labels":{"a/b":1}}}`, &rikv1alpha1.Workload{}, []string{`metadata.labels[a/b]: Invalid value: 1: must be text: put it in quotes, "1"`}},

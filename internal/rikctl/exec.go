@@ -1,10 +1,12 @@
 package rikctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/remotecommand"
@@ -99,8 +101,28 @@ func firstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alp
 		}
 	}
 	i := &instances[0]
+	if err := judgeContainer(i, container); err != nil {
+		return nil, err
+	}
 	return nil, advised{fmt.Errorf("instance %s is %s, not Running", i.Name, phaseOf(i)),
 		fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
+}
+
+// judgeContainer says what is wrong with a container that is named, as far as it was seen.
+func judgeContainer(i *rikv1alpha1.Instance, name string) error {
+	all := slices.Concat(i.Status.Containers, i.Status.InitContainers)
+	if name == "" || len(all) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range all {
+		if c.Name == name {
+			return advised{fmt.Errorf("container %s of instance %s is %s (%s)", name, i.Name, c.State, cmp.Or(c.Reason, string(phaseOf(i)))),
+				fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
+		}
+		names = append(names, c.Name)
+	}
+	return invalidError{"instance " + i.Name, fmt.Errorf("container %q is not in it; it has: %s", name, strings.Join(names, ", "))}
 }
 
 // containerRuns says whether a container was seen running; the first one if none is

@@ -321,6 +321,15 @@ metadata: {name: t}
 	m.run(t, "lint", "-f", "-").check(t, ExitOK, "which was not reached")
 }
 
+func TestLintReadsLists(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.stdin = `{"apiVersion":"v1","kind":"List","items":[
+		{"apiVersion":"rik.dev/v1alpha1","kind":"Workload","metadata":{"name":"good"},"spec":{"containers":[{"name":"a","image":"b"}]}},
+		{"apiVersion":"rik.dev/v1alpha1","kind":"Workload","metadata":{"name":"bad"},"spec":{"containers":[{"name":"a","imge":"b"}]}}]}`
+	m.run(t, "lint", "--offline", "-f", "-").check(t, ExitInvalid, "Workload good: its fields exist", `- (item 2): unknown field "spec.containers[0].imge"`)
+}
+
 func TestCreateWorkloadRefusesOffline(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

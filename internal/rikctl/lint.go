@@ -54,6 +54,9 @@ func (t *tool) runLint(ctx context.Context, files []string, offline bool) error 
 		}
 	}
 	var problems []error
+	if documents, err = unlisted(documents); err != nil {
+		return err
+	}
 	for _, d := range documents {
 		result, err := lint(ctx, d, judge)
 		if err != nil {
@@ -63,6 +66,31 @@ func (t *tool) runLint(ctx context.Context, files []string, offline bool) error 
 		_, _ = fmt.Fprintf(t.streams.Out, "%s: %s\n", d.source, result)
 	}
 	return errors.Join(problems...)
+}
+
+// unlisted puts the items of lists, of kind List, in the place of these.
+func unlisted(documents []document) ([]document, error) {
+	var out []document
+	for _, d := range documents {
+		var list struct {
+			APIVersion string                      `json:"apiVersion"`
+			Kind       string                      `json:"kind"`
+			Items      []unstructured.Unstructured `json:"items"`
+		}
+		// What is no YAML is named by the check of the document.
+		if err := yaml.Unmarshal(d.data, &list); err != nil || list.Kind != "List" || list.APIVersion != "v1" {
+			out = append(out, d)
+			continue
+		}
+		for i := range list.Items {
+			data, err := list.Items[i].MarshalJSON()
+			if err != nil {
+				return nil, invalidError{d.source, err}
+			}
+			out = append(out, document{source: fmt.Sprintf("%s (item %d)", d.source, i+1), data: data})
+		}
+	}
+	return out, nil
 }
 
 // lint checks one document and says how far the check went.

@@ -141,7 +141,7 @@ func TestExecNeedsItsContainerOnly(t *testing.T) {
 	waits := rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Name: "waits"}, Status: rikv1alpha1.InstanceStatus{
 		Phase: rikv1alpha1.InstanceCreating,
 		Containers: []rikv1alpha1.ContainerStatus{
-			{Name: "broken", State: rikv1alpha1.ContainerWaiting}, {Name: "good", State: rikv1alpha1.ContainerRunning},
+			{Name: "broken", State: rikv1alpha1.ContainerWaiting, Reason: "StartError"}, {Name: "good", State: rikv1alpha1.ContainerRunning},
 		},
 	}}
 	runs := rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Name: "runs"}, Status: rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceRunning}}
@@ -149,14 +149,21 @@ func TestExecNeedsItsContainerOnly(t *testing.T) {
 		container string
 		of        []rikv1alpha1.Instance
 		want      string // none when empty
+		words     []string
 	}{
-		{"good", []rikv1alpha1.Instance{waits}, "waits"},
-		{"broken", []rikv1alpha1.Instance{waits}, ""},
-		{"", []rikv1alpha1.Instance{waits}, ""},
-		{"", []rikv1alpha1.Instance{{}}, ""},
-		{"good", []rikv1alpha1.Instance{waits, runs}, "runs"},
+		{"good", []rikv1alpha1.Instance{waits}, "waits", nil},
+		{"broken", []rikv1alpha1.Instance{waits}, "", []string{"broken", "Waiting", "StartError"}},
+		{"nosuch", []rikv1alpha1.Instance{waits}, "", []string{`"nosuch" is not in it`, "broken, good"}},
+		{"", []rikv1alpha1.Instance{waits}, "", []string{"waits is Creating"}},
+		{"", []rikv1alpha1.Instance{{}}, "", []string{"Pending"}},
+		{"good", []rikv1alpha1.Instance{waits, runs}, "runs", nil},
 	} {
 		got, err := firstRunning(tc.of, tc.container)
+		for _, word := range tc.words {
+			if err == nil || !strings.Contains(err.Error(), word) {
+				t.Errorf("firstRunning(%q) = %v, want it to say %q", tc.container, err, word)
+			}
+		}
 		if (err == nil) != (tc.want != "") || err == nil && got.Name != tc.want {
 			t.Errorf("firstRunning(%q) = %v, %v, want %q", tc.container, got, err, tc.want)
 		}

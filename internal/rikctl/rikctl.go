@@ -115,7 +115,8 @@ func Execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 		err = t.getter.err // kubectl's commands pass on its text only.
 	}
 	o := t.suggestType(judge(err, t.getter.server()))
-	if o.code == ExitUsage && o.next == "" {
+	// A command that exec ran may end with the same code, and says what it has to itself.
+	if o.code == ExitUsage && o.text != "" && o.next == "" {
 		o.next = nextForUsage(root, args)
 	}
 	o.print(streams.ErrOut)

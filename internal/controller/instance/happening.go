@@ -45,10 +45,14 @@ func happenings(before, after *rikv1alpha1.InstanceStatus) []happening {
 		(before.Reason != after.Reason || before.Message != after.Message):
 		out = append(out, happening{after.Reason, "Creating", after.Message})
 	}
+	failed := len(out) > 0 && after.Phase == rikv1alpha1.InstanceFailed
 	for _, lists := range [][2][]rikv1alpha1.ContainerStatus{
 		{before.InitContainers, after.InitContainers}, {before.Containers, after.Containers},
 	} {
 		for i := range lists[1] {
+			if c := &lists[1][i]; failed && c.State == rikv1alpha1.ContainerWaiting && c.Reason == after.Reason {
+				continue // the instance failed for it, and has told of it
+			}
 			out = append(out, containerHappenings(find(lists[0], lists[1][i].Name), &lists[1][i])...)
 		}
 	}

@@ -57,9 +57,14 @@ func TestHappenings(t *testing.T) {
 		"still not ready":     {unready, unready, nil},
 		"an image":            {creating("", ""), waiting("ImagePullFailed", nil), []happening{{"ImagePullFailed", "Starting", `container "main" does not start: why`}}},
 		"the image as before": {waiting("ImagePullFailed", nil), waiting("ImagePullFailed", nil), nil},
-		"a node's trouble":    {creating("", ""), creating("PrepareFailed", "no disk"), []happening{{"PrepareFailed", "Creating", "no disk"}}},
-		"creating":            {creating("", ""), creating("ContainerCreating", ""), nil},
-		"silent":              {up, status{Phase: rikv1alpha1.InstanceUnknown, Reason: ReasonNodeUnreachable, Containers: up.Containers}, nil},
+		"an image that fails the instance": {creating("", ""), func() status {
+			s := waiting("InvalidImage", nil)
+			s.Phase, s.Reason, s.Message = rikv1alpha1.InstanceFailed, "InvalidImage", `container "main": why`
+			return s
+		}(), []happening{{"InvalidImage", "Running", `container "main": why`}}},
+		"a node's trouble": {creating("", ""), creating("PrepareFailed", "no disk"), []happening{{"PrepareFailed", "Creating", "no disk"}}},
+		"creating":         {creating("", ""), creating("ContainerCreating", ""), nil},
+		"silent":           {up, status{Phase: rikv1alpha1.InstanceUnknown, Reason: ReasonNodeUnreachable, Containers: up.Containers}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -232,6 +232,7 @@ func (m *machine) container(name string) *container {
 func (m *machine) finish(o outcome) {
 	m.rec.Final = &state.Final{Phase: o.phase, Reason: o.reason, Message: o.message, At: m.now()}
 	m.callOffAt = m.now().Add(startPatience)
+	m.trouble, m.reason = "", "" // with its making: how it ended says it now
 	m.dirty = true
 	m.log.Info("instance ended", "phase", o.phase, "reason", o.reason)
 }

@@ -112,3 +112,19 @@ func TestStopSignalIsSentAtOnceToWhatServesNothing(t *testing.T) {
 		t.Errorf("when it is not ready the signal waits %s", m.signalAt.Sub(*now))
 	}
 }
+
+// TestWhyItWasNotMadeIsNoFailedStop: what stood in the way of an instance's making is how
+// it ended, not what keeps it from being taken away.
+func TestWhyItWasNotMadeIsNoFailedStop(t *testing.T) {
+	t.Parallel()
+	m, _ := serving()
+	m.prepared, m.trouble, m.reason = false, "another checksum", reasonInvalidImage
+	m.finish(outcome{rikv1alpha1.InstanceFailed, m.reason, m.trouble})
+	if got := m.render(); got.Reason == reasonStopFailed || got.Message != "" {
+		t.Errorf("status = %s: %q before it is taken away", got.Reason, got.Message)
+	}
+	m.trouble = "the root is busy"
+	if got := m.render(); got.Reason != reasonStopFailed || got.Message != "the root is busy" {
+		t.Errorf("status = %s: %q, want what keeps it", got.Reason, got.Message)
+	}
+}
