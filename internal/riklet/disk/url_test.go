@@ -357,7 +357,7 @@ func TestFromURLRefusesHostileServers(t *testing.T) {
 	}{
 		{"redirect to metadata", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://169.254.169.254/", http.StatusFound)
-		}, ErrRefused, "link-local"},
+		}, ErrRefused, "metadata service"},
 		{"redirect to loopback", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://[::1]/", http.StatusFound) }, ErrRefused, "loopback"},
 		{"500", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, nil, "500"},
 		{"never ends", func(w http.ResponseWriter, r *http.Request) {

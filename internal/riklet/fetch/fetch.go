@@ -129,42 +129,9 @@ func (f *Fetcher) control(_ context.Context, network, address string, _ syscall.
 	return f.checkAddr(ap.Addr())
 }
 
-// notPublic are addresses that are the node's own, its network's, or nobody's:
-// https://www.iana.org/assignments/iana-ipv4-special-registry and the one for IPv6.
-var notPublic = func() (all []special) {
-	for _, s := range []struct{ what, prefixes string }{
-		{"unspecified", "0.0.0.0/8 ::/128"},
-		{"a loopback address", "127.0.0.0/8 ::1/128"},
-		{"a link-local address", "169.254.0.0/16 fe80::/10"},
-		{"a private address", "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7 fec0::/10"},
-		{"a multicast address", "224.0.0.0/4 ff00::/8"},
-		{"a reserved address", "192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 100::/64 2001:db8::/32 3fff::/20 5f00::/16"},
-		// These carry an IPv4 address to somebody who unpacks it.
-		{"a translated address", "::/96 64:ff9b::/96 64:ff9b:1::/48 2001::/32 2002::/16"},
-	} {
-		for _, p := range strings.Fields(s.prefixes) {
-			all = append(all, special{netip.MustParsePrefix(p), s.what})
-		}
-	}
-	return all
-}()
-
-type special struct {
-	prefix netip.Prefix
-	what   string
-}
-
 func (f *Fetcher) checkAddr(addr netip.Addr) error {
-	addr = addr.Unmap().WithZone("")
-	for _, p := range f.cfg.AllowNetworks {
-		if p.Contains(addr) {
-			return nil
-		}
-	}
-	for _, s := range notPublic {
-		if s.prefix.Contains(addr) {
-			return fmt.Errorf("%w: it leads to %s, %s; the node's administrator can allow its network", ErrRefused, addr, s.what)
-		}
+	if what := (Guard{AllowNetworks: f.cfg.AllowNetworks}).Refuses(addr); what != "" {
+		return fmt.Errorf("%w: it leads to %s, %s; the node's administrator can allow its network", ErrRefused, addr.Unmap().WithZone(""), what)
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ func TestHostileServers(t *testing.T) {
 		}, nil, "", ErrRefused, `"file"`},
 		{"redirects to metadata", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusFound)
-		}, nil, "", ErrRefused, "link-local"},
+		}, nil, "", ErrRefused, "metadata service"},
 		{"redirects to a private address", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://10.0.0.1/", http.StatusFound)
 		}, nil, "", ErrRefused, "a private address"},
