@@ -60,7 +60,8 @@ type Options struct {
 	VMM string
 	// QEMU, Firecracker, Kernel and Initramfs are found by themselves when empty.
 	QEMU, Firecracker, Kernel, Initramfs string
-	// AllowHTTP and AllowFetch widen what may be downloaded for Functions and Apps.
+	// AllowHTTP widens what may be downloaded for Functions and Apps, AllowFetch that
+	// and where images may come from.
 	AllowHTTP  bool
 	AllowFetch []string
 	// AllowRootApps lets Apps be root that ask for it.
@@ -106,7 +107,7 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.RegistriesConf, "registries-conf", "", "containers-registries.conf(5); the system's by default")
 	s.StringVar(&o.Network, "network", o.Network, "how instances reach others: auto (routes to nodes on the same link, VXLAN to others), vxlan (always: some clouds drop packets with instances' addresses), or none (they have their loopback only)")
 	s.BoolVar(&o.AllowHTTP, "allow-http", false, "let Functions be downloaded without TLS")
-	s.StringSliceVar(&o.AllowFetch, "allow-fetch", nil, "networks that are not public from which Functions and Apps may be downloaded, such as 10.0.0.0/8")
+	s.StringSliceVar(&o.AllowFetch, "allow-fetch", nil, "networks that are not public from which Functions, Apps and images may be downloaded, such as 10.0.0.0/8")
 	s.BoolVar(&o.AllowRootApps, "allow-root-apps", false, "let Apps run as root that ask for it")
 	s.StringVar(&o.CertDir, "registries-certs", "", "certificates of registries; /etc/containers/certs.d by default")
 }

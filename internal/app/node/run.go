@@ -89,11 +89,13 @@ func (o *Options) run(ctx context.Context, c Connections, log *slog.Logger) erro
 }
 
 func (o *Options) openImages(log *slog.Logger) (*image.Store, error) {
+	networks, _ := o.fetchNetworks() // Validate has read them
 	return image.Open(image.Config{
 		Root:           filepath.Join(o.StateDir, "images"),
 		Unpacker:       []string{o.Unpacker},
 		RegistriesConf: o.RegistriesConf,
 		CertDir:        o.CertDir,
+		AllowNetworks:  networks,
 		Logger:         log,
 	})
 }

@@ -26,7 +26,8 @@ var (
 	ErrInvalidReference = wire.ErrInvalidReference
 	// ErrTooLarge: a limit on bytes or entries was reached.
 	ErrTooLarge = wire.ErrTooLarge
-	// ErrRefused: the content is malformed, or tries to get out of the image.
+	// ErrRefused: the content is malformed, or tries to get out of the image; or the
+	// registry is, or leads to, where the node does not go.
 	ErrRefused = wire.ErrRefused
 	// ErrDigest: a blob is damaged, cut short or not the one announced.
 	ErrDigest = wire.ErrDigest

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -40,6 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+
 // open makes a store in a directory of its own.
 func open(tb testing.TB, change func(*Config)) *Store {
 	tb.Helper()
@@ -55,6 +58,8 @@ func openAt(tb testing.TB, root string, change func(*Config)) *Store {
 		Logger:   slog.New(slog.NewTextHandler(tb.Output(), nil)),
 		// Nor are the mirrors of this machine.
 		RegistriesConf: os.DevNull,
+		// The registries of the tests are on this machine.
+		AllowNetworks: loopback,
 	}
 	if change != nil {
 		change(&cfg)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -186,8 +187,8 @@ func TestPullChoosesThePlatform(t *testing.T) {
 	}
 }
 
-// registry serves dir on loopback and returns its host:port.
-func registry(tb testing.TB, r *ociimage.Registry) string {
+// registry serves r on loopback and returns its host:port.
+func registry(tb testing.TB, r http.Handler) string {
 	tb.Helper()
 	srv := httptest.NewServer(r)
 	tb.Cleanup(srv.Close)

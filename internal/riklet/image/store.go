@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,6 +39,10 @@ type Config struct {
 	// RegistriesConf is a containers-registries.conf(5) with mirrors and the
 	// like; "" means the system's.
 	RegistriesConf string
+	// AllowNetworks are networks that a pull may connect to whatever they are. Without
+	// them it reaches public addresses, those of private networks where a registry is,
+	// and what CertDir and RegistriesConf name.
+	AllowNetworks []netip.Prefix
 }
 
 // Validate reports every problem of the configuration.

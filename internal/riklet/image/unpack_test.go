@@ -37,7 +37,7 @@ func TestUnpackEndsWithItsInput(t *testing.T) {
 	err := json.NewEncoder(order).Encode(wire.Request{
 		Transport: "docker", Target: host + "/app:v1",
 		LayersDir: filepath.Join(tmp, "layers"), TempDir: filepath.Join(tmp, "pull"),
-		RegistriesConf: os.DevNull,
+		RegistriesConf: os.DevNull, AllowNetworks: loopback,
 	})
 	if err != nil {
 		t.Fatal(err)

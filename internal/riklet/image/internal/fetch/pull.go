@@ -163,7 +163,7 @@ func (p *puller) fetch(ctx context.Context, i int, s *staged) error {
 	blob := &blobReader{r: body, info: info, hash: info.Digest.Algorithm().Digester(), total: &p.transferred, limit: p.req.Limits.WithDefaults().CompressedBytes}
 	unpackErr := p.unpack(ctx, content, blob, s)
 	if err := blob.verify(unpackErr); err != nil {
-		return err
+		return p.src.gate.explain(err) // the library connects anew where a transfer breaks off
 	}
 	s.stored.Bytes, s.stored.Entries = s.Bytes, s.Entries
 	return nil

@@ -38,6 +38,16 @@ type source struct {
 	// apart from what the reference or the layout says.
 	top   v1.Descriptor
 	local bool
+	gate  *gate // nil when local
+}
+
+// Close ends the source's connections, too.
+func (s *source) Close() error {
+	err := s.transport.Close()
+	if s.gate != nil {
+		err = errors.Join(err, s.gate.Close())
+	}
+	return err
 }
 
 var unknown = v1.Descriptor{Size: -1}
@@ -45,11 +55,10 @@ var unknown = v1.Descriptor{Size: -1}
 // failure gives an error its reason. Files of this machine that cannot be
 // made sense of are damaged; a registry may do better the next time.
 func (s *source) failure(err error) error {
-	err = reason(err)
 	if s.local {
-		return refuseDamage(err)
+		return refuseDamage(reason(err))
 	}
-	return err
+	return reason(s.gate.explain(err))
 }
 
 // open opens what the request names, and returns the settings to choose a
@@ -127,11 +136,15 @@ func openRegistry(ctx context.Context, req wire.Request, sys *types.SystemContex
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrInvalidReference, err)
 	}
+	gate, err := openGate(req, named, sys)
+	if err != nil {
+		return nil, err
+	}
 	src, err := ref.NewImageSource(ctx, sys)
 	if err != nil {
-		return nil, reason(err)
+		return nil, errors.Join(reason(gate.explain(err)), gate.Close())
 	}
-	s := &source{transport: src, top: unknown}
+	s := &source{transport: src, top: unknown, gate: gate}
 	if digested, ok := named.(reference.Digested); ok {
 		s.top.Digest = digested.Digest()
 	}

@@ -16,6 +16,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -104,6 +105,8 @@ type Request struct {
 	Limits         Limits
 	CertDir        string `json:",omitempty"`
 	RegistriesConf string `json:",omitempty"`
+	// AllowNetworks may be connected to although they are not public.
+	AllowNetworks []netip.Prefix `json:",omitempty"`
 	// Archive asks for a plain archive instead of an image; of the fields above only
 	// Limits counts.
 	Archive *Archive `json:",omitempty"`
