@@ -196,6 +196,7 @@ func (s *Scheduler) removeNode(name string) {
 	s.inventory.RemoveNode(name)
 	maps.DeleteFunc(s.condemned, func(_, node string) bool { return node == name })
 	s.expel(name)
+	s.tidyRegister(name)
 }
 
 func (s *Scheduler) setTemplate(m *schedulerv1.Template) {
@@ -257,6 +258,9 @@ func (s *Scheduler) synced() {
 		}
 		s.inventory.SetRefusal(session.name, s.refusal(session.register))
 		s.allow(session)
+	}
+	for name := range s.registers {
+		s.tidyRegister(name)
 	}
 	for _, c := range s.inventory.Connectivities() {
 		s.report(s.fullReport(c))

@@ -68,6 +68,31 @@ func TestReconnectWithinTheDeadlineIsNoLoss(t *testing.T) {
 	}
 }
 
+// TestDeletedNodeIsNotLostLater: nothing is kept or said of it once it is gone.
+func TestDeletedNodeIsNotLostLater(t *testing.T) {
+	h := newHarness(t)
+	node, stays := h.join("a"), h.join("b")
+	c := h.joinController(1, "a", "b")
+	c.synced()
+	h.settle()
+	node.close()
+	h.settle()
+	c.send(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_NodeGone{NodeGone: &schedulerv1.NodeGone{Name: "a"}}})
+	h.settle()
+	c.news()
+	h.later(DefaultNodeTimeout - 1)
+	stays.beat()
+	h.later(1)
+	if got := c.news().nodes; len(got) != 0 {
+		t.Errorf("reports at the deadline = %v, want none", got)
+	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if h.s.registers["a"] != nil || h.s.registers["b"] == nil {
+		t.Errorf("registrations are kept of %d nodes, want that of b only", len(h.s.registers))
+	}
+}
+
 func TestSecondStreamOfANodeEndsTheFirst(t *testing.T) {
 	h := newHarness(t)
 	first := h.join("a")

@@ -223,8 +223,6 @@ func (s *Scheduler) expire(now time.Time) {
 	for _, name := range s.inventory.Expire(now) {
 		s.log.Warn("node is lost", "node", name, "timeout", s.timeout)
 		s.report(&schedulerv1.NodeReport{Name: name})
-		if s.workers[name] == nil {
-			delete(s.registers, name)
-		}
+		s.tidyRegister(name)
 	}
 }

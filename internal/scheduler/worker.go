@@ -236,11 +236,17 @@ func (s *Scheduler) leave(session *workerStream) {
 	}
 	delete(s.workers, session.name)
 	s.inventory.Leave(session.name)
-	if !s.inventory.Connectivity(session.name).Connected {
-		delete(s.registers, session.name)
-	}
+	s.tidyRegister(session.name)
 	s.poke()
 	s.log.Info("node disconnected", "node", session.name)
+}
+
+// tidyRegister forgets what a node said when it joined, once it has no stream and
+// is not heard of. It is called with mu held.
+func (s *Scheduler) tidyRegister(name string) {
+	if s.workers[name] == nil && !s.inventory.Connectivity(name).Connected {
+		delete(s.registers, name)
+	}
 }
 
 // hear applies one message of a node. It is called with mu held.

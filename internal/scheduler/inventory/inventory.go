@@ -92,8 +92,9 @@ func (v *Inventory) Synced() (gone []*Instance) {
 			gone = append(gone, v.Remove(uid))
 		}
 	}
+	v.synced, v.improved = true, true
 	for name, n := range v.nodes {
-		if n.object != nil && n.listing != v.listing {
+		if n.object == nil || n.listing != v.listing {
 			v.RemoveNode(name)
 		}
 	}
@@ -102,7 +103,6 @@ func (v *Inventory) Synced() (gone []*Instance) {
 			v.RemoveTemplate(name)
 		}
 	}
-	v.synced, v.improved = true, true
 	return gone
 }
 

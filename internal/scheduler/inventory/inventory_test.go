@@ -49,6 +49,12 @@ func facts(uid, revision string) Facts {
 	return Facts{UID: uid, Namespace: "ns", Name: "i-" + uid, Workload: revision, Revision: revision}
 }
 
+func boundTo(uid, node string) Facts {
+	f := facts(uid, "w")
+	f.Node = node
+	return f
+}
+
 // addNode makes a node that is known to the controller and has joined.
 func addNode(v *Inventory, name string, cores int64) {
 	v.SetNode(nodeObject(name), start)
@@ -147,6 +153,98 @@ func TestDeadlines(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]bool{"silent": true, "lively": true, "absent": false}, got); diff != "" {
 		t.Fatalf("connectivity (-want +got):\n%s", diff)
+	}
+}
+
+// TestDeletedNodeIsForgotten: with its Node and its connection a node is gone, from
+// the explanations too, and is not lost later. Its instances keep their places.
+func TestDeletedNodeIsForgotten(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*Inventory){
+		"deleted, then sent away": func(v *Inventory) { v.RemoveNode("second"); v.Leave("second") },
+		"left, then deleted":      func(v *Inventory) { v.Leave("second"); v.RemoveNode("second") },
+		"lost, then deleted": func(v *Inventory) {
+			v.Leave("second")
+			v.Heard("first", start.Add(timeout))
+			v.Expire(start.Add(timeout))
+			v.RemoveNode("second")
+		},
+		"deleted while the controller was away": func(v *Inventory) {
+			v.Leave("second")
+			v.Begin()
+			v.SetNode(nodeObject("first"), start)
+			v.SetTemplate("ns/w", template(0))
+			v.SetBound(boundTo("a", "second"))
+			v.SetBound(boundTo("b", "first"))
+			v.Synced()
+		},
+		"deleted during a listing": func(v *Inventory) {
+			v.Begin()
+			v.SetNode(nodeObject("first"), start)
+			v.SetNode(nodeObject("second"), start)
+			v.SetTemplate("ns/w", template(0))
+			v.SetBound(boundTo("a", "second"))
+			v.SetBound(boundTo("b", "first"))
+			v.RemoveNode("second")
+			v.Leave("second")
+			v.Synced()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := newInventory()
+			v.Begin()
+			addNode(v, "first", 1)
+			addNode(v, "second", 1)
+			v.SetTemplate("ns/w", template(0))
+			v.SetBound(boundTo("a", "second"))
+			v.SetBound(boundTo("b", "first"))
+			v.Synced()
+			end(v)
+			v.SetPending(facts("c", "w"))
+			r := place(v, start)
+			if want := "0 of 1 nodes fit: 1 with too little cpu"; len(r.Unplaced) != 1 || r.Unplaced[0].Message != want {
+				t.Errorf("placing = %+v, want %q", r.Unplaced, want)
+			}
+			if s := v.Stats(); s.Nodes != 1 || s.Bound != 2 {
+				t.Errorf("stats = %+v, want one node and two bound", s)
+			}
+			e, ok := v.Explain("c")
+			if !ok || len(e.Verdicts) != 1 || e.Verdicts[0].Node != "first" {
+				t.Errorf("Explain(c) = %+v, %v, want a verdict on first only", e.Verdicts, ok)
+			}
+			v.Heard("first", start.Add(3*timeout))
+			if lost := v.Expire(start.Add(3 * timeout)); len(lost) != 0 {
+				t.Errorf("lost = %v, want nobody", lost)
+			}
+			if c := v.Connectivities(); len(c) != 1 {
+				t.Errorf("connectivities = %+v, want that of first only", c)
+			}
+			addNode(v, "second", 2)
+			if got := bindingUIDs(place(v, start)); !slices.Equal(got, []string{"c"}) {
+				t.Errorf("placed after the node joined anew = %v, want c", got)
+			}
+		})
+	}
+}
+
+// TestUnlistedNodeMayBeListedYet: a node that leaves before the controller has told of
+// it is kept until the listing is complete.
+func TestUnlistedNodeMayBeListedYet(t *testing.T) {
+	t.Parallel()
+	v := newInventory()
+	v.Begin()
+	for _, name := range []string{"listed", "deleted"} {
+		v.Join(name, nodeStatus(1), "", start)
+		v.Leave(name)
+	}
+	if s := v.Stats(); s.Nodes != 2 {
+		t.Errorf("%d nodes during the listing, want 2", s.Nodes)
+	}
+	v.SetNode(nodeObject("listed"), start)
+	v.Synced()
+	if c := v.Connectivities(); len(c) != 1 || c[0].Name != "listed" || !c[0].Connected {
+		t.Errorf("connectivities = %+v, want that listed is heard of", c)
 	}
 }
 

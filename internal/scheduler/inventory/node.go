@@ -106,7 +106,8 @@ func (v *Inventory) SetRefusal(name, refusal string) {
 	v.publish(n)
 }
 
-// Leave notes that a node's connection is gone. Its deadline runs on.
+// Leave notes that a node's connection is gone. Its deadline runs on, unless the
+// controller has no such node: then it is forgotten.
 func (v *Inventory) Leave(name string) {
 	n := v.nodes[name]
 	if n == nil || !n.connected {
@@ -243,11 +244,17 @@ func (v *Inventory) node(name string, now time.Time) *node {
 }
 
 // dropNode forgets a node of which neither the controller nor a connection
-// speaks, and which has passed its deadline.
+// speaks. Before the listing is complete the controller may yet speak of it, and
+// then it is to count as heard of: it stays until its deadline.
 func (v *Inventory) dropNode(n *node) {
-	if n.object == nil && !n.connected && n.deadline == nil {
-		delete(v.nodes, n.name)
+	if n.object != nil || n.connected || n.deadline != nil && !v.synced {
+		return
 	}
+	if n.deadline != nil {
+		v.heard.Remove(n.deadline)
+	}
+	delete(v.nodes, n.name)
+	v.snapshot.RemoveNode(n.name)
 }
 
 // publish brings a node into the snapshot as it now is.
