@@ -105,6 +105,11 @@ func TestANodeWithANetwork(t *testing.T) {
 		time.Sleep(3 * lookEvery)
 		synctest.Wait()
 		b.cluster.tell(t, "n7")
+		b.cluster.locked(func() {
+			if b.cluster.registers[0].GetNoNetwork() {
+				t.Error("registered as a node without a network")
+			}
+		})
 		if !slices.ContainsFunc(b.cluster.used(), func(p *schedulerv1.UsedPort) bool {
 			return p.GetProtocol() == "TCP" && p.GetPort() == int32(number)
 		}) {

@@ -54,6 +54,7 @@ func (r *Riklet) register() *schedulerv1.Register {
 	return &schedulerv1.Register{
 		NodeName: r.cfg.NodeName, MachineId: facts.Info.MachineID, BootId: facts.Info.BootID, Version: r.cfg.Version,
 		Status: status, Labels: r.cfg.Labels, Taints: taints, Running: r.manager.List(), HighestTerm: r.ledger.Term(), RunId: r.run,
+		NoNetwork: r.network == nil,
 	}
 }
 

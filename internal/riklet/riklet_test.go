@@ -134,6 +134,9 @@ func TestNodeInACluster(t *testing.T) {
 				!slices.Equal(status.Info.Kinds, []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod}) || status.Capacity.MilliCPU() == 0 {
 				t.Errorf("registered with status %+v, %v", status, err)
 			}
+			if !r.GetNoNetwork() {
+				t.Error("registered without the word that it has no network")
+			}
 			if r.GetNodeName() != "n1" || r.GetLabels()["zone"] != "a" || string(r.GetTaints()) != `[{"key":"k","effect":"NoSchedule"}]` {
 				t.Errorf("registered as %v", r)
 			}

@@ -188,6 +188,40 @@ func TestUsedPorts(t *testing.T) {
 	}
 }
 
+// TestNodeWithoutNetworkServesNoPorts, until it joins with one. A node that says
+// nothing of it has one.
+func TestNodeWithoutNetworkServesNoPorts(t *testing.T) {
+	h := newHarness(t)
+	r := register(t, "a")
+	r.NoNetwork = true
+	node := h.connect(r)
+	node.listen()
+	c := h.joinController(1, "a")
+	c.template("ns/web", &rikv1alpha1.InstanceTemplate{Containers: []rikv1alpha1.Container{{
+		Name: "main", Image: "img", Ports: []rikv1alpha1.Port{{Port: 8080}},
+	}}})
+	c.synced()
+	web := instanceOf("x", "")
+	web.Workload, web.Revision = "web", "web"
+	c.send(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Pending{Pending: web}})
+	c.pending("y")
+	h.settle()
+	e, err := c.client.Explain(t.Context(), &schedulerv1.ExplainRequest{Uid: "x"})
+	if err != nil || len(e.Nodes) != 1 || e.Nodes[0].RejectedBy != "Network" {
+		t.Errorf("Explain(x) = %v, %v, want a rejected by Network", e, err)
+	}
+	if told := c.news(); told.unplaced["x"] != "NodesWithoutNetwork" || told.bindings["y"] != "a" {
+		t.Errorf("told %+v, want x unplaced and y, which serves nothing, on a", told)
+	}
+	node.close()
+	h.settle()
+	h.join("a")
+	h.settle()
+	if got := c.news().bindings["x"]; got != "a" {
+		t.Errorf("x is on %q, want a: it has a network now", got)
+	}
+}
+
 func TestHeartbeatNews(t *testing.T) {
 	h := newHarness(t)
 	node := h.join("a")

@@ -183,7 +183,9 @@ func (s *Scheduler) join(session *workerStream) error {
 	session.put(aboutSession, "", &schedulerv1.Order{Term: s.term, Message: &schedulerv1.Order_Admitted{
 		Admitted: &schedulerv1.Admitted{HeartbeatMillis: s.heartbeat.Milliseconds(), TimeoutMillis: s.timeout.Milliseconds()},
 	}})
-	s.inventory.Join(session.name, session.status, s.refusal(session.register), s.clock.Now())
+	s.inventory.Join(session.name, inventory.Registration{
+		Status: session.status, NoNetwork: session.register.NoNetwork,
+	}, s.refusal(session.register), s.clock.Now())
 	s.forgetSightings(session)
 	s.report(s.fullReport(s.inventory.Connectivity(session.name)))
 	if s.inventory.Ready() {

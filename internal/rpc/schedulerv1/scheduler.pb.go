@@ -1643,6 +1643,7 @@ type Register struct {
 	Running       []string               `protobuf:"bytes,8,rep,name=running,proto3" json:"running,omitempty"`                             // UIDs that the node has anything of
 	HighestTerm   int64                  `protobuf:"varint,9,opt,name=highest_term,json=highestTerm,proto3" json:"highest_term,omitempty"` // that the node has obeyed
 	RunId         string                 `protobuf:"bytes,10,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`                   // made anew whenever a riklet starts; empty from one of before it
+	NoNetwork     bool                   `protobuf:"varint,11,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`      // instances have their loopback only; false from a riklet of before it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1745,6 +1746,13 @@ func (x *Register) GetRunId() string {
 		return x.RunId
 	}
 	return ""
+}
+
+func (x *Register) GetNoNetwork() bool {
+	if x != nil {
+		return x.NoNetwork
+	}
+	return false
 }
 
 type Heartbeat struct {
@@ -2576,7 +2584,7 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\theartbeat\x18\x02 \x01(\v2\x1b.rik.scheduler.v1.HeartbeatH\x00R\theartbeat\x12A\n" +
 	"\vobservation\x18\x03 \x01(\v2\x1d.rik.scheduler.v1.ObservationH\x00R\vobservation\x125\n" +
 	"\ametrics\x18\x04 \x01(\v2\x19.rik.scheduler.v1.MetricsH\x00R\ametricsB\t\n" +
-	"\amessage\"\xf8\x02\n" +
+	"\amessage\"\x97\x03\n" +
 	"\bRegister\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x1d\n" +
 	"\n" +
@@ -2589,7 +2597,9 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\arunning\x18\b \x03(\tR\arunning\x12!\n" +
 	"\fhighest_term\x18\t \x01(\x03R\vhighestTerm\x12\x15\n" +
 	"\x06run_id\x18\n" +
-	" \x01(\tR\x05runId\x1a9\n" +
+	" \x01(\tR\x05runId\x12\x1d\n" +
+	"\n" +
+	"no_network\x18\v \x01(\bR\tnoNetwork\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd8\x01\n" +

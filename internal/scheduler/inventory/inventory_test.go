@@ -58,7 +58,7 @@ func boundTo(uid, node string) Facts {
 // addNode makes a node that is known to the controller and has joined.
 func addNode(v *Inventory, name string, cores int64) {
 	v.SetNode(nodeObject(name), start)
-	v.Join(name, nodeStatus(cores), "", start)
+	v.Join(name, Registration{Status: nodeStatus(cores)}, "", start)
 }
 
 // place runs rounds until nothing more is decided at once.
@@ -91,9 +91,9 @@ func TestNodeTakesInstancesOnlyWhenKnownJoinedAndSynced(t *testing.T) {
 	v.SetTemplate("ns/w", template(0))
 	v.SetPending(facts("a", "w"))
 	v.SetNode(nodeObject("unjoined"), start)
-	v.Join("unknown", nodeStatus(4), "", start)
+	v.Join("unknown", Registration{Status: nodeStatus(4)}, "", start)
 	v.SetNode(nodeObject("refused"), start)
-	v.Join("refused", nodeStatus(4), "it obeys a newer controller", start)
+	v.Join("refused", Registration{Status: nodeStatus(4)}, "it obeys a newer controller", start)
 	addNode(v, "good", 4)
 	if r := place(v, start); len(r.Bindings) != 0 {
 		t.Fatalf("placed before the listing was complete: %+v", r)
@@ -108,7 +108,7 @@ func TestNodeTakesInstancesOnlyWhenKnownJoinedAndSynced(t *testing.T) {
 	if r := place(v, start); len(r.Bindings) != 0 || len(r.Unplaced) != 1 || r.Unplaced[0].Reason != "NodesNotReady" {
 		t.Fatalf("placing without a connected node = %+v, want NodesNotReady", r)
 	}
-	v.Join("good", nodeStatus(4), "", start)
+	v.Join("good", Registration{Status: nodeStatus(4)}, "", start)
 	if got := bindingUIDs(place(v, start)); !slices.Equal(got, []string{"b"}) {
 		t.Fatalf("placed after the node came back = %v, want b", got)
 	}
@@ -235,7 +235,7 @@ func TestUnlistedNodeMayBeListedYet(t *testing.T) {
 	v := newInventory()
 	v.Begin()
 	for _, name := range []string{"listed", "deleted"} {
-		v.Join(name, nodeStatus(1), "", start)
+		v.Join(name, Registration{Status: nodeStatus(1)}, "", start)
 		v.Leave(name)
 	}
 	if s := v.Stats(); s.Nodes != 2 {

@@ -19,8 +19,9 @@ type node struct {
 	object  *rikv1alpha1.Node
 	listing uint64
 
-	// status is what the node told when it joined; nil before that.
-	status       *rikv1alpha1.NodeStatus
+	// Registration is what the node told when it joined; its Status is nil before
+	// that.
+	Registration
 	connected    bool
 	refusal      string
 	diskPressure bool
@@ -32,12 +33,19 @@ type node struct {
 	deadline *list.Element
 }
 
+// Registration is what a node tells of itself when it joins.
+type Registration struct {
+	Status *rikv1alpha1.NodeStatus
+	// NoNetwork: its instances have their loopback only.
+	NoNetwork bool
+}
+
 func (n *node) ready() bool { return n.unready() == "" }
 
 // unready says why the node takes no instances; empty when it does.
 func (n *node) unready() string {
 	switch {
-	case n.status == nil:
+	case n.Status == nil:
 		return "the node has not joined since the scheduler started"
 	case !n.connected:
 		return "the node is not connected"
@@ -88,9 +96,9 @@ func (v *Inventory) NodeUID(name string) (uid types.UID, exists bool) {
 
 // Join notes that a node is connected and what it told of itself. A refusal
 // keeps instances away from it although it is connected.
-func (v *Inventory) Join(name string, status *rikv1alpha1.NodeStatus, refusal string, now time.Time) {
+func (v *Inventory) Join(name string, r Registration, refusal string, now time.Time) {
 	n := v.node(name, now)
-	n.status, n.connected, n.refusal = status, true, refusal
+	n.Registration, n.connected, n.refusal = r, true, refusal
 	v.Heard(name, now)
 	v.publish(n)
 }
@@ -212,7 +220,7 @@ func (v *Inventory) Connectivities() []Connectivity {
 	var out []Connectivity
 	for _, name := range slices.Sorted(maps.Keys(v.nodes)) {
 		n := v.nodes[name]
-		if n.status != nil || n.deadline == nil {
+		if n.Status != nil || n.deadline == nil {
 			out = append(out, n.connectivity())
 		}
 	}
@@ -229,7 +237,7 @@ func (v *Inventory) Connectivity(name string) Connectivity {
 
 func (n *node) connectivity() Connectivity {
 	return Connectivity{
-		Name: n.name, Connected: n.deadline != nil && n.status != nil, Status: n.status, DiskPressure: n.diskPressure,
+		Name: n.name, Connected: n.deadline != nil && n.Status != nil, Status: n.Status, DiskPressure: n.diskPressure,
 	}
 }
 
@@ -260,20 +268,20 @@ func (v *Inventory) dropNode(n *node) {
 // publish brings a node into the snapshot as it now is.
 func (v *Inventory) publish(n *node) {
 	v.improved = true
-	if n.object == nil && n.status == nil {
+	if n.object == nil && n.Status == nil {
 		v.snapshot.RemoveNode(n.name)
 		return
 	}
 	p := placement.Node{
 		Name: n.name, NotReady: n.unready(), DiskPressure: n.diskPressure, Images: n.images, UsedPorts: n.usedPorts,
 	}
-	p.Ready = p.NotReady == ""
+	p.Ready, p.NoNetwork = p.NotReady == "", n.NoNetwork
 	if n.object != nil {
 		p.Labels, p.Taints, p.Unschedulable = n.object.Labels, n.object.Spec.Taints, n.object.Spec.Unschedulable
 	}
-	if n.status != nil {
-		p.Allocatable = placement.AllocatableOf(n.status.Allocatable)
-		p.Kinds, p.Runtimes = n.status.Info.Kinds, n.status.Info.Runtimes
+	if n.Status != nil {
+		p.Allocatable = placement.AllocatableOf(n.Status.Allocatable)
+		p.Kinds, p.Runtimes = n.Status.Info.Kinds, n.Status.Info.Runtimes
 	}
 	v.snapshot.SetNode(p)
 	if !p.Ready {

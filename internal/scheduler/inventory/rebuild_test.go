@@ -59,7 +59,7 @@ func TestRebuildFault07(t *testing.T) {
 		}
 		restarted := newInventory()
 		for i := 1; i <= 4; i++ {
-			restarted.Join(fmt.Sprint("n", i), nodeStatus(3), "", start)
+			restarted.Join(fmt.Sprint("n", i), Registration{Status: nodeStatus(3)}, "", start)
 		}
 		for name, w := range map[string]*Inventory{"same scheduler": v, "restarted": restarted} {
 			if err := relist(w, durable); err != nil {

@@ -97,6 +97,16 @@ func termOn(workload, key string) rikv1alpha1.InstanceTerm {
 	}
 }
 
+// noNetwork has the node's instances have their loopback only.
+func noNetwork(n *Node) { n.NoNetwork = true }
+
+// port is served inside the cluster.
+func port(number int32) func(*ShapeConfig) {
+	return func(c *ShapeConfig) {
+		c.Template.Containers[0].Ports = append(c.Template.Containers[0].Ports, rikv1alpha1.Port{Port: number})
+	}
+}
+
 func hostPort(number int32) func(*ShapeConfig) {
 	return func(c *ShapeConfig) {
 		c.Template.HostNetwork = true

@@ -134,6 +134,8 @@ func (s *Snapshot) because(st *shapeState, n *node, said verdict) string {
 		return "the node cannot run microVMs"
 	case runtimeMissing:
 		return "the node does not have the runtime " + shape.runtime
+	case networkMissing:
+		return "the node has no network for instances, and this workload serves ports"
 	case lacksCPU:
 		return fmt.Sprintf("needs %dm cpu, %dm free", shape.requests.MilliCPU, n.free.MilliCPU)
 	case lacksMemory:

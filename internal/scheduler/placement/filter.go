@@ -22,6 +22,7 @@ const (
 	kindMissing
 	machineMissing
 	runtimeMissing
+	networkMissing
 	portForeign
 	lacksCPU
 	lacksMemory
@@ -41,7 +42,7 @@ var (
 	filters = [verdicts]string{
 		notReady: "Readiness", unschedulable: "Unschedulable", diskPressure: "DiskPressure",
 		tainted: "Taints", selectorMismatch: "NodeSelector", affinityMismatch: "NodeAffinity",
-		kindMissing: "WorkloadKind", machineMissing: "MicroVMs", runtimeMissing: "Runtime", portForeign: "HostPorts",
+		kindMissing: "WorkloadKind", machineMissing: "MicroVMs", runtimeMissing: "Runtime", networkMissing: "Network", portForeign: "HostPorts",
 		lacksCPU: "Resources", lacksMemory: "Resources", lacksDisk: "Resources", lacksInstances: "Resources",
 		portTaken: "HostPorts", apart: "InstanceAffinity", repels: "InstanceAntiAffinity", skewed: "TopologySpread",
 	}
@@ -50,7 +51,8 @@ var (
 		tainted: "with a taint that is not tolerated", selectorMismatch: "not matching the node selector",
 		affinityMismatch: "not matching the node affinity", kindMissing: "unable to run this kind",
 		machineMissing: "unable to run microVMs",
-		runtimeMissing: "without the runtime", portForeign: "with a port used by the machine itself", lacksCPU: "with too little cpu", lacksMemory: "with too little memory",
+		runtimeMissing: "without the runtime", networkMissing: "without a network for instances",
+		portForeign: "with a port used by the machine itself", lacksCPU: "with too little cpu", lacksMemory: "with too little memory",
 		lacksDisk: "with too little disk", lacksInstances: "with too many instances", portTaken: "with a host port taken",
 		apart:  "away from the instances it must be with",
 		repels: "with instances it must be apart from", skewed: "that would break the topology spread",
@@ -58,7 +60,8 @@ var (
 	reasons = [verdicts]string{
 		notReady: "NodesNotReady", unschedulable: "NodesUnschedulable", diskPressure: "NodesUnderDiskPressure",
 		tainted: "TaintsNotTolerated", selectorMismatch: "NodeSelectorMismatch", affinityMismatch: "NodeAffinityMismatch",
-		kindMissing: "KindNotSupported", machineMissing: "MicroVMsNotSupported", runtimeMissing: "RuntimeNotSupported", portForeign: "HostPortTaken",
+		kindMissing: "KindNotSupported", machineMissing: "MicroVMsNotSupported", runtimeMissing: "RuntimeNotSupported",
+		networkMissing: "NodesWithoutNetwork", portForeign: "HostPortTaken",
 		lacksCPU: "InsufficientCPU", lacksMemory: "InsufficientMemory", lacksDisk: "InsufficientDisk",
 		lacksInstances: "TooManyInstances", portTaken: "HostPortTaken", apart: "InstanceAffinity",
 		repels: "InstanceAntiAffinity", skewed: "TopologySpread",
@@ -88,6 +91,8 @@ func (s *Shape) judgeStatic(n *node) verdict {
 		return kindMissing
 	case !s.runtimeOn(n):
 		return runtimeMissing
+	case n.NoNetwork && s.networked:
+		return networkMissing
 	}
 	if _, used := s.foreignPort(n); used {
 		return portForeign

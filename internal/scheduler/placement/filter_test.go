@@ -101,6 +101,22 @@ func TestFilters(t *testing.T) {
 			shape:  []func(*ShapeConfig){func(c *ShapeConfig) { c.Template.Runtime = "runsc" }},
 			filter: "Runtime", reason: "runsc",
 		},
+		"network": {
+			bad: testNode("bad", noNetwork), good: testNode("good"),
+			shape:  []func(*ShapeConfig){port(80)},
+			filter: "Network", reason: "the node has no network for instances, and this workload serves ports",
+		},
+		"network of an App": {
+			bad:    testNode("bad", runs(rikv1alpha1.KindApp), noNetwork),
+			good:   testNode("good", runs(rikv1alpha1.KindApp)),
+			shape:  []func(*ShapeConfig){app, func(c *ShapeConfig) { c.Template.App.Ports = []rikv1alpha1.Port{{Port: 80}} }},
+			filter: "Network", reason: "no network for instances",
+		},
+		"network of a Function": {
+			bad: testNode("bad", both, noNetwork), good: testNode("good", both),
+			shape:  []func(*ShapeConfig){function, func(c *ShapeConfig) { c.Template.Function.Exposure = &rikv1alpha1.Port{Port: 80} }},
+			filter: "Network", reason: "no network for instances",
+		},
 		"cpu": {
 			bad:  testNode("bad", func(n *Node) { n.Allocatable.MilliCPU = 100 }),
 			good: testNode("good"), milli: 200, filter: "Resources", reason: "200m cpu, 100m free",
@@ -232,6 +248,29 @@ func TestPortsOfTheMachine(t *testing.T) {
 	s.SetNode(testNode("a"))
 	if d := Place(s, Request{Shape: shape}); d.Node != "a" {
 		t.Errorf("Place() with the port free = %+v, want a", d)
+	}
+}
+
+// TestNodeWithoutNetwork: it takes what serves no ports, and what serves them on the
+// node's own addresses, and everything once it has a network.
+func TestNodeWithoutNetwork(t *testing.T) {
+	t.Parallel()
+	s := cluster(testNode("a", noNetwork))
+	for name, shape := range map[string]*Shape{
+		"no ports": testShape(t, "batch", 0), "host network": testShape(t, "host", 0, hostPort(80)),
+	} {
+		if d := Place(s, Request{Shape: shape}); d.Node != "a" {
+			t.Errorf("%s: Place() = %+v, want a", name, d)
+		}
+	}
+	web := testShape(t, "web", 0, port(80))
+	d := Place(s, Request{Shape: web})
+	if want := "0 of 1 nodes fit: 1 without a network for instances"; d.Reason != "NodesWithoutNetwork" || d.Message != want {
+		t.Errorf("Place() = %+v, want NodesWithoutNetwork: %s", d, want)
+	}
+	s.SetNode(testNode("a"))
+	if d := Place(s, Request{Shape: web}); d.Node != "a" {
+		t.Errorf("Place() once it has a network = %+v, want a", d)
 	}
 }
 

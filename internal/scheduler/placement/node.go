@@ -100,6 +100,9 @@ type Node struct {
 	Kinds []rikv1alpha1.WorkloadKind
 	// Runtimes that it has. Empty means runc only.
 	Runtimes []string
+	// NoNetwork is true where instances have their loopback only, so that nobody
+	// reaches their ports.
+	NoNetwork bool
 	// Images that it need not pull.
 	Images map[string]struct{}
 	// UsedPorts are held by processes of the machine that are no instances.

@@ -62,6 +62,7 @@ func drawNode(t *rapid.T) Node {
 	if rapid.Bool().Draw(t, "vms") {
 		runs(rikv1alpha1.KindPod, rikv1alpha1.KindFunction)(&n)
 	}
+	n.NoNetwork = rapid.IntRange(0, 3).Draw(t, "no network") == 0
 	if rapid.IntRange(0, 3).Draw(t, "used") == 0 {
 		uses(8080, 8081)(&n)
 	}
@@ -109,6 +110,9 @@ func (w *world) place(t *rapid.T) {
 	}
 	if shape.virtual && !slices.Contains(n.Kinds, rikv1alpha1.KindFunction) {
 		t.Fatalf("placed a microVM on %s, which runs %v", d.Node, n.Kinds)
+	}
+	if shape.networked && n.NoNetwork {
+		t.Fatalf("placed what serves ports on %s, which has no network", d.Node)
 	}
 	for _, p := range slices.Concat(shape.clusterPorts, shape.nodePorts) {
 		if _, used := n.UsedPorts[p]; used {

@@ -52,6 +52,8 @@ type Shape struct {
 	// the instance's own node for the instance.
 	clusterPorts, nodePorts []Port
 	hostPorts               []int32
+	// networked: it serves ports on an address of its own.
+	networked bool
 }
 
 // Port is a port number of a protocol.
@@ -112,7 +114,9 @@ func (s *Shape) Priority() int32 { return s.priority }
 func (s *Shape) Requests() Resources { return s.requests }
 
 func (s *Shape) takePorts(t *rikv1alpha1.InstanceTemplate) {
-	for _, p := range t.AllPorts() {
+	ports := t.AllPorts()
+	s.networked = len(ports) > 0 && !t.HostNetwork
+	for _, p := range ports {
 		protocol := p.Protocol
 		if protocol == "" {
 			protocol = rikv1alpha1.ProtocolTCP
