@@ -288,6 +288,18 @@ func deletedNode(t *testing.T, c *rikcluster.Cluster) {
 		}
 		return nil
 	})
+	c.Eventually(func() error {
+		for _, in := range instancesOf(c, "files") {
+			why := c.TryRikctl("why", in.Name)
+			if why.Err != nil {
+				return why.Err
+			}
+			if strings.Contains(why.Stdout, "node-2") {
+				return fmt.Errorf("why %s speaks of the deleted node:\n%s", in.Name, why.Stdout)
+			}
+		}
+		return nil
+	})
 	if err := connectAs(t, config, "node-2"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("the controller takes a revoked certificate: %v", err)
 	}
