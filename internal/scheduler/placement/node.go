@@ -95,14 +95,14 @@ type Node struct {
 	// NotReady says why Ready is false, for explanations.
 	NotReady     string
 	DiskPressure bool
-	Allocatable  Resources
+	// NoNetwork is true where instances have their loopback only, so that nobody
+	// reaches their ports.
+	NoNetwork   bool
+	Allocatable Resources
 	// Kinds that it runs. Empty means Pods only.
 	Kinds []rikv1alpha1.WorkloadKind
 	// Runtimes that it has. Empty means runc only.
 	Runtimes []string
-	// NoNetwork is true where instances have their loopback only, so that nobody
-	// reaches their ports.
-	NoNetwork bool
 	// Images that it need not pull.
 	Images map[string]struct{}
 	// UsedPorts are held by processes of the machine that are no instances.
