@@ -336,7 +336,7 @@ func TestPrivilegedSafeDefaults(t *testing.T) {
 		"true",
 	}, "\n"))))
 	n.awaitPhase("u1", rikv1alpha1.InstanceCompleted)
-	want := "CapEff:\t00000000a80425fb\nNoNewPrivs:\t1\nSeccomp:\t2\n0\n"
+	want := "CapEff:\t00000000a80405fb\nNoNewPrivs:\t1\nSeccomp:\t2\n0\n"
 	if got := n.log("u1", ""); got != want {
 		t.Errorf("log = %q, want %q", got, want)
 	}

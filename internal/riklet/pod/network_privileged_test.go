@@ -161,6 +161,24 @@ func TestPrivilegedPodsReachEachOther(t *testing.T) {
 	}
 }
 
+// Who may send raw frames may send them under others' addresses: no container may unless
+// an administrator says so. The busybox of the tests pings by a raw socket alone.
+func TestPrivilegedContainersHaveNoRawSockets(t *testing.T) {
+	t.Parallel()
+	n := newNetworkNode(t)
+	n.start()
+	const ping = "ping -c 1 -w 30 10.62.7.1 2>&1 | grep -o -e 'permission denied' -e '1 packets received'; cat /proc/sys/net/ipv4/ping_group_range"
+	plain, added := sh("plain", ping), sh("added", ping)
+	plain.User = "0"
+	added.Security = &rikv1alpha1.Security{AddCapabilities: []string{"NET_RAW"}}
+	n.ensure(podOf("u1", rikv1alpha1.RestartNever, plain, added))
+	n.awaitPhase("u1", rikv1alpha1.InstanceCompleted)
+	want := "permission denied\n0\t2147483647\n" + "1 packets received\n0\t2147483647\n"
+	if got := n.log("u1", "plain") + n.log("u1", "added"); got != want {
+		t.Errorf("log = %q, want %q", got, want)
+	}
+}
+
 func TestPrivilegedEndedInstancesHaveNoAddress(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)

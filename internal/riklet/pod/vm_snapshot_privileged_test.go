@@ -29,7 +29,9 @@ const counting = "trap 'exit 0' TERM; mkfifo /nobody; exec 3<>/nobody; i=0; whil
 func (n *node) countingVM(policy rikv1alpha1.RestartPolicy) {
 	n.Helper()
 	n.start()
-	n.ensure(microVM("u1", policy, sh("main", counting), sh("idle", "date +%N > /mine; "+forever)))
+	idle := sh("idle", "date +%N > /mine; "+forever)
+	idle.Security = &rikv1alpha1.Security{AddCapabilities: []string{"NET_RAW"}} // for the ping of busybox
+	n.ensure(microVM("u1", policy, sh("main", counting), idle))
 	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
 	n.counted(5)
 }
@@ -179,6 +181,9 @@ func (l *machineLife) isReached() {
 	}
 	if code, out := l.exec("no-such-program"); code != 127 {
 		l.Errorf("exec of what is not there = %d, %q", code, out)
+	}
+	if got := l.inside("cat", "/proc/sys/net/ipv4/ping_group_range"); got != "0\t2147483647" {
+		l.Errorf("the groups that may ping are %q", got)
 	}
 }
 

@@ -20,6 +20,10 @@ const (
 	linkEvery  = 5 * time.Millisecond
 )
 
+// pingGroups are the groups that may ping without CAP_NET_RAW, which containers do not
+// have: https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html
+const pingGroups = "/proc/sys/net/ipv4/ping_group_range"
+
 // configureNetwork brings up the loopback and gives each interface its address. What
 // an interface had before goes.
 func configureNetwork(interfaces []guest.Interface) error {
@@ -29,6 +33,9 @@ func configureNetwork(interfaces []guest.Interface) error {
 	}
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("bringing up the loopback interface: %w", err)
+	}
+	if err := os.WriteFile(pingGroups, []byte("0 2147483647"), 0); err != nil {
+		return fmt.Errorf("letting every group ping: %w", err)
 	}
 	taken := map[int]bool{}
 	for _, i := range interfaces {

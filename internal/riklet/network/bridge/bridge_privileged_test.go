@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/testkit/privileged"
@@ -264,6 +265,42 @@ func TestPrivilegedAttachAndDetach(t *testing.T) {
 	if next := mustAttach(t, s, "u2", in); next.Address.Addr().String() != "10.62.7.3" {
 		t.Errorf("the address just freed was given out again: %s", next.Address)
 	}
+}
+
+// Containers have no CAP_NET_RAW: what pings for them are sockets that the kernel gives to
+// groups, root's among them. By default it gives them to none.
+func TestPrivilegedInstancesMayPing(t *testing.T) {
+	privileged.Require(t)
+	_, s := newSwitch(t)
+	in := newNamespace(t)
+	a := mustAttach(t, s, "u1", in)
+	for _, to := range []netip.Addr{a.Gateway, a.Address.Addr()} {
+		in.do(func() error { return ping(to) })
+	}
+}
+
+// ping waits for an echo, in the namespace of the calling thread.
+func ping(to netip.Addr) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
+	if err != nil {
+		return fmt.Errorf("opening a socket to ping with: %w", err)
+	}
+	defer unix.Close(fd)
+	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	message := append([]byte{8, 0, 0, 0, 0, 0, 0, 1}, "hello"...) // RFC 792: an echo; the kernel adds the checksum
+	answer := make([]byte, 64)
+	err = errors.Join(
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
+		unix.Sendto(fd, message, 0, &unix.SockaddrInet4{Addr: to.As4()}),
+	)
+	if err != nil {
+		return err
+	}
+	n, _, err := unix.Recvfrom(fd, answer, 0)
+	if err == nil && !strings.HasSuffix(string(answer[:n]), "hello") {
+		err = fmt.Errorf("the echo is %q", answer[:n])
+	}
+	return err
 }
 
 func TestPrivilegedAttachElsewhere(t *testing.T) {

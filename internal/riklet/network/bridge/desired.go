@@ -72,6 +72,9 @@ var insideSysctls = []Sysctl{
 	{"net/ipv4/conf/all/accept_redirects", "0"},
 	{"net/ipv4/conf/" + inside + "/accept_redirects", "0"},
 	{"net/ipv6/conf/" + inside + "/disable_ipv6", "1"},
+	// Every group may ping, by sockets that can do no more than that: containers
+	// have no CAP_NET_RAW. The kernel shows the two numbers with a tab.
+	{"net/ipv4/ping_group_range", "0\t2147483647"},
 }
 
 // MAC derives a locally administered hardware address from an IPv4 address:

@@ -221,7 +221,9 @@ func TestCapabilities(t *testing.T) {
 	}{
 		"default":      {nil, len(defaultCapabilities), nil},
 		"drop all":     {&rikv1alpha1.Security{DropCapabilities: []string{"all"}}, 0, nil},
-		"drop one":     {&rikv1alpha1.Security{DropCapabilities: []string{"NET_RAW"}}, len(defaultCapabilities) - 1, nil},
+		"drop one":     {&rikv1alpha1.Security{DropCapabilities: []string{"MKNOD"}}, len(defaultCapabilities) - 1, nil},
+		"drop none":    {&rikv1alpha1.Security{DropCapabilities: []string{"NET_RAW"}}, len(defaultCapabilities), nil}, // many drop it by habit
+		"add raw":      {&rikv1alpha1.Security{AddCapabilities: []string{"NET_RAW"}}, len(defaultCapabilities) + 1, nil},
 		"add twice":    {&rikv1alpha1.Security{AddCapabilities: []string{"CAP_SYS_TIME", "sys_time", "KILL"}}, len(defaultCapabilities) + 1, nil},
 		"privileged":   {&rikv1alpha1.Security{Privileged: true}, len(allCapabilities), nil},
 		"unknown add":  {&rikv1alpha1.Security{AddCapabilities: []string{"FLY"}}, 0, ErrCapability},
