@@ -11,6 +11,8 @@ import (
 	"runtime"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/riklet/netns"
@@ -26,7 +28,9 @@ type Bridge struct {
 	name   string
 	home   *os.File // the namespace
 	handle *netlink.Handle
-	reaper reaper
+	// sockets are for requests that the handle does not know.
+	sockets map[int]*nl.SocketHandle
+	reaper  reaper
 }
 
 // New makes a Bridge for the network namespace of the calling thread. It
@@ -42,7 +46,13 @@ func New(name string) (*Bridge, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening netlink: %w", err), home.Close())
 	}
-	return &Bridge{name: name, home: home, handle: handle}, nil
+	socket, err := nl.GetNetlinkSocketAt(vnetns.None(), vnetns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		handle.Close()
+		return nil, errors.Join(fmt.Errorf("opening netlink: %w", err), home.Close())
+	}
+	sockets := map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
+	return &Bridge{name: name, home: home, handle: handle, sockets: sockets}, nil
 }
 
 // Close releases what New opened, once no other method is under way. The
@@ -50,6 +60,9 @@ func New(name string) (*Bridge, error) {
 func (b *Bridge) Close() error {
 	b.reaper.group.Wait()
 	b.handle.Close()
+	for _, s := range b.sockets {
+		s.Close()
+	}
 	return b.home.Close()
 }
 
@@ -167,31 +180,75 @@ func (b *Bridge) up(link netlink.Link, _ Plan) (changed bool, err error) {
 	return true, b.handle.LinkSetUp(link)
 }
 
-// members puts the instances' devices back that lost their bridge, because
-// somebody removed it.
+// members puts right what the instances' devices lack: their bridge, if somebody
+// removed it, their filter, and what node and bridge know of them. An agent that did not
+// filter yet may have made them.
 func (b *Bridge) members(link netlink.Link, _ Plan) (changed bool, err error) {
+	bridge := link.Attrs().Index
+	// First: an instance that is connected meanwhile is among the ports, then.
+	known, err := b.known(bridge)
+	if err != nil {
+		return false, err
+	}
 	ports, err := b.Ports()
 	if err != nil {
 		return false, err
 	}
 	for _, p := range ports {
-		if p.UID == "" || p.link.Attrs().MasterIndex == link.Attrs().Index {
+		if p.UID == "" || p.link.Attrs().Group == doomed {
 			continue
 		}
-		changed = true
-		if err := b.join(p.link, link.Attrs().Index); err != nil && !isNotFound(err) {
+		did, err := b.member(p, bridge, known)
+		changed = changed || did
+		if err != nil && !b.isGone(p.link) {
 			return changed, fmt.Errorf("adding %s: %w", p.Device, err)
+		}
+	}
+	for _, n := range known.strangers(ports) {
+		changed = true
+		if err := b.unlearn(&n); err != nil {
+			return changed, err
 		}
 	}
 	return changed, nil
 }
 
+func (b *Bridge) member(p Port, bridge int, known known) (changed bool, err error) {
+	guarded, err := b.guarded(p.link, p.Address)
+	if err != nil {
+		return false, err
+	}
+	if !guarded {
+		changed = true
+		if err := b.gate(p.link); err != nil {
+			return changed, err
+		}
+		if err := b.guard(p.link, p.Address); err != nil {
+			return changed, err
+		}
+	}
+	if p.link.Attrs().MasterIndex != bridge {
+		return true, b.join(p.link, bridge, p.Address)
+	}
+	if !known.has(p.link.Attrs().Index, bridge, p.Address) {
+		return true, b.place(p.link, bridge, p.Address)
+	}
+	return changed, nil
+}
+
+// isGone tells whether a device was removed, by which whatever is done to it fails.
+func (b *Bridge) isGone(link netlink.Link) bool {
+	_, err := b.handle.LinkByIndex(link.Attrs().Index)
+	return isNotFound(err)
+}
+
 // join makes a device a port of the bridge.
-func (b *Bridge) join(port netlink.Link, bridge int) error {
+func (b *Bridge) join(port netlink.Link, bridge int, address netip.Addr) error {
 	return errors.Join(
 		b.handle.LinkSetMasterByIndex(port, bridge),
 		// What an instance sends to its own virtual address comes back to it.
 		b.handle.LinkSetHairpin(port, true),
+		b.place(port, bridge, address),
 		b.handle.LinkSetUp(port),
 	)
 }

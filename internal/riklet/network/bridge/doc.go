@@ -12,6 +12,10 @@
 // directions: the rules of the Node Proxy hold for neighbours too, whether or
 // not the kernel passes bridged frames to iptables (bridge-nf-call-iptables).
 //
+// An instance speaks for nobody else: a filter on the node's end of its devices drops
+// what is not from its own addresses, a guest's kernel behind a TAP included, and the
+// neighbors that node and instances have of each other are permanent (guard.go).
+//
 // Nothing is written to a disk. The kernel keeps, in the alias of each device
 // on the node's side, which instance it belongs to and which address that has;
 // it goes with the device.

@@ -157,6 +157,9 @@ func (b *Bridge) outside(w Wire, link netlink.Link) error {
 	if err != nil {
 		return err
 	}
+	if err := b.gate(link); err != nil {
+		return err
+	}
 	bridge, err := b.find()
 	if err != nil {
 		return err
@@ -164,10 +167,11 @@ func (b *Bridge) outside(w Wire, link netlink.Link) error {
 	if bridge == nil {
 		return fmt.Errorf("the bridge %s is gone", b.name)
 	}
-	if err := b.join(link, bridge.Attrs().Index); err != nil {
+	if err := b.join(link, bridge.Attrs().Index, w.Address); err != nil {
 		return fmt.Errorf("adding %s to %s: %w", name, b.name, err)
 	}
-	return nil
+	// Nothing was sent yet: the instance's device is not up.
+	return b.guard(link, w.Address)
 }
 
 // configure sets the instance's device up, on a thread in its namespace.
@@ -190,6 +194,10 @@ func configure(w Wire) error {
 	}
 	if err := handle.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bringing %s up: %w", inside, err)
+	}
+	// No ARP changes where the gateway is, and none is needed.
+	if err := handle.NeighSet(neighbor(link.Attrs().Index, w.Gateway)); err != nil {
+		return fmt.Errorf("setting the neighbor %s: %w", w.Gateway, err)
 	}
 	// The gateway is in no network of the instance's; the device leads to it.
 	route := netlink.Route{LinkIndex: link.Attrs().Index, Gw: w.Gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}

@@ -32,6 +32,7 @@ type reaper struct {
 func (b *Bridge) delete(links ...netlink.Link) error {
 	var errs []error
 	for _, link := range links {
+		errs = append(errs, b.forget(link))
 		if err := b.handle.LinkSetGroup(link, doomed); err != nil && !isNotFound(err) {
 			errs = append(errs, fmt.Errorf("removing the device %s: %w", link.Attrs().Name, err))
 		}

@@ -1,0 +1,218 @@
+package bridge
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/network/tap"
+	"rik.dev/rik/internal/testkit/privileged"
+)
+
+// forger sends what frames it likes from an instance.
+type forger func(frame []byte) error
+
+// rawSocket is what CAP_NET_RAW gives to a container.
+func rawSocket(t *testing.T, in *namespace) forger {
+	t.Helper()
+	var fd int
+	var to unix.SockaddrLinklayer
+	in.do(func() error {
+		device, err := net.InterfaceByName(inside)
+		if err != nil {
+			return err
+		}
+		to.Ifindex = device.Index
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		return err
+	})
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return func(frame []byte) error { return unix.Sendto(fd, frame, 0, &to) }
+}
+
+// guestKernel is what a microVM's has: the other end of the VMM's TAP.
+func guestKernel(t *testing.T, in *namespace) forger {
+	t.Helper()
+	if _, err := tap.Join(tap.Wire{PID: in.pid, Interface: inside}); err != nil {
+		t.Fatal(err)
+	}
+	var device *os.File
+	in.do(func() error {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		device = os.NewFile(uintptr(fd), tap.Device)
+		request, err := unix.NewIfreq(tap.Device)
+		if err != nil {
+			return err
+		}
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		return unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	})
+	t.Cleanup(func() { _ = device.Close() })
+	return func(frame []byte) error {
+		_, err := device.Write(append(make([]byte, 10), frame...)) // virtio_net_hdr
+		return err
+	}
+}
+
+// whereabouts is what the host and the victim know of each other.
+func whereabouts(host, victim *namespace) string {
+	host.Helper()
+	var stations []string
+	for line := range strings.Lines(host.run("bridge", "fdb", "show", "br", DefaultName)) {
+		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[0], "02:72:") && f[2] != DefaultName {
+			stations = append(stations, f[0]+" "+f[2])
+		}
+	}
+	slices.Sort(stations)
+	return host.run("ip", "neigh", "show", theVictim.String()) + victim.run("ip", "neigh", "show", theGateway.String()) + fmt.Sprint(stations)
+}
+
+func TestPrivilegedNobodyTakesAnothersAddress(t *testing.T) {
+	privileged.Require(t)
+	for name, start := range map[string]func(*testing.T, *namespace) forger{"container": rawSocket, "microVM": guestKernel} {
+		t.Run(name, func(t *testing.T) {
+			host, s := newSwitch(t)
+			in, victim := newNamespace(t), newNamespace(t)
+			mustAttach(t, s, "u1", in)
+			mustAttach(t, s, "u2", victim)
+			send := start(t, in)
+			want := whereabouts(host, victim)
+			for _, part := range []string{
+				"10.62.7.3 dev rik0 lladdr 02:72:0a:3e:07:03 PERMANENT", "10.62.7.1 dev eth0 lladdr 02:72:0a:3e:07:01 PERMANENT",
+				"02:72:0a:3e:07:03 " + Device("u2"),
+			} {
+				if !strings.Contains(want, part) {
+					t.Errorf("known before: %s\nwant %s", want, part)
+				}
+			}
+			hears(t, host, theGateway, func() { forge(t, send) })
+			hears(t, victim, theVictim, func() { forge(t, send) })
+			if got := whereabouts(host, victim); got != want {
+				t.Errorf("after what was forged: %s\nwant %s", got, want)
+			}
+			// Even where nothing is filtered, nobody is believed, by ARP or by its MAC.
+			host.run("tc", "qdisc", "del", "dev", Device("u1"), "ingress")
+			forge(t, send)
+			if got := whereabouts(host, victim); got != want {
+				t.Errorf("after what was forged past the filter: %s\nwant %s", got, want)
+			}
+			talk(t, host, victim, theVictim.String(), "", theGateway.String())
+			talk(t, victim, host, theGateway.String(), "", theVictim.String())
+		})
+	}
+}
+
+// forgeARP says that the forger is the victim, and that it is the gateway, to all and to
+// the other of the two.
+func forgeARP(t *testing.T, send forger) {
+	t.Helper()
+	own := MAC(theForger)
+	for _, frame := range [][]byte{
+		ethernet(MAC(theGateway), own, unix.ETH_P_ARP, says(theVictim, own, theGateway)),
+		ethernet(MAC(theVictim), own, unix.ETH_P_ARP, says(theGateway, own, theVictim)),
+		ethernet(everybody, own, unix.ETH_P_ARP, says(theVictim, own, theVictim)),
+		ethernet(everybody, own, unix.ETH_P_ARP, says(theGateway, own, theGateway)),
+	} {
+		if err := send(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+const heard = 9999
+
+// forge sends all that pretends to come from another, and last what is true, so that it
+// is known when all has arrived.
+func forge(t *testing.T, send forger) {
+	t.Helper()
+	forgeARP(t, send)
+	for _, to := range [][]byte{MAC(theGateway), MAC(theVictim)} {
+		for _, f := range []struct {
+			kind  uint16
+			bytes []byte
+			from  net.HardwareAddr
+		}{
+			{unix.ETH_P_IP, datagram(theVictim, theGateway, heard, "forged"), MAC(theForger)},
+			{unix.ETH_P_IP, datagram(theGateway, theVictim, heard, "forged"), MAC(theForger)},
+			{unix.ETH_P_IP, datagram(theForger, theGateway, heard, "forged"), MAC(theVictim)},
+			{unix.ETH_P_IP, datagram(theForger, theVictim, heard, "forged"), MAC(theVictim)},
+			{unix.ETH_P_IP, datagram(theForger, theGateway, heard, "true"), MAC(theForger)},
+			{unix.ETH_P_IP, datagram(theForger, theVictim, heard, "true"), MAC(theForger)},
+		} {
+			if err := send(ethernet(to, f.from, f.kind, f.bytes)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// hears sends, and reads what arrives at an address: only what is true.
+func hears(t *testing.T, n *namespace, at interface{ String() string }, send func()) {
+	t.Helper()
+	var conn net.PacketConn
+	n.do(func() (err error) {
+		conn, err = net.ListenPacket("udp", net.JoinHostPort(at.String(), fmt.Sprint(heard)))
+		return err
+	})
+	defer conn.Close()
+	send()
+	buffer := make([]byte, 64)
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	got, from, err := conn.ReadFrom(buffer)
+	if err != nil || string(buffer[:got]) != "true" || !strings.HasPrefix(from.String(), theForger.String()+":") {
+		t.Errorf("%s hears %q from %v first, %v; want what is true", at, buffer[:got], from, err)
+	}
+}
+
+// What somebody removes comes back with the next look, and what is no instance's goes.
+func TestPrivilegedGuardsArePutRight(t *testing.T) {
+	privileged.Require(t)
+	host, s := newSwitch(t)
+	in, victim := newNamespace(t), newNamespace(t)
+	mustAttach(t, s, "u1", in)
+	mustAttach(t, s, "u2", victim)
+	device, p := Device("u2"), mustDesire(t, someSettings)
+	look := func() string {
+		return whereabouts(host, victim) + host.run("ip", "neigh", "show", "dev", DefaultName, "nud", "permanent") +
+			host.run("tc", "filter", "show", "dev", device, "ingress")
+	}
+	want := look()
+	if !strings.Contains(want, "bpf") || !strings.Contains(want, "direct-action") {
+		t.Errorf("tc filter: %s", want)
+	}
+	mustApply(t, s.bridge, p, false)
+	for _, spoil := range []string{
+		"tc qdisc del dev " + device + " ingress", "tc filter del dev " + device + " ingress",
+		"ip neigh del 10.62.7.3 dev rik0", "ip neigh replace 10.62.7.3 lladdr 02:72:0a:3e:07:02 dev rik0",
+		"ip neigh add 10.62.7.77 lladdr 02:72:0a:3e:07:4d dev rik0", "bridge fdb del 02:72:0a:3e:07:03 dev " + device + " master",
+		"ip link set rik0 down",
+	} {
+		host.run(strings.Fields(spoil)...)
+		mustApply(t, s.bridge, p, true)
+		mustApply(t, s.bridge, p, false)
+		if got := look(); got != want {
+			t.Errorf("after %s: %s\nwant %s", spoil, got, want)
+		}
+	}
+	if err := s.Detach(t.Context(), "u2"); err != nil {
+		t.Fatal(err)
+	}
+	if got := host.run("ip", "neigh", "show", "dev", DefaultName); strings.Contains(got, theVictim.String()+" ") {
+		t.Errorf("neighbors after Detach: %s", got)
+	}
+	if err := s.Keep(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := host.run("ip", "neigh", "show", "dev", DefaultName, "nud", "permanent"); got != "" {
+		t.Errorf("neighbors after Keep: %s", got)
+	}
+}
