@@ -177,8 +177,8 @@ func (b *Bridge) request(kind, flags int) *nl.NetlinkRequest {
 	return r
 }
 
-// neighbor is the knowledge of who is behind a device, the bridge or an instance's own. It is permanent: no ARP changes it,
-// and none is needed.
+// neighbor is the knowledge of who is behind a device, the bridge or an instance's
+// own. It is permanent: no ARP changes it, and none is needed.
 func neighbor(device int, address netip.Addr) *netlink.Neigh {
 	return &netlink.Neigh{
 		LinkIndex: device, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT,
