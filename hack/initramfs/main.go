@@ -7,6 +7,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"flag"
@@ -18,7 +19,8 @@ import (
 	"strings"
 )
 
-// modules in the order of their needs. One that a kernel has built in is not there.
+// modules that a microVM's devices need. One that a kernel has built in is not there;
+// what they need themselves is added, and comes before them.
 var modules = []string{
 	"drivers/virtio/virtio.ko",
 	"drivers/virtio/virtio_ring.ko",
@@ -76,20 +78,96 @@ func write(a *archive, initFile, dir string) error {
 	a.device("dev/console", 5, 1)
 	a.add("init", 0o755, program)
 	a.add("modules", fs.ModeDir|0o755, nil)
+	paths, err := sorted(dir, modules)
+	if err != nil {
+		return err
+	}
 	var order []string
-	for _, m := range modules {
-		content, err := os.ReadFile(filepath.Join(dir, m))
-		if errors.Is(err, fs.ErrNotExist) || dir == "" {
-			continue
-		}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		a.add("modules/"+filepath.Base(m), 0o644, unsigned(content))
-		order = append(order, filepath.Base(m))
+		a.add("modules/"+filepath.Base(path), 0o644, unsigned(content))
+		order = append(order, filepath.Base(path))
 	}
 	a.add("modules/order", 0o644, []byte(strings.Join(order, "\n")+"\n"))
 	return a.close()
+}
+
+// sorted gives the files of the modules that there are, each after those that it needs.
+// What needs what changes with the kernel: virtio.ko has needed virtio_ring.ko since
+// Debian's 6.1.192.
+func sorted(dir string, modules []string) ([]string, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	files := map[string]string{} // by the names that modules call each other by
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() && filepath.Ext(path) == ".ko" {
+			files[called(path)] = path
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var order []string
+	done := map[string]bool{}
+	var visit func(name string) error
+	visit = func(name string) error {
+		path, there := files[name]
+		if done[name] || !there {
+			return nil
+		}
+		done[name] = true // before its needs, so that a circle ends
+		needs, err := needs(path)
+		if err != nil {
+			return err
+		}
+		for _, other := range needs {
+			if err := visit(other); err != nil {
+				return err
+			}
+		}
+		order = append(order, path)
+		return nil
+	}
+	for _, m := range modules {
+		if err := visit(called(m)); err != nil {
+			return nil, err
+		}
+	}
+	return order, nil
+}
+
+// called is a module's name: its file may have dashes for underscores.
+func called(path string) string {
+	return strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".ko"), "-", "_")
+}
+
+// needs reads the names of the modules that one depends on, which it says itself:
+// modinfo(8).
+func needs(path string) ([]string, error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the module %s: %w", path, err)
+	}
+	defer f.Close()
+	section := f.Section(".modinfo")
+	if section == nil {
+		return nil, nil
+	}
+	info, err := section.Data()
+	if err != nil {
+		return nil, fmt.Errorf("reading what the module %s says: %w", path, err)
+	}
+	for entry := range strings.SplitSeq(string(info), "\x00") {
+		if list, found := strings.CutPrefix(entry, "depends="); found && list != "" {
+			return strings.Split(strings.ReplaceAll(list, "-", "_"), ","), nil
+		}
+	}
+	return nil, nil
 }
 
 const (
