@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rpc/nodev1"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
 	"rik.dev/rik/internal/scheduler/inventory"
 	"rik.dev/rik/internal/scheduler/placement"
@@ -216,8 +217,7 @@ func another(old, next *workerStream) string {
 	case differ(old.status.Info.InstallationID, next.status.Info.InstallationID):
 		return fmt.Sprintf("another riklet on this machine is connected as node %q, from %s: give this one another --node-name", next.name, old.from)
 	case old.register.RunId != "" && old.register.RunId != next.register.RunId:
-		return fmt.Sprintf("another riklet is connected as node %q, from %s, with the same certificate: if this is the only one, its connection of before is given up within 20 s; "+
-			"else stop one of them, which is a copy: give it another --node-name and an empty --state-dir", next.name, old.from)
+		return nodev1.ConnectedTwice(next.name, old.from)
 	}
 	return ""
 }

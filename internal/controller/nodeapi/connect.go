@@ -21,14 +21,6 @@ const questionsAtOnce = 32
 
 var errReplaced = errors.New("the node has connected again")
 
-// errTwice is for a second run of a riklet while the first is connected: to let it in
-// would have each end the other's connection, several times a second.
-func errTwice(node, from string) error {
-	return status.Errorf(codes.AlreadyExists,
-		"another riklet is connected as node %q, from %s, with the same certificate: if this is the only one, its connection of before is given up within 20 s; "+
-			"else stop one of them, which is a copy: give it another --node-name and an empty --state-dir", node, from)
-}
-
 // connection is one stream of one node.
 type connection struct {
 	node   string

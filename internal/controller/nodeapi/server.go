@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -193,7 +195,7 @@ func (s *Server) refusalLocked(c *connection) error {
 	case c.uid != "" && s.gone[c.uid]:
 		return errRevoked(c.node)
 	case old != nil && old.run != "" && old.run != c.run:
-		return errTwice(c.node, old.from)
+		return status.Error(codes.AlreadyExists, nodev1.ConnectedTwice(c.node, old.from))
 	}
 	return nil
 }
