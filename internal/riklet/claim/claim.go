@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rik.dev/rik/internal/lockfile"
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/identity"
 	"rik.dev/rik/internal/riklet/mounts"
@@ -48,7 +49,7 @@ type Places struct {
 }
 
 // Claim is a hold on a node's places. It ends with Release or with the process.
-type Claim struct{ locks []*os.File }
+type Claim struct{ locks []*lockfile.Lock }
 
 // place is one of them.
 type place struct {
@@ -107,13 +108,25 @@ func (c *Claim) take(p Places) error {
 // Release lets go of the places; what is in them stays, and so do the marks.
 func (c *Claim) Release() error {
 	var errs []error
-	for _, f := range c.locks {
-		// Closing alone does not: a child that is just being started has the file open for
-		// a moment, and with it the lock.
-		errs = append(errs, unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
+	for _, lock := range c.locks {
+		errs = append(errs, lock.Release())
 	}
 	c.locks = nil
 	return errors.Join(errs...)
+}
+
+// hold locks a place for this process.
+func (c *Claim) hold(p place) error {
+	lock, err := lockfile.Take(p.lock)
+	var held *lockfile.HeldError
+	if errors.As(err, &held) {
+		return fmt.Errorf("%s %s is %w by %s: stop it, or give this node another %s", p.what, p.path, ErrInUse, held.By, p.flag)
+	}
+	if err != nil {
+		return fmt.Errorf("locking the %s: %w", p.what, err)
+	}
+	c.locks = append(c.locks, lock)
+	return nil
 }
 
 func stateDir(dir string) place {

@@ -9,12 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"rik.dev/rik/internal/lockfile"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
@@ -84,7 +84,7 @@ type Info struct {
 type Store struct {
 	cfg  Config
 	log  *slog.Logger
-	lock *os.File
+	lock *lockfile.Lock
 	now  func() time.Time
 
 	pulls sync.WaitGroup
@@ -155,18 +155,15 @@ func (s *Store) path(parts ...string) string {
 }
 
 func (s *Store) takeLock() error {
-	f, err := os.OpenFile(s.path("lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("opening the lock of the image store: %w", err)
+	lock, err := lockfile.Take(s.path("lock"))
+	var held *lockfile.HeldError
+	if errors.As(err, &held) {
+		return fmt.Errorf("%w by %s: %s", ErrLocked, held.By, s.cfg.Root)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("%w: %s", ErrLocked, s.cfg.Root)
-		}
+	if err != nil {
 		return fmt.Errorf("locking the image store: %w", err)
 	}
-	s.lock = f
+	s.lock = lock
 	return nil
 }
 
@@ -179,9 +176,7 @@ func (s *Store) Close() error {
 	}
 	s.mu.Unlock()
 	s.pulls.Wait()
-	// Closing alone does not: a child that is just being started has the file open
-	// for a moment, and with it the lock.
-	return errors.Join(syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN), s.lock.Close())
+	return s.lock.Release()
 }
 
 var errClosed = errors.New("image store closed")

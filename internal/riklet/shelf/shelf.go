@@ -10,16 +10,17 @@ import (
 	"path/filepath"
 	"regexp"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/lockfile"
 )
 
 var (
 	// ErrLocked is returned by Open: another Shelf, perhaps in another process, has
 	// the directory.
-	ErrLocked = errors.New("in use by another process")
+	ErrLocked = errors.New("in use")
 	// ErrInvalidName is returned for a key or user that is no plain file name.
 	ErrInvalidName = errors.New("invalid name")
 	// ErrClosed is returned after Close.
@@ -41,7 +42,7 @@ const (
 type Shelf struct {
 	root    string
 	log     *slog.Logger
-	lock    *os.File
+	lock    *lockfile.Lock
 	now     func() time.Time
 	flights *Flights[struct{}]
 
@@ -75,7 +76,7 @@ func Open(root string, log *slog.Logger) (*Shelf, error) {
 		return nil, err
 	}
 	if err := errors.Join(s.sweep(), s.loadPins()); err != nil {
-		return nil, errors.Join(err, s.lock.Close())
+		return nil, errors.Join(err, s.lock.Release())
 	}
 	return s, nil
 }
@@ -85,27 +86,22 @@ func (s *Shelf) path(parts ...string) string {
 }
 
 func (s *Shelf) takeLock() error {
-	f, err := os.OpenFile(s.path("lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("opening the lock of the store: %w", err)
+	lock, err := lockfile.Take(s.path("lock"))
+	var held *lockfile.HeldError
+	if errors.As(err, &held) {
+		return fmt.Errorf("%w by %s: %s; stop that process first", ErrLocked, held.By, s.root)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("%w: %s; stop that process first", ErrLocked, s.root)
-		}
+	if err != nil {
 		return fmt.Errorf("locking the store: %w", err)
 	}
-	s.lock = f
+	s.lock = lock
 	return nil
 }
 
 // Close ends what is being made and lets go of the directory; pins stay.
 func (s *Shelf) Close() error {
 	s.flights.Close()
-	// Closing alone does not unlock it: a child that is just being started has the
-	// file open for a moment.
-	return errors.Join(syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN), s.lock.Close())
+	return s.lock.Release()
 }
 
 // sweep removes what was being made or removed when the last process ended.
@@ -246,7 +242,7 @@ func (s *Shelf) publish(key, item string) error {
 	}
 	err = os.Rename(item, s.path(itemsDir, key))
 	// A run that nobody waited for any more may have come first.
-	if err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
+	if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("moving %s into the store: %w", key, err)
 	}
 	s.touch(key)

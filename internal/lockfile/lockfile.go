@@ -1,4 +1,6 @@
-package claim
+// Package lockfile locks files and directories against other processes, by flock(2): the
+// kernel lets go of a lock with the process that holds it, however that ends.
+package lockfile
 
 import (
 	"bytes"
@@ -13,33 +15,51 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold locks a place for this process. The kernel lets go of it with the process.
-func (c *Claim) hold(p place) error {
+// HeldError says that somebody else has the lock.
+type HeldError struct {
+	// By names the holder, such as "process 17 (riklet)" or "another process".
+	By string
+}
+
+func (e *HeldError) Error() string { return "it is in use by " + e.By }
+
+// Lock is a held lock. It ends with Release or with the process.
+type Lock struct{ file *os.File }
+
+// Take locks a directory, or a file that it makes if need be, and does not wait: the
+// error is a *HeldError when another has it.
+func Take(path string) (*Lock, error) {
 	for {
-		f, err := open(p.lock)
+		f, err := open(path)
 		if err != nil {
-			return fmt.Errorf("opening the lock of the %s: %w", p.what, err)
+			return nil, err
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			if errors.Is(err, unix.EWOULDBLOCK) {
-				err = fmt.Errorf("%s %s is %w by %s: stop it, or give this node another %s", p.what, p.path, ErrInUse, holder(f), p.flag)
+				err = &HeldError{By: holder(f)}
 			} else {
-				err = fmt.Errorf("locking the %s %s: %w", p.what, p.path, err)
+				err = &fs.PathError{Op: "flock", Path: path, Err: err}
 			}
-			return errors.Join(err, f.Close())
+			return nil, errors.Join(err, f.Close())
 		}
-		if current(f, p.lock) {
-			c.locks = append(c.locks, f)
-			return nil
+		if current(f, path) {
+			return &Lock{f}, nil
 		}
-		// A purge removed it between the two: what is there now is another.
+		// It was removed between the two: what is there now is another.
 		if err := f.Close(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 }
 
-// open opens a directory, or a file that it makes if need be.
+// Release lets go of the lock. The file stays: were it removed, two processes could lock
+// two files of one name.
+func (l *Lock) Release() error {
+	// Closing alone does not: a child that is just being started has the file open for
+	// a moment, and with it the lock.
+	return errors.Join(unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
+}
+
 func open(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return os.Open(path)
