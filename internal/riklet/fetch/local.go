@@ -4,13 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"rik.dev/rik/internal/riklet/regular"
 )
 
 // always are directories that no tenant's path leads into: secrets of the machine, and
@@ -105,14 +106,7 @@ func (f *Fetcher) Sum(ctx context.Context, path string) (string, error) {
 
 // openRegular opens a file and nothing that could block or be endless.
 func openRegular(path string) (*os.File, error) {
-	info, err := os.Lstat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is not a regular file")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrRefused, shorten(path), err)
-	}
-	file, err := os.Open(path)
+	file, err := regular.OpenNoFollow(path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}

@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/moby/sys/user"
 	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/regular"
 )
 
 // User is who a container's process is.
@@ -37,8 +38,10 @@ func LookUp(rootfs, name string) (User, error) {
 	passwd, errPasswd := openInside(rootfs, "/etc/passwd")
 	group, errGroup := openInside(rootfs, "/etc/group")
 	defer func() { _ = errors.Join(passwd.Close(), group.Close()) }()
-	if err := errors.Join(errPasswd, errGroup); err != nil && !errors.Is(err, errNotRegular) {
-		return User{}, err
+	for _, err := range []error{errPasswd, errGroup} {
+		if not := (*regular.NotRegularError)(nil); err != nil && !errors.As(err, &not) {
+			return User{}, err
+		}
 	}
 	u, err := parseUser(name, passwd, group)
 	if err != nil {
@@ -67,8 +70,6 @@ func parseUser(name string, passwd, group io.Reader) (User, error) {
 	return result, nil
 }
 
-var errNotRegular = errors.New("is not a regular file in the image")
-
 // openInside gives an empty reader for a file that is not there, and beside an error.
 func openInside(rootfs, name string) (io.ReadCloser, error) {
 	nothing := io.NopCloser(strings.NewReader(""))
@@ -76,22 +77,15 @@ func openInside(rootfs, name string) (io.ReadCloser, error) {
 	if err != nil {
 		return nothing, fmt.Errorf("looking for %s in the image: %w", name, err)
 	}
-	// Opened without what opening does, to a device or a pipe, before it is known what
-	// it is.
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	f, err := regular.OpenNoFollow(path)
+	var not *regular.NotRegularError
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		return nothing, nil
+	case errors.As(err, &not):
+		return nothing, &regular.NotRegularError{Path: name, Is: not.Is}
+	case err != nil:
+		return nothing, fmt.Errorf("opening %s of the image: %w", name, err)
 	}
-	if err != nil {
-		return nothing, &fs.PathError{Op: "open", Path: name, Err: err}
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nothing, &fs.PathError{Op: "stat", Path: name, Err: err}
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nothing, fmt.Errorf("%s %w", name, errNotRegular)
-	}
-	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	return f, nil
 }

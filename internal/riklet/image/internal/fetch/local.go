@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"syscall"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -19,6 +18,7 @@ import (
 	"go.podman.io/image/v5/types"
 
 	"rik.dev/rik/internal/riklet/image/internal/wire"
+	"rik.dev/rik/internal/riklet/regular"
 )
 
 // maxDocument bounds what is parsed as a whole: indexes, manifests and
@@ -165,38 +165,19 @@ func readAtMost(r io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// openRegular opens a file for reading and says how large it is. It does not
-// open anything else: a FIFO waits for a writer, and a device may do whatever
-// devices do when they are opened.
+// openRegular opens a file for reading and says how large it is.
 func openRegular(path string) (*os.File, int64, error) {
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		err = notRegular(path, info)
+	f, err := regular.Open(path)
+	var not *regular.NotRegularError
+	if errors.As(err, &not) {
+		return nil, 0, fmt.Errorf("%w: %w", wire.ErrRefused, err)
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	// It may have become another meanwhile.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, 0, err
-	}
-	if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
-		err = notRegular(path, info)
-	}
+	info, err := f.Stat()
 	if err != nil {
 		return nil, 0, errors.Join(err, f.Close())
 	}
 	return f, info.Size(), nil
-}
-
-func notRegular(path string, info fs.FileInfo) error {
-	what := "a device or socket"
-	switch {
-	case info.IsDir():
-		what = "a directory"
-	case info.Mode()&fs.ModeNamedPipe != 0:
-		what = "a FIFO"
-	}
-	return fmt.Errorf("%w: %s is not a regular file but %s", wire.ErrRefused, path, what)
 }
