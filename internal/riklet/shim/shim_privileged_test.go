@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/shim/logfile"
 	"rik.dev/rik/internal/testkit/poll"
@@ -291,4 +293,40 @@ func TestPrivilegedShimIgnoresPoliteSignals(t *testing.T) {
 	if err := c.Shutdown(p.ctx); err != nil {
 		t.Error(err)
 	}
+}
+
+// A machine that shuts down waits for whoever stays after SIGTERM.
+func TestPrivilegedShimEndsWithTheMachine(t *testing.T) {
+	p := newPlace(t)
+	c := p.run()
+	if _, err := c.Start(p.ctx, p.order("a", 1, "outlive & echo $! > $PID")); err != nil {
+		t.Fatal(err)
+	}
+	pid := c.PID()
+	supervisor, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(supervisor)
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	// Its container runs on, and so does it: an agent finds it.
+	c, err = shim.Connect(p.ctx, p.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Signal(p.ctx, "a", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitExit(c)
+	c.Close()
+	poll.Until(t, patience, "the supervisor has ended", func(context.Context) error {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(supervisor), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor
+		if err == nil && n == 0 {
+			err = errors.New("it runs")
+		}
+		return err
+	})
 }

@@ -95,6 +95,7 @@ func (s *Server) start(o shim.Start) (shim.Container, error) {
 	s.mu.Unlock()
 	close(r.launched)
 	if err != nil {
+		s.leave()
 		return shim.Container{}, err
 	}
 	go s.watch(o, r)
@@ -153,6 +154,7 @@ func (s *Server) watch(o shim.Start, r *run) {
 	r.Container = c
 	s.mu.Unlock()
 	s.tell(c)
+	s.leave()
 }
 
 // writeDurable replaces the file at once or not at all.

@@ -34,6 +34,7 @@ type Server struct {
 	containers map[string]*run
 	peers      map[*peer]bool
 	line       *line // nil while no guest is wanted
+	terminated bool  // it was sent SIGTERM
 }
 
 func newServer() *Server {
@@ -53,6 +54,9 @@ func Run(settings shim.Settings, listener *net.UnixListener) error {
 	s.group.Go(func() { s.reaper.run(ctx) })
 	s.group.Go(func() { join(settings.Cgroups) })
 	s.group.Go(func() { s.accept(listener) })
+	terminate := make(chan os.Signal, 1)
+	signal.Notify(terminate, syscall.SIGTERM)
+	s.group.Go(func() { s.awaitTermination(terminate) })
 	<-s.end
 	cancel()
 	err := listener.Close()
@@ -60,6 +64,33 @@ func Run(settings shim.Settings, listener *net.UnixListener) error {
 	s.group.Wait()
 	return err
 }
+
+// awaitTermination notes a SIGTERM. A machine that shuts down sends it to all that are
+// left, and waits for those that stay: by systemd's default for a minute and a half.
+func (s *Server) awaitTermination(terminate <-chan os.Signal) {
+	select {
+	case <-terminate:
+		s.mu.Lock()
+		s.terminated = true
+		s.mu.Unlock()
+		s.leave()
+	case <-s.end:
+	}
+}
+
+// leave ends a supervisor that was sent SIGTERM once it has nothing to do: no container
+// runs, and no agent is there that may start one.
+func (s *Server) leave() {
+	s.mu.Lock()
+	idle := s.terminated && len(s.peers) == 0 && !s.busyLocked()
+	s.mu.Unlock()
+	if idle {
+		s.finish()
+	}
+}
+
+// finish ends Run.
+func (s *Server) finish() { s.once.Do(func() { close(s.end) }) }
 
 // prepare makes this process what containers expect of their parent.
 func prepare(settings shim.Settings) error {
@@ -167,6 +198,7 @@ func (s *Server) serve(p *peer) {
 		s.mu.Lock()
 		delete(s.peers, p)
 		s.mu.Unlock()
+		s.leave()
 	}()
 	if err != nil {
 		return
@@ -189,7 +221,7 @@ func (s *Server) obey(p *peer) {
 			m.ID = r.ID
 			p.send(m)
 			if r.Op == shim.OpShutdown && !m.Busy {
-				s.once.Do(func() { close(s.end) })
+				s.finish()
 			}
 		})
 	}
@@ -235,6 +267,10 @@ func exitCodeOf(err error) int {
 func (s *Server) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.busyLocked()
+}
+
+func (s *Server) busyLocked() bool {
 	for _, r := range s.containers {
 		if !r.Exited {
 			return true
