@@ -15,6 +15,7 @@ LDFLAGS := -s -w $(SET).Version=$(VERSION) $(SET).Commit=$(COMMIT) $(SET).Date=$
 KUBECTL_VERSION := $(shell sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[^ ]*\).*,\1,p' go.mod)
 RUNC_VERSION := v1.5.2
 GOLANGCI_VERSION := v2.15.0
+export PREFIX DESTDIR
 export GOFLAGS := $(shell source hack/env.sh && echo $$GOFLAGS)
 
 # The programs of a node are static: they run on a machine of any libc.
@@ -41,6 +42,14 @@ build: deps $(BIN)/runc ## build every program into bin/
 	@for name in $(COMPONENTS); do ln -f $(BIN)/rik $(BIN)/$$name; done
 	@CGO_ENABLED=0 go build -tags $(TAGS),$(NODE_TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(NODE_PROGRAMS))
 	@hack/guest.sh $(BIN)/rik-init $(BIN)/guest
+
+.PHONY: install
+install: build ## install the programs and the services of systemd (PREFIX, DESTDIR)
+	@hack/install.sh install
+
+.PHONY: uninstall
+uninstall: ## remove what install installed; data and running instances stay
+	@hack/install.sh uninstall
 
 $(BIN)/runc: hack/runc.sh
 	@hack/runc.sh $(RUNC_VERSION) $@
