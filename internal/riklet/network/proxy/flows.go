@@ -18,6 +18,7 @@ import (
 // it does the kernel asks no rule where to. A TCP client notices by itself.
 type flows struct {
 	cluster, services netip.Prefix
+	names             netip.AddrPort // which the node answers itself
 	virtual           map[place]*goal
 	node              map[place]*goal // by port, with the zero address
 	local             func(netip.Addr) bool
@@ -48,6 +49,7 @@ func newFlows(in Input, all []front) *flows {
 	if !in.active() {
 		return f
 	}
+	f.names = netip.AddrPortFrom(in.Facts.gateway(), namePort)
 	f.cluster, f.services = in.Snapshot.Settings.ClusterCIDR, in.Snapshot.Settings.ServiceCIDR
 	for _, x := range all {
 		number := ipProtocol(x.protocol)
@@ -88,6 +90,9 @@ func (f *flows) stale(x flow) bool {
 		return false
 	}
 	led := x.to != x.from
+	if x.to == f.names && x.protocol == unix.IPPROTO_UDP {
+		return led
+	}
 	if f.services.Contains(x.to.Addr()) {
 		g := f.virtual[place{x.protocol, x.to}]
 		return g == nil || led && !g.backends[x.from] || !led && g.open

@@ -22,10 +22,14 @@ func TestStale(t *testing.T) {
 	end(s, "closed", "waiting2", "a", "10.62.1.3", false)
 	expose(s, "held", "10.63.0.3", port(7000, 53, udp, onNodes))
 	end(s, "held", "ready2", "a", "10.62.1.2", true)
+	expose(s, "names", "10.63.0.4", port(53, 53, udp, onNodes))
+	end(s, "names", "ready3", "a", "10.62.1.2", true)
 	in := input(s)
 	in.Facts.HostPorts = []HostPort{{udp, 7000}}
 	f := known(in)
-	f.local = func(a netip.Addr) bool { return a == netip.MustParseAddr("192.0.2.1") }
+	f.local = func(a netip.Addr) bool {
+		return a == netip.MustParseAddr("192.0.2.1") || a == netip.MustParseAddr("10.62.1.1")
+	}
 	for name, c := range map[string]struct {
 		protocol uint8
 		to, from string
@@ -47,8 +51,10 @@ func TestStale(t *testing.T) {
 		"that somebody else leads on":                {unix.IPPROTO_UDP, "192.0.2.1:30099", "172.17.0.2:53", false, false},
 		"of a port that the host uses":               {unix.IPPROTO_UDP, "192.0.2.1:7000", "192.0.2.1:7000", false, false},
 		"of the node, to the same port of a machine": {unix.IPPROTO_UDP, "198.51.100.1:30053", "198.51.100.1:30053", false, false},
-		"over SCTP": {unix.IPPROTO_SCTP, "10.63.9.9:1", "10.62.1.2:53", false, true},
-		"over TCP":  {unix.IPPROTO_TCP, "10.63.9.9:1", "10.62.1.2:53", false, false},
+		"a question for a name":                      {unix.IPPROTO_UDP, "10.62.1.1:53", "10.62.1.1:53", false, false},
+		"one that an earlier riklet led on":          {unix.IPPROTO_UDP, "10.62.1.1:53", "10.62.1.2:53", false, true},
+		"over SCTP":                                  {unix.IPPROTO_SCTP, "10.63.9.9:1", "10.62.1.2:53", false, true},
+		"over TCP":                                   {unix.IPPROTO_TCP, "10.63.9.9:1", "10.62.1.2:53", false, false},
 	} {
 		x := flow{c.protocol, netip.MustParseAddrPort(c.to), netip.MustParseAddrPort(c.from), c.marked}
 		if got := f.stale(x); got != c.want {

@@ -34,6 +34,9 @@ const mark = "0x1000/0x1000"
 // markBit is the same as a number.
 const markBit = 0x1000
 
+// namePort is where instances ask for names, at the bridge's address.
+const namePort = 53
+
 // protocol is one that ports can have.
 type protocol struct {
 	api  rikv1alpha1.Protocol
@@ -95,7 +98,7 @@ func (r *renderer) routes(all []front) {
 		match := onPort(protocols[p].name, int(f.port))
 		if len(f.ready) == 0 {
 			if f.node {
-				refused[p] = append(refused[p], leaf{uint32(f.port), match + " " + refuse(protocols[p].name)})
+				refused[p] = append(refused[p], leaf{uint32(f.port), r.onNode(f, match) + " " + refuse(protocols[p].name)})
 			}
 			continue // a virtual address that leads nowhere is refused as such
 		}
@@ -104,7 +107,7 @@ func (r *renderer) routes(all []front) {
 			virtual = append(virtual, leaf{number(a), "-d " + a.String() + "/32 " + match + " " + target})
 		}
 		if f.node {
-			ports[p] = append(ports[p], leaf{uint32(f.port), match + " " + target})
+			ports[p] = append(ports[p], leaf{uint32(f.port), r.onNode(f, match) + " " + target})
 		}
 	}
 	r.out.Chain(nat, chainEntry)
@@ -126,6 +129,15 @@ func (r *renderer) routes(all []front) {
 			r.add(filter, chainInput, "-p", protocol.name, "-m addrtype --dst-type LOCAL -m conntrack --ctstate NEW -j", to)
 		}
 	}
+}
+
+// onNode narrows a match to the node's addresses at which the port is the service's:
+// names are asked for at the bridge's, and are the node's to answer there.
+func (r *renderer) onNode(f *front, match string) string {
+	if f.port == namePort && f.protocol != rikv1alpha1.ProtocolSCTP {
+		return "! -d " + r.gateway + "/32 " + match
+	}
+	return match
 }
 
 // addresses is the tree of the virtual addresses.
@@ -253,7 +265,7 @@ func (r *renderer) guard() {
 // input lets instances ask for names.
 func (r *renderer) input() {
 	for _, p := range []string{"udp", "tcp"} {
-		r.add(filter, chainInput, "-s", r.pods, "-d", r.gateway+"/32", onPort(p, 53), "-j ACCEPT")
+		r.add(filter, chainInput, "-s", r.pods, "-d", r.gateway+"/32", onPort(p, namePort), "-j ACCEPT")
 	}
 }
 

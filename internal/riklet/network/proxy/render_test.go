@@ -157,7 +157,7 @@ func TestRenderShares(t *testing.T) {
 				want := shares(in, name, p)
 				pk := packet{from: netip.MustParseAddr("192.0.2.9"), to: s.Addresses[0], protocol: strings.ToLower(string(p.Protocol)), port: int(p.Port), state: "NEW"}
 				same(rt, t, rules, pk, want)
-				if p.Type == inside || taken[at] {
+				if p.Type == inside || taken[at] || len(in.Snapshot.Endpoints[name]) == 0 {
 					continue
 				}
 				taken[at] = true
@@ -387,6 +387,68 @@ func TestRenderConflicts(t *testing.T) {
 	}
 	if strings.Contains(text(rules), "192.0.2.77") {
 		t.Error("an address outside the range of virtual addresses is taken over")
+	}
+}
+
+// TestRenderPortsOfNodesAreReserved: a port of the nodes is its who has an instance that
+// the scheduler placed with it. A workload that only asks for it gets nothing and takes
+// nothing away, also when older instances of it serve that port inside the cluster.
+func TestRenderPortsOfNodesAreReserved(t *testing.T) {
+	t.Parallel()
+	for name, theirs := range map[string][]table.Port{
+		"without an instance":             nil,
+		"with one that serves it inside":  {port(30000, 8080, tcp, inside)},
+		"with one that serves another":    {port(30001, 8080, tcp, onNodes)},
+		"with one of another protocol":    {port(30000, 8080, udp, onNodes)},
+		"with one that serves no port so": {port(30000, 8080, udp, inside)},
+	} {
+		s := basic()
+		expose(s, "victim", "10.63.0.2", port(30000, 8080, tcp, onNodes))
+		end(s, "victim", "has it", "b", "10.62.2.2", true)
+		expose(s, "asks", "10.63.0.1", port(30000, 8080, tcp, onNodes)) // the first by name
+		if theirs != nil {
+			end(s, "asks", "older", "b", "10.62.2.3", true)
+			e := s.Endpoints[key("asks")]["older"]
+			e.Ports = theirs
+			s.Endpoints[key("asks")]["older"] = e
+		}
+		rules := Render(input(s))
+		check(t, rules)
+		p := packet{to: netip.MustParseAddr("192.0.2.1"), local: true, protocol: "tcp", port: 30000, state: "NEW"}
+		if got := simulate(t, rules[nat], chainEntry, p); got.odds[dnat("10.62.2.2", 8080)] != 1 {
+			t.Errorf("%s: connections end at %v, want the workload that has the port", name, got.odds)
+		}
+		if got := simulate(t, rules[filter], chainInput, p); got.odds[""] != 1 {
+			t.Errorf("%s: the port is refused: %v", name, got.odds)
+		}
+	}
+}
+
+// TestRenderNamesStayTheNodes: instances ask the bridge's address for names, whatever
+// port of the nodes a workload has.
+func TestRenderNamesStayTheNodes(t *testing.T) {
+	t.Parallel()
+	for name, ready := range map[string]bool{"ready": true, "not ready": false} {
+		s := basic()
+		expose(s, "dns", "10.63.0.1", port(53, 5353, udp, onNodes), port(53, 5353, tcp, onNodes), port(53, 5353, sctp, onNodes))
+		end(s, "dns", "uid", "b", "10.62.2.2", ready)
+		rules := Render(input(s))
+		check(t, rules)
+		for _, protocol := range []string{"udp", "tcp"} {
+			at := func(to string) packet {
+				return packet{from: netip.MustParseAddr("10.62.1.2"), to: netip.MustParseAddr(to), local: true, protocol: protocol, port: 53, state: "NEW", in: "rik0"}
+			}
+			if got := simulate(t, rules[nat], chainEntry, at("10.62.1.1")); got.odds[""] != 1 {
+				t.Errorf("%s, %s: a question for a name ends at %v", name, protocol, got.odds)
+			}
+			if got := simulate(t, rules[filter], chainInput, at("10.62.1.1")); got.odds["ACCEPT"] != 1 {
+				t.Errorf("%s, %s: a question for a name: %v, want ACCEPT", name, protocol, got.odds)
+			}
+			elsewhere := simulate(t, rules[nat], chainEntry, at("192.0.2.1"))
+			if want := map[bool]string{true: dnat("10.62.2.2", 5353), false: ""}[ready]; elsewhere.odds[want] != 1 {
+				t.Errorf("%s, %s: the port of another address ends at %v", name, protocol, elsewhere.odds)
+			}
+		}
 	}
 }
 

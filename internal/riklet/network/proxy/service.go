@@ -57,7 +57,7 @@ func fronts(in Input) []front {
 			if slices.ContainsFunc(s.Ports[:i], same) {
 				continue
 			}
-			f := front{service: key, protocol: p.Protocol, port: p.Port, virtual: c.addresses(s, p), node: c.onNode(p)}
+			f := front{service: key, protocol: p.Protocol, port: p.Port, virtual: c.addresses(s, p), node: c.onNode(key, p)}
 			if len(f.virtual) == 0 && !f.node {
 				continue
 			}
@@ -115,16 +115,29 @@ func (c *collector) addresses(s table.Service, p table.Port) []netip.Addr {
 	return free
 }
 
-func (c *collector) onNode(p table.Port) bool {
-	if p.Type != rikv1alpha1.PortNodePort && p.Type != rikv1alpha1.PortLoadBalancer {
-		return false
-	}
+// onNode says whether the service has the port on the nodes' addresses. Who asks for one
+// does not have it: the scheduler gives it, by placing an instance with it, and to one
+// workload at a time.
+func (c *collector) onNode(key table.ServiceKey, p table.Port) bool {
 	at := HostPort{p.Protocol, p.Port}
-	if c.host[at] {
+	if !ofNodes(p) || c.host[at] || !c.placed(key, p) {
 		return false
 	}
 	c.host[at] = true
 	return true
+}
+
+func ofNodes(p table.Port) bool {
+	return p.Type == rikv1alpha1.PortNodePort || p.Type == rikv1alpha1.PortLoadBalancer
+}
+
+func (c *collector) placed(key table.ServiceKey, p table.Port) bool {
+	for _, e := range c.in.Snapshot.Endpoints[key] {
+		if slices.ContainsFunc(e.Ports, func(q table.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol && ofNodes(q) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // backends are the endpoints that serve the port: each where its own revision has
