@@ -124,6 +124,13 @@ func TestProxy(t *testing.T) {
 		{namespace + "/workloads/none", "", http.StatusNotFound},
 		{namespace + "/instances/web-1/exec?command=ls&stdout=true", "", http.StatusForbidden},
 		{namespace + "/instances/web-1/portforward?port=80", "", http.StatusForbidden},
+		// The server takes each of these for the same.
+		{namespace + "/instances/web-1/exec/?command=ls&stdout=true", "", http.StatusForbidden},
+		{namespace + "/instances/web-1/exec%2f?command=ls&stdout=true", "", http.StatusForbidden},
+		{namespace + "/instances/web-1/%65xec?command=ls&stdout=true", "", http.StatusForbidden},
+		{namespace + "/instances/web-1//exec/?command=ls&stdout=true", "", http.StatusForbidden},
+		{"/%2f" + namespace + "/instances/web-1/exec?command=ls&stdout=true", "", http.StatusForbidden},
+		{namespace + "/instances/web-1/portforward/?port=80", "", http.StatusForbidden},
 	} {
 		if code := status(t, http.DefaultClient, base+tc.path, tc.host); code != tc.want {
 			t.Errorf("GET %s as host %q = %d, want %d", tc.path, tc.host, code, tc.want)

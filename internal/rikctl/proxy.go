@@ -22,8 +22,9 @@ import (
 const (
 	proxyPort    = 8001
 	proxyAddress = "127.0.0.1"
-	// rejectedPaths are the commands and ports of instances.
-	rejectedPaths = `^/apis/rik\.dev/[^/]+/namespaces/[^/]+/instances/[^/]+/(exec|portforward)$`
+	// rejectedPaths are the commands and ports of instances. The server takes further
+	// slashes, encoded ones too, for none; a browser opens a WebSocket for any page.
+	rejectedPaths = `^/+apis/+rik\.dev/+[^/]+/+namespaces/+[^/]+/+instances/+[^/]+/+(exec|portforward)(/|$)`
 	// proxyHeaders bounds the wait for a request's header.
 	proxyHeaders = 30 * time.Second
 )
