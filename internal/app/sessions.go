@@ -28,6 +28,9 @@ func (s *sessions) Open(ctx context.Context, node string, open *nodev1.OpenStrea
 	if errors.Is(err, nodeapi.ErrNodeNotConnected) {
 		return nil, fmt.Errorf("%w: %w", instance.ErrNotConnected, err)
 	}
+	if errors.Is(err, nodeapi.ErrBusy) {
+		return nil, fmt.Errorf("%w: %w", instance.ErrBusy, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -76,6 +76,13 @@ func (b *bindings) remove(uid types.UID) {
 	}
 }
 
+// namespace of a bound instance; empty for one that is not known.
+func (b *bindings) namespace(uid types.UID) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rev[uid].namespace
+}
+
 // revisions are those that the node has instances of in a namespace, and a
 // channel that is closed at the next change.
 func (b *bindings) revisions(node, namespace string) ([]revisionKey, <-chan struct{}) {

@@ -682,6 +682,63 @@ func TestANodeThatSendsTooMuchLosesTheSession(t *testing.T) {
 	}
 }
 
+// TestANodeThatSaysNothingTooOftenLosesTheSession: messages without data need no credit.
+func TestANodeThatSaysNothingTooOftenLosesTheSession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pair, err := w.join(t, "node-1", "machine-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := w.connect(t, pair, "node-1")
+	s, id := opened(t, w, stream)
+	for range maxBare + 1 {
+		fromNode(t, stream, &nodev1.StreamData{Stream: id, Error: strings.Repeat("x", 100)})
+	}
+	if m, err := stream.Recv(); err != nil || !m.GetData().GetClosed() {
+		t.Fatalf("the node got %v, %v, want the end of the session", m, err)
+	}
+	for got := 0; ; got++ {
+		data, err := s.Recv()
+		if errors.Is(err, errOverrun) && got == maxBare {
+			return
+		}
+		if err != nil || data.GetError() != "" {
+			t.Fatalf("Recv() = %v, %v after %d messages, want %d without a word, and then errOverrun", data, err, got, maxBare)
+		}
+	}
+}
+
+// TestSessionsAreSharedAmongNamespaces: whoever has opened many leaves some to others.
+func TestSessionsAreSharedAmongNamespaces(t *testing.T) {
+	t.Parallel()
+	c := newConnection(t.Context(), func(error) {}, "node-1", nil)
+	fill := func(namespace string) (n int, err error) {
+		for n = 0; ; n++ {
+			if _, err = c.register(namespace); err != nil {
+				return n, err
+			}
+		}
+	}
+	for _, want := range []struct {
+		namespace string
+		n         int
+	}{{"greedy", 128}, {"also", 64}, {"third", 32}, {"greedy", 0}} {
+		n, err := fill(want.namespace)
+		if n != want.n || !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), want.namespace) {
+			t.Errorf("namespace %s got %d sessions and then %v, want %d and ErrBusy", want.namespace, n, err, want.n)
+		}
+	}
+	s, err := c.register("modest")
+	if err != nil {
+		t.Fatalf("a namespace without a session gets none: %v", err)
+	}
+	s.leave()
+	if _, err := c.register("modest"); err != nil {
+		t.Errorf("what was left is not free again: %v", err)
+	}
+}
+
 func TestSessionsEndWithTheStreamAndTheContext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

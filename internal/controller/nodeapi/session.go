@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/types"
 
 	"rik.dev/rik/internal/rpc/nodev1"
 )
@@ -16,12 +17,22 @@ import (
 // anything; see node.proto.
 const firstCredit = 256 << 10
 
+const (
+	// maxSessions is how many a node carries at a time; it refuses more.
+	maxSessions = 256
+	// maxBare bounds the messages without data that wait for the user. Of those that
+	// credit is for there are a few.
+	maxBare = 1024
+)
+
 // Errors of sessions.
 var (
 	// ErrNodeNotConnected says that the node has no stream now.
 	ErrNodeNotConnected = errors.New("the node is not connected")
 	// ErrNodeLost says that the stream ended during the session.
 	ErrNodeLost = errors.New("the connection to the node was lost")
+	// ErrBusy says that no further session may be opened on the node now.
+	ErrBusy = errors.New("too many sessions")
 	// errOverrun says that a node sent more than it was allowed to.
 	errOverrun = errors.New("the node sent more than it may")
 )
@@ -33,7 +44,7 @@ func (s *Server) Open(ctx context.Context, node string, open *nodev1.OpenStream)
 	if c == nil {
 		return nil, fmt.Errorf("%w: %s", ErrNodeNotConnected, node)
 	}
-	session, err := c.register()
+	session, err := c.register(s.bindings.namespace(types.UID(open.GetUid())))
 	if err != nil {
 		return nil, err
 	}
@@ -54,17 +65,31 @@ func (s *Server) Open(ctx context.Context, node string, open *nodev1.OpenStream)
 	return session, nil
 }
 
-func (c *connection) register() (*Session, error) {
+func (c *connection) register(namespace string) (*Session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.gone != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNodeLost, c.gone)
 	}
+	if n := c.sessionsLocked(namespace); n >= maxSessions-len(c.sessions) {
+		return nil, fmt.Errorf("%w: namespace %s has %d logs, commands and forwarded connections on node %s, and may have as many as are left for others", ErrBusy, namespace, n, c.node)
+	}
 	c.next++
-	s := &Session{id: c.next, c: c, allowed: firstCredit, stop: func() bool { return true }}
+	s := &Session{id: c.next, c: c, namespace: namespace, allowed: firstCredit, stop: func() bool { return true }}
 	s.changed = sync.NewCond(&s.mu)
 	c.sessions[s.id] = s
 	return s, nil
+}
+
+// sessionsLocked counts those of a namespace. None may have more than it leaves to all
+// others together: who has not opened any yet always can.
+func (c *connection) sessionsLocked(namespace string) (n int) {
+	for _, s := range c.sessions {
+		if s.namespace == namespace {
+			n++
+		}
+	}
+	return n
 }
 
 // Session is a log, a command or a port on a node. Send and Recv may be called
@@ -72,14 +97,16 @@ func (c *connection) register() (*Session, error) {
 // messages pass as they are. A node that sends more than it was given credit for
 // loses the session, so that what waits here is bounded.
 type Session struct {
-	id   int64
-	c    *connection
-	stop func() bool // forgets the context of Open
+	id        int64
+	c         *connection
+	namespace string      // of the instance; empty if that is not known yet
+	stop      func() bool // forgets the context of Open
 
 	mu      sync.Mutex
 	changed *sync.Cond
 	queue   []*nodev1.StreamData // received, not yet taken
 	allowed int64                // what the node may still send
+	bare    int                  // how many in the queue have no data
 	over    bool                 // the last message is in the queue, or was taken
 	closed  bool                 // by us
 	err     error                // why it failed
@@ -102,6 +129,9 @@ func (s *Session) Recv() (*nodev1.StreamData, error) {
 	}
 	data := s.queue[0]
 	s.queue = s.queue[1:]
+	if len(data.GetData()) == 0 {
+		s.bare--
+	}
 	return data, nil
 }
 
@@ -148,7 +178,13 @@ func (s *Session) Close() {
 func (s *Session) deliver(data *nodev1.StreamData) {
 	s.mu.Lock()
 	s.allowed -= int64(len(data.GetData()))
-	overrun := s.allowed < 0
+	if len(data.GetData()) == 0 {
+		s.bare++
+	}
+	if !data.GetClosed() {
+		data.Error = "" // it means nothing, and may be long
+	}
+	overrun := s.allowed < 0 || s.bare > maxBare
 	if !s.closed && !overrun {
 		s.queue = append(s.queue, data)
 	}

@@ -25,12 +25,16 @@ const InitialCredit = 256 << 10
 // ErrNotConnected is what Open returns while a node has no connection.
 var ErrNotConnected = errors.New("the node is not connected")
 
+// ErrBusy is what Open returns when no further session may be opened on a node now.
+var ErrBusy = errors.New("the node has no room for a session")
+
 // Sessions open streams to instances over the connections that their nodes
 // keep to the controller.
 type Sessions interface {
 	// Open asks a node for a session. The stream's number is filled in by the
 	// implementation, here and in everything sent. It returns an error that is
-	// ErrNotConnected when the node cannot be asked. The session ends with ctx.
+	// ErrNotConnected when the node cannot be asked, ErrBusy when it may not be asked
+	// for more. The session ends with ctx.
 	Open(ctx context.Context, node string, open *nodev1.OpenStream) (Session, error)
 }
 
@@ -89,6 +93,9 @@ func (o opener) openOn(ctx context.Context, i *rik.Instance, container string, k
 	s, err := o.sessions.Open(ctx, i.Spec.NodeName, open)
 	if errors.Is(err, ErrNotConnected) {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("node %q of instance %q is not connected; try again when `rikctl get nodes` shows it Ready", i.Spec.NodeName, i.Name))
+	}
+	if errors.Is(err, ErrBusy) {
+		return nil, apierrors.NewTooManyRequests(err.Error(), 0)
 	}
 	if err != nil {
 		return nil, apierrors.NewInternalError(fmt.Errorf("opening a session on node %q: %w", i.Spec.NodeName, err))
