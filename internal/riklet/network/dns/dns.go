@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"rik.dev/rik/internal/riklet/network/table"
@@ -27,9 +26,10 @@ const (
 	// ttl is short: what a workload's name means may change at any time.
 	ttl = 5
 	// forwardsAtOnce bounds the questions that wait for other servers. Also a
-	// loop of servers that ask each other ends there.
+	// loop of servers that ask each other ends there. See share.
 	forwardsAtOnce = 256
-	// connectionsAtOnce bounds TCP connections; each may stay idle for a while.
+	// connectionsAtOnce bounds TCP connections; each may stay idle for a while. They are
+	// shared as well.
 	connectionsAtOnce = 128
 	idle              = 10 * time.Second
 	// udpSize is what passes any network in one piece, as all servers agreed on
@@ -73,7 +73,7 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, errors.Join(fmt.Errorf("answering names at %s: %w", udp.LocalAddr(), err), udp.Close())
 	}
 	s := &Server{cfg: cfg, udp: udp, tcp: tcp}
-	s.upstream = &upstream{path: cfg.Resolver, own: s.Address(), slots: make(chan struct{}, forwardsAtOnce), logger: cfg.Logger}
+	s.upstream = &upstream{path: cfg.Resolver, own: s.Address(), slots: newShare(forwardsAtOnce), logger: cfg.Logger}
 	return s, nil
 }
 
@@ -88,7 +88,7 @@ func (s *Server) Run(ctx context.Context) error {
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { s.serve(ctx, w, q) })
 	servers := []*dns.Server{
 		{PacketConn: s.udp, Handler: handler, UDPSize: dns.DefaultMsgSize},
-		{Listener: netutil.LimitListener(s.tcp, connectionsAtOnce), Handler: handler, IdleTimeout: func() time.Duration { return idle }},
+		{Listener: sharing{s.tcp, newShare(connectionsAtOnce)}, Handler: handler, IdleTimeout: func() time.Duration { return idle }},
 	}
 	for _, server := range servers {
 		started := make(chan struct{})
@@ -132,7 +132,7 @@ func (s *Server) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
 	case !s.serves(snapshot, w.RemoteAddr()):
 		reply = new(dns.Msg).SetRcode(q, dns.RcodeRefused)
 	default:
-		reply = s.upstream.ask(ctx, q, isTCP(w))
+		reply = s.upstream.ask(ctx, q, isTCP(w), clientOf(w.RemoteAddr()))
 	}
 	if !isTCP(w) {
 		reply.Truncate(sizeFor(q))
@@ -145,11 +145,7 @@ func (s *Server) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
 // itself and the cluster's instances may, others would use the node to ask in
 // its name.
 func (s *Server) serves(snapshot *table.Snapshot, client net.Addr) bool {
-	parsed, err := netip.ParseAddrPort(client.String())
-	if err != nil {
-		return false
-	}
-	a := parsed.Addr().Unmap()
+	a := clientOf(client)
 	return a.IsLoopback() || a == s.Address().Addr() || snapshot.Settings.ClusterCIDR.Contains(a)
 }
 

@@ -296,6 +296,88 @@ func TestOtherNamesAreAskedOfTheHostsServers(t *testing.T) {
 	}
 }
 
+// TestOneClientDoesNotSilenceOthers: whoever asks for names that nobody answers takes no
+// more than its share of the questions that may wait.
+func TestOneClientDoesNotSilenceOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(rw dns.ResponseWriter, q *dns.Msg) {
+		if !strings.HasPrefix(q.Question[0].Name, "slow.") {
+			echo(rw, q)
+		}
+	})
+	s := behind(t, w.port, "127.0.0.1")
+	greedy, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext(t.Context(), "udp", s.Address().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = greedy.Close() })
+	question, err := new(dns.Msg).SetQuestion("slow.example.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := false
+	for !failed { // until it has its share
+		if _, err := greedy.Write(question); err != nil {
+			t.Fatal(err)
+		}
+		_ = greedy.SetReadDeadline(time.Now().Add(time.Millisecond))
+		n, _ := greedy.Read(make([]byte, dns.MinMsgSize))
+		failed = n > 0
+	}
+	if reply := ask(t, s, "udp", "example.com.", dns.TypeA); len(reply.Answer) != 1 {
+		t.Errorf("another client hears %s", dns.RcodeToString[reply.Rcode])
+	}
+}
+
+func TestConnectionsAreShared(t *testing.T) {
+	t.Parallel()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := sharing{inner, newShare(8)}
+	t.Cleanup(func() { _ = l.Close() })
+	accepted := make(chan net.Conn, 20)
+	go func() {
+		defer close(accepted)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn
+		}
+	}()
+	dial := func(from byte) net.Conn {
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, from)}}).DialContext(t.Context(), "tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	var greedy []net.Conn
+	for range 4 {
+		dial(2)
+		greedy = append(greedy, <-accepted)
+	}
+	if _, err := dial(2).Read(make([]byte, 1)); err == nil {
+		t.Error("a client has more than half of the connections")
+	}
+	dial(3)
+	if conn := <-accepted; clientOf(conn.RemoteAddr()) != address("127.0.0.3") {
+		t.Errorf("the connection of %v was accepted, want another client's", conn.RemoteAddr())
+	}
+	for range 2 { // once counts
+		_ = greedy[0].Close()
+		_ = greedy[1].Close()
+	}
+	dial(2)
+	if conn := <-accepted; clientOf(conn.RemoteAddr()) != address("127.0.0.2") {
+		t.Errorf("the connection of %v was accepted, want the first client's", conn.RemoteAddr())
+	}
+}
+
 func TestASecondServerIsAsked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, echo)

@@ -29,7 +29,7 @@ type upstream struct {
 	path   string
 	port   string         // empty: 53, there is no other in such a file
 	own    netip.AddrPort // never asked
-	slots  chan struct{}
+	slots  *share
 	logger *slog.Logger
 
 	mu      sync.Mutex
@@ -38,14 +38,12 @@ type upstream struct {
 	servers []string
 }
 
-// ask hands a question on. When nobody answers, that is the answer.
-func (u *upstream) ask(ctx context.Context, q *dns.Msg, tcp bool) *dns.Msg {
-	select {
-	case u.slots <- struct{}{}:
-		defer func() { <-u.slots }()
-	default:
+// ask hands a client's question on. When nobody answers, that is the answer.
+func (u *upstream) ask(ctx context.Context, q *dns.Msg, tcp bool, client netip.Addr) *dns.Msg {
+	if !u.slots.take(client) {
 		return failure(q)
 	}
+	defer u.slots.give(client)
 	reply, err := u.exchange(ctx, q, tcp)
 	if err != nil {
 		u.logger.Debug("name server does not answer", "name", q.Question[0].Name, "err", err)
