@@ -114,6 +114,39 @@ func TestNodeTakesInstancesOnlyWhenKnownJoinedAndSynced(t *testing.T) {
 	}
 }
 
+// TestNodeTakesAsManyAsItHasAddresses: in a node's own range, whatever it says it takes.
+func TestNodeTakesAsManyAsItHasAddresses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		podCIDR string
+		network bool
+		want    int
+	}{
+		"a small range":        {"10.62.0.8/29", true, 5},
+		"a large range":        {"10.62.0.0/24", true, 7},
+		"none yet":             {"", true, 7},
+		"no network":           {"10.62.0.8/29", false, 7},
+		"what nobody can read": {"fd00::/125", true, 7},
+	} {
+		v := newInventory()
+		v.Begin()
+		node := nodeObject("node")
+		node.Spec.PodCIDR = c.podCIDR
+		v.SetNode(node, start)
+		status := nodeStatus(64)
+		status.Allocatable[rikv1alpha1.ResourceInstances] = *resource.NewQuantity(7, resource.DecimalSI)
+		v.Join("node", Registration{Status: status, NoNetwork: !c.network}, "", start)
+		v.SetTemplate("ns/w", template(0))
+		v.Synced()
+		for i := range 9 {
+			v.SetPending(facts(fmt.Sprint(i), "w"))
+		}
+		if got := len(place(v, start).Bindings); got != c.want {
+			t.Errorf("%s: %d of 9 instances were placed, want %d", name, got, c.want)
+		}
+	}
+}
+
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 	v := newInventory()

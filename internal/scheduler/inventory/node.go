@@ -3,6 +3,8 @@ package inventory
 import (
 	"container/list"
 	"maps"
+	"math"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -282,9 +284,23 @@ func (v *Inventory) publish(n *node) {
 	if n.Status != nil {
 		p.Allocatable = placement.AllocatableOf(n.Status.Allocatable)
 		p.Kinds, p.Runtimes = n.Status.Info.Kinds, n.Status.Info.Runtimes
+		if n.object != nil && !n.NoNetwork {
+			p.Allocatable.Instances = min(p.Allocatable.Instances, addresses(n.object.Spec.PodCIDR))
+		}
 	}
 	v.snapshot.SetNode(p)
 	if !p.Ready {
 		v.abandonNominations(n.name)
 	}
+}
+
+// addresses is how many instances a node's range has an address for. An instance that
+// found none would wait there for one, and not go where there are some.
+func addresses(podCIDR string) int64 {
+	prefix, err := netip.ParsePrefix(podCIDR)
+	if err != nil || !prefix.Addr().Is4() {
+		return math.MaxInt64 // there is none yet
+	}
+	// The range itself, the node in it, and its broadcast address are nobody's.
+	return max(0, int64(1)<<(prefix.Addr().BitLen()-prefix.Bits())-3)
 }
