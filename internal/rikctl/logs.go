@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/net/http2"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
@@ -127,6 +128,10 @@ func copyLog(ctx context.Context, c rest.Interface, i *rikv1alpha1.Instance, f *
 	}
 	if ctx.Err() != nil {
 		return ctx.Err() // The stream's error only says that it was cut.
+	}
+	var cut http2.StreamError
+	if errors.As(err, &cut) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = advised{errors.New("it broke off: the server, or the server's connection to the node, was lost"), `"rikctl get nodes" shows whether the instance's node is Ready`}
 	}
 	if err != nil {
 		return fmt.Errorf("reading the log of instance %s: %w", i.Name, err)

@@ -250,16 +250,18 @@ func (c *connection) send(m *nodev1.ControllerMessage) error {
 
 // close ends every session with the reason.
 func (c *connection) close(reason error) {
-	if reason == nil {
-		reason = io.ErrUnexpectedEOF
+	lost := ErrNodeLost
+	// That it was cancelled is how a stream says that its connection is no more.
+	if reason != nil && status.Code(reason) != codes.Canceled && !errors.Is(reason, context.Canceled) {
+		lost = fmt.Errorf("%w: %w", ErrNodeLost, reason)
 	}
 	c.mu.Lock()
-	c.gone = reason
+	c.gone = lost
 	sessions := c.sessions
 	c.sessions = map[int64]*Session{}
 	c.mu.Unlock()
 	for _, s := range sessions {
-		s.fail(fmt.Errorf("%w: %w", ErrNodeLost, reason))
+		s.fail(lost)
 	}
 }
 

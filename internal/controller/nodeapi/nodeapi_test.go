@@ -771,8 +771,8 @@ func TestSessionsEndWithTheStreamAndTheContext(t *testing.T) {
 	if err := stream.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Recv(); !errors.Is(err, ErrNodeLost) {
-		t.Errorf("Recv after the node went = %v, want ErrNodeLost", err)
+	if _, err := other.Recv(); !errors.Is(err, ErrNodeLost) || err.Error() != ErrNodeLost.Error() {
+		t.Errorf("Recv after the node went = %v, want ErrNodeLost and nothing of how a stream ends", err)
 	}
 }
 

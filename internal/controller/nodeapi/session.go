@@ -69,7 +69,7 @@ func (c *connection) register(namespace string) (*Session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.gone != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNodeLost, c.gone)
+		return nil, c.gone
 	}
 	if n := c.sessionsLocked(namespace); n >= maxSessions-len(c.sessions) {
 		return nil, fmt.Errorf("%w: namespace %s has %d logs, commands and forwarded connections on node %s, and may have as many as are left for others", ErrBusy, namespace, n, c.node)
