@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +38,7 @@ func (t *tool) drainCommand() *cobra.Command {
 spec.disruption.maxUnavailable of their workloads allows (1 by default), and the
 controller starts others on other nodes. Waits until the replacements are ready.
 A drain that was interrupted, or ran out of time, goes on where it was when it is
-run again.
+run again. Drains of several nodes at once take turns with a workload.
 
 Instances of a workload with deploy: Manual are replaced by nobody: they stop the
 drain before anything is deleted, unless --force is given.`,
@@ -146,10 +147,8 @@ func (d *drainer) step(ctx context.Context) (bool, error) {
 	if err := d.remember(ctx, d.baseline); err != nil {
 		return false, err
 	}
-	for _, i := range step.Evict {
-		if err := d.evict(ctx, i); err != nil {
-			return false, err
-		}
+	if err := d.evictAll(ctx, s, &step); err != nil {
+		return false, err
 	}
 	if said := strings.Join(step.Waiting, "; "); said != d.said {
 		d.said = said
@@ -160,7 +159,48 @@ func (d *drainer) step(ctx context.Context) (bool, error) {
 	return step.Done, nil
 }
 
-func (d *drainer) evict(ctx context.Context, i *rikv1alpha1.Instance) error {
+// evictAll deletes what may go, of each workload in its turn.
+func (d *drainer) evictAll(ctx context.Context, s drain.State, step *drain.Step) error {
+	byWorkload := map[string][]*rikv1alpha1.Instance{}
+	for _, i := range step.Evict {
+		byWorkload[drain.KeyOf(i)] = append(byWorkload[drain.KeyOf(i)], i)
+	}
+	for _, key := range slices.Sorted(maps.Keys(byWorkload)) {
+		w := s.Workloads[key]
+		if w == nil || w.Spec.Deploy != rikv1alpha1.DeployAutomatic {
+			if err := d.evict(ctx, byWorkload[key]); err != nil {
+				return err
+			}
+			continue
+		}
+		mine, waiting, err := d.turn(ctx, w)
+		if err != nil {
+			return err
+		}
+		if waiting != "" {
+			step.Waiting = append(step.Waiting, waiting)
+		}
+		if !mine {
+			continue
+		}
+		// Passed on also when the drain is ended by now.
+		if err := errors.Join(d.evict(ctx, byWorkload[key]), d.pass(context.WithoutCancel(ctx), w)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *drainer) evict(ctx context.Context, instances []*rikv1alpha1.Instance) error {
+	for _, i := range instances {
+		if err := d.evictOne(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *drainer) evictOne(ctx context.Context, i *rikv1alpha1.Instance) error {
 	options := []client.DeleteOption{client.Preconditions{UID: &i.UID}}
 	if d.flags.grace >= 0 {
 		options = append(options, client.GracePeriodSeconds(d.flags.grace))

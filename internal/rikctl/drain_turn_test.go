@@ -1,0 +1,73 @@
+package rikctl
+
+import (
+	"io"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"rik.dev/rik/internal/rikctl/drain"
+)
+
+// TestServerDrainsTakeTurns: two drains that look at the same moment do not both let an
+// instance of the workload go.
+func TestServerDrainsTakeTurns(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	node, other := s.node(t), s.node(t)
+	s.workload(t, "web", "  deploy: Automatic\n  replicas: 2\n")
+	for name, on := range map[string]string{"web-1": node, "web-2": other} {
+		s.do(t, "create", "instance", "-w", "web", "--name", name).check(t, ExitOK)
+		s.runningOn(t, name, on)
+	}
+	s.do(t, "cordon", node).check(t, ExitOK)
+	s.do(t, "cordon", other).check(t, ExitOK)
+	drains := func(node string) (*drainer, drain.State) {
+		d := &drainer{
+			t: &tool{streams: genericiooptions.IOStreams{Out: io.Discard, ErrOut: io.Discard}}, c: s.c, node: node,
+			flags: drainFlags{grace: -1}, baseline: map[string]int{}, kept: map[string]int{},
+		}
+		state, err := d.state(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d, state
+	}
+	one, seenByOne := drains(node)
+	two, seenByTwo := drains(other)
+	for _, d := range []struct {
+		*drainer
+		seen drain.State
+	}{{one, seenByOne}, {two, seenByTwo}} {
+		step := drain.Plan(d.seen)
+		if len(step.Evict) != 1 {
+			t.Fatalf("node %s: the plan is %+v, want one to go", d.node, step)
+		}
+		if err := d.evictAll(t.Context(), d.seen, &step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, now := drains(other); drain.Ready(now.Instances, drain.Key(s.namespace, "web")) != 1 {
+		t.Error("both let one go, and the workload allows one to be away")
+	}
+
+	// One that was interrupted in its turn is waited for, unless its node is uncordoned.
+	s.do(t, "uncordon", node).check(t, ExitOK)
+	s.confirmEnd(t, "web-1")
+	s.do(t, "create", "instance", "-w", "web", "--name", "web-3").check(t, ExitOK)
+	s.runningOn(t, "web-3", node)
+	s.do(t, "cordon", node).check(t, ExitOK)
+	s.do(t, "annotate", "workload", "web", annotationTurn+"="+node).check(t, ExitOK)
+	s.drainsNot(t, other, "the drain of node "+node, "uncordon the node")
+	forced, seen := drains(other)
+	forced.flags.force = true
+	if mine, _, err := forced.turn(t.Context(), seen.Workloads[drain.Key(s.namespace, "web")]); !mine || err != nil {
+		t.Errorf("by force the turn is taken: %v, %v", mine, err)
+	}
+	s.do(t, "annotate", "workload", "web", "--overwrite", annotationTurn+"="+node).check(t, ExitOK)
+	s.do(t, "uncordon", node).check(t, ExitOK)
+	s.drainsNot(t, other, "instance/web-2")
+	if r := s.do(t, "get", "workload", "web", "-o", "jsonpath={.metadata.annotations}"); r.out != "" {
+		t.Errorf("after its turn the workload keeps %s", r.out)
+	}
+}
