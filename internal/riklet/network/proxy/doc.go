@@ -29,5 +29,5 @@
 // and lets the rest pass, whatever comes after us (Docker drops by default).
 //
 //	RIKLET-INPUT    from INPUT      RIKLET-FORWARD  from FORWARD
-//	RIKLET-OUTPUT   from OUTPUT     RIKLET-N...     ports without an endpoint
+//	RIKLET-OUTPUT   from OUTPUT     RIKLET-N...     ports of which no endpoint is ready
 package proxy
