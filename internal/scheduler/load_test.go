@@ -76,6 +76,27 @@ func TestSlowControllerCoalesces(t *testing.T) {
 	}
 }
 
+// TestAnEndlessObservationIsCut: what one node says of one instance fits into an object.
+func TestAnEndlessObservationIsCut(t *testing.T) {
+	h := newHarness(t)
+	node := h.join("a")
+	c := h.joinController(1, "a")
+	c.bound("x", "a")
+	c.synced()
+	h.settle()
+	node.send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Observation{Observation: &schedulerv1.Observation{
+		Uid: "x", Sequence: 1, Phase: "Running", Message: strings.Repeat("m", 5<<20), Status: make([]byte, 5<<20),
+	}}})
+	h.settle()
+	o := c.news().observations["x"]
+	if o == nil || o.Phase != "Running" || len(o.Message) > maxText+3 || o.Status != nil {
+		t.Errorf("the controller was told a message of %d bytes and %d of details", len(o.GetMessage()), len(o.GetStatus()))
+	}
+	if acks := node.orders().acks; acks["x"] != 1 {
+		t.Errorf("acknowledged %v, want it all the same", acks)
+	}
+}
+
 // explainedAgain is time enough to tell a changed explanation, and too short to
 // lose a node.
 const explainedAgain = 10 * time.Second

@@ -264,6 +264,7 @@ func (s *Scheduler) hear(session *workerStream, m *schedulerv1.WorkerMessage) {
 		s.beat(name, x.Heartbeat)
 	case *schedulerv1.WorkerMessage_Observation:
 		x.Observation.NodeName = name
+		s.bound(x.Observation)
 		s.observe(x.Observation)
 	case *schedulerv1.WorkerMessage_Metrics:
 		r := s.briefReport(name)

@@ -137,6 +137,10 @@ func (l *Client) Run(ctx context.Context) error {
 	return nil //nolint:nilerr // it was told to end
 }
 
+// maxMessage is twice what the scheduler takes of a node, whose words it passes on: what a
+// node says must not end the session of all.
+const maxMessage = 32 << 20
+
 func newBackoff() wait.Backoff {
 	return wait.Backoff{Duration: minBackoff, Factor: 2, Jitter: 0.2, Steps: 100, Cap: maxBackoff}
 }
@@ -149,7 +153,7 @@ func (l *Client) session(ctx context.Context) error {
 	}
 	defer conn.Close() //nolint:errcheck // nothing is left to lose
 	group, ctx := errgroup.WithContext(ctx)
-	stream, err := schedulerv1.NewSchedulerClient(conn).Sync(ctx)
+	stream, err := schedulerv1.NewSchedulerClient(conn).Sync(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
 	if err != nil {
 		return fmt.Errorf("opening the stream: %w", err)
 	}

@@ -30,6 +30,7 @@ const patience = time.Minute
 type recorder struct {
 	schedulerv1.UnimplementedSchedulerServer
 	streams chan *heard
+	says    *schedulerv1.SyncResponse // first; may be nil
 }
 
 type heard struct {
@@ -40,6 +41,11 @@ type heard struct {
 func (r *recorder) Sync(stream grpc.BidiStreamingServer[schedulerv1.SyncRequest, schedulerv1.SyncResponse]) error {
 	h := &heard{requests: make(chan *schedulerv1.SyncRequest, 1000), end: make(chan struct{})}
 	r.streams <- h
+	if r.says != nil {
+		if err := stream.Send(r.says); err != nil {
+			return err
+		}
+	}
 	received := make(chan error, 1)
 	go func() {
 		for {
@@ -302,6 +308,33 @@ func TestChanges(t *testing.T) {
 }
 
 // TestRefusal tells the scheduler anew what it proposed for.
+// TestANodesWordsDoNotEndTheSession: the scheduler passes on as much as it takes of a node.
+func TestANodesWordsDoNotEndTheSession(t *testing.T) {
+	f := fix(t)
+	seen := measured{nodes: make(chan string, 1)}
+	f.client.config.Sink = seen
+	f.recorder.says = &schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Node{
+		Node: &schedulerv1.NodeReport{Name: "a", Metrics: strings.Repeat("m", 16<<20)},
+	}}
+	f.run()
+	select {
+	case name := <-seen.nodes:
+		if name != "a" {
+			t.Errorf("heard of node %q, want a", name)
+		}
+	case <-time.After(patience):
+		t.Fatal("nothing was heard of a node that says as much as it may")
+	}
+}
+
+// measured takes the names of nodes that are reported.
+type measured struct {
+	ignore
+	nodes chan string
+}
+
+func (m measured) Measured(name, _ string, _ map[string]string) { m.nodes <- name }
+
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	f := fix(t)

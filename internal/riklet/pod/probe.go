@@ -253,7 +253,16 @@ func (c *container) ask(ctx context.Context, p rikv1alpha1.Probe) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return cause
 	}
-	return plain(err)
+	return brief(plain(err))
+}
+
+// brief bounds what is told of an error: a library may quote all that came in it, and
+// what answered a probe is not trusted with the size of a status.
+func brief(err error) error {
+	if err == nil || len(err.Error()) <= maxAnswer {
+		return err
+	}
+	return &answerError{kind: shown(err.Error())}
 }
 
 // plain is an error without what differs each time: the port that the node called from.

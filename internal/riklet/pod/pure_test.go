@@ -1,11 +1,17 @@
 package pod
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -89,6 +95,53 @@ func TestProbeCounter(t *testing.T) {
 	}
 	if diff := cmp.Diff([]bool{false, true, true, false, false, false, false, false, true}, verdicts); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)
+	}
+}
+
+// TestLongTextsAreCut: a status passes the scheduler and the API server, and what an
+// instance, its guest or a server says must not be what stops there.
+func TestLongTextsAreCut(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("ä", 1<<20)
+	m, now := serving()
+	m.setContainer("main", exited(m.rec.Containers["main"], 1, reasonError, long, *now))
+	m.trouble, m.prepared = long, false
+	s := m.render()
+	texts := []string{s.Message}
+	for _, c := range s.Containers {
+		texts = append(texts, c.Message, c.LastState.Message)
+	}
+	for _, text := range texts {
+		if len(text) == 0 || len(text) > maxTold+3 || !utf8.ValidString(text) {
+			t.Errorf("a text of a status has %d bytes: %.20q", len(text), text)
+		}
+	}
+}
+
+// answering is an engine whose instances answer every connection with a text.
+type answering struct {
+	processEngine
+	text string
+}
+
+func (a answering) dial(context.Context, *machine, int32) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	go func() {
+		defer theirs.Close()
+		_, _ = theirs.Read(make([]byte, 4<<10))
+		_, _ = io.WriteString(theirs, a.text)
+	}()
+	return ours, nil
+}
+
+// TestProbesDoNotQuoteEndlessly: net/http quotes a whole line that it does not understand.
+func TestProbesDoNotQuoteEndlessly(t *testing.T) {
+	t.Parallel()
+	m, _ := serving()
+	m.engine = answering{text: "HTTP/1.1 " + strings.Repeat("\x01", 1<<20) + "\r\n\r\n"}
+	err := m.container("main").ask(t.Context(), rikv1alpha1.Probe{HTTP: &rikv1alpha1.HTTPProbe{Port: 80}, TimeoutSeconds: 60})
+	if err == nil || len(err.Error()) > maxAnswer {
+		t.Errorf("the probe failed with %d bytes of text, want few: %.100v", len(fmt.Sprint(err)), err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -25,8 +26,34 @@ func (m *machine) publish() {
 	}
 }
 
+// maxTold bounds each text of a status, in bytes. What processes, guests, registries and
+// servers say gets into them, and every status passes the scheduler and the API server.
+const maxTold = 2 << 10
+
+// told is a text as it may stand in a status.
+func told(text string) string {
+	if len(text) <= maxTold {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxTold], "") + "..."
+}
+
 // render says what is, from the record.
 func (m *machine) render() rikv1alpha1.InstanceStatus {
+	s := m.renderWhole()
+	s.Message = told(s.Message)
+	for _, list := range [][]rikv1alpha1.ContainerStatus{s.InitContainers, s.Containers} {
+		for i := range list {
+			list[i].Message = told(list[i].Message)
+			if last := list[i].LastState; last != nil {
+				last.Message = told(last.Message) // of a copy
+			}
+		}
+	}
+	return s
+}
+
+func (m *machine) renderWhole() rikv1alpha1.InstanceStatus {
 	s := rikv1alpha1.InstanceStatus{Address: m.address(), HostAddress: m.d.cfg.Node.Address, StartedAt: stamp(m.rec.StartedAt)}
 	for _, c := range m.containers {
 		status := c.render(m.rec.Containers[c.spec.Name], m.now())
