@@ -113,6 +113,9 @@ func (f *Fetcher) checkRedirect(req *http.Request, via []*http.Request) error {
 	if err := f.checkURL(req.URL); err != nil {
 		return fmt.Errorf("redirect: %w", err)
 	}
+	// The client would tell the next server the whole URL that led to it, and in its query
+	// may be a token.
+	req.Header.Del("Referer")
 	return nil
 }
 
