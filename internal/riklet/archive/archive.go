@@ -33,7 +33,8 @@ type Tree struct {
 
 // Store is the archives of a node. All its methods may be called at once.
 type Store interface {
-	// Get gives the files, pinned for the user until Release.
+	// Get gives the files, pinned for the user until Release. A user that has an
+	// archive's files keeps them: it is not asked for again.
 	Get(ctx context.Context, user string, r Request) (*Tree, error)
 	Release(user string) error
 	Users() ([]string, error)

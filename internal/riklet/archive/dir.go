@@ -186,8 +186,14 @@ func (d *Dir) get(ctx context.Context, user, where string) (*Tree, error) {
 	return d.pinned(ctx, user, path, func(ctx context.Context) (string, error) { return d.fromPath(ctx, path) })
 }
 
-// pinned pins what obtain sees to that it is there.
+// pinned pins what obtain sees to that it is there. A user has one archive: what it was
+// begun with it is begun again with, whatever became of the repository since.
 func (d *Dir) pinned(ctx context.Context, user, what string, obtain func(context.Context) (key string, err error)) (*Tree, error) {
+	for _, key := range d.shelf.Held(user) {
+		if dir, ok, err := d.shelf.Pin(user, key); ok && err == nil {
+			return treeOf(dir, key), nil
+		}
+	}
 	// Between the two it may be collected, if somebody asked for that at just this
 	// moment.
 	const attempts = 3
@@ -201,10 +207,14 @@ func (d *Dir) pinned(ctx context.Context, user, what string, obtain func(context
 			return nil, err
 		}
 		if ok {
-			return &Tree{Dir: filepath.Join(dir, treeDir), Digest: "sha256:" + strings.TrimPrefix(key, keyPrefix)}, nil
+			return treeOf(dir, key), nil
 		}
 	}
 	return nil, errors.New("the repository is removed as often as it is unpacked; is something collecting it all the time?")
+}
+
+func treeOf(dir, key string) *Tree {
+	return &Tree{Dir: filepath.Join(dir, treeDir), Digest: "sha256:" + strings.TrimPrefix(key, keyPrefix)}
 }
 
 const (

@@ -272,6 +272,31 @@ func TestGetSharesAndFollows(t *testing.T) {
 	}
 }
 
+// TestGetKeepsWhatAUserHas: what crashes is begun again, also when the repository has
+// another archive by now, or none.
+func TestGetKeepsWhatAUserHas(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, map[string][]byte{"/a": gzipped(t, tarOf(t, program("one")))})
+	d := newDir(t, nil)
+	r := Request{Repo: s.URL + "/a"}
+	first, err := d.Get(t.Context(), "app-1", r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.set("/a", gzipped(t, tarOf(t, program("two"))))
+	again, err := d.Get(t.Context(), "app-1", r)
+	if err != nil || *again != *first {
+		t.Errorf("the App changed its files from %v to %v: %v", first, again, err)
+	}
+	s.Close()
+	if again, err = d.Get(t.Context(), "app-1", r); err != nil || *again != *first {
+		t.Errorf("without the repository the App has no files: %v, %v", again, err)
+	}
+	if got, err := d.Get(t.Context(), "app-2", r); err == nil {
+		t.Errorf("another App got %v of a repository that is gone", got)
+	}
+}
+
 func TestGetRefuses(t *testing.T) {
 	t.Parallel()
 	many := make([]tar.Header, 50)

@@ -58,7 +58,8 @@ type Store interface {
 	// calls for one digest make it once. It is pinned for the user until Release.
 	FromImage(ctx context.Context, user string, img *image.Image) (*Image, error)
 	// FromURL downloads tar.gz, tar.zst or an ext4 image: told apart by content. Without
-	// a checksum the server is asked each time whether it has changed.
+	// a checksum the server is asked whether it has changed, once for each user: who has
+	// an image of a URL keeps it.
 	FromURL(ctx context.Context, user string, r URLRequest) (*Image, error)
 	// Writable makes an empty ext4 disk of so many bytes, sparse, at an absolute path
 	// of the caller's. What is there is replaced.

@@ -33,6 +33,9 @@ func (d *Dir) FromURL(ctx context.Context, user string, r URLRequest) (*Image, e
 		}
 		r.SHA256 = sum
 	}
+	if img, ok := d.held(user, r.SHA256); ok {
+		return img, nil
+	}
 	// Between the download and the pin the image may be collected, if somebody asked
 	// for that at just this moment.
 	const attempts = 3
@@ -52,6 +55,22 @@ func (d *Dir) FromURL(ctx context.Context, user string, r URLRequest) (*Image, e
 		}
 	}
 	return nil, fmt.Errorf("the block image of %s is removed as often as it is made; is something collecting it all the time?", fetch.Redact(r.URL))
+}
+
+// held finds the image that the user's machine was begun with: it is begun again with
+// the same, whatever became of the URL since.
+func (d *Dir) held(user, sum string) (*Image, bool) {
+	for _, key := range d.shelf.Held(user) {
+		has, ok := strings.CutPrefix(key, urlPrefix)
+		if !ok || sum != "" && sum != has {
+			continue
+		}
+		if dir, ok, err := d.shelf.Pin(user, key); ok && err == nil {
+			img, err := open(dir, "sha256:"+has)
+			return img, err == nil
+		}
+	}
+	return nil, false
 }
 
 // urlPrefix begins the keys of downloads; the rest is their checksum.

@@ -275,6 +275,34 @@ func TestFromURLWithoutTags(t *testing.T) {
 	requireClean(t, d, 2)
 }
 
+// TestFromURLKeepsWhatAUserHas: a machine is made anew from what it was made of, also when
+// the server has something else by now, or nothing.
+func TestFromURLKeepsWhatAUserHas(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, gzipped(t, tarOf(t, map[string]string{"v": "1"})))
+	d := newDir(t, local)
+	r := URLRequest{URL: s.URL}
+	first, err := d.FromURL(t.Context(), "vm-1", r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.set(gzipped(t, tarOf(t, map[string]string{"v": "2"})), true)
+	again, err := d.FromURL(t.Context(), "vm-1", r)
+	if err != nil || again.Path != first.Path {
+		t.Errorf("the machine changed its root from %v to %v: %v", first, again, err)
+	}
+	s.Close()
+	if again, err = d.FromURL(t.Context(), "vm-1", r); err != nil || again.Path != first.Path {
+		t.Errorf("without the server the machine has no root: %v, %v", again, err)
+	}
+	if err := d.Release("vm-1"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.FromURL(t.Context(), "vm-1", r); err == nil {
+		t.Errorf("another machine got %v of a server that is gone", got)
+	}
+}
+
 // reseal sets a field of the superblock, and its checksum so that it fits.
 func reseal(disk []byte, at int, value ...byte) []byte {
 	disk = bytes.Clone(disk)
@@ -409,7 +437,7 @@ func TestFromURLOfAPath(t *testing.T) {
 				t.Errorf("/v is %q, want %q", out, content)
 			}
 		}
-		if _, err := d.FromURL(t.Context(), "vm-1", URLRequest{URL: filepath.Join(d.cfg.Root, "lock")}); !errors.Is(err, ErrRefused) {
+		if _, err := d.FromURL(t.Context(), "vm-2", URLRequest{URL: filepath.Join(d.cfg.Root, "lock")}); !errors.Is(err, ErrRefused) {
 			t.Errorf("a path in the store: %v, want %v", err, ErrRefused)
 		}
 	}

@@ -46,7 +46,13 @@ func (e vmEngine) validate(t rikv1alpha1.InstanceTemplate) error {
 	return validateVM(t)
 }
 
-func (e vmEngine) before(b *build) []lifecycle.Step { return nil }
+// before is for what outlives a machine: one that is made anew has the same disks.
+func (e vmEngine) before(b *build) []lifecycle.Step {
+	if e.d.cfg.VM == nil {
+		return nil
+	}
+	return []lifecycle.Step{{Name: "disks", Undo: func(context.Context) error { return e.d.cfg.VM.Disks.Release(b.in.UID) }}}
+}
 
 func (e vmEngine) after(b *build) []lifecycle.Step {
 	if e.d.cfg.VM == nil { // but it may have run some before
@@ -55,13 +61,13 @@ func (e vmEngine) after(b *build) []lifecycle.Step {
 	v := &vmBuild{build: b, vm: e.d.cfg.VM}
 	if b.restore {
 		return []lifecycle.Step{
-			{Name: stepImage, Do: v.recallSnapshot, Undo: v.release},
+			{Name: stepImage, Do: v.recallSnapshot},
 			{Name: "machine", Do: v.machine, Undo: v.removeMachine},
 			{Name: "guest", Do: v.rejoin},
 		}
 	}
 	return []lifecycle.Step{
-		{Name: stepImage, Do: v.fetch, Undo: v.release},
+		{Name: stepImage, Do: v.fetch},
 		{Name: "machine", Do: v.machine, Undo: v.removeMachine},
 		{Name: "guest", Do: v.guest},
 	}

@@ -63,13 +63,6 @@ func (v *vmBuild) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Imag
 	return v.vm.Disks.FromImage(ctx, v.in.UID, pulled)
 }
 
-func (v *vmBuild) release(context.Context) error {
-	if v.keep {
-		return nil
-	}
-	return v.vm.Disks.Release(v.in.UID)
-}
-
 // machine starts the VMM and the guest's kernel.
 func (v *vmBuild) machine(ctx context.Context) error {
 	if err := v.describe(ctx); err != nil {

@@ -95,6 +95,20 @@ func (s *Shelf) Release(user string) error {
 	return nil
 }
 
+// Held lists the things that a user has, sorted.
+func (s *Shelf) Held(user string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []string
+	for key, users := range s.pins {
+		if users[user] {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
 // Users lists who has something, sorted.
 func (s *Shelf) Users() ([]string, error) {
 	s.mu.Lock()
