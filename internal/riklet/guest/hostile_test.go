@@ -3,6 +3,7 @@ package guest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -178,5 +179,14 @@ func TestFailuresArePrintable(t *testing.T) {
 	err := g.Health(t.Context())
 	if err == nil || strings.ContainsAny(err.Error(), "\x1b\n") || len(err.Error()) > 1200 {
 		t.Errorf("Health() = %q", err)
+	}
+}
+
+func TestFailuresSayOnceWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	inside := fmt.Errorf("%w: %w: \"x\" is not on the PATH", guest.ErrNoProgram, guest.ErrNoProgram)
+	err := guest.NewFailure(inside).Err()
+	if !errors.Is(err, guest.ErrNoProgram) || strings.Count(err.Error(), guest.ErrNoProgram.Error()) != 1 {
+		t.Errorf("Err() = %q, want its kind once", err)
 	}
 }

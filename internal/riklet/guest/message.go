@@ -3,6 +3,7 @@ package guest
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Op is an operation of the protocol.
@@ -99,11 +100,22 @@ func (f *Failure) Err() error {
 	text = printable(text)
 	switch f.Kind {
 	case KindNoProgram:
-		return fmt.Errorf("%w: %s", ErrNoProgram, text)
+		return fmt.Errorf("%w: %s", ErrNoProgram, without(text, ErrNoProgram))
 	case KindNotRunnable:
-		return fmt.Errorf("%w: %s", ErrNotRunnable, text)
+		return fmt.Errorf("%w: %s", ErrNotRunnable, without(text, ErrNotRunnable))
 	}
 	return fmt.Errorf("the guest says: %s", text)
+}
+
+// without takes away what the error says in front of its text anyway.
+func without(text string, err error) string {
+	for {
+		rest, ok := strings.CutPrefix(text, err.Error()+": ")
+		if !ok {
+			return text
+		}
+		text = rest
+	}
 }
 
 // printable replaces what would move a terminal's cursor or break a line.
