@@ -124,7 +124,7 @@ func (e processEngine) exec(ctx context.Context, m *machine, name string, o inst
 			killSession(x.cmd.Process.Pid)
 		}
 	})()
-	code, err := x.do(ctx)
+	code, err := x.doOrLeave(ctx)
 	if failure, ok := errors.AsType[*launch.Failure](err); ok && failure.Code != launch.CodeFailed {
 		if o.Stderr != nil {
 			fmt.Fprintln(o.Stderr, failure.Text)

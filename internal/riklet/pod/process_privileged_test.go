@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -230,6 +231,46 @@ func TestPrivilegedSuspendAndResume(t *testing.T) {
 	}
 	if err := d.Suspend(t.Context(), "no", instance.InMemory); err == nil {
 		t.Error("Suspend() of what is not there = nil")
+	}
+}
+
+// A command that is suspended with its instance dies of no signal: who waits for it can
+// leave all the same, and so can the agent.
+func TestPrivilegedCommandsOfWhatIsSuspended(t *testing.T) {
+	t.Parallel()
+	n, _ := newAppNode(t)
+	d := n.start()
+	n.ensure(appOf("app", rikv1alpha1.RestartAlways, "/bin/sh", "-c", "sleep 1000"))
+	n.ensure(podOf("pod", rikv1alpha1.RestartAlways, sh("main", "sleep 1000")))
+	for _, uid := range []string{"app", "pod"} {
+		n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		r, w := io.Pipe()
+		ended := make(chan error, 1)
+		go func() {
+			_, err := d.Exec(ctx, uid, "", instance.ExecOptions{Command: []string{"/bin/sh", "-c", "echo up; sleep 1000"}, Stdout: w})
+			ended <- err
+		}()
+		if _, err := r.Read(make([]byte, 2)); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.Copy(io.Discard, r) }()
+		if err := d.Suspend(t.Context(), uid, instance.InMemory); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: the command ended with %v, want %v", uid, err, context.Canceled)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s: whoever ran the command cannot leave it", uid)
+		}
+		if err := d.Resume(t.Context(), uid); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

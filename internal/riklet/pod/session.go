@@ -131,6 +131,31 @@ func (e *execution) do(ctx context.Context) (int, error) {
 	return e.run(ctx)
 }
 
+// doOrLeave is do for a command that is a process of the instance: one that is suspended
+// dies of no signal before it goes on, and nobody can wait for that.
+func (e *execution) doOrLeave(ctx context.Context) (int, error) {
+	type result struct {
+		code int
+		err  error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		code, err := e.do(ctx)
+		ended <- result{code, err}
+	}()
+	select {
+	case r := <-ended:
+		return r.code, r.err
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-ended:
+		return r.code, r.err
+	case <-time.After(2 * stuckOutput):
+		return 0, context.Cause(ctx)
+	}
+}
+
 func (e *execution) run(ctx context.Context) (int, error) {
 	e.cmd.Stdout, e.cmd.Stderr = e.o.Stdout, e.o.Stderr
 	var stdin io.WriteCloser
