@@ -118,6 +118,16 @@ func TestLongTextsAreCut(t *testing.T) {
 	}
 }
 
+// TestTextsMoveNoCursor: the end of a guest's console is among them.
+func TestTextsMoveNoCursor(t *testing.T) {
+	t.Parallel()
+	m, now := serving()
+	m.setContainer("main", exited(m.rec.Containers["main"], 1, reasonError, "a\x1b[2J\u009bb\r\x00ü\u202ec", *now))
+	if got, want := m.render().Containers[0].LastState.Message, "a?[2J?b??ü?c"; got != want {
+		t.Errorf("the message is %q, want %q", got, want)
+	}
+}
+
 // answering is an engine whose instances answer every connection with a text.
 type answering struct {
 	processEngine

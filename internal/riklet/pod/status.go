@@ -3,6 +3,7 @@ package pod
 import (
 	"strings"
 	"time"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,12 +31,21 @@ func (m *machine) publish() {
 // servers say gets into them, and every status passes the scheduler and the API server.
 const maxTold = 2 << 10
 
-// told is a text as it may stand in a status.
+// told is a text as it may stand in a status, which ends on terminals: nothing in it
+// moves their cursor.
 func told(text string) string {
-	if len(text) <= maxTold {
-		return text
+	if len(text) > maxTold {
+		text = text[:maxTold] + "..."
 	}
-	return strings.ToValidUTF8(text[:maxTold], "") + "..."
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsGraphic(r) {
+			return r
+		}
+		if r == '\t' {
+			return ' '
+		}
+		return '?'
+	}, strings.ToValidUTF8(text, ""))
 }
 
 // render says what is, from the record.
