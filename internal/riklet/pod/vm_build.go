@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"rik.dev/rik/internal/riklet/cgroup"
@@ -68,7 +69,7 @@ func (v *vmBuild) machine(ctx context.Context) error {
 	if err := v.describe(ctx); err != nil {
 		return err
 	}
-	release, err := v.d.bootTurn(ctx)
+	release, err := v.d.bootTurn(ctx, bootTurnMost)
 	if err != nil {
 		return err
 	}
@@ -132,14 +133,23 @@ func (v *vmBuild) startVM(ctx context.Context) error {
 	return v.spent(errors.Join(vm.Start(ctx), vm.Close()))
 }
 
+// bootTurnMost is some times what a boot takes under software emulation.
+const bootTurnMost = 30 * time.Second
+
 // bootTurn waits for a place among the machines that boot. Under software emulation a
 // kernel that is not given its time while it measures its clock may keep one that
 // loses ticks, and stand still for good: no more boot at once than there are
-// processors.
-func (d *Driver) bootTurn(ctx context.Context) (release func(), err error) {
+// processors. Who takes longer than most is by then slow by its own limits, of
+// processors or of its disks, and holds up nobody else for that.
+func (d *Driver) bootTurn(ctx context.Context, most time.Duration) (release func(), err error) {
 	select {
 	case d.boots <- struct{}{}:
-		return func() { <-d.boots }, nil
+		giveBack := sync.OnceFunc(func() { <-d.boots })
+		timer := time.AfterFunc(most, giveBack)
+		return func() {
+			timer.Stop()
+			giveBack()
+		}, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -297,9 +307,21 @@ func (v *vmBuild) link(ctx context.Context) error {
 		Channel: v.vm.Driver.Channel(v.note.Machine), Socket: v.d.guestSocket(v.in.UID), PatienceMillis: guestPatience.Milliseconds(),
 	})
 	if err != nil {
-		return fmt.Errorf("%w; its console ends with: %s", err, v.console())
+		return fmt.Errorf("%w%s; its console ends with: %s", err, slowBy(sizeOf(v.in.Template)), v.console())
 	}
 	return nil
+}
+
+// slowMilliCPU are so few thousandths of a processor that they are likely why a boot takes
+// longer than it may.
+const slowMilliCPU = 200
+
+// slowBy names the limit that makes a boot slow, if one does.
+func slowBy(size vmSize) string {
+	if size.milliCPU == 0 || size.milliCPU >= slowMilliCPU {
+		return ""
+	}
+	return fmt.Sprintf(" (its cpu limit of %dm makes its boot slow)", size.milliCPU)
 }
 
 // entropyBytes are a seed of the kernel's generator and a reserve.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -121,17 +122,38 @@ func TestGuestProcess(t *testing.T) {
 func TestNoMoreMachinesBootThanThereIsRoomFor(t *testing.T) {
 	t.Parallel()
 	d := &Driver{boots: make(chan struct{}, 1)}
-	release, err := d.bootTurn(t.Context())
+	release, err := d.bootTurn(t.Context(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errStopped)
-	if _, err := d.bootTurn(stopped); !errors.Is(err, errStopped) {
+	if _, err := d.bootTurn(stopped, time.Hour); !errors.Is(err, errStopped) {
 		t.Errorf("a second one at once: %v, want %v", err, errStopped)
 	}
 	release()
-	if _, err := d.bootTurn(t.Context()); err != nil {
+	if _, err := d.bootTurn(t.Context(), time.Hour); err != nil {
 		t.Errorf("after the first one: %v", err)
+	}
+}
+
+// TestASlowBootHoldsUpNobody: machines that are slow by their own limits boot for minutes.
+func TestASlowBootHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	d := &Driver{boots: make(chan struct{}, 1)}
+	slow, err := d.bootTurn(t.Context(), time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := d.bootTurn(waiting, time.Hour); err != nil {
+		t.Fatalf("another machine waited for a slow one: %v", err)
+	}
+	slow() // gives back no turn of others
+	stopped, stop := context.WithCancelCause(t.Context())
+	stop(errStopped)
+	if _, err := d.bootTurn(stopped, time.Hour); !errors.Is(err, errStopped) {
+		t.Errorf("a third one at once: %v, want %v", err, errStopped)
 	}
 }
