@@ -25,7 +25,7 @@ import (
 
 // errRootApp is for an App that would be root. It is its user's and the node's
 // administrator's to settle.
-var errRootApp = errors.New("the App would run as root, which this node does not allow: give it another user, or start the riklet with --allow-root-apps")
+var errRootApp = errors.New("the App would run as root or with a group of root's, which this node does not allow: give it another user, with a group as in 1000:1000 if it is none of the node's, or start the riklet with --allow-root-apps")
 
 // processEngine runs Apps: plain processes on the node, in a cgroup of their own, in
 // the instance's network, as a user that is nobody else's.
