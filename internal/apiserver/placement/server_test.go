@@ -357,7 +357,18 @@ func TestSyncerDoesItsWork(t *testing.T) {
 	own := clusterSample.base("") + "/east"
 	must(syncer, "GET", own, "", "", 200)
 	must(syncer, "GET", strings.TrimSuffix(own, "/east")+"?fieldSelector=metadata.name%3Deast", "", "", 200)
-	must(syncer, "PATCH", own+"/status", mergePatch, `{"status":{"version":"v1"}}`, 200)
+	const condition = `"status":"True","reason":"R","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]`
+	must(admin, "PATCH", own+"/status?fieldManager=controller", applyPatch,
+		`{"apiVersion":"workload.kcp.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"status":{"uid":"u","conditions":[{"type":"Ready",`+condition+`}}`, 200)
+	must(syncer, "PATCH", own+"/status?fieldManager=rik-syncer", applyPatch,
+		`{"apiVersion":"workload.kcp.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"status":{"conditions":[{"type":"SyncerReady",`+condition+`}}`, 200)
+	for _, others := range []string{
+		`"version":"v1"`, `"uid":null`, `"uid":"another"`, `"location":"192.0.2.1:443"`, `"syncedResources":["secrets"]`,
+		`"capacity":{"cpu":"1e-999999999"}`, `"allocatable":{"cpu":"1e999999999"}`,
+		`"conditions":null`, `"conditions":[{"type":"Ready",` + strings.Replace(condition, "True", "False", 1), `"conditions":[{"type":"HeartbeatHealthy",` + condition,
+	} {
+		must(syncer, "PATCH", own+"/status", mergePatch, `{"status":{`+others+`}}`, 403)
+	}
 	must(syncer, "PATCH", own+"/status?fieldManager=rik-syncer&force=true", applyPatch,
 		`{"apiVersion":"workload.kcp.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"status":{"lastHeartbeatTime":"2026-01-01T00:00:00Z"}}`, 200)
 	must(syncer, "GET", "/api/v1/namespaces/kube-system", "", "", 200)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -21,6 +22,7 @@ var (
 	errSyncerVerb = errors.New("syncers make no objects but events")
 	errSyncerElse = errors.New("syncers write the status, and of the rest only annotations and a finalizer that bear their own cluster's name")
 	errNotTarget  = errors.New("the object is not sent to this syncer's cluster: all that is left to it is to take back what bears its name")
+	errReport     = errors.New("of its Cluster's status a syncer writes the heartbeat and the conditions " + strings.Join(reported, ", "))
 	errShared     = errors.New("the object is sent to several clusters: its status in each is kept in an annotation")
 )
 
@@ -35,9 +37,60 @@ func (p *Plugin) checkSyncer(ctx context.Context, cluster string, a admission.At
 		return errSyncerVerb
 	}
 	if resource == workloadv1alpha1.Resource("clusters") && a.GetName() == cluster && a.GetSubresource() == "status" {
-		return nil
+		return checkReport(a.GetOldObject(), a.GetObject())
 	}
 	return checkChange(cluster, a.GetSubresource(), a.GetOldObject(), a.GetObject())
+}
+
+// reported are the conditions of a Cluster that its syncer writes.
+var reported = []string{workloadv1alpha1.ConditionSyncerReady, workloadv1alpha1.ConditionDeletesPaused, workloadv1alpha1.ConditionFencing}
+
+// checkReport compares a Cluster's status before and after its syncer's write. What the
+// kcp's controllers say there is what they and the splitter go by: which cluster it is,
+// whether it is ready, how much it has, what is carried.
+func checkReport(old, now runtime.Object) error {
+	before, err := controllersPart(old)
+	if err != nil {
+		return err
+	}
+	after, err := controllersPart(now)
+	if err != nil {
+		return err
+	}
+	if !equality.Semantic.DeepEqual(before, after) {
+		return errReport
+	}
+	return nil
+}
+
+// controllersPart is a Cluster's status without what a syncer may write. It is not read
+// into its type: the quantities in it are not checked yet.
+func controllersPart(object runtime.Object) (map[string]any, error) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("programmer error: a Cluster is a %T", object)
+	}
+	status, _, err := unstructured.NestedMap(u.Object, "status")
+	if err != nil {
+		return nil, fmt.Errorf("reading the status: %w", err)
+	}
+	part := map[string]any{}
+	for field, value := range status {
+		switch field {
+		case "lastHeartbeatTime":
+		case "conditions":
+			conditions, _ := value.([]any)
+			for _, c := range conditions {
+				condition, _ := c.(map[string]any)
+				if kind, _ := condition["type"].(string); !slices.Contains(reported, kind) {
+					part["condition "+kind] = c
+				}
+			}
+		default:
+			part[field] = value
+		}
+	}
+	return part, nil
 }
 
 // checkChange compares an object before and after a syncer's write.
