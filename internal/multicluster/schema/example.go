@@ -13,6 +13,7 @@ import (
 type offeredSchema struct {
 	Offer
 	root  *node
+	size  int
 	props *apiextensionsv1.JSONSchemaProps
 	// judges is made when it is first needed; it stays nil if the schema has none.
 	judge  *judge
@@ -28,7 +29,7 @@ func readOffer(o Offer) (*offeredSchema, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &offeredSchema{Offer: o, root: root, props: props}, nil
+	return &offeredSchema{Offer: o, root: root, size: root.size(), props: props}, nil
 }
 
 func (o *offeredSchema) asMember() *member { return &member{location: o.Location, node: o.root} }
@@ -47,16 +48,26 @@ func (o *offeredSchema) ask() *judge {
 // obstacles need few; a limit keeps those cheap for which there is none.
 const tries = 300
 
+// maxEffort bounds what is done for the examples of all obstacles together: the documents
+// that are made, times the size of the schemas that they are made of. Two clusters may
+// differ in tens of thousands of fields, each of which would take a document as large. A
+// Deployment, of two thousand fields, gets a thousand documents.
+const maxEffort = 4_000_000
+
 // illustrate gives each obstacle of a schema a document that one of the offers
-// accepts, and another cannot hold as it is.
+// accepts, and another cannot hold as it is, as long as that does not take too much.
 func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
+	effort := maxEffort
 	for i := range obstacles {
 		o := &obstacles[i]
 		if isOfNames(o.Path) {
 			continue
 		}
 		for _, pair := range pairs {
-			if doc := counterExample(o.Path, pair[0], pair[1], tries/len(pairs)+1); doc != nil {
+			each := pair[0].size + pair[1].size
+			doc, made := counterExample(o.Path, pair[0], pair[1], min(tries/len(pairs)+1, effort/each))
+			effort -= made * each
+			if doc != nil {
 				o.CounterExample = encode(doc)
 				break
 			}
@@ -66,25 +77,30 @@ func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSch
 
 // counterExample finds a document that accepting accepts and refusing does not hold,
 // if there is one because of what is at the path and of nothing else.
-func counterExample(path string, accepting, refusing *offeredSchema, tries int) map[string]any {
+// It also gives how many were made.
+func counterExample(path string, accepting, refusing *offeredSchema, tries int) (example map[string]any, made int) {
+	if tries == 0 {
+		return nil, 0
+	}
 	accepts, refuses := accepting.ask(), refusing.ask()
 	steps := stepsOf(path, accepting.root)
 	if accepts == nil || refuses == nil {
-		return nil
+		return nil, 0
 	}
 	s, blamed := newSampler(uint64(len(path))), blames(path)
 	var best map[string]any
 	most := 0
 	for i := 0; i < tries; i++ {
+		made++
 		s.sparse = i%3 > 0
 		// What is refused may also be that nothing is there.
 		present := steps
 		if i%2 == 1 && len(steps) > 0 {
 			present = steps[:len(steps)-1]
 		}
-		made := s.resource(accepting.root, refusing.root, present)
-		accepting.name(made)
-		doc, err := accepts.admit(made)
+		sampled := s.resource(accepting.root, refusing.root, present)
+		accepting.name(sampled)
+		doc, err := accepts.admit(sampled)
 		if err != nil {
 			continue
 		}
@@ -104,7 +120,7 @@ func counterExample(path string, accepting, refusing *offeredSchema, tries int) 
 			break
 		}
 	}
-	return best
+	return best, made
 }
 
 // betterTries is how many documents more are made in search of a counter-example that

@@ -174,7 +174,10 @@ func meetEnum(ms []*member, out *node) {
 		case out.enum == nil:
 			out.enum = slices.Clone(m.enum)
 		default:
-			out.enum = slices.DeleteFunc(out.enum, func(v string) bool { return !slices.Contains(m.enum, v) })
+			out.enum = slices.DeleteFunc(out.enum, func(v string) bool {
+				_, found := slices.BinarySearch(m.enum, v)
+				return !found
+			})
 		}
 	}
 }

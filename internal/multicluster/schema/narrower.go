@@ -54,7 +54,10 @@ func (c *comparison) lost(was, is *node) string {
 	if was.enum == nil {
 		return "all but " + joined(is.enum)
 	}
-	gone := slices.DeleteFunc(slices.Clone(was.enum), func(v string) bool { return slices.Contains(is.enum, v) })
+	gone := slices.DeleteFunc(slices.Clone(was.enum), func(v string) bool {
+		_, found := slices.BinarySearch(is.enum, v)
+		return found
+	})
 	return joined(gone)
 }
 

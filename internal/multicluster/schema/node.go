@@ -126,7 +126,22 @@ func (n *node) element() *node {
 	return anyValue()
 }
 
-func (n *node) requires(key string) bool { return slices.Contains(n.required, key) }
+func (n *node) requires(key string) bool {
+	_, found := slices.BinarySearch(n.required, key)
+	return found
+}
+
+// size is how much there is to a schema: its nodes and the values of its enums.
+func (n *node) size() int {
+	if n == nil {
+		return 0
+	}
+	size := 1 + len(n.enum) + n.items.size() + n.additional.size()
+	for _, p := range n.properties {
+		size += p.size()
+	}
+	return size
+}
 
 func (n *node) has(k kinds) bool { return n.kinds&k != 0 }
 

@@ -167,8 +167,10 @@ func Compatible(existing, offered Offer) []apiresourcev1alpha1.Obstacle {
 // distinct keeps the first of obstacles that say the same.
 func distinct(obstacles []apiresourcev1alpha1.Obstacle) []apiresourcev1alpha1.Obstacle {
 	var kept []apiresourcev1alpha1.Obstacle
+	said := map[[2]string]bool{}
 	for _, o := range obstacles {
-		if !slices.ContainsFunc(kept, func(k apiresourcev1alpha1.Obstacle) bool { return k.Path == o.Path && k.Reason == o.Reason }) {
+		if key := [2]string{o.Path, o.Reason}; !said[key] {
+			said[key] = true
 			kept = append(kept, o)
 		}
 	}
