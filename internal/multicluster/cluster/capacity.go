@@ -1,9 +1,14 @@
 package cluster
 
 import (
+	"maps"
+	"regexp"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
@@ -21,46 +26,45 @@ func (s supply) equal(t supply) bool {
 	return equality.Semantic.DeepEqual(s.capacity, t.capacity) && equality.Semantic.DeepEqual(s.allocatable, t.allocatable)
 }
 
-// addKube adds what a Kubernetes node has.
-func (s *supply) addKube(node *corev1.Node) {
-	s.capacity = plus(s.capacity, node.Status.Capacity)
-	s.allocatable = plus(s.allocatable, node.Status.Allocatable)
+func ofKube(name string) corev1.ResourceName { return corev1.ResourceName(name) }
+
+// ofRik translates the name of a rik node's resource: its instances are what Kubernetes
+// calls pods.
+func ofRik(name string) corev1.ResourceName {
+	switch rikv1alpha1.ResourceName(name) {
+	case rikInstances:
+		return corev1.ResourcePods
+	case rikv1alpha1.ResourceDisk:
+		return corev1.ResourceEphemeralStorage
+	default:
+		return corev1.ResourceName(name)
+	}
 }
 
-// addRik adds what a rik node has. Its resources bear Kubernetes' names where they are
-// the same.
-func (s *supply) addRik(node *rikv1alpha1.Node) {
-	s.capacity = plus(s.capacity, ofRik(node.Status.Capacity))
-	s.allocatable = plus(s.allocatable, ofRik(node.Status.Allocatable))
-}
+// maxResources is how many resources are told of a cluster. Nodes have some ten.
+const maxResources = 64
 
-// ofRik translates a rik node's resources: its instances are what Kubernetes calls pods.
-func ofRik(list rikv1alpha1.ResourceList) corev1.ResourceList {
-	out := corev1.ResourceList{}
-	for name, quantity := range list {
-		switch name {
-		case rikInstances:
-			out[corev1.ResourcePods] = quantity
-		case rikv1alpha1.ResourceDisk:
-			out[corev1.ResourceEphemeralStorage] = quantity
-		default:
-			out[corev1.ResourceName(name)] = quantity
+// amount is a quantity that one can reckon with. The type Quantity takes exponents of any
+// length, and then reckons for hours, already when it is read.
+var amount = regexp.MustCompile(`^[0-9]{1,20}(\.[0-9]{1,20})?([numkMGTPE]|[KMGTPE]i|[eE][0-9]{1,2})?$`)
+
+// plus adds what one node has. What no resource can be called, and amounts that make no
+// sense, are left out.
+func plus(sum corev1.ResourceList, part map[string]string, nameOf func(string) corev1.ResourceName) {
+	for _, theirs := range slices.Sorted(maps.Keys(part)) {
+		name := nameOf(theirs)
+		total, known := sum[name]
+		if !amount.MatchString(part[theirs]) || len(validation.IsQualifiedName(string(name))) > 0 || !known && len(sum) >= maxResources {
+			continue
 		}
-	}
-	return out
-}
-
-func plus(sum, part corev1.ResourceList) corev1.ResourceList {
-	if sum == nil {
-		sum = corev1.ResourceList{}
-	}
-	for name, quantity := range part {
-		total, ok := sum[name]
-		if !ok {
+		quantity, err := resource.ParseQuantity(part[theirs])
+		if err != nil {
+			continue
+		}
+		if !known {
 			total = *resource.NewQuantity(0, quantity.Format)
 		}
 		total.Add(quantity)
 		sum[name] = total
 	}
-	return sum
 }

@@ -141,7 +141,7 @@ func (f facts) importer() metav1.Condition {
 		return condition(c, metav1.ConditionFalse, problem{workloadv1alpha1.ReasonErrorStartingImporter, i.failure})
 	case len(i.troubles) > 0:
 		return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonSomeNotImported,
-			fmt.Sprintf("%d types are imported; %s", i.types, strings.Join(i.troubles, "; "))})
+			fmt.Sprintf("%d types are imported; %s", i.types, briefly(i.troubles))})
 	default:
 		return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonImported, fmt.Sprintf("%d types are imported", i.types)})
 	}
@@ -227,5 +227,24 @@ func (f facts) connection() *problem {
 // help nobody.
 func condition(c metav1.Condition, status metav1.ConditionStatus, p problem) metav1.Condition {
 	c.Status, c.Reason, c.Message = status, p.reason, p.message
+	if len(c.Message) > maxCondition {
+		c.Message = strings.ToValidUTF8(c.Message[:maxCondition], "") + "..."
+	}
 	return c
+}
+
+// maxCondition bounds a condition's message, in bytes, and maxBrief a list of troubles in
+// one. A server takes 32 KiB, and refuses the whole status for more: it would say for ever
+// what was so before.
+const maxCondition, maxBrief = 16 << 10, 8 << 10
+
+// briefly names the first of many troubles, and counts the others.
+func briefly(troubles []string) string {
+	length := 0
+	for i, trouble := range troubles {
+		if length += len(trouble); i > 0 && length > maxBrief {
+			return fmt.Sprintf("%s; and %d more", strings.Join(troubles[:i], "; "), len(troubles)-i)
+		}
+	}
+	return strings.Join(troubles, "; ")
 }

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,8 +40,6 @@ type importer struct {
 	puller   *crdpuller.Puller
 	upstream client.Client
 	objects  metadata.Interface
-	// offered is discovery of the cluster.
-	offered discovery.DiscoveryInterface
 	// stored lists the imports of the cluster as they are upstream, without schemas.
 	stored func(ctx context.Context) ([]*apiresourcev1alpha1.APIResourceImport, error)
 	logger *slog.Logger
@@ -65,12 +62,8 @@ func (c *Controller) newImporter(cluster *workloadv1alpha1.Cluster, m *member) (
 	if err != nil {
 		return nil, err
 	}
-	offered, err := discovery.NewDiscoveryClientForConfigAndClient(m.downstream, m.http)
-	if err != nil {
-		return nil, err
-	}
 	return &importer{
-		member: m, puller: puller, upstream: c.client, objects: c.objects, offered: offered, logger: m.logger,
+		member: m, puller: puller, upstream: c.client, objects: c.objects, logger: m.logger,
 		owner: *metav1.NewControllerRef(cluster, workloadv1alpha1.SchemeGroupVersion.WithKind("Cluster")),
 		stored: func(ctx context.Context) ([]*apiresourcev1alpha1.APIResourceImport, error) {
 			return c.importsOf(ctx, cluster.Name)
@@ -272,7 +265,12 @@ func (i *importer) remove(ctx context.Context, gone *apiresourcev1alpha1.APIReso
 // cluster prefers another, or objects of the type are stored upstream.
 func (i *importer) reasonToKeep(ctx context.Context, gone *apiresourcev1alpha1.APIResourceImport) (string, error) {
 	gvr := gone.Spec.GVR()
-	served, err := i.offered.ServerResourcesForGroupVersion(gvr.GroupVersion().String())
+	offered, end, err := i.member.discovery(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer end()
+	served, err := offered.ServerResourcesForGroupVersion(gvr.GroupVersion().String())
 	if err != nil && !apierrors.IsNotFound(err) {
 		return "", fmt.Errorf("asking the cluster about %s: %w", gvr.GroupVersion(), err)
 	}

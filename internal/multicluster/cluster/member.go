@@ -7,15 +7,17 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/bounded"
+	"rik.dev/rik/internal/multicluster/kubeconfig"
 )
 
 // member is one cluster while it is connected: a loop that asks how it is, and while
@@ -62,7 +64,7 @@ func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity ident
 		identity: identity, name: cluster.Name, mode: identity.mode, location: locationOf(downstream.Host), config: &c.config,
 		logger:   c.config.Logger.With("cluster", cluster.Name),
 		upstream: c.upstream, downstream: downstream,
-		tell: redaction(downstream), changed: func() { c.queue.Add(cluster.Name) },
+		tell: kubeconfig.Redaction(downstream), changed: func() { c.queue.Add(cluster.Name) },
 		event: func(kind, reason, message string) { c.recorder.Event(about, kind, reason, message) },
 		wake:  make(chan struct{}, 1), strayed: make(chan struct{}, 1),
 	}
@@ -71,7 +73,8 @@ func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity ident
 	if m.http, err = rest.HTTPClientFor(downstream); err != nil {
 		return nil, err
 	}
-	if m.prober, err = newProber(downstream, m.http); err != nil {
+	probes := &http.Client{Transport: bounded.Answers(m.http.Transport, maxProbe)}
+	if m.prober, err = newProber(downstream, probes); err != nil {
 		return nil, err
 	}
 	if m.importer, err = c.newImporter(cluster, m); err != nil {
@@ -115,6 +118,16 @@ func (m *member) stop() {
 
 // disconnect closes the connections that nobody uses.
 func (m *member) disconnect() { utilnet.CloseIdleConnectionsFor(m.http.Transport) }
+
+// discovery asks the cluster what it serves, until end or ctx ends it.
+func (m *member) discovery(ctx context.Context) (d discovery.DiscoveryInterface, end func(), err error) {
+	ctx, end = context.WithTimeout(ctx, discoveryTimeout)
+	if d, err = bounded.Discovery(ctx, m.downstream, m.http); err != nil {
+		end()
+		return nil, nil, err
+	}
+	return d, end, nil
+}
 
 // run asks the cluster how it is, again and again. What works on the cluster starts
 // when the registered one answers, goes on while none does, and ends when another does.
@@ -238,27 +251,5 @@ func poke(wake chan struct{}) {
 	select {
 	case wake <- struct{}{}:
 	default:
-	}
-}
-
-// maxMessage bounds what is shown of an error, in bytes. Servers may say anything.
-const maxMessage = 1 << 10
-
-// redaction makes of errors what may stand in a status or in a log: without the
-// credentials, which a hostile server could have sent back, and not without end.
-func redaction(config *rest.Config) func(error) string {
-	var pairs []string
-	for _, secret := range []string{config.BearerToken, config.Password, string(config.KeyData)} {
-		if secret != "" {
-			pairs = append(pairs, secret, "[redacted]")
-		}
-	}
-	replacer := strings.NewReplacer(pairs...)
-	return func(err error) string {
-		text := strings.ToValidUTF8(replacer.Replace(err.Error()), "?")
-		if len(text) > maxMessage {
-			text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
-		}
-		return text
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
@@ -27,13 +28,17 @@ const (
 	nodesTimeout = 30 * time.Second
 	// nodesPage is how many nodes are asked for at once.
 	nodesPage = 500
+	// maxVersion bounds what a cluster says of its version, in bytes.
+	maxVersion = 128
+	// maxProbe bounds an answer, in bytes: a page of nodes, which name their images.
+	maxProbe = 32 << 20
+	// discoveryTimeout is how long a cluster may take to say what it serves.
+	discoveryTimeout = 30 * time.Second
 )
 
 // prober asks a cluster how it is.
 type prober struct {
 	kube kubernetes.Interface
-	// rik reads the nodes of a rik cluster.
-	rik client.Client
 }
 
 func newProber(config *rest.Config, httpClient *http.Client) (*prober, error) {
@@ -41,11 +46,7 @@ func newProber(config *rest.Config, httpClient *http.Client) (*prober, error) {
 	if err != nil {
 		return nil, err
 	}
-	rik, err := client.New(config, client.Options{HTTPClient: httpClient, Scheme: scheme, Mapper: mapper()})
-	if err != nil {
-		return nil, err
-	}
-	return &prober{kube: kube, rik: rik}, nil
+	return &prober{kube: kube}, nil
 }
 
 // look asks whether the cluster works and which it is. The version and what its nodes
@@ -126,46 +127,49 @@ func (p *prober) version(ctx context.Context) (string, error) {
 	}
 	var info version.Info
 	err = json.Unmarshal(data, &info)
-	return info.GitVersion, err
+	return strings.ToValidUTF8(info.GitVersion[:min(len(info.GitVersion), maxVersion)], ""), err
 }
 
 // supply sums up the nodes: Kubernetes' own or, where there is no such type, rik's.
 func (p *prober) supply(ctx context.Context) (supply, error) {
-	sum, err := p.kubeNodes(ctx)
+	sum, err := p.sumOf(ctx, "/api/v1/nodes", ofKube)
 	if apierrors.IsNotFound(err) {
-		return p.rikNodes(ctx)
+		return p.sumOf(ctx, "/apis/"+rikv1alpha1.SchemeGroupVersion.String()+"/nodes", ofRik)
 	}
 	return sum, err
 }
 
-func (p *prober) kubeNodes(ctx context.Context) (supply, error) {
+// nodes is what is read of a page of nodes, Kubernetes' or rik's. Their amounts stay text
+// until they are known to be such that one can reckon with them.
+type nodes struct {
+	Metadata metav1.ListMeta `json:"metadata"`
+	Items    []struct {
+		Status struct {
+			Capacity    map[string]string `json:"capacity"`
+			Allocatable map[string]string `json:"allocatable"`
+		} `json:"status"`
+	} `json:"items"`
+}
+
+// sumOf sums up the nodes that a cluster lists below a path. nameOf says what a resource of
+// theirs is called here.
+func (p *prober) sumOf(ctx context.Context, path string, nameOf func(string) corev1.ResourceName) (supply, error) {
 	sum := supply{capacity: corev1.ResourceList{}, allocatable: corev1.ResourceList{}}
-	options := metav1.ListOptions{Limit: nodesPage}
-	for {
-		page, err := p.kube.CoreV1().Nodes().List(ctx, options)
+	for next := ""; ; {
+		data, err := p.kube.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json").
+			Param("limit", strconv.Itoa(nodesPage)).Param("continue", next).Do(ctx).Raw()
 		if err != nil {
 			return supply{}, err
 		}
-		for i := range page.Items {
-			sum.addKube(&page.Items[i])
-		}
-		if options.Continue = page.Continue; options.Continue == "" {
-			return sum, nil
-		}
-	}
-}
-
-func (p *prober) rikNodes(ctx context.Context) (supply, error) {
-	sum := supply{capacity: corev1.ResourceList{}, allocatable: corev1.ResourceList{}}
-	page := &rikv1alpha1.NodeList{}
-	for {
-		if err := p.rik.List(ctx, page, client.Limit(nodesPage), client.Continue(page.Continue)); err != nil {
-			return supply{}, err
+		var page nodes
+		if err := json.Unmarshal(data, &page); err != nil {
+			return supply{}, fmt.Errorf("reading the nodes: %w", err)
 		}
 		for i := range page.Items {
-			sum.addRik(&page.Items[i])
+			plus(sum.capacity, page.Items[i].Status.Capacity, nameOf)
+			plus(sum.allocatable, page.Items[i].Status.Allocatable, nameOf)
 		}
-		if page.Continue == "" {
+		if next = page.Metadata.Continue; next == "" {
 			return sum, nil
 		}
 	}

@@ -141,7 +141,7 @@ func (c *Controller) ensure(ctx context.Context, cluster *workloadv1alpha1.Clust
 	}
 	m, err := c.newMember(cluster, identity, pin(cluster, old), downstream)
 	if err != nil {
-		return nil, &problem{workloadv1alpha1.ReasonErrorCreatingClient, redaction(downstream)(err)}, nil
+		return nil, &problem{workloadv1alpha1.ReasonErrorCreatingClient, kubeconfig.Redaction(downstream)(err)}, nil
 	}
 	c.mu.Lock()
 	c.members[cluster.Name] = m

@@ -120,11 +120,11 @@ type sweeper struct {
 	cluster              string
 	owner                types.UID
 	upstream, downstream metadata.Interface
-	// offered is discovery of the cluster.
-	offered discovery.DiscoveryInterface
-	prober  *prober
-	tell    func(error) string
-	log     interface{ Info(msg string, args ...any) }
+	// discovery asks the cluster what it serves.
+	discovery func(context.Context) (discovery.DiscoveryInterface, func(), error)
+	prober    *prober
+	tell      func(error) string
+	log       interface{ Info(msg string, args ...any) }
 }
 
 func (c *Controller) newSweeper(cluster *workloadv1alpha1.Cluster, m *member) (*sweeper, error) {
@@ -134,7 +134,7 @@ func (c *Controller) newSweeper(cluster *workloadv1alpha1.Cluster, m *member) (*
 	}
 	return &sweeper{
 		cluster: cluster.Name, owner: cluster.UID, upstream: c.objects, downstream: downstream,
-		offered: m.importer.offered, prober: m.prober, tell: m.tell, log: m.logger,
+		discovery: m.discovery, prober: m.prober, tell: m.tell, log: m.logger,
 	}, nil
 }
 
@@ -155,8 +155,14 @@ func (s *sweeper) letGo(ctx context.Context, list []stray, pinned string) error 
 	if err != nil {
 		return fmt.Errorf("reading the UID of the kcp: %w", err)
 	}
-	_, lists, err := s.offered.ServerGroupsAndResources()
+	offered, end, err := s.discovery(ctx)
 	if err != nil {
+		return err
+	}
+	defer end()
+	_, lists, err := offered.ServerGroupsAndResources()
+	// A type of a group that gives no account is left out below like one that is not served.
+	if _, partial := discovery.GroupDiscoveryFailedErrorGroups(err); err != nil && !partial {
 		return fmt.Errorf("asking the cluster for its types: %w", err)
 	}
 	identity := syncer.Identity{Upstream: system.UID, Cluster: s.cluster, ClusterUID: s.owner}

@@ -22,6 +22,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+
+	"rik.dev/rik/internal/multicluster/bounded"
 )
 
 // What a [Problem] can be about, besides errors of the cluster's answers.
@@ -33,7 +35,7 @@ var (
 	// ErrNotExpressible says that a CRD has no words for a part of the type.
 	ErrNotExpressible = errors.New("a CRD cannot express this")
 	// ErrTooLarge says that a type or an answer is beyond all reason.
-	ErrTooLarge = errors.New("larger than is read")
+	ErrTooLarge = bounded.ErrTooLarge
 	// ErrNotWatchable says that objects of the type cannot be listed and watched.
 	ErrNotWatchable = errors.New("the cluster cannot list and watch objects of the type")
 )

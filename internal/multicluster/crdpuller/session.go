@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+
+	"rik.dev/rik/internal/multicluster/bounded"
 )
 
 // requestPatience is what discovery clients wait for an answer.
@@ -29,7 +31,7 @@ type session struct {
 
 func (p *Puller) session(ctx context.Context) (*session, error) {
 	config := rest.CopyConfig(p.config.Rest)
-	client := &http.Client{Transport: bounded{ctx: ctx, next: p.transport}, CheckRedirect: stay, Timeout: cmp.Or(config.Timeout, requestPatience)}
+	client := &http.Client{Transport: bounded.Within(ctx, bounded.Answers(p.transport, maxAnswerBytes)), CheckRedirect: stay, Timeout: cmp.Or(config.Timeout, requestPatience)}
 	// Discovery may need a request for every group.
 	config.QPS, config.Burst = cmp.Or(config.QPS, 50), cmp.Or(config.Burst, 300)
 	d, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)

@@ -18,10 +18,16 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"rik.dev/rik/internal/multicluster/bounded"
 )
 
 // MaxBytes bounds a kubeconfig, as the type Cluster does: 256 KiB.
 const MaxBytes = 256 << 10
+
+// maxAnswer bounds an answer of a server, in bytes: the largest are lists of all that is
+// carried of a type.
+const maxAnswer = 256 << 20
 
 // What can be wrong with a kubeconfig. Every error of Parse is one of these, with the
 // next step in its text.
@@ -45,7 +51,8 @@ var errElsewhere = errors.New("the server sent the client to another host, where
 
 // Parse makes a client configuration of a kubeconfig's current context. Other contexts
 // are not looked at. The result has no rate limit and no timeout of its own, and its
-// transport refuses every request to another host than the server.
+// transport refuses every request to another host than the server, and bounds the
+// server's answers.
 //
 // It reads nothing but its argument and connects to nothing.
 func Parse(data []byte) (*rest.Config, error) {
@@ -68,7 +75,9 @@ func Parse(data []byte) (*rest.Config, error) {
 	if _, err := rest.HTTPWrappersForConfig(config, http.DefaultTransport); err != nil {
 		return nil, ErrIdentity
 	}
-	config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return only{host: server.Host, inner: inner} })
+	config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
+		return bounded.Answers(only{scheme: server.Scheme, host: server.Host, inner: inner}, maxAnswer)
+	})
 	return config, nil
 }
 
@@ -165,16 +174,16 @@ func (s selection) restConfig() *rest.Config {
 	}
 }
 
-// only lets requests to one host pass. The transport adds the credentials to every
+// only lets requests to one host pass, and none in plain text to one of https. The transport adds the credentials to every
 // request, also to the one with which it would follow a redirect.
 type only struct {
-	host  string
-	inner http.RoundTripper
+	scheme, host string
+	inner        http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
 func (o only) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Host != o.host {
+	if r.URL.Scheme != o.scheme || r.URL.Host != o.host {
 		return nil, errElsewhere
 	}
 	return o.inner.RoundTrip(r)

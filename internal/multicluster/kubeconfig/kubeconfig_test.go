@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"pgregory.net/rapid"
 
+	"rik.dev/rik/internal/multicluster/bounded"
 	"rik.dev/rik/internal/multicluster/kubeconfig"
 )
 
@@ -192,6 +194,36 @@ func TestParsedClientStaysWithItsServer(t *testing.T) {
 		t.Fatalf("a redirect on the same host: %v", err)
 	}
 	_ = answer.Body.Close()
+}
+
+// An answer that never ends does not take all memory.
+func TestParsedClientBoundsAnswers(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for part := make([]byte, 1<<20); ; {
+			if _, err := w.Write(part); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	config, err := kubeconfig.Parse(render(`server: "`+server.URL+`"`, goodUser))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.CloseIdleConnections)
+	answer, err := client.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close() //nolint:errcheck // read only
+	if n, err := io.Copy(io.Discard, answer.Body); !errors.Is(err, bounded.ErrTooLarge) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
 }
 
 // keyPair is a certificate and its key, as the fields of a kubeconfig's user.
