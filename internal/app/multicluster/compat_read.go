@@ -40,9 +40,13 @@ func readCRD(in io.Reader, file string) (*apiextensionsv1.CustomResourceDefiniti
 	return crd, nil
 }
 
-// onlyDocument is the one document of a stream of them.
+// maxFile is more bytes than any API server takes.
+const maxFile = 16 << 20
+
+// onlyDocument is the one document of a stream of them. A stream without end is none.
 func onlyDocument(in io.Reader) ([]byte, error) {
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(in))
+	limited := &io.LimitedReader{R: in, N: maxFile + 1}
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(limited))
 	var only []byte
 	found := 0
 	for {
@@ -56,6 +60,9 @@ func onlyDocument(in io.Reader) ([]byte, error) {
 		if says(document) {
 			only, found = document, found+1
 		}
+	}
+	if limited.N == 0 {
+		return nil, fmt.Errorf("it has more than %d bytes, which no CRD can", maxFile)
 	}
 	switch found {
 	case 0:
