@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
@@ -134,11 +135,11 @@ func (e *engine) lookAtTypes(ctx context.Context) error {
 		e.carry(ctx, nil)
 		return nil
 	}
-	up, err := e.discover(ctx, e.upstream)
+	up, err := e.discover(ctx, e.upstream, names)
 	if err != nil {
 		return err
 	}
-	down, err := e.discover(ctx, e.downstream)
+	down, err := e.discover(ctx, e.downstream, names)
 	if err != nil {
 		return err
 	}
@@ -151,16 +152,35 @@ func (e *engine) lookAtTypes(ctx context.Context) error {
 	return nil
 }
 
-// discover fails on an incomplete answer: what is not in it may be served all the same.
-func (e *engine) discover(ctx context.Context, s *side) ([]*metav1.APIResourceList, error) {
-	lists, err := ask(ctx, s, func(context.Context) ([]*metav1.APIResourceList, error) {
-		_, lists, err := s.discovery.ServerGroupsAndResources()
+// discover asks what a side serves of the groups of these types, and fails if the answer
+// lacks something of them: what is not in it may be served all the same. That some other
+// group gives no account, such as that of an extension server that is down, is nothing to
+// the types that are carried.
+func (e *engine) discover(ctx context.Context, s *side, names []string) ([]*metav1.APIResourceList, error) {
+	lists, err := discover(ctx, s, func(d discovery.DiscoveryInterface) ([]*metav1.APIResourceList, error) {
+		_, lists, err := d.ServerGroupsAndResources()
+		if failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err); partial && !concernsAny(failed, names) {
+			err = nil
+		}
 		return lists, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("asking %s which types it serves: %w", s.name, err)
 	}
 	return lists, nil
+}
+
+// concernsAny says whether one of the types is of a group that failed.
+func concernsAny(failed map[schema.GroupVersion]error, names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		group := schema.ParseGroupResource(name).Group
+		for gv := range failed {
+			if gv.Group == group {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 func (e *engine) isMissing() bool {

@@ -57,6 +57,8 @@ type engine struct {
 	// settled is what was last applied, and owned afterwards: while both are the same
 	// there is nothing to apply, whatever the server made of the values.
 	settled map[Key]fingerprint
+	// told is what was last said upstream of a problem, and when.
+	told map[Key]telling
 }
 
 func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) *engine {
@@ -65,7 +67,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		upstream: s.upstream, downstream: s.downstream,
 		identity: identity, namespaces: newNamespaces(identity, s.downstream),
 		reportPokes: make(chan struct{}, 1), typePokes: make(chan struct{}, 1), cluster: cluster,
-		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{},
+		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{}, told: map[Key]telling{},
 		breaker: newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()),
 	}
 	if c := meta.FindStatusCondition(cluster.Status.Conditions, workloadv1alpha1.ConditionDeletesPaused); c != nil && c.Status == metav1.ConditionTrue {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/discovery"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
@@ -165,8 +166,8 @@ func (e *engine) isRik(ctx context.Context) (bool, error) {
 	if known {
 		return true, nil
 	}
-	groups, err := ask(ctx, e.downstream, func(context.Context) (*metav1.APIGroupList, error) {
-		return e.downstream.discovery.ServerGroups()
+	groups, err := discover(ctx, e.downstream, func(d discovery.DiscoveryInterface) (*metav1.APIGroupList, error) {
+		return d.ServerGroups()
 	})
 	if err != nil {
 		return false, fmt.Errorf("asking %s which groups it serves: %w", e.downstream.name, err)

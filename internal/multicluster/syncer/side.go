@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,9 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"rik.dev/rik/internal/multicluster/bounded"
+	"rik.dev/rik/internal/multicluster/kubeconfig"
 )
 
 // requestTimeout bounds one request, so that a server which accepts and never answers
@@ -26,6 +30,10 @@ type side struct {
 	name      string
 	objects   dynamic.Interface
 	discovery *discovery.DiscoveryClient
+	// config and client are what both are made from.
+	config *rest.Config
+	client *http.Client
+	redact func(error) string
 	// broken: the last request did not reach the server. Until a probe does, nobody
 	// else asks, so that an outage does not end in a storm.
 	broken atomic.Bool
@@ -50,7 +58,7 @@ func newSide(name string, config *rest.Config) (*side, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a discovery client for %s: %w", name, err)
 	}
-	return &side{name: name, objects: objects, discovery: disco}, nil
+	return &side{name: name, objects: objects, discovery: disco, config: config, client: client, redact: kubeconfig.Redaction(config)}, nil
 }
 
 // resource is where the objects of a type are, in one namespace or none.
@@ -69,8 +77,26 @@ func ask[T any](ctx context.Context, s *side, request func(context.Context) (T, 
 	if err != nil && isUnreachable(err) {
 		s.broken.Store(true)
 	}
-	return answer, err
+	return answer, s.shown(err)
 }
+
+// shown is an error whose text may be shown: what a server says may hold the credentials
+// that it was sent, and be of any length.
+func (s *side) shown(err error) error {
+	if err == nil {
+		return nil
+	}
+	return shownError{error: err, text: s.redact(err)}
+}
+
+type shownError struct {
+	error
+	text string
+}
+
+func (e shownError) Error() string { return e.text }
+
+func (e shownError) Unwrap() error { return e.error }
 
 // probe asks whether the server is ready.
 func (s *side) probe(ctx context.Context) error {
@@ -79,7 +105,7 @@ func (s *side) probe(ctx context.Context) error {
 	err := s.discovery.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	s.broken.Store(err != nil)
 	if err != nil {
-		return fmt.Errorf("asking %s whether it is ready: %w", s.name, err)
+		return fmt.Errorf("asking %s whether it is ready: %w", s.name, s.shown(err))
 	}
 	return nil
 }
@@ -92,6 +118,18 @@ func (s *side) get(ctx context.Context, t Type, namespace, name string) (*unstru
 
 // errNotAsked: an answer that is of another object, or of none.
 var errNotAsked = errors.New("its name is another one")
+
+// discover asks for what a server serves. The requests end with the context.
+func discover[T any](ctx context.Context, s *side, request func(discovery.DiscoveryInterface) (T, error)) (T, error) {
+	return ask(ctx, s, func(ctx context.Context) (T, error) {
+		d, err := bounded.Discovery(ctx, s.config, s.client)
+		if err != nil {
+			var none T
+			return none, err
+		}
+		return request(d)
+	})
+}
 
 // metadata is that of an object of no namespace, without all else: the rest of a CRD can
 // be half a megabyte.

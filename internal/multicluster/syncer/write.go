@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,6 +69,7 @@ func (p *pass) unsettle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.settled, p.key)
+	delete(p.told, p.key)
 }
 
 // create makes the object. Between the look that found none and this, somebody else
@@ -258,13 +261,13 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 		}
 	}
 	if why != nil {
-		said[p.problemAnnotation()] = why.String()
+		said[p.problemAnnotation()] = p.saying(*why)
 	}
 	patch, err := annotationsPatch(p.up, said)
 	if patch == nil || err != nil {
 		return err
 	}
-	isNew := why != nil && p.up.GetAnnotations()[p.problemAnnotation()] != why.String()
+	isNew := why != nil && p.up.GetAnnotations()[p.problemAnnotation()] != said[p.problemAnnotation()]
 	changed, err := p.upstream.merge(ctx, p.carrier.Type, p.up, patch)
 	switch {
 	case isObjectGone(err):
@@ -281,6 +284,37 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 		p.tell(ctx, *why)
 	}
 	return nil
+}
+
+// telling is a problem as it was told.
+type telling struct {
+	at time.Time
+	// desired is what upstream wanted then.
+	desired [sha256.Size]byte
+}
+
+// isStale says whether the same problem is to be told anew, in other words: because it is
+// of another wish, or was told a while ago.
+func (t telling) isStale(desired [sha256.Size]byte, now time.Time) bool {
+	return t.desired != desired || now.Sub(t.at) >= problemAgain
+}
+
+// saying is what is said upstream of a problem. A server may refuse the same in other
+// words each time, as webhooks do that number their answers; what is written upstream is
+// an event that has the object tried again, and so would be written without end.
+func (p *pass) saying(why problem) string {
+	before, now := p.up.GetAnnotations()[p.problemAnnotation()], why.String()
+	if before == now {
+		return now
+	}
+	desired, at := fingerprintOf(p.desired(), &unstructured.Unstructured{}).desired, time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last, ok := p.told[p.key]; ok && strings.HasPrefix(before, why.reason+": ") && !last.isStale(desired, at) {
+		return before
+	}
+	p.told[p.key] = telling{at: at, desired: desired}
+	return now
 }
 
 func (p *pass) isOursDownstream() bool {

@@ -1,0 +1,128 @@
+package syncer_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// tripper is a function that answers requests, or has the next one do so.
+type tripper func(next http.RoundTripper, r *http.Request) (*http.Response, error)
+
+func (f tripper) of(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return tripping{f, next} })
+	return config
+}
+
+type tripping struct {
+	answer tripper
+	next   http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t tripping) RoundTrip(r *http.Request) (*http.Response, error) { return t.answer(t.next, r) }
+
+func answered(r *http.Request, code int, body []byte) *http.Response {
+	return &http.Response{
+		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), Request: r,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, ContentLength: int64(len(body)),
+	}
+}
+
+// A cluster that refuses the same in other words each time, as webhooks do that number
+// their answers, is not asked without end, and what it says holds no credentials.
+func TestRefusalInOtherWordsEachTime(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	physical, down := downstream(t)
+	const token = "c4n4ry-5ecret"
+	var refusals atomic.Int32
+	config := tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		if r.Method != http.MethodPatch || !strings.HasSuffix(r.URL.Path, "/configmaps/refused") {
+			return next.RoundTrip(r)
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		_, wish, _ := strings.Cut(string(body), `"wish":"`)
+		wish, _, _ = strings.Cut(wish, `"`)
+		raw, err := json.Marshal(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": http.StatusForbidden,
+			"message": fmt.Sprintf("request %d of %s, with wish %s", refusals.Add(1), token, wish)})
+		return answered(r, http.StatusForbidden, raw), err
+	}).of(physical.Rest())
+	// Nobody checks it here: the certificate says who it is.
+	config.BearerToken = token
+	k.register("east", "configmaps")
+	k.namespace("words")
+	k.sync("east", config)
+	create(t, k.objects, configMaps, configMap("words", "refused", "east", map[string]string{"wish": "first"}))
+	said := func(part string) func(*unstructured.Unstructured) error {
+		return func(o *unstructured.Unstructured) error {
+			text := o.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+"east"]
+			if !strings.HasPrefix(text, "Refused: ") || !strings.Contains(text, part) {
+				return fmt.Errorf("the problem is %q, want %q", text, part)
+			}
+			if strings.Contains(text, token) {
+				t.Errorf("the problem %q holds the token", text)
+			}
+			return nil
+		}
+	}
+	has(t, k.objects, configMaps, "words", "refused", said("wish first"))
+	before := has(t, k.objects, configMaps, "words", "refused", anyhow).GetResourceVersion()
+	// All this while, nothing about it is new.
+	for i := range 20 {
+		name := fmt.Sprintf("other%d", i)
+		create(t, k.objects, configMaps, configMap("words", name, "east", nil))
+		has(t, down, configMaps, k.downNamespace("east", "words"), name, anyhow)
+	}
+	if now := has(t, k.objects, configMaps, "words", "refused", anyhow).GetResourceVersion(); now != before {
+		t.Errorf("it was written again: version %s, then %s, after %d refusals", before, now, refusals.Load())
+	}
+	// What is wished now is refused in words that are told at once.
+	patch(t, k.objects, configMaps, "words", "refused", `{"data":{"wish":"second"}}`)
+	has(t, k.objects, configMaps, "words", "refused", said("wish second"))
+}
+
+// An extension server that is down, which most clusters have for a while, keeps nothing of
+// other groups from being carried.
+func TestOtherGroupGivesNoAccount(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	physical, down := downstream(t)
+	config := tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if err != nil || r.URL.Path != "/apis" {
+			return answer, err
+		}
+		defer answer.Body.Close() //nolint:errcheck // read only
+		var list map[string]any
+		if err := json.NewDecoder(answer.Body).Decode(&list); err != nil {
+			return nil, err
+		}
+		items, _ := list["items"].([]any)
+		list["items"] = append(items, map[string]any{"metadata": map[string]any{"name": "metrics.k8s.io"},
+			"versions": []any{map[string]any{"version": "v1beta1", "freshness": "Stale"}}})
+		raw, err := json.Marshal(list)
+		changed := answered(r, answer.StatusCode, raw)
+		changed.Header.Set("Content-Type", answer.Header.Get("Content-Type"))
+		return changed, err
+	}).of(physical.Rest())
+	k.register("east", "configmaps")
+	k.namespace("metrics")
+	k.sync("east", config)
+	create(t, k.objects, configMaps, configMap("metrics", "carried", "east", nil))
+	has(t, down, configMaps, k.downNamespace("east", "metrics"), "carried", anyhow)
+}
