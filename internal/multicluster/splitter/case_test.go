@@ -2,6 +2,7 @@ package splitter
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -475,6 +476,34 @@ func TestReasonsAreTexts(t *testing.T) {
 		r := Reason{Code: code, Number: 3, Of: 4, Name: "x", At: start}
 		if text := r.String(); text == "" || strings.Contains(text, "%") || strings.Contains(text, "!") {
 			t.Errorf("%s reads %q", code, text)
+		}
+	}
+}
+
+// TestForgedProgress: who may write a root may write what is noted on it. A decision comes to
+// an end whatever that says.
+func TestForgedProgress(t *testing.T) {
+	t.Parallel()
+	policy, err := NewPolicy(workloadv1alpha1.PlacementPolicy{MaxMoves: &workloadv1alpha1.MoveLimit{Count: 1}}, workloadv1alpha1.DivideReplicas)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = math.MaxInt32
+	for _, forged := range []Progress{
+		{Surged: -1}, {Surged: math.MinInt32}, {Surged: most}, {Moves: math.MinInt32}, {Moves: most},
+		{Since: start.Add(1e6 * time.Hour), Moves: 5, Surged: -1},
+	} {
+		st := State{
+			Root: Root{Name: "web", Replicas: most}, Policy: policy, Progress: forged, Now: start,
+			Clusters: []Cluster{{Name: "east", Ready: true, Serves: true}, {Name: "west", Ready: true, Serves: true}},
+			Leaves: []Leaf{
+				{Cluster: "east", Replicas: 3, Running: 10, Ready: 10},
+				{Cluster: "west", Replicas: most - 3, Running: 5, Ready: most - 3, Settled: true},
+			},
+		}
+		r := Split(st)
+		if r.Unplaced != 0 || r.Progress.Surged < 0 {
+			t.Errorf("after %+v: %+v", forged, r)
 		}
 	}
 }

@@ -11,6 +11,9 @@ import (
 // defaultTerminationGrace is that of Kubernetes' pods.
 const defaultTerminationGrace = 30 * time.Second
 
+// maxGraceSeconds, a hundred years, added to any time is still one.
+const maxGraceSeconds = 100 * 365 * 24 * 60 * 60
+
 // ReadRoot is what a root says of itself. One that does not say how many replicas it has,
 // has one, as everywhere in Kubernetes.
 func ReadRoot(root *unstructured.Unstructured, path ScalePath) Root {
@@ -23,7 +26,7 @@ func ReadRoot(root *unstructured.Unstructured, path ScalePath) Root {
 		}
 		out.Requests = requestsOf(&pod.Spec)
 		if grace := pod.Spec.TerminationGracePeriodSeconds; grace != nil {
-			out.TerminationGrace = time.Duration(*grace) * time.Second
+			out.TerminationGrace = time.Duration(min(max(*grace, 0), maxGraceSeconds)) * time.Second
 		}
 	}
 	return out

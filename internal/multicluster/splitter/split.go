@@ -129,10 +129,10 @@ func (st *State) measure(sites []*site) {
 
 // walk goes as far towards the shares as is safe.
 func (st *State) walk(whole int64, sites []*site) *stepper {
-	w := &stepper{sites: sites, surge: st.Policy.surgeOf(whole), surged: int64(st.Progress.Surged), moves: noLimit}
+	w := &stepper{sites: sites, surge: st.Policy.surgeOf(whole), surged: int64(max(st.Progress.Surged, 0)), moves: noLimit}
 	w.bound = whole + w.surge
 	if st.Policy.moves > 0 {
-		w.moves = max(0, st.Policy.moves-int64(st.moved().Moves))
+		w.moves = max(0, st.Policy.moves-int64(max(st.moved().Moves, 0)))
 	}
 	if st.Policy.divide != workloadv1alpha1.DivideEverywhere {
 		w.step()
