@@ -132,11 +132,14 @@ func TestPlacementTargets(t *testing.T) {
 		spec map[string]any
 		ok   bool
 	}{
-		"target":   {map[string]any{"targetRef": target}, true},
-		"selector": {map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"a": "b"}}}, true},
-		"both":     {map[string]any{"targetRef": target, "selector": map[string]any{}}, false},
-		"neither":  {map[string]any{}, false},
-		"no kind":  {map[string]any{"targetRef": map[string]any{"name": "web"}}, false},
+		"target":                             {map[string]any{"targetRef": target}, true},
+		"selector":                           {map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"a": "b"}}}, true},
+		"both":                               {map[string]any{"targetRef": target, "selector": map[string]any{}}, false},
+		"neither":                            {map[string]any{}, false},
+		"a grace period that cannot be read": {map[string]any{"selector": map[string]any{}, "gracePeriod": "99999999999999h"}, false},
+		"an interval that cannot be read":    {map[string]any{"selector": map[string]any{}, "maxMoves": map[string]any{"count": 1, "interval": "99999999999999h"}}, false},
+		"a fence that cannot be read":        {map[string]any{"selector": map[string]any{}, "fenceAfter": "99999999999999h"}, false},
+		"no kind":                            {map[string]any{"targetRef": map[string]any{"name": "web"}}, false},
 	} {
 		if errs, _ := server(document(t, tc.spec)); (len(errs) == 0) != tc.ok {
 			t.Errorf("%s: %v, want ok: %v", name, errs, tc.ok)

@@ -131,6 +131,7 @@ type PlacementPolicy struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="a time of at most 2562047h"
 	GracePeriod *metav1.Duration `json:"gracePeriod,omitempty"`
 	// FenceAfter asks for a fence: a cluster that is cut off stops the root's replicas
 	// after this time by itself, and they are replaced only when it must have done so.
@@ -202,6 +203,7 @@ type MoveLimit struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="a time of at most 2562047h"
 	Interval *metav1.Duration `json:"interval,omitempty"`
 }
 
