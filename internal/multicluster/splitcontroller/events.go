@@ -19,6 +19,7 @@ const (
 	reasonUnplaced      = "Unplaced"
 	reasonRolloutPaused = "RolloutPaused"
 	reasonLeafRefused   = "LeafRefused"
+	reasonStatusRefused = "StatusRefused"
 )
 
 // record writes events about roots down until the returned function ends that.
@@ -74,6 +75,13 @@ func (p *pass) tellFailure(cluster string, err error) {
 	message := fmt.Sprintf("the leaf for %s: %v", cluster, err)
 	if p.memory.tell(p.key, reasonLeafRefused+cluster, message) {
 		p.event(corev1.EventTypeWarning, reasonLeafRefused, message)
+	}
+}
+
+// tellStatus says why the status of the root is not what its parts say; nothing if it is.
+func (p *pass) tellStatus(refused string) {
+	if p.memory.tell(p.key, reasonStatusRefused, refused) {
+		p.event(corev1.EventTypeWarning, reasonStatusRefused, "what the clusters say does not fit into the status, which stays as it was: "+refused)
 	}
 }
 

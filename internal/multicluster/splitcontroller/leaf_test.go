@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -34,6 +35,21 @@ func TestRollout(t *testing.T) {
 	s.image("web", "v3")
 	s.images("web", "east=web:v3 west=web:v3")
 	s.reports("web", map[string]int64{"updatedReplicas": 4})
+}
+
+// TestStatusOfALiar: numbers that do not fit into the root's status keep nobody from being
+// heard.
+func TestStatusOfALiar(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "east", "west")
+	s.deploy("web", 4, nil)
+	s.reports("web", map[string]int64{"readyReplicas": 4})
+	s.cut("east")
+	s.merge(s.resource, s.namespace, s.leaf("web", "east"), map[string]any{"status": map[string]any{"replicas": math.MaxInt32, "readyReplicas": 2}}, "status")
+	s.broken["west"] = true
+	s.reports("web", map[string]int64{"replicas": math.MaxInt32, "readyReplicas": 2})
+	s.says("web", "Available", "False", "MinimumReplicasUnavailable")
+	s.rests("web")
 }
 
 // TestLeafByHand: what somebody does to a leaf does not last, but for what it may have of

@@ -24,27 +24,42 @@ func (p *pass) writeStatus(ctx context.Context) error {
 	if len(status) == len(before) && (len(status) == 0 || reflect.DeepEqual(status, before)) {
 		return nil
 	}
-	next := &unstructured.Unstructured{Object: map[string]any{"apiVersion": p.root.GetAPIVersion(), "kind": p.root.GetKind(), "status": status}}
-	next.SetName(p.root.GetName())
-	next.SetNamespace(p.root.GetNamespace())
-	next.SetUID(p.root.GetUID())
-	next.SetResourceVersion(p.root.GetResourceVersion())
-	written, err := p.dynamic.Resource(p.k.GVR()).Namespace(p.key.Namespace).
-		UpdateStatus(ctx, next, metav1.UpdateOptions{FieldManager: fieldManager})
+	written, err := p.putStatus(ctx, status)
 	if apierrors.IsInvalid(err) {
-		// Sums and joined conditions need not fit into the status of every type.
-		p.config.Logger.Debug("the status of a root is refused", "root", p.key.String(), "err", err)
+		// A cluster may say numbers whose sum does not fit: the others are not to be unheard
+		// for that.
+		splitter.Cap(status)
+		if reflect.DeepEqual(status, before) {
+			return nil
+		}
+		written, err = p.putStatus(ctx, status)
+	}
+	if apierrors.IsInvalid(err) {
+		// Joined conditions need not fit into the status of every type.
+		p.tellStatus(err.Error())
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("writing the status of %s: %w", p.key.Name, err)
 	}
+	p.tellStatus("")
 	r, err := newEntry(written, p.k.Type)
 	if err != nil {
 		return err
 	}
 	p.k.written.note(nameKey(p.key.Namespace, p.key.Name), r, false)
 	return nil
+}
+
+// putStatus writes a status of the root, as it was seen.
+func (p *pass) putStatus(ctx context.Context, status map[string]any) (*unstructured.Unstructured, error) {
+	next := &unstructured.Unstructured{Object: map[string]any{"apiVersion": p.root.GetAPIVersion(), "kind": p.root.GetKind(), "status": status}}
+	next.SetName(p.root.GetName())
+	next.SetNamespace(p.root.GetNamespace())
+	next.SetUID(p.root.GetUID())
+	next.SetResourceVersion(p.root.GetResourceVersion())
+	return p.dynamic.Resource(p.k.GVR()).Namespace(p.key.Namespace).
+		UpdateStatus(ctx, next, metav1.UpdateOptions{FieldManager: fieldManager})
 }
 
 // rootStatus is what a root's status has to be. While something is still to be written of

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -80,7 +81,28 @@ func sum(status map[string]any, parts []Part) {
 				continue
 			}
 			before, _ := status[name].(int64)
-			status[name] = before + n
+			status[name] = saturated(before, n)
+		}
+	}
+}
+
+// saturated is a sum, or the bound that it passes.
+func saturated(a, b int64) int64 {
+	switch n := a + b; {
+	case a > 0 && b > 0 && n < 0:
+		return math.MaxInt64
+	case a < 0 && b < 0 && n >= 0:
+		return math.MinInt64
+	default:
+		return n
+	}
+}
+
+// Cap bounds the numbers at the top of a status to what counts of replicas have room for.
+func Cap(status map[string]any) {
+	for name, value := range status {
+		if n, ok := value.(int64); ok && !slices.Contains(notSummed, name) {
+			status[name] = min(max(n, math.MinInt32), math.MaxInt32)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package splitter
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -198,6 +199,10 @@ func TestAggregate(t *testing.T) {
 			`{observedGeneration: 4, replicas: 5, readyReplicas: 5, conditions: [
 			{type: Available, status: "True", reason: MinimumReplicasAvailable, message: "east: fine", lastTransitionTime: "2026-01-01T00:00:00Z"},
 			{type: Progressing, status: "False", reason: NoOpenCluster, message: no cluster takes 3 of the whole}]}`},
+		"beyond all numbers": {Total{Generation: 4, Parts: []Part{
+			{Cluster: "a", Current: true, Status: map[string]any{"up": int64(math.MaxInt64), "down": int64(math.MinInt64)}},
+			{Cluster: "b", Current: true, Status: map[string]any{"up": int64(1), "down": int64(-1)}},
+		}}, `{observedGeneration: 4, up: 9223372036854775807, down: -9223372036854775808}`},
 		"whole": {Total{Divide: workloadv1alpha1.DivideWhole, Generation: 4, Parts: []Part{{Cluster: "a", Current: true, Status: map[string]any{"phase": "Ready", "observedGeneration": int64(8)}}}},
 			`{observedGeneration: 4, phase: Ready}`},
 	} {
