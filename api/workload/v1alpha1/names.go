@@ -69,6 +69,10 @@ const (
 	OnRemovalDelete     = "delete"
 	// SplitterFinalizer holds such a Cluster until that is done.
 	SplitterFinalizer = "workload.kcp.dev/splitter"
+	// FollowsAnnotation on an object lists, with commas, the clusters to which the splitter
+	// sent it because others need it there, and from which it takes it away again. Targets
+	// that somebody else gave the object are not among them, and stay.
+	FollowsAnnotation = "workloads.kcp.dev/follows"
 	// DeployVerb on clusters/NAME lets a user send objects to that cluster.
 	DeployVerb = "deploy"
 )
@@ -86,6 +90,14 @@ type Locator struct {
 
 // FenceLeaseName is the Lease that a Cluster's syncer renews in the physical cluster.
 func FenceLeaseName(clusterUID string) string { return "cluster-" + clusterUID }
+
+// Follows are the clusters in [FollowsAnnotation].
+func Follows(annotations map[string]string) []string {
+	if list := annotations[FollowsAnnotation]; list != "" {
+		return strings.Split(list, ",")
+	}
+	return nil
+}
 
 // Targets are the clusters that labels send an object to, sorted, each once. Names
 // that no Cluster can have are left out.

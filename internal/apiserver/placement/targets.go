@@ -16,11 +16,17 @@ import (
 var none = &metav1.ObjectMeta{}
 
 // touched are the clusters for which a write needs leave, sorted: those that become
-// targets or cease to be, and those whose syncer gets a finalizer on the object and
-// with it the right to read it.
+// targets or cease to be, those of which that is said to be the splitter's to decide, and
+// those whose syncer gets a finalizer on the object and with it the right to read it.
 func touched(before, now metav1.Object) []string {
 	was, is := sets.New(workloadv1alpha1.Targets(before.GetLabels())...), sets.New(workloadv1alpha1.Targets(now.GetLabels())...)
-	return sets.List(was.SymmetricDifference(is).Union(holders(now).Difference(holders(before))))
+	lent := follows(before).SymmetricDifference(follows(now))
+	return sets.List(was.SymmetricDifference(is).Union(lent).Union(holders(now).Difference(holders(before))))
+}
+
+// follows are the clusters whose targets on the object the splitter takes away by itself.
+func follows(object metav1.Object) sets.Set[string] {
+	return sets.New(workloadv1alpha1.Follows(object.GetAnnotations())...)
 }
 
 // holders are the clusters whose syncers hold an object back from being removed.

@@ -16,6 +16,10 @@ func object(labels map[string]string, finalizers ...string) *metav1.ObjectMeta {
 	return &metav1.ObjectMeta{Labels: labels, Finalizers: finalizers}
 }
 
+func following(labels map[string]string, clusters string) *metav1.ObjectMeta {
+	return &metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{"workloads.kcp.dev/follows": clusters}}
+}
+
 func TestTouched(t *testing.T) {
 	t.Parallel()
 	cluster := func(name string) map[string]string { return map[string]string{"workloads.kcp.dev/cluster": name} }
@@ -38,6 +42,8 @@ func TestTouched(t *testing.T) {
 		{"never on", object(target("east", "false")), object(nil), nil},
 		{"a syncer's finalizer", object(nil), object(nil, "syncer.workloads.kcp.dev/east", "other"), []string{"east"}},
 		{"taken back", object(nil, "syncer.workloads.kcp.dev/east"), object(nil), nil},
+		{"given to the splitter", object(target("east", "true")), following(target("east", "true"), "east"), []string{"east"}},
+		{"taken from the splitter", following(nil, "east,west"), following(nil, "west"), []string{"east"}},
 		{"another label", object(nil), object(map[string]string{"app": "east"}), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -256,15 +256,11 @@ func Followers(needs []Need, targets map[Need][]string) []string {
 
 // Follows are the clusters to which an object was sent because others need it there.
 func Follows(annotations map[string]string) []string {
-	if list := annotations[FollowsAnnotation]; list != "" {
-		return strings.Split(list, ",")
-	}
-	return nil
+	return workloadv1alpha1.Follows(annotations)
 }
 
-// FollowsAnnotation on an object lists the clusters to which it was sent because others
-// need it there. Targets that somebody else gave it are not among them, and stay.
-const FollowsAnnotation = "workloads.kcp.dev/follows"
+// FollowsAnnotation is [workloadv1alpha1.FollowsAnnotation].
+const FollowsAnnotation = workloadv1alpha1.FollowsAnnotation
 
 // Follow sends an object to the clusters where it is needed, and no longer to those where
 // it was needed; what it was sent to by others stays. It says whether anything has changed.
