@@ -49,8 +49,8 @@ func (p *pass) tellMoves(failed map[string]bool) {
 func (p *pass) tell() {
 	p.memory.tell(p.key, splitter.ReasonInvalidPlacement, "")
 	unplaced := ""
-	if p.result.Unplaced > 0 {
-		unplaced = splitter.Reason{Code: splitter.NothingTakesParts, Number: int64(p.result.Unplaced)}.String()
+	if missing := p.result.Unplaced + p.result.Stranded; missing > 0 {
+		unplaced = splitter.Reason{Code: splitter.NothingTakesParts, Number: int64(missing)}.String()
 	}
 	if p.memory.tell(p.key, reasonUnplaced, unplaced) {
 		p.event(corev1.EventTypeWarning, reasonUnplaced, unplaced)

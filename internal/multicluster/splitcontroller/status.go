@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,7 +68,7 @@ func (p *pass) putStatus(ctx context.Context, status map[string]any) (*unstructu
 // count as observed.
 func rootStatus(w *view.World, result splitter.Result, p *plan, before map[string]any, now time.Time) map[string]any {
 	total := splitter.Total{
-		Divide: w.Division, Generation: w.Root.GetGeneration(), Unplaced: result.Unplaced,
+		Divide: w.Division, Generation: w.Root.GetGeneration(), Unplaced: result.Unplaced + result.Stranded,
 		NoClusters: len(w.State.Clusters) == 0,
 	}
 	total.Seen, _, _ = unstructured.NestedInt64(map[string]any{"status": before}, "status", "observedGeneration")
@@ -98,7 +99,8 @@ func rootStatus(w *view.World, result splitter.Result, p *plan, before map[strin
 func lostClusters(w *view.World, result splitter.Result) map[string]bool {
 	lost := map[string]bool{}
 	for _, share := range result.Explanation.Clusters {
-		lost[share.Cluster] = share.Standing == splitter.Out
+		lost[share.Cluster] = share.Standing == splitter.Out ||
+			slices.ContainsFunc(share.Reasons, func(r splitter.Reason) bool { return r.Code == splitter.NobodyElse })
 	}
 	for i := range w.State.Clusters {
 		if c := &w.State.Clusters[i]; c.Ready && !c.Removing {

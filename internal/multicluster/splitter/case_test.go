@@ -480,6 +480,64 @@ func TestReasonsAreTexts(t *testing.T) {
 	}
 }
 
+// TestAllLost: that nothing is heard of any cluster is no reason to stop what runs in them:
+// nobody would run it in their place.
+func TestAllLost(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]policy{
+		"replicas":   {},
+		"fenced":     {FenceAfter: &metav1.Duration{Duration: time.Minute}},
+		"everywhere": {Divide: workloadv1alpha1.DivideEverywhere},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, p, 7, "a", "b")
+			w.settle(t)
+			had := w.parts()
+			stays := func() {
+				t.Helper()
+				w.rests(t, had, 0)
+				for _, name := range []string{"a", "b"} {
+					if d := w.down(name); d.want != had[name] {
+						t.Fatalf("%s is told to run %d, want %d", name, d.want, had[name])
+					}
+				}
+			}
+			w.lose("a")
+			w.lose("b")
+			w.Now = w.Now.Add(time.Hour)
+			stays()
+			if p.Divide == "" && w.last.Stranded != 7 {
+				t.Errorf("%d are stranded, want all", w.last.Stranded)
+			}
+			w.back("a") // the other one comes a moment later
+			stays()
+			w.Now = w.Now.Add(time.Second)
+			w.back("b")
+			stays()
+			if w.last.Stranded != 0 {
+				t.Errorf("%d are stranded, want none", w.last.Stranded)
+			}
+		})
+	}
+	t.Run("one stays away", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, policy{}, 7, "a", "b")
+		w.settle(t)
+		w.lose("a")
+		w.lose("b")
+		w.Now = w.Now.Add(time.Hour)
+		w.settle(t)
+		w.back("a")
+		w.settle(t)
+		if w.last.Next != w.Now.Add(returnTime) {
+			t.Errorf("it looks again at %v", w.last.Next)
+		}
+		w.Now = w.last.Next
+		w.rests(t, map[string]int32{"a": 7, "b": 0}, 0)
+	})
+}
+
 // TestForgedProgress: who may write a root may write what is noted on it. A decision comes to
 // an end whatever that says.
 func TestForgedProgress(t *testing.T) {

@@ -62,6 +62,7 @@ const (
 	EvictedLater      Code = "EvictedLater"    // At: when
 	NotReady          Code = "NotReady"        // At: until when it keeps its parts
 	NotReadyTooLong   Code = "NotReadyTooLong" // At: since when it is not ready
+	NobodyElse        Code = "NobodyElse"      //
 	TypeNotServed     Code = "TypeNotServed"   //
 	Unschedulable     Code = "Unschedulable"   //
 	NoWeight          Code = "NoWeight"        //
@@ -101,6 +102,7 @@ var texts = map[Code]string{
 	EvictedLater:      "its parts have to leave from %[4]s on",
 	NotReady:          "the cluster is not ready; it keeps its parts until %[4]s",
 	NotReadyTooLong:   "the cluster is not ready since %[4]s",
+	NobodyElse:        "no other cluster takes its parts: it keeps them",
 	TypeNotServed:     "objects of this type are not carried to the cluster",
 	Unschedulable:     "the cluster is unschedulable",
 	NoWeight:          "its weight is 0",

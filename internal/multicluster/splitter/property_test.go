@@ -92,6 +92,22 @@ type facts struct {
 
 // factsOf works out what a cluster may have, straight from the words of the design.
 func factsOf(st *State, name string) facts {
+	i := slices.IndexFunc(st.Leaves, func(l Leaf) bool { return l.Cluster == name })
+	has := i >= 0 && !st.Leaves[i].Deleting && (st.Leaves[i].Autoscaled || st.part(&st.Leaves[i]) > 0)
+	return factsIf(st, name, has && !isTakenElsewhere(st))
+}
+
+// isTakenElsewhere says whether there is a cluster for what silent ones lose.
+func isTakenElsewhere(st *State) bool {
+	return st.Policy.divide != workloadv1alpha1.DivideEverywhere && slices.ContainsFunc(st.Clusters, func(c Cluster) bool {
+		s := site{name: c.Name, cluster: &c}
+		st.weigh([]*site{&s})
+		return s.weight > 0 && !factsIf(st, c.Name, false).closed && !st.Now.Before(c.Since.Add(returnTime))
+	})
+}
+
+// factsIf are the facts if what a silent cluster has stays there, or does not.
+func factsIf(st *State, name string, strands bool) facts {
 	var c *Cluster
 	for i := range st.Clusters {
 		if st.Clusters[i].Name == name {
@@ -121,7 +137,7 @@ func factsOf(st *State, name string) facts {
 			})
 		}
 		known := named{Set: c.Labels, name: c.Name}
-		late := !c.Ready && st.Now.Sub(c.Since) >= p.grace
+		late := !c.Ready && st.Now.Sub(c.Since) >= p.grace && !strands
 		evicted := !c.EvictAfter.IsZero() && !c.EvictAfter.After(st.Now)
 		f.out = c.Removing || late || evicted || !p.clusters.Matches(known) || p.notClusters.Matches(known) ||
 			!tolerated(workloadv1alpha1.TaintNoExecute) || p.fenceAfter > 0 && !c.Fences
@@ -272,7 +288,7 @@ func newPolicyOf(strategy workloadv1alpha1.Strategy) Policy {
 func (w *world) arrive(r Result) {
 	w.Leaves = w.Leaves[:0]
 	for _, s := range r.Explanation.Clusters {
-		if s.Share > 0 {
+		if s.Share > 0 && w.cluster(s.Cluster).Ready {
 			w.Leaves = append(w.Leaves, Leaf{Cluster: s.Cluster, Replicas: s.Share, Running: s.Share, Ready: s.Share, AtMost: s.Share, Settled: true})
 		}
 	}

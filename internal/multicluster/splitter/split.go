@@ -25,6 +25,7 @@ func Split(state State) Result {
 		s.part = st.part(s.leaf)
 	}
 	st.weigh(sites)
+	st.strand(sites)
 	if st.Policy.divide == workloadv1alpha1.DivideEverywhere {
 		whole = everywhere(sites)
 	} else {
@@ -35,6 +36,7 @@ func Split(state State) Result {
 	result := Result{
 		Progress: st.progress(walk),
 		Unplaced: int32(whole - walk.shares()),
+		Stranded: int32(walk.sum((*site).strandedParts)),
 		Changes:  st.changes(sites, walk),
 	}
 	result.Next = st.next(sites, walk, result.Progress)

@@ -13,8 +13,9 @@ type site struct {
 	leaf    *Leaf    // nil: there is none
 
 	standing Standing
-	// lost: it is out and cannot be asked. apart: the leaf is not to be written.
-	lost, apart bool
+	// lost: it is out and cannot be asked. apart: the leaf is not to be written. silent: it
+	// is out for nothing but that. stranded: it keeps what nobody else takes.
+	lost, apart, silent, stranded bool
 	// fence is when what runs in a lost cluster must have stopped; zero: not known.
 	fence time.Time
 	// again is when the standing changes by itself; zero: never.
@@ -124,6 +125,7 @@ func (s *site) judgeHealth(st *State) {
 			s.because(Holding, Reason{Code: NotReady, At: until})
 			s.lookAgain(until, st.Now)
 		} else {
+			s.silent = s.standing != Out
 			s.because(Out, Reason{Code: NotReadyTooLong, At: c.Since})
 		}
 		s.lost = s.standing == Out
@@ -148,6 +150,38 @@ func (s *site) hold(bound bool) {
 		s.reasons = append(s.reasons, Reason{Code: DataHere})
 	case !s.isBound() && s.standing == Open:
 		s.because(Holding, Reason{Code: DataElsewhere})
+	}
+}
+
+// returnTime is for clusters that were cut off together: they do not come back in the same
+// second, for each is asked every 10 s only.
+const returnTime = 30 * time.Second
+
+// strand leaves parts in clusters that are not heard of as long as nobody takes them: to
+// write them off would start them nowhere, and stop them all when the kcp, that was cut off
+// itself perhaps, is heard again. What is everywhere runs in no other cluster's place.
+func (st *State) strand(sites []*site) {
+	var again time.Time
+	for _, s := range sites {
+		if s.standing != Open || s.weight == 0 || st.Policy.divide == workloadv1alpha1.DivideEverywhere {
+			continue
+		}
+		at := s.cluster.Since.Add(returnTime)
+		if !at.After(st.Now) {
+			return
+		}
+		if again.IsZero() || at.Before(again) {
+			again = at
+		}
+	}
+	for _, s := range sites {
+		has := st.part(s.leaf) > 0 || s.isAutoscaled() && !s.isDeleting()
+		if !has || !s.silent || s.standing != Out {
+			continue
+		}
+		s.standing, s.lost, s.stranded = Holding, false, true
+		s.reasons = append(s.reasons, Reason{Code: NobodyElse})
+		s.lookAgain(again, st.Now)
 	}
 }
 

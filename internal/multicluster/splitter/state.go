@@ -169,6 +169,9 @@ type Result struct {
 	Changes []Change
 	// Unplaced is how much of the whole no cluster takes.
 	Unplaced int32
+	// Stranded is how much of the whole is left in clusters that are not heard of, because
+	// no other cluster takes it.
+	Stranded int32
 	// Next is when to look again if nothing happens; zero: never.
 	Next        time.Time
 	Explanation Explanation

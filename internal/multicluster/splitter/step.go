@@ -69,6 +69,13 @@ func unready(x *site) int64 { return x.part - x.readyParts() }
 
 func (x *site) readyParts() int64 { return min(x.ready, x.part) }
 
+func (x *site) strandedParts() int64 {
+	if !x.stranded {
+		return 0
+	}
+	return x.share
+}
+
 func lower(x *site, n int64) { x.part -= n }
 func raise(x *site, n int64) { x.part += n }
 
