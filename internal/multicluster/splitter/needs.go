@@ -55,7 +55,11 @@ func Needs(object *unstructured.Unstructured) ([]Need, error) {
 			continue
 		}
 		var pod corev1.PodTemplateSpec
-		if err := convert(template, &pod); err != nil {
+		err = convert(template, &pod)
+		if err != nil && !slices.Contains(podGroups, object.GroupVersionKind().Group) {
+			continue // what other types call a template need not be one of pods
+		}
+		if err != nil {
 			return nil, fmt.Errorf("reading %s of %s: %w", strings.Join(path, "."), object.GetName(), err)
 		}
 		n.ofPod(&pod.Spec)
@@ -65,6 +69,9 @@ func Needs(object *unstructured.Unstructured) ([]Need, error) {
 	}
 	return n.sorted(), nil
 }
+
+// podGroups are those whose templates are of pods.
+var podGroups = []string{"apps", "batch"}
 
 // templates are where types keep what their pods are made from.
 var templates = [][]string{{"spec", "template"}, {"spec", "jobTemplate", "spec", "template"}}

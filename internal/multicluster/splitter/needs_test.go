@@ -49,6 +49,7 @@ func TestNeeds(t *testing.T) {
 		"an ingress": {"{apiVersion: networking.k8s.io/v1, kind: Ingress, spec: {defaultBackend: {service: {name: a}}, tls: [{secretName: cert}], rules: [{host: x}, {http: {paths: [{path: /, backend: {service: {name: b}}}, {path: /c, backend: {resource: {kind: X, name: other}}}]}}]}}",
 			[]Need{{Kind: "Secret", Name: "cert"}, {Kind: "Service", Name: "a"}, {Kind: "Service", Name: "b"}}},
 		"another kind of template": {"{apiVersion: example.com/v1, kind: Page, spec: {template: plain}}", nil},
+		"a template of machines":   {"{apiVersion: example.com/v1, kind: Fleet, spec: {template: {spec: {volumes: {root: 10Gi}}}}}", nil},
 		"nothing":                  {"{apiVersion: v1, kind: ConfigMap}", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
