@@ -294,6 +294,21 @@ func (p *planner) isNew(leaf *splitter.Leaf) bool {
 	return replicas == wanted && said == says
 }
 
+// progressed says whether a leaf's present spec runs, and whether its cluster has given up
+// on it.
+func progressed(have *entry, leaf *splitter.Leaf, t view.Type) (done, failed bool) {
+	done, failed = splitter.Progressed(have.Unstructured, t.Path)
+	switch {
+	case !t.Reports:
+		done = true // nobody will ever say so
+	case leaf.Autoscaled:
+		// How many there are to be is not in the spec.
+		updated, known := splitter.Updated(have.Unstructured)
+		done = leaf.Settled && leaf.Ready >= leaf.Running && (!known || updated >= leaf.Running)
+	}
+	return done, failed
+}
+
 // revisions are how far the leaves have come with the root's spec.
 func (p *planner) revisions() []splitter.Revision {
 	var out []splitter.Revision
@@ -303,13 +318,7 @@ func (p *planner) revisions() []splitter.Revision {
 			continue
 		}
 		r := splitter.Revision{Cluster: leaf.Cluster, New: p.isNew(leaf), Lost: !p.cluster(leaf.Cluster).Ready}
-		r.Done, r.Failed = splitter.Progressed(p.records[leaf.Cluster].Unstructured, p.world.Type.Path)
-		switch {
-		case !p.world.Type.Reports:
-			r.Done = true // nobody will ever say so
-		case leaf.Autoscaled:
-			r.Done = leaf.Settled && leaf.Ready >= leaf.Running
-		}
+		r.Done, r.Failed = progressed(p.records[leaf.Cluster], leaf, p.world.Type)
 		out = append(out, r)
 	}
 	return out

@@ -48,15 +48,25 @@ func Replicas(object *unstructured.Unstructured, path ScalePath) (int32, bool) {
 }
 
 // counts are the fields of a status that say how many replicas have the present spec and
-// how many of these do their work, of types that leave a field out when it is 0.
-var counts = map[schema.GroupKind]struct{ wanted, updated, ready []string }{
-	{Group: "apps", Kind: "Deployment"}:  {[]string{"spec", "replicas"}, []string{"status", "updatedReplicas"}, []string{"status", "availableReplicas"}},
-	{Group: "apps", Kind: "StatefulSet"}: {[]string{"spec", "replicas"}, []string{"status", "updatedReplicas"}, []string{"status", "availableReplicas"}},
-	{Group: "apps", Kind: "ReplicaSet"}:  {[]string{"spec", "replicas"}, []string{"status", "fullyLabeledReplicas"}, []string{"status", "availableReplicas"}},
+// how many do their work, of types that leave a field out when it is 0. What do their work
+// may be old ones, where new ones are added before these go: all then counts both.
+var counts = map[schema.GroupKind]struct{ wanted, updated, ready, all []string }{
+	{Group: "apps", Kind: "Deployment"}:  {[]string{"spec", "replicas"}, []string{"status", "updatedReplicas"}, []string{"status", "availableReplicas"}, []string{"status", "replicas"}},
+	{Group: "apps", Kind: "StatefulSet"}: {wanted: []string{"spec", "replicas"}, updated: []string{"status", "updatedReplicas"}, ready: []string{"status", "availableReplicas"}},
+	{Group: "apps", Kind: "ReplicaSet"}:  {wanted: []string{"spec", "replicas"}, updated: []string{"status", "fullyLabeledReplicas"}, ready: []string{"status", "availableReplicas"}},
 	{Group: "apps", Kind: "DaemonSet"}: {
-		[]string{"status", "desiredNumberScheduled"}, []string{"status", "updatedNumberScheduled"}, []string{"status", "numberAvailable"},
+		wanted: []string{"status", "desiredNumberScheduled"}, updated: []string{"status", "updatedNumberScheduled"}, ready: []string{"status", "numberAvailable"},
 	},
-	{Group: "rik.dev", Kind: "Workload"}: {[]string{"spec", "replicas"}, []string{"status", "updatedReplicas"}, []string{"status", "readyReplicas"}},
+	{Group: "rik.dev", Kind: "Workload"}: {[]string{"spec", "replicas"}, []string{"status", "updatedReplicas"}, []string{"status", "readyReplicas"}, []string{"status", "replicas"}},
+}
+
+// Updated is how many replicas of a leaf have the present spec; not known of all types.
+func Updated(leaf *unstructured.Unstructured) (n int32, known bool) {
+	fields, known := counts[leaf.GroupVersionKind().GroupKind()]
+	if !known {
+		return 0, false
+	}
+	return int32At(leaf, 0, fields.updated), true
 }
 
 // Progressed says whether the present spec of a leaf runs and does its work, and whether
@@ -74,7 +84,9 @@ func Progressed(leaf *unstructured.Unstructured, path ScalePath) (done, failed b
 		if known.wanted[0] == "status" {
 			wanted = int32At(leaf, 0, known.wanted)
 		}
-		return isSeen && !failed && int32At(leaf, 0, known.updated) >= wanted && int32At(leaf, 0, known.ready) >= wanted, failed
+		updated := int32At(leaf, 0, known.updated)
+		left := known.all != nil && int32At(leaf, 0, known.all) > updated
+		return isSeen && !failed && !left && updated >= wanted && int32At(leaf, 0, known.ready) >= wanted, failed
 	}
 	replicas := int32At(leaf, 1, path.spec())
 	ready := int32At(leaf, replicas, []string{"status", "readyReplicas"})

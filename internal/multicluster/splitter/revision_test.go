@@ -55,6 +55,8 @@ func TestProgressed(t *testing.T) {
 		deployment + `{observedGeneration: 1, updatedReplicas: 3, availableReplicas: 3}}`:                                                                                              {false, false},
 		deployment + `{observedGeneration: 2, updatedReplicas: 3, availableReplicas: 2}}`:                                                                                              {false, false},
 		deployment + `{observedGeneration: 2, replicas: 3, readyReplicas: 3, availableReplicas: 3}}`:                                                                                   {false, false},
+		deployment + `{observedGeneration: 2, replicas: 4, updatedReplicas: 3, availableReplicas: 3}}`:                                                                                 {false, false},
+		deployment + `{observedGeneration: 2, replicas: 3, updatedReplicas: 3, availableReplicas: 3}}`:                                                                                 {true, false},
 		deployment + `{observedGeneration: 2, ` + failed + `}}`:                                                                                                                        {false, true},
 		deployment + `{observedGeneration: 1, ` + failed + `}}`:                                                                                                                        {false, false},
 		deployment + `{observedGeneration: 2, updatedReplicas: 3, availableReplicas: 3, ` + failed + `}}`:                                                                              {false, true},
