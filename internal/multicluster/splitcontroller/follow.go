@@ -49,6 +49,12 @@ func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, er
 		wanted.clusters = append(wanted.clusters, awaited...)
 		wanted.types = append(wanted.types, typesIn(f)...)
 	}
+	// Nor is anything taken from replicas of an earlier spec, which may start again.
+	if behind := c.rolling(f, leavingOf(f, wanted.clusters)); len(behind) > 0 {
+		wanted.clusters = append(wanted.clusters, behind...)
+		wanted.types = append(wanted.types, typesIn(f)...)
+		again = reconcile.Soonest(again, heldAgain)
+	}
 	leaving := leavingOf(f, wanted.clusters)
 	switch {
 	case len(leaving) == 0:
@@ -83,6 +89,25 @@ func leavingOf(f *follower, wanted []string) []string {
 		}
 	}
 	return leaving
+}
+
+// rolling are those clusters in which a leaf of the types that needed an object does not run
+// its present spec yet: what the one before named is not known any more.
+func (c *Controller) rolling(f *follower, clusters []string) []string {
+	kinds, _ := c.filledKinds()
+	types := typesIn(f)
+	return slices.DeleteFunc(clusters, func(cluster string) bool {
+		return !slices.ContainsFunc(kinds, func(k *kind) bool {
+			return slices.Contains(types, k.GroupResource().String()) && slices.ContainsFunc(k.find(placeIndex, nameKey(f.GetNamespace(), cluster)), k.isRolling)
+		})
+	})
+}
+
+// isRolling says whether a leaf is going to run another spec than it does.
+func (k *kind) isRolling(r *entry) bool {
+	leaf := splitter.ReadLeaf(r.Unstructured, k.Path, k.Division())
+	done, _ := progressed(r, &leaf, k.Type)
+	return !done && !leaf.Deleting
 }
 
 func intersection(a, b []string) []string {

@@ -28,6 +28,8 @@ const (
 	podIndex = "pod"
 	// clusterIndex has the leaves of a cluster, and what else its syncer holds.
 	clusterIndex = "cluster"
+	// placeIndex has the leaves of a namespace in a cluster.
+	placeIndex = "place"
 )
 
 // kind is one type that is divided, with all its objects.
@@ -46,7 +48,7 @@ func newKind(client dynamic.Interface, t view.Type) (*kind, error) {
 	k := &kind{Type: t, written: newWrites(), done: make(chan struct{})}
 	k.informer = dynamicinformer.NewFilteredDynamicInformer(client, t.GVR(), metav1.NamespaceAll, 0, toolscache.Indexers{
 		familyIndex: k.byEntry(k.familyKeys), rootIndex: k.byEntry(rootKeys), needIndex: k.byEntry(needKeys),
-		podIndex: k.byEntry(podKeys), clusterIndex: k.byEntry(clusterKeys),
+		podIndex: k.byEntry(podKeys), clusterIndex: k.byEntry(clusterKeys), placeIndex: k.byEntry(placeKeys),
 	}, nil).Informer()
 	return k, k.informer.SetTransform(k.transform)
 }
@@ -134,6 +136,13 @@ func clusterKeys(r *entry) []string {
 		keys = workloadv1alpha1.Targets(r.GetLabels())
 	}
 	return append(keys, heldAfter(r)...)
+}
+
+func placeKeys(r *entry) []string {
+	if cluster := r.GetLabels()[workloadv1alpha1.ClusterLabel]; r.role == view.Leaf && cluster != "" {
+		return []string{nameKey(r.GetNamespace(), cluster)}
+	}
+	return nil
 }
 
 // get is an object by namespace and name; nil if there is none.

@@ -37,6 +37,38 @@ func TestRollout(t *testing.T) {
 	s.reports("web", map[string]int64{"updatedReplicas": 4})
 }
 
+// TestRolloutWithASurge: that enough replicas are ready says nothing while old ones are among
+// them. They may start again, and what they need stays.
+func TestRolloutWithASurge(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "east", "west")
+	reads := func(settings, version string) map[string]any {
+		out := template("web", version)
+		container := out["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
+		container["envFrom"] = []any{map[string]any{"configMapRef": map[string]any{"name": settings}}}
+		return map[string]any{"spec": map[string]any{"template": out}}
+	}
+	for _, name := range []string{"old", "new"} {
+		s.create(core.WithResource("configmaps"), object(core.WithResource("configmaps"), "ConfigMap", s.namespace, name))
+	}
+	d := object(s.resource, s.kind, s.namespace, "web")
+	d.Object["spec"] = map[string]any{"replicas": int64(2), "template": reads("old", "v1")["spec"].(map[string]any)["template"]}
+	s.create(s.resource, d)
+	s.reports("web", map[string]int64{"updatedReplicas": 2})
+	s.sent("ConfigMap", "old", "east,west")
+	s.surging["east"] = true
+	s.change("web", reads("new", "v2"))
+	s.images("web", "east=web:v2 west=web:v1")
+	s.sent("ConfigMap", "new", "east")
+	s.rests("web")
+	s.images("web", "east=web:v2 west=web:v1")
+	s.sent("ConfigMap", "old", "east,west")
+	s.surging["east"] = false
+	s.images("web", "east=web:v2 west=web:v2")
+	s.sent("ConfigMap", "new", "east,west")
+	s.sent("ConfigMap", "old", "")
+}
+
 // TestStatusOfALiar: numbers that do not fit into the root's status keep nobody from being
 // heard.
 func TestStatusOfALiar(t *testing.T) {

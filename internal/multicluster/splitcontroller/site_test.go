@@ -68,6 +68,8 @@ type site struct {
 	syncers map[string]dynamic.Interface
 	// broken clusters' new replicas never become ready.
 	broken map[string]bool
+	// surging clusters have new replicas that do not become ready beside old ones that are.
+	surging map[string]bool
 }
 
 var shared struct {
@@ -102,7 +104,7 @@ func bareSite(t *testing.T) *site {
 	server := kcptest.Shared(t)
 	return &site{
 		T: t, server: server, objects: dynamic.NewForConfigOrDie(kcptest.LoopbackConfig(server)),
-		namespace: server.Namespace(t), resource: deployments, kind: "Deployment", syncers: map[string]dynamic.Interface{}, broken: map[string]bool{},
+		namespace: server.Namespace(t), resource: deployments, kind: "Deployment", syncers: map[string]dynamic.Interface{}, broken: map[string]bool{}, surging: map[string]bool{},
 	}
 }
 
@@ -360,6 +362,12 @@ func (s *site) runs(name string, leaf *unstructured.Unstructured) map[string]any
 		return map[string]any{
 			"observedGeneration": leaf.GetGeneration(), "replicas": n, "updatedReplicas": nil, "readyReplicas": nil, "availableReplicas": nil, "unavailableReplicas": n,
 			"conditions": []any{condition("Available", "False", "MinimumReplicasUnavailable"), condition("Progressing", "False", "ProgressDeadlineExceeded")},
+		}
+	}
+	if s.surging[name] {
+		return map[string]any{
+			"observedGeneration": leaf.GetGeneration(), "replicas": 2 * n, "updatedReplicas": n, "readyReplicas": n, "availableReplicas": n, "unavailableReplicas": n,
+			"conditions": []any{condition("Available", "True", "MinimumReplicasAvailable"), condition("Progressing", "True", "ReplicaSetUpdated")},
 		}
 	}
 	return map[string]any{
