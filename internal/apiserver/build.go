@@ -32,6 +32,7 @@ import (
 	"rik.dev/rik/internal/apiserver/openapidoc"
 	"rik.dev/rik/internal/apiserver/placement"
 	"rik.dev/rik/internal/apiserver/protobuf"
+	"rik.dev/rik/internal/apiserver/quantities"
 	"rik.dev/rik/internal/apiserver/registry"
 	"rik.dev/rik/internal/apiserver/registry/definition"
 	"rik.dev/rik/internal/apiserver/registry/deployment"
@@ -105,7 +106,7 @@ func (c *chain) configure(cfg Config) error {
 	generic.EffectiveVersion = ours{generic.EffectiveVersion}
 	generic.DisabledPostStartHooks.Insert(unwantedHooks...)
 	generic.BuildHandlerChainFunc = func(inner http.Handler, config *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(c.behindAuthorization(inner, cfg.Profile), config)
+		return genericapiserver.DefaultBuildHandlerChain(quantities.Wrap(c.behindAuthorization(inner, cfg.Profile), legacyscheme.Codecs), config)
 	}
 	generic.OpenAPIConfig.Info.Title, generic.OpenAPIV3Config.Info.Title = "rik", "rik"
 	generic.OpenAPIConfig.GetDefinitionName = namesOurs(generic.OpenAPIConfig.GetDefinitionName)

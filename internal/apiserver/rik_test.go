@@ -94,6 +94,26 @@ func TestUnknownFieldsAreErrors(t *testing.T) {
 	}
 }
 
+// TestQuantitiesThatNobodyCanCompute: ParseQuantity works on them for hours, and the end
+// of the request does not end that.
+func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
+	t.Parallel()
+	s := apitest.Shared(t)
+	namespace := s.Namespace(t)
+	const quota = `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q"},"spec":{"hard":{"cpu":"1e-999999999"}}}`
+	workload := strings.Replace(fmt.Sprintf(workloadManifest, `,"resources":{"limits":{"cpu":"1e999999999"}}`), `"web"`, `"q"`, 1)
+	for path, body := range map[string]string{
+		"/api/v1/namespaces/" + namespace + "/resourcequotas":               quota,
+		"/apis/rik.dev/v1alpha1/namespaces/" + namespace + "/workloads":     workload,
+		"/api/v0/workloads.create":                                          workload,
+		"/apis/apps/v1/namespaces/" + namespace + "/deployments?dryRun=All": `{"spec":{"template":{"spec":{"containers":[{"resources":{"limits":{"cpu":"1e-999999999"}}}]}}}}`,
+	} {
+		if status, answer := send(t, s, "POST", path, "application/json", body); status != 400 || !strings.Contains(answer, "exponent of a quantity") {
+			t.Errorf("%s = %d %s, want 400 and why", path, status, answer)
+		}
+	}
+}
+
 func TestWorkloadThroughAPI(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)

@@ -19,6 +19,7 @@ import (
 
 	v0 "rik.dev/rik/api/rik/v0"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/api/quantity"
 	"rik.dev/rik/api/shape"
 )
 
@@ -197,6 +198,10 @@ func decodeStrict(d document) (runtime.Object, error) {
 	obj, err := scheme.New(gvk)
 	if err != nil {
 		return nil, invalidError{d.source, unknownKind(gvk)}
+	}
+	// Before anything is decoded.
+	if err := quantity.CheckJSON(data); err != nil {
+		return nil, invalidError{d.source, err}
 	}
 	if err := shape.Join(shape.Check(data, obj)); err != nil {
 		return nil, invalidError{d.source, err}

@@ -44,7 +44,9 @@ func TestMisshapenOffline(t *testing.T) {
 	r := m.run(t, "lint", "--offline", "-f", "-")
 	r.check(t, ExitInvalid, `replicas: Invalid value: "many"`, `spec.containers[0].ports.port: Invalid value: "http"`)
 	r.checkNoGo(t)
-	for text, want := range map[string]string{"[1,2]": "document: Invalid value: [1,2]: must be an object", "apiVersion: 1\nkind: a": "apiVersion: Invalid value: 1"} {
+	for text, want := range map[string]string{
+		strings.Replace(misshapen, "abc", `"1e-999999999"`, 1): "spec.containers.resources.limits.memory: invalid value: \"1e-999999999\": the exponent of a quantity",
+		"[1,2]": "document: Invalid value: [1,2]: must be an object", "apiVersion: 1\nkind: a": "apiVersion: Invalid value: 1"} {
 		m.stdin = text
 		r := m.run(t, "lint", "--offline", "-f", "-")
 		r.check(t, ExitInvalid, want)

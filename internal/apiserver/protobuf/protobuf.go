@@ -21,10 +21,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
-)
 
-// maxBody is the API server's own limit of a request's body.
-const maxBody = 3 << 20
+	"rik.dev/rik/internal/apiserver/body"
+)
 
 // Config says which types are defined by CRDs.
 type Config struct {
@@ -64,14 +63,14 @@ func (c Config) concerned(info *request.RequestInfo, r *http.Request) bool {
 
 // translate returns the request with its object in JSON.
 func translate(r *http.Request) (*http.Request, error) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	content, whole, err := body.Peek(r)
 	if err != nil {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("reading the object: %v", err))
+		return nil, err
 	}
-	if len(body) > maxBody {
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", maxBody))
+	if !whole {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", body.Max))
 	}
-	document, err := toJSON(body)
+	document, err := toJSON(content)
 	if err != nil {
 		return nil, err
 	}

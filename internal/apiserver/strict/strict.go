@@ -7,9 +7,6 @@
 package strict
 
 import (
-	"bytes"
-	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"slices"
@@ -23,14 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"rik.dev/rik/internal/apiserver/body"
 )
 
 // parameter is the query parameter of create, update and patch.
 const parameter = "fieldValidation"
-
-// maxBody is the API server's own limit of a request's body. What is longer is
-// left to it to refuse.
-const maxBody = 3 << 20
 
 // writes are the verbs that carry a document and know the parameter.
 var writes = sets.New("create", "update", "patch")
@@ -120,19 +115,15 @@ func (f *filter) check(r *http.Request, info *request.RequestInfo) error {
 	if !slices.Contains(texts, mediaType) {
 		return nil
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
-	if err != nil {
-		return apierrors.NewBadRequest(fmt.Sprintf("reading the request: %v", err))
+	content, whole, err := body.Peek(r)
+	if err != nil || !whole {
+		return err
 	}
-	r.Body = restored{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
-	if len(body) > maxBody {
-		return nil
-	}
-	if err := f.types.check(body, mediaType, info); err != nil {
+	if err := f.types.check(content, mediaType, info); err != nil {
 		return err
 	}
 	if mediaType == mediaApply {
-		return f.checkApply(body)
+		return f.checkApply(content)
 	}
 	return nil
 }
@@ -145,10 +136,4 @@ func (f *filter) checkApply(body []byte) error {
 		return apierrors.NewBadRequest(err.Error())
 	}
 	return nil
-}
-
-// restored is a body that can be read again.
-type restored struct {
-	io.Reader
-	io.Closer
 }
