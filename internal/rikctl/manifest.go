@@ -17,9 +17,9 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"rik.dev/rik/api/quantity"
 	v0 "rik.dev/rik/api/rik/v0"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/api/quantity"
 	"rik.dev/rik/api/shape"
 )
 

@@ -24,7 +24,7 @@ import (
 // impostor answers as an API server might that means ill, or is not well. It serves
 // ConfigMaps, and has none.
 type impostor struct {
-	uid, version string
+	version string
 	// groups are how many groups it has of which it gives no account.
 	groups int
 	// nodes are the capacities that it says its nodes have.
