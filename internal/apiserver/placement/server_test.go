@@ -364,7 +364,7 @@ func TestSyncerDoesItsWork(t *testing.T) {
 		`{"apiVersion":"workload.kcp.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"status":{"conditions":[{"type":"SyncerReady",`+condition+`}}`, 200)
 	for _, others := range []string{
 		`"version":"v1"`, `"uid":null`, `"uid":"another"`, `"location":"192.0.2.1:443"`, `"syncedResources":["secrets"]`,
-		`"capacity":{"cpu":"1e-999999999"}`, `"allocatable":{"cpu":"1e999999999"}`,
+		`"capacity":{"cpu":"4096"}`, `"allocatable":{"cpu":"4096"}`,
 		`"conditions":null`, `"conditions":[{"type":"Ready",` + strings.Replace(condition, "True", "False", 1), `"conditions":[{"type":"HeartbeatHealthy",` + condition,
 	} {
 		must(syncer, "PATCH", own+"/status", mergePatch, `{"status":{`+others+`}}`, 403)
