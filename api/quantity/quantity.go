@@ -169,12 +169,27 @@ var texts = []string{
 	"data", "stringData", "command", "args",
 }
 
+// lists are the fields that hold quantities by names of resources, of all types that are
+// served (internal/apiserver/quantities TestEveryQuantityIsLookedAt). A resource may be
+// called as a field of texts is.
+var lists = []string{
+	"limits", "requests", "capacity", "allocatable", "hard", "used", "allocatedResources", "overhead", "resources",
+	"consumedCapacity", "counters", "nodeAllocatableResourceMappings", "podFixed", "default", "defaultRequest", "max", "min", "maxLimitRequestRatio",
+}
+
 // free says whether any text may stand at a path.
 func free(path []string) bool {
-	if n := len(path); n >= 2 && path[n-1] == "value" && path[n-2] == "env" {
-		return true
+	for i, name := range path {
+		// Some decoders take a field for another that differs in case.
+		isCalled := func(field string) bool { return strings.EqualFold(field, name) }
+		switch {
+		case slices.ContainsFunc(lists, isCalled):
+			return false
+		case slices.Contains(texts, name), name == "env" && slices.Equal(path[i+1:], []string{"value"}):
+			return true
+		}
 	}
-	return slices.ContainsFunc(path, func(name string) bool { return slices.Contains(texts, name) })
+	return false
 }
 
 // CheckProtobuf is CheckJSON for a document in Kubernetes' protobuf, where a quantity is a

@@ -1,13 +1,23 @@
 package quantities
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+
+	"rik.dev/rik/api/quantity"
 )
 
 func TestWrap(t *testing.T) {
@@ -42,6 +52,55 @@ func TestWrap(t *testing.T) {
 			t.Errorf("%s: status %d, %s, want it refused", name, w.Code, said)
 		case !tc.refused && (w.Code != http.StatusOK || said != tc.body):
 			t.Errorf("%s: status %d, %d bytes, want it passed on", name, w.Code, len(said))
+		}
+	}
+}
+
+// TestEveryQuantityIsLookedAt: of all types, and of those that later versions bring. What
+// a map of quantities is called as is the user's choice.
+func TestEveryQuantityIsLookedAt(t *testing.T) {
+	t.Parallel()
+	types := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(types), rikv1alpha1.AddToScheme(types), workloadv1alpha1.AddToScheme(types)); err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for kind, of := range types.AllKnownTypes() {
+		eachQuantity(of, nil, nil, func(path []string) {
+			found++
+			document := `"1e-999999999"`
+			for _, name := range slices.Backward(path) {
+				document = `{"` + name + `":` + document + `}`
+			}
+			if err := quantity.CheckJSON([]byte(document)); err == nil {
+				t.Errorf("%s of a %s is not looked at", strings.Join(path, "."), kind.Kind)
+			}
+		})
+	}
+	if found < 500 {
+		t.Errorf("%d quantities were found in all types, want far more", found)
+	}
+}
+
+// eachQuantity calls f with the path of every quantity in a type.
+func eachQuantity(of reflect.Type, path []string, above []reflect.Type, f func([]string)) {
+	switch {
+	case of == reflect.TypeFor[resource.Quantity]():
+		f(path)
+	case of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice:
+		eachQuantity(of.Elem(), path, above, f)
+	case of.Kind() == reflect.Map:
+		eachQuantity(of.Elem(), append(slices.Clone(path), "data"), above, f)
+	case of.Kind() == reflect.Struct && !slices.Contains(above, of):
+		above = append(slices.Clone(above), of)
+		for i := range of.NumField() {
+			field := of.Field(i)
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name == "" || name == "-" {
+				eachQuantity(field.Type, path, above, f)
+				continue
+			}
+			eachQuantity(field.Type, append(slices.Clone(path), name), above, f)
 		}
 	}
 }
