@@ -64,7 +64,7 @@ func CheckPatch(document []byte) error {
 			return err
 		}
 		// A text may be anything where it is, and a quantity where it is put.
-		if o.From != "" && free(pointer(o.From)) && !free(path) {
+		if from := pointer(o.From); o.From != "" && (free(from) && !free(path) || listed(path) && !listed(from)) {
 			return &Error{Path: strings.Join(path, "."), Value: o.Op + " of " + o.From}
 		}
 	}
@@ -180,16 +180,22 @@ var lists = []string{
 // free says whether any text may stand at a path.
 func free(path []string) bool {
 	for i, name := range path {
-		// Some decoders take a field for another that differs in case.
-		isCalled := func(field string) bool { return strings.EqualFold(field, name) }
 		switch {
-		case slices.ContainsFunc(lists, isCalled):
+		case isList(name):
 			return false
 		case slices.Contains(texts, name), name == "env" && slices.Equal(path[i+1:], []string{"value"}):
 			return true
 		}
 	}
 	return false
+}
+
+// listed says whether what stands at a path is, or is in, a list of quantities.
+func listed(path []string) bool { return !free(path) && slices.ContainsFunc(path, isList) }
+
+// isList takes a field for another that differs in case, as some decoders do.
+func isList(name string) bool {
+	return slices.ContainsFunc(lists, func(list string) bool { return strings.EqualFold(list, name) })
 }
 
 // CheckProtobuf is CheckJSON for a document in Kubernetes' protobuf, where a quantity is a

@@ -56,6 +56,8 @@ func TestCheckPatch(t *testing.T) {
 		"inside a value":        {`[{"value":[{"limits":{"cpu":"1e-999999"}}],"op":"add","path":"/spec/containers/0"}]`, "spec.containers.limits.cpu"},
 		"a label":               {`[{"op":"add","path":"/metadata/labels/commit","value":"1234e56789"}]`, ""},
 		"a label as a quantity": {`[{"op":"copy","from":"/metadata/labels/commit","path":"/spec/limits/cpu"}]`, "spec.limits.cpu"},
+		"a variable as a list":  {`[{"op":"copy","from":"/spec/containers/0/env/0","path":"/spec/containers/0/resources/limits"}]`, "spec.containers.resources.limits"},
+		"a list as another":     {`[{"op":"copy","from":"/spec/resources/limits","path":"/spec/resources/requests"}]`, ""},
 		"a label as a label":    {`[{"op":"copy","from":"/metadata/labels/a","path":"/metadata/labels/b"}]`, ""},
 		"a container":           {`[{"op":"move","from":"/spec/containers/0","path":"/spec/containers/1"}]`, ""},
 	} {
