@@ -202,7 +202,7 @@ func tryWhy(t *testing.T, s *splitSite) {
 	s.do(t, "apply", "-f", "-").check(t, ExitOK)
 	s.do(t, "why", "deployment/fixed").check(t, ExitOK, "is not divided: its labels send it to east")
 	s.stdin = `{apiVersion: v1, kind: ConfigMap, metadata: {name: settings, labels: {sync.workloads.kcp.dev/east: "true", sync.workloads.kcp.dev/west: "true"}, annotations: {` +
-		splitter.FollowsAnnotation + `: "east"}}}`
+		workloadv1alpha1.FollowsAnnotation + `: "east"}}}`
 	s.do(t, "apply", "-f", "-").check(t, ExitOK)
 	s.do(t, "why", "configmap/settings").check(t, ExitOK, "goes to east, because objects there need it", "sent to west by its labels")
 }

@@ -128,7 +128,7 @@ func (s rootScene) Leaves(ctx context.Context, root *unstructured.Unstructured, 
 
 // undivided says where an object goes whose type is not divided.
 func undivided(ref reference, o *unstructured.Unstructured) string {
-	follows := strings.Split(o.GetAnnotations()[splitter.FollowsAnnotation], ",")
+	follows := workloadv1alpha1.Follows(o.GetAnnotations())
 	var labelled []string
 	for _, name := range workloadv1alpha1.Targets(o.GetLabels()) {
 		if !slices.Contains(follows, name) {

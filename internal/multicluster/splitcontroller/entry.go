@@ -119,7 +119,7 @@ func newFollower(object *unstructured.Unstructured) *follower {
 		return name != workloadv1alpha1.ClusterLabel && !strings.HasPrefix(name, workloadv1alpha1.TargetLabelPrefix)
 	})
 	maps.DeleteFunc(notes, func(name, _ string) bool {
-		return name != splitter.FollowsAnnotation && name != neededByAnnotation && !strings.HasPrefix(name, workloadv1alpha1.StatusAnnotationPrefix)
+		return name != workloadv1alpha1.FollowsAnnotation && name != neededByAnnotation && !strings.HasPrefix(name, workloadv1alpha1.StatusAnnotationPrefix)
 	})
 	kept := &unstructured.Unstructured{Object: map[string]any{"apiVersion": object.GetAPIVersion(), "kind": object.GetKind()}}
 	kept.SetName(object.GetName())

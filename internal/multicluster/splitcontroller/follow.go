@@ -83,7 +83,7 @@ func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, er
 // leavingOf are the clusters to which an object was sent and where nothing needs it.
 func leavingOf(f *follower, wanted []string) []string {
 	var leaving []string
-	for _, name := range splitter.Follows(f.GetAnnotations()) {
+	for _, name := range workloadv1alpha1.Follows(f.GetAnnotations()) {
 		if !slices.Contains(wanted, name) {
 			leaving = append(leaving, name)
 		}
@@ -134,11 +134,11 @@ func (c *Controller) demand(key needKey, f *follower) demand {
 		}
 	}
 	for _, other := range c.followersOf(splitter.KindServiceAccount).find(needIndex, key.String()) {
-		d.clusters = append(d.clusters, splitter.Follows(other.GetAnnotations())...)
+		d.clusters = append(d.clusters, workloadv1alpha1.Follows(other.GetAnnotations())...)
 		d.types = append(d.types, typesIn(other)...)
 	}
 	for _, ingress := range c.followersOf(ingressKind).find(needIndex, key.String()) {
-		if follows := splitter.Follows(ingress.GetAnnotations()); len(follows) > 0 && key.Kind != splitter.KindService {
+		if follows := workloadv1alpha1.Follows(ingress.GetAnnotations()); len(follows) > 0 && key.Kind != splitter.KindService {
 			d.clusters = append(d.clusters, follows...)
 			d.types = append(d.types, view.Ingresses.String())
 		}
@@ -209,7 +209,7 @@ func (c *Controller) send(ctx context.Context, f *follower, d demand) error {
 	slices.Sort(d.types)
 	notes := next.GetAnnotations()
 	needed := strings.Join(slices.Compact(d.types), ",")
-	if notes[splitter.FollowsAnnotation] == "" {
+	if notes[workloadv1alpha1.FollowsAnnotation] == "" {
 		needed = ""
 	}
 	if changed = changed || needed != notes[neededByAnnotation]; !changed {
@@ -284,7 +284,7 @@ func (c *Controller) precede(ctx context.Context, t view.Type, leaf *unstructure
 			continue
 		}
 		d := demand{
-			clusters: append(splitter.Follows(f.GetAnnotations()), cluster),
+			clusters: append(workloadv1alpha1.Follows(f.GetAnnotations()), cluster),
 			types:    append(typesIn(f), t.GroupResource().String()),
 		}
 		if err := c.send(ctx, f, d); err != nil {

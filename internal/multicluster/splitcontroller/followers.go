@@ -168,7 +168,7 @@ func selectorKeys(f *follower) []string {
 // followedClusters are where something was sent because it is needed there, and where it
 // is no longer sent but still held.
 func followedClusters(f *follower) []string {
-	return append(splitter.Follows(f.GetAnnotations()), heldAfter(f)...)
+	return append(workloadv1alpha1.Follows(f.GetAnnotations()), heldAfter(f)...)
 }
 
 // heldAfter are the clusters whose syncers hold an object that is not sent there any more.

@@ -130,7 +130,7 @@ func isOwnAnnotation(name string) bool {
 		}
 	}
 	return slices.Contains([]string{
-		"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision", FollowsAnnotation,
+		"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision", workloadv1alpha1.FollowsAnnotation,
 	}, name)
 }
 

@@ -261,20 +261,12 @@ func Followers(needs []Need, targets map[Need][]string) []string {
 	return slices.Compact(clusters)
 }
 
-// Follows are the clusters to which an object was sent because others need it there.
-func Follows(annotations map[string]string) []string {
-	return workloadv1alpha1.Follows(annotations)
-}
-
-// FollowsAnnotation is [workloadv1alpha1.FollowsAnnotation].
-const FollowsAnnotation = workloadv1alpha1.FollowsAnnotation
-
 // Follow sends an object to the clusters where it is needed, and no longer to those where
 // it was needed; what it was sent to by others stays. It says whether anything has changed.
 // A PersistentVolumeClaim that leaves keeps its data: syncers see to that.
 func Follow(object *unstructured.Unstructured, clusters []string) bool {
 	set, notes := object.GetLabels(), object.GetAnnotations()
-	followed := Follows(notes)
+	followed := workloadv1alpha1.Follows(notes)
 	var follows []string
 	changed := false
 	for _, name := range followed {
@@ -297,12 +289,12 @@ func Follow(object *unstructured.Unstructured, clusters []string) bool {
 	}
 	slices.Sort(follows)
 	list := strings.Join(slices.Compact(follows), ",")
-	if list == notes[FollowsAnnotation] && !changed {
+	if list == notes[workloadv1alpha1.FollowsAnnotation] && !changed {
 		return false
 	}
-	delete(notes, FollowsAnnotation)
+	delete(notes, workloadv1alpha1.FollowsAnnotation)
 	if list != "" {
-		notes = put(notes, FollowsAnnotation, list)
+		notes = put(notes, workloadv1alpha1.FollowsAnnotation, list)
 	}
 	object.SetLabels(set)
 	object.SetAnnotations(notes)

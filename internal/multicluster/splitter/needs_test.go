@@ -5,6 +5,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
 const pod = `
@@ -119,8 +121,8 @@ func TestFollow(t *testing.T) {
 		if changed := Follow(o, step.clusters); changed != step.changed {
 			t.Errorf("Follow(%v) = %v, want %v", step.clusters, changed, step.changed)
 		}
-		if diff := cmp.Diff(step.labels, o.GetLabels()); diff != "" || o.GetAnnotations()[FollowsAnnotation] != step.follows {
-			t.Errorf("after %v: %s, follows %q, want %q", step.clusters, diff, o.GetAnnotations()[FollowsAnnotation], step.follows)
+		if diff := cmp.Diff(step.labels, o.GetLabels()); diff != "" || o.GetAnnotations()[workloadv1alpha1.FollowsAnnotation] != step.follows {
+			t.Errorf("after %v: %s, follows %q, want %q", step.clusters, diff, o.GetAnnotations()[workloadv1alpha1.FollowsAnnotation], step.follows)
 		}
 	}
 }
