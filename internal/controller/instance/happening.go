@@ -24,6 +24,10 @@ const (
 	containerNotReady  = "NotReady"
 )
 
+// lossReasons are the reasons of an end that was not a container's own doing: what it ran
+// in, or its volumes, were lost. Each is the reason of an event.
+var lossReasons = []string{"VMEnded", "SupervisorLost", "SnapshotLost", "VolumesLost"}
+
 // happening is what is worth an event: a failure or a decision. The recorder
 // counts those of one instance, reason and action instead of storing each.
 type happening struct{ reason, action, note string }
@@ -87,6 +91,9 @@ func containerHappenings(before, after *rikv1alpha1.ContainerStatus) []happening
 		case containerUnhealthy:
 			say(eventUnhealthy, "Probing", "was ended: %s", end.Message)
 		}
+		if slices.Contains(lossReasons, end.Reason) {
+			say(end.Reason, "Running", "ended: %s", end.Message)
+		}
 		if waits && after.Reason == containerCrashLoop {
 			say(eventBackOff, "Restarting", "ended with code %d (%s) and is started again after a pause", end.ExitCode, end.Reason)
 		}
@@ -109,7 +116,8 @@ func endOf(c *rikv1alpha1.ContainerStatus) *rikv1alpha1.ContainerEnd {
 	return c.LastState
 }
 
-// sameEnd goes by the time; two ends within a second are told as one.
+// sameEnd goes by the time and the reason; two ends within a second are told as one. What
+// was lost with a container may become known after its end, with another reason.
 func sameEnd(a, b *rikv1alpha1.ContainerEnd) bool {
-	return b != nil && a.FinishedAt.Equal(b.FinishedAt) && a.ExitCode == b.ExitCode
+	return b != nil && a.FinishedAt.Equal(b.FinishedAt) && a.ExitCode == b.ExitCode && a.Reason == b.Reason
 }

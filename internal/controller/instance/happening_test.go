@@ -53,6 +53,15 @@ func TestHappenings(t *testing.T) {
 			{"Unhealthy", "Probing", `container "main" was ended: why`},
 			{"BackOff", "Restarting", `container "main" ended with code 137 (Unhealthy) and is started again after a pause`},
 		}},
+		"a lost microVM": {up, waiting("CrashLoopBackOff", end("VMEnded", 137, noon)), []happening{
+			{"VMEnded", "Running", `container "main" ended: why`},
+			{"BackOff", "Restarting", `container "main" ended with code 137 (VMEnded) and is started again after a pause`},
+		}},
+		"volumes that were lost with it": {
+			running(container{State: rikv1alpha1.ContainerWaiting, LastState: end("VMEnded", 137, noon)}),
+			running(container{State: rikv1alpha1.ContainerWaiting, LastState: end("VolumesLost", 137, noon)}),
+			[]happening{{"VolumesLost", "Running", `container "main" ended: why`}},
+		},
 		"not ready":           {up, unready, []happening{{"Unhealthy", "Probing", `container "main" is not ready: refused`}}},
 		"still not ready":     {unready, unready, nil},
 		"an image":            {creating("", ""), waiting("ImagePullFailed", nil), []happening{{"ImagePullFailed", "Starting", `container "main" does not start: why`}}},

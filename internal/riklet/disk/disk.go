@@ -61,8 +61,8 @@ type Store interface {
 	// a checksum the server is asked whether it has changed, once for each user: who has
 	// an image of a URL keeps it.
 	FromURL(ctx context.Context, user string, r URLRequest) (*Image, error)
-	// Writable makes an empty ext4 disk of so many bytes, sparse, at an absolute path
-	// of the caller's. What is there is replaced.
+	// Writable makes an empty, sparse ext4 disk with room for so many bytes and a journal, at
+	// an absolute path of the caller's. It replaces a file that is there.
 	Writable(ctx context.Context, path string, bytes int64) error
 	// Release lets go of what a user pinned; Users lists those that have anything.
 	Release(user string) error

@@ -267,8 +267,18 @@ func TestWritable(t *testing.T) {
 			t.Errorf("size %d, %d on the disk, %v; want 10 GiB and next to nothing", st.Size, st.Blocks*512, err)
 		}
 	}
-	if out := ask(t, path, "show_super_stats -h"); strings.Contains(out, "has_journal") || !strings.Contains(out, "rik-scratch") {
-		t.Errorf("the disk has a journal or no label:\n%s", out)
+	if out := ask(t, path, "show_super_stats -h"); !strings.Contains(out, "has_journal") || !strings.Contains(out, "rik-scratch") {
+		t.Errorf("the disk has no journal or no label:\n%s", out)
+	}
+	for _, size := range []int64{MinWritable, MinWritable + 4096, 32 << 20, 511 << 20, 512 << 20} {
+		if err := d.Writable(t.Context(), path, size); err != nil {
+			t.Errorf("Writable of %d = %v", size, err)
+			continue
+		}
+		requireSound(t, path)
+		if out := ask(t, path, "show_super_stats -h"); !strings.Contains(out, "has_journal") {
+			t.Errorf("the disk of %d bytes has no journal:\n%s", size, out)
+		}
 	}
 	for _, size := range []int64{-1, 0, MinWritable - 1, 1 << 62} {
 		if err := d.Writable(t.Context(), path, size); !errors.Is(err, ErrTooLarge) {

@@ -95,8 +95,8 @@ func (d *Dir) populate(ctx context.Context, r populateRequest) error {
 		"-d", r.tree)
 }
 
-// features are what Debian's mke2fs.conf gives ext4, without a journal and room to grow:
-// what is read only needs neither, and a scratch disk does not outlive its instance.
+// features are those of ext4 in Debian's mke2fs.conf, without a journal and without room to
+// grow: a read-only image needs neither. Writable adds the journal.
 const features = "none,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum"
 
 // mkfs makes a sparse file and a file system in it. The configuration of the machine,

@@ -9,11 +9,12 @@ import (
 	"strconv"
 )
 
-// MinWritable is the smallest writable disk: below, ext4 leaves hardly any room.
-const MinWritable = 4 << 20
+// MinWritable is the smallest writable disk in bytes. mke2fs refuses a journal that is larger
+// than half of the free blocks, and the smallest journal has 4 MiB.
+const MinWritable = 16 << 20
 
-// Writable implements Store. The disk has no journal: it does not outlive its instance,
-// and after a crash of the node starts empty. What it may take is its size.
+// Writable implements Store. The file system has a journal, so that it is consistent after
+// its machine or its node crashed. The journal is part of size.
 func (d *Dir) Writable(ctx context.Context, path string, size int64) (err error) {
 	size -= size % blockSize
 	if !filepath.IsAbs(path) {
@@ -35,7 +36,8 @@ func (d *Dir) Writable(ctx context.Context, path string, size int64) (err error)
 		}
 	}()
 	// The tables are written when they are needed; a sparse file reads as zeros.
-	err = d.mkfs(ctx, fresh, size, "-i", strconv.Itoa(bytesPerInode(size)), "-E", "lazy_itable_init=1,nodiscard", "-L", "rik-scratch")
+	err = d.mkfs(ctx, fresh, size, "-O", "has_journal", "-J", "size="+strconv.Itoa(journalMiB(size)),
+		"-i", strconv.Itoa(bytesPerInode(size)), "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", "-L", "rik-scratch")
 	if err != nil {
 		return err
 	}
@@ -43,6 +45,15 @@ func (d *Dir) Writable(ctx context.Context, path string, size int64) (err error)
 		return fmt.Errorf("making a writable disk: %w", err)
 	}
 	return nil
+}
+
+// journalMiB is the size of the journal. 4 MiB is the smallest that mke2fs makes with 4 KiB
+// blocks (1024 of them); 16 MiB is what it gives a disk of 512 MiB by default.
+func journalMiB(size int64) int {
+	if size < 512<<20 {
+		return 4
+	}
+	return 16
 }
 
 // bytesPerInode are those of Debian's mke2fs.conf: small disks have small files.

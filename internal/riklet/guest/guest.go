@@ -51,6 +51,9 @@ var (
 	ErrNoProgram = errors.New("no such program in the guest")
 	// ErrNotRunnable is a command that cannot be executed there.
 	ErrNotRunnable = errors.New("the program cannot be run in the guest")
+	// ErrDisk is returned by Configure when the guest finds its writable disk but cannot
+	// use the file system on it. The disk's content is lost.
+	ErrDisk = errors.New("the guest cannot use its writable disk")
 )
 
 // Channel is where a VMM lets the node reach its guest: a unix socket, and with a
@@ -93,7 +96,8 @@ type Interface struct {
 type Volume struct {
 	Name string `json:"name"`
 	// Memory keeps it in memory, Files is its content and makes it read-only for
-	// containers; otherwise it is on the scratch disk and empty at first.
+	// containers; otherwise it is on the scratch disk, and keeps what an earlier boot
+	// wrote to that disk.
 	Memory    bool   `json:"memory,omitempty"`
 	SizeBytes int64  `json:"sizeBytes,omitempty"`
 	Projected bool   `json:"projected,omitempty"`
@@ -192,7 +196,8 @@ type Streams struct {
 
 // Guest is the node's side of one guest; any goroutine may use it.
 type Guest interface {
-	// Configure tells the guest who it is. It is called once, before Run.
+	// Configure tells the guest who it is. It is called once, before Run. ErrDisk means
+	// that the writable disk is damaged; the machine must then boot again with another.
 	Configure(ctx context.Context, c Config) error
 	// Run starts a process and returns when it runs. ErrNoProgram and ErrNotRunnable
 	// are told apart from everything else. The process ends when ctx does.

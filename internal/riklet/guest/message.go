@@ -61,6 +61,7 @@ type Kind string
 const (
 	KindNoProgram   Kind = "NoProgram"
 	KindNotRunnable Kind = "NotRunnable"
+	KindDisk        Kind = "Disk"
 )
 
 // Failure is an error on its way from a guest.
@@ -81,6 +82,8 @@ func NewFailure(err error) *Failure {
 		f.Kind = KindNoProgram
 	case errors.Is(err, ErrNotRunnable):
 		f.Kind = KindNotRunnable
+	case errors.Is(err, ErrDisk):
+		f.Kind = KindDisk
 	}
 	if len(f.Text) > maxFailure {
 		f.Text = f.Text[:maxFailure]
@@ -103,6 +106,8 @@ func (f *Failure) Err() error {
 		return fmt.Errorf("%w: %s", ErrNoProgram, without(text, ErrNoProgram))
 	case KindNotRunnable:
 		return fmt.Errorf("%w: %s", ErrNotRunnable, without(text, ErrNotRunnable))
+	case KindDisk:
+		return fmt.Errorf("%w: %s", ErrDisk, without(text, ErrDisk))
 	}
 	return fmt.Errorf("the guest says: %s", text)
 }

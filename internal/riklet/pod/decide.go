@@ -53,6 +53,7 @@ const (
 	reasonSuspended      = "Suspended"
 	reasonVMEnded        = "VMEnded"
 	reasonSnapshotLost   = "SnapshotLost"
+	reasonVolumesLost    = "VolumesLost"
 	reasonInitFailed     = "InitContainerFailed"
 	reasonInitializing   = "Initializing"
 	reasonCreating       = "ContainerCreating"

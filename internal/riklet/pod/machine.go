@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/state"
@@ -346,23 +345,16 @@ func (m *machine) lost(c *shim.Client) {
 		return
 	}
 	m.hangUp()
-	m.prepared, m.leftovers, m.attachment, m.rec.Suspended = false, true, nil, false
 	if m.rec.Stop != nil || m.rec.Final != nil {
+		m.prepared, m.leftovers, m.attachment, m.rec.Suspended = false, true, nil, false
 		return
 	}
 	m.log.Warn("the supervisor is gone")
-	for _, c := range m.containers {
-		c.endProbes()
-		m.loseRun(c)
-	}
+	m.loseSandbox(reasonSupervisorLost, supervisorEnded)
 }
 
-// loseRun notes that a container ran under a supervisor that is gone.
-func (m *machine) loseRun(c *container) {
-	if s := m.rec.Containers[c.spec.Name]; s.State == rikv1alpha1.ContainerRunning {
-		m.setContainer(c.spec.Name, exited(s, 128+9, reasonSupervisorLost, "the supervisor of the instance ended", m.now()))
-	}
-}
+// supervisorEnded is the message of containers that ended with their supervisor.
+const supervisorEnded = "the supervisor of the instance ended"
 
 // namespaces gives the process whose network is the instance's, 0 for the
 // node's, and whether there is one.

@@ -230,12 +230,8 @@ func (m *machine) notRestored(err error) {
 // policy has it.
 func (m *machine) loseSnapshot(why string) {
 	m.log.Warn("a snapshot cannot be used; the instance is made anew", "why", why)
-	m.rec.Suspended, m.rec.OnDisk, m.leftovers, m.dirty = false, false, true, true
-	for _, c := range m.containers {
-		if s := m.rec.Containers[c.spec.Name]; s.State == rikv1alpha1.ContainerRunning {
-			m.setContainer(c.spec.Name, exited(s, 128+9, reasonSnapshotLost, why, m.now()))
-		}
-	}
+	m.rec.OnDisk = false
+	m.loseSandbox(reasonSnapshotLost, why)
 }
 
 // recoverParked finds out what became of an instance on disk, and reports whether that

@@ -55,6 +55,7 @@ func (m *machine) preparedWith(b *build, err error) {
 		m.attach(b.shim)
 		m.prepared, m.leftovers, m.prepare, m.trouble, m.reason = true, false, attempts{}, "", ""
 		m.attachment = b.attachment
+		m.ranWith(m.diskOf())
 		if b.restore {
 			m.goesOn(b)
 		}

@@ -137,6 +137,7 @@ func (m *machine) recover(ctx context.Context) {
 		// Its state is told before its owner runs, so that sessions can come before.
 		m.connected(client)
 		m.attachment, m.prepared = attachment, true
+		m.ranWith(m.diskOf())
 		m.catchUp(client.Containers())
 		m.endStrayExecs()
 		return
@@ -148,7 +149,10 @@ func (m *machine) recover(ctx context.Context) {
 		_ = client.Close()
 	}
 	m.leftovers, m.rec.Suspended = true, false
-	m.catchUpFromFiles(rebooted)
+	m.catchUpFromFiles()
+	if !rebooted {
+		m.loseSandbox(reasonSupervisorLost, supervisorEnded)
+	}
 	m.rec = afterReboot(m.rec, m.d.bootID, m.now())
 	m.dirty = true
 }
@@ -173,7 +177,7 @@ func (m *machine) catchUp(seen []shim.Container) {
 	}
 	for _, c := range m.containers {
 		if !there[c.spec.Name] {
-			m.loseRun(c)
+			m.loseRun(c, reasonSupervisorLost, supervisorEnded)
 		}
 	}
 }
@@ -197,9 +201,8 @@ func (m *machine) noteRun(e shim.Container) {
 	m.setContainer(e.Name, s)
 }
 
-// catchUpFromFiles does the same when the supervisor is gone. What ran without
-// a known end was lost with it; after a reboot that is another matter.
-func (m *machine) catchUpFromFiles(rebooted bool) {
+// catchUpFromFiles does the same when the supervisor is gone.
+func (m *machine) catchUpFromFiles() {
 	for _, c := range m.containers {
 		attempt, end := m.d.lastRun(m.uid, c.spec.Name)
 		if end != nil && end.Attempt >= attempt && end.Attempt > 0 {
@@ -215,9 +218,6 @@ func (m *machine) catchUpFromFiles(rebooted bool) {
 		}
 		if attempt > 0 {
 			m.noteRun(shim.Container{Name: c.spec.Name, Attempt: attempt, StartedAt: m.now()})
-		}
-		if !rebooted {
-			m.loseRun(c)
 		}
 	}
 }

@@ -243,6 +243,8 @@ type vmNote struct {
 	Machine vmm.Machine
 	Config  guest.Config       // without its files and entropy
 	Images  map[string]vmImage // by container
+	// DiskID identifies the writable disk, and DiskWhy says why that disk was made.
+	DiskID, DiskWhy string
 }
 
 // vmImage is the root of a container.
@@ -272,11 +274,5 @@ func (m *machine) vmEnded(e shim.Container) {
 	}
 	m.log.Warn("the VMM is gone; the microVM is made anew", "code", e.ExitCode, "why", why)
 	m.hangUp()
-	m.prepared, m.leftovers, m.attachment, m.rec.Suspended = false, true, nil, false
-	for _, c := range m.containers {
-		c.endProbes()
-		if s := m.rec.Containers[c.spec.Name]; s.State == rikv1alpha1.ContainerRunning {
-			m.setContainer(c.spec.Name, exited(s, 128+9, reasonVMEnded, why, m.now()))
-		}
-	}
+	m.loseSandbox(reasonVMEnded, why)
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -34,6 +33,8 @@ type vmBuild struct {
 	images map[string]*disk.Image // by container
 	was    snapshotNote           // what it goes on from
 	note   vmNote
+	// replaced: the guest could not use its disk and got another.
+	replaced bool
 }
 
 // fetch gets the root of every container: a VM has all its disks from its start.
@@ -162,10 +163,8 @@ const vmmThreads = 512
 func (v *vmBuild) describe(ctx context.Context) error {
 	d, uid, t := v.d, v.in.UID, v.in.Template
 	size := sizeOf(t)
-	if !v.restore {
-		if err := v.vm.Disks.Writable(ctx, d.scratch(uid), size.disk); err != nil {
-			return err
-		}
+	if err := v.useDisk(ctx); err != nil {
+		return err
 	}
 	user := userOfInstance(v.shim.PID())
 	v.note.Machine = vmm.Machine{
@@ -269,12 +268,8 @@ const bootsAtMost = 5
 // guest reaches the init and tells it who it is.
 func (v *vmBuild) guest(ctx context.Context) error {
 	err := v.meet(ctx)
-	for boots := 1; errors.Is(err, errVMMEnded) && boots < bootsAtMost && ctx.Err() == nil; boots++ {
-		v.d.cfg.Logger.Warn("a microVM ended before its guest was there; it is booted again", "instance", v.in.UID, "err", err)
-		if err = v.clear(ctx); err == nil {
-			err = v.launch(ctx)
-		}
-		if err == nil {
+	for boots := 1; v.mayBootAgain(err) && boots < bootsAtMost && ctx.Err() == nil; boots++ {
+		if err = v.bootAgain(ctx, err); err == nil {
 			err = v.meet(ctx)
 		}
 	}
@@ -364,26 +359,19 @@ func (b *build) projected(ctx context.Context, v rikv1alpha1.Volume) (guest.Volu
 	return g, err
 }
 
-// removeMachine removes what the machine has on the node. Its process is gone with
-// the instance's cgroup.
+// removeMachine removes what the machine has on the node, but its writable disk: that stays
+// until the instance is deleted. Its process is gone with the instance's cgroup.
 func (v *vmBuild) removeMachine(ctx context.Context) error {
 	d, uid := v.d, v.in.UID
 	if err := v.clear(ctx); err != nil {
 		return err
 	}
-	files := []string{d.vmFile(uid), d.guestSocket(uid)}
 	if !v.keep {
 		if err := d.removeSnapshot(uid); err != nil {
 			return err
 		}
-		files = append(files, d.scratch(uid))
 	}
-	for _, file := range files {
-		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
+	return removeFiles(d.vmFile(uid), d.guestSocket(uid))
 }
 
 // clear removes what a VMM that has ended has on the node.

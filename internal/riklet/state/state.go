@@ -44,6 +44,8 @@ type Record struct {
 	Suspended bool `json:"suspended,omitempty"`
 	// OnDisk: it is suspended and nothing of it runs; it goes on from its snapshot.
 	OnDisk bool `json:"onDisk,omitempty"`
+	// Disk is the ID of the writable disk that a microVM's containers have run with.
+	Disk string `json:"disk,omitempty"`
 	// Stop is set once the instance is to go away.
 	Stop *Stop `json:"stop,omitempty"`
 	// Final is set once it ended by itself.

@@ -65,25 +65,38 @@ func lookForDisk(d guest.Disk, sys string) (string, error) {
 	return "", fmt.Errorf("no disk %q among the %d of this machine", d.ID, len(disks))
 }
 
-// mountScratch makes the place for all that is written: a disk, or memory.
+// mountScratch mounts the file system that holds volumes and the writable layers of
+// containers: the disk with this ID, or memory when the ID is empty. A disk that an earlier
+// boot used keeps its volumes; the kernel replays its journal. ErrDisk means that the disk
+// is there and its file system cannot be used.
 func mountScratch(id string) error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	if id == "" {
 		if err := unix.Mount("tmpfs", scratchDir, "tmpfs", flags, "mode=0700"); err != nil {
 			return fmt.Errorf("making a file system in memory: %w", err)
 		}
-	} else {
-		device, err := findScratch(id)
-		if err != nil {
-			return err
-		}
-		if err := unix.Mount(device, scratchDir, "ext4", flags, ""); err != nil {
-			return fmt.Errorf("mounting the writable disk %q: %w", id, err)
-		}
+		return scratchDirs()
 	}
-	// What containers wrote is gone with them; volumes stay.
+	device, err := findScratch(id)
+	if err != nil {
+		return err
+	}
+	// discard: the blocks of deleted files go back to the node. errors=remount-ro: a damaged
+	// disk fails writes instead of spreading the damage.
+	if err := unix.Mount(device, scratchDir, "ext4", flags, "discard,errors=remount-ro"); err != nil {
+		return fmt.Errorf("%w: mounting disk %q: %w", guest.ErrDisk, id, err)
+	}
+	if err := scratchDirs(); err != nil {
+		return fmt.Errorf("%w: %w", guest.ErrDisk, err)
+	}
+	return nil
+}
+
+// scratchDirs makes the directories of the scratch file system. The writable layers of an
+// earlier boot are removed: each container starts from its image, and only volumes stay.
+func scratchDirs() error {
 	if err := os.RemoveAll(containerDir); err != nil {
-		return fmt.Errorf("clearing the writable disk: %w", err)
+		return fmt.Errorf("removing old container layers: %w", err)
 	}
 	return errors.Join(os.MkdirAll(containerDir, 0o700), os.MkdirAll(scratchVolumes, 0o700))
 }

@@ -52,11 +52,14 @@ func makeVolume(v guest.Volume) error {
 		return nil
 	}
 	onDisk := filepath.Join(scratchVolumes, v.Name)
-	if err := os.MkdirAll(onDisk, 0o777); err != nil {
+	switch err := os.Mkdir(onDisk, 0o777); {
+	case errors.Is(err, fs.ErrExist): // of an earlier boot: its owner may have changed the mode
+	case err != nil:
 		return err
-	}
-	if err := os.Chmod(onDisk, 0o777); err != nil { //nolint:gosec // every user of a Pod may write to its volumes
-		return err
+	default:
+		if err := os.Chmod(onDisk, 0o777); err != nil { //nolint:gosec // every user of a Pod may write to its volumes
+			return err
+		}
 	}
 	return unix.Mount(onDisk, dir, "", unix.MS_BIND, "")
 }
