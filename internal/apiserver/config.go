@@ -63,6 +63,11 @@ type Config struct {
 	// clients published before there was authentication. Empty serves nothing.
 	InsecureLegacyAddress string
 
+	// NewCluster lets the server begin another cluster than the one that the data directory
+	// or the datastore belongs to; AcceptKeys lets it go on with other keys than the
+	// cluster was used with. Both are for one start, on an administrator's word.
+	NewCluster, AcceptKeys bool
+
 	// Authority signs every certificate; nil keeps one under DataDir/pki.
 	Authority *pki.Authority
 	// AuditLog is a file; empty means DataDir/audit.log, AuditOff none.

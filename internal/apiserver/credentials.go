@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/pki"
 )
 
@@ -46,20 +47,27 @@ var adminSubject = pkix.Name{CommonName: "rik:admin", Organization: []string{"sy
 type credentials struct {
 	dir       string
 	authority *pki.Authority
+	// mayCreate: the cluster is new, or the administrator accepts new keys.
+	mayCreate bool
 	server    *pki.Leaf
 	admin     *pki.Leaf
 }
 
 func (c *credentials) path(name string) string { return filepath.Join(c.dir, name) }
 
-// openCredentials loads or makes everything that does not depend on the port.
-func openCredentials(ctx context.Context, cfg Config, hosts []string) (*credentials, error) {
-	c := &credentials{dir: cfg.DataDir, authority: cfg.Authority}
+// openCredentials loads everything that does not depend on the port. What is missing it makes
+// only if it may: what a cluster was made with is not made again.
+func openCredentials(ctx context.Context, cfg Config, hosts []string, mayCreate bool) (*credentials, error) {
+	c := &credentials{dir: cfg.DataDir, authority: cfg.Authority, mayCreate: mayCreate}
 	if err := os.MkdirAll(c.path(pkiDir), 0o700); err != nil {
 		return nil, fmt.Errorf("creating the directory of certificates: %w", err)
 	}
 	if c.authority == nil {
-		authority, err := pki.LoadOrCreate(c.path(pkiDir))
+		load := pki.Load
+		if mayCreate {
+			load = pki.LoadOrCreate
+		}
+		authority, err := load(c.path(pkiDir))
 		if err != nil {
 			return nil, err
 		}
@@ -70,8 +78,8 @@ func openCredentials(ctx context.Context, cfg Config, hosts []string) (*credenti
 		return nil, err
 	}
 	if err := errors.Join(
-		c.ensure(serviceAccountKeyFile, newServiceAccountKey),
-		c.ensure(encryptionFile, newEncryptionConfig),
+		c.ensure(serviceAccountKeyFile, newServiceAccountKey, "every service account's token was signed with it"),
+		c.ensure(encryptionFile, newEncryptionConfig, "without it no stored Secret can be read"),
 	); err != nil {
 		return nil, err
 	}
@@ -131,8 +139,8 @@ func contains(list []string, s string) bool {
 }
 
 // ensure makes a secret file once. It is never replaced: tokens and stored
-// secrets depend on it.
-func (c *credentials) ensure(name string, content func() ([]byte, error)) error {
+// secrets depend on it, and the consequence of its loss is part of the error.
+func (c *credentials) ensure(name string, content func() ([]byte, error), consequence string) error {
 	path := c.path(name)
 	_, err := os.Stat(path)
 	if err == nil {
@@ -140,6 +148,9 @@ func (c *credentials) ensure(name string, content func() ([]byte, error)) error 
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("looking for %s: %w", path, err)
+	}
+	if !c.mayCreate {
+		return clusterid.Missing(path, consequence)
 	}
 	fresh, err := content()
 	if err != nil {

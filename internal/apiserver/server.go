@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/kubecontrollers"
@@ -42,6 +43,7 @@ type Server struct {
 	listener net.Listener
 	legacy   net.Listener
 	store    *datastore.Datastore
+	found    found
 	chain    *chain
 	url      string
 	ready    chan struct{}
@@ -67,7 +69,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 }
 
 func (s *Server) open(ctx context.Context) error {
-	steps := []func(context.Context) error{s.openDataDir, s.openPorts, s.openCredentials, s.openDatastore, s.build}
+	steps := []func(context.Context) error{s.openDataDir, s.openPorts, s.openDatastore, s.findCluster, s.openCredentials, s.bindCluster, s.build}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -119,7 +121,8 @@ func (s *Server) openCredentials(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.creds, err = openCredentials(ctx, s.cfg, hosts); err != nil {
+	mayCreate := s.found.start == clusterid.First || s.cfg.AcceptKeys
+	if s.creds, err = openCredentials(ctx, s.cfg, hosts, mayCreate); err != nil {
 		return err
 	}
 	return s.creds.writeAccess(s.cfg.ClusterName, s.url)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/pki"
 )
 
@@ -21,8 +22,8 @@ import (
 // live in memory and renew themselves.
 const componentValidity = 30 * 24 * time.Hour
 
-// openAuthority loads the cluster's authority from a data directory, or makes
-// it. Controller and scheduler of one machine may both be the first to start:
+// openAuthority loads the cluster's authority from a data directory. It makes one
+// in a directory that belongs to no cluster yet. Controller and scheduler of one machine may both be the first to start:
 // a lock keeps them from making two.
 func openAuthority(dataDir string) (*pki.Authority, error) {
 	dir := filepath.Join(dataDir, "pki")
@@ -39,6 +40,11 @@ func openAuthority(dataDir string) (*pki.Authority, error) {
 	defer lock.Close()
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("locking the authority: %w", err)
+	}
+	if known, err := clusterid.Read(dataDir); err != nil {
+		return nil, err
+	} else if known != nil {
+		return pki.Load(dir)
 	}
 	return pki.LoadOrCreate(dir)
 }

@@ -43,6 +43,8 @@ type ControlPlane struct {
 	ClusterName      string
 
 	DatastoreEndpoint, DatastoreCA, DatastoreCert, DatastoreKey string
+	// NewCluster and AcceptKeys are as in apiserver.Config.
+	NewCluster, AcceptKeys bool
 
 	// InsecureLegacyAddress serves the published API over plain HTTP; empty: not.
 	InsecureLegacyAddress string
@@ -89,6 +91,8 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 		DatastoreCAFile:       settings.DatastoreCA,
 		DatastoreCertFile:     settings.DatastoreCert,
 		DatastoreKeyFile:      settings.DatastoreKey,
+		NewCluster:            settings.NewCluster,
+		AcceptKeys:            settings.AcceptKeys,
 		InsecureLegacyAddress: settings.InsecureLegacyAddress,
 		Authority:             authority,
 		Sessions:              &p.late,

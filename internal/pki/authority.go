@@ -41,6 +41,8 @@ const (
 var (
 	// ErrIncomplete says that only one of the two files exists.
 	ErrIncomplete = errors.New("certificate authority is incomplete")
+	// ErrMissing says that neither of the two files exists, where they should; see [Load].
+	ErrMissing = errors.New("certificate authority is missing")
 	// ErrForeign says that the files are not an authority, or not one pair.
 	ErrForeign = errors.New("not a certificate authority of this cluster")
 	// ErrExposed says that the private key can be read by other users.
@@ -57,18 +59,26 @@ type Authority struct {
 // LoadOrCreate reads the authority kept in dir, or makes one there if neither
 // of its files exists. The directory is created with mode 0700. The caller must
 // hold whatever lock keeps a second process from creating at the same time.
-func LoadOrCreate(dir string) (*Authority, error) {
+func LoadOrCreate(dir string) (*Authority, error) { return load(dir, true) }
+
+// Load is LoadOrCreate for a cluster that exists: it returns ErrMissing instead of making an
+// authority that nobody trusts.
+func Load(dir string) (*Authority, error) { return load(dir, false) }
+
+func load(dir string, mayCreate bool) (*Authority, error) {
 	certPath, keyPath := filepath.Join(dir, CertificateFile), filepath.Join(dir, KeyFile)
 	certPEM, certErr := os.ReadFile(certPath)
 	keyPEM, keyErr := os.ReadFile(keyPath)
 	certGone, keyGone := errors.Is(certErr, fs.ErrNotExist), errors.Is(keyErr, fs.ErrNotExist)
 	switch {
-	case certGone && keyGone:
+	case certGone && keyGone && mayCreate:
 		return create(dir)
+	case certGone && keyGone:
+		return nil, fmt.Errorf("%w: %s and %s: restore them from a backup of the data directory", ErrMissing, certPath, keyPath)
 	case certGone:
-		return nil, fmt.Errorf("%w: %s exists but %s is missing: restore it from a backup, or remove both to start a new cluster", ErrIncomplete, keyPath, certPath)
+		return nil, fmt.Errorf("%w: %s exists but %s is missing: restore it from a backup of the data directory", ErrIncomplete, keyPath, certPath)
 	case keyGone:
-		return nil, fmt.Errorf("%w: %s exists but %s is missing: restore it from a backup, or remove both to start a new cluster", ErrIncomplete, certPath, keyPath)
+		return nil, fmt.Errorf("%w: %s exists but %s is missing: restore it from a backup of the data directory", ErrIncomplete, certPath, keyPath)
 	case certErr != nil:
 		return nil, fmt.Errorf("reading the authority's certificate: %w", certErr)
 	case keyErr != nil:

@@ -16,6 +16,11 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"rik.dev/rik/internal/apiserver/datastore/etcd"
 	"rik.dev/rik/internal/apiserver/datastore/kine"
@@ -97,6 +102,48 @@ func (c Config) kind() (kind, error) {
 		return 0, fmt.Errorf("datastore scheme %q is not known: give https://, sqlite://, postgres:// or mysql://", scheme)
 	}
 }
+
+// Describe names the datastore for people: its kind and place, never its credentials.
+func (c Config) Describe() string {
+	k, err := c.kind()
+	switch {
+	case err != nil:
+		return "an unknown datastore"
+	case k == embeddedEtcd:
+		return "the embedded etcd in " + c.Dir
+	case k == externalEtcd:
+		return "etcd at " + c.Endpoint
+	}
+	scheme, rest, _ := strings.Cut(c.Endpoint, "://")
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		rest = rest[at+1:] // what is before is the user and the password
+	}
+	rest, _, _ = strings.Cut(rest, "?")
+	if rest == "" {
+		rest = c.Dir
+	}
+	return scheme + " at " + rest
+}
+
+// Client connects to the datastore as an etcd client. The caller closes it.
+func (e Endpoint) Client(logger *zap.Logger) (*clientv3.Client, error) {
+	config := clientv3.Config{Endpoints: e.Servers, DialTimeout: dialTimeout, Logger: logger}
+	if e.CAFile != "" || e.CertFile != "" || strings.HasPrefix(e.Servers[0], "https://") {
+		tls, err := transport.TLSInfo{TrustedCAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile}.ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("reading the certificates for the datastore: %w", err)
+		}
+		config.TLS = tls
+	}
+	client, err := clientv3.New(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the datastore: %w", err)
+	}
+	return client, nil
+}
+
+// dialTimeout bounds one attempt to connect; a client tries again until its caller's context ends.
+const dialTimeout = 20 * time.Second
 
 // checkURLs refuses plain HTTP to another machine: secrets and every permission
 // of the cluster would travel in the clear.

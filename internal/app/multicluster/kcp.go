@@ -78,6 +78,8 @@ func (k *kcp) addFlags(s *pflag.FlagSet) {
 	s.StringVar(&k.server.DatastoreCAFile, "datastore-cafile", "", "authority of the external datastore")
 	s.StringVar(&k.server.DatastoreCertFile, "datastore-certfile", "", "certificate for the external datastore")
 	s.StringVar(&k.server.DatastoreKeyFile, "datastore-keyfile", "", "key for the external datastore")
+	s.BoolVar(&k.server.NewCluster, "new-cluster", false, "begin another cluster, although the data directory or the datastore belongs to one; for one start")
+	s.BoolVar(&k.server.AcceptKeys, "accept-keys", false, "go on with the keys that are in the data directory, although the cluster was used with others; for one start")
 	s.BoolVar(&k.runControllers, "run-controllers", true, "run the cluster controller, negotiation and the splitter in this process; otherwise run cluster-controller beside it")
 }
 

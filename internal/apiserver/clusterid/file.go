@@ -1,0 +1,57 @@
+package clusterid
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"rik.dev/rik/internal/pki"
+)
+
+// FileName is the identity's file in the data directory.
+const FileName = "cluster.json"
+
+// Read reads the file of a data directory; nil: it has none.
+func Read(dir string) (*File, error) {
+	path := filepath.Join(dir, FileName)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // documented
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the identity of the cluster: %w", err)
+	}
+	var f File
+	if err := json.Unmarshal(data, &f); err != nil || f.ID == "" {
+		return nil, fmt.Errorf("%s is damaged: restore it from a backup, or remove it: the server then takes the identity from the datastore (%w)", path, errors.Join(err, errNoID))
+	}
+	return &f, nil
+}
+
+var errNoID = errors.New("it must have an id")
+
+// Write replaces the file, if it says something else.
+func Write(dir string, f File) error {
+	data, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encoding the identity of the cluster: %w", err)
+	}
+	data = append(data, '\n')
+	path := filepath.Join(dir, FileName)
+	if have, err := os.ReadFile(path); err == nil && string(have) == string(data) {
+		return nil
+	}
+	return pki.WriteFile(path, data)
+}
+
+// Fingerprint identifies a key or certificate, and does not reveal it: keys are random and
+// have 128 bits at least.
+func Fingerprint(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
