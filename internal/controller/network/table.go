@@ -176,15 +176,18 @@ func (t *Table) reviewLocked(uid types.UID) {
 		at = reachedAt(in, n, e.onHost)
 	}
 	ready := in.DeletionTimestamp == nil && serving(&in.Status) && t.config.Heard(in.Spec.NodeName)
+	// Only an instance that ends in an orderly way goes on serving what it has: nobody knows
+	// what an instance does whose node is not heard of, is suspended or fails its probe.
+	draining := in.DeletionTimestamp != nil && !in.Status.Suspended && t.config.Heard(in.Spec.NodeName)
 	known := t.journal.get(k)
 	switch {
 	case at == "":
 		t.journal.remove(k)
-	case known == nil || known.endpoint.GetAddress() != at || known.endpoint.GetReady() != ready:
+	case known == nil || known.endpoint.GetAddress() != at || known.endpoint.GetReady() != ready || known.endpoint.GetDraining() != draining:
 		// All else of an instance never changes.
 		t.journal.put(&entry{key: k, endpoint: &nodev1.Endpoint{
 			Uid: string(uid), Service: &nodev1.ServiceKey{Namespace: in.Namespace, Workload: in.Spec.Workload},
-			Name: in.Name, Node: in.Spec.NodeName, Address: at, Ready: ready, Ports: e.ports,
+			Name: in.Name, Node: in.Spec.NodeName, Address: at, Ready: ready, Draining: draining, Ports: e.ports,
 		}})
 	}
 }

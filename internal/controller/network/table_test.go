@@ -22,6 +22,8 @@ func (w *world) state(uid string) string {
 		return "gone"
 	case e.endpoint.GetReady():
 		return e.endpoint.GetAddress()
+	case e.endpoint.GetDraining():
+		return e.endpoint.GetAddress() + " draining"
 	default:
 		return e.endpoint.GetAddress() + " not ready"
 	}
@@ -61,7 +63,11 @@ func TestEndpoint(t *testing.T) {
 		"being made": {change: func(in *rikv1alpha1.Instance) {
 			in.Status = rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceCreating}
 		}, want: "gone"},
-		"ending":                       {change: func(in *rikv1alpha1.Instance) { in.DeletionTimestamp = &metav1.Time{} }, want: "10.62.0.5 not ready"},
+		"ending":                  {change: func(in *rikv1alpha1.Instance) { in.DeletionTimestamp = &metav1.Time{} }, want: "10.62.0.5 draining"},
+		"ending on a silent node": {change: func(in *rikv1alpha1.Instance) { in.DeletionTimestamp = &metav1.Time{} }, silent: true, want: "10.62.0.5 not ready"},
+		"ending while it is suspended": {change: func(in *rikv1alpha1.Instance) {
+			in.DeletionTimestamp, in.Status.Suspended = &metav1.Time{}, true
+		}, want: "10.62.0.5 not ready"},
 		"ended":                        {change: func(in *rikv1alpha1.Instance) { in.Status.Phase = rikv1alpha1.InstanceFailed }, want: "gone"},
 		"lost":                         {change: func(in *rikv1alpha1.Instance) { in.Status.Phase = rikv1alpha1.InstanceUnknown }, want: "10.62.0.5 not ready"},
 		"nobody hears":                 {change: unheard(true), want: "10.62.0.5"},

@@ -460,7 +460,10 @@ type Endpoint struct {
 	Ready   bool                   `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`    // it may get new connections
 	// ports of its own revision: a service's port reaches it where port and
 	// protocol are the same, at this revision's target_port.
-	Ports         []*ServicePort `protobuf:"bytes,7,rep,name=ports,proto3" json:"ports,omitempty"`
+	Ports []*ServicePort `protobuf:"bytes,7,rep,name=ports,proto3" json:"ports,omitempty"`
+	// The instance is being deleted on a node that reports: it gets no new connections, and
+	// flows that it has may stay for the drain period.
+	Draining      bool `protobuf:"varint,8,opt,name=draining,proto3" json:"draining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -544,6 +547,13 @@ func (x *Endpoint) GetPorts() []*ServicePort {
 	return nil
 }
 
+func (x *Endpoint) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
 var File_rik_node_v1_network_proto protoreflect.FileDescriptor
 
 const file_rik_node_v1_network_proto_rawDesc = "" +
@@ -582,7 +592,7 @@ const file_rik_node_v1_network_proto_rawDesc = "" +
 	"\vtarget_port\x18\x03 \x01(\x05R\n" +
 	"targetPort\x12\x1a\n" +
 	"\bprotocol\x18\x04 \x01(\tR\bprotocol\x12\x12\n" +
-	"\x04type\x18\x05 \x01(\tR\x04type\"\xd7\x01\n" +
+	"\x04type\x18\x05 \x01(\tR\x04type\"\xf3\x01\n" +
 	"\bEndpoint\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x121\n" +
 	"\aservice\x18\x02 \x01(\v2\x17.rik.node.v1.ServiceKeyR\aservice\x12\x12\n" +
@@ -590,7 +600,8 @@ const file_rik_node_v1_network_proto_rawDesc = "" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x05 \x01(\tR\aaddress\x12\x14\n" +
 	"\x05ready\x18\x06 \x01(\bR\x05ready\x12.\n" +
-	"\x05ports\x18\a \x03(\v2\x18.rik.node.v1.ServicePortR\x05portsB!Z\x1frik.dev/rik/internal/rpc/nodev1b\x06proto3"
+	"\x05ports\x18\a \x03(\v2\x18.rik.node.v1.ServicePortR\x05ports\x12\x1a\n" +
+	"\bdraining\x18\b \x01(\bR\bdrainingB!Z\x1frik.dev/rik/internal/rpc/nodev1b\x06proto3"
 
 var (
 	file_rik_node_v1_network_proto_rawDescOnce sync.Once

@@ -32,8 +32,8 @@ type place struct {
 
 // goal is where they may end.
 type goal struct {
-	open     bool // new flows are led somewhere
-	backends map[netip.AddrPort]bool
+	open     bool                    // new flows are led somewhere
+	backends map[netip.AddrPort]bool // that serve, or that drain
 }
 
 // flow is what matters of a flow: where the client sends to, and who answers.
@@ -57,7 +57,7 @@ func newFlows(in Input, all []front) *flows {
 			continue
 		}
 		g := &goal{open: len(x.ready) > 0, backends: map[netip.AddrPort]bool{}}
-		for _, some := range [][]backend{x.ready, x.waiting} {
+		for _, some := range [][]backend{x.ready, x.draining} {
 			for _, b := range some {
 				g.backends[b.to] = true
 			}

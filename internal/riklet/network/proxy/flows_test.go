@@ -18,6 +18,13 @@ func TestStale(t *testing.T) {
 	expose(s, "dns", "10.63.0.1", port(30053, 53, udp, onNodes))
 	end(s, "dns", "ready", "a", "10.62.1.2", true)
 	end(s, "dns", "waiting", "a", "10.62.1.3", false)
+	end(s, "dns", "draining", "a", "10.62.1.5", false)
+	end(s, "dns", "drained", "a", "10.62.1.6", false)
+	for _, uid := range []string{"draining", "drained"} {
+		e := s.Endpoints[key("dns")][uid]
+		e.Draining = true
+		s.Endpoints[key("dns")][uid] = e
+	}
 	expose(s, "closed", "10.63.0.2", port(30054, 53, udp, onNodes))
 	end(s, "closed", "waiting2", "a", "10.62.1.3", false)
 	expose(s, "held", "10.63.0.3", port(7000, 53, udp, onNodes))
@@ -26,6 +33,7 @@ func TestStale(t *testing.T) {
 	end(s, "names", "ready3", "a", "10.62.1.2", true)
 	in := input(s)
 	in.Facts.HostPorts = []HostPort{{udp, 7000}}
+	in.Drained = map[string]bool{"drained": true}
 	f := known(in)
 	f.local = func(a netip.Addr) bool {
 		return a == netip.MustParseAddr("192.0.2.1") || a == netip.MustParseAddr("10.62.1.1")
@@ -37,7 +45,9 @@ func TestStale(t *testing.T) {
 		want     bool
 	}{
 		"to a ready endpoint":                        {unix.IPPROTO_UDP, "10.63.0.1:30053", "10.62.1.2:53", false, false},
-		"to one that is not ready":                   {unix.IPPROTO_UDP, "10.63.0.1:30053", "10.62.1.3:53", false, false},
+		"to one that is not ready":                   {unix.IPPROTO_UDP, "10.63.0.1:30053", "10.62.1.3:53", false, true},
+		"to one that is being deleted":               {unix.IPPROTO_UDP, "10.63.0.1:30053", "10.62.1.5:53", false, false},
+		"to one after its drain period":              {unix.IPPROTO_UDP, "10.63.0.1:30053", "10.62.1.6:53", false, true},
 		"to one that is gone":                        {unix.IPPROTO_UDP, "10.63.0.1:30053", "10.62.1.4:53", false, true},
 		"to another port of one that is ready":       {unix.IPPROTO_UDP, "10.63.0.1:30053", "10.62.1.2:54", false, true},
 		"led nowhere although there is an endpoint":  {unix.IPPROTO_UDP, "10.63.0.1:30053", "10.63.0.1:30053", false, true},
@@ -79,10 +89,25 @@ func TestFlowsSum(t *testing.T) {
 	if got := known(input(s)).sum(); got != before {
 		t.Error("an endpoint over TCP changes it")
 	}
-	end(s, "dns", "2", "a", "10.62.1.3", false)
-	if got := known(input(s)).sum(); got != before {
-		t.Error("an endpoint that is not ready changes it, while there is another")
+	draining := func(uid string) {
+		e := s.Endpoints[key("dns")][uid]
+		e.Ready, e.Draining = false, true
+		s.Endpoints[key("dns")][uid] = e
 	}
+	draining("2")
+	if got := known(input(s)).sum(); got != before {
+		t.Error("an endpoint that is being deleted changes it, while there is another")
+	}
+	over := input(s)
+	over.Drained = map[string]bool{"2": true}
+	if got := known(over).sum(); got == before {
+		t.Error("a drain period is over, and it is the same")
+	}
+	end(s, "dns", "2", "a", "10.62.1.3", false)
+	if got := known(input(s)).sum(); got == before {
+		t.Error("an endpoint is not ready any more, and it is the same")
+	}
+	draining("2")
 	end(s, "dns", "1", "a", "10.62.1.2", false)
 	none := known(input(s)).sum()
 	if none == before {

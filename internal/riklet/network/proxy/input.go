@@ -33,6 +33,8 @@ type HostPort struct {
 type Input struct {
 	Snapshot *table.Snapshot // nil: nothing heard yet
 	Facts    Facts
+	// Drained are the UIDs of endpoints whose drain period is over.
+	Drained map[string]bool
 	// Opened are the links whose route_localnet is ours to take back (localnet.go).
 	// They are written into a rule: the kernel keeps them for a later life of ours.
 	Opened []string

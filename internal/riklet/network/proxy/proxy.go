@@ -25,6 +25,9 @@ const (
 	restful = 20
 	// soon is when rules that changed are looked at for the first time.
 	soon = time.Second
+	// DefaultDrainPeriod is how long flows stay on an endpoint that is being deleted: until
+	// its riklet sends the stop signal (riklet/pod DefaultDrainDelay).
+	DefaultDrainPeriod = 3 * time.Second
 	// firstRetry is how soon a change that did not succeed is tried again; the time
 	// doubles up to the interval.
 	firstRetry = time.Second
@@ -41,8 +44,8 @@ type Config struct {
 	// Changed has something to receive after what Table or Facts give has changed.
 	// A channel of capacity 1 that is written to without waiting is enough.
 	Changed <-chan struct{}
-	// Interval and Coalesce are the defaults when zero.
-	Interval, Coalesce time.Duration
+	// Interval, Coalesce and DrainPeriod are the defaults when zero.
+	Interval, Coalesce, DrainPeriod time.Duration
 }
 
 // Validate reports everything that is missing.
@@ -57,8 +60,8 @@ func (c Config) Validate() error {
 	if c.Changed == nil {
 		errs = append(errs, errors.New("proxy: no Changed"))
 	}
-	if c.Interval < 0 || c.Coalesce < 0 {
-		errs = append(errs, errors.New("proxy: Interval and Coalesce cannot be negative"))
+	if c.Interval < 0 || c.Coalesce < 0 || c.DrainPeriod < 0 {
+		errs = append(errs, errors.New("proxy: Interval, Coalesce and DrainPeriod cannot be negative"))
 	}
 	return errors.Join(errs...)
 }
@@ -69,9 +72,11 @@ type Proxy struct {
 	config   Config
 	keeper   *iptables.Keeper // nil until iptables was found
 	localnet *localnet
-	flows    uint64 // what the flows were last compared with
-	changes  int    // how often the rules changed
-	complain string // the last error that was logged
+	drains   drains
+	drained  time.Time // when the next drain period is over; zero: nothing drains
+	flows    uint64    // what the flows were last compared with
+	changes  int       // how often the rules changed
+	complain string    // the last error that was logged
 }
 
 // New makes a proxy. It touches nothing yet.
@@ -85,7 +90,10 @@ func New(config Config) (*Proxy, error) {
 	if config.Coalesce == 0 {
 		config.Coalesce = DefaultCoalesce
 	}
-	return &Proxy{config: config, localnet: newLocalnet(sysctls)}, nil
+	if config.DrainPeriod == 0 {
+		config.DrainPeriod = DefaultDrainPeriod
+	}
+	return &Proxy{config: config, localnet: newLocalnet(sysctls), drains: drains{}}, nil
 }
 
 // Run keeps the rules until ctx ends. The rules stay then: instances outlive the
@@ -107,6 +115,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 			retry = min(2*retry, p.config.Interval)
 		} else {
 			p.complain, retry = "", firstRetry
+		}
+		if !p.drained.IsZero() {
+			wait = min(wait, time.Until(p.drained))
 		}
 		if !sleep(ctx, pause, nil) || !sleep(ctx, wait, p.config.Changed) {
 			return nil
@@ -156,6 +167,7 @@ func (p *Proxy) Sync(ctx context.Context) error {
 		return err
 	}
 	in := Input{Snapshot: p.config.Table(), Facts: p.config.Facts()}
+	in.Drained, p.drained = p.drains.over(in.Snapshot, time.Now(), p.config.DrainPeriod)
 	if in.active() {
 		in.Opened = p.localnet.plan(in.Facts.Links)
 	}

@@ -29,7 +29,7 @@ type front struct {
 	virtual  []netip.Addr // where it can be reached inside the cluster
 	node     bool         // on the node's addresses, too
 	ready    []backend    // by UID
-	waiting  []backend    // not ready: no new connections, but those that are stay
+	draining []backend    // being deleted: no new connections, but flows that are there stay for a while
 }
 
 // name identifies the front; it goes into the names of its chains.
@@ -61,7 +61,7 @@ func fronts(in Input) []front {
 			if len(f.virtual) == 0 && !f.node {
 				continue
 			}
-			f.ready, f.waiting = c.backends(key, p)
+			f.ready, f.draining = c.backends(key, p)
 			all = append(all, f)
 		}
 	}
@@ -141,8 +141,9 @@ func (c *collector) placed(key table.ServiceKey, p table.Port) bool {
 }
 
 // backends are the endpoints that serve the port: each where its own revision has
-// it. Those that serve it nowhere are left out.
-func (c *collector) backends(key table.ServiceKey, p table.Port) (ready, waiting []backend) {
+// it. Those that serve it nowhere are left out, and so are those that serve nobody: they
+// are not ready, their node is not heard of, or their drain period is over.
+func (c *collector) backends(key table.ServiceKey, p table.Port) (ready, draining []backend) {
 	cluster := c.in.Snapshot.Settings.ClusterCIDR
 	for uid, e := range c.in.Snapshot.Endpoints[key] {
 		i := slices.IndexFunc(e.Ports, func(q table.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol })
@@ -151,16 +152,17 @@ func (c *collector) backends(key table.ServiceKey, p table.Port) (ready, waiting
 		}
 		b := backend{uid: uid, to: netip.AddrPortFrom(e.Address, e.Ports[i].TargetPort)}
 		b.away = !cluster.Contains(e.Address) && e.Node != c.in.Facts.Node
-		if e.Ready {
+		switch {
+		case e.Ready:
 			ready = append(ready, b)
-		} else {
-			waiting = append(waiting, b)
+		case e.Draining && !c.in.Drained[uid]:
+			draining = append(draining, b)
 		}
 	}
 	byUID := func(a, b backend) int { return cmp.Compare(a.uid, b.uid) }
 	slices.SortFunc(ready, byUID)
-	slices.SortFunc(waiting, byUID)
-	return ready, waiting
+	slices.SortFunc(draining, byUID)
+	return ready, draining
 }
 
 // hash makes a chain's name of up to 28 characters, the kernel's limit, out of any

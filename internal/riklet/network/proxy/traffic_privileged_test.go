@@ -156,8 +156,8 @@ func TestPrivilegedHostNetwork(t *testing.T) {
 	})
 }
 
-// TestPrivilegedFlows: a client that goes on sending from one port stays with an
-// endpoint that is not ready, and leaves one that is gone.
+// TestPrivilegedFlows: a client that goes on sending from one port stays with an endpoint
+// that is being deleted, for the drain period, and leaves one that is not ready or is gone.
 func TestPrivilegedFlows(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, _ string) {
 		w.a2.serve("a2", "10.62.1.3:8080")
@@ -185,9 +185,20 @@ func TestPrivilegedFlows(t *testing.T) {
 		}
 		both("at first", "a2")
 		end(w.snapshot, "dns", "1", "a", "10.62.1.3", false)
+		drain := w.snapshot.Endpoints[key("dns")]["1"]
+		drain.Draining = true
+		w.snapshot.Endpoints[key("dns")]["1"] = drain
 		end(w.snapshot, "dns", "2", "b", "10.62.2.2", true)
 		w.sync(t)
+		both("being deleted", "a2")
+		w.proxy.drains["1"] = time.Now().Add(-DefaultDrainPeriod)
+		w.sync(t)
+		both("after its drain period", "b1")
+		end(w.snapshot, "dns", "1", "a", "10.62.1.3", true)
+		end(w.snapshot, "dns", "2", "b", "10.62.2.2", false)
+		w.sync(t)
 		both("not ready any more", "a2")
+		end(w.snapshot, "dns", "2", "b", "10.62.2.2", true)
 		delete(w.snapshot.Endpoints[key("dns")], "1")
 		w.sync(t)
 		both("gone", "b1")

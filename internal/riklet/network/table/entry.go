@@ -22,7 +22,7 @@ func (s Service) equal(o Service) bool {
 
 func (e Endpoint) equal(o Endpoint) bool {
 	return e.UID == o.UID && e.Service == o.Service && e.Name == o.Name && e.Node == o.Node &&
-		e.Address == o.Address && e.Ready == o.Ready && slices.Equal(e.Ports, o.Ports)
+		e.Address == o.Address && e.Ready == o.Ready && e.Draining == o.Draining && slices.Equal(e.Ports, o.Ports)
 }
 
 // once keeps one copy of a text that comes with thousands of entries.
@@ -165,7 +165,7 @@ func decodePort(m *nodev1.ServicePort) (Port, error) {
 func (t *Table) decodeEndpoint(m *nodev1.Endpoint) (Endpoint, error) {
 	e := Endpoint{
 		UID: m.GetUid(), Service: decodeKey(m.GetService()), Name: m.GetName(), Node: once(m.GetNode()),
-		Ready: m.GetReady(),
+		Ready: m.GetReady(), Draining: m.GetDraining(),
 	}
 	if e.UID == "" {
 		return Endpoint{}, errors.New("no UID")
@@ -205,7 +205,7 @@ func (s *Snapshot) encode() *nodev1.NetworkChanges {
 		for _, e := range all {
 			c.Endpoints = append(c.Endpoints, &nodev1.Endpoint{
 				Uid: e.UID, Service: e.Service.encode(), Name: e.Name, Node: e.Node,
-				Address: addressText(e.Address), Ready: e.Ready, Ports: encodePorts(e.Ports),
+				Address: addressText(e.Address), Ready: e.Ready, Draining: e.Draining, Ports: encodePorts(e.Ports),
 			})
 		}
 	}

@@ -51,6 +51,8 @@ type Endpoint struct {
 	Node    string
 	Address netip.Addr // its own, or its node's for one in the node's network
 	Ready   bool       // it may get new connections
+	// Draining: it is being deleted; flows that it has may stay for the drain period.
+	Draining bool
 	// Ports of its own revision. A service's port reaches it where port number and
 	// protocol are the same, at the TargetPort given here.
 	Ports []Port

@@ -83,9 +83,9 @@ func TestApplyKeepsWhatIsSent(t *testing.T) {
 		},
 		Services: map[ServiceKey]Service{web: {web, []netip.Addr{netip.MustParseAddr("10.63.0.7")}, ports}},
 		Endpoints: map[ServiceKey]map[string]Endpoint{web: {
-			"u1": {"u1", web, "web-u1", "n1", netip.MustParseAddr("10.62.1.2"), true, ports},
+			"u1": {"u1", web, "web-u1", "n1", netip.MustParseAddr("10.62.1.2"), true, false, ports},
 			// It has no address to be sent to, so it cannot be ready.
-			"u2": {"u2", web, "web-u2", "n1", netip.Addr{}, false, ports},
+			"u2": {"u2", web, "web-u2", "n1", netip.Addr{}, false, false, ports},
 		}},
 	}
 	if diff := cmp.Diff(want, table.Snapshot(), compare); diff != "" {

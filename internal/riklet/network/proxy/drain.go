@@ -1,0 +1,45 @@
+package proxy
+
+import (
+	"time"
+
+	"rik.dev/rik/internal/riklet/network/table"
+)
+
+// drains are the endpoints that drain, by UID, with the time at which this node came to know.
+// Clocks of several nodes are not compared.
+type drains map[string]time.Time
+
+// over notes what drains now. It gives the UIDs whose drain period is over, and when the next
+// one will be; zero: no other drains.
+func (d drains) over(s *table.Snapshot, now time.Time, period time.Duration) (drained map[string]bool, next time.Time) {
+	drained = map[string]bool{}
+	there := map[string]bool{}
+	if s != nil {
+		for _, all := range s.Endpoints {
+			for uid, e := range all {
+				if e.Draining && !e.Ready {
+					there[uid] = true
+				}
+			}
+		}
+	}
+	for uid := range d {
+		if !there[uid] {
+			delete(d, uid)
+		}
+	}
+	for uid := range there {
+		if _, known := d[uid]; !known {
+			d[uid] = now
+		}
+		end := d[uid].Add(period)
+		switch {
+		case !now.Before(end):
+			drained[uid] = true
+		case next.IsZero() || end.Before(next):
+			next = end
+		}
+	}
+	return drained, next
+}
