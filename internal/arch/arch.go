@@ -57,8 +57,10 @@ var Rules = []Rule{
 	{Under: "internal/apiserver", May: append([]string{"config"}, shared...)},
 	{Under: "internal/multicluster/schema", May: []string{"api/apiresource"}, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},
-	{Under: "internal/multicluster/splitter", May: []string{"api"}, MustNot: heavy},
-	{Under: "internal/multicluster/splitter/view", May: []string{"api", "internal/multicluster/splitter"}, MustNot: heavy},
+	// What has finished is a pure question of an object's status, asked by the splitter and syncers.
+	{Under: "internal/multicluster/terminal", May: []string{"api"}, MustNot: heavy},
+	{Under: "internal/multicluster/splitter", May: []string{"api", "internal/multicluster/terminal"}, MustNot: heavy},
+	{Under: "internal/multicluster/splitter/view", May: []string{"api", "internal/multicluster/splitter", "internal/multicluster/terminal"}, MustNot: heavy},
 	{Under: "internal/multicluster/syncer/renewal", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/multicluster", May: append([]string{"config"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/rikctl", May: append([]string{"internal/multicluster/splitter", "internal/multicluster/schema", "internal/multicluster/negotiation/plan", "internal/multicluster/kubeconfig"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -14,6 +15,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/multicluster/terminal"
 )
 
 // entry is what is kept of an object of a divided type. It is never changed.
@@ -22,6 +24,9 @@ type entry struct {
 	// and the status, of others the metadata.
 	*unstructured.Unstructured
 	role view.Role
+	// expires is when a finished object's time to live is over; zero: never, or not yet known.
+	// A leaf has none: its root's counts.
+	expires time.Time
 	// digest of roots and leaves stands for their specs.
 	digest string
 	// needs and pods of a leaf: what it names, and the labels of its pods.
@@ -33,6 +38,9 @@ type entry struct {
 func newEntry(object *unstructured.Unstructured, t view.Type) (*entry, error) {
 	forget(object)
 	r := &entry{Unstructured: object, role: view.RoleOf(object, t)}
+	if r.role != view.Leaf {
+		r.expires, _ = terminal.Expires(object)
+	}
 	if r.role == view.Targeted {
 		delete(object.Object, "spec")
 		delete(object.Object, "status")

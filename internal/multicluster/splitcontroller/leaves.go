@@ -110,11 +110,14 @@ func (p *pass) taken(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, errTaken)
 }
 
+// background is said with every deletion: the default is up to each type.
+var background = metav1.DeletePropagationBackground
+
 // delete deletes a leaf as it was seen. It stays until its syncer has seen it go.
 func (c *Controller) delete(ctx context.Context, k *kind, root string, leaf *entry) error {
 	uid, version := leaf.GetUID(), leaf.GetResourceVersion()
 	err := c.dynamic.Resource(k.GVR()).Namespace(leaf.GetNamespace()).Delete(ctx, leaf.GetName(),
-		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}, PropagationPolicy: &background})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}

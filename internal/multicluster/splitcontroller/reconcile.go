@@ -51,9 +51,13 @@ func (c *Controller) pass(ctx context.Context, k *kind, key rootKey) (time.Durat
 	if err := c.retire(ctx, k, key, root, leaves); err != nil {
 		return 0, err
 	}
+	expires, err := c.expire(ctx, k, root)
+	if err != nil {
+		return 0, err
+	}
 	if root == nil || root.role != view.Root {
 		c.forget(key)
-		return 0, nil
+		return expires, nil
 	}
 	if root.GetDeletionTimestamp() != nil {
 		return 0, nil // Kubernetes' garbage collector may be at work on the leaves.
@@ -70,7 +74,34 @@ func (c *Controller) pass(ctx context.Context, k *kind, key rootKey) (time.Durat
 	if err := p.run(ctx, leaves); err != nil {
 		return 0, err
 	}
-	return p.again(), nil
+	return sooner(p.again(), expires), nil
+}
+
+// expire deletes a finished object whose time to live is over, and says in how long that will
+// be; 0: never. Its clusters do not delete it: syncers carry no time to live.
+func (c *Controller) expire(ctx context.Context, k *kind, object *entry) (time.Duration, error) {
+	if object == nil || object.expires.IsZero() || object.GetDeletionTimestamp() != nil {
+		return 0, nil
+	}
+	if left := object.expires.Sub(c.now()); left > 0 {
+		return left, nil
+	}
+	uid, version := object.GetUID(), object.GetResourceVersion()
+	c.config.Logger.Info("deleting a finished object whose time to live is over", "type", k.GroupResource().String(), "object", nameKey(object.GetNamespace(), object.GetName()))
+	err := c.dynamic.Resource(k.GVR()).Namespace(object.GetNamespace()).Delete(ctx, object.GetName(),
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}, PropagationPolicy: &background})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("deleting %s after its time to live: %w", object.GetName(), err)
+	}
+	return 0, nil
+}
+
+// sooner is the shorter of two times to wait, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // retire deletes the leaves of a root that is no more, and of one that is sent to clusters

@@ -20,6 +20,9 @@ func (p *pass) writeStatus(ctx context.Context) error {
 	if !p.k.Reports {
 		return nil
 	}
+	if p.world.State.Root.Finished && len(p.world.State.Leaves) == 0 {
+		return nil // what is left of its work is this status: without it, it would run again
+	}
 	before, _ := p.root.Object["status"].(map[string]any)
 	status := rootStatus(p.world, p.result, p.plan, before, p.now())
 	if len(status) == len(before) && (len(status) == 0 || reflect.DeepEqual(status, before)) {

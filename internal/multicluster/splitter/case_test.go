@@ -337,6 +337,31 @@ func TestMoves(t *testing.T) {
 		w.forget("a")
 		w.rests(t, map[string]int32{"b": 4}, 0)
 	})
+	t.Run("what has finished is neither moved nor run again", func(t *testing.T) {
+		w := newWorld(t, policy{Divide: workloadv1alpha1.DivideWhole}, 1, "a")
+		w.settle(t)
+		w.leaf("a").Finished = true
+		w.Clusters = append(w.Clusters, readyCluster("b"))
+		w.cluster("a").Ready, w.cluster("a").Since = false, start.Add(-time.Hour)
+		w.rests(t, map[string]int32{"a": 1}, 0)
+		w.explains(t, FinishedHere)
+		w.explains(t, FinishedElsewhere)
+		w.cluster("a").EvictAfter = start.Add(-time.Second)
+		w.rests(t, map[string]int32{"a": 1}, 0)
+		w.remove("a")
+		w.expect(t, "map[a:1]")
+		w.Root.Finished = true
+		w.forget("a")
+		w.expect(t, "map[]") // the root's own status is what is left of it
+	})
+	t.Run("what is everywhere finishes in each cluster", func(t *testing.T) {
+		w := newWorld(t, policy{Divide: workloadv1alpha1.DivideEverywhere}, 1, "a")
+		w.settle(t)
+		w.leaf("a").Finished = true
+		w.Clusters = append(w.Clusters, readyCluster("b"))
+		w.cluster("a").EvictAfter = start.Add(-time.Second)
+		w.rests(t, map[string]int32{"a": 1, "b": 1}, 0)
+	})
 	t.Run("a cluster that is being removed is left as it is", func(t *testing.T) {
 		w := newWorld(t, policy{}, 4, "a", "b")
 		w.settle(t)

@@ -69,6 +69,8 @@ const (
 	DataHere          Code = "DataHere"        //
 	DataElsewhere     Code = "DataElsewhere"   //
 	DataLeft          Code = "DataLeft"
+	FinishedHere      Code = "FinishedHere"
+	FinishedElsewhere Code = "FinishedElsewhere"
 	Weighted          Code = "Weighted"        // Number, Of: weight and sum; Name: strategy
 	Grouped           Code = "Grouped"         // Name: the group
 	Kept              Code = "Kept"            // Number
@@ -109,6 +111,8 @@ var texts = map[Code]string{
 	DataHere:          "its data is here: it is not moved by itself",
 	DataElsewhere:     "the root's data is in another cluster",
 	DataLeft:          "the root's data is in this cluster: delete the leaf to start anew elsewhere",
+	FinishedHere:      "it has finished here: it is neither moved nor run again",
+	FinishedElsewhere: "it has finished: it does not run again in another cluster",
 	Weighted:          "%[3]s: %[1]d of %[2]d",
 	Grouped:           "it is in %[3]s",
 	Kept:              "it keeps %[1]d",

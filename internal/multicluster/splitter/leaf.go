@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/terminal"
 )
 
 // What is noted on a leaf.
@@ -161,6 +162,7 @@ func ReadLeaf(leaf *unstructured.Unstructured, path ScalePath, divide workloadv1
 	ready := int32At(leaf, 0, []string{"status", "readyReplicas"})
 	if divide != workloadv1alpha1.DivideReplicas {
 		out.Running = 1
+		_, out.Finished = terminal.Of(leaf)
 		if isReady(leaf, isSeen && !out.Settled, replicas, ready) {
 			out.Ready = 1
 		}

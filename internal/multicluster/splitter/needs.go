@@ -76,6 +76,41 @@ var podGroups = []string{"apps", "batch"}
 // templates are where types keep what their pods are made from.
 var templates = [][]string{{"spec", "template"}, {"spec", "jobTemplate", "spec", "template"}}
 
+// MakesClaims says whether an object has claims to data made for it in its cluster, from
+// templates in its spec: volumeClaimTemplates of a StatefulSet, and what other types call
+// volumeClaimTemplate. The claim of an ephemeral volume ends with its pod and does not count.
+func MakesClaims(object *unstructured.Unstructured) bool {
+	return hasClaimTemplate(object.Object["spec"], claimTemplateDepth)
+}
+
+// claimTemplateDepth bounds the search; specs of operators nest it five deep at most.
+const claimTemplateDepth = 16
+
+func hasClaimTemplate(value any, depth int) bool {
+	if depth == 0 {
+		return false
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		for name, field := range v {
+			switch name {
+			case "ephemeral":
+				continue
+			case "volumeClaimTemplate", "volumeClaimTemplates":
+				if list, isList := field.([]any); field != nil && (!isList || len(list) > 0) {
+					return true
+				}
+			}
+			if hasClaimTemplate(field, depth-1) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, func(item any) bool { return hasClaimTemplate(item, depth-1) })
+	}
+	return false
+}
+
 func convert(from map[string]any, to any) error {
 	return runtime.DefaultUnstructuredConverter.FromUnstructured(from, to)
 }

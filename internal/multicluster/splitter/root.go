@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"rik.dev/rik/internal/multicluster/terminal"
 )
 
 // defaultTerminationGrace is that of Kubernetes' pods.
@@ -18,6 +20,7 @@ const maxGraceSeconds = 100 * 365 * 24 * 60 * 60
 // has one, as everywhere in Kubernetes.
 func ReadRoot(root *unstructured.Unstructured, path ScalePath) Root {
 	out := Root{Name: root.GetName(), Replicas: int32At(root, 1, path.spec()), TerminationGrace: defaultTerminationGrace}
+	_, out.Finished = terminal.Of(root)
 	for _, path := range templates {
 		var pod corev1.PodTemplateSpec
 		template, found, err := unstructured.NestedMap(root.Object, path...)

@@ -66,10 +66,11 @@ func (st *State) part(l *Leaf) int64 {
 // sites are the clusters with their leaves and their standings, in the order of their names.
 func (st *State) sites() []*site {
 	leaves := make(map[string]*Leaf, len(st.Leaves))
-	bound := false
+	bound, finished := false, st.Root.Finished
 	for i := range st.Leaves {
 		leaves[st.Leaves[i].Cluster] = &st.Leaves[i]
 		bound = bound || st.Leaves[i].Bound
+		finished = finished || st.Leaves[i].Finished
 	}
 	all := make([]site, 0, len(st.Clusters)+len(st.Leaves))
 	for i := range st.Clusters {
@@ -81,11 +82,14 @@ func (st *State) sites() []*site {
 		all = append(all, site{name: name, leaf: leaf})
 	}
 	slices.SortFunc(all, func(a, b site) int { return cmp.Compare(a.name, b.name) })
+	// What every cluster has for itself is done in each of them.
+	finished = finished && st.Policy.divide == workloadv1alpha1.DivideWhole
 	sites := make([]*site, len(all))
 	for i := range all {
 		sites[i] = &all[i]
 		sites[i].judge(st)
 		sites[i].hold(bound)
+		sites[i].holdFinished(finished)
 	}
 	return sites
 }
@@ -216,7 +220,7 @@ func (st *State) change(s *site, w *stepper) Change {
 // that tells where data is.
 func (st *State) farewell(s *site) Change {
 	switch {
-	case s.cluster != nil || s.isBound():
+	case s.cluster != nil || s.isBound() || s.isFinished():
 		return Change{}
 	case !s.counts(st):
 		return Change{Action: Delete, From: s.leaf.Replicas}

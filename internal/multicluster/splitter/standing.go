@@ -48,6 +48,9 @@ func (s *site) lookAgain(at, now time.Time) {
 // isBound says whether the leaf has data in the cluster.
 func (s *site) isBound() bool { return s.leaf != nil && s.leaf.Bound }
 
+// isFinished says whether the leaf's work is done.
+func (s *site) isFinished() bool { return s.leaf != nil && s.leaf.Finished }
+
 func (s *site) isAutoscaled() bool { return s.leaf != nil && s.leaf.Autoscaled }
 
 func (s *site) isDeleting() bool { return s.leaf != nil && s.leaf.Deleting }
@@ -150,6 +153,19 @@ func (s *site) hold(bound bool) {
 		s.reasons = append(s.reasons, Reason{Code: DataHere})
 	case !s.isBound() && s.standing == Open:
 		s.because(Holding, Reason{Code: DataElsewhere})
+	}
+}
+
+// holdFinished keeps what has finished where it is, and lets no other cluster run it again.
+func (s *site) holdFinished(finished bool) {
+	switch {
+	case s.isFinished() && !s.apart && s.standing == Out:
+		s.standing, s.lost = Holding, false
+		fallthrough
+	case s.isFinished():
+		s.reasons = append(s.reasons, Reason{Code: FinishedHere})
+	case finished && s.standing == Open:
+		s.because(Holding, Reason{Code: FinishedElsewhere})
 	}
 }
 

@@ -33,6 +33,8 @@ type Root struct {
 	Replicas int32
 	// Requests of one replica, for the strategy capacity; without them CPUs count.
 	Requests corev1.ResourceList
+	// Finished is whether the root's work is done, by its own status.
+	Finished bool
 	// TerminationGrace is how long a replica may go on after it was told to stop.
 	TerminationGrace time.Duration
 }
@@ -106,8 +108,12 @@ type Leaf struct {
 	Autoscaled bool
 	// Deleting leaves are there until they are gone downstream.
 	Deleting bool
-	// Bound is whether a claim to data that it names is bound in the cluster.
+	// Bound is whether the cluster has data of the leaf: a claim that it names is bound
+	// there, or claims were made there from its templates.
 	Bound bool
+	// Finished is whether its work is done in the cluster, so that it must not run again. A
+	// leaf of a root whose replicas are divided does not finish.
+	Finished bool
 	// LostAt is when its cluster was found to be removed, from [LostAtAnnotation].
 	LostAt time.Time
 }

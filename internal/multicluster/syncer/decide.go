@@ -32,6 +32,8 @@ type upstreamView struct {
 	recreate bool
 	// deleteData: it lets data be deleted.
 	deleteData bool
+	// finished: its work is done, by the status that this cluster last reported.
+	finished bool
 }
 
 // downstreamView is what decide needs to know of the object downstream.
@@ -126,6 +128,8 @@ func keep(v view) step {
 	switch {
 	case v.down.seen == unknown:
 		return stepAskDownstream
+	case v.down.seen == absent && v.up.finished:
+		return stepNothing // the cluster has removed what was done; to make it anew would run it again
 	case v.down.seen == absent && !v.up.held:
 		return stepHold
 	case v.down.seen == absent && v.up.seen != live:

@@ -26,10 +26,10 @@ func every(check func(view)) {
 func upstreams() []upstreamView {
 	views := []upstreamView{{seen: unknown}, {seen: absent}}
 	for _, seen := range []presence{cached, live} {
-		for bits := range 1 << 5 {
+		for bits := range 1 << 6 {
 			views = append(views, upstreamView{
 				seen: seen, uid: "mine", deleting: bits&1 != 0, targeted: bits&2 != 0,
-				held: bits&4 != 0, recreate: bits&8 != 0, deleteData: bits&16 != 0,
+				held: bits&4 != 0, recreate: bits&8 != 0, deleteData: bits&16 != 0, finished: bits&32 != 0,
 			})
 		}
 	}
@@ -98,6 +98,8 @@ func broken(v view, next step) string {
 		return "written without a finalizer, or unwanted"
 	case next == stepCreate && (v.up.seen != live || v.down.seen != absent):
 		return "made on a cache's word"
+	case next == stepCreate && v.up.finished:
+		return "what has finished runs again"
 	case next == stepRelease && (!v.up.held || wanted):
 		return "let go of what is wanted or not held"
 	case next == stepRelease && v.down.seen != absent && !foreign && !v.claim:

@@ -2,8 +2,10 @@ package syncer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/terminal"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -105,6 +108,7 @@ func (p *pass) view() view {
 		v.up.held = p.isHeld()
 		v.up.recreate = annotations[workloadv1alpha1.RecreateAnnotation] == "true"
 		v.up.deleteData = annotations[workloadv1alpha1.DeleteDataAnnotation] == "true"
+		v.up.finished = p.isFinished()
 	}
 	if p.down != nil {
 		v.excluded = v.excluded || isExcluded(p.key.Type, p.down)
@@ -237,7 +241,7 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 	uid := p.down.GetUID()
 	_, err := ask(ctx, p.downstream, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, p.downstream.resource(p.carrier.Type, p.downstreamNamespace()).
-			Delete(ctx, p.key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+			Delete(ctx, p.key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: propagation(p.up)})
 	})
 	switch {
 	case apierrors.IsConflict(err):
@@ -258,6 +262,37 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 		return true, deletedAgain, nil
 	}
 	return false, 0, nil
+}
+
+// propagation is what becomes of the objects that the cluster made for an object that is
+// deleted there. The default is up to each type, and for Jobs it leaves their pods running; so
+// it is always said. A deletion upstream that waits for dependents, or orphans them, does so
+// in the cluster too.
+func propagation(up *unstructured.Unstructured) *metav1.DeletionPropagation {
+	policy := metav1.DeletePropagationBackground
+	if up != nil && up.GetDeletionTimestamp() != nil {
+		switch finalizers := up.GetFinalizers(); {
+		case slices.Contains(finalizers, metav1.FinalizerDeleteDependents):
+			policy = metav1.DeletePropagationForeground
+		case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
+			policy = metav1.DeletePropagationOrphan
+		}
+	}
+	return &policy
+}
+
+// isFinished says whether the object's work is done, by what this cluster has reported.
+func (p *pass) isFinished() bool {
+	if !isShared(p.up) {
+		_, finished := terminal.Of(p.up)
+		return finished
+	}
+	var status map[string]any
+	if json.Unmarshal([]byte(p.up.GetAnnotations()[workloadv1alpha1.StatusAnnotationPrefix+p.identity.Cluster]), &status) != nil {
+		return false
+	}
+	_, finished := terminal.With(p.up.GroupVersionKind().GroupKind(), status)
+	return finished
 }
 
 // arrived notes that the cluster has taken what upstream wants.

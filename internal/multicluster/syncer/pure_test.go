@@ -578,3 +578,33 @@ func TestAddedTypeKeepsReadiness(t *testing.T) {
 		})
 	}
 }
+
+func TestDeletionsSayWhatBecomesOfDependents(t *testing.T) {
+	t.Parallel()
+	deleted := metav1.Now()
+	for name, tc := range map[string]struct {
+		up   func(*unstructured.Unstructured)
+		want metav1.DeletionPropagation
+	}{
+		"gone upstream":  {nil, metav1.DeletePropagationBackground},
+		"sent elsewhere": {func(*unstructured.Unstructured) {}, metav1.DeletePropagationBackground},
+		"deleted":        {func(o *unstructured.Unstructured) { o.SetDeletionTimestamp(&deleted) }, metav1.DeletePropagationBackground},
+		"waits for dependents": {func(o *unstructured.Unstructured) {
+			o.SetDeletionTimestamp(&deleted)
+			o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
+		}, metav1.DeletePropagationForeground},
+		"orphans dependents": {func(o *unstructured.Unstructured) {
+			o.SetDeletionTimestamp(&deleted)
+			o.SetFinalizers([]string{"other", metav1.FinalizerOrphanDependents})
+		}, metav1.DeletePropagationOrphan},
+	} {
+		var up *unstructured.Unstructured
+		if tc.up != nil {
+			up = &unstructured.Unstructured{}
+			tc.up(up)
+		}
+		if got := propagation(up); got == nil || *got != tc.want {
+			t.Errorf("%s: %v, want %s", name, got, tc.want)
+		}
+	}
+}

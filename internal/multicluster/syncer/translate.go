@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/terminal"
 )
 
 // translate makes of an object upstream what is applied downstream: its labels and
@@ -94,6 +95,7 @@ func withoutNulls(value any) any {
 var cleaners = map[schema.GroupKind]func(*unstructured.Unstructured){
 	{Kind: "Service"}:        cleanService,
 	{Kind: "ServiceAccount"}: cleanServiceAccount,
+	terminal.Job:             cleanJob,
 }
 
 // cleanService leaves addresses to the cluster, which has a range of its own. That
@@ -114,6 +116,12 @@ func cleanService(service *unstructured.Unstructured) {
 	if len(ports) > 0 {
 		_ = unstructured.SetNestedSlice(service.Object, ports, "spec", "ports") // spec is an object: it has ports
 	}
+}
+
+// cleanJob leaves out the time to live, which counts upstream: a Job that the cluster deletes
+// by itself looks like one that has not run.
+func cleanJob(job *unstructured.Unstructured) {
+	unstructured.RemoveNestedField(job.Object, terminal.TTLField...)
 }
 
 // cleanServiceAccount leaves out tokens: each cluster makes its own.

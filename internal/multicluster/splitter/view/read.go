@@ -121,6 +121,7 @@ func (w *World) readLeaves(ctx context.Context, source Source) error {
 	if err != nil {
 		return err
 	}
+	templated := splitter.MakesClaims(w.Root)
 	names := make([]string, 0, len(w.State.Clusters))
 	for i := range w.State.Clusters {
 		names = append(names, w.State.Clusters[i].Name)
@@ -134,7 +135,8 @@ func (w *World) readLeaves(ctx context.Context, source Source) error {
 		}
 		leaf := splitter.ReadLeaf(object, w.Type.Path, w.Division)
 		leaf.Cluster, leaf.Deleting = cluster, leaf.Deleting || former
-		leaf.Bound = slices.ContainsFunc(claims, func(c *unstructured.Unstructured) bool { return IsBound(c, cluster) })
+		leaf.Bound = slices.ContainsFunc(claims, func(c *unstructured.Unstructured) bool { return IsBound(c, cluster) }) ||
+			templated && hasRun(object)
 		found[cluster] = object
 		w.State.Leaves = append(w.State.Leaves, leaf)
 	}
@@ -143,6 +145,13 @@ func (w *World) readLeaves(ctx context.Context, source Source) error {
 		w.Leaves = append(w.Leaves, found[w.State.Leaves[i].Cluster])
 	}
 	return nil
+}
+
+// hasRun says whether a cluster has ever said anything of a leaf: what the leaf makes there,
+// claims from templates above all, may then exist.
+func hasRun(leaf *unstructured.Unstructured) bool {
+	status, _, _ := unstructured.NestedMap(leaf.Object, "status")
+	return len(status) > 0
 }
 
 // claims are those that the root names and that there are.

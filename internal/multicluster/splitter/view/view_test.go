@@ -219,6 +219,44 @@ func TestReadClaims(t *testing.T) {
 	}
 }
 
+// TestReadClaimTemplates: a cluster that has said anything of a leaf has what the leaf's
+// templates make.
+func TestReadClaimTemplates(t *testing.T) {
+	t.Parallel()
+	templates := []any{map[string]any{"metadata": map[string]any{"name": "data"}}}
+	status := map[string]any{"replicas": int64(1)}
+	for name, tc := range map[string]struct {
+		spec   map[string]any // what is added to the root's
+		status map[string]any // of the leaf in east
+		want   bool
+	}{
+		"a StatefulSet's":               {map[string]any{"volumeClaimTemplates": templates}, status, true},
+		"scaled to nothing":             {map[string]any{"volumeClaimTemplates": templates}, map[string]any{"replicas": int64(0)}, true},
+		"an operator's":                 {map[string]any{"storage": map[string]any{"volumeClaimTemplate": map[string]any{"spec": map[string]any{}}}}, status, true},
+		"in a list":                     {map[string]any{"pools": []any{map[string]any{"volumeClaimTemplate": map[string]any{"spec": map[string]any{}}}}}, status, true},
+		"nothing was said":              {map[string]any{"volumeClaimTemplates": templates}, nil, false},
+		"no template":                   {nil, status, false},
+		"an empty list":                 {map[string]any{"volumeClaimTemplates": []any{}}, status, false},
+		"of an ephemeral volume's pods": {map[string]any{"volumes": []any{map[string]any{"ephemeral": map[string]any{"volumeClaimTemplate": map[string]any{"spec": map[string]any{}}}}}}, status, false},
+	} {
+		root, s := web(), newShop("east", "west")
+		for field, value := range tc.spec {
+			if err := unstructured.SetNestedField(root.Object, value, "spec", field); err != nil {
+				t.Fatal(err)
+			}
+		}
+		leaf := part(t, root, "east")
+		if delete(leaf.Object, "status"); tc.status != nil {
+			leaf.Object["status"] = tc.status
+		}
+		s.leaves = []*unstructured.Unstructured{leaf}
+		leaves := read(t, s, root).State.Leaves
+		if len(leaves) != 1 || leaves[0].Bound != tc.want {
+			t.Errorf("%s: the leaves are %+v, want bound %v", name, leaves, tc.want)
+		}
+	}
+}
+
 // TestReadPlacements: which of several counts, and what cannot be followed.
 func TestReadPlacements(t *testing.T) {
 	t.Parallel()
