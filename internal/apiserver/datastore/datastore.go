@@ -97,7 +97,7 @@ func (c Config) kind() (kind, error) {
 	case "https", "http":
 		return externalEtcd, c.checkURLs()
 	case "sqlite", "postgres", "postgresql", "mysql":
-		return sqlDatabase, nil
+		return sqlDatabase, c.checkSQL()
 	default:
 		return 0, fmt.Errorf("datastore scheme %q is not known: give https://, sqlite://, postgres:// or mysql://", scheme)
 	}
@@ -218,10 +218,10 @@ func (d *Datastore) openEtcd(ctx context.Context, cfg Config, sockets string) er
 func (d *Datastore) openKine(ctx context.Context, cfg Config, sockets string) error {
 	server, err := kine.Start(ctx, kine.Config{
 		Source: cfg.Endpoint, Dir: cfg.Dir, SocketDir: sockets,
-		CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
+		CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, Logger: cfg.Logger,
 	})
 	if err != nil {
-		return err
+		return withoutPassword(err, cfg.Endpoint)
 	}
 	d.endpoint = Endpoint{Servers: []string{server.Endpoint()}}
 	d.close = server.Close

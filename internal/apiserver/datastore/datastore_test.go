@@ -24,8 +24,21 @@ func TestValidate(t *testing.T) {
 		{"https", "https://a:2379,https://b:2379", ""},
 		{"plain loopback", "http://127.0.0.1:2379", ""},
 		{"sqlite", "sqlite://", ""},
-		{"postgres", "postgres://u:secret@db/rik", ""},
-		{"mysql", "mysql://u:secret@tcp(db:3306)/rik", ""},
+		{"postgres", "postgres://u:secret@db/rik?sslmode=verify-full", ""},
+		{"postgres on loopback", "postgres://u:secret@127.0.0.1:5432/rik", ""},
+		{"postgres on ipv6 loopback", "postgres://u:secret@[::1]:5432/rik", ""},
+		{"postgres on a socket", "postgres://u:secret@/rik?host=/run/postgresql", ""},
+		{"plain postgres elsewhere", "postgres://u:secret@db/rik", "has no TLS"},
+		{"postgres that may fall back", "postgres://u:secret@10.0.0.1:5432/rik?sslmode=prefer", "has no TLS"},
+		{"postgres elsewhere by its query", "postgres://u:secret@localhost/rik?host=db.example", "has no TLS"},
+		{"malformed postgres", "postgres://u:secret%zz@db/rik", "cannot be read"},
+		{"postgres with a bad port", "postgres://u:secret@db:port/rik", "cannot be read"},
+		{"mysql", "mysql://u:secret@tcp(db:3306)/rik?tls=true", ""},
+		{"mysql on loopback", "mysql://u:secret@tcp(127.0.0.1:3306)/rik", ""},
+		{"mysql on a socket", "mysql://u:secret@unix(/run/mysqld/mysqld.sock)/rik", ""},
+		{"plain mysql elsewhere", "mysql://u:secret@tcp(db:3306)/rik", "has no TLS"},
+		{"mysql that may fall back", "mysql://u:secret@tcp(db:3306)/rik?tls=preferred", "has no TLS"},
+		{"malformed mysql", "mysql://u:secret@tcp(db:3306", "cannot be read"},
 		{"no scheme", "db:2379", "no scheme"},
 		{"unknown scheme", "redis://db", `"redis"`},
 		{"plain http elsewhere", "http://10.0.0.1:2379", "plain http to another machine"},
@@ -44,6 +57,10 @@ func TestValidate(t *testing.T) {
 				t.Errorf("Validate() = %v shows the password", err)
 			}
 		})
+	}
+	authority := Config{Endpoint: "postgres://u:secret@db/rik", Dir: "/d", CAFile: "ca.crt", Logger: logger}
+	if err := authority.Validate(); err != nil {
+		t.Errorf("Validate() with an authority, which makes it TLS = %v", err)
 	}
 	if err := (Config{Logger: logger}).Validate(); err == nil || !strings.Contains(err.Error(), "directory") {
 		t.Errorf("Validate() without a directory = %v", err)
@@ -118,4 +135,28 @@ func put(t *testing.T, client *clientv3.Client, guard int64) int64 {
 		t.Fatalf("writing: %v, %v", answer, err)
 	}
 	return answer.Header.Revision
+}
+
+func TestPasswordsAreNotShown(t *testing.T) {
+	t.Parallel()
+	const endpoint = "postgres://u:p%40ss/w0rd@db/rik"
+	for _, text := range []string{"dialing p@ss/w0rd", `parse "postgres://u:p%40ss/w0rd@db"`, "p%40ss%2Fw0rd"} {
+		if got := withoutPassword(errors.New(text), endpoint); strings.Contains(got.Error(), "w0rd") {
+			t.Errorf("withoutPassword(%q) = %v", text, got)
+		}
+	}
+	if got := withoutPassword(errors.New("no route to host"), endpoint); got.Error() != "no route to host" {
+		t.Errorf("an error without the password became %v", got)
+	}
+	for endpoint, want := range map[string]string{
+		"postgres://u:p@ss@db:5432/rik?sslmode=require": "postgres at db:5432/rik",
+		"mysql://u:secret@tcp(db:3306)/rik?tls=true":    "mysql at tcp(db:3306)/rik",
+		"sqlite:///var/lib/rik.db?_journal=WAL":         "sqlite at /var/lib/rik.db",
+		"https://a:2379,https://b:2379":                 "etcd at https://a:2379,https://b:2379",
+	} {
+		c := Config{Endpoint: endpoint, Dir: "/d", CAFile: "ca"}
+		if got := c.Describe(); got != want {
+			t.Errorf("Describe() = %q, want %q", got, want)
+		}
+	}
 }

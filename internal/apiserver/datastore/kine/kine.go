@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math"
 	"net"
 	"os"
@@ -55,6 +56,8 @@ type Config struct {
 	SocketDir string
 	// CAFile, CertFile and KeyFile are for the connection to the database.
 	CAFile, CertFile, KeyFile string
+	// Logger receives what fails. Required.
+	Logger *slog.Logger
 }
 
 // Server is a running kine.
@@ -64,17 +67,13 @@ type Server struct {
 	running *sync.WaitGroup
 }
 
-// quiet is done once: kine logs to logrus's package-level logger, and what it
-// says below a warning is about itself.
-var quiet sync.Once
-
 // Start returns when the database's schema is in place and the socket listens.
 // ctx is not used after that.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("starting kine: %w", err)
 	}
-	quiet.Do(func() { logrus.SetLevel(logrus.WarnLevel) })
+	forwardLogs(cfg.Logger)
 	// kine's own context ends with Close, not with the caller's: its clients
 	// must have gone before.
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -130,6 +129,7 @@ func (s *Server) serve(ctx context.Context, cfg Config) (err error) {
 		grpc.MaxConcurrentStreams(embed.DefaultMaxConcurrentStreams),
 		grpc.MaxRecvMsgSize(embed.DefaultMaxRequestBytes+requestOverhead),
 		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.UnaryInterceptor(newFailures(cfg.Logger).intercept),
 	)
 	server.New(backend, "unix", notifyInterval, emulatedVersion).Register(served)
 	s.running.Go(func() {

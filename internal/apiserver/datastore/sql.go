@@ -1,0 +1,122 @@
+package datastore
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// errDSN replaces the errors of parsers, which quote what they cannot read: it may hold a
+// password.
+var errDSN = errors.New("datastore endpoint cannot be read; percent-encode special characters in the password (the endpoint is not shown, for it may hold a password)")
+
+// checkSQL refuses a data source that cannot be read, and a connection without TLS to another
+// machine: everything that the cluster stores would travel in the clear, and anyone on the way
+// could change it.
+func (c Config) checkSQL() error {
+	scheme, rest, _ := strings.Cut(c.Endpoint, "://")
+	switch scheme {
+	case "postgres", "postgresql":
+		return c.checkPostgres(rest)
+	case "mysql":
+		return c.checkMySQL(rest)
+	default:
+		return nil
+	}
+}
+
+const (
+	wantsPostgresTLS = "give sslmode=verify-full, or --datastore-cafile"
+	wantsMySQLTLS    = "give tls=true, or --datastore-cafile"
+)
+
+func (c Config) checkPostgres(source string) error {
+	u, err := url.Parse("postgres://" + source)
+	if err != nil {
+		return errDSN
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return errDSN
+	}
+	hosts := strings.Split(u.Host, ",")
+	for _, host := range query["host"] {
+		hosts = append(hosts, strings.Split(host, ",")...)
+	}
+	// As libpq has it; kine sets verify-full itself where there is an authority or a certificate.
+	secure := c.CAFile != "" || c.CertFile != ""
+	if mode := query.Get("sslmode"); mode != "" {
+		secure = mode == "require" || mode == "verify-ca" || mode == "verify-full"
+	}
+	for _, host := range hosts {
+		if !secure && !isLocal(host) {
+			return plainError("postgres", host, wantsPostgresTLS)
+		}
+	}
+	return nil
+}
+
+func (c Config) checkMySQL(source string) error {
+	if source == "" {
+		return nil // a local socket, or with an authority TLS
+	}
+	dsn, err := mysql.ParseDSN(source)
+	if err != nil {
+		return errDSN
+	}
+	secure := c.CAFile != "" || c.CertFile != ""
+	switch dsn.TLSConfig {
+	case "":
+	case "false", "preferred":
+		secure = false
+	default:
+		secure = true
+	}
+	if dsn.Net == "unix" || secure || isLocal(dsn.Addr) {
+		return nil
+	}
+	return plainError("mysql", dsn.Addr, wantsMySQLTLS)
+}
+
+func plainError(scheme, host, next string) error {
+	return fmt.Errorf("datastore endpoint %s://%s is another machine, and the connection has no TLS: %s", scheme, host, next)
+}
+
+// isLocal says whether a host, with a port or not, is this machine: loopback, or the
+// directory of a unix socket. An empty one is the driver's default, which is local.
+func isLocal(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return host == "" || strings.HasPrefix(host, "/") || isLoopback(strings.Trim(host, "[]"))
+}
+
+// withoutPassword takes the password of a data source out of an error of the driver.
+func withoutPassword(err error, endpoint string) error {
+	if err == nil {
+		return nil
+	}
+	_, rest, _ := strings.Cut(endpoint, "://")
+	at := strings.LastIndexByte(rest, '@')
+	if at < 0 {
+		return err
+	}
+	_, password, _ := strings.Cut(rest[:at], ":")
+	plain, unescapeErr := url.PathUnescape(password)
+	if unescapeErr != nil {
+		plain = password
+	}
+	text := err.Error()
+	for _, secret := range []string{password, plain, url.QueryEscape(plain)} {
+		if secret != "" && strings.Contains(text, secret) {
+			return fmt.Errorf("%w: the cause is not shown, for it holds the password", errDriver)
+		}
+	}
+	return err
+}
+
+var errDriver = errors.New("connecting to the database failed")
