@@ -207,6 +207,10 @@ func testVolumes(t *testing.T, g guest.Guest) {
 	expect(t, g, "busybox ln -s / /data/root; busybox ln -s ../../../../../etc /data/etc", "", with(guest.Mount{Volume: "data", Target: "/data"}))
 	expect(t, g, "cat /x/file; ls /x", "kept\netc\nfile\nroot\n", with(guest.Mount{Volume: "data", SubPath: "root", Target: "/x"}))
 	expect(t, g, "ls /x", "", with(guest.Mount{Volume: "data", SubPath: "new/dir", Target: "/x"}))
+	expect(t, g, "busybox stat -c %a /x /all/new", "777\n777\n", func(p *guest.Process) {
+		p.User, p.Mounts = "1001", []guest.Mount{{Volume: "data", SubPath: "new/dir/more", Target: "/x"}, {Volume: "data", Target: "/all"}}
+	})
+	expect(t, g, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "0\n", nil)
 	expect(t, g, "cat /f", "kept\n", with(guest.Mount{Volume: "data", SubPath: "file", Target: "/f"}))
 	if got := sh(t, g, "dd if=/dev/zero of=/cache/big bs=1M count=4", with(guest.Mount{Volume: "cache", Target: "/cache"})); got.exit.Code == 0 || !strings.Contains(got.stderr, "No space") {
 		t.Errorf("a volume in memory has no bound: %+v", got)

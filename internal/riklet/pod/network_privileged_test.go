@@ -179,6 +179,38 @@ func TestPrivilegedContainersHaveNoRawSockets(t *testing.T) {
 	}
 }
 
+// A program that is not root may listen on every port of its instance, with and without a
+// network of the node, and on none of the node's below 1024.
+func TestPrivilegedEveryUserListensOnLowPorts(t *testing.T) {
+	t.Parallel()
+	const script = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start; echo up > /tmp/index.html; httpd -p 127.0.0.1:80 -h /tmp && wget -q -O - http://127.0.0.1:80/"
+	own, err := readFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, newNode := range map[string]func(testing.TB) *node{"with a network": newNetworkNode, "without": newNode} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.start()
+			c := sh("main", script)
+			c.User = "1001"
+			n.ensure(podOf("u1", rikv1alpha1.RestartNever, c))
+			s := n.awaitPhase2("u1", rikv1alpha1.InstanceCompleted)
+			if got := n.log("u1", ""); got != "0\nup\n" {
+				t.Errorf("the log is %q: %+v", got, s)
+			}
+			host := sh("main", "cat /proc/sys/net/ipv4/ip_unprivileged_port_start")
+			in := podOf("u2", rikv1alpha1.RestartNever, host)
+			in.Template.HostNetwork = true
+			n.ensure(in)
+			n.awaitPhase2("u2", rikv1alpha1.InstanceCompleted)
+			if got := n.log("u2", ""); got != own {
+				t.Errorf("in the node's network the lowest port is %q, want %q as before", got, own)
+			}
+		})
+	}
+}
+
 func TestPrivilegedEndedInstancesHaveNoAddress(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)

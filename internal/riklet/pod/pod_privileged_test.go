@@ -360,6 +360,28 @@ func TestPrivilegedVolumesAndEnvironment(t *testing.T) {
 	}
 }
 
+// A user who may write to a volume may write below its subPaths, also where the directories
+// were missing.
+func TestPrivilegedSubPathsHaveTheVolumesMode(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.start()
+	c := sh("main", "echo mine > /disk/x; echo mine > /memory/x; cat /disk/x /memory/x; stat -c %a /disk /memory /all/a /all/a/b")
+	c.User = "1001"
+	c.VolumeMounts = []rikv1alpha1.VolumeMount{
+		{Name: "disk", MountPath: "/disk", SubPath: "a/b/c"}, {Name: "memory", MountPath: "/memory", SubPath: "a"}, {Name: "disk", MountPath: "/all"},
+	}
+	in := podOf("u1", rikv1alpha1.RestartNever, c)
+	in.Template.Volumes = []rikv1alpha1.Volume{
+		{Name: "disk", EmptyDir: &rikv1alpha1.EmptyDirVolume{}}, {Name: "memory", EmptyDir: &rikv1alpha1.EmptyDirVolume{InMemory: true}},
+	}
+	n.ensure(in)
+	n.awaitPhase2("u1", rikv1alpha1.InstanceCompleted)
+	if got := n.log("u1", ""); got != "mine\nmine\n777\n777\n777\n777\n" {
+		t.Errorf("the log is %q", got)
+	}
+}
+
 func TestPrivilegedSharedNamespaces(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -297,7 +297,7 @@ func subPath(volume, path, target string, create bool) (string, error) {
 	}
 	defer root.Close()
 	if _, err := root.Stat(path); create && errors.Is(err, fs.ErrNotExist) {
-		if err := root.MkdirAll(path, 0o755); err != nil {
+		if err := mkdirLike(root, path); err != nil {
 			return "", fmt.Errorf("making subPath: %w", err)
 		}
 	}
@@ -314,6 +314,31 @@ func subPath(volume, path, target string, create bool) (string, error) {
 	}
 	defer unix.Close(fd)
 	return target, bindDescriptor(fd, target)
+}
+
+// mkdirLike makes the directories of a path with the mode of the root, as kubelet makes what is
+// missing of a subPath: who may write to the volume may write there.
+func mkdirLike(root *os.Root, path string) error {
+	volume, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	mode := volume.Mode() & (fs.ModePerm | fs.ModeSetgid | fs.ModeSticky)
+	parts := strings.Split(filepath.Clean(path), "/")
+	for i := range parts {
+		dir := filepath.Join(parts[:i+1]...)
+		switch err := root.Mkdir(dir, mode.Perm()); {
+		case errors.Is(err, fs.ErrExist):
+		case err != nil:
+			return err
+		default:
+			// The umask took its part.
+			if err := root.Chmod(dir, mode); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func bindDescriptor(fd int, target string) error {

@@ -24,6 +24,10 @@ const (
 // have: https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html
 const pingGroups = "/proc/sys/net/ipv4/ping_group_range"
 
+// lowestPort is the lowest port that programs without CAP_NET_BIND_SERVICE may listen on. A
+// microVM has no ports but its own to protect (same page).
+const lowestPort = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+
 // configureNetwork brings up the loopback and gives each interface its address. What
 // an interface had before goes.
 func configureNetwork(interfaces []guest.Interface) error {
@@ -36,6 +40,9 @@ func configureNetwork(interfaces []guest.Interface) error {
 	}
 	if err := os.WriteFile(pingGroups, []byte("0 2147483647"), 0); err != nil {
 		return fmt.Errorf("letting every group ping: %w", err)
+	}
+	if err := os.WriteFile(lowestPort, []byte("0"), 0); err != nil {
+		return fmt.Errorf("letting every user listen on low ports: %w", err)
 	}
 	taken := map[int]bool{}
 	for _, i := range interfaces {

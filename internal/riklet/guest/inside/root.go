@@ -176,7 +176,7 @@ func (b rootBuilder) mountVolume(m guest.Mount) error {
 	if m.SubPath != "" {
 		// What is missing of a subpath is made as a directory, as Kubernetes does.
 		v := rootBuilder{fd: volume}
-		if source, err = v.openOrMake(m.SubPath, false); err != nil {
+		if source, err = v.openOrMakeLike(m.SubPath); err != nil {
 			return fmt.Errorf("subpath %s: %w", m.SubPath, err)
 		}
 		defer unix.Close(source)
@@ -300,13 +300,39 @@ func (b rootBuilder) openOrMake(p string, file bool) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(parent)
-	if err := makeEntry(parent, base, file); err != nil {
+	if err := makeEntry(parent, base, file, 0o755); err != nil {
 		return -1, err
 	}
 	return b.open(clean, unix.O_PATH, 0)
 }
 
-func makeEntry(parent int, base string, file bool) error {
+// openOrMakeLike is openOrMake for a directory, made with the mode of the root, as kubelet makes
+// what is missing of a subpath: who may write to the volume may write there.
+func (b rootBuilder) openOrMakeLike(p string) (int, error) {
+	var volume unix.Stat_t
+	if err := unix.Fstat(b.fd, &volume); err != nil {
+		return -1, err
+	}
+	if fd, err := b.open(p, unix.O_PATH, 0); err == nil || !errors.Is(err, unix.ENOENT) {
+		return fd, err
+	}
+	clean := path.Clean("/" + p)
+	dir, base := path.Split(clean)
+	if base == "" {
+		return -1, unix.ENOENT
+	}
+	parent, err := b.openOrMakeLike(dir)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(parent)
+	if err := makeEntry(parent, base, false, volume.Mode&0o7777); err != nil {
+		return -1, err
+	}
+	return b.open(clean, unix.O_PATH, 0)
+}
+
+func makeEntry(parent int, base string, file bool, mode uint32) error {
 	var link unix.Stat_t
 	if err := unix.Fstatat(parent, base, &link, unix.AT_SYMLINK_NOFOLLOW); err == nil && link.Mode&unix.S_IFMT == unix.S_IFLNK {
 		if err := unix.Unlinkat(parent, base, 0); err != nil {
@@ -315,7 +341,15 @@ func makeEntry(parent int, base string, file bool) error {
 	}
 	// O_PATH descriptors cannot be written through, but their directory can be named.
 	if !file {
-		return ignoreExists(unix.Mkdirat(parent, base, 0o755))
+		if err := unix.Mkdirat(parent, base, mode); err != nil {
+			return ignoreExists(err)
+		}
+		// The umask took its part. A link that a container puts in the way is not followed.
+		made, err := unix.Openat(parent, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(unix.Fchmod(made, mode), unix.Close(made))
 	}
 	fd, err := unix.Openat(parent, base, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 	if err != nil {

@@ -113,10 +113,19 @@ func prepare(settings shim.Settings) error {
 		}
 	}
 	if settings.Loopback {
+		if err := os.WriteFile(lowestPort, []byte("0"), 0); err != nil {
+			return fmt.Errorf("letting every user listen on low ports: %w", err)
+		}
 		return loopbackUp()
 	}
 	return nil
 }
+
+// lowestPort is the lowest port of the network namespace that programs without
+// CAP_NET_BIND_SERVICE may listen on: an instance has no ports but its own to protect, and
+// containerd and Docker set the same. The namespace of the node is never touched.
+// https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html
+const lowestPort = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 // loopbackUp brings up "lo", which is down in a new network namespace.
 func loopbackUp() error {
