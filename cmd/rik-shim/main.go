@@ -2,7 +2,8 @@
 // it outlives the riklet, and nobody needs to call it by hand. It is built
 // without cgo and imports little, because every Pod of a node has one.
 //
-// It also calls itself, to become a plain process: see package launch.
+// It is also called to become a plain process, see package launch, and to stand for a command
+// in a container, see package await.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"os"
 
 	"rik.dev/rik/internal/riklet/shim"
+	"rik.dev/rik/internal/riklet/shim/await"
 	"rik.dev/rik/internal/riklet/shim/launch"
 	"rik.dev/rik/internal/riklet/shim/server"
 )
@@ -19,6 +21,9 @@ import (
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == launch.Word {
 		launch.Run()
+	}
+	if len(os.Args) > 1 && os.Args[1] == await.Word {
+		await.Run(os.Args[2:])
 	}
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "rik-shim:", err)

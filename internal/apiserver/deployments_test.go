@@ -83,7 +83,6 @@ func TestDeploymentsRefuse(t *testing.T) {
 		{"label", container, "env: [{name: A, valueFrom: {fieldRef: {fieldPath: \"metadata.labels['a']\"}}}]", "env[0].valueFrom.fieldRef.fieldPath"},
 		{"resource", container, "env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}]", "env[0].valueFrom.resourceFieldRef"},
 		{"escalation", container, "securityContext: {allowPrivilegeEscalation: true}", "securityContext.allowPrivilegeEscalation"},
-		{"non root", container, "securityContext: {runAsNonRoot: true}", "runAsUser"},
 		{"group", container, "securityContext: {runAsGroup: 5}", "runAsUser"},
 		{"unconfined", container, "securityContext: {seccompProfile: {type: Unconfined}}", "securityContext.seccompProfile.type"},
 		{"capability", container, "securityContext: {capabilities: {drop: [CAP_CHOWN]}}", "securityContext.capabilities.drop"},

@@ -74,12 +74,8 @@ func judgeUser(c *corev1.Container, pod *corev1.PodSpec, at *field.Path) field.E
 	if p := pod.SecurityContext; p != nil {
 		own.RunAsUser = first(own.RunAsUser, p.RunAsUser)
 		own.RunAsGroup = first(own.RunAsGroup, p.RunAsGroup)
-		own.RunAsNonRoot = first(own.RunAsNonRoot, p.RunAsNonRoot)
 	}
 	var errs field.ErrorList
-	if isTrue(own.RunAsNonRoot) && own.RunAsUser == nil {
-		errs = append(errs, field.Forbidden(at.Child("runAsNonRoot"), "the image's user is not looked at: say who it is in runAsUser"))
-	}
 	if own.RunAsGroup != nil && own.RunAsUser == nil {
 		errs = append(errs, field.Forbidden(at.Child("runAsGroup"), "a group goes with a user: set runAsUser too"))
 	}

@@ -70,7 +70,7 @@ func container(c *corev1.Container, pod *corev1.PodSpec) rikv1alpha1.Container {
 		LivenessProbe:   probe(c.LivenessProbe, c.Ports),
 		ReadinessProbe:  probe(c.ReadinessProbe, c.Ports),
 		StartupProbe:    probe(c.StartupProbe, c.Ports),
-		Security:        security(c.SecurityContext),
+		Security:        security(c.SecurityContext, nonRoot(c, pod)),
 		TTY:             c.TTY,
 	}
 	for i := range c.Env {
@@ -186,11 +186,20 @@ func user(c *corev1.Container, pod *corev1.PodSpec) string {
 	return strings.Join(parts, ":")
 }
 
-func security(s *corev1.SecurityContext) *rikv1alpha1.Security {
-	if s == nil {
-		return nil
+// nonRoot is the container's own or, if it says nothing, the pod's. Nodes decide by the user
+// that the container has in the end.
+func nonRoot(c *corev1.Container, pod *corev1.PodSpec) bool {
+	if s := c.SecurityContext; s != nil && s.RunAsNonRoot != nil {
+		return *s.RunAsNonRoot
 	}
-	out := rikv1alpha1.Security{ReadOnlyRootFilesystem: isTrue(s.ReadOnlyRootFilesystem), Privileged: isTrue(s.Privileged)}
+	return pod.SecurityContext != nil && isTrue(pod.SecurityContext.RunAsNonRoot)
+}
+
+func security(s *corev1.SecurityContext, nonRoot bool) *rikv1alpha1.Security {
+	if s == nil {
+		s = &corev1.SecurityContext{}
+	}
+	out := rikv1alpha1.Security{RunAsNonRoot: nonRoot, ReadOnlyRootFilesystem: isTrue(s.ReadOnlyRootFilesystem), Privileged: isTrue(s.Privileged)}
 	if c := s.Capabilities; c != nil {
 		for _, name := range c.Add {
 			out.AddCapabilities = append(out.AddCapabilities, string(name))
@@ -199,7 +208,7 @@ func security(s *corev1.SecurityContext) *rikv1alpha1.Security {
 			out.DropCapabilities = append(out.DropCapabilities, string(name))
 		}
 	}
-	if !out.ReadOnlyRootFilesystem && !out.Privileged && out.AddCapabilities == nil && out.DropCapabilities == nil {
+	if !out.RunAsNonRoot && !out.ReadOnlyRootFilesystem && !out.Privileged && out.AddCapabilities == nil && out.DropCapabilities == nil {
 		return nil
 	}
 	return &out

@@ -2808,6 +2808,14 @@ func (m *Security) MarshalToSizedBuffer(dAtA []byte) (int, error) {
 	var l int
 	_ = l
 	i--
+	if m.RunAsNonRoot {
+		dAtA[i] = 1
+	} else {
+		dAtA[i] = 0
+	}
+	i--
+	dAtA[i] = 0x28
+	i--
 	if m.Privileged {
 		dAtA[i] = 1
 	} else {
@@ -4792,6 +4800,7 @@ func (m *Security) Size() (n int) {
 		}
 	}
 	n += 2
+	n += 2
 	return n
 }
 
@@ -5908,6 +5917,7 @@ func (this *Security) String() string {
 		`AddCapabilities:` + fmt.Sprintf("%v", this.AddCapabilities) + `,`,
 		`DropCapabilities:` + fmt.Sprintf("%v", this.DropCapabilities) + `,`,
 		`Privileged:` + fmt.Sprintf("%v", this.Privileged) + `,`,
+		`RunAsNonRoot:` + fmt.Sprintf("%v", this.RunAsNonRoot) + `,`,
 		`}`,
 	}, "")
 	return s
@@ -15193,6 +15203,26 @@ func (m *Security) Unmarshal(dAtA []byte) error {
 				}
 			}
 			m.Privileged = bool(v != 0)
+		case 5:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field RunAsNonRoot", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return ErrIntOverflowGenerated
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.RunAsNonRoot = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := skipGenerated(dAtA[iNdEx:])

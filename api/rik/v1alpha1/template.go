@@ -239,6 +239,10 @@ type Security struct {
 	// privileged takes every protection away. For administrators.
 	// +optional
 	Privileged bool `json:"privileged,omitempty" protobuf:"varint,4,opt,name=privileged"`
+	// runAsNonRoot refuses to start the container as user 0, whoever says so: the
+	// container's user, or the image's where the container names none.
+	// +optional
+	RunAsNonRoot bool `json:"runAsNonRoot,omitempty" protobuf:"varint,5,opt,name=runAsNonRoot"`
 }
 
 // EnvVar is one environment variable.

@@ -136,6 +136,7 @@ type Process struct {
 	Mounts       []Mount  `json:"mounts,omitempty"`
 	Capabilities []string `json:"capabilities,omitempty"` // CAP_…; what it keeps
 	NewPrivs     bool     `json:"newPrivs,omitempty"`     // may gain more by set-user-ID programs
+	NonRoot      bool     `json:"nonRoot,omitempty"`      // does not start as user 0
 	MemoryBytes  int64    `json:"memoryBytes,omitempty"`  // limits; 0: none
 	MilliCPU     int64    `json:"milliCPU,omitempty"`
 	PIDs         int64    `json:"pids,omitempty"`

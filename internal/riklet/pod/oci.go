@@ -129,9 +129,13 @@ func (f *ociFill) unmount(ctx context.Context) error {
 
 func (f *ociFill) bundle(ctx context.Context) error {
 	d, uid := f.d, f.in.UID
-	identity, err := spec.LookUp(f.rootfs, userOf(f.c, f.image))
+	name := userOf(f.c, f.image)
+	identity, err := spec.LookUp(f.rootfs, name)
 	if err != nil {
-		return err
+		return fmt.Errorf("looking for the user in the image: %w", err)
+	}
+	if s := f.c.Security; s != nil && s.RunAsNonRoot && identity.UID == 0 {
+		return &configError{fmt.Errorf("runAsNonRoot is set, and the container would run as root (user %q): set a user, or use an image that names one", name)}
 	}
 	env, err := d.environment(ctx, f.in, f.address, f.c)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/shim/await"
 )
 
 func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance.ExecOptions) (int, error) {
@@ -29,9 +30,17 @@ func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance
 	defer os.RemoveAll(dir)
 	pidFile, log := filepath.Join(dir, "pid"), filepath.Join(dir, "log")
 	args := []string{"--root", r.root, "--log", log, "--log-format", "json", "exec", "--pid-file", pidFile}
-	args = append(args, "--tty="+strconv.FormatBool(o.TTY), containerID(uid, name))
-	x := &execution{o: o, cmd: exec.CommandContext(ctx, r.path, append(args, o.Command...)...)}
-	x.cmd.WaitDelay = stuckOutput
+	args = append(args, "--tty="+strconv.FormatBool(o.TTY))
+	path, detach := r.path, !o.TTY && m.rec.Instance.Template.Runtime == ""
+	if detach { // of the node's own runtime it is known how its processes are waited for
+		args = append(args, "--detach")
+	}
+	args = append(append(args, containerID(uid, name)), o.Command...)
+	if detach {
+		path, args = d.cfg.Shim, await.Arguments(pidFile, r.path, args)
+	}
+	x := &execution{o: o, cmd: exec.CommandContext(ctx, path, args...)}
+	x.cmd.WaitDelay = stuckCommand
 	// The command leads a session of its own inside the container; it ends first, and
 	// then the runtime that waits for it.
 	x.cmd.Cancel = func() error {
@@ -48,11 +57,15 @@ func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance
 	}
 	x.refused = func() (int, error, bool) {
 		why, refused := lastError(log)
-		if !refused {
+		if refused {
+			code, err := neverRan(why)
+			return code, err, true
+		}
+		if _, _, ran := notedProcess(pidFile); ran {
 			return 0, nil, false
 		}
-		code, err := neverRan(why)
-		return code, err, true
+		// The code is the runtime's own: it could not even write down why.
+		return 0, fmt.Errorf("running the command: the runtime ended with code %d before the command ran; the node may be out of memory, processes or space", x.cmd.ProcessState.ExitCode()), true
 	}
 	return x.do(ctx)
 }

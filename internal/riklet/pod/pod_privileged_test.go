@@ -360,6 +360,32 @@ func TestPrivilegedVolumesAndEnvironment(t *testing.T) {
 	}
 }
 
+// runAsNonRoot is decided by the user that the container has in the end: its own, or its
+// image's, which is root here.
+func TestPrivilegedRunAsNonRoot(t *testing.T) {
+	t.Parallel()
+	for name, newNode := range map[string]func(*testing.T) *node{"container": func(t *testing.T) *node { return newNode(t) }, "microVM": newVMNode} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.start()
+			for user, want := range map[string]string{"": "would run as root", "0": "would run as root", "0:5": "would run as root", "root": "would run as root", "1001": "", "nobody": ""} {
+				c := sh("main", "id -u")
+				c.User, c.Security = user, &rikv1alpha1.Security{RunAsNonRoot: true}
+				in := podOf("as-"+strings.ReplaceAll(user, ":", "-")+"-x", rikv1alpha1.RestartNever, c)
+				if name == "microVM" {
+					in.Template.Isolation = rikv1alpha1.IsolationMicroVM
+				}
+				n.ensure(in)
+				s := n.await(in.UID, "over", func(s rikv1alpha1.InstanceStatus) bool { return s.Phase.Ended() })
+				if want == "" && s.Phase != rikv1alpha1.InstanceCompleted || want != "" && (s.Phase != rikv1alpha1.InstanceFailed || !strings.Contains(s.Message, want)) {
+					t.Errorf("as %q: %s, %q; want %q", user, s.Phase, s.Message, want)
+				}
+			}
+		})
+	}
+}
+
 // A user who may write to a volume may write below its subPaths, also where the directories
 // were missing.
 func TestPrivilegedSubPathsHaveTheVolumesMode(t *testing.T) {

@@ -192,6 +192,11 @@ func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, verdict func
 			if ctx.Err() != nil {
 				return
 			}
+			if failed, ok := errors.AsType[*nodeError](why); ok {
+				// Nothing is known of the container, so nothing is counted, as kubelet does.
+				m.log.Warn("a probe could not be made", "container", c.spec.Name, "err", failed.err)
+				continue
+			}
 			var due bool
 			if n, due = n.add(why == nil, p); !due {
 				continue
@@ -253,6 +258,9 @@ func (c *container) ask(ctx context.Context, p rikv1alpha1.Probe) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return cause
 	}
+	if _, ours := errors.AsType[*nodeError](err); ours {
+		return err
+	}
 	return brief(plain(err))
 }
 
@@ -276,11 +284,17 @@ func plain(err error) error {
 	return err
 }
 
+// nodeError says that a probe was not made, because of the node and not of the container.
+type nodeError struct{ err error }
+
+func (e *nodeError) Error() string { return "the probe could not be made: " + e.err.Error() }
+func (e *nodeError) Unwrap() error { return e.err }
+
 func (c *container) askExec(ctx context.Context, p rikv1alpha1.ExecProbe) error {
 	var out limited
 	code, err := c.m.exec(ctx, c.spec.Name, instance.ExecOptions{Command: p.Command, Stdout: &out, Stderr: &out})
 	if err != nil {
-		return err
+		return &nodeError{err}
 	}
 	if code != 0 {
 		return &answerError{fmt.Sprintf("the command exited with %d", code), shown(out.String())}

@@ -12,15 +12,11 @@ func TestPrivilegedProbes(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)
 	n.start()
-	quick := func(p rikv1alpha1.Probe) *rikv1alpha1.Probe {
-		p.PeriodSeconds, p.TimeoutSeconds, p.FailureThreshold = 1, 30, 2
-		return &p
-	}
 	web := sh("web", "mkdir -p /tmp/www; echo ok > /tmp/www/ok; sleep 0.5; exec httpd -f -p 80 -h /tmp/www")
-	web.StartupProbe = quick(rikv1alpha1.Probe{TCP: &rikv1alpha1.TCPProbe{Port: 80}})
+	web.StartupProbe = everySecond(rikv1alpha1.Probe{TCP: &rikv1alpha1.TCPProbe{Port: 80}})
 	web.StartupProbe.FailureThreshold = 100
-	web.ReadinessProbe = quick(rikv1alpha1.Probe{HTTP: &rikv1alpha1.HTTPProbe{Path: "/ok", Port: 80}})
-	web.LivenessProbe = quick(rikv1alpha1.Probe{Exec: &rikv1alpha1.ExecProbe{Command: []string{"test", "-e", "/tmp/www/ok"}}})
+	web.ReadinessProbe = everySecond(rikv1alpha1.Probe{HTTP: &rikv1alpha1.HTTPProbe{Path: "/ok", Port: 80}})
+	web.LivenessProbe = everySecond(rikv1alpha1.Probe{Exec: &rikv1alpha1.ExecProbe{Command: []string{"test", "-e", "/tmp/www/ok"}}})
 	in := podOf("u1", rikv1alpha1.RestartAlways, web)
 	in.Template.TerminationGracePeriodSeconds = new(int64(1))
 	n.ensure(in)
@@ -35,7 +31,7 @@ func TestPrivilegedProbes(t *testing.T) {
 	n.stop("u1", -1)
 
 	never := sh("main", forever)
-	never.LivenessProbe = quick(rikv1alpha1.Probe{TCP: &rikv1alpha1.TCPProbe{Port: 81}})
+	never.LivenessProbe = everySecond(rikv1alpha1.Probe{TCP: &rikv1alpha1.TCPProbe{Port: 81}})
 	n.ensure(podOf("u2", rikv1alpha1.RestartNever, never))
 	s := n.await("u2", "over", func(s rikv1alpha1.InstanceStatus) bool {
 		return s.Phase == rikv1alpha1.InstanceFailed || s.Phase == rikv1alpha1.InstanceCompleted

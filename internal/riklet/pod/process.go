@@ -112,7 +112,7 @@ func (e processEngine) exec(ctx context.Context, m *machine, name string, o inst
 	}
 	x := &execution{o: o, cmd: launch.Command(e.d.cfg.Shim, p)}
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	x.cmd.WaitDelay = stuckOutput
+	x.cmd.WaitDelay = stuckCommand
 	x.refused = func() (int, error, bool) { return 0, nil, false }
 	started := make(chan struct{})
 	x.start = func() error {
@@ -212,10 +212,13 @@ func (f *processFill) findUser() (spec.User, error) {
 		return spec.User{UID: id, GID: id}, nil
 	}
 	u, err := spec.LookUp("/", f.c.User)
-	if err == nil && (u.UID == 0 || u.GID == 0 || slices.Contains(u.Groups, 0)) && !f.d.cfg.AllowRootApps {
+	if err != nil {
+		return u, fmt.Errorf("looking for the user on the node: %w", err)
+	}
+	if (u.UID == 0 || u.GID == 0 || slices.Contains(u.Groups, 0)) && !f.d.cfg.AllowRootApps {
 		return u, errRootApp
 	}
-	return u, err
+	return u, nil
 }
 
 func (f *processFill) bundle(ctx context.Context) error {

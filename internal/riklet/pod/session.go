@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"reflect"
 	"strconv"
 	"sync"
 	"syscall"
@@ -69,9 +70,8 @@ func (m *machine) over() bool {
 	return m.ended
 }
 
-// stuckOutput is how long output is read after a command has ended: something
-// that it left behind may hold the other end for ever.
-const stuckOutput = 2 * time.Second
+// stuckCommand is how long a command is waited for that was killed.
+const stuckCommand = 2 * time.Second
 
 // Exec runs a command in a container. It may return before a Stdin that gives
 // nothing has ended; its owner closes it.
@@ -151,21 +151,29 @@ func (e *execution) doOrLeave(ctx context.Context) (int, error) {
 	select {
 	case r := <-ended:
 		return r.code, r.err
-	case <-time.After(2 * stuckOutput):
+	case <-time.After(2 * stuckCommand):
 		return 0, context.Cause(ctx)
 	}
 }
 
 func (e *execution) run(ctx context.Context) (int, error) {
-	e.cmd.Stdout, e.cmd.Stderr = e.o.Stdout, e.o.Stderr
+	var out outputs
+	if err := e.connect(&out); err != nil {
+		out.started()
+		return 0, err
+	}
 	var stdin io.WriteCloser
 	if e.o.Stdin != nil {
 		var err error
 		if stdin, err = e.cmd.StdinPipe(); err != nil {
+			out.started()
 			return 0, err
 		}
 	}
-	if err := e.start(); err != nil {
+	err := e.start()
+	out.started()
+	if err != nil {
+		out.ended(ctx)
 		return 0, err
 	}
 	if stdin != nil {
@@ -174,7 +182,32 @@ func (e *execution) run(ctx context.Context) (int, error) {
 			_ = stdin.Close()
 		}()
 	}
-	return e.result(ctx, e.cmd.Wait())
+	err = e.cmd.Wait()
+	out.ended(ctx)
+	return e.result(ctx, err)
+}
+
+// connect gives the command somewhere to write. One sink for both is one pipe, so that nothing
+// writes to it twice at once.
+func (e *execution) connect(out *outputs) error {
+	w, err := out.pipe(e.o.Stdout)
+	if err != nil {
+		return err
+	}
+	if w != nil {
+		e.cmd.Stdout = w
+	}
+	if e.o.Stderr == nil {
+		return nil
+	}
+	if reflect.TypeOf(e.o.Stderr).Comparable() && e.o.Stderr == e.o.Stdout {
+		e.cmd.Stderr = w
+		return nil
+	}
+	if w, err = out.pipe(e.o.Stderr); err == nil {
+		e.cmd.Stderr = w
+	}
+	return err
 }
 
 // runTTY gives the process a terminal of ours; a runtime makes another one inside
@@ -199,7 +232,7 @@ func (e *execution) runTTY(ctx context.Context) (int, error) {
 		if sink == nil {
 			sink = io.Discard
 		}
-		_, _ = io.Copy(sink, master) // ends with EIO when the last slave closes
+		carry(sink, master) // ends with EIO when the last slave closes
 	})
 	if e.o.Stdin != nil {
 		go func() { _, _ = io.Copy(master, e.o.Stdin) }()
@@ -209,7 +242,7 @@ func (e *execution) runTTY(ctx context.Context) (int, error) {
 	}
 	err = e.cmd.Wait()
 	close(done)
-	_ = master.SetReadDeadline(time.Now().Add(stuckOutput))
+	stopReading(master)
 	output.Wait()
 	return e.result(ctx, err)
 }

@@ -125,7 +125,7 @@ func guestProcess(t rikv1alpha1.InstanceTemplate, c rikv1alpha1.Container, root 
 	}
 	p := guest.Process{
 		Container: c.Name, Argv: argv, Env: variables, Dir: cleanDir(c.WorkingDir, image.WorkingDir), User: c.User, TTY: c.TTY,
-		Root: root.Disk, ReadOnlyRoot: security.ReadOnlyRootFilesystem, Capabilities: capabilities, NewPrivs: security.Privileged,
+		Root: root.Disk, ReadOnlyRoot: security.ReadOnlyRootFilesystem, Capabilities: capabilities, NewPrivs: security.Privileged, NonRoot: security.RunAsNonRoot,
 		MemoryBytes: c.Resources.Limits.Bytes(rikv1alpha1.ResourceMemory), MilliCPU: c.Resources.Limits.MilliCPU(), PIDs: pids,
 	}
 	if p.User == "" {

@@ -2737,6 +2737,13 @@ func schema_rik_api_rik_v1alpha1_Security(ref common.ReferenceCallback) common.O
 							Format:      "",
 						},
 					},
+					"runAsNonRoot": {
+						SchemaProps: spec.SchemaProps{
+							Description: "runAsNonRoot refuses to start the container as user 0, whoever says so: the container's user, or the image's where the container names none.",
+							Type:        []string{"boolean"},
+							Format:      "",
+						},
+					},
 				},
 			},
 		},

@@ -453,6 +453,8 @@ type Security struct {
 	DropCapabilities []string
 
 	Privileged bool
+
+	RunAsNonRoot bool
 }
 
 // EnvVar is one environment variable.

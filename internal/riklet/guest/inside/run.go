@@ -16,10 +16,6 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// lingerAtMost is how long output is waited for after a process has ended: another one
-// that it left behind may hold its streams open for ever.
-const lingerAtMost = time.Second
-
 // dialAtMost is how long a connection inside the guest may take.
 const dialAtMost = 10 * time.Second
 
@@ -123,7 +119,7 @@ func (s *Server) end(r *run) {
 	r.ended = true
 }
 
-// carry pumps the output until the process has ended and its streams are empty.
+// carry pumps the output until the process has ended, and what its streams hold then.
 func (r *run) carry(ended func()) guest.Exit {
 	var pumps sync.WaitGroup
 	c := r.child
@@ -134,10 +130,8 @@ func (r *run) carry(ended func()) guest.Exit {
 	}
 	exit := c.Wait()
 	ended()
-	empty := make(chan struct{})
-	go func() { pumps.Wait(); close(empty) }()
-	linger(empty, c.Stdout, c.Stderr)
-	<-empty
+	stopReading(c.Stdout, c.Stderr)
+	pumps.Wait()
 	for _, f := range []*os.File{c.Stdout, c.Stderr, c.TTY} {
 		if f != nil {
 			_ = f.Close()
@@ -149,14 +143,10 @@ func (r *run) carry(ended func()) guest.Exit {
 	return exit
 }
 
-// linger waits for the streams to end, and stops reading them when they are only held
-// open. Reads that had begun are finished, however slow the node takes them.
-func linger(empty <-chan struct{}, files ...*os.File) {
-	select {
-	case <-empty:
-		return
-	case <-time.After(lingerAtMost):
-	}
+// stopReading has the pumps carry what is in the streams, and wait for nothing more: a process
+// that was left behind may hold them open for ever. Reads that had begun are finished, however
+// slow the node takes them.
+func stopReading(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {
 			_ = f.SetReadDeadline(time.Now())

@@ -94,6 +94,9 @@ func become(control *os.File, o order) error {
 	if err != nil {
 		return err
 	}
+	if p.NonRoot && who.uid == 0 {
+		return fmt.Errorf("runAsNonRoot is set, and the container would run as root (user %q): set a user, or use an image that names one", p.User)
+	}
 	if p.TTY {
 		if err := openTerminal(control, who.uid, p.Size); err != nil {
 			return err

@@ -22,8 +22,8 @@ import (
 var (
 	// ErrNoCommand is returned when neither the image nor the container says what to run.
 	ErrNoCommand = errors.New("neither the image nor the container says what to run")
-	// ErrUser is returned when the user cannot be found in the image.
-	ErrUser = errors.New("no such user in the image")
+	// ErrUser is returned when a user cannot be found in the /etc/passwd that was looked at.
+	ErrUser = errors.New("no such user")
 	// ErrCapability is returned when the name of a capability is not known.
 	ErrCapability = errors.New("unknown capability")
 	// ErrNotHeld is returned when a container asks for a capability that the node has not.

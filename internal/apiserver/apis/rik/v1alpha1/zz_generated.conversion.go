@@ -1828,6 +1828,7 @@ func autoConvert_v1alpha1_Security_To_rik_Security(in *rikv1alpha1.Security, out
 	out.AddCapabilities = *(*[]string)(unsafe.Pointer(&in.AddCapabilities))
 	out.DropCapabilities = *(*[]string)(unsafe.Pointer(&in.DropCapabilities))
 	out.Privileged = in.Privileged
+	out.RunAsNonRoot = in.RunAsNonRoot
 	return nil
 }
 
@@ -1841,6 +1842,7 @@ func autoConvert_rik_Security_To_v1alpha1_Security(in *rik.Security, out *rikv1a
 	out.AddCapabilities = *(*[]string)(unsafe.Pointer(&in.AddCapabilities))
 	out.DropCapabilities = *(*[]string)(unsafe.Pointer(&in.DropCapabilities))
 	out.Privileged = in.Privileged
+	out.RunAsNonRoot = in.RunAsNonRoot
 	return nil
 }
 
