@@ -2,10 +2,13 @@ package rikctl
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
@@ -117,5 +120,30 @@ func TestAboveOne(t *testing.T) {
 	}
 	if o := judge(advised{errNoKCP, nextForKCP}, ""); o.code != ExitNotFound || o.next != nextForKCP {
 		t.Errorf("judge = %+v", o)
+	}
+}
+
+// An object may follow nothing, or have no labels at all.
+func TestUndivided(t *testing.T) {
+	t.Parallel()
+	ref := reference{resource: schema.GroupResource{Resource: "configmap"}, name: "x"}
+	for name, tc := range map[string]struct {
+		labels, annotations map[string]string
+		want                string
+	}{
+		"nothing":         {nil, nil, "configmap/x goes to no cluster"},
+		"an empty list":   {nil, map[string]string{workloadv1alpha1.FollowsAnnotation: ""}, "configmap/x goes to no cluster"},
+		"sent by a label": {map[string]string{workloadv1alpha1.ClusterLabel: "east"}, nil, "configmap/x is sent to east by its labels."},
+		"it follows others": {
+			map[string]string{workloadv1alpha1.TargetLabelPrefix + "east": "true"}, map[string]string{workloadv1alpha1.FollowsAnnotation: "east"},
+			"configmap/x goes to east, because objects there need it.",
+		},
+	} {
+		o := &unstructured.Unstructured{Object: map[string]any{}}
+		o.SetLabels(tc.labels)
+		o.SetAnnotations(tc.annotations)
+		if got := undivided(ref, o); !strings.HasPrefix(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
 	}
 }

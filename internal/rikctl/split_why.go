@@ -136,7 +136,7 @@ func undivided(ref reference, o *unstructured.Unstructured) string {
 		}
 	}
 	var text []string
-	if follows[0] != "" {
+	if len(follows) > 0 {
 		text = append(text, fmt.Sprintf("%s goes to %s, because objects there need it.", ref, strings.Join(follows, ", ")))
 	}
 	if len(labelled) > 0 {
