@@ -22,8 +22,8 @@ var (
 	_ rest.StorageMetadata = &Log{}
 )
 
-// New makes the object that stands for the subresource.
-func (l *Log) New() runtime.Object { return &rik.Instance{} }
+// New makes the object that admission is asked about: what NewConnectOptions gives.
+func (l *Log) New() runtime.Object { return &rik.InstanceLogOptions{} }
 
 // Destroy does nothing: the storage belongs to instances.
 func (l *Log) Destroy() {}
