@@ -89,7 +89,6 @@ func paperApp(t *testing.T, c *rikcluster.Cluster, tools rikcluster.Tools) {
 		path := filepath.Join(c.Dir, name+".yaml")
 		text := fmt.Sprintf(`name: %s
 repo: %s
-version: 1.0.0
 action: deploy
 metadata: {name: %s, description: "says who it is"}
 command: [%s]

@@ -72,12 +72,12 @@ type Situation struct {
 type Start int
 
 const (
-	// First: the cluster is new; what is missing of its keys is made.
+	// First means that the cluster is new; what is missing of its keys is made.
 	First Start = iota
-	// Known: the cluster exists; its keys must be there, and are checked.
+	// Known means that the cluster exists; its keys must be there, and are checked.
 	Known
-	// Unmarked: the datastore has objects and no identity, as after a server of a version
-	// without them. It gets one if its objects belong to the authority of the directory.
+	// Unmarked means that the datastore has objects and no identity, as after a server of a
+	// version without them. It gets one if its objects belong to the authority of the directory.
 	Unmarked
 )
 

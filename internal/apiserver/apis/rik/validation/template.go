@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -128,8 +129,21 @@ func repository(at *field.Path, a *rik.App) field.ErrorList {
 	if len(a.Version) > 128 || strings.ContainsFunc(a.Version, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' }) {
 		errs = append(errs, field.Invalid(at.Child("version"), a.Version, "must be at most 128 printable ASCII characters without spaces and slashes"))
 	}
-	if strings.Contains(a.Repo, placeholder) && a.Version == "" {
+	uses := strings.Contains(a.Repo, placeholder)
+	switch {
+	case uses && a.Version == "":
 		errs = append(errs, field.Required(at.Child("version"), "the repository's address has "+placeholder+" in it"))
+	case !uses && a.Version != "":
+		errs = append(errs, field.Invalid(at.Child("version"), a.Version, "nothing uses it: write "+placeholder+" in repo where the version belongs, or leave the version out"))
+	}
+	if choices := strings.Split(a.Repo, "|"); len(choices) > 1 {
+		for i := range choices {
+			choices[i] = strconv.Quote(strings.TrimSpace(choices[i]))
+		}
+		return append(errs, field.Invalid(at.Child("repo"), a.Repo, "must be one place and not a choice: write "+strings.Join(choices, " or ")))
+	}
+	if rest := strings.ReplaceAll(a.Repo, placeholder, ""); strings.ContainsAny(rest, "{}") {
+		return append(errs, field.Invalid(at.Child("repo"), a.Repo, "has braces that are not the placeholder "+placeholder+": write exactly that, in lower case and with single braces"))
 	}
 	// Where the version is to stand any text will do; what is wrong is said of the
 	// address as it was given.

@@ -174,7 +174,7 @@ func TestKinds(t *testing.T) {
 	t.Parallel()
 	app := func(w *rikv1alpha1.Workload) {
 		w.Spec.Kind, w.Spec.Containers = rikv1alpha1.KindApp, nil
-		w.Spec.App = &rikv1alpha1.App{Repo: "https://example.com/app.tar.gz", Version: "1.0", Command: []string{"./app"}, Ports: []rikv1alpha1.Port{{Port: 80}}}
+		w.Spec.App = &rikv1alpha1.App{Repo: "https://example.com/app-{version}.tar.gz", Version: "1.0", Command: []string{"./app"}, Ports: []rikv1alpha1.Port{{Port: 80}}}
 	}
 	on := func(base, change func(*rikv1alpha1.Workload)) func(*rikv1alpha1.Workload) {
 		return func(w *rikv1alpha1.Workload) { base(w); change(w) }
@@ -257,8 +257,19 @@ func TestKinds(t *testing.T) {
 		{"function on a pod", func(w *rikv1alpha1.Workload) { w.Spec.Function = &rikv1alpha1.Function{} }, []string{"spec.function"}},
 		{"app on a pod", func(w *rikv1alpha1.Workload) { w.Spec.App = &rikv1alpha1.App{} }, []string{"spec.app"}},
 		{"app without app", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App = nil }), []string{"spec.app"}},
-		{"app without repo", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.Repo = "" }), []string{"spec.app.repo"}},
-		{"app over http", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.Repo = "http://x/y" }), []string{"spec.app.repo"}},
+		{"app without repo", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.Repo, w.Spec.App.Version = "", "" }), []string{"spec.app.repo"}},
+		{"app over http", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.Repo = "http://x/y-{version}" }), []string{"spec.app.repo"}},
+		{"app of two places", on(app, func(w *rikv1alpha1.Workload) {
+			w.Spec.App.Repo = "https://example.com/nginx-{version} | /usr/share/nginx/html"
+		}), []string{"spec.app.repo"}},
+		{"app of two places without spaces", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.Repo = "/srv/a-{version}|/srv/b" }), []string{"spec.app.repo"}},
+		{"app with another case", on(app, func(w *rikv1alpha1.Workload) {
+			w.Spec.App.Repo, w.Spec.App.Version = "https://example.com/a-{Version}", ""
+		}), []string{"spec.app.repo"}},
+		{"app with double braces", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.Repo = "https://example.com/a-{{version}}" }), []string{"spec.app.repo"}},
+		{"app with another placeholder", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.Repo = "https://example.com/a-{version}-{arch}" }), []string{"spec.app.repo"}},
+		{"app with a version that nothing uses", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.Repo = "https://example.com/nginx" }), []string{"spec.app.version"}},
+		{"app in a directory with a version that nothing uses", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.Repo = "/usr/share/nginx/html" }), []string{"spec.app.version"}},
 		{"app version", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.Version = "../1" }), []string{"spec.app.version"}},
 		{"app user", on(app, func(w *rikv1alpha1.Workload) { w.Spec.App.User = "Root!" }), []string{"spec.app.user"}},
 	})
@@ -414,5 +425,25 @@ func TestSharedBounds(t *testing.T) {
 		if !reflect.DeepEqual(resource.MustParse(text), *bound) {
 			t.Errorf("the bound of %s was written to", text)
 		}
+	}
+}
+
+// A workload that was stored before there was a rule about its App's address can still be
+// changed in all else.
+func TestAnOlderAddressStaysAllowed(t *testing.T) {
+	t.Parallel()
+	old := defaulted(t, func(w *rikv1alpha1.Workload) {
+		w.ResourceVersion = "1"
+		w.Spec.Kind, w.Spec.Containers = rikv1alpha1.KindApp, nil
+		w.Spec.App = &rikv1alpha1.App{Repo: "https://example.com/nginx", Version: "1", Command: []string{"a"}}
+	})
+	changed := old.DeepCopy()
+	changed.Spec.Replicas = new(int32(3))
+	if errs := validation.WorkloadUpdate(changed, old); len(errs) != 0 {
+		t.Errorf("changing its replicas = %v", errs)
+	}
+	changed.Spec.App.Version = "2"
+	if errs := validation.WorkloadUpdate(changed, old); len(errs) != 1 || errs[0].Field != "spec.app.version" {
+		t.Errorf("changing its version = %v, want it refused", errs)
 	}
 }

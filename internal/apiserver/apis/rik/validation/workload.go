@@ -1,6 +1,8 @@
 package validation
 
 import (
+	"slices"
+
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -32,7 +34,13 @@ func Workload(w *rik.Workload) field.ErrorList {
 // WorkloadUpdate judges what a workload is to become.
 func WorkloadUpdate(w, old *rik.Workload) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&w.ObjectMeta, &old.ObjectMeta, metadata)
-	return sorted(append(errs, workloadSpec(&w.Spec)...))
+	spec := workloadSpec(&w.Spec)
+	if a, b := w.Spec.App, old.Spec.App; a != nil && b != nil && a.Repo == b.Repo && a.Version == b.Version {
+		// Stored before there was a rule against it: everything else of it can still change.
+		repo, version := specPath.Child("app", "repo").String(), specPath.Child("app", "version").String()
+		spec = slices.DeleteFunc(spec, func(e *field.Error) bool { return e.Field == repo || e.Field == version })
+	}
+	return sorted(append(errs, spec...))
 }
 
 // WorkloadStatusUpdate judges what was seen of a workload.
