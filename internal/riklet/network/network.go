@@ -13,12 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -35,9 +33,6 @@ import (
 var ErrInUse = errors.New("another node of rik has this machine's network: stop it, give each its own network namespace, or run this one with --network=none")
 
 const (
-	// lockName is an abstract unix socket: each network namespace has its own,
-	// and the kernel lets go of it with the process.
-	lockName = "@rik.dev/network"
 	// lockPatience is for an agent that was replaced and is about to end.
 	lockPatience = 5 * time.Second
 	lockEvery    = 50 * time.Millisecond
@@ -63,7 +58,7 @@ type Config struct {
 // Node is the network of one node. Its methods are safe for concurrent use.
 type Node struct {
 	cfg    Config
-	lock   net.Listener
+	lock   *netLock
 	table  *table.Table
 	bridge *bridge.Bridge
 	ports  *bridge.Switch
@@ -123,21 +118,6 @@ func (n *Node) open(ctx context.Context) error {
 	return err
 }
 
-// lock keeps a second node off.
-func lock(ctx context.Context) (net.Listener, error) {
-	var config net.ListenConfig
-	deadline := time.Now().Add(lockPatience)
-	for {
-		l, err := config.Listen(ctx, "unix", lockName)
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			return l, err
-		}
-		if !time.Now().Before(deadline) || !sleep(ctx, lockEvery) {
-			return nil, ErrInUse
-		}
-	}
-}
-
 // sleep is false when ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
@@ -157,7 +137,7 @@ func (n *Node) Close() error {
 		errs = append(errs, n.bridge.Close())
 	}
 	if n.lock != nil {
-		errs = append(errs, n.lock.Close())
+		errs = append(errs, n.lock.release())
 	}
 	return errors.Join(errs...)
 }

@@ -27,7 +27,7 @@ func Purge(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("removing the node's network: %w", err)
 	}
-	defer func() { _ = lock.Close() }()
+	defer func() { _ = lock.release() }()
 	links, err := bridge.New(bridge.DefaultName)
 	if err != nil {
 		return err
