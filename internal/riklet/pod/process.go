@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -171,9 +172,9 @@ func (f *processFill) fetch(ctx context.Context) (err error) {
 	return err
 }
 
-// files gives the App its own view of an archive's files, in which it may write. A
+// files gives the App its own view of an archive's files, which belong to its user there. A
 // directory of the node is used as it is.
-func (f *processFill) files(context.Context) (err error) {
+func (f *processFill) files(ctx context.Context) (err error) {
 	if f.user, err = f.findUser(); err != nil {
 		return err
 	}
@@ -188,14 +189,27 @@ func (f *processFill) files(context.Context) (err error) {
 			return err
 		}
 	}
-	if err := os.Chown(upper, int(f.user.UID), int(f.user.GID)); err != nil {
-		return err
-	}
-	options := "lowerdir=" + f.tree.Dir + ",upperdir=" + upper + ",workdir=" + work
+	// With metacopy the change of an owner copies no content: that is copied when the App
+	// first writes to the file (Documentation/filesystems/overlayfs.rst).
+	options := "lowerdir=" + f.tree.Dir + ",upperdir=" + upper + ",workdir=" + work + ",metacopy=on"
 	if err := unix.Mount("overlay", f.dir, "overlay", unix.MS_NODEV|unix.MS_NOSUID, options); err != nil {
 		return &os.PathError{Op: "mount overlay", Path: f.dir, Err: err}
 	}
-	return nil
+	return giveAll(ctx, f.dir, f.user)
+}
+
+// giveAll makes a user the owner of a tree, as if the user had unpacked it. Links are not
+// followed.
+func giveAll(ctx context.Context, dir string, to spec.User) error {
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(to.UID), int(to.GID))
+	})
 }
 
 func (f *processFill) removeFiles(context.Context) error {

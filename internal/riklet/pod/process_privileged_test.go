@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -109,6 +110,46 @@ func TestPrivilegedAppRunsToCompletion(t *testing.T) {
 	if users, _ := s.Users(); len(users) > 0 {
 		t.Errorf("files are still pinned for %v", users)
 	}
+}
+
+// All of an App's files are its user's, at every depth, and the files of other instances stay
+// as they were. A link is not followed.
+func TestPrivilegedAppOwnsItsFiles(t *testing.T) {
+	t.Parallel()
+	n, s := newAppNode(t)
+	outside := filepath.Join(n.dir, "outside")
+	for path, mode := range map[string]os.FileMode{"logs": os.ModeDir | 0o755, "conf/deep": os.ModeDir | 0o755, "conf/deep/app.conf": 0o644, "conf/fixed": 0o444} {
+		full := filepath.Join(s.dir, path)
+		var err error
+		if mode.IsDir() {
+			err = os.MkdirAll(full, mode.Perm())
+		} else {
+			err = errors.Join(os.MkdirAll(filepath.Dir(full), 0o755), os.WriteFile(full, []byte("packaged\n"), mode))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := errors.Join(os.WriteFile(outside, []byte("node's\n"), 0o600), os.Symlink(outside, filepath.Join(s.dir, "conf", "link")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	n.ensure(appOf("u1", rikv1alpha1.RestartNever, "/bin/sh", "-c",
+		`echo line > logs/out && cat logs/out; echo more >> conf/deep/app.conf && cat conf/deep/app.conf; cat say > /dev/null && echo new > conf/new && cat conf/new
+		 (echo no > conf/fixed) 2>/dev/null || echo as packaged; mkdir conf/deep/dir && rm -r conf/deep && ls conf`))
+	n.awaitPhase2("u1", rikv1alpha1.InstanceCompleted)
+	if got, want := n.log("u1", ""), "line\npackaged\nmore\nnew\nas packaged\nfixed\nlink\nnew\n"; got != want {
+		t.Errorf("the log is %q, want %q", got, want)
+	}
+	if text, err := readFile(filepath.Join(s.dir, "conf", "deep", "app.conf")); err != nil || text != "packaged\n" {
+		t.Errorf("the files of all instances are changed: %q, %v", text, err)
+	}
+	info, err := os.Stat(outside)
+	if err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("a file of the node was given away: %+v, %v", info, err)
+	}
+	n.stop("u1", -1)
 }
 
 // awaitPhase2 is awaitPhase for an end that is expected.
