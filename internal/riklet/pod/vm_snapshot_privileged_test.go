@@ -141,6 +141,7 @@ func TestPrivilegedVM(t *testing.T) {
 	}{
 		{"IsReached", l.isReached},
 		{"IsMeasured", l.isMeasured},
+		{"GivesRoomBack", l.givesRoomBack},
 		{"LivesOnInMemory", l.livesOnInMemory},
 		{"GoesOnWhenItCannotBeWritten", l.goesOnWhenItCannotBeWritten},
 		{"IsSuspendedToDisk", l.isSuspendedToDisk},
@@ -217,6 +218,28 @@ func (l *machineLife) isMeasured() {
 	if second.NetworkReceiveBytes < first.NetworkReceiveBytes+2000 || second.NetworkTransmitBytes < first.NetworkTransmitBytes+2000 {
 		l.Errorf("after two pings of 1000 bytes: %+v, before: %+v", second, first)
 	}
+}
+
+// The room of files that are deleted inside returns to the node.
+func (l *machineLife) givesRoomBack() {
+	taken := func() int64 {
+		size, _ := onDisk(filepath.Dir(l.driver.scratch("u1")))
+		return size
+	}
+	const size = 48 << 20
+	before := taken()
+	l.inside("sh", "-c", fmt.Sprintf("head -c %d /dev/urandom > /large; sync", size))
+	if got := taken(); got < before+size*3/4 {
+		l.Errorf("a file of %d bytes takes %d on the node: it is not what the test thinks", size, got-before)
+	}
+	l.inside("sh", "-c", "rm /large; sync")
+	eventually(l, func() string {
+		l.inside("sync") // the discard follows the commit of the journal
+		if got := taken(); got > before+size/4 {
+			return fmt.Sprintf("%d bytes are taken on the node, before the file it were %d", got, before)
+		}
+		return ""
+	})
 }
 
 func (l *machineLife) livesOnInMemory() {

@@ -97,7 +97,8 @@ func commandLine(m vmm.Machine, f *found) string {
 	return line
 }
 
-// diskArguments chain the file, its format, its limits and the device. Values go in as
+// diskArguments chain the file, its format, its limits and the device. Each of them has to
+// pass discards on for the room of deleted files to return to the node. Values go in as
 // JSON: nothing in them can be taken for another option.
 func diskArguments(index int, d vmm.Disk) []string {
 	file, raw, device := fmt.Sprintf("file%d", index), fmt.Sprintf("raw%d", index), fmt.Sprintf("disk%d", index)
@@ -106,7 +107,7 @@ func diskArguments(index int, d vmm.Disk) []string {
 		"-blockdev", object{"node-name": file, "driver": "file", "filename": diskPrefix + d.ID, "read-only": d.ReadOnly,
 			// The images of many machines are one file: locks would not allow that,
 			// and a writable one has one machine.
-			"locking": locking(d)}.String(),
+			"locking": locking(d), "discard": "unmap"}.String(),
 		"-blockdev", object{"node-name": raw, "driver": "raw", "file": file, "read-only": d.ReadOnly, "discard": "unmap"}.String(),
 	}
 	if d.BytesPerSecond > 0 || d.OperationsPerSecond > 0 {
@@ -114,7 +115,7 @@ func diskArguments(index int, d vmm.Disk) []string {
 		group := fmt.Sprintf("limits%d", index)
 		a = append(a,
 			"-object", object{"qom-type": "throttle-group", "id": group, "limits": limits(d)}.String(),
-			"-blockdev", object{"node-name": top, "driver": "throttle", "throttle-group": group, "file": raw, "read-only": d.ReadOnly}.String())
+			"-blockdev", object{"node-name": top, "driver": "throttle", "throttle-group": group, "file": raw, "read-only": d.ReadOnly, "discard": "unmap"}.String())
 	}
 	return append(a, "-device", object{
 		"driver": "virtio-blk-pci", "id": device, "drive": top, "serial": d.ID, "disable-legacy": "on",
