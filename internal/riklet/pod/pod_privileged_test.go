@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
@@ -357,6 +358,40 @@ func TestPrivilegedVolumesAndEnvironment(t *testing.T) {
 	n.stop("u1", -1)
 	if _, err := readFile(host + "/new/made"); err != nil {
 		t.Errorf("what was written to the node's path is gone: %v", err)
+	}
+}
+
+// A container that writes without end to the files that the node gives it fills its own small
+// file system, also over restarts, and nothing that others need.
+func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	d := n.start()
+	fill := sh("fill", "for f in hosts hostname resolv.conf; do dd if=/dev/zero bs=64k of=/etc/$f 2>/dev/null; done; cat /etc/* > /dev/null; echo full; exit 1")
+	fill.User = "0"
+	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, fill, sh("beside", forever)))
+	n.await("u1", "restarted", func(s rikv1alpha1.InstanceStatus) bool {
+		return len(s.Containers) > 0 && s.Containers[0].RestartCount >= 1
+	})
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.podFile("u1", ""), &st); err != nil || int64(st.Blocks)*st.Bsize > podFileBytes {
+		t.Errorf("the files may take %d bytes, %v, want %d at most", int64(st.Blocks)*st.Bsize, err, podFileBytes)
+	}
+	if err := unix.Statfs(d.runDir(""), &st); err != nil || st.Bavail == 0 {
+		t.Errorf("the node's run directory has %d blocks left, %v", st.Bavail, err)
+	}
+	n.ensure(podOf("u2", rikv1alpha1.RestartAlways, sh("main", forever)))
+	n.awaitPhase("u2", rikv1alpha1.InstanceRunning)
+	if code, err := d.Exec(t.Context(), "u1", "beside", instance.ExecOptions{Command: []string{"true"}}); code != 0 || err != nil {
+		t.Errorf("a command beside the one that fills = %d, %v", code, err)
+	}
+	// Another supervisor begins with whole files.
+	n.killSupervisor("u1")
+	n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
+		return s.Containers[1].RestartCount == 1 && s.Containers[1].State == rikv1alpha1.ContainerRunning
+	})
+	for _, uid := range []string{"u1", "u2"} {
+		n.stop(uid, time.Second)
 	}
 }
 

@@ -3,9 +3,13 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
@@ -191,11 +195,16 @@ func (b *build) hostname() string { return spec.Hostname(b.in.Template.Hostname,
 func (b *build) directories(context.Context) error {
 	d, uid := b.d, b.in.UID
 	for _, dir := range []string{
-		d.runDir(uid), d.podFile(uid, ""), filepath.Dir(d.exitFile(uid, "x")), filepath.Dir(d.logDir(uid, "x")),
+		d.runDir(uid), filepath.Dir(d.exitFile(uid, "x")), filepath.Dir(d.logDir(uid, "x")),
 	} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
+	}
+	// Containers may write to these files. They have a file system of their own, so that they
+	// take no room that other instances and the node need.
+	if err := tmpfs(d.podFile(uid, ""), fmt.Sprintf("mode=0755,nr_inodes=%d", podFileInodes), podFileBytes, unix.MS_NOEXEC); err != nil {
+		return err
 	}
 	hosts, resolv := spec.Hosts(b.hostname(), ""), "# this instance has no network beyond itself\n"
 	if b.in.Template.HostNetwork {
@@ -210,9 +219,22 @@ func (b *build) directories(context.Context) error {
 	return os.Chmod(d.podFile(uid, ""), 0o755) //nolint:gosec // below a 0700 directory
 }
 
+// What the files that containers see in their /etc may take: a resolv.conf and a hosts file of
+// an instance have some hundred bytes.
+const (
+	podFileBytes  = 256 << 10
+	podFileInodes = 16
+)
+
 // files writes what containers see in their /etc.
 func (b *build) files(hosts, resolv string) error {
-	for name, text := range map[string]string{"hosts": hosts, "hostname": b.hostname() + "\n", "resolv.conf": resolv} {
+	texts := map[string]string{"hosts": hosts, "hostname": b.hostname() + "\n", "resolv.conf": resolv}
+	for name := range texts { // what containers of before wrote may take all of the room
+		if err := os.Truncate(b.d.podFile(b.in.UID, name), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for name, text := range texts {
 		if err := os.WriteFile(b.d.podFile(b.in.UID, name), []byte(text), 0o644); err != nil { //nolint:gosec // users inside read it
 			return err
 		}
@@ -229,6 +251,9 @@ func readOr(path, otherwise string) string {
 }
 
 func (b *build) removeDirectories(context.Context) error {
+	if err := mounts.Unmount(b.d.podFile(b.in.UID, "")); err != nil {
+		return err
+	}
 	return mounts.RemoveAll(b.d.runDir(b.in.UID))
 }
 
