@@ -102,13 +102,44 @@ func (d *decision) consider(c containerView, policy rikv1alpha1.RestartPolicy, n
 		d.final = &outcome{rikv1alpha1.InstanceFailed, c.Reason, ofContainer(c.name, c.Message)}
 		return
 	}
-	if c.RetryAt.After(now) {
-		if d.wake.IsZero() || c.RetryAt.Before(d.wake) {
-			d.wake = c.RetryAt
+	if at := boundedAt(c.RetryAt, now, longestDelay); at.After(now) {
+		if d.wake.IsZero() || at.Before(d.wake) {
+			d.wake = at
 		}
 		return
 	}
 	d.start = append(d.start, c.name)
+}
+
+// boundedAt is a stored time at which something is due, as far as it can be believed. What
+// is due after the longest possible wait was noted while the machine's clock was ahead, and is
+// due now.
+func boundedAt(at, now time.Time, longest time.Duration) time.Time {
+	if at.After(now.Add(longest)) {
+		return now
+	}
+	return at
+}
+
+// believed is a record as far as its times can be believed on a machine whose clock may have
+// been ahead when it was written: nothing waits longer than it could have waited from now on.
+func believed(r state.Record, now time.Time, grace time.Duration) state.Record {
+	if r.Stop != nil {
+		stop := *r.Stop
+		if stop.Grace > 0 {
+			grace = stop.Grace
+		}
+		if latest := now.Add(grace); stop.Deadline.After(latest) {
+			stop.Deadline = latest
+		}
+		r.Stop = &stop
+	}
+	if r.Final != nil && r.Final.At.After(now) {
+		final := *r.Final
+		final.At = now
+		r.Final = &final
+	}
+	return r
 }
 
 func succeeded(c containerView) bool { return c.ExitCode != nil && *c.ExitCode == 0 }

@@ -267,3 +267,43 @@ func TestTheContainerInTroubleIsNamed(t *testing.T) {
 		t.Errorf("status = %+v, want the message %q", s, want)
 	}
 }
+
+// A clock that was ahead does not freeze a back-off or an end.
+func TestTimesOfAClockThatWasAheadAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		retryAt time.Time
+		start   bool
+	}{
+		"due":                  {now.Add(-time.Second), true},
+		"in a back-off":        {now.Add(time.Minute), false},
+		"in the longest":       {now.Add(longestDelay), false},
+		"a second beyond that": {now.Add(longestDelay + time.Second), true},
+		"in ten years":         {now.AddDate(10, 0, 0), true},
+	} {
+		c := exited(state.Container{Attempt: 1}, 1, reasonError, "", now)
+		c.RetryAt = tc.retryAt
+		d := decide(view{policy: rikv1alpha1.RestartAlways, main: []containerView{{name: "main", Container: c}}}, now)
+		if started := len(d.start) == 1; started != tc.start || !started && !d.wake.Equal(tc.retryAt) {
+			t.Errorf("%s: starts %v and wakes at %v", name, d.start, d.wake)
+		}
+	}
+	const grace = 30 * time.Second
+	for name, tc := range map[string]struct {
+		stop state.Stop
+		want time.Time
+	}{
+		"as ordered":               {state.Stop{Deadline: now.Add(time.Minute), Grace: 2 * time.Minute}, now.Add(time.Minute)},
+		"ahead":                    {state.Stop{Deadline: now.AddDate(10, 0, 0), Grace: 2 * time.Minute}, now.Add(2 * time.Minute)},
+		"ahead, without its grace": {state.Stop{Deadline: now.AddDate(10, 0, 0)}, now.Add(grace)},
+		"over":                     {state.Stop{Deadline: now.Add(-time.Hour), Grace: time.Minute}, now.Add(-time.Hour)},
+	} {
+		stop := tc.stop
+		r := state.Record{Stop: &stop, Final: &state.Final{At: now.AddDate(10, 0, 0)}}
+		got := believed(r, now, grace)
+		if !got.Stop.Deadline.Equal(tc.want) || !got.Final.At.Equal(now) || !stop.Deadline.Equal(tc.stop.Deadline) {
+			t.Errorf("%s: %+v, %+v; want the deadline %v and the end now, in a copy", name, got.Stop, got.Final, tc.want)
+		}
+	}
+}

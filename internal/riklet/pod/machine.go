@@ -255,7 +255,7 @@ func (m *machine) stop(grace time.Duration) {
 	if at := m.now().Add(drain); m.rec.Stop == nil || at.Before(m.signalAt) {
 		m.signalAt = at
 	}
-	m.rec.Stop = &state.Stop{Deadline: deadline}
+	m.rec.Stop = &state.Stop{Deadline: deadline, Grace: grace}
 	m.dirty = true
 	m.dropRestoring()
 	m.log.Info("instance is to go away", "grace", grace)

@@ -120,6 +120,7 @@ func (m *machine) recover(ctx context.Context) {
 	if m.rec.Terminated {
 		return
 	}
+	m.rec = believed(m.rec, m.now(), m.grace())
 	rebooted := m.rec.BootID != m.d.bootID
 	client, err := shim.Connect(ctx, m.d.socket(m.uid))
 	attachment := m.d.attachmentOf(m.uid)

@@ -80,6 +80,8 @@ type Container struct {
 // Stop is an order to take an instance away.
 type Stop struct {
 	Deadline time.Time `json:"deadline"` // of the polite part
+	// Grace is how long the polite part is, from the order on; 0: not known.
+	Grace time.Duration `json:"grace,omitempty"`
 }
 
 // Final is how an instance ended.
