@@ -49,11 +49,15 @@ func (s *Server) findCluster(ctx context.Context) error {
 	return err
 }
 
-// hasServed tells whether a server without an identity has run on the data directory: its
-// log of requests has entries.
+// hasServed tells whether a server without an identity has run on the data directory: it left a
+// token for nodes, or its log of requests has entries.
 func hasServed(cfg Config) bool {
-	info, err := os.Stat(filepath.Join(cfg.DataDir, "audit.log"))
-	return err == nil && info.Size() > 0
+	for _, file := range []string{filepath.Join(cfg.DataDir, "node-token"), filepath.Join(cfg.DataDir, "audit.log"), cfg.AuditLog} {
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // bindCluster compares the keys with those that the cluster was used with, and stores the
