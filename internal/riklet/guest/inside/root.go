@@ -236,7 +236,7 @@ func (b rootBuilder) freeze(p string) error {
 
 // mountAt mounts a new file system at a directory, made if need be.
 func (b rootBuilder) mountAt(target, source, kind string, flags uintptr, data string) error {
-	fd, err := b.openOrMake(target, false)
+	fd, err := b.openOrMake(target, false, 0o755)
 	if err != nil {
 		return fmt.Errorf("making %s: %w", target, err)
 	}
@@ -249,7 +249,7 @@ func (b rootBuilder) mountAt(target, source, kind string, flags uintptr, data st
 
 // bind shows a file or directory at a place in the root, made as the same if need be.
 func (b rootBuilder) bind(source int, target string, attributes uint64) error {
-	fd, err := b.openOrMake(target, !isDir(source))
+	fd, err := b.openOrMake(target, !isDir(source), 0o755)
 	if err != nil {
 		return fmt.Errorf("making %s: %w", target, err)
 	}
@@ -285,8 +285,8 @@ func (b rootBuilder) open(p string, flags uint64, mode uint64) (int, error) {
 }
 
 // openOrMake opens a path, and makes what is missing of it: directories, and at the
-// end a file if one is wanted. A link that leads nowhere is replaced.
-func (b rootBuilder) openOrMake(p string, file bool) (int, error) {
+// end a file if one is wanted. Directories get the mode. A link that leads nowhere is replaced.
+func (b rootBuilder) openOrMake(p string, file bool, mode uint32) (int, error) {
 	if fd, err := b.open(p, unix.O_PATH, 0); err == nil || !errors.Is(err, unix.ENOENT) {
 		return fd, err
 	}
@@ -295,12 +295,12 @@ func (b rootBuilder) openOrMake(p string, file bool) (int, error) {
 	if base == "" {
 		return -1, unix.ENOENT
 	}
-	parent, err := b.openOrMake(dir, false)
+	parent, err := b.openOrMake(dir, false, mode)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(parent)
-	if err := makeEntry(parent, base, file, 0o755); err != nil {
+	if err := makeEntry(parent, base, file, mode); err != nil {
 		return -1, err
 	}
 	return b.open(clean, unix.O_PATH, 0)
@@ -313,23 +313,7 @@ func (b rootBuilder) openOrMakeLike(p string) (int, error) {
 	if err := unix.Fstat(b.fd, &volume); err != nil {
 		return -1, err
 	}
-	if fd, err := b.open(p, unix.O_PATH, 0); err == nil || !errors.Is(err, unix.ENOENT) {
-		return fd, err
-	}
-	clean := path.Clean("/" + p)
-	dir, base := path.Split(clean)
-	if base == "" {
-		return -1, unix.ENOENT
-	}
-	parent, err := b.openOrMakeLike(dir)
-	if err != nil {
-		return -1, err
-	}
-	defer unix.Close(parent)
-	if err := makeEntry(parent, base, false, volume.Mode&0o7777); err != nil {
-		return -1, err
-	}
-	return b.open(clean, unix.O_PATH, 0)
+	return b.openOrMake(p, false, volume.Mode&0o7777)
 }
 
 func makeEntry(parent int, base string, file bool, mode uint32) error {
