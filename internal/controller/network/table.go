@@ -100,6 +100,11 @@ func (t *Table) observeWorkload(before, after *rikv1alpha1.Workload) {
 	name := client.ObjectKeyFromObject(either(before, after))
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if before == nil || after == nil || before.UID != after.UID {
+		for _, in := range t.config.Instances.OfWorkload(name) { // theirs may be another one now
+			t.reviewLocked(in.UID)
+		}
+	}
 	k := key{kind: serviceKind, namespace: name.Namespace, name: name.Name}
 	w := t.config.Workloads.Get(name)
 	if w == nil || !serves(&w.Spec.InstanceTemplate) {
@@ -162,6 +167,11 @@ func (t *Table) reviewLocked(uid types.UID) {
 	exposed := in != nil && in.Spec.NodeName != ""
 	if exposed {
 		e, exposed = t.exposed[types.NamespacedName{Namespace: in.Namespace, Name: in.Spec.Revision}]
+	}
+	if exposed {
+		// An instance of an earlier Workload of the name serves nobody who means its successor.
+		w := t.config.Workloads.Get(types.NamespacedName{Namespace: in.Namespace, Name: in.Spec.Workload})
+		exposed = w == nil || instance.Belongs(in, w)
 	}
 	if !exposed {
 		t.journal.remove(k)

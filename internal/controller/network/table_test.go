@@ -43,6 +43,42 @@ func (w *world) serve(change func(*rikv1alpha1.InstanceTemplate)) {
 	w.revisions.Observe(r)
 }
 
+// An instance that an earlier Workload of the name left behind serves nobody who means its
+// successor, in whatever order the two become known.
+func TestInstancesOfAnEarlierWorkloadServeNobody(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(*rikv1alpha1.Instance)
+		want   string
+	}{
+		"its own": {func(in *rikv1alpha1.Instance) {
+			in.OwnerReferences = []metav1.OwnerReference{{Kind: "Workload", UID: "web"}}
+		}, "10.62.0.5"},
+		"of nobody yet": {func(*rikv1alpha1.Instance) {}, "10.62.0.5"},
+		"of an earlier one": {func(in *rikv1alpha1.Instance) {
+			in.OwnerReferences = []metav1.OwnerReference{{Kind: "Workload", UID: "earlier"}}
+		}, "gone"},
+		"orphaned": {func(in *rikv1alpha1.Instance) {
+			in.Annotations = map[string]string{rikv1alpha1.AnnotationOrphaned: "web"}
+		}, "gone"},
+	} {
+		for _, workloadFirst := range []bool{true, false} {
+			w := newWorld(t, Options{})
+			w.node("n", "192.0.2.1")
+			if workloadFirst {
+				w.serve(nil)
+			}
+			w.change(w.instance("web", "i", "n", "10.62.0.5"), tc.change)
+			if !workloadFirst {
+				w.serve(nil)
+			}
+			if got := w.state("i"); got != tc.want {
+				t.Errorf("%s, the workload first %v: %s, want %s", name, workloadFirst, got, tc.want)
+			}
+		}
+	}
+}
+
 func TestEndpoint(t *testing.T) {
 	t.Parallel()
 	onHost := func(t *rikv1alpha1.InstanceTemplate) { t.HostNetwork = true }

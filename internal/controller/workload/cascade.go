@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/node"
 )
 
@@ -28,31 +29,12 @@ const (
 func hasFinalizer(o client.Object, name string) bool { return slices.Contains(o.GetFinalizers(), name) }
 
 // ownedBy says whether the Workload with the UID owns the object.
-func ownedBy(o client.Object, uid types.UID) bool { return owner(o) == uid }
-
-// owner is the UID of the Workload that owns the object, if any.
-func owner(o client.Object) types.UID {
-	for _, ref := range o.GetOwnerReferences() {
-		if ref.Kind == "Workload" {
-			return ref.UID
-		}
-	}
-	return ""
-}
-
-func orphan(o client.Object) bool { return o.GetAnnotations()[rikv1alpha1.AnnotationOrphaned] != "" }
-
-// belongs says whether an instance is the workload's: it names it, and is
-// neither an orphan nor owned by an earlier one of the same name.
-func belongs(in *rikv1alpha1.Instance, w *rikv1alpha1.Workload) bool {
-	uid := owner(in)
-	return !orphan(in) && (uid == "" || uid == w.UID)
-}
+func ownedBy(o client.Object, uid types.UID) bool { return instance.Owner(o) == uid }
 
 // sweep ends what an earlier workload of the same name left behind.
 func (r *Reconciler) sweep(ctx context.Context, key types.NamespacedName, w *rikv1alpha1.Workload) error {
 	for _, in := range r.config.Instances.OfWorkload(key) {
-		if belongs(in, w) {
+		if instance.Belongs(in, w) {
 			continue
 		}
 		if err := r.leave(ctx, in); err != nil {
@@ -112,13 +94,13 @@ func waitingFirst(list []*rikv1alpha1.Instance) [2][]*rikv1alpha1.Instance {
 // stays until it is deleted by name or its node is.
 func (r *Reconciler) leave(ctx context.Context, in *rikv1alpha1.Instance) error {
 	r.mu.Lock()
-	_, keep := r.orphaned[owner(in)]
+	_, keep := r.orphaned[instance.Owner(in)]
 	_, doomed := r.doomed[in.UID]
 	r.mu.Unlock()
 	switch {
 	case doomed || in.DeletionTimestamp != nil:
 		return nil
-	case orphan(in):
+	case instance.IsOrphan(in):
 		if in.Spec.NodeName == "" || r.config.Fate(in.Spec.NodeName, nil, r.config.ReplaceAfter).Reason != node.ReasonGone ||
 			in.Status.Phase.Ended() {
 			return nil
@@ -178,7 +160,7 @@ func (r *Reconciler) letGo(ctx context.Context, key types.NamespacedName, w *rik
 	if !slices.ContainsFunc(w.Finalizers, mine) {
 		return nil
 	}
-	if slices.ContainsFunc(r.config.Instances.OfWorkload(key), func(in *rikv1alpha1.Instance) bool { return !orphan(in) }) {
+	if slices.ContainsFunc(r.config.Instances.OfWorkload(key), func(in *rikv1alpha1.Instance) bool { return !instance.IsOrphan(in) }) {
 		if wait, err := r.waits(ctx, w); wait || err != nil {
 			return err
 		}

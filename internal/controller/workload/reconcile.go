@@ -29,6 +29,7 @@ import (
 	"rik.dev/rik/api/rik/fence"
 	"rik.dev/rik/api/rik/revision"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/node"
 	"rik.dev/rik/internal/controller/store"
 	"rik.dev/rik/internal/controller/view"
@@ -290,7 +291,7 @@ func (r *Reconciler) situation(w *rikv1alpha1.Workload, current string) (Situati
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, in := range r.config.Instances.OfWorkload(client.ObjectKeyFromObject(w)) {
-		if !belongs(in, w) {
+		if !instance.Belongs(in, w) {
 			continue
 		}
 		m := Member{Instance: in}
