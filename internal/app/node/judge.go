@@ -119,7 +119,7 @@ func (o *Options) judgeRegistries() []error {
 	for _, f := range []struct {
 		flag, path string
 		directory  bool
-	}{{"--registries-conf", o.RegistriesConf, false}, {"--registries-certs", o.CertDir, true}} {
+	}{{"--registries-conf", o.RegistriesConf, false}, {"--registries-certs", o.CertDir, true}, {"--registries-auth", o.RegistriesAuth, false}} {
 		if f.path == "" {
 			continue
 		}

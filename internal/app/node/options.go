@@ -54,6 +54,8 @@ type Options struct {
 	CgroupParent   string
 	RegistriesConf string
 	CertDir        string
+	// RegistriesAuth has the node's own credentials for registries, which every tenant's pulls use.
+	RegistriesAuth string
 	// Network is NetworkAuto, NetworkVXLAN or NetworkNone.
 	Network string
 	// VMM is VMMAuto, VMMQEMU, VMMFirecracker or VMMNone.
@@ -105,6 +107,7 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	s.BoolVar(&o.AllowOldRunc, "allow-old-runc", false, "use a runc that has known ways out of a container")
 	s.StringToStringVar(&o.Runtimes, "runtime", nil, "further OCI runtimes: name=path")
 	s.StringVar(&o.RegistriesConf, "registries-conf", "", "containers-registries.conf(5); the system's by default")
+	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it, that all tenants' pulls without a secret use; none by default")
 	s.StringVar(&o.Network, "network", o.Network, "how instances reach others: auto (routes to nodes on the same link, VXLAN to others), vxlan (always: some clouds drop packets with instances' addresses), or none (they have their loopback only)")
 	s.BoolVar(&o.AllowHTTP, "allow-http", false, "let Functions be downloaded without TLS")
 	s.StringSliceVar(&o.AllowFetch, "allow-fetch", nil, "networks that are not public from which Functions, Apps and images may be downloaded, such as 10.0.0.0/8")

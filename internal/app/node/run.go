@@ -94,6 +94,7 @@ func (o *Options) openImages(log *slog.Logger) (*image.Store, error) {
 		Root:           filepath.Join(o.StateDir, "images"),
 		Unpacker:       []string{o.Unpacker},
 		RegistriesConf: o.RegistriesConf,
+		AuthFile:       o.RegistriesAuth,
 		CertDir:        o.CertDir,
 		AllowNetworks:  networks,
 		Logger:         log,

@@ -153,6 +153,7 @@ func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ 
 		Limits:         s.cfg.Limits.WithDefaults(),
 		CertDir:        s.cfg.CertDir,
 		RegistriesConf: s.cfg.RegistriesConf,
+		AuthFile:       s.cfg.AuthFile,
 		AllowNetworks:  s.cfg.AllowNetworks,
 	})
 	if err != nil {

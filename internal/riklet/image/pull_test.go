@@ -195,6 +195,28 @@ func registry(tb testing.TB, r http.Handler) string {
 	return strings.TrimPrefix(srv.URL, "http://")
 }
 
+// The credentials of whoever runs the node serve nobody's pulls, unless the node is told so.
+func TestTheNodesOwnCredentialsAreOptIn(t *testing.T) {
+	t.Parallel()
+	dir, _, digest := layout(t, small())
+	host := registry(t, &ociimage.Registry{Dir: dir, Username: "ann", Password: "s3cret"})
+	text := fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte("ann:s3cret")))
+	home := os.Getenv("HOME") // TestMain's
+	files := []string{filepath.Join(home, ".docker", "config.json"), filepath.Join(home, ".config", "containers", "auth.json"), filepath.Join(home, "containers", "auth.json"), filepath.Join(home, ".dockercfg")}
+	for _, file := range files {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := open(t, nil).Pull(t.Context(), PullRequest{Reference: host + "/team/app:v1"}); !errors.Is(err, ErrUnauthorized) {
+		t.Errorf("a pull without a secret = %v, want ErrUnauthorized", err)
+	}
+	s := open(t, func(c *Config) { c.AuthFile = files[0] })
+	if img, err := s.Pull(t.Context(), PullRequest{Reference: host + "/team/app:v1"}); err != nil || img.Digest != digest {
+		t.Errorf("a pull with the node's credentials = %v, %v", img, err)
+	}
+}
+
 func TestPullFromARegistry(t *testing.T) {
 	t.Parallel()
 	dir, _, digest := layout(t, small())

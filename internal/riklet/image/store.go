@@ -39,6 +39,9 @@ type Config struct {
 	// RegistriesConf is a containers-registries.conf(5) with mirrors and the
 	// like; "" means the system's.
 	RegistriesConf string
+	// AuthFile has credentials for registries, as docker login writes them, that every pull
+	// without a secret of its own uses; "" means none.
+	AuthFile string
 	// AllowNetworks are networks that a pull may connect to whatever they are. Without
 	// them it reaches public addresses, those of private networks where a registry is,
 	// and what CertDir and RegistriesConf name.

@@ -61,6 +61,10 @@ func (s *source) failure(err error) error {
 	return reason(s.gate.explain(err))
 }
 
+// noAuthFile does not exist. Without a path the library looks through the home directory of
+// whoever runs the node, and their credentials would serve every tenant's pulls.
+const noAuthFile = "/nonexistent/rik-registry-credentials.json"
+
 // open opens what the request names, and returns the settings to choose a
 // platform with. Archives are unpacked, or uncompressed, under the budget
 // first: the library would do it without a limit.
@@ -69,6 +73,10 @@ func open(ctx context.Context, req wire.Request, budget *layer.Budget) (*source,
 		BigFilesTemporaryDir:     req.TempDir,
 		DockerPerHostCertDirPath: req.CertDir,
 		DockerRegistryUserAgent:  "rik",
+		AuthFilePath:             req.AuthFile,
+	}
+	if sys.AuthFilePath == "" {
+		sys.AuthFilePath = noAuthFile
 	}
 	if req.RegistriesConf != "" {
 		sys.SystemRegistriesConfPath = req.RegistriesConf

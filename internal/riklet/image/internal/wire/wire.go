@@ -105,6 +105,8 @@ type Request struct {
 	Limits         Limits
 	CertDir        string `json:",omitempty"`
 	RegistriesConf string `json:",omitempty"`
+	// AuthFile has the node's own credentials for registries; empty: it has none.
+	AuthFile string `json:",omitempty"`
 	// AllowNetworks may be connected to although they are not public.
 	AllowNetworks []netip.Prefix `json:",omitempty"`
 	// Archive asks for a plain archive instead of an image; of the fields above only
