@@ -15,9 +15,10 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// deploymentFile is the deployment file of the published design.
+// deploymentFile is the deployment file of the published design, which names two places as one
+// and a version that neither uses, as it can be meant.
 const deploymentFile = `name: nginx
-repo: https://example.com/nginx
+repo: https://example.com/nginx-{version}
 version: 1.19.1
 action: deploy
 metadata:
@@ -31,7 +32,7 @@ func TestFromDeployment(t *testing.T) {
 		want rikv1alpha1.App
 		err  string
 	}{
-		"published": {deploymentFile, rikv1alpha1.App{Repo: "https://example.com/nginx", Version: "1.19.1", Command: []string{"./nginx"}}, ""},
+		"published": {deploymentFile, rikv1alpha1.App{Repo: "https://example.com/nginx-{version}", Version: "1.19.1", Command: []string{"./nginx"}}, ""},
 		"a directory without action": {"name: site\nrepo: /usr/share/nginx/html\ncommand: [/bin/busybox, httpd, -f]\n",
 			rikv1alpha1.App{Repo: "/usr/share/nginx/html", Command: []string{"/bin/busybox", "httpd", "-f"}}, ""},
 		"with ours": {"{name: a, repo: /srv/a, args: [x], user: www, ports: [{port: 80}], env: [{name: A, value: b}]}",
@@ -126,7 +127,7 @@ func TestApps(t *testing.T) {
 	if err := s.c.Get(t.Context(), s.key("nginx"), w); err != nil {
 		t.Fatal(err)
 	}
-	if w.Spec.Kind != rikv1alpha1.KindApp || w.Spec.App.Repo != "https://example.com/nginx" || w.Annotations["metadata.rik.dev/name"] != "app1" {
+	if w.Spec.Kind != rikv1alpha1.KindApp || w.Spec.App.Repo != "https://example.com/nginx-{version}" || w.Annotations["metadata.rik.dev/name"] != "app1" {
 		t.Errorf("the workload is %+v with annotations %v", w.Spec.App, w.Annotations)
 	}
 	s.do(t, "get", "apps").check(t, ExitOK, "NAME", "STATUS", "AGE", "nginx", "Pending")
@@ -134,13 +135,13 @@ func TestApps(t *testing.T) {
 	node := s.node(t)
 	s.do(t, "create", "instance", "-w", "nginx", "--name", "nginx-one").check(t, ExitOK)
 	s.runningOn(t, "nginx-one", node)
-	s.do(t, "get", "app", "app1", "-o", "wide").check(t, ExitOK, "Running", node, "https://example.com/nginx@1.19.1")
+	s.do(t, "get", "app", "app1", "-o", "wide").check(t, ExitOK, "Running", node, "https://example.com/nginx-{version}@1.19.1")
 	s.finish(t, "nginx-one")
 	lines := strings.Split(strings.TrimSpace(s.do(t, "get", "apps").out), "\n")
 	if len(lines) != 2 || strings.Join(strings.Fields(lines[0]), " ") != "NAME STATUS AGE" || !strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "nginx Completed ") {
 		t.Errorf("get apps prints %q", lines)
 	}
-	s.do(t, "get", "app/nginx", "-o", "yaml").check(t, ExitOK, "kind: Workload", "repo: https://example.com/nginx")
+	s.do(t, "get", "app/nginx", "-o", "yaml").check(t, ExitOK, "kind: Workload", "repo: https://example.com/nginx-{version}")
 	s.do(t, "get", "apps", "-o", "name").check(t, ExitOK, "workload.rik.dev/nginx\n")
 	s.do(t, "get", "functions").check(t, ExitOK, "No functions found.")
 	s.do(t, "get", "apps", "other").check(t, ExitNotFound, `apps.rik.dev "other" not found`, "next:")

@@ -252,7 +252,7 @@ var textRules = []struct {
 	{[]string{"unable to upgrade connection"}, ExitUnreachable, `"rikctl get nodes" shows whether the instance's node is Ready`},
 	{[]string{"server gave HTTP response to HTTPS client"}, ExitUnreachable, "%s speaks plain http: another program may have the port"},
 	{[]string{"connection refused", "was refused"}, ExitUnreachable,
-		`nothing listens at %s: start the server there with "sudo rik server" or "systemctl start rik-server", or choose another cluster with --config or $RIKCONFIG`},
+		`nothing listens at %s: start the server there with "sudo rik server" or "systemctl start rik", or choose another cluster with --config or $RIKCONFIG`},
 	{[]string{"no such host"}, ExitUnreachable, "the name in %s is not known: check cluster.server of the configuration"},
 	{[]string{"Unable to connect to the server", "no route to host", "i/o timeout", "network is unreachable",
 		"connection reset", "Client.Timeout exceeded"}, ExitUnreachable, "check that %s can be reached from here"},

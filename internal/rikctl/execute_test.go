@@ -262,6 +262,7 @@ func TestVersion(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.run(t, "version", "--client").check(t, ExitOK, "Client: ")
+	m.run(t, "--version").check(t, ExitOK, "rikctl version ")
 	for _, format := range []string{"json", "yaml"} {
 		r := m.run(t, "version", "--client", "-o", format)
 		var v versions

@@ -16,6 +16,7 @@ import (
 
 	"rik.dev/rik/internal/rikctl/config"
 	_ "rik.dev/rik/internal/rikctl/english" // before kubectl's commands are initialized
+	"rik.dev/rik/internal/version"
 )
 
 const name = "rikctl"
@@ -64,6 +65,7 @@ func newTree(streams genericiooptions.IOStreams, source config.Source) (*cobra.C
 		Use:           name,
 		Short:         "Run containers, microVMs and processes on a rik cluster",
 		Long:          rootLong,
+		Version:       version.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          subcommand,

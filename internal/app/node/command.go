@@ -26,14 +26,14 @@ func Commands() []*cobra.Command {
 // AgentCommand joins this machine to a cluster and runs its node.
 func AgentCommand(use string) *cobra.Command {
 	o := DefaultOptions()
-	var server, token, tokenFile, level string
+	var server, token, tokenFile, level, format string
 	c := &cobra.Command{
 		Use:   use,
 		Short: "Join this machine to a cluster and run its instances",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			debug.SetGCPercent(garbagePercent)
-			log, err := logger(level)
+			log, err := logger(level, format)
 			if err != nil {
 				return err
 			}
@@ -49,15 +49,24 @@ func AgentCommand(use string) *cobra.Command {
 	c.Flags().StringVar(&token, "token", os.Getenv("RIK_TOKEN"), "join token; visible to others on this machine, so rather use --token-file or the environment [RIK_TOKEN]")
 	c.Flags().StringVar(&tokenFile, "token-file", "", "file with the join token; on the server it is node-token in the data directory")
 	c.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	c.Flags().StringVar(&format, "log-format", "text", "text or json")
 	return c
 }
 
-func logger(level string) (*slog.Logger, error) {
+func logger(level, format string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, usagef("--log-level %q: use debug, info, warn or error", level)
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+	options := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+	default:
+		return nil, usagef("--log-format %q: use text or json", format)
+	}
 }
 
 // connect reads where the cluster is and the token, if there is one: a node that

@@ -107,6 +107,7 @@ func TestMainTellsUsageFromOtherErrors(t *testing.T) {
 		"a word too much":  {"purge now", exitUsage},
 		"no server":        {"--server=", exitUsage},
 		"unknown level":    {"--log-level=loud", exitUsage},
+		"unknown format":   {"--log-format=xml", exitUsage},
 		"unknown resource": {"--server=https://127.0.0.1:1 --token= --reserved=foo=1", exitUsage},
 		"bad name":         {"--server=https://127.0.0.1:1 --token= --node-name=Bad_Name!", exitUsage},
 		"bad taint":        {"--server=https://127.0.0.1:1 --token= --node-taint=a=b:Foo", exitUsage},

@@ -23,7 +23,7 @@ func purgeCommand() *cobra.Command {
 		Short: "Stop all instances of a node that is not running, and remove all it made here",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			log, err := logger("warn")
+			log, err := logger("warn", "text")
 			if err != nil {
 				return err
 			}
