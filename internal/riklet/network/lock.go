@@ -17,7 +17,8 @@ import (
 
 // lockDir has a lock for each network namespace that a node uses, whatever the node's own
 // directories are: two nodes in one namespace would change each other's rules. It is a fixed
-// place that only root can write to. An abstract unix socket, which also ends with its
+// place that only root can write to, and nodes in containers that share a network namespace
+// must share it. An abstract unix socket, which also ends with its
 // process, can be taken by every local user.
 const lockDir = "/run/rik-network"
 
@@ -29,17 +30,19 @@ type netLock struct {
 
 // lock keeps a second node off the network namespace of the calling thread.
 func lock(ctx context.Context) (*netLock, error) {
-	path, err := lockPath(lockDir)
-	if err != nil {
-		return nil, fmt.Errorf("locking the network: %w", err)
-	}
 	deadline := time.Now().Add(lockPatience)
 	for {
+		path, err := lockPath(lockDir)
+		if err != nil {
+			return nil, fmt.Errorf("locking the network: %w", err)
+		}
 		file, err := lockfile.Take(path)
 		var held *lockfile.HeldError
 		switch {
 		case err == nil:
 			return &netLock{file, path}, nil
+		case errors.Is(err, fs.ErrNotExist) && time.Now().Before(deadline):
+			continue // another node has just removed the directory
 		case !errors.As(err, &held):
 			return nil, fmt.Errorf("locking the network: %w", err)
 		case !time.Now().Before(deadline) || !sleep(ctx, lockEvery):

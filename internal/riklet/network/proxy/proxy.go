@@ -25,8 +25,9 @@ const (
 	restful = 20
 	// soon is when rules that changed are looked at for the first time.
 	soon = time.Second
-	// DefaultDrainPeriod is how long flows stay on an endpoint that is being deleted: until
-	// its riklet sends the stop signal (riklet/pod DefaultDrainDelay).
+	// DefaultDrainPeriod is how long flows stay on an endpoint that is being deleted: as long
+	// as its riklet waits before the stop signal (riklet/pod DefaultDrainDelay), unless its
+	// grace period is shorter than three times that.
 	DefaultDrainPeriod = 3 * time.Second
 	// firstRetry is how soon a change that did not succeed is tried again; the time
 	// doubles up to the interval.
