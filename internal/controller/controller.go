@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -237,7 +239,7 @@ func (c *Controller) compete(ctx context.Context) error {
 }
 
 func (c *Controller) attempt(ctx context.Context) error {
-	if err := ensureNamespace(ctx, c.client); err != nil {
+	if err := ensureNamespace(ctx, c.client, Namespace); err != nil {
 		return err
 	}
 	if c.config.LeaderElection {
@@ -256,11 +258,30 @@ func (c *Controller) attempt(ctx context.Context) error {
 
 // lead runs the reconcilers of one term.
 func (c *Controller) lead(ctx context.Context, number int64) error {
-	c.config.Logger.Info("this is the active controller", "term", number)
-	t := newTerm(c, number)
+	cluster, err := c.cluster(ctx)
+	if err != nil {
+		return err
+	}
+	c.config.Logger.Info("this is the active controller", "term", number, "cluster", cluster)
+	t := newTerm(c, number, cluster)
 	c.setActive(t)
 	defer c.setActive(nil)
 	return t.run(ctx)
+}
+
+// cluster is the identity of the cluster for its nodes: the UID of the namespace
+// kube-system, which lives as long as the datastore's content, and by which other tools know
+// a cluster too.
+func (c *Controller) cluster(ctx context.Context) (string, error) {
+	// The API server makes it too, a moment after its first start.
+	if err := ensureNamespace(ctx, c.client, metav1.NamespaceSystem); err != nil {
+		return "", err
+	}
+	system := &corev1.Namespace{}
+	if err := c.client.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+		return "", fmt.Errorf("reading the cluster's identity: %w", err)
+	}
+	return string(system.UID), nil
 }
 
 func (c *Controller) setActive(t *term) {

@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -35,22 +37,55 @@ const (
 // than that of any earlier one, also of this process.
 type lead func(ctx context.Context, term int64) error
 
-// ensureNamespace makes the namespace of the Lease.
-func ensureNamespace(ctx context.Context, c client.Client) error {
-	err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}})
+// ensureNamespace makes a namespace unless it exists.
+func ensureNamespace(ctx context.Context, c client.Client, name string) error {
+	err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("making namespace %s: %w", Namespace, err)
+		return fmt.Errorf("making namespace %s: %w", name, err)
 	}
 	return nil
 }
 
+// annotationTermBase on the Lease is added to the term: an operator has confirmed that
+// nodes have obeyed higher ones than the Lease, which was restored, has counted.
+const annotationTermBase = "rik.dev/term-base"
+
+var errRaised = errors.New("leaving the term for a higher one, which an operator has confirmed")
+
 // termOf is the term of a Lease's holder: every change of holder counts one up,
 // and every run is a holder of its own. The first holder has 0 changes.
 func termOf(l *coordinationv1.Lease) int64 {
-	if l.Spec.LeaseTransitions == nil {
-		return 1
+	base, err := strconv.ParseInt(l.Annotations[annotationTermBase], 10, 64)
+	if err != nil || base < 0 {
+		base = 0
 	}
-	return int64(*l.Spec.LeaseTransitions) + 1
+	if l.Spec.LeaseTransitions == nil {
+		return base + 1
+	}
+	return base + int64(*l.Spec.LeaseTransitions) + 1
+}
+
+// raiseTerm makes every later term higher than the given one.
+func raiseTerm(ctx context.Context, c client.Client, above int64) error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		lease := &coordinationv1.Lease{}
+		if err := c.Get(ctx, types.NamespacedName{Namespace: Namespace, Name: LeaseName}, lease); err != nil {
+			return err
+		}
+		if termOf(lease) > above {
+			return nil
+		}
+		base := above - termOf(lease)
+		if before, err := strconv.ParseInt(lease.Annotations[annotationTermBase], 10, 64); err == nil && before > 0 {
+			base += before
+		}
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, annotationTermBase, strconv.FormatInt(base, 10))
+		return c.Update(ctx, lease)
+	})
+	if err != nil {
+		return fmt.Errorf("raising the term in lease %s/%s: %w", Namespace, LeaseName, err)
+	}
+	return nil
 }
 
 // takeLease makes this run the holder without waiting for the last one to

@@ -45,6 +45,12 @@ type scripted struct {
 	hold      bool // propose nothing
 	next      int
 	address   string // of every instance
+	// holds are what nodes wait for; confirmed what the controller told of its Nodes, and
+	// deleted the Nodes that it said were deleted.
+	holds     map[string]*schedulerv1.Hold
+	confirmed map[string]string
+	deleted   map[string]bool
+	cluster   string
 }
 
 type syncSession struct {
@@ -60,6 +66,7 @@ func newScripted(nodes ...string) *scripted {
 		pending: map[string]*schedulerv1.Instance{}, bound: map[string]string{}, proposed: map[string]string{},
 		running: map[string]string{}, sequence: map[string]int64{}, starts: map[string]int{},
 		buried: map[string]string{}, stops: map[string]*schedulerv1.Stop{}, address: "10.0.0.1",
+		holds: map[string]*schedulerv1.Hold{}, confirmed: map[string]string{}, deleted: map[string]bool{},
 	}
 	for _, n := range nodes {
 		s.nodes[n] = true
@@ -110,7 +117,7 @@ func (s *scripted) Sync(stream grpc.BidiStreamingServer[schedulerv1.SyncRequest,
 		s.mu.Unlock()
 		return status.Error(codes.FailedPrecondition, "an old term")
 	}
-	s.term, s.session, s.synced = first.GetHello().GetTerm(), session, false
+	s.term, s.session, s.synced, s.cluster = first.GetHello().GetTerm(), session, false, first.GetHello().GetCluster()
 	s.sessions++
 	s.pending, s.proposed = map[string]*schedulerv1.Instance{}, map[string]string{}
 	s.bound, s.objects, s.templates = map[string]string{}, map[string]bool{}, map[string]bool{}
@@ -158,6 +165,12 @@ func (s *scripted) hear(m *schedulerv1.SyncRequest) {
 	switch {
 	case m.GetNode() != nil:
 		s.objects[m.GetNode().GetName()] = true
+		object := &rikv1alpha1.Node{}
+		if err := object.Unmarshal(m.GetNode().GetObject()); err == nil {
+			s.confirmed[m.GetNode().GetName()] = object.Annotations[rikv1alpha1.AnnotationConfirmed]
+		}
+	case m.GetDeletedNode() != nil:
+		s.deleted[m.GetDeletedNode().GetUid()] = true
 	case m.GetNodeGone() != nil:
 		delete(s.objects, m.GetNodeGone().GetName())
 	case m.GetTemplate() != nil:
@@ -291,7 +304,7 @@ func (s *scripted) reportLocked(name string, connected bool) {
 		Architecture: "amd64", OperatingSystem: "linux", Hostname: name, InternalAddress: "192.0.2.1",
 		Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod},
 	}}
-	r := &schedulerv1.NodeReport{Name: name, Connected: connected, Labels: map[string]string{"disk": "fast"}}
+	r := &schedulerv1.NodeReport{Name: name, Connected: connected, Labels: map[string]string{"disk": "fast"}, Hold: s.holds[name]}
 	if connected {
 		r.Info, _ = info.Marshal()
 		r.Metrics = `{"cpu":{"totalCpu":4,"currentUsage":25},"memory":{"totalMemory":1000,"currentUsage":50}}`

@@ -55,8 +55,11 @@ type term struct {
 	deployView    *view.Objects[*appsv1.Deployment]
 	instanceView  *view.Instances
 	registrations []registration
+	// over ends the run for another term.
+	over chan struct{}
 
 	tombstones *instance.Tombstones
+	deleted    *node.Deleted
 	scheduler  *scheduling.Client
 	instances  *instance.Reconciler
 	nodes      *node.Reconciler
@@ -72,9 +75,9 @@ type registration struct {
 	handle   toolscache.ResourceEventHandlerRegistration
 }
 
-func newTerm(c *Controller, number int64) *term {
+func newTerm(c *Controller, number int64, cluster string) *term {
 	t := &term{
-		number: number, controller: c,
+		number: number, controller: c, over: make(chan struct{}, 1),
 		broadcaster:  events.NewBroadcaster(&events.EventSinkImpl{Interface: c.clients.EventsV1()}),
 		nodeView:     view.NewObjects[*rikv1alpha1.Node](),
 		workloadView: view.NewObjects[*rikv1alpha1.Workload](),
@@ -83,18 +86,21 @@ func newTerm(c *Controller, number int64) *term {
 		deployView:   view.NewObjects[*appsv1.Deployment](),
 		instanceView: view.NewInstances(),
 		tombstones:   instance.NewTombstones(c.client, Namespace, c.now),
+		deleted:      node.NewDeleted(c.client, Namespace, c.now),
 	}
 	logger := c.config.Logger
 	recorder := bounded{t.broadcaster.NewRecorder(Scheme, "rik-controller")}
 	t.scheduler = scheduling.New(scheduling.Config{
-		Dial: c.config.SchedulerDial, Identity: c.config.Identity, Term: number,
-		Instances: t.instanceView, Nodes: t.nodeView, Revisions: t.revisionView,
+		Dial: c.config.SchedulerDial, Identity: c.config.Identity, Term: number, Cluster: cluster,
+		DeletedNodes: t.deleted.All,
+		Instances:    t.instanceView, Nodes: t.nodeView, Revisions: t.revisionView,
 		Tombstones: t.tombstones.All, Sink: sink{t}, Logger: logger, Metrics: c.metrics.scheduling,
 	})
 	ranges, addresses := t.allocators()
 	t.nodes = node.New(node.Config{
 		Client: c.client, Nodes: t.nodeView, Instances: t.instanceView, Ranges: ranges,
 		Events: recorder, Logger: logger, Now: c.now, NodeTimeout: c.config.NodeTimeout,
+		Term: number, Raise: t.raise, Deleted: t.deleted,
 	})
 	t.instances = instance.New(instance.Config{
 		View: t.instanceView, Store: c.config.Instances, Scheduler: t.scheduler, Nodes: t.nodes.Facts,
@@ -146,6 +152,18 @@ func (t *term) fenced(ctx context.Context, w *rikv1alpha1.Workload) (string, err
 	return verdict.Message, err
 }
 
+// raise leaves this term for one above another.
+func (t *term) raise(ctx context.Context, above int64) error {
+	if err := raiseTerm(ctx, t.controller.client, above); err != nil {
+		return err
+	}
+	select {
+	case t.over <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
 // heard says whether new connections may be sent to a node.
 func (t *term) heard(name string) bool {
 	facts := t.nodes.Facts(name)
@@ -174,7 +192,18 @@ func (t *term) run(ctx context.Context) error {
 	if err := t.tombstones.Load(ctx); err != nil {
 		return err
 	}
+	if err := t.deleted.Load(ctx); err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		select {
+		case <-t.over:
+			return errRaised
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	for _, run := range []func(context.Context) error{
 		t.nodes.Run, t.instances.Run, t.fences.Run, t.workloads.Run, t.tenants.Run, t.deploys.Run, t.scheduler.Run,
 	} {

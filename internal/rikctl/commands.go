@@ -61,7 +61,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	add(groupChange, t.applyCommand(), t.deleteCommand(),
 		t.diffCommand(), edit.NewCmdEdit(t.factory, t.streams), patch.NewCmdPatch(t.factory, t.streams),
 		label.NewCmdLabel(t.factory, t.streams), annotate.NewCmdAnnotate(name, t.factory, t.streams), t.lintCommand())
-	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.tokenCommand())
+	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), t.tokenCommand())
 	add(groupOperate, t.clusterCommand())
 	add(groupRikctl, t.configCommand(), t.versionCommand(), t.proxyCommand(), apiresources.NewCmdAPIResources(t.getter, t.streams),
 		explain.NewCmdExplain(name, t.factory, t.streams), auth.NewCmdAuth(t.factory, t.streams))

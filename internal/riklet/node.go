@@ -21,7 +21,7 @@ func (r *Riklet) newScheduler() *contact.Scheduler {
 	}
 	return &contact.Scheduler{
 		Dial: dial, Register: r.register, Heartbeat: r.heartbeat,
-		Orders: r.manager.Order, Contact: r.manager.Contact, Outbox: r.outbox, Logger: r.cfg.Logger,
+		Orders: r.manager.Order, Contact: r.manager.Contact, Hold: r.manager.Hold, Outbox: r.outbox, Logger: r.cfg.Logger,
 	}
 }
 
@@ -54,7 +54,7 @@ func (r *Riklet) register() *schedulerv1.Register {
 	return &schedulerv1.Register{
 		NodeName: r.cfg.NodeName, MachineId: facts.Info.MachineID, BootId: facts.Info.BootID, Version: r.cfg.Version,
 		Status: status, Labels: r.cfg.Labels, Taints: taints, Running: r.manager.List(), HighestTerm: r.ledger.Term(), RunId: r.run,
-		NoNetwork: r.network == nil,
+		NoNetwork: r.network == nil, Asks: true, Hold: r.manager.Hold(),
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
@@ -121,7 +122,7 @@ func (s *Scheduler) begin(hello *schedulerv1.Hello) (*controllerStream, error) {
 	if s.controller != nil {
 		close(s.controller.replaced)
 	}
-	s.controller, s.term = session, hello.Term
+	s.controller, s.term, s.cluster = session, hello.Term, hello.Cluster
 	s.inventory.Begin()
 	// The controller tells again what it still holds against.
 	clear(s.condemned)
@@ -169,6 +170,8 @@ func (s *Scheduler) handle(m *schedulerv1.SyncRequest) {
 		s.setStop(x.Stop)
 	case *schedulerv1.SyncRequest_Synced:
 		s.synced()
+	case *schedulerv1.SyncRequest_DeletedNode:
+		s.forgetCertificates(types.UID(x.DeletedNode.Uid))
 	case *schedulerv1.SyncRequest_Tombstone:
 		s.condemn(x.Tombstone.Uid, x.Tombstone.NodeName)
 	}
@@ -188,11 +191,20 @@ func (s *Scheduler) setNode(m *schedulerv1.Node) {
 		return
 	}
 	object.Name = m.Name
+	if old := s.inventory.NodeObject(m.Name); old != nil && old.UID != object.UID {
+		s.deleteNode(old) // and made anew
+	}
 	s.inventory.SetNode(object, s.clock.Now())
-	s.expel(m.Name)
+	if session := s.workers[m.Name]; session != nil && s.inventory.Ready() && !s.expel(m.Name) {
+		s.reconsider(session)
+		s.confirm(session)
+	}
 }
 
 func (s *Scheduler) removeNode(name string) {
+	if old := s.inventory.NodeObject(name); old != nil {
+		s.deleteNode(old)
+	}
 	s.inventory.RemoveNode(name)
 	maps.DeleteFunc(s.condemned, func(_, node string) bool { return node == name })
 	s.expel(name)
@@ -256,8 +268,9 @@ func (s *Scheduler) synced() {
 		if s.expel(session.name) {
 			continue
 		}
-		s.inventory.SetRefusal(session.name, s.refusal(session.register))
+		s.inventory.SetRefusal(session.name, s.refusal(session))
 		s.allow(session)
+		s.confirm(session)
 	}
 	for name := range s.registers {
 		s.tidyRegister(name)
@@ -276,7 +289,7 @@ func (s *Scheduler) synced() {
 }
 
 func (s *Scheduler) fullReport(c inventory.Connectivity) *schedulerv1.NodeReport {
-	r := &schedulerv1.NodeReport{Name: c.Name, Connected: c.Connected, DiskPressure: c.DiskPressure}
+	r := &schedulerv1.NodeReport{Name: c.Name, Connected: c.Connected, DiskPressure: c.DiskPressure, Hold: s.holdOf(c.Name)}
 	if known := s.registers[c.Name]; known != nil && c.Connected {
 		r.Info, r.Labels, r.Taints = known.register.Status, known.register.Labels, known.register.Taints
 	}

@@ -31,6 +31,10 @@ type secured struct {
 	ca                  *pki.Authority
 	controllers, worker string
 	legacyWorker        string
+	// deleted are the Nodes that the controller says were deleted; older: the riklets are of
+	// a version that does not hold.
+	deleted []string
+	older   bool
 }
 
 func listen(t *testing.T) net.Listener {

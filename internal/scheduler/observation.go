@@ -90,6 +90,10 @@ func (s *Scheduler) observeStranger(in *inventory.Instance, o *schedulerv1.Obser
 			return
 		}
 		s.acknowledge(o)
+	case in == nil && s.asks(o.NodeName):
+		// Its full list says so, and it holds if they are too many.
+		s.log.Warn("node has an instance that the cluster has no record of", "node", o.NodeName, "instance", o.Uid, "phase", o.Phase)
+		s.acknowledge(o)
 	default:
 		s.log.Warn("node has an instance that is not its own", "node", o.NodeName, "instance", o.Uid, "phase", o.Phase)
 		s.condemn(o.Uid, o.NodeName)
@@ -130,10 +134,9 @@ func (s *Scheduler) acknowledge(o *schedulerv1.Observation) {
 	if session == nil {
 		return
 	}
-	session.put(aboutAck, o.Uid, &schedulerv1.Order{
-		Term:    s.term,
+	session.put(aboutAck, o.Uid, s.stamp(&schedulerv1.Order{
 		Message: &schedulerv1.Order_Ack{Ack: &schedulerv1.Ack{Uid: o.Uid, Sequence: o.Sequence}},
-	})
+	}))
 }
 
 // terminated says whether the node said that nothing of the instance is left.

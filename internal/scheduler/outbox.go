@@ -21,6 +21,7 @@ const (
 	aboutAllowed
 	aboutOrder
 	aboutAck
+	aboutConfirmed
 )
 
 // outbox holds what is to be sent on one stream, in the order in which the

@@ -27,7 +27,10 @@ func (s *secured) master(nodes ...*rikv1alpha1.Node) syncStream {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	say(s.t, stream, &schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Hello{Hello: &schedulerv1.Hello{Term: 1}}})
+	say(s.t, stream, &schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Hello{Hello: &schedulerv1.Hello{Term: 1, Cluster: "here"}}})
+	for _, uid := range s.deleted {
+		say(s.t, stream, &schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_DeletedNode{DeletedNode: &schedulerv1.DeletedNode{Uid: uid}}})
+	}
 	for _, n := range nodes {
 		tellOf(s.t, stream, n)
 	}
@@ -58,14 +61,21 @@ func nodeObject(uid string) *rikv1alpha1.Node {
 // agent connects as node a with the certificate of a Node.
 func (s *secured) agent(uid string) schedulerv1.Worker_ConnectClient {
 	s.t.Helper()
+	return s.agentOf("a", uid)
+}
+
+func (s *secured) agentOf(name, uid string) schedulerv1.Worker_ConnectClient {
+	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	s.t.Cleanup(cancel)
-	subject := &pkix.Name{CommonName: rikv1alpha1.NodeUserPrefix + "a", Organization: []string{rikv1alpha1.GroupNodes}, SerialNumber: uid}
+	subject := &pkix.Name{CommonName: rikv1alpha1.NodeUserPrefix + name, Organization: []string{rikv1alpha1.GroupNodes}, SerialNumber: uid}
 	stream, err := schedulerv1.NewWorkerClient(s.dial(s.worker, subject)).Connect(ctx)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	_ = stream.Send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Register{Register: register(s.t, "a")}})
+	words := register(s.t, name)
+	words.Asks, words.Running = !s.older, []string{"i1", "i2"}
+	_ = stream.Send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Register{Register: words}})
 	return stream
 }
 
@@ -84,8 +94,8 @@ func admitted(t *testing.T, stream schedulerv1.Worker_ConnectClient) {
 func sentAway(t *testing.T, stream schedulerv1.Worker_ConnectClient) {
 	t.Helper()
 	m, err := stream.Recv()
-	if err != nil || m.GetAllowed() == nil || len(m.GetAllowed().GetInstances()) > 0 || m.GetTerm() != 1 {
-		t.Errorf("the order is %v, %v, want an empty set", m, err)
+	if err != nil || m.GetDismissed() == nil || m.GetTerm() != 1 || m.GetCluster() != "here" {
+		t.Errorf("the order is %v, %v, want Dismissed", m, err)
 	}
 	if _, err = stream.Recv(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "rikctl token create") {
 		t.Errorf("the stream ended with %v, want PermissionDenied and the way back", err)
@@ -115,8 +125,8 @@ func TestDeletedNodeIsSentAway(t *testing.T) {
 	admitted(t, s.agent("u3"))
 }
 
-// TestNodeDeletedWhileNobodyKnew: what a controller does not name when it has
-// told all is gone.
+// TestNodeDeletedWhileNobodyKnew: a Node that was deleted while no scheduler ran is in the
+// controller's record.
 func TestNodeDeletedWhileNobodyKnew(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -124,8 +134,114 @@ func TestNodeDeletedWhileNobodyKnew(t *testing.T) {
 	if m, err := agent.Recv(); err != nil || m.GetAdmitted() == nil {
 		t.Fatalf("without a controller the first order is %v, %v, want Admitted: nobody knows better", m, err)
 	}
+	s.deleted = []string{"u1"}
 	s.master()
 	sentAway(t, agent)
-	// A certificate that names no Node counts for the one of its name.
-	sentAway(t, s.agent(""))
+}
+
+// TestANodeThatTheClusterHasNoRecordOfIsNotSentAway: the datastore may have lost it. It is
+// told what it may run, which it does not obey without a confirmation, and is given nothing.
+func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
+	t.Parallel()
+	s := startSecured(t)
+	agent := s.agent("u1")
+	if m, err := agent.Recv(); err != nil || m.GetAdmitted() == nil {
+		t.Fatalf("the first order is %v, %v, want Admitted", m, err)
+	}
+	controller := s.master()
+	if m, err := agent.Recv(); err != nil || m.GetAllowed() == nil || m.GetCluster() != "here" {
+		t.Fatalf("the second order is %v, %v, want the list", m, err)
+	}
+	hold := reported(t, controller)
+	if hold.GetReason() != rikv1alpha1.ConfirmUnknownNode || hold.GetCertificate() != "u1" || hold.GetInstances() != 2 {
+		t.Fatalf("the controller is told %v, want an unknown node with two instances", hold)
+	}
+	// The controller makes a Node that shows it.
+	shown := nodeObject("u2")
+	shown.Annotations = map[string]string{rikv1alpha1.AnnotationUnconfirmedCertificate: "u1"}
+	tellOf(t, controller, shown)
+	_ = agent.Send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Hold{Hold: &schedulerv1.Hold{
+		Id: "h1", Reason: rikv1alpha1.ConfirmUnknownInstances, Instances: 2,
+	}}})
+	for hold = reported(t, controller); hold.GetId() != "h1"; {
+		hold = reported(t, controller)
+	}
+	if hold.GetCertificate() != "u1" {
+		t.Errorf("the controller is told %v, want also that the certificate is unknown", hold)
+	}
+	shown.Annotations[rikv1alpha1.AnnotationConfirmed] = "h0"
+	tellOf(t, controller, shown)
+	shown.Annotations[rikv1alpha1.AnnotationConfirmed] = "h1"
+	shown.Annotations[rikv1alpha1.AnnotationConfirmedCertificate] = "u1"
+	tellOf(t, controller, shown)
+	for {
+		m, err := agent.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.GetConfirmed() != nil {
+			if m.GetConfirmed().GetId() != "h1" {
+				t.Errorf("the node is told that %v was confirmed, want h1", m)
+			}
+			break
+		}
+	}
+	// Another node that has the name now is none of its business.
+	if _, err := s.agentOf("b", "u9").Recv(); err != nil {
+		t.Errorf("another unknown node: %v, want it admitted", err)
+	}
+	other := s.agent("u8")
+	if _, err := other.Recv(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "is another one") {
+		t.Errorf("an unknown node with the name of a known one: %v, want PermissionDenied and no order", err)
+	}
+	// The Node is deleted: so is the certificate that was confirmed for it.
+	say(t, controller, &schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_NodeGone{NodeGone: &schedulerv1.NodeGone{Name: "a"}}})
+	for {
+		m, err := agent.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.GetDismissed() != nil {
+			break
+		}
+	}
+}
+
+// reported reads until the controller is told of a hold.
+func reported(t *testing.T, stream syncStream) *schedulerv1.Hold {
+	t.Helper()
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.GetNode().GetHold() != nil {
+			return m.GetNode().GetHold()
+		}
+	}
+}
+
+// TestAnOlderRikletThatIsUnknownHearsNothing: it would stop everything at once.
+func TestAnOlderRikletThatIsUnknownHearsNothing(t *testing.T) {
+	t.Parallel()
+	s := startSecured(t)
+	s.older = true
+	controller := s.master()
+	agent := s.agent("u1")
+	if m, err := agent.Recv(); err != nil || m.GetAdmitted() == nil {
+		t.Fatalf("the first order is %v, %v, want Admitted", m, err)
+	}
+	if hold := reported(t, controller); hold.GetReason() != rikv1alpha1.ConfirmUnknownNode {
+		t.Errorf("the controller is told %v, want an unknown node", hold)
+	}
+	shown := nodeObject("u2")
+	shown.Annotations = map[string]string{rikv1alpha1.AnnotationConfirmedCertificate: "u1"}
+	tellOf(t, controller, shown)
+	if m, err := agent.Recv(); err != nil || m.GetAllowed() == nil {
+		t.Errorf("the second order is %v, %v, want the list, once it is confirmed", m, err)
+	}
+	say(t, controller, &schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_NodeGone{NodeGone: &schedulerv1.NodeGone{Name: "a"}}})
+	if m, err := agent.Recv(); err != nil || m.GetAllowed() == nil || len(m.GetAllowed().GetInstances()) > 0 {
+		t.Errorf("the order is %v, %v, want an empty list", m, err)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
@@ -56,7 +57,11 @@ type Scheduler struct {
 	// term of the newest controller ever seen, and its stream while it lasts.
 	term       int64
 	controller *controllerStream
-	workers    map[string]*workerStream
+	// cluster is the identity that the controller tells; empty if it does not know.
+	cluster string
+	// deletedNodes are the UIDs of Nodes that were deleted on purpose.
+	deletedNodes map[types.UID]bool
+	workers      map[string]*workerStream
 	// registers holds the last registration of every node.
 	registers map[string]*registration
 	// seen holds the last observation of every instance.
@@ -78,7 +83,8 @@ func New(c Config) (*Scheduler, error) {
 		config: c, heartbeat: heartbeat, timeout: timeout, clock: c.Clock, log: c.Logger, metrics: newMetrics(),
 		wake: make(chan struct{}, 1), workers: map[string]*workerStream{}, registers: map[string]*registration{},
 		seen: map[string]*sighting{}, early: map[string]*schedulerv1.Observation{}, condemned: map[string]string{},
-		inventory: inventory.New(inventory.Options{Placement: c.Placement, NodeTimeout: timeout}),
+		deletedNodes: map[types.UID]bool{},
+		inventory:    inventory.New(inventory.Options{Placement: c.Placement, NodeTimeout: timeout}),
 	}
 	if s.clock == nil {
 		s.clock = clock.RealClock{}

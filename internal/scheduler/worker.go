@@ -43,6 +43,11 @@ type workerStream struct {
 	// uid is that of the Node that the peer's certificate was given for; empty
 	// when it does not say, and counts then for the one of its name.
 	uid types.UID
+	// unknown: the cluster has no record of the Node of the certificate, as it was last
+	// judged.
+	unknown bool
+	// hold is what the node says that it waits for; nil for nothing.
+	hold *schedulerv1.Hold
 	// running are the UIDs that the node had when it joined.
 	running map[string]bool
 	out     *outbox[*schedulerv1.Order]
@@ -72,8 +77,10 @@ func (w *workerService) Connect(stream workerServer) error {
 		return err
 	}
 	switch err := w.join(session); {
-	case errors.Is(err, errStranger):
+	case errors.Is(err, errDeleted):
 		return w.sendAway(session, stream)
+	case errors.Is(err, errTaken):
+		return refuseTaken(session.name)
 	case err != nil:
 		return err
 	}
@@ -101,6 +108,7 @@ func newWorkerStream(r *schedulerv1.Register) (*workerStream, error) {
 	for _, uid := range r.Running {
 		s.running[uid] = true
 	}
+	s.setHold(r.Hold)
 	return s, nil
 }
 
@@ -166,8 +174,11 @@ func errReplaced(node string) error {
 func (s *Scheduler) join(session *workerStream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.strangerLocked(session) {
-		return errStranger
+	if s.deletedLocked(session) {
+		return errDeleted
+	}
+	if s.takenLocked(session) {
+		return errTaken
 	}
 	old := s.workers[session.name]
 	if old != nil && s.inventory.Connectivity(session.name).Connected {
@@ -186,11 +197,12 @@ func (s *Scheduler) join(session *workerStream) error {
 	}})
 	s.inventory.Join(session.name, inventory.Registration{
 		Status: session.status, NoNetwork: session.register.NoNetwork,
-	}, s.refusal(session.register), s.clock.Now())
+	}, s.refusal(session), s.clock.Now())
 	s.forgetSightings(session)
 	s.report(s.fullReport(s.inventory.Connectivity(session.name)))
 	if s.inventory.Ready() {
 		s.allow(session)
+		s.confirm(session)
 	}
 	s.poke()
 	s.log.Info("node joined", "node", session.name, "version", session.register.Version, "running", len(session.running))
@@ -218,14 +230,6 @@ func another(old, next *workerStream) string {
 		return fmt.Sprintf("another riklet on this machine is connected as node %q, from %s: give this one another --node-name", next.name, old.from)
 	case old.register.RunId != "" && old.register.RunId != next.register.RunId:
 		return nodev1.ConnectedTwice(next.name, old.from)
-	}
-	return ""
-}
-
-// refusal says why a connected node is given nothing.
-func (s *Scheduler) refusal(r *schedulerv1.Register) string {
-	if r.HighestTerm > s.term {
-		return "the node obeys a newer controller"
 	}
 	return ""
 }
@@ -266,6 +270,8 @@ func (s *Scheduler) hear(session *workerStream, m *schedulerv1.WorkerMessage) {
 		x.Observation.NodeName = name
 		s.bound(x.Observation)
 		s.observe(x.Observation)
+	case *schedulerv1.WorkerMessage_Hold:
+		s.held(session, x.Hold)
 	case *schedulerv1.WorkerMessage_Metrics:
 		r := s.briefReport(name)
 		r.Metrics, r.InstanceMetrics = x.Metrics.Node, x.Metrics.Instances
@@ -293,11 +299,14 @@ func (s *Scheduler) beat(name string, h *schedulerv1.Heartbeat) {
 
 func (s *Scheduler) briefReport(name string) *schedulerv1.NodeReport {
 	c := s.inventory.Connectivity(name)
-	return &schedulerv1.NodeReport{Name: name, Connected: c.Connected, DiskPressure: c.DiskPressure}
+	return &schedulerv1.NodeReport{Name: name, Connected: c.Connected, DiskPressure: c.DiskPressure, Hold: s.holdOf(name)}
 }
 
 // allow gives a node its full set. What is queued for it is said by that too.
 func (s *Scheduler) allow(session *workerStream) {
+	if s.unknownLocked(session) && !session.register.Asks {
+		return // It would stop everything at once.
+	}
 	session.out.drop(func(k key, _ *schedulerv1.Order) bool { return k.kind == aboutOrder })
 	// The set itself is made when it leaves, so that it is never stale.
 	session.put(aboutAllowed, "", nil)
@@ -333,8 +342,19 @@ func (s *Scheduler) allowedOrder(session *workerStream) *schedulerv1.Order {
 		run.Ended = in.Ended || in.Stop != nil
 		allowed.Instances = append(allowed.Instances, run)
 	}
+	for uid, node := range s.condemned {
+		if node == session.name || node == "" && session.running[uid] {
+			allowed.Gone = append(allowed.Gone, uid)
+		}
+	}
 	session.out.drop(func(_ key, o *schedulerv1.Order) bool { return o.GetRun() != nil })
-	return &schedulerv1.Order{Term: s.term, Message: &schedulerv1.Order_Allowed{Allowed: allowed}}
+	return s.stamp(&schedulerv1.Order{Message: &schedulerv1.Order_Allowed{Allowed: allowed}})
+}
+
+// stamp says whose order it is.
+func (s *Scheduler) stamp(o *schedulerv1.Order) *schedulerv1.Order {
+	o.Term, o.Cluster = s.term, s.cluster
+	return o
 }
 
 // dispatch orders an instance's own node to run it, or to stop it when it is to
@@ -353,7 +373,7 @@ func (s *Scheduler) dispatch(in *inventory.Instance, fresh bool) {
 		session.out.put(key{aboutOrder, in.UID}, s.stopOrder(in.UID, stop), mergeOrders)
 		return
 	}
-	session.put(aboutOrder, in.UID, &schedulerv1.Order{Term: s.term, Message: &schedulerv1.Order_Run{Run: runOf(in)}})
+	session.put(aboutOrder, in.UID, s.stamp(&schedulerv1.Order{Message: &schedulerv1.Order_Run{Run: runOf(in)}}))
 }
 
 // mergeOrders makes a stop that overtakes its run a forced one: the node never
@@ -366,9 +386,9 @@ func mergeOrders(older, newer *schedulerv1.Order) *schedulerv1.Order {
 }
 
 func (s *Scheduler) stopOrder(uid string, stop inventory.Stop) *schedulerv1.Order {
-	return &schedulerv1.Order{Term: s.term, Message: &schedulerv1.Order_Stop{
+	return s.stamp(&schedulerv1.Order{Message: &schedulerv1.Order_Stop{
 		Stop: &schedulerv1.StopOrder{Uid: uid, GraceSeconds: stop.GraceSeconds, Force: stop.Force},
-	}}
+	}})
 }
 
 func runOf(in *inventory.Instance) *schedulerv1.Run {

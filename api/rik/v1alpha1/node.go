@@ -48,6 +48,24 @@ const (
 	NodeReady = "Ready"
 	// NodeDiskPressure is True while the node's disk is nearly full.
 	NodeDiskPressure = "DiskPressure"
+	// NodeConfirmationNeeded is True while the node waits for `rikctl node confirm`;
+	// status.confirmation says for what.
+	NodeConfirmationNeeded = "ConfirmationNeeded"
+)
+
+// Why a node waits for a confirmation.
+const (
+	// ConfirmUnknownInstances means that the node runs instances which the cluster has no
+	// record of, as after a restore, and does not stop them before that is confirmed.
+	ConfirmUnknownInstances = "UnknownInstances"
+	// ConfirmOtherCluster means that the node has obeyed a cluster of another identity.
+	ConfirmOtherCluster = "OtherCluster"
+	// ConfirmLowerTerm means that the node has obeyed a controller of a higher term, as after
+	// an older copy of the datastore was restored.
+	ConfirmLowerTerm = "LowerTerm"
+	// ConfirmUnknownNode means that the node has a certificate of this cluster's authority for
+	// a Node that the cluster has no record of.
+	ConfirmUnknownNode = "UnknownNode"
 )
 
 // NodeStatus is what a node told of itself.
@@ -64,6 +82,33 @@ type NodeStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty" protobuf:"bytes,4,rep,name=conditions"`
+	// confirmation is what the node waits for; absent when it waits for nothing.
+	// +optional
+	Confirmation *NodeConfirmation `json:"confirmation,omitempty" protobuf:"bytes,5,opt,name=confirmation"`
+}
+
+// NodeConfirmation is what a node does not do before an operator confirms it.
+type NodeConfirmation struct {
+	// id of exactly this; it is what a confirmation names.
+	ID string `json:"id" protobuf:"bytes,1,opt,name=id"`
+	// reason is UnknownInstances, OtherCluster, LowerTerm or UnknownNode.
+	Reason string `json:"reason" protobuf:"bytes,2,opt,name=reason"`
+	// instances that the node stops once it is confirmed.
+	// +optional
+	Instances int32 `json:"instances,omitempty" protobuf:"varint,3,opt,name=instances"`
+	// term is the highest that the node has obeyed; only with LowerTerm.
+	// +optional
+	Term int64 `json:"term,omitempty" protobuf:"varint,4,opt,name=term"`
+	// controllerTerm is that of the active controller; only with LowerTerm.
+	// +optional
+	ControllerTerm int64 `json:"controllerTerm,omitempty" protobuf:"varint,5,opt,name=controllerTerm"`
+	// cluster that the node belongs to; only with OtherCluster.
+	// +optional
+	Cluster string `json:"cluster,omitempty" protobuf:"bytes,6,opt,name=cluster"`
+	// certificate is the UID of the Node that the node's certificate was given for, when the
+	// cluster has no record of that one.
+	// +optional
+	Certificate string `json:"certificate,omitempty" protobuf:"bytes,7,opt,name=certificate"`
 }
 
 // NodeInfo holds the system facts of a node.

@@ -31,6 +31,16 @@ const (
 	// asked for that: no workload of the same name takes it over. Only the
 	// controller sets it.
 	AnnotationOrphaned = "rik.dev/orphaned"
+	// AnnotationConfirmed on a Node holds the id of the confirmation that an operator has
+	// given; see NodeConfirmation.
+	AnnotationConfirmed = "rik.dev/confirmed"
+	// AnnotationConfirmedCertificate on a Node holds the UID of another Node whose
+	// certificate counts for this one too, because an operator has confirmed it.
+	AnnotationConfirmedCertificate = "rik.dev/confirmed-certificate"
+	// AnnotationUnconfirmedCertificate on a Node holds the UID of another Node, of which the
+	// cluster has no record: a node that has its certificate has come, and this Node was
+	// made to show it. The controller sets it.
+	AnnotationUnconfirmedCertificate = "rik.dev/unconfirmed-certificate"
 	// AnnotationLegacyID holds the identifier that a v0 client gave a tenant.
 	AnnotationLegacyID = "rik.dev/v0-id"
 )

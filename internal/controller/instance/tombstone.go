@@ -21,9 +21,9 @@ const (
 	// those of the nodes with a prefix.
 	labelTombstones  = "rik.dev/tombstones"
 	tombstonesPrefix = "tombstones."
-	// tombstoneLife bounds the list: a node that returns later is held in check
-	// by the full set of UIDs that it may run, which it gets first of all.
-	tombstoneLife = 7 * 24 * time.Hour
+	// tombstoneLife bounds the list: a node that returns later waits for an operator,
+	// because the cluster has no record of its instances any more.
+	tombstoneLife = 90 * 24 * time.Hour
 	// maxTombstones of one node; a ConfigMap holds 1 MiB and each takes some 60 bytes.
 	maxTombstones = 10_000
 )

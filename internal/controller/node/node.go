@@ -39,6 +39,8 @@ type Report struct {
 	// object is made.
 	Labels map[string]string
 	Taints []rikv1alpha1.Taint
+	// Hold is what the node waits for; nil when it waits for nothing.
+	Hold *rikv1alpha1.NodeConfirmation
 }
 
 // allowedLabels are those of reserved domains that a node may ask for.
@@ -194,6 +196,8 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 			meta.RemoveStatusCondition(&out.Conditions, rikv1alpha1.NodeReady)
 		}
 		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, reasonSilent, "the node is not heard of")
+	case r.Hold != nil:
+		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionFalse, rikv1alpha1.NodeConfirmationNeeded, Explain(n.Name, r.Hold))
 	case len(out.Info.Kinds) == 0:
 		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionFalse, "NoRuntime", "the node can run no kind of workload")
 	default:
@@ -206,6 +210,7 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 		}
 		set(&out, now, rikv1alpha1.NodeDiskPressure, pressure, "Reported", message)
 	}
+	confirmable(&out, n.Name, r, now)
 	if paused && !r.Connected {
 		set(&out, now, ConditionReplacementPaused, metav1.ConditionTrue, "TooManySilent",
 			"too many nodes fell silent at once: their instances are not replaced until some return or are deleted")

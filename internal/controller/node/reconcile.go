@@ -42,6 +42,12 @@ type Config struct {
 	Events    events.EventRecorder
 	Logger    *slog.Logger
 	Now       func() time.Time
+	// Term of the controller, and Raise, which leaves it for one above the given term: it
+	// ends the reconciler's run.
+	Term  int64
+	Raise func(ctx context.Context, above int64) error
+	// Deleted is the record of deleted Nodes.
+	Deleted *Deleted
 	// NodeTimeout is the time without a scheduler after which nobody hears of nodes.
 	NodeTimeout time.Duration
 }
@@ -320,6 +326,9 @@ func quiet(err error) error {
 
 func (r *Reconciler) create(ctx context.Context, name string, report *Report) error {
 	n := Fresh(name, report)
+	if report.Hold != nil && report.Hold.Certificate != "" {
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, rikv1alpha1.AnnotationUnconfirmedCertificate, report.Hold.Certificate)
+	}
 	n.Spec.PodCIDR, _ = r.config.Ranges.Of(n)
 	if err := r.config.Client.Create(ctx, n); err != nil {
 		return fmt.Errorf("creating node %q: %w", name, err)
@@ -348,6 +357,9 @@ func (r *Reconciler) update(ctx context.Context, n *rikv1alpha1.Node, report *Re
 	unheard, _ := r.unheard()
 	status := Status(n, report, r.judge(), unheard, now)
 	networked(&status, problem, now)
+	if err := r.settle(ctx, n, report); err != nil {
+		return err
+	}
 	if equality.Semantic.DeepEqual(status, n.Status) {
 		return nil
 	}
@@ -358,6 +370,7 @@ func (r *Reconciler) update(ctx context.Context, n *rikv1alpha1.Node, report *Re
 	}
 	r.config.Nodes.Put(want)
 	r.announce(n, want)
+	r.announceHold(n, want)
 	return nil
 }
 
@@ -394,6 +407,9 @@ func (r *Reconciler) free(ctx context.Context, n *rikv1alpha1.Node) error {
 	held := func(in *rikv1alpha1.Instance) bool { return !in.Status.Phase.Ended() }
 	if slices.ContainsFunc(r.config.Instances.OnNode(n.Name), held) {
 		return nil
+	}
+	if err := r.config.Deleted.Add(ctx, UIDs(n)...); err != nil {
+		return err // its certificate must stay revoked
 	}
 	want := n.DeepCopy()
 	want.Finalizers = slices.DeleteFunc(want.Finalizers, func(f string) bool { return f == Finalizer })

@@ -176,19 +176,31 @@ func (s *Server) living(ctx context.Context, caller identity) (types.UID, error)
 	err := s.cfg.Client.Get(ctx, client.ObjectKey{Name: caller.name}, &node)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", errRevoked(caller.name)
+		return "", errNoNode(caller.name)
 	case err != nil:
 		s.log.Error("looking up a node", "node", caller.name, "err", err)
 		return "", status.Error(codes.Unavailable, "the node cannot be looked up now")
-	case node.DeletionTimestamp != nil, caller.uid != "" && caller.uid != node.UID:
-		return "", errRevoked(caller.name)
+	case node.DeletionTimestamp != nil:
+		return "", errNoNode(caller.name)
+	case caller.uid == "" || caller.uid == node.UID || string(caller.uid) == node.Annotations[rikv1alpha1.AnnotationConfirmedCertificate]:
+		return node.UID, nil
+	case string(caller.uid) == node.Annotations[rikv1alpha1.AnnotationUnconfirmedCertificate]:
+		return "", status.Errorf(codes.FailedPrecondition, "the cluster has no record of the certificate of node %q: it waits for `rikctl node confirm %s`", caller.name, caller.name)
 	}
-	return node.UID, nil
+	return "", errNoNode(caller.name)
 }
 
 func errRevoked(node string) error {
 	return status.Errorf(codes.PermissionDenied,
 		"node %q was deleted from the cluster, and its certificate is revoked with it: to join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`", node)
+}
+
+// errNoNode leaves open which it is: a Node that was deleted, or one that a datastore has
+// lost. The scheduler tells the node apart.
+func errNoNode(node string) error {
+	return status.Errorf(codes.PermissionDenied,
+		"the cluster has no Node for the certificate of node %q. If it was deleted, its certificate is revoked with it: to join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`. "+
+			"If the datastore was restored or replaced, `rikctl get nodes` shows it within a minute, and `rikctl node confirm %s` takes it in", node, node)
 }
 
 // sign gives a certificate that ends with the Node: its serial number is the

@@ -53,16 +53,20 @@ type Sink interface {
 
 // Config is what a Client works with. All fields are needed.
 type Config struct {
-	Dial       func(ctx context.Context) (*grpc.ClientConn, error)
-	Identity   string
-	Term       int64
-	Instances  *view.Instances
-	Nodes      *view.Objects[*rikv1alpha1.Node]
-	Revisions  *view.Objects[*rikv1alpha1.WorkloadRevision]
-	Tombstones func() []instance.Tombstone
-	Sink       Sink
-	Logger     *slog.Logger
-	Metrics    *Metrics
+	Dial     func(ctx context.Context) (*grpc.ClientConn, error)
+	Identity string
+	Term     int64
+	// Cluster is the cluster's identity; empty if it is not known.
+	Cluster string
+	// DeletedNodes are the UIDs of Nodes that were deleted on purpose.
+	DeletedNodes func() []types.UID
+	Instances    *view.Instances
+	Nodes        *view.Objects[*rikv1alpha1.Node]
+	Revisions    *view.Objects[*rikv1alpha1.WorkloadRevision]
+	Tombstones   func() []instance.Tombstone
+	Sink         Sink
+	Logger       *slog.Logger
+	Metrics      *Metrics
 }
 
 // Client keeps one session with the scheduler for as long as it runs.

@@ -57,8 +57,11 @@ func newSession(c *Config, o *outbox, s stream) *session {
 // send tells everything, then changes, until the session ends.
 func (s *session) send(ctx context.Context) error {
 	if err := s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Hello{
-		Hello: &schedulerv1.Hello{Term: s.config.Term, Controller: s.config.Identity},
+		Hello: &schedulerv1.Hello{Term: s.config.Term, Controller: s.config.Identity, Cluster: s.config.Cluster},
 	}}); err != nil {
+		return err
+	}
+	if err := s.tellDeleted(s.config.DeletedNodes()); err != nil {
 		return err
 	}
 	if err := s.flush(s.everything()); err != nil {
@@ -151,7 +154,7 @@ func (s *session) tellNode(name string) error {
 		}})
 	}
 	slim := &rikv1alpha1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels},
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels, Annotations: confirmations(n)},
 		Spec:       n.Spec,
 	}
 	data, err := slim.Marshal()
@@ -165,6 +168,32 @@ func (s *session) tellNode(name string) error {
 	return s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Node{
 		Node: &schedulerv1.Node{Name: name, Object: data},
 	}})
+}
+
+// confirmations keeps of a Node's annotations what an operator confirmed.
+func confirmations(n *rikv1alpha1.Node) map[string]string {
+	var kept map[string]string
+	for _, key := range []string{rikv1alpha1.AnnotationConfirmed, rikv1alpha1.AnnotationConfirmedCertificate, rikv1alpha1.AnnotationUnconfirmedCertificate} {
+		if value, ok := n.Annotations[key]; ok {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+// tellDeleted sends the UIDs of Nodes that were deleted on purpose.
+func (s *session) tellDeleted(uids []types.UID) error {
+	for _, uid := range uids {
+		if err := s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_DeletedNode{
+			DeletedNode: &schedulerv1.DeletedNode{Uid: string(uid)},
+		}}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // tellRevision forgets a revision that is gone, and adds to the batch the
@@ -334,7 +363,7 @@ func (s *session) passObservation(o *schedulerv1.Observation) {
 }
 
 func (s *session) passReport(r *schedulerv1.NodeReport) {
-	out := node.Report{Connected: r.GetConnected(), DiskPressure: r.GetDiskPressure(), Labels: r.GetLabels()}
+	out := node.Report{Connected: r.GetConnected(), DiskPressure: r.GetDiskPressure(), Labels: r.GetLabels(), Hold: holdOf(r.GetHold(), s.config.Term)}
 	if data := r.GetInfo(); len(data) > 0 {
 		out.Status = &rikv1alpha1.NodeStatus{}
 		if err := out.Status.Unmarshal(data); err != nil {
@@ -353,4 +382,18 @@ func (s *session) passReport(r *schedulerv1.NodeReport) {
 	if r.GetMetrics() != "" || len(r.GetInstanceMetrics()) > 0 {
 		s.config.Sink.Measured(r.GetName(), r.GetMetrics(), r.GetInstanceMetrics())
 	}
+}
+
+// holdOf is what a node waits for, as its status shows it.
+func holdOf(h *schedulerv1.Hold, term int64) *rikv1alpha1.NodeConfirmation {
+	if h.GetId() == "" {
+		return nil
+	}
+	out := &rikv1alpha1.NodeConfirmation{
+		ID: h.GetId(), Reason: h.GetReason(), Instances: h.GetInstances(), Term: h.GetTerm(), Cluster: h.GetCluster(), Certificate: h.GetCertificate(),
+	}
+	if out.Reason == rikv1alpha1.ConfirmLowerTerm {
+		out.ControllerTerm = term
+	}
+	return out
 }

@@ -30,6 +30,8 @@ type Scheduler struct {
 	// Contact is told when the node is admitted and when it lost the scheduler.
 	// It must not block. Required.
 	Contact func(connected bool)
+	// Hold is what the node waits for now, nil for nothing. Nil: it never waits.
+	Hold func() *schedulerv1.Hold
 	// Outbox holds what is to be told. Required.
 	Outbox *Outbox
 	// Logger reports connections. Required.
@@ -39,6 +41,7 @@ type Scheduler struct {
 	metrics *schedulerv1.Metrics // the latest, not yet sent
 	wake    chan struct{}        // one token while metrics is set
 	again   chan struct{}        // one token while Reconnect waits
+	held    chan struct{}        // one token while there is news of Hold
 }
 
 // errAgain ends a session for another one.
@@ -60,6 +63,23 @@ func (s *Scheduler) reconnects() chan struct{} {
 		s.again = make(chan struct{}, 1)
 	}
 	return s.again
+}
+
+// HoldChanged has the scheduler told what the node waits for. It does not block.
+func (s *Scheduler) HoldChanged() {
+	select {
+	case s.holds() <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Scheduler) holds() chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held == nil {
+		s.held = make(chan struct{}, 1)
+	}
+	return s.held
 }
 
 // SetMetrics replaces the metrics to be sent next. It does not block.
@@ -180,7 +200,7 @@ func (s *Scheduler) send(ctx context.Context, stream workerStream, admitted <-ch
 	}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	metrics, again := s.metricsReady(), s.reconnects()
+	metrics, again, holds := s.metricsReady(), s.reconnects(), s.holds()
 	for {
 		select {
 		case <-ctx.Done():
@@ -192,6 +212,10 @@ func (s *Scheduler) send(ctx context.Context, stream workerStream, admitted <-ch
 				return fmt.Errorf("sending a heartbeat: %w", err)
 			}
 			s.Outbox.Overdue(time.Now())
+		case <-holds:
+			if err := stream.Send(s.holdNews()); err != nil {
+				return fmt.Errorf("sending what the node waits for: %w", err)
+			}
 		case <-metrics:
 			if m := s.takeMetrics(); m != nil {
 				if err := stream.Send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Metrics{Metrics: m}}); err != nil {
@@ -224,6 +248,17 @@ func (s *Scheduler) flush(stream workerStream, tick <-chan time.Time) error {
 			return fmt.Errorf("sending an observation: %w", err)
 		}
 	}
+}
+
+// holdNews is empty when the node waits for nothing.
+func (s *Scheduler) holdNews() *schedulerv1.WorkerMessage {
+	hold := &schedulerv1.Hold{}
+	if s.Hold != nil {
+		if now := s.Hold(); now != nil {
+			hold = now
+		}
+	}
+	return &schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Hold{Hold: hold}}
 }
 
 func heartbeat(h *schedulerv1.Heartbeat) *schedulerv1.WorkerMessage {

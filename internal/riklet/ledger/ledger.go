@@ -40,6 +40,10 @@ type record struct {
 	Proofs map[string]Proof `json:"proofs,omitempty"`
 	// Cluster are the hashes of the authorities of the cluster that Term is of.
 	Cluster []string `json:"cluster,omitempty"`
+	// ID is the identity of that cluster, once its list of instances was obeyed.
+	ID string `json:"clusterID,omitempty"`
+	// Moved: the node has joined another cluster, whose list was not obeyed yet.
+	Moved bool `json:"moved,omitempty"`
 }
 
 // Proof is what an instance with a fence needs to run: that the kcp of its namespace was in
@@ -122,8 +126,50 @@ func (l *Ledger) Belong(cluster []string) (moved bool, err error) {
 	})
 	if moved {
 		next.Term, next.Fenced, next.Proofs = 0, map[string]bool{}, nil
+		next.ID, next.Moved = "", true
 	}
 	return moved, l.saveLocked(next)
+}
+
+// Cluster is the identity of the cluster that is obeyed; empty before it is known.
+func (l *Ledger) Cluster() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.kept.ID
+}
+
+// Moved says whether the node has joined another cluster and not yet obeyed its first list
+// of instances, which does not know those of the cluster before.
+func (l *Ledger) Moved() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.kept.Moved
+}
+
+// Adopt notes that the list of a cluster was obeyed. An empty id leaves the one that is
+// known.
+func (l *Ledger) Adopt(id string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := l.kept
+	if id != "" {
+		next.ID = id
+	}
+	next.Moved = false
+	if next.ID == l.kept.ID && !l.kept.Moved {
+		return nil
+	}
+	return l.saveLocked(next)
+}
+
+// Move makes another cluster the one that is obeyed, because an operator has confirmed it.
+// The terms of the old one, and what was to stop without contact with it, are forgotten.
+func (l *Ledger) Move(id string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := l.kept
+	next.ID, next.Term, next.Fenced, next.Proofs = id, 0, map[string]bool{}, nil
+	return l.saveLocked(next)
 }
 
 // Obey checks an order's term. A lower one than before gives [ErrLowerTerm] and

@@ -46,7 +46,7 @@ type Outbox interface {
 	Drop(uid string)
 }
 
-// Config of a [Manager]. Everything is required.
+// Config of a [Manager]. Everything is required but for Held.
 type Config struct {
 	// Drivers have recovered before Run is called. One may be that of several kinds.
 	Drivers map[rikv1alpha1.WorkloadKind]instance.Driver
@@ -55,7 +55,9 @@ type Config struct {
 	Ledger  *ledger.Ledger
 	// Allowed is called after the first Allowed was obeyed.
 	Allowed func()
-	Logger  *slog.Logger
+	// Held is called when [Manager.Hold] has changed. It must not block. May be nil.
+	Held   func()
+	Logger *slog.Logger
 }
 
 // Manager obeys orders. Its exported methods may be called from any goroutine
@@ -69,6 +71,7 @@ type Manager struct {
 	// contact is news that the loop has not seen yet; nil for none.
 	contact *bool
 	infos   map[string]Info
+	hold    *schedulerv1.Hold // what held waits for, for other goroutines
 
 	// What follows belongs to the goroutine of Run.
 
@@ -76,7 +79,9 @@ type Manager struct {
 	// forgotten are instances that a driver was told to forget and may not yet
 	// have forgotten: what it still says of them is old.
 	forgotten map[string]bool
-	allowed   bool      // an Allowed was obeyed: runs is all that there is
+	allowed   bool // an Allowed was obeyed: runs is all that there is
+	told      bool // Config.Allowed was called
+	held      held
 	deadline  time.Time // when fenced instances stop; zero while in contact
 	sweepAt   time.Time // zero: nothing to sweep
 	connected bool
@@ -276,6 +281,12 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 			m.cfg.Logger.Error("timeout is kept in memory only", "err", err)
 		}
 		return
+	case order.GetConfirmed() != nil:
+		m.confirmed(order.GetConfirmed().GetId())
+		return
+	case m.foreign(order):
+		m.refuseForeign(order)
+		return
 	case order.GetAck() != nil:
 		// An acknowledgement of a controller that is no longer active promises
 		// nothing; one without a term comes from the scheduler itself.
@@ -287,6 +298,7 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 	err := m.cfg.Ledger.Obey(order.GetTerm())
 	if errors.Is(err, ledger.ErrLowerTerm) {
 		m.cfg.Logger.Warn("order refused", "err", err)
+		m.holdBack(rikv1alpha1.ConfirmLowerTerm, nil, order)
 		return
 	}
 	if err != nil {
@@ -294,7 +306,9 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 	}
 	switch {
 	case order.GetAllowed() != nil:
-		m.allow(order.GetAllowed())
+		m.allow(order)
+	case order.GetDismissed() != nil:
+		m.dismissed()
 	case order.GetRun() != nil:
 		m.ordered(order.GetRun())
 	case order.GetStop() != nil:
@@ -302,19 +316,31 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 	}
 }
 
-// allow is told all that may run here and stops the rest.
-func (m *Manager) allow(all *schedulerv1.Allowed) {
-	may := make(map[string]bool, len(all.GetInstances()))
-	for _, in := range all.GetInstances() {
-		may[in.GetUid()] = true
+// allow is told all that may run here and stops the rest: at once what was deleted, and
+// what the cluster has no record of unless that is too much.
+func (m *Manager) allow(order *schedulerv1.Order) {
+	list := order.GetAllowed()
+	here := m.here()
+	gone, unknown := split(here, list)
+	for _, in := range list.GetInstances() {
 		m.ordered(in)
 	}
-	for uid, r := range m.runs {
-		if may[uid] || r.phase == rikv1alpha1.InstanceTerminated {
-			continue
-		}
+	for _, uid := range gone {
 		m.cfg.Logger.Info("stopping what may not run here", "instance", uid)
-		m.end(r, disallowedGrace)
+		m.end(m.runs[uid], disallowedGrace)
+	}
+	m.endUnmade(list)
+	if tooMany(len(unknown), len(here)-len(gone)) && !m.cfg.Ledger.Moved() {
+		m.holdBack(rikv1alpha1.ConfirmUnknownInstances, unknown, order)
+	} else {
+		for _, uid := range unknown {
+			m.cfg.Logger.Info("stopping what may not run here", "instance", uid)
+			m.end(m.runs[uid], disallowedGrace)
+		}
+		m.setHeld(held{})
+		if err := m.cfg.Ledger.Adopt(order.GetCluster()); err != nil {
+			m.cfg.Logger.Error("the cluster is kept in memory only", "err", err)
+		}
 	}
 	first := !m.allowed
 	m.allowed, m.cutOff = true, false

@@ -304,7 +304,9 @@ func TestAllowedIsEverything(t *testing.T) {
 		over.Ended = true
 		unknown := runOf("unknown", "r1")
 		unknown.Ended = true
-		n.allow(runOf("kept", "r1"), runOf("new", "r1"), over, unknown)
+		n.order(&schedulerv1.Order{Term: 1, Message: &schedulerv1.Order_Allowed{Allowed: &schedulerv1.Allowed{
+			Instances: []*schedulerv1.Run{runOf("kept", "r1"), runOf("new", "r1"), over, unknown}, Gone: []string{"lost"},
+		}}})
 		n.want("lost", rikv1alpha1.InstanceDestroying)
 		time.Sleep(10 * time.Second)
 		n.settle()

@@ -40,6 +40,7 @@ type SyncRequest struct {
 	//	*SyncRequest_Stop
 	//	*SyncRequest_Synced
 	//	*SyncRequest_Tombstone
+	//	*SyncRequest_DeletedNode
 	Message       isSyncRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -190,6 +191,15 @@ func (x *SyncRequest) GetTombstone() *Tombstone {
 	return nil
 }
 
+func (x *SyncRequest) GetDeletedNode() *DeletedNode {
+	if x != nil {
+		if x, ok := x.Message.(*SyncRequest_DeletedNode); ok {
+			return x.DeletedNode
+		}
+	}
+	return nil
+}
+
 type isSyncRequest_Message interface {
 	isSyncRequest_Message()
 }
@@ -242,6 +252,10 @@ type SyncRequest_Tombstone struct {
 	Tombstone *Tombstone `protobuf:"bytes,12,opt,name=tombstone,proto3,oneof"` // a UID that no node may run
 }
 
+type SyncRequest_DeletedNode struct {
+	DeletedNode *DeletedNode `protobuf:"bytes,13,opt,name=deleted_node,json=deletedNode,proto3,oneof"` // sent before Synced, and before NodeGone
+}
+
 func (*SyncRequest_Hello) isSyncRequest_Message() {}
 
 func (*SyncRequest_Node) isSyncRequest_Message() {}
@@ -266,10 +280,13 @@ func (*SyncRequest_Synced) isSyncRequest_Message() {}
 
 func (*SyncRequest_Tombstone) isSyncRequest_Message() {}
 
+func (*SyncRequest_DeletedNode) isSyncRequest_Message() {}
+
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Term          int64                  `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`            // of the controller's Lease
 	Controller    string                 `protobuf:"bytes,2,opt,name=controller,proto3" json:"controller,omitempty"` // for the log
+	Cluster       string                 `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`       // UID of the namespace kube-system; empty: not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -314,6 +331,13 @@ func (x *Hello) GetTerm() int64 {
 func (x *Hello) GetController() string {
 	if x != nil {
 		return x.Controller
+	}
+	return ""
+}
+
+func (x *Hello) GetCluster() string {
+	if x != nil {
+		return x.Cluster
 	}
 	return ""
 }
@@ -451,6 +475,52 @@ func (x *NodeGone) GetName() string {
 	return ""
 }
 
+// A Node that was deleted on purpose. A node whose certificate was given for it
+// may run nothing.
+type DeletedNode struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uid           string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletedNode) Reset() {
+	*x = DeletedNode{}
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletedNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletedNode) ProtoMessage() {}
+
+func (x *DeletedNode) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletedNode.ProtoReflect.Descriptor instead.
+func (*DeletedNode) Descriptor() ([]byte, []int) {
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DeletedNode) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
 type Template struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Revision      string                 `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"` // <namespace>/<name of the WorkloadRevision>
@@ -461,7 +531,7 @@ type Template struct {
 
 func (x *Template) Reset() {
 	*x = Template{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[5]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +543,7 @@ func (x *Template) String() string {
 func (*Template) ProtoMessage() {}
 
 func (x *Template) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[5]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +556,7 @@ func (x *Template) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Template.ProtoReflect.Descriptor instead.
 func (*Template) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{5}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Template) GetRevision() string {
@@ -512,7 +582,7 @@ type TemplateGone struct {
 
 func (x *TemplateGone) Reset() {
 	*x = TemplateGone{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[6]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +594,7 @@ func (x *TemplateGone) String() string {
 func (*TemplateGone) ProtoMessage() {}
 
 func (x *TemplateGone) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[6]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +607,7 @@ func (x *TemplateGone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateGone.ProtoReflect.Descriptor instead.
 func (*TemplateGone) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{6}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TemplateGone) GetRevision() string {
@@ -565,7 +635,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[7]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +647,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[7]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +660,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{7}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Instance) GetUid() string {
@@ -672,7 +742,7 @@ type InstanceGone struct {
 
 func (x *InstanceGone) Reset() {
 	*x = InstanceGone{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[8]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +754,7 @@ func (x *InstanceGone) String() string {
 func (*InstanceGone) ProtoMessage() {}
 
 func (x *InstanceGone) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[8]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +767,7 @@ func (x *InstanceGone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceGone.ProtoReflect.Descriptor instead.
 func (*InstanceGone) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{8}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *InstanceGone) GetUid() string {
@@ -717,7 +787,7 @@ type BindingAck struct {
 
 func (x *BindingAck) Reset() {
 	*x = BindingAck{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[9]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +799,7 @@ func (x *BindingAck) String() string {
 func (*BindingAck) ProtoMessage() {}
 
 func (x *BindingAck) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[9]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +812,7 @@ func (x *BindingAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BindingAck.ProtoReflect.Descriptor instead.
 func (*BindingAck) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{9}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BindingAck) GetUid() string {
@@ -770,7 +840,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[10]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +852,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[10]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +865,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{10}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Stop) GetUid() string {
@@ -829,7 +899,7 @@ type Tombstone struct {
 
 func (x *Tombstone) Reset() {
 	*x = Tombstone{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[11]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +911,7 @@ func (x *Tombstone) String() string {
 func (*Tombstone) ProtoMessage() {}
 
 func (x *Tombstone) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[11]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +924,7 @@ func (x *Tombstone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tombstone.ProtoReflect.Descriptor instead.
 func (*Tombstone) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{11}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Tombstone) GetUid() string {
@@ -888,7 +958,7 @@ type SyncResponse struct {
 
 func (x *SyncResponse) Reset() {
 	*x = SyncResponse{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[12]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +970,7 @@ func (x *SyncResponse) String() string {
 func (*SyncResponse) ProtoMessage() {}
 
 func (x *SyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[12]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +983,7 @@ func (x *SyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncResponse.ProtoReflect.Descriptor instead.
 func (*SyncResponse) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{12}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SyncResponse) GetMessage() isSyncResponse_Message {
@@ -1026,7 +1096,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[13]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1108,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[13]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1121,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{13}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Welcome) GetScheduler() string {
@@ -1073,7 +1143,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[14]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1155,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[14]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1168,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{14}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Binding) GetUid() string {
@@ -1134,7 +1204,7 @@ type Unplaced struct {
 
 func (x *Unplaced) Reset() {
 	*x = Unplaced{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[15]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1216,7 @@ func (x *Unplaced) String() string {
 func (*Unplaced) ProtoMessage() {}
 
 func (x *Unplaced) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[15]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1229,7 @@ func (x *Unplaced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unplaced.ProtoReflect.Descriptor instead.
 func (*Unplaced) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{15}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Unplaced) GetUid() string {
@@ -1194,7 +1264,7 @@ type Displace struct {
 
 func (x *Displace) Reset() {
 	*x = Displace{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[16]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1276,7 @@ func (x *Displace) String() string {
 func (*Displace) ProtoMessage() {}
 
 func (x *Displace) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[16]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1289,7 @@ func (x *Displace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Displace.ProtoReflect.Descriptor instead.
 func (*Displace) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{16}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Displace) GetUid() string {
@@ -1247,13 +1317,14 @@ type NodeReport struct {
 	Labels          map[string]string      `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                                          // that the node asks for
 	Taints          []byte                 `protobuf:"bytes,7,opt,name=taints,proto3" json:"taints,omitempty"`                                                                                                                    // JSON list of Taints that the node asks for at its first join
 	InstanceMetrics map[string]string      `protobuf:"bytes,8,rep,name=instance_metrics,json=instanceMetrics,proto3" json:"instance_metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // uid -> JSON of paper 002; empty: unchanged
+	Hold            *Hold                  `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`                                                                                                                        // absent: the node waits for nothing
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *NodeReport) Reset() {
 	*x = NodeReport{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[17]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1336,7 @@ func (x *NodeReport) String() string {
 func (*NodeReport) ProtoMessage() {}
 
 func (x *NodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[17]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1349,7 @@ func (x *NodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReport.ProtoReflect.Descriptor instead.
 func (*NodeReport) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{17}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *NodeReport) GetName() string {
@@ -1337,6 +1408,98 @@ func (x *NodeReport) GetInstanceMetrics() map[string]string {
 	return nil
 }
 
+func (x *NodeReport) GetHold() *Hold {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+// What a node does not do before an operator confirms it.
+type Hold struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                   // of exactly this; another list or cluster has another
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`           // one word in CamelCase: see NodeConfirmation of rik.dev/v1alpha1
+	Term          int64                  `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`              // LowerTerm: the highest that the node has obeyed
+	Cluster       string                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`         // OtherCluster: the one that the node belongs to
+	Instances     int32                  `protobuf:"varint,5,opt,name=instances,proto3" json:"instances,omitempty"`    // that the node would stop
+	Certificate   string                 `protobuf:"bytes,6,opt,name=certificate,proto3" json:"certificate,omitempty"` // UnknownNode: UID of the Node that its certificate was given for; filled by the scheduler
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hold) Reset() {
+	*x = Hold{}
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hold) ProtoMessage() {}
+
+func (x *Hold) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hold.ProtoReflect.Descriptor instead.
+func (*Hold) Descriptor() ([]byte, []int) {
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Hold) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Hold) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Hold) GetTerm() int64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Hold) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *Hold) GetInstances() int32 {
+	if x != nil {
+		return x.Instances
+	}
+	return 0
+}
+
+func (x *Hold) GetCertificate() string {
+	if x != nil {
+		return x.Certificate
+	}
+	return ""
+}
+
 type ExplainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Uid           string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
@@ -1346,7 +1509,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[18]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1521,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[18]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1534,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{18}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExplainRequest) GetUid() string {
@@ -1392,7 +1555,7 @@ type Explanation struct {
 
 func (x *Explanation) Reset() {
 	*x = Explanation{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[19]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1404,7 +1567,7 @@ func (x *Explanation) String() string {
 func (*Explanation) ProtoMessage() {}
 
 func (x *Explanation) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[19]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1417,7 +1580,7 @@ func (x *Explanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explanation.ProtoReflect.Descriptor instead.
 func (*Explanation) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{19}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Explanation) GetNodeName() string {
@@ -1454,7 +1617,7 @@ type NodeVerdict struct {
 
 func (x *NodeVerdict) Reset() {
 	*x = NodeVerdict{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[20]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1629,7 @@ func (x *NodeVerdict) String() string {
 func (*NodeVerdict) ProtoMessage() {}
 
 func (x *NodeVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[20]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1642,7 @@ func (x *NodeVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeVerdict.ProtoReflect.Descriptor instead.
 func (*NodeVerdict) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{20}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *NodeVerdict) GetName() string {
@@ -1525,6 +1688,7 @@ type WorkerMessage struct {
 	//	*WorkerMessage_Heartbeat
 	//	*WorkerMessage_Observation
 	//	*WorkerMessage_Metrics
+	//	*WorkerMessage_Hold
 	Message       isWorkerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1532,7 +1696,7 @@ type WorkerMessage struct {
 
 func (x *WorkerMessage) Reset() {
 	*x = WorkerMessage{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[21]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1544,7 +1708,7 @@ func (x *WorkerMessage) String() string {
 func (*WorkerMessage) ProtoMessage() {}
 
 func (x *WorkerMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[21]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1557,7 +1721,7 @@ func (x *WorkerMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerMessage.ProtoReflect.Descriptor instead.
 func (*WorkerMessage) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{21}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WorkerMessage) GetMessage() isWorkerMessage_Message {
@@ -1603,6 +1767,15 @@ func (x *WorkerMessage) GetMetrics() *Metrics {
 	return nil
 }
 
+func (x *WorkerMessage) GetHold() *Hold {
+	if x != nil {
+		if x, ok := x.Message.(*WorkerMessage_Hold); ok {
+			return x.Hold
+		}
+	}
+	return nil
+}
+
 type isWorkerMessage_Message interface {
 	isWorkerMessage_Message()
 }
@@ -1623,6 +1796,10 @@ type WorkerMessage_Metrics struct {
 	Metrics *Metrics `protobuf:"bytes,4,opt,name=metrics,proto3,oneof"`
 }
 
+type WorkerMessage_Hold struct {
+	Hold *Hold `protobuf:"bytes,5,opt,name=hold,proto3,oneof"` // it began or changed; empty: it is over
+}
+
 func (*WorkerMessage_Register) isWorkerMessage_Message() {}
 
 func (*WorkerMessage_Heartbeat) isWorkerMessage_Message() {}
@@ -1630,6 +1807,8 @@ func (*WorkerMessage_Heartbeat) isWorkerMessage_Message() {}
 func (*WorkerMessage_Observation) isWorkerMessage_Message() {}
 
 func (*WorkerMessage_Metrics) isWorkerMessage_Message() {}
+
+func (*WorkerMessage_Hold) isWorkerMessage_Message() {}
 
 type Register struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1644,13 +1823,15 @@ type Register struct {
 	HighestTerm   int64                  `protobuf:"varint,9,opt,name=highest_term,json=highestTerm,proto3" json:"highest_term,omitempty"` // that the node has obeyed
 	RunId         string                 `protobuf:"bytes,10,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`                   // made anew whenever a riklet starts; empty from one of before it
 	NoNetwork     bool                   `protobuf:"varint,11,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`      // instances have their loopback only; false from a riklet of before it
+	Asks          bool                   `protobuf:"varint,12,opt,name=asks,proto3" json:"asks,omitempty"`                                 // it knows Dismissed and Confirmed, and holds before it stops what the cluster has no record of
+	Hold          *Hold                  `protobuf:"bytes,13,opt,name=hold,proto3" json:"hold,omitempty"`                                  // what it waits for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Register) Reset() {
 	*x = Register{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[22]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1843,7 @@ func (x *Register) String() string {
 func (*Register) ProtoMessage() {}
 
 func (x *Register) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[22]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1856,7 @@ func (x *Register) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Register.ProtoReflect.Descriptor instead.
 func (*Register) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{22}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Register) GetNodeName() string {
@@ -1755,6 +1936,20 @@ func (x *Register) GetNoNetwork() bool {
 	return false
 }
 
+func (x *Register) GetAsks() bool {
+	if x != nil {
+		return x.Asks
+	}
+	return false
+}
+
+func (x *Register) GetHold() *Hold {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
 type Heartbeat struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	DiskPressure     bool                   `protobuf:"varint,1,opt,name=disk_pressure,json=diskPressure,proto3" json:"disk_pressure,omitempty"`
@@ -1768,7 +1963,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[23]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +1975,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[23]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +1988,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{23}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Heartbeat) GetDiskPressure() bool {
@@ -1842,7 +2037,7 @@ type UsedPort struct {
 
 func (x *UsedPort) Reset() {
 	*x = UsedPort{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[24]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1854,7 +2049,7 @@ func (x *UsedPort) String() string {
 func (*UsedPort) ProtoMessage() {}
 
 func (x *UsedPort) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[24]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1867,7 +2062,7 @@ func (x *UsedPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsedPort.ProtoReflect.Descriptor instead.
 func (*UsedPort) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{24}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *UsedPort) GetProtocol() string {
@@ -1894,7 +2089,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[25]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +2101,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[25]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2114,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{25}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Metrics) GetNode() string {
@@ -1952,7 +2147,7 @@ type Observation struct {
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[26]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +2159,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[26]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +2172,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{26}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Observation) GetUid() string {
@@ -2039,14 +2234,17 @@ type Order struct {
 	//	*Order_Run
 	//	*Order_Stop
 	//	*Order_Ack
+	//	*Order_Confirmed
+	//	*Order_Dismissed
 	Message       isOrder_Message `protobuf_oneof:"message"`
+	Cluster       string          `protobuf:"bytes,9,opt,name=cluster,proto3" json:"cluster,omitempty"` // that gave it; empty: not known. A riklet refuses another one's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[27]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2256,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[27]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2071,7 +2269,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{27}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Order) GetTerm() int64 {
@@ -2133,6 +2331,31 @@ func (x *Order) GetAck() *Ack {
 	return nil
 }
 
+func (x *Order) GetConfirmed() *Confirmed {
+	if x != nil {
+		if x, ok := x.Message.(*Order_Confirmed); ok {
+			return x.Confirmed
+		}
+	}
+	return nil
+}
+
+func (x *Order) GetDismissed() *Dismissed {
+	if x != nil {
+		if x, ok := x.Message.(*Order_Dismissed); ok {
+			return x.Dismissed
+		}
+	}
+	return nil
+}
+
+func (x *Order) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
 type isOrder_Message interface {
 	isOrder_Message()
 }
@@ -2157,6 +2380,14 @@ type Order_Ack struct {
 	Ack *Ack `protobuf:"bytes,6,opt,name=ack,proto3,oneof"`
 }
 
+type Order_Confirmed struct {
+	Confirmed *Confirmed `protobuf:"bytes,7,opt,name=confirmed,proto3,oneof"`
+}
+
+type Order_Dismissed struct {
+	Dismissed *Dismissed `protobuf:"bytes,8,opt,name=dismissed,proto3,oneof"`
+}
+
 func (*Order_Admitted) isOrder_Message() {}
 
 func (*Order_Allowed) isOrder_Message() {}
@@ -2166,6 +2397,10 @@ func (*Order_Run) isOrder_Message() {}
 func (*Order_Stop) isOrder_Message() {}
 
 func (*Order_Ack) isOrder_Message() {}
+
+func (*Order_Confirmed) isOrder_Message() {}
+
+func (*Order_Dismissed) isOrder_Message() {}
 
 type Admitted struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -2177,7 +2412,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2189,7 +2424,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2202,7 +2437,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{28}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Admitted) GetHeartbeatMillis() int64 {
@@ -2219,17 +2454,19 @@ func (x *Admitted) GetTimeoutMillis() int64 {
 	return 0
 }
 
-// The full set of what the node may run. It stops the rest within 10 s.
+// The full set of what the node may run. It stops the rest within 10 s, unless the
+// cluster has no record of too many of them: then it holds.
 type Allowed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Instances     []*Run                 `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
+	Gone          []string               `protobuf:"bytes,2,rep,name=gone,proto3" json:"gone,omitempty"` // UIDs that were deleted; the node stops them, however many
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Allowed) Reset() {
 	*x = Allowed{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2478,7 @@ func (x *Allowed) String() string {
 func (*Allowed) ProtoMessage() {}
 
 func (x *Allowed) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2491,7 @@ func (x *Allowed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allowed.ProtoReflect.Descriptor instead.
 func (*Allowed) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{29}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Allowed) GetInstances() []*Run {
@@ -2262,6 +2499,95 @@ func (x *Allowed) GetInstances() []*Run {
 		return x.Instances
 	}
 	return nil
+}
+
+func (x *Allowed) GetGone() []string {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+// An operator has confirmed the hold.
+type Confirmed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Confirmed) Reset() {
+	*x = Confirmed{}
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Confirmed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Confirmed) ProtoMessage() {}
+
+func (x *Confirmed) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Confirmed.ProtoReflect.Descriptor instead.
+func (*Confirmed) Descriptor() ([]byte, []int) {
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Confirmed) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// The Node was deleted. The node stops all that it runs within 10 s.
+type Dismissed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Dismissed) Reset() {
+	*x = Dismissed{}
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Dismissed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Dismissed) ProtoMessage() {}
+
+func (x *Dismissed) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Dismissed.ProtoReflect.Descriptor instead.
+func (*Dismissed) Descriptor() ([]byte, []int) {
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{33}
 }
 
 type Run struct {
@@ -2278,7 +2604,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2616,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2629,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{30}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Run) GetUid() string {
@@ -2359,7 +2685,7 @@ type StopOrder struct {
 
 func (x *StopOrder) Reset() {
 	*x = StopOrder{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2371,7 +2697,7 @@ func (x *StopOrder) String() string {
 func (*StopOrder) ProtoMessage() {}
 
 func (x *StopOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2384,7 +2710,7 @@ func (x *StopOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopOrder.ProtoReflect.Descriptor instead.
 func (*StopOrder) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{31}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StopOrder) GetUid() string {
@@ -2419,7 +2745,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2431,7 +2757,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2444,7 +2770,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{32}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Ack) GetUid() string {
@@ -2465,7 +2791,7 @@ var File_rik_scheduler_v1_scheduler_proto protoreflect.FileDescriptor
 
 const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\n" +
-	" rik/scheduler/v1/scheduler.proto\x12\x10rik.scheduler.v1\"\xa6\x05\n" +
+	" rik/scheduler/v1/scheduler.proto\x12\x10rik.scheduler.v1\"\xea\x05\n" +
 	"\vSyncRequest\x12/\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.rik.scheduler.v1.HelloH\x00R\x05hello\x12,\n" +
 	"\x04node\x18\x02 \x01(\v2\x16.rik.scheduler.v1.NodeH\x00R\x04node\x129\n" +
@@ -2479,19 +2805,23 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x04stop\x18\n" +
 	" \x01(\v2\x16.rik.scheduler.v1.StopH\x00R\x04stop\x122\n" +
 	"\x06synced\x18\v \x01(\v2\x18.rik.scheduler.v1.SyncedH\x00R\x06synced\x12;\n" +
-	"\ttombstone\x18\f \x01(\v2\x1b.rik.scheduler.v1.TombstoneH\x00R\ttombstoneB\t\n" +
-	"\amessage\";\n" +
+	"\ttombstone\x18\f \x01(\v2\x1b.rik.scheduler.v1.TombstoneH\x00R\ttombstone\x12B\n" +
+	"\fdeleted_node\x18\r \x01(\v2\x1d.rik.scheduler.v1.DeletedNodeH\x00R\vdeletedNodeB\t\n" +
+	"\amessage\"U\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x03R\x04term\x12\x1e\n" +
 	"\n" +
 	"controller\x18\x02 \x01(\tR\n" +
-	"controller\"\b\n" +
+	"controller\x12\x18\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\"\b\n" +
 	"\x06Synced\"2\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\fR\x06object\"\x1e\n" +
 	"\bNodeGone\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\">\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x1f\n" +
+	"\vDeletedNode\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\">\n" +
 	"\bTemplate\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\tR\brevision\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\fR\x06object\"*\n" +
@@ -2546,7 +2876,7 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\"5\n" +
 	"\bDisplace\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x17\n" +
-	"\afor_uid\x18\x02 \x01(\tR\x06forUid\"\xc8\x03\n" +
+	"\afor_uid\x18\x02 \x01(\tR\x06forUid\"\xf4\x03\n" +
 	"\n" +
 	"NodeReport\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
@@ -2556,13 +2886,21 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\ametrics\x18\x05 \x01(\tR\ametrics\x12@\n" +
 	"\x06labels\x18\x06 \x03(\v2(.rik.scheduler.v1.NodeReport.LabelsEntryR\x06labels\x12\x16\n" +
 	"\x06taints\x18\a \x01(\fR\x06taints\x12\\\n" +
-	"\x10instance_metrics\x18\b \x03(\v21.rik.scheduler.v1.NodeReport.InstanceMetricsEntryR\x0finstanceMetrics\x1a9\n" +
+	"\x10instance_metrics\x18\b \x03(\v21.rik.scheduler.v1.NodeReport.InstanceMetricsEntryR\x0finstanceMetrics\x12*\n" +
+	"\x04hold\x18\t \x01(\v2\x16.rik.scheduler.v1.HoldR\x04hold\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aB\n" +
 	"\x14InstanceMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\"\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x01\n" +
+	"\x04Hold\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x03R\x04term\x12\x18\n" +
+	"\acluster\x18\x04 \x01(\tR\acluster\x12\x1c\n" +
+	"\tinstances\x18\x05 \x01(\x05R\tinstances\x12 \n" +
+	"\vcertificate\x18\x06 \x01(\tR\vcertificate\"\"\n" +
 	"\x0eExplainRequest\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\"y\n" +
 	"\vExplanation\x12\x1b\n" +
@@ -2578,13 +2916,14 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x06scores\x18\x05 \x03(\v2).rik.scheduler.v1.NodeVerdict.ScoresEntryR\x06scores\x1a9\n" +
 	"\vScoresEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x8b\x02\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xb9\x02\n" +
 	"\rWorkerMessage\x128\n" +
 	"\bregister\x18\x01 \x01(\v2\x1a.rik.scheduler.v1.RegisterH\x00R\bregister\x12;\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1b.rik.scheduler.v1.HeartbeatH\x00R\theartbeat\x12A\n" +
 	"\vobservation\x18\x03 \x01(\v2\x1d.rik.scheduler.v1.ObservationH\x00R\vobservation\x125\n" +
-	"\ametrics\x18\x04 \x01(\v2\x19.rik.scheduler.v1.MetricsH\x00R\ametricsB\t\n" +
-	"\amessage\"\x97\x03\n" +
+	"\ametrics\x18\x04 \x01(\v2\x19.rik.scheduler.v1.MetricsH\x00R\ametrics\x12,\n" +
+	"\x04hold\x18\x05 \x01(\v2\x16.rik.scheduler.v1.HoldH\x00R\x04holdB\t\n" +
+	"\amessage\"\xd7\x03\n" +
 	"\bRegister\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x1d\n" +
 	"\n" +
@@ -2599,7 +2938,9 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x06run_id\x18\n" +
 	" \x01(\tR\x05runId\x12\x1d\n" +
 	"\n" +
-	"no_network\x18\v \x01(\bR\tnoNetwork\x1a9\n" +
+	"no_network\x18\v \x01(\bR\tnoNetwork\x12\x12\n" +
+	"\x04asks\x18\f \x01(\bR\x04asks\x12*\n" +
+	"\x04hold\x18\r \x01(\v2\x16.rik.scheduler.v1.HoldR\x04hold\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd8\x01\n" +
@@ -2626,20 +2967,27 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x12\x16\n" +
 	"\x06status\x18\x06 \x01(\fR\x06status\x12\x1b\n" +
-	"\tnode_name\x18\a \x01(\tR\bnodeName\"\xa0\x02\n" +
+	"\tnode_name\x18\a \x01(\tR\bnodeName\"\xb4\x03\n" +
 	"\x05Order\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x03R\x04term\x128\n" +
 	"\badmitted\x18\x02 \x01(\v2\x1a.rik.scheduler.v1.AdmittedH\x00R\badmitted\x125\n" +
 	"\aallowed\x18\x03 \x01(\v2\x19.rik.scheduler.v1.AllowedH\x00R\aallowed\x12)\n" +
 	"\x03run\x18\x04 \x01(\v2\x15.rik.scheduler.v1.RunH\x00R\x03run\x121\n" +
 	"\x04stop\x18\x05 \x01(\v2\x1b.rik.scheduler.v1.StopOrderH\x00R\x04stop\x12)\n" +
-	"\x03ack\x18\x06 \x01(\v2\x15.rik.scheduler.v1.AckH\x00R\x03ackB\t\n" +
+	"\x03ack\x18\x06 \x01(\v2\x15.rik.scheduler.v1.AckH\x00R\x03ack\x12;\n" +
+	"\tconfirmed\x18\a \x01(\v2\x1b.rik.scheduler.v1.ConfirmedH\x00R\tconfirmed\x12;\n" +
+	"\tdismissed\x18\b \x01(\v2\x1b.rik.scheduler.v1.DismissedH\x00R\tdismissed\x12\x18\n" +
+	"\acluster\x18\t \x01(\tR\aclusterB\t\n" +
 	"\amessage\"\\\n" +
 	"\bAdmitted\x12)\n" +
 	"\x10heartbeat_millis\x18\x01 \x01(\x03R\x0fheartbeatMillis\x12%\n" +
-	"\x0etimeout_millis\x18\x02 \x01(\x03R\rtimeoutMillis\">\n" +
+	"\x0etimeout_millis\x18\x02 \x01(\x03R\rtimeoutMillis\"R\n" +
 	"\aAllowed\x123\n" +
-	"\tinstances\x18\x01 \x03(\v2\x15.rik.scheduler.v1.RunR\tinstances\"\x97\x01\n" +
+	"\tinstances\x18\x01 \x03(\v2\x15.rik.scheduler.v1.RunR\tinstances\x12\x12\n" +
+	"\x04gone\x18\x02 \x03(\tR\x04gone\"\x1b\n" +
+	"\tConfirmed\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\v\n" +
+	"\tDismissed\"\x97\x01\n" +
 	"\x03Run\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -2672,96 +3020,106 @@ func file_rik_scheduler_v1_scheduler_proto_rawDescGZIP() []byte {
 	return file_rik_scheduler_v1_scheduler_proto_rawDescData
 }
 
-var file_rik_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_rik_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_rik_scheduler_v1_scheduler_proto_goTypes = []any{
 	(*SyncRequest)(nil),    // 0: rik.scheduler.v1.SyncRequest
 	(*Hello)(nil),          // 1: rik.scheduler.v1.Hello
 	(*Synced)(nil),         // 2: rik.scheduler.v1.Synced
 	(*Node)(nil),           // 3: rik.scheduler.v1.Node
 	(*NodeGone)(nil),       // 4: rik.scheduler.v1.NodeGone
-	(*Template)(nil),       // 5: rik.scheduler.v1.Template
-	(*TemplateGone)(nil),   // 6: rik.scheduler.v1.TemplateGone
-	(*Instance)(nil),       // 7: rik.scheduler.v1.Instance
-	(*InstanceGone)(nil),   // 8: rik.scheduler.v1.InstanceGone
-	(*BindingAck)(nil),     // 9: rik.scheduler.v1.BindingAck
-	(*Stop)(nil),           // 10: rik.scheduler.v1.Stop
-	(*Tombstone)(nil),      // 11: rik.scheduler.v1.Tombstone
-	(*SyncResponse)(nil),   // 12: rik.scheduler.v1.SyncResponse
-	(*Welcome)(nil),        // 13: rik.scheduler.v1.Welcome
-	(*Binding)(nil),        // 14: rik.scheduler.v1.Binding
-	(*Unplaced)(nil),       // 15: rik.scheduler.v1.Unplaced
-	(*Displace)(nil),       // 16: rik.scheduler.v1.Displace
-	(*NodeReport)(nil),     // 17: rik.scheduler.v1.NodeReport
-	(*ExplainRequest)(nil), // 18: rik.scheduler.v1.ExplainRequest
-	(*Explanation)(nil),    // 19: rik.scheduler.v1.Explanation
-	(*NodeVerdict)(nil),    // 20: rik.scheduler.v1.NodeVerdict
-	(*WorkerMessage)(nil),  // 21: rik.scheduler.v1.WorkerMessage
-	(*Register)(nil),       // 22: rik.scheduler.v1.Register
-	(*Heartbeat)(nil),      // 23: rik.scheduler.v1.Heartbeat
-	(*UsedPort)(nil),       // 24: rik.scheduler.v1.UsedPort
-	(*Metrics)(nil),        // 25: rik.scheduler.v1.Metrics
-	(*Observation)(nil),    // 26: rik.scheduler.v1.Observation
-	(*Order)(nil),          // 27: rik.scheduler.v1.Order
-	(*Admitted)(nil),       // 28: rik.scheduler.v1.Admitted
-	(*Allowed)(nil),        // 29: rik.scheduler.v1.Allowed
-	(*Run)(nil),            // 30: rik.scheduler.v1.Run
-	(*StopOrder)(nil),      // 31: rik.scheduler.v1.StopOrder
-	(*Ack)(nil),            // 32: rik.scheduler.v1.Ack
-	nil,                    // 33: rik.scheduler.v1.Instance.LabelsEntry
-	nil,                    // 34: rik.scheduler.v1.NodeReport.LabelsEntry
-	nil,                    // 35: rik.scheduler.v1.NodeReport.InstanceMetricsEntry
-	nil,                    // 36: rik.scheduler.v1.NodeVerdict.ScoresEntry
-	nil,                    // 37: rik.scheduler.v1.Register.LabelsEntry
-	nil,                    // 38: rik.scheduler.v1.Metrics.InstancesEntry
+	(*DeletedNode)(nil),    // 5: rik.scheduler.v1.DeletedNode
+	(*Template)(nil),       // 6: rik.scheduler.v1.Template
+	(*TemplateGone)(nil),   // 7: rik.scheduler.v1.TemplateGone
+	(*Instance)(nil),       // 8: rik.scheduler.v1.Instance
+	(*InstanceGone)(nil),   // 9: rik.scheduler.v1.InstanceGone
+	(*BindingAck)(nil),     // 10: rik.scheduler.v1.BindingAck
+	(*Stop)(nil),           // 11: rik.scheduler.v1.Stop
+	(*Tombstone)(nil),      // 12: rik.scheduler.v1.Tombstone
+	(*SyncResponse)(nil),   // 13: rik.scheduler.v1.SyncResponse
+	(*Welcome)(nil),        // 14: rik.scheduler.v1.Welcome
+	(*Binding)(nil),        // 15: rik.scheduler.v1.Binding
+	(*Unplaced)(nil),       // 16: rik.scheduler.v1.Unplaced
+	(*Displace)(nil),       // 17: rik.scheduler.v1.Displace
+	(*NodeReport)(nil),     // 18: rik.scheduler.v1.NodeReport
+	(*Hold)(nil),           // 19: rik.scheduler.v1.Hold
+	(*ExplainRequest)(nil), // 20: rik.scheduler.v1.ExplainRequest
+	(*Explanation)(nil),    // 21: rik.scheduler.v1.Explanation
+	(*NodeVerdict)(nil),    // 22: rik.scheduler.v1.NodeVerdict
+	(*WorkerMessage)(nil),  // 23: rik.scheduler.v1.WorkerMessage
+	(*Register)(nil),       // 24: rik.scheduler.v1.Register
+	(*Heartbeat)(nil),      // 25: rik.scheduler.v1.Heartbeat
+	(*UsedPort)(nil),       // 26: rik.scheduler.v1.UsedPort
+	(*Metrics)(nil),        // 27: rik.scheduler.v1.Metrics
+	(*Observation)(nil),    // 28: rik.scheduler.v1.Observation
+	(*Order)(nil),          // 29: rik.scheduler.v1.Order
+	(*Admitted)(nil),       // 30: rik.scheduler.v1.Admitted
+	(*Allowed)(nil),        // 31: rik.scheduler.v1.Allowed
+	(*Confirmed)(nil),      // 32: rik.scheduler.v1.Confirmed
+	(*Dismissed)(nil),      // 33: rik.scheduler.v1.Dismissed
+	(*Run)(nil),            // 34: rik.scheduler.v1.Run
+	(*StopOrder)(nil),      // 35: rik.scheduler.v1.StopOrder
+	(*Ack)(nil),            // 36: rik.scheduler.v1.Ack
+	nil,                    // 37: rik.scheduler.v1.Instance.LabelsEntry
+	nil,                    // 38: rik.scheduler.v1.NodeReport.LabelsEntry
+	nil,                    // 39: rik.scheduler.v1.NodeReport.InstanceMetricsEntry
+	nil,                    // 40: rik.scheduler.v1.NodeVerdict.ScoresEntry
+	nil,                    // 41: rik.scheduler.v1.Register.LabelsEntry
+	nil,                    // 42: rik.scheduler.v1.Metrics.InstancesEntry
 }
 var file_rik_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	1,  // 0: rik.scheduler.v1.SyncRequest.hello:type_name -> rik.scheduler.v1.Hello
 	3,  // 1: rik.scheduler.v1.SyncRequest.node:type_name -> rik.scheduler.v1.Node
 	4,  // 2: rik.scheduler.v1.SyncRequest.node_gone:type_name -> rik.scheduler.v1.NodeGone
-	5,  // 3: rik.scheduler.v1.SyncRequest.template:type_name -> rik.scheduler.v1.Template
-	6,  // 4: rik.scheduler.v1.SyncRequest.template_gone:type_name -> rik.scheduler.v1.TemplateGone
-	7,  // 5: rik.scheduler.v1.SyncRequest.pending:type_name -> rik.scheduler.v1.Instance
-	7,  // 6: rik.scheduler.v1.SyncRequest.bound:type_name -> rik.scheduler.v1.Instance
-	8,  // 7: rik.scheduler.v1.SyncRequest.gone:type_name -> rik.scheduler.v1.InstanceGone
-	9,  // 8: rik.scheduler.v1.SyncRequest.ack:type_name -> rik.scheduler.v1.BindingAck
-	10, // 9: rik.scheduler.v1.SyncRequest.stop:type_name -> rik.scheduler.v1.Stop
+	6,  // 3: rik.scheduler.v1.SyncRequest.template:type_name -> rik.scheduler.v1.Template
+	7,  // 4: rik.scheduler.v1.SyncRequest.template_gone:type_name -> rik.scheduler.v1.TemplateGone
+	8,  // 5: rik.scheduler.v1.SyncRequest.pending:type_name -> rik.scheduler.v1.Instance
+	8,  // 6: rik.scheduler.v1.SyncRequest.bound:type_name -> rik.scheduler.v1.Instance
+	9,  // 7: rik.scheduler.v1.SyncRequest.gone:type_name -> rik.scheduler.v1.InstanceGone
+	10, // 8: rik.scheduler.v1.SyncRequest.ack:type_name -> rik.scheduler.v1.BindingAck
+	11, // 9: rik.scheduler.v1.SyncRequest.stop:type_name -> rik.scheduler.v1.Stop
 	2,  // 10: rik.scheduler.v1.SyncRequest.synced:type_name -> rik.scheduler.v1.Synced
-	11, // 11: rik.scheduler.v1.SyncRequest.tombstone:type_name -> rik.scheduler.v1.Tombstone
-	33, // 12: rik.scheduler.v1.Instance.labels:type_name -> rik.scheduler.v1.Instance.LabelsEntry
-	13, // 13: rik.scheduler.v1.SyncResponse.welcome:type_name -> rik.scheduler.v1.Welcome
-	14, // 14: rik.scheduler.v1.SyncResponse.binding:type_name -> rik.scheduler.v1.Binding
-	15, // 15: rik.scheduler.v1.SyncResponse.unplaced:type_name -> rik.scheduler.v1.Unplaced
-	26, // 16: rik.scheduler.v1.SyncResponse.observation:type_name -> rik.scheduler.v1.Observation
-	17, // 17: rik.scheduler.v1.SyncResponse.node:type_name -> rik.scheduler.v1.NodeReport
-	16, // 18: rik.scheduler.v1.SyncResponse.displace:type_name -> rik.scheduler.v1.Displace
-	34, // 19: rik.scheduler.v1.NodeReport.labels:type_name -> rik.scheduler.v1.NodeReport.LabelsEntry
-	35, // 20: rik.scheduler.v1.NodeReport.instance_metrics:type_name -> rik.scheduler.v1.NodeReport.InstanceMetricsEntry
-	20, // 21: rik.scheduler.v1.Explanation.nodes:type_name -> rik.scheduler.v1.NodeVerdict
-	36, // 22: rik.scheduler.v1.NodeVerdict.scores:type_name -> rik.scheduler.v1.NodeVerdict.ScoresEntry
-	22, // 23: rik.scheduler.v1.WorkerMessage.register:type_name -> rik.scheduler.v1.Register
-	23, // 24: rik.scheduler.v1.WorkerMessage.heartbeat:type_name -> rik.scheduler.v1.Heartbeat
-	26, // 25: rik.scheduler.v1.WorkerMessage.observation:type_name -> rik.scheduler.v1.Observation
-	25, // 26: rik.scheduler.v1.WorkerMessage.metrics:type_name -> rik.scheduler.v1.Metrics
-	37, // 27: rik.scheduler.v1.Register.labels:type_name -> rik.scheduler.v1.Register.LabelsEntry
-	24, // 28: rik.scheduler.v1.Heartbeat.used_ports:type_name -> rik.scheduler.v1.UsedPort
-	38, // 29: rik.scheduler.v1.Metrics.instances:type_name -> rik.scheduler.v1.Metrics.InstancesEntry
-	28, // 30: rik.scheduler.v1.Order.admitted:type_name -> rik.scheduler.v1.Admitted
-	29, // 31: rik.scheduler.v1.Order.allowed:type_name -> rik.scheduler.v1.Allowed
-	30, // 32: rik.scheduler.v1.Order.run:type_name -> rik.scheduler.v1.Run
-	31, // 33: rik.scheduler.v1.Order.stop:type_name -> rik.scheduler.v1.StopOrder
-	32, // 34: rik.scheduler.v1.Order.ack:type_name -> rik.scheduler.v1.Ack
-	30, // 35: rik.scheduler.v1.Allowed.instances:type_name -> rik.scheduler.v1.Run
-	0,  // 36: rik.scheduler.v1.Scheduler.Sync:input_type -> rik.scheduler.v1.SyncRequest
-	18, // 37: rik.scheduler.v1.Scheduler.Explain:input_type -> rik.scheduler.v1.ExplainRequest
-	21, // 38: rik.scheduler.v1.Worker.Connect:input_type -> rik.scheduler.v1.WorkerMessage
-	12, // 39: rik.scheduler.v1.Scheduler.Sync:output_type -> rik.scheduler.v1.SyncResponse
-	19, // 40: rik.scheduler.v1.Scheduler.Explain:output_type -> rik.scheduler.v1.Explanation
-	27, // 41: rik.scheduler.v1.Worker.Connect:output_type -> rik.scheduler.v1.Order
-	39, // [39:42] is the sub-list for method output_type
-	36, // [36:39] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	12, // 11: rik.scheduler.v1.SyncRequest.tombstone:type_name -> rik.scheduler.v1.Tombstone
+	5,  // 12: rik.scheduler.v1.SyncRequest.deleted_node:type_name -> rik.scheduler.v1.DeletedNode
+	37, // 13: rik.scheduler.v1.Instance.labels:type_name -> rik.scheduler.v1.Instance.LabelsEntry
+	14, // 14: rik.scheduler.v1.SyncResponse.welcome:type_name -> rik.scheduler.v1.Welcome
+	15, // 15: rik.scheduler.v1.SyncResponse.binding:type_name -> rik.scheduler.v1.Binding
+	16, // 16: rik.scheduler.v1.SyncResponse.unplaced:type_name -> rik.scheduler.v1.Unplaced
+	28, // 17: rik.scheduler.v1.SyncResponse.observation:type_name -> rik.scheduler.v1.Observation
+	18, // 18: rik.scheduler.v1.SyncResponse.node:type_name -> rik.scheduler.v1.NodeReport
+	17, // 19: rik.scheduler.v1.SyncResponse.displace:type_name -> rik.scheduler.v1.Displace
+	38, // 20: rik.scheduler.v1.NodeReport.labels:type_name -> rik.scheduler.v1.NodeReport.LabelsEntry
+	39, // 21: rik.scheduler.v1.NodeReport.instance_metrics:type_name -> rik.scheduler.v1.NodeReport.InstanceMetricsEntry
+	19, // 22: rik.scheduler.v1.NodeReport.hold:type_name -> rik.scheduler.v1.Hold
+	22, // 23: rik.scheduler.v1.Explanation.nodes:type_name -> rik.scheduler.v1.NodeVerdict
+	40, // 24: rik.scheduler.v1.NodeVerdict.scores:type_name -> rik.scheduler.v1.NodeVerdict.ScoresEntry
+	24, // 25: rik.scheduler.v1.WorkerMessage.register:type_name -> rik.scheduler.v1.Register
+	25, // 26: rik.scheduler.v1.WorkerMessage.heartbeat:type_name -> rik.scheduler.v1.Heartbeat
+	28, // 27: rik.scheduler.v1.WorkerMessage.observation:type_name -> rik.scheduler.v1.Observation
+	27, // 28: rik.scheduler.v1.WorkerMessage.metrics:type_name -> rik.scheduler.v1.Metrics
+	19, // 29: rik.scheduler.v1.WorkerMessage.hold:type_name -> rik.scheduler.v1.Hold
+	41, // 30: rik.scheduler.v1.Register.labels:type_name -> rik.scheduler.v1.Register.LabelsEntry
+	19, // 31: rik.scheduler.v1.Register.hold:type_name -> rik.scheduler.v1.Hold
+	26, // 32: rik.scheduler.v1.Heartbeat.used_ports:type_name -> rik.scheduler.v1.UsedPort
+	42, // 33: rik.scheduler.v1.Metrics.instances:type_name -> rik.scheduler.v1.Metrics.InstancesEntry
+	30, // 34: rik.scheduler.v1.Order.admitted:type_name -> rik.scheduler.v1.Admitted
+	31, // 35: rik.scheduler.v1.Order.allowed:type_name -> rik.scheduler.v1.Allowed
+	34, // 36: rik.scheduler.v1.Order.run:type_name -> rik.scheduler.v1.Run
+	35, // 37: rik.scheduler.v1.Order.stop:type_name -> rik.scheduler.v1.StopOrder
+	36, // 38: rik.scheduler.v1.Order.ack:type_name -> rik.scheduler.v1.Ack
+	32, // 39: rik.scheduler.v1.Order.confirmed:type_name -> rik.scheduler.v1.Confirmed
+	33, // 40: rik.scheduler.v1.Order.dismissed:type_name -> rik.scheduler.v1.Dismissed
+	34, // 41: rik.scheduler.v1.Allowed.instances:type_name -> rik.scheduler.v1.Run
+	0,  // 42: rik.scheduler.v1.Scheduler.Sync:input_type -> rik.scheduler.v1.SyncRequest
+	20, // 43: rik.scheduler.v1.Scheduler.Explain:input_type -> rik.scheduler.v1.ExplainRequest
+	23, // 44: rik.scheduler.v1.Worker.Connect:input_type -> rik.scheduler.v1.WorkerMessage
+	13, // 45: rik.scheduler.v1.Scheduler.Sync:output_type -> rik.scheduler.v1.SyncResponse
+	21, // 46: rik.scheduler.v1.Scheduler.Explain:output_type -> rik.scheduler.v1.Explanation
+	29, // 47: rik.scheduler.v1.Worker.Connect:output_type -> rik.scheduler.v1.Order
+	45, // [45:48] is the sub-list for method output_type
+	42, // [42:45] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_rik_scheduler_v1_scheduler_proto_init() }
@@ -2782,8 +3140,9 @@ func file_rik_scheduler_v1_scheduler_proto_init() {
 		(*SyncRequest_Stop)(nil),
 		(*SyncRequest_Synced)(nil),
 		(*SyncRequest_Tombstone)(nil),
+		(*SyncRequest_DeletedNode)(nil),
 	}
-	file_rik_scheduler_v1_scheduler_proto_msgTypes[12].OneofWrappers = []any{
+	file_rik_scheduler_v1_scheduler_proto_msgTypes[13].OneofWrappers = []any{
 		(*SyncResponse_Welcome)(nil),
 		(*SyncResponse_Binding)(nil),
 		(*SyncResponse_Unplaced)(nil),
@@ -2791,18 +3150,21 @@ func file_rik_scheduler_v1_scheduler_proto_init() {
 		(*SyncResponse_Node)(nil),
 		(*SyncResponse_Displace)(nil),
 	}
-	file_rik_scheduler_v1_scheduler_proto_msgTypes[21].OneofWrappers = []any{
+	file_rik_scheduler_v1_scheduler_proto_msgTypes[23].OneofWrappers = []any{
 		(*WorkerMessage_Register)(nil),
 		(*WorkerMessage_Heartbeat)(nil),
 		(*WorkerMessage_Observation)(nil),
 		(*WorkerMessage_Metrics)(nil),
+		(*WorkerMessage_Hold)(nil),
 	}
-	file_rik_scheduler_v1_scheduler_proto_msgTypes[27].OneofWrappers = []any{
+	file_rik_scheduler_v1_scheduler_proto_msgTypes[29].OneofWrappers = []any{
 		(*Order_Admitted)(nil),
 		(*Order_Allowed)(nil),
 		(*Order_Run)(nil),
 		(*Order_Stop)(nil),
 		(*Order_Ack)(nil),
+		(*Order_Confirmed)(nil),
+		(*Order_Dismissed)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2810,7 +3172,7 @@ func file_rik_scheduler_v1_scheduler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rik_scheduler_v1_scheduler_proto_rawDesc), len(file_rik_scheduler_v1_scheduler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

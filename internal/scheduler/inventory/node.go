@@ -96,6 +96,23 @@ func (v *Inventory) NodeUID(name string) (uid types.UID, exists bool) {
 	return n.object.UID, true
 }
 
+// NodeObject is the controller's object of a node; nil if there is none.
+func (v *Inventory) NodeObject(name string) *rikv1alpha1.Node {
+	if n := v.nodes[name]; n != nil {
+		return n.object
+	}
+	return nil
+}
+
+// NodeAnnotation is that of the controller's object of a node; empty if there is none.
+func (v *Inventory) NodeAnnotation(name, key string) string {
+	n := v.nodes[name]
+	if n == nil || n.object == nil {
+		return ""
+	}
+	return n.object.Annotations[key]
+}
+
 // Join notes that a node is connected and what it told of itself. A refusal
 // keeps instances away from it although it is connected.
 func (v *Inventory) Join(name string, r Registration, refusal string, now time.Time) {

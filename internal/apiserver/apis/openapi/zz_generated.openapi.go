@@ -39,6 +39,7 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		"rik.dev/rik/api/rik/v1alpha1.KeyRef":               schema_rik_api_rik_v1alpha1_KeyRef(ref),
 		"rik.dev/rik/api/rik/v1alpha1.KeyToPath":            schema_rik_api_rik_v1alpha1_KeyToPath(ref),
 		"rik.dev/rik/api/rik/v1alpha1.Node":                 schema_rik_api_rik_v1alpha1_Node(ref),
+		"rik.dev/rik/api/rik/v1alpha1.NodeConfirmation":     schema_rik_api_rik_v1alpha1_NodeConfirmation(ref),
 		"rik.dev/rik/api/rik/v1alpha1.NodeInfo":             schema_rik_api_rik_v1alpha1_NodeInfo(ref),
 		"rik.dev/rik/api/rik/v1alpha1.NodeList":             schema_rik_api_rik_v1alpha1_NodeList(ref),
 		"rik.dev/rik/api/rik/v1alpha1.NodeSpec":             schema_rik_api_rik_v1alpha1_NodeSpec(ref),
@@ -2028,6 +2029,71 @@ func schema_rik_api_rik_v1alpha1_Node(ref common.ReferenceCallback) common.OpenA
 	}
 }
 
+func schema_rik_api_rik_v1alpha1_NodeConfirmation(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "NodeConfirmation is what a node does not do before an operator confirms it.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"id": {
+						SchemaProps: spec.SchemaProps{
+							Description: "id of exactly this; it is what a confirmation names.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"reason": {
+						SchemaProps: spec.SchemaProps{
+							Description: "reason is UnknownInstances, OtherCluster, LowerTerm or UnknownNode.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"instances": {
+						SchemaProps: spec.SchemaProps{
+							Description: "instances that the node stops once it is confirmed.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"term": {
+						SchemaProps: spec.SchemaProps{
+							Description: "term is the highest that the node has obeyed; only with LowerTerm.",
+							Type:        []string{"integer"},
+							Format:      "int64",
+						},
+					},
+					"controllerTerm": {
+						SchemaProps: spec.SchemaProps{
+							Description: "controllerTerm is that of the active controller; only with LowerTerm.",
+							Type:        []string{"integer"},
+							Format:      "int64",
+						},
+					},
+					"cluster": {
+						SchemaProps: spec.SchemaProps{
+							Description: "cluster that the node belongs to; only with OtherCluster.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"certificate": {
+						SchemaProps: spec.SchemaProps{
+							Description: "certificate is the UID of the Node that the node's certificate was given for, when the cluster has no record of that one.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+				},
+				Required: []string{"id", "reason"},
+			},
+		},
+	}
+}
+
 func schema_rik_api_rik_v1alpha1_NodeInfo(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -2342,11 +2408,17 @@ func schema_rik_api_rik_v1alpha1_NodeStatus(ref common.ReferenceCallback) common
 							},
 						},
 					},
+					"confirmation": {
+						SchemaProps: spec.SchemaProps{
+							Description: "confirmation is what the node waits for; absent when it waits for nothing.",
+							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.NodeConfirmation"),
+						},
+					},
 				},
 			},
 		},
 		Dependencies: []string{
-			"k8s.io/apimachinery/pkg/api/resource.Quantity", "k8s.io/apimachinery/pkg/apis/meta/v1.Condition", "rik.dev/rik/api/rik/v1alpha1.NodeInfo"},
+			"k8s.io/apimachinery/pkg/api/resource.Quantity", "k8s.io/apimachinery/pkg/apis/meta/v1.Condition", "rik.dev/rik/api/rik/v1alpha1.NodeConfirmation", "rik.dev/rik/api/rik/v1alpha1.NodeInfo"},
 	}
 }
 

@@ -248,6 +248,24 @@ const (
 	NodeReady = "Ready"
 	// NodeDiskPressure is True while the node's disk is nearly full.
 	NodeDiskPressure = "DiskPressure"
+	// NodeConfirmationNeeded is True while the node waits for `rikctl node confirm`;
+	// status.confirmation says for what.
+	NodeConfirmationNeeded = "ConfirmationNeeded"
+)
+
+// Why a node waits for a confirmation.
+const (
+	// ConfirmUnknownInstances means that the node runs instances which the cluster has no
+	// record of, as after a restore, and does not stop them before that is confirmed.
+	ConfirmUnknownInstances = "UnknownInstances"
+	// ConfirmOtherCluster means that the node has obeyed a cluster of another identity.
+	ConfirmOtherCluster = "OtherCluster"
+	// ConfirmLowerTerm means that the node has obeyed a controller of a higher term, as after
+	// an older copy of the datastore was restored.
+	ConfirmLowerTerm = "LowerTerm"
+	// ConfirmUnknownNode means that the node has a certificate of this cluster's authority for
+	// a Node that the cluster has no record of.
+	ConfirmUnknownNode = "UnknownNode"
 )
 
 // NodeStatus is what a node told of itself.
@@ -259,6 +277,25 @@ type NodeStatus struct {
 	Info NodeInfo
 
 	Conditions []metav1.Condition
+
+	Confirmation *NodeConfirmation
+}
+
+// NodeConfirmation is what a node does not do before an operator confirms it.
+type NodeConfirmation struct {
+	ID string
+
+	Reason string
+
+	Instances int32
+
+	Term int64
+
+	ControllerTerm int64
+
+	Cluster string
+
+	Certificate string
 }
 
 // NodeInfo holds the system facts of a node.

@@ -98,10 +98,11 @@ var table = store.Table[*rik.Node]{
 }
 
 func status(n *rik.Node) string {
-	out, paused := "Unknown", false
+	out, paused, waits := "Unknown", false, false
 	for _, c := range n.Status.Conditions {
 		// The controller's condition on a silent node whose instances stay for now.
 		paused = paused || c.Type == "ReplacementPaused" && c.Status == metav1.ConditionTrue
+		waits = waits || c.Type == rikv1alpha1.NodeConfirmationNeeded && c.Status == metav1.ConditionTrue
 		if c.Type != rik.NodeReady {
 			continue
 		}
@@ -116,6 +117,9 @@ func status(n *rik.Node) string {
 	}
 	if paused {
 		out += ",ReplacementPaused"
+	}
+	if waits {
+		out += "," + rikv1alpha1.NodeConfirmationNeeded
 	}
 	return out
 }

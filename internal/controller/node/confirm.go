@@ -1,0 +1,133 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// farTerm is how far above the cluster's term one may be that another node's confirmation
+// lets count. A node that tells of a higher one may be broken or hostile, and its term is
+// taken only if it is named itself.
+const farTerm = 1000
+
+// Explain says what a node waits for and what confirming it does.
+func Explain(node string, c *rikv1alpha1.NodeConfirmation) string {
+	next := fmt.Sprintf("`rikctl node confirm %s`", node)
+	other := ""
+	if c.Certificate != "" && c.Reason != rikv1alpha1.ConfirmUnknownNode {
+		other = "; the cluster has no record of the node's certificate either, and accepts it then"
+	}
+	switch c.Reason {
+	case rikv1alpha1.ConfirmUnknownInstances:
+		return fmt.Sprintf("the node runs %d instances that the cluster has no record of, as after a restored or an empty datastore; they go on. "+
+			"Restore the right datastore, or let %s stop them%s", c.Instances, next, other)
+	case rikv1alpha1.ConfirmOtherCluster:
+		return fmt.Sprintf("the node belongs to the cluster %s and refuses this one's orders; its %d instances that are not known here go on. "+
+			"Start the server with the datastore of that cluster, or let %s move the node here and stop them%s", c.Cluster, c.Instances, next, other)
+	case rikv1alpha1.ConfirmLowerTerm:
+		return fmt.Sprintf("the node has obeyed a controller of term %d, and this one has term %d, as after an older copy of the datastore was restored; "+
+			"it refuses all orders. Let %s take a term above that of all nodes%s", c.Term, c.ControllerTerm, next, other)
+	case rikv1alpha1.ConfirmUnknownNode:
+		return fmt.Sprintf("the node has a certificate of this cluster, which has no record of it, as after a restored or an empty datastore; it runs %d instances. "+
+			"Let %s take it in, or send it away with `rikctl delete node %s`", c.Instances, next, node)
+	}
+	return "the node waits for " + next
+}
+
+// confirmable says what the node waits for; absent when it waits for nothing.
+func confirmable(s *rikv1alpha1.NodeStatus, node string, r *Report, now metav1.Time) {
+	if !r.Connected || r.Hold == nil {
+		s.Confirmation = nil
+		meta.RemoveStatusCondition(&s.Conditions, rikv1alpha1.NodeConfirmationNeeded)
+		return
+	}
+	s.Confirmation = r.Hold.DeepCopy()
+	set(s, now, rikv1alpha1.NodeConfirmationNeeded, metav1.ConditionTrue, r.Hold.Reason, Explain(node, r.Hold))
+}
+
+// announceHold makes an event when a node begins to wait, and when it does for another thing.
+func (r *Reconciler) announceHold(before, after *rikv1alpha1.Node) {
+	was, is := before.Status.Confirmation, after.Status.Confirmation
+	if is == nil || was != nil && was.ID == is.ID {
+		return
+	}
+	r.config.Logger.Warn("a node waits for a confirmation", "node", after.Name, "reason", is.Reason, "instances", is.Instances)
+	r.config.Events.Eventf(after, nil, corev1.EventTypeWarning, rikv1alpha1.NodeConfirmationNeeded, "Watching", "%s", Explain(after.Name, is))
+}
+
+// Held is what one node waits for.
+type Held struct {
+	Node         string
+	Confirmed    bool
+	Confirmation *rikv1alpha1.NodeConfirmation
+}
+
+// TermAbove is the highest term to leave behind once an operator has confirmed one of the
+// nodes that refuse a lower term; 0 when nobody has. Each confirmed node's own term counts,
+// and those of others that are at most farTerm above ours.
+func TermAbove(ours int64, nodes []Held) int64 {
+	var highest, near int64
+	for _, n := range nodes {
+		c := n.Confirmation
+		if c == nil || c.Reason != rikv1alpha1.ConfirmLowerTerm || c.Term < ours {
+			continue
+		}
+		if n.Confirmed {
+			highest = max(highest, c.Term)
+		}
+		if c.Term-ours <= farTerm {
+			near = max(near, c.Term)
+		}
+	}
+	if highest == 0 {
+		return 0
+	}
+	return max(highest, near)
+}
+
+// raise takes a higher term if an operator has confirmed that.
+func (r *Reconciler) raise(ctx context.Context) error {
+	var nodes []Held
+	for _, n := range r.config.Nodes.All() {
+		report := r.report(n.Name)
+		if report == nil || report.Hold == nil {
+			continue
+		}
+		nodes = append(nodes, Held{
+			Node: n.Name, Confirmation: report.Hold, Confirmed: n.Annotations[rikv1alpha1.AnnotationConfirmed] == report.Hold.ID,
+		})
+	}
+	term := TermAbove(r.config.Term, nodes)
+	if term == 0 {
+		return nil
+	}
+	r.config.Logger.Warn("an operator has confirmed a higher term", "ours", r.config.Term, "above", term)
+	return r.config.Raise(ctx, term)
+}
+
+// settle acts on a confirmation, and forgets one whose matter is over: it must not count for
+// a later one.
+func (r *Reconciler) settle(ctx context.Context, n *rikv1alpha1.Node, report *Report) error {
+	confirmed, ok := n.Annotations[rikv1alpha1.AnnotationConfirmed]
+	switch {
+	case !ok || report == nil || !report.Connected:
+		return nil
+	case report.Hold != nil && report.Hold.Reason == rikv1alpha1.ConfirmLowerTerm && confirmed == report.Hold.ID:
+		return r.raise(ctx)
+	case report.Hold != nil:
+		return nil
+	}
+	want := n.DeepCopy()
+	delete(want.Annotations, rikv1alpha1.AnnotationConfirmed)
+	if err := r.config.Client.Patch(ctx, want, client.MergeFrom(n)); err != nil {
+		return fmt.Errorf("forgetting what was confirmed for node %q: %w", n.Name, err)
+	}
+	return nil
+}

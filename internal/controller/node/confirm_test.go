@@ -1,0 +1,83 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+func lower(node string, term int64, confirmed bool) Held {
+	return Held{Node: node, Confirmed: confirmed, Confirmation: &rikv1alpha1.NodeConfirmation{Reason: rikv1alpha1.ConfirmLowerTerm, Term: term}}
+}
+
+func TestTermAbove(t *testing.T) {
+	t.Parallel()
+	unknown := Held{Node: "u", Confirmed: true, Confirmation: &rikv1alpha1.NodeConfirmation{Reason: rikv1alpha1.ConfirmUnknownInstances}}
+	for _, tc := range []struct {
+		name  string
+		nodes []Held
+		want  int64
+	}{
+		{"nobody waits", nil, 0},
+		{"nobody has confirmed", []Held{lower("a", 41, false)}, 0},
+		{"one has", []Held{lower("a", 41, true)}, 41},
+		{"the highest of the near ones", []Held{lower("a", 41, true), lower("b", 45, false)}, 45},
+		{"a far one counts only by its own name", []Held{lower("a", 41, true), lower("b", 5000, false)}, 41},
+		{"and then it does", []Held{lower("a", 41, false), lower("b", 5000, true)}, 5000},
+		{"1,000 above is near", []Held{lower("a", 41, true), lower("b", 1038, false)}, 1038},
+		{"1,001 above is far", []Held{lower("a", 41, true), lower("b", 1039, false)}, 41},
+		{"another confirmation raises nothing", []Held{unknown, lower("a", 41, false)}, 0},
+	} {
+		if got := TermAbove(38, tc.nodes); got != tc.want {
+			t.Errorf("%s: TermAbove = %d, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+// TestExplain: every reason names the node, the next step and what it does.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	for _, reason := range []string{rikv1alpha1.ConfirmUnknownInstances, rikv1alpha1.ConfirmOtherCluster, rikv1alpha1.ConfirmLowerTerm, rikv1alpha1.ConfirmUnknownNode} {
+		text := Explain("worker-1", &rikv1alpha1.NodeConfirmation{Reason: reason, Instances: 5, Term: 41, ControllerTerm: 38, Cluster: "c1"})
+		if !strings.Contains(text, "`rikctl node confirm worker-1`") {
+			t.Errorf("%s: %q does not say the next step", reason, text)
+		}
+	}
+}
+
+// TestAHeldNodeIsNotReady, and looking again changes nothing, not even a time.
+func TestAHeldNodeIsNotReady(t *testing.T) {
+	t.Parallel()
+	at := metav1.NewTime(noon)
+	n := &rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	n.Status = Status(n, report(true), false, time.Time{}, at)
+	held := report(true)
+	held.Hold = &rikv1alpha1.NodeConfirmation{ID: "h", Reason: rikv1alpha1.ConfirmOtherCluster, Cluster: "c1"}
+	n.Status = Status(n, held, false, time.Time{}, at)
+	for _, c := range n.Status.Conditions {
+		if c.Type == rikv1alpha1.NodeReady && (c.Status != metav1.ConditionFalse || c.Reason != rikv1alpha1.NodeConfirmationNeeded) {
+			t.Errorf("Ready is %v", c)
+		}
+	}
+	if diff := cmp.Diff(n.Status, Status(n, held, false, time.Time{}, metav1.NewTime(noon.Add(time.Hour)))); diff != "" {
+		t.Errorf("looking again changes the status:\n%s", diff)
+	}
+	n.Status = Status(n, report(true), false, time.Time{}, at)
+	if n.Status.Confirmation != nil {
+		t.Errorf("the confirmation is still shown: %v", n.Status.Confirmation)
+	}
+}
+
+func TestDeletedKeepsTheNewest(t *testing.T) {
+	t.Parallel()
+	uids := map[string]string{"a": "2026-01-01", "b": "2026-01-02", "c": "2026-01-03"}
+	oldest(uids, 2)
+	if diff := cmp.Diff(map[string]string{"b": "2026-01-02", "c": "2026-01-03"}, uids); diff != "" {
+		t.Error(diff)
+	}
+}

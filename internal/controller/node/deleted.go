@@ -1,0 +1,134 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+const (
+	// deletedName is the ConfigMap that holds the record.
+	deletedName = "deleted-nodes"
+	// maxDeleted bounds it: a ConfigMap holds 1 MiB, and each takes some 60 bytes. The
+	// oldest go first, whose certificates have most likely ended.
+	maxDeleted = 10_000
+)
+
+// Deleted is the durable record of the Nodes that were deleted on purpose. A node with a
+// certificate for one of them is told to stop everything; one whose Node is in no record at
+// all is not, because the datastore may have lost it.
+type Deleted struct {
+	client    client.Client
+	namespace string
+	now       func() time.Time
+
+	// write serializes stores; it is held across requests, mu never is.
+	write sync.Mutex
+	mu    sync.Mutex
+	// uids is guarded by mu and replaced as a whole.
+	uids map[string]string
+}
+
+// NewDeleted makes an empty record; Load fills it.
+func NewDeleted(c client.Client, namespace string, now func() time.Time) *Deleted {
+	return &Deleted{client: c, namespace: namespace, now: now}
+}
+
+// Load reads what an earlier controller stored.
+func (d *Deleted) Load(ctx context.Context) error {
+	var object corev1.ConfigMap
+	err := d.client.Get(ctx, types.NamespacedName{Namespace: d.namespace, Name: deletedName}, &object)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading the record of deleted nodes: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.uids = object.Data
+	return nil
+}
+
+// All lists them.
+func (d *Deleted) All() []types.UID {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]types.UID, 0, len(d.uids))
+	for _, uid := range slices.Sorted(maps.Keys(d.uids)) {
+		out = append(out, types.UID(uid))
+	}
+	return out
+}
+
+// Add returns when the record is durable.
+func (d *Deleted) Add(ctx context.Context, uids ...types.UID) error {
+	d.write.Lock()
+	defer d.write.Unlock()
+	d.mu.Lock()
+	next := maps.Clone(d.uids)
+	d.mu.Unlock()
+	if next == nil {
+		next = map[string]string{}
+	}
+	changed := false
+	for _, uid := range uids {
+		if _, ok := next[string(uid)]; !ok {
+			next[string(uid)], changed = d.now().UTC().Format(time.RFC3339), true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	oldest(next, maxDeleted)
+	if err := d.save(ctx, next); err != nil {
+		return fmt.Errorf("storing the record of deleted nodes: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.uids = next
+	return nil
+}
+
+// oldest drops the oldest of more than limit.
+func oldest(uids map[string]string, limit int) {
+	if len(uids) <= limit {
+		return
+	}
+	order := slices.SortedFunc(maps.Keys(uids), func(a, b string) int {
+		return slices.Compare([]byte(uids[a]+a), []byte(uids[b]+b))
+	})
+	for _, uid := range order[:len(uids)-limit] {
+		delete(uids, uid)
+	}
+}
+
+// save overwrites: only the active controller writes the object.
+func (d *Deleted) save(ctx context.Context, uids map[string]string) error {
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: d.namespace, Name: deletedName}, Data: uids}
+	err := d.client.Update(ctx, object)
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	return d.client.Create(ctx, object)
+}
+
+// UIDs are those whose certificates count for a Node: its own, and one that an operator has
+// confirmed or that waits for that.
+func UIDs(n *rikv1alpha1.Node) []types.UID {
+	uids := []types.UID{n.UID}
+	for _, key := range []string{rikv1alpha1.AnnotationConfirmedCertificate, rikv1alpha1.AnnotationUnconfirmedCertificate} {
+		if uid := types.UID(n.Annotations[key]); uid != "" && !slices.Contains(uids, uid) {
+			uids = append(uids, uid)
+		}
+	}
+	return uids
+}

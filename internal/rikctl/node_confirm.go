@@ -1,0 +1,146 @@
+package rikctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// farTerm is how far above the controller's term one may be that --all takes.
+const farTerm = 1000
+
+func (t *tool) nodeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "node", Short: "Decide what a node waits for", Args: subcommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(t.confirmCommand())
+	return cmd
+}
+
+func (t *tool) confirmCommand() *cobra.Command {
+	var all, dryRun bool
+	cmd := &cobra.Command{
+		Use:   "confirm NODE...",
+		Short: "Let nodes do what they wait with",
+		Long: `A node waits for a confirmation before it does what a lost or wrong datastore
+would have it do: stop instances that the cluster has no record of, obey another
+cluster, or obey a controller whose term is lower than one before. "get nodes"
+shows ConfirmationNeeded, and "describe node" what the node waits for.
+
+Look for the cause first. If the server was started with an empty or another
+datastore, give it the right one: then there is nothing to confirm.`,
+		Example: indent(`
+rikctl node confirm worker-1
+rikctl node confirm --all --dry-run`),
+		Args:              args(cobra.ArbitraryArgs),
+		ValidArgsFunction: t.completeNodes,
+		RunE: func(cmd *cobra.Command, given []string) error {
+			if all == (len(given) > 0) {
+				return usagef(cmd, "name the nodes, or use --all")
+			}
+			return t.runConfirm(cmd.Context(), nodeNames(given), all, dryRun)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "confirm every node that waits, except for a term more than 1000 above the controller's")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be confirmed and confirm nothing")
+	return cmd
+}
+
+func (t *tool) runConfirm(ctx context.Context, names []string, all, dryRun bool) error {
+	c, err := t.client()
+	if err != nil {
+		return err
+	}
+	nodes, err := nodesToConfirm(ctx, c, names, all)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	waiting := 0
+	for i := range nodes {
+		n := &nodes[i]
+		waits := n.Status.Confirmation
+		switch {
+		case waits == nil && all:
+			continue
+		case waits == nil:
+			_, _ = fmt.Fprintf(t.streams.Out, "node/%s waits for nothing\n", n.Name)
+			continue
+		case all && far(waits):
+			problems = append(problems, fmt.Errorf("node %s has obeyed term %d, far above the controller's %d: if that is right, name it: rikctl node confirm %s", n.Name, waits.Term, waits.ControllerTerm, n.Name))
+			continue
+		}
+		waiting++
+		if dryRun {
+			_, _ = fmt.Fprintf(t.streams.Out, "node/%s would be confirmed: %s\n", n.Name, meaning(waits))
+			continue
+		}
+		if err := confirm(ctx, c, n); err != nil {
+			problems = append(problems, fmt.Errorf("confirming node %s: %w", n.Name, err))
+			continue
+		}
+		_, _ = fmt.Fprintf(t.streams.Out, "node/%s confirmed: %s\n", n.Name, meaning(waits))
+	}
+	if all && waiting == 0 && len(problems) == 0 {
+		_, _ = fmt.Fprintln(t.streams.Out, "No node waits for a confirmation.")
+	}
+	return errors.Join(problems...)
+}
+
+func nodesToConfirm(ctx context.Context, c client.Client, names []string, all bool) ([]rikv1alpha1.Node, error) {
+	if all {
+		list := &rikv1alpha1.NodeList{}
+		err := c.List(ctx, list)
+		return list.Items, err
+	}
+	nodes := make([]rikv1alpha1.Node, len(names))
+	for i, name := range names {
+		if err := c.Get(ctx, client.ObjectKey{Name: name}, &nodes[i]); err != nil {
+			return nil, err
+		}
+	}
+	return nodes, nil
+}
+
+// confirm names just what the node waits for, so that nothing else is confirmed should that
+// have changed.
+func confirm(ctx context.Context, c client.Client, n *rikv1alpha1.Node) error {
+	annotations := map[string]string{rikv1alpha1.AnnotationConfirmed: n.Status.Confirmation.ID}
+	if uid := n.Status.Confirmation.Certificate; uid != "" {
+		annotations[rikv1alpha1.AnnotationConfirmedCertificate] = uid
+	}
+	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations, "uid": n.UID}})
+	if err != nil {
+		return err
+	}
+	return c.Patch(ctx, n, client.RawPatch(types.MergePatchType, data), fieldOwner)
+}
+
+func far(c *rikv1alpha1.NodeConfirmation) bool {
+	return c.Reason == rikv1alpha1.ConfirmLowerTerm && c.Term-c.ControllerTerm > farTerm
+}
+
+// meaning is what happens when it is confirmed.
+func meaning(c *rikv1alpha1.NodeConfirmation) string {
+	text := "it takes part in the cluster again"
+	switch c.Reason {
+	case rikv1alpha1.ConfirmUnknownInstances:
+		text = fmt.Sprintf("it stops %d instances that the cluster has no record of", c.Instances)
+	case rikv1alpha1.ConfirmOtherCluster:
+		text = fmt.Sprintf("it leaves the cluster %s for this one and stops %d instances", c.Cluster, c.Instances)
+	case rikv1alpha1.ConfirmLowerTerm:
+		text = fmt.Sprintf("the controller leaves term %d for one above %d, which the node has obeyed", c.ControllerTerm, c.Term)
+	}
+	if c.Certificate != "" {
+		text += "; the cluster accepts its certificate, which it had no record of"
+	}
+	return text
+}

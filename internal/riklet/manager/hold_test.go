@@ -1,0 +1,210 @@
+package manager
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance/instancefake"
+	"rik.dev/rik/internal/rpc/schedulerv1"
+)
+
+// tell gives a full list of a cluster.
+func (n *node) tell(cluster string, term int64, gone []string, uids ...string) {
+	n.t.Helper()
+	list := &schedulerv1.Allowed{Gone: gone}
+	for _, uid := range uids {
+		list.Instances = append(list.Instances, runOf(uid, "r1"))
+	}
+	n.order(&schedulerv1.Order{Term: term, Cluster: cluster, Message: &schedulerv1.Order_Allowed{Allowed: list}})
+}
+
+// with runs instances by the list of a cluster.
+func (n *node) with(cluster string, term int64, uids ...string) {
+	n.t.Helper()
+	n.tell(cluster, term, nil, uids...)
+	n.deliver()
+	n.wantRunning(uids...)
+}
+
+func (n *node) confirm(id string) {
+	n.t.Helper()
+	n.order(&schedulerv1.Order{Message: &schedulerv1.Order_Confirmed{Confirmed: &schedulerv1.Confirmed{Id: id}}})
+}
+
+func (n *node) wantHold(reason string, instances int32) *schedulerv1.Hold {
+	n.t.Helper()
+	hold := n.manager.Hold()
+	if hold.GetReason() != reason || hold.GetInstances() != instances {
+		n.t.Fatalf("the node waits for %v, want %q with %d instances", hold, reason, instances)
+	}
+	return hold
+}
+
+// How many unknown instances of how many stop without a question.
+func TestTheShareThatIsStoppedWithoutAQuestion(t *testing.T) {
+	for _, c := range []struct {
+		unknown, all int
+		many         bool
+	}{{0, 0, false}, {0, 5, false}, {1, 1, true}, {1, 3, true}, {1, 4, false}, {2, 4, true}, {5, 5, true}, {25, 100, false}, {26, 100, true}} {
+		if got := tooMany(c.unknown, c.all); got != c.many {
+			t.Errorf("tooMany(%d, %d) = %v, want %v", c.unknown, c.all, got, c.many)
+		}
+	}
+}
+
+// An empty datastore answers with an empty list: nothing stops, new work is still done, and a
+// restart of the riklet changes nothing. Only the confirmation of just this stops them.
+func TestAnEmptyListStopsNothingUnconfirmed(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
+		n.with("c1", 1, "a", "b", "c", "d", "e")
+		n.tell("c1", 2, nil)
+		n.wantRunning("a", "b", "c", "d", "e")
+		n.stop()
+		n.boot(instancefake.Config{})
+		n.tell("c1", 3, nil, "f")
+		n.deliver()
+		n.wantRunning("a", "b", "c", "d", "e", "f")
+		hold := n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 5)
+		n.confirm("something else")
+		n.wantRunning("a", "b", "c", "d", "e", "f")
+		n.confirm(hold.GetId())
+		n.wantRunning("f")
+		n.wantHold("", 0)
+	})
+}
+
+// A datastore that comes back ends the question; nothing was stopped or started again.
+func TestTheRightListEndsTheQuestion(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
+		n.with("c1", 1, "a", "b")
+		n.tell("c1", 2, nil)
+		first := n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 2).GetId()
+		// One of them ends by an order of its own: the question stays the same.
+		n.order(&schedulerv1.Order{Term: 2, Cluster: "c1", Message: &schedulerv1.Order_Stop{Stop: &schedulerv1.StopOrder{Uid: "b"}}})
+		n.tell("c1", 2, nil)
+		if again := n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 1).GetId(); again != first {
+			t.Errorf("the id changed from %s to %s with fewer instances", first, again)
+		}
+		n.tell("c1", 3, nil, "a")
+		n.wantHold("", 0)
+		n.wantRunning("a")
+		if n.host.Starts("a") != 1 {
+			t.Errorf("a was started %d times, want once", n.host.Starts("a"))
+		}
+	})
+}
+
+// What was deleted stops at once, however many: the cluster has a record of it.
+func TestDeletedInstancesNeedNoConfirmation(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
+		n.with("c1", 1, "a", "b", "c")
+		n.tell("c1", 2, []string{"a", "b", "c"})
+		n.wantRunning()
+		n.wantHold("", 0)
+		n.with("c1", 2, "d", "e")
+		n.order(&schedulerv1.Order{Term: 2, Cluster: "c1", Message: &schedulerv1.Order_Dismissed{Dismissed: &schedulerv1.Dismissed{}}})
+		n.wantRunning()
+	})
+}
+
+// Orders of another cluster are refused, whatever they are, until an operator moves the node.
+func TestAnotherClusterIsRefused(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
+		n.with("c1", 7, "a", "b")
+		n.tell("c2", 1, []string{"a"}, "x")
+		n.order(&schedulerv1.Order{Term: 9, Cluster: "c2", Message: &schedulerv1.Order_Stop{Stop: &schedulerv1.StopOrder{Uid: "a"}}})
+		n.order(&schedulerv1.Order{Term: 9, Cluster: "c2", Message: &schedulerv1.Order_Dismissed{Dismissed: &schedulerv1.Dismissed{}}})
+		n.order(&schedulerv1.Order{Term: 9, Cluster: "c2", Message: &schedulerv1.Order_Run{Run: runOf("y", "r1")}})
+		n.deliver()
+		n.wantRunning("a", "b")
+		hold := n.wantHold(rikv1alpha1.ConfirmOtherCluster, 1)
+		if hold.GetCluster() != "c1" || n.ledger.Term() != 7 {
+			t.Errorf("hold %v and term %d, want the own cluster and its term", hold, n.ledger.Term())
+		}
+		n.confirm(hold.GetId())
+		n.tell("c2", 1, []string{"a"}, "x")
+		n.deliver()
+		n.wantRunning("x")
+		n.wantHold("", 0)
+		// It is of the other cluster now, also after a restart.
+		n.stop()
+		n.boot(instancefake.Config{})
+		n.tell("c1", 8, nil)
+		n.wantRunning("x")
+		n.wantHold(rikv1alpha1.ConfirmOtherCluster, 1)
+		n.tell("c2", 1, nil, "x")
+		n.wantHold("", 0)
+	})
+}
+
+// A node that never heard of a cluster's identity does not take that of an empty one: the
+// right one comes back.
+func TestTheIdentityIsLearntFromAListThatIsObeyed(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
+		n.with("", 1, "a", "b")
+		n.tell("empty", 2, nil)
+		n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 2)
+		n.tell("right", 3, nil, "a", "b")
+		n.wantHold("", 0)
+		if n.ledger.Cluster() != "right" {
+			t.Errorf("the node belongs to %q, want right", n.ledger.Cluster())
+		}
+	})
+}
+
+// A restored cluster counts its terms from an older one: the node says so, and obeys again
+// when the term is above.
+func TestALowerTermIsReported(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
+		n.with("c1", 41, "a")
+		n.tell("c1", 38, nil)
+		n.wantRunning("a")
+		hold := n.wantHold(rikv1alpha1.ConfirmLowerTerm, 0)
+		if hold.GetTerm() != 41 {
+			t.Errorf("hold %v, want the node's term", hold)
+		}
+		n.confirm(hold.GetId()) // the controller's matter
+		n.wantHold(rikv1alpha1.ConfirmLowerTerm, 0)
+		n.tell("c1", 42, nil, "a", "b")
+		n.deliver()
+		n.wantRunning("a", "b")
+		n.wantHold("", 0)
+	})
+}
+
+// A node that joined another cluster on purpose stops what the one before had.
+func TestAMoveByJoiningNeedsNoConfirmation(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
+		if _, err := n.ledger.Belong([]string{"authority 1"}); err != nil {
+			t.Fatal(err)
+		}
+		n.with("c1", 1, "a", "b", "c")
+		if moved, err := n.ledger.Belong([]string{"authority 2"}); err != nil || !moved {
+			t.Fatalf("Belong() = %v, %v, want a move", moved, err)
+		}
+		n.tell("c2", 1, nil, "d")
+		n.deliver()
+		n.wantRunning("d")
+		n.tell("c2", 1, nil)
+		n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 1)
+		time.Sleep(time.Minute)
+		n.settle()
+		n.wantRunning("d")
+	})
+}
+
+// One lost record of many is no lost datastore.
+func TestAFewUnknownInstancesStop(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
+		var uids []string
+		for i := range 8 {
+			uids = append(uids, fmt.Sprint("i", i))
+		}
+		n.with("c1", 1, uids...)
+		n.tell("c1", 1, nil, uids[:6]...)
+		n.wantRunning(uids[:6]...)
+		n.wantHold("", 0)
+	})
+}
