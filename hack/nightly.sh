@@ -6,8 +6,8 @@
 # What fails is named at the end, with how to run it again; a fuzz target also leaves its
 # input in testdata/fuzz of its package, and a drill tells its seed.
 #
-# usage: nightly.sh [soundness|laws|fuzz|leaks|drills]...; all without a word.
-# RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS and RIK_FUZZ_TIME say how much, and
+# usage: nightly.sh [soundness|laws|fuzz|leaks|leader|drills]...; all without a word.
+# RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS say how much, and
 # RIK_DRILL_SEED repeats the choices of a drill.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -51,6 +51,12 @@ leaks() {
     go test -tags $tags -count=1 -timeout 3h -p 1 -v -run '^TestPrivilegedFault16Fault17' ./internal/riklet/network/bridge ./internal/riklet/pod
 }
 
+# The active one of two controllers is stopped past its lease, again and again.
+leader() {
+  try env RIK_DRILL_ROUNDS="${RIK_DRILL_ROUNDS:-50}" \
+    go test -tags $tags -count=1 -timeout 3h -v -run '^TestAStoppedControllerWritesNothingMore$' ./internal/controller
+}
+
 # The drills kill programs and pull cables, on the built programs.
 drills() {
   root_for "the drills are" || return 0
@@ -62,11 +68,11 @@ drills() {
   done
 }
 
-[ $# -gt 0 ] || set -- soundness laws fuzz leaks drills
+[ $# -gt 0 ] || set -- soundness laws fuzz leaks leader drills
 for part in "$@"; do
   case $part in
-    soundness | laws | fuzz | leaks | drills) $part ;;
-    *) echo "usage: nightly.sh [soundness|laws|fuzz|leaks|drills]..." >&2; exit 2 ;;
+    soundness | laws | fuzz | leaks | leader | drills) $part ;;
+    *) echo "usage: nightly.sh [soundness|laws|fuzz|leaks|leader|drills]..." >&2; exit 2 ;;
   esac
 done
 [ ${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "${failed[@]}" >&2; exit 1; }

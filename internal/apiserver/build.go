@@ -13,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -39,6 +41,7 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/plain"
 	"rik.dev/rik/internal/apiserver/strategic"
 	"rik.dev/rik/internal/apiserver/strict"
+	"rik.dev/rik/internal/controllerterm"
 )
 
 // name is the server's name in metrics and health checks.
@@ -73,17 +76,18 @@ type chain struct {
 	syncers   placement.Authorizer // of the profile kcp
 	gate      *definition.Gate     // nil unless stored objects are guarded
 	closeLog  func() error
+	revisions *revisions
 	routes    *routeTable
 }
 
 // buildChain makes the servers; nothing is served before the caller runs the
 // outermost one.
-func buildChain(ctx context.Context, cfg Config, creds *credentials, listener net.Listener, store datastore.Endpoint) (*chain, error) {
+func buildChain(ctx context.Context, cfg Config, creds *credentials, listener net.Listener, store datastore.Endpoint, revisions *revisions) (*chain, error) {
 	opts, err := controlPlaneOptions(ctx, cfg, creds, listener, store)
 	if err != nil {
 		return nil, err
 	}
-	c := &chain{opts: opts, routes: &routeTable{}}
+	c := &chain{opts: opts, routes: &routeTable{}, revisions: revisions}
 	if err := c.configure(cfg); err != nil {
 		return nil, err
 	}
@@ -106,7 +110,7 @@ func (c *chain) configure(cfg Config) error {
 	generic.EffectiveVersion = ours{generic.EffectiveVersion}
 	generic.DisabledPostStartHooks.Insert(unwantedHooks...)
 	generic.BuildHandlerChainFunc = func(inner http.Handler, config *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(quantities.Wrap(c.behindAuthorization(inner, cfg.Profile), legacyscheme.Codecs), config)
+		return genericapiserver.DefaultBuildHandlerChain(quantities.Wrap(refuseAhead(ofTerm(c.behindAuthorization(inner, cfg.Profile)), c.revisions), legacyscheme.Codecs), config)
 	}
 	generic.OpenAPIConfig.Info.Title, generic.OpenAPIV3Config.Info.Title = "rik", "rik"
 	generic.OpenAPIConfig.GetDefinitionName = namesOurs(generic.OpenAPIConfig.GetDefinitionName)
@@ -166,6 +170,20 @@ func (c *chain) behindAuthorization(inner http.Handler, profile Profile) http.Ha
 	}
 	return strict.Wrap(inner, strict.Config{
 		Groups: []string{rikv1alpha1.SchemeGroupVersion.Group}, Scheme: legacyscheme.Scheme, Serializer: legacyscheme.Codecs,
+	})
+}
+
+// ofTerm marks the writes of the active controller with its term, which the datastore checks.
+// From anybody else the header means nothing.
+func ofTerm(inner http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if number := controllerterm.Of(r.Header); number > 0 {
+			who, ok := genericapirequest.UserFrom(r.Context())
+			if ok && (who.GetName() == rikv1alpha1.UserController || who.GetName() == user.APIServerUser) {
+				r = r.WithContext(controllerterm.With(r.Context(), number))
+			}
+		}
+		inner.ServeHTTP(w, r)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
@@ -142,7 +143,12 @@ func (s *Server) openDatastore(ctx context.Context) error {
 
 func (s *Server) build(ctx context.Context) error {
 	// The control plane keeps the context for as long as it runs.
-	built, err := buildChain(context.WithoutCancel(ctx), s.cfg, s.creds, s.listener, s.store.Endpoint())
+	client, err := s.store.Endpoint().Client(zap.NewNop())
+	if err != nil {
+		return err
+	}
+	s.closers = append(s.closers, client.Close)
+	built, err := buildChain(context.WithoutCancel(ctx), s.cfg, s.creds, s.listener, s.store.Endpoint(), &revisions{client: client})
 	if err != nil {
 		return err
 	}

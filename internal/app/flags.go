@@ -84,7 +84,7 @@ func (f *flags) plane(s *pflag.FlagSet) {
 	s.StringVar(&f.control.DatastoreKey, "datastore-keyfile", "", "key for the external datastore")
 	s.BoolVar(&f.control.NewCluster, "new-cluster", false, "begin another cluster, although the data directory or the datastore belongs to one; for one start")
 	s.BoolVar(&f.control.AcceptKeys, "accept-keys", false, "go on with the keys that are in the data directory, although the cluster was used with others; for one start")
-	s.BoolVar(&f.control.LeaderElection, "leader-elect", false, "wait for other controllers on the same datastore to give up")
+	s.BoolVar(&f.control.LeaderElection, "leader-elect", false, "wait for other controllers on the same datastore to give up; always so on a datastore that is not in the data directory")
 	s.DurationVar(&f.control.ReplaceAfter, "replace-after", time.Minute, "silence of a node, counted from --node-timeout on, after which its instances are replaced; a workload may say otherwise")
 	s.StringVar(&f.control.Network.ClusterCIDR, "cluster-cidr", network.DefaultClusterCIDR, "range that the addresses of instances come from (IPv4)")
 	s.IntVar(&f.control.Network.NodeCIDRSize, "node-cidr-size", network.DefaultNodeCIDRSize, "prefix length of one node's share of it")

@@ -18,6 +18,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/registry/direct"
 	"rik.dev/rik/internal/app/heap"
@@ -48,7 +49,8 @@ type ControlPlane struct {
 
 	// InsecureLegacyAddress serves the published API over plain HTTP; empty: not.
 	InsecureLegacyAddress string
-	// LeaderElection is for several controllers on one external datastore.
+	// LeaderElection waits for other controllers to give up. On a datastore that another
+	// server can use too it is always so.
 	LeaderElection bool
 	ReplaceAfter   time.Duration
 	// NodeTimeout is the time without a scheduler after which nobody hears of nodes.
@@ -115,6 +117,12 @@ func (p *plane) release(ctx context.Context) error {
 	return p.api.Run(ended)
 }
 
+// elects says whether the controller takes part in an election. A second server on the same
+// datastore must not act beside the first, whether or not somebody thought of a flag.
+func (c ControlPlane) elects() bool {
+	return c.LeaderElection || datastore.Config{Endpoint: c.DatastoreEndpoint}.Shared()
+}
+
 func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn, error)) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -125,7 +133,7 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 		Instances:      writes{direct.NewInstances(p.api.Stores().Instances)},
 		SchedulerDial:  scheduler,
 		Identity:       fmt.Sprintf("%s-%d", host, os.Getpid()),
-		LeaderElection: p.settings.LeaderElection,
+		LeaderElection: p.settings.elects(),
 		ReplaceAfter:   p.settings.ReplaceAfter,
 		NodeTimeout:    p.settings.NodeTimeout,
 		Network:        p.settings.Network,

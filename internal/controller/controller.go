@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -95,8 +96,11 @@ func (c *Config) Validate() error {
 
 // Controller runs the reconcilers while it is the active one.
 type Controller struct {
-	config  Config
-	client  client.Client
+	config Config
+	client client.Client
+	// acting is the client of the active controller: it writes only while the lease is held.
+	acting  client.Client
+	leads   *leadership
 	clients kubernetes.Interface
 	cache   cache.Cache
 	metrics *metrics
@@ -137,7 +141,7 @@ func New(c Config) (*Controller, error) {
 	}
 	out := &Controller{
 		config: c, ready: make(chan struct{}), now: time.Now,
-		network: network.NewPublisher(), settings: settings,
+		network: network.NewPublisher(), settings: settings, leads: &leadership{},
 	}
 	if err := out.connect(); err != nil {
 		return nil, err
@@ -146,7 +150,7 @@ func New(c Config) (*Controller, error) {
 		c.Instances = store.OverClient(out.client)
 	}
 	out.metrics = newMetrics()
-	out.config.Instances = counted{inner: c.Instances, writes: out.metrics.writes}
+	out.config.Instances = activeStore{counted{inner: c.Instances, writes: out.metrics.writes}, out.leads}
 	if c.Metrics != nil {
 		if err := out.metrics.register(c.Metrics); err != nil {
 			return nil, fmt.Errorf("registering the controller's metrics: %w", err)
@@ -162,19 +166,24 @@ func (c *Controller) connect() error {
 	if config.UserAgent == "" {
 		config.UserAgent = "rik-controller"
 	}
-	http, err := rest.HTTPClientFor(config)
+	shared, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return fmt.Errorf("preparing the connection to the API server: %w", err)
 	}
-	c.client, err = client.New(config, client.Options{HTTPClient: http, Scheme: Scheme, Mapper: mapper()})
+	c.client, err = client.New(config, client.Options{HTTPClient: shared, Scheme: Scheme, Mapper: mapper()})
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	c.clients, err = kubernetes.NewForConfigAndClient(config, http)
+	acting := rest.CopyConfig(config)
+	acting.Wrap(func(inner http.RoundTripper) http.RoundTripper { return active{inner, c.leads} })
+	if c.acting, err = client.New(acting, client.Options{Scheme: Scheme, Mapper: mapper()}); err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	c.clients, err = kubernetes.NewForConfigAndClient(config, shared)
 	if err != nil {
 		return fmt.Errorf("making a clientset: %w", err)
 	}
-	c.cache, err = cache.New(config, cacheOptions(http))
+	c.cache, err = cache.New(config, cacheOptions(shared))
 	if err != nil {
 		return fmt.Errorf("making a cache: %w", err)
 	}
@@ -247,7 +256,7 @@ func (c *Controller) attempt(ctx context.Context) error {
 			c.config.Logger.Info("another controller is the active one")
 			c.becomeReady()
 		}
-		return elect(ctx, c.clients, c.config.Identity, standby, c.lead)
+		return elect(ctx, c.clients, c.leads, c.config.Identity, standby, c.lead)
 	}
 	number, err := takeLease(ctx, c.client, c.config.Identity, c.now)
 	if err != nil {
@@ -258,6 +267,11 @@ func (c *Controller) attempt(ctx context.Context) error {
 
 // lead runs the reconcilers of one term.
 func (c *Controller) lead(ctx context.Context, number int64) error {
+	c.leads.begin(number, c.config.LeaderElection)
+	defer c.leads.end()
+	if err := c.establish(ctx); err != nil {
+		return err
+	}
 	cluster, err := c.cluster(ctx)
 	if err != nil {
 		return err

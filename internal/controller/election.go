@@ -158,7 +158,7 @@ func (c *candidacy) end() bool {
 
 // elect waits for the Lease, runs body while it is held, and returns when body
 // has returned. The Lease is given back only after that.
-func elect(ctx context.Context, clients kubernetes.Interface, identity string, standby func(), body lead) error {
+func elect(ctx context.Context, clients kubernetes.Interface, leads *leadership, identity string, standby func(), body lead) error {
 	identity += "_" + string(uuid.NewUUID())
 	attempt := &candidacy{done: make(chan struct{})}
 	elector, release := context.WithCancel(context.WithoutCancel(ctx))
@@ -170,11 +170,11 @@ func elect(ctx context.Context, clients kubernetes.Interface, identity string, s
 	})
 	defer stop()
 	le, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
+		Lock: lock{&resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: Namespace, Name: LeaseName},
 			Client:     clients.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-		},
+		}, leads},
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true, Name: LeaseName,
 		Callbacks: leaderelection.LeaderCallbacks{

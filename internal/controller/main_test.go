@@ -4,7 +4,13 @@ import (
 	"os"
 	"testing"
 
+	"rik.dev/rik/internal/controller"
 	"rik.dev/rik/internal/testkit/apiprocess"
 )
 
-func TestMain(m *testing.M) { os.Exit(apiprocess.RunMain(m)) }
+func TestMain(m *testing.M) {
+	if controller.IsDrillChild() {
+		os.Exit(controller.DrillChild())
+	}
+	os.Exit(apiprocess.RunMain(m))
+}

@@ -85,20 +85,20 @@ func newTerm(c *Controller, number int64, cluster string) *term {
 		tenantView:   view.NewObjects[*rikv1alpha1.Tenant](),
 		deployView:   view.NewObjects[*appsv1.Deployment](),
 		instanceView: view.NewInstances(),
-		tombstones:   instance.NewTombstones(c.client, Namespace, c.now),
-		deleted:      node.NewDeleted(c.client, Namespace, c.now),
+		tombstones:   instance.NewTombstones(c.acting, Namespace, c.now),
+		deleted:      node.NewDeleted(c.acting, Namespace, c.now),
 	}
 	logger := c.config.Logger
 	recorder := bounded{t.broadcaster.NewRecorder(Scheme, "rik-controller")}
 	t.scheduler = scheduling.New(scheduling.Config{
 		Dial: c.config.SchedulerDial, Identity: c.config.Identity, Term: number, Cluster: cluster,
-		DeletedNodes: t.deleted.All,
-		Instances:    t.instanceView, Nodes: t.nodeView, Revisions: t.revisionView,
+		DeletedNodes: t.deleted.All, Active: func() error { _, _, err := c.leads.check(); return err },
+		Instances: t.instanceView, Nodes: t.nodeView, Revisions: t.revisionView,
 		Tombstones: t.tombstones.All, Sink: sink{t}, Logger: logger, Metrics: c.metrics.scheduling,
 	})
 	ranges, addresses := t.allocators()
 	t.nodes = node.New(node.Config{
-		Client: c.client, Nodes: t.nodeView, Instances: t.instanceView, Ranges: ranges,
+		Client: c.acting, Nodes: t.nodeView, Instances: t.instanceView, Ranges: ranges,
 		Events: recorder, Logger: logger, Now: c.now, NodeTimeout: c.config.NodeTimeout,
 		Term: number, Raise: t.raise, Deleted: t.deleted,
 	})
@@ -108,20 +108,20 @@ func newTerm(c *Controller, number int64, cluster string) *term {
 		Tombstones: t.tombstones, Events: recorder, Logger: logger, Now: c.now, Workers: c.config.Writes,
 	})
 	t.fences = fence.New(fence.Config{
-		Client: c.client, Workloads: t.workloadView, Logger: logger, Now: c.now, Name: suffix,
+		Client: c.acting, Workloads: t.workloadView, Logger: logger, Now: c.now, Name: suffix,
 		Changed: func(key types.NamespacedName) { t.workloads.EnqueueWorkload(key) },
 	})
 	t.deploys = deployment.New(deployment.Config{
-		Client: c.client, Deployments: t.deployView, Workloads: t.workloadView,
+		Client: c.acting, Deployments: t.deployView, Workloads: t.workloadView,
 		Events: recorder, Logger: logger, Now: c.now, Workers: 8,
 	})
 	t.workloads = workload.New(workload.Config{
-		Client: c.client, Store: c.config.Instances, Workloads: t.workloadView, Revisions: t.revisionView,
+		Client: c.acting, Store: c.config.Instances, Workloads: t.workloadView, Revisions: t.revisionView,
 		Instances: t.instanceView, Fate: t.nodes.Fate, ReplaceAfter: c.config.ReplaceAfter,
 		Addresses: addresses.Of, Fenced: t.fenced, OwnerWaits: t.deploys.Waits, Events: recorder, Logger: logger, Now: c.now, Suffix: suffix, Workers: 16, Writes: c.config.Writes,
 	})
 	t.tenants = tenant.New(tenant.Config{
-		Client: c.client, Tenants: t.tenantView, Instances: t.instanceView,
+		Client: c.acting, Tenants: t.tenantView, Instances: t.instanceView,
 		Events: recorder, Logger: logger, Now: c.now,
 	})
 	t.table = network.NewTable(network.Config{

@@ -24,6 +24,7 @@ import (
 
 	"rik.dev/rik/internal/apiserver/datastore/etcd"
 	"rik.dev/rik/internal/apiserver/datastore/kine"
+	"rik.dev/rik/internal/apiserver/datastore/terms"
 )
 
 // Config chooses the datastore.
@@ -101,6 +102,12 @@ func (c Config) kind() (kind, error) {
 	default:
 		return 0, fmt.Errorf("datastore scheme %q is not known: give https://, sqlite://, postgres:// or mysql://", scheme)
 	}
+}
+
+// Shared says whether another server may use the datastore at the same time: only what lies
+// in the data directory, which is locked, is this server's alone.
+func (c Config) Shared() bool {
+	return c.Endpoint != "" && c.Endpoint != "sqlite://"
 }
 
 // Describe names the datastore for people: its kind and place, never its credentials.
@@ -182,6 +189,7 @@ func Open(ctx context.Context, cfg Config) (*Datastore, error) {
 		return nil, err
 	}
 	if k == externalEtcd {
+		terms.Guard(cfg.servers())
 		return &Datastore{
 			endpoint: Endpoint{Servers: cfg.servers(), CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile},
 		}, nil
@@ -210,6 +218,7 @@ func (d *Datastore) openEtcd(ctx context.Context, cfg Config, sockets string) er
 	if err != nil {
 		return err
 	}
+	terms.Guard([]string{server.Endpoint()})
 	d.endpoint = Endpoint{Servers: []string{server.Endpoint()}}
 	d.close, d.failed = server.Close, server.Err()
 	return nil

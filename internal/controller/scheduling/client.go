@@ -58,6 +58,8 @@ type Config struct {
 	Term     int64
 	// Cluster is the cluster's identity; empty if it is not known.
 	Cluster string
+	// Active fails once the lease has ended: then nothing is said any more.
+	Active func() error
 	// DeletedNodes are the UIDs of Nodes that were deleted on purpose.
 	DeletedNodes func() []types.UID
 	Instances    *view.Instances

@@ -103,6 +103,9 @@ func (s *session) everything() batch {
 
 // tell sends one message.
 func (s *session) tell(m *schedulerv1.SyncRequest) error {
+	if err := s.config.Active(); err != nil {
+		return err
+	}
 	s.config.Metrics.sent.Inc()
 	if err := s.stream.Send(m); err != nil {
 		return fmt.Errorf("telling the scheduler: %w", err)

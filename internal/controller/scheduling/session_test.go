@@ -104,8 +104,8 @@ func fix(t *testing.T, tombstones ...instance.Tombstone) *fixture {
 				grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 		},
 		Identity: "test", Term: 7, Instances: f.instances, Nodes: f.nodes, Revisions: f.revisions,
-		Tombstones: func() []instance.Tombstone { return tombstones }, DeletedNodes: func() []types.UID { return nil },
-		Sink:       ignore{}, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(),
+		Tombstones: func() []instance.Tombstone { return tombstones }, DeletedNodes: func() []types.UID { return nil }, Active: func() error { return nil },
+		Sink: ignore{}, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(),
 	})
 	return f
 }

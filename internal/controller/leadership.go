@@ -1,0 +1,234 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/store"
+	"rik.dev/rik/internal/controllerterm"
+)
+
+// errNotActive refuses what only the active controller may do.
+var errNotActive = errors.New("this is not the active controller any more: its lease has ended")
+
+// leadership is until when this controller is the active one. It goes by the monotonic clock,
+// which runs on while a process is stopped and which nobody sets: a controller that was
+// stopped past its lease finds out before its next write, not when its elector does.
+//
+// Between the look at the clock and the arrival of a write at the datastore the lease may
+// end. Each write has its rest as deadline, and etcd refuses those of an older term
+// altogether; with a SQL datastore a process that is stopped just there writes once more.
+type leadership struct {
+	mu     sync.Mutex
+	number int64
+	// until is the end of the lease; the zero time is no end.
+	until time.Time
+	held  bool
+}
+
+// begin is called when a term begins, whose lease may already have been renewed.
+func (l *leadership) begin(number int64, ends bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.number, l.held = number, true
+	if !ends {
+		l.until = time.Time{}
+	}
+}
+
+// renewed moves the end: the lease was asked for at the given time.
+func (l *leadership) renewed(at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until = at.Add(leaseDuration)
+}
+
+// end is called when the term's work has ended.
+func (l *leadership) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = false
+}
+
+// check gives the term and what is left of the lease; 0 is no end.
+func (l *leadership) check() (number int64, left time.Duration, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.held {
+		return 0, 0, errNotActive
+	}
+	if l.until.IsZero() {
+		return l.number, 0, nil
+	}
+	if left = time.Until(l.until); left <= 0 {
+		return 0, 0, errNotActive
+	}
+	return l.number, left, nil
+}
+
+// within is a context for one write of the term: it ends with the lease.
+func (l *leadership) within(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	number, left, err := l.check()
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx = controllerterm.With(ctx, number)
+	if left == 0 {
+		return ctx, func() {}, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, left, errNotActive)
+	return ctx, cancel, nil
+}
+
+// lock is the Lease as the elector sees it; it notes when it was renewed.
+type lock struct {
+	resourcelock.Interface
+	leads *leadership
+}
+
+// Create implements resourcelock.Interface.
+func (l lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	at := time.Now()
+	err := l.Interface.Create(ctx, record)
+	l.note(record, at, err)
+	return err
+}
+
+// Update implements resourcelock.Interface.
+func (l lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	at := time.Now()
+	err := l.Interface.Update(ctx, record)
+	l.note(record, at, err)
+	return err
+}
+
+func (l lock) note(record resourcelock.LeaderElectionRecord, at time.Time, err error) {
+	if err == nil && record.HolderIdentity == l.Identity() {
+		l.leads.renewed(at)
+	}
+}
+
+// active lets only the active controller's writes through to the API server, and marks them
+// with their term.
+type active struct {
+	inner http.RoundTripper
+	leads *leadership
+}
+
+// RoundTrip implements http.RoundTripper.
+func (a active) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return a.inner.RoundTrip(r)
+	}
+	ctx, cancel, err := a.leads.within(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	r = r.Clone(ctx)
+	controllerterm.Set(r.Header, controllerterm.From(ctx))
+	answer, err := a.inner.RoundTrip(r)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	answer.Body = released{answer.Body, cancel}
+	return answer, nil
+}
+
+// released frees the deadline once the answer has been read.
+type released struct {
+	io.ReadCloser
+	release context.CancelFunc
+}
+
+// Close implements io.Closer.
+func (r released) Close() error {
+	defer r.release()
+	return r.ReadCloser.Close()
+}
+
+// activeStore lets only the active controller write Instances.
+type activeStore struct {
+	inner store.Instances
+	leads *leadership
+}
+
+func (a activeStore) one(ctx context.Context, in *rikv1alpha1.Instance, write func(context.Context, *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)) (*rikv1alpha1.Instance, error) {
+	ctx, cancel, err := a.leads.within(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	return write(ctx, in)
+}
+
+// Create implements store.Instances.
+func (a activeStore) Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	return a.one(ctx, in, a.inner.Create)
+}
+
+// Bind implements store.Instances.
+func (a activeStore) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	return a.one(ctx, in, a.inner.Bind)
+}
+
+// Update implements store.Instances.
+func (a activeStore) Update(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	return a.one(ctx, in, a.inner.Update)
+}
+
+// UpdateStatus implements store.Instances.
+func (a activeStore) UpdateStatus(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	return a.one(ctx, in, a.inner.UpdateStatus)
+}
+
+// Delete implements store.Instances.
+func (a activeStore) Delete(ctx context.Context, namespace, name string, uid types.UID, grace *int64) error {
+	ctx, cancel, err := a.leads.within(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	return a.inner.Delete(ctx, namespace, name, uid, grace)
+}
+
+// termBegun is the term that has begun, if a write was refused because its own is over.
+func termBegun(err error) (int64, bool) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return 0, false
+	}
+	for _, cause := range status.Status().Details.Causes {
+		if string(cause.Type) == controllerterm.CauseOver {
+			number, err := strconv.ParseInt(cause.Message, 10, 64)
+			return number, err == nil
+		}
+	}
+	return 0, false
+}
+
+// establish makes the term known to the datastore. A Lease that was deleted or restored alone
+// counts below what the datastore knows; the term is then raised above that, and the next
+// attempt goes on there.
+func (c *Controller) establish(ctx context.Context) error {
+	// Any write does; this one changes nothing.
+	err := ensureNamespace(ctx, c.acting, Namespace)
+	if begun, over := termBegun(err); over {
+		if err := raiseTerm(ctx, c.client, begun); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: the lease counts below term %d, which the datastore knows", errRaised, begun)
+	}
+	return err
+}
