@@ -1,6 +1,9 @@
 package apiserver
 
 import (
+	"net"
+	"net/http"
+
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -9,6 +12,7 @@ import (
 	authorizerunion "k8s.io/apiserver/pkg/authorization/union"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/legacyhttp"
 )
 
@@ -19,16 +23,32 @@ var openPaths = []string{"/healthz", "/readyz", "/livez", "/version"}
 // secure completes what the options have set up: certificates and service
 // account tokens are known already, and RBAC decides where those that come first
 // have no opinion.
-func secure(generic *genericapiserver.Config, routes *routeTable, first ...authorizer.Authorizer) {
+func secure(generic *genericapiserver.Config, connections *front.Connections, routes *routeTable, first ...authorizer.Authorizer) {
 	conditions := make([]apiserver.AnonymousAuthCondition, 0, len(openPaths))
 	for _, path := range openPaths {
 		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: path})
 	}
-	generic.Authentication.Authenticator = union.New(
+	generic.Authentication.Authenticator = settling{connections: connections, next: union.New(
 		authenticator.RequestFunc(legacyhttp.Authenticate),
 		generic.Authentication.Authenticator,
 		anonymous.NewAuthenticator(conditions),
-	)
+	)}
 	generic.Authorization.Authorizer = authorizerunion.New(append(first, generic.Authorization.Authorizer, routeAuthorizer{routes})...)
 	generic.RequestInfoResolver = routeInfo{next: genericapiserver.NewRequestInfoResolver(generic), table: routes}
+}
+
+// settling tells the count of connections which of them have authenticated.
+type settling struct {
+	connections *front.Connections
+	next        authenticator.Request
+}
+
+// AuthenticateRequest implements authenticator.Request.
+func (s settling) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
+	response, ok, err := s.next.AuthenticateRequest(r)
+	if ok && err == nil && !isAnonymous(response.User) {
+		local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		s.connections.Authenticated(local, r.RemoteAddr)
+	}
+	return response, ok, err
 }

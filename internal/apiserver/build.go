@@ -30,6 +30,7 @@ import (
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/openapidoc"
 	"rik.dev/rik/internal/apiserver/placement"
@@ -75,8 +76,8 @@ type chain struct {
 	rik       *registry.Provider   // nil in the profile that does not serve rik.dev
 	syncers   placement.Authorizer // of the profile kcp
 	gate      *definition.Gate     // nil unless stored objects are guarded
-	closeLog  func() error
 	revisions *revisions
+	log       *audit.Log           // nil where none is kept
 	routes    *routeTable
 }
 
@@ -110,15 +111,19 @@ func (c *chain) configure(cfg Config) error {
 	generic.EffectiveVersion = ours{generic.EffectiveVersion}
 	generic.DisabledPostStartHooks.Insert(unwantedHooks...)
 	generic.BuildHandlerChainFunc = func(inner http.Handler, config *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(quantities.Wrap(refuseAhead(ofTerm(c.behindAuthorization(inner, cfg.Profile)), c.revisions), legacyscheme.Codecs), config)
+		served := genericapiserver.DefaultBuildHandlerChain(quantities.Wrap(refuseAhead(ofTerm(c.behindAuthorization(inner, cfg.Profile)), c.revisions), legacyscheme.Codecs), config)
+		return withURILimit(served)
 	}
 	generic.OpenAPIConfig.Info.Title, generic.OpenAPIV3Config.Info.Title = "rik", "rik"
 	generic.OpenAPIConfig.GetDefinitionName = namesOurs(generic.OpenAPIConfig.GetDefinitionName)
 	generic.OpenAPIV3Config.GetDefinitionName = namesOurs(generic.OpenAPIV3Config.GetDefinitionName)
-	if err := c.secure(generic, cfg.Profile); err != nil {
+	if err := c.secure(generic, cfg); err != nil {
 		return err
 	}
-	c.closeLog = enableAudit(generic, cfg.AuditLog)
+	if cfg.AuditLog != AuditOff {
+		c.log = audit.Open(cfg.AuditLog)
+		generic.AuditPolicyRuleEvaluator, generic.AuditBackend = audit.Policy(), c.log
+	}
 
 	resolver := webhook.NewDefaultServiceResolver()
 	var initializers []admission.PluginInitializer
@@ -141,9 +146,9 @@ func (c *chain) configure(cfg Config) error {
 }
 
 // secure sets who is let in and who may do what.
-func (c *chain) secure(generic *genericapiserver.Config, profile Profile) error {
-	if profile != ProfileKCP {
-		secure(generic, c.routes)
+func (c *chain) secure(generic *genericapiserver.Config, cfg Config) error {
+	if cfg.Profile != ProfileKCP {
+		secure(generic, cfg.Connections, c.routes)
 		return nil
 	}
 	objects, err := metadata.NewForConfig(generic.LoopbackClientConfig)
@@ -155,7 +160,7 @@ func (c *chain) secure(generic *genericapiserver.Config, profile Profile) error 
 		return err
 	}
 	c.syncers = placement.Authorizer{Objects: objects, Clusters: clusters}
-	secure(generic, c.routes, c.syncers)
+	secure(generic, cfg.Connections, c.routes, c.syncers)
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/registry/definition"
 	"rik.dev/rik/internal/apiserver/registry/instance"
 	"rik.dev/rik/internal/pki"
@@ -68,6 +69,8 @@ type Config struct {
 	// cluster was used with. Both are for one start, on an administrator's word.
 	NewCluster, AcceptKeys bool
 
+	// Connections counts those of the process; nil makes a count for this server.
+	Connections *front.Connections
 	// Authority signs every certificate; nil keeps one under DataDir/pki.
 	Authority *pki.Authority
 	// AuditLog is a file; empty means DataDir/audit.log, AuditOff none.
@@ -92,6 +95,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Profile == "" {
 		c.Profile = ProfileCluster
+	}
+	if c.Connections == nil {
+		c.Connections = front.NewConnections(front.Budget{}, c.Logger)
 	}
 	if c.AuditLog == "" {
 		c.AuditLog = filepath.Join(c.DataDir, "audit.log")

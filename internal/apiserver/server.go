@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/front"
@@ -94,15 +95,16 @@ func (s *Server) openPorts(ctx context.Context) error {
 		return err
 	}
 	s.closers = append(s.closers, closeListener(listener))
-	s.listener = front.Sniff(listener)
+	s.listener = front.Sniff(s.cfg.Connections.Limit(listener))
 	s.url = localURL(s.cfg.BindAddress, listener)
 	if s.cfg.InsecureLegacyAddress == "" {
 		return nil
 	}
-	s.legacy, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.InsecureLegacyAddress)
+	legacy, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.InsecureLegacyAddress)
 	if err != nil {
 		return fmt.Errorf("opening the insecure legacy port: %w", err)
 	}
+	s.legacy = s.cfg.Connections.Limit(legacy)
 	s.closers = append(s.closers, closeListener(s.legacy))
 	return nil
 }
@@ -153,7 +155,7 @@ func (s *Server) build(ctx context.Context) error {
 		return err
 	}
 	s.chain = built
-	s.closers = append(s.closers, built.closeLog)
+	s.closers = append(s.closers, built.log.Close)
 	if s.cfg.Routes == nil {
 		return nil
 	}
@@ -327,6 +329,9 @@ func (s *Server) Stores() registry.Stores {
 	}
 	return s.chain.rik.Stores()
 }
+
+// Audit is the audit log, for what is done beside the API. It is nil where none is kept.
+func (s *Server) Audit() *audit.Log { return s.chain.log }
 
 // Authority is the cluster's certificate authority.
 func (s *Server) Authority() *pki.Authority { return s.creds.authority }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
+	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/app/node"
 )
 
@@ -31,11 +32,14 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	b, err := newBrain(ctx, f.schedulerSettings(), false, authority, log)
+	brainSettings, planeSettings := f.schedulerSettings(), f.controlPlane()
+	planeSettings.Connections = front.NewConnections(front.Budget{}, log)
+	brainSettings.Connections = planeSettings.Connections
+	b, err := newBrain(ctx, brainSettings, false, authority, log)
 	if err != nil {
 		return err
 	}
-	p, err := newPlane(ctx, f.controlPlane(), authority, b.controllers.dial, log)
+	p, err := newPlane(ctx, planeSettings, authority, b.controllers.dial, log)
 	if err != nil {
 		return err
 	}
@@ -84,7 +88,9 @@ func runController(ctx context.Context, f *flags, log *slog.Logger) error {
 			grpc.WithTransportCredentials(credentials.NewTLS(config)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence, Timeout: silence}))
 	}
-	p, err := newPlane(ctx, f.controlPlane(), authority, dial, log)
+	settings := f.controlPlane()
+	settings.Connections = front.NewConnections(front.Budget{}, log)
+	p, err := newPlane(ctx, settings, authority, dial, log)
 	if err != nil {
 		return err
 	}

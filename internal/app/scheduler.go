@@ -33,6 +33,8 @@ type SchedulerSettings struct {
 	Packing                                bool
 	// NodeTimeout is the silence after which a node counts as lost.
 	NodeTimeout time.Duration
+	// Connections counts those of the process.
+	Connections *front.Connections
 }
 
 // brain is a scheduler with its listeners.
@@ -54,6 +56,7 @@ func newBrain(ctx context.Context, s SchedulerSettings, withController bool, aut
 	b.leaf = leaf
 	// Unlike the node service, nobody has business here without a certificate.
 	config.ClientAuth = tls.RequireAndVerifyClientCert
+	config = front.ByCertificate(config)
 	c := scheduler.Config{
 		Controllers: []scheduler.Endpoint{{Listener: b.controllers, Trusted: true}},
 		Workers:     []scheduler.Endpoint{{Listener: b.workers, Trusted: true}},
@@ -81,24 +84,28 @@ func openPorts(ctx context.Context, c *scheduler.Config, s SchedulerSettings, wi
 	if err != nil {
 		return fmt.Errorf("serving nodes' schedules: %w", err)
 	}
-	c.Workers = append(c.Workers, scheduler.Endpoint{Listener: workers, TLS: config})
+	c.Workers = append(c.Workers, scheduler.Endpoint{Listener: s.Connections.Limit(workers), TLS: config})
 	if withController {
 		controllers, err := front.Listen(ctx, s.BindAddress, s.ControllerPort, "--scheduler-port")
 		if err != nil {
 			return fmt.Errorf("serving the controller: %w", err)
 		}
-		c.Controllers = append(c.Controllers, scheduler.Endpoint{Listener: controllers, TLS: config})
+		c.Controllers = append(c.Controllers, scheduler.Endpoint{Listener: s.Connections.Limit(controllers), TLS: config})
 	}
 	if !s.InsecureLegacy {
 		return nil
 	}
 	var listen net.ListenConfig
-	if c.LegacyController, err = listen.Listen(ctx, "tcp", s.LegacyControllerAddress); err != nil {
+	controllers, err := listen.Listen(ctx, "tcp", s.LegacyControllerAddress)
+	if err != nil {
 		return fmt.Errorf("serving published controllers: %w", err)
 	}
-	if c.LegacyWorker, err = listen.Listen(ctx, "tcp", s.LegacyAddress); err != nil {
+	c.LegacyController = s.Connections.Limit(controllers)
+	published, err := listen.Listen(ctx, "tcp", s.LegacyAddress)
+	if err != nil {
 		return fmt.Errorf("serving published workers: %w", err)
 	}
+	c.LegacyWorker = s.Connections.Limit(published)
 	return nil
 }
 
@@ -132,6 +139,7 @@ func runScheduler(ctx context.Context, f *flags, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	s.Connections = front.NewConnections(front.Budget{}, log)
 	b, err := newBrain(ctx, s, true, authority, log)
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/registry/direct"
 	"rik.dev/rik/internal/app/heap"
@@ -58,6 +59,8 @@ type ControlPlane struct {
 	// Network holds the ranges of addresses and the domain of names.
 	Network      network.Options
 	NodeValidity time.Duration
+	// Connections counts those of the process.
+	Connections *front.Connections
 }
 
 // plane is a running control plane.
@@ -96,6 +99,7 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 		NewCluster:            settings.NewCluster,
 		AcceptKeys:            settings.AcceptKeys,
 		InsecureLegacyAddress: settings.InsecureLegacyAddress,
+		Connections:           settings.Connections,
 		Authority:             authority,
 		Sessions:              &p.late,
 		Routes:                p.routes.list,
@@ -153,6 +157,7 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 		Network:   p.controller.Network(),
 		Fences:    p.controller,
 		Validity:  p.settings.NodeValidity,
+		Audit:     auditOf(p.api.Audit()),
 		Version:   version.Version,
 		Logger:    p.log.With("component", "nodeapi"),
 	})
@@ -229,7 +234,7 @@ func (p *plane) serveNodes(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return leaf.Run(ctx) })
 	group.Go(func() error {
-		return serveGRPC(ctx, listener, p.nodeServer(false, grpc.Creds(credentials.NewTLS(config))))
+		return serveGRPC(ctx, p.settings.Connections.Limit(listener), p.nodeServer(false, grpc.Creds(credentials.NewTLS(front.ByCertificate(config)))))
 	})
 	group.Go(func() error { return serveGRPC(ctx, p.local, p.nodeServer(true)) })
 	return group.Wait()
@@ -267,4 +272,14 @@ func (p *plane) ensureToken(ctx context.Context) error {
 		return err
 	}
 	return pki.WriteFile(path, []byte(token.Text()+"\n"))
+}
+
+// auditOf records in the API server's audit log what nodes ask of the controller.
+func auditOf(log *audit.Log) func(nodeapi.AuditEntry) {
+	return func(e nodeapi.AuditEntry) {
+		log.Record(audit.Entry{
+			Verb: e.Verb, Resource: "nodes", Name: e.Node, URI: e.Method, User: e.User, Groups: e.Groups,
+			Source: e.From, Code: e.Code, Message: e.Message, Annotations: e.Annotations,
+		})
+	}
 }

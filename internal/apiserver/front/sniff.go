@@ -50,6 +50,9 @@ type sniffed struct {
 	err  error
 }
 
+// NetConn returns the connection that is sniffed.
+func (c *sniffed) NetConn() net.Conn { return c.Conn }
+
 // Read implements net.Conn.
 func (c *sniffed) Read(p []byte) (int, error) {
 	if len(p) == 0 {
@@ -85,7 +88,7 @@ func (c *sniffed) answer(read []byte) {
 	message := fmt.Sprintf("This port speaks https only: use https://%s%s\n", c.host(request), request.URL.EscapedPath())
 	fmt.Fprintf(c.Conn, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(message), message)
 	// Closing with unread input resets the connection, and the answer is lost.
-	if tcp, ok := c.Conn.(*net.TCPConn); ok && tcp.CloseWrite() == nil {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_, _ = io.Copy(io.Discard, io.LimitReader(c.Conn, maxDiscarded))
 	}
 }

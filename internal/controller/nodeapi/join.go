@@ -37,6 +37,12 @@ const maxMachineID = 128
 
 // Join exchanges a token for a certificate.
 func (s *Server) Join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1.JoinResponse, error) {
+	response, err := s.join(ctx, request)
+	s.audit(joined(ctx, request, err), err)
+	return response, err
+}
+
+func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1.JoinResponse, error) {
 	from := remoteHost(ctx)
 	if !s.failures.allowed(from) {
 		return nil, status.Error(codes.ResourceExhausted, "too many refused join tokens from this address; try again in a minute")
@@ -163,10 +169,12 @@ func (f *front) Renew(ctx context.Context, request *nodev1.RenewRequest) (*nodev
 		return nil, status.Error(codes.Unauthenticated, "a node certificate is needed")
 	}
 	uid, err := f.living(ctx, caller)
-	if err != nil {
-		return nil, err
+	var response *nodev1.JoinResponse
+	if err == nil {
+		response, err = f.sign(request.GetCsrPem(), caller.name, uid)
 	}
-	return f.sign(request.GetCsrPem(), caller.name, uid)
+	f.audit(renewed(ctx, caller), err)
+	return response, err
 }
 
 // living refuses a certificate whose Node is gone: it was revoked with it. One

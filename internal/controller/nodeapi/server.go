@@ -64,6 +64,8 @@ type Config struct {
 	Validity time.Duration
 	// Version is told to nodes.
 	Version string
+	// Audit records who joined and renewed a certificate, and who was refused. Nil: nobody.
+	Audit func(AuditEntry)
 	// Logger reports joining, connections and refusals. Nil discards.
 	Logger *slog.Logger
 }

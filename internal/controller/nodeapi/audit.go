@@ -1,0 +1,83 @@
+package nodeapi
+
+import (
+	"context"
+	"net/http"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rpc/jointoken"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// UserOfToken before a token's ID is who joined a node in the audit log.
+const UserOfToken = "rik:join-token:"
+
+// groupOfTokens is the group of those users.
+const groupOfTokens = "rik:join-tokens"
+
+// AuditEntry says who asked for a node's certificate, and what came of it.
+type AuditEntry struct {
+	// Verb is "join" or "renew"; Method is the call's full name.
+	Verb, Method string
+	// User is the node, or the join token by its ID. It is empty if the token was refused.
+	User   string
+	Groups []string
+	// Node is the name that was asked for, and From the caller's address.
+	Node, From string
+	// Code is as the status code of an HTTP answer, and Message the reason of a refusal.
+	Code    int32
+	Message string
+	// Annotations are further facts.
+	Annotations map[string]string
+}
+
+func joined(ctx context.Context, request *nodev1.JoinRequest, err error) AuditEntry {
+	e := AuditEntry{
+		Verb: "join", Method: nodev1.Join_Join_FullMethodName, Node: request.GetNodeName(), From: remoteHost(ctx),
+		Annotations: map[string]string{AnnotationMachine: request.GetMachineId()},
+	}
+	// The ID of a refused token is not known to be true.
+	if token, malformed := jointoken.Parse(request.GetToken()); malformed == nil && httpCode(err) != http.StatusUnauthorized {
+		e.User, e.Groups = UserOfToken+token.ID, []string{groupOfTokens}
+	}
+	return e
+}
+
+func renewed(ctx context.Context, caller identity) AuditEntry {
+	return AuditEntry{
+		Verb: "renew", Method: nodev1.Node_Renew_FullMethodName, Node: caller.name, From: remoteHost(ctx),
+		User: rikv1alpha1.NodeUserPrefix + caller.name, Groups: []string{rikv1alpha1.GroupNodes},
+	}
+}
+
+func (s *Server) audit(e AuditEntry, err error) {
+	if s.cfg.Audit == nil {
+		return
+	}
+	e.Code = httpCode(err)
+	if err != nil {
+		e.Message = status.Convert(err).Message()
+	}
+	s.cfg.Audit(e)
+}
+
+// httpCode translates the errors of joining and renewing.
+func httpCode(err error) int32 {
+	switch status.Code(err) {
+	case codes.OK:
+		return http.StatusOK
+	case codes.InvalidArgument:
+		return http.StatusBadRequest
+	case codes.Unauthenticated, codes.ResourceExhausted: // refused tokens are too many only without a good one
+		return http.StatusUnauthorized
+	case codes.PermissionDenied:
+		return http.StatusForbidden
+	case codes.AlreadyExists, codes.Aborted:
+		return http.StatusConflict
+	default:
+		return http.StatusServiceUnavailable
+	}
+}
