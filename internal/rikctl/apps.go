@@ -376,6 +376,9 @@ func (t *tool) deploy(ctx context.Context, c client.Client, w *rikv1alpha1.Workl
 	if err := yaml.Unmarshal(manifest, &applied.Object); err != nil {
 		return err
 	}
+	if err := adoptTyped(ctx, c, client.ObjectKeyFromObject(w), before); err != nil {
+		return err
+	}
 	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), fieldOwner); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	add(groupLook, t.getCommand(), t.describeCommand(), t.whyCommand(), t.planCommand(), t.whatifCommand(), t.topCommand(),
 		events.NewCmdEvents(t.getter, t.streams), t.waitCommand(), t.apiCommand())
 	add(groupChange, t.applyCommand(), t.deleteCommand(),
-		t.diffCommand(), edit.NewCmdEdit(t.factory, t.streams), patch.NewCmdPatch(t.factory, t.streams),
+		t.diffCommand(), ownedAsFile(edit.NewCmdEdit(t.factory, t.streams)), ownedAsFile(patch.NewCmdPatch(t.factory, t.streams)),
 		label.NewCmdLabel(t.factory, t.streams), annotate.NewCmdAnnotate(name, t.factory, t.streams), t.lintCommand())
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), t.tokenCommand())
 	add(groupOperate, t.clusterCommand())
@@ -157,27 +157,35 @@ func (t *tool) applyCommand() *cobra.Command {
 		if cmd.Flags().Lookup("dry-run").Value.String() == "client" {
 			return usagef(cmd, "--dry-run=client is not for this: the server merges, so only --dry-run=server can say what would be")
 		}
-		manager := cmd.Flags().Lookup("field-manager")
-		if manager.Changed {
-			return nil
-		}
-		return cmd.Flags().Set("field-manager", name)
+		return nil
 	}
-	t.withDeployments(cmd)
+	ownedAsFile(cmd)
+	kubectls := cmd.Run
+	cmd.Run = nil
+	t.withDeployments(cmd, func(cmd *cobra.Command, given []string) error {
+		if err := t.adopt(cmd); err != nil {
+			return err
+		}
+		kubectls(cmd, given)
+		return nil
+	})
 	return cmd
 }
 
 // diffCommand is kubectl's diff.
 func (t *tool) diffCommand() *cobra.Command {
 	cmd := diff.NewCmdDiff(t.factory, t.streams)
-	t.withDeployments(cmd)
+	kubectls := cmd.Run
+	t.withDeployments(cmd, func(cmd *cobra.Command, given []string) error {
+		kubectls(cmd, given)
+		return nil
+	})
 	return cmd
 }
 
 // withDeployments has one of kubectl's commands take files as rikctl reads them:
 // strictly, and with deployments in them.
-func (t *tool) withDeployments(cmd *cobra.Command) {
-	kubectls := cmd.Run
+func (t *tool) withDeployments(cmd *cobra.Command, run func(cmd *cobra.Command, given []string) error) {
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
 		files, ok := cmd.Flags().Lookup("filename").Value.(pflag.SliceValue)
 		if !ok {
@@ -198,8 +206,7 @@ func (t *tool) withDeployments(cmd *cobra.Command) {
 				return err
 			}
 		}
-		kubectls(cmd, given)
-		return nil
+		return run(cmd, given)
 	}
 }
 

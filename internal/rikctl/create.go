@@ -19,9 +19,6 @@ import (
 // not fill the cluster until someone interrupts it.
 const maxReplicas = 10_000
 
-// fieldOwner is the name under which the server remembers rikctl's writes.
-const fieldOwner = client.FieldOwner(name)
-
 func (t *tool) createCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",

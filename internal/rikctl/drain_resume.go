@@ -53,7 +53,7 @@ func (d *drainer) remember(ctx context.Context, baseline map[string]int) error {
 	}
 	n := &rikv1alpha1.Node{}
 	n.Name = d.node
-	if err := d.c.Patch(ctx, n, client.RawPatch(types.MergePatchType, patch), fieldOwner); err != nil {
+	if err := d.c.Patch(ctx, n, client.RawPatch(types.MergePatchType, patch), drainOwner); err != nil {
 		return fmt.Errorf("noting the progress on node %s: %w", d.node, err)
 	}
 	d.kept = maps.Clone(baseline)

@@ -40,7 +40,7 @@ func (d *drainer) turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool,
 		taken.Annotations = map[string]string{}
 	}
 	taken.Annotations[annotationTurn] = d.node
-	err = d.c.Patch(ctx, taken, client.MergeFromWithOptions(w, client.MergeFromWithOptimisticLock{}), fieldOwner)
+	err = d.c.Patch(ctx, taken, client.MergeFromWithOptions(w, client.MergeFromWithOptimisticLock{}), drainOwner)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return false, "", nil // it is looked at again
 	}
@@ -68,7 +68,7 @@ func (d *drainer) pass(ctx context.Context, w *rikv1alpha1.Workload) error {
 	}
 	object := &rikv1alpha1.Workload{}
 	object.Namespace, object.Name = w.Namespace, w.Name
-	err = d.c.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), fieldOwner)
+	err = d.c.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), drainOwner)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("passing the turn to drain with workload %s/%s: %w", w.Namespace, w.Name, err)
 	}

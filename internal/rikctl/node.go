@@ -77,7 +77,7 @@ func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node strin
 		forget = `"metadata":{"annotations":{"` + annotationDrain + `":null}},`
 	}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{`+forget+`"spec":{"unschedulable":`+value+`}}`))
-	if err := c.Patch(ctx, n, patch, fieldOwner); err != nil {
+	if err := c.Patch(ctx, n, patch, nodeOwner); err != nil {
 		return fmt.Errorf("changing node %s: %w", node, err)
 	}
 	_, _ = fmt.Fprintf(t.streams.Out, "node/%s %s\n", node, word)
@@ -187,7 +187,7 @@ func (t *tool) runTaint(ctx context.Context, node string, changes []taintChange,
 			return fmt.Errorf("node %s: %w", node, err)
 		}
 		n.Spec.Taints = taints
-		return c.Update(ctx, n, fieldOwner)
+		return c.Update(ctx, n, nodeOwner)
 	})
 	if err != nil {
 		return err

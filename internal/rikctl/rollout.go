@@ -154,7 +154,7 @@ func (t *tool) rolloutPatch(use, short, done string, spec func(time.Time) any) *
 			return err
 		}
 		w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-		if err := c.Patch(ctx, w, client.RawPatch(types.MergePatchType, patch), fieldOwner); err != nil {
+		if err := c.Patch(ctx, w, client.RawPatch(types.MergePatchType, patch), rolloutOwner); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintf(t.streams.Out, "workload/%s %s\n", key.Name, done)
