@@ -31,6 +31,7 @@ import (
 	v1listers "k8s.io/client-go/listers/core/v1"
 
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/honor"
 	"rik.dev/rik/internal/apiserver/placement"
 )
 
@@ -91,6 +92,8 @@ func controlPlaneOptions(ctx context.Context, cfg Config, creds *credentials, li
 	if cfg.Profile == ProfileKCP {
 		addPlacement(o.Admission.GenericAdmission)
 	}
+	honor.Register(o.Admission.GenericAdmission.Plugins, honor.Config{Carries: cfg.Profile == ProfileKCP})
+	o.Admission.GenericAdmission.RecommendedPluginOrder = slices.Concat(o.Admission.GenericAdmission.RecommendedPluginOrder, []string{honor.PluginName})
 
 	o.Features.EnableProfiling = false
 	o.SystemNamespaces = []string{metav1.NamespaceSystem, metav1.NamespaceDefault}

@@ -245,6 +245,10 @@ func (s *Server) runControllers(ctx context.Context) error {
 	s.logger.Info("API server is ready", "url", s.url)
 	close(s.ready)
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		signer.RunForUsers(ctx, client, s.creds.authority)
+		return nil
+	})
 	if s.cfg.Profile == ProfileKCP {
 		group.Go(func() error {
 			signer.Run(ctx, client, s.chain.syncers.Objects, s.creds.authority)
@@ -266,6 +270,7 @@ func (s *Server) runKubernetes(ctx context.Context, client kubernetes.Interface)
 		// would fail again just after it had been seen to succeed.
 		Informers:    informers.NewSharedInformerFactory(client, 0),
 		RootCA:       s.creds.authority.CertificatePEM(),
+		TokenKeyFile: s.creds.path(serviceAccountKeyFile),
 		NotCollected: notCollected,
 	})
 }

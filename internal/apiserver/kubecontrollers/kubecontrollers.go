@@ -1,12 +1,12 @@
 // Package kubecontrollers runs, inside the API server's process, those of
 // Kubernetes' own controllers without which a control plane is only a database:
 // nothing else removes a namespace's finalizer, follows owner references, makes
-// the default service account, publishes the cluster's authority, or fills
-// aggregated cluster roles.
+// the default service account, fills the Secrets of service accounts' tokens, publishes
+// the cluster's authority, or fills aggregated cluster roles.
 //
-// Reads: every resource's metadata, namespaces, service accounts, cluster roles.
-// Writes: deletions and finalizers of everything, service accounts named
-// default, the configmap kube-root-ca.crt, the rules of aggregated cluster roles.
+// Reads: every resource's metadata, namespaces, service accounts, their token Secrets,
+// cluster roles. Writes: deletions and finalizers of everything, service accounts named
+// default, the token Secrets, the configmap kube-root-ca.crt, the rules of aggregated cluster roles.
 package kubecontrollers
 
 import (
@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/util/keyutil"
 	"k8s.io/controller-manager/pkg/informerfactory"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
@@ -32,6 +35,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 	"k8s.io/kubernetes/pkg/controller/namespace"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
+	tokens "k8s.io/kubernetes/pkg/serviceaccount"
 )
 
 const (
@@ -55,6 +59,8 @@ type Config struct {
 	Informers informers.SharedInformerFactory
 	// RootCA is the PEM certificate that pods and users verify the server with.
 	RootCA []byte
+	// TokenKeyFile holds the private key that signs the tokens of service accounts.
+	TokenKeyFile string
 	// NotCollected are resources whose owner references somebody else follows.
 	NotCollected []schema.GroupResource
 }
@@ -67,8 +73,8 @@ type controllers struct {
 // Run runs the controllers until ctx ends and each of them has returned.
 // The API server must be answering when it is called.
 func Run(ctx context.Context, cfg Config) error {
-	if cfg.Client == nil || cfg.Informers == nil || len(cfg.RootCA) == 0 {
-		return errors.New("programmer error: kubecontrollers need a client, informers and the authority's certificate")
+	if cfg.Client == nil || cfg.Informers == nil || len(cfg.RootCA) == 0 || cfg.TokenKeyFile == "" {
+		return errors.New("programmer error: kubecontrollers need a client, informers, the authority's certificate and the key of tokens")
 	}
 	ctx = klog.NewContext(ctx, klog.Background().WithName("kubecontrollers"))
 	cs := &controllers{}
@@ -84,6 +90,7 @@ func Run(ctx context.Context, cfg Config) error {
 	cs.addRoles(cfg, client)
 	if err := errors.Join(
 		cs.addServiceAccounts(ctx, cfg, client),
+		cs.addTokens(ctx, cfg, client),
 		cs.addPublisher(cfg, client),
 		cs.addCollector(ctx, cfg, client, metadataClient),
 	); err != nil {
@@ -123,6 +130,33 @@ func (cs *controllers) addServiceAccounts(ctx context.Context, cfg Config, clien
 		return fmt.Errorf("making the service account controller: %w", err)
 	}
 	cs.add(func(ctx context.Context) { c.Run(ctx, 1) })
+	return nil
+}
+
+// addTokens fills the Secrets of type kubernetes.io/service-account-token.
+func (cs *controllers) addTokens(ctx context.Context, cfg Config, client kubernetes.Interface) error {
+	key, err := keyutil.PrivateKeyFromFile(cfg.TokenKeyFile)
+	if err != nil {
+		return fmt.Errorf("reading the key of service accounts' tokens: %w", err)
+	}
+	generator, err := tokens.JWTTokenGenerator(tokens.LegacyIssuer, key)
+	if err != nil {
+		return fmt.Errorf("preparing the tokens of service accounts: %w", err)
+	}
+	// Of its own, so that other Secrets are not kept in memory.
+	secrets := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String()
+	}))
+	c, err := serviceaccount.NewTokensController(klog.FromContext(ctx), cfg.Informers.Core().V1().ServiceAccounts(), secrets.Core().V1().Secrets(), client,
+		serviceaccount.TokensControllerOptions{TokenGenerator: generator, RootCA: cfg.RootCA})
+	if err != nil {
+		return fmt.Errorf("making the controller of service accounts' tokens: %w", err)
+	}
+	cs.add(func(ctx context.Context) {
+		secrets.Start(ctx.Done())
+		defer secrets.Shutdown()
+		c.Run(ctx, 1)
+	})
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"rik.dev/rik/internal/apiserver/restv0"
@@ -99,7 +100,12 @@ func TestAdmissionRuns(t *testing.T) {
 	s := apitest.Shared(t)
 	c, namespace := admin(t, s), s.Namespace(t)
 	id := c.workload(t, namespace, "web")
-	quota, err := s.Client.CoreV1().ResourceQuotas(namespace).Create(t.Context(), &corev1.ResourceQuota{
+	// Users are refused one, because nothing counts.
+	own, err := kubernetes.NewForConfig(s.Own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quota, err := own.CoreV1().ResourceQuotas(namespace).Create(t.Context(), &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "few"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/instances.rik.dev": resource.MustParse("2")}},
 	}, metav1.CreateOptions{})

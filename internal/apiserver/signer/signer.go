@@ -1,7 +1,10 @@
-// Package signer signs the certificates of syncers that run outside of a kcp. Whoever
-// may approve CertificateSigningRequests of the signer rik.dev/syncer decides which;
-// what is signed is a client certificate for the user of one syncer, and nothing else. It
-// bears the UID of the Cluster that there is, and ends with that Cluster.
+// Package signer signs client certificates that were asked for with a
+// CertificateSigningRequest. Whoever may approve requests of a signer decides which.
+//
+// The signer rik.dev/syncer is for syncers that run outside of a kcp. What it signs is for
+// the user of one syncer, and nothing else. It bears the UID of the Cluster that there is,
+// and ends with that Cluster. The signer kubernetes.io/kube-apiserver-client is for users,
+// as in Kubernetes.
 //
 // Reads: certificatesigningrequests, clusters. Writes: the status of the former.
 package signer
@@ -9,6 +12,7 @@ package signer
 import (
 	"context"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,7 +35,7 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// maxValidity of a certificate, which is also what one gets that asks for nothing.
+// maxValidity of a syncer's certificate, which is also what one gets that asks for nothing.
 const maxValidity = 30 * 24 * time.Hour
 
 // Authority signs; a pki.Authority does.
@@ -39,21 +43,38 @@ type Authority interface {
 	SignCSR(csrPEM []byte, subject pkix.Name, validity time.Duration) ([]byte, error)
 }
 
+// signer signs the requests of one signer's name.
 type signer struct {
 	client    kubernetes.Interface
-	clusters  metadata.ResourceInterface
 	authority Authority
+	name      string
+	// longest is the validity of a certificate for which nothing shorter was asked.
+	longest time.Duration
+	// decide gives the subject of a certificate, or a refusal. Another error is tried again.
+	decide func(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (pkix.Name, error)
 }
 
-// Run signs until ctx ends, and returns when it has stopped. The objects are read as
+// refusal is why a request gets no certificate.
+type refusal struct{ error }
+
+// Unwrap gives the reason itself.
+func (r refusal) Unwrap() error { return r.error }
+
+func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
+
+// Run signs for syncers until ctx ends, and returns when it has stopped. The objects are read as
 // somebody who may read Clusters.
 func Run(ctx context.Context, client kubernetes.Interface, objects metadata.Interface, authority Authority) {
 	clusters := objects.Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"))
-	s := signer{client: client, clusters: clusters, authority: authority}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.signerName", workloadv1alpha1.SyncerSigner).String()
+	s := signer{client: client, authority: authority, name: workloadv1alpha1.SyncerSigner, longest: maxValidity, decide: syncers{clusters}.decide}
+	s.run(ctx, "syncer-signer")
+}
+
+func (s signer) run(ctx context.Context, controllerName string) {
+	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.signerName", s.name).String()
 	}))
-	controller := certificates.NewCertificateController(ctx, "syncer-signer", client, factory.Certificates().V1().CertificateSigningRequests(), s.handle)
+	controller := certificates.NewCertificateController(ctx, controllerName, s.client, factory.Certificates().V1().CertificateSigningRequests(), s.handle)
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
 	controller.Run(ctx, 1)
@@ -61,22 +82,17 @@ func Run(ctx context.Context, client kubernetes.Interface, objects metadata.Inte
 
 // handle signs one request, or says on it why not.
 func (s signer) handle(ctx context.Context, request *certificatesv1.CertificateSigningRequest) error {
-	if !isOpen(request) {
+	if request.Spec.SignerName != s.name || !isOpen(request) {
 		return nil
 	}
-	wanted, err := wantedBy(request)
+	subject, err := s.decide(ctx, request)
+	if refused := (refusal{}); errors.As(err, &refused) {
+		return s.fail(ctx, request, refused)
+	}
 	if err != nil {
-		return s.fail(ctx, request, err)
+		return err // tried again
 	}
-	cluster, err := s.clusters.Get(ctx, wanted.cluster, metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("reading the Cluster of a syncer: %w", err) // tried again
-	}
-	subject, err := wanted.subject(cluster, err == nil)
-	if err != nil {
-		return s.fail(ctx, request, err)
-	}
-	certificate, err := s.authority.SignCSR(request.Spec.Request, subject, validity(request))
+	certificate, err := s.authority.SignCSR(request.Spec.Request, subject, s.validity(request))
 	if err != nil {
 		return s.fail(ctx, request, err)
 	}
@@ -87,8 +103,27 @@ func (s signer) handle(ctx context.Context, request *certificatesv1.CertificateS
 
 // isOpen says whether a request waits for its certificate.
 func isOpen(request *certificatesv1.CertificateSigningRequest) bool {
-	return request.Spec.SignerName == workloadv1alpha1.SyncerSigner && len(request.Status.Certificate) == 0 &&
+	return len(request.Status.Certificate) == 0 &&
 		certificates.IsCertificateRequestApproved(request) && !certificates.HasTrueCondition(request, certificatesv1.CertificateFailed)
+}
+
+// syncers decides for the signer of syncers.
+type syncers struct{ clusters metadata.ResourceInterface }
+
+func (s syncers) decide(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (pkix.Name, error) {
+	wanted, err := wantedBy(request)
+	if err != nil {
+		return pkix.Name{}, refusal{err}
+	}
+	cluster, err := s.clusters.Get(ctx, wanted.cluster, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return pkix.Name{}, fmt.Errorf("reading the Cluster of a syncer: %w", err)
+	}
+	subject, err := wanted.subject(cluster, err == nil)
+	if err != nil {
+		return pkix.Name{}, refusal{err}
+	}
+	return subject, nil
 }
 
 // identity is what a request asks for: the syncer of a Cluster of that name, and if it
@@ -136,11 +171,11 @@ func (i identity) subject(cluster *metav1.PartialObjectMetadata, found bool) (pk
 // usages are what a certificate may be for.
 var usages = []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment}
 
-func validity(request *certificatesv1.CertificateSigningRequest) time.Duration {
+func (s signer) validity(request *certificatesv1.CertificateSigningRequest) time.Duration {
 	if request.Spec.ExpirationSeconds == nil {
-		return maxValidity
+		return s.longest
 	}
-	return min(maxValidity, csr.ExpirationSecondsToDuration(*request.Spec.ExpirationSeconds))
+	return min(s.longest, csr.ExpirationSecondsToDuration(*request.Spec.ExpirationSeconds))
 }
 
 // fail says on a request that it will get no certificate.
