@@ -2,12 +2,16 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 )
 
@@ -20,7 +24,60 @@ var kubernetesLog struct {
 	once    sync.Once
 }
 
-func init() { klog.SetSlogLogger(slog.New(quieter{late{}})) }
+func init() {
+	klog.SetLoggerWithOptions(logr.FromSlogHandler(quieter{late{}}), klog.ContextualLogger(true), klog.WriteKlogBuffer(writeFormatted))
+	klog.OsExit = func(code int) {
+		if code == klogFatal {
+			code = 1 // as of every other error that ends a program
+		}
+		os.Exit(code)
+	}
+}
+
+// klogFatal is the code with which klog.Fatal ends a process.
+const klogFatal = 255
+
+// writeFormatted writes what Kubernetes' libraries say by format, as klog would without it,
+// but for a fatal error: klog hands that on as information and ends the process.
+func writeFormatted(line []byte) {
+	level, text := parseFormatted(line)
+	if level == levelFatal {
+		sayFatal(late{}, os.Stderr, text)
+		return
+	}
+	slog.New(quieter{late{}}).Log(context.Background(), level, text)
+}
+
+// levelFatal is above all that is logged.
+const levelFatal = slog.LevelError + 4
+
+// parseFormatted reads a line in klog's form: Lmmdd hh:mm:ss.uuuuuu threadid file:line] message
+func parseFormatted(line []byte) (slog.Level, string) {
+	text := strings.TrimSpace(string(line))
+	head, message, found := strings.Cut(text, "] ")
+	if !found || head == "" {
+		return slog.LevelInfo, text
+	}
+	switch head[0] {
+	case 'F':
+		return levelFatal, message
+	case 'E':
+		return slog.LevelError, message
+	default:
+		return slog.LevelInfo, message // warnings too: klog hands them on so
+	}
+}
+
+// sayFatal says why the process is about to end: in its log, or where there is none yet
+// on the standard error.
+func sayFatal(log slog.Handler, otherwise io.Writer, text string) {
+	const message = "a fatal error in a Kubernetes library ends the process"
+	if !log.Enabled(context.Background(), slog.LevelError) {
+		_, _ = fmt.Fprintf(otherwise, "%s: %s\n", message, text)
+		return
+	}
+	slog.New(log).Error(message, "err", text)
+}
 
 func redirectKlog(logger *slog.Logger) {
 	kubernetesLog.once.Do(func() {
