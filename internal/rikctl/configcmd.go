@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
 	"rik.dev/rik/internal/rikctl/config"
@@ -89,6 +91,45 @@ func (t *tool) writable() (string, error) {
 	return "", errors.New("there is no home directory to keep a configuration in: name a file with --config")
 }
 
+// changeable is writable for a command that will write there.
+func (t *tool) changeable(cmd *cobra.Command, given []string) (string, error) {
+	path, err := t.writable()
+	if err != nil || !t.getter.source.IsServers(path) {
+		return path, err
+	}
+	own := t.getter.source.UserPath()
+	if own == "" || t.getter.source.IsServers(own) {
+		own = "FILE"
+	}
+	return "", advised{
+		fmt.Errorf("%s is the server's own file, which it writes anew at every start", path),
+		fmt.Sprintf("keep your clusters in a file of your own: %s", commandLine(cmd, given, own)),
+	}
+}
+
+// commandLine is the command as it was given, with another configuration.
+func commandLine(cmd *cobra.Command, given []string, path string) string {
+	words := append(strings.Fields(cmd.CommandPath()), given...)
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Name != "config" {
+			words = append(words, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	words = append(words, "--config="+path)
+	for i, word := range words {
+		words[i] = quoted(word)
+	}
+	return strings.Join(words, " ")
+}
+
+// quoted is a word as a shell takes it.
+func quoted(word string) string {
+	if word != "" && !strings.ContainsAny(word, " \t\n'\"\\$`&|;<>()*?[]#~!{}") {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
 func readOrEmpty(path string) (config.File, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,7 +159,7 @@ rikctl config set-cluster office --server https://rik.example.org:5000 \
 			if err := config.CheckServer(c.Server); err != nil {
 				return usagef(cmd, "--server: %w", err)
 			}
-			path, err := t.writable()
+			path, err := t.changeable(cmd, given)
 			if err != nil {
 				return err
 			}
@@ -185,8 +226,8 @@ func (t *tool) configUse() *cobra.Command {
 			}
 			return slices.Clone(file.Names()), cobra.ShellCompDirectiveNoFileComp
 		},
-		RunE: func(_ *cobra.Command, given []string) error {
-			path, err := t.writable()
+		RunE: func(cmd *cobra.Command, given []string) error {
+			path, err := t.changeable(cmd, given)
 			if err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +29,13 @@ func (t *tool) createCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(t.createWorkload(), t.createInstance(), t.createTenant(), t.createNamespace())
+	cmd.SetFlagErrorFunc(func(of *cobra.Command, err error) error {
+		usage := usageError{of.CommandPath(), err}
+		if of == cmd && (strings.Contains(err.Error(), "'f' in") || strings.Contains(err.Error(), "--filename")) {
+			return advisedUsage{usage, "\"rikctl apply -f FILE\" creates and changes objects of any type, and \"rikctl create workload -f FILE\" creates workloads"}
+		}
+		return usage
+	})
 	return cmd
 }
 

@@ -99,6 +99,7 @@ func judge(err error, server string) outcome {
 		exit    exitError
 		stopped *fatal
 		usage   usageError
+		told    advisedUsage
 		file    fileError
 		setup   misconfigured
 		advice  advised
@@ -112,6 +113,8 @@ func judge(err error, server string) outcome {
 		return outcome{code: ExitInterrupted}
 	case errors.As(err, &stopped):
 		return judgeText(stopped.Error(), stopped.code, server)
+	case errors.As(err, &told):
+		return outcome{ExitUsage, "error: " + told.Error(), told.next}
 	case errors.As(err, &usage):
 		return outcome{ExitUsage, "error: " + usage.Error(), explains(usage.command)}
 	case errors.As(err, &file):
@@ -187,6 +190,8 @@ var serverReason = regexp.MustCompile(`Error from server \((\w+)\)`)
 
 // judgeText is for errors of which only the text is left.
 func judgeText(text string, code int, server string) outcome {
+	// There are no CRDs to be installed for what rik lacks.
+	text = strings.ReplaceAll(text, "\nensure CRDs are installed first", "")
 	o := outcome{code: code, text: text}
 	if isForeign(text) {
 		return foreign(text, server)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -39,7 +41,21 @@ var building sync.Mutex
 // in its own form what the command's error then says in ours.
 var processOnce = sync.OnceFunc(func() {
 	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(fatal{message, code}) })
-	klog.SetLogger(logr.Discard())
+	var fatally atomic.Pointer[string]
+	klog.SetLoggerWithOptions(logr.Discard(), klog.WriteKlogBuffer(func(line []byte) {
+		text := string(line)
+		fatally.Store(&text)
+	}))
+	// A library that gives up leaves its last words, and no silent end.
+	klog.OsExit = func(int) {
+		message := "error: a library gave up"
+		if last := fatally.Load(); last != nil {
+			_, text, _ := strings.Cut(*last, "] ")
+			message += ": " + strings.TrimSpace(text)
+		}
+		_, _ = fmt.Fprintln(os.Stderr, message)
+		os.Exit(ExitError)
+	}
 })
 
 // fatal is how an error leaves one of kubectl's commands.
@@ -116,7 +132,7 @@ func Execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 	if t.getter.err != nil {
 		err = t.getter.err // kubectl's commands pass on its text only.
 	}
-	o := t.suggestType(judge(err, t.getter.server()))
+	o := t.suggestConfig(t.suggestTarget(ctx, t.suggestType(ctx, judge(err, t.getter.server()), args), args), args)
 	// A command that exec ran may end with the same code, and says what it has to itself.
 	if o.code == ExitUsage && o.text != "" && o.next == "" {
 		o.next = nextForUsage(root, args)
@@ -186,6 +202,15 @@ func (e usageError) Error() string { return e.err.Error() }
 
 // Unwrap gives the cause.
 func (e usageError) Unwrap() error { return e.err }
+
+// advisedUsage is a usageError that knows the next step.
+type advisedUsage struct {
+	usageError
+	next string
+}
+
+// Unwrap gives the usageError.
+func (e advisedUsage) Unwrap() error { return e.usageError }
 
 // usagef makes a usageError of a command.
 func usagef(cmd *cobra.Command, format string, args ...any) error {

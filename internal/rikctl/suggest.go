@@ -1,6 +1,7 @@
 package rikctl
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -12,10 +13,52 @@ import (
 // unknownType finds the word in the error about a type that does not exist.
 var unknownType = regexp.MustCompile(`doesn't have a resource type "([^"]+)"`)
 
-// suggestType adds what a mistyped type may have meant to an outcome.
-func (t *tool) suggestType(o outcome) outcome {
+// unknownKindText finds the kind in the error about a file with one that does not exist.
+var unknownKindText = regexp.MustCompile(`no matches for kind "([^"]+)"`)
+
+// inRik are words of Kubernetes and what has their place in rik.
+var inRik = []struct {
+	words []string
+	next  string
+}{
+	{[]string{"pod", "pods", "po"}, `instances are what pods are in Kubernetes: "rikctl get instances" lists them, and a Workload (apiVersion rik.dev/v1alpha1) describes them`},
+	{[]string{"service", "services", "svc", "endpoints", "ep", "endpointslice", "endpointslices", "ingress", "ingresses", "ing"},
+		`a workload has its own address, name and ports: see spec.containers[].ports of "rikctl explain workload"`},
+	{[]string{"statefulset", "statefulsets", "sts", "daemonset", "daemonsets", "ds", "replicaset", "replicasets", "rs", "job", "jobs", "cronjob", "cronjobs", "cj"},
+		`a Workload (apiVersion rik.dev/v1alpha1) or a Deployment runs instances here: "rikctl explain workload" shows what there is`},
+	{[]string{"persistentvolumeclaim", "persistentvolumeclaims", "pvc", "persistentvolume", "persistentvolumes", "pv", "storageclass", "storageclasses", "sc"},
+		`volumes are part of a workload: see spec.volumes of "rikctl explain workload"`},
+	{[]string{"networkpolicy", "networkpolicies", "netpol", "limitrange", "limitranges", "horizontalpodautoscaler", "horizontalpodautoscalers", "hpa", "poddisruptionbudget", "poddisruptionbudgets", "pdb"},
+		`rik has nothing of this kind; "rikctl api-resources" lists the types that the server has`},
+}
+
+// placeOf is what has the place of a word of Kubernetes.
+func placeOf(word string) string {
+	for _, entry := range inRik {
+		if slices.Contains(entry.words, strings.ToLower(word)) {
+			return entry.next
+		}
+	}
+	return ""
+}
+
+// suggestType adds what a mistyped type may have meant to an outcome, or the name of an
+// object in the place of a type.
+func (t *tool) suggestType(ctx context.Context, o outcome, args []string) outcome {
+	if m := unknownKindText.FindStringSubmatch(o.text); m != nil && placeOf(m[1]) != "" && !strings.Contains(o.text, `in version "v0"`) {
+		o.next = placeOf(m[1])
+		return o
+	}
 	m := unknownType.FindStringSubmatch(o.text)
 	if m == nil {
+		return o
+	}
+	if next := placeOf(m[1]); next != "" {
+		o.next = next
+		return o
+	}
+	if next := t.asName(ctx, m[1], args); next != "" {
+		o.next = next
 		return o
 	}
 	d, err := t.getter.ToDiscoveryClient()

@@ -108,6 +108,35 @@ func (s Source) SystemPath() string {
 	return filepath.Join(dir, "config.yaml")
 }
 
+// serverFiles are beside the configuration that a server wrote.
+var serverFiles = []string{"admin.kubeconfig", "profile", "encryption.yaml"}
+
+// IsServers says whether a file is the configuration of a server, in whatever data
+// directory: the server writes it anew at every start.
+func (s Source) IsServers(path string) bool {
+	if filepath.Clean(path) == filepath.Clean(s.SystemPath()) {
+		return true
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	if filepath.Base(path) != filepath.Base(s.SystemPath()) {
+		return false
+	}
+	for _, name := range serverFiles {
+		if _, err := s.ReadFile(filepath.Join(filepath.Dir(path), name)); errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+	}
+	return true
+}
+
+// IsPublished says whether a cluster is as the published clients have it: a name and a
+// URL. No server with users lets that in.
+func (c Cluster) IsPublished() bool {
+	return c.CertificateAuthority == "" && c.ClientCertificate == "" && c.ClientKey == "" && c.Token == ""
+}
+
 // place is one location in the order of search.
 type place struct {
 	label string

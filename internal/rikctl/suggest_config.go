@@ -1,0 +1,67 @@
+package rikctl
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"strings"
+)
+
+// suggestConfig tells a user whose configuration has no credentials, as those of the
+// published clients, which command works instead.
+func (t *tool) suggestConfig(o outcome, args []string) outcome {
+	found := t.getter.found
+	if found == nil || t.getter.kubeconfig != "" || !found.File.Cluster.IsPublished() || !needsCredentials(o) {
+		return o
+	}
+	server := found.File.Cluster.Server
+	if !onThisMachine(server) {
+		o.next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: copy config.yaml from the data directory of that server, put its https URL into it, and name the copy with --config or $RIKCONFIG", origin(found), server)
+		return o
+	}
+	path := t.getter.source.SystemPath()
+	sudo := ""
+	switch _, err := t.getter.source.ReadFile(path); {
+	case errors.Is(err, fs.ErrPermission):
+		sudo = "sudo "
+	case err != nil:
+		o.next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: name config.yaml of the server's --data-dir with --config or $RIKCONFIG (%s does not exist)", origin(found), server, path)
+		return o
+	}
+	line := asCommand(append([]string{"--config=" + path}, withoutConfig(args)...))
+	o.next = fmt.Sprintf("the configuration %s has neither the authority of the server nor credentials, and the one that the server wrote has both: %s%s", origin(found), sudo, line)
+	return o
+}
+
+// needsCredentials says whether an error is one of a client that does not know the server,
+// or that the server does not know.
+func needsCredentials(o outcome) bool {
+	return o.code == ExitDenied || containsAny(o.text, []string{"certificate signed by unknown authority", "failed to verify certificate"}) || isForeign(o.text)
+}
+
+// withoutConfig leaves out the flag that names a configuration.
+func withoutConfig(args []string) []string {
+	var out []string
+	for i := 0; i < len(args); i++ {
+		switch {
+		case args[i] == "--":
+			return append(out, args[i:]...)
+		case args[i] == "--config":
+			i++
+		case !strings.HasPrefix(args[i], "--config="):
+			out = append(out, args[i])
+		}
+	}
+	return out
+}
+
+func onThisMachine(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
