@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -30,6 +31,7 @@ import (
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/openapidoc"
@@ -174,7 +176,7 @@ func (c *chain) behindAuthorization(inner http.Handler, profile Profile) http.Ha
 		}), legacyscheme.Codecs)
 	}
 	return strict.Wrap(inner, strict.Config{
-		Groups: []string{rikv1alpha1.SchemeGroupVersion.Group}, Scheme: legacyscheme.Scheme, Serializer: legacyscheme.Codecs,
+		Groups: []string{rikv1alpha1.SchemeGroupVersion.Group}, Bounded: []string{appsv1.GroupName}, Scheme: legacyscheme.Scheme, Serializer: legacyscheme.Codecs, Lists: validation.Lists,
 	})
 }
 

@@ -175,8 +175,12 @@ func create[T store.Object](ctx context.Context, c *call, s storage, r resource,
 // whether the user may. id is what they know it by.
 func (c *call) remove(s storage, r resource, object store.Object, id string) error {
 	name, namespace, uid := object.GetName(), object.GetNamespace(), object.GetUID()
-	if err := c.must("delete", r, namespace, name, r.singular+" "+id); err != nil {
+	switch ok, err := c.may("delete", r, namespace, name); {
+	case err != nil:
 		return err
+	case !ok:
+		// By what the user called it: its name is not theirs to know.
+		return apierrors.NewForbidden(r.GroupResource(), id, fmt.Errorf("user %q may not delete %s %s", c.user.GetName(), r.singular, id))
 	}
 	ctx := c.in("delete", r, namespace, name)
 	audit.AddAuditAnnotation(ctx, auditAnnotation, fmt.Sprintf("%s %s/%s", r.Resource, namespace, name))

@@ -73,6 +73,30 @@ func TestWhatAUserMay(t *testing.T) {
 	wantNothing(t, c.post(t, "/api/v0/workloads.delete", fmt.Sprintf(`{"id":%q}`, id)))
 }
 
+// TestForeignObjectsAreNotNamed: who knows the ID of another's object learns nothing of it.
+func TestForeignObjectsAreNotNamed(t *testing.T) {
+	t.Parallel()
+	s := apitest.Shared(t)
+	other := s.Namespace(t)
+	root, c := admin(t, s), user(t, s, "stranger")
+	const hidden = "confidential"
+	id := root.workload(t, other, hidden)
+	want[[]string](t, root.post(t, "/api/v0/instances.create", fmt.Sprintf(`{"workload_id":%q,"name":%q}`, id, hidden)), 201)
+	rows := want[[]row](t, root.get(t, "/api/v0/instances.list?namespace="+other), 200)
+	for path, body := range map[string]string{
+		"/api/v0/workloads.delete": fmt.Sprintf(`{"id":%q}`, id),
+		"/api/v0/instances.delete": fmt.Sprintf(`{"id":%q}`, rows[0].ID),
+		"/api/v0/instances.create": fmt.Sprintf(`{"workload_id":%q}`, id),
+	} {
+		if refused := wantFailure(t, c.post(t, path, body), 403); strings.Contains(refused.Error, hidden) || strings.Contains(refused.Error, other) {
+			t.Errorf("%s answers %q, which names what the user did not", path, refused.Error)
+		}
+	}
+	if refused := wantFailure(t, c.get(t, "/api/v0/workloads.instances/"+id), 403); strings.Contains(refused.Error, hidden) {
+		t.Errorf("the list of instances answers %q", refused.Error)
+	}
+}
+
 func untilGranted(t *testing.T, c client, namespaces ...string) {
 	t.Helper()
 	for _, namespace := range namespaces {

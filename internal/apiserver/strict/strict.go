@@ -36,6 +36,11 @@ type Config struct {
 	Groups []string
 	// Scheme knows their types.
 	Scheme *runtime.Scheme
+	// Bounded are further groups of which only the lists are bounded.
+	Bounded []string
+	// Lists bounds the items of lists by the last key of their path. A longer one is
+	// refused before the document is decoded, which takes long when it is very long.
+	Lists map[string]int
 	// Serializer encodes refusals.
 	Serializer runtime.NegotiatedSerializer
 }
@@ -43,6 +48,7 @@ type Config struct {
 type filter struct {
 	next       http.Handler
 	groups     sets.Set[string]
+	bounded    sets.Set[string]
 	types      types
 	decoder    runtime.Decoder
 	serializer runtime.NegotiatedSerializer
@@ -55,7 +61,8 @@ func Wrap(next http.Handler, cfg Config) http.Handler {
 	return &filter{
 		next:       next,
 		groups:     sets.New(cfg.Groups...),
-		types:      typesOf(cfg.Scheme, cfg.Groups),
+		bounded:    sets.New(cfg.Bounded...),
+		types:      typesOf(cfg.Scheme, cfg.Groups, cfg.Lists),
 		serializer: cfg.Serializer,
 		decoder: json.NewSerializerWithOptions(json.DefaultMetaFactory, cfg.Scheme, cfg.Scheme,
 			json.SerializerOptions{Yaml: true, Strict: true}),
@@ -65,11 +72,14 @@ func Wrap(next http.Handler, cfg Config) http.Handler {
 // ServeHTTP implements http.Handler.
 func (f *filter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	info, ok := request.RequestInfoFrom(r.Context())
-	if !ok || !info.IsResourceRequest || !f.groups.Has(info.APIGroup) || !writes.Has(info.Verb) {
+	strictly := ok && f.groups.Has(info.APIGroup)
+	if !ok || !info.IsResourceRequest || !strictly && !f.bounded.Has(info.APIGroup) || !writes.Has(info.Verb) {
 		f.next.ServeHTTP(w, r)
 		return
 	}
-	r = forced(r)
+	if strictly {
+		r = forced(r)
+	}
 	if err := f.check(r, info); err != nil {
 		gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
 		responsewriters.ErrorNegotiated(err, f.serializer, gv, w, r)
@@ -122,7 +132,7 @@ func (f *filter) check(r *http.Request, info *request.RequestInfo) error {
 	if err := f.types.check(content, mediaType, info); err != nil {
 		return err
 	}
-	if mediaType == mediaApply {
+	if mediaType == mediaApply && f.groups.Has(info.APIGroup) {
 		return f.checkApply(content)
 	}
 	return nil

@@ -44,7 +44,8 @@ func (s *Server) Join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 
 func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1.JoinResponse, error) {
 	from := remoteHost(ctx)
-	if !s.failures.allowed(from) {
+	// Others behind the address may have good ones.
+	if !s.failures.allowed(from) && !s.cfg.Tokens.Plausible(ctx, request.GetToken()) {
 		return nil, status.Error(codes.ResourceExhausted, "too many refused join tokens from this address; try again in a minute")
 	}
 	if err := s.cfg.Tokens.Verify(ctx, request.GetToken()); err != nil {
@@ -280,7 +281,8 @@ func remoteHost(ctx context.Context) string {
 }
 
 const (
-	// failuresAllowed is how many refused tokens an address has in failureWindow.
+	// failuresAllowed is how many refused tokens an address has in failureWindow, until its
+	// tokens are only looked at closely when they are like one that there is.
 	// A secret is 256 random bits, so this only keeps the log readable and the
 	// datastore idle.
 	failuresAllowed = 20

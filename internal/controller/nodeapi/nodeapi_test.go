@@ -776,6 +776,43 @@ func TestSessionsEndWithTheStreamAndTheContext(t *testing.T) {
 	}
 }
 
+// TestBadTokensDoNotBlockGoodOnes: one machine behind an address tries bad tokens, and
+// another one there joins all the same.
+func TestBadTokensDoNotBlockGoodOnes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	good, err := w.tokens.Create(t.Context(), jointoken.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := nodev1.NewJoinClient(w.dial(t, nil))
+	bad := good
+	bad.Secret = strings.Repeat("x", len(good.Secret))
+	for i := range 3 * failuresAllowed {
+		_, err := client.Join(t.Context(), &nodev1.JoinRequest{Token: bad.Text(), NodeName: "bad", MachineId: "m"})
+		want := codes.Unauthenticated
+		if i >= failuresAllowed {
+			want = codes.ResourceExhausted
+		}
+		if status.Code(err) != want {
+			t.Fatalf("bad token %d: %v, want %s", i, err, want)
+		}
+	}
+	csr, _, err := pki.NewCSR(pkix.Name{CommonName: "any"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Join(t.Context(), &nodev1.JoinRequest{Token: good.Text(), NodeName: "good", MachineId: "m", CsrPem: csr}); err != nil {
+		t.Errorf("a good token after bad ones: %v", err)
+	}
+	if err := w.tokens.Delete(t.Context(), good.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Join(t.Context(), &nodev1.JoinRequest{Token: good.Text(), NodeName: "late", MachineId: "m"}); err == nil {
+		t.Error("a revoked token was accepted")
+	}
+}
+
 func TestFailuresAreLimitedByAddress(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0).Add(time.Hour)

@@ -33,6 +33,8 @@ const DefaultValidity = 30 * 24 * time.Hour
 // Verifier says whether a join token is valid. Refusals are
 // jointoken.ErrRefused.
 type Verifier interface {
+	// Plausible says, at little cost, whether a token may be valid.
+	Plausible(ctx context.Context, text string) bool
 	Verify(ctx context.Context, text string) error
 	// Use verifies as well, and counts.
 	Use(ctx context.Context, text string) error

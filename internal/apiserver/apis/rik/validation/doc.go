@@ -38,3 +38,11 @@ const (
 	MaxSkew            = 10_000
 	MaxNameInNamespace = 63
 )
+
+// Lists are the bounds of lists by their field's name, wherever it is. They are known
+// before an object is decoded.
+var Lists = map[string]int{
+	"containers": MaxContainers, "initContainers": MaxContainers, "env": MaxEnv, "envFrom": MaxEnvFrom, "ports": MaxPorts,
+	"volumes": MaxVolumes, "volumeMounts": MaxVolumeMounts, "imagePullSecrets": MaxPullSecrets, "tolerations": MaxTolerations,
+	"taints": MaxTaints, "users": MaxTenantUsers,
+}
