@@ -54,6 +54,9 @@ uninstall: ## remove what install installed; data and running instances stay
 $(BIN)/runc: hack/runc.sh
 	@hack/runc.sh $(RUNC_VERSION) $@
 
+# The programs by their names below this directory, as in "make bin/kubectl".
+bin/%: $(BIN)/% ;
+
 $(BIN)/kubectl: go.mod
 	@hack/say.sh "building kubectl from its module"
 	@go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ k8s.io/kubernetes/cmd/kubectl

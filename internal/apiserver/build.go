@@ -116,6 +116,7 @@ func (c *chain) configure(cfg Config) error {
 		served := genericapiserver.DefaultBuildHandlerChain(quantities.Wrap(refuseAhead(ofTerm(c.behindAuthorization(inner, cfg.Profile)), c.revisions), legacyscheme.Codecs), config)
 		return withURILimit(served)
 	}
+	generic.RESTOptionsGetter = sized{generic.RESTOptionsGetter}
 	generic.OpenAPIConfig.Info.Title, generic.OpenAPIV3Config.Info.Title = "rik", "rik"
 	generic.OpenAPIConfig.GetDefinitionName = namesOurs(generic.OpenAPIConfig.GetDefinitionName)
 	generic.OpenAPIV3Config.GetDefinitionName = namesOurs(generic.OpenAPIV3Config.GetDefinitionName)
@@ -138,6 +139,7 @@ func (c *chain) configure(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("configuring the types defined by CRDs: %w", err)
 	}
+	c.extensions.ExtraConfig.CRDRESTOptionsGetter = sized{c.extensions.ExtraConfig.CRDRESTOptionsGetter}
 	c.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(*generic, c.opts, informers, resolver, c.control.ProxyTransport, nil, initializers)
 	if err != nil {
 		return fmt.Errorf("configuring the aggregator: %w", err)

@@ -118,6 +118,22 @@ func TestLongTextsAreCut(t *testing.T) {
 	}
 }
 
+// TestRepeatedTextsAreAlike: the port that a name server was asked from differs each time.
+func TestRepeatedTextsAreAlike(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"lookup r.example on 10.0.0.53:53: read udp 10.0.0.1:40001->10.0.0.53:53: i/o timeout":   "lookup r.example on 10.0.0.53:53: read udp 10.0.0.53:53: i/o timeout",
+		"write udp4 127.0.0.1:5->127.0.0.53:53: refused; read tcp 1.2.3.4:9->5.6.7.8:443: reset": "write udp4 127.0.0.53:53: refused; read tcp 5.6.7.8:443: reset",
+		"read tcp6 [fe80::1%eth0]:40001->[2001:db8::1]:443: reset":                               "read tcp6 [2001:db8::1]:443: reset",
+		"dial tcp 10.0.0.1:443: connect: connection refused":                                     "dial tcp 10.0.0.1:443: connect: connection refused",
+		"ports 80->8080": "ports 80->8080",
+	} {
+		if got := told(text); got != want {
+			t.Errorf("told(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
 // TestTextsMoveNoCursor: the end of a guest's console is among them.
 func TestTextsMoveNoCursor(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -31,9 +32,15 @@ func (m *machine) publish() {
 // servers say gets into them, and every status passes the scheduler and the API server.
 const maxTold = 2 << 10
 
+// withoutSource finds the local end of a connection in an error of Go's network, as in
+// "read udp 10.0.0.1:40001->10.0.0.53:53: i/o timeout". Its port is another one each time,
+// and repeated events are only merged while their messages are alike.
+var withoutSource = regexp.MustCompile(`\b((?:read|write|dial) (?:tcp|udp)[46]? )(?:\[[0-9A-Fa-f:.%\w]+\]|[0-9.]+):\d+->`)
+
 // told is a text as it may stand in a status, which ends on terminals: nothing in it
 // moves their cursor.
 func told(text string) string {
+	text = withoutSource.ReplaceAllString(text, "$1")
 	if len(text) > maxTold {
 		text = text[:maxTold] + "..."
 	}

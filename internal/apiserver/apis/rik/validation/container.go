@@ -78,6 +78,9 @@ func command(at *field.Path, commands, args []string) field.ErrorList {
 	for name, list := range map[string][]string{"command": commands, "args": args} {
 		for i, word := range list {
 			errs = append(errs, plain(at.Child(name).Index(i), word)...)
+			if len(word) > MaxWordBytes {
+				errs = append(errs, field.TooLong(at.Child(name).Index(i), "", MaxWordBytes))
+			}
 			total += len(word) + 1
 		}
 	}
@@ -108,6 +111,9 @@ func environment(at *field.Path, env []rik.EnvVar) field.ErrorList {
 			errs = append(errs, unique.add(here.Child("name"), e.Name)...)
 		}
 		errs = append(errs, plain(here.Child("value"), e.Value)...)
+		if room := MaxWordBytes - len(e.Name) - 1; len(e.Value) > room {
+			errs = append(errs, field.TooLong(here.Child("value"), "", max(room, 0)))
+		}
 		total += len(e.Name) + len(e.Value) + 2
 		if e.ValueFrom != nil {
 			errs = append(errs, notHonoured(here.Child("valueFrom"), e.Value != "", "excludes value")...)

@@ -2,6 +2,7 @@ package validation_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,7 +30,7 @@ func TestContainer(t *testing.T) {
 		on("empty program", func(c *rikv1alpha1.Container) { c.Command = []string{""} }, "spec.containers[0].command[0]"),
 		on("NUL in an argument", func(c *rikv1alpha1.Container) { c.Args = []string{"a", "b\x00c"} }, "spec.containers[0].args[1]"),
 		on("not UTF-8", func(c *rikv1alpha1.Container) { c.Args = []string{"\xff"} }, "spec.containers[0].args[0]"),
-		on("256 KiB of arguments", func(c *rikv1alpha1.Container) { c.Args = []string{strings.Repeat("x", 256<<10)} }, "spec.containers[0].args"),
+		on("256 KiB of arguments", func(c *rikv1alpha1.Container) { c.Args = slices.Repeat([]string{strings.Repeat("x", 64<<10)}, 4) }, "spec.containers[0].args"),
 		on("working directory", func(c *rikv1alpha1.Container) { c.WorkingDir = "srv" }, "spec.containers[0].workingDir"),
 		on("working directory up", func(c *rikv1alpha1.Container) { c.WorkingDir = "/srv/../.." }, "spec.containers[0].workingDir"),
 		on("user", func(c *rikv1alpha1.Container) { c.User = "a:b:c" }, "spec.containers[0].user"),
@@ -69,7 +70,7 @@ func TestEnvironment(t *testing.T) {
 		on("name with =", env(rikv1alpha1.EnvVar{Name: "A=B"}), "spec.containers[0].env[0].name"),
 		on("twice", env(rikv1alpha1.EnvVar{Name: "A"}, rikv1alpha1.EnvVar{Name: "A"}), "spec.containers[0].env[1].name"),
 		on("NUL", env(rikv1alpha1.EnvVar{Name: "A", Value: "\x00"}), "spec.containers[0].env[0].value"),
-		on("too large", env(rikv1alpha1.EnvVar{Name: "A", Value: strings.Repeat("x", 256<<10)}), "spec.containers[0].env"),
+		on("too large", env(rikv1alpha1.EnvVar{Name: "A", Value: strings.Repeat("x", 120<<10)}, rikv1alpha1.EnvVar{Name: "B", Value: strings.Repeat("x", 120<<10)}, rikv1alpha1.EnvVar{Name: "C", Value: strings.Repeat("x", 20<<10)}), "spec.containers[0].env"),
 		on("value and source", env(rikv1alpha1.EnvVar{Name: "A", Value: "x", ValueFrom: &rikv1alpha1.EnvVarSource{FieldRef: "metadata.name"}}), "spec.containers[0].env[0].valueFrom"),
 		on("no source", from(&rikv1alpha1.EnvVarSource{}), "spec.containers[0].env[0].valueFrom"),
 		on("two sources", from(&rikv1alpha1.EnvVarSource{FieldRef: "metadata.name", SecretKeyRef: &rikv1alpha1.KeyRef{Name: "a", Key: "b"}}), "spec.containers[0].env[0].valueFrom"),
@@ -231,5 +232,21 @@ func TestPlacement(t *testing.T) {
 		{"spread", func(w *rikv1alpha1.Workload) {
 			w.Spec.TopologySpread = []rikv1alpha1.TopologySpread{{}, {MaxSkew: 1, TopologyKey: "zone"}, {MaxSkew: 2, TopologyKey: "zone"}, {MaxSkew: 1, TopologyKey: "x", WhenUnsatisfiable: "Cry"}}
 		}, []string{"spec.topologySpread[0].maxSkew", "spec.topologySpread[0].topologyKey", "spec.topologySpread[2]", "spec.topologySpread[3].whenUnsatisfiable"}},
+	})
+}
+
+// TestWordsThatTheKernelRefuses: execve takes no argument and no variable of 128 KiB.
+func TestWordsThatTheKernelRefuses(t *testing.T) {
+	t.Parallel()
+	fits, tooLong := strings.Repeat("x", 128<<10-1), strings.Repeat("x", 128<<10)
+	check(t, []workloadCase{
+		on("longest argument", func(c *rikv1alpha1.Container) { c.Args = []string{fits} }),
+		on("longer argument", func(c *rikv1alpha1.Container) { c.Args = []string{"a", tooLong} }, "spec.containers[0].args[1]"),
+		on("longer command", func(c *rikv1alpha1.Container) { c.Command = []string{"a", tooLong} }, "spec.containers[0].command[1]"),
+		on("longer probe", func(c *rikv1alpha1.Container) {
+			c.LivenessProbe = &rikv1alpha1.Probe{Exec: &rikv1alpha1.ExecProbe{Command: []string{"a", tooLong}}}
+		}, "spec.containers[0].livenessProbe.exec.command[1]"),
+		on("longest variable", func(c *rikv1alpha1.Container) { c.Env = []rikv1alpha1.EnvVar{{Name: "A", Value: fits[2:]}} }),
+		on("longer variable", func(c *rikv1alpha1.Container) { c.Env = []rikv1alpha1.EnvVar{{Name: "A", Value: fits[1:]}} }, "spec.containers[0].env[0].value"),
 	})
 }

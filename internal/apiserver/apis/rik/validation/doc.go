@@ -25,7 +25,8 @@ const (
 	MaxTaints          = 64
 	MaxTenantUsers     = 256
 	MaxTenantRules     = 64
-	MaxTextBytes       = 256 << 10 // of all arguments, or all variables, of a container
+	MaxWordBytes       = 128<<10 - 1 // MAX_ARG_STRLEN without the NUL: one argument, or one variable with its name
+	MaxTextBytes       = 256 << 10   // of all arguments, or all variables, of a container
 	MaxTenantValue     = 64 << 10
 	MaxPathBytes       = 4096 // PATH_MAX
 	MaxReplicas        = 1_000_000
