@@ -99,10 +99,26 @@ func (c *Claim) take(p Places) error {
 		return err
 	}
 	// The last, so that what is mounted here stays only if all is ours.
-	if err := mounts.InMemory(p.RunDir); err != nil {
+	return c.takeRunDir(p.RunDir, me)
+}
+
+// takeRunDir holds the directory before something is mounted over it: another node may use
+// the directory below. The mount is then held too.
+func (c *Claim) takeRunDir(dir string, me owner) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making the run directory: %w", err)
 	}
-	return c.own(runDir(p.RunDir), me)
+	if err := c.own(runDir(dir), me); err != nil {
+		return err
+	}
+	mounted, err := mounts.InMemory(dir, mounts.RunLimits(), func() bool { return runDir(dir).occupied() })
+	if err != nil {
+		return fmt.Errorf("making the run directory: %w", err)
+	}
+	if !mounted {
+		return nil
+	}
+	return c.own(runDir(dir), me)
 }
 
 // Release lets go of the places; what is in them stays, and so do the marks.

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/lockfile"
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/testkit/privileged"
@@ -142,4 +145,65 @@ func TestPrivilegedInstancesOfOthersAreLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	take(t, Places{moved, first.RunDir, first.CgroupParent})
+}
+
+// A run directory in a larger file system in memory becomes one of its own, but not under the
+// instances of an earlier version: their sockets and files would be hidden.
+func TestPrivilegedTheRunDirectoryIsBounded(t *testing.T) {
+	privileged.Require(t)
+	p := places(t, "a")
+	run := t.TempDir()
+	if err := unix.Mount("tmpfs", run, "tmpfs", 0, "size=16m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := mounts.UnmountBelow(run); err != nil {
+			t.Error(err)
+		}
+	})
+	p.RunDir = filepath.Join(run, "riklet")
+	instance := filepath.Join(p.RunDir, "pods", "u1")
+	if err := os.MkdirAll(instance, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := take(t, p).Release(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(instance); err != nil {
+		t.Errorf("the instance is hidden: %v", err)
+	}
+	if err := os.Remove(instance); err != nil {
+		t.Fatal(err)
+	}
+	held := take(t, p)
+	if bounded, err := mounts.Bounded(p.RunDir); !bounded || err != nil {
+		t.Errorf("Bounded() = %t, %v", bounded, err)
+	}
+	other := places(t, "b")
+	wantRefused(t, "the same run directory", Places{other.StateDir, p.RunDir, other.CgroupParent}, ErrInUse)
+	if err := held.Release(); err != nil {
+		t.Fatal(err)
+	}
+	take(t, p)
+}
+
+// A node that has no instances yet holds its run directory too: another one's mount would take
+// it away.
+func TestPrivilegedARunDirectoryInUseIsNotMountedOver(t *testing.T) {
+	privileged.Require(t)
+	p := places(t, "a")
+	if err := os.MkdirAll(p.RunDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := lockfile.Take(p.RunDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, "a run directory that is in use", p, ErrInUse)
+	if paths, err := mounts.Below(p.RunDir); len(paths) > 0 || err != nil {
+		t.Errorf("mounted: %q, %v", paths, err)
+	}
+	if err := lock.Release(); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -68,6 +68,33 @@ func UnmountBelow(dir string) error {
 	return errors.Join(errs...)
 }
 
+// UnmountInside is UnmountBelow, but for what is mounted at the directory itself.
+func UnmountInside(dir string) error {
+	resolved, paths, err := inside(dir)
+	if resolved == "" {
+		return err
+	}
+	errs := []error{err}
+	for _, path := range paths {
+		errs = append(errs, Unmount(path))
+	}
+	return errors.Join(errs...)
+}
+
+// inside lists what is mounted in a directory and not at it. The directory is given as the
+// kernel has it; "" when there is none.
+func inside(dir string) (resolved string, paths []string, err error) {
+	resolved, err = filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil, nil
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	paths, err = Below(resolved)
+	return resolved, slices.DeleteFunc(paths, func(path string) bool { return path == resolved }), err
+}
+
 // RemoveAll removes a directory with all that is in it, and refuses, before anything
 // goes, while something is mounted at it or below.
 func RemoveAll(dir string) error {
@@ -90,49 +117,97 @@ func UnmountAndRemove(dir string) error {
 	return RemoveAll(dir)
 }
 
-// InMemory makes a directory, for its owner only, whose files are not on a disk: memory is
-// mounted over one that is.
-func InMemory(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+// Limits bound a file system in memory.
+type Limits struct {
+	Bytes, Inodes int64
+}
+
+func (l Limits) options() string {
+	return fmt.Sprintf("mode=0700,size=%d,nr_inodes=%d", l.Bytes, l.Inodes)
+}
+
+// What the run directory may take of the machine's memory: a share of it, and at least what a
+// few instances need. What instances fill has file systems of their own in it.
+const (
+	runShare     = 10
+	leastRunSize = 64 << 20
+	bytesAnInode = 1 << 10
+)
+
+// RunLimits bound the run directory of a node.
+func RunLimits() Limits {
+	size := int64(leastRunSize)
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err == nil {
+		size = max(size, int64(info.Totalram)*int64(info.Unit)/runShare) //nolint:gosec // a machine's memory
 	}
+	return Limits{Bytes: size, Inodes: size / bytesAnInode}
+}
+
+// InMemory makes a directory, for its owner only, a file system of its own in memory with the
+// given limits. It tells whether it mounted one now.
+//
+// A tmpfs with a limit that is mounted at the directory already is used as it is. One without a
+// limit, which the kernel gives none afterwards, and a directory that is only a part of a larger
+// tmpfs, such as a host's /run, are mounted over, unless they are occupied: a mount would hide
+// what is in use. They stay as they are then, and are not bounded.
+func InMemory(dir string, limits Limits, occupied func() bool) (mounted bool, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return false, err
+	}
+	inMemory, bounded, err := memory(dir)
+	if err != nil {
+		return false, err
+	}
+	if bounded || inMemory && occupied() {
+		return false, os.Chmod(dir, 0o700) //nolint:gosec // a directory needs x
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, limits.options()); err != nil {
+		return false, &os.PathError{Op: "mount tmpfs", Path: dir, Err: err}
+	}
+	return true, nil
+}
+
+// Bounded tells whether a directory is a tmpfs of its own with a limit, as InMemory makes one.
+func Bounded(dir string) (bool, error) {
+	_, bounded, err := memory(dir)
+	return bounded, err
+}
+
+// memory tells whether a directory lies in a tmpfs, and whether it is the root of one with a
+// limit.
+func memory(dir string) (inMemory, bounded bool, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return &os.PathError{Op: "statfs", Path: dir, Err: err}
+		return false, false, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	if st.Type == unix.TMPFS_MAGIC {
-		return os.Chmod(dir, 0o700) //nolint:gosec // a directory needs x
+	if inMemory = st.Type == unix.TMPFS_MAGIC; !inMemory {
+		return false, false, nil
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700"); err != nil {
-		return &os.PathError{Op: "mount tmpfs", Path: dir, Err: err}
-	}
-	return nil
+	own, err := mountinfo.Mounted(dir)
+	return true, own && st.Blocks > 0, err
 }
 
 // Clear removes all that is in a directory, and the directory too unless it is a symbolic
 // link or a mount point: an administrator made that, and it stays. It refuses, before
 // anything goes, while something is mounted below.
 func Clear(dir string) error {
-	resolved, err := filepath.EvalSymlinks(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	resolved, below, err := inside(dir)
+	if err != nil || resolved == "" {
 		return err
 	}
-	paths, err := Below(resolved)
-	if err != nil {
-		return err
-	}
-	below := slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return path == resolved })
 	if len(below) > 0 {
 		return mountedError(dir, below)
+	}
+	mounted, err := mountinfo.Mounted(resolved)
+	if err != nil {
+		return err
 	}
 	info, err := os.Lstat(dir)
 	if err != nil {
 		return err
 	}
-	if len(paths) == 0 && info.Mode().Type() != fs.ModeSymlink {
+	if !mounted && info.Mode().Type() != fs.ModeSymlink {
 		return os.RemoveAll(dir)
 	}
 	entries, err := os.ReadDir(resolved)

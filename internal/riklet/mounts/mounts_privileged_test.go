@@ -184,25 +184,65 @@ func TestPrivilegedClear(t *testing.T) {
 	requireMounts(t, root, filepath.Join(root, "disk"))
 }
 
-func TestPrivilegedInMemory(t *testing.T) {
-	privileged.Require(t)
-	dir := filepath.Join(t.TempDir(), "run")
-	t.Cleanup(func() {
-		if err := Unmount(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	for range 2 { // the second mounts nothing
-		if err := InMemory(dir); err != nil {
-			t.Fatal(err)
-		}
+func never() bool { return false }
+
+func requireInMemory(t *testing.T, dir string, occupied func() bool, want bool) {
+	t.Helper()
+	if mounted, err := InMemory(dir, Limits{Bytes: 1 << 20, Inodes: 64}, occupied); mounted != want || err != nil {
+		t.Fatalf("InMemory(%s) = %t, %v, want %t", dir, mounted, err, want)
 	}
+}
+
+func requireLimit(t *testing.T, dir string, bytes int64) {
+	t.Helper()
 	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil || st.Type != unix.TMPFS_MAGIC {
-		t.Errorf("the file system is of type %#x, %v, want memory", st.Type, err)
+	if err := unix.Statfs(dir, &st); err != nil || st.Type != unix.TMPFS_MAGIC || int64(st.Blocks)*st.Bsize != bytes {
+		t.Errorf("%s is on a file system of type %#x with %d bytes, %v, want memory with %d", dir, st.Type, int64(st.Blocks)*st.Bsize, err, bytes)
 	}
+}
+
+func TestPrivilegedInMemory(t *testing.T) {
+	dir := filepath.Join(tree(t), "run")
+	requireInMemory(t, dir, never, true)
+	requireInMemory(t, dir, never, false)
+	requireLimit(t, dir, 1<<20)
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the mode is %v, %v, want 0700", info.Mode(), err)
 	}
 	requireMounts(t, dir, dir)
+	if bounded, err := Bounded(dir); !bounded || err != nil {
+		t.Errorf("Bounded() = %t, %v", bounded, err)
+	}
+}
+
+// A directory of the machine's /run is no file system of its own: what fills it fills /run.
+func TestPrivilegedInMemoryInsideAMachinesRun(t *testing.T) {
+	run := filepath.Join(tree(t, "run"), "run")
+	mount(t, run)
+	dir := filepath.Join(run, "riklet")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "socket"))
+	requireInMemory(t, dir, func() bool { return true }, false)
+	if !exists(t, filepath.Join(dir, "socket")) {
+		t.Error("what was in use is hidden")
+	}
+	if bounded, err := Bounded(dir); bounded || err != nil {
+		t.Errorf("Bounded() = %t, %v", bounded, err)
+	}
+	requireInMemory(t, dir, never, true)
+	requireLimit(t, dir, 1<<20)
+	if exists(t, filepath.Join(dir, "socket")) {
+		t.Error("the directory was not mounted over")
+	}
+}
+
+func TestPrivilegedInMemoryOverOneWithoutALimit(t *testing.T) {
+	dir := filepath.Join(tree(t, "run"), "run")
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=0,nr_inodes=0"); err != nil {
+		t.Fatal(err)
+	}
+	requireInMemory(t, dir, never, true)
+	requireLimit(t, dir, 1<<20)
 }

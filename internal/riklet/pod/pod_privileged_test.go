@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -390,6 +391,35 @@ func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
 	n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
 		return s.Containers[1].RestartCount == 1 && s.Containers[1].State == rikv1alpha1.ContainerRunning
 	})
+	for _, uid := range []string{"u1", "u2"} {
+		n.stop(uid, time.Second)
+	}
+}
+
+// What an instance has in the run directory fills a file system of its own: here a Secret with
+// more keys than that has room for.
+func TestPrivilegedObjectsOfAnInstanceAreBounded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	d := n.start()
+	many := map[string][]byte{}
+	for i := range runDirInodes {
+		many["k"+strconv.Itoa(i)] = []byte("x")
+	}
+	n.objects.setConfigMap("many", many)
+	in := podOf("u1", rikv1alpha1.RestartAlways, sh("main", forever))
+	in.Template.Volumes = []rikv1alpha1.Volume{{Name: "v", ConfigMap: &rikv1alpha1.ObjectVolume{Name: "many"}}}
+	n.ensure(in)
+	s := n.await("u1", "refused", func(s rikv1alpha1.InstanceStatus) bool { return s.Reason != "" && s.Message != "" })
+	if !strings.Contains(s.Message, "32 MiB and 16384 files") {
+		t.Errorf("the message is %q", s.Message)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.cfg.Run, &st); err != nil || st.Ffree < st.Files/2 {
+		t.Errorf("the node's run directory has %d of %d files left, %v", st.Ffree, st.Files, err)
+	}
+	n.ensure(podOf("u2", rikv1alpha1.RestartAlways, sh("main", forever)))
+	n.awaitPhase("u2", rikv1alpha1.InstanceRunning)
 	for _, uid := range []string{"u1", "u2"} {
 		n.stop(uid, time.Second)
 	}

@@ -194,8 +194,11 @@ func (b *build) hostname() string { return spec.Hostname(b.in.Template.Hostname,
 
 func (b *build) directories(context.Context) error {
 	d, uid := b.d, b.in.UID
+	if err := b.ownRunDir(); err != nil {
+		return err
+	}
 	for _, dir := range []string{
-		d.runDir(uid), filepath.Dir(d.exitFile(uid, "x")), filepath.Dir(d.logDir(uid, "x")),
+		filepath.Dir(d.exitFile(uid, "x")), filepath.Dir(d.logDir(uid, "x")),
 	} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -219,8 +222,28 @@ func (b *build) directories(context.Context) error {
 	return os.Chmod(d.podFile(uid, ""), 0o755) //nolint:gosec // below a 0700 directory
 }
 
-// What the files that containers see in their /etc may take: a resolv.conf and a hosts file of
-// an instance have some hundred bytes.
+// What the run directory of an instance may take: its sockets and notes, the specifications of
+// its containers, and the files of the ConfigMaps and Secrets that it mounts, which exist twice
+// while they are brought up to date.
+const (
+	runDirBytes  = 32 << 20
+	runDirInodes = 16 << 10
+)
+
+// ownRunDir gives the instance's run directory a file system of its own: what an instance fills
+// there, with objects of many keys say, is missed by no other instance. One that has something
+// in it is used as it is.
+func (b *build) ownRunDir() error {
+	dir := b.d.runDir(b.in.UID)
+	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
+		return nil
+	}
+	return tmpfs(dir, fmt.Sprintf("mode=0700,nr_inodes=%d", runDirInodes), runDirBytes, 0)
+}
+
+// What the files that containers see in their /etc may take beyond what the node puts there: a
+// resolv.conf and a hosts file of an instance have some hundred bytes, those of the node may be
+// large.
 const (
 	podFileBytes  = 256 << 10
 	podFileInodes = 16
@@ -254,7 +277,14 @@ func (b *build) removeDirectories(context.Context) error {
 	if err := mounts.Unmount(b.d.podFile(b.in.UID, "")); err != nil {
 		return err
 	}
-	return mounts.RemoveAll(b.d.runDir(b.in.UID))
+	dir := b.d.runDir(b.in.UID)
+	if err := mounts.Clear(dir); err != nil { // refuses while something else is mounted in it
+		return err
+	}
+	if err := mounts.Unmount(dir); err != nil {
+		return err
+	}
+	return mounts.RemoveAll(dir)
 }
 
 func (b *build) supervisor(ctx context.Context) error {

@@ -88,8 +88,7 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 	if d.shims, err = d.cgroups.Make(d.cgroup(supervisors)); err != nil {
 		return err
 	}
-	// Secrets are kept in it.
-	if err := mounts.InMemory(d.cfg.Run); err != nil {
+	if err := d.ownRunDirectory(); err != nil {
 		return err
 	}
 	for _, r := range d.runtimes() {
@@ -98,6 +97,27 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 		}
 	}
 	return os.MkdirAll(d.runDir(""), 0o700)
+}
+
+// ownRunDirectory makes Run a bounded file system in memory: secrets are kept in it, and what
+// fills it must not fill the machine's /run.
+func (d *Driver) ownRunDirectory() error {
+	occupied := func() bool {
+		entries, err := os.ReadDir(d.runDir(""))
+		return err == nil && len(entries) > 0
+	}
+	if _, err := mounts.InMemory(d.cfg.Run, mounts.RunLimits(), occupied); err != nil {
+		return err
+	}
+	bounded, err := mounts.Bounded(d.cfg.Run)
+	if err != nil {
+		return err
+	}
+	if !bounded {
+		d.cfg.Logger.Warn("the run directory is not a file system of its own yet, because instances of an earlier version are in it: it becomes one when the riklet is started without instances, or after a restart of the machine",
+			"directory", d.cfg.Run)
+	}
+	return nil
 }
 
 // bounding is the set of the capabilities that anything that this process starts can have.

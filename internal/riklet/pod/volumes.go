@@ -45,7 +45,7 @@ func (b *build) volumes(ctx context.Context) error {
 func (b *build) volume(ctx context.Context, v rikv1alpha1.Volume) error {
 	switch {
 	case v.EmptyDir != nil && v.EmptyDir.InMemory:
-		return tmpfs(b.d.memoryVolume(b.in.UID, v.Name), "mode=0777", v.EmptyDir.SizeLimitBytes, 0)
+		return tmpfs(b.d.memoryVolume(b.in.UID, v.Name), "mode=0777", memoryVolumeBytes(b.in.Template, v.EmptyDir.SizeLimitBytes), 0)
 	case v.EmptyDir != nil:
 		dir := b.d.diskVolume(b.in.UID, v.Name)
 		if err := os.MkdirAll(dir, 0o777); err != nil { //nolint:gosec // any user inside may write; 0700 around it
@@ -59,6 +59,24 @@ func (b *build) volume(ctx context.Context, v rikv1alpha1.Volume) error {
 	default:
 		return &configError{errors.New("has no source")}
 	}
+}
+
+// memoryVolumeBytes is the size of an emptyDir in memory: its limit, and no more than the memory
+// that the containers may use together, as a kubelet has it. 0 is the kernel's default, half of
+// the machine's memory.
+func memoryVolumeBytes(t rikv1alpha1.InstanceTemplate, limit int64) int64 {
+	total := int64(0)
+	for _, c := range t.Processes() {
+		memory := c.Resources.Limits.Bytes(rikv1alpha1.ResourceMemory)
+		if memory == 0 {
+			return limit
+		}
+		total += memory
+	}
+	if limit == 0 {
+		return total
+	}
+	return min(limit, total)
 }
 
 // tmpfs mounts memory at a path, once.
@@ -95,7 +113,7 @@ func hostPath(v rikv1alpha1.HostPathVolume) error {
 // removeVolumes unmounts all that is mounted for the instance. Its own
 // directories go with the directories step; a path of the node stays.
 func (b *build) removeVolumes(context.Context) error {
-	return mounts.UnmountBelow(b.d.runDir(b.in.UID))
+	return mounts.UnmountInside(b.d.runDir(b.in.UID))
 }
 
 // objectVolume writes the keys of a ConfigMap or Secret as files.
@@ -104,7 +122,12 @@ func (b *build) objectVolume(ctx context.Context, v rikv1alpha1.Volume) error {
 	if err != nil {
 		return err
 	}
-	return publishFiles(b.d.memoryVolume(b.in.UID, v.Name), files, mode)
+	err = publishFiles(b.d.memoryVolume(b.in.UID, v.Name), files, mode)
+	if errors.Is(err, unix.ENOSPC) {
+		err = &configError{fmt.Errorf("%w: the ConfigMaps and Secrets that an instance mounts may take %d MiB and %d files together, twice during an update",
+			err, runDirBytes>>20, runDirInodes)}
+	}
+	return err
 }
 
 // objectFiles gives the files of a ConfigMap or Secret by relative path, and their
