@@ -183,7 +183,9 @@ type ContainerStatus struct {
 	// +optional
 	ImageDigest string `json:"imageDigest,omitempty" protobuf:"bytes,10,opt,name=imageDigest"`
 	// lastState is how the latest run ended of a container that runs again or
-	// waits for that. It stays when a restart clears the fields above.
+	// waits for that. It stays when a restart clears the fields above. The reason
+	// OOMKilled without a restart is of processes that the kernel killed in a
+	// container that goes on.
 	// +optional
 	LastState *ContainerEnd `json:"lastState,omitempty" protobuf:"bytes,11,opt,name=lastState"`
 }

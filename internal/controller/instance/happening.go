@@ -85,10 +85,12 @@ func containerHappenings(before, after *rikv1alpha1.ContainerStatus) []happening
 	}
 	waits := after.State == rikv1alpha1.ContainerWaiting
 	if end := endOf(after); end != nil && !sameEnd(end, endOf(before)) {
-		switch end.Reason {
-		case containerOOMKilled:
+		switch goesOn := after.State == rikv1alpha1.ContainerRunning && before.State == after.State && before.RestartCount == after.RestartCount; {
+		case end.Reason == containerOOMKilled && goesOn:
+			say(containerOOMKilled, "Running", "is short of memory: %s", end.Message)
+		case end.Reason == containerOOMKilled:
 			say(containerOOMKilled, "Running", "was killed: %s", end.Message)
-		case containerUnhealthy:
+		case end.Reason == containerUnhealthy:
 			say(eventUnhealthy, "Probing", "was ended: %s", end.Message)
 		}
 		if slices.Contains(lossReasons, end.Reason) {

@@ -47,8 +47,10 @@ func TestHappenings(t *testing.T) {
 		"running again":       {crashed, again, nil},
 		"the next crash":      {again, waiting("CrashLoopBackOff", end("Error", 1, later)), []happening{backOff}},
 		"a missed second run": {crashed, waiting("CrashLoopBackOff", end("Error", 1, later)), []happening{backOff}},
-		"out of memory, running again before it was told": {up, running(container{State: rikv1alpha1.ContainerRunning, LastState: end("OOMKilled", 137, noon)}),
+		"out of memory, running again before it was told": {up, running(container{State: rikv1alpha1.ContainerRunning, RestartCount: 1, LastState: end("OOMKilled", 137, noon)}),
 			[]happening{{"OOMKilled", "Running", `container "main" was killed: why`}}},
+		"out of memory, and it goes on": {up, running(container{State: rikv1alpha1.ContainerRunning, LastState: end("OOMKilled", 137, noon)}),
+			[]happening{{"OOMKilled", "Running", `container "main" is short of memory: why`}}},
 		"a failed liveness probe": {up, waiting("CrashLoopBackOff", end("Unhealthy", 137, noon)), []happening{
 			{"Unhealthy", "Probing", `container "main" was ended: why`},
 			{"BackOff", "Restarting", `container "main" ended with code 137 (Unhealthy) and is started again after a pause`},

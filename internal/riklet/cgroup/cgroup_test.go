@@ -1,6 +1,9 @@
 package cgroup
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -94,6 +97,66 @@ func TestNoHierarchyHasANextStep(t *testing.T) {
 	for _, fine := range []Layout{{Unified: "/sys/fs/cgroup"}, {V1: map[string]string{"cpu": "/cpu"}}} {
 		if err := fine.check(); err != nil {
 			t.Errorf("check() of %v = %v", fine, err)
+		}
+	}
+}
+
+// Processes that share a group are killed together where the kernel can, as a kubelet has it.
+func TestGroupsAreKilledAsOne(t *testing.T) {
+	t.Parallel()
+	unified := func(controllers string) Layout {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte(controllers), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return Layout{Unified: dir}
+	}
+	hybrid := unified("memory pids\n")
+	hybrid.V1 = map[string]string{"memory": "/c/memory"}
+	for name, tc := range map[string]struct {
+		layout Layout
+		want   bool
+	}{
+		"v2":                               {unified("cpuset cpu io memory pids\n"), true},
+		"v2 without the memory controller": {unified("cpu pids\n"), false},
+		"memory in v1":                     {hybrid, false},
+	} {
+		if got := tc.layout.GroupsOOMKills(); got != tc.want {
+			t.Errorf("%s: GroupsOOMKills() = %t, want %t", name, got, tc.want)
+		}
+		has := slices.Contains(tc.layout.settings("/rik/u", Limits{}), setting{tc.layout.Unified + "/rik/u/memory.oom.group", "1"})
+		if has != tc.want {
+			t.Errorf("%s: memory.oom.group is set: %t, want %t", name, has, tc.want)
+		}
+	}
+}
+
+func TestOOMKillsOfGroupsBelowCount(t *testing.T) {
+	t.Parallel()
+	write := func(path, text string) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := t.TempDir()
+	write(root+"/v1/rik/u/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+	write(root+"/v1/rik/u/nested/memory.oom_control", "oom_kill 3\n")
+	write(root+"/v2/rik/u/memory.events", "oom 1\noom_kill 4\n")
+	for name, tc := range map[string]struct {
+		layout Layout
+		want   uint64
+	}{
+		"v1": {Layout{V1: map[string]string{"memory": root + "/v1"}, Unified: root + "/v2"}, 5},
+		"v2": {Layout{Unified: root + "/v2"}, 4},
+	} {
+		if got := tc.layout.OOMKills("/rik/u"); got != tc.want {
+			t.Errorf("%s: OOMKills() = %d, want %d", name, got, tc.want)
+		}
+		if got := tc.layout.OOMKills("/rik/none"); got != 0 {
+			t.Errorf("%s: OOMKills() of none = %d", name, got)
 		}
 	}
 }

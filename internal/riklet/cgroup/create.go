@@ -58,6 +58,8 @@ func (l Layout) Create(group string, limits Limits) ([]string, error) {
 	return procs, nil
 }
 
+const oomGroup = "memory.oom.group"
+
 type setting struct{ path, value string }
 
 // settings are the files of the limits. One that is not bounded is not written: a
@@ -78,6 +80,9 @@ func (l Layout) settings(group string, limits Limits) []setting {
 	add(limits.MemoryBytes, "memory", "memory.limit_in_bytes", "memory.max", "%d")
 	add(limits.MilliCPU*cpuPeriod/1000, "cpu", "cpu.cfs_quota_us", "cpu.max", "%d "+strconv.Itoa(cpuPeriod))
 	add(limits.PIDs, "pids", "pids.max", "pids.max", "%d")
+	if l.GroupsOOMKills() { // what is in a group is one thing, as a kubelet has it
+		list = append(list, setting{filepath.Join(l.Unified, group, oomGroup), "1"})
+	}
 	return list
 }
 

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -50,19 +51,33 @@ func (l Layout) memoryBytes(group string) (uint64, error) {
 	return charged - inactive, nil
 }
 
-// OOMKills counts the processes of the group that the kernel killed for want
-// of memory; 0 when the group is gone.
+// OOMKills counts the processes of the group, and of those below it, that the kernel killed
+// for want of memory; 0 when the group is gone.
 func (l Layout) OOMKills(group string) uint64 {
-	file := "memory.events"
 	dir, old := l.dir("memory", group)
-	if old {
-		file = "memory.oom_control"
+	if !old { // the file counts for the groups below too
+		n, _ := readKey(filepath.Join(dir, "memory.events"), "oom_kill")
+		return n
 	}
-	n, err := readKey(filepath.Join(dir, file), "oom_kill")
-	if err != nil {
-		return 0
+	total := uint64(0)
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			n, _ := readKey(filepath.Join(path, "memory.oom_control"), "oom_kill")
+			total += n
+		}
+		return nil // a group that goes away meanwhile counts no more
+	})
+	return total
+}
+
+// GroupsOOMKills tells whether the kernel can kill all processes of a group when memory is
+// short, instead of one: v2 can, where it has the memory controller.
+func (l Layout) GroupsOOMKills() bool {
+	if l.V1["memory"] != "" || l.Unified == "" {
+		return false
 	}
-	return n
+	have, err := os.ReadFile(filepath.Join(l.Unified, "cgroup.controllers"))
+	return err == nil && slices.Contains(strings.Fields(string(have)), "memory")
 }
 
 // SwapAccounting tells whether a limit on memory and swap together can be set.

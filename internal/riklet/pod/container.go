@@ -93,7 +93,7 @@ func (c *container) started(f *fill, got shim.Container, err error) {
 	}
 	s.State, s.Reason, s.Message, s.ExitCode = rikv1alpha1.ContainerRunning, "", "", nil
 	s.Attempt, s.Restarts = f.attempt, int32(f.attempt-1) //nolint:gosec // counts restarts that take a second each
-	s.StartedAt, s.FinishedAt, s.Begun, s.Ready = got.StartedAt, time.Time{}, false, false
+	s.StartedAt, s.FinishedAt, s.Begun, s.Ready, s.OOMKills = got.StartedAt, time.Time{}, false, false, 0
 	if m.rec.StartedAt.IsZero() {
 		m.rec.StartedAt = got.StartedAt
 	}
@@ -181,8 +181,8 @@ func (m *machine) exited(e shim.Container) {
 	switch {
 	case e.NeverRan:
 		reason, message, code = reasonStart, e.Message, codeNotStarted
-	case e.OOMKilled, e.ExitCode == 128+9 && m.d.cgroups.OOMKills(m.d.cgroup(m.uid)+"/"+e.Name) > 0:
-		reason, message = reasonOOMKilled, "it used more memory than its limit"
+	case e.OOMKilled || m.oomKills(e.Name) > 0:
+		reason, message = reasonOOMKilled, oomMessage(e.ExitCode)
 	case c.killWhy != "":
 		reason, message = reasonUnhealthy, c.killWhy
 	case e.Message != "": // not its own doing: its microVM is gone, or lies

@@ -47,6 +47,7 @@ type machine struct {
 	tasks      sync.WaitGroup
 	refreshed  time.Time // when object volumes were last looked at
 	refreshing bool
+	oomAt      time.Time // when the counters of OOM kills were last read
 	askedAt    time.Time // when it was last asked whether it is there
 	asking     bool
 	silences   int // how many times in a row it said nothing
@@ -192,7 +193,7 @@ func (m *machine) drive() time.Time {
 	for _, name := range d.start {
 		m.container(name).start()
 	}
-	return earliest(d.wake, m.killsDue(), m.refreshDue(), m.healthDue())
+	return earliest(d.wake, m.killsDue(), m.refreshDue(), m.healthDue(), m.oomDue())
 }
 
 func earliest(times ...time.Time) time.Time {

@@ -155,7 +155,7 @@ func (f *ociFill) bundle(ctx context.Context) error {
 		Hostname: b.hostname(), CgroupPath: f.cgroup(),
 		NamespaceOf: f.shim.PID(), HostNetwork: f.in.Template.HostNetwork,
 		HostsFile: d.podFile(uid, "hosts"), HostnameFile: d.podFile(uid, "hostname"), ResolvFile: d.podFile(uid, "resolv.conf"),
-		SharedMemory: d.shared(uid), PIDs: d.cfg.PIDsPerContainer, SwapAccounting: d.swap, OpenFiles: d.files, Capabilities: d.capabilities,
+		SharedMemory: d.shared(uid), PIDs: d.cfg.PIDsPerContainer, SwapAccounting: d.swap, GroupOOMKill: d.cgroups.GroupsOOMKills(), OpenFiles: d.files, Capabilities: d.capabilities,
 	})
 	if err != nil {
 		return err

@@ -285,6 +285,36 @@ func TestPrivilegedOutOfMemory(t *testing.T) {
 	}
 }
 
+// The kernel kills the process that needs the memory, which need not be a container's first:
+// that one may go on, or end by itself with whatever code.
+func TestPrivilegedOutOfMemoryBesideTheFirstProcess(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.start()
+	const eat = "sh -c 'x=a; while :; do x=$x$x; done'; "
+	for uid, script := range map[string]string{"u1": eat + "exit 3", "u2": eat + "exit 0", "u3": eat + forever} {
+		c := sh("main", script)
+		c.Resources.Limits = rikv1alpha1.ResourceList{rikv1alpha1.ResourceMemory: quantity("32Mi")}
+		n.ensure(podOf(uid, rikv1alpha1.RestartNever, c))
+	}
+	s := n.awaitPhase("u1", rikv1alpha1.InstanceFailed)
+	if got := s.Containers[0]; got.Reason != reasonOOMKilled || got.ExitCode == nil || *got.ExitCode != 3 || !strings.Contains(got.Message, "exited with 3") {
+		t.Errorf("one that exits with 3: container = %+v", got)
+	}
+	s = n.awaitPhase("u2", rikv1alpha1.InstanceCompleted)
+	if got := s.Containers[0]; got.Reason != reasonOOMKilled || got.ExitCode == nil || *got.ExitCode != 0 {
+		t.Errorf("one that exits with 0: container = %+v", got)
+	}
+	s = n.await("u3", "short of memory", func(s rikv1alpha1.InstanceStatus) bool {
+		return len(s.Containers) > 0 && s.Containers[0].LastState != nil
+	})
+	got := s.Containers[0]
+	if last := got.LastState; got.State != rikv1alpha1.ContainerRunning || got.RestartCount != 0 || last.Reason != reasonOOMKilled || !strings.Contains(last.Message, "the container goes on") {
+		t.Errorf("one that goes on: container = %+v, last state %+v", got, last)
+	}
+	n.stop("u3", time.Second)
+}
+
 // TestPrivilegedLastState: how a run ended is known while the next one goes on,
 // and to an agent that was not there.
 func TestPrivilegedLastState(t *testing.T) {

@@ -215,7 +215,7 @@ func (m *machine) noteRun(e shim.Container) {
 	}
 	s.State, s.Reason, s.Message, s.ExitCode = rikv1alpha1.ContainerRunning, "", "", nil
 	s.Attempt, s.Restarts, s.StartedAt = e.Attempt, int32(e.Attempt-1), e.StartedAt //nolint:gosec // counts restarts
-	s.Begun, s.Ready = false, false
+	s.Begun, s.Ready, s.OOMKills = false, false, 0
 	if m.rec.StartedAt.IsZero() {
 		m.rec.StartedAt = e.StartedAt
 	}

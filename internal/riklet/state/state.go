@@ -69,6 +69,9 @@ type Container struct {
 	FinishedAt  time.Time `json:"finishedAt,omitzero"`
 	ImageDigest string    `json:"imageDigest,omitempty"`
 	StopSignal  string    `json:"stopSignal,omitempty"` // of its image
+	// OOMKills counts the processes of the current run that the kernel killed for want of
+	// memory, as far as that was told.
+	OOMKills uint64 `json:"oomKills,omitempty"`
 	// Last is the end of the latest run, kept when the next one begins.
 	Last *rikv1alpha1.ContainerEnd `json:"last,omitempty"`
 	// What the probes found of the current run, so that a new agent does not

@@ -665,7 +665,7 @@ func schema_rik_api_rik_v1alpha1_ContainerStatus(ref common.ReferenceCallback) c
 					},
 					"lastState": {
 						SchemaProps: spec.SchemaProps{
-							Description: "lastState is how the latest run ended of a container that runs again or waits for that. It stays when a restart clears the fields above.",
+							Description: "lastState is how the latest run ended of a container that runs again or waits for that. It stays when a restart clears the fields above. The reason OOMKilled without a restart is of processes that the kernel killed in a container that goes on.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.ContainerEnd"),
 						},
 					},

@@ -49,7 +49,7 @@ func (k *Kernel) Start(p guest.Process, stdin bool) (*Child, error) {
 	child.Kill = func() { killCgroup(c.cgroup) }
 	child.Wait = func() guest.Exit {
 		exit := wait()
-		exit.OOMKilled = exit.Code == 128+int(unix.SIGKILL) && oomKills(c.cgroup) > before
+		exit.OOMKilled = oomKills(c.cgroup) > before
 		if err := k.forget(c); err != nil {
 			console("rik-init: cleaning up after %s: %v", p.Container, err)
 		}

@@ -154,6 +154,9 @@ func resources(in Input) *specs.LinuxResources {
 		Pids:    &specs.LinuxPids{Limit: &pids},
 		CPU:     cpu(in.Container.Resources),
 	}
+	if in.GroupOOMKill {
+		r.Unified = map[string]string{"memory.oom.group": "1"}
+	}
 	if limit := in.Container.Resources.Limits.Bytes(rikv1alpha1.ResourceMemory); limit > 0 {
 		r.Memory = &specs.LinuxMemory{Limit: &limit}
 		if in.SwapAccounting {

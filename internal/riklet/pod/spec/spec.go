@@ -74,6 +74,9 @@ type Input struct {
 	OpenFiles uint64
 	// Capabilities are those that the node itself may have.
 	Capabilities CapabilitySet
+	// GroupOOMKill: the kernel can kill a whole container when its memory is short, instead of
+	// one process.
+	GroupOOMKill bool
 	// SwapAccounting: the kernel can bound memory and swap together.
 	SwapAccounting bool
 }

@@ -364,3 +364,16 @@ func TestHosts(t *testing.T) {
 		}
 	}
 }
+
+func TestContainersAreKilledAsOne(t *testing.T) {
+	t.Parallel()
+	for _, able := range []bool{false, true} {
+		s, err := Build(input(func(in *Input) { in.GroupOOMKill = able }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Linux.Resources.Unified["memory.oom.group"] == "1"; got != able {
+			t.Errorf("memory.oom.group is set: %t, want %t", got, able)
+		}
+	}
+}
