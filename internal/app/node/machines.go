@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/riklet/archive"
 	"rik.dev/rik/internal/riklet/disk"
@@ -119,7 +122,13 @@ func (o *Options) newVM(s *stores, log *slog.Logger) (*pod.VM, error) {
 	}
 	var drivers []vmm.Driver
 	if o.VMM != VMMQEMU {
-		d, err := firecracker.New(firecracker.Config{Location: o.Firecracker, Kernel: o.Kernel, Initramfs: o.Initramfs, Logger: log})
+		if err := o.makeJailDir(); err != nil {
+			return nil, err
+		}
+		d, err := firecracker.New(firecracker.Config{
+			Location: o.Firecracker, Kernel: o.Kernel, Initramfs: o.Initramfs,
+			JailDir: o.jailDir(), ProbeDir: pod.MachineDir(o.RunDir), Logger: log,
+		})
 		if err != nil {
 			return nil, fmt.Errorf("firecracker: %w", err)
 		}
@@ -133,6 +142,36 @@ func (o *Options) newVM(s *stores, log *slog.Logger) (*pod.VM, error) {
 		drivers = append(drivers, d)
 	}
 	return &pod.VM{Driver: choice.Of(drivers...), Disks: s.disks, Kernel: o.Kernel, Initramfs: o.Initramfs}, nil
+}
+
+// jailsDir in the state directory is where Firecracker's jails are by default: on the disk of
+// the machines' own disks, and, unlike the run directory, where devices and programs work.
+const jailsDir = "jails"
+
+func (o *Options) jailDir() string {
+	if o.JailDir != "" {
+		return o.JailDir
+	}
+	return filepath.Join(o.StateDir, jailsDir)
+}
+
+// makeJailDir makes the directory of jails, closed to others. One that is there belongs to the
+// administrator and stays as it is.
+func (o *Options) makeJailDir() error {
+	if err := os.MkdirAll(o.jailDir(), 0o700); err != nil {
+		return fmt.Errorf("making the directory of Firecracker's jails (--jail-dir): %w", err)
+	}
+	return nil
+}
+
+// removeJailDir removes the directory of jails, of which none is left.
+func (o *Options) removeJailDir() error {
+	for _, dir := range []string{filepath.Join(o.jailDir(), VMMFirecracker), o.jailDir()} {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+	}
+	return nil
 }
 
 // probe finds out whether microVMs run here.

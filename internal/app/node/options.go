@@ -62,6 +62,8 @@ type Options struct {
 	VMM string
 	// QEMU, Firecracker, Kernel and Initramfs are found by themselves when empty.
 	QEMU, Firecracker, Kernel, Initramfs string
+	// JailDir is where Firecracker's jails are; empty: in StateDir.
+	JailDir string
 	// AllowHTTP widens what may be downloaded for Functions and Apps, AllowFetch that
 	// and where images may come from.
 	AllowHTTP  bool
@@ -125,6 +127,7 @@ func (o *Options) addDirFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.VMM, "vmm", o.VMM, "what runs microVMs: auto (Firecracker where it and KVM work, QEMU otherwise), qemu, firecracker or none")
 	s.StringVar(&o.QEMU, "qemu", "", "the program qemu-system-x86_64; the one on the PATH by default")
 	s.StringVar(&o.Firecracker, "firecracker", o.Firecracker, "the program firecracker, or the folder with it and its jailer; on the PATH or in the working directory by default [FIRECRACKER_LOCATION]")
+	s.StringVar(&o.JailDir, "jail-dir", "", "where Firecracker's jails are made, on a file system without nodev and noexec; jails in the state directory by default")
 	s.StringVar(&o.Kernel, "kernel", o.Kernel, "the kernel of microVMs; guest/kernel beside this program by default [KERNEL_LOCATION]")
 	s.StringVar(&o.Initramfs, "initramfs", "", "the initramfs of microVMs, with rik's init; guest/initramfs beside this program by default")
 	s.StringVar(&o.Unpacker, "unpacker", "", "the program rik-unpack, which pulls images; the one beside this program by default")
@@ -178,6 +181,13 @@ func (o *Options) findDirs() []error {
 		if strings.ContainsAny(absolute, `,:\`) {
 			problems = append(problems, usagef("%s %q has a comma, a colon or a backslash in it, which the options of a mount cannot have", flag, absolute))
 		}
+	}
+	if o.JailDir != "" {
+		absolute, err := filepath.Abs(o.JailDir)
+		if err != nil {
+			problems = append(problems, usagef("--jail-dir %q is no directory", o.JailDir))
+		}
+		o.JailDir = absolute
 	}
 	// What is not memory is mounted over; memory is used as it is, and made private.
 	if err := requireNodes("--run-dir", o.RunDir, append(pod.RunNames(), claim.Mark)...); err != nil {

@@ -75,7 +75,7 @@ func (o *Options) purge(ctx context.Context, log *slog.Logger) error {
 	if err := network.Purge(ctx, o.networkConfig()); err != nil {
 		return err
 	}
-	return errors.Join(mounts.Clear(o.StateDir), mounts.Clear(o.RunDir))
+	return errors.Join(o.removeJailDir(), mounts.Clear(o.StateDir), mounts.Clear(o.RunDir))
 }
 
 // noObjects serves a driver that starts nothing.

@@ -40,6 +40,9 @@ const (
 // from somebody else's.
 func RunNames() []string { return []string{runPods, runRuntimes, runVMs, runApp} }
 
+// MachineDir is where the directories of microVMs are in a Config.Run.
+func MachineDir(run string) string { return filepath.Join(run, runVMs) }
+
 // In memory.
 func (d *Driver) runDir(uid string) string  { return filepath.Join(d.cfg.Run, runPods, uid) }
 func (d *Driver) socket(uid string) string  { return filepath.Join(d.runDir(uid), "shim.sock") }

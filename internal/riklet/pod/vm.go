@@ -224,7 +224,7 @@ func (e vmEngine) hold(ctx context.Context, m *machine, _ []string, held bool) e
 }
 
 // vmDir is the VMM's own place: sockets with short names, and nobody else's files.
-func (d *Driver) vmDir(uid string) string { return filepath.Join(d.cfg.Run, runVMs, uid) }
+func (d *Driver) vmDir(uid string) string { return filepath.Join(MachineDir(d.cfg.Run), uid) }
 
 // removeVMDir removes what a VMM that is gone has in its place.
 func (d *Driver) removeVMDir(uid string) error {

@@ -140,11 +140,16 @@ func (d *Driver) Channel(m vmm.Machine) guest.Channel {
 }
 
 // Cleanup has the driver that made the machine remove it. The note of whose it is was
-// made before anything else and goes last: without it there is nothing.
+// made before anything else and goes last. It is in memory: after a restart of the node there
+// may be something of the machine elsewhere, and each driver removes what it finds.
 func (d *Driver) Cleanup(ctx context.Context, m vmm.Machine) error {
 	one, err := d.of(m)
 	if errors.Is(err, vmm.ErrGone) {
-		return nil
+		var errs []error
+		for _, each := range d.drivers {
+			errs = append(errs, each.Cleanup(ctx, m))
+		}
+		return errors.Join(errs...)
 	}
 	if err != nil {
 		return err

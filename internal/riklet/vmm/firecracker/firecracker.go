@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,9 +43,13 @@ type Config struct {
 	Location string
 	// Kernel and Initramfs are what Probe boots.
 	Kernel, Initramfs string
-	// JailDir is where the jails are made: on a file system that allows devices, best
-	// the one of the disks. Empty: in each machine's directory.
+	// JailDir is where the jails are made: on a file system that allows devices and
+	// programs, best the one of the disks, which are then linked into the jails, and on
+	// which a snapshot's memory is written. Empty: in each machine's directory.
 	JailDir string
+	// ProbeDir is where Probe makes its machine's directory: beside those of other
+	// machines. Empty: the system's directory for temporary files.
+	ProbeDir string
 	// NoGuest has Probe look only for the programs: Capabilities.Guest stays false.
 	NoGuest bool
 	Logger  *slog.Logger
@@ -108,7 +113,18 @@ func (d *Driver) jails(m vmm.Machine) string {
 const execName = "firecracker"
 
 func (d *Driver) cell(m vmm.Machine) string { return filepath.Join(d.jails(m), execName, m.ID) }
-func (d *Driver) root(m vmm.Machine) string { return filepath.Join(d.cell(m), "root") }
+
+// newRoot is the root of a jail that is to be made, root that of the machine's: it may have
+// been made when the directory of jails was another.
+func (d *Driver) newRoot(m vmm.Machine) string { return filepath.Join(d.cell(m), "root") }
+
+func (d *Driver) root(m vmm.Machine) string {
+	root, err := os.Readlink(filepath.Join(m.Dir, linkFile))
+	if err == nil && strings.HasSuffix(root, filepath.Join(string(filepath.Separator), execName, m.ID, "root")) {
+		return root
+	}
+	return d.newRoot(m)
+}
 
 func (d *Driver) api(m vmm.Machine) api {
 	return api{path: filepath.Join(m.Dir, linkFile, apiSocket), uid: m.UID}
@@ -165,12 +181,14 @@ func (d *Driver) prepare(m vmm.Machine, f *found) (launch.Process, error) {
 	if err := d.build(m); err != nil {
 		return launch.Process{}, errors.Join(err, d.remove(m))
 	}
+	version := cgroupVersion()
 	return launch.Process{
 		Argv: []string{
 			f.Jailer, "--id", m.ID, "--exec-file", f.Binary,
 			"--uid", strconv.FormatUint(uint64(m.UID), 10), "--gid", strconv.FormatUint(uint64(m.GID), 10),
-			"--chroot-base-dir", d.jails(m), "--cgroup-version", cgroupVersion(),
-			"--", "--api-sock", "/" + apiSocket,
+			"--chroot-base-dir", d.jails(m), "--cgroup-version", version, "--parent-cgroup", parentCgroup(version, m),
+			// Without a level, all that Firecracker does is said on the guest's console.
+			"--", "--api-sock", "/" + apiSocket, "--level", "Warning",
 		},
 		Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
 		// The jailer pivots the root, makes devices and changes its user.
@@ -179,14 +197,34 @@ func (d *Driver) prepare(m vmm.Machine, f *found) (launch.Process, error) {
 	}, nil
 }
 
+const cgroupRoot = "/sys/fs/cgroup"
+
 // cgroupVersion is the machine's. The jailer is asked for no group of its own: the
 // process is in the instance's already.
 func cgroupVersion() string {
 	var s unix.Statfs_t
-	if unix.Statfs("/sys/fs/cgroup", &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC {
+	if unix.Statfs(cgroupRoot, &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC {
 		return "2"
 	}
 	return "1"
+}
+
+// noCgroup is the name of a cgroup that nobody makes.
+const noCgroup = "rik-none"
+
+// parentCgroup is the cgroup in which the jailer would make one. With version 2 and nothing to
+// make it moves itself into the parent, if that exists ("firecracker" without the option):
+// it is told the one that it is in, which is the machine's.
+func parentCgroup(version string, m vmm.Machine) string {
+	if version != "2" {
+		return noCgroup
+	}
+	for _, procs := range m.Cgroups {
+		if group, ok := strings.CutPrefix(filepath.Dir(procs), cgroupRoot+"/"); ok {
+			return group
+		}
+	}
+	return noCgroup
 }
 
 // build makes the jail, with everything that the machine names linked into it.
@@ -194,7 +232,7 @@ func (d *Driver) build(m vmm.Machine) error {
 	if err := d.remove(m); err != nil {
 		return err
 	}
-	owner, root := stage.Owner{UID: m.UID, GID: m.GID}, d.root(m)
+	owner, root := stage.Owner{UID: m.UID, GID: m.GID}, d.newRoot(m)
 	// Closed to the VMMs of others; its own never leaves root.
 	if err := os.MkdirAll(d.cell(m), 0o700); err != nil {
 		return err
@@ -253,14 +291,23 @@ func fill(m vmm.Machine, root string, owner stage.Owner) error {
 // no serial number of ours.
 func driveID(index int) string { return fmt.Sprintf("disk%d", index) }
 
-// devices refuses a place where the jailer's devices would not work.
+// devices refuses a place where the jailer's devices or the program in the jail would not work.
 func devices(dir string) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return err
 	}
-	if s.Flags&unix.ST_NODEV != 0 {
-		return fmt.Errorf("%w: %s is on a file system without devices (nodev), and Firecracker's jailer makes /dev/kvm in there: set the directory of jails to another", vmm.ErrUnavailable, dir)
+	for _, bad := range []struct {
+		flag       int64
+		name, what string
+	}{
+		{unix.ST_NODEV, "nodev", "its jailer makes /dev/kvm in there"},
+		{unix.ST_NOEXEC, "noexec", "it is run from there"},
+	} {
+		if s.Flags&bad.flag != 0 {
+			return fmt.Errorf("%w: %s is on a file system that is mounted with %s, and Firecracker cannot work there: %s; next: have --jail-dir name a directory on another file system",
+				vmm.ErrUnavailable, dir, bad.name, bad.what)
+		}
 	}
 	return nil
 }
@@ -275,7 +322,7 @@ func (d *Driver) Cleanup(_ context.Context, m vmm.Machine) error {
 }
 
 func (d *Driver) remove(m vmm.Machine) error {
-	errs := []error{stage.Remove(d.cell(m))}
+	errs := []error{stage.Remove(filepath.Dir(d.root(m))), stage.Remove(d.cell(m))}
 	for _, name := range []string{linkFile, startedFile, countsFile} {
 		if err := os.Remove(filepath.Join(m.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)

@@ -6,8 +6,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/firecracker/apitest"
@@ -102,6 +105,150 @@ func TestPrivilegedConfigureAgain(t *testing.T) {
 	}
 	if err := v.Start(t.Context()); err != nil {
 		t.Errorf("Start() after half a configuration = %v, want nil", err)
+	}
+}
+
+// standInOf is the stand-in of another version, with jails in a directory of their own.
+func standInOf(t *testing.T, version string) *Driver {
+	t.Helper()
+	d, err := New(Config{Location: apitest.ProgramsOf(t, version), JailDir: t.TempDir(), NoGuest: true, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Since 1.14 Firecracker refuses a pipe for metrics that nobody reads.
+func TestPrivilegedMetricsNeedAReader(t *testing.T) {
+	privileged.Require(t)
+	v := vmmtest.Start(t, standInOf(t, "1.14.0"), machine(t))
+	if err := v.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := v.Metrics(t.Context()); err != nil || m.DiskReadBytes == 0 {
+		t.Errorf("Metrics() = %+v, %v, want what was counted", m, err)
+	}
+}
+
+// A version that could not restore a machine refuses its snapshot before anything is written,
+// and one that is too old is not used at all.
+func TestPrivilegedOldVersions(t *testing.T) {
+	privileged.Require(t)
+	d := standInOf(t, "1.11.9")
+	if c, err := d.Probe(t.Context()); err != nil || c.Snapshot {
+		t.Errorf("Probe() = %+v, %v, want no snapshots", c, err)
+	}
+	m := machine(t)
+	m.NICs = []vmm.NIC{{TAP: "tap0", MAC: "02:00:00:00:00:01"}}
+	v := vmmtest.Start(t, d, m)
+	dir := t.TempDir()
+	if err := errors.Join(v.Start(t.Context()), v.Pause(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Snapshot(t.Context(), dir); !errors.Is(err, vmm.ErrUnsupported) || !strings.Contains(err.Error(), "1.12.0") {
+		t.Errorf("Snapshot() = %v, want that 1.12.0 is needed", err)
+	}
+	if entries, err := os.ReadDir(dir); len(entries) > 0 || err != nil {
+		t.Errorf("written: %v, %v", entries, err)
+	}
+	_, err := standInOf(t, "1.7.0").Probe(t.Context())
+	if !errors.Is(err, vmm.ErrUnavailable) || !strings.Contains(err.Error(), "1.8.0") {
+		t.Errorf("Probe() of an old version = %v, want that 1.8.0 is needed", err)
+	}
+}
+
+// The probe and every machine use the directory of jails: one in which a jail does not work is
+// refused by both.
+func TestPrivilegedJailsNeedDevicesAndPrograms(t *testing.T) {
+	privileged.Require(t)
+	for _, option := range []uintptr{unix.MS_NODEV, unix.MS_NOEXEC} {
+		d := standInOf(t, apitest.Version)
+		if err := unix.Mount("tmpfs", d.config.JailDir, "tmpfs", option, "size=1m"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(d.config.JailDir, 0); err != nil {
+				t.Error(err)
+			}
+		})
+		m := machine(t)
+		_, err := d.Prepare(t.Context(), m)
+		if !errors.Is(err, vmm.ErrUnavailable) || !strings.Contains(err.Error(), "--jail-dir") {
+			t.Errorf("Prepare() = %v, want ErrUnavailable that names --jail-dir", err)
+		}
+		d.config.Kernel, d.config.Initramfs, d.config.ProbeDir = m.Kernel, m.Initramfs, t.TempDir()
+		f, err := d.probe(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kvm, err := os.OpenFile(kvmDevice, os.O_RDWR, 0); err != nil {
+			t.Logf("the probe is not tried: %v", err)
+		} else if err := errors.Join(kvm.Close(), d.boot(t.Context(), f)); !errors.Is(err, vmm.ErrUnavailable) || !strings.Contains(err.Error(), d.config.JailDir) {
+			t.Errorf("boot() of the probe = %v, want that %s is refused", err, d.config.JailDir)
+		}
+		if err := d.Cleanup(t.Context(), m); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A machine whose jail was made in another directory goes on, and is removed.
+func TestPrivilegedJailsOfBefore(t *testing.T) {
+	privileged.Require(t)
+	d, m := standInOf(t, apitest.Version), machine(t)
+	before := d.config.JailDir
+	t.Cleanup(func() { // after that of the machine
+		if entries, err := os.ReadDir(filepath.Join(before, execName)); len(entries) > 0 {
+			t.Errorf("left: %v, %v", entries, err)
+		}
+	})
+	if err := vmmtest.Start(t, d, m).Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.config.JailDir = t.TempDir()
+	v, err := d.Connect(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Metrics(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// With cgroups of version 2 the jailer moves itself into its parent group, if that exists.
+func TestTheJailerStaysInTheMachinesCgroup(t *testing.T) {
+	t.Parallel()
+	in := vmm.Machine{Cgroups: []string{"/sys/fs/cgroup/rik/u1/_vmm/cgroup.procs"}}
+	for _, tc := range []struct {
+		version string
+		machine vmm.Machine
+		want    string
+	}{{"2", in, "rik/u1/_vmm"}, {"2", vmm.Machine{}, noCgroup}, {"1", in, noCgroup}} {
+		if got := parentCgroup(tc.version, tc.machine); got != tc.want {
+			t.Errorf("parentCgroup(%s) = %q, want %q", tc.version, got, tc.want)
+		}
+	}
+}
+
+// What a guest's console says is the guest's: Firecracker's own log at its default level would
+// fill it.
+func TestPrivilegedTheConsoleIsTheGuests(t *testing.T) {
+	privileged.Require(t)
+	p, err := standIn(t).Prepare(t.Context(), machine(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(p.Argv[len(p.Argv)-2:], []string{"--level", "Warning"}) {
+		t.Errorf("the VMM is started by %q, want it to log warnings only", p.Argv)
+	}
+}
+
+func TestOlder(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{"1.7.9": true, "1.8.0": false, "1.8.1": false, "1.12.0": false, "2.0.0": false, "0.25.2": true, "1.8.0-dev": false, "x": true} {
+		if got := older(version, oldestVersion); got != want {
+			t.Errorf("older(%s) = %t, want %t", version, got, want)
+		}
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -24,6 +26,8 @@ const (
 	refusal     = time.Minute
 	probeMemory = 192 << 20
 	nobody      = 65534
+	// probeDir is no name of an instance.
+	probeDir = ".probe-"
 	// handshake bounds the line that the vsock device answers.
 	handshake = 64
 )
@@ -77,8 +81,11 @@ func (d *Driver) discover(ctx context.Context) (*found, error) {
 	if err != nil {
 		return nil, err
 	}
+	if older(version, oldestVersion) {
+		return nil, fmt.Errorf("%w: %s is Firecracker %s, and %s or later is needed: install it with its jailer from Firecracker's releases", vmm.ErrUnavailable, binary, version, oldestVersion)
+	}
 	f := &found{Binary: binary, Jailer: jailer, Capabilities: vmm.Capabilities{
-		Version: version, Accelerator: "kvm", Snapshot: true, DiskLimits: true, NetworkLimits: true,
+		Version: version, Accelerator: "kvm", Snapshot: !older(version, restoresNetworks), DiskLimits: true, NetworkLimits: true,
 	}}
 	if d.config.NoGuest {
 		return f, nil
@@ -88,6 +95,27 @@ func (d *Driver) discover(ctx context.Context) (*found, error) {
 	}
 	f.Capabilities.Guest = true
 	return f, nil
+}
+
+// What this driver needs of Firecracker.
+const (
+	// oldestVersion has all of the API that a machine is made with.
+	oldestVersion = "1.8.0"
+	// restoresNetworks is the first that restores a machine with other TAPs than it had
+	// (network_overrides).
+	restoresNetworks = "1.12.0"
+)
+
+// older compares versions such as 1.12.0. What is none counts as older than any.
+func older(version, than string) bool {
+	numbers := func(text string) (list [3]int) {
+		for i, part := range strings.SplitN(text, ".", len(list)) {
+			list[i], _ = strconv.Atoi(part)
+		}
+		return list
+	}
+	a, b := numbers(version), numbers(than)
+	return slices.Compare(a[:], b[:]) < 0
 }
 
 var versionPattern = regexp.MustCompile(`Firecracker v?(\d+\.\d+\.\d+)`)
@@ -115,13 +143,18 @@ func (d *Driver) boot(ctx context.Context, f *found) error {
 	_ = kvm.Close()
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no guest's init answered within %v: a KVM that runs no guest, as under some hypervisors", patience))
 	defer cancel()
-	dir, err := os.MkdirTemp("", "rik-fc-")
+	if d.config.ProbeDir != "" {
+		if err := os.MkdirAll(d.config.ProbeDir, 0o700); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp(d.config.ProbeDir, probeDir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	m := vmm.Machine{
-		ID: "probe", Dir: dir, Kernel: d.config.Kernel, Initramfs: d.config.Initramfs,
+		ID: "probe-" + strconv.Itoa(os.Getpid()), Dir: dir, Kernel: d.config.Kernel, Initramfs: d.config.Initramfs,
 		VCPUs: 1, MemoryBytes: probeMemory, UID: nobody, GID: nobody,
 	}
 	if err := d.Validate(m); err != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -86,6 +87,10 @@ func (v *VM) Snapshot(ctx context.Context, dir string) error {
 	if s != vmm.StatePaused {
 		return fmt.Errorf("the machine %s is %q: pause it first", v.m.ID, s)
 	}
+	// Before anything is written: a machine that could not go on stays what it is.
+	if err := v.restorable(ctx); err != nil {
+		return err
+	}
 	if err := v.save(ctx, dir); err != nil {
 		for _, name := range []string{memoryFile, stateFile} {
 			_ = os.Remove(filepath.Join(dir, name))
@@ -123,8 +128,19 @@ func (v *VM) save(ctx context.Context, dir string) error {
 	return write(filepath.Join(dir, originFile), b)
 }
 
-// take copies a file out of the jail. The jail is its VMM's: nothing in there is
-// followed, and nothing is read but a file of a size that can be.
+// restorable refuses a version that could not restore this machine.
+func (v *VM) restorable(ctx context.Context) error {
+	i, err := v.api.info(ctx)
+	if err != nil || len(v.m.NICs) == 0 || !older(i.Version, restoresNetworks) {
+		return err
+	}
+	return fmt.Errorf("%w: Firecracker %.20q does not restore machines with network interfaces, and %s and later do: install it, and have the machine made anew",
+		vmm.ErrUnsupported, i.Version, restoresNetworks)
+}
+
+// take moves a file out of the jail, or copies it to another file system. The jail is its
+// VMM's: nothing in there is followed, and nothing is taken but a file of its own, of a size
+// that can be.
 func (v *VM) take(ctx context.Context, name, target string, most int64) error {
 	jail, err := os.OpenRoot(v.d.root(v.m))
 	if err != nil {
@@ -143,13 +159,44 @@ func (v *VM) take(ctx context.Context, name, target string, most int64) error {
 	if !info.Mode().IsRegular() || info.Size() > most {
 		return fmt.Errorf("Firecracker wrote %v of %d bytes as %s: that is no snapshot", info.Mode(), info.Size(), name) //nolint:staticcheck // a name
 	}
+	err = v.move(in, filepath.Join(v.d.root(v.m), name), target)
+	if errors.Is(err, unix.EXDEV) {
+		err = duplicate(ctx, in, target, info.Size())
+	}
+	return err
+}
+
+// move renames a file that was opened. What was put in its place meanwhile is not taken: it is
+// looked at where its VMM cannot change it any more.
+func (v *VM) move(in *os.File, from, target string) error {
+	was, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(from, target); err != nil {
+		return err
+	}
+	is, err := os.Lstat(target)
+	if err != nil {
+		return err
+	}
+	st, ok := is.Sys().(*syscall.Stat_t)
+	if !ok || !os.SameFile(was, is) || st.Nlink != 1 || st.Uid != v.m.UID {
+		return errors.Join(fmt.Errorf("%s is not the file that Firecracker wrote", from), os.Remove(target))
+	}
+	// As a copy has it: root's, and readable for all in a directory of root's.
+	return errors.Join(os.Lchown(target, 0, 0), os.Chmod(target, 0o644), in.Sync()) //nolint:gosec // see above
+}
+
+// duplicate copies a file that was opened.
+func duplicate(ctx context.Context, in *os.File, target string, size int64) error {
 	// Readable for all in a directory of root's: the VMM that goes on from it reads it.
 	out, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644) //nolint:gosec // see above
 	if err != nil {
 		return err
 	}
 	// The descriptor, so that the kernel copies; the context, between pieces.
-	err = copyPieces(ctx, out, in, info.Size())
+	err = copyPieces(ctx, out, in, size)
 	if err == nil {
 		err = out.Sync()
 	}
@@ -171,9 +218,11 @@ func copyPieces(ctx context.Context, out, in *os.File, size int64) error {
 	return nil
 }
 
-// load reads the snapshot; the guest stays paused. The overrides, which a machine with
-// network interfaces needs, came with Firecracker 1.12: an older one refuses them.
+// load reads the snapshot; the guest stays paused.
 func (v *VM) load(ctx context.Context) error {
+	if err := v.restorable(ctx); err != nil {
+		return err
+	}
 	if err := v.count(ctx); err != nil {
 		return err
 	}

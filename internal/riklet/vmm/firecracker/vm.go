@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -145,13 +146,24 @@ func (v *VM) configure(ctx context.Context) error {
 	return v.count(ctx)
 }
 
-// count names the pipe for metrics. Firecracker takes that once, and an agent before
-// this one may have said it.
+// metricsSaid is in Firecracker's answer when it has a place for metrics already.
+const metricsSaid = "Reinitialization of metrics"
+
+// count names the pipe for metrics. Firecracker takes that once, and an agent before this one
+// may have said it. It opens the pipe without waiting for a reader, which fails where there is
+// none (since 1.14), so this is one meanwhile. A machine runs without metrics, too.
 func (v *VM) count(ctx context.Context) error {
-	err := v.api.put(ctx, "/metrics", metricsPath{Path: "/" + metricsFile})
-	var fault *Fault
-	if errors.As(err, &fault) && fault.Status == http.StatusBadRequest {
-		v.d.config.Logger.Debug("metrics are configured already, or not to be had", "machine", v.m.ID, "err", err)
+	pipe, err := v.openPipe()
+	if err == nil {
+		defer func() { _ = pipe.Close() }()
+		err = v.api.put(ctx, "/metrics", metricsPath{Path: "/" + metricsFile})
+	}
+	fault, refused := errors.AsType[*Fault](err)
+	switch {
+	case refused && strings.Contains(fault.Text, metricsSaid):
+		return nil
+	case refused, err != nil && pipe == nil:
+		v.d.config.Logger.Warn("Firecracker takes no pipe for metrics: the machine's disks and network are not measured", "machine", v.m.ID, "err", err)
 		return nil
 	}
 	return err

@@ -31,7 +31,7 @@ func Main() {
 	case jailerName:
 		err = jail(os.Args[1:])
 	case vmmName:
-		err = vmm(os.Args[1:])
+		err = vmm(os.Args[1:], versionBeside(os.Args[0]))
 	default:
 		return
 	}
@@ -42,8 +42,14 @@ func Main() {
 	os.Exit(0)
 }
 
+// versionFile beside the programs is the version that they say they are.
+const versionFile = "version"
+
 // Programs makes a directory with the two programs, for FIRECRACKER_LOCATION.
-func Programs(tb testing.TB) string {
+func Programs(tb testing.TB) string { return ProgramsOf(tb, Version) }
+
+// ProgramsOf does the same for a version of one's choice.
+func ProgramsOf(tb testing.TB, version string) string {
 	tb.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -55,11 +61,24 @@ func Programs(tb testing.TB) string {
 			tb.Fatal(err)
 		}
 	}
+	if err := os.WriteFile(filepath.Join(dir, versionFile), []byte(version), 0o600); err != nil {
+		tb.Fatal(err)
+	}
 	return dir
 }
 
-func vmm(arguments []string) error {
+// versionBeside reads the version beside a program.
+func versionBeside(program string) string {
+	version, err := os.ReadFile(filepath.Join(filepath.Dir(program), versionFile)) //nolint:gosec // of a test
+	if err != nil {
+		return Version
+	}
+	return string(version)
+}
+
+func vmm(arguments []string, is string) error {
 	f := flag.NewFlagSet(vmmName, flag.ContinueOnError)
+	level := f.String("level", "Info", "")
 	version := f.Bool("version", false, "")
 	id := f.String("id", "anonymous-instance", "")
 	socket := f.String("api-sock", "/run/firecracker.socket", "")
@@ -67,15 +86,18 @@ func vmm(arguments []string) error {
 		return err
 	}
 	if *version {
-		fmt.Printf("Firecracker v%s\n", Version)
+		fmt.Printf("Firecracker v%s\n", is)
 		return nil
+	}
+	if *level == "Info" {
+		fmt.Println("[everything that this stand-in does is logged here]")
 	}
 	l, err := new(net.ListenConfig).Listen(context.Background(), "unix", *socket)
 	if err != nil {
 		return err
 	}
 	fmt.Println("[no guest is booted by this stand-in]")
-	server := &http.Server{Handler: NewServer(*id), ReadHeaderTimeout: time.Minute}
+	server := &http.Server{Handler: NewServer(*id, is), ReadHeaderTimeout: time.Minute}
 	return server.Serve(l)
 }
 
@@ -83,9 +105,9 @@ var jailID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 // jailOptions are the jailer's, as docs/jailer.md of Firecracker has them.
 type jailOptions struct {
-	id, execFile, base, cgroups string
-	uid, gid                    int
-	rest                        []string
+	id, execFile, base, cgroups, parent string
+	uid, gid                            int
+	rest                                []string
 }
 
 func parseJail(arguments []string) (jailOptions, error) {
@@ -95,6 +117,7 @@ func parseJail(arguments []string) (jailOptions, error) {
 	f.StringVar(&o.execFile, "exec-file", "", "")
 	f.StringVar(&o.base, "chroot-base-dir", "/srv/jailer", "")
 	f.StringVar(&o.cgroups, "cgroup-version", "1", "")
+	f.StringVar(&o.parent, "parent-cgroup", vmmName, "")
 	f.IntVar(&o.uid, "uid", -1, "")
 	f.IntVar(&o.gid, "gid", -1, "")
 	for i, a := range arguments {
@@ -118,6 +141,8 @@ func parseJail(arguments []string) (jailOptions, error) {
 		return o, fmt.Errorf("the name of %q does not have %q in it", o.execFile, vmmName)
 	case o.uid < 0 || o.gid < 0:
 		return o, errors.New("--uid and --gid are needed")
+	case o.parent == "" || !filepath.IsLocal(o.parent):
+		return o, fmt.Errorf("the parent cgroup %q is no path below the root", o.parent)
 	case o.cgroups != "1" && o.cgroups != "2":
 		return o, fmt.Errorf("the cgroup version %q is neither 1 nor 2", o.cgroups)
 	}
@@ -132,6 +157,7 @@ func jail(arguments []string) error {
 	if err != nil {
 		return err
 	}
+	version := versionBeside(o.execFile)
 	root := filepath.Join(o.base, filepath.Base(o.execFile), o.id, "root")
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return err
@@ -151,7 +177,7 @@ func jail(arguments []string) error {
 	if err := errors.Join(os.Chown("/", o.uid, o.gid), syscall.Setgroups(nil), syscall.Setgid(o.gid), syscall.Setuid(o.uid)); err != nil {
 		return fmt.Errorf("giving up root: %w", err)
 	}
-	return vmm(append([]string{"--id=" + o.id}, o.rest...))
+	return vmm(append([]string{"--id=" + o.id}, o.rest...), version)
 }
 
 func copyProgram(from, to string) error {

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // Version is what the stand-in says that it is.
@@ -27,7 +28,7 @@ const (
 
 // Server answers as a Firecracker does that has just been started.
 type Server struct {
-	id string
+	id, version string
 
 	mu         sync.Mutex
 	state      string
@@ -36,9 +37,9 @@ type Server struct {
 	flushes    int
 }
 
-// NewServer makes a server; id is what the jailer would pass on.
-func NewServer(id string) *Server {
-	return &Server{id: id, state: notStarted, configured: map[string]map[string]any{}}
+// NewServer makes a server of a version; id is what the jailer would pass on.
+func NewServer(id, version string) *Server {
+	return &Server{id: id, version: version, state: notStarted, configured: map[string]map[string]any{}}
 }
 
 // idPattern is what Firecracker takes as the name of a drive or an interface.
@@ -74,9 +75,9 @@ func answer(w http.ResponseWriter, status int, body any) {
 func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/":
-		answer(w, http.StatusOK, map[string]string{"id": s.id, "state": s.state, "vmm_version": Version, "app_name": "Firecracker"})
+		answer(w, http.StatusOK, map[string]string{"id": s.id, "state": s.state, "vmm_version": s.version, "app_name": "Firecracker"})
 	case "/version":
-		answer(w, http.StatusOK, map[string]string{"firecracker_version": Version})
+		answer(w, http.StatusOK, map[string]string{"firecracker_version": s.version})
 	default:
 		answer(w, http.StatusBadRequest, map[string]string{"fault_message": "Invalid request method and/or path: GET " + r.URL.Path})
 	}
@@ -235,14 +236,26 @@ func (s *Server) listen(path string) error {
 // openMetrics opens the pipe or file, once.
 func (s *Server) openMetrics(path string) error {
 	if s.metrics != nil {
-		return fmt.Errorf("the metrics system was already initialized")
+		return fmt.Errorf("Reinitialization of metrics not allowed.") //nolint:staticcheck,revive // its words
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0) //nolint:gosec // in a jail
+	// Since 1.14 a pipe that nobody reads is refused (ENXIO).
+	mode := os.O_RDWR
+	if s.minor() >= 14 {
+		mode = os.O_WRONLY | syscall.O_NONBLOCK
+	}
+	f, err := os.OpenFile(path, mode, 0) //nolint:gosec // in a jail
 	if err != nil {
 		return fmt.Errorf("initialization of the metrics system failed: %w", err)
 	}
 	s.metrics = f
 	return nil
+}
+
+// minor is the second number of the version.
+func (s *Server) minor() int {
+	var major, minor int
+	_, _ = fmt.Sscanf(s.version, "%d.%d", &major, &minor)
+	return minor
 }
 
 func (s *Server) act(action string) error {
@@ -308,6 +321,9 @@ func (s *Server) load(body map[string]any) error {
 	}
 	if s.state != notStarted {
 		return fmt.Errorf("the requested operation is not supported after starting the microVM")
+	}
+	if _, overrides := body["network_overrides"]; overrides && s.minor() < 12 {
+		return fmt.Errorf("unknown field `network_overrides`")
 	}
 	backend, hasBackend := body["mem_backend"].(map[string]any)
 	memory, hasFile := body["mem_file_path"].(string)

@@ -62,7 +62,7 @@ func TestServerHoldsRequestsAgainstTheAPI(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := NewServer("a")
+			s := NewServer("a", Version)
 			for _, c := range calls {
 				r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
 				r.Header.Set("Content-Type", "application/json")
