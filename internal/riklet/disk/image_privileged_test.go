@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -134,6 +135,49 @@ func TestPrivilegedTreeKeepsOwners(t *testing.T) {
 	value := make([]byte, 64)
 	if n, err := unix.Getxattr(filepath.Join(root, "app"), "security.capability", value); err != nil || string(value[:n]) != string(capability) {
 		t.Errorf("the capability is % x, %v", value[:max(n, 0)], err)
+	}
+}
+
+// Times arrive whole: their nanoseconds, those after 2038 and before 1970, and whatever the name
+// of their file is.
+func TestPrivilegedTreeKeepsTimes(t *testing.T) {
+	privileged.Require(t)
+	images := newTrees(t)
+	at := map[string]time.Time{
+		".": time.Unix(2_500_000_000, 999_999_999), "plain": time.Unix(1_700_000_000, 0), "exact": time.Unix(1_700_000_000, 123_456_789),
+		"late": time.Date(2040, 1, 2, 3, 4, 5, 6, time.UTC), "very late": time.Date(2300, 1, 1, 0, 0, 0, 1, time.UTC), "early": time.Date(1960, 1, 1, 0, 0, 0, 999, time.UTC),
+		`qu"ote`: time.Unix(1, 2), `back\slash`: time.Unix(3, 4), "<5>": time.Unix(5, 6), "-x": time.Unix(7, 8), "#c": time.Unix(7, 9), "\xff": time.Unix(9, 10),
+		"dir": time.Unix(11, 12), "dir/in it": time.Unix(13, 14), "link": time.Unix(15, 16),
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(images.dir, "dir"), 0o755), os.Symlink("plain", filepath.Join(images.dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	for name := range at {
+		if name != "." && name != "dir" && name != "link" {
+			write(t, filepath.Join(images.dir, name), "x")
+		}
+	}
+	set := func(name string) {
+		spec, err := unix.TimeToTimespec(at[name])
+		if err == nil {
+			err = unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(images.dir, name), []unix.Timespec{spec, spec}, unix.AT_SYMLINK_NOFOLLOW)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name := range at {
+		set(name)
+	}
+	got, err := newDir(t, func(c *Config) { c.Images = images }).FromImage(t.Context(), "vm-1", sampleImage("times"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := mountLoop(t, got.Path)
+	for name, want := range at {
+		if info, err := os.Lstat(filepath.Join(root, name)); err != nil || !info.ModTime().Equal(want) {
+			t.Errorf("%q is of %v, %v, want %v", name, info.ModTime().UTC(), err, want.UTC())
+		}
 	}
 }
 

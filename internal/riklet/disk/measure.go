@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,7 @@ type measure struct {
 	bytes          int64 // of content, for the limit
 	uid, gid       int   // of the root
 	mode           fs.FileMode
+	times          times
 }
 
 // measureTree walks a tree, which may be hostile but does not change, and stops at the
@@ -50,11 +52,13 @@ func measureTree(ctx context.Context, root string, limits fetch.Limits) (measure
 		}
 		if path == root {
 			m.uid, m.gid, m.mode = int(st.Uid), int(st.Gid), info.Mode()
+			m.times.root = st.Mtim
 		}
 		if m.hardLinked(info, st, linked) {
 			return m.check(limits)
 		}
 		m.add(path, info, st)
+		m.times.note(strings.TrimPrefix(path, root), st.Mtim)
 		return m.check(limits)
 	})
 	if err != nil {

@@ -71,7 +71,10 @@ func (d *Dir) fromTree(ctx context.Context, tree, path, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.tidy(ctx, path, m.mode); err != nil {
+	if m.times.lost > 0 {
+		d.log.Warn("times of files in the block image are kept in whole seconds only", "image", id, "files", m.times.lost)
+	}
+	if err := d.tidy(ctx, path, m); err != nil {
 		return err
 	}
 	return os.Chmod(path, 0o444)
@@ -122,19 +125,19 @@ func (d *Dir) mkfs(ctx context.Context, path string, size int64, args ...string)
 	return fmt.Errorf("making an ext4 file system of %d bytes: %w: %s", size, err, out)
 }
 
-// tidy takes away what the tree did not have, lost+found, and gives the root its mode,
-// which mke2fs does not copy.
-func (d *Dir) tidy(ctx context.Context, path string, mode fs.FileMode) error {
+// tidy takes away what the tree did not have, lost+found, and gives the root its mode and the
+// files their times, as far as mke2fs does not copy them.
+func (d *Dir) tidy(ctx context.Context, path string, m measure) error {
 	program, err := find(d.tools.debugfs, "debugfs")
 	if err != nil {
 		return err
 	}
 	script := path + ".debugfs"
-	unixMode := uint32(mode.Perm()) | syscall.S_IFDIR
-	if mode&fs.ModeSticky != 0 {
+	unixMode := uint32(m.mode.Perm()) | syscall.S_IFDIR
+	if m.mode&fs.ModeSticky != 0 {
 		unixMode |= syscall.S_ISVTX
 	}
-	if err := os.WriteFile(script, fmt.Appendf(nil, "rmdir lost+found\nset_inode_field / mode 0%o\n", unixMode), 0o600); err != nil {
+	if err := os.WriteFile(script, fmt.Appendf(nil, "rmdir lost+found\nset_inode_field / mode 0%o\n%s", unixMode, m.times.script()), 0o600); err != nil {
 		return classify(fmt.Errorf("finishing the block image: %w", err))
 	}
 	out, err := run(ctx, program, "-w", "-f", script, path)

@@ -1,0 +1,29 @@
+package disk
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A name of a hostile image is never a command of debugfs.
+func TestNamesAreNoCommands(t *testing.T) {
+	t.Parallel()
+	var m times
+	at := syscall.Timespec{Sec: 1, Nsec: 2}
+	for _, path := range []string{"/a\nrm /b", "/a\rrm /b", "/" + strings.Repeat(`"`, lineMost)} {
+		m.note(path, at)
+	}
+	m.note(`/a" b`, at)
+	m.note("/whole", syscall.Timespec{Sec: 1})
+	want := "set_inode_field / mtime @0\nset_inode_field / mtime_extra 0\nset_inode_field \"/a\"\" b\" mtime_extra 8\n"
+	if got := m.script(); got != want || m.lost != 3 {
+		t.Errorf("%d are lost, the script is %q, want 3 and %q", m.lost, got, want)
+	}
+	for range timesMost + 5 {
+		m.note("/many", at)
+	}
+	if len(m.files) != timesMost || m.lost != 3+6 {
+		t.Errorf("%d files have their times, %d are lost", len(m.files), m.lost)
+	}
+}
