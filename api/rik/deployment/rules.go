@@ -188,8 +188,8 @@ var containerRules = map[string]rule{
 	"ResizePolicy":  anything(), // nothing is resized in place
 	"RestartPolicy": no("write what runs beside the others into containers, not into initContainers"), "RestartPolicyRules": no("a Deployment restarts what ends: leave it out"),
 	"VolumeDevices": no(noVolume), "Lifecycle": no(noHook),
-	"TerminationMessagePath":   only("messages are the last lines of the log: leave it out", corev1.TerminationMessagePathDefault),
-	"TerminationMessagePolicy": only("messages are the last lines of the log: leave it out", corev1.TerminationMessageReadFile),
+	"TerminationMessagePath":   only("no message of a container's end is read: write it to the log, and leave this out", corev1.TerminationMessagePathDefault),
+	"TerminationMessagePolicy": only("no message of a container's end is read: write it to the log, and leave this out", corev1.TerminationMessageReadFile),
 	"Stdin":                    no("a container's standard input is empty: leave it out"), "StdinOnce": no("a container's standard input is empty: leave it out"),
 }
 

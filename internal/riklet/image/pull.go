@@ -18,7 +18,8 @@ type PullRequest struct {
 	// Reference as in Container.Image.
 	Reference string
 	// Policy; "" means Always for the tag latest of a registry, otherwise
-	// IfNotPresent. An image that is present is given to whoever may name it,
+	// IfNotPresent. With that an image of a directory of the node is read again when it was
+	// made anew there. An image that is present is given to whoever may name it,
 	// as on a Kubernetes node: Always is the policy that asks the registry
 	// with the caller's own credentials.
 	Policy v1alpha1.PullPolicy
@@ -57,6 +58,9 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 	}
 	if policy != v1alpha1.PullAlways {
 		img, err := s.lookup(ref.String())
+		if err == nil && policy == v1alpha1.PullIfNotPresent && ref.rebuilt(img.Digest) {
+			err = fmt.Errorf("%w: %s was made anew", ErrNotPresent, ref)
+		}
 		if err == nil || policy == v1alpha1.PullNever {
 			return img, err
 		}
@@ -163,9 +167,12 @@ func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ 
 		Reference: ref.String(),
 		Digest:    result.Digest,
 		Config:    result.Config,
-		Chain:     result.Chain,
-		Bytes:     result.Bytes,
-		LastUsed:  s.now(),
+
+		Architecture: result.Architecture,
+
+		Chain:    result.Chain,
+		Bytes:    result.Bytes,
+		LastUsed: s.now(),
 	}
 	if err := s.save(r); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,74 @@ import (
 	"rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/testkit/ociimage"
 )
+
+// A tag of a directory of the node that was built anew is read again, unless nothing is to be
+// read at all.
+func TestPullReadsARebuiltImageAgain(t *testing.T) {
+	t.Parallel()
+	tmp := t.TempDir()
+	s := open(t, nil)
+	for ref, write := range map[string]func(ociimage.Spec) (string, error){
+		"oci:" + tmp + "/layout:v1": func(spec ociimage.Spec) (string, error) { return ociimage.Write(tmp+"/layout", "v1", spec) },
+		"dir:" + tmp + "/dir": func(spec ociimage.Spec) (string, error) {
+			if err := os.RemoveAll(tmp + "/dir"); err != nil {
+				return "", err
+			}
+			return ociimage.WriteDir(tmp+"/dir", spec)
+		},
+	} {
+		pull := func(policy v1alpha1.PullPolicy, want string) {
+			t.Helper()
+			img, err := s.Pull(t.Context(), PullRequest{Reference: ref, Policy: policy})
+			if err != nil || img.Digest != want {
+				t.Errorf("Pull(%s, %q) = %+v, %v, want %s", ref, policy, img, err, want)
+			}
+		}
+		first, err := write(small())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pull("", first)
+		changed := small()
+		changed.Env = append(changed.Env, "CHANGED=1")
+		second, err := write(changed)
+		if err != nil || second == first {
+			t.Fatalf("the image is the same: %v", err)
+		}
+		pull(v1alpha1.PullNever, first)
+		pull(v1alpha1.PullIfNotPresent, second) // what the server writes for none
+		third, err := write(small())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pull("", third)
+	}
+	if err := os.RemoveAll(tmp); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Pull(t.Context(), PullRequest{Reference: "oci:" + tmp + "/layout:v1"}); err != nil {
+		t.Errorf("Pull() of an image that is here, without its directory = %v", err)
+	}
+}
+
+func TestPullTakesImagesOf386(t *testing.T) {
+	t.Parallel()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the processor is no amd64")
+	}
+	spec := small()
+	spec.Architecture = "386"
+	_, ref, _ := layout(t, spec)
+	img, err := open(t, nil).Pull(t.Context(), PullRequest{Reference: ref})
+	if err != nil || img.Architecture != "386" {
+		t.Errorf("Pull() = %+v, %v, want an image of 386", img, err)
+	}
+	spec.Architecture = "arm"
+	_, ref, _ = layout(t, spec)
+	if _, err := open(t, nil).Pull(t.Context(), PullRequest{Reference: ref}); !errors.Is(err, ErrPlatform) {
+		t.Errorf("Pull() of an image of arm = %v, want ErrPlatform", err)
+	}
+}
 
 func TestPullFromEveryLocalTransport(t *testing.T) {
 	t.Parallel()
@@ -110,10 +179,8 @@ func TestPullFollowsThePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []v1alpha1.PullPolicy{v1alpha1.PullNever, v1alpha1.PullIfNotPresent, ""} {
-		if got := pull(p); got != first {
-			t.Errorf("policy %q gives %s, want what is here, %s", p, got, first)
-		}
+	if got := pull(v1alpha1.PullNever); got != first {
+		t.Errorf("policy Never gives %s, want what is here, %s", got, first)
 	}
 	if got := pull(v1alpha1.PullAlways); got != second {
 		t.Errorf("policy Always gives %s, want the new %s", got, second)
@@ -121,6 +188,32 @@ func TestPullFollowsThePolicy(t *testing.T) {
 	if _, err := s.Pull(t.Context(), PullRequest{Reference: "oci:" + dir + ":v2"}); !errors.Is(err, ErrNotPresent) {
 		t.Errorf("a tag that the layout does not have: %v, want %v", err, ErrNotPresent)
 	}
+}
+
+// A tag of a registry that moved is asked for again only if the policy says so.
+func TestPullFollowsThePolicyForARegistry(t *testing.T) {
+	t.Parallel()
+	s := open(t, nil)
+	dir, _, first := layout(t, small())
+	ref := registry(t, &ociimage.Registry{Dir: dir}) + "/team/app:v1"
+	pull := func(p v1alpha1.PullPolicy, want string) {
+		t.Helper()
+		img, err := s.Pull(t.Context(), PullRequest{Reference: ref, Policy: p})
+		if err != nil || img.Digest != want {
+			t.Errorf("Pull(%q) = %+v, %v, want %s", p, img, err, want)
+		}
+	}
+	pull("", first)
+	changed := small()
+	changed.Env = []string{"A=2"}
+	second, err := ociimage.Write(dir, "v1", changed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []v1alpha1.PullPolicy{v1alpha1.PullNever, v1alpha1.PullIfNotPresent, ""} {
+		pull(p, first)
+	}
+	pull(v1alpha1.PullAlways, second)
 }
 
 func TestImagesSurviveARestart(t *testing.T) {

@@ -22,9 +22,11 @@ type record struct {
 	Reference string
 	Digest    digest.Digest
 	Config    v1.ImageConfig
-	Chain     []digest.Digest
-	Bytes     int64
-	LastUsed  time.Time
+	// Architecture of the image; empty: the node's, or that of an image of before this was noted.
+	Architecture string `json:",omitempty"`
+	Chain        []digest.Digest
+	Bytes        int64
+	LastUsed     time.Time
 }
 
 // Images lists what the node has, sorted by reference.
@@ -112,6 +114,8 @@ func (s *Store) imageOfLocked(r *record) (*Image, error) {
 		Digest:    r.Digest.String(),
 		Config:    cloneConfig(r.Config),
 		Layers:    dirs,
+
+		Architecture: r.Architecture,
 	}, nil
 }
 

@@ -73,6 +73,8 @@ type Image struct {
 	Digest    string // of the manifest, or of the index it was chosen from
 	Config    v1.ImageConfig
 	Layers    []string // directories, lowest first
+	// Architecture as Go names it; empty: the node's.
+	Architecture string
 }
 
 // Info describes an image in a listing.

@@ -149,7 +149,7 @@ func permanent(err error) bool {
 		image.ErrInvalidReference, image.ErrRefused, image.ErrTooLarge, image.ErrDigest, image.ErrPlatform, image.ErrUnsupported,
 		spec.ErrNoCommand, spec.ErrUser, spec.ErrCapability, spec.ErrVolume,
 		archive.ErrRefused, archive.ErrTooLarge, archive.ErrNotFound, errRootApp,
-		disk.ErrRefused, disk.ErrTooLarge, disk.ErrDigest, vmm.ErrInvalid,
+		disk.ErrRefused, disk.ErrTooLarge, disk.ErrDigest, vmm.ErrInvalid, errStopSignal,
 	} {
 		if errors.Is(err, e) {
 			return true

@@ -39,10 +39,16 @@ func (d *Driver) environment(ctx context.Context, in instance.Instance, address 
 			list = append(list, spec.EnvVar{Name: e.Name, Value: value, Fixed: true})
 		}
 	}
-	// A name with "=" would set another variable, a zero byte ends the string.
-	return slices.DeleteFunc(list, func(e spec.EnvVar) bool {
-		return e.Name == "" || strings.ContainsAny(e.Name, "=\x00") || strings.Contains(e.Value, "\x00")
-	}), nil
+	// A key that is no name is left out, as kubelet does: "=" in it would set another variable.
+	list = slices.DeleteFunc(list, func(e spec.EnvVar) bool {
+		return e.Name == "" || strings.ContainsAny(e.Name, "=\x00")
+	})
+	for _, e := range list {
+		if strings.Contains(e.Value, "\x00") { // it would end the value
+			return nil, &configError{fmt.Errorf("variable %s: its value has a NUL byte, which no variable can hold: mount it as a file", e.Name)}
+		}
+	}
+	return list, nil
 }
 
 // entries reads the ConfigMap or the Secret.

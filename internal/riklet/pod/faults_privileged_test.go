@@ -410,7 +410,11 @@ func TestPrivilegedHostNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() string { return cmp.Diff(own+"\nname-of-u1\n", n.log("u1", "")) })
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() string { return cmp.Diff(own+"\n"+host+"\n", n.log("u1", "")) })
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -112,9 +112,11 @@ func (f *ociFill) pull(ctx context.Context) error {
 		return err
 	}
 	f.image, err = f.d.cfg.Images.Pull(ctx, image.PullRequest{Reference: f.c.Image, Policy: f.c.ImagePullPolicy, Auth: auth})
-	if err == nil {
-		f.note = imageNote{f.image.Digest, f.image.Config.StopSignal}
+	if err != nil {
+		return err
 	}
+	f.note = imageNote{f.image.Digest, f.image.Config.StopSignal}
+	_, err = stopSignal(f.note.StopSignal)
 	return err
 }
 
@@ -146,13 +148,17 @@ func (f *ociFill) bundle(ctx context.Context) error {
 		return err
 	}
 	b := &build{d: d, in: f.in}
+	devices, err := devicesOf(f.c.Security)
+	if err != nil {
+		return err
+	}
 	s, err := spec.Build(spec.Input{
 		Container: f.c, Identity: identity, Env: env, Mounts: mounts, Rootfs: f.rootfs,
 		Image: spec.Image{
 			Entrypoint: f.image.Config.Entrypoint, Cmd: f.image.Config.Cmd, Env: f.image.Config.Env,
-			WorkingDir: f.image.Config.WorkingDir, User: f.image.Config.User,
+			WorkingDir: f.image.Config.WorkingDir, User: f.image.Config.User, Architecture: f.image.Architecture,
 		},
-		Hostname: b.hostname(), CgroupPath: f.cgroup(),
+		Devices: devices, Hostname: b.hostname(), CgroupPath: f.cgroup(),
 		NamespaceOf: f.shim.PID(), HostNetwork: f.in.Template.HostNetwork,
 		HostsFile: d.podFile(uid, "hosts"), HostnameFile: d.podFile(uid, "hostname"), ResolvFile: d.podFile(uid, "resolv.conf"),
 		SharedMemory: d.shared(uid), PIDs: d.cfg.PIDsPerContainer, SwapAccounting: d.swap, GroupOOMKill: d.cgroups.GroupsOOMKills(), OpenFiles: d.files, Capabilities: d.capabilities,

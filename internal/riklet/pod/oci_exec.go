@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,9 @@ func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance
 	path, detach := r.path, !o.TTY && m.rec.Instance.Template.Runtime == ""
 	if detach { // of the node's own runtime it is known how its processes are waited for
 		args = append(args, "--detach")
+	}
+	if o.TTY && !hasVariable(d.environmentOf(uid, name), termName) {
+		args = append(args, "--env", defaultTerm)
 	}
 	args = append(append(args, containerID(uid, name)), o.Command...)
 	if detach {
@@ -68,6 +72,30 @@ func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance
 		return 0, fmt.Errorf("running the command: the runtime ended with code %d before the command ran; the node may be out of memory, processes or space", x.cmd.ProcessState.ExitCode()), true
 	}
 	return x.do(ctx)
+}
+
+// A program on a terminal has to know of what kind that is; every client's understands xterm's
+// sequences.
+const (
+	termName    = "TERM"
+	defaultTerm = termName + "=xterm"
+)
+
+func hasVariable(env []string, name string) bool {
+	return slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+}
+
+// environmentOf is the environment that a container was started with.
+func (d *Driver) environmentOf(uid, name string) []string {
+	var config struct {
+		Process struct {
+			Env []string `json:"env"`
+		} `json:"process"`
+	}
+	if readJSON(filepath.Join(d.bundle(uid, name), "config.json"), &config) != nil {
+		return nil
+	}
+	return config.Process.Env
 }
 
 // The runtime notes a process just after the process has begun: to end the runtime in

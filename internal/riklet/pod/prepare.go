@@ -190,7 +190,16 @@ func (b *build) weigh(context.Context) error {
 	return b.d.cgroups.Weigh(b.d.cgroup(b.in.UID), milli)
 }
 
-func (b *build) hostname() string { return spec.Hostname(b.in.Template.Hostname, b.in.Name) }
+// hostname is the node's own for an instance that is in the node's network and asks for no other,
+// as in Kubernetes.
+func (b *build) hostname() string {
+	if b.in.Template.HostNetwork && b.in.Template.Hostname == "" {
+		if name, err := os.Hostname(); err == nil {
+			return name
+		}
+	}
+	return spec.Hostname(b.in.Template.Hostname, b.in.Name)
+}
 
 func (b *build) directories(context.Context) error {
 	d, uid := b.d, b.in.UID
@@ -204,15 +213,16 @@ func (b *build) directories(context.Context) error {
 			return err
 		}
 	}
+	hosts, resolv := spec.Hosts(b.hostname(), ""), "# this instance has no network beyond itself\n"
+	if b.in.Template.HostNetwork { // what the node sees
+		resolv = readOr("/etc/resolv.conf", resolv)
+		hosts = readOr("/etc/hosts", spec.Hosts(b.hostname(), d.cfg.Node.Address))
+	}
 	// Containers may write to these files. They have a file system of their own, so that they
 	// take no room that other instances and the node need.
-	if err := tmpfs(d.podFile(uid, ""), fmt.Sprintf("mode=0755,nr_inodes=%d", podFileInodes), podFileBytes, unix.MS_NOEXEC); err != nil {
+	room := podFileBytes + roundUp(len(hosts)) + roundUp(len(resolv))
+	if err := tmpfs(d.podFile(uid, ""), fmt.Sprintf("mode=0755,nr_inodes=%d", podFileInodes), room, unix.MS_NOEXEC); err != nil {
 		return err
-	}
-	hosts, resolv := spec.Hosts(b.hostname(), ""), "# this instance has no network beyond itself\n"
-	if b.in.Template.HostNetwork {
-		resolv = readOr("/etc/resolv.conf", resolv)
-		hosts = spec.Hosts(b.hostname(), d.cfg.Node.Address)
 	}
 	if err := b.files(hosts, resolv); err != nil {
 		return err
@@ -248,6 +258,12 @@ const (
 	podFileBytes  = 256 << 10
 	podFileInodes = 16
 )
+
+// roundUp gives whole pages.
+func roundUp(bytes int) int64 {
+	page := int64(os.Getpagesize())
+	return (int64(bytes) + page - 1) / page * page
+}
 
 // files writes what containers see in their /etc.
 func (b *build) files(hosts, resolv string) error {

@@ -310,6 +310,30 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// redirectsMost is how many redirects a probe follows, as kubelet does.
+const redirectsMost = 10
+
+// followRedirect follows redirects to the host that was asked, on whatever port, as kubelet does.
+// One to another host is the answer: it leads out of the instance.
+func followRedirect(next *http.Request, via []*http.Request) error {
+	if next.URL.Hostname() != via[0].URL.Hostname() {
+		return http.ErrUseLastResponse
+	}
+	if len(via) >= redirectsMost {
+		return fmt.Errorf("stopped after %d redirects", redirectsMost)
+	}
+	return nil
+}
+
+func portOf(address string) (int32, error) {
+	_, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0, err
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	return int32(port), err //nolint:gosec // 16 bits
+}
+
 func (c *container) askHTTP(ctx context.Context, p rikv1alpha1.HTTPProbe) error {
 	scheme := strings.ToLower(p.Scheme)
 	if scheme == "" {
@@ -329,10 +353,16 @@ func (c *container) askHTTP(ctx context.Context, p rikv1alpha1.HTTPProbe) error 
 	}
 	transport := &http.Transport{
 		DisableKeepAlives: true,
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return c.m.engine.dial(ctx, c.m, p.Port) },
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // documented: a probe asks for life, not identity
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			port, err := portOf(address)
+			if err != nil {
+				return nil, err
+			}
+			return c.m.engine.dial(ctx, c.m, port)
+		},
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // documented: a probe asks for life, not identity
 	}
-	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := http.Client{Transport: transport, CheckRedirect: followRedirect}
 	response, err := client.Do(request)
 	if err != nil {
 		return err

@@ -108,6 +108,9 @@ func (e processEngine) exec(ctx context.Context, m *machine, name string, o inst
 	}
 	p := note.Process
 	p.Argv = o.Command
+	if o.TTY && !hasVariable(p.Env, termName) {
+		p.Env = append(slices.Clone(p.Env), defaultTerm)
+	}
 	if p.NamespacesOf, _ = m.namespaces(); p.NamespacesOf == 0 && !m.rec.Instance.Template.HostNetwork {
 		return 0, instance.ErrNotRunning
 	}

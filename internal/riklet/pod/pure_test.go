@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,14 +39,82 @@ func TestRuncVersions(t *testing.T) {
 	}
 }
 
-func TestSignalNumber(t *testing.T) {
+// Every signal of Linux may be an image's stop signal, and what is none is refused.
+func TestStopSignals(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]syscall.Signal{
-		"": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "quit": syscall.SIGQUIT, "9": syscall.SIGKILL, "SIGRTMIN+3": 37, "nonsense": syscall.SIGTERM, "99": syscall.SIGTERM,
+		"": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "quit": syscall.SIGQUIT, "9": syscall.SIGKILL, "SIGSTKFLT": 16, "SIGPWR": 30, "cont": syscall.SIGCONT,
+		"SIGRTMIN": 34, "RTMIN+3": 37, "SIGRTMIN+30": 64, "SIGRTMAX": 64, "SIGRTMAX-14": 50, "64": 64,
 	} {
-		if got := signalNumber(name); got != want {
-			t.Errorf("signalNumber(%q) = %v, want %v", name, got, want)
+		if got, err := stopSignal(name); got != want || err != nil {
+			t.Errorf("stopSignal(%q) = %v, %v, want %v", name, got, err, want)
 		}
+	}
+	for _, name := range []string{"nonsense", "SIGNONE", "0", "-1", "65", "99", "SIGRTMIN+31", "SIGRTMIN-1", "SIGRTMAX+1", "SIGRTMIN3", "SIGRTMIN+", "SIG"} {
+		if got, err := stopSignal(name); !errors.Is(err, errStopSignal) || !permanent(err) {
+			t.Errorf("stopSignal(%q) = %v, %v, want errStopSignal", name, got, err)
+		}
+	}
+}
+
+// A variable cannot hold a NUL byte. Left out, it would be missing without a word.
+func TestVariablesWithANULAreRefused(t *testing.T) {
+	t.Parallel()
+	o := &objects{configMaps: map[string]map[string][]byte{"cm": {"bad": []byte("a\x00b"), "good": []byte("x")}}}
+	o.secrets = o.configMaps
+	d := &Driver{cfg: Config{Objects: o}}
+	key := func(name string) *rikv1alpha1.KeyRef { return &rikv1alpha1.KeyRef{Name: "cm", Key: name} }
+	for name, tc := range map[string]struct {
+		c  rikv1alpha1.Container
+		ok bool
+	}{
+		"a Secret's key":      {rikv1alpha1.Container{Env: []rikv1alpha1.EnvVar{{Name: "V", ValueFrom: &rikv1alpha1.EnvVarSource{SecretKeyRef: key("bad")}}}}, false},
+		"a ConfigMap's key":   {rikv1alpha1.Container{Env: []rikv1alpha1.EnvVar{{Name: "V", ValueFrom: &rikv1alpha1.EnvVarSource{ConfigMapKeyRef: key("bad")}}}}, false},
+		"all keys":            {rikv1alpha1.Container{EnvFrom: []rikv1alpha1.EnvFromSource{{Secret: "cm"}}}, false},
+		"another of the keys": {rikv1alpha1.Container{Env: []rikv1alpha1.EnvVar{{Name: "V", ValueFrom: &rikv1alpha1.EnvVarSource{SecretKeyRef: key("good")}}}}, true},
+	} {
+		_, err := d.environment(t.Context(), instance.Instance{}, "", tc.c)
+		var config *configError
+		if tc.ok != (err == nil) || err != nil && (!errors.As(err, &config) || !strings.Contains(err.Error(), "NUL byte")) {
+			t.Errorf("%s: environment() = %v", name, err)
+		}
+	}
+}
+
+// In a microVM too, one volume may lie in another, in whatever order they are written.
+func TestGuestMountsAreMadeFromTheOutsideIn(t *testing.T) {
+	t.Parallel()
+	in := rikv1alpha1.InstanceTemplate{Volumes: []rikv1alpha1.Volume{{Name: "v", EmptyDir: &rikv1alpha1.EmptyDirVolume{}}}}
+	c := rikv1alpha1.Container{VolumeMounts: []rikv1alpha1.VolumeMount{{Name: "v", MountPath: "/etc/a/b"}, {Name: "v", MountPath: "/etc"}, {Name: "v", MountPath: "/etc/a"}}}
+	mounts, err := guestMounts(in, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range mounts {
+		got = append(got, m.Target)
+	}
+	if diff := cmp.Diff([]string{"/etc", "/etc/a", "/etc/a/b"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A probe follows redirects within the instance only.
+func TestRedirectsOfProbes(t *testing.T) {
+	t.Parallel()
+	request := func(address string) *http.Request { return httptest.NewRequest(http.MethodGet, address, nil) }
+	first := request("http://127.0.0.1:80/")
+	for address, follow := range map[string]bool{
+		"http://127.0.0.1:80/ready": true, "https://127.0.0.1:443/": true,
+		"http://169.254.169.254/": false, "http://example.org/": false, "http://localhost/": false,
+	} {
+		err := followRedirect(request(address), []*http.Request{first})
+		if follow && err != nil || !follow && !errors.Is(err, http.ErrUseLastResponse) {
+			t.Errorf("%s: followRedirect() = %v, want it followed: %t", address, err, follow)
+		}
+	}
+	if err := followRedirect(request("http://127.0.0.1/"), slices.Repeat([]*http.Request{first}, redirectsMost)); err == nil {
+		t.Error("redirects have no end")
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 var (
@@ -197,20 +199,54 @@ func safe(v [3]int) bool {
 	}
 }
 
-// signalNumber takes the forms of an image's StopSignal.
-func signalNumber(name string) syscall.Signal {
-	if n, err := strconv.Atoi(name); err == nil && n > 0 && n < 65 {
-		return syscall.Signal(n)
+// errStopSignal is for an image whose stop signal is none: what would ask its program to end is
+// not known, and another signal may do it harm.
+var errStopSignal = errors.New("the image's STOPSIGNAL is no signal of Linux: build it with one such as SIGTERM, SIGRTMIN+3 or 15")
+
+// The real-time signals as the C libraries number them, which keep two for themselves.
+const (
+	signalMin, signalMax = 34, 64
+)
+
+// stopSignal takes the forms of an image's StopSignal; none is SIGTERM.
+func stopSignal(name string) (syscall.Signal, error) {
+	if name == "" {
+		return syscall.SIGTERM, nil
 	}
-	if s, ok := signals["SIG"+strings.TrimPrefix(strings.ToUpper(name), "SIG")]; ok {
-		return s
+	if n, err := strconv.Atoi(name); err == nil {
+		if n > 0 && n <= signalMax {
+			return syscall.Signal(n), nil
+		}
+		return 0, fmt.Errorf("%w (it is %.40q)", errStopSignal, name)
 	}
-	return syscall.SIGTERM
+	full := "SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG")
+	if s := unix.SignalNum(full); s > 0 {
+		return s, nil
+	}
+	for _, base := range []struct {
+		name   string
+		number int
+	}{{"SIGRTMIN", signalMin}, {"SIGRTMAX", signalMax}} {
+		rest, ok := strings.CutPrefix(full, base.name)
+		if !ok {
+			continue
+		}
+		offset, err := 0, error(nil)
+		if rest != "" {
+			offset, err = strconv.Atoi(rest) // takes "+3" and "-3"
+		}
+		n := base.number + offset
+		if err == nil && (rest == "" || rest[0] == '+' || rest[0] == '-') && n >= signalMin && n <= signalMax {
+			return syscall.Signal(n), nil
+		}
+	}
+	return 0, fmt.Errorf("%w (it is %.40q)", errStopSignal, name)
 }
 
-// signals are those that images use to ask a program to end.
-var signals = map[string]syscall.Signal{
-	"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "SIGQUIT": syscall.SIGQUIT, "SIGHUP": syscall.SIGHUP,
-	"SIGKILL": syscall.SIGKILL, "SIGUSR1": syscall.SIGUSR1, "SIGUSR2": syscall.SIGUSR2, "SIGWINCH": syscall.SIGWINCH,
-	"SIGRTMIN+3": syscall.Signal(37), // systemd in a container
+// signalNumber is the stop signal of a container that was started.
+func signalNumber(name string) syscall.Signal {
+	if s, err := stopSignal(name); err == nil {
+		return s
+	}
+	return syscall.SIGTERM // of an image that an earlier version started
 }

@@ -142,9 +142,11 @@ func (e vmEngine) refresh(ctx context.Context, b *build, volumes []rikv1alpha1.V
 }
 
 func (e vmEngine) exec(ctx context.Context, m *machine, name string, o instance.ExecOptions) (int, error) {
-	running, err := e.d.guest(m.uid).Run(ctx, guest.Process{
-		Container: name, Exec: true, Argv: o.Command, TTY: o.TTY,
-	}, guest.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr})
+	process := guest.Process{Container: name, Exec: true, Argv: o.Command, TTY: o.TTY}
+	if o.TTY {
+		process.Env = []string{defaultTerm} // behind the container's own, which the guest puts first
+	}
+	running, err := e.d.guest(m.uid).Run(ctx, process, guest.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr})
 	if code, never := neverRanInside(err); never {
 		if o.Stderr != nil {
 			fmt.Fprintln(o.Stderr, err)

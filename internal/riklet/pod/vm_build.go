@@ -402,7 +402,8 @@ func (f *vmFill) recall(context.Context) (err error) {
 	}
 	f.root = f.vm.Images[f.c.Name]
 	f.note = imageNote{Digest: f.root.Digest, StopSignal: f.root.Config.StopSignal}
-	return nil
+	_, err = stopSignal(f.note.StopSignal)
+	return err
 }
 
 func (f *vmFill) bundle(context.Context) error {

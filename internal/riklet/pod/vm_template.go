@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -160,6 +161,8 @@ func guestMounts(t rikv1alpha1.InstanceTemplate, c rikv1alpha1.Container) ([]gue
 			Volume: vm.Name, Target: target, SubPath: vm.SubPath, ReadOnly: vm.ReadOnly || t.Volumes[at].EmptyDir == nil,
 		})
 	}
+	// As on the node: one volume may lie in another.
+	slices.SortStableFunc(mounts, func(a, b guest.Mount) int { return strings.Count(a.Target, "/") - strings.Count(b.Target, "/") })
 	return mounts, nil
 }
 

@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -124,7 +126,7 @@ func (k *Kernel) startBeside(p guest.Process, stdin bool) (*Child, error) {
 	if !ok || of.pid == 0 {
 		return nil, fmt.Errorf("the container %q does not run", p.Container)
 	}
-	p.Env = append(append([]string(nil), of.process.Env...), p.Env...)
+	p.Env = withDefaults(of.process.Env, p.Env)
 	p.Capabilities, p.NewPrivs = of.process.Capabilities, of.process.NewPrivs
 	if p.User == "" {
 		p.User = of.process.User
@@ -143,6 +145,18 @@ func (k *Kernel) startBeside(p guest.Process, stdin bool) (*Child, error) {
 		_ = signal(int(unix.SIGKILL))
 	}
 	return child, nil
+}
+
+// withDefaults adds the variables that the environment of a container does not have.
+func withDefaults(env, defaults []string) []string {
+	all := slices.Clone(env)
+	for _, e := range defaults {
+		name, _, _ := strings.Cut(e, "=")
+		if !slices.ContainsFunc(env, func(has string) bool { return strings.HasPrefix(has, name+"=") }) {
+			all = append(all, e)
+		}
+	}
+	return all
 }
 
 // launch starts a stage: this program again, which does what its order says and

@@ -54,8 +54,9 @@ func (b rootBuilder) fill(o order) error {
 	for _, step := range []func() error{
 		b.mountKernel,
 		b.mountDevices,
+		func() error { return b.mountVolumes(o.Process.Mounts, shallow) },
 		func() error { return b.mountNames(filepath.Join(o.Dir, "names")) },
-		func() error { return b.mountVolumes(o.Process.Mounts) },
+		func() error { return b.mountVolumes(o.Process.Mounts, deep) },
 		b.hideKernel,
 	} {
 		if err := step(); err != nil {
@@ -133,7 +134,8 @@ func (b rootBuilder) mountDevices() error {
 	return nil
 }
 
-// mountNames puts the files of names over the image's.
+// mountNames puts the files of names over the image's, and over those of a volume at /etc. A
+// volume that is read-only and has no such file keeps it away.
 func (b rootBuilder) mountNames(dir string) error {
 	for _, file := range []string{"hosts", "hostname", "resolv.conf"} {
 		source, err := unix.Open(filepath.Join(dir, file), unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -142,16 +144,24 @@ func (b rootBuilder) mountNames(dir string) error {
 		}
 		err = b.bind(source, "/etc/"+file, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 		_ = unix.Close(source)
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.EROFS) {
 			return err
 		}
 	}
 	return nil
 }
 
-// mountVolumes mounts them in the order of the node: one may be inside another.
-func (b rootBuilder) mountVolumes(mounts []guest.Mount) error {
+// shallow and deep tell volumes that lie around the files of names from those at their places
+// and below.
+func shallow(target string) bool { return strings.Count(path.Clean(target), "/") < 2 }
+func deep(target string) bool    { return !shallow(target) }
+
+// mountVolumes mounts those that are chosen, in the order of the node: one may be inside another.
+func (b rootBuilder) mountVolumes(mounts []guest.Mount, chosen func(target string) bool) error {
 	for _, m := range mounts {
+		if !chosen(m.Target) {
+			continue
+		}
 		if err := b.mountVolume(m); err != nil {
 			return fmt.Errorf("mounting the volume %q at %s: %w", m.Volume, m.Target, err)
 		}

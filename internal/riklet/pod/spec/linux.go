@@ -114,6 +114,11 @@ func linux(in Input) *specs.Linux {
 		Namespaces:  namespaces(in),
 		Resources:   resources(in),
 	}
+	for _, d := range in.Devices {
+		l.Devices = append(l.Devices, specs.LinuxDevice{
+			Path: d.Path, Type: d.Type, Major: d.Major, Minor: d.Minor, FileMode: &d.Mode, UID: &d.UID, GID: &d.GID,
+		})
+	}
 	if !security(in).Privileged {
 		l.MaskedPaths, l.ReadonlyPaths = maskedPaths, readonlyPaths
 	}

@@ -1,13 +1,18 @@
 package spec
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// mounts lists the kernel's file systems, the Pod's files and the volumes. The
-// volumes come last and parents before children, so that one may lie in another.
+// mounts lists the kernel's file systems, and then the Pod's files and the volumes, parents before
+// children: one volume may lie in another, and one at /etc keeps the Pod's files in it.
 func mounts(in Input) []specs.Mount {
 	sys := []string{"nosuid", "noexec", "nodev", "ro"}
 	if security(in).Privileged {
@@ -27,15 +32,31 @@ func mounts(in Input) []specs.Mount {
 		{Source: in.HostnameFile, Destination: "/etc/hostname"},
 		{Source: in.ResolvFile, Destination: "/etc/resolv.conf"},
 	}
-	volumes := slices.Clone(in.Mounts)
-	slices.SortStableFunc(volumes, func(a, b Mount) int { return len(a.Destination) - len(b.Destination) })
-	for _, m := range slices.Concat(files, volumes) {
-		if m.Source == "" || slices.ContainsFunc(volumes, func(v Mount) bool { return v.Destination == m.Destination && v != m }) {
-			continue // a volume at the place of one of the Pod's files replaces it
-		}
+	files = slices.DeleteFunc(files, func(f Mount) bool { return f.Source == "" || covered(f, in.Mounts) })
+	binds := slices.Concat(files, in.Mounts)
+	slices.SortStableFunc(binds, func(a, b Mount) int { return depth(a) - depth(b) })
+	for _, m := range binds {
 		list = append(list, specs.Mount{Destination: m.Destination, Type: "bind", Source: m.Source, Options: options(m)})
 	}
 	return list
+}
+
+func depth(m Mount) int { return strings.Count(path.Clean(m.Destination), "/") }
+
+// covered tells whether a volume takes the place of one of the Pod's files: it is mounted there,
+// or it is read-only around the place and has nothing there over which to mount the file.
+func covered(file Mount, volumes []Mount) bool {
+	return slices.ContainsFunc(volumes, func(v Mount) bool {
+		if v.Destination == file.Destination {
+			return true
+		}
+		rest, inside := strings.CutPrefix(file.Destination, v.Destination+"/")
+		if !inside || !v.ReadOnly {
+			return false
+		}
+		_, err := os.Lstat(path.Join(v.Source, rest))
+		return errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 func options(m Mount) []string {

@@ -9,6 +9,7 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -39,6 +40,8 @@ type Image struct {
 	Env        []string // NAME=value
 	WorkingDir string
 	User       string
+	// Architecture as Go names it; empty: the node's.
+	Architecture string
 }
 
 // Mount is a prepared source for one volume mount of the container.
@@ -49,6 +52,15 @@ type Mount struct {
 	// Devices lets device files work and set-user-id bits count; only for paths
 	// of the node.
 	Devices bool
+}
+
+// Device is a device file of the node.
+type Device struct {
+	Path         string
+	Type         string // "b" or "c"
+	Major, Minor int64
+	Mode         fs.FileMode
+	UID, GID     uint32
 }
 
 // Input is everything that Build looks at.
@@ -67,7 +79,9 @@ type Input struct {
 	// Files of the Pod that are put over the image's.
 	HostsFile, HostnameFile, ResolvFile string
 	SharedMemory                        string // directory behind /dev/shm
-	Mounts                              []Mount
+	// Devices of the node that a privileged container gets.
+	Devices []Device
+	Mounts  []Mount
 	// PIDs bounds the processes; 0 means DefaultPIDs.
 	PIDs int64
 	// OpenFiles is the node's own hard limit: not every root may go beyond.
@@ -122,23 +136,26 @@ func Build(in Input) (*specs.Spec, error) {
 		Hostname: "", // the namespace is the Pod's and has its name already
 	}
 	if !security(in).Privileged {
-		if s.Linux.Seccomp, err = profile(s); err != nil {
+		if s.Linux.Seccomp, err = profile(s, in.Image.Architecture); err != nil {
 			return nil, fmt.Errorf("making the seccomp profile: %w", err)
 		}
 	}
 	return s, nil
 }
 
-// profile is Docker's default profile for the machine's own architecture
-// alone. The image store refuses images for others; the second system call
-// table that 32-bit programs use is attack surface, and compiling the filter
-// for three tables instead of one adds 20 ms or more to every start.
-func profile(s *specs.Spec) (*specs.LinuxSeccomp, error) {
+// profile is Docker's default profile for the image's own architecture alone. The second system
+// call table that 32-bit programs use is attack surface, and compiling the filter for three
+// tables instead of one adds 20 ms or more to every start: only an image of 386 gets it.
+func profile(s *specs.Spec, architecture string) (*specs.LinuxSeccomp, error) {
 	p, err := seccomp.GetDefaultProfile(s)
 	if err != nil {
 		return nil, err
 	}
-	p.Architectures = p.Architectures[:min(len(p.Architectures), 1)] // its own comes first
+	own := p.Architectures[:min(len(p.Architectures), 1)] // its own comes first
+	if architecture == "386" && slices.Contains(p.Architectures, specs.ArchX86) {
+		own = append(slices.Clone(own), specs.ArchX86)
+	}
+	p.Architectures = own
 	return p, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -361,6 +362,52 @@ func TestHosts(t *testing.T) {
 	for address, want := range map[string]string{"": "127.0.1.1\tweb\n", "10.0.0.7": "10.0.0.7\tweb\n"} {
 		if got := Hosts("web", address); !strings.HasSuffix(got, want) || !strings.Contains(got, "127.0.0.1\tlocalhost\n") {
 			t.Errorf("Hosts() = %q", got)
+		}
+	}
+}
+
+// A volume at /etc keeps the files that the node puts there, and volumes lie in each other in
+// whatever order they are written.
+func TestMountsAreMadeFromTheOutsideIn(t *testing.T) {
+	t.Parallel()
+	has := t.TempDir()
+	if err := os.WriteFile(filepath.Join(has, "hosts"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		volumes, want []Mount
+	}{
+		"at /etc":                            {[]Mount{{Source: "/v", Destination: "/etc"}}, []Mount{{Destination: "/etc"}, {Destination: "/dev/shm"}, {Destination: "/etc/hosts"}, {Destination: "/etc/hostname"}, {Destination: "/etc/resolv.conf"}}},
+		"at a file":                          {[]Mount{{Source: "/v", Destination: "/etc/hosts"}}, []Mount{{Destination: "/dev/shm"}, {Destination: "/etc/hostname"}, {Destination: "/etc/resolv.conf"}, {Destination: "/etc/hosts"}}},
+		"read-only at /etc, with hosts only": {[]Mount{{Source: has, Destination: "/etc", ReadOnly: true}}, []Mount{{Destination: "/etc"}, {Destination: "/dev/shm"}, {Destination: "/etc/hosts"}}},
+		"in each other": {[]Mount{{Source: "/v", Destination: "/aaaa/b"}, {Source: "/v", Destination: "/aaaa"}, {Source: "/v", Destination: "/z/z/z"}},
+			[]Mount{{Destination: "/aaaa"}, {Destination: "/dev/shm"}, {Destination: "/etc/hosts"}, {Destination: "/etc/hostname"}, {Destination: "/etc/resolv.conf"}, {Destination: "/aaaa/b"}, {Destination: "/z/z/z"}}},
+	} {
+		var got []Mount
+		for _, m := range mounts(input(func(in *Input) { in.Mounts = tc.volumes })) {
+			if m.Type == "bind" {
+				got = append(got, Mount{Destination: m.Destination})
+			}
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s: (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// Only an image for 386 gets the system calls of 32-bit programs.
+func TestProgramsOf386(t *testing.T) {
+	t.Parallel()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the processor is no amd64")
+	}
+	for architecture, want := range map[string][]specs.Arch{"": {specs.ArchX86_64}, "amd64": {specs.ArchX86_64}, "386": {specs.ArchX86_64, specs.ArchX86}} {
+		s, err := Build(input(func(in *Input) { in.Image.Architecture = architecture }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, s.Linux.Seccomp.Architectures); diff != "" {
+			t.Errorf("%q: (-want +got):\n%s", architecture, diff)
 		}
 	}
 }

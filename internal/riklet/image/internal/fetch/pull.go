@@ -76,7 +76,7 @@ func (p *puller) pull(ctx context.Context) (*wire.Result, error) {
 	if err := publish(p.req.LayersDir, layers); err != nil {
 		return nil, layer.Classify(fmt.Errorf("moving the layers into the store: %w", err))
 	}
-	result := &wire.Result{Digest: p.plan.digest, Config: p.plan.config.Config, Chain: p.plan.chain}
+	result := &wire.Result{Digest: p.plan.digest, Config: p.plan.config.Config, Architecture: p.plan.config.Architecture, Chain: p.plan.chain}
 	for _, l := range layers {
 		result.Bytes += l.stored.Bytes
 	}

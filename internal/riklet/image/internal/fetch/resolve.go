@@ -106,6 +106,9 @@ func instance(ctx context.Context, src *source, sys *types.SystemContext) (diges
 	return "", nil, fmt.Errorf("%w: indexes within indexes, more than %d deep", wire.ErrRefused, maxIndexDepth)
 }
 
+// alsoRuns are the architectures whose programs a processor runs beside its own.
+var alsoRuns = map[string][]string{"amd64": {"386"}}
+
 // choosePlatform finds the manifest for this machine in an index.
 func choosePlatform(index []byte, mt string, sys *types.SystemContext) (v1.Descriptor, error) {
 	list, err := manifest.ListFromBlob(index, mt)
@@ -113,6 +116,14 @@ func choosePlatform(index []byte, mt string, sys *types.SystemContext) (v1.Descr
 		return v1.Descriptor{}, fmt.Errorf("%w: index: %w", wire.ErrRefused, err)
 	}
 	chosen, err := list.ChooseInstance(sys)
+	for _, also := range alsoRuns[runtime.GOARCH] {
+		if err == nil {
+			break
+		}
+		second := *sys
+		second.ArchitectureChoice = also
+		chosen, err = list.ChooseInstance(&second)
+	}
 	if err != nil {
 		return v1.Descriptor{}, fmt.Errorf("%w: the index has none for linux/%s: %w", wire.ErrPlatform, runtime.GOARCH, err)
 	}
@@ -183,7 +194,8 @@ func checkContent(data []byte, want digest.Digest, size int64) error {
 
 func (p *plan) check() error {
 	c := p.config
-	if (c.Architecture != "" && c.Architecture != runtime.GOARCH) || (c.OS != "" && c.OS != "linux") {
+	foreign := c.Architecture != "" && c.Architecture != runtime.GOARCH && !slices.Contains(alsoRuns[runtime.GOARCH], c.Architecture)
+	if foreign || (c.OS != "" && c.OS != "linux") {
 		return fmt.Errorf("%w: it is for %s/%s, this node is linux/%s", wire.ErrPlatform, c.OS, c.Architecture, runtime.GOARCH)
 	}
 	if len(p.layers) != len(c.RootFS.DiffIDs) {

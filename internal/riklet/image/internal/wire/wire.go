@@ -178,8 +178,10 @@ type Layer struct {
 type Result struct {
 	Digest digest.Digest
 	Config v1.ImageConfig
-	Chain  []digest.Digest
-	Bytes  int64 // unpacked, shared layers included
+	// Architecture of the image as Go names it; empty: it does not say.
+	Architecture string `json:",omitempty"`
+	Chain        []digest.Digest
+	Bytes        int64 // unpacked, shared layers included
 	// Archive ends a Request for one; the fields above are empty then.
 	Archive *Unpacked `json:",omitempty"`
 }
