@@ -1,7 +1,9 @@
 package riklet
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -27,9 +29,10 @@ func (r *Riklet) newScheduler() *contact.Scheduler {
 
 // newMonitor measures what the drivers have.
 func (r *Riklet) newMonitor() *monitor.Monitor {
+	reader := monitor.NewReader(r.cfg.StateDir)
 	cfg := monitor.Config{
 		Node: r.cfg.NodeName, Path: r.cfg.StateDir, Interval: r.cfg.MetricsInterval,
-		Read: monitor.NewReader(r.cfg.StateDir).Read, Instances: r.measure, Logger: r.cfg.Logger,
+		Read: reader.Read, DiskUsed: reader.DiskUsed, Evict: r.evict, Instances: r.measure, Logger: r.cfg.Logger,
 		Report: func(node string, instances map[string]string) {
 			r.scheduler.SetMetrics(&schedulerv1.Metrics{Node: node, Instances: instances})
 		},
@@ -38,6 +41,26 @@ func (r *Riklet) newMonitor() *monitor.Monitor {
 		cfg.Collect = r.cfg.Images.Collect
 	}
 	return monitor.New(cfg)
+}
+
+// evictor is a driver whose instances write on the node's disk.
+type evictor interface {
+	Evict(ctx context.Context) (uid string, err error)
+}
+
+// evict ends an instance of the first driver that has one to end.
+func (r *Riklet) evict(ctx context.Context) (string, error) {
+	var errs []error
+	for _, d := range r.drivers {
+		if e, ok := d.(evictor); ok {
+			uid, err := e.Evict(ctx)
+			if uid != "" {
+				return uid, nil
+			}
+			errs = append(errs, err)
+		}
+	}
+	return "", errors.Join(errs...)
 }
 
 // register describes the node as it is now.

@@ -97,6 +97,10 @@ func (s *Store) reconcile(id string, rec mountRecord, live bool) (kept bool, err
 	return false, s.discard(id)
 }
 
+// Written is the directory of what was written over the image that is mounted for id. It is
+// there as long as the mount.
+func (s *Store) Written(id string) string { return s.path(mountsDir, id, upperDir) }
+
 // CanMount says whether the file system that the store lies on can hold what containers
 // write: that of an overlay can be neither an overlay itself, as inside a container, nor a
 // network's (Documentation/filesystems/overlayfs.rst of the kernel, "Upper and lower").

@@ -24,6 +24,8 @@ const (
 	// a node from changing its mind with every log line.
 	pressureHigh = 90
 	pressureLow  = 85
+	// evictHigh is when even the removal of images did not help: an instance has to go.
+	evictHigh = 95
 	// collectEvery is for what merely grew old; under pressure it is more often.
 	collectEvery      = 10 * time.Minute
 	collectUnderPress = time.Minute
@@ -56,7 +58,11 @@ type Config struct {
 	// Collect removes unused images; pressure asks for all that it can. Nil: the
 	// node keeps none.
 	Collect func(ctx context.Context, pressure bool) (freedBytes int64, err error)
-	Logger  *slog.Logger // nil discards
+	// DiskUsed is the share of the watched disk that is used, in percent. Required with Evict.
+	DiskUsed func(ctx context.Context) (percent float64, err error)
+	// Evict ends an instance that fills the disk; "" when none does. Nil: nothing can.
+	Evict  func(ctx context.Context) (uid string, err error)
+	Logger *slog.Logger // nil discards
 }
 
 // Monitor measures until its Run ends.
@@ -103,6 +109,12 @@ func (m *Monitor) Run(ctx context.Context) error {
 		m.measuring(ctx)
 		return nil
 	})
+	if m.cfg.Evict != nil {
+		group.Go(func() error {
+			m.evicting(ctx)
+			return nil
+		})
+	}
 	if m.cfg.Collect != nil {
 		group.Go(func() error {
 			m.collecting(ctx)
@@ -197,6 +209,46 @@ func (m *Monitor) collecting(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// evicting looks at the disk at every interval. Before an instance is ended, all images go that
+// nobody uses.
+func (m *Monitor) evicting(ctx context.Context) {
+	ticker := time.NewTicker(m.cfg.Interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if !m.full(ctx) {
+			continue
+		}
+		if m.cfg.Collect != nil {
+			if _, err := m.cfg.Collect(ctx, true); err != nil && ctx.Err() == nil {
+				m.cfg.Logger.Warn("images were not collected", "pressure", true, "err", err)
+			}
+			if !m.full(ctx) {
+				continue
+			}
+		}
+		uid, err := m.cfg.Evict(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			m.cfg.Logger.Error("the disk is nearly full, and no instance was ended", "limitPercent", evictHigh, "err", err)
+		case err == nil && uid == "":
+			m.cfg.Logger.Error("the disk is nearly full, and no instance has written more than it requested: free space on the node", "limitPercent", evictHigh)
+		case err == nil:
+			m.cfg.Logger.Warn("the disk is nearly full: ending the instance that uses most of it", "instance", uid, "limitPercent", evictHigh)
+		}
+	}
+}
+
+// full says whether the disk is as full as is borne.
+func (m *Monitor) full(ctx context.Context) bool {
+	percent, err := m.cfg.DiskUsed(ctx)
+	return err == nil && percent >= evictHigh
 }
 
 // text encodes our own types, which cannot go wrong.

@@ -280,6 +280,60 @@ func (s *script) collect(_ context.Context, pressure bool) (int64, error) {
 	return 1, nil
 }
 
+// An instance is ended only when the removal of images was not enough, one at each look.
+func TestRunEvictsWhenImagesAreNotEnough(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{used: 94}
+		freed, evicted := 0.0, 0
+		locked := func(f func()) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			f()
+		}
+		m := New(Config{
+			Node: "n1", Path: "/", Read: s.read, Report: s.report, Instances: func() []Instance { return nil },
+			DiskUsed: func(context.Context) (used float64, err error) {
+				locked(func() { used = s.used })
+				return used, nil
+			},
+			Collect: func(ctx context.Context, pressure bool) (int64, error) {
+				locked(func() { s.used -= freed })
+				return s.collect(ctx, pressure)
+			},
+			Evict: func(context.Context) (string, error) {
+				locked(func() { evicted++ })
+				return "u1", nil
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		look := func(what string, want int) {
+			t.Helper()
+			time.Sleep(DefaultInterval)
+			s.do(func() {
+				if evicted != want {
+					t.Errorf("%s: %d instances were ended, want %d", what, evicted, want)
+				}
+			})
+		}
+		look("below the limit", 0)
+		s.do(func() { s.used, freed = 99, 10 })
+		look("when images make room", 0)
+		s.do(func() { s.used, freed = 99, 1 })
+		look("when they do not make enough", 1)
+		s.do(func() { freed = 0 })
+		look("when it is as full as before", 2)
+		s.do(func() { s.used = 60 })
+		look("when there is room", 2)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+	})
+}
+
 func TestRunMeasuresAndCollects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

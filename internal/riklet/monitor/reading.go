@@ -74,6 +74,15 @@ func (r *Reader) Read(ctx context.Context) (Reading, error) {
 	}, nil
 }
 
+// DiskUsed is the share of the watched disk that is used, in percent.
+func (r *Reader) DiskUsed(ctx context.Context) (float64, error) {
+	watched, err := disk.UsageWithContext(ctx, r.path)
+	if err != nil {
+		return 0, fmt.Errorf("reading the disk: %w", err)
+	}
+	return watched.UsedPercent, nil
+}
+
 // busy is the share of time that was spent neither idle nor waiting for a disk.
 func busy(before, now cpu.TimesStat) float64 {
 	// The time of guests is part of user and nice already.

@@ -24,6 +24,8 @@ type Images interface {
 	Mount(ctx context.Context, id string, img *image.Image) (rootfs string, err error)
 	Unmount(ctx context.Context, id string, keepWritable bool) error
 	Mounted() ([]string, error)
+	// Written is the directory of what was written over an image, which need not be there.
+	Written(id string) string
 }
 
 // Clock tells the time to everything that waits for one: back-offs, probes and

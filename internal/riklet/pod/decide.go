@@ -58,6 +58,7 @@ const (
 	reasonInitializing   = "Initializing"
 	reasonCreating       = "ContainerCreating"
 	reasonStopFailed     = "StopFailed"
+	reasonEvicted        = "Evicted"
 )
 
 // decide says what the instance needs: the next init container, or all

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rik.dev/rik/internal/riklet/instance"
@@ -51,6 +52,8 @@ type machine struct {
 	askedAt    time.Time // when it was last asked whether it is there
 	asking     bool
 	silences   int // how many times in a row it said nothing
+	// evicting: it was chosen to be ended for the room on the disk.
+	evicting atomic.Bool
 
 	mu     sync.Mutex // guards what follows
 	inbox  []func()
@@ -168,7 +171,7 @@ func (m *machine) step() time.Time {
 		if m.rec.Final.Released {
 			return time.Time{}
 		}
-		return m.end(m.rec.Final.At.Add(m.grace()), processes)
+		return m.endByItself()
 	default:
 		return m.drive()
 	}

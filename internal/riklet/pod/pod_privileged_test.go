@@ -3,8 +3,10 @@ package pod
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -422,6 +424,54 @@ func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
 		return s.Containers[1].RestartCount == 1 && s.Containers[1].State == rikv1alpha1.ContainerRunning
 	})
 	for _, uid := range []string{"u1", "u2"} {
+		n.stop(uid, time.Second)
+	}
+}
+
+// The instance that fills the node's disk is ended, and what it wrote is removed; its log stays.
+func TestPrivilegedWhoFillsTheDiskIsEvicted(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	d := n.start()
+	fill := func(root, volume string) rikv1alpha1.Container {
+		c := sh("main", "dd if=/dev/zero of=/tmp/f bs=1M count="+root+" 2>/dev/null; dd if=/dev/zero of=/v/f bs=1M count="+volume+" 2>/dev/null; sync; echo written; trap '' TERM; while :; do sleep 1000; done")
+		c.VolumeMounts = []rikv1alpha1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		return c
+	}
+	for uid, c := range map[string]rikv1alpha1.Container{"u1": fill("20", "20"), "u2": fill("25", "1"), "u3": fill("1", "50")} {
+		in := podOf(uid, rikv1alpha1.RestartAlways, c)
+		in.Template.TerminationGracePeriodSeconds = new(int64(3600)) // which it does not get
+		in.Template.Volumes = []rikv1alpha1.Volume{{Name: "v", EmptyDir: &rikv1alpha1.EmptyDirVolume{}}}
+		if uid == "u3" { // it requested what it uses
+			in.Template.Containers[0].Resources.Requests = rikv1alpha1.ResourceList{rikv1alpha1.ResourceDisk: quantity("1Gi")}
+		}
+		n.ensure(in)
+	}
+	for _, uid := range []string{"u1", "u2", "u3"} {
+		n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
+		eventually(t, func() string { return cmp.Diff("written\n", n.log(uid, "main")) })
+	}
+	for _, want := range []string{"u1", "u2"} {
+		if uid, err := d.Evict(t.Context()); uid != want || err != nil {
+			t.Fatalf("Evict() = %q, %v, want %s", uid, err, want)
+		}
+		s := n.awaitPhase(want, rikv1alpha1.InstanceFailed)
+		if s.Reason != reasonEvicted || !strings.Contains(s.Message, "nearly full") {
+			t.Errorf("status = %+v", s)
+		}
+		for _, place := range []string{d.diskVolume(want, ""), n.images.Written(containerID(want, "main"))} {
+			if _, err := os.Stat(place); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: %s is there: %v", want, place, err)
+			}
+		}
+		if got := n.log(want, "main"); got != "written\n" {
+			t.Errorf("%s: the log is %q", want, got)
+		}
+	}
+	if uid, err := d.Evict(t.Context()); uid != "" || err != nil {
+		t.Errorf("Evict() of one that uses what it requested = %q, %v", uid, err)
+	}
+	for _, uid := range []string{"u1", "u2", "u3"} {
 		n.stop(uid, time.Second)
 	}
 }

@@ -307,6 +307,30 @@ func TestHoldWithoutMicroVMs(t *testing.T) {
 	}
 }
 
+// Who uses most beyond its request goes first, and a higher priority last.
+func TestWhoIsEvicted(t *testing.T) {
+	t.Parallel()
+	use := func(uid string, priority int32, used, requested int64) diskUse {
+		return diskUse{&machine{uid: uid}, priority, used, requested}
+	}
+	for name, tc := range map[string]struct {
+		uses []diskUse
+		want string
+	}{
+		"nobody":                  {nil, ""},
+		"within their requests":   {[]diskUse{use("a", 0, 5, 5), use("b", 0, 0, 0), use("c", 0, 3, 9)}, ""},
+		"the most":                {[]diskUse{use("a", 0, 5, 0), use("b", 0, 7, 0), use("c", 0, 6, 0)}, "b"},
+		"the most beyond":         {[]diskUse{use("a", 0, 50, 48), use("b", 0, 7, 0)}, "b"},
+		"the lowest priority":     {[]diskUse{use("a", 10, 50, 0), use("b", 1, 7, 0)}, "b"},
+		"a high one if it is all": {[]diskUse{use("a", 10, 50, 0), use("b", 1, 7, 8)}, "a"},
+	} {
+		got, found := evictable(tc.uses)
+		if found != (tc.want != "") || found && got.m.uid != tc.want {
+			t.Errorf("%s: evictable() = %+v, %t, want %q", name, got, found, tc.want)
+		}
+	}
+}
+
 // An emptyDir in memory is no way around the memory limits of the containers that use it.
 func TestMemoryVolumesHaveTheSizeOfTheirInstance(t *testing.T) {
 	t.Parallel()

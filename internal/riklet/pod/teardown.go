@@ -24,6 +24,8 @@ const (
 	processes extent = iota
 	// allButSnapshot: processes, but what the instance can go on from stays.
 	allButSnapshot
+	// allButLogs: processes, and what the instance wrote into its volumes.
+	allButLogs
 	// everything: nothing is left.
 	everything
 )
@@ -175,7 +177,11 @@ func (d *Driver) takeBack(ctx context.Context, in instance.Instance, what extent
 	}
 	b := &build{d: d, in: in, keep: what == allButSnapshot}
 	if what != everything {
-		return lifecycle.Sequence{Hook: d.cfg.Hook, Steps: b.processes()}.Undo(ctx)
+		err := lifecycle.Sequence{Hook: d.cfg.Hook, Steps: b.processes()}.Undo(ctx)
+		if err == nil && what == allButLogs {
+			err = d.removeWritten(in.UID)
+		}
+		return err
 	}
 	if err := b.sequence().Undo(ctx); err != nil {
 		return err
