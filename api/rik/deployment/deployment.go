@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"rik.dev/rik/api/inherit"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
@@ -30,14 +31,15 @@ const disruption = 1
 var passedOn = []string{workloadv1alpha1.FenceAfterAnnotation}
 
 // Workload translates. Every field that has a default is filled in, so that what
-// is stored can be compared with it.
+// is stored can be compared with it. The Workload has the labels of the template, as a
+// ReplicaSet of Kubernetes does, but for the marks of tools.
 func Workload(d *appsv1.Deployment) *rikv1alpha1.Workload {
 	yes := true
 	return &rikv1alpha1.Workload{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:   d.Namespace,
 			Name:        d.Name,
-			Labels:      copied(d.Spec.Template.Labels),
+			Labels:      copied(inherit.Copy(d.Spec.Template.Labels)),
 			Annotations: annotations(d),
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: appsv1.SchemeGroupVersion.String(), Kind: Kind,
@@ -61,6 +63,11 @@ func Workload(d *appsv1.Deployment) *rikv1alpha1.Workload {
 func Changed(stored, wanted *rikv1alpha1.Workload, same func(a, b any) bool) (*rikv1alpha1.Workload, bool) {
 	next := stored.DeepCopy()
 	next.Spec = *wanted.Spec.DeepCopy()
+	for key := range wanted.Spec.Labels {
+		if _, inherited := wanted.Labels[key]; !inherited {
+			delete(next.Labels, key)
+		}
+	}
 	for key, value := range wanted.Labels {
 		metav1.SetMetaDataLabel(&next.ObjectMeta, key, value)
 	}

@@ -57,6 +57,11 @@ func TestDecide(t *testing.T) {
 	}{
 		{"nothing there", func(s *world) { s.w = nil }, "create"},
 		{"as asked", func(*world) {}, ""},
+		{"marks of tools that an earlier version copied", func(s *world) {
+			s.d.Spec.Template.Labels["applyset.kubernetes.io/part-of"] = "x"
+			s.w = stored(s.d)
+			s.w.Labels = map[string]string{"app": "web", "applyset.kubernetes.io/part-of": "x"}
+		}, "update"},
 		{"annotations of others stay", func(s *world) { s.w.Annotations = map[string]string{"note": "x"} }, ""},
 		{"deployment scaled", func(s *world) { s.d.Spec.Replicas = pointer(int32(9)) }, "update"},
 		{"workload scaled by hand", func(s *world) { s.w.Spec.Replicas = pointer(int32(1)) }, "update"},
@@ -89,6 +94,21 @@ func TestDecide(t *testing.T) {
 				t.Errorf("after the update Decide() = %q, want nothing", again)
 			}
 		})
+	}
+}
+
+// TestMarksOfTools: the instances have what the template says, and the Workload that nobody
+// wrote is none of a tool's objects.
+func TestMarksOfTools(t *testing.T) {
+	t.Parallel()
+	d := wanted()
+	d.Spec.Template.Labels = map[string]string{"app": "web", "app.kubernetes.io/managed-by": "Helm", "applyset.kubernetes.io/part-of": "x"}
+	w := translation.Workload(d)
+	if diff := cmp.Diff(map[string]string{"app": "web"}, w.Labels); diff != "" {
+		t.Errorf("labels of the Workload (want, got):\n%s", diff)
+	}
+	if diff := cmp.Diff(d.Spec.Template.Labels, w.Spec.Labels); diff != "" {
+		t.Errorf("labels of its instances (want, got):\n%s", diff)
 	}
 }
 

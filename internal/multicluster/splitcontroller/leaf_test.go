@@ -201,3 +201,28 @@ func TestClusterRemoved(t *testing.T) {
 		return errors.Join(err, errors.New("it is still there"))
 	})
 }
+
+// TestMarksOfTools: what a tool finds by its own label is the root, and no leaf of it; so with
+// kubectl apply --prune --applyset, which deletes all that it finds and did not apply.
+func TestMarksOfTools(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "east", "west")
+	const mark = "applyset.kubernetes.io/part-of"
+	s.deploy("web", 4, map[string]string{"meta.helm.sh/release-name": "shop", "team": "shop"})
+	s.merge(s.resource, s.namespace, "web", map[string]any{"metadata": map[string]any{"labels": map[string]any{mark: "shop", "tier": "front"}}})
+	s.until("web", "east=2 west=2")
+	s.eventually("the leaves have the label of the root", func(ctx context.Context) error {
+		found, err := s.objects.Resource(s.resource).Namespace(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: "tier=front"})
+		if err != nil || len(found.Items) != 3 {
+			return fmt.Errorf("%d objects have it: %w", len(found.Items), err)
+		}
+		return nil
+	})
+	found, err := s.objects.Resource(s.resource).Namespace(s.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: mark})
+	if err != nil || len(found.Items) != 1 || found.Items[0].GetName() != "web" {
+		t.Errorf("objects with the label of an ApplySet: %v, %v", found, err)
+	}
+	if notes := s.get(s.resource, s.leaf("web", "east")).GetAnnotations(); notes["team"] != "shop" || notes["meta.helm.sh/release-name"] != "" {
+		t.Errorf("the leaf has the annotations %v", notes)
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"rik.dev/rik/api/inherit"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/terminal"
 )
@@ -85,8 +85,8 @@ func (p ScalePath) status() []string {
 
 // Render is what the leaf of a root in a cluster has to be. From nil replicas a root is
 // taken as it is. Metadata that is about the root alone is left behind: its targets,
-// owners, finalizers and hints, what kubectl and controllers note on it, and what syncers
-// say. A fence and fields that are given away are wishes that go with it.
+// owners, finalizers and hints, what syncers say, and the marks of tools ([inherit.IsMark]).
+// A fence and fields that are given away are wishes that go with it.
 func Render(root *unstructured.Unstructured, cluster string, path ScalePath, replicas *int32) (*unstructured.Unstructured, error) {
 	leaf := &unstructured.Unstructured{Object: map[string]any{}}
 	for name, value := range root.Object {
@@ -97,11 +97,11 @@ func Render(root *unstructured.Unstructured, cluster string, path ScalePath, rep
 	leaf = leaf.DeepCopy()
 	leaf.SetName(LeafName(root.GetName(), cluster))
 	leaf.SetNamespace(root.GetNamespace())
-	set := maps.Clone(root.GetLabels())
+	set := inherit.Copy(root.GetLabels())
 	maps.DeleteFunc(set, func(name, _ string) bool { return isOwnLabel(name) })
 	set = put(set, workloadv1alpha1.ClusterLabel, cluster)
 	leaf.SetLabels(put(set, workloadv1alpha1.OwnedByLabel, OwnerLabel(root.GetName())))
-	notes := maps.Clone(root.GetAnnotations())
+	notes := inherit.Copy(root.GetAnnotations())
 	maps.DeleteFunc(notes, func(name, _ string) bool { return isOwnAnnotation(name) })
 	if len(notes) > 0 {
 		leaf.SetAnnotations(notes)
@@ -117,7 +117,7 @@ func Render(root *unstructured.Unstructured, cluster string, path ScalePath, rep
 }
 
 func isOwnLabel(name string) bool {
-	return name == workloadv1alpha1.ClusterLabel || name == workloadv1alpha1.OwnedByLabel ||
+	return name == workloadv1alpha1.ClusterLabel || name == workloadv1alpha1.OwnedByLabel || name == inherit.InstanceLabel ||
 		strings.HasPrefix(name, workloadv1alpha1.TargetLabelPrefix)
 }
 
@@ -130,9 +130,7 @@ func isOwnAnnotation(name string) bool {
 			return true
 		}
 	}
-	return slices.Contains([]string{
-		"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision", workloadv1alpha1.FollowsAnnotation,
-	}, name)
+	return name == workloadv1alpha1.FollowsAnnotation
 }
 
 // Stamp notes on a leaf what a change has to be remembered with.

@@ -97,6 +97,31 @@ spec:
 	}
 }
 
+// TestRenderWithoutMarks: tools do not take a leaf for an object that they made.
+func TestRenderWithoutMarks(t *testing.T) {
+	t.Parallel()
+	root := object(t, deployment)
+	root.SetLabels(map[string]string{
+		"app": "web", "app.kubernetes.io/name": "web", "app.kubernetes.io/instance": "shop", "app.kubernetes.io/managed-by": "Helm",
+		"applyset.kubernetes.io/part-of": "applyset-x-v1", "kustomize.toolkit.fluxcd.io/name": "shop", "argocd.argoproj.io/instance": "shop",
+	})
+	root.SetAnnotations(map[string]string{
+		"note": "mine", "meta.helm.sh/release-name": "shop", "argocd.argoproj.io/tracking-id": "x", "deployment.kubernetes.io/revision": "3",
+		"kubectl.kubernetes.io/last-applied-configuration": "{}", "downscaler/original-replicas": "10",
+	})
+	leaf, err := Render(root, "east", ScalePath{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantLabels := map[string]string{"app": "web", "app.kubernetes.io/name": "web", workloadv1alpha1.ClusterLabel: "east", workloadv1alpha1.OwnedByLabel: "web"}
+	if diff := cmp.Diff(wantLabels, leaf.GetLabels()); diff != "" {
+		t.Errorf("the labels of the leaf (want, got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"note": "mine"}, leaf.GetAnnotations()); diff != "" {
+		t.Errorf("the annotations of the leaf (want, got):\n%s", diff)
+	}
+}
+
 func TestLeafName(t *testing.T) {
 	t.Parallel()
 	long, longest := strings.Repeat("a", 60), strings.Repeat("b", 253)

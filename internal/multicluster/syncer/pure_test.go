@@ -93,6 +93,22 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
+// TestTranslateWithoutMarks: tools in a member cluster do not take the copy of an object for
+// one that they made.
+func TestTranslateWithoutMarks(t *testing.T) {
+	t.Parallel()
+	up := object(t, `{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","namespace":"team","uid":"u1",
+		"labels":{"app":"web","app.kubernetes.io/instance":"shop","app.kubernetes.io/managed-by":"Helm","applyset.kubernetes.io/part-of":"x","objectset.rio.cattle.io/hash":"1"},
+		"annotations":{"a":"b","meta.helm.sh/release-name":"shop","argocd.argoproj.io/tracking-id":"x","deployment.kubernetes.io/revision":"3","kustomize.toolkit.fluxcd.io/prune":"disabled"}}}`)
+	got := translate(up, someone)
+	if diff := cmp.Diff(map[string]string{"app": "web", "app.kubernetes.io/instance": "shop", "workloads.kcp.dev/cluster": "east"}, got.GetLabels()); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "b", "workloads.kcp.dev/upstream-uid": "u1"}, got.GetAnnotations()); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}
+
 func TestTranslateGeneratedFields(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ kind, give, want string }{

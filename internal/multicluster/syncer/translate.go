@@ -7,12 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"rik.dev/rik/api/inherit"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/terminal"
 )
 
 // translate makes of an object upstream what is applied downstream: its labels and
-// annotations but those that are about syncing, and every field but metadata and
+// annotations but those that are about syncing and the marks of tools, and every field but metadata and
 // status. What only the cluster itself can know is left out, and so are nulls, which
 // in an apply would claim a field without saying anything.
 func translate(upstream *unstructured.Unstructured, identity Identity) *unstructured.Unstructured {
@@ -42,7 +43,7 @@ func translate(upstream *unstructured.Unstructured, identity Identity) *unstruct
 func carriedLabels(labels map[string]string) map[string]string {
 	carried := map[string]string{}
 	for name, value := range labels {
-		if !strings.HasPrefix(name, workloadv1alpha1.TargetLabelPrefix) {
+		if !strings.HasPrefix(name, workloadv1alpha1.TargetLabelPrefix) && !inherit.IsMark(name, value) {
 			carried[name] = value
 		}
 	}
@@ -51,10 +52,8 @@ func carriedLabels(labels map[string]string) map[string]string {
 
 // localAnnotations say something of the object upstream that is not so downstream.
 var localAnnotations = map[string]bool{
-	corev1.LastAppliedConfigAnnotation:     true,
 	workloadv1alpha1.LocatorAnnotation:     true,
 	workloadv1alpha1.RecreateAnnotation:    true,
-	"deployment.kubernetes.io/revision":    true,
 	"pv.kubernetes.io/bind-completed":      true,
 	"pv.kubernetes.io/bound-by-controller": true,
 }
@@ -63,7 +62,7 @@ func carriedAnnotations(annotations map[string]string) map[string]string {
 	carried := map[string]string{}
 	for name, value := range annotations {
 		switch {
-		case localAnnotations[name],
+		case localAnnotations[name], inherit.IsMark(name, value),
 			strings.HasPrefix(name, workloadv1alpha1.StatusAnnotationPrefix),
 			strings.HasPrefix(name, workloadv1alpha1.ProblemAnnotationPrefix):
 		default:
