@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
@@ -31,6 +32,10 @@ func TestRollout(t *testing.T) {
 	s.told("web", "RolloutPaused", "the other clusters keep the one before")
 	s.rests("web")
 	s.images("web", "east=web:broken west=web:v2")
+	// West has the spec before, of which its own count of updated replicas is.
+	if n, _, err := unstructured.NestedInt64(s.get(s.resource, "web").Object, "status", "updatedReplicas"); n != 0 || err != nil {
+		t.Errorf("updatedReplicas is %d while no cluster runs the new spec, want 0 (%v)", n, err)
+	}
 	s.broken["east"] = false
 	s.image("web", "v3")
 	s.images("web", "east=web:v3 west=web:v3")

@@ -40,6 +40,8 @@ type plan struct {
 	steps []step
 	// pending are the clusters whose leaves are not as they are to be yet.
 	pending map[string]bool
+	// behind are the clusters that do not run the root's spec.
+	behind map[string]bool
 	// waits is the cluster in which the new spec is waited for; paused: it failed there.
 	waits  string
 	paused bool
@@ -70,7 +72,7 @@ func newPlanner(w *view.World, root *entry, leaves []*entry) *planner {
 
 // plan says what to write so that the leaves become as was decided, and as the root is.
 func (p *planner) plan(changes []splitter.Change) (*plan, error) {
-	out := &plan{pending: map[string]bool{}}
+	out := &plan{pending: map[string]bool{}, behind: p.behind()}
 	var turn string
 	turn, out.waits, out.paused = splitter.Rollout(p.revisions())
 	decided := map[string]splitter.Change{}
@@ -292,6 +294,18 @@ func (p *planner) isNew(leaf *splitter.Leaf) bool {
 	replicas, said := splitter.Replicas(have.Unstructured, p.world.Type.Path)
 	wanted, says := splitter.Replicas(p.root.Unstructured, p.world.Type.Path)
 	return replicas == wanted && said == says
+}
+
+// behind are the clusters that do not run the root's spec: their leaf has another, or has it
+// and the cluster, which is not ready, has not seen it.
+func (p *planner) behind() map[string]bool {
+	behind := map[string]bool{}
+	for i := range p.world.State.Leaves {
+		leaf := &p.world.State.Leaves[i]
+		c := p.cluster(leaf.Cluster)
+		behind[leaf.Cluster] = !p.isNew(leaf) || !leaf.Settled && (c == nil || !c.Ready)
+	}
+	return behind
 }
 
 // progressed says whether a leaf's present spec runs, and whether its cluster has given up

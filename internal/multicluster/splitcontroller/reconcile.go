@@ -135,7 +135,7 @@ func (p *pass) run(ctx context.Context, leaves []*entry) error {
 	planner := newPlanner(p.world, p.root, leaves)
 	if len(p.world.Problems) > 0 {
 		// What is wished for cannot be followed: all stays as it is.
-		p.plan = &plan{pending: map[string]bool{}}
+		p.plan = &plan{pending: map[string]bool{}, behind: planner.behind()}
 		p.tellProblems()
 		return p.writeStatus(ctx)
 	}

@@ -89,7 +89,7 @@ func rootStatus(w *view.World, result splitter.Result, p *plan, before map[strin
 		}
 		status, _ := w.Leaves[i].Object["status"].(map[string]any)
 		total.Parts = append(total.Parts, splitter.Part{
-			Cluster: leaf.Cluster, Current: leaf.Settled && !p.pending[leaf.Cluster], Status: status,
+			Cluster: leaf.Cluster, Current: leaf.Settled && !p.pending[leaf.Cluster], Behind: p.behind[leaf.Cluster], Status: status,
 		})
 	}
 	status := splitter.Aggregate(total)

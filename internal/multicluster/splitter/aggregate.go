@@ -16,6 +16,8 @@ type Part struct {
 	Cluster string
 	// Current is whether the leaf's spec is the root's, and its status of that spec.
 	Current bool
+	// Behind is whether what runs has an earlier spec of the root: nothing of it is up to date.
+	Behind bool
 	Status  map[string]any
 }
 
@@ -50,6 +52,9 @@ func Aggregate(t Total) map[string]any {
 	status := map[string]any{}
 	if t.Divide == workloadv1alpha1.DivideWhole && len(parts) == 1 {
 		for name, value := range parts[0].Status {
+			if n, ok := value.(int64); ok {
+				value = parts[0].count(name, n)
+			}
 			status[name] = value
 		}
 	} else {
@@ -81,9 +86,18 @@ func sum(status map[string]any, parts []Part) {
 				continue
 			}
 			before, _ := status[name].(int64)
-			status[name] = saturated(before, n)
+			status[name] = saturated(before, p.count(name, n))
 		}
 	}
+}
+
+// count is what a number of a part's status contributes. A cluster counts as updated what has
+// the leaf's spec; of a leaf that is behind, that is not the root's.
+func (p *Part) count(name string, n int64) int64 {
+	if p.Behind && strings.HasPrefix(name, "updated") {
+		return 0
+	}
+	return n
 }
 
 // saturated is a sum, or the bound that it passes.

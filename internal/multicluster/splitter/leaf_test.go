@@ -218,6 +218,13 @@ func TestAggregate(t *testing.T) {
 			`{observedGeneration: 4, replicas: 5, readyReplicas: 5, conditions: [
 			{type: Available, status: Unknown, reason: NotReported, message: "a: it says nothing of this", lastTransitionTime: "2026-01-01T00:00:00Z"},
 			{type: Progressing, status: Unknown, reason: NotReported, message: "a: it says nothing of this"}]}`},
+		"one has an earlier spec": {Total{Generation: 4, Seen: 3, Parts: []Part{
+			{Cluster: "a", Current: true, Status: map[string]any{"replicas": int64(2), "updatedReplicas": int64(1)}},
+			{Cluster: "b", Behind: true, Status: map[string]any{"replicas": int64(3), "updatedReplicas": int64(3), "updatedNumberScheduled": int64(3)}},
+		}}, `{observedGeneration: 3, replicas: 5, updatedReplicas: 1, updatedNumberScheduled: 0}`},
+		"the whole has an earlier spec": {Total{Divide: workloadv1alpha1.DivideWhole, Generation: 4, Seen: 3, Parts: []Part{
+			{Cluster: "a", Behind: true, Status: map[string]any{"phase": "Ready", "updatedReplicas": int64(3)}},
+		}}, `{observedGeneration: 3, phase: Ready, updatedReplicas: 0}`},
 		"R2: no clusters": {Total{Generation: 4, NoClusters: true, Unplaced: 3},
 			`{observedGeneration: 4, conditions: [{type: Progressing, status: "False", reason: NoRegisteredClusters, message: there are no clusters}]}`},
 		"unplaced": {Total{Generation: 4, Unplaced: 3, Parts: both[1:]},
