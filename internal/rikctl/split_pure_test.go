@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +34,43 @@ func TestSplitNames(t *testing.T) {
 		got, err := splitNames(tc.given)
 		if diff := cmp.Diff(tc.want, got); diff != "" || (err != nil) != (tc.want == nil) {
 			t.Errorf("splitNames(%q) = %v, %v", tc.given, got, err)
+		}
+	}
+}
+
+// TestLeavingLeaf: what a leaf waits for that is to go.
+func TestLeavingLeaf(t *testing.T) {
+	t.Parallel()
+	since := metav1.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	ready := func(status metav1.ConditionStatus) *workloadv1alpha1.Cluster {
+		return &workloadv1alpha1.Cluster{Status: workloadv1alpha1.ClusterStatus{Conditions: []metav1.Condition{{
+			Type: workloadv1alpha1.ConditionReady, Status: status, Reason: "Unreachable", Message: "dial tcp: timeout", LastTransitionTime: since,
+		}}}}
+	}
+	for name, tc := range map[string]struct {
+		deleting, former bool
+		cluster          *workloadv1alpha1.Cluster
+		want             []string
+	}{
+		"not deleted yet":          {false, true, ready("False"), []string{"has been deleted", "The splitter deletes it"}},
+		"unreachable":              {true, true, ready("False"), []string{"was the part in cluster east of a deployments.apps/web that has been deleted", "not ready since 2026-11-22T10:00:00Z (Unreachable): dial tcp: timeout", "rikctl cluster unregister east"}},
+		"unreachable, with a root": {true, false, ready("False"), []string{"is the part of deployments.apps/web in cluster east", "being deleted since 2026-11-22T10:00:00Z", "unregister"}},
+		"reachable":                {true, true, ready("True"), []string{"goes when cluster east has deleted it there", "Its syncer says: a webhook refuses"}},
+		"not registered":           {true, true, nil, []string{"Cluster east is not registered"}},
+		"never reached":            {true, true, &workloadv1alpha1.Cluster{}, []string{"has not been reached yet"}},
+	} {
+		leaf := &unstructured.Unstructured{Object: map[string]any{}}
+		leaf.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: "east"})
+		leaf.SetAnnotations(map[string]string{workloadv1alpha1.ProblemAnnotationPrefix + "east": "a webhook refuses"})
+		if tc.deleting {
+			leaf.SetDeletionTimestamp(&since)
+		}
+		ref := reference{resource: schema.GroupResource{Group: "apps", Resource: "deployments"}, name: "web--east"}
+		got := leavingLeaf(ref, "web", leaf, tc.former, tc.cluster)
+		for _, want := range tc.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: leavingLeaf() = %q, want %q in it", name, got, want)
+			}
 		}
 	}
 }

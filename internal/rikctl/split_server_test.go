@@ -172,7 +172,7 @@ func TestServerDivision(t *testing.T) {
 		name string
 		try  func(t *testing.T, s *splitSite)
 	}{
-		{"why", tryWhy}, {"plan", tryPlan}, {"whatif", tryWhatif}, {"a reader", tryReader}, {"few requests", tryRequests}, {"the outcome", tryOutcome},
+		{"why", tryWhy}, {"why leaving", tryWhyLeaving}, {"plan", tryPlan}, {"whatif", tryWhatif}, {"a reader", tryReader}, {"few requests", tryRequests}, {"the outcome", tryOutcome},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.try(t, s) }) {
 			return
@@ -205,6 +205,34 @@ func tryWhy(t *testing.T, s *splitSite) {
 		workloadv1alpha1.FollowsAnnotation + `: "east"}}}`
 	s.do(t, "apply", "-f", "-").check(t, ExitOK)
 	s.do(t, "why", "configmap/settings").check(t, ExitOK, "goes to east, because objects there need it", "sent to west by its labels")
+}
+
+// tryWhyLeaving asks about the leaf of an unreachable cluster whose root was deleted.
+func tryWhyLeaving(t *testing.T, s *splitSite) {
+	s.stdin = s.root("old", 2)
+	s.do(t, "apply", "-f", "-").check(t, ExitOK)
+	s.divide(t, "old", map[string]int32{"east": 2})
+	leaf := &unstructured.Unstructured{}
+	leaf.SetGroupVersionKind(deployments.GVK)
+	key := client.ObjectKey{Namespace: s.namespace, Name: "old--east"}
+	if err := s.c.Get(t.Context(), key, leaf); err != nil {
+		t.Fatal(err)
+	}
+	leaf.SetFinalizers([]string{workloadv1alpha1.FinalizerPrefix + "east"})
+	if err := s.c.Update(t.Context(), leaf); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.c.Get(context.Background(), key, leaf); err == nil {
+			leaf.SetFinalizers(nil)
+			_ = s.c.Update(context.Background(), leaf) // the namespace goes anyhow
+		}
+	})
+	s.do(t, "delete", "deployment", "old").check(t, ExitOK)
+	s.do(t, "why", "deployment/old--east").check(t, ExitOK, "was the part in cluster east of a deployments.apps/old that has been deleted")
+	s.do(t, "delete", "deployment", "old--east", "--wait=false").check(t, ExitOK)
+	s.do(t, "why", "deployment/old--east").check(t, ExitOK, "that has been deleted", "is being deleted since", "goes when cluster east has deleted it there")
+	s.do(t, "why", "deployment/old--east", "-o", "json").check(t, ExitError, "no division that could be printed")
 }
 
 func tryPlan(t *testing.T, s *splitSite) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -69,31 +70,116 @@ func (t *tool) whyDivided(ctx context.Context, c client.Client, ref reference, n
 		return err
 	}
 	if role == view.Leaf {
-		root, err := t.rootOf(ctx, c, ref, kind, object)
-		if err != nil {
-			return err
-		}
-		object = root
+		return t.whyLeaf(ctx, c, ref, kind, object, output)
 	}
 	return t.explain(ctx, c, kind, object, output)
 }
 
-// rootOf finds the root of a leaf, and says which it is.
-func (t *tool) rootOf(ctx context.Context, c client.Client, ref reference, kind view.Type, leaf *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// whyLeaf explains the root of a leaf, after it has said which that is. Of a leaf that is to go
+// it says what that waits for.
+func (t *tool) whyLeaf(ctx context.Context, c client.Client, ref reference, kind view.Type, leaf *unstructured.Unstructured, output string) error {
+	root, name, err := rootOf(ctx, c, kind, leaf)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s is a part of %s/%s: %w", ref, ref.resource, name, err)
+	}
+	_, uid := view.Owner(leaf, kind)
+	former := root == nil || uid != "" && uid != root.GetUID()
+	text := fmt.Sprintf("%s is the part of %s/%s in cluster %s.", ref, ref.resource, name, leaf.GetLabels()[workloadv1alpha1.ClusterLabel])
+	if former || leaf.GetDeletionTimestamp() != nil {
+		if text, err = t.whyLeaves(ctx, c, ref, name, leaf, former); err != nil {
+			return err
+		}
+	}
+	text = printers.EscapeTerminal(text)
+	if root == nil && output != "" {
+		return fmt.Errorf("there is no division that could be printed as %s: %s", output, text)
+	}
+	if root == nil {
+		_, err := fmt.Fprintln(t.streams.Out, text)
+		return err
+	}
+	// On the other stream: what is written as JSON is only that.
+	if _, err := fmt.Fprintln(t.streams.ErrOut, text); err != nil {
+		return err
+	}
+	return t.explain(ctx, c, kind, root, output)
+}
+
+// whyLeaves says why a leaf that is to go is still there.
+func (t *tool) whyLeaves(ctx context.Context, c client.Client, ref reference, root string, leaf *unstructured.Unstructured, former bool) (string, error) {
+	cluster := leaf.GetLabels()[workloadv1alpha1.ClusterLabel]
+	physical := &workloadv1alpha1.Cluster{}
+	err := c.Get(ctx, client.ObjectKey{Name: cluster}, physical)
+	if apierrors.IsNotFound(err) {
+		physical, err = nil, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading the cluster %s: %w", cluster, err)
+	}
+	return leavingLeaf(ref, root, leaf, former, physical), nil
+}
+
+// rootOf finds the root of a leaf. If there is none any more, it is nil, the error says so, and
+// the name is known all the same.
+func rootOf(ctx context.Context, c client.Client, kind view.Type, leaf *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
+	label := leaf.GetLabels()[workloadv1alpha1.OwnedByLabel]
 	name, _ := view.Owner(leaf, kind)
-	if name == "" {
-		name = leaf.GetLabels()[workloadv1alpha1.OwnedByLabel]
+	owned := name != ""
+	if !owned {
+		name = label
 	}
 	root := &unstructured.Unstructured{}
 	root.SetGroupVersionKind(kind.GVK)
-	if err := c.Get(ctx, client.ObjectKey{Namespace: leaf.GetNamespace(), Name: name}, root); err != nil {
-		return nil, advised{fmt.Errorf("%s is a part of %s/%s: %w", ref, ref.resource, name, err),
-			"a part without its root is deleted by the splitter, if one runs"}
+	err := c.Get(ctx, client.ObjectKey{Namespace: leaf.GetNamespace(), Name: name}, root)
+	if err == nil {
+		return root, name, nil
 	}
-	// On the other stream: what is written as JSON is only that.
-	_, err := fmt.Fprintf(t.streams.ErrOut, "%s is the part of %s/%s in cluster %s.\n",
-		ref, ref.resource, name, leaf.GetLabels()[workloadv1alpha1.ClusterLabel])
-	return root, err
+	if owned || !apierrors.IsNotFound(err) {
+		return nil, name, err
+	}
+	// The label of a long name is not the name.
+	all, listErr := listObjects(ctx, c, kind.GVK, leaf.GetNamespace(), "")
+	if listErr != nil {
+		return nil, name, listErr
+	}
+	for _, o := range all {
+		if view.RoleOf(o, kind) == view.Root && splitter.OwnerLabel(o.GetName()) == label {
+			return o, o.GetName(), nil
+		}
+	}
+	return nil, name, err
+}
+
+// leavingLeaf says why a leaf is still there that is to go: its root was deleted, or its
+// cluster is to have no part. physical is nil if the cluster is not registered.
+func leavingLeaf(ref reference, root string, leaf *unstructured.Unstructured, former bool, physical *workloadv1alpha1.Cluster) string {
+	cluster := leaf.GetLabels()[workloadv1alpha1.ClusterLabel]
+	text := fmt.Sprintf("%s is the part of %s/%s in cluster %s.", ref, ref.resource, root, cluster)
+	if former {
+		text = fmt.Sprintf("%s was the part in cluster %s of a %s/%s that has been deleted.", ref, cluster, ref.resource, root)
+	}
+	deleted := leaf.GetDeletionTimestamp()
+	if deleted == nil {
+		return text + "\nThe splitter deletes it. If it stays, look whether a splitter runs (--split-types, or the program deployment-splitter)."
+	}
+	text += fmt.Sprintf("\nIt is being deleted since %s, and goes when cluster %s has deleted it there.", deleted.UTC().Format(time.RFC3339), cluster)
+	if physical == nil {
+		return text + fmt.Sprintf("\nCluster %s is not registered: the cluster controller releases the object. If it stays, look whether one runs.", cluster)
+	}
+	ready := meta.FindStatusCondition(physical.Status.Conditions, workloadv1alpha1.ConditionReady)
+	switch {
+	case ready == nil:
+		text += fmt.Sprintf("\nCluster %s has not been reached yet.", cluster)
+	case ready.Status != metav1.ConditionTrue:
+		text += fmt.Sprintf("\nCluster %s is not ready since %s (%s): %s\nWhat runs there may go on until the cluster is reached again.",
+			cluster, ready.LastTransitionTime.UTC().Format(time.RFC3339), ready.Reason, ready.Message)
+	default:
+		if problem := leaf.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+cluster]; problem != "" {
+			text += "\nIts syncer says: " + problem
+		}
+		return text
+	}
+	return text + fmt.Sprintf("\n\"rikctl cluster unregister %s\" gives the cluster up: the object goes here, and what is in the cluster stays.", cluster)
 }
 
 // explain writes who gets what of a root, and why.
