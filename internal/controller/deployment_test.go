@@ -117,6 +117,43 @@ func TestDeploymentEnds(t *testing.T) {
 	}
 }
 
+// TestDeploymentAdoptsOrphan: a Deployment that is made again takes over what the earlier one was
+// told to leave, and the instances run on.
+func TestDeploymentAdoptsOrphan(t *testing.T) {
+	c := start(t, nil, "node-a")
+	c.create(deploymentIn(c.namespace, "shop", 2))
+	before := c.wantRunning("shop", 2)
+	d := c.rolledOut("shop", 2)
+	orphan := metav1.DeletePropagationOrphan
+	if err := c.client.Delete(t.Context(), d, &client.DeleteOptions{PropagationPolicy: &orphan}); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("the workload has no owner", func() string {
+		if refs := c.workload("shop").OwnerReferences; len(refs) > 0 {
+			return fmt.Sprint(refs)
+		}
+		err := c.client.Get(t.Context(), types.NamespacedName{Namespace: c.namespace, Name: "shop"}, d)
+		if !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("the deployment is there (%v)", err)
+		}
+		return ""
+	})
+	c.create(deploymentIn(c.namespace, "shop", 3))
+	again := c.rolledOut("shop", 3)
+	if w := c.workload("shop"); !metav1.IsControlledBy(w, again) || w.DeletionTimestamp != nil {
+		t.Errorf("the workload has the owners %v and is deleted at %v", w.OwnerReferences, w.DeletionTimestamp)
+	}
+	kept := map[types.UID]bool{}
+	for _, in := range c.wantRunning("shop", 3) {
+		kept[in.UID] = true
+	}
+	for _, in := range before {
+		if !kept[in.UID] {
+			t.Errorf("instance %s of the earlier deployment is gone", in.Name)
+		}
+	}
+}
+
 // TestDeploymentIsNotRolledBackBeside: a Workload that a Deployment made refuses to
 // go back by itself, and says who decides.
 func TestDeploymentIsNotRolledBackBeside(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"rik.dev/rik/api/inherit"
@@ -30,21 +31,20 @@ const disruption = 1
 // passedOn are the annotations of a Deployment that its Workload has too.
 var passedOn = []string{workloadv1alpha1.FenceAfterAnnotation}
 
+// own are all annotations of a Workload that its Deployment sets or takes off.
+var own = append([]string{rikv1alpha1.AnnotationDeployment}, passedOn...)
+
 // Workload translates. Every field that has a default is filled in, so that what
 // is stored can be compared with it. The Workload has the labels of the template, as a
 // ReplicaSet of Kubernetes does, but for the marks of tools.
 func Workload(d *appsv1.Deployment) *rikv1alpha1.Workload {
-	yes := true
 	return &rikv1alpha1.Workload{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace:   d.Namespace,
-			Name:        d.Name,
-			Labels:      copied(inherit.Copy(d.Spec.Template.Labels)),
-			Annotations: annotations(d),
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: appsv1.SchemeGroupVersion.String(), Kind: Kind,
-				Name: d.Name, UID: d.UID, Controller: &yes, BlockOwnerDeletion: &yes,
-			}},
+			Namespace:       d.Namespace,
+			Name:            d.Name,
+			Labels:          copied(inherit.Copy(d.Spec.Template.Labels)),
+			Annotations:     annotations(d),
+			OwnerReferences: []metav1.OwnerReference{owner(d)},
 		},
 		Spec: rikv1alpha1.WorkloadSpec{
 			Deploy:               rikv1alpha1.DeployAutomatic,
@@ -56,6 +56,31 @@ func Workload(d *appsv1.Deployment) *rikv1alpha1.Workload {
 			InstanceTemplate:     template(d),
 		},
 	}
+}
+
+// owner is the reference by which a Workload is its Deployment's.
+func owner(d *appsv1.Deployment) metav1.OwnerReference {
+	return *metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind(Kind))
+}
+
+// IsOrphan reports whether a Workload was made by a Deployment of the name of d that has let go
+// of it, as kubectl delete --cascade=orphan does. Like a ReplicaSet in Kubernetes, it is adopted
+// only if the labels of its instances match the selector.
+func IsOrphan(w *rikv1alpha1.Workload, d *appsv1.Deployment) bool {
+	if metav1.GetControllerOfNoCopy(w) != nil || w.DeletionTimestamp != nil || w.Annotations[rikv1alpha1.AnnotationDeployment] != d.Name {
+		return false
+	}
+	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	return err == nil && !selector.Empty() && selector.Matches(labels.Set(w.Spec.Labels))
+}
+
+// Adopt gives an orphan its new owner. All else is for [Changed] to bring about.
+func Adopt(w *rikv1alpha1.Workload, d *appsv1.Deployment) *rikv1alpha1.Workload {
+	out := w.DeepCopy()
+	out.OwnerReferences = append(slices.DeleteFunc(out.OwnerReferences, func(ref metav1.OwnerReference) bool {
+		return ref.Kind == Kind && ref.Name == d.Name && ref.APIVersion == appsv1.SchemeGroupVersion.String()
+	}), owner(d))
+	return out
 }
 
 // Changed brings a stored Workload to what its Deployment asks for, and says
@@ -71,7 +96,7 @@ func Changed(stored, wanted *rikv1alpha1.Workload, same func(a, b any) bool) (*r
 	for key, value := range wanted.Labels {
 		metav1.SetMetaDataLabel(&next.ObjectMeta, key, value)
 	}
-	for _, key := range passedOn {
+	for _, key := range own {
 		if value, set := wanted.Annotations[key]; set {
 			metav1.SetMetaDataAnnotation(&next.ObjectMeta, key, value)
 		} else {
@@ -82,12 +107,9 @@ func Changed(stored, wanted *rikv1alpha1.Workload, same func(a, b any) bool) (*r
 }
 
 func annotations(d *appsv1.Deployment) map[string]string {
-	var out map[string]string
+	out := map[string]string{rikv1alpha1.AnnotationDeployment: d.Name}
 	for _, key := range passedOn {
 		if value, set := d.Annotations[key]; set {
-			if out == nil {
-				out = map[string]string{}
-			}
 			out[key] = value
 		}
 	}

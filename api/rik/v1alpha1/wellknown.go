@@ -41,6 +41,9 @@ const (
 	// cluster has no record: a node that has its certificate has come, and this Node was
 	// made to show it. The controller sets it.
 	AnnotationUnconfirmedCertificate = "rik.dev/unconfirmed-certificate"
+	// AnnotationDeployment on a Workload is the name of the Deployment that made it. A new
+	// Deployment of that name takes over a Workload that the earlier one left as an orphan.
+	AnnotationDeployment = "rik.dev/deployment"
 	// AnnotationLegacyID holds the identifier that a v0 client gave a tenant.
 	AnnotationLegacyID = "rik.dev/v0-id"
 )

@@ -41,8 +41,11 @@ func Decide(d *appsv1.Deployment, w *rikv1alpha1.Workload) Action {
 	switch {
 	case w == nil:
 		return Action{Create: wanted}
+	case translation.IsOrphan(w, d):
+		next, _ := translation.Changed(translation.Adopt(w, d), wanted, equality.Semantic.DeepEqual)
+		return Action{Update: next}
 	case !metav1.IsControlledBy(w, d):
-		return Action{Problem: taken(w)}
+		return Action{Problem: taken(w, d)}
 	case w.DeletionTimestamp != nil:
 		return Action{} // another is made when it is gone
 	}
@@ -53,9 +56,17 @@ func Decide(d *appsv1.Deployment, w *rikv1alpha1.Workload) Action {
 }
 
 // taken: what somebody else made is never adopted.
-func taken(w *rikv1alpha1.Workload) *Problem {
-	if owner := metav1.GetControllerOf(w); owner != nil && owner.Kind == translation.Kind {
+func taken(w *rikv1alpha1.Workload, d *appsv1.Deployment) *Problem {
+	owner := metav1.GetControllerOf(w)
+	switch {
+	case owner != nil && owner.Kind == translation.Kind:
 		return &Problem{ReasonNameTaken, fmt.Sprintf("the Workload %q is still that of an earlier Deployment of this name; this one starts when it is gone", w.Name)}
+	case owner != nil:
+		return &Problem{ReasonNameTaken, fmt.Sprintf("the Workload %q belongs to %s %q: give the Deployment another name", w.Name, owner.Kind, owner.Name)}
+	case w.Annotations[rikv1alpha1.AnnotationDeployment] == d.Name && w.DeletionTimestamp == nil:
+		return &Problem{ReasonNameTaken, fmt.Sprintf("an earlier Deployment left the Workload %q behind, and the labels of its instances do not match this one's selector: "+
+			"delete the Workload, or change the selector", w.Name)}
 	}
-	return &Problem{ReasonNameTaken, fmt.Sprintf("there is a Workload %q that this Deployment did not make: delete it, or give the Deployment another name", w.Name)}
+	return &Problem{ReasonNameTaken, fmt.Sprintf("there is a Workload %q that this Deployment did not make: delete it, give the Deployment another name, "+
+		"or set the annotation %s=%s on the Workload to have the Deployment take it over", w.Name, rikv1alpha1.AnnotationDeployment, d.Name)}
 }

@@ -62,17 +62,26 @@ func TestDecide(t *testing.T) {
 			s.w = stored(s.d)
 			s.w.Labels = map[string]string{"app": "web", "applyset.kubernetes.io/part-of": "x"}
 		}, "update"},
-		{"annotations of others stay", func(s *world) { s.w.Annotations = map[string]string{"note": "x"} }, ""},
+		{"annotations of others stay", func(s *world) { s.w.Annotations["note"] = "x" }, ""},
 		{"deployment scaled", func(s *world) { s.d.Spec.Replicas = pointer(int32(9)) }, "update"},
 		{"workload scaled by hand", func(s *world) { s.w.Spec.Replicas = pointer(int32(1)) }, "update"},
 		{"workload stopped by hand", func(s *world) { s.w.Spec.Deploy = rikv1alpha1.DeployManual }, "update"},
 		{"image changed by hand", func(s *world) { s.w.Spec.Containers[0].Image = "other" }, "update"},
 		{"label taken away", func(s *world) { s.w.Labels = nil }, "update"},
 		{"fence asked for", func(s *world) { s.d.Annotations = map[string]string{"workloads.kcp.dev/fence-after": "30s"} }, "update"},
-		{"fence no longer asked for", func(s *world) { s.w.Annotations = map[string]string{"workloads.kcp.dev/fence-after": "30s"} }, "update"},
+		{"fence no longer asked for", func(s *world) { s.w.Annotations["workloads.kcp.dev/fence-after"] = "30s" }, "update"},
 		{"not honoured", func(s *world) { s.d.Spec.MinReadySeconds = 5 }, "NotHonoured spec.minReadySeconds"},
-		{"somebody's workload", func(s *world) { s.w.OwnerReferences = nil }, "NameTaken did not make"},
-		{"orphaned by a deployment of the name", func(s *world) { s.w.OwnerReferences[0].Controller = nil }, "NameTaken did not make"},
+		{"somebody's workload", func(s *world) { s.w.OwnerReferences, s.w.Annotations = nil, nil }, "NameTaken did not make"},
+		{"another controller's", func(s *world) { s.w.OwnerReferences[0].Kind, s.w.OwnerReferences[0].UID = "Chart", "c1" }, "NameTaken belongs to Chart"},
+		{"orphaned by a deployment of the name", func(s *world) { s.w.OwnerReferences = nil }, "update"},
+		{"orphaned, and asked for otherwise now", func(s *world) { s.w.OwnerReferences, s.d.Spec.Replicas = nil, pointer(int32(9)) }, "update"},
+		{"owned, not controlled", func(s *world) { s.w.OwnerReferences[0].Controller = nil }, "update"},
+		{"orphan that is selected by nothing", func(s *world) {
+			s.w.OwnerReferences, s.w.Spec.Labels = nil, map[string]string{"app": "other"}
+		}, "NameTaken do not match this one's selector"},
+		{"orphan that is being deleted", func(s *world) {
+			s.w.OwnerReferences, s.w.DeletionTimestamp = nil, &metav1.Time{Time: time.Unix(9, 0)}
+		}, "NameTaken"},
 		{"that of an earlier one", func(s *world) { s.d.UID = "d2" }, "NameTaken earlier"},
 		{"workload being deleted", func(s *world) { s.w.DeletionTimestamp = &metav1.Time{Time: time.Unix(9, 0)}; s.w.Spec.Replicas = nil }, ""},
 	} {
@@ -89,6 +98,9 @@ func TestDecide(t *testing.T) {
 			}
 			if action.Update.ResourceVersion != "7" || len(action.Update.Finalizers) != 1 {
 				t.Errorf("the update forgets what is stored: %+v", action.Update.ObjectMeta)
+			}
+			if refs := action.Update.OwnerReferences; len(refs) != 1 || !metav1.IsControlledBy(action.Update, s.d) {
+				t.Errorf("the owners are %v, want the Deployment", refs)
 			}
 			if again := word(deployment.Decide(s.d, action.Update)); again != "" {
 				t.Errorf("after the update Decide() = %q, want nothing", again)
@@ -201,11 +213,52 @@ func TestStatus(t *testing.T) {
 				t.Errorf("counts: %+v", got)
 			}
 			d.Status = got
+			if tc.problem != nil {
+				return // see TestStatusOfAProblem
+			}
 			later := metav1.NewTime(now.Add(time.Hour))
 			if diff := cmp.Diff(got, deployment.Status(d, tc.w, tc.settled, tc.problem, later)); diff != "" {
 				t.Errorf("the same an hour later is written again:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestStatusOfAProblem: a Deployment that cannot run exceeds its deadline, for which kubectl rollout
+// status ends; the clock starts anew with a new spec.
+func TestStatusOfAProblem(t *testing.T) {
+	t.Parallel()
+	d, problem := wanted(), &deployment.Problem{Reason: "NameTaken", Message: "delete it"}
+	d.Spec.ProgressDeadlineSeconds = pointer(int32(60))
+	said := func(after time.Duration) string {
+		d.Status = deployment.Status(d, nil, false, problem, metav1.NewTime(now.Add(after)))
+		for _, c := range d.Status.Conditions {
+			if c.Type == appsv1.DeploymentProgressing {
+				return string(c.Status) + " " + c.Reason + " " + c.Message
+			}
+		}
+		return ""
+	}
+	for _, tc := range []struct {
+		after      time.Duration
+		generation int64
+		want       string
+		next       time.Duration
+	}{
+		{0, 3, "False NameTaken delete it", time.Minute},
+		{59 * time.Second, 3, "False NameTaken delete it", time.Second},
+		{time.Minute, 3, "False ProgressDeadlineExceeded no progress for 1m0s: delete it", 0},
+		{time.Hour, 3, "False ProgressDeadlineExceeded no progress for 1m0s: delete it", 0},
+		{2 * time.Hour, 4, "False NameTaken delete it", time.Minute},
+		{2*time.Hour + time.Minute, 4, "False ProgressDeadlineExceeded no progress for 1m0s: delete it", 0},
+	} {
+		d.Generation = tc.generation
+		if got := said(tc.after); got != tc.want {
+			t.Errorf("after %s: %q, want %q", tc.after, got, tc.want)
+		}
+		if next := deployment.Overdue(d, problem, now.Add(tc.after)); next != tc.next {
+			t.Errorf("after %s: look again in %s, want %s", tc.after, next, tc.next)
+		}
 	}
 }
 

@@ -98,10 +98,13 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 	}
 	// Of what was just written the next event tells.
 	settled := action.Create == nil && action.Update == nil
-	if err := r.writeStatus(ctx, d, Status(d, w, settled, action.Problem, metav1.NewTime(r.config.Now()))); err != nil {
+	status := Status(d, w, settled, action.Problem, metav1.NewTime(r.config.Now()))
+	if err := r.writeStatus(ctx, d, status); err != nil {
 		return 0, quiet(err)
 	}
-	return 0, quiet(failure)
+	told := d.DeepCopy()
+	told.Status = status
+	return Overdue(told, action.Problem, r.config.Now()), quiet(failure)
 }
 
 // Waits says whether the Deployment that owns a Workload is being deleted in the

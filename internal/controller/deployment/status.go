@@ -1,6 +1,10 @@
 package deployment
 
 import (
+	"fmt"
+	"strings"
+	"time"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -36,7 +40,7 @@ func Status(d *appsv1.Deployment, w *rikv1alpha1.Workload, settled bool, problem
 			count(&out, &w.Status)
 		}
 		available(d, &out, now)
-		set(&out, appsv1.DeploymentProgressing, corev1.ConditionFalse, problem.Reason, problem.Message, now)
+		stuck(d, &out, problem, now)
 		set(&out, appsv1.DeploymentReplicaFailure, corev1.ConditionTrue, problem.Reason, problem.Message, now)
 		return out
 	}
@@ -108,6 +112,54 @@ func progress(out *appsv1.DeploymentStatus, w *rikv1alpha1.WorkloadStatus, now m
 		reason = reasonComplete
 	}
 	set(out, appsv1.DeploymentProgressing, corev1.ConditionStatus(c.Status), reason, c.Message, now)
+}
+
+// stuck says that there is no progress because of a problem: at first with its reason, and when it
+// lasts longer than the progress deadline with the one that kubectl rollout status ends for.
+func stuck(d *appsv1.Deployment, out *appsv1.DeploymentStatus, problem *Problem, now metav1.Time) {
+	reason, message := problem.Reason, problem.Message
+	if before := overdue(d, problem); before != nil && now.Sub(before.LastUpdateTime.Time) >= Deadline(d) {
+		reason, message = reasonDeadline, fmt.Sprintf("no progress for %s: %s", Deadline(d), problem.Message)
+	}
+	if d.Status.ObservedGeneration != d.Generation {
+		remove(out, appsv1.DeploymentProgressing) // the time counts from the new spec on
+	}
+	set(out, appsv1.DeploymentProgressing, corev1.ConditionFalse, reason, message, now)
+}
+
+// overdue is the condition that says since when a problem keeps the present spec from being run;
+// nil if nothing says so yet.
+func overdue(d *appsv1.Deployment, problem *Problem) *appsv1.DeploymentCondition {
+	for i := range d.Status.Conditions {
+		c := &d.Status.Conditions[i]
+		if c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse && d.Status.ObservedGeneration == d.Generation &&
+			(c.Reason == problem.Reason || c.Reason == reasonDeadline) && strings.HasSuffix(c.Message, problem.Message) {
+			return c
+		}
+	}
+	return nil
+}
+
+// Deadline is how long a Deployment may make no progress.
+func Deadline(d *appsv1.Deployment) time.Duration {
+	seconds := int32(600) // the default of Kubernetes
+	if d.Spec.ProgressDeadlineSeconds != nil {
+		seconds = *d.Spec.ProgressDeadlineSeconds
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// Overdue is in how long a problem will have lasted longer than the progress deadline; 0 if it has,
+// or the status does not tell of it yet.
+func Overdue(d *appsv1.Deployment, problem *Problem, now time.Time) time.Duration {
+	if problem == nil {
+		return 0
+	}
+	c := overdue(d, problem)
+	if c == nil || c.Reason == reasonDeadline {
+		return 0
+	}
+	return max(Deadline(d)-now.Sub(c.LastUpdateTime.Time), time.Millisecond)
 }
 
 func set(out *appsv1.DeploymentStatus, kind appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string, now metav1.Time) {
