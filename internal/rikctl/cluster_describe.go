@@ -29,8 +29,10 @@ func writeCluster(w describe.PrefixWriter, o *workloadv1alpha1.Cluster) {
 	field(w, 0, "Fences", fences(o.Status.Conditions))
 	optional(w, 0, "Cluster-scoped types", strings.Join(o.Spec.ClusterScopedResources, ", "))
 	field(w, 0, "Synced types", strings.Join(o.Status.SyncedResources, ", "))
+	optional(w, 0, "Same cluster as", o.Status.SameAs)
 	optional(w, 0, "Last heartbeat", moment(o.Status.LastHeartbeatTime))
 	writeSupply(w, o.Status.Capacity, o.Status.Allocatable)
+	writeResourceProblems(w, o.Status.ResourceProblems)
 	writeConditions(w, o.Status.Conditions)
 }
 
@@ -75,6 +77,23 @@ func orDefault(value, otherwise string) string {
 	}
 	return value
 }
+
+// writeResourceProblems is a table of the types with which something is wrong.
+func writeResourceProblems(w describe.PrefixWriter, problems []workloadv1alpha1.ResourceProblem) {
+	if len(problems) == 0 {
+		return
+	}
+	w.Flush()
+	defer w.Flush()
+	w.Write(0, "Problems with types:\n")
+	w.Write(1, "Type\tReason\tSince\tMessage\n")
+	for _, p := range problems {
+		w.Write(1, "%s\t%s\t%s\t%s\n", p.Resource, p.Reason, moment(&p.Since), oneLine(p.Message))
+	}
+}
+
+// oneLine keeps a message from a cluster in its row of a table.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // writeSupply is a table of what the cluster's nodes have together.
 func writeSupply(w describe.PrefixWriter, capacity, allocatable corev1.ResourceList) {

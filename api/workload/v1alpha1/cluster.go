@@ -137,12 +137,67 @@ type ClusterStatus struct {
 	//
 	// +optional
 	LastHeartbeatTime *metav1.Time `json:"lastHeartbeatTime,omitempty"`
+	// SameAs is an older Cluster that stands for the same physical cluster. Nothing new is
+	// placed here as long as both are registered: they fail together.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	SameAs string `json:"sameAs,omitempty"`
 	// SyncedResources are the types, as resource.group, that are carried.
 	//
 	// +optional
 	// +listType=set
 	SyncedResources []string `json:"syncedResources,omitempty"`
+	// ResourceProblems are faults that concern one type and not the whole cluster. Other
+	// types are carried as before.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=resource
+	// +listMapKey=reason
+	// +kubebuilder:validation:MaxItems=1024
+	ResourceProblems []ResourceProblem `json:"resourceProblems,omitempty"`
 }
+
+// ResourceProblem is what is wrong with one type in one cluster.
+type ResourceProblem struct {
+	// Resource is the type, as resource.group.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	Resource string `json:"resource"`
+	// Reason is one word for it.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason"`
+	// Message says what happened, and what to do.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	Message string `json:"message,omitempty"`
+	// Since is when it was first seen.
+	Since metav1.Time `json:"since"`
+}
+
+// The reasons of a ResourceProblem.
+const (
+	// ResourceNotReadable: objects of the type cannot be listed or watched. What is there
+	// stays; nothing new is placed there.
+	ResourceNotReadable = "NotReadable"
+	// ResourceNotServed: one side does not serve the type, or not in a common version.
+	ResourceNotServed = "NotServed"
+	// ResourceRequestsWait: so many requests for objects of the type wait for an answer that
+	// further ones have to wait.
+	ResourceRequestsWait = "RequestsWait"
+	// ResourceIncompatible: the cluster's schema of the type no longer takes every object
+	// that is valid in the kcp. Objects that it takes are carried.
+	ResourceIncompatible = "Incompatible"
+)
+
+// SyncerResourceReasons are the reasons of the ResourceProblems that a syncer writes. The
+// cluster controller writes the others.
+var SyncerResourceReasons = []string{ResourceNotReadable, ResourceNotServed, ResourceRequestsWait}
 
 // The types of a Cluster's conditions.
 const (
@@ -170,6 +225,7 @@ const (
 	ReasonHeartbeatMissed       = "ErrorHeartbeatMissed"
 	ReasonNoHeartbeat           = "NoHeartbeat"
 	ReasonOtherCluster          = "OtherCluster"
+	ReasonOwnKCP                = "RegisteredInItself"
 	ReasonNoSyncer              = "SyncerIsRunByHand"
 	ReasonTooManyDeletes        = "TooManyDeletes"
 	// ReasonOldGoAhead is TooManyDeletes beside a go-ahead that was not given for them.

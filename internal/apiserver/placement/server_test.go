@@ -364,13 +364,15 @@ func TestSyncerDoesItsWork(t *testing.T) {
 		`{"apiVersion":"workload.kcp.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"status":{"conditions":[{"type":"SyncerReady",`+condition+`}}`, 200)
 	for _, others := range []string{
 		`"version":"v1"`, `"uid":null`, `"uid":"another"`, `"location":"192.0.2.1:443"`, `"syncedResources":["secrets"]`,
+		`"sameAs":"west"`, `"resourceProblems":[{"resource":"secrets","reason":"Incompatible","since":"2026-01-01T00:00:00Z"}]`,
 		`"capacity":{"cpu":"4096"}`, `"allocatable":{"cpu":"4096"}`,
 		`"conditions":null`, `"conditions":[{"type":"Ready",` + strings.Replace(condition, "True", "False", 1), `"conditions":[{"type":"HeartbeatHealthy",` + condition,
 	} {
 		must(syncer, "PATCH", own+"/status", mergePatch, `{"status":{`+others+`}}`, 403)
 	}
 	must(syncer, "PATCH", own+"/status?fieldManager=rik-syncer&force=true", applyPatch,
-		`{"apiVersion":"workload.kcp.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"status":{"lastHeartbeatTime":"2026-01-01T00:00:00Z"}}`, 200)
+		`{"apiVersion":"workload.kcp.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"status":{"lastHeartbeatTime":"2026-01-01T00:00:00Z",
+		"resourceProblems":[{"resource":"secrets","reason":"NotReadable","message":"m","since":"2026-01-01T00:00:00Z"}]}}`, 200)
 	must(syncer, "GET", "/api/v1/namespaces/kube-system", "", "", 200)
 	must(syncer, "GET", "/apis", "", "", 200)
 	for _, sample := range samples {

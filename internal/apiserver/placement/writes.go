@@ -22,8 +22,9 @@ var (
 	errSyncerVerb = errors.New("syncers make no objects but events")
 	errSyncerElse = errors.New("syncers write the status, and of the rest only annotations and a finalizer that bear their own cluster's name")
 	errNotTarget  = errors.New("the object is not sent to this syncer's cluster: all that is left to it is to take back what bears its name")
-	errReport     = errors.New("of its Cluster's status a syncer writes the heartbeat and the conditions " + strings.Join(reported, ", "))
-	errShared     = errors.New("the object is sent to several clusters: its status in each is kept in an annotation")
+	errReport     = errors.New("of its Cluster's status a syncer writes the heartbeat, the conditions " + strings.Join(reported, ", ") +
+		", and resourceProblems with the reasons " + strings.Join(workloadv1alpha1.SyncerResourceReasons, ", "))
+	errShared = errors.New("the object is sent to several clusters: its status in each is kept in an annotation")
 )
 
 // checkSyncer refuses what a syncer has no business to write. The authorizer has let
@@ -78,6 +79,15 @@ func controllersPart(object runtime.Object) (map[string]any, error) {
 	for field, value := range status {
 		switch field {
 		case "lastHeartbeatTime":
+		case "resourceProblems":
+			problems, _ := value.([]any)
+			for _, p := range problems {
+				problem, _ := p.(map[string]any)
+				reason, _ := problem["reason"].(string)
+				if !slices.Contains(workloadv1alpha1.SyncerResourceReasons, reason) {
+					part[fmt.Sprintf("problem %s of %v", reason, problem["resource"])] = p
+				}
+			}
 		case "conditions":
 			conditions, _ := value.([]any)
 			for _, c := range conditions {

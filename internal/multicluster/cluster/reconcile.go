@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -240,6 +241,12 @@ func fallsSilent(before, after workloadv1alpha1.ClusterStatus) bool {
 func ownPart(status workloadv1alpha1.ClusterStatus) workloadv1alpha1.ClusterStatus {
 	part := *status.DeepCopy()
 	part.LastHeartbeatTime, part.Conditions = nil, nil
+	part.ResourceProblems = slices.DeleteFunc(part.ResourceProblems, func(p workloadv1alpha1.ResourceProblem) bool {
+		return slices.Contains(workloadv1alpha1.SyncerResourceReasons, p.Reason)
+	})
+	if len(part.ResourceProblems) == 0 {
+		part.ResourceProblems = nil
+	}
 	for _, c := range status.Conditions {
 		if isOwned(c.Type) {
 			part.Conditions = append(part.Conditions, c)

@@ -6,10 +6,13 @@ import (
 	"net/http"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
+
+	"rik.dev/rik/internal/multicluster/reading"
 )
 
 // heralds are the objects whose change means that a cluster serves something else.
@@ -54,7 +57,14 @@ func (p *Puller) informer(herald schema.GroupVersionResource, changed func()) (c
 	if err != nil {
 		return nil, fmt.Errorf("preparing to watch: %w", err)
 	}
-	informer := metadatainformer.NewFilteredMetadataInformer(client, herald, "", 0, cache.Indexers{}, nil).Informer()
+	objects := client.Resource(herald)
+	informer := cache.NewSharedIndexInformerWithOptions(reading.New(reading.Options{
+		Client: client,
+		Source: reading.Source{
+			List:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) },
+			Watch: objects.Watch,
+		},
+	}).ListerWatcher(), &metav1.PartialObjectMetadata{}, cache.SharedIndexInformerOptions{ObjectDescription: herald.String()})
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { changed() },
 		UpdateFunc: func(any, any) { changed() },

@@ -149,10 +149,15 @@ func (c *Controller) clusterChanged(before, now any) {
 
 // decisive is what decisions are made from.
 func decisive(c *workloadv1alpha1.Cluster) any {
+	problems := map[[2]string]bool{} // whose messages count for nothing
+	for _, p := range c.Status.ResourceProblems {
+		problems[[2]string{p.Resource, p.Reason}] = true
+	}
 	return struct {
-		cluster splitter.Cluster
-		synced  []string
-	}{splitter.ClusterOf(c, schema.GroupResource{}), c.Status.SyncedResources}
+		cluster  splitter.Cluster
+		synced   []string
+		problems map[[2]string]bool
+	}{splitter.ClusterOf(c, schema.GroupResource{}), c.Status.SyncedResources, problems}
 }
 
 func (c *Controller) placementChanged(before, now any) {

@@ -124,6 +124,9 @@ func TestStrategyTable(t *testing.T) {
 		"ready, not to be scheduled":    {change: func(c *Cluster) { c.Taints = []workloadv1alpha1.ClusterTaint{{Key: "a", Effect: "NoSchedule"}} }, keeps: true},
 		"ready, taint tolerated":        {change: func(c *Cluster) { c.Taints = []workloadv1alpha1.ClusterTaint{{Key: "ok", Effect: "NoExecute"}} }, keeps: true, gets: true},
 		"ready, type not carried":       {change: func(c *Cluster) { c.Serves = false }, keeps: true},
+		"type gone, grace":              {change: func(c *Cluster) { c.Missing = past }, keeps: true, next: past.Add(DefaultGracePeriod)},
+		"type gone":                     {change: func(c *Cluster) { c.Missing = past.Add(-DefaultGracePeriod) }},
+		"the same physical cluster":     {change: func(c *Cluster) { c.SameAs = "b" }, keeps: true},
 		"ready, not selected":           {change: func(c *Cluster) { c.Labels = map[string]string{"tier": "none"} }},
 		"ready, selected and forbidden": {change: func(c *Cluster) { c.Labels = map[string]string{"bad": "yes"} }},
 	} {

@@ -64,6 +64,9 @@ const (
 	NotReadyTooLong   Code = "NotReadyTooLong" // At: since when it is not ready
 	NobodyElse        Code = "NobodyElse"      //
 	TypeNotServed     Code = "TypeNotServed"   //
+	TypeGone          Code = "TypeGone"        // At: until when it keeps its parts
+	TypeGoneTooLong   Code = "TypeGoneTooLong" // At: since when the type is gone
+	SameCluster       Code = "SameCluster"     // Name: the other cluster
 	Unschedulable     Code = "Unschedulable"   //
 	NoWeight          Code = "NoWeight"        //
 	DataHere          Code = "DataHere"        //
@@ -106,6 +109,9 @@ var texts = map[Code]string{
 	NotReadyTooLong:   "the cluster is not ready since %[4]s",
 	NobodyElse:        "no other cluster takes its parts: it keeps them",
 	TypeNotServed:     "objects of this type are not carried to the cluster",
+	TypeGone:          "the cluster has stopped serving this type; it keeps its parts until %[4]s",
+	TypeGoneTooLong:   "the cluster has not served this type since %[4]s",
+	SameCluster:       "it is the same physical cluster as %[3]s",
 	Unschedulable:     "the cluster is unschedulable",
 	NoWeight:          "its weight is 0",
 	DataHere:          "its data is here: it is not moved by itself",

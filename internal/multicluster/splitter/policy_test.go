@@ -59,4 +59,20 @@ func TestClusterOf(t *testing.T) {
 	if ClusterOf(c, schema.GroupResource{Resource: "deployments"}).Serves {
 		t.Error("deployments of another group are served")
 	}
+	c.Status.SameAs = "b"
+	for reason, want := range map[string]struct{ serves, missing bool }{
+		workloadv1alpha1.ResourceNotReadable:  {},
+		workloadv1alpha1.ResourceIncompatible: {},
+		workloadv1alpha1.ResourceNotServed:    {serves: true, missing: true},
+		workloadv1alpha1.ResourceRequestsWait: {serves: true},
+	} {
+		c.Status.ResourceProblems = []workloadv1alpha1.ResourceProblem{{Resource: "deployments.apps", Reason: reason, Since: at}}
+		got := ClusterOf(c, deployments)
+		if got.Serves != want.serves || got.Missing.Equal(start) != want.missing || got.SameAs != "b" {
+			t.Errorf("with the problem %s the Cluster is %+v", reason, got)
+		}
+		if other := ClusterOf(c, schema.GroupResource{Resource: "configmaps"}); !other.Serves || !other.Missing.IsZero() {
+			t.Errorf("with the problem %s of another type the Cluster is %+v", reason, other)
+		}
+	}
 }

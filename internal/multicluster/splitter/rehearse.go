@@ -104,4 +104,4 @@ func (st *State) clusterOf(name string) *Cluster {
 }
 
 // hears says whether a cluster learns what is wanted of it, and can answer.
-func (c *Cluster) hears() bool { return c.Ready && c.Serves && !c.Removing }
+func (c *Cluster) hears() bool { return c.Ready && c.Serves && c.Missing.IsZero() && !c.Removing }

@@ -133,12 +133,30 @@ func (s *site) judgeHealth(st *State) {
 		}
 		s.lost = s.standing == Out
 	}
-	if !c.Serves {
+	if !c.Missing.IsZero() {
+		s.judgeMissing(st)
+	} else if !c.Serves {
 		s.because(Holding, Reason{Code: TypeNotServed})
+	}
+	if c.SameAs != "" {
+		s.because(Holding, Reason{Code: SameCluster, Name: c.SameAs})
 	}
 	if c.Unschedulable {
 		s.because(Holding, Reason{Code: Unschedulable})
 	}
+}
+
+// judgeMissing is for a cluster that has ceased to serve the type. It is to this root what a
+// cluster that is not ready is to all: what it had is given up after the grace period.
+func (s *site) judgeMissing(st *State) {
+	until := s.cluster.Missing.Add(st.Policy.grace)
+	if until.After(st.Now) {
+		s.because(Holding, Reason{Code: TypeGone, At: until})
+		s.lookAgain(until, st.Now)
+		return
+	}
+	s.because(Out, Reason{Code: TypeGoneTooLong, At: s.cluster.Missing})
+	s.lost = true
 }
 
 // hold keeps a root that has data where the data is. Data that left with its cluster is

@@ -56,6 +56,11 @@ type Cluster struct {
 	Removing bool
 	// Serves is whether objects of the root's type are carried to it.
 	Serves bool
+	// Missing is since when the cluster, which takes the type otherwise, does not serve it any
+	// more; zero while it does. What it had of the type is gone, or cannot be told anything.
+	Missing time.Time
+	// SameAs is another cluster that is the same physical one; empty if there is none.
+	SameAs string
 	// Fences is whether it stops fenced replicas by itself when it is cut off.
 	Fences      bool
 	Allocatable corev1.ResourceList
@@ -87,8 +92,20 @@ func ClusterOf(c *workloadv1alpha1.Cluster, resource schema.GroupResource) Clust
 		// Its parts leave while it can still be told to stop them.
 		out.Removing, out.EvictAfter = false, c.DeletionTimestamp.Time
 	}
+	out.SameAs = c.Status.SameAs
 	for _, name := range c.Status.SyncedResources {
 		out.Serves = out.Serves || name == resource.String()
+	}
+	for _, p := range c.Status.ResourceProblems {
+		if p.Resource != resource.String() {
+			continue
+		}
+		switch p.Reason {
+		case workloadv1alpha1.ResourceNotServed:
+			out.Missing = p.Since.Time
+		case workloadv1alpha1.ResourceNotReadable, workloadv1alpha1.ResourceIncompatible:
+			out.Serves = false
+		}
 	}
 	return out
 }

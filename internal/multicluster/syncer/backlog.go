@@ -1,6 +1,10 @@
 package syncer
 
-import "sync"
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
 
 // backlog is what there was when the caches of types were filled, and has not been looked
 // at since. It is empty at first.
@@ -37,8 +41,14 @@ func (b *backlog) looked(i item) {
 	}
 }
 
-func (b *backlog) isEmpty() bool {
+// isEmptyBut says whether nothing is left but objects of these types.
+func (b *backlog) isEmptyBut(types map[schema.GroupResource]bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.items) == 0
+	for i := range b.items {
+		if !types[i.Type] {
+			return false
+		}
+	}
+	return true
 }

@@ -10,10 +10,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/reading"
 )
 
 // carrier watches the objects of one type on both sides.
@@ -23,6 +25,8 @@ type carrier struct {
 	// with several. A selector has no "or", and a list without selector is not allowed.
 	upstream   [2]cache.SharedIndexInformer
 	downstream cache.SharedIndexInformer
+	// readers are those of upstream, upstream and downstream.
+	readers [3]reader
 	// What we wrote and these have not heard of yet.
 	recentUp, recentDown recent
 
@@ -37,7 +41,7 @@ func newCarrier(t Type, e *engine) (*carrier, error) {
 	c := &carrier{Type: t, stop: func() {}, synced: make(chan struct{})}
 	selectors := selectors(e.config.Cluster)
 	for i, selector := range selectors {
-		c.upstream[i] = newInformer(e.upstream, t, selector)
+		c.upstream[i], c.readers[i] = newInformer(e.upstream, t, selector, e.readingChanged)
 		if err := c.upstream[i].SetTransform(withoutManagedFields); err != nil {
 			return nil, err
 		}
@@ -45,7 +49,7 @@ func newCarrier(t Type, e *engine) (*carrier, error) {
 			return nil, err
 		}
 	}
-	c.downstream = newInformer(e.downstream, t, selectors[0])
+	c.downstream, c.readers[2] = newInformer(e.downstream, t, selectors[0], e.readingChanged)
 	return c, watch(c.downstream, e.log, func(o *unstructured.Unstructured) { e.downstreamChanged(c, o) })
 }
 
@@ -91,9 +95,46 @@ func (c *carrier) isSynced() bool {
 	}
 }
 
-func newInformer(s *side, t Type, selector string) cache.SharedIndexInformer {
-	return dynamicinformer.NewFilteredDynamicInformer(s.objects, t.Resource, metav1.NamespaceAll, 0, cache.Indexers{},
-		func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
+// reader reads objects on one side.
+type reader struct {
+	*reading.Reader
+	side *side
+}
+
+func newInformer(s *side, t Type, selector string, changed func()) (cache.SharedIndexInformer, reader) {
+	objects := s.objects.Resource(t.Resource)
+	with := func(o metav1.ListOptions) metav1.ListOptions {
+		o.LabelSelector = selector
+		return o
+	}
+	r := reading.New(reading.Options{
+		Client: s.objects, Unreachable: isLost, Reachable: s.reachable, Show: s.redact, Changed: changed,
+		Source: reading.Source{
+			List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				list, err := objects.List(ctx, with(o))
+				s.note(err)
+				return list, err
+			},
+			Watch: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+				w, err := objects.Watch(ctx, with(o))
+				s.note(err)
+				return w, err
+			},
+		},
+	})
+	options := cache.SharedIndexInformerOptions{ObjectDescription: t.Resource.String()}
+	return cache.NewSharedIndexInformerWithOptions(r.ListerWatcher(), &unstructured.Unstructured{}, options), reader{r, s}
+}
+
+// trouble is why objects of the type cannot be read on one side; nil if they can.
+func (c *carrier) trouble(now time.Time) *reading.Trouble {
+	for _, r := range c.readers {
+		if t := r.Trouble(now); t != nil {
+			t.Message = fmt.Sprintf("%s does not let objects of this type be listed and watched: %s", r.side.name, t.Message)
+			return t
+		}
+	}
+	return nil
 }
 
 // watch hears of changes, and logs at debug that a watch was lost: the informer takes

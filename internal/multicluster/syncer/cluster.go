@@ -133,54 +133,79 @@ func (e *engine) lookAtTypes(ctx context.Context) error {
 	names := e.wanted(cluster)
 	if len(names) == 0 {
 		e.carry(ctx, nil)
+		e.mu.Lock()
+		e.missing, e.looked = nil, true
+		e.mu.Unlock()
 		return nil
 	}
-	up, err := e.discover(ctx, e.upstream, names)
+	up, err := e.discover(ctx, e.upstream)
 	if err != nil {
 		return err
 	}
-	down, err := e.discover(ctx, e.downstream, names)
+	down, err := e.discover(ctx, e.downstream)
 	if err != nil {
 		return err
 	}
-	types, missing := agree(names, up, down, cluster.Spec.ClusterScopedResources)
-	e.carry(ctx, types)
+	sure, types, missing := e.unaccounted(names, up, down)
+	agreed, refused := agree(sure, up.lists, down.lists, cluster.Spec.ClusterScopedResources)
+	e.carry(ctx, append(types, agreed...))
 	e.mu.Lock()
-	e.missing, e.looked = missing, true
+	e.missing, e.looked = append(missing, refused...), true
 	e.mu.Unlock()
 	poke(e.reportPokes)
 	return nil
 }
 
-// discover asks what a side serves of the groups of these types, and fails if the answer
-// lacks something of them: what is not in it may be served all the same. That some other
-// group gives no account, such as that of an extension server that is down, is nothing to
-// the types that are carried.
-func (e *engine) discover(ctx context.Context, s *side, names []string) ([]*metav1.APIResourceList, error) {
+// account is what a side says that it serves.
+type account struct {
+	side  *side
+	lists []*metav1.APIResourceList
+	// failed are the groups of which it says nothing, and why.
+	failed map[string]error
+}
+
+// unaccounted sorts out the types of whose group one side says nothing, such as one of an
+// extension server that is down. Those that are carried stay as they are. It returns the
+// names of the others.
+func (e *engine) unaccounted(names []string, accounts ...account) (sure []string, types []Type, missing []missingType) {
+	for _, name := range names {
+		resource := schema.ParseGroupResource(name)
+		why := ""
+		for _, a := range accounts {
+			if err := a.failed[resource.Group]; err != nil {
+				why = fmt.Sprintf("%s does not say what it serves of the group %s: %s", a.side.name, resource.Group, a.side.redact(err))
+			}
+		}
+		switch c := e.carrier(resource); {
+		case why == "":
+			sure = append(sure, name)
+		case c != nil:
+			types = append(types, c.Type)
+		default:
+			missing = append(missing, missingType{resource: resource, why: why, unknown: true})
+		}
+	}
+	return sure, types, missing
+}
+
+// discover asks what a side serves. Groups that give no account are no error.
+func (e *engine) discover(ctx context.Context, s *side) (account, error) {
+	a := account{side: s, failed: map[string]error{}}
 	lists, err := discover(ctx, s, func(d discovery.DiscoveryInterface) ([]*metav1.APIResourceList, error) {
 		_, lists, err := d.ServerGroupsAndResources()
-		if failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err); partial && !concernsAny(failed, names) {
+		if failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err); partial {
 			err = nil
+			for gv, why := range failed {
+				a.failed[gv.Group] = why
+			}
 		}
 		return lists, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("asking %s which types it serves: %w", s.name, err)
+		return a, fmt.Errorf("asking %s which types it serves: %w", s.name, err)
 	}
-	return lists, nil
-}
-
-// concernsAny says whether one of the types is of a group that failed.
-func concernsAny(failed map[schema.GroupVersion]error, names []string) bool {
-	return slices.ContainsFunc(names, func(name string) bool {
-		group := schema.ParseGroupResource(name).Group
-		for gv := range failed {
-			if gv.Group == group {
-				return true
-			}
-		}
-		return false
-	})
+	a.lists = lists
+	return a, nil
 }
 
 func (e *engine) isMissing() bool {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -39,6 +40,9 @@ type engine struct {
 	// A poke asks for a report, or a look at the types, before its time.
 	reportPokes, typePokes chan struct{}
 
+	// suspected is when a side was last suspected to be out of reach, in Unix nanoseconds.
+	suspected atomic.Int64
+
 	fence *fence
 
 	// changes are those upstream that are not carried yet.
@@ -54,6 +58,8 @@ type engine struct {
 	carriers map[schema.GroupResource]*carrier
 	missing  []missingType
 	breaker  *breaker
+	// troubled are the types that cannot be read, as they were last told of in the log.
+	troubled map[schema.GroupResource]bool
 	// settled is what was last applied, and owned afterwards: while both are the same
 	// there is nothing to apply, whatever the server made of the values.
 	settled map[Key]fingerprint
@@ -68,7 +74,8 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		identity: identity, namespaces: newNamespaces(identity, s.downstream),
 		reportPokes: make(chan struct{}, 1), typePokes: make(chan struct{}, 1), cluster: cluster,
 		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{}, told: map[Key]telling{},
-		breaker: newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()),
+		troubled: map[schema.GroupResource]bool{},
+		breaker:  newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()),
 	}
 	if c := meta.FindStatusCondition(cluster.Status.Conditions, workloadv1alpha1.ConditionDeletesPaused); c != nil && c.Status == metav1.ConditionTrue {
 		spent := ""
@@ -77,6 +84,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		}
 		e.breaker.resume(spent)
 	}
+	e.upstream.suspect, e.downstream.suspect = e.probeSoon, e.probeSoon
 	e.queue = reconcile.New(reconcile.Options{
 		Name: "syncer/" + identity.Cluster, Workers: s.config.Workers, MaxBackoff: maxBackoff, Logger: e.log,
 	}, e.reconcile)

@@ -102,7 +102,17 @@ func TestOtherGroupGivesNoAccount(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
 	physical, down := downstream(t)
-	config := tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	config := staleGroup("metrics.k8s.io", physical.Rest())
+	k.register("east", "configmaps")
+	k.namespace("metrics")
+	k.sync("east", config)
+	create(t, k.objects, configMaps, configMap("metrics", "carried", "east", nil))
+	has(t, down, configMaps, k.downNamespace("east", "metrics"), "carried", anyhow)
+}
+
+// staleGroup has discovery name one more group, of which the server gives no account.
+func staleGroup(group string, config *rest.Config) *rest.Config {
+	return tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
 		if err != nil || r.URL.Path != "/apis" {
 			return answer, err
@@ -113,16 +123,11 @@ func TestOtherGroupGivesNoAccount(t *testing.T) {
 			return nil, err
 		}
 		items, _ := list["items"].([]any)
-		list["items"] = append(items, map[string]any{"metadata": map[string]any{"name": "metrics.k8s.io"},
+		list["items"] = append(items, map[string]any{"metadata": map[string]any{"name": group},
 			"versions": []any{map[string]any{"version": "v1beta1", "freshness": "Stale"}}})
 		raw, err := json.Marshal(list)
 		changed := answered(r, answer.StatusCode, raw)
 		changed.Header.Set("Content-Type", answer.Header.Get("Content-Type"))
 		return changed, err
-	}).of(physical.Rest())
-	k.register("east", "configmaps")
-	k.namespace("metrics")
-	k.sync("east", config)
-	create(t, k.objects, configMaps, configMap("metrics", "carried", "east", nil))
-	has(t, down, configMaps, k.downNamespace("east", "metrics"), "carried", anyhow)
+	}).of(config)
 }

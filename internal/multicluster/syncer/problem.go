@@ -1,6 +1,7 @@
 package syncer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -95,9 +96,16 @@ func isNamespaceMissing(err error, namespace string) bool {
 	return details != nil && details.Kind == "namespaces" && details.Name == namespace
 }
 
-// isUnreachable says whether an error is about the way to a server, or about a server
+// isUnreachable says whether an error may be about the way to a server, or about a server
 // that answers nobody.
 func isUnreachable(err error) bool {
 	var transport *url.Error
 	return apierrors.IsServiceUnavailable(err) || errors.As(err, &transport)
+}
+
+// isLost says whether a request did not reach a server. One that is not answered in time may
+// have.
+func isLost(err error) bool {
+	var transport *url.Error
+	return errors.As(err, &transport) && !transport.Timeout() && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }

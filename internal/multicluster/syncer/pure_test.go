@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/reading"
 )
 
 func object(t testing.TB, text string) *unstructured.Unstructured {
@@ -514,11 +515,11 @@ func TestBacklog(t *testing.T) {
 	one, other := item{Key: Key{Name: "one"}, downstream: true}, item{Key: Key{Name: "other"}}
 	b.add(one)
 	b.replace(one, other)
-	if b.looked(one); b.isEmpty() {
+	if b.looked(one); b.isEmptyBut(nil) {
 		t.Error("it is empty before the item was looked at under its other name")
 	}
 	b.looked(other)
-	if b.replace(one, other); !b.isEmpty() {
+	if b.replace(one, other); !b.isEmptyBut(nil) {
 		t.Error("an item that was not in it has got into it")
 	}
 }
@@ -569,27 +570,38 @@ func TestAnnotationsPatchSaysOnlyWhatIsNew(t *testing.T) {
 func TestAddedTypeKeepsReadiness(t *testing.T) {
 	t.Parallel()
 	filling := []string{"widgets.example.org"}
+	missing := []missingType{{why: "no"}}
+	broken := map[string]*reading.Trouble{"gadgets.example.org": {Message: "conversion webhook failed"}}
 	for name, tc := range map[string]struct {
 		down     error
-		filling  []string
-		missing  []missingType
+		state    readingState
 		wasReady bool
 		want     string
 	}{
-		"first start":                      {filling: filling, want: "False/ReadingObjects"},
-		"a type is added":                  {filling: filling, wasReady: true, want: "True/ReadingObjects"},
-		"a type is added, another missing": {filling: filling, missing: []missingType{{why: "no"}}, wasReady: true, want: "True/ReadingObjects"},
-		"a type is added, and cut off":     {down: errors.New("refused"), filling: filling, wasReady: true, want: "False/ClusterUnreachable"},
-		"all is read":                      {want: "True/Syncing"},
+		"types are not known":              {want: "False/ReadingObjects"},
+		"first start":                      {state: readingState{filling: filling}, want: "False/ReadingObjects"},
+		"first start, others are read":     {state: readingState{filling: filling, carried: 1}, want: "True/ReadingObjects"},
+		"a type is added":                  {state: readingState{filling: filling}, wasReady: true, want: "True/ReadingObjects"},
+		"a type is added, another missing": {state: readingState{filling: filling, missing: missing}, wasReady: true, want: "True/ReadingObjects"},
+		"a type is added, and cut off":     {down: errors.New("refused"), state: readingState{filling: filling}, wasReady: true, want: "False/ClusterUnreachable"},
+		"one type of several is broken":    {state: readingState{unreadable: broken, carried: 1}, want: "True/TypesNotReadable"},
+		"the only type is broken":          {state: readingState{unreadable: broken}, wasReady: true, want: "False/TypesNotReadable"},
+		"one is broken, one missing":       {state: readingState{unreadable: broken, missing: missing, carried: 1}, want: "True/TypesNotReadable"},
+		"one is missing":                   {state: readingState{missing: missing, carried: 1}, want: "True/TypesNotServed"},
+		"all is read":                      {state: readingState{carried: 1}, want: "True/Syncing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := readyCondition(tc.down, tc.filling, tc.missing, tc.wasReady)
+			tc.state.looked = name != "types are not known"
+			c := readyCondition(tc.down, tc.state, tc.wasReady)
 			if got := string(c.Status) + "/" + c.Reason; got != tc.want {
 				t.Errorf("readyCondition() = %s, want %s", got, tc.want)
 			}
-			if tc.down == nil && len(tc.filling) > 0 && !strings.Contains(c.Message, tc.filling[0]) {
+			if tc.down == nil && len(tc.state.filling) > 0 && !strings.Contains(c.Message, tc.state.filling[0]) {
 				t.Errorf("the message %q does not name the type that is read", c.Message)
+			}
+			if tc.state.unreadable != nil && !strings.Contains(c.Message, "gadgets.example.org: conversion webhook failed") {
+				t.Errorf("the message %q does not say why a type cannot be read", c.Message)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package syncer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/reading"
 )
 
 const (
@@ -29,6 +31,7 @@ const (
 	reasonSyncing      = "Syncing"
 	reasonFillingCache = "ReadingObjects"
 	reasonTypesMissing = "TypesNotServed"
+	reasonNotReadable  = "TypesNotReadable"
 	reasonDeletesAgain = "DeletesGoOn"
 )
 
@@ -62,6 +65,18 @@ func (e *engine) runReports(ctx context.Context) error {
 	}
 }
 
+// probeSoon has both sides probed before the next heartbeat, at most once in probeEvery.
+func (e *engine) probeSoon() {
+	now := time.Now().UnixNano()
+	last := e.suspected.Load()
+	if now-last >= int64(probeEvery) && e.suspected.CompareAndSwap(last, now) {
+		poke(e.reportPokes)
+	}
+}
+
+// readingChanged is called when a type cannot be read, or can be again.
+func (e *engine) readingChanged() { poke(e.reportPokes) }
+
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -84,6 +99,11 @@ func (e *engine) beat(ctx context.Context) error {
 	began := time.Now()
 	status := e.statusNow(cluster, down, metav1.NewTime(began))
 	written, err := e.write(ctx, cluster, status)
+	if err != nil && status.ResourceProblems != nil && strings.Contains(err.Error(), "field not declared in schema") {
+		// A kcp of an earlier version knows no such field; the condition says the same.
+		status.ResourceProblems = nil
+		written, err = e.write(ctx, cluster, status)
+	}
 	if down == nil && err == nil {
 		e.fence.beaten(began, written)
 	}
@@ -93,10 +113,14 @@ func (e *engine) beat(ctx context.Context) error {
 func (e *engine) heedGoAhead() {
 	e.mu.Lock()
 	settled := e.looked
-	for _, c := range e.carriers {
-		settled = settled && c.enqueued.Load()
+	unreadable := map[schema.GroupResource]bool{}
+	for resource, c := range e.carriers {
+		// The deletions of a type that cannot be read do not keep the others waiting.
+		if unreadable[resource] = c.trouble(time.Now()) != nil; !unreadable[resource] {
+			settled = settled && c.enqueued.Load()
+		}
 	}
-	settled = settled && e.backlog.isEmpty()
+	settled = settled && e.backlog.isEmptyBut(unreadable)
 	free := e.breaker.heed(e.cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation], settled)
 	e.mu.Unlock()
 	if len(free) > 0 {
@@ -111,20 +135,15 @@ func (e *engine) heedGoAhead() {
 func (e *engine) statusNow(cluster *workloadv1alpha1.Cluster, down error, now metav1.Time) workloadv1alpha1.ClusterStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var filling []string
-	for resource, c := range e.carriers {
-		if !c.isSynced() {
-			filling = append(filling, resource.String())
-		}
-	}
-	status := workloadv1alpha1.ClusterStatus{LastHeartbeatTime: &now}
+	state := e.readingNow(now.Time)
+	status := workloadv1alpha1.ClusterStatus{LastHeartbeatTime: &now, ResourceProblems: resourceProblems(state, cluster.Status.ResourceProblems, now)}
 	if down != nil {
 		// A syncer that cannot reach the cluster does not work.
 		status.LastHeartbeatTime = cluster.Status.LastHeartbeatTime
 	}
 	wasReady := meta.IsStatusConditionTrue(cluster.Status.Conditions, workloadv1alpha1.ConditionSyncerReady)
 	for _, c := range []*metav1.Condition{
-		readyCondition(down, filling, e.missing, wasReady), pausedCondition(e.breaker, cluster),
+		readyCondition(down, state, wasReady), pausedCondition(e.breaker, cluster),
 		e.fence.condition(cluster.Status.Conditions, now.Time),
 	} {
 		if c != nil {
@@ -135,29 +154,138 @@ func (e *engine) statusNow(cluster *workloadv1alpha1.Cluster, down error, now me
 	return status
 }
 
-// readyCondition is not False for the reading of a type that is added, or of all types
-// after a restart: that is progress, and whoever acts on readiness would move work away.
-func readyCondition(down error, filling []string, missing []missingType, wasReady bool) *metav1.Condition {
-	c := &metav1.Condition{Type: workloadv1alpha1.ConditionSyncerReady, Status: metav1.ConditionFalse}
+// readingState is how far the types are read.
+type readingState struct {
+	// looked: both sides have said which types they serve.
+	looked bool
+	// filling are being read for the first time; carried is how many others can be read.
+	filling []string
+	carried int
+	// unreadable are those that cannot be read, and missing those that are not carried.
+	unreadable map[string]*reading.Trouble
+	missing    []missingType
+}
+
+// readingNow looks at all types. The caller holds the lock.
+func (e *engine) readingNow(now time.Time) readingState {
+	state := readingState{looked: e.looked, unreadable: map[string]*reading.Trouble{}, missing: e.missing}
+	for resource, c := range e.carriers {
+		trouble := c.trouble(now)
+		switch {
+		case trouble != nil:
+			state.unreadable[resource.String()] = trouble
+		case !c.isSynced():
+			state.filling = append(state.filling, resource.String())
+		default:
+			state.carried++
+		}
+		switch before := e.troubled[resource]; {
+		case trouble != nil && !before:
+			e.troubled[resource] = true
+			e.log.Warn("a type cannot be read; other types are carried", "type", resource.String(), "err", trouble.Message)
+		case trouble == nil && before:
+			delete(e.troubled, resource)
+			e.log.Info("a type can be read again", "type", resource.String())
+		}
+	}
+	return state
+}
+
+// readyCondition is about the whole cluster, and so one type that cannot be carried does
+// not make it False: whoever acts on readiness would move all work away. Neither does the
+// reading of a type that is added, or of all types after a restart: that is progress.
+func readyCondition(down error, state readingState, wasReady bool) *metav1.Condition {
+	c := &metav1.Condition{Type: workloadv1alpha1.ConditionSyncerReady, Status: metav1.ConditionTrue}
+	var troubles []string
+	for resource, t := range state.unreadable {
+		troubles = append(troubles, resource+": "+t.Message)
+	}
+	for _, m := range state.missing {
+		troubles = append(troubles, fmt.Sprintf("%s: %s", m.resource, m.why))
+	}
+	trouble := briefly("Not carried: ", sorted(troubles))
 	switch {
 	case down != nil:
-		c.Reason, c.Message = workloadv1alpha1.ReasonClusterUnreachable, down.Error()
-	case len(filling) > 0:
-		if wasReady {
-			c.Status = metav1.ConditionTrue
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, workloadv1alpha1.ReasonClusterUnreachable, down.Error()
+	case !state.looked:
+		if !wasReady {
+			c.Status = metav1.ConditionFalse
 		}
-		c.Reason, c.Message = reasonFillingCache, "Reading what is there of "+strings.Join(sorted(filling), ", ")+"."
-	case len(missing) > 0:
-		// All others are carried, so that the syncer is ready.
-		var texts []string
-		for _, m := range missing {
-			texts = append(texts, fmt.Sprintf("%s: %s", m.resource, m.why))
+		c.Reason, c.Message = reasonFillingCache, "Asking both sides which types they serve."
+	case len(state.filling) > 0:
+		if !wasReady && state.carried == 0 {
+			c.Status = metav1.ConditionFalse
 		}
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonTypesMissing, "Not carried: "+strings.Join(sorted(texts), "; ")+"."
+		c.Reason, c.Message = reasonFillingCache, strings.TrimSpace("Reading what is there of "+strings.Join(sorted(state.filling), ", ")+". "+trouble)
+	case len(state.unreadable) > 0:
+		if state.carried == 0 {
+			c.Status = metav1.ConditionFalse
+		}
+		c.Reason, c.Message = reasonNotReadable, trouble
+	case len(state.missing) > 0:
+		c.Reason, c.Message = reasonTypesMissing, trouble
 	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSyncing, "Objects are carried."
+		c.Reason, c.Message = reasonSyncing, "Objects are carried."
 	}
 	return c
+}
+
+// maxTrouble bounds what is said of one type, and maxTroubles what of all, in bytes.
+const maxTrouble, maxTroubles = 1 << 10, 8 << 10
+
+// briefly joins the first of many texts, and counts the others.
+func briefly(intro string, texts []string) string {
+	if len(texts) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString(intro)
+	for i, text := range texts {
+		if b.Len()+len(text) > maxTroubles && i > 0 {
+			fmt.Fprintf(&b, "; and %d more", len(texts)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(cut(text, maxTrouble))
+	}
+	return b.String() + "."
+}
+
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "") + "..."
+}
+
+// resourceProblems are the syncer's part of those of the Cluster. What was said before keeps
+// its time.
+func resourceProblems(state readingState, before []workloadv1alpha1.ResourceProblem, now metav1.Time) []workloadv1alpha1.ResourceProblem {
+	var problems []workloadv1alpha1.ResourceProblem
+	add := func(resource, reason, message string, since metav1.Time) {
+		for _, b := range before {
+			if b.Resource == resource && b.Reason == reason {
+				since = b.Since
+			}
+		}
+		problems = append(problems, workloadv1alpha1.ResourceProblem{Resource: resource, Reason: reason, Message: cut(message, maxTrouble), Since: since})
+	}
+	for resource, t := range state.unreadable {
+		add(resource, workloadv1alpha1.ResourceNotReadable, t.Message, metav1.NewTime(t.Since))
+	}
+	for _, m := range state.missing {
+		reason := workloadv1alpha1.ResourceNotServed
+		if m.unknown {
+			reason = workloadv1alpha1.ResourceNotReadable
+		}
+		add(m.resource.String(), reason, m.why, now)
+	}
+	slices.SortFunc(problems, func(a, b workloadv1alpha1.ResourceProblem) int {
+		return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Reason, b.Reason))
+	})
+	return problems
 }
 
 // pausedCondition is nil as long as deletions have never been paused.

@@ -37,6 +37,8 @@ type side struct {
 	// broken: the last request did not reach the server. Until a probe does, nobody
 	// else asks, so that an outage does not end in a storm.
 	broken atomic.Bool
+	// suspect asks for a probe soon.
+	suspect func()
 }
 
 func newSide(name string, config *rest.Config) (*side, error) {
@@ -58,7 +60,10 @@ func newSide(name string, config *rest.Config) (*side, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a discovery client for %s: %w", name, err)
 	}
-	return &side{name: name, objects: objects, discovery: disco, config: config, client: client, redact: kubeconfig.Redaction(config)}, nil
+	return &side{
+		name: name, objects: objects, discovery: disco, config: config, client: client,
+		redact: kubeconfig.Redaction(config), suspect: func() {},
+	}, nil
 }
 
 // resource is where the objects of a type are, in one namespace or none.
@@ -74,10 +79,31 @@ func ask[T any](ctx context.Context, s *side, request func(context.Context) (T, 
 	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, fmt.Errorf("%s has not answered for %s", s.name, requestTimeout))
 	defer cancel()
 	answer, err := request(ctx)
-	if err != nil && isUnreachable(err) {
-		s.broken.Store(true)
-	}
+	s.note(err)
 	return answer, s.shown(err)
+}
+
+// note draws conclusions from the error of a request. A connection that fails stops all
+// others. An answer that is late, or says that a service is not available, may be about one
+// type or one object: then a probe decides.
+func (s *side) note(err error) {
+	switch {
+	case err == nil:
+	case isLost(err):
+		s.broken.Store(true)
+		s.suspect()
+	case isUnreachable(err):
+		s.suspect()
+	}
+}
+
+// brokenPause is how often it is looked whether a server is back.
+const brokenPause = 250 * time.Millisecond
+
+// reachable waits while the server is known to be out of reach.
+func (s *side) reachable(ctx context.Context) {
+	for s.broken.Load() && sleep(ctx, brokenPause) {
+	}
 }
 
 // shown is an error whose text may be shown: what a server says may hold the credentials

@@ -27,6 +27,8 @@ var powerful = []string{
 type missingType struct {
 	resource schema.GroupResource
 	why      string
+	// unknown: a side has given no account of its group, so that it may serve it.
+	unknown bool
 }
 
 // agree picks of the wanted types those that may be carried and that both sides serve

@@ -1,0 +1,160 @@
+package syncer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/testkit/kube"
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+// statusOf is an answer of an API server that says no more than that something failed.
+func statusOf(r *http.Request, code int, reason metav1.StatusReason, message string) *http.Response {
+	return answered(r, code, fmt.Appendf(nil, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":%q}`, reason, code, message))
+}
+
+// reads says whether a request lists or watches objects of a type in all namespaces.
+func reads(r *http.Request, resource string) bool {
+	return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/"+resource)
+}
+
+// problemOf waits until the Cluster says that something is wrong with a type, and that it is
+// ready all the same.
+func (k *kcp) problemOf(cluster, resource, reason, text string) {
+	k.t.Helper()
+	poll.Until(k.t, kube.Patience, "the Cluster says what is wrong with "+resource, func(ctx context.Context) error {
+		c, err := k.clusterOf(ctx, cluster)
+		if err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionTrue(c.Status.Conditions, workloadv1alpha1.ConditionSyncerReady) {
+			return fmt.Errorf("its syncer is not ready: %+v", c.Status.Conditions)
+		}
+		for _, p := range c.Status.ResourceProblems {
+			if p.Resource == resource && p.Reason == reason && strings.Contains(p.Message, text) {
+				return nil
+			}
+		}
+		return fmt.Errorf("the problems are %+v", c.Status.ResourceProblems)
+	})
+}
+
+// noProblems waits until nothing is wrong with any type.
+func (k *kcp) noProblems(cluster string) {
+	k.t.Helper()
+	poll.Until(k.t, kube.Patience, "nothing is wrong with any type", func(ctx context.Context) error {
+		c, err := k.clusterOf(ctx, cluster)
+		if err == nil && len(c.Status.ResourceProblems) > 0 {
+			err = fmt.Errorf("the problems are %+v", c.Status.ResourceProblems)
+		}
+		return err
+	})
+}
+
+// TestOneTypeCannotBeRead: after a short outage a syncer is ready again although one type
+// cannot be listed, and carries all others. It is the same whether the server refuses, has
+// no service for the type, or does not answer.
+func TestOneTypeCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]func(r *http.Request) (*http.Response, error){
+		"the conversion webhook fails": func(r *http.Request) (*http.Response, error) {
+			return statusOf(r, http.StatusInternalServerError, metav1.StatusReasonInternalError, "conversion webhook for v1 failed"), nil
+		},
+		"an extension server is down": func(r *http.Request) (*http.Response, error) {
+			return statusOf(r, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "conversion webhook for v1 failed"), nil
+		},
+		"it may not be read": func(r *http.Request) (*http.Response, error) {
+			return statusOf(r, http.StatusForbidden, metav1.StatusReasonForbidden, "conversion webhook for v1 failed"), nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := startKCP(t)
+			physical, down := downstream(t)
+			var cutOff, mended atomic.Bool
+			config := tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+				switch {
+				case cutOff.Load():
+					return nil, errors.New("no route to host")
+				case !mended.Load() && reads(r, "secrets"):
+					return broken(r)
+				}
+				return next.RoundTrip(r)
+			}).of(physical.Rest())
+			k.register("east", "configmaps", "secrets")
+			k.namespace("unreadable")
+			k.sync("east", config)
+			k.problemOf("east", "secrets", "NotReadable", "conversion webhook for v1 failed")
+			cutOff.Store(true)
+			k.says("east", workloadv1alpha1.ConditionSyncerReady, metav1.ConditionFalse, "no route to host")
+			cutOff.Store(false)
+			k.says("east", workloadv1alpha1.ConditionSyncerReady, metav1.ConditionTrue, "conversion webhook for v1 failed")
+
+			create(t, k.objects, configMaps, configMap("unreadable", "carried", "east", nil))
+			there := k.downNamespace("east", "unreadable")
+			has(t, down, configMaps, there, "carried", anyhow)
+			mended.Store(true)
+			k.noProblems("east")
+			k.says("east", workloadv1alpha1.ConditionSyncerReady, metav1.ConditionTrue, "Objects are carried")
+			secret := object(secrets, "Secret", "unreadable", "late")
+			secret.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: "east"})
+			create(t, k.objects, secrets, secret)
+			has(t, down, secrets, there, "late", anyhow)
+		})
+	}
+}
+
+// TestGoAheadWithTypeThatCannotBeRead: a paused mass deletion goes on after its go-ahead
+// although another type cannot be read.
+func TestGoAheadWithTypeThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	physical, down := downstream(t)
+	k.register("east", "configmaps", "secrets")
+	config := k.configOf("east", tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		if reads(r, "secrets") {
+			return statusOf(r, http.StatusInternalServerError, metav1.StatusReasonInternalError, "it is broken"), nil
+		}
+		return next.RoundTrip(r)
+	}).of(physical.Rest()))
+	config.Deletes.Count, config.Deletes.Fraction = 1, 0.01
+	k.namespace("mass")
+	run(t, config)
+	there := k.downNamespace("east", "mass")
+	for _, name := range []string{"one", "two", "three"} {
+		create(t, k.objects, configMaps, configMap("mass", name, "east", nil))
+		has(t, down, configMaps, there, name, anyhow)
+	}
+	for _, name := range []string{"one", "two", "three"} {
+		remove(t, k.objects, configMaps, "mass", name)
+	}
+	k.says("east", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "3 deletions wait")
+	patch(t, k.objects, clusters, "", "east", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"3"}}}`)
+	for _, name := range []string{"one", "two", "three"} {
+		hasNot(t, down, configMaps, there, name)
+	}
+}
+
+// TestGroupWithoutAccountAtStart: an extension server that is down keeps only its own types
+// from being carried, also when the syncer starts.
+func TestGroupWithoutAccountAtStart(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	physical, down := downstream(t)
+	config := staleGroup("gone.example.org", physical.Rest())
+	k.register("east", "configmaps", "things.gone.example.org")
+	k.namespace("stale")
+	k.sync("east", config)
+	create(t, k.objects, configMaps, configMap("stale", "carried", "east", nil))
+	has(t, down, configMaps, k.downNamespace("east", "stale"), "carried", anyhow)
+	k.problemOf("east", "things.gone.example.org", "NotReadable", "gone.example.org")
+}
