@@ -2,6 +2,7 @@ package rikctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -104,17 +105,64 @@ func (t *tool) register(ctx context.Context, r *registration) error {
 		return t.rotate(ctx, c, r, data)
 	}
 	cluster := r.cluster(data)
-	if err := c.Create(ctx, cluster, fieldOwner); err != nil {
-		return ofCluster("registering", r.name, err)
+	if r.inline {
+		err = c.Create(ctx, cluster, fieldOwner)
+	} else {
+		err = createWithSecret(ctx, c, cluster, data)
 	}
-	if !r.inline {
-		if err := keepSecret(ctx, c, cluster, data); err != nil {
-			return advised{fmt.Errorf("cluster %s is registered, but not its kubeconfig: %w", r.name, err),
-				"once that is mended, the same command with --rotate stores it"}
-		}
+	if err != nil {
+		return ofCluster("registering", r.name, err)
 	}
 	_, err = fmt.Fprintf(t.streams.Out, "cluster %s registered\n", r.name)
 	return err
+}
+
+// createWithSecret writes the kubeconfig first, so that a Cluster is never seen without it.
+// If the Cluster is refused, the Secret is as it was before.
+func createWithSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.Cluster, data []byte) error {
+	// The server says whether it would take the Cluster before anything is written.
+	if err := c.Create(ctx, cluster.DeepCopy(), fieldOwner, client.DryRunAll); err != nil {
+		return err
+	}
+	ref := cluster.Spec.KubeconfigSecretRef
+	before := &corev1.Secret{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, before)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading the Secret %s/%s: %w", ref.Namespace, ref.Name, err)
+	}
+	isNew := err != nil
+	secret, err := keepSecret(ctx, c, cluster, data)
+	if err != nil {
+		return err
+	}
+	if err := c.Create(ctx, cluster, fieldOwner); err != nil {
+		return errors.Join(err, restore(ctx, c, secret, before, isNew))
+	}
+	if !isNew {
+		return nil
+	}
+	if err := controllerutil.SetOwnerReference(cluster, secret, scheme); err != nil {
+		return err
+	}
+	if err := c.Update(ctx, secret, fieldOwner); err != nil {
+		return fmt.Errorf("it is registered, but its Secret %s/%s does not go with it: %w", ref.Namespace, ref.Name, err)
+	}
+	return nil
+}
+
+// restore takes back what was written into a Secret, unless somebody has changed it since.
+func restore(ctx context.Context, c client.Client, written, before *corev1.Secret, isNew bool) error {
+	var err error
+	if isNew {
+		err = c.Delete(ctx, written, client.Preconditions{UID: &written.UID, ResourceVersion: &written.ResourceVersion})
+	} else {
+		before.ResourceVersion = written.ResourceVersion
+		err = c.Update(ctx, before, fieldOwner)
+	}
+	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("taking back the Secret %s/%s: %w", written.Namespace, written.Name, err)
 }
 
 // cluster is the object that is registered.
@@ -140,20 +188,20 @@ func (t *tool) rotate(ctx context.Context, c client.Client, r *registration, dat
 		if err := c.Update(ctx, cluster, fieldOwner); err != nil {
 			return ofCluster("rotating the credentials of", r.name, err)
 		}
-	} else if err := keepSecret(ctx, c, cluster, data); err != nil {
+	} else if _, err := keepSecret(ctx, c, cluster, data); err != nil {
 		return ofCluster("rotating the credentials of", r.name, err)
 	}
 	_, err := fmt.Fprintf(t.streams.Out, "cluster %s has its new credentials\n", r.name)
 	return err
 }
 
-// keepSecret writes the kubeconfig where the Cluster looks for it. A Secret that it
-// makes goes with the Cluster.
-func keepSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.Cluster, data []byte) error {
+// keepSecret writes the kubeconfig where the Cluster looks for it. A Secret that it makes for
+// a Cluster that is there goes with the Cluster.
+func keepSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.Cluster, data []byte) (*corev1.Secret, error) {
 	ref := cluster.Spec.KubeconfigSecretRef
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ref.Namespace}}
 	if err := c.Create(ctx, namespace, fieldOwner); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("making the namespace %s: %w", ref.Namespace, err)
+		return nil, fmt.Errorf("making the namespace %s: %w", ref.Namespace, err)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}
 	_, err := controllerutil.CreateOrUpdate(ctx, c, secret, func() error {
@@ -161,15 +209,15 @@ func keepSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.
 			secret.Data = map[string][]byte{}
 		}
 		secret.Data[ref.Key] = data
-		if secret.UID == "" {
+		if secret.UID == "" && cluster.UID != "" {
 			return controllerutil.SetOwnerReference(cluster, secret, scheme)
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("writing the Secret %s/%s: %w", ref.Namespace, ref.Name, err)
+		return nil, fmt.Errorf("writing the Secret %s/%s: %w", ref.Namespace, ref.Name, err)
 	}
-	return nil
+	return secret, nil
 }
 
 // portable is one context of a kubeconfig, with the content of the files that it names:

@@ -3,6 +3,7 @@ package rikctl
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
@@ -31,9 +33,11 @@ func sampleCluster() *workloadv1alpha1.Cluster {
 		},
 		Status: workloadv1alpha1.ClusterStatus{
 			Location: "192.0.2.7:6443", UID: "77aa", Version: "v1.36.3", LastHeartbeatTime: &heartbeat,
-			SyncedResources: []string{"configmaps", "deployments.apps"},
-			Capacity:        corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi")},
-			Allocatable:     corev1.ResourceList{"cpu": resource.MustParse("15500m"), "memory": resource.MustParse("60Gi")},
+			SyncedResources: []string{"configmaps", "deployments.apps"}, SameAs: "old-east",
+			ResourceProblems: []workloadv1alpha1.ResourceProblem{{Resource: "deployments.apps", Reason: workloadv1alpha1.ResourceNotReadable,
+				Message: "the physical cluster does not let objects of this type be listed", Since: at(9)}},
+			Capacity:    corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi")},
+			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("15500m"), "memory": resource.MustParse("60Gi")},
 			Conditions: []metav1.Condition{{Type: "Ready", Status: "False", Reason: "ErrorHeartbeatMissed",
 				Message: "the syncer has not been heard of since 2026-11-22T09:00:00Z", LastTransitionTime: at(10)},
 				{Type: "Fencing", Status: "True", Reason: "Acknowledged", Message: "the cluster stops fenced workloads by itself", LastTransitionTime: at(9)}},
@@ -146,7 +150,12 @@ func TestClusterCommands(t *testing.T) {
 	register := func(line ...string) result {
 		return m.run(t, append([]string{"cluster", "register", "--upstream-kubeconfig", upstream, "--kubeconfig", file}, line...)...)
 	}
+	made := firstVersions(t, server)
 	register("east", "--mode", "pull").check(t, ExitOK, "cluster east registered")
+	// The cluster controller must not find a Cluster whose Secret does not exist yet.
+	if secret, cluster := made(&corev1.SecretList{}, "east"), made(&workloadv1alpha1.ClusterList{}, "east"); secret >= cluster {
+		t.Errorf("the Secret was made with version %d, the Cluster with version %d", secret, cluster)
+	}
 	register("west", "--context", "west", "--inline").check(t, ExitOK, "cluster west registered")
 	register("east").check(t, ExitConflict, "already exists", "--rotate")
 	register("north", "--rotate").check(t, ExitNotFound, "rikctl get clusters")
@@ -159,6 +168,7 @@ func TestClusterCommands(t *testing.T) {
 		}
 		return string(stored.Data[kubeconfigKey])
 	}
+	register("east", "--context", "west").check(t, ExitConflict, "already exists")
 	if text := find(); !strings.Contains(text, "east-token") || len(stored.OwnerReferences) != 1 || stored.OwnerReferences[0].Kind != "Cluster" {
 		t.Errorf("the Secret holds %s, owned by %v", text, stored.OwnerReferences)
 	}
@@ -191,6 +201,40 @@ func TestClusterCommands(t *testing.T) {
 	at("cluster", "unregister", "east").check(t, ExitOK, "cluster east detached")
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "east"}, held); !apierrors.IsNotFound(err) {
 		t.Errorf("after unregister the Cluster is %v, %v", held.Name, err)
+	}
+}
+
+// firstVersions gives the resource versions with which objects are made from now on.
+func firstVersions(t *testing.T, server *kcptest.Server) func(list client.ObjectList, name string) uint64 {
+	t.Helper()
+	c, err := client.NewWithWatch(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := &corev1.SecretList{}
+	if err := c.List(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	return func(list client.ObjectList, name string) uint64 {
+		t.Helper()
+		w, err := c.Watch(t.Context(), list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: before.ResourceVersion}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		for event := range w.ResultChan() {
+			object, ok := event.Object.(client.Object)
+			if !ok || event.Type != watch.Added || object.GetName() != name {
+				continue
+			}
+			version, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return version
+		}
+		t.Fatalf("the watch of %T ended before %s was made", list, name)
+		return 0
 	}
 }
 
