@@ -62,6 +62,8 @@ type facts struct {
 	observed   observation
 	// synced are the types that are carried.
 	synced []string
+	// problems are what is wrong with single types.
+	problems []workloadv1alpha1.ResourceProblem
 	// beat is when the last heartbeat was seen to arrive, by the controller's own
 	// clock: those of clusters may differ.
 	beat    time.Time
@@ -101,6 +103,7 @@ func known(f facts) workloadv1alpha1.ClusterStatus {
 	status := workloadv1alpha1.ClusterStatus{
 		Location: old.Location, UID: old.UID, Version: old.Version,
 		Capacity: old.Capacity, Allocatable: old.Allocatable, SyncedResources: f.synced,
+		ResourceProblems: since(f.problems, old.ResourceProblems, metav1.NewTime(f.now)),
 	}
 	for _, c := range old.Conditions {
 		if isOwned(c.Type) {

@@ -48,7 +48,9 @@ func TestSynced(t *testing.T) {
 		requested []string
 		allowed   []string
 		imports   []*apiresourcev1alpha1.APIResourceImport
+		was       []string
 		want      []string
+		wrong     string
 	}{
 		{name: "none"},
 		{name: "requested and native", requested: []string{"deployments.apps"}, imports: []*apiresourcev1alpha1.APIResourceImport{
@@ -63,6 +65,13 @@ func TestSynced(t *testing.T) {
 		{name: "not requested", imports: []*apiresourcev1alpha1.APIResourceImport{importOf("apps", "v1", "deployments", namespaced, both...)}},
 		{name: "incompatible", requested: []string{"deployments.apps"}, imports: []*apiresourcev1alpha1.APIResourceImport{
 			importOf("apps", "v1", "deployments", namespaced, apiresourcev1alpha1.ConditionAvailable)}},
+		{name: "incompatible, carried before", requested: []string{"deployments.apps"}, was: []string{"deployments.apps"}, imports: []*apiresourcev1alpha1.APIResourceImport{
+			tightened("apps", "v1", "deployments")}, want: []string{"deployments.apps"}, wrong: "maximum: 100"},
+		{name: "incompatible in one of two versions", requested: []string{"deployments.apps"}, was: []string{"deployments.apps"}, imports: []*apiresourcev1alpha1.APIResourceImport{
+			importOf("apps", "v1", "deployments", namespaced, both...), tightened("apps", "v2", "deployments")}, want: []string{"deployments.apps"}},
+		{name: "incompatible, never carried", requested: []string{"deployments.apps"}, imports: []*apiresourcev1alpha1.APIResourceImport{tightened("apps", "v1", "deployments")}},
+		{name: "not available any more", requested: []string{"deployments.apps"}, was: []string{"deployments.apps"}, imports: []*apiresourcev1alpha1.APIResourceImport{
+			importOf("apps", "v1", "deployments", namespaced, apiresourcev1alpha1.ConditionCompatible)}},
 		{name: "not available", requested: []string{"deployments.apps"}, imports: []*apiresourcev1alpha1.APIResourceImport{
 			importOf("apps", "v1", "deployments", namespaced, apiresourcev1alpha1.ConditionCompatible)}},
 		{name: "of another cluster", requested: []string{"deployments.apps"}, imports: []*apiresourcev1alpha1.APIResourceImport{elsewhere}},
@@ -81,8 +90,13 @@ func TestSynced(t *testing.T) {
 			t.Parallel()
 			cluster := &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "east"}, Spec: workloadv1alpha1.ClusterSpec{ClusterScopedResources: tc.allowed}}
 			slices.Reverse(tc.imports)
-			if got := synced(tc.requested, cluster, tc.imports); !slices.Equal(got, tc.want) {
+			cluster.Status.SyncedResources = tc.was
+			got, problems := synced(tc.requested, cluster, tc.imports)
+			if !slices.Equal(got, tc.want) {
 				t.Errorf("synced = %v, want %v", got, tc.want)
+			}
+			if len(problems) > 1 || (len(problems) == 1) != (tc.wrong != "") || len(problems) == 1 && !strings.Contains(problems[0].Message, tc.wrong) {
+				t.Errorf("the problems are %+v, want %q", problems, tc.wrong)
 			}
 			for _, name := range wanted(tc.requested, cluster) {
 				if neverSynced(schema.ParseGroupResource(name)) != "" {
@@ -91,6 +105,13 @@ func TestSynced(t *testing.T) {
 			}
 		})
 	}
+}
+
+// tightened is an import of a type whose schema the cluster has narrowed.
+func tightened(group, version, resource string) *apiresourcev1alpha1.APIResourceImport {
+	i := importOf(group, version, resource, apiextensionsv1.NamespaceScoped)
+	i.Status.Conditions = []metav1.Condition{{Type: apiresourcev1alpha1.ConditionCompatible, Status: metav1.ConditionFalse, Message: ".spec.replicas: maximum: 100"}}
+	return i
 }
 
 func TestConfigValidate(t *testing.T) {

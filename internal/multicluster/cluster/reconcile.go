@@ -71,8 +71,9 @@ func (c *Controller) keep(ctx context.Context, cluster *workloadv1alpha1.Cluster
 	}
 	f := facts{
 		cluster: cluster, mode: c.config.modeOf(cluster), now: c.now(), timeout: c.config.HeartbeatTimeout,
-		synced: synced(c.config.ResourcesToSync, cluster, imports), beat: c.noteBeat(cluster),
+		beat: c.noteBeat(cluster),
 	}
+	f.synced, f.problems = synced(c.config.ResourcesToSync, cluster, imports)
 	m, wrong, err := c.ensure(ctx, cluster)
 	if err != nil {
 		return 0, err

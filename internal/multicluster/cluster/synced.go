@@ -1,10 +1,14 @@
 package cluster
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
@@ -49,24 +53,65 @@ func wanted(requested []string, cluster *workloadv1alpha1.Cluster) []string {
 // synced are the types that are carried to a cluster, as resource.group, sorted: those
 // whose imports are compatible with what the kcp serves and are served by it. Types that
 // are not namespaced have to be allowed by the Cluster by name.
-func synced(requested []string, cluster *workloadv1alpha1.Cluster, imports []*apiresourcev1alpha1.APIResourceImport) []string {
+//
+// A type that was carried and has become incompatible, because the cluster changed its
+// schema, is carried on: objects that still fit are updated, and all are deleted. What is
+// wrong is returned as well, without its time.
+func synced(requested []string, cluster *workloadv1alpha1.Cluster, imports []*apiresourcev1alpha1.APIResourceImport) (carried []string, problems []workloadv1alpha1.ResourceProblem) {
 	names := wanted(requested, cluster)
-	var carried []string
+	unfit := map[string]string{}
 	for _, i := range imports {
 		resource := i.Spec.GVR().GroupResource()
 		named := slices.Contains(names, resource.String()) || slices.Contains(names, resource.Resource)
 		allowed := i.Spec.Scope == apiextensionsv1.NamespaceScoped || slices.Contains(cluster.Spec.ClusterScopedResources, resource.String())
-		if i.Spec.Location == cluster.Name && named && allowed && neverSynced(resource) == "" && served(i) {
+		if i.Spec.Location != cluster.Name || !named || !allowed || neverSynced(resource) != "" || i.DeletionTimestamp != nil {
+			continue
+		}
+		compatible := meta.FindStatusCondition(i.Status.Conditions, apiresourcev1alpha1.ConditionCompatible)
+		switch was := slices.Contains(cluster.Status.SyncedResources, resource.String()); {
+		case served(i):
 			carried = append(carried, resource.String())
+		case was && compatible != nil && compatible.Status == metav1.ConditionFalse:
+			unfit[resource.String()] = fmt.Sprintf("version %s: %s", i.Spec.GroupVersion.Version, compatible.Message)
+		}
+	}
+	for _, resource := range slices.Sorted(maps.Keys(unfit)) {
+		if !slices.Contains(carried, resource) {
+			carried = append(carried, resource)
+			problems = append(problems, workloadv1alpha1.ResourceProblem{
+				Resource: resource, Reason: workloadv1alpha1.ResourceIncompatible, Message: cut(unfit[resource], maxProblem),
+			})
 		}
 	}
 	slices.Sort(carried)
-	return slices.Compact(carried)
+	return slices.Compact(carried), problems
 }
 
-// served says whether objects of an import's type can be carried.
+// maxProblem bounds the message of a ResourceProblem, in bytes.
+const maxProblem = 2 << 10
+
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "") + "..."
+}
+
+// since gives problems the time at which they were first seen.
+func since(problems, before []workloadv1alpha1.ResourceProblem, now metav1.Time) []workloadv1alpha1.ResourceProblem {
+	for i := range problems {
+		problems[i].Since = now
+		for _, b := range before {
+			if b.Resource == problems[i].Resource && b.Reason == problems[i].Reason {
+				problems[i].Since = b.Since
+			}
+		}
+	}
+	return problems
+}
+
+// served says whether every object of an import's type can be carried.
 func served(i *apiresourcev1alpha1.APIResourceImport) bool {
-	return i.DeletionTimestamp == nil &&
-		meta.IsStatusConditionTrue(i.Status.Conditions, apiresourcev1alpha1.ConditionCompatible) &&
+	return meta.IsStatusConditionTrue(i.Status.Conditions, apiresourcev1alpha1.ConditionCompatible) &&
 		meta.IsStatusConditionTrue(i.Status.Conditions, apiresourcev1alpha1.ConditionAvailable)
 }

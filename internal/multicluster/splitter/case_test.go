@@ -593,3 +593,61 @@ func TestForgedProgress(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedParts: what a cluster refuses runs elsewhere, and is tried there again later.
+func TestRefusedParts(t *testing.T) {
+	t.Parallel()
+	type parts = map[string]int32
+	t.Run("it takes nothing", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, policy{}, 10, "a", "b")
+		w.cut["a"] = w.Now // its syncer is heard of, and says that the leaf is refused
+		w.split()
+		refuse := func() {
+			l := w.leaf("a")
+			l.Refused, l.Never, l.Settled = l.Replicas > 0, l.Replicas > 0, l.Replicas == 0
+		}
+		refuse()
+		w.rests(t, parts{"a": 0, "b": 10}, 0)
+		if want := w.Now.Add(refusedRetry); !w.last.Next.Equal(want) {
+			t.Errorf("the next look is at %v, want %v", w.last.Next, want)
+		}
+		refuse()
+		w.rests(t, parts{"a": 0, "b": 10}, 0)
+		w.Now = w.last.Next
+		for range 20 {
+			w.split()
+			refuse()
+			w.deliver("b")
+			w.run("b", 1<<30)
+			w.report("b")
+		}
+		w.rests(t, parts{"a": 0, "b": 10}, 0)
+		w.Now = w.last.Next
+		delete(w.cut, "a")
+		w.rests(t, parts{"a": 5, "b": 5}, 0)
+	})
+	t.Run("it takes no more", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, policy{}, 4, "a", "b")
+		w.rests(t, parts{"a": 2, "b": 2}, 0)
+		w.Root.Replicas = 10
+		w.cut["a"] = w.Now
+		w.split()
+		w.leaf("a").Refused = true
+		w.split()
+		w.leaf("a").Refused = false
+		delete(w.cut, "a")
+		w.rests(t, parts{"a": 2, "b": 8}, 0)
+		w.Now = w.last.Next
+		w.rests(t, parts{"a": 5, "b": 5}, 0)
+	})
+	t.Run("nobody else takes it", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, policy{}, 4, "a")
+		w.cut["a"] = w.Now
+		w.split()
+		w.leaf("a").Refused, w.leaf("a").Never = true, true
+		w.rests(t, parts{"a": 0}, 4)
+	})
+}

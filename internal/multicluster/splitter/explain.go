@@ -67,6 +67,7 @@ const (
 	TypeGone          Code = "TypeGone"        // At: until when it keeps its parts
 	TypeGoneTooLong   Code = "TypeGoneTooLong" // At: since when the type is gone
 	SameCluster       Code = "SameCluster"     // Name: the other cluster
+	Refused           Code = "RefusedHere"     // At: when it is tried again
 	Unschedulable     Code = "Unschedulable"   //
 	NoWeight          Code = "NoWeight"        //
 	DataHere          Code = "DataHere"        //
@@ -112,6 +113,7 @@ var texts = map[Code]string{
 	TypeGone:          "the cluster has stopped serving this type; it keeps its parts until %[4]s",
 	TypeGoneTooLong:   "the cluster has not served this type since %[4]s",
 	SameCluster:       "it is the same physical cluster as %[3]s",
+	Refused:           "the cluster refuses the object, as its problem annotation says; its share is tried there again at %[4]s",
 	Unschedulable:     "the cluster is unschedulable",
 	NoWeight:          "its weight is 0",
 	DataHere:          "its data is here: it is not moved by itself",

@@ -24,6 +24,8 @@ const (
 	AtMostAnnotation = "splitter.workloads.kcp.dev/at-most"
 	// LostAtAnnotation is [Leaf].LostAt.
 	LostAtAnnotation = "splitter.workloads.kcp.dev/lost-at"
+	// RefusedAtAnnotation is [Leaf].RefusedAt.
+	RefusedAtAnnotation = "splitter.workloads.kcp.dev/refused-at"
 	// ProgressAnnotation on a root is [Progress], as JSON.
 	ProgressAnnotation = "splitter.workloads.kcp.dev/progress"
 
@@ -141,7 +143,19 @@ func Stamp(leaf *unstructured.Unstructured, c Change) {
 	} else {
 		notes = put(notes, AtMostAnnotation, strconv.Itoa(int(c.AtMost)))
 	}
+	if !c.RefusedAt.IsZero() {
+		notes = put(notes, RefusedAtAnnotation, c.RefusedAt.UTC().Format(time.RFC3339))
+	}
 	leaf.SetAnnotations(notes)
+}
+
+// refusals are the reasons of a syncer's problems by which a cluster does not take an object.
+var refusals = []string{"Refused", "Conflict", "NamespaceConflict"}
+
+// isRefused says whether the cluster of a leaf does not take it as it is.
+func isRefused(leaf *unstructured.Unstructured, cluster string) bool {
+	reason, _, _ := strings.Cut(leaf.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+cluster], ":")
+	return slices.Contains(refusals, reason)
 }
 
 // ReadLeaf is what a leaf says of itself; divided leaves by their replicas, and others as
@@ -154,6 +168,12 @@ func ReadLeaf(leaf *unstructured.Unstructured, path ScalePath, divide workloadv1
 	if at, err := time.Parse(time.RFC3339, leaf.GetAnnotations()[LostAtAnnotation]); err == nil {
 		out.LostAt = at
 	}
+	if at, err := time.Parse(time.RFC3339, leaf.GetAnnotations()[RefusedAtAnnotation]); err == nil {
+		out.RefusedAt = at
+	}
+	status, _, _ := unstructured.NestedMap(leaf.Object, "status")
+	out.Refused = isRefused(leaf, out.Cluster)
+	out.Never = out.Refused && len(status) == 0
 	seen, isSeen, _ := unstructured.NestedInt64(leaf.Object, "status", "observedGeneration")
 	out.Settled = isSeen && seen == leaf.GetGeneration()
 	replicas, running := int32At(leaf, 1, path.spec()), int32At(leaf, 0, path.status())

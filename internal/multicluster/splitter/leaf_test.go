@@ -268,3 +268,25 @@ func TestRollout(t *testing.T) {
 		}
 	}
 }
+
+// TestReadRefusal reads from a leaf whether its cluster takes it.
+func TestReadRefusal(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string][2]bool{
+		"": {false, false}, "Refused: exceeded quota": {true, true}, "Conflict: the name is taken": {true, true},
+		"NamespaceConflict: it is another's": {true, true}, "Immutable: the selector": {false, false}, "ReplicasYielded: by x": {false, false},
+	} {
+		leaf := &unstructured.Unstructured{Object: map[string]any{}}
+		leaf.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: "east"})
+		leaf.SetAnnotations(map[string]string{workloadv1alpha1.ProblemAnnotationPrefix + "east": said, workloadv1alpha1.ProblemAnnotationPrefix + "west": "Refused: elsewhere"})
+		Stamp(leaf, Change{Action: Scale, RefusedAt: start})
+		got := ReadLeaf(leaf, ScalePath{}, workloadv1alpha1.DivideReplicas)
+		if got.Refused != want[0] || got.Never != want[1] || !got.RefusedAt.Equal(start) {
+			t.Errorf("with the problem %q the leaf is %+v, want refused and never %v", said, got, want)
+		}
+		leaf.Object["status"] = map[string]any{"replicas": int64(1)}
+		if got := ReadLeaf(leaf, ScalePath{}, workloadv1alpha1.DivideReplicas); got.Refused != want[0] || got.Never {
+			t.Errorf("with the problem %q and a status the leaf is %+v", said, got)
+		}
+	}
+}

@@ -22,7 +22,9 @@ func Split(state State) Result {
 	sites := st.sites()
 	whole := st.whole()
 	for _, s := range sites {
-		s.part = st.part(s.leaf)
+		if s.part = st.part(s.leaf); s.refused && s.leaf.Running > 0 {
+			s.part = min(s.part, int64(s.leaf.Running))
+		}
 	}
 	st.weigh(sites)
 	st.strand(sites)
@@ -121,10 +123,10 @@ func (st *State) measure(sites []*site) {
 		if s.leaf == nil {
 			continue
 		}
-		if s.lost {
+		if s.lost || s.refused && s.leaf.Never {
 			s.part = 0
 		}
-		if s.counts(st) {
+		if s.counts(st) && !s.leaf.Never {
 			s.most = s.leaf.most()
 		}
 		if s.cluster != nil && s.cluster.Ready && !s.leaf.Deleting {
@@ -208,8 +210,8 @@ func (st *State) change(s *site, w *stepper) Change {
 		}
 		return Change{}
 	case to != l.Replicas:
-		return Change{Action: Scale, From: l.Replicas, To: to, AtMost: int32(max(l.most(), s.part))}
-	case s.standing == Out && l.gone():
+		return Change{Action: Scale, From: l.Replicas, To: to, AtMost: int32(max(l.most(), s.part)), RefusedAt: s.refusedAt}
+	case s.standing == Out && l.gone() && !s.refused: // it remembers that it was refused
 		return Change{Action: Delete}
 	}
 	return Change{}

@@ -18,6 +18,9 @@ type site struct {
 	lost, apart, silent, stranded bool
 	// fence is when what runs in a lost cluster must have stopped; zero: not known.
 	fence time.Time
+	// refused: the cluster has lately refused the leaf. refusedAt is to be noted on it.
+	refused   bool
+	refusedAt time.Time
 	// again is when the standing changes by itself; zero: never.
 	again   time.Time
 	reasons []Reason
@@ -77,6 +80,7 @@ func (s *site) judge(st *State) {
 	default:
 		s.judgeWishes(&st.Policy)
 		s.judgeHealth(st)
+		s.judgeRefusal(st)
 		if !c.Silent.IsZero() {
 			s.fence = c.Silent.Add(st.fenceTime())
 		}
@@ -157,6 +161,32 @@ func (s *site) judgeMissing(st *State) {
 	}
 	s.because(Out, Reason{Code: TypeGoneTooLong, At: s.cluster.Missing})
 	s.lost = true
+}
+
+// refusedRetry is after which time a cluster that has refused a leaf gets its share again.
+const refusedRetry = 10 * time.Minute
+
+// judgeRefusal gives the share of a cluster that refuses its leaf to others. What runs there
+// of an earlier leaf stays.
+func (s *site) judgeRefusal(st *State) {
+	l := s.leaf
+	if l == nil || l.Deleting || l.Autoscaled || st.Policy.divide != workloadv1alpha1.DivideReplicas {
+		return
+	}
+	at := l.RefusedAt
+	if isOld := !at.Add(refusedRetry).After(st.Now); isOld && l.Refused && l.Replicas > 0 {
+		at, s.refusedAt = st.Now, st.Now
+	}
+	until := at.Add(refusedRetry)
+	if s.refused = !at.IsZero() && until.After(st.Now); !s.refused {
+		return
+	}
+	standing := Out
+	if l.Running > 0 {
+		standing = Holding
+	}
+	s.because(standing, Reason{Code: Refused, At: until})
+	s.lookAgain(until, st.Now)
 }
 
 // hold keeps a root that has data where the data is. Data that left with its cluster is

@@ -133,6 +133,11 @@ type Leaf struct {
 	Finished bool
 	// LostAt is when its cluster was found to be removed, from [LostAtAnnotation].
 	LostAt time.Time
+	// Refused is whether the cluster refuses the leaf as it is now, and Never whether it has
+	// never taken it, so that nothing of it runs there.
+	Refused, Never bool
+	// RefusedAt is when that was last found, from [RefusedAtAnnotation].
+	RefusedAt time.Time
 }
 
 // most is how many replicas of the leaf can run.
@@ -179,9 +184,10 @@ type Change struct {
 	Cluster string
 	// From and To are its parts before and after.
 	From, To int32
-	// AtMost and LostAt are to be kept with the leaf.
-	AtMost int32
-	LostAt time.Time
+	// AtMost, LostAt and RefusedAt are to be kept with the leaf.
+	AtMost    int32
+	LostAt    time.Time
+	RefusedAt time.Time
 }
 
 // Result is a decision.

@@ -92,6 +92,9 @@ func (w *world) apply(r Result, changes []Change) {
 			continue
 		case Scale:
 			l.Replicas, l.AtMost, l.Settled = c.To, c.AtMost, false
+			if !c.RefusedAt.IsZero() {
+				l.RefusedAt = c.RefusedAt
+			}
 		case Delete:
 			l.Deleting = true
 			if w.isGone(c.Cluster) {
