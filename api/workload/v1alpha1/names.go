@@ -26,6 +26,8 @@ const (
 	// YieldAnnotation lists, with commas, the fields that are applied when the object
 	// is made downstream and then left to others: spec.replicas.
 	YieldAnnotation = "workloads.kcp.dev/yield"
+	// YieldNone as its value gives nothing away, the replicas to an autoscaler included.
+	YieldNone = "none"
 	// DeleteDataAnnotation with the value "true" lets a PersistentVolumeClaim be deleted
 	// downstream when it leaves a cluster.
 	DeleteDataAnnotation = "workloads.kcp.dev/delete-data"

@@ -20,6 +20,7 @@ const (
 	reasonNamespace = "NamespaceConflict"
 	reasonTypeEnds  = "TypeEnding"
 	reasonStatus    = "StatusNotReported"
+	reasonYielded   = "ReplicasYielded"
 )
 
 // maxProblem bounds a problem's text: an event's message may have 1 KiB.

@@ -258,18 +258,23 @@ func TestYielded(t *testing.T) {
 		annotation, manager, subresource, fields string
 		want                                     string
 	}{
-		"nothing":            {"", "m", "", scaled, "[]"},
-		"by request":         {"spec.replicas, .spec.paused", "m", "", `{}`, "[[spec replicas] [spec paused]]"},
-		"never metadata":     {"metadata.labels,status.x,spec,", "m", "", `{}`, "[]"},
-		"an autoscaler":      {"", "kube-controller-manager", "scale", scaled, "[[spec replicas]]"},
-		"a person":           {"", "kubectl", "scale", scaled, "[]"},
-		"something else set": {"", "kube-controller-manager", "scale", `{"f:spec":{"f:paused":{}}}`, "[]"},
-		"no scale":           {"", "kube-controller-manager", "", scaled, "[]"},
+		"nothing":             {"", "m", "", scaled, "[]"},
+		"by request":          {"spec.replicas, .spec.paused", "m", "", `{}`, "[[spec replicas] [spec paused]]"},
+		"never metadata":      {"metadata.labels,status.x,spec,", "m", "", `{}`, "[]"},
+		"an autoscaler":       {"", "kube-controller-manager", "scale", scaled, "[[spec replicas]]"},
+		"a person":            {"", "kubectl", "scale", scaled, "[]"},
+		"something else set":  {"", "kube-controller-manager", "scale", `{"f:spec":{"f:paused":{}}}`, "[]"},
+		"no scale":            {"", "kube-controller-manager", "", scaled, "[]"},
+		"taken back":          {"none", "kube-controller-manager", "scale", scaled, "[]"},
+		"0 and an autoscaler": {"", "kube-controller-manager", "scale", scaled, "[]"},
+		"0 and by request":    {"spec.replicas,spec.paused", "m", "", `{}`, "[[spec paused]]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			up, down := object(t, `{"apiVersion":"v1","kind":"X"}`), object(t, `{"apiVersion":"v1","kind":"X"}`)
-			up.SetAnnotations(map[string]string{workloadv1alpha1.YieldAnnotation: tc.annotation})
+			if up.SetAnnotations(map[string]string{workloadv1alpha1.YieldAnnotation: tc.annotation}); strings.HasPrefix(name, "0 ") {
+				up.Object["spec"] = map[string]any{"replicas": int64(0), "paused": true}
+			}
 			down.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: tc.manager, Subresource: tc.subresource, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(tc.fields)}})
 			if got := fmt.Sprint(yielded(up, down)); got != tc.want {
 				t.Errorf("yielded() = %s, want %s", got, tc.want)

@@ -487,6 +487,54 @@ func TestYield(t *testing.T) {
 	}
 }
 
+// TestScaleWriteInAMember: a scale write by any program is left alone, is told upstream, can
+// be taken back, and never lets anything run where upstream says 0.
+func TestScaleWriteInAMember(t *testing.T) {
+	p := startPair(t, "scaled")
+	scale := func(replicas int) {
+		t.Helper()
+		_, err := p.down.Resource(deployments).Namespace(p.there).Patch(t.Context(), "web", mergePatch,
+			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas), metav1.PatchOptions{FieldManager: "python-client"}, "scale")
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	replicas := func(want int) {
+		t.Helper()
+		has(t, p.down, deployments, p.there, "web", field(want, "spec", "replicas"))
+	}
+	create(t, p.objects, deployments, deployment(t, "team", "web", "scaled"))
+	replicas(2)
+	scale(6)
+	has(t, p.objects, deployments, "team", "web", problem("scaled", `ReplicasYielded: "python-client"`))
+	patch(t, p.objects, deployments, "team", "web", `{"spec":{"paused":true}}`)
+	has(t, p.down, deployments, p.there, "web", field(true, "spec", "paused"))
+	replicas(6)
+
+	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"annotations":{"workloads.kcp.dev/yield":"none"}}}`)
+	replicas(2)
+	has(t, p.objects, deployments, "team", "web", problem("scaled", ""))
+	scale(6)
+	replicas(2)
+
+	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"annotations":{"workloads.kcp.dev/yield":null}}}`)
+	has(t, p.down, deployments, p.there, "web", field(nil, "metadata", "annotations", workloadv1alpha1.YieldAnnotation))
+	scale(6)
+	has(t, p.objects, deployments, "team", "web", problem("scaled", "ReplicasYielded"))
+	replicas(6)
+	patch(t, p.objects, deployments, "team", "web", `{"spec":{"replicas":0}}`)
+	replicas(0)
+	scale(4)
+	p.passes("scaled-to-0")
+	replicas(0)
+	has(t, p.objects, deployments, "team", "web", problem("scaled", ""))
+	// Also where upstream has given the field away.
+	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"annotations":{"workloads.kcp.dev/yield":"spec.replicas"}}}`)
+	scale(4)
+	p.passes("given-away")
+	replicas(0)
+}
+
 // TestShared: an object for two clusters is in both, has the status of each in an
 // annotation, and leaves each by itself.
 func TestShared(t *testing.T) {

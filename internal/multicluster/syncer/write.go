@@ -259,6 +259,9 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 		if why == nil {
 			why = late
 		}
+		if why == nil {
+			why = yieldNote(p.up, p.down)
+		}
 	}
 	if why != nil {
 		said[p.problemAnnotation()] = p.saying(*why)
