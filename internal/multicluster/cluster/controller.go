@@ -51,6 +51,8 @@ type Controller struct {
 	strays map[stray]bool
 
 	mu sync.Mutex
+	// uid is that of the kcp's namespace kube-system, once it is known.
+	uid string
 	// members and beats are guarded by mu, by the names of Clusters.
 	members map[string]*member
 	beats   map[string]beat
@@ -168,7 +170,7 @@ func (c *Controller) watch(ctx context.Context) error {
 		object client.Object
 		keys   func(client.Object) []string
 	}{
-		{&workloadv1alpha1.Cluster{}, func(o client.Object) []string { return []string{o.GetName()} }},
+		{&workloadv1alpha1.Cluster{}, func(o client.Object) []string { return c.twins(ctx, o) }},
 		{&apiresourcev1alpha1.APIResourceImport{}, func(o client.Object) []string {
 			return []string{o.(*apiresourcev1alpha1.APIResourceImport).Spec.Location}
 		}},
@@ -202,6 +204,23 @@ func (c *Controller) enqueues(keys func(client.Object) []string) toolscache.Reso
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: add, DeleteFunc: add, UpdateFunc: func(_, object any) { add(object) },
 	}
+}
+
+// twins are a Cluster and those that have to be looked at with it, because they are the same
+// physical cluster, or said to be the same as it.
+func (c *Controller) twins(ctx context.Context, object client.Object) []string {
+	names := []string{object.GetName()}
+	cluster, ok := object.(*workloadv1alpha1.Cluster)
+	list := &workloadv1alpha1.ClusterList{}
+	if !ok || cluster.Status.UID == "" || c.cache.List(ctx, list, client.UnsafeDisableDeepCopy) != nil {
+		return names
+	}
+	for i := range list.Items {
+		if other := &list.Items[i]; other.Name != cluster.Name && other.Status.UID == cluster.Status.UID {
+			names = append(names, other.Name)
+		}
+	}
+	return names
 }
 
 // naming are the Clusters whose kubeconfig is in a Secret.

@@ -62,6 +62,8 @@ type facts struct {
 	observed   observation
 	// synced are the types that are carried.
 	synced []string
+	// kcp is the UID of the kcp itself, and sameAs an older Cluster of the same UID.
+	kcp, sameAs string
 	// problems are what is wrong with single types.
 	problems []workloadv1alpha1.ResourceProblem
 	// beat is when the last heartbeat was seen to arrive, by the controller's own
@@ -103,7 +105,7 @@ func known(f facts) workloadv1alpha1.ClusterStatus {
 	status := workloadv1alpha1.ClusterStatus{
 		Location: old.Location, UID: old.UID, Version: old.Version,
 		Capacity: old.Capacity, Allocatable: old.Allocatable, SyncedResources: f.synced,
-		ResourceProblems: since(f.problems, old.ResourceProblems, metav1.NewTime(f.now)),
+		SameAs: f.sameAs, ResourceProblems: since(f.problems, old.ResourceProblems, metav1.NewTime(f.now)),
 	}
 	for _, c := range old.Conditions {
 		if isOwned(c.Type) {
@@ -196,6 +198,10 @@ func (f facts) ready(importer, heartbeat metav1.Condition) metav1.Condition {
 	case syncer != nil && syncer.Status == metav1.ConditionFalse:
 		return condition(c, metav1.ConditionFalse, problem{syncer.Reason, "the syncer: " + syncer.Message})
 	}
+	if f.sameAs != "" {
+		return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonClusterReady, fmt.Sprintf(
+			"the cluster takes objects; it is registered as %s, too, so nothing new is placed here: unregister one of the two", f.sameAs)})
+	}
 	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonClusterReady, "the cluster takes objects"})
 }
 
@@ -218,6 +224,8 @@ func (f facts) connection() *problem {
 		return f.kubeconfig
 	case p.at.IsZero():
 		return &problem{workloadv1alpha1.ReasonClusterStatusUnknown, "the cluster has not been asked yet"}
+	case f.kcp != "" && p.uid == f.kcp:
+		return &problem{workloadv1alpha1.ReasonOwnKCP, "the kubeconfig reaches this kcp itself, and nothing is synced from a kcp into itself; register the physical cluster, with its own kubeconfig, and unregister this one"}
 	case f.isOther():
 		return &problem{workloadv1alpha1.ReasonOtherCluster, fmt.Sprintf(
 			"another cluster answers at %s: its kube-system has the UID %s, that of the registered one is %s; register it under another name, or unregister this one first",

@@ -24,6 +24,8 @@ import (
 // the registered cluster answers, its importer and its syncer.
 type member struct {
 	identity identity
+	// kcp is the UID of the kcp's own namespace kube-system.
+	kcp      string
 	name     string
 	mode     workloadv1alpha1.SyncMode
 	location string
@@ -172,7 +174,7 @@ func (m *member) note(now probe) bool {
 	if m.seen.pinned == "" {
 		m.seen.pinned = now.uid
 	}
-	mine := m.seen.pinned == now.uid
+	mine := m.seen.pinned == now.uid && now.uid != m.kcp
 	m.mu.Unlock()
 	if !sameProbe(before, now) {
 		m.changed()

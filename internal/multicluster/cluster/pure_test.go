@@ -328,3 +328,35 @@ func TestDeleteFlags(t *testing.T) {
 		})
 	}
 }
+
+func TestOldestTwin(t *testing.T) {
+	t.Parallel()
+	of := func(name, uid string, age int) workloadv1alpha1.Cluster {
+		c := workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon.Add(-time.Duration(age) * time.Hour))}}
+		c.Status.UID = uid
+		return c
+	}
+	leaving := of("older", "u", 9)
+	leaving.DeletionTimestamp = &metav1.Time{Time: noon}
+	for name, tc := range map[string]struct {
+		others []workloadv1alpha1.Cluster
+		uid    string
+		want   string
+	}{
+		"alone":              {uid: "u"},
+		"another cluster":    {others: []workloadv1alpha1.Cluster{of("a", "v", 9)}, uid: "u"},
+		"an older one":       {others: []workloadv1alpha1.Cluster{of("z", "u", 3), of("y", "u", 9)}, uid: "u", want: "y"},
+		"a younger one":      {others: []workloadv1alpha1.Cluster{of("a", "u", 1)}, uid: "u"},
+		"of the same age":    {others: []workloadv1alpha1.Cluster{of("a", "u", 2)}, uid: "u", want: "a"},
+		"being unregistered": {others: []workloadv1alpha1.Cluster{leaving}, uid: "u"},
+		"not reached yet":    {others: []workloadv1alpha1.Cluster{of("a", "", 9)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			me := of("east", tc.uid, 2)
+			if got := oldestTwin(&me, tc.uid, append(tc.others, me)); got != tc.want {
+				t.Errorf("oldestTwin() = %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

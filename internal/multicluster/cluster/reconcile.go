@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -80,7 +81,10 @@ func (c *Controller) keep(ctx context.Context, cluster *workloadv1alpha1.Cluster
 	}
 	if f.kubeconfig = wrong; m != nil {
 		m.want(wanted(c.config.ResourcesToSync, cluster), f.synced)
-		f.observed = m.observe()
+		f.observed, f.kcp = m.observe(), m.kcp
+	}
+	if f.sameAs, err = c.sameAs(ctx, cluster, f.observed.probe.uid); err != nil {
+		return 0, err
 	}
 	status, again := decide(f)
 	return again, c.write(ctx, cluster, status)
@@ -98,6 +102,59 @@ func (c *Controller) importsOf(ctx context.Context, name string) ([]*apiresource
 		}
 	}
 	return imports, nil
+}
+
+// ownUID is the UID of the kcp's namespace kube-system, which is asked for once.
+func (c *Controller) ownUID(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	uid := c.uid
+	c.mu.Unlock()
+	if uid != "" {
+		return uid, nil
+	}
+	system := &metav1.PartialObjectMetadata{}
+	system.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := c.client.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
+		return "", fmt.Errorf("reading the namespace %s of the kcp: %w", metav1.NamespaceSystem, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.uid = string(system.UID)
+	return c.uid, nil
+}
+
+// sameAs is the oldest other Cluster that stands for the same physical cluster; empty if
+// there is none, or if this one is the oldest. Those that change their answer have their
+// Clusters looked at.
+func (c *Controller) sameAs(ctx context.Context, cluster *workloadv1alpha1.Cluster, seen string) (string, error) {
+	list := &workloadv1alpha1.ClusterList{}
+	if err := c.cache.List(ctx, list); err != nil {
+		return "", fmt.Errorf("listing the Clusters: %w", err)
+	}
+	uid := cluster.Status.UID
+	if uid == "" {
+		uid = seen
+	}
+	return oldestTwin(cluster, uid, list.Items), nil
+}
+
+// oldestTwin is the oldest of the Clusters with a UID, if that is another one.
+func oldestTwin(cluster *workloadv1alpha1.Cluster, uid string, clusters []workloadv1alpha1.Cluster) string {
+	oldest := cluster
+	for i := range clusters {
+		other := &clusters[i]
+		if uid == "" || other.Status.UID != uid || other.Name == cluster.Name || other.DeletionTimestamp != nil {
+			continue
+		}
+		switch order := other.CreationTimestamp.Compare(oldest.CreationTimestamp.Time); {
+		case order < 0, order == 0 && other.Name < oldest.Name:
+			oldest = other
+		}
+	}
+	if oldest == cluster {
+		return ""
+	}
+	return oldest.Name
 }
 
 // noteBeat remembers when the heartbeat in a Cluster's status arrived.
@@ -141,10 +198,15 @@ func (c *Controller) ensure(ctx context.Context, cluster *workloadv1alpha1.Clust
 	if err != nil {
 		return nil, &problem{workloadv1alpha1.ReasonInvalidKubeConfig, err.Error()}, nil //nolint:nilerr // it is the user's to mend, and no retry helps
 	}
+	kcp, err := c.ownUID(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
 	m, err := c.newMember(cluster, identity, pin(cluster, old), downstream)
 	if err != nil {
 		return nil, &problem{workloadv1alpha1.ReasonErrorCreatingClient, kubeconfig.Redaction(downstream)(err)}, nil
 	}
+	m.kcp = kcp
 	c.mu.Lock()
 	c.members[cluster.Name] = m
 	c.mu.Unlock()

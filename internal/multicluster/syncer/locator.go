@@ -16,6 +16,15 @@ import (
 // hashDigits are the base36 digits of a namespace's name: 62 bits.
 const hashDigits = 12
 
+// namespacePrefix begins the names of namespaces that syncers make.
+const namespacePrefix = "kcp-"
+
+// isSyncersNamespace says whether a namespace has a name as syncers give it.
+func isSyncersNamespace(name string) bool {
+	digits, found := strings.CutPrefix(name, namespacePrefix)
+	return found && len(digits) == hashDigits && strings.Trim(digits, "0123456789abcdefghijklmnopqrstuvwxyz") == ""
+}
+
 // Identity is what a syncer stands between: its namespaces downstream are made of it.
 type Identity struct {
 	// Upstream is the UID of the kcp's kube-system namespace.
@@ -33,7 +42,7 @@ func (i Identity) Namespace(upstreamNamespace string) string {
 	base := big.NewInt(36)
 	rest := new(big.Int).Mod(new(big.Int).SetBytes(sum[:]), new(big.Int).Exp(base, big.NewInt(hashDigits), nil))
 	digits := rest.Text(36)
-	return "kcp-" + strings.Repeat("0", hashDigits-len(digits)) + digits
+	return namespacePrefix + strings.Repeat("0", hashDigits-len(digits)) + digits
 }
 
 func (i Identity) locator(upstreamNamespace string) workloadv1alpha1.Locator {

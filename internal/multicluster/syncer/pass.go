@@ -131,9 +131,14 @@ func (p *pass) do(ctx context.Context, next step) (done bool, again time.Duratio
 		p.down, p.downSeen, err = look(ctx, p.downstream, p.carrier.Type, p.downstreamNamespace(), p.key.Name)
 	case stepAskType:
 		p.kind, err = p.lookAtType(ctx, p.carrier.Type)
-	case stepHold:
-		err = p.hold(ctx)
-	case stepCreate:
+	case stepHold, stepCreate:
+		if isSyncersNamespace(p.key.Namespace) {
+			return p.problem(ctx, problem{reasonLoop, "the namespace was made by a syncer, so this object comes from another kcp; it is not sent on, because kcps that are registered in each other would do so without end"})
+		}
+		if next == stepHold {
+			err = p.hold(ctx)
+			break
+		}
 		return p.afterWrite(ctx, p.create(ctx))
 	case stepApply:
 		return p.afterWrite(ctx, p.apply(ctx))

@@ -20,6 +20,7 @@ const (
 	reasonNamespace = "NamespaceConflict"
 	reasonTypeEnds  = "TypeEnding"
 	reasonStatus    = "StatusNotReported"
+	reasonLoop      = "FromAnotherKCP"
 	reasonYielded   = "ReplicasYielded"
 )
 

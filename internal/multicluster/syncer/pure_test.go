@@ -641,3 +641,16 @@ func TestDeletionsSayWhatBecomesOfDependents(t *testing.T) {
 		}
 	}
 }
+
+func TestIsSyncersNamespace(t *testing.T) {
+	t.Parallel()
+	identity := Identity{Upstream: "u", Cluster: "east", ClusterUID: "c"}
+	for name, want := range map[string]bool{
+		identity.Namespace("team"): true, identity.Namespace(identity.Namespace("team")): true,
+		"team": false, "kcp-team": false, "kcp-0123456789a": false, "kcp-0123456789ab": true, "kcp-0123456789-b": false, "": false,
+	} {
+		if got := isSyncersNamespace(name); got != want {
+			t.Errorf("isSyncersNamespace(%q) = %v, want %v", name, got, want)
+		}
+	}
+}

@@ -26,6 +26,8 @@ const (
 var (
 	// ErrClusterGone: the Cluster was deleted, or made anew under the same name.
 	ErrClusterGone = errors.New("the Cluster upstream is gone or another one: start the syncer again for what is there now")
+	// ErrItself: both sides are the same kcp.
+	ErrItself = errors.New("the physical cluster is the kcp itself: give the kubeconfig of another cluster")
 	// ErrOtherCluster: the physical cluster is not the one that the Cluster stands for.
 	ErrOtherCluster = errors.New("the physical cluster is not the one that was registered: correct the kubeconfig, or register the cluster anew")
 )
@@ -79,7 +81,7 @@ func (s *Syncer) identify(ctx context.Context) (*workloadv1alpha1.Cluster, types
 	defer ticker.Stop()
 	for said := ""; ; {
 		cluster, upstreamUID, err := s.introduce(ctx)
-		if err == nil || errors.Is(err, ErrOtherCluster) {
+		if err == nil || errors.Is(err, ErrOtherCluster) || errors.Is(err, ErrItself) {
 			return cluster, upstreamUID, err
 		}
 		if err.Error() != said {
@@ -110,6 +112,9 @@ func (s *Syncer) introduce(ctx context.Context) (*workloadv1alpha1.Cluster, type
 	downstreamUID, err := systemUID(ctx, s.downstream)
 	if err != nil {
 		return nil, "", err
+	}
+	if downstreamUID == upstreamUID {
+		return nil, "", fmt.Errorf("%w: its kube-system namespace has the same UID, %s", ErrItself, downstreamUID)
 	}
 	if cluster.Status.UID != "" && cluster.Status.UID != string(downstreamUID) {
 		return nil, "", fmt.Errorf("%w: its kube-system namespace has UID %s, the Cluster says %s", ErrOtherCluster, downstreamUID, cluster.Status.UID)

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/syncer"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/poll"
 )
@@ -141,6 +142,35 @@ func TestGoAheadWithTypeThatCannotBeRead(t *testing.T) {
 	patch(t, k.objects, clusters, "", "east", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"3"}}}`)
 	for _, name := range []string{"one", "two", "three"} {
 		hasNot(t, down, configMaps, there, name)
+	}
+}
+
+// TestObjectsOfAnotherKCP: what another kcp has sent here is not sent on, as between kcps that
+// are registered in each other.
+func TestObjectsOfAnotherKCP(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	physical, down := downstream(t)
+	k.register("east", "configmaps")
+	k.sync("east", physical.Rest())
+	looped := k.downNamespace("east", "loop")
+	k.namespace(looped)
+	create(t, k.objects, configMaps, configMap(looped, "one", "east", nil))
+	has(t, k.objects, configMaps, looped, "one", problem("east", "FromAnotherKCP"))
+	if _, err := down.Resource(namespaces).Get(t.Context(), k.downNamespace("east", looped), metav1.GetOptions{}); err == nil {
+		t.Error("a namespace was made for a namespace of a syncer")
+	}
+}
+
+// TestSyncerOfItself: a syncer whose two sides are one kcp ends.
+func TestSyncerOfItself(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	k.register("east", "configmaps")
+	r := k.sync("east", k.config)
+	err := <-r.done
+	if r.done <- err; !errors.Is(err, syncer.ErrItself) {
+		t.Errorf("Run = %v, want ErrItself", err)
 	}
 }
 
