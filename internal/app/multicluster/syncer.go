@@ -64,7 +64,7 @@ func (s *syncerCommandLine) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.toKubeconfig, "to-kubeconfig", "", "kubeconfig of the physical cluster (default: the one that this runs in)")
 	flags.StringVar(&s.toContext, "to-context", "", "context of --to-kubeconfig (default: its current one)")
 	flags.StringVar(&s.config.Cluster, "cluster", "", "name of the Cluster in the kcp; required")
-	flags.IntVar(&s.config.Workers, "workers", syncer.DefaultWorkers, "objects that are worked on at once")
+	flags.IntVar(&s.config.Workers, "workers", syncer.DefaultWorkers, "objects that are worked on at once; at most three quarters of them of one type, and half of them of one namespace")
 	flags.DurationVar(&s.config.HeartbeatInterval, "heartbeat-interval", syncer.DefaultHeartbeatInterval, "time between two heartbeats")
 	addDeleteFlags(flags, &s.config.Deletes)
 	flags.StringVar(&s.logLevel, "log-level", "info", "what is logged: debug, info, warn or error")

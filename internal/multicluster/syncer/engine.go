@@ -44,6 +44,7 @@ type engine struct {
 	suspected atomic.Int64
 
 	fence *fence
+	slots *slots
 
 	// changes are those upstream that are not carried yet.
 	changes pending
@@ -75,7 +76,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		reportPokes: make(chan struct{}, 1), typePokes: make(chan struct{}, 1), cluster: cluster,
 		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{}, told: map[Key]telling{},
 		troubled: map[schema.GroupResource]bool{},
-		breaker:  newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()),
+		breaker:  newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()), slots: newSlots(s.config.Workers),
 	}
 	if c := meta.FindStatusCondition(cluster.Status.Conditions, workloadv1alpha1.ConditionDeletesPaused); c != nil && c.Status == metav1.ConditionTrue {
 		spent := ""
@@ -216,6 +217,14 @@ func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
 		}
 		return 0, err
 	}
+	if !e.slots.take(i.Key, time.Now()) {
+		return 0, nil // it comes again when another one is done
+	}
+	defer func() {
+		for _, key := range e.slots.give(i.Key) {
+			e.queue.Add(item{Key: key})
+		}
+	}()
 	p := newPass(e, c, i.Key)
 	again, err := p.run(ctx)
 	// What is to stay and cannot be carried keeps nobody from counting the deletions.

@@ -164,11 +164,13 @@ type readingState struct {
 	// unreadable are those that cannot be read, and missing those that are not carried.
 	unreadable map[string]*reading.Trouble
 	missing    []missingType
+	// waiting are those whose objects wait for a slot.
+	waiting map[string]waitingType
 }
 
 // readingNow looks at all types. The caller holds the lock.
 func (e *engine) readingNow(now time.Time) readingState {
-	state := readingState{looked: e.looked, unreadable: map[string]*reading.Trouble{}, missing: e.missing}
+	state := readingState{looked: e.looked, unreadable: map[string]*reading.Trouble{}, missing: e.missing, waiting: e.slots.waiting(now)}
 	for resource, c := range e.carriers {
 		trouble := c.trouble(now)
 		switch {
@@ -281,6 +283,10 @@ func resourceProblems(state readingState, before []workloadv1alpha1.ResourceProb
 			reason = workloadv1alpha1.ResourceNotReadable
 		}
 		add(m.resource.String(), reason, m.why, now)
+	}
+	for _, resource := range sortedKeys(state.waiting) {
+		w := state.waiting[resource]
+		add(resource, workloadv1alpha1.ResourceRequestsWait, w.message, metav1.NewTime(w.since))
 	}
 	slices.SortFunc(problems, func(a, b workloadv1alpha1.ResourceProblem) int {
 		return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Reason, b.Reason))

@@ -13,7 +13,7 @@ import (
 
 // Defaults of a Config.
 const (
-	DefaultWorkers           = 16
+	DefaultWorkers           = 32
 	DefaultHeartbeatInterval = 10 * time.Second
 )
 
@@ -28,7 +28,8 @@ type Config struct {
 	// Types, as resource.group, narrow what is carried. Empty means all that the
 	// Cluster's status names.
 	Types []string
-	// Workers are how many objects are worked on at once: DefaultWorkers by default.
+	// Workers are how many objects are worked on at once: DefaultWorkers by default. At most
+	// three quarters of them are of one type, and half of them of one namespace.
 	Workers int
 	// HeartbeatInterval is DefaultHeartbeatInterval by default.
 	HeartbeatInterval time.Duration

@@ -145,6 +145,44 @@ func TestGoAheadWithTypeThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// TestHangingRequests: requests that a cluster does not answer, more than there are workers,
+// delay only objects of the same namespace, and are reported.
+func TestHangingRequests(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	physical, down := downstream(t)
+	release := make(chan struct{})
+	config := tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/configmaps/hangs-") {
+			select {
+			case <-release:
+			case <-r.Context().Done():
+				return nil, context.Cause(r.Context())
+			}
+		}
+		return next.RoundTrip(r)
+	}).of(physical.Rest())
+	k.register("east", "configmaps", "secrets")
+	k.namespace("hanging")
+	k.namespace("working")
+	k.sync("east", config)
+	for i := range 2 * syncer.DefaultWorkers {
+		create(t, k.objects, configMaps, configMap("hanging", fmt.Sprintf("hangs-%d", i), "east", nil))
+	}
+	k.problemOf("east", "configmaps", "RequestsWait", "of the namespace hanging")
+	create(t, k.objects, configMaps, configMap("working", "one", "east", nil))
+	has(t, down, configMaps, k.downNamespace("east", "working"), "one", anyhow)
+	c, err := k.clusterOf(t.Context(), "east")
+	if err != nil || !meta.IsStatusConditionTrue(c.Status.Conditions, workloadv1alpha1.ConditionSyncerReady) {
+		t.Errorf("the Cluster is %+v, %v", c.Status.Conditions, err)
+	}
+	close(release)
+	for i := range 2 * syncer.DefaultWorkers {
+		has(t, down, configMaps, k.downNamespace("east", "hanging"), fmt.Sprintf("hangs-%d", i), anyhow)
+	}
+	k.noProblems("east")
+}
+
 // TestObjectsOfAnotherKCP: what another kcp has sent here is not sent on, as between kcps that
 // are registered in each other.
 func TestObjectsOfAnotherKCP(t *testing.T) {

@@ -1,0 +1,126 @@
+package syncer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// slotPatience is how long no slot may come free before that is reported.
+const slotPatience = 5 * time.Second
+
+// slots limit how many objects of one type, and of one namespace, are worked on at once. A
+// cluster may answer late for some objects, for example because a webhook hangs: without a
+// limit they would take all workers, and everything else would wait.
+type slots struct {
+	perType, perNamespace int
+
+	mu sync.Mutex
+	// types and namespaces count the slots that are taken. Guarded by mu, as is all that
+	// follows.
+	types      map[schema.GroupResource]int
+	namespaces map[string]int
+	// parked are the objects that wait, by the limit that was reached, and full is since when
+	// no slot of it has come free.
+	parked map[limit][]Key
+	full   map[limit]time.Time
+}
+
+// limit is that of a type, or that of a namespace.
+type limit struct {
+	resource  schema.GroupResource
+	namespace string
+}
+
+// newSlots leaves a quarter of the workers to other types, and half of them to other
+// namespaces.
+func newSlots(workers int) *slots {
+	return &slots{
+		perType: max(1, workers*3/4), perNamespace: max(1, workers/2),
+		types: map[schema.GroupResource]int{}, namespaces: map[string]int{},
+		parked: map[limit][]Key{}, full: map[limit]time.Time{},
+	}
+}
+
+// take takes a slot for an object. If there is none, the object is parked until give returns
+// it.
+func (s *slots) take(key Key, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var reached limit
+	switch {
+	case s.types[key.Type] >= s.perType:
+		reached.resource = key.Type
+	case key.Namespace != "" && s.namespaces[key.Namespace] >= s.perNamespace:
+		reached.namespace = key.Namespace
+	default:
+		s.types[key.Type]++
+		s.namespaces[key.Namespace]++
+		return true
+	}
+	s.parked[reached] = append(s.parked[reached], key)
+	if _, known := s.full[reached]; !known {
+		s.full[reached] = now
+	}
+	return false
+}
+
+// give gives a slot back. It returns the objects that may try again.
+func (s *slots) give(key Key) []Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.types[key.Type]--; s.types[key.Type] == 0 {
+		delete(s.types, key.Type)
+	}
+	if s.namespaces[key.Namespace]--; s.namespaces[key.Namespace] == 0 {
+		delete(s.namespaces, key.Namespace)
+	}
+	var next []Key
+	for _, reached := range []limit{{resource: key.Type}, {namespace: key.Namespace}} {
+		delete(s.full, reached)
+		waiting := s.parked[reached]
+		if len(waiting) == 0 {
+			continue
+		}
+		next = append(next, waiting[0])
+		if s.parked[reached] = waiting[1:]; len(waiting) == 1 {
+			delete(s.parked, reached)
+		}
+	}
+	return next
+}
+
+// waiting says of which types a limit has been reached for a while, and since when.
+func (s *slots) waiting(now time.Time) map[string]waitingType {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := map[string]waitingType{}
+	for reached, since := range s.full {
+		if now.Sub(since) < slotPatience {
+			continue
+		}
+		message := fmt.Sprintf("%d requests for objects of this type wait for the cluster's answer; further ones wait for them", s.perType)
+		if reached.namespace != "" {
+			message = fmt.Sprintf("%d requests for objects of the namespace %s wait for the cluster's answer; further ones wait for them", s.perNamespace, reached.namespace)
+		}
+		for _, key := range s.parked[reached] {
+			if before, ok := found[key.Type.String()]; !ok || since.Before(before.since) {
+				found[key.Type.String()] = waitingType{since: since, message: message}
+			}
+		}
+	}
+	return found
+}
+
+// waitingType is a type of which objects wait for a slot.
+type waitingType struct {
+	since   time.Time
+	message string
+}
+
+// sortedKeys are for an order that does not change.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
