@@ -31,7 +31,7 @@ var heavy = []string{"k8s.io/client-go", "k8s.io/apiserver", "k8s.io/kubernetes"
 var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 
 // shared is what every component may use.
-var shared = []string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/controllerterm", "internal/version"}
+var shared = []string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/version"}
 
 // inside are the test kits that run rik's API server in the test process, under the race
 // detector. That takes minutes where a process of its own takes seconds, and links all of
@@ -51,6 +51,7 @@ var Rules = []Rule{
 	{Under: "internal/lockfile", MustNot: heavy},
 	// The term of the active controller goes with its writes to where they are stored.
 	{Under: "internal/controllerterm", MustNot: heavy},
+	{Under: "internal/boltfile", MustNot: heavy},
 	{Under: "internal/reconcile", May: []string{"api"}},
 	{Under: "internal/scheduler/placement", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/scheduler", May: shared, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/client-go"}},

@@ -59,6 +59,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := ec.Validate(); err != nil {
 		return nil, fmt.Errorf("checking the embedded etcd's configuration: %w", err)
 	}
+	if err := check(ec.Dir); err != nil {
+		return nil, explain(ec.Dir, err)
+	}
 	e, err := start(ec, end)
 	if err != nil {
 		return nil, explain(ec.Dir, err)
@@ -91,6 +94,11 @@ func start(ec *embed.Config, end *giveUp) (*embed.Etcd, error) {
 	}
 	started := make(chan result, 1)
 	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				started <- result{err: fmt.Errorf("%v", r)}
+			}
+		}()
 		e, err := embed.StartEtcd(ec)
 		started <- result{e, err}
 	}()

@@ -67,9 +67,16 @@ func reason(message string, fields []zapcore.Field) error {
 
 // explain says what to do about a start that failed.
 func explain(dir string, err error) error {
-	next := "if its files are damaged, restore the data directory from a copy"
-	if errors.Is(err, syscall.ENOSPC) {
+	next := "if its files are damaged, " + restore(dir)
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
 		next = "free 100 MB or more on that disk: etcd's log alone takes 64 MB from the first start on"
+	case errors.Is(err, errFiles):
+		next = restore(dir)
 	}
 	return fmt.Errorf("starting the embedded etcd in %s: %w; next: %s", dir, err, next)
+}
+
+func restore(dir string) string {
+	return "restore the data directory from a copy that was made while the server was stopped. Without a copy the cluster's objects are lost: move " + dir + " away and start once with --new-cluster, which begins an empty cluster"
 }
