@@ -54,6 +54,7 @@ const (
 	reasonVMEnded        = "VMEnded"
 	reasonSnapshotLost   = "SnapshotLost"
 	reasonVolumesLost    = "VolumesLost"
+	reasonRecordLost     = "RecordLost"
 	reasonInitFailed     = "InitContainerFailed"
 	reasonInitializing   = "Initializing"
 	reasonCreating       = "ContainerCreating"

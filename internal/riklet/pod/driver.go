@@ -35,7 +35,8 @@ type Driver struct {
 
 	mu       sync.Mutex // guards what follows
 	machines map[string]*machine
-	ctx      context.Context // of Run; nil before
+	lost     map[string]map[string]state.Container // runs of containers whose record was lost, by UID
+	ctx      context.Context                       // of Run; nil before
 	group    sync.WaitGroup
 }
 
@@ -54,11 +55,11 @@ func New(cfg Config) (*Driver, error) {
 	if err := os.MkdirAll(filepath.Join(cfg.Root, "pods"), 0o700); err != nil {
 		return nil, fmt.Errorf("making the state directory: %w", err)
 	}
-	store, err := state.Open(filepath.Join(cfg.Root, "pods.db"))
+	store, err := state.Open(filepath.Join(cfg.Root, recordsFile))
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{cfg: cfg, store: store, machines: map[string]*machine{}, turns: make(chan struct{}, cfg.StartsAtOnce), boots: make(chan struct{}, runtime.NumCPU())}
+	d := &Driver{cfg: cfg, store: store, machines: map[string]*machine{}, lost: map[string]map[string]state.Container{}, turns: make(chan struct{}, cfg.StartsAtOnce), boots: make(chan struct{}, runtime.NumCPU())}
 	// Time-based, so that it rises over restarts without a write for each.
 	d.last.Store(cfg.Clock.Now().UnixMicro())
 	return d, nil
@@ -108,7 +109,15 @@ func (d *Driver) Ensure(in instance.Instance) error {
 	if d.machines[in.UID] != nil {
 		return nil
 	}
-	d.addLocked(newMachine(d, state.Record{BootID: d.bootID, Instance: in}))
+	rec := state.Record{BootID: d.bootID, Instance: in}
+	runs, lost := d.lost[in.UID]
+	if lost {
+		rec = afterRecordLoss(rec, runs, d.cfg.Clock.Now())
+		delete(d.lost, in.UID)
+	}
+	m := newMachine(d, rec)
+	m.dirty = lost
+	d.addLocked(m)
 	return nil
 }
 
@@ -123,6 +132,7 @@ func (d *Driver) Stop(uid string, grace time.Duration) {
 	m := d.machines[uid]
 	if m == nil {
 		// Nothing is here, and that is to be said.
+		delete(d.lost, uid)
 		m = newMachine(d, state.Record{BootID: d.bootID, Terminated: true, Instance: instance.Instance{UID: uid}})
 		m.publish()
 		d.addLocked(m)

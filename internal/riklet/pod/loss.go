@@ -2,10 +2,14 @@ package pod
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/state"
 )
 
@@ -123,4 +127,67 @@ func initAgain(r state.Record, reason, why string, now time.Time) state.Record {
 		r.Containers[c.Name] = state.Container{Attempt: old.Attempt, Restarts: old.Restarts, ImageDigest: old.ImageDigest, Last: lost.Last}
 	}
 	return r
+}
+
+// recordLost is what happened to the containers of an instance whose record was lost.
+const recordLost = "this node lost its record of the instance, and ended what ran of it"
+
+// runsOf reads what an instance without a record left about the runs of its containers.
+func (d *Driver) runsOf(uid string) map[string]state.Container {
+	runs := map[string]state.Container{}
+	for _, name := range d.namesOfRuns(uid) {
+		attempt, end := d.lastRun(uid, name)
+		if attempt < 1 {
+			continue
+		}
+		c := state.Container{State: rikv1alpha1.ContainerRunning, Attempt: attempt, Restarts: int32(attempt - 1)} //nolint:gosec // counts restarts
+		if end != nil && end.Attempt >= attempt {
+			reason := reasonError
+			if end.ExitCode == 0 {
+				reason = reasonCompleted
+			}
+			c.StartedAt = end.StartedAt
+			c = exited(c, int32(end.ExitCode), reason, end.Message, end.FinishedAt) //nolint:gosec // 0..255
+		}
+		runs[name] = c
+	}
+	return runs
+}
+
+// namesOfRuns lists the containers of which an instance without a record left anything.
+func (d *Driver) namesOfRuns(uid string) []string {
+	names, err := d.containersOf(instance.Instance{UID: uid})
+	if err != nil {
+		d.cfg.Logger.Warn("what containers left cannot be listed", "instance", uid, "err", err)
+	}
+	ends, err := os.ReadDir(filepath.Dir(d.exitFile(uid, "")))
+	if err == nil {
+		for _, e := range ends {
+			names = append(names, strings.TrimSuffix(e.Name(), ".json"))
+		}
+	}
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == vmmContainer || !validName.MatchString(name) })
+}
+
+// afterRecordLoss is the record of an instance whose former one was lost, from what was found
+// of its runs. Its volumes are gone: unless its containers have ended for good, it begins with
+// its init containers. A container that may start only once has failed instead.
+func afterRecordLoss(r state.Record, runs map[string]state.Container, now time.Time) state.Record {
+	r.Containers = map[string]state.Container{}
+	for _, c := range allContainers(r.Instance.Template) {
+		run, ok := runs[c.Name]
+		if !ok {
+			continue
+		}
+		if run.State == rikv1alpha1.ContainerRunning {
+			lost := exited(run, 128+9, reasonRecordLost, recordLost, now)
+			run = state.Container{Attempt: run.Attempt, Restarts: run.Restarts, Last: lost.Last}
+			if r.Instance.Template.RestartPolicy == rikv1alpha1.RestartNever {
+				run = lost
+			}
+		}
+		r.Containers[c.Name] = run
+	}
+	return initAgain(r, reasonRecordLost, recordLost, now)
 }

@@ -28,6 +28,9 @@ const supervisors = "_shims"
 
 func (d *Driver) cgroup(uid string) string { return d.cfg.CgroupParent + "/" + uid }
 
+// recordsFile has the records of all instances, in Config.Root.
+const recordsFile = "pods.db"
+
 // Names in Config.Run.
 const (
 	runPods     = "pods"

@@ -39,6 +39,10 @@ func (d *Driver) Recover(ctx context.Context) error {
 	var group errgroup.Group
 	group.SetLimit(recoverAtOnce)
 	for _, rec := range records {
+		if rec.Lost {
+			d.lost[rec.Instance.UID] = rec.Containers
+			continue
+		}
 		m := newMachine(d, rec)
 		known[m.uid] = m
 		group.Go(func() error { m.recover(ctx); return nil })
@@ -268,8 +272,16 @@ func (d *Driver) removeOrphans(ctx context.Context, known map[string]*machine) {
 		if known[uid] != nil {
 			continue
 		}
-		d.cfg.Logger.Info("removing what no record knows", "instance", uid)
 		in := instance.Instance{UID: uid}
+		runs := d.runsOf(uid)
+		d.cfg.Logger.Warn("removing an instance that this node has no record of; if it is still wanted it starts again",
+			"instance", uid, "containersThatRan", len(runs), "records", filepath.Join(d.cfg.Root, recordsFile))
+		if len(runs) > 0 {
+			if err := d.store.Put(state.Record{BootID: d.bootID, Instance: in, Containers: runs, Lost: true}); err != nil {
+				d.cfg.Logger.Error("a record could not be saved", "instance", uid, "err", err)
+			}
+			d.lost[uid] = runs
+		}
 		if err := d.takeBack(ctx, in, everything); err != nil {
 			// It becomes an instance that is to go away, so that it is tried
 			// again and reported until it is gone.
@@ -277,6 +289,7 @@ func (d *Driver) removeOrphans(ctx context.Context, known map[string]*machine) {
 			m := newMachine(d, state.Record{BootID: d.bootID, Instance: in, Stop: &state.Stop{Deadline: d.cfg.Clock.Now()}})
 			m.trouble = err.Error()
 			known[uid] = m
+			delete(d.lost, uid)
 		}
 	}
 	d.killStrayShims(known)

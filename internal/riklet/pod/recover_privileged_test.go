@@ -228,6 +228,51 @@ func TestPrivilegedOrphansAreRemoved(t *testing.T) {
 	}
 }
 
+// TestPrivilegedLostRecordsCountARestart: an instance whose record was lost starts again,
+// counts that, and says why; one that may start only once has failed.
+func TestPrivilegedLostRecordsCountARestart(t *testing.T) {
+	t.Parallel()
+	for policy, want := range map[rikv1alpha1.RestartPolicy]struct {
+		phase    rikv1alpha1.InstancePhase
+		starts   int
+		restarts int32
+	}{
+		rikv1alpha1.RestartAlways:    {rikv1alpha1.InstanceRunning, 2, 1},
+		rikv1alpha1.RestartOnFailure: {rikv1alpha1.InstanceRunning, 2, 1},
+		rikv1alpha1.RestartNever:     {rikv1alpha1.InstanceFailed, 1, 0},
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			n := newNetworkNode(t)
+			in, dir := counted(t, "u1", policy)
+			n.killedWhileRunning(in)
+			if err := os.Remove(filepath.Join(n.cfg.Root, "pods.db")); err != nil {
+				t.Fatal(err)
+			}
+			n.start()
+			n.end() // what was found outlives another end of the agent
+			n.start()
+			n.ensure(in)
+			s := n.awaitPhase("u1", want.phase)
+			c := s.Containers[0]
+			reason := c.Reason // of one that has ended for good
+			if c.LastState != nil {
+				reason = c.LastState.Reason
+			}
+			if c.RestartCount != want.restarts || reason != reasonRecordLost {
+				t.Errorf("container = %+v, last %+v; want %d restarts and the reason %s", c, c.LastState, want.restarts, reasonRecordLost)
+			}
+			eventually(t, func() string {
+				if got := starts(dir); got != want.starts {
+					return fmt.Sprintf("%d starts, want %d", got, want.starts)
+				}
+				return ""
+			})
+			n.stop("u1", 0)
+		})
+	}
+}
+
 // awaitExitFile waits until a supervisor, alone, has noted an end.
 func (n *node) awaitExitFile(uid string) {
 	n.Helper()

@@ -17,6 +17,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/boltfile"
 	"rik.dev/rik/internal/riklet/instance"
 )
 
@@ -27,6 +28,8 @@ const Version = 1
 var (
 	// ErrNewer is returned by Open when a record was written by a later rik.
 	ErrNewer = errors.New("record is of a newer version than this riklet")
+	// ErrDamaged is returned by Open for a file whose records cannot be read.
+	ErrDamaged = errors.New("the node's records are damaged")
 	// ErrClosed is returned by a Put or Delete after Close.
 	ErrClosed = errors.New("state is closed")
 )
@@ -52,6 +55,9 @@ type Record struct {
 	Final *Final `json:"final,omitempty"`
 	// Terminated: nothing is left; kept until that was received.
 	Terminated bool `json:"terminated,omitempty"`
+	// Lost: the instance's record was lost and what ran of it was removed. Instance has the UID
+	// alone, and Containers what was found of its runs, for when the instance is ordered again.
+	Lost bool `json:"lost,omitempty"`
 }
 
 // Container is what is remembered of one container.
@@ -119,6 +125,12 @@ type write struct {
 // Open opens or makes the file, 0600. A second process that opens it is
 // refused: two agents on one state directory would each undo the other's work.
 func Open(path string) (*Store, error) {
+	if err := boltfile.Check(path); err != nil {
+		if errors.Is(err, boltfile.ErrDamaged) {
+			return nil, damaged(path, err)
+		}
+		return nil, fmt.Errorf("opening the state %s (is another riklet using it?): %w", path, err)
+	}
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, FreelistType: bolt.FreelistMapType})
 	if err != nil {
 		return nil, fmt.Errorf("opening the state %s (is another riklet using it?): %w", path, err)
@@ -136,14 +148,23 @@ func Open(path string) (*Store, error) {
 	return &Store{db: db}, nil
 }
 
+// damaged says what the loss of the records means, and what to do.
+func damaged(path string, err error) error {
+	return fmt.Errorf("%w: %w. Restore the file from a copy, or move it away: the riklet then starts without records, stops every instance of this node, and starts those that are still wanted again (their volumes on this node are lost, and their restarts are counted)",
+		ErrDamaged, fmt.Errorf("%s: %w", path, err))
+}
+
 // Load reads all records, ordered by UID.
 func (s *Store) Load() ([]Record, error) {
 	var records []Record
 	err := s.db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket(bucket).ForEach(func(uid, data []byte) error {
 			record, err := decode(data)
-			if err != nil {
+			if errors.Is(err, ErrNewer) {
 				return fmt.Errorf("record of instance %s: %w", uid, err)
+			}
+			if err != nil {
+				return damaged(s.db.Path(), fmt.Errorf("record of instance %s: %w", uid, err))
 			}
 			records = append(records, record)
 			return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -117,5 +118,47 @@ func TestBootID(t *testing.T) {
 	a, err := BootID()
 	if err != nil || len(a) != 36 {
 		t.Errorf("BootID() = %q, %v; want a UUID", a, err)
+	}
+}
+
+// TestDamagedRecordsAreExplained: bbolt ends the process when it meets a damaged page.
+func TestDamagedRecordsAreExplained(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pods.db")
+	s, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if err := s.Put(record(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := os.Getpagesize()
+	for name, data := range map[string][]byte{
+		"pages of zeros": append(append([]byte{}, whole[:2*page]...), make([]byte, len(whole)-2*page)...),
+		"truncated":      whole[:3*page],
+		"another file":   []byte("this is not a database"),
+	} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(path)
+		if !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: Open() = %v, want ErrDamaged", name, err)
+			continue
+		}
+		for _, want := range []string{path, "move it away", "starts those that are still wanted again"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: Open() = %v, want it to say %q", name, err, want)
+			}
+		}
 	}
 }
