@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -71,7 +72,10 @@ type Config struct {
 	// Network is where instances get their addresses; nil: they have their
 	// loopback and nothing else.
 	Network instance.Network
-	Node    NodeIdentity
+	// Dial connects to an instance's address as a client on the node does; nil:
+	// from the network of this process.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Node NodeIdentity
 	// DrainDelay is how long after its order a stop signal is sent to an
 	// instance that serves ports; 0 means DefaultDrainDelay, or none without a
 	// Network; negative: none.
@@ -135,6 +139,9 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{}).DialContext
 	}
 	if c.Clock == nil {
 		c.Clock = systemClock{}

@@ -35,6 +35,7 @@ type container struct {
 	killAt   time.Time       // when a failed liveness probe's grace is over
 	killWhy  string
 	cancel   context.CancelFunc // ends the probes of the current run
+	address  string             // where the probes of the current run connect; "": to the instance's loopback
 }
 
 func (c *container) state() rikv1alpha1.ContainerState { return c.m.rec.Containers[c.spec.Name].State }

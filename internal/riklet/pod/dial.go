@@ -11,13 +11,18 @@ import (
 	"rik.dev/rik/internal/riklet/netns"
 )
 
+const loopback = "127.0.0.1"
+
 // dialInside connects to a TCP port in the network namespace of a process; 0
-// means the node's own.
-func dialInside(ctx context.Context, pid int, port int32) (net.Conn, error) {
-	var dialer net.Dialer
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
+// means the node's own. It tries the loopback addresses first, then the instance's
+// address, if it has one: a server may listen on one of them alone.
+func dialInside(ctx context.Context, pid int, address string, port int32) (net.Conn, error) {
+	addresses := []string{loopback, "::1"}
+	if address != "" {
+		addresses = append(addresses, address)
+	}
 	if pid == 0 {
-		return dialer.DialContext(ctx, "tcp", address)
+		return dialFirst(ctx, addresses, port)
 	}
 	namespace, err := netns.Of(pid)
 	if err != nil {
@@ -25,12 +30,31 @@ func dialInside(ctx context.Context, pid int, port int32) (net.Conn, error) {
 	}
 	defer namespace.Close()
 	var conn net.Conn
-	// An address without a name is dialled by the calling goroutine.
 	err = netns.Within(namespace, func() (err error) {
-		conn, err = dialer.DialContext(ctx, "tcp", address)
+		conn, err = dialFirst(ctx, addresses, port)
 		return err
 	})
 	return conn, err
+}
+
+// dialFirst connects to the first address that answers, and else returns the first error.
+// An address without a name is dialed by the calling goroutine.
+func dialFirst(ctx context.Context, addresses []string, port int32) (net.Conn, error) {
+	var dialer net.Dialer
+	var first error
+	for _, address := range addresses {
+		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(int(port))))
+		if err == nil {
+			return conn, nil
+		}
+		if first == nil {
+			first = err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, first
 }
 
 // Dial connects to a port of an instance.

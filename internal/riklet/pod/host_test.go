@@ -58,7 +58,7 @@ func hostUntilKilled() error {
 		if err != nil {
 			return err
 		}
-		cfg.Network = network
+		cfg.Network, cfg.Dial = network, dialerIn(h.Network)
 	}
 	if h.VMM != "" {
 		if cfg.VM, err = openVM(h.Dir, h.VMM); err != nil {

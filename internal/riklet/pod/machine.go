@@ -374,6 +374,13 @@ func (m *machine) namespaces() (pid int, ok bool) {
 	return m.pid, true
 }
 
+// lastAddress is the instance's address as it was last published, from any goroutine.
+func (m *machine) lastAddress() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.status.Status.Address
+}
+
 func (m *machine) observation() (instance.Observation, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

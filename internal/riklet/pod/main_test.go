@@ -207,7 +207,7 @@ func (n *node) open() *Driver {
 	}
 	n.closeStores = func() error { return errors.Join(closeDisks(), n.images.Close()) }
 	if n.network != nil {
-		n.cfg.Network = n.network.open()
+		n.cfg.Network, n.cfg.Dial = n.network.open(), dialerIn(n.network.pid)
 	}
 	if n.driver, err = New(n.cfg); err != nil {
 		n.Fatal(errors.Join(err, n.closeStores()))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -104,6 +105,22 @@ func (w *network) close() {
 		}
 	}
 	w.bridge = nil
+}
+
+// dialerIn connects from the namespace of a process.
+func dialerIn(pid int) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		namespace, err := netns.Of(pid)
+		if err != nil {
+			return nil, err
+		}
+		defer namespace.Close()
+		err = netns.Within(namespace, func() (err error) {
+			conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+			return err
+		})
+		return conn, err
+	}
 }
 
 // run calls a program in the namespace.

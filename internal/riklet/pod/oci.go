@@ -75,7 +75,7 @@ func (ociEngine) dial(ctx context.Context, m *machine, port int32) (net.Conn, er
 	if !ok {
 		return nil, instance.ErrNotRunning
 	}
-	return dialInside(ctx, pid, port)
+	return dialInside(ctx, pid, m.lastAddress(), port)
 }
 
 func (ociEngine) refresh(ctx context.Context, b *build, volumes []rikv1alpha1.Volume) error {

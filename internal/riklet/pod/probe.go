@@ -2,6 +2,7 @@ package pod
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -41,7 +42,7 @@ func (c *container) note(change func(*state.Container)) {
 func (c *container) beginProbes() {
 	m := c.m
 	ctx, cancel := context.WithCancel(m.startCtx)
-	c.cancel = cancel
+	c.cancel, c.address = cancel, m.address()
 	if c.spec.StartupProbe != nil && !m.rec.Containers[c.spec.Name].Begun {
 		c.probe(ctx, *c.spec.StartupProbe, c.startupResult(ctx))
 		return
@@ -251,7 +252,7 @@ func (c *container) ask(ctx context.Context, p rikv1alpha1.Probe) error {
 		err = c.askHTTP(ctx, *p.HTTP)
 	case p.TCP != nil:
 		var conn net.Conn
-		if conn, err = c.m.engine.dial(ctx, c.m, p.TCP.Port); err == nil {
+		if conn, err = c.reach(ctx, p.TCP.Port); err == nil {
 			err = conn.Close()
 		}
 	}
@@ -334,12 +335,22 @@ func portOf(address string) (int32, error) {
 	return int32(port), err //nolint:gosec // 16 bits
 }
 
+// reach connects to a port as clients do: from the node to the instance's address. An
+// instance without an address has no clients but its own processes.
+func (c *container) reach(ctx context.Context, port int32) (net.Conn, error) {
+	if c.address == "" {
+		return c.m.engine.dial(ctx, c.m, port)
+	}
+	return c.m.d.cfg.Dial(ctx, "tcp", net.JoinHostPort(c.address, strconv.Itoa(int(port))))
+}
+
 func (c *container) askHTTP(ctx context.Context, p rikv1alpha1.HTTPProbe) error {
 	scheme := strings.ToLower(p.Scheme)
 	if scheme == "" {
 		scheme = "http"
 	}
-	address := scheme + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(p.Port))) + "/" + strings.TrimPrefix(p.Path, "/")
+	host := cmp.Or(c.address, loopback)
+	address := scheme + "://" + net.JoinHostPort(host, strconv.Itoa(int(p.Port))) + "/" + strings.TrimPrefix(p.Path, "/")
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return err
@@ -358,7 +369,7 @@ func (c *container) askHTTP(ctx context.Context, p rikv1alpha1.HTTPProbe) error 
 			if err != nil {
 				return nil, err
 			}
-			return c.m.engine.dial(ctx, c.m, port)
+			return c.reach(ctx, port)
 		},
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // documented: a probe asks for life, not identity
 	}

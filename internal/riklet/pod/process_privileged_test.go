@@ -58,7 +58,11 @@ func (s *trees) Collect(context.Context, time.Duration) error { return nil }
 // newAppNode is a node whose Apps find one file.
 func newAppNode(t *testing.T) (*node, *trees) {
 	t.Helper()
-	n := newNode(t)
+	return newNode(t).withApps(t)
+}
+
+func (n *node) withApps(t *testing.T) (*node, *trees) {
+	t.Helper()
 	s := &trees{dir: filepath.Join(n.dir, "tree"), digest: "sha256:1", users: map[string]bool{}}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		t.Fatal(err)
