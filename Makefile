@@ -19,7 +19,7 @@ export PREFIX DESTDIR
 export GOFLAGS := $(shell source hack/env.sh && echo $$GOFLAGS)
 
 # The programs of a node are static: they run on a machine of any libc.
-NODE_PROGRAMS := riklet rik-shim rik-unpack rik-init
+NODE_PROGRAMS := riklet rik-shim rik-unpack rik-dns rik-init
 # gRPC's trace pages bring templates, and with those the linker keeps every method
 # of every type: 4 MB of riklet.
 NODE_TAGS := grpcnotrace

@@ -15,7 +15,7 @@ commands=(rik rikctl riklet)
 
 install_all() {
   install -d "$DESTDIR$lib/guest" "$DESTDIR$prefix/bin" "$DESTDIR$units"
-  install -m 0755 "$bin"/{rik,rikctl,riklet,rik-shim,rik-unpack,runc} "$DESTDIR$lib/"
+  install -m 0755 "$bin"/{rik,rikctl,riklet,rik-shim,rik-unpack,rik-dns,runc} "$DESTDIR$lib/"
   install -m 0644 "$bin"/guest/{kernel,initramfs} "$DESTDIR$lib/guest/"
   for name in "${commands[@]}"; do ln -sfn "../lib/rik/$name" "$DESTDIR$prefix/bin/$name"; done
   for unit in deploy/systemd/*.service; do

@@ -71,6 +71,7 @@ var Rules = []Rule{
 	{Under: "cmd/rik-shim", May: []string{"internal/riklet/shim", "internal/riklet/guest"}, MustNot: append(slices.Clone(pulls), heavy...)},
 	{Under: "cmd/rik-init", May: []string{"internal/riklet/guest"}, MustNot: append([]string{"k8s.io"}, append(slices.Clone(pulls), heavy...)...)},
 	{Under: "cmd/rik-unpack", May: []string{"internal/riklet/image/unpack"}, MustNot: heavy},
+	{Under: "cmd/rik-dns", May: []string{"internal/riklet/network"}, MustNot: append(slices.Clone(pulls), heavy...)},
 	{Under: "cmd/riklet", May: []string{"internal/app/node", "internal/riklet", "internal/version"}, MustNot: append(slices.Clone(pulls), heavy...)},
 	{Under: "cmd/rikctl", May: []string{"internal/rikctl", "internal/version"}},
 	{Under: "cmd", May: []string{"internal/app"}},

@@ -45,9 +45,9 @@ type Options struct {
 	Taints       []string
 	Reserved     map[string]string
 	MaxInstances int64
-	// Runc, Shim and Unpacker are programs; found beside this one, or on the
+	// Runc, Shim, Unpacker and NameServer are programs; found beside this one, or on the
 	// PATH, when empty.
-	Runc, Shim, Unpacker string
+	Runc, Shim, Unpacker, NameServer string
 	AllowOldRunc         bool
 	Runtimes             map[string]string
 	// CgroupParent keeps the instances of several nodes on one machine apart.
@@ -130,6 +130,7 @@ func (o *Options) addDirFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.JailDir, "jail-dir", "", "where Firecracker's jails are made, on a file system without nodev and noexec; jails in the state directory by default")
 	s.StringVar(&o.Kernel, "kernel", o.Kernel, "the kernel of microVMs; guest/kernel beside this program by default [KERNEL_LOCATION]")
 	s.StringVar(&o.Initramfs, "initramfs", "", "the initramfs of microVMs, with rik's init; guest/initramfs beside this program by default")
+	s.StringVar(&o.NameServer, "name-server", "", "the program rik-dns, which answers names; the one beside this program by default")
 	s.StringVar(&o.Unpacker, "unpacker", "", "the program rik-unpack, which pulls images; the one beside this program by default")
 }
 
@@ -247,6 +248,7 @@ func (o *Options) findPrograms() []error {
 	}{
 		{&o.Runc, "runc", "--runc", "runc 1.2.8, 1.3.3, 1.4.0 or newer is needed: \"make build\" builds one into bin/"},
 		{&o.Shim, "rik-shim", "--shim", "it is part of rik: \"make build\" builds it, and it belongs beside this program"},
+		{&o.NameServer, "rik-dns", "--name-server", "it is part of rik: \"make build\" builds it, and it belongs beside this program"},
 		{&o.Unpacker, "rik-unpack", "--unpacker", "it is part of rik: \"make build\" builds it, and it belongs beside this program"},
 	} {
 		if *p.path != "" {

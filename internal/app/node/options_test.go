@@ -21,11 +21,11 @@ func TestFindProgramsNamesTheFlag(t *testing.T) {
 		o     Options
 		wants []string
 	}{
-		"runc":     {Options{Runc: "/nope", Shim: program, Unpacker: program}, []string{"--runc /nope", "no such file", "leave the flag out"}},
-		"shim":     {Options{Runc: program, Shim: plain, Unpacker: program}, []string{"--shim " + plain, "not executable"}},
-		"unpacker": {Options{Runc: program, Shim: program, Unpacker: dir}, []string{"--unpacker " + dir, "not a file"}},
-		"all":      {Options{Runc: "/a", Shim: "/b", Unpacker: "/c"}, []string{"--runc", "--shim", "--unpacker"}},
-		"fine":     {Options{Runc: program, Shim: program, Unpacker: program}, nil},
+		"runc":     {Options{Runc: "/nope", Shim: program, Unpacker: program, NameServer: program}, []string{"--runc /nope", "no such file", "leave the flag out"}},
+		"shim":     {Options{Runc: program, Shim: plain, Unpacker: program, NameServer: program}, []string{"--shim " + plain, "not executable"}},
+		"unpacker": {Options{Runc: program, Shim: program, Unpacker: dir, NameServer: program}, []string{"--unpacker " + dir, "not a file"}},
+		"all":      {Options{Runc: "/a", Shim: "/b", Unpacker: "/c", NameServer: "/d"}, []string{"--runc", "--shim", "--unpacker", "--name-server"}},
+		"fine":     {Options{Runc: program, Shim: program, Unpacker: program, NameServer: program}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -54,7 +54,7 @@ func TestFindProgramsSaysWhatToDo(t *testing.T) {
 	if err == nil {
 		t.Fatal("nothing is missing although there is nothing")
 	}
-	for _, want := range []string{"runc is neither", "rik-shim is neither", "rik-unpack is neither", "make build", "--runc", "--shim", "--unpacker"} {
+	for _, want := range []string{"runc is neither", "rik-shim is neither", "rik-unpack is neither", "rik-dns is neither", "make build", "--runc", "--shim", "--unpacker"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("findPrograms = %q, want it to say %q", err, want)
 		}

@@ -158,7 +158,7 @@ func (o *Options) network(ctx context.Context) riklet.NetworkFunc {
 }
 
 func (o *Options) networkConfig() network.Config {
-	return network.Config{Node: o.NodeName, Dir: filepath.Join(o.StateDir, "network"), Tunnels: o.Network == NetworkVXLAN}
+	return network.Config{Node: o.NodeName, Dir: filepath.Join(o.StateDir, "network"), Tunnels: o.Network == NetworkVXLAN, NameServer: []string{o.NameServer}}
 }
 
 func (o *Options) newPods(h riklet.Host, s *stores, vm *pod.VM) (*pod.Driver, error) {

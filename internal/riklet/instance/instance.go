@@ -27,6 +27,12 @@ type Instance struct {
 	Template rikv1alpha1.InstanceTemplate
 }
 
+// ShortNames is the domain, within the cluster's, that instances search for the short names of
+// workloads in other namespaces, such as web.other. It is not the cluster's domain itself: a
+// program that asks for github.com asks for github.com in each domain that it searches, and a
+// workload github in a namespace com must not answer that. No namespace has such a name.
+const ShortNames = "short_names"
+
 // Observation is what a driver saw of one instance. A later Sequence replaces
 // an earlier one. Status.Phase, Reason and Message say the whole; the rest of
 // Status says it for each container.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +70,11 @@ func lockPath(dir string) (string, error) {
 		return "", fmt.Errorf("finding out the network namespace: %w", err)
 	}
 	return filepath.Join(dir, "net-"+strconv.FormatUint(namespace.Ino, 10)), nil
+}
+
+// beside is the path of another file that belongs to the same network namespace.
+func (l *netLock) beside(what string) string {
+	return filepath.Join(filepath.Dir(l.path), what+strings.TrimPrefix(filepath.Base(l.path), "net"))
 }
 
 // release lets go of the lock, and leaves nothing behind where nobody else has one.

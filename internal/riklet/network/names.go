@@ -3,24 +3,26 @@ package network
 import (
 	"context"
 	"net/netip"
+	"path/filepath"
 	"sync"
 
-	"rik.dev/rik/internal/riklet/network/dns"
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/nameserver"
 )
 
 // port of all name servers.
 const port = 53
 
-// names is the name server, once it has an address.
+// names is the name server, once it has an address: a process that outlives this one.
 type names struct {
-	cfg   Config
-	table *table.Table
+	cfg  Config
+	lock *netLock
+	feed *nameserver.Feed
+	look chan<- struct{} // gets a token when the process has ended
 
 	mu      sync.Mutex
 	address netip.Addr
 	cancel  context.CancelFunc
-	done    chan struct{} // closed when the server has ended
+	done    chan struct{} // closed when the process is no longer fed
 }
 
 // at is where names are answered; invalid before they are.
@@ -30,25 +32,34 @@ func (n *names) at() netip.Addr {
 	return n.address
 }
 
-// serve has the server answer at an address, if it does not already. It is
+// nameServer says which process answers at an address.
+func nameServer(cfg Config, lock *netLock, address netip.Addr) nameserver.Config {
+	return nameserver.Config{
+		Program: cfg.NameServer, Socket: lock.beside("dns"), Log: filepath.Join(cfg.Dir, "dns.log"),
+		Settings: nameserver.Settings{Address: netip.AddrPortFrom(address, port), Resolver: cfg.Resolver},
+	}
+}
+
+// serve has the process answer at an address and feeds it, if that is not so already. It is
 // called by one goroutine, as stop is.
 func (n *names) serve(ctx context.Context, address netip.Addr) error {
 	if n.at() == address && !n.ended() {
 		return nil
 	}
 	n.stop()
-	server, err := dns.Listen(ctx, dns.Config{
-		Listen: netip.AddrPortFrom(address, port), Snapshot: n.table.Snapshot, Resolver: n.cfg.Resolver, Logger: n.cfg.Logger,
-	})
+	client, err := nameserver.Ensure(ctx, nameServer(n.cfg, n.lock, address))
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
-		defer close(done)
-		if err := server.Run(ctx); err != nil {
-			n.cfg.Logger.Error("names are not answered; it is tried again", "address", address, "err", err)
+		defer client.Close()
+		err := n.feed.Run(ctx, client)
+		close(done)
+		if err != nil {
+			n.cfg.Logger.Warn("the name server's process has ended, or cannot be reached; it is started again", "address", address, "err", err)
+			tell(n.look)
 		}
 	}()
 	n.mu.Lock()
@@ -67,7 +78,7 @@ func (n *names) ended() bool {
 	}
 }
 
-// stop ends the server, if there is one.
+// stop no longer feeds the process, which goes on with what it knows.
 func (n *names) stop() {
 	if n.cancel == nil {
 		return

@@ -24,6 +24,7 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/iptables"
+	"rik.dev/rik/internal/riklet/network/nameserver"
 	"rik.dev/rik/internal/riklet/network/proxy"
 	"rik.dev/rik/internal/riklet/network/table"
 	"rik.dev/rik/internal/rpc/nodev1"
@@ -51,6 +52,8 @@ type Config struct {
 	Tunnels bool
 	// Resolver is the host's resolv.conf(5); the usual one when empty.
 	Resolver string
+	// NameServer is the command line of rik-dns, which answers names. Required by Open.
+	NameServer []string
 	// Logger discards when nil.
 	Logger *slog.Logger
 }
@@ -63,6 +66,7 @@ type Node struct {
 	bridge *bridge.Bridge
 	ports  *bridge.Switch
 	proxy  *proxy.Proxy
+	feed   *nameserver.Feed
 	names  names
 	// look has a token when the host may have changed, and rules when what the
 	// proxy goes by did.
@@ -107,7 +111,8 @@ func (n *Node) open(ctx context.Context) error {
 		return fmt.Errorf("making the network's directory: %w", err)
 	}
 	n.table = table.Open(table.Config{Path: filepath.Join(n.cfg.Dir, "table"), Logger: n.cfg.Logger})
-	n.names = names{cfg: n.cfg, table: n.table}
+	n.feed = nameserver.NewFeed(n.table)
+	n.names = names{cfg: n.cfg, lock: n.lock, feed: n.feed, look: n.look}
 	if n.bridge, err = bridge.New(bridge.DefaultName); err != nil {
 		return err
 	}
@@ -166,7 +171,7 @@ func (n *Node) Run(ctx context.Context) error {
 }
 
 // Apply takes what the controller tells of the network.
-func (n *Node) Apply(c *nodev1.NetworkChanges) { n.table.Apply(c) }
+func (n *Node) Apply(c *nodev1.NetworkChanges) { n.feed.Apply(c) }
 
 // SetAddress says by which address other nodes reach this one; the invalid
 // address while that is not known. It does not block.

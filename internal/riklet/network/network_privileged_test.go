@@ -42,6 +42,10 @@ func open(t *testing.T, dir string) *running {
 func openWith(t *testing.T, cfg Config) *running {
 	t.Helper()
 	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if cfg.NameServer == nil {
+		cfg.NameServer = []string{"/proc/self/exe", nameServerWord}
+	}
+	t.Cleanup(func() { noNameServer(t) })
 	n, err := Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -8,12 +8,13 @@ import (
 	"os"
 
 	"rik.dev/rik/internal/riklet/network/bridge"
+	"rik.dev/rik/internal/riklet/network/nameserver"
 	"rik.dev/rik/internal/riklet/network/overlay"
 	"rik.dev/rik/internal/riklet/network/proxy"
 	"rik.dev/rik/internal/riklet/network/table"
 )
 
-// Purge takes away what a node that does not run made of the network: rules,
+// Purge takes away what a node that does not run made of the network: the name server, rules,
 // ways to other nodes, the bridge, and its directory. A node that never had a
 // network, as it has no directory, leaves that of others alone.
 func Purge(ctx context.Context, cfg Config) error {
@@ -40,8 +41,9 @@ func Purge(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return errors.Join(err, links.Close())
 	}
+	ended := nameserver.Remove(ctx, lock.beside("dns"))
 	// The rules first: they lead to what goes next.
-	err = rules.Remove(ctx)
+	err = errors.Join(ended, rules.Remove(ctx))
 	_, removed := overlay.Apply(overlay.Plan{})
 	if err := errors.Join(err, removed, links.Remove(ctx), links.Close()); err != nil {
 		return fmt.Errorf("removing the node's network: %w", err)

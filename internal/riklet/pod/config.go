@@ -75,7 +75,9 @@ type Config struct {
 	// Dial connects to an instance's address as a client on the node does; nil:
 	// from the network of this process.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	Node NodeIdentity
+	// Resolver is the path of the host's resolv.conf(5); the usual one when empty.
+	Resolver string
+	Node     NodeIdentity
 	// DrainDelay is how long after its order a stop signal is sent to an
 	// instance that serves ports; 0 means DefaultDrainDelay, or none without a
 	// Network; negative: none.
@@ -139,6 +141,9 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Resolver == "" {
+		c.Resolver = "/etc/resolv.conf"
 	}
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{}).DialContext

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,7 +60,7 @@ func (b *build) network(ctx context.Context) error {
 		return err
 	}
 	hosts := spec.Hosts(b.hostname(), a.Address.Addr().String())
-	if err := b.files(hosts, resolver(a, b.in.Namespace)); err != nil {
+	if err := b.files(hosts, resolver(a, b.in.Namespace, hostSearch(d.cfg.Resolver))); err != nil {
 		return err
 	}
 	if err := writeJSON(d.networkFile(uid), a); err != nil {
@@ -117,17 +119,57 @@ func (m *machine) address() string {
 	}
 }
 
-// resolver renders the instance's /etc/resolv.conf. With ndots:2 a workload
-// and workload.namespace are looked for in the cluster first; a name with two
-// dots is most likely one of the world outside, and is asked for as it is.
-func resolver(a instance.Attachment, namespace string) string {
+// resolver renders the instance's /etc/resolv.conf. With ndots:2 a workload and
+// workload.namespace are looked for in the cluster first, and then in the domains that the host
+// searches; a name with two dots is most likely one of the world outside, and is asked for as
+// it is.
+func resolver(a instance.Attachment, namespace string, host []string) string {
 	var b strings.Builder
 	b.WriteString("# written by rik; changes are lost when the instance ends\n")
 	fmt.Fprintf(&b, "nameserver %s\n", a.DNS)
-	if a.Domain != "" && validName.MatchString(namespace) {
-		fmt.Fprintf(&b, "search %s.%s %s\noptions ndots:2\n", namespace, a.Domain, a.Domain)
+	if a.Domain == "" || !validName.MatchString(namespace) {
+		return b.String()
 	}
+	search := []string{namespace + "." + a.Domain, instance.ShortNames + "." + a.Domain}
+	size := len(strings.Join(search, " "))
+	for _, domain := range host {
+		if size += len(domain) + 1; len(search) == maxSearch || size > maxSearchSize {
+			break
+		}
+		if !slices.Contains(search, domain) {
+			search = append(search, domain)
+		}
+	}
+	fmt.Fprintf(&b, "search %s\noptions ndots:2\n", strings.Join(search, " "))
 	return b.String()
+}
+
+// How many domains an instance searches, and how many bytes they have: as for a kubelet's Pods.
+const (
+	maxSearch     = 32
+	maxSearchSize = 2048
+)
+
+// searchDomain is what may stand in a list of domains; a host may have the root there, which
+// is of no use.
+var searchDomain = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$`)
+
+// hostSearch gives the domains that the host searches, by its resolv.conf(5): the last line
+// counts.
+func hostSearch(path string) (domains []string) {
+	for line := range strings.Lines(readOr(path, "")) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "search" && fields[0] != "domain" {
+			continue
+		}
+		domains = nil
+		for _, d := range fields[1:] {
+			if d = strings.TrimSuffix(d, "."); searchDomain.MatchString(d) {
+				domains = append(domains, d)
+			}
+		}
+	}
+	return domains
 }
 
 // DefaultDrainDelay is how long after its order a stop signal is sent to an

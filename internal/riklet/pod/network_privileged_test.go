@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -156,6 +157,10 @@ func (w *network) leftOf(uid string) []string {
 func TestPrivilegedPodsReachEachOther(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)
+	n.cfg.Resolver = filepath.Join(n.dir, "resolv.conf")
+	if err := os.WriteFile(n.cfg.Resolver, []byte("search corp.example\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	n.start()
 	web := sh("web", "mkdir /tmp/w; echo hello from $MINE > /tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w")
 	web.Env = []rikv1alpha1.EnvVar{{Name: "MINE", ValueFrom: &rikv1alpha1.EnvVarSource{FieldRef: "status.address"}}}
@@ -168,7 +173,7 @@ func TestPrivilegedPodsReachEachOther(t *testing.T) {
 	client := sh("main", "cat /etc/resolv.conf; tail -n 1 /etc/hosts; wget -q -O - http://"+s.Address+":8080/; "+forever)
 	n.ensure(podOf("u2", rikv1alpha1.RestartAlways, client))
 	n.awaitPhase("u2", rikv1alpha1.InstanceRunning)
-	want := "# written by rik; changes are lost when the instance ends\nnameserver 10.62.7.1\nsearch default.rik.local rik.local\noptions ndots:2\n" +
+	want := "# written by rik; changes are lost when the instance ends\nnameserver 10.62.7.1\nsearch default.rik.local short_names.rik.local corp.example\noptions ndots:2\n" +
 		"10.62.7.3\tname-of-u2\nhello from 10.62.7.2\n"
 	eventually(t, func() string { return cmp.Diff(want, n.log("u2", "")) })
 	n.stop("u1", 0)

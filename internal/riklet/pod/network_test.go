@@ -1,7 +1,11 @@
 package pod
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,15 +19,34 @@ import (
 func TestResolver(t *testing.T) {
 	t.Parallel()
 	const begin = "# written by rik; changes are lost when the instance ends\nnameserver 10.62.7.1\n"
-	cases := []struct{ name, namespace, domain, want string }{
-		{"all", "team-a", "rik.local", begin + "search team-a.rik.local rik.local\noptions ndots:2\n"},
-		{"no domain", "team-a", "", begin},
-		{"hostile namespace", "a\nnameserver 192.0.2.1", "rik.local", begin},
+	const own = "search team-a.rik.local short_names.rik.local"
+	const end = "\noptions ndots:2\n"
+	long := "nameserver 192.0.2.1\nsearch"
+	var all strings.Builder
+	for i := range 40 {
+		long += fmt.Sprintf(" d%d.example", i)
+		if i < 30 {
+			fmt.Fprintf(&all, " d%d.example", i)
+		}
+	}
+	cases := []struct{ name, namespace, domain, host, want string }{
+		{"all", "team-a", "rik.local", "", begin + own + end},
+		{"no domain", "team-a", "", "search corp.example", begin},
+		{"hostile namespace", "a\nnameserver 192.0.2.1", "rik.local", "", begin},
+		{"host", "team-a", "rik.local", "search corp.example lab.corp.example. .\n", begin + own + " corp.example lab.corp.example" + end},
+		{"last line", "team-a", "rik.local", "search a.example\ndomain b.example\n", begin + own + " b.example" + end},
+		{"twice", "team-a", "rik.local", "search team-a.rik.local b.example b.example", begin + own + " b.example" + end},
+		{"many", "team-a", "rik.local", long, begin + own + all.String() + end},
+		{"large", "team-a", "rik.local", "search a.example " + strings.Repeat("x", 2040), begin + own + " a.example" + end},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got := resolver(instance.Attachment{DNS: netip.MustParseAddr("10.62.7.1"), Domain: tc.domain}, tc.namespace)
+			path := filepath.Join(t.TempDir(), "resolv.conf")
+			if err := os.WriteFile(path, []byte(tc.host), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got := resolver(instance.Attachment{DNS: netip.MustParseAddr("10.62.7.1"), Domain: tc.domain}, tc.namespace, hostSearch(path))
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("resolver() (-want +got):\n%s", diff)
 			}

@@ -215,7 +215,7 @@ func (b *build) directories(context.Context) error {
 	}
 	hosts, resolv := spec.Hosts(b.hostname(), ""), "# this instance has no network beyond itself\n"
 	if b.in.Template.HostNetwork { // what the node sees
-		resolv = readOr("/etc/resolv.conf", resolv)
+		resolv = readOr(d.cfg.Resolver, resolv)
 		hosts = readOr("/etc/hosts", spec.Hosts(b.hostname(), d.cfg.Node.Address))
 	}
 	// Containers may write to these files. They have a file system of their own, so that they

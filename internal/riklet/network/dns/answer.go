@@ -28,13 +28,17 @@ type found struct {
 // answer is the reply about a name of the cluster. It depends on nothing but its
 // arguments.
 func answer(s *table.Snapshot, q *dns.Msg) *dns.Msg {
+	return describe(s, q, look(s, strings.ToLower(q.Question[0].Name)))
+}
+
+// describe is the reply to a question about what was found.
+func describe(s *table.Snapshot, q *dns.Msg, what found) *dns.Msg {
 	reply := new(dns.Msg).SetReply(q)
 	reply.Authoritative, reply.RecursionAvailable = true, true
 	if opt := q.IsEdns0(); opt != nil {
 		reply.SetEdns0(udpSize, opt.Do())
 	}
 	question := q.Question[0]
-	what := look(s, strings.ToLower(question.Name))
 	header := dns.RR_Header{Name: question.Name, Class: dns.ClassINET, Ttl: ttl}
 	switch question.Qtype {
 	case dns.TypeA, dns.TypeAAAA, dns.TypeANY:

@@ -5,6 +5,7 @@
 //	<workload>.<namespace>.<domain>             the workload's virtual addresses
 //	<instance>.<workload>.<namespace>.<domain>  the instance
 //	_port._proto.<workload>.<namespace>.<domain>  SRV: where a port is
+//	<workload>.<namespace>.short_names.<domain>   the same for those who search, see [instance.ShortNames]
 package dns
 
 import (
@@ -28,6 +29,8 @@ const (
 	// forwardsAtOnce bounds the questions that wait for other servers. Also a
 	// loop of servers that ask each other ends there. See share.
 	forwardsAtOnce = 256
+	// waitsAtOnce bounds the questions that wait for an answer to the same question.
+	waitsAtOnce = 2048
 	// connectionsAtOnce bounds TCP connections; each may stay idle for a while. They are
 	// shared as well.
 	connectionsAtOnce = 128
@@ -59,9 +62,6 @@ type Server struct {
 
 // Listen opens the sockets. With port 0 the kernel chooses one.
 func Listen(ctx context.Context, cfg Config) (*Server, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
 	var listen net.ListenConfig
 	udp, err := listen.ListenPacket(ctx, "udp", cfg.Listen.String())
 	if err != nil {
@@ -72,9 +72,17 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("answering names at %s: %w", udp.LocalAddr(), err), udp.Close())
 	}
+	return New(cfg, udp, tcp), nil
+}
+
+// New answers at sockets that are open; they are the server's from now on.
+func New(cfg Config, udp net.PacketConn, tcp net.Listener) *Server {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
 	s := &Server{cfg: cfg, udp: udp, tcp: tcp}
-	s.upstream = &upstream{path: cfg.Resolver, own: s.Address(), slots: newShare(forwardsAtOnce), logger: cfg.Logger}
-	return s, nil
+	s.upstream = newUpstream(cfg, s.Address())
+	return s
 }
 
 // Address is where the server answers.
@@ -82,10 +90,12 @@ func (s *Server) Address() netip.AddrPort {
 	return s.udp.LocalAddr().(*net.UDPAddr).AddrPort() //nolint:forcetypeassert // it listens on UDP
 }
 
-// Run answers until ctx ends, and closes the sockets.
+// Run answers until ctx ends, and closes the sockets. Questions that came before are answered,
+// which takes perQuestion at most.
 func (s *Server) Run(ctx context.Context) error {
+	inFlight := context.WithoutCancel(ctx)
 	group, ctx := errgroup.WithContext(ctx)
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { s.serve(ctx, w, q) })
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { s.serve(inFlight, w, q) })
 	servers := []*dns.Server{
 		{PacketConn: s.udp, Handler: handler, UDPSize: dns.DefaultMsgSize},
 		{Listener: sharing{s.tcp, newShare(connectionsAtOnce)}, Handler: handler, IdleTimeout: func() time.Duration { return idle }},
@@ -127,6 +137,8 @@ func (s *Server) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
 	switch {
 	case len(q.Question) != 1 || q.Opcode != dns.OpcodeQuery:
 		reply = new(dns.Msg).SetRcode(q, dns.RcodeFormatError)
+	case q.Question[0].Qclass == dns.ClassINET && within(q.Question[0].Name, shortDomain(snapshot)):
+		reply = s.short(ctx, w, q, snapshot)
 	case q.Question[0].Qclass == dns.ClassINET && within(q.Question[0].Name, snapshot.Settings.Domain):
 		reply = answer(snapshot, q)
 	case !s.serves(snapshot, w.RemoteAddr()):

@@ -472,7 +472,7 @@ func TestNonsenseIsSurvived(t *testing.T) {
 func TestTheHostsFileIsReadAgain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "resolv.conf")
-	u := &upstream{path: path, own: netip.MustParseAddrPort("10.62.1.1:53")}
+	u := newUpstream(Config{Resolver: path}, netip.MustParseAddrPort("10.62.1.1:53"))
 	write := func(text string, at time.Time) {
 		t.Helper()
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

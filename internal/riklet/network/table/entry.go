@@ -183,8 +183,8 @@ func (t *Table) decodeEndpoint(m *nodev1.Endpoint) (Endpoint, error) {
 	return e, nil
 }
 
-// encode is the whole table as one message that Apply understands.
-func (s *Snapshot) encode() *nodev1.NetworkChanges {
+// Encode is the whole table as one message that Apply understands.
+func (s *Snapshot) Encode() *nodev1.NetworkChanges {
 	c := &nodev1.NetworkChanges{Begin: true, Complete: true}
 	if s.Settings != (Settings{}) {
 		c.Settings = &nodev1.NetworkSettings{

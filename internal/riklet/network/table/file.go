@@ -83,7 +83,7 @@ func (t *Table) save() {
 }
 
 func (t *Table) write() error {
-	text, err := proto.Marshal(t.Snapshot().encode())
+	text, err := proto.Marshal(t.Snapshot().Encode())
 	if err != nil {
 		return fmt.Errorf("encoding the network's table: %w", err)
 	}

@@ -376,7 +376,7 @@ func FuzzApply(f *testing.F) {
 		table.Apply(c)
 		checkIndex(t, table)
 		again := Open(Config{})
-		again.Apply(table.Snapshot().encode())
+		again.Apply(table.Snapshot().Encode())
 		if diff := cmp.Diff(table.Snapshot(), again.Snapshot(), compare); diff != "" {
 			t.Fatalf("encoded and decoded (-before +after):\n%s", diff)
 		}

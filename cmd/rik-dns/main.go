@@ -1,0 +1,23 @@
+// Command rik-dns answers names on a node. The riklet starts it, it outlives the riklet, and
+// nobody needs to call it by hand.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"rik.dev/rik/internal/riklet/network/nameserver/server"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := server.Run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rik-dns:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,221 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"rik.dev/rik/internal/riklet/network/nameserver"
+	"rik.dev/rik/internal/riklet/network/nameserver/server"
+	"rik.dev/rik/internal/testkit/netnstest"
+	"rik.dev/rik/internal/testkit/privileged"
+)
+
+// nameServerWord makes this test binary the name server instead of running tests.
+const nameServerWord = "name-server"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == nameServerWord {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		err := server.Run(ctx, os.Args[2:])
+		stop()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// noNameServer ends the one of this namespace.
+func noNameServer(t *testing.T) {
+	t.Helper()
+	path, err := lockPath(lockDir)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		err = nameserver.Remove(ctx, (&netLock{path: path}).beside("dns"))
+		_ = os.Remove(lockDir) // unless others have locks
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// nameServers are the processes that answer names in this network namespace.
+func nameServers(t *testing.T) (pids []int) {
+	t.Helper()
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		namespace, _ := os.Readlink(filepath.Join("/proc", e.Name(), "ns/net"))
+		if namespace == own && strings.Contains(string(line), "\x00"+nameServerWord+"\x00") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// asking asks for a name without a pause, and tells of every question without an answer.
+func asking(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		client := &dns.Client{Timeout: 30 * time.Second}
+		for ctx.Err() == nil {
+			reply, _, err := client.Exchange(new(dns.Msg).SetQuestion("web.default.rik.local.", dns.TypeA), "10.62.1.1:53")
+			if err != nil || len(reply.Answer) != 1 {
+				done <- fmt.Errorf("a question has no answer: %v, %w", reply, err)
+				return
+			}
+		}
+		done <- nil
+	}()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Names are answered while the agent restarts, is down, and is upgraded.
+func TestPrivilegedNamesOutliveTheAgent(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	lan(t, "192.0.2.1/24")
+	dir := filepath.Join(t.TempDir(), "network")
+	r := open(t, dir)
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	r.Apply(whole())
+	r.ready()
+	answers(t)
+	first := nameServers(t)
+	if len(first) != 1 {
+		t.Fatalf("name servers: %v, want one", first)
+	}
+
+	stop := asking(t)
+	r.stop()
+	answers(t)
+	r = open(t, dir)
+	r.ready()
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	eventually(t, "the agent's return", func() error {
+		if !r.Gateway().IsValid() {
+			return errors.New("names are not served yet")
+		}
+		return nil
+	})
+	if now := nameServers(t); !slices.Equal(now, first) {
+		t.Errorf("after a restart the name server is %v, want %v as before", now, first)
+	}
+	// It is fed again.
+	more := whole()
+	more.Services[0].Addresses = append(more.Services[0].Addresses, "10.63.0.8")
+	stop()
+	r.Apply(more)
+	eventually(t, "a change", func() error { return has(t, "10.63.0.8") })
+	r.Apply(whole())
+	eventually(t, "a change back", func() error {
+		if has(t, "10.63.0.8") == nil {
+			return errors.New("the address is still there")
+		}
+		return nil
+	})
+
+	// Another program takes over the sockets.
+	stop = asking(t)
+	r.stop()
+	program := filepath.Join(t.TempDir(), "rik-dns")
+	replace(t, program)
+	r = openWith(t, Config{Node: "n1", Dir: dir, NameServer: []string{program, nameServerWord}})
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	var second []int
+	eventually(t, "another process", func() error {
+		if second = nameServers(t); len(second) != 1 || slices.Equal(second, first) {
+			return fmt.Errorf("name servers: %v, before: %v", second, first)
+		}
+		return nil
+	})
+	stop()
+
+	// One that ends is started again.
+	if err := syscall.Kill(second[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another process", func() error {
+		if now := nameServers(t); len(now) != 1 || slices.Equal(now, second) {
+			return fmt.Errorf("name servers: %v, before: %v", now, second)
+		}
+		return nil
+	})
+	answers(t)
+	r.stop()
+	if err := Purge(t.Context(), Config{Node: "n1", Dir: dir}); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "its end", func() error {
+		if left := nameServers(t); len(left) > 0 {
+			return fmt.Errorf("name servers left: %v", left)
+		}
+		return nil
+	})
+}
+
+// has is nil when the name has an address.
+func has(t *testing.T, address string) error {
+	t.Helper()
+	reply, err := dns.ExchangeContext(t.Context(), new(dns.Msg).SetQuestion("web.default.rik.local.", dns.TypeA), "10.62.1.1:53")
+	if err == nil && !strings.Contains(reply.String(), address) {
+		err = errors.New(reply.String())
+	}
+	return err
+}
+
+// replace puts a copy of this program at a path.
+func replace(t *testing.T, path string) {
+	t.Helper()
+	from, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(to, from)
+	if err := errors.Join(err, to.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
