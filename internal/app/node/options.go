@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -22,6 +23,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet"
 	"rik.dev/rik/internal/riklet/claim"
+	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/pod"
 )
 
@@ -44,6 +46,11 @@ type Options struct {
 	Labels       map[string]string
 	Taints       []string
 	Reserved     map[string]string
+	// PullTimeout, PullStallTimeout, ImageMaxSize, ImageMaxDownload and ImageMaxEntries bound
+	// each pull of an image; the sizes are quantities.
+	PullTimeout, PullStallTimeout  time.Duration
+	ImageMaxSize, ImageMaxDownload string
+	ImageMaxEntries                int64
 	MaxInstances int64
 	// Runc, Shim, Unpacker and NameServer are programs; found beside this one, or on the
 	// PATH, when empty.
@@ -108,6 +115,11 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	s.Int64Var(&o.MaxInstances, "max-instances", 0, "how many instances the node takes (default 250)")
 	s.BoolVar(&o.AllowOldRunc, "allow-old-runc", false, "use a runc that has known ways out of a container")
 	s.StringToStringVar(&o.Runtimes, "runtime", nil, "further OCI runtimes: name=path")
+	s.DurationVar(&o.PullTimeout, "image-pull-timeout", image.DefaultTime, "how long the pull of an image may take")
+	s.DurationVar(&o.PullStallTimeout, "image-pull-stall-timeout", image.DefaultStall, "how long a registry may send nothing before a pull is given up and tried again")
+	s.StringVar(&o.ImageMaxSize, "image-max-size", "16Gi", "how large an image may be, unpacked")
+	s.StringVar(&o.ImageMaxDownload, "image-max-download", "8Gi", "how large an image may be, as it is downloaded")
+	s.Int64Var(&o.ImageMaxEntries, "image-max-entries", image.DefaultEntries, "how many files, directories and links an image may have")
 	s.StringVar(&o.RegistriesConf, "registries-conf", "", "containers-registries.conf(5); the system's by default")
 	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it, that all tenants' pulls without a secret use; none by default")
 	s.StringVar(&o.Network, "network", o.Network, "how instances reach others: auto (routes to nodes on the same link, VXLAN to others), vxlan (always: some clouds drop packets with instances' addresses), or none (they have their loopback only)")
@@ -165,6 +177,9 @@ func (o *Options) Validate() error {
 	}
 	problems = append(problems, o.judgeNode()...)
 	problems = append(problems, o.judgeReserved()...)
+	if _, err := o.imageLimits(); err != nil {
+		problems = append(problems, err)
+	}
 	return errors.Join(problems...)
 }
 
@@ -325,4 +340,37 @@ func (o *Options) reserved() (rikv1alpha1.ResourceList, error) {
 		list[rikv1alpha1.ResourceName(name)] = q
 	}
 	return list, nil
+}
+
+// imageLimits reads the limits of pulls. A purge has none of these flags: what is zero or empty
+// takes the default.
+func (o *Options) imageLimits() (image.Limits, error) {
+	limits := image.Limits{Time: o.PullTimeout, Stall: o.PullStallTimeout, Entries: o.ImageMaxEntries}
+	var problems []error
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"--image-pull-timeout", o.PullTimeout}, {"--image-pull-stall-timeout", o.PullStallTimeout}} {
+		if d.value < 0 {
+			problems = append(problems, usagef("%s %s is negative", d.flag, d.value))
+		}
+	}
+	if o.ImageMaxEntries < 0 {
+		problems = append(problems, usagef("--image-max-entries %d is negative", o.ImageMaxEntries))
+	}
+	for _, s := range []struct {
+		flag, text string
+		to         *int64
+	}{{"--image-max-size", o.ImageMaxSize, &limits.Bytes}, {"--image-max-download", o.ImageMaxDownload, &limits.CompressedBytes}} {
+		if s.text == "" {
+			continue
+		}
+		q, err := resource.ParseQuantity(s.text)
+		if err != nil || q.Value() <= 0 {
+			problems = append(problems, usagef("%s %s is not a size such as 16Gi", s.flag, s.text))
+			continue
+		}
+		*s.to = q.Value()
+	}
+	return limits, errors.Join(problems...)
 }

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"rik.dev/rik/internal/riklet/image"
 )
 
 func TestFindProgramsNamesTheFlag(t *testing.T) {
@@ -119,5 +122,25 @@ func TestMainTellsUsageFromOtherErrors(t *testing.T) {
 				t.Errorf("Main(%s) = %d, want %d", tc.line, got, tc.want)
 			}
 		})
+	}
+}
+
+func TestImageLimits(t *testing.T) {
+	t.Parallel()
+	none := Options{}
+	if limits, err := none.imageLimits(); err != nil || limits != (image.Limits{}) {
+		t.Errorf("without flags: %+v, %v", limits, err)
+	}
+	all := Options{PullTimeout: time.Hour, PullStallTimeout: time.Minute, ImageMaxSize: "32Gi", ImageMaxDownload: "1G", ImageMaxEntries: 7}
+	want := image.Limits{Bytes: 32 << 30, CompressedBytes: 1e9, Entries: 7, Time: time.Hour, Stall: time.Minute}
+	if limits, err := all.imageLimits(); err != nil || limits != want {
+		t.Errorf("imageLimits() = %+v, %v, want %+v", limits, err, want)
+	}
+	wrong := Options{PullTimeout: -1, PullStallTimeout: -1, ImageMaxSize: "much", ImageMaxDownload: "-1", ImageMaxEntries: -1}
+	_, err := wrong.imageLimits()
+	for _, flag := range []string{"--image-pull-timeout", "--image-pull-stall-timeout", "--image-max-size", "--image-max-download", "--image-max-entries"} {
+		if err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("the error %v does not name %s", err, flag)
+		}
 	}
 }

@@ -90,9 +90,11 @@ func (o *Options) run(ctx context.Context, c Connections, log *slog.Logger) erro
 
 func (o *Options) openImages(log *slog.Logger) (*image.Store, error) {
 	networks, _ := o.fetchNetworks() // Validate has read them
+	limits, _ := o.imageLimits()
 	return image.Open(image.Config{
 		Root:           filepath.Join(o.StateDir, "images"),
 		Unpacker:       []string{o.Unpacker},
+		Limits:         limits,
 		RegistriesConf: o.RegistriesConf,
 		AuthFile:       o.RegistriesAuth,
 		CertDir:        o.CertDir,

@@ -27,6 +27,8 @@ type child struct {
 	store  *Store
 	log    *slog.Logger
 	pinned []digest.Digest
+	// progress is told how far the transfer is.
+	progress func(wire.Progress)
 }
 
 func (c *child) unpin() { c.store.unpin(c.pinned) }
@@ -103,6 +105,8 @@ func (c *child) talk(req wire.Request, stdin io.Writer, stdout io.Reader) (*wire
 			if err := out.Encode(wire.Ack{Pinned: true}); err != nil {
 				return nil, fmt.Errorf("%w: %w", errNoResult, err)
 			}
+		case e.Progress != nil:
+			c.progress(*e.Progress)
 		case e.Layer != nil:
 			c.log.Info("image layer ready", "layer", e.Layer.Index+1, "digest", e.Layer.Digest,
 				"bytes", e.Layer.Bytes, "entries", e.Layer.Entries, "reused", e.Layer.Reused)

@@ -39,6 +39,8 @@ var (
 	ErrUnauthorized = wire.ErrUnauthorized
 	// ErrNoSpace: the file system is full, up to Limits.ReserveBytes.
 	ErrNoSpace = wire.ErrNoSpace
+	// ErrStalled: the registry sent nothing for Limits.Stall.
+	ErrStalled = wire.ErrStalled
 	// ErrTimeout: Limits.Time was over.
 	ErrTimeout = wire.ErrTimeout
 )

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -25,7 +26,47 @@ type PullRequest struct {
 	Policy v1alpha1.PullPolicy
 	// Auth is a dockerconfigjson; nil means the node's own credentials.
 	Auth []byte
+	// Report is told of a pull that takes longer than a few seconds, and then again and
+	// again until it ends; nil: nobody is. Pull calls it.
+	Report func(Progress)
 }
+
+// Progress is how far a pull is.
+type Progress struct {
+	Reference string
+	Bytes     int64         // as transferred
+	Total     int64         // of what the node does not have; 0: not known yet
+	Idle      time.Duration // since the last byte came
+	Stall     time.Duration // when the pull is given up
+}
+
+// String says it to people.
+func (p Progress) String() string {
+	text := "pulling " + p.Reference + ": "
+	switch {
+	case p.Total > 0:
+		text += mebibytes(p.Bytes) + " of " + mebibytes(p.Total)
+	case p.Bytes > 0:
+		text += mebibytes(p.Bytes)
+	default:
+		text += "waiting for the registry"
+	}
+	if p.Idle < idleShown {
+		return text
+	}
+	return fmt.Sprintf("%s; nothing came for %s, it is given up after %s", text, p.Idle.Round(time.Second), p.Stall)
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+const (
+	// idleShown is from when on it is said that nothing comes.
+	idleShown = 10 * time.Second
+	// reportFirst is when a pull is first reported: what takes less is not worth a write to
+	// the datastore. reportEvery is how often from then on.
+	reportFirst = 3 * time.Second
+	reportEvery = 10 * time.Second
+)
 
 // flightKey tells pulls apart that cannot share a result: another caller's
 // credentials may see what mine may not.
@@ -39,8 +80,15 @@ type flight struct {
 	done    chan struct{}
 	cancel  context.CancelCauseFunc
 	waiters int // under Store.mu
+	since   atomic.Pointer[transfer]
 	record  *record
 	err     error
+}
+
+// transfer is what was last heard of a transfer, and when.
+type transfer struct {
+	wire.Progress
+	at time.Time
 }
 
 // Pull returns the image, after fetching what the node does not have of it.
@@ -70,9 +118,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-f.done:
-	case <-ctx.Done():
+	if !s.await(ctx, f, req) {
 		s.leave(key, f)
 		return nil, context.Cause(ctx)
 	}
@@ -82,6 +128,30 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.imageOfLocked(f.record)
+}
+
+// await waits for the end of a pull and reports on it; it is false when ctx ended before.
+func (s *Store) await(ctx context.Context, f *flight, req PullRequest) bool {
+	next := time.NewTimer(s.reportFirst)
+	defer next.Stop()
+	for {
+		select {
+		case <-f.done:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-next.C:
+			if req.Report == nil {
+				continue
+			}
+			seen := f.since.Load()
+			req.Report(Progress{
+				Reference: req.Reference, Bytes: seen.Bytes, Total: seen.Total,
+				Idle: time.Since(seen.at), Stall: s.cfg.Limits.WithDefaults().Stall,
+			})
+			next.Reset(reportEvery)
+		}
+	}
 }
 
 // join finds the running pull, or starts it.
@@ -98,10 +168,11 @@ func (s *Store) join(ctx context.Context, key flightKey, ref parsedReference, au
 	// Not the first caller's context: the pull lives as long as anyone waits.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f := &flight{done: make(chan struct{}), cancel: cancel, waiters: 1}
+	f.since.Store(&transfer{at: time.Now()})
 	s.flights[key] = f
 	s.pulls.Go(func() {
 		defer cancel(nil)
-		f.record, f.err = s.fetch(ctx, ref, auth)
+		f.record, f.err = s.fetch(ctx, f, ref, auth)
 		s.mu.Lock()
 		s.landLocked(key, f)
 		s.mu.Unlock()
@@ -128,7 +199,7 @@ func (s *Store) landLocked(key flightKey, f *flight) {
 }
 
 // fetch runs the child process and saves what it brought.
-func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ *record, err error) {
+func (s *Store) fetch(ctx context.Context, f *flight, ref parsedReference, auth []byte) (_ *record, err error) {
 	log := s.log.With("image", ref.String())
 	start := time.Now()
 	log.Info("pulling image")
@@ -146,7 +217,7 @@ func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ 
 			log.Warn("the remains of a pull stay until the next start", "path", dir, "err", err)
 		}
 	}()
-	c := &child{store: s, log: log}
+	c := &child{store: s, log: log, progress: func(p wire.Progress) { f.since.Store(&transfer{p, time.Now()}) }}
 	defer c.unpin()
 	result, err := c.run(ctx, wire.Request{
 		Transport:      ref.transport,

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -479,6 +480,89 @@ func TestPullHasATimeLimit(t *testing.T) {
 		t.Errorf("Pull = %v, want %v", err, ErrTimeout)
 	}
 	requireNothingLeft(t, s, 0)
+}
+
+// A registry that says nothing does not hold a pull up for long, at whatever point it stops;
+// meanwhile it is said how far the pull is.
+func TestAPullThatStandsStillIsGivenUp(t *testing.T) {
+	t.Parallel()
+	dir, _, _ := layout(t, ociimage.Spec{Files: map[string]ociimage.File{"f": {Content: randomBytes(1 << 20)}}})
+	serve := &ociimage.Registry{Dir: dir}
+	for name, tc := range map[string]struct {
+		stops func(r *http.Request) bool
+		says  string
+	}{
+		"at once":             {func(*http.Request) bool { return true }, "waiting for the registry"},
+		"before the manifest": {func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/manifests/") }, "waiting for the registry"},
+		"in a layer":          {func(r *http.Request) bool { return false }, " of 1.0 MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			release := make(chan struct{})
+			host := registry(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if tc.stops(r) {
+					<-release
+					return
+				}
+				serve.ServeHTTP(&stopping{ResponseWriter: w, room: 300 << 10, release: release}, r)
+			}))
+			t.Cleanup(func() { close(release) }) // before the server's Close, which waits for its requests
+			s := open(t, func(c *Config) { c.Limits.Stall = 4 * time.Second })
+			s.reportFirst = 2 * time.Second
+			var reports []string
+			_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/app:v1", Report: func(p Progress) { reports = append(reports, p.String()) }})
+			if !errors.Is(err, ErrStalled) || !strings.Contains(err.Error(), "nothing for 4s") {
+				t.Errorf("Pull = %v, want %v", err, ErrStalled)
+			}
+			if len(reports) == 0 || !strings.Contains(reports[0], "pulling "+host+"/app:v1: ") || !strings.Contains(reports[0], tc.says) {
+				t.Errorf("reports = %q, want one that says %q", reports, tc.says)
+			}
+			requireNothingLeft(t, s, 0)
+		})
+	}
+}
+
+// stopping says nothing more after some bytes.
+type stopping struct {
+	http.ResponseWriter
+	room    int
+	release chan struct{}
+}
+
+func (w *stopping) Write(p []byte) (int, error) {
+	if len(p) <= w.room {
+		w.room -= len(p)
+		return w.ResponseWriter.Write(p)
+	}
+	n, err := w.ResponseWriter.Write(p[:w.room])
+	w.room = 0
+	if err == nil {
+		err = http.NewResponseController(w.ResponseWriter).Flush()
+	}
+	<-w.release
+	return n, errors.Join(err, errors.New("it stopped"))
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b)
+	return b
+}
+
+func TestProgressIsSaid(t *testing.T) {
+	t.Parallel()
+	for want, p := range map[string]Progress{
+		"pulling a:v1: waiting for the registry": {Reference: "a:v1"},
+		"pulling a:v1: 1.5 MiB of 20.0 MiB":      {Reference: "a:v1", Bytes: 3 << 19, Total: 20 << 20, Idle: time.Second},
+		"pulling a:v1: 1.5 MiB":                  {Reference: "a:v1", Bytes: 3 << 19},
+		"pulling a:v1: 0.0 MiB of 20.0 MiB; nothing came for 12s, it is given up after 1m30s": {
+			Reference: "a:v1", Total: 20 << 20, Idle: 12*time.Second + time.Millisecond, Stall: 90 * time.Second,
+		},
+	} {
+		if got := p.String(); got != want {
+			t.Errorf("String() = %q, want %q", got, want)
+		}
+	}
 }
 
 func TestPullReportsAnUnpackerThatDies(t *testing.T) {

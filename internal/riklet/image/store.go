@@ -21,6 +21,13 @@ import (
 // Limits bound one pull; a zero field takes the default that is written there.
 type Limits = wire.Limits
 
+// Defaults of Limits.
+const (
+	DefaultTime    = wire.DefaultTime
+	DefaultStall   = wire.DefaultStall
+	DefaultEntries = wire.DefaultEntries
+)
+
 // Config says where the store is and how it pulls.
 type Config struct {
 	// Root is an absolute directory, on a file system that overlayfs can use
@@ -92,6 +99,9 @@ type Store struct {
 	lock *lockfile.Lock
 	now  func() time.Time
 
+	// reportFirst is when a pull is first reported; tests change it.
+	reportFirst time.Duration
+
 	pulls sync.WaitGroup
 
 	// files is held while a record's file is made to follow the record, so
@@ -126,6 +136,8 @@ func Open(cfg Config) (*Store, error) {
 		flights: map[flightKey]*flight{},
 		mounts:  map[string]mountRecord{},
 		busy:    map[string]chan struct{}{},
+
+		reportFirst: reportFirst,
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -30,6 +30,7 @@ type container struct {
 	init  bool
 
 	starting bool
+	pulling  string          // how far the pull of the image is, while it takes long
 	early    *shim.Container // an end that came before the news of the start
 	sent     syscall.Signal  // the last signal of its end
 	killAt   time.Time       // when a failed liveness probe's grace is over
@@ -55,6 +56,13 @@ func (c *container) start() {
 		rec.Containers[c.spec.Name] = s
 		f.before = func() error { return m.d.store.Put(rec) }
 	}
+	f.report = func(p image.Progress) {
+		m.post(func() {
+			if c.starting {
+				c.pulling = p.String()
+			}
+		})
+	}
 	c.begin()
 	ctx := m.startCtx
 	m.task(func() func() {
@@ -75,7 +83,7 @@ func (c *container) join(attempt int) {
 }
 
 func (c *container) begin() {
-	c.starting, c.sent, c.killAt, c.killWhy = true, 0, time.Time{}, ""
+	c.starting, c.pulling, c.sent, c.killAt, c.killWhy = true, "", 0, time.Time{}, ""
 	c.m.starts++
 }
 
@@ -83,7 +91,7 @@ func (c *container) begin() {
 func (c *container) started(f *fill, got shim.Container, err error) {
 	m := c.m
 	m.starts--
-	c.starting = false
+	c.starting, c.pulling = false, ""
 	s := m.rec.Containers[c.spec.Name]
 	if f.note != (imageNote{}) {
 		s.ImageDigest, s.StopSignal = f.note.Digest, f.note.StopSignal
@@ -238,7 +246,8 @@ type fill struct {
 	attempt int
 	again   bool // something of an earlier attempt may be there
 	shim    *shim.Client
-	before  func() error // called just before it starts; may be nil
+	before  func() error         // called just before it starts; may be nil
+	report  func(image.Progress) // told of a pull that takes long; may be nil
 
 	note imageNote // of what runs, once it was fetched
 	got  shim.Container

@@ -41,6 +41,7 @@ const (
 	reasonOOMKilled      = "OOMKilled"
 	reasonCrashLoop      = "CrashLoopBackOff"
 	reasonImagePull      = "ImagePullFailed"
+	reasonPulling        = "Pulling"
 	reasonInvalidImage   = "InvalidImage"
 	reasonStart          = "StartError"
 	reasonConfig         = "ConfigError"

@@ -34,6 +34,7 @@ type machine struct {
 	teardown   attempts
 	trouble    string    // what stands in the way of its making, or of its end
 	reason     string    // the word for a trouble with its making
+	pulling    string    // how far the pull of an image is, while that takes long and is part of its making
 	serving    bool      // it served when it was told to stop
 	signalAt   time.Time // when the stop signal may be sent
 	callOffAt  time.Time // when starts that are under way at its end are called off; zero: at the deadline

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/mounts"
@@ -34,7 +35,14 @@ func (m *machine) prepareStep() time.Time {
 	}
 	m.prepare.active = true
 	m.starts++
-	b := &build{d: m.d, in: m.rec.Instance, clean: !m.leftovers}
+	m.pulling = ""
+	b := &build{d: m.d, in: m.rec.Instance, clean: !m.leftovers, report: func(p image.Progress) {
+		m.post(func() {
+			if m.prepare.active {
+				m.pulling = p.String()
+			}
+		})
+	}}
 	if m.rec.OnDisk {
 		b.restore, b.kept = true, m.kept()
 	}
@@ -50,7 +58,7 @@ func (m *machine) prepareStep() time.Time {
 
 func (m *machine) preparedWith(b *build, err error) {
 	m.starts--
-	m.prepare.active = false
+	m.prepare.active, m.pulling = false, ""
 	if b.shim != nil && err != nil {
 		_ = b.shim.Close() // it is taken back with the rest
 	}
@@ -116,6 +124,8 @@ type build struct {
 	kept    []keptRun
 	// keep: its snapshot, and what that needs, is not taken back.
 	keep bool
+
+	report func(image.Progress) // told of a pull that takes long; may be nil
 
 	done []func() // called when the work is over, however it ended
 

@@ -20,7 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/state"
 )
 
 func TestRuncVersions(t *testing.T) {
@@ -352,5 +354,28 @@ func TestMemoryVolumesHaveTheSizeOfTheirInstance(t *testing.T) {
 		if got := memoryVolumeBytes(rikv1alpha1.InstanceTemplate{Containers: tc.containers}, tc.limit); got != tc.want {
 			t.Errorf("%s: memoryVolumeBytes() = %d, want %d", name, got, tc.want)
 		}
+// A pull that takes long is shown with its progress, in place of why the last attempt failed.
+func TestPullingIsShown(t *testing.T) {
+	t.Parallel()
+	m, _ := serving()
+	c := m.container("main")
+	m.rec.Containers["main"] = heldUp(state.Container{}, reasonImagePull, "the registry is away", m.now())
+	c.starting, c.pulling = true, image.Progress{Reference: "a:v1", Bytes: 1 << 20, Total: 4 << 20}.String()
+	for _, want := range []struct{ reason, message string }{
+		{reasonPulling, "pulling a:v1: 1.0 MiB of 4.0 MiB"}, {reasonImagePull, "the registry is away"},
+	} {
+		s := m.render()
+		if got := s.Containers[0]; got.State != rikv1alpha1.ContainerWaiting || got.Reason != want.reason || got.Message != want.message {
+			t.Errorf("container = %+v, want %+v", got, want)
+		}
+		if s.Reason != want.reason || s.Message != ofContainer("main", want.message) {
+			t.Errorf("status = %+v, want %+v", s, want)
+		}
+		c.pulling = ""
+	}
+	// Of a microVM it is part of the making.
+	m.prepared, m.trouble, m.reason, m.pulling = false, "the registry is away", reasonImagePull, "pulling a:v1: waiting for the registry"
+	if s := m.render(); s.Reason != reasonPulling || s.Message != m.pulling {
+		t.Errorf("status = %+v", s)
 	}
 }

@@ -123,6 +123,10 @@ func (m *machine) renderAlive(s *rikv1alpha1.InstanceStatus) {
 		}
 		return
 	}
+	if !m.prepared && m.pulling != "" {
+		s.Reason, s.Message = reasonPulling, m.pulling
+		return
+	}
 	if !m.prepared && m.trouble != "" {
 		s.Reason, s.Message = m.reason, m.trouble
 		return
@@ -175,6 +179,9 @@ func (c *container) render(s state.Container, now time.Time) rikv1alpha1.Contain
 		}
 	default:
 		status.State = rikv1alpha1.ContainerWaiting
+	}
+	if c.pulling != "" && status.State == rikv1alpha1.ContainerWaiting {
+		status.Reason, status.Message = reasonPulling, c.pulling // not why the attempt before failed
 	}
 	return status
 }

@@ -58,7 +58,7 @@ func (v *vmBuild) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Imag
 	if err != nil {
 		return nil, err
 	}
-	pulled, err := v.d.cfg.Images.Pull(ctx, image.PullRequest{Reference: c.Image, Policy: c.ImagePullPolicy, Auth: auth})
+	pulled, err := v.d.cfg.Images.Pull(ctx, image.PullRequest{Reference: c.Image, Policy: c.ImagePullPolicy, Auth: auth, Report: v.report})
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 // blob fails to unpack in confusing ways, so that its digest has the first
 // word; a limit, or a reader that broke, comes before both.
 func (b *blobReader) verify(unpackErr error) error {
-	for _, final := range []error{wire.ErrTooLarge, wire.ErrNoSpace, wire.ErrTimeout, errStoreGone} {
+	for _, final := range []error{wire.ErrTooLarge, wire.ErrNoSpace, wire.ErrTimeout, wire.ErrStalled, errStoreGone} {
 		if errors.Is(unpackErr, final) {
 			return unpackErr
 		}

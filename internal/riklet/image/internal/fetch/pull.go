@@ -30,7 +30,9 @@ type puller struct {
 	src         *source
 	budget      *layer.Budget
 	plan        *plan
+	watch       *watch
 	transferred atomic.Int64
+	total       atomic.Int64 // to be transferred; 0: not known
 }
 
 // staged is a layer on its way: in the store already, or below TempDir.
@@ -45,11 +47,22 @@ type staged struct {
 // pull does the whole job. Until all layers are there, it changes nothing
 // outside TempDir: a pull that fails leaves nothing behind.
 func (p *puller) pull(ctx context.Context) (*wire.Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p.watch = &watch{limit: p.req.Limits.WithDefaults().Stall, cancel: cancel}
+	result, err := p.pullAll(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), wire.ErrStalled) {
+		return nil, explain(ctx, err)
+	}
+	return result, err
+}
+
+func (p *puller) pullAll(ctx context.Context) (*wire.Result, error) {
 	var err error
 	if p.budget, err = layer.NewBudget(p.req.Limits, p.req.TempDir); err != nil {
 		return nil, err
 	}
-	src, sys, err := open(ctx, p.req, p.budget)
+	src, sys, err := p.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +79,9 @@ func (p *puller) pull(ctx context.Context) (*wire.Result, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+	stop := p.report(ctx)
 	layers, err := p.fetchAll(ctx)
+	stop()
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +109,7 @@ func (p *puller) fetchAll(ctx context.Context) ([]*staged, error) {
 		}
 		layers[i] = s
 	}
+	p.total.Store(p.toTransfer(layers))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(1)
 	if p.src.HasThreadSafeGetBlob() {
@@ -113,6 +129,21 @@ func (p *puller) fetchAll(ctx context.Context) ([]*staged, error) {
 		})
 	}
 	return layers, group.Wait()
+}
+
+// toTransfer adds up the layers that the store does not have.
+func (p *puller) toTransfer(layers []*staged) (total int64) {
+	for i, s := range layers {
+		size := p.plan.layers[i].Size
+		switch {
+		case s.reused:
+		case size < 0:
+			return 0
+		default:
+			total += size
+		}
+	}
+	return total
 }
 
 func (p *puller) layerError(i int, err error) error {

@@ -4,7 +4,7 @@
 //	store → child   Request
 //	child → store   Event{Resolved}: the layers that the image is made of
 //	store → child   Ack: they are pinned, none will be collected
-//	child → store   Event{Layer}...: progress
+//	child → store   Event{Progress}, Event{Layer}...
 //	child → store   Event{Result} or Event{Failure}, the last line
 //
 // A Request to unpack an Archive has only the first and the last line.
@@ -35,6 +35,7 @@ var (
 	ErrUnauthorized     = errors.New("registry denied access")
 	ErrNoSpace          = errors.New("no space left for images")
 	ErrTimeout          = errors.New("pull took too long")
+	ErrStalled          = errors.New("pull makes no progress")
 )
 
 // codes names the reasons on the wire. An error can have several: a transfer
@@ -45,6 +46,7 @@ var codes = []struct {
 	sentinel error
 }{
 	{"timeout", ErrTimeout},
+	{"stalled", ErrStalled},
 	{"no-space", ErrNoSpace},
 	{"too-large", ErrTooLarge},
 	{"unauthorized", ErrUnauthorized},
@@ -62,6 +64,7 @@ type Limits struct {
 	CompressedBytes int64         // as transferred, all layers together: 8 GiB
 	Entries         int64         // files, directories, links, all layers together: 1,000,000
 	Time            time.Duration // from the start of the child to its end: 30 minutes
+	Stall           time.Duration // how long the registry may say nothing: 90 seconds
 	// ReserveBytes stay free on the file system: a pull that would go below
 	// fails, so that an image cannot fill the node. The default is a fiftieth
 	// of the file system, 512 MiB at most.
@@ -75,6 +78,7 @@ const (
 	DefaultCompressedBytes = 8 << 30
 	DefaultEntries         = 1_000_000
 	DefaultTime            = 30 * time.Minute
+	DefaultStall           = 90 * time.Second
 )
 
 // WithDefaults fills the zero fields; ReserveBytes is for the child to fill,
@@ -91,6 +95,9 @@ func (l Limits) WithDefaults() Limits {
 	}
 	if l.Time <= 0 {
 		l.Time = DefaultTime
+	}
+	if l.Stall <= 0 {
+		l.Stall = DefaultStall
 	}
 	return l
 }
@@ -153,6 +160,7 @@ type Ack struct{ Pinned bool }
 // Event is one line from the child; exactly one field is set.
 type Event struct {
 	Resolved *Resolved `json:",omitempty"`
+	Progress *Progress `json:",omitempty"`
 	Layer    *Layer    `json:",omitempty"`
 	Result   *Result   `json:",omitempty"`
 	Failure  *Failure  `json:",omitempty"`
@@ -162,6 +170,12 @@ type Event struct {
 type Resolved struct {
 	Digest digest.Digest   // of the manifest, or of the index it was chosen from
 	Chain  []digest.Digest // chain identifiers of the layers, lowest first
+}
+
+// Progress is how much was transferred, once a second while that changes.
+type Progress struct {
+	Bytes int64 // as transferred
+	Total int64 // of the layers that the store does not have; 0: not known
 }
 
 // Layer reports a finished layer.
