@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/net/http2"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/rest"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -106,6 +107,13 @@ func (t *tool) runLogs(ctx context.Context, tg target, f *logFlags) error {
 			problems = append(problems, copyLog(ctx, streams, &instances[i], f, out, prefix))
 		}
 		return errors.Join(problems...)
+	}
+	for n := range instances {
+		i := &instances[n]
+		if container, why := notStarted(i, f.options.Container); why != nil {
+			_, _ = fmt.Fprintf(t.streams.ErrOut, "waiting for container %s of instance %s, which has not started: %s\n",
+				container, i.Name, printers.EscapeTerminal(why.Error()))
+		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range instances {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -162,6 +163,76 @@ func (t *tool) rolloutPatch(use, short, done string, spec func(time.Time) any) *
 	})
 }
 
+// rolloutReminder is how often a rollout that does not change is reported.
+const rolloutReminder = 10 * time.Second
+
+// rolloutReport prints how far a rollout is: each change, and again when there is none for
+// a while, with what its instances wait for.
+type rolloutReport struct {
+	out      io.Writer
+	troubles func(*rikv1alpha1.Workload) []string
+
+	mu           sync.Mutex
+	w            *rikv1alpha1.Workload
+	last         string
+	lastTroubles []string
+	news         bool // something was printed since the last reminder
+}
+
+func (r *rolloutReport) saw(w *rikv1alpha1.Workload, p progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.w = w
+	if p.message != r.last {
+		r.last, r.news = p.message, true
+		_, _ = fmt.Fprintln(r.out, p.message)
+	}
+}
+
+// remind prints until stop is called.
+func (r *rolloutReport) remind(every time.Duration) (stop func()) {
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+				r.reminder()
+			}
+		}
+	})
+	return func() {
+		close(done)
+		group.Wait()
+	}
+}
+
+func (r *rolloutReport) reminder() {
+	r.mu.Lock()
+	w := r.w
+	r.mu.Unlock()
+	if w == nil {
+		return
+	}
+	troubles := r.troubles(w)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lastTroubles = troubles
+	if r.news && len(troubles) == 0 {
+		r.news = false
+		return
+	}
+	r.news = false
+	_, _ = fmt.Fprintln(r.out, "still "+r.last)
+	for _, line := range troubles {
+		_, _ = fmt.Fprintln(r.out, printers.EscapeTerminal(line))
+	}
+}
+
 func (t *tool) rolloutStatus() *cobra.Command {
 	var follow bool
 	var timeout time.Duration
@@ -171,17 +242,19 @@ func (t *tool) rolloutStatus() *cobra.Command {
 			ctx, cancel = context.WithTimeout(ctx, timeout)
 			defer cancel()
 		}
-		last := ""
+		r := &rolloutReport{out: t.streams.Out, troubles: func(w *rikv1alpha1.Workload) []string { return troubleOf(ctx, c, w) }}
+		stop := r.remind(rolloutReminder)
 		err := watchWorkload(ctx, c, key, func(w *rikv1alpha1.Workload) (bool, error) {
 			p, err := rolloutProgress(w)
-			if err == nil && p.message != last {
-				_, _ = fmt.Fprintln(t.streams.Out, p.message)
-				last = p.message
+			if err == nil {
+				r.saw(w, p)
 			}
 			return p.done || !follow, err
 		})
+		stop()
 		if errors.Is(err, context.DeadlineExceeded) {
-			return timeoutError{fmt.Sprintf("the rollout of workload %s; last seen: %s", key.Name, last)}
+			what := append([]string{fmt.Sprintf("the rollout of workload %s; last seen: %s", key.Name, r.last)}, r.lastTroubles...)
+			return timeoutError{strings.Join(what, "\n")}
 		}
 		return err
 	})

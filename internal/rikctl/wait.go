@@ -1,11 +1,25 @@
 package rikctl
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/kubectl/pkg/cmd/wait"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -13,7 +27,23 @@ import (
 
 // waitCommand is kubectl's wait, and a short way to wait for a phase.
 func (t *tool) waitCommand() *cobra.Command {
+	flags := wait.NewWaitFlags(t.getter, t.streams)
 	cmd := wait.NewCmdWait(t.getter, t.streams)
+	cmd.ResetFlags()
+	flags.AddFlags(cmd)
+	cmd.Run = nil
+	cmd.RunE = func(cmd *cobra.Command, given []string) error {
+		o, err := flags.ToOptions(given)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(flags.ForCondition, func(c string) bool { return strings.EqualFold(c, "delete") }) {
+			for n, condition := range o.ConditionFn {
+				o.ConditionFn[n] = untilDeleted(condition)
+			}
+		}
+		return o.RunWaitContext(cmd.Context())
+	}
 	cmd.PreRunE = func(cmd *cobra.Command, given []string) error {
 		conditions, ok := cmd.Flags().Lookup("for").Value.(pflag.SliceValue)
 		if !ok {
@@ -75,4 +105,113 @@ func longConditions(conditions []string) []string {
 		}
 	}
 	return out
+}
+
+// untilDeleted ends a wait when the object is deleted, and says on a timeout how the object is.
+// kubectl's waits for an object of the same name.
+func untilDeleted(condition wait.ConditionFunc) wait.ConditionFunc {
+	return func(ctx context.Context, info *resource.Info, o *wait.WaitOptions) (runtime.Object, bool, error) {
+		waiting, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		objects := o.DynamicClient.Resource(info.Mapping.Resource).Namespace(info.Namespace)
+		uid := uidOf(info.Object)
+		var group sync.WaitGroup
+		group.Go(func() {
+			for sleepFor(waiting, deletedEvery) {
+				now, err := objects.Get(waiting, info.Name, metav1.GetOptions{})
+				switch {
+				case apierrors.IsNotFound(err):
+				case err == nil && uid != "" && now.GetUID() != uid:
+				default:
+					continue
+				}
+				cancel(absentError{fmt.Errorf("%s/%s was deleted while it was waited for", info.Mapping.Resource.Resource, info.Name)})
+				return
+			}
+		})
+		object, done, err := condition(waiting, info, o)
+		deleted := context.Cause(waiting)
+		cancel(nil)
+		group.Wait()
+		var absent absentError
+		switch {
+		case done || err == nil:
+			return object, done, err
+		case errors.As(deleted, &absent):
+			return object, false, absent
+		case errors.Is(ctx.Err(), context.Canceled):
+			return object, false, err
+		}
+		return object, false, withState(ctx, err, objects, info)
+	}
+}
+
+// deletedEvery is how often an object is looked for that is waited for.
+const deletedEvery = time.Second
+
+func sleepFor(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func uidOf(object runtime.Object) types.UID {
+	o, err := meta.Accessor(object)
+	if err != nil {
+		return ""
+	}
+	return o.GetUID()
+}
+
+// withState adds to a timeout how the object is.
+func withState(ctx context.Context, err error, objects dynamic.ResourceInterface, info *resource.Info) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stateWithin)
+	defer cancel()
+	now, failed := objects.Get(ctx, info.Name, metav1.GetOptions{})
+	if failed != nil || apierrors.IsNotFound(err) {
+		return err
+	}
+	what := strings.TrimPrefix(err.Error(), "timed out waiting for ")
+	if state := stateOf(now); state != "" {
+		what += "; it is now: " + printers.EscapeTerminal(state)
+	}
+	if what == err.Error() {
+		return err
+	}
+	if !strings.HasPrefix(err.Error(), "timed out") {
+		return errors.New(what) // with --timeout=0
+	}
+	return timeoutError{what}
+}
+
+// stateWithin bounds the question how an object is that was waited for.
+const stateWithin = 5 * time.Second
+
+// stateOf is the state of any object in a few words: its phase and reason, its conditions.
+func stateOf(o *unstructured.Unstructured) string {
+	var words []string
+	for _, field := range []string{"phase", "reason", "message"} {
+		if text, _, _ := unstructured.NestedString(o.Object, "status", field); text != "" {
+			words = append(words, field+" "+text)
+		}
+	}
+	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, c := range conditions {
+		fields, ok := c.(map[string]any)
+		if !ok {
+			continue
+		}
+		text := fmt.Sprintf("%v=%v", fields["type"], fields["status"])
+		if reason, _ := fields["reason"].(string); reason != "" && fields["status"] != "True" {
+			message, _ := fields["message"].(string)
+			text += " (" + reasoned(reason, message) + ")"
+		}
+		words = append(words, text)
+	}
+	return strings.Join(words, ", ")
 }

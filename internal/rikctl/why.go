@@ -25,7 +25,8 @@ func (t *tool) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why INSTANCE | TYPE/NAME | TYPE NAME",
 		Short: "Say why an instance is where it is, or who gets what of an object and why",
-		Long: `Say why an instance is on its node, or why no node takes it.
+		Long: `Say why an instance is on its node, or why no node takes it; and of one that does not
+run as it should, such as with CrashLoopBackOff or ImagePullFailed, why and what to do.
 
 On a kcp, say of an object that is divided over clusters which cluster gets which part
 of it, and why each number is what it is: what a cluster may have (STANDING), the weight
@@ -82,6 +83,9 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 	if err != nil {
 		return err
 	}
+	if i.Spec.NodeName != "" {
+		printTroubles(t.streams.Out, i)
+	}
 	explanation := &schedulerv1.Explanation{}
 	data, err := t.raw(ctx, []string{"rik", "why", namespace, instance}, nil)
 	switch {
@@ -116,6 +120,18 @@ func (t *tool) raw(ctx context.Context, path []string, query map[string]string) 
 		return nil, err
 	}
 	return result.Raw()
+}
+
+// printTroubles says why an instance does not run as it should.
+func printTroubles(out io.Writer, i *rikv1alpha1.Instance) {
+	all := instanceTroubles(i)
+	for _, t := range all {
+		_, _ = fmt.Fprintf(out, "Instance %s, %s\n", i.Name, printers.EscapeTerminal(t.what))
+		_, _ = fmt.Fprintf(out, "  next: %s\n", t.next)
+	}
+	if len(all) > 0 {
+		_, _ = fmt.Fprintln(out)
+	}
 }
 
 func printWhy(out io.Writer, i *rikv1alpha1.Instance, e *schedulerv1.Explanation) error {

@@ -379,3 +379,29 @@ func TestPullingIsShown(t *testing.T) {
 		t.Errorf("status = %+v", s)
 	}
 }
+
+// The log of a container that never ran is not empty: there is none, and why is said.
+func TestNoLogBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	m, _ := serving()
+	m.d.cfg.Changed = func() {}
+	m.publish()
+	if err := m.neverStarted("main"); err != nil {
+		t.Errorf("of a container that runs: %v", err)
+	}
+	m.rec.Containers["main"] = heldUp(state.Container{}, reasonImagePull, "the registry is away", m.now())
+	m.publish()
+	if err := m.neverStarted("main"); err == nil || !strings.Contains(err.Error(), `container "main" has not started: ImagePullFailed: the registry is away`) {
+		t.Errorf("of one that waits for its image: %v", err)
+	}
+	if err := m.neverStarted(vmmContainer); err != nil {
+		t.Errorf("of the console: %v", err)
+	}
+	again := heldUp(state.Container{}, reasonImagePull, "the registry is away", m.now())
+	again.Restarts, again.StartedAt = 1, m.now()
+	m.rec.Containers["main"] = again
+	m.publish()
+	if err := m.neverStarted("main"); err != nil {
+		t.Errorf("of one that ran before: %v", err)
+	}
+}

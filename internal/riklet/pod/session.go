@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,10 +35,35 @@ func (d *Driver) Logs(ctx context.Context, uid, name string, o instance.LogOptio
 	if o.TailLines != nil {
 		tail = max(*o.TailLines, 0)
 	}
-	return logfile.Read(ctx, d.logDir(uid, name), logfile.Options{
+	err = logfile.Read(ctx, d.logDir(uid, name), logfile.Options{
 		Previous: o.Previous, Timestamps: o.Timestamps, Tail: tail, Since: o.Since, Follow: o.Follow && !o.Previous,
 		Ended: func() bool { return m.over() || d.machine(uid) != m },
 	}, w)
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	return m.neverStarted(name)
+}
+
+// neverStarted says why a container that did not run yet has no log.
+func (m *machine) neverStarted(name string) error {
+	o, _ := m.observation()
+	for _, list := range [][]rikv1alpha1.ContainerStatus{o.Status.InitContainers, o.Status.Containers} {
+		for _, c := range list {
+			if c.Name != name || c.State != rikv1alpha1.ContainerWaiting || c.StartedAt != nil || c.LastState != nil || c.RestartCount > 0 {
+				continue
+			}
+			why := o.Status.Reason
+			if c.Reason != "" {
+				why = c.Reason
+			}
+			if message := cmp.Or(c.Message, o.Status.Message); message != "" {
+				why += ": " + message
+			}
+			return fmt.Errorf("container %q has not started: %s", name, why)
+		}
+	}
+	return nil
 }
 
 // pick gives the named container, or the first one for no name.

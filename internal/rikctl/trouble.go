@@ -1,0 +1,139 @@
+package rikctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// The reasons of a container's or instance's state that have a next step of their own.
+const (
+	reasonCrashLoop    = "CrashLoopBackOff"
+	reasonImagePull    = "ImagePullFailed"
+	reasonInvalidImage = "InvalidImage"
+	reasonPulling      = "Pulling"
+	reasonConfig       = "ConfigError"
+	reasonStart        = "StartError"
+	reasonNotReady     = "NotReady"
+)
+
+// trouble is why an instance is not as it should be.
+type trouble struct{ what, next string }
+
+// instanceTroubles lists what keeps an instance, or containers of it, from running and being ready.
+func instanceTroubles(i *rikv1alpha1.Instance) []trouble {
+	var all []trouble
+	for _, list := range [][]rikv1alpha1.ContainerStatus{i.Status.InitContainers, i.Status.Containers} {
+		for n := range list {
+			if t, ok := containerTrouble(i, &list[n]); ok {
+				all = append(all, t)
+			}
+		}
+	}
+	if len(all) == 0 && i.Status.Message != "" {
+		all = append(all, trouble{reasoned(i.Status.Reason, i.Status.Message), nextStep(i, i.Status.Reason, "")})
+	}
+	return all
+}
+
+func containerTrouble(i *rikv1alpha1.Instance, c *rikv1alpha1.ContainerStatus) (trouble, bool) {
+	var what string
+	switch {
+	case c.Reason == "":
+		return trouble{}, false
+	case c.State == rikv1alpha1.ContainerWaiting && c.Reason == reasonCrashLoop:
+		what = fmt.Sprintf("container %s ends again and again (%s, %d restarts): %s", c.Name, c.Reason, c.RestartCount, c.Message)
+		if c.ExitCode != nil {
+			what += fmt.Sprintf("; its last run ended with code %d", *c.ExitCode)
+		}
+		what += "; it is started again after a pause"
+	case c.State == rikv1alpha1.ContainerWaiting:
+		what = "container " + c.Name + " waits: " + reasoned(c.Reason, c.Message)
+	case c.State == rikv1alpha1.ContainerRunning && c.Reason == reasonNotReady:
+		what = "container " + c.Name + " runs and is not ready: " + c.Message
+	case c.State == rikv1alpha1.ContainerExited && c.ExitCode != nil && *c.ExitCode != 0:
+		what = fmt.Sprintf("container %s ended with code %d: %s", c.Name, *c.ExitCode, reasoned(c.Reason, c.Message))
+	default:
+		return trouble{}, false
+	}
+	return trouble{what, nextStep(i, c.Reason, c.Name)}, true
+}
+
+func reasoned(reason, message string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(reason+": "+message, ": "), ": ")
+}
+
+// nextStep is what to do about a reason.
+func nextStep(i *rikv1alpha1.Instance, reason, container string) string {
+	logs := "rikctl logs " + i.Name
+	if container != "" && len(i.Status.Containers)+len(i.Status.InitContainers) > 1 {
+		logs += " -c " + container
+	}
+	switch reason {
+	case reasonImagePull:
+		return "check the image's name, the registry and the pull secret; the node tries again by itself"
+	case reasonInvalidImage:
+		return "correct the image in the workload: trying again does not help"
+	case reasonPulling:
+		return "wait; a pull that makes no progress is given up and tried again"
+	case reasonConfig:
+		return "correct what the workload refers to, such as a Secret or a ConfigMap; the node tries again by itself"
+	case reasonStart:
+		return "correct the container's command; the node tries again by itself"
+	case reasonNotReady:
+		return "look at the readiness probe; \"" + logs + "\" shows what the program says"
+	}
+	if container == "" {
+		return "\"rikctl describe instance " + i.Name + "\" shows its events"
+	}
+	return "\"" + logs + "\" shows what its last run wrote"
+}
+
+// troubleOf says in one line each what keeps the instances of a workload from being ready,
+// alike ones once.
+func troubleOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) []string {
+	instances, err := instancesOf(ctx, c, w)
+	if err != nil {
+		return nil // the workload itself is watched
+	}
+	var lines []string
+	seen := map[string]bool{}
+	for n := range instances {
+		i := &instances[n]
+		if i.Status.Ready || i.DeletionTimestamp != nil {
+			continue
+		}
+		for _, t := range instanceTroubles(i) {
+			if !seen[t.what] && len(lines) < maxTroubles {
+				seen[t.what] = true
+				lines = append(lines, fmt.Sprintf("  instance %s is %s: %s", i.Name, phaseOf(i), t.what))
+			}
+		}
+	}
+	return lines
+}
+
+// maxTroubles is how many lines about instances are printed at a time.
+const maxTroubles = 3
+
+// notStarted is the container whose log is asked for, if it has not started yet.
+func notStarted(i *rikv1alpha1.Instance, container string) (string, error) {
+	for _, list := range [][]rikv1alpha1.ContainerStatus{i.Status.Containers, i.Status.InitContainers} {
+		for n := range list {
+			c := &list[n]
+			if container != "" && c.Name != container {
+				continue
+			}
+			if c.State == rikv1alpha1.ContainerWaiting && c.StartedAt == nil && c.LastState == nil && c.RestartCount == 0 {
+				return c.Name, errors.New(strings.TrimSuffix(reasoned(i.Status.Reason, i.Status.Message), ": "))
+			}
+			return "", nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,195 @@
+package rikctl
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/config"
+)
+
+func TestTroublesAreExplained(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		status rikv1alpha1.InstanceStatus
+		what   []string // in the first trouble; none: there is none
+		next   string
+	}{
+		"fine": {status: rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceRunning, Ready: true, Containers: []rikv1alpha1.ContainerStatus{
+			{Name: "web", State: rikv1alpha1.ContainerRunning, Ready: true},
+		}}},
+		"completed": {status: rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceCompleted, Containers: []rikv1alpha1.ContainerStatus{
+			{Name: "web", State: rikv1alpha1.ContainerExited, Reason: "Completed", ExitCode: new(int32(0))},
+		}}},
+		"crash loop": {rikv1alpha1.InstanceStatus{Reason: reasonCrashLoop, Containers: []rikv1alpha1.ContainerStatus{
+			{Name: "web", State: rikv1alpha1.ContainerWaiting, Reason: reasonCrashLoop, Message: "last run: Error", RestartCount: 6, ExitCode: new(int32(7))},
+		}}, []string{"container web ends again and again", "6 restarts", "last run: Error", "code 7"}, `"rikctl logs i1"`},
+		"image": {rikv1alpha1.InstanceStatus{Reason: reasonImagePull, Containers: []rikv1alpha1.ContainerStatus{
+			{Name: "web", State: rikv1alpha1.ContainerWaiting, Reason: reasonImagePull, Message: "the registry is away"},
+		}}, []string{"container web waits: ImagePullFailed: the registry is away"}, "registry"},
+		"image of an init container": {rikv1alpha1.InstanceStatus{InitContainers: []rikv1alpha1.ContainerStatus{
+			{Name: "first", State: rikv1alpha1.ContainerWaiting, Reason: reasonImagePull, Message: "the registry is away"},
+		}, Containers: []rikv1alpha1.ContainerStatus{{Name: "web", State: rikv1alpha1.ContainerWaiting}}}, []string{"container first waits"}, "registry"},
+		"pulling": {rikv1alpha1.InstanceStatus{Containers: []rikv1alpha1.ContainerStatus{
+			{Name: "web", State: rikv1alpha1.ContainerWaiting, Reason: reasonPulling, Message: "pulling a:v1: 1.0 MiB of 4.0 MiB"},
+		}}, []string{"1.0 MiB of 4.0 MiB"}, "wait"},
+		"not ready": {rikv1alpha1.InstanceStatus{Containers: []rikv1alpha1.ContainerStatus{
+			{Name: "web", State: rikv1alpha1.ContainerRunning, Reason: reasonNotReady, Message: "readiness probe failed: HTTP 500"},
+		}}, []string{"runs and is not ready", "HTTP 500"}, "readiness probe"},
+		"failed": {rikv1alpha1.InstanceStatus{Containers: []rikv1alpha1.ContainerStatus{
+			{Name: "web", State: rikv1alpha1.ContainerExited, Reason: "OOMKilled", ExitCode: new(int32(137))}, {Name: "other", State: rikv1alpha1.ContainerRunning},
+		}}, []string{"container web ended with code 137: OOMKilled"}, `"rikctl logs i1 -c web"`},
+		"of the instance": {rikv1alpha1.InstanceStatus{Reason: "PrepareFailed", Message: "no room"}, []string{"PrepareFailed: no room"}, "rikctl describe instance i1"},
+	} {
+		i := &rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Name: "i1"}, Spec: rikv1alpha1.InstanceSpec{NodeName: "n1"}, Status: tc.status}
+		got := instanceTroubles(i)
+		var out strings.Builder
+		printTroubles(&out, i)
+		if len(tc.what) == 0 {
+			if len(got) > 0 || out.Len() > 0 {
+				t.Errorf("%s: %+v, printed %q, want nothing", name, got, out.String())
+			}
+			continue
+		}
+		if len(got) == 0 {
+			t.Errorf("%s: no trouble", name)
+			continue
+		}
+		for _, want := range tc.what {
+			if !strings.Contains(got[0].what, want) || !strings.Contains(out.String(), want) {
+				t.Errorf("%s: %q, printed %q, want %q", name, got[0].what, out.String(), want)
+			}
+		}
+		if !strings.Contains(got[0].next, tc.next) || !strings.Contains(out.String(), "next: ") {
+			t.Errorf("%s: next %q, want %q", name, got[0].next, tc.next)
+		}
+	}
+}
+
+// A rollout that does not go on says again where it is, and what its instances wait for.
+func TestARolloutIsNotSilent(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	lines := []string{"  instance web-1 is Creating: container web waits: ImagePullFailed: the registry is away"}
+	r := &rolloutReport{out: &out, troubles: func(*rikv1alpha1.Workload) []string { return lines }}
+	r.reminder() // nothing was seen yet
+	r.saw(&rikv1alpha1.Workload{}, progress{message: "0 of 1 instances are ready"})
+	r.saw(&rikv1alpha1.Workload{}, progress{message: "0 of 1 instances are ready"})
+	r.reminder()
+	lines = nil
+	r.reminder()
+	r.saw(&rikv1alpha1.Workload{}, progress{message: "1 of 1 instances are ready"})
+	r.reminder() // it was just said
+	want := "0 of 1 instances are ready\nstill 0 of 1 instances are ready\n  instance web-1 is Creating: container web waits: ImagePullFailed: the registry is away\n" +
+		"still 0 of 1 instances are ready\n1 of 1 instances are ready\n"
+	if out.String() != want {
+		t.Errorf("printed\n%swant\n%s", out.String(), want)
+	}
+	stop := r.remind(time.Hour)
+	stop()
+}
+
+func TestWhatHasNotStarted(t *testing.T) {
+	t.Parallel()
+	i := &rikv1alpha1.Instance{Status: rikv1alpha1.InstanceStatus{Reason: "ContainerCreating", Containers: []rikv1alpha1.ContainerStatus{
+		{Name: "web", State: rikv1alpha1.ContainerWaiting}, {Name: "again", State: rikv1alpha1.ContainerWaiting, RestartCount: 1, StartedAt: &metav1.Time{}},
+	}}}
+	for container, want := range map[string]string{"": "web", "web": "web", "again": "", "none": ""} {
+		name, why := notStarted(i, container)
+		if name != want || (why != nil) != (want != "") || why != nil && why.Error() != "ContainerCreating" {
+			t.Errorf("notStarted(%q) = %q, %v, want %q", container, name, why, want)
+		}
+	}
+}
+
+func TestTheStateOfAnObjectInWords(t *testing.T) {
+	t.Parallel()
+	o := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{
+		"phase": "Creating", "reason": "ImagePullFailed", "message": "the registry is away",
+		"conditions": []any{
+			map[string]any{"type": "Placed", "status": "True", "reason": "Bound"},
+			map[string]any{"type": "Ready", "status": "False", "reason": "NotReady", "message": "not yet"}, "nonsense",
+		},
+	}}}
+	want := "phase Creating, reason ImagePullFailed, message the registry is away, Placed=True, Ready=False (NotReady: not yet)"
+	if got := stateOf(o); got != want {
+		t.Errorf("stateOf() = %q, want %q", got, want)
+	}
+	if got := stateOf(&unstructured.Unstructured{Object: map[string]any{}}); got != "" {
+		t.Errorf("stateOf(nothing) = %q", got)
+	}
+	if !errors.As(error(timeoutError{"x"}), new(timeoutError)) {
+		t.Error("a timeout has no code")
+	}
+}
+
+// waitable is a server with one instance, which changes between answers.
+type waitable struct {
+	mu   sync.Mutex
+	gone bool
+	asks int
+}
+
+func (s *waitable) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	const path = "/apis/rik.dev/v1alpha1/namespaces/default/instances"
+	const object = `{"kind":"Instance","apiVersion":"rik.dev/v1alpha1","metadata":{"name":"web-1","namespace":"default","uid":"u1","resourceVersion":"7"},"status":{"phase":"Creating","reason":"ImagePullFailed"}}`
+	answers := map[string]string{
+		"/api":  `{"kind":"APIVersions","versions":[]}`,
+		"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"rik.dev","versions":[{"groupVersion":"rik.dev/v1alpha1","version":"v1alpha1"}],"preferredVersion":{"groupVersion":"rik.dev/v1alpha1","version":"v1alpha1"}}]}`,
+		"/apis/rik.dev/v1alpha1": `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"rik.dev/v1alpha1","resources":[
+			{"name":"instances","singularName":"instance","namespaced":true,"kind":"Instance","verbs":["get","list","watch"]}]}`,
+		path + "/web-1": object,
+		path:            `{"kind":"InstanceList","apiVersion":"rik.dev/v1alpha1","metadata":{"resourceVersion":"7"},"items":[` + object + `]}`,
+	}
+	w.Header().Set("Content-Type", "application/json")
+	s.mu.Lock()
+	if r.URL.Path == path+"/web-1" {
+		s.asks++
+	}
+	gone := s.gone && s.asks > 1
+	s.mu.Unlock()
+	body, ok := answers[r.URL.Path]
+	switch {
+	case r.URL.Query().Get("watch") != "":
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		return
+	case !ok || gone && strings.HasPrefix(r.URL.Path, path):
+		w.WriteHeader(http.StatusNotFound)
+		body = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"instances \"web-1\" not found"}`
+	}
+	_, _ = io.WriteString(w, body)
+}
+
+// wait says how the object is when it gives up, and ends when the object is deleted.
+func TestWaitSaysWhatItSaw(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		gone    bool
+		timeout string
+		code    int
+		says    []string
+	}{
+		"timeout": {false, "2s", ExitUnreachable, []string{"instances/web-1", "phase Creating", "reason ImagePullFailed"}},
+		"once":    {false, "0s", ExitUnreachable, []string{"condition not met", "phase Creating"}},
+		"deleted": {true, "10m", ExitNotFound, []string{"instances/web-1 was deleted while it was waited for"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(&waitable{gone: tc.gone})
+			t.Cleanup(server.Close)
+			m := newMachine(t)
+			m.env[config.EnvServer] = server.URL
+			m.run(t, "wait", "instance/web-1", "--for=phase=Running", "--timeout="+tc.timeout).check(t, tc.code, tc.says...)
+		})
+	}
+}
