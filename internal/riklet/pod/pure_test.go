@@ -354,6 +354,9 @@ func TestMemoryVolumesHaveTheSizeOfTheirInstance(t *testing.T) {
 		if got := memoryVolumeBytes(rikv1alpha1.InstanceTemplate{Containers: tc.containers}, tc.limit); got != tc.want {
 			t.Errorf("%s: memoryVolumeBytes() = %d, want %d", name, got, tc.want)
 		}
+	}
+}
+
 // A pull that takes long is shown with its progress, in place of why the last attempt failed.
 func TestPullingIsShown(t *testing.T) {
 	t.Parallel()
