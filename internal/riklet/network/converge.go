@@ -58,7 +58,6 @@ type pass struct {
 	seen    table.Snapshot
 	refused string
 	trouble string
-	known   bool // as the node's channel says
 }
 
 // wait is how long the next look may take to come.
@@ -107,21 +106,25 @@ func (p *pass) apply(ctx context.Context, s *table.Snapshot) error {
 	if n.cfg.Tunnels {
 		host.OnLink = nil
 	}
-	if err := n.ports.Configure(ctx, settings(s, own, host)); err != nil {
-		if errors.Is(err, bridge.ErrClash) {
-			p.itIsKnown()
+	// What cannot be set up takes nothing away. Instances that an earlier setup
+	// connected keep their ports and names.
+	configured := n.ports.Configure(ctx, settings(s, own, host))
+	if configured != nil {
+		stands, err := n.bridge.Stands(netip.PrefixFrom(own.Addr().Next(), own.Bits()))
+		if !stands || err != nil {
+			return errors.Join(configured, err)
 		}
-		return err
 	}
 	if host.Bridge, err = overlay.LookBridge(); err != nil {
-		return err
+		return errors.Join(configured, err)
 	}
 	plan := overlay.Desired(s, host)
 	p.factsFor(own, host, plan)
-	p.itIsKnown()
-	err = p.ways(plan, address)
+	if !errors.Is(configured, bridge.ErrClash) { // new routes might take addresses from the host
+		err = p.ways(plan, address)
+	}
 	// The bridge's address, which is there now.
-	return errors.Join(err, n.names.serve(ctx, own.Addr().Next()))
+	return errors.Join(configured, err, n.names.serve(ctx, own.Addr().Next()))
 }
 
 // ways makes those to other nodes. Before the own address is known those of an
@@ -136,14 +139,6 @@ func (p *pass) ways(plan overlay.Plan, own netip.Addr) error {
 	}
 	p.report(plan.Refused)
 	return err
-}
-
-// itIsKnown lets the proxy begin.
-func (p *pass) itIsKnown() {
-	if !p.known {
-		p.known = true
-		close(p.node.known)
-	}
 }
 
 func settings(s *table.Snapshot, own netip.Prefix, host overlay.Host) bridge.Settings {

@@ -71,9 +71,6 @@ type Node struct {
 	// look has a token when the host may have changed, and rules when what the
 	// proxy goes by did.
 	look, rules chan struct{}
-	// known is closed when it is clear what network this node has. Before, the
-	// rules of an earlier life must not go.
-	known chan struct{}
 
 	mu      sync.Mutex
 	address netip.Addr
@@ -91,7 +88,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Resolver == "" {
 		cfg.Resolver = resolver
 	}
-	n := &Node{cfg: cfg, look: make(chan struct{}, 1), rules: make(chan struct{}, 1), known: make(chan struct{}), facts: proxy.Facts{Node: cfg.Node}}
+	n := &Node{cfg: cfg, look: make(chan struct{}, 1), rules: make(chan struct{}, 1), facts: proxy.Facts{Node: cfg.Node}}
 	if err := n.open(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -151,14 +148,7 @@ func (n *Node) Close() error {
 func (n *Node) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.table.Run(ctx) })
-	group.Go(func() error {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-n.known:
-			return n.proxy.Run(ctx)
-		}
-	})
+	group.Go(func() error { return n.proxy.Run(ctx) })
 	group.Go(func() error {
 		n.watch(ctx)
 		return nil

@@ -285,6 +285,75 @@ func TestPrivilegedAClashIsSaid(t *testing.T) {
 	r.ready()
 }
 
+// TestPrivilegedAVPNIsNoClash: a less specific route through a gateway, which a VPN adds,
+// stops nothing.
+func TestPrivilegedAVPNIsNoClash(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	lan(t, "192.0.2.1/24")
+	sh(t, "ip", "route", "add", "10.0.0.0/8", "via", "192.0.2.254")
+	sh(t, "ip", "route", "add", "unreachable", "10.60.0.0/14")
+	r := open(t, filepath.Join(t.TempDir(), "network"))
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	r.Apply(whole())
+	r.ready()
+	contains(t, "-A RIKLET", "iptables-save")
+	contains(t, "via 192.0.2.2", "ip", "route", "get", "10.62.2.9")
+}
+
+// TestPrivilegedAClashTakesNothingAway: when the network cannot be set up any more,
+// connected instances keep their ports and names, and new ones wait.
+func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	lan(t, "192.0.2.1/24")
+	dir := filepath.Join(t.TempDir(), "network")
+	r := open(t, dir)
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	r.Apply(whole())
+	r.ready()
+	contains(t, "10.62.2.9:8080", "iptables-save")
+	answers(t)
+	r.stop()
+	left := counters.ReplaceAllString(sh(t, "iptables-save"), "")
+
+	sh(t, "ip", "address", "add", "10.62.77.1/24", "dev", "lan0")
+	r = open(t, dir)
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	answers(t)
+	if err := r.Ready(); !errors.Is(err, instance.ErrNetworkNotReady) {
+		t.Errorf("Ready() with a clash = %v", err)
+	}
+	if now := counters.ReplaceAllString(sh(t, "iptables-save"), ""); now != left {
+		t.Errorf("rules after a restart with a clash (-left +now):\n%s", cmp.Diff(left, now))
+	}
+	// Ports still follow the instances.
+	moved := whole()
+	moved.Endpoints[0].Address = "10.62.2.10"
+	r.Apply(moved)
+	contains(t, "10.62.2.10:8080", "iptables-save")
+	r.stop()
+
+	// Without the bridge there is nothing to serve; the rules still stay.
+	left = counters.ReplaceAllString(sh(t, "iptables-save"), "")
+	sh(t, "ip", "link", "delete", "rik0")
+	r = open(t, dir)
+	eventually(t, "the clash", func() error {
+		if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "10.62.77.1") {
+			return errors.Join(errors.New("no clash"), err)
+		}
+		return nil
+	})
+	r.stop()
+	if now := counters.ReplaceAllString(sh(t, "iptables-save"), ""); now != left {
+		t.Errorf("rules without a bridge (-left +now):\n%s", cmp.Diff(left, now))
+	}
+}
+
 func TestPrivilegedEverythingThroughTunnels(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {

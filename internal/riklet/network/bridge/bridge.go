@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -86,6 +87,20 @@ func (b *Bridge) find() (netlink.Link, error) {
 		return nil, fmt.Errorf("%w: %s (a %s); remove or rename it", ErrForeign, b.name, link.Type())
 	}
 	return link, nil
+}
+
+// Stands tells whether the bridge is there with its address. Then instances may be
+// connected, whether or not everything else about it is as it should be.
+func (b *Bridge) Stands(gateway netip.Prefix) (bool, error) {
+	link, err := b.find()
+	if link == nil || err != nil {
+		return false, err
+	}
+	list, err := retried(func() ([]netlink.Addr, error) { return b.handle.AddrList(link, netlink.FAMILY_V4) })
+	if err != nil {
+		return false, fmt.Errorf("listing the addresses of %s: %w", b.name, err)
+	}
+	return slices.ContainsFunc(list, func(a netlink.Addr) bool { return prefixOf(a.IPNet) == gateway }), nil
 }
 
 func isNotFound(err error) bool {

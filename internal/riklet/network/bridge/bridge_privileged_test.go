@@ -177,6 +177,20 @@ func TestPrivilegedHostIsRead(t *testing.T) {
 	if !slices.ContainsFunc(uses, func(u Use) bool { return u.Protocol == RouteProtocol && u.ours(DefaultName) }) {
 		t.Errorf("Host() = %+v, want our own route to be told", uses)
 	}
+	host.run("ip", "tuntap", "add", "vpn", "mode", "tun")
+	host.run("ip", "link", "set", "vpn", "up")
+	host.run("ip", "route", "add", "10.79.0.0/16", "dev", "vpn")
+	host.run("ip", "route", "add", "10.80.0.0/16", "dev", "lan")
+	host.run("ip", "route", "add", "10.81.0.0/16", "nexthop", "via", "10.62.0.1", "nexthop", "via", "10.62.0.2")
+	if uses, err = b.Host(); err != nil {
+		t.Fatal(err)
+	}
+	for prefix, want := range map[string]bool{"10.62.0.0/16": false, "10.77.0.0/16": true, "10.78.0.0/16": true, "10.79.0.0/16": true, "10.80.0.0/16": false, "10.81.0.0/16": true} {
+		if !slices.ContainsFunc(uses, func(u Use) bool { return u.Prefix.String() == prefix && u.Beyond == want }) {
+			t.Errorf("Host() = %+v, want the route to %s with Beyond = %v", uses, prefix, want)
+		}
+	}
+	host.run("ip", "link", "del", "vpn")
 	if mtu, err := b.LinkMTU(netip.MustParseAddr("10.62.7.77")); err != nil || mtu != 1432 {
 		t.Errorf("LinkMTU() = %d, %v, want 1432", mtu, err)
 	}

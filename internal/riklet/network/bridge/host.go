@@ -2,9 +2,12 @@ package bridge
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Host lists the addresses and routes of the node's namespace.
@@ -13,9 +16,10 @@ func (b *Bridge) Host() ([]Use, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing the host's devices: %w", err)
 	}
-	names := map[int]string{}
+	names, private := map[int]string{}, map[int]bool{}
 	for _, l := range links {
 		names[l.Attrs().Index] = l.Attrs().Name
+		private[l.Attrs().Index] = l.Attrs().Flags&net.FlagPointToPoint != 0
 	}
 	addresses, err := retried(func() ([]netlink.Addr, error) { return b.handle.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
@@ -31,10 +35,24 @@ func (b *Bridge) Host() ([]Use, error) {
 	}
 	for _, r := range routes {
 		if r.Dst != nil {
-			uses = append(uses, Use{Prefix: prefixOf(r.Dst), Device: names[r.LinkIndex], Protocol: int(r.Protocol)})
+			uses = append(uses, Use{
+				Prefix: prefixOf(r.Dst), Device: names[r.LinkIndex], Protocol: int(r.Protocol), Beyond: private[r.LinkIndex] || beyond(r),
+			})
 		}
 	}
 	return uses, nil
+}
+
+// beyond tells of a route that it goes through a gateway or to nowhere.
+func beyond(r netlink.Route) bool {
+	switch r.Type {
+	case unix.RTN_BLACKHOLE, unix.RTN_UNREACHABLE, unix.RTN_PROHIBIT, unix.RTN_THROW:
+		return true
+	}
+	if len(r.MultiPath) > 0 {
+		return !slices.ContainsFunc(r.MultiPath, func(n *netlink.NexthopInfo) bool { return n.Gw == nil && n.Via == nil })
+	}
+	return r.Gw != nil || r.Via != nil
 }
 
 // LinkMTU gives the MTU of the device that has an address, which is that of

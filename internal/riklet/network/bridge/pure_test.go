@@ -44,6 +44,13 @@ func use(prefix, device string) Use {
 	return Use{Prefix: netip.MustParsePrefix(prefix), Device: device}
 }
 
+// beyondLink is a route that does not lead to machines on a link.
+func beyondLink(prefix, device string) Use {
+	u := use(prefix, device)
+	u.Beyond = true
+	return u
+}
+
 func TestClash(t *testing.T) {
 	t.Parallel()
 	claims := []Claim{
@@ -66,9 +73,13 @@ func TestClash(t *testing.T) {
 		{"ours", []Use{use("10.62.7.0/24", "rik0"), use("10.62.7.0/24", "rik.1"), use("10.62.7.9/32", Device("u")), marked}, nil},
 		{"not quite ours", []Use{use("10.62.7.0/24", "rik1")}, []string{"10.62.7.0/24 on rik1"}},
 		{"a smaller route", []Use{use("10.62.7.128/25", "eth1")}, []string{"this node's range 10.62.7.0/24", "the route to 10.62.7.128/25 on eth1", "--cluster-cidr"}},
-		{"a larger route", []Use{use("10.0.0.0/8", "tun0")}, []string{"10.0.0.0/8 on tun0", "--cluster-cidr", "--service-cidr"}},
+		{"a larger network", []Use{use("10.0.0.0/8", "eth1")}, []string{"10.0.0.0/8 on eth1", "--cluster-cidr", "--service-cidr"}},
+		{"larger routes through a gateway", []Use{beyondLink("10.0.0.0/8", "tun0"), beyondLink("10.62.0.0/15", "eth0"), beyondLink("10.0.0.0/8", "")}, nil},
+		{"the same route through a gateway", []Use{beyondLink("10.63.0.0/16", "eth0")}, []string{"10.63.0.0/16 on eth0", "--service-cidr"}},
+		{"a smaller route through a gateway", []Use{beyondLink("10.63.9.0/24", "eth0")}, []string{"10.63.9.0/24 on eth0"}},
+		{"a larger network of an address", []Use{{Prefix: netip.MustParsePrefix("10.0.0.5/8"), Device: "tun0", Address: true, Beyond: true}}, []string{"10.0.0.5/8 on tun0"}},
 		{"an address", []Use{address}, []string{"the address 10.63.4.5/24 on eth0", "--service-cidr"}},
-		{"a blackhole", []Use{use("10.62.0.0/16", "")}, []string{"the route to 10.62.0.0/16 (choose"}},
+		{"a blackhole", []Use{beyondLink("10.62.7.0/25", "")}, []string{"the route to 10.62.7.0/25 (choose"}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {

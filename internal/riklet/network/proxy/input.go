@@ -12,8 +12,8 @@ type Facts struct {
 	// Node is this node's name in the table.
 	Node string
 	// PodCIDR is the range of this node's instances; its first address is that of
-	// the bridge. While it is invalid the node has no network, or one that clashes
-	// with the host's, and the proxy takes all of its rules away.
+	// the bridge. While it is invalid the proxy changes nothing: rules of an earlier
+	// process stay.
 	PodCIDR netip.Prefix
 	// HostPorts are those that processes of the host listen on. They stay with them.
 	HostPorts []HostPort

@@ -72,6 +72,7 @@ func (c Config) Validate() error {
 type Proxy struct {
 	config   Config
 	keeper   *iptables.Keeper // nil until iptables was found
+	other    *iptables.Tool   // the other variant, while it may hold rules of an earlier process
 	localnet *localnet
 	drains   drains
 	drained  time.Time // when the next drain period is over; zero: nothing drains
@@ -162,16 +163,18 @@ func (p *Proxy) report(err error) {
 }
 
 // Sync makes the rules what Table and Facts ask for, at once. Run does the same
-// whenever something changed.
+// whenever something changed. While the node's network is not known, the rules stay as
+// they are; only Remove takes them away.
 func (p *Proxy) Sync(ctx context.Context) error {
+	in := Input{Snapshot: p.config.Table(), Facts: p.config.Facts()}
+	if !in.active() {
+		return nil
+	}
 	if err := p.find(ctx); err != nil {
 		return err
 	}
-	in := Input{Snapshot: p.config.Table(), Facts: p.config.Facts()}
 	in.Drained, p.drained = p.drains.over(in.Snapshot, time.Now(), p.config.DrainPeriod)
-	if in.active() {
-		in.Opened = p.localnet.plan(in.Facts.Links)
-	}
+	in.Opened = p.localnet.plan(in.Facts.Links)
 	all := fronts(in)
 	done, err := p.keeper.Apply(ctx, render(in, all))
 	if err != nil {
@@ -181,15 +184,24 @@ func (p *Proxy) Sync(ctx context.Context) error {
 		p.changes++
 		p.config.Logger.Debug("rules changed", "written", done.Written, "removed", done.Removed, "jumps", done.Moved)
 	}
-	if !in.active() {
-		return errors.Join(p.localnet.restore(), p.forget(newFlows(in, all)))
-	}
 	// Only now: the rules keep strangers from what this opens.
-	return errors.Join(p.localnet.open(in.Opened), p.forget(newFlows(in, all)))
+	return errors.Join(p.clearOther(ctx), p.localnet.open(in.Opened), p.forget(newFlows(in, all)))
 }
 
-// find chooses the variant of iptables, once, and takes away what an earlier life
-// of ours left in the other one.
+// clearOther takes away what an earlier process left in the other variant of iptables,
+// once the rules are in ours.
+func (p *Proxy) clearOther(ctx context.Context) error {
+	if p.other == nil {
+		return nil
+	}
+	if err := p.clear(ctx, p.other); err != nil {
+		return fmt.Errorf("removing the rules that an earlier riklet left in the %s variant: %w", p.other.Variant, err)
+	}
+	p.other = nil
+	return nil
+}
+
+// find chooses the variant of iptables, once, and reads what earlier processes noted.
 func (p *Proxy) find(ctx context.Context) error {
 	if p.keeper != nil {
 		return nil
@@ -198,17 +210,17 @@ func (p *Proxy) find(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rules, err := use.Rules(ctx, chainInput)
-	if err != nil {
-		return err
-	}
-	p.localnet.remember(rules)
-	if other != nil {
-		if err := p.clear(ctx, other); err != nil {
-			return fmt.Errorf("taking away the rules that an earlier riklet left in the %s variant: %w", other.Variant, err)
+	for _, tool := range []*iptables.Tool{use, other} {
+		if tool == nil {
+			continue
 		}
+		rules, err := tool.Rules(ctx, chainInput)
+		if err != nil {
+			return err
+		}
+		p.localnet.remember(rules)
 	}
-	p.keeper = iptables.NewKeeper(use)
+	p.keeper, p.other = iptables.NewKeeper(use), other
 	p.config.Logger.Info("node proxy uses iptables", "variant", string(use.Variant))
 	return nil
 }
