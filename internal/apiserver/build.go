@@ -261,9 +261,9 @@ func (c *chain) behindGate(extensions *genericapiserver.GenericAPIServer) generi
 // provide adds what a profile serves natively to what both do.
 func (c *chain) provide(cfg Config, providers []controlplaneapiserver.RESTStorageProvider) []controlplaneapiserver.RESTStorageProvider {
 	if cfg.Profile == ProfileCluster {
-		c.rik = registry.NewProvider(registry.Config{Authorizer: c.control.Generic.Authorization.Authorizer, Sessions: cfg.Sessions})
+		c.rik = registry.NewProvider(registry.Config{Authorizer: c.control.Generic.Authorization.Authorizer, Sessions: cfg.Sessions, NodePorts: cfg.NodePorts})
 		// First, so that a name that is also in another group means ours.
-		first := []controlplaneapiserver.RESTStorageProvider{c.rik, deployment.Provider{Authorizer: c.control.Generic.Authorization.Authorizer}}
+		first := []controlplaneapiserver.RESTStorageProvider{c.rik, deployment.Provider{Authorizer: c.control.Generic.Authorization.Authorizer, NodePorts: cfg.NodePorts}}
 		return append(first, providers...)
 	}
 	for i, provider := range providers {

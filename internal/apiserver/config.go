@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	rikvalidation "rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/registry/definition"
@@ -78,6 +79,8 @@ type Config struct {
 	// Sessions open streams to nodes, for logs and commands of instances; nil
 	// answers those requests with 503.
 	Sessions instance.Sessions
+	// NodePorts are the ports of nodes that workloads may have; all when zero.
+	NodePorts rikvalidation.NodePorts
 	// Loss guards, in ProfileKCP, CRDs that negotiation has made against changes that
 	// take something from stored objects; nil guards none.
 	Loss definition.Loss

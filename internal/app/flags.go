@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/app/node"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/scheduler"
@@ -89,6 +90,7 @@ func (f *flags) plane(s *pflag.FlagSet) {
 	s.StringVar(&f.control.Network.ClusterCIDR, "cluster-cidr", network.DefaultClusterCIDR, "range that the addresses of instances come from (IPv4)")
 	s.IntVar(&f.control.Network.NodeCIDRSize, "node-cidr-size", network.DefaultNodeCIDRSize, "prefix length of one node's share of it")
 	s.StringVar(&f.control.Network.ServiceCIDR, "service-cidr", network.DefaultServiceCIDR, "range that the virtual addresses of workloads come from (IPv4)")
+	s.StringVar(&f.control.NodePorts, "service-node-port-range", validation.DefaultNodePorts, "ports of nodes that workloads may have (nodePort, loadBalancer): a list of ports and ranges; rik's own only if named alone")
 	s.StringVar(&f.control.Network.Domain, "cluster-domain", network.DefaultDomain, "what the names of workloads end in")
 	s.DurationVar(&f.control.NodeValidity, "node-certificate-validity", 30*24*time.Hour, "life of a node's certificate; it renews itself")
 }
@@ -118,7 +120,7 @@ func (f *flags) schedulerSettings() SchedulerSettings {
 
 func (f *flags) controlPlane() ControlPlane {
 	c := f.control
-	c.NodeTimeout = f.scheduler.NodeTimeout
+	c.NodeTimeout, c.WorkerPort = f.scheduler.NodeTimeout, f.scheduler.WorkerPort
 	if f.insecureLegacy {
 		c.InsecureLegacyAddress = f.legacyAPI
 	}
@@ -159,6 +161,9 @@ func (f *flags) judgePlane() []error {
 		}
 	}
 	if _, err := f.control.Network.Parse(); err != nil {
+		problems = append(problems, err)
+	}
+	if _, err := f.controlPlane().nodePorts(); err != nil {
 		problems = append(problems, err)
 	}
 	problems = append(problems, notNegative("--replace-after", f.control.ReplaceAfter)...)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,10 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"rik.dev/rik/internal/apiserver"
-	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/audit"
+	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/registry/direct"
 	"rik.dev/rik/internal/app/heap"
@@ -57,7 +60,11 @@ type ControlPlane struct {
 	// NodeTimeout is the time without a scheduler after which nobody hears of nodes.
 	NodeTimeout time.Duration
 	// Network holds the ranges of addresses and the domain of names.
-	Network      network.Options
+	Network network.Options
+	// NodePorts is a list of ports and ranges of ports that workloads may have on nodes.
+	NodePorts string
+	// WorkerPort is the scheduler's, which no workload may have.
+	WorkerPort   int
 	NodeValidity time.Duration
 	// Connections counts those of the process.
 	Connections *front.Connections
@@ -83,8 +90,11 @@ type plane struct {
 // newPlane makes everything up to the moment of serving. Its run must be
 // called, even with a cancelled context: it is what releases the datastore.
 func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authority, scheduler func(context.Context) (*grpc.ClientConn, error), log *slog.Logger) (*plane, error) {
+	nodePorts, err := settings.nodePorts()
+	if err != nil {
+		return nil, err
+	}
 	p := &plane{settings: settings, log: log, authority: authority, local: newPipe()}
-	var err error
 	p.api, err = apiserver.New(ctx, apiserver.Config{
 		DataDir:               settings.DataDir,
 		BindAddress:           settings.BindAddress,
@@ -102,6 +112,7 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 		Connections:           settings.Connections,
 		Authority:             authority,
 		Sessions:              &p.late,
+		NodePorts:             nodePorts,
 		Routes:                p.routes.list,
 		Logger:                log.With("component", "apiserver"),
 	})
@@ -112,6 +123,24 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 		return nil, errors.Join(err, p.release(ctx))
 	}
 	return p, nil
+}
+
+// nodePorts are the ports of nodes that workloads may have. rik's own are not among them:
+// while a server restarts, its clients would reach a workload in its place.
+func (c ControlPlane) nodePorts() (validation.NodePorts, error) {
+	// Also where each runs alone, on the usual ports.
+	const vxlan, schedulerPort = 8472, 4996
+	own := map[validation.OwnPort]string{{Protocol: rik.ProtocolUDP, Port: vxlan}: "the tunnels between nodes (VXLAN)"}
+	for port, what := range map[int]string{
+		c.Port: "the API", c.NodePort: "nodes that reach the controller", c.WorkerPort: "nodes that reach the scheduler", schedulerPort: "the scheduler",
+	} {
+		own[validation.OwnPort{Protocol: rik.ProtocolTCP, Port: int32(port)}] = what //nolint:gosec // a port
+	}
+	ports, err := validation.ParseNodePorts(cmp.Or(c.NodePorts, validation.DefaultNodePorts), own)
+	if err != nil {
+		return ports, fmt.Errorf("--service-node-port-range: %w", err)
+	}
+	return ports, nil
 }
 
 // release closes what apiserver.New opened, without serving.

@@ -70,8 +70,10 @@ type Network interface {
 	Apply(*nodev1.NetworkChanges)
 	// SetAddress says by which address other nodes reach this one.
 	SetAddress(netip.Addr)
-	// SetHostPorts says which ports the machine's own processes hold.
-	SetHostPorts([]proxy.HostPort)
+	// SetListeners says at which ports the machine's own processes listen.
+	SetListeners([]proxy.Listener)
+	// Lost says whether a workload has a port although a process listens on it.
+	Lost(proxy.HostPort) bool
 	// Gateway is the node's address among its instances, where it answers names;
 	// invalid before there is one.
 	Gateway() netip.Addr

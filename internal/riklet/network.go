@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/monitor"
 	"rik.dev/rik/internal/riklet/network/proxy"
@@ -25,7 +27,8 @@ const (
 type ports struct {
 	reader *monitor.Ports
 	looked time.Time
-	told   []monitor.Port
+	found  []monitor.Port
+	told   []*schedulerv1.UsedPort
 }
 
 // facts are those of the node, which the caller must not change.
@@ -94,10 +97,15 @@ func (r *Riklet) usedPorts(whole bool) (used []*schedulerv1.UsedPort, changed bo
 	if !changed && !whole {
 		return nil, false
 	}
-	for _, port := range r.ports.told {
-		used = append(used, &schedulerv1.UsedPort{Protocol: string(port.Protocol), Port: int32(port.Port)})
-	}
-	return used, true
+	return r.ports.told, true
+}
+
+// used is what the scheduler is told of a port. One at loopback addresses, or one that a
+// workload has, keeps away only instances in the node's own network, which cannot listen
+// on it.
+func (r *Riklet) used(p monitor.Port) *schedulerv1.UsedPort {
+	lost := r.network != nil && r.network.Lost(proxy.HostPort{Protocol: p.Protocol, Port: p.Port})
+	return &schedulerv1.UsedPort{Protocol: string(p.Protocol), Port: int32(p.Port), HostNetworkOnly: p.Loopback || lost}
 }
 
 // lookForPorts leaves out what is rik's: the name server, and instances in the
@@ -118,16 +126,20 @@ func (r *Riklet) lookForPorts() (changed bool) {
 			return cmp.Or(i.Protocol, rikv1alpha1.ProtocolTCP) == p.Protocol && (i.Port == int32(p.Port) || i.TargetPort == int32(p.Port))
 		})
 	})
-	if slices.Equal(found, r.ports.told) {
-		return false
-	}
-	r.ports.told = found
-	if r.network != nil {
-		held := make([]proxy.HostPort, len(found))
+	if r.network != nil && !slices.Equal(found, r.ports.found) {
+		all := make([]proxy.Listener, len(found))
 		for i, p := range found {
-			held[i] = proxy.HostPort(p)
+			at := proxy.HostPort{Protocol: p.Protocol, Port: p.Port}
+			all[i] = proxy.Listener{HostPort: at, Loopback: p.Loopback, Privileged: p.Privileged}
 		}
-		r.network.SetHostPorts(held)
+		r.network.SetListeners(all)
 	}
-	return true
+	r.ports.found = found
+	told := make([]*schedulerv1.UsedPort, len(found))
+	for i, p := range found {
+		told[i] = r.used(p)
+	}
+	same := slices.EqualFunc(told, r.ports.told, func(a, b *schedulerv1.UsedPort) bool { return proto.Equal(a, b) })
+	r.ports.told = told
+	return !same
 }

@@ -24,7 +24,7 @@ type notedNetwork struct {
 	instance.Network
 	mu      sync.Mutex
 	address netip.Addr
-	ports   []proxy.HostPort
+	ports   []proxy.Listener
 	told    []string
 	ran     bool
 	closed  bool
@@ -52,7 +52,9 @@ func (n *notedNetwork) SetAddress(a netip.Addr) {
 	n.address = a
 }
 
-func (n *notedNetwork) SetHostPorts(ports []proxy.HostPort) {
+func (n *notedNetwork) Lost(proxy.HostPort) bool { return false }
+
+func (n *notedNetwork) SetListeners(ports []proxy.Listener) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ports = ports
@@ -111,13 +113,13 @@ func TestANodeWithANetwork(t *testing.T) {
 			}
 		})
 		if !slices.ContainsFunc(b.cluster.used(), func(p *schedulerv1.UsedPort) bool {
-			return p.GetProtocol() == "TCP" && p.GetPort() == int32(number)
+			return p.GetProtocol() == "TCP" && p.GetPort() == int32(number) && p.GetHostNetworkOnly()
 		}) {
 			t.Errorf("the scheduler was told of %v, want TCP %d among them", b.cluster.used(), number)
 		}
 		network.mu.Lock()
 		if given != network || !network.ran || network.address != netip.MustParseAddr("192.0.2.1") || strings.Join(network.told, " ") != "n7" ||
-			!slices.Contains(network.ports, proxy.HostPort{Protocol: "TCP", Port: number}) {
+			!slices.ContainsFunc(network.ports, func(l proxy.Listener) bool { return l.Port == number && l.Loopback }) {
 			t.Errorf("the network is %+v", network)
 		}
 		network.mu.Unlock()

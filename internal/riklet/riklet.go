@@ -265,6 +265,8 @@ func (r *Riklet) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { r.probe(ctx); return nil })
 	if r.network != nil {
+		// First: a process that listens on a port already keeps it from a workload.
+		r.lookForPorts()
 		group.Go(func() error { return r.network.Run(ctx) })
 	}
 	group.Go(func() error { return r.manager.Run(ctx) })

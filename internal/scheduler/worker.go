@@ -15,7 +15,6 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
 	"rik.dev/rik/internal/scheduler/inventory"
-	"rik.dev/rik/internal/scheduler/placement"
 )
 
 // workerService serves Worker on one endpoint.
@@ -288,11 +287,7 @@ func (s *Scheduler) beat(name string, h *schedulerv1.Heartbeat) {
 		s.inventory.SetImages(name, h.Images)
 	}
 	if h.UsedPortsChanged {
-		ports := make([]placement.Port, 0, len(h.UsedPorts))
-		for _, p := range h.UsedPorts {
-			ports = append(ports, placement.Port{Protocol: rikv1alpha1.Protocol(p.Protocol), Number: p.Port})
-		}
-		s.inventory.SetUsedPorts(name, ports)
+		s.inventory.SetUsedPorts(name, usedPorts(h.UsedPorts))
 		s.poke()
 	}
 }

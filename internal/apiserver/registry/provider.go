@@ -17,6 +17,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/registry/instance"
 	"rik.dev/rik/internal/apiserver/registry/node"
 	"rik.dev/rik/internal/apiserver/registry/tenant"
@@ -31,6 +32,8 @@ type Config struct {
 	Authorizer authorizer.Authorizer
 	// Sessions reach the nodes for log and exec; nil answers 503.
 	Sessions instance.Sessions
+	// NodePorts are the ports of nodes that workloads may have; all when zero.
+	NodePorts validation.NodePorts
 }
 
 // Provider makes the REST storage of rik.dev. It implements RESTStorageProvider
@@ -75,7 +78,7 @@ func (p *Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, gette
 
 // NewStores makes the storage of every resource.
 func NewStores(getter generic.RESTOptionsGetter, c Config) (s Stores, err error) {
-	if s.Workloads, err = workload.NewStorage(getter, c.Authorizer); err != nil {
+	if s.Workloads, err = workload.NewStorage(getter, c.Authorizer, c.NodePorts); err != nil {
 		return s, err
 	}
 	if s.Revisions, err = workloadrevision.NewStorage(getter); err != nil {

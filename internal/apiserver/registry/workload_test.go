@@ -15,6 +15,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/registry"
 	"rik.dev/rik/internal/apiserver/registry/registrytest"
 	"rik.dev/rik/internal/apiserver/registry/workload"
@@ -306,5 +307,36 @@ func TestCascadeIsRemembered(t *testing.T) {
 				t.Errorf("after the finalizer went the annotation is %q, %v, want %q", collected.Annotations[rikv1alpha1.AnnotationCascade], err, want)
 			}
 		})
+	}
+}
+
+// TestPortsOfNodesAreLimited refuses ports of nodes that the operator does not give away,
+// whoever asks, and leaves alone what a workload has already.
+func TestPortsOfNodesAreLimited(t *testing.T) {
+	t.Parallel()
+	serving := func(port int32) func(*rik.WorkloadSpec) {
+		return func(s *rik.WorkloadSpec) {
+			s.Containers[0].Ports = []rik.Port{{Name: "http", Port: port, TargetPort: 8080, Protocol: rik.ProtocolTCP, Type: rik.PortNodePort}}
+		}
+	}
+	limits, err := validation.ParseNodePorts(validation.DefaultNodePorts, map[validation.OwnPort]string{{Protocol: rik.ProtocolTCP, Port: 5000}: "the API"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := etcd.Stores(t, registry.Config{Authorizer: registrytest.Allow("root", workload.VerbPrivileged), NodePorts: limits})
+	for _, port := range []int32{80, 5000} {
+		_, err := createWorkload(t, s, "root", newWorkload(serving(port)))
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.containers[0].ports[0].port") {
+			t.Errorf("Create with the port %d = %v, want 422 that names the field", port, err)
+		}
+	}
+	made, err := createWorkload(t, s, "root", newWorkload(serving(30080)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := made.DeepCopy()
+	moved.Spec.Containers[0].Ports[0].Port = 443
+	if _, err := update(as("root"), s.Workloads.Workload, "web", moved); !apierrors.IsInvalid(err) {
+		t.Errorf("Update to the port 443 = %v, want 422", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,26 @@ import (
 type Port struct {
 	Protocol rikv1alpha1.Protocol
 	Port     uint16
+	// Loopback: it listens at loopback addresses only, where no other machine reaches it.
+	// A port that is listened at both there and elsewhere is given twice.
+	Loopback bool
+	// Privileged: only root, or who was given a capability for it, can have opened it as
+	// a server.
+	Privileged bool
+}
+
+// place is what belongs to one Port.
+type place struct {
+	protocol rikv1alpha1.Protocol
+	port     uint16
+	loopback bool
+}
+
+// listener is a socket that takes what is sent to a port.
+type listener struct {
+	port     uint16
+	loopback bool
+	uid      uint64
 }
 
 // Ports tells which ports the machine's own processes hold.
@@ -29,27 +50,33 @@ type Ports struct {
 	dir string // as /proc/net
 	// fleeting are the ports that the kernel gives to those that ask for none.
 	first, last uint16
-	before      map[Port]bool // as read last
+	// unprivileged is the first port that needs no capability.
+	unprivileged uint16
+	before       map[place]bool // as read last
 }
 
 // NewPorts reads below a directory such as /proc; its network is meant.
 func NewPorts(proc string) *Ports {
-	p := &Ports{dir: filepath.Join(proc, "net")}
+	p := &Ports{dir: filepath.Join(proc, "net"), unprivileged: 1024}
 	if text, err := os.ReadFile(filepath.Join(proc, "sys/net/ipv4/ip_local_port_range")); err == nil {
 		_, _ = fmt.Sscan(string(text), &p.first, &p.last)
+	}
+	if text, err := os.ReadFile(filepath.Join(proc, "sys/net/ipv4/ip_unprivileged_port_start")); err == nil {
+		_, _ = fmt.Sscan(string(text), &p.unprivileged)
 	}
 	return p
 }
 
 // Look gives the ports, sorted. What listens at own does not count. A port that
 // the kernel chose counts once it was seen twice: most belong to clients, and are
-// gone by then.
+// gone by then. With UDP a client's port cannot be told from a server's there: one
+// of an unprivileged process does not count, and one of root is not Privileged.
 func (p *Ports) Look(own netip.AddrPort) (ports []Port, err error) {
-	found, ours := map[Port]bool{}, text4(own)
+	found, ours := map[place]bool{}, text4(own) // with true for those that are privileged
 	for _, table := range []struct {
 		name     string
 		protocol rikv1alpha1.Protocol
-		line     func(fields []string, own string) (uint16, bool)
+		line     func(fields []string, own string) (listener, bool)
 	}{
 		{"tcp", rikv1alpha1.ProtocolTCP, listensTCP}, {"tcp6", rikv1alpha1.ProtocolTCP, listensTCP},
 		{"udp", rikv1alpha1.ProtocolUDP, listensUDP}, {"udp6", rikv1alpha1.ProtocolUDP, listensUDP},
@@ -63,24 +90,51 @@ func (p *Ports) Look(own netip.AddrPort) (ports []Port, err error) {
 			return nil, fmt.Errorf("looking for ports in use: %w", err)
 		}
 		err = errors.Join(scan(f, func(fields []string) {
-			if port, ok := table.line(fields, ours); ok {
-				found[Port{table.protocol, port}] = true
+			if l, ok := table.line(fields, ours); ok {
+				p.note(found, table.protocol, l)
 			}
 		}), f.Close())
 		if err != nil {
 			return nil, fmt.Errorf("looking for ports in use: %w", err)
 		}
 	}
-	for port := range found {
-		if port.Port < p.first || port.Port > p.last || p.before[port] {
-			ports = append(ports, port)
+	for at, privileged := range found {
+		_, again := p.before[at]
+		if !p.fleeting(at.port) || again {
+			ports = append(ports, Port{at.protocol, at.port, at.loopback, privileged})
 		}
 	}
 	slices.SortFunc(ports, func(a, b Port) int {
-		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), compareBool(a.Loopback, b.Loopback))
 	})
 	p.before = found
 	return ports, nil
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	default:
+		return 1
+	}
+}
+
+func (p *Ports) fleeting(port uint16) bool { return port >= p.first && port <= p.last }
+
+// note adds a listener to those that were found.
+func (p *Ports) note(found map[place]bool, protocol rikv1alpha1.Protocol, l listener) {
+	privileged := l.uid == 0 || l.port < p.unprivileged
+	if protocol == rikv1alpha1.ProtocolUDP && p.fleeting(l.port) {
+		if !privileged {
+			return
+		}
+		privileged = false
+	}
+	at := place{protocol, l.port, l.loopback}
+	found[at] = found[at] || privileged
 }
 
 // scan gives the fields of each line but the first, which names them.
@@ -99,19 +153,38 @@ const (
 	stateListen = "0A"
 )
 
-// listensTCP and listensUDP read a line "sl local remote state ...".
-func listensTCP(fields []string, own string) (uint16, bool) {
-	if len(fields) < 4 || fields[3] != stateListen || fields[1] == own {
-		return 0, false
-	}
-	return portOf(fields[1])
+// listensTCP and listensUDP read a line "sl local remote state queues timer retransmits
+// uid ...".
+func listensTCP(fields []string, own string) (listener, bool) {
+	return listens(fields, own, stateListen)
 }
 
-func listensUDP(fields []string, own string) (uint16, bool) {
-	if len(fields) < 4 || fields[3] != stateClosed || fields[1] == own {
-		return 0, false
+func listensUDP(fields []string, own string) (listener, bool) {
+	return listens(fields, own, stateClosed)
+}
+
+func listens(fields []string, own, state string) (l listener, ok bool) {
+	if len(fields) < 8 || fields[3] != state || fields[1] == own {
+		return l, false
 	}
-	return portOf(fields[1])
+	address, _, _ := strings.Cut(fields[1], ":")
+	port, ok := portOf(fields[1])
+	uid, err := strconv.ParseUint(fields[7], 10, 32)
+	return listener{port: port, loopback: loopbackOnly(address), uid: uid}, ok && err == nil
+}
+
+// loopbackOnly reads an address as these tables write it: words of 32 bits in the
+// machine's own order.
+func loopbackOnly(text string) bool {
+	raw, err := hex.DecodeString(text)
+	if err != nil || len(raw)%4 != 0 {
+		return false
+	}
+	for i := 0; i < len(raw); i += 4 {
+		binary.NativeEndian.PutUint32(raw[i:], binary.BigEndian.Uint32(raw[i:]))
+	}
+	address, ok := netip.AddrFromSlice(raw)
+	return ok && address.Unmap().IsLoopback()
 }
 
 // text4 is how these tables write an IPv4 address: as a number in the machine's
@@ -130,11 +203,17 @@ func portOf(address string) (uint16, bool) {
 	return uint16(n), err == nil && n != 0
 }
 
-// listensSCTP reads a line "endpoint socket style state bucket port ...".
-func listensSCTP(fields []string, _ string) (uint16, bool) {
-	if len(fields) < 6 || fields[3] != "10" { // SCTP_SS_LISTENING
-		return 0, false
+// listensSCTP reads a line "endpoint socket style state bucket port uid inode addresses".
+func listensSCTP(fields []string, _ string) (l listener, ok bool) {
+	if len(fields) < 8 || fields[3] != "10" { // SCTP_SS_LISTENING
+		return l, false
 	}
 	n, err := strconv.ParseUint(fields[5], 10, 16)
-	return uint16(n), err == nil && n != 0
+	uid, err2 := strconv.ParseUint(fields[6], 10, 32)
+	l = listener{port: uint16(n), uid: uid, loopback: len(fields) > 8}
+	for _, text := range fields[8:] {
+		a, err := netip.ParseAddr(text)
+		l.loopback = l.loopback && err == nil && a.Unmap().IsLoopback()
+	}
+	return l, err == nil && err2 == nil && n != 0
 }

@@ -36,22 +36,32 @@ func TestPorts(t *testing.T) {
 		"sys/net/ipv4/ip_local_port_range": "32768\t60999\n",
 		"net/tcp": head +
 			"   0: 00000000:0016 00000000:0000 0A 0:0 0 0 0 137\n" +
-			"   1: 0100007F:1F90 00000000:0000 0A 0:0 0 0 0 138\n" + // also on the loopback alone
+			"   1: 0100007F:1F90 00000000:0000 0A 0:0 0 0 65534 138\n" + // on the loopback alone
+			"   7: 0100007F:0016 00000000:0000 0A 0:0 0 0 1000 143\n" + // there too, by somebody else
+			"   8: 00000000:0BB8 00000000:0000 0A 0:0 0 0 472 144\n" + // of a user
 			"   2: " + text4(own) + " 00000000:0000 0A 0:0 0 0 0 139\n" + // ours
 			"   3: 0100007F:AA03 0100007F:C05A 01 0:0 0 0 0 140\n" + // connected
 			"   4: 00000000:9000 00000000:0000 0A 0:0 0 0 0 141\n" + // the kernel's choice
 			"   5: 00000000:0016 00000000:0000 0A 0:0 0 0 0 142\n" + // twice
 			"nonsense\n   6: zz 00000000:0000 0A\n",
-		"net/tcp6": head + "   0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 0:0\n",
+		"net/tcp6": head + "   0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 0:0 0 0 33 1\n" +
+			"   1: 00000000000000000000000001000000:1F91 00000000000000000000000000000000:0000 0A 0:0 0 0 0 1\n" +
+			"   2: 0000000000000000FFFF00000100007F:1F92 00000000000000000000000000000000:0000 0A 0:0 0 0 0 1\n",
 		"net/udp": head +
-			"   0: 00000000:0035 00000000:0000 07 0:0\n" +
-			"   1: " + text4(own) + " 00000000:0000 07 0:0\n" +
-			"   2: 0100007F:1234 0100007F:0035 01 0:0\n",
+			"   0: 00000000:0035 00000000:0000 07 0:0 0 0 0 1\n" +
+			"   1: " + text4(own) + " 00000000:0000 07 0:0 0 0 0 1\n" +
+			"   2: 0100007F:1234 0100007F:0035 01 0:0 0 0 0 1\n" +
+			"   3: 00000000:9001 00000000:0000 07 0:0 0 0 65534 1\n" + // perhaps a client
+			"   4: 00000000:9002 00000000:0000 07 0:0 0 0 0 1\n" + // perhaps a client of root
+			"   5: 00000000:7580 00000000:0000 07 0:0 0 0 65534 1\n",
 		"net/sctp/eps": " ENDPT     SOCK   STY SST HBKT LPORT   UID INODE LADDRS\n" +
 			" f1 f2 2   10  29   3868      0 1 127.0.0.1\n f3 f4 2   7  29   3869      0 1 127.0.0.1\n",
 	})
 	ports := NewPorts(proc)
-	want := []Port{{"SCTP", 3868}, {"TCP", 22}, {"TCP", 80}, {"TCP", 8080}, {"UDP", 53}}
+	want := []Port{
+		{"SCTP", 3868, true, true}, {"TCP", 22, false, true}, {"TCP", 22, true, true}, {"TCP", 80, false, true}, {"TCP", 3000, false, false},
+		{"TCP", 8080, true, false}, {"TCP", 8081, true, true}, {"TCP", 8082, true, true}, {"UDP", 53, false, true}, {"UDP", 30080, false, false},
+	}
 	for i := range 2 {
 		got, err := ports.Look(own)
 		if err != nil {
@@ -60,7 +70,9 @@ func TestPorts(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("look %d (-want +got):\n%s", i+1, diff)
 		}
-		want = slices.Insert(want, 4, Port{"TCP", 0x9000}) // it is there to stay
+		// They are there to stay.
+		want = slices.Insert(want, 8, Port{"TCP", 0x9000, false, true})
+		want = append(want, Port{"UDP", 0x9002, false, false})
 	}
 }
 
@@ -88,10 +100,13 @@ func TestPortsOfThisMachine(t *testing.T) {
 	}
 	look(netip.AddrPort{})
 	got := look(netip.AddrPort{})
-	for _, want := range []Port{{"TCP", of(tcp.Addr()).Port()}, {"UDP", of(udp.LocalAddr()).Port()}} {
-		if !slices.Contains(got, want) {
-			t.Errorf("Look() = %v, want %v in it", got, want)
-		}
+	root := os.Geteuid() == 0
+	if want := (Port{"TCP", of(tcp.Addr()).Port(), true, root}); !slices.Contains(got, want) {
+		t.Errorf("Look() = %v, want %v in it", got, want)
+	}
+	// Its port is the kernel's choice, as a client's is.
+	if want := (Port{"UDP", of(udp.LocalAddr()).Port(), true, false}); slices.Contains(got, want) != root {
+		t.Errorf("Look() = %v, want %v in it: %v", got, want, root)
 	}
 	// As the kernel writes it, so that it can be left out.
 	if table, err := os.ReadFile("/proc/net/tcp"); err != nil || !strings.Contains(string(table), " "+text4(of(tcp.Addr()))+" ") {

@@ -72,9 +72,11 @@ type Node struct {
 	// proxy goes by did.
 	look, rules chan struct{}
 
-	mu      sync.Mutex
-	address netip.Addr
-	facts   proxy.Facts
+	mu        sync.Mutex
+	address   netip.Addr
+	facts     proxy.Facts
+	conflicts []proxy.Conflict
+	lost      map[proxy.HostPort]bool
 }
 
 var _ instance.Network = (*Node)(nil)
@@ -115,7 +117,7 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.ports = bridge.NewSwitch(n.bridge, n.cfg.Logger)
 	n.proxy, err = proxy.New(proxy.Config{
-		Logger: n.cfg.Logger, Table: n.table.Snapshot, Facts: n.proxyFacts, Changed: n.rules,
+		Logger: n.cfg.Logger, Table: n.table.Snapshot, Facts: n.proxyFacts, Changed: n.rules, Conflicts: n.conflict,
 	})
 	return err
 }
@@ -175,13 +177,38 @@ func (n *Node) SetAddress(a netip.Addr) {
 	}
 }
 
-// SetHostPorts says which ports the machine's own processes hold; they keep
-// them. It does not block.
-func (n *Node) SetHostPorts(ports []proxy.HostPort) {
+// SetListeners says at which ports the machine's own processes listen. It does not block.
+func (n *Node) SetListeners(all []proxy.Listener) {
 	n.mu.Lock()
-	n.facts.HostPorts = ports
+	n.facts.Listeners = all
 	n.mu.Unlock()
 	tell(n.rules)
+}
+
+// conflict notes which ports both services and processes want.
+func (n *Node) conflict(all []proxy.Conflict, lost map[proxy.HostPort]bool) {
+	n.mu.Lock()
+	n.conflicts, n.lost = all, lost
+	n.mu.Unlock()
+	for _, c := range all {
+		n.cfg.Logger.Warn("a process of this machine listens on a port of a workload",
+			"protocol", c.Protocol, "port", c.Port, "workload", c.Service.String(), "served", c.Served)
+	}
+}
+
+// PortConflicts gives the ports that a workload and a process of the machine both want.
+// The result must not be changed.
+func (n *Node) PortConflicts() []proxy.Conflict {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.conflicts
+}
+
+// Lost says whether a workload has a port although a process of the machine listens on it.
+func (n *Node) Lost(p proxy.HostPort) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lost[p]
 }
 
 // proxyFacts is what the proxy is to know of the node.

@@ -2028,11 +2028,12 @@ func (x *Heartbeat) GetUsedPortsChanged() bool {
 
 // UsedPort is a port of the node that is none of rik's instances'.
 type UsedPort struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Protocol      string                 `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"` // TCP, UDP or SCTP
-	Port          int32                  `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Protocol        string                 `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"` // TCP, UDP or SCTP
+	Port            int32                  `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	HostNetworkOnly bool                   `protobuf:"varint,20,opt,name=host_network_only,json=hostNetworkOnly,proto3" json:"host_network_only,omitempty"` // keeps off instances in the node's own network, not nodePorts
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *UsedPort) Reset() {
@@ -2077,6 +2078,13 @@ func (x *UsedPort) GetPort() int32 {
 		return x.Port
 	}
 	return 0
+}
+
+func (x *UsedPort) GetHostNetworkOnly() bool {
+	if x != nil {
+		return x.HostNetworkOnly
+	}
+	return false
 }
 
 type Metrics struct {
@@ -2950,10 +2958,11 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x0eimages_changed\x18\x03 \x01(\bR\rimagesChanged\x129\n" +
 	"\n" +
 	"used_ports\x18\x04 \x03(\v2\x1a.rik.scheduler.v1.UsedPortR\tusedPorts\x12,\n" +
-	"\x12used_ports_changed\x18\x05 \x01(\bR\x10usedPortsChanged\":\n" +
+	"\x12used_ports_changed\x18\x05 \x01(\bR\x10usedPortsChanged\"f\n" +
 	"\bUsedPort\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\x05R\x04port\"\xa3\x01\n" +
+	"\x04port\x18\x02 \x01(\x05R\x04port\x12*\n" +
+	"\x11host_network_only\x18\x14 \x01(\bR\x0fhostNetworkOnly\"\xa3\x01\n" +
 	"\aMetrics\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12F\n" +
 	"\tinstances\x18\x02 \x03(\v2(.rik.scheduler.v1.Metrics.InstancesEntryR\tinstances\x1a<\n" +

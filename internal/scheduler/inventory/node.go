@@ -28,7 +28,7 @@ type node struct {
 	refusal      string
 	diskPressure bool
 	images       map[string]struct{}
-	usedPorts    map[placement.Port]struct{}
+	usedPorts    map[placement.Port]bool
 
 	heardAt time.Time
 	// place in the list of deadlines; nil for a lost node.
@@ -187,16 +187,9 @@ func (v *Inventory) SetImages(name string, images []string) {
 
 // SetUsedPorts replaces the list of ports that processes of a node's machine
 // hold.
-func (v *Inventory) SetUsedPorts(name string, ports []placement.Port) {
+func (v *Inventory) SetUsedPorts(name string, used map[placement.Port]bool) {
 	n := v.nodes[name]
-	if n == nil {
-		return
-	}
-	used := make(map[placement.Port]struct{}, len(ports))
-	for _, p := range ports {
-		used[p] = struct{}{}
-	}
-	if maps.Equal(used, n.usedPorts) {
+	if n == nil || maps.Equal(used, n.usedPorts) {
 		return
 	}
 	n.usedPorts = used

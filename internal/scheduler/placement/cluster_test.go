@@ -131,9 +131,19 @@ func balanced(number int32) func(*ShapeConfig) {
 // uses has processes of the machine hold TCP ports.
 func uses(numbers ...int32) func(*Node) {
 	return func(n *Node) {
-		n.UsedPorts = map[Port]struct{}{}
+		n.UsedPorts = map[Port]bool{}
 		for _, number := range numbers {
-			n.UsedPorts[Port{rikv1alpha1.ProtocolTCP, number}] = struct{}{}
+			n.UsedPorts[Port{rikv1alpha1.ProtocolTCP, number}] = false
+		}
+	}
+}
+
+// binds is uses for ports that only instances in the node's own network cannot have.
+func binds(numbers ...int32) func(*Node) {
+	return func(n *Node) {
+		n.UsedPorts = map[Port]bool{}
+		for _, number := range numbers {
+			n.UsedPorts[Port{rikv1alpha1.ProtocolTCP, number}] = true
 		}
 	}
 }

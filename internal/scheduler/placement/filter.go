@@ -105,11 +105,14 @@ func (s *Shape) foreignPort(n *node) (Port, bool) {
 	if len(n.UsedPorts) == 0 {
 		return Port{}, false
 	}
-	for _, ports := range [][]Port{s.clusterPorts, s.nodePorts} {
-		for _, p := range ports {
-			if _, used := n.UsedPorts[p]; used {
-				return p, true
-			}
+	for _, p := range s.clusterPorts {
+		if hostNetworkOnly, used := n.UsedPorts[p]; used && !hostNetworkOnly {
+			return p, true
+		}
+	}
+	for _, p := range s.nodePorts {
+		if _, used := n.UsedPorts[p]; used {
+			return p, true
 		}
 	}
 	return Port{}, false

@@ -141,6 +141,14 @@ func TestFilters(t *testing.T) {
 			bad: testNode("bad", uses(8080)), good: testNode("good"),
 			shape: []func(*ShapeConfig){nodePort(8080)}, filter: "HostPorts", reason: "port 8080/TCP is used by the machine itself",
 		},
+		"port of the machine's loopback, wanted in its network": {
+			bad: testNode("bad", binds(8080)), good: testNode("good"),
+			shape: []func(*ShapeConfig){hostPort(8080)}, filter: "HostPorts", reason: "port 8080/TCP is used by the machine itself",
+		},
+		"port of the machine, beside one of its loopback": {
+			bad: testNode("bad", uses(8080)), good: testNode("good", binds(8080)),
+			shape: []func(*ShapeConfig){nodePort(8080)}, filter: "HostPorts", reason: "port 8080/TCP is used by the machine itself",
+		},
 		"anti-affinity on the node": {
 			bad: testNode("bad"), good: testNode("good"), on: []func(*ShapeConfig){},
 			shape:  []func(*ShapeConfig){forbid("other", rikv1alpha1.LabelHostname)},

@@ -105,8 +105,9 @@ type Node struct {
 	Runtimes []string
 	// Images that it need not pull.
 	Images map[string]struct{}
-	// UsedPorts are held by processes of the machine that are no instances.
-	UsedPorts map[Port]struct{}
+	// UsedPorts are held by processes of the machine that are no instances; true: only
+	// instances in the node's own network are kept off.
+	UsedPorts map[Port]bool
 }
 
 // node is a Node with what is on it.

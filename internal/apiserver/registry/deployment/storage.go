@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -22,6 +23,7 @@ import (
 	kubernetes "k8s.io/kubernetes/pkg/registry/apps/deployment/storage"
 
 	translation "rik.dev/rik/api/rik/deployment"
+	"rik.dev/rik/internal/apiserver/apis/rik"
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/registry/workload"
 )
@@ -32,6 +34,8 @@ type Provider struct {
 	// Authorizer decides who may write what reaches beyond an instance's sandbox.
 	// Without one nobody may.
 	Authorizer authorizer.Authorizer
+	// NodePorts are the ports of nodes that workloads may have; all when zero.
+	NodePorts validation.NodePorts
 }
 
 // GroupName is apps.
@@ -47,7 +51,7 @@ func (p Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter
 	// The scale shares this store; the status has a copy with a strategy of its own.
 	s.Deployment.CreateStrategy, s.Deployment.UpdateStrategy = ours, ours
 	info.VersionedResourcesStorageMap[appsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
-		"deployments":        &REST{REST: s.Deployment, authorizer: p.Authorizer},
+		"deployments":        &REST{REST: s.Deployment, authorizer: p.Authorizer, nodePorts: p.NodePorts},
 		"deployments/status": s.Status,
 		"deployments/scale":  s.Scale,
 	}
@@ -60,6 +64,7 @@ func (p Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter
 type REST struct {
 	*kubernetes.REST
 	authorizer authorizer.Authorizer
+	nodePorts  validation.NodePorts
 }
 
 // Create stores a new deployment.
@@ -81,17 +86,35 @@ func (r *REST) permit(ctx context.Context, d, old *apps.Deployment) error {
 	if old != nil && apiequality.Semantic.DeepEqual(d.Spec.Template, old.Spec.Template) {
 		return nil
 	}
-	published, err := publish(d)
+	w, err := workloadOf(d)
 	if err != nil {
 		return err
 	}
-	w, err := translate(published)
-	if err != nil {
-		return err
+	var before *rik.InstanceTemplate
+	if old != nil {
+		earlier, err := workloadOf(old)
+		if err != nil {
+			return err
+		}
+		before = &earlier.Spec.InstanceTemplate
+	}
+	if errs := r.nodePorts.Judge(field.NewPath("spec"), &w.Spec.InstanceTemplate, before); len(errs) > 0 {
+		for _, e := range errs {
+			e.Field = translation.Path(e.Field)
+		}
+		return apierrors.NewInvalid(apps.Kind("Deployment"), d.Name, errs)
 	}
 	needs := validation.Privileges(field.NewPath("spec"), &w.Spec.InstanceTemplate)
 	for _, n := range needs {
 		n.Field = translation.Path(n.Field)
 	}
 	return workload.Permit(ctx, r.authorizer, apps.Resource("deployments"), d.Name, needs)
+}
+
+func workloadOf(d *apps.Deployment) (*rik.Workload, error) {
+	published, err := publish(d)
+	if err != nil {
+		return nil, err
+	}
+	return translate(published)
 }

@@ -46,6 +46,7 @@ type Storage struct {
 type REST struct {
 	*store.REST
 	authorizer authorizer.Authorizer
+	nodePorts  validation.NodePorts
 	// Revisions are those that a workload can be rolled back to; nil if there are none.
 	// It is set before the first request.
 	Revisions interface {
@@ -54,7 +55,7 @@ type REST struct {
 }
 
 // NewStorage makes the storage. Nobody is privileged without an authorizer.
-func NewStorage(getter generic.RESTOptionsGetter, a authorizer.Authorizer) (*Storage, error) {
+func NewStorage(getter generic.RESTOptionsGetter, a authorizer.Authorizer, ports validation.NodePorts) (*Storage, error) {
 	s, err := store.New(getter, store.Options[*rik.Workload]{
 		Plural: "workloads", Singular: "workload",
 		New:      func() runtime.Object { return &rik.Workload{} },
@@ -65,7 +66,7 @@ func NewStorage(getter generic.RESTOptionsGetter, a authorizer.Authorizer) (*Sto
 	if err != nil {
 		return nil, err
 	}
-	main := &REST{REST: &store.REST{Store: s, Short: []string{"wl"}, All: true}, authorizer: a}
+	main := &REST{REST: &store.REST{Store: s, Short: []string{"wl"}, All: true}, authorizer: a, nodePorts: ports}
 	return &Storage{Workload: main, Status: store.NewStatus(s, statusStrategy), Scale: &Scale{store: s}}, nil
 }
 
@@ -173,6 +174,13 @@ func (r *REST) permit(ctx context.Context, w, old *rik.Workload) error {
 	var needs field.ErrorList
 	if old == nil || !apiequality.Semantic.DeepEqual(w.Spec.InstanceTemplate, old.Spec.InstanceTemplate) {
 		needs = validation.Privileges(field.NewPath("spec"), &w.Spec.InstanceTemplate)
+		var before *rik.InstanceTemplate
+		if old != nil {
+			before = &old.Spec.InstanceTemplate
+		}
+		if errs := r.nodePorts.Judge(field.NewPath("spec"), &w.Spec.InstanceTemplate, before); len(errs) > 0 {
+			return apierrors.NewInvalid(rik.Kind("Workload"), w.Name, errs)
+		}
 	}
 	rollback, err := r.rollback(ctx, w, old)
 	if err != nil {

@@ -157,6 +157,20 @@ func (t *Tool) Rules(ctx context.Context, chain string) ([]string, error) {
 	return rules, err
 }
 
+// RulesBelow gives the rules of all chains whose names begin with one of the prefixes.
+func (t *Tool) RulesBelow(ctx context.Context, prefixes ...string) ([]string, error) {
+	var rules []string
+	err := t.read(ctx, func(line string) {
+		for _, prefix := range prefixes {
+			if below, ok := strings.CutPrefix(line, "-A "+prefix); ok {
+				_, rule, _ := strings.Cut(below, " ")
+				rules = append(rules, rule)
+			}
+		}
+	})
+	return rules, err
+}
+
 // read passes on every line of what the variant holds. Tables that are not in use
 // are not looked at: asking the legacy variant for one by name would bring it up.
 func (t *Tool) read(ctx context.Context, line func(string)) error {

@@ -33,6 +33,7 @@ type place struct {
 // goal is where they may end.
 type goal struct {
 	open     bool                    // new flows are led somewhere
+	spared   bool                    // but not those to loopback addresses
 	backends map[netip.AddrPort]bool // that serve, or that drain
 }
 
@@ -56,7 +57,7 @@ func newFlows(in Input, all []front) *flows {
 		if number == 0 {
 			continue
 		}
-		g := &goal{open: len(x.ready) > 0, backends: map[netip.AddrPort]bool{}}
+		g := &goal{open: len(x.ready) > 0, spared: x.spared, backends: map[netip.AddrPort]bool{}}
 		for _, some := range [][]backend{x.ready, x.draining} {
 			for _, b := range some {
 				g.backends[b.to] = true
@@ -105,6 +106,8 @@ func (f *flows) stale(x flow) bool {
 		return led && (x.marked || f.cluster.Contains(x.from.Addr()) && f.local(x.to.Addr()))
 	case !f.local(x.to.Addr()):
 		return false
+	case g.spared && x.to.Addr().IsLoopback():
+		return led
 	default:
 		return led && !g.backends[x.from] || !led && g.open
 	}
@@ -130,6 +133,9 @@ func (f *flows) sum() uint64 {
 			one := add(uint64(p.protocol), p.at)
 			if g.open {
 				one++
+			}
+			if g.spared {
+				one += 2
 			}
 			// Sums, because maps have no order.
 			var ends uint64

@@ -15,8 +15,13 @@ type Facts struct {
 	// the bridge. While it is invalid the proxy changes nothing: rules of an earlier
 	// process stay.
 	PodCIDR netip.Prefix
-	// HostPorts are those that processes of the host listen on. They stay with them.
+	// Listeners are the processes of the host that listen on ports. Sync decides by
+	// them about the next two.
+	Listeners []Listener
+	// HostPorts stay with processes of the host that listen on them.
 	HostPorts []HostPort
+	// LoopbackPorts are the same at loopback addresses only.
+	LoopbackPorts []HostPort
 	// Links lead to instances: the bridge, the overlay's device, and the link to the
 	// other nodes. Connections of the node's own to 127.0.0.1 leave through them,
 	// which the kernel must be told to allow. May be empty.
@@ -27,6 +32,15 @@ type Facts struct {
 type HostPort struct {
 	Protocol rikv1alpha1.Protocol
 	Port     uint16
+}
+
+// Listener is a process of the host that listens on a port.
+type Listener struct {
+	HostPort
+	// Loopback: at loopback addresses only.
+	Loopback bool
+	// Privileged: it keeps the port even if a service has it already.
+	Privileged bool
 }
 
 // Input is all that Render goes by.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"rik.dev/rik/internal/riklet/network/iptables"
@@ -45,6 +47,9 @@ type Config struct {
 	// Changed has something to receive after what Table or Facts give has changed.
 	// A channel of capacity 1 that is written to without waiting is enough.
 	Changed <-chan struct{}
+	// Conflicts is told of the ports that services and processes of this node both want,
+	// and which processes do not have theirs, when that changed. May be nil.
+	Conflicts func(all []Conflict, lost map[HostPort]bool)
 	// Interval, Coalesce and DrainPeriod are the defaults when zero.
 	Interval, Coalesce, DrainPeriod time.Duration
 }
@@ -76,9 +81,12 @@ type Proxy struct {
 	localnet *localnet
 	drains   drains
 	drained  time.Time // when the next drain period is over; zero: nothing drains
-	flows    uint64    // what the flows were last compared with
-	changes  int       // how often the rules changed
-	complain string    // the last error that was logged
+	reserved reserved  // what services have on this node, after the last Sync
+	told     []Conflict
+	lost     map[HostPort]bool
+	flows    uint64 // what the flows were last compared with
+	changes  int    // how often the rules changed
+	complain string // the last error that was logged
 }
 
 // New makes a proxy. It touches nothing yet.
@@ -175,17 +183,30 @@ func (p *Proxy) Sync(ctx context.Context) error {
 	}
 	in.Drained, p.drained = p.drains.over(in.Snapshot, time.Now(), p.config.DrainPeriod)
 	in.Opened = p.localnet.plan(in.Facts.Links)
+	host, atLoopback, lost := p.reserved.settle(in.Facts.Listeners)
+	in.Facts.HostPorts, in.Facts.LoopbackPorts = append(host, in.Facts.HostPorts...), atLoopback
 	all := fronts(in)
 	done, err := p.keeper.Apply(ctx, render(in, all))
 	if err != nil {
 		return err
 	}
+	p.reserved = reservedBy(all)
+	p.tell(conflicts(in, lost), lost)
 	if done != (iptables.Changes{}) {
 		p.changes++
 		p.config.Logger.Debug("rules changed", "written", done.Written, "removed", done.Removed, "jumps", done.Moved)
 	}
 	// Only now: the rules keep strangers from what this opens.
 	return errors.Join(p.clearOther(ctx), p.localnet.open(in.Opened), p.forget(newFlows(in, all)))
+}
+
+// tell passes on what changed of the conflicts.
+func (p *Proxy) tell(all []Conflict, lost map[HostPort]bool) {
+	if p.config.Conflicts == nil || slices.Equal(all, p.told) && maps.Equal(lost, p.lost) {
+		return
+	}
+	p.told, p.lost = all, lost
+	p.config.Conflicts(all, lost)
 }
 
 // clearOther takes away what an earlier process left in the other variant of iptables,
@@ -210,6 +231,7 @@ func (p *Proxy) find(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var earlier []string
 	for _, tool := range []*iptables.Tool{use, other} {
 		if tool == nil {
 			continue
@@ -219,7 +241,13 @@ func (p *Proxy) find(ctx context.Context) error {
 			return err
 		}
 		p.localnet.remember(rules)
+		ports, err := tool.RulesBelow(ctx, chainPorts+"-", chainRefused+"-")
+		if err != nil {
+			return err
+		}
+		earlier = append(earlier, ports...)
 	}
+	p.reserved = reservedIn(earlier)
 	p.keeper, p.other = iptables.NewKeeper(use), other
 	p.config.Logger.Info("node proxy uses iptables", "variant", string(use.Variant))
 	return nil

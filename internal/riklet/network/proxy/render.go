@@ -98,6 +98,7 @@ func (r *renderer) routes(all []front) {
 		match := onPort(protocols[p].name, int(f.port))
 		if len(f.ready) == 0 {
 			if f.node {
+				refused[p] = append(refused[p], spare(f, match)...)
 				refused[p] = append(refused[p], leaf{uint32(f.port), r.onNode(f, match) + " " + refuse(protocols[p].name)})
 			}
 			continue // a virtual address that leads nowhere is refused as such
@@ -107,6 +108,7 @@ func (r *renderer) routes(all []front) {
 			virtual = append(virtual, leaf{number(a), "-d " + a.String() + "/32 " + match + " " + target})
 		}
 		if f.node {
+			ports[p] = append(ports[p], spare(f, match)...)
 			ports[p] = append(ports[p], leaf{uint32(f.port), r.onNode(f, match) + " " + target})
 		}
 	}
@@ -129,6 +131,17 @@ func (r *renderer) routes(all []front) {
 			r.add(filter, chainInput, "-p", protocol.name, "-m addrtype --dst-type LOCAL -m conntrack --ctstate NEW -j", to)
 		}
 	}
+}
+
+// loopback is the range that only this machine reaches.
+const loopback = "127.0.0.0/8"
+
+// spare leaves a port at loopback addresses to the process that listens there.
+func spare(f *front, match string) []leaf {
+	if !f.spared {
+		return nil
+	}
+	return []leaf{{uint32(f.port), "-d " + loopback + " " + match + " -j RETURN"}}
 }
 
 // onNode narrows a match to the node's addresses at which the port is the service's:

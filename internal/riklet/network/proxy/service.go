@@ -28,6 +28,7 @@ type front struct {
 	port     uint16
 	virtual  []netip.Addr // where it can be reached inside the cluster
 	node     bool         // on the node's addresses, too
+	spared   bool         // but not at its loopback addresses
 	ready    []backend    // by UID
 	draining []backend    // being deleted: no new connections, but flows that are there stay for a while
 }
@@ -61,6 +62,7 @@ func fronts(in Input) []front {
 			if len(f.virtual) == 0 && !f.node {
 				continue
 			}
+			f.spared = f.node && slices.Contains(in.Facts.LoopbackPorts, HostPort{p.Protocol, p.Port})
 			f.ready, f.draining = c.backends(key, p)
 			all = append(all, f)
 		}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -334,4 +335,46 @@ func foreign(rules string) string {
 		}
 	}
 	return kept.String()
+}
+
+// TestPrivilegedNobodyTakesAReservedPort: what a service has on a node, no unprivileged
+// process takes, also across a restart of the riklet. A port at loopback stays there.
+func TestPrivilegedNobodyTakesAReservedPort(t *testing.T) {
+	variants(t, func(t *testing.T, w *world, _ string) {
+		w.a2.serve("a2", "10.62.1.3:8080")
+		w.nodeA.serve("first", "127.0.0.1:30081")
+		w.facts.Listeners = []Listener{{HostPort: HostPort{tcp, 30081}, Loopback: true}, {HostPort: HostPort{tcp, 30082}}}
+		for address, number := range map[string]uint16{"10.63.0.5": 30080, "10.63.0.6": 30081, "10.63.0.7": 30082} {
+			name := fmt.Sprint("web", number)
+			expose(w.snapshot, name, address, port(number, 8080, tcp, onNodes))
+			end(w.snapshot, name, name, "a", "10.62.1.3", true)
+		}
+		w.sync(t)
+		check := func(when string) {
+			t.Helper()
+			w.client.want("tcp", "192.0.2.1:30080", "a2 192.0.2.9")
+			w.client.want("tcp", "192.0.2.1:30081", "a2 192.0.2.9")
+			w.nodeA.want("tcp", "127.0.0.1:30081", "first 127.0.0.1")
+			if _, err := w.client.ask("tcp", "192.0.2.1:30082"); err == nil {
+				t.Errorf("%s: the service took the port of a process that was first", when)
+			}
+		}
+		check("at first")
+		// A user comes, and listens on what the service has.
+		w.facts.Listeners = append(w.facts.Listeners, Listener{HostPort: HostPort{tcp, 30080}}, Listener{HostPort: HostPort{tcp, 30080}, Loopback: true})
+		w.nodeA.serve("late", "127.0.0.1:30080")
+		w.sync(t)
+		check("after a user came")
+		w.nodeA.want("tcp", "127.0.0.1:30080", "a2 10.62.1.1")
+		w.proxy = w.newProxy(t)
+		w.sync(t)
+		check("after a restart")
+		w.nodeA.want("tcp", "127.0.0.1:30080", "a2 10.62.1.1")
+		// root takes it.
+		w.facts.Listeners = append(w.facts.Listeners, Listener{HostPort: HostPort{tcp, 30080}, Privileged: true})
+		w.sync(t)
+		if _, err := w.client.ask("tcp", "192.0.2.1:30080"); err == nil {
+			t.Error("the service kept the port from a process of root")
+		}
+	})
 }

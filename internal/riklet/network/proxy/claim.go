@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/network/table"
+)
+
+// Conflict is a port that both a service and a process of this node want.
+type Conflict struct {
+	HostPort
+	Service table.ServiceKey
+	// Served: the service has it. Otherwise the process keeps it, and the service cannot
+	// be reached at that port of this node.
+	Served bool
+}
+
+// String says it for people.
+func (c Conflict) String() string {
+	what := "a process of the machine has it"
+	if c.Served {
+		what = "a process of the machine listens on it in vain"
+	}
+	return fmt.Sprintf("%s %d of %s: %s", c.Protocol, c.Port, c.Service, what)
+}
+
+// reach is at which addresses of the node a service has a port.
+type reach int
+
+const (
+	nowhere reach = iota
+	exceptLoopback
+	everywhere
+)
+
+// reserved are the ports that services have on this node.
+type reserved map[HostPort]reach
+
+// reservedBy gives those of the fronts.
+func reservedBy(all []front) reserved {
+	r := reserved{}
+	for i := range all {
+		if f := &all[i]; f.node {
+			r[HostPort{f.protocol, f.port}] = everywhere
+			if f.spared {
+				r[HostPort{f.protocol, f.port}] = exceptLoopback
+			}
+		}
+	}
+	return r
+}
+
+// onePort is a rule of the trees of ports for a single one.
+var onePort = regexp.MustCompile(`(^| )-p (tcp|udp|sctp) .*--dport (\d+)( |$)`)
+
+// reservedIn reads what an earlier process reserved from its rules, as they are printed.
+func reservedIn(rules []string) reserved {
+	r := reserved{}
+	for _, rule := range rules {
+		m := onePort.FindStringSubmatch(rule)
+		if m == nil {
+			continue
+		}
+		n, err := strconv.ParseUint(m[3], 10, 16)
+		if err != nil {
+			continue
+		}
+		p := HostPort{rikv1alpha1.Protocol(strings.ToUpper(m[2])), uint16(n)}
+		if strings.Contains(rule, "-d "+loopback+" ") {
+			r[p] = exceptLoopback
+		} else if r[p] == nowhere {
+			r[p] = everywhere
+		}
+	}
+	return r
+}
+
+// settle decides which listeners keep their ports. A privileged one always does, others
+// only if they were there before the service. One at loopback addresses keeps it there
+// and nowhere else. The first who came stays, so nobody can take a port away that a
+// service has, nor a service one from a process.
+func (r reserved) settle(listeners []Listener) (host, atLoopback []HostPort, lost map[HostPort]bool) {
+	lost = map[HostPort]bool{}
+	for _, l := range listeners {
+		has := r[l.HostPort]
+		switch {
+		case l.Loopback && (l.Privileged || has != everywhere):
+			atLoopback = append(atLoopback, l.HostPort)
+		case l.Loopback:
+		case l.Privileged || has == nowhere:
+			host = append(host, l.HostPort)
+		default:
+			lost[l.HostPort] = true
+		}
+	}
+	return host, atLoopback, lost
+}
+
+// conflicts lists the ports of services that a process of the node wants too, in a fixed
+// order.
+func conflicts(in Input, lost map[HostPort]bool) []Conflict {
+	var all []Conflict
+	c := collector{in: in}
+	for key, s := range in.Snapshot.Services {
+		for _, p := range s.Ports {
+			at := HostPort{p.Protocol, p.Port}
+			kept := slices.Contains(in.Facts.HostPorts, at)
+			if ofNodes(p) && (kept || lost[at]) && c.placed(key, p) {
+				all = append(all, Conflict{HostPort: at, Service: key, Served: !kept})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Conflict) int {
+		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port),
+			cmp.Compare(a.Service.Namespace, b.Service.Namespace), cmp.Compare(a.Service.Workload, b.Service.Workload))
+	})
+	return slices.Compact(all)
+}

@@ -1,0 +1,19 @@
+package scheduler
+
+import (
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/scheduler/placement"
+)
+
+// usedPorts are the ports that a node's machine holds, with true for those that keep off
+// only instances in the node's own network.
+func usedPorts(told []*schedulerv1.UsedPort) map[placement.Port]bool {
+	used := make(map[placement.Port]bool, len(told))
+	for _, p := range told {
+		at := placement.Port{Protocol: rikv1alpha1.Protocol(p.Protocol), Number: p.Port}
+		only, known := used[at]
+		used[at] = p.HostNetworkOnly && (only || !known)
+	}
+	return used
+}
