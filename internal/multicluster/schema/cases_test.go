@@ -460,3 +460,22 @@ func TestNoOtherKeyIsAllowedWhereKeysAreKept(t *testing.T) {
 		}
 	}
 }
+
+// TestReasonsOfRulesAreWords: a rule that cannot be kept is quoted once, without the words of
+// the compiler.
+func TestReasonsOfRulesAreWords(t *testing.T) {
+	t.Parallel()
+	agreement, why := Meet(
+		specSchema(t, "east", `{type: object, properties: {o: {type: object, properties: {a: {type: string}, b: {type: string}}, x-kubernetes-validations: [{rule: "self.b != ''"}, {rule: "has(self.b)"}]}}}`),
+		specSchema(t, "west", `{type: object, properties: {o: {type: object, properties: {a: {type: string}}}}}`))
+	if agreement == nil {
+		t.Fatalf("there is no meet: %v", why)
+	}
+	var said []string
+	for _, o := range agreement.Dropped {
+		said = append(said, o.Path+": "+o.Reason)
+	}
+	if diff := cmp.Diff([]string{`.spec.o: the rule "has(self.b)" needs the field b, which not all have`}, said); diff != "" {
+		t.Errorf("dropped (-want +got):\n%s", diff)
+	}
+}

@@ -16,6 +16,11 @@
 // defaults are dropped. Where a member would then fill one in under a validation of
 // the object as a whole, the property becomes required.
 //
+// A rule (x-kubernetes-validations) that speaks of a dropped property is evaluated in part:
+// has() of the property is false, or the property has the default that the member of the
+// rule gives it. What is left of the rule is the rule of the meet. Only a rule that cannot
+// hold without the property leaves its object without a meet.
+//
 // Compatible asks for less: the documents of one schema, which already have its
 // defaults, have to be good for the other.
 package schema

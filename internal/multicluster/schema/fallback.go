@@ -25,14 +25,35 @@ func (t *meeting) mustBeGiven(key string, ms []*member, fallback string) bool {
 	return false
 }
 
+// cannotBeFilledIn says whether a member gives a property that was dropped a default, and
+// may refuse the object because of it. Rules are evaluated with the default instead, and
+// items of a set that are alike without it are alike with it.
+func (t *meeting) cannotBeFilledIn(key string, ms []*member) bool {
+	for i, m := range ms {
+		p, ok := m.properties[key]
+		if !ok || p.fallback == "" || t.comparison && i == 0 {
+			continue
+		}
+		if m.maxProperties != nil || m.above([]string{key}, (*member).judgesWhole) {
+			return true
+		}
+	}
+	return false
+}
+
 // notices says whether a property that appears at a path below the member may make
 // the member refuse its object or one around it.
 func (m *member) notices(path []string) bool {
 	if m.maxProperties != nil {
 		return true
 	}
+	return m.above(path, (*member).noticesBelow)
+}
+
+// above says whether something is so of a path and the member, or one around it.
+func (m *member) above(path []string, is func(*member, []string) bool) bool {
 	for at := m; at != nil; at = at.up {
-		if at.noticesBelow(path) {
+		if is(at, path) {
 			return true
 		}
 		path = append([]string{at.step}, path...)
@@ -41,10 +62,25 @@ func (m *member) notices(path []string) bool {
 }
 
 func (m *member) noticesBelow(path []string) bool {
-	if m.enum != nil || m.listType == "set" {
+	if m.listType == "set" || m.judgesWhole(path) {
 		return true
 	}
 	if m.listType == "map" && len(path) == 2 && slices.Contains(m.mapKeys, path[1]) {
+		return true
+	}
+	for _, encoded := range m.rules {
+		var rule apiextensionsv1.ValidationRule
+		mustDecode(encoded, &rule)
+		if ruleTouches(rule.Rule, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// judgesWhole says whether an enum or a clause may depend on what is at a path.
+func (m *member) judgesWhole(path []string) bool {
+	if m.enum != nil {
 		return true
 	}
 	for _, encoded := range slices.Concat(m.allOf, m.not) {
@@ -54,13 +90,6 @@ func (m *member) noticesBelow(path []string) bool {
 	}
 	for _, encoded := range slices.Concat(m.anyOf, m.oneOf) {
 		if anyTouches(clausesOf(encoded), path) {
-			return true
-		}
-	}
-	for _, encoded := range m.rules {
-		var rule apiextensionsv1.ValidationRule
-		mustDecode(encoded, &rule)
-		if ruleTouches(rule.Rule, path) {
 			return true
 		}
 	}

@@ -254,21 +254,82 @@ func (g generator) object(p *props, depth int) {
 	}
 }
 
-// rule is about a property that every schema of the place has.
+// rule is about properties that the schema has.
 func (g generator) rule(p *props) apiextensionsv1.ValidationRule {
-	name := pick(g.sampler, slices.Sorted(maps.Keys(p.Properties)))
-	path := "self." + strings.ReplaceAll(name, ".", "__dot__")
-	texts := []string{"has(" + path + ")", "!has(" + path + ")"}
-	switch property := p.Properties[name]; {
-	case property.Nullable:
-	case property.Type == "integer":
-		texts = append(texts, "!has("+path+") || "+path+" < 3", "!has("+path+") || "+path+" != 1")
-	case property.Type == "string":
-		texts = append(texts, "!has("+path+") || "+path+" != 'a'")
-	case property.Type == "array":
-		texts = append(texts, "!has("+path+") || size("+path+") != 1")
+	rule := g.about("self", p, 2)
+	switch {
+	case g.chance(15):
+		rule = "!(" + rule + ")"
+	case g.chance(20):
+		rule = "(" + rule + ") && (" + g.about("self", p, 2) + ")"
+	case g.chance(20):
+		rule = "(" + rule + ") || (" + g.about("self", p, 2) + ")"
+	case g.chance(20):
+		name, other := g.property("self", p), g.property("self", p)
+		rule = "(has(" + name + ") ? 1 : 0) + (has(" + other + ") ? 1 : 0) <= 1"
+	case g.chance(20):
+		name := g.property("self", p)
+		old := strings.Replace(name, "self", "oldSelf", 1)
+		rule = pick(g.sampler, []string{"!has(" + old + ") || has(" + name + ")", "!has(" + old + ") || !has(" + name + ") || " + old + " == " + name})
 	}
-	return apiextensionsv1.ValidationRule{Rule: pick(g.sampler, texts), Message: "because of " + name}
+	return apiextensionsv1.ValidationRule{Rule: rule, Message: "because of " + strings.ReplaceAll(rule, "\n", " ")}
+}
+
+func (g generator) property(at string, p *props) string {
+	return at + "." + strings.ReplaceAll(pick(g.sampler, slices.Sorted(maps.Keys(p.Properties))), ".", "__dot__")
+}
+
+// about is a condition on one property of an object, in one of the ways in which people
+// write those.
+func (g generator) about(at string, p *props, depth int) string {
+	path := g.property(at, p)
+	name := strings.ReplaceAll(strings.TrimPrefix(path, at+"."), "__dot__", ".")
+	property := p.Properties[name]
+	value := g.of(path, &property, depth)
+	switch {
+	case value == "" || property.Nullable:
+		return pick(g.sampler, []string{"has(" + path + ")", "!has(" + path + ")"})
+	case g.chance(40):
+		return "!has(" + path + ") || " + value
+	case g.chance(20):
+		return "has(" + path + ") && " + value
+	case g.chance(20):
+		return "has(" + path + ") ? " + value + " : " + pick(g.sampler, []string{"true", "has(" + g.property(at, p) + ")"})
+	case g.chance(20):
+		return at + ".?" + strings.TrimPrefix(path, at+".") + ".hasValue()"
+	case g.chance(50):
+		return value
+	default:
+		return "!has(" + path + ")"
+	}
+}
+
+// of is a condition on a value, or "".
+func (g generator) of(path string, p *props, depth int) string {
+	variable := "x" + fmt.Sprint(depth)
+	switch {
+	case p.Type == "integer":
+		return pick(g.sampler, []string{path + " < 3", path + " != 1"})
+	case p.Type == "number":
+		return pick(g.sampler, []string{path + " < 2.5", path + " * 2.0 != 1.0"})
+	case p.Type == "string" && (p.Format == "" || p.Format == "hostname"):
+		return pick(g.sampler, []string{path + " != 'a'", "size(" + path + ") < 2", path + " in ['a', 'ab']", path + ".startsWith('a')"})
+	case p.XIntOrString:
+		return pick(g.sampler, []string{path + " != 'a'", "type(" + path + ") == int", path + " == 1"})
+	case p.Type == "boolean":
+		return path
+	case p.Type == "array" && depth > 0 && g.chance(70):
+		body := g.of(variable, p.Items.Schema, depth-1)
+		if body == "" || p.Items.Schema.Nullable {
+			break
+		}
+		return path + pick(g.sampler, []string{".all(", ".exists(", ".exists_one("}) + variable + ", " + body + ")"
+	case p.Type == "array":
+		return "size(" + path + ") != 1"
+	case p.Type == "object" && len(p.Properties) > 0 && depth > 0:
+		return "(" + g.about(path, p, depth-1) + ")"
+	}
+	return ""
 }
 
 func (g generator) clauses(p *props) {
@@ -438,6 +499,10 @@ func (g generator) differ(p *props) {
 		if g.chance(40) {
 			g.differInFallback(p)
 		}
+		if p.Type == "object" && len(p.Properties) > 1 && g.chance(40) {
+			delete(p.Properties, pick(g.sampler, slices.Sorted(maps.Keys(p.Properties))))
+			p.Required, p.AllOf, p.AnyOf, p.OneOf, p.Not, p.Default = nil, nil, nil, nil, nil, nil
+		}
 		if p.Type == "object" && len(p.Properties) > 0 {
 			p.XValidations = nil
 			for range pick(g.sampler, []int{0, 1, 1, 1, 2}) {
@@ -536,7 +601,7 @@ func usableNode(n *node) bool {
 	if n.impossible {
 		return true
 	}
-	if n.fallback != "" && !accepts(n, n.fallback) || len(n.rules) > 0 && compileRules(n, false) != nil {
+	if n.fallback != "" && !accepts(n, n.fallback) || !rulesFit(n) {
 		return false
 	}
 	for _, p := range n.properties {
@@ -545,6 +610,11 @@ func usableNode(n *node) bool {
 		}
 	}
 	return (n.items == nil || usableNode(n.items)) && (n.additional == nil || usableNode(n.additional))
+}
+
+func rulesFit(n *node) bool {
+	unfits, err := compileRules(n, false)
+	return err == nil && !slices.ContainsFunc(unfits, func(u unfit) bool { return u != unfit{} })
 }
 
 // family makes some offers that resemble each other.

@@ -98,6 +98,18 @@ func (j *judge) refuses(doc map[string]any) *refusal {
 	return &refusal{errors.Join(pruned, errs.ToAggregate()), paths}
 }
 
+// follows says why a document that is held cannot take the place of another one.
+func (j *judge) follows(old, doc map[string]any) error {
+	old, doc = runtime.DeepCopyJSON(old), runtime.DeepCopyJSON(doc)
+	j.fill(old)
+	j.fill(doc)
+	if j.rules == nil {
+		return nil
+	}
+	broken, _ := j.rules.Validate(context.Background(), nil, j.structural, doc, old, celconfig.RuntimeCELCostBudget)
+	return broken.ToAggregate()
+}
+
 func (j *judge) validate(doc map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, doc, j.validator)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, j.structural, doc)...)
@@ -178,32 +190,37 @@ func accepts(n *node, fallback string) bool {
 	return j.holds(map[string]any{"value": value}) == nil
 }
 
-// compileRules says whether the rules at a node can be evaluated there: one may speak
-// of a property that is no more, or of a fraction where there are integers only.
-func compileRules(n *node, resource bool) error {
+// unfit says what of a rule cannot be evaluated.
+type unfit struct{ rule, message, path bool }
+
+// compileRules says which rules at a node cannot be evaluated there: one may speak of a
+// property that is no more, or of a fraction where there are integers only.
+func compileRules(n *node, resource bool) ([]unfit, error) {
 	if len(n.rules) == 0 {
-		return nil
+		return nil, nil
 	}
 	props := write(n)
 	internal := &apiextensions.JSONSchemaProps{}
 	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(props, internal, nil); err != nil {
-		return fmt.Errorf("converting the schema: %w", err)
+		return nil, fmt.Errorf("converting the schema: %w", err)
 	}
 	s, err := structuralschema.NewStructural(internal)
 	if err != nil {
-		return fmt.Errorf("reading the schema: %w", err)
+		return nil, fmt.Errorf("reading the schema: %w", err)
 	}
 	resource = resource || n.embedded
 	results, err := cel.Compile(s, model.SchemaDeclType(s, resource), celconfig.PerCallLimit,
 		environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()), cel.StoredExpressionsEnvLoader())
 	if err != nil {
-		return fmt.Errorf("compiling the rules: %w", err)
+		return nil, fmt.Errorf("compiling the rules: %w", err)
 	}
-	var errs []error
-	for _, r := range results {
-		if r.Error != nil {
-			errs = append(errs, errors.New(strings.ReplaceAll(r.Error.Detail, "\n", " ")))
+	all := make([]unfit, len(n.rules))
+	for i := range results {
+		all[i] = unfit{rule: results[i].Error != nil, message: results[i].MessageExpressionError != nil}
+		if at := props.XValidations[i].FieldPath; at != "" {
+			_, _, err := cel.ValidFieldPath(at, s)
+			all[i].path = err != nil
 		}
 	}
-	return errors.Join(errs...)
+	return all, nil
 }

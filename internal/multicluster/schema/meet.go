@@ -13,6 +13,8 @@ import (
 type member struct {
 	location string
 	*node
+	// whole is the node before it was restricted to the types that all members have.
+	whole *node
 	// spec is set instead where what is compared is not the schema.
 	spec *apiresourcev1alpha1.CommonAPIResourceSpec
 	// up is where the place lies, and step how it is reached from there: a property's
@@ -110,7 +112,7 @@ func (t *meeting) meet(path string, ms []*member) outcome {
 		if n == nil {
 			return bottom(path, ms, "one is an integer, and the other's bounds allow none")
 		}
-		restricted[i] = &member{location: m.location, node: n, up: m.up, step: m.step}
+		restricted[i] = &member{location: m.location, node: n, whole: m.node, up: m.up, step: m.step}
 	}
 	return t.meetRestricted(path, restricted, out)
 }
@@ -140,10 +142,8 @@ func (t *meeting) meetRestricted(path string, ms []*member, out *node) outcome {
 	if clause := out.contradiction(); clause != "" {
 		return bottom(path, ms, "without the properties that not all have, nothing fulfils the not %s", clause)
 	}
-	if len(ms) > 1 {
-		if err := compileRules(out, path == "."); err != nil {
-			return bottom(path, ms, "a rule does not fit what all have: %v", err)
-		}
+	if why := meetRules(path, ms, out); why != nil {
+		return *why
 	}
 	return result
 }
@@ -223,10 +223,9 @@ func meetClauses(ms []*member, out *node) {
 	for _, m := range ms {
 		out.allOf, out.anyOf = append(out.allOf, m.allOf...), append(out.anyOf, m.anyOf...)
 		out.oneOf, out.not = append(out.oneOf, m.oneOf...), append(out.not, m.not...)
-		out.rules = append(out.rules, m.rules...)
 	}
 	out.allOf, out.anyOf, out.oneOf = sortedSet(out.allOf), sortedSet(out.anyOf), sortedSet(out.oneOf)
-	out.not, out.rules = sortedSet(out.not), sortedSet(out.rules)
+	out.not = sortedSet(out.not)
 }
 
 func higher(a, b *int64) *int64 {
@@ -271,6 +270,9 @@ func (t *meeting) meetArrays(path string, ms []*member, out *node) outcome {
 		return noItems(out, r)
 	}
 	out.items = r.node
+	if out.listType == "map" {
+		out.dropKeys()
+	}
 	if out.listType != "set" {
 		return outcome{dropped: r.dropped}
 	}
@@ -283,6 +285,18 @@ func (t *meeting) meetArrays(path string, ms []*member, out *node) outcome {
 		out.items = &atomic
 	}
 	return outcome{dropped: r.dropped}
+}
+
+// dropKeys leaves out the keys of a list that its items do not have: there each member fills
+// in one value, or none. A list without keys holds one item.
+func (n *node) dropKeys() {
+	n.mapKeys = slices.DeleteFunc(slices.Clone(n.mapKeys), func(key string) bool {
+		p := n.items.properties[key]
+		return p == nil || p.impossible
+	})
+	if len(n.mapKeys) == 0 {
+		n.listType, n.mapKeys, n.maxItems = "", nil, lower(n.maxItems, new(int64(1)))
+	}
 }
 
 func listName(m *member) string {

@@ -123,7 +123,7 @@ func (c *comparison) added(path string, was, is *node) {
 		{"rule", was.rules, is.rules},
 	} {
 		for _, v := range s.is {
-			if !slices.Contains(s.was, v) {
+			if !slices.Contains(s.was, v) && !(s.name == "rule" && restates(was, is, v)) {
 				c.say(path, "the %s %s is added", s.name, v)
 			}
 		}
@@ -131,6 +131,16 @@ func (c *comparison) added(path string, was, is *node) {
 	if is.embedded && !was.embedded {
 		c.say(path, "it must be a whole resource with apiVersion and kind")
 	}
+}
+
+// restates says whether a rule is one that was there before, evaluated for documents of
+// what is left.
+func restates(was, is *node, rule string) bool {
+	m := &member{node: was}
+	return slices.ContainsFunc(was.rules, func(r string) bool {
+		reduced, _ := m.reduce(r, is)
+		return reduced == rule
+	})
 }
 
 func (c *comparison) object(path string, was, is *node) {

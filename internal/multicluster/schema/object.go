@@ -179,15 +179,23 @@ func valuesOf(ms []*member, key string) (values, without []*member) {
 	return values, without
 }
 
-// dropProperty leaves a property out, unless a document must have it.
+// dropProperty leaves a property out, unless a document must have it. A member that
+// requires it and has a default for it does not need it from a document.
 func (t *meeting) dropProperty(path, key string, ms []*member, out *node, why []apiresourcev1alpha1.Obstacle) outcome {
+	needed := func(m *member) bool {
+		p := m.properties[key]
+		return m.requires(key) && (p == nil || p.fallback == "" || t.comparison && m == ms[0])
+	}
+	if out.requires(key) && !slices.ContainsFunc(ms, needed) {
+		out.required = slices.DeleteFunc(out.required, func(name string) bool { return name == key })
+	}
 	if out.requires(key) {
 		for i := range why {
 			why[i].Reason += "; " + path + " is required"
 		}
 		return outcome{why: why}
 	}
-	if t.mustBeGiven(key, ms, "") {
+	if t.cannotBeFilledIn(key, ms) {
 		return bottom(path, ms, filledIn+" where the object as a whole is validated, so that it would have to be given: %s", why[0].Reason)
 	}
 	if out.rest != closed {
