@@ -1,11 +1,12 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -38,7 +39,7 @@ func check(t *testing.T, existing, offered string, obstacles []string, meet stri
 		}
 		checkCounterExample(t, o, [][2]*offeredSchema{{mustRead(t, a)[0], mustRead(t, b)[0]}})
 	}
-	if diff := cmp.Diff(obstacles, said); diff != "" {
+	if diff := gocmp.Diff(obstacles, said); diff != "" {
 		t.Errorf("obstacles (-want +got):\n%s", diff)
 	}
 	left := specSchema(t, "", meet)
@@ -50,7 +51,7 @@ func check(t *testing.T, existing, offered string, obstacles []string, meet stri
 	if agreement == nil {
 		t.Fatalf("there is no meet: %v", why)
 	}
-	if diff := cmp.Diff(want, propsOf(t, &agreement.Spec)); diff != "" {
+	if diff := gocmp.Diff(want, propsOf(t, &agreement.Spec)); diff != "" {
 		t.Errorf("meet (-want +got):\n%s", diff)
 	}
 }
@@ -143,9 +144,9 @@ func TestN23Defect3AllKeywordsAreCompared(t *testing.T) {
 		[]string{".spec: its maximum is 5 (exclusive), and was 5"}, `{type: number, maximum: 5, exclusiveMaximum: true}`)
 	check(t, `{type: object, properties: {a: {type: integer}}}`, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`,
 		[]string{`.spec: the rule {"rule":"self.a > 1"} is added`}, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`)
-	// Defaults that differ are dropped; they hinder no document.
-	check(t, `{type: object, properties: {a: {type: string, default: x}}}`, `{type: object, properties: {a: {type: string, default: y}}}`,
-		nil, `{type: object, properties: {a: {type: string}}}`)
+	// Of defaults that differ one is kept; they hinder no document.
+	check(t, `{type: object, properties: {a: {type: string, default: x}}}`, `{type: object, properties: {a: {type: string, default: w}}}`,
+		nil, `{type: object, properties: {a: {type: string, default: x}}}`)
 }
 
 func TestN23Defect4DroppedPropertiesAreNotRequired(t *testing.T) {
@@ -235,8 +236,8 @@ func TestN23Defect13OrderDoesNotMatter(t *testing.T) {
 		t.Fatal("there is no meet")
 	}
 	permute(offers, func(permuted []Offer) {
-		if got, _ := agreeOn(t, permuted); cmp.Diff(want, got) != "" {
-			t.Fatalf("another order gives another meet:\n%s", cmp.Diff(want, got))
+		if got, _ := agreeOn(t, permuted); gocmp.Diff(want, got) != "" {
+			t.Fatalf("another order gives another meet:\n%s", gocmp.Diff(want, got))
 		}
 	})
 }
@@ -299,15 +300,15 @@ func TestUnknownFieldsOfItems(t *testing.T) {
 	}
 }
 
-// TestDroppedDefaultsInSets: two items that a default makes equal are refused by the
-// cluster that fills it in, so that the field has to be given.
-func TestDroppedDefaultsInSets(t *testing.T) {
+// TestDefaultsInSets: two items that a default makes equal are refused by the cluster that
+// fills it in, and so by the meet, which has the default.
+func TestDefaultsInSets(t *testing.T) {
 	t.Parallel()
 	set := func(fallback, required string) string {
 		return `{type: array, x-kubernetes-list-type: set, items: {type: object, x-kubernetes-map-type: atomic, ` + required +
 			`properties: {a: {type: string` + fallback + `}, b: {type: string}}}}`
 	}
-	check(t, set(", default: x", ""), set(", default: y", ""), nil, set("", "required: [a], "))
+	check(t, set(", default: x", ""), set(", default: w", ""), nil, set(", default: x", ""))
 }
 
 // TestFormatsOfNumbers: formats that the validation does not know on the type are of
@@ -337,7 +338,7 @@ func TestBoundsOfIntegersHaveOneForm(t *testing.T) {
 			t.Fatalf("there is no meet of %s and %s: %v", c.existing, c.offered, why)
 		}
 		left := specSchema(t, "", c.meet)
-		if diff := cmp.Diff(propsOf(t, &left.Spec), propsOf(t, &agreement.Spec)); diff != "" {
+		if diff := gocmp.Diff(propsOf(t, &left.Spec), propsOf(t, &agreement.Spec)); diff != "" {
 			t.Errorf("meet of %s and %s (-want +got):\n%s", c.existing, c.offered, diff)
 		}
 	}
@@ -424,7 +425,7 @@ func TestMeetOfThreeInAnyOrder(t *testing.T) {
 				if got == nil {
 					t.Fatalf("with %s met last, there is no meet: %v", o[2].Location, why)
 				}
-				if diff := cmp.Diff(want, propsOf(t, &got.Spec)); diff != "" {
+				if diff := gocmp.Diff(want, propsOf(t, &got.Spec)); diff != "" {
 					t.Errorf("with %s met last, the meet is another (-want +got):\n%s", o[2].Location, diff)
 				}
 				if strings.Contains(text(&got.Spec), "-0") {
@@ -475,7 +476,72 @@ func TestReasonsOfRulesAreWords(t *testing.T) {
 	for _, o := range agreement.Dropped {
 		said = append(said, o.Path+": "+o.Reason)
 	}
-	if diff := cmp.Diff([]string{`.spec.o: the rule "has(self.b)" needs the field b, which not all have`}, said); diff != "" {
+	if diff := gocmp.Diff([]string{`.spec.o: the rule "has(self.b)" needs the field b, which not all have`}, said); diff != "" {
 		t.Errorf("dropped (-want +got):\n%s", diff)
+	}
+}
+
+// TestDefaultsThatDiffer: what is stored is what every cluster has.
+func TestDefaultsThatDiffer(t *testing.T) {
+	t.Parallel()
+	object := func(a, more string) string {
+		return `{type: object, properties: {a: {` + a + `}, b: {type: string}}` + more + `}`
+	}
+	for name, c := range map[string]struct{ east, west, meet, optional, said string }{
+		"two": {
+			object("type: string, default: x", ""), object("type: string, default: w", ""), object("type: string, default: x", ""), "",
+			`the default is "x" (east), "w" (west); "x" is stored`,
+		},
+		"one and none": {
+			object("type: integer", ""), object("type: integer, default: 3", ""), object("type: integer, default: 3", ""), "",
+			`the default is nothing (east), 3 (west); 3 is stored`,
+		},
+		"one that the other refuses": {
+			object("type: string, default: x", ""), object("type: string, default: w, enum: [z, w]", ""), object("type: string, default: w, enum: [w, z]", ""), "",
+			`the default is "x" (east), "w" (west); "w" is stored`,
+		},
+		"each refuses the other's": {
+			object("type: string, default: x, enum: [x, z]", ""), object("type: string, default: w, enum: [z, w]", ""), object("type: string, enum: [z]", ", required: [a]"),
+			object("type: string, enum: [z]", ""), `the default is "x" (east), "w" (west); it has to be given`,
+		},
+		"one below a minimum": {
+			object("type: integer, default: 1", ""), object("type: integer, default: 3, minimum: 2", ""), object("type: integer, default: 3, minimum: 2", ""), "",
+			`the default is 1 (east), 3 (west); 3 is stored`,
+		},
+		"one that others want from users": {
+			object("type: string, default: x", ""), object("type: string", ", required: [a]"), object("type: string", ", required: [a]"), "",
+			`the default is "x" (east), nothing (west); it has to be given`,
+		},
+		"one that would take documents away": {
+			object("type: string, default: x", ""), object("type: string", ", oneOf: [{required: [a]}, {required: [b]}]"), object("type: string", ", oneOf: [{required: [a]}, {required: [b]}]"), "",
+			`the default is "x" (east), nothing (west); each fills in its own`,
+		},
+		"null": {
+			object("type: integer, nullable: true, default: 3", ""), object("type: integer, nullable: true, default: 4", ""), object("type: integer, nullable: true, default: 3", ""), "",
+			`the default is 3 (east), 4 (west); 3 is stored`,
+		},
+		"objects": {
+			object("type: object, default: {}, properties: {c: {type: string, default: x}}", ""), object("type: object, properties: {c: {type: string, default: x}}", ""),
+			object("type: object, default: {}, properties: {c: {type: string, default: x}}", ""), "", `the default is {} (east), nothing (west); {} is stored`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			offers := []Offer{specSchema(t, "west", c.west), specSchema(t, "east", c.east)}
+			for want, meet := range map[string]func(...Offer) (*Agreement, []apiresourcev1alpha1.Obstacle){c.meet: Meet, cmp.Or(c.optional, c.meet): MeetOptional} {
+				agreement, why := meet(offers...)
+				if agreement == nil {
+					t.Fatalf("there is no meet: %v", why)
+				}
+				left := specSchema(t, "", want)
+				if diff := gocmp.Diff(propsOf(t, &left.Spec), propsOf(t, &agreement.Spec)); diff != "" {
+					t.Errorf("meet (-want +got):\n%s", diff)
+				}
+			}
+			agreement, _ := Meet(offers...)
+			if len(agreement.Dropped) != 1 || agreement.Dropped[0].Reason != c.said {
+				t.Errorf("dropped = %v, want that %s", agreement.Dropped, c.said)
+			}
+		})
 	}
 }

@@ -8,13 +8,14 @@
 // the second, in which an agreement that meets another offer holds less than all their
 // offers at once would. What no one schema can say, such as an object with properties of
 // its own beside keys of another schema, is left out, and no later offer brings it back.
-// And an agreement has the defaults and the validation of all its members, so that of a
-// default which goes later more have to be given.
+// And where defaults differ, an agreement has one of them, or demands the property: another
+// offer may leave another one, or none. Such an agreement has to meet another offer together
+// with its members, for it has a default that not all of them have.
 //
 // An optional property that not all can hold is dropped and reported; one that any
-// member requires leaves its object without a meet, and so on upwards. Differing
-// defaults are dropped. Where a member would then fill one in under a validation of
-// the object as a whole, the property becomes required.
+// member requires leaves its object without a meet, and so on upwards. Where defaults differ,
+// the meet has one that every member accepts, so that what is stored is what every member
+// has. If there is none, documents have to give the property.
 //
 // A rule (x-kubernetes-validations) that speaks of a dropped property is evaluated in part:
 // has() of the property is false, or the property has the default that the member of the

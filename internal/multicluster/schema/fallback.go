@@ -10,12 +10,12 @@ import (
 // documents: when a member fills it in and validates the object, or one around it,
 // in a way that the new property may break.
 func (t *meeting) mustBeGiven(key string, ms []*member, fallback string) bool {
+	if fallback != "" {
+		return false
+	}
 	for i, m := range ms {
 		p, ok := m.properties[key]
-		if !ok || p.fallback == "" || p.fallback == fallback {
-			continue
-		}
-		if t.comparison && (i == 0 || fallback != "") {
+		if !ok || p.fallback == "" || t.comparison && i == 0 {
 			continue
 		}
 		if m.notices([]string{key}) {

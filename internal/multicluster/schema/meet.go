@@ -45,7 +45,9 @@ type outcome struct {
 // impasses instead, so that all of it is found.
 type meeting struct {
 	comparison bool
-	impasses   []apiresourcev1alpha1.Obstacle
+	// optional leaves properties optional of which no default is accepted by all.
+	optional bool
+	impasses []apiresourcev1alpha1.Obstacle
 }
 
 func bottom(path string, ms []*member, format string, args ...any) outcome {

@@ -147,11 +147,19 @@ func (t *meeting) meetProperty(path, key string, ms []*member, out *node) outcom
 		out.properties = map[string]*node{}
 	}
 	out.properties[key] = r.node
-	if o := t.meetFallback(path, key, values, r.node); o != nil {
-		r.dropped = append(r.dropped, *o)
+	chosen := t.meetFallback(key, ms, values, r.node)
+	given := out.requires(key)
+	if chosen == noValue && !t.comparison && !t.optional || t.mustBeGiven(key, ms, r.fallback) {
+		out.required, given = sortedSet(append(out.required, key)), true
 	}
-	if t.mustBeGiven(key, ms, r.fallback) && !out.requires(key) {
-		out.required = sortedSet(append(out.required, key))
+	if chosen != allAlike {
+		what := "each fills in its own"
+		if r.fallback != "" {
+			what = r.fallback + " is stored"
+		} else if given {
+			what = "it has to be given"
+		}
+		r.dropped = append(r.dropped, obstacle(path, values, fallbackDiffers+"%s; %s", each(values, fallbackName), what))
 	}
 	return outcome{dropped: r.dropped}
 }
@@ -207,23 +215,73 @@ func (t *meeting) dropProperty(path, key string, ms []*member, out *node, why []
 	return outcome{dropped: why}
 }
 
-// meetFallback decides of a property's default: all have the same and it is valid,
-// or there is none.
-func (t *meeting) meetFallback(path, key string, values []*member, n *node) *apiresourcev1alpha1.Obstacle {
+// choice says how a property got its default, or why it has none.
+type choice int
+
+const (
+	// allAlike: all members have this default, or none has one.
+	allAlike choice = iota
+	// chosen: it is the default of some members, and all accept it.
+	chosen
+	// unwanted: some member requires that documents give the property, or judges its object
+	// by whether the property is there.
+	unwanted
+	// noValue: no default is accepted by all members.
+	noValue
+)
+
+// meetFallback decides of a property's default. Where members have different ones, the
+// meet has one of them, so that what is stored is what every member has.
+func (t *meeting) meetFallback(key string, ms, values []*member, n *node) choice {
 	first := values[0].fallback
 	if t.comparison {
 		n.fallback = first
-		return nil
+		return allAlike
 	}
-	differs := slices.ContainsFunc(values, func(m *member) bool { return m.fallback != first })
-	if differs {
-		o := obstacle(path, values, fallbackDiffers+"%s", each(values, fallbackName))
-		return &o
+	if !slices.ContainsFunc(values, func(m *member) bool { return m.fallback != first }) {
+		if len(values) > 1 && !accepts(n, first) {
+			return noValue
+		}
+		n.fallback = first
+		return allAlike
 	}
-	if len(values) > 1 && !accepts(n, first) {
-		o := obstacle(path, values, "the default %s is not valid for all", first)
-		return &o
+	result := noValue
+	for _, candidate := range fallbacksOf(values) {
+		if !accepts(n, candidate) {
+			continue
+		}
+		if unwantedBy(key, candidate, ms, values) {
+			result = unwanted
+			continue
+		}
+		n.fallback = candidate
+		return chosen
 	}
-	n.fallback = first
-	return nil
+	return result
+}
+
+// fallbacksOf are the defaults of all members, each once, in the same order in whatever
+// order the members are.
+func fallbacksOf(values []*member) []string {
+	var all []string
+	for _, m := range values {
+		if m.fallback != "" {
+			all = append(all, m.fallback)
+		}
+	}
+	return sortedSet(all)
+}
+
+// unwantedBy says whether a default of others would take documents away that a member
+// accepts, or give a value that it wants from documents.
+func unwantedBy(key, candidate string, ms, values []*member) bool {
+	for i, m := range ms {
+		if values[i].fallback == candidate {
+			continue
+		}
+		if m.requires(key) && values[i].fallback == "" || m.maxProperties != nil || m.above([]string{key}, (*member).judgesWhole) {
+			return true
+		}
+	}
+	return false
 }

@@ -53,6 +53,16 @@ func Check(o Offer) error {
 // no such type, whatever other offers are added. No order of the offers and no
 // repetition changes the Agreement's Spec. Without offers there is none.
 func Meet(offers ...Offer) (*Agreement, []apiresourcev1alpha1.Obstacle) {
+	return (&meeting{}).of(offers)
+}
+
+// MeetOptional is Meet for a type of which objects are stored that lack a property without a
+// default that all accept: the property stays optional, and each member fills in its own.
+func MeetOptional(offers ...Offer) (*Agreement, []apiresourcev1alpha1.Obstacle) {
+	return (&meeting{optional: true}).of(offers)
+}
+
+func (t *meeting) of(offers []Offer) (*Agreement, []apiresourcev1alpha1.Obstacle) {
 	if len(offers) == 0 {
 		return nil, []apiresourcev1alpha1.Obstacle{{Path: ".", Reason: "there is no offer"}}
 	}
@@ -60,7 +70,7 @@ func Meet(offers ...Offer) (*Agreement, []apiresourcev1alpha1.Obstacle) {
 	if unreadable != nil {
 		return nil, unreadable
 	}
-	agreement, why := agree(all)
+	agreement, why := t.agree(all)
 	pairs := pairsOf(all)
 	if agreement == nil {
 		illustrate(why, pairs)
@@ -70,15 +80,15 @@ func Meet(offers ...Offer) (*Agreement, []apiresourcev1alpha1.Obstacle) {
 	return agreement, nil
 }
 
-// agree is Meet without counter-examples.
-func agree(all []*offeredSchema) (*Agreement, []apiresourcev1alpha1.Obstacle) {
+// agree is a meet without counter-examples.
+func (t *meeting) agree(all []*offeredSchema) (*Agreement, []apiresourcev1alpha1.Obstacle) {
 	offers, ms := make([]Offer, len(all)), make([]*member, len(all))
 	for i := range all {
 		offers[i], ms[i] = all[i].Offer, all[i].asMember()
 	}
 	agreement := &Agreement{}
 	why, dropped := meetNames(offers, &agreement.Spec)
-	result := (&meeting{}).meet(".", ms)
+	result := t.meet(".", ms)
 	if why = append(why, result.why...); len(why) > 0 {
 		return nil, why
 	}

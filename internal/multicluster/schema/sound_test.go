@@ -108,7 +108,7 @@ func meetIsSound(t *testing.T, pairs uint64, of func(generator) generator) {
 		g = of(g)
 		members := mustRead(t, family(g, 2+g.IntN(2))...)
 		counts.families.Add(1)
-		agreement, _ := agree(members)
+		agreement, _ := (&meeting{}).agree(members)
 		if agreement == nil {
 			return
 		}
@@ -121,7 +121,7 @@ func meetIsSound(t *testing.T, pairs uint64, of func(generator) generator) {
 		for i, m := range members {
 			roots[i] = m.root
 		}
-		if at := otherDefault("", meet.root, roots); at != "" {
+		if at := otherDefault("", meet.root, roots, false); at != "" {
 			t.Fatalf("seed %d: the default at %s is not that of all members, or it is lost\nmeet %s\nmembers %s\n%s", seed, at,
 				agreement.Spec.OpenAPIV3Schema.Raw, members[0].Spec.OpenAPIV3Schema.Raw, members[1].Spec.OpenAPIV3Schema.Raw)
 		}
@@ -132,10 +132,11 @@ func meetIsSound(t *testing.T, pairs uint64, of func(generator) generator) {
 	}
 }
 
-// otherDefault finds a property of a meet whose default is not the one that all members
-// have; "" if there is none. Where they differ there is to be none: no document shows
-// that, for what one fills in is not filled in by another.
-func otherDefault(path string, meet *node, members []*node) string {
+// otherDefault finds a property of a meet whose default is none that a member has, or is
+// not there although all members have the same; "" if there is none. judged is set if an
+// object around it is judged as a whole.
+func otherDefault(path string, meet *node, members []*node, judged bool) string {
+	judged = judged || slices.ContainsFunc(members, judges)
 	for key, p := range meet.properties {
 		var values []*node
 		for _, m := range members {
@@ -146,14 +147,16 @@ func otherDefault(path string, meet *node, members []*node) string {
 		if p.impossible || len(values) < len(members) {
 			continue
 		}
-		want := values[0].fallback
-		if slices.ContainsFunc(values, func(v *node) bool { return v.fallback != want }) || !accepts(p, want) {
-			want = ""
-		}
-		if p.fallback != want {
+		first := values[0].fallback
+		differs := slices.ContainsFunc(values, func(v *node) bool { return v.fallback != first })
+		given := slices.ContainsFunc(values, func(v *node) bool { return v.fallback == p.fallback })
+		if differs && p.fallback != "" && !given || !differs && accepts(p, first) && p.fallback != first {
 			return path + "." + key
 		}
-		if at := otherDefault(path+"."+key, p, values); at != "" {
+		if p.fallback == "" && slices.ContainsFunc(values, func(v *node) bool { return v.fallback != "" }) && !meet.requires(key) && !judged {
+			return path + "." + key
+		}
+		if at := otherDefault(path+"."+key, p, values, judged); at != "" {
 			return at
 		}
 	}
@@ -164,7 +167,12 @@ func otherDefault(path string, meet *node, members []*node) string {
 	for i, m := range members {
 		items[i] = m.element()
 	}
-	return otherDefault(path+"[*]", meet.items, items)
+	return otherDefault(path+"[*]", meet.items, items, judged)
+}
+
+// judges says whether something at a node may judge its object as a whole.
+func judges(n *node) bool {
+	return n.maxProperties != nil || len(n.allOf)+len(n.anyOf)+len(n.oneOf)+len(n.not)+len(n.enum) > 0
 }
 
 // checkHeld makes documents that a schema accepts, and sees whether others hold them.
@@ -205,7 +213,7 @@ func TestCompatibleIsSound(t *testing.T) {
 		// The meet with another is compatible with it more often than two that are
 		// only alike, and not by being equal.
 		members := mustRead(t, offers...)
-		if agreement, _ := agree(members); agreement != nil {
+		if agreement, _ := (&meeting{}).agree(members); agreement != nil {
 			members = append(members, mustRead(t, Offer{Location: "meet", Spec: agreement.Spec})...)
 		}
 		for _, existing := range members {
@@ -236,7 +244,7 @@ func TestMeetIsBelowItsMembers(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed < cases(300, 30); seed++ {
 		members := mustRead(t, family(newGenerator(seed), 3)...)
-		agreement, _ := agree(members)
+		agreement, _ := (&meeting{}).agree(members)
 		if agreement == nil {
 			continue
 		}

@@ -82,7 +82,8 @@ func covers(want, have any) bool {
 			return have == nil && len(w) == 0
 		}
 		for name, field := range w {
-			if !covers(field, h[name]) {
+			has, found := h[name]
+			if field == nil && !found || !covers(field, has) {
 				return false
 			}
 		}

@@ -117,6 +117,7 @@ func TestTranslateGeneratedFields(t *testing.T) {
 		"no address":      {"Service", `{"spec":{"clusterIP":"None","clusterIPs":["None"]}}`, `{"spec":{"clusterIP":"None","clusterIPs":["None"]}}`},
 		"a node port":     {"Service", `{"spec":{"ports":[{"port":80,"nodePort":30080}]}}`, `{"spec":{"ports":[{"port":80,"nodePort":30080}]}}`},
 		"tokens":          {"ServiceAccount", `{"secrets":[{"name":"t"}],"imagePullSecrets":[{"name":"p"}]}`, `{"imagePullSecrets":[{"name":"p"}]}`},
+		"null in a CRD":   {"Widget", `{"spec":{"a":null,"b":{"c":null}}}`, `{"spec":{"a":null,"b":{"c":null}}}`},
 		"another secrets": {"ConfigMap", `{"data":{"secrets":"x"}}`, `{"data":{"secrets":"x"}}`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -729,4 +730,80 @@ func TestClusterGone(t *testing.T) {
 	case <-time.After(kube.Patience):
 		t.Error("the syncer goes on without its Cluster")
 	}
+}
+
+// widgets are of a CRD with a field that may be null, and has a default.
+func (k *kcp) widgets(t *testing.T, servers ...*rest.Config) schema.GroupVersionResource {
+	t.Helper()
+	of := schema.GroupVersionResource{Group: "nulls.example.com", Version: "v1", Resource: "widgets"}
+	crd := parse(t, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.nulls.example.com}
+spec:
+  group: nulls.example.com
+  scope: Namespaced
+  names: {plural: widgets, kind: Widget}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec:
+            type: object
+            properties:
+              size: {type: integer, nullable: true, default: 3}
+              free: {type: object, x-kubernetes-preserve-unknown-fields: true}
+              list: {type: array, items: {type: object, properties: {size: {type: integer, nullable: true, default: 3}}}}
+`)
+	for _, server := range servers {
+		objects := dynamic.NewForConfigOrDie(server)
+		if _, err := objects.Resource(crds).Create(t.Context(), crd, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := objects.Resource(crds).Delete(context.WithoutCancel(t.Context()), crd.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+		})
+		poll.Until(t, kube.Patience, "widgets are served", func(ctx context.Context) error {
+			_, err := objects.Resource(of).List(ctx, metav1.ListOptions{})
+			return err
+		})
+	}
+	return of
+}
+
+// TestNullStaysNull: what may be null, and has a default, is null in the cluster if it is
+// null upstream.
+func TestNullStaysNull(t *testing.T) {
+	p := startPair(t, "nulls")
+	widgets := p.widgets(t, p.config, p.kube.Rest())
+	p.carries("nulls", "widgets.nulls.example.com", "configmaps")
+	create(t, p.objects, widgets, parse(t, `
+apiVersion: nulls.example.com/v1
+kind: Widget
+metadata: {name: w, namespace: team, labels: {workloads.kcp.dev/cluster: nulls}}
+spec: {size: null, free: {a: null, b: 1}, list: [{size: null}]}
+`))
+	spec := func(want string) func(*unstructured.Unstructured) error {
+		return func(o *unstructured.Unstructured) error {
+			raw, err := json.Marshal(o.Object["spec"])
+			if err == nil && string(raw) != want {
+				err = fmt.Errorf("spec is %s, want %s", raw, want)
+			}
+			return err
+		}
+	}
+	has(t, p.objects, widgets, "team", "w", spec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
+	has(t, p.down, widgets, p.there, "w", spec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
+	// Drift is seen: 3 is not null.
+	patch(t, p.down, widgets, p.there, "w", `{"spec":{"size":5}}`)
+	has(t, p.down, widgets, p.there, "w", spec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
+	remove(t, p.objects, widgets, "team", "w")
+	hasNot(t, p.down, widgets, p.there, "w")
+	hasNot(t, p.objects, widgets, "team", "w")
 }

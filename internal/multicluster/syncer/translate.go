@@ -6,20 +6,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"rik.dev/rik/api/inherit"
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/terminal"
 )
 
 // translate makes of an object upstream what is applied downstream: its labels and
 // annotations but those that are about syncing and the marks of tools, and every field but metadata and
-// status. What only the cluster itself can know is left out, and so are nulls, which
-// in an apply would claim a field without saying anything.
+// status. What only the cluster itself can know is left out, and so are nulls where the
+// cluster does not keep them.
 func translate(upstream *unstructured.Unstructured, identity Identity) *unstructured.Unstructured {
-	content := map[string]any{}
+	content, keepsNulls := map[string]any{}, keepsNulls(upstream.GroupVersionKind())
 	for field, value := range upstream.DeepCopy().Object {
-		if field != "metadata" && field != "status" && value != nil {
+		switch {
+		case field == "metadata" || field == "status":
+		case keepsNulls:
+			content[field] = value
+		case value != nil:
 			content[field] = withoutNulls(value)
 		}
 	}
@@ -70,6 +76,13 @@ func carriedAnnotations(annotations map[string]string) map[string]string {
 		}
 	}
 	return carried
+}
+
+// keepsNulls says whether clusters keep a null in objects of a kind, as they do where a CRD
+// says nullable: left out, it would become the field's default. Kubernetes' own types drop
+// nulls, which would only claim fields there.
+func keepsNulls(kind schema.GroupVersionKind) bool {
+	return !scheme.Scheme.Recognizes(kind) && kind.Group != rikv1alpha1.GroupName
 }
 
 func withoutNulls(value any) any {

@@ -1,11 +1,13 @@
 package plan
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -385,6 +387,51 @@ func TestPublishedNarrowsOnlyIfObjectsFit(t *testing.T) {
 				if text := fmt.Sprint(first); len(secret.(string)) > 2 && strings.Contains(text, secret.(string)) {
 					t.Errorf("the obstacle quotes the object: %s", text)
 				}
+			}
+		})
+	}
+}
+
+// TestDefaultsThatDifferAndStoredObjects: a field of which no default is accepted by all has
+// to be given only if every stored object has it.
+func TestDefaultsThatDifferAndStoredObjects(t *testing.T) {
+	t.Parallel()
+	const east, west = `{"a":{"type":"string","default":"x","enum":["x","z"]}}`, `{"a":{"type":"string","default":"y","enum":["y","z"]}}`
+	for name, tc := range map[string]struct {
+		strategy apiresourcev1alpha1.SchemaUpdateStrategy
+		stored   map[string]any
+		required bool
+	}{
+		"nothing is stored":         {apiresourcev1alpha1.UpdateUnpublished, nil, true},
+		"the object has it":         {apiresourcev1alpha1.UpdateUnpublished, map[string]any{"a": "z"}, true},
+		"the object lacks it":       {apiresourcev1alpha1.UpdateUnpublished, map[string]any{}, false},
+		"all may change, has it":    {apiresourcev1alpha1.UpdatePublished, map[string]any{"a": "z"}, true},
+		"all may change, lacks it":  {apiresourcev1alpha1.UpdatePublished, map[string]any{}, false},
+		"all may change, none here": {apiresourcev1alpha1.UpdatePublished, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.state.AutoPublish = true
+			w.offer(strategy(widget("a", `{"a":{"type":"string","enum":["x","y","z"]}}`), tc.strategy))
+			w.settle()
+			if tc.stored != nil {
+				w.store("one", tc.stored)
+			}
+			w.offer(strategy(widget("b", east), apiresourcev1alpha1.UpdatePublished))
+			w.offer(strategy(widget("c", west), apiresourcev1alpha1.UpdatePublished))
+			w.settle()
+			for _, i := range w.state.Imports {
+				if !isTrue(i.Status.Conditions, apiresourcev1alpha1.ConditionCompatible) {
+					t.Errorf("the import of %s: %+v", i.Spec.Location, i.Status)
+				}
+			}
+			props := &apiextensionsv1.JSONSchemaProps{}
+			if err := json.Unmarshal(w.negotiated("v1").Spec.OpenAPIV3Schema.Raw, props); err != nil {
+				t.Fatal(err)
+			}
+			if required := len(props.Properties["spec"].Required) > 0; required != tc.required {
+				t.Errorf("required: %v, want %v: %s", required, tc.required, w.negotiated("v1").Spec.OpenAPIV3Schema.Raw)
 			}
 		})
 	}

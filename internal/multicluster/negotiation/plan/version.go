@@ -184,12 +184,30 @@ func (d *decider) renegotiate(v *version, base *apiresourcev1alpha1.CommonAPIRes
 	if err != nil {
 		return false, fmt.Errorf("reading what the imports agree on: %w", err)
 	}
-	if safe, err := d.mayReplace(base, spec); !safe || err != nil {
+	safe, err := d.mayReplace(base, spec)
+	if lenient, _ := multischema.MeetOptional(offers(taking(anew))...); err == nil && !safe && lenient != nil {
+		// Stored objects may lack what only has to be given because defaults differ.
+		if spec, err = normal(&lenient.Spec); err == nil {
+			safe, err = d.mayReplace(base, spec)
+		}
+	}
+	if !safe || err != nil {
 		return false, err
 	}
 	v.all, v.spec = anew, spec
 	v.members = v.compatible()
 	return true, nil
+}
+
+// taking are the candidates that take part in an agreement.
+func taking(all []*candidate) []*candidate {
+	var members []*candidate
+	for _, c := range all {
+		if c.compatible {
+			members = append(members, c)
+		}
+	}
+	return members
 }
 
 // mayReplace says whether a schema can take the place of one that is served.
@@ -222,18 +240,26 @@ func (d *decider) narrow(v *version) error {
 }
 
 func (d *decider) narrowFor(v *version, c *candidate) error {
-	agreement, obstacles := multischema.Meet(multischema.Offer{Spec: *v.spec}, c.offer)
+	// With those for which the schema is good already: it may have a default that not all
+	// of them have.
+	all := append([]multischema.Offer{{Spec: *v.spec}, c.offer}, offers(taking(v.all))...)
+	agreement, obstacles := multischema.Meet(all...)
 	if agreement == nil {
 		c.obstacles = obstacles
 		return nil
 	}
-	spec, err := normal(&agreement.Spec)
-	if err != nil {
-		return fmt.Errorf("reading a narrowed schema: %w", err)
-	}
-	obstacle, err := d.unfit(spec)
+	spec, obstacle, err := d.narrowed(agreement)
 	if err != nil {
 		return err
+	}
+	if obstacle != nil {
+		// The objects may lack what only has to be given because defaults differ.
+		if lenient, _ := multischema.MeetOptional(all...); lenient != nil && !equal(&lenient.Spec, &agreement.Spec) {
+			agreement = lenient
+			if spec, obstacle, err = d.narrowed(agreement); err != nil {
+				return err
+			}
+		}
 	}
 	if obstacle != nil {
 		obstacle := *obstacle
@@ -245,6 +271,16 @@ func (d *decider) narrowFor(v *version, c *candidate) error {
 	c.compatible, c.obstacles = true, nil
 	c.dropped = ofLocation(agreement.Dropped, c.offer.Location)
 	return nil
+}
+
+// narrowed is the schema of an agreement, and the stored object that does not fit it.
+func (d *decider) narrowed(agreement *multischema.Agreement) (*apiresourcev1alpha1.CommonAPIResourceSpec, *apiresourcev1alpha1.Obstacle, error) {
+	spec, err := normal(&agreement.Spec)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading a narrowed schema: %w", err)
+	}
+	obstacle, err := d.unfit(spec)
+	return spec, obstacle, err
 }
 
 // equal compares two specs in their normal form.
