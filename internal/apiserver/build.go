@@ -79,7 +79,7 @@ type chain struct {
 	syncers   placement.Authorizer // of the profile kcp
 	gate      *definition.Gate     // nil unless stored objects are guarded
 	revisions *revisions
-	log       *audit.Log           // nil where none is kept
+	log       *audit.Log // nil where none is kept
 	routes    *routeTable
 }
 

@@ -42,21 +42,21 @@ type Options struct {
 	// Address wins over what is found, and over that of Interface.
 	Address, ExternalAddress string
 	// Interface of the machine whose address is the node's.
-	Interface    string
-	Labels       map[string]string
-	Taints       []string
-	Reserved     map[string]string
+	Interface string
+	Labels    map[string]string
+	Taints    []string
+	Reserved  map[string]string
 	// PullTimeout, PullStallTimeout, ImageMaxSize, ImageMaxDownload and ImageMaxEntries bound
 	// each pull of an image; the sizes are quantities.
 	PullTimeout, PullStallTimeout  time.Duration
 	ImageMaxSize, ImageMaxDownload string
 	ImageMaxEntries                int64
-	MaxInstances int64
+	MaxInstances                   int64
 	// Runc, Shim, Unpacker and NameServer are programs; found beside this one, or on the
 	// PATH, when empty.
 	Runc, Shim, Unpacker, NameServer string
-	AllowOldRunc         bool
-	Runtimes             map[string]string
+	AllowOldRunc                     bool
+	Runtimes                         map[string]string
 	// CgroupParent keeps the instances of several nodes on one machine apart.
 	CgroupParent   string
 	RegistriesConf string

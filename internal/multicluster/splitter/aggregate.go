@@ -18,7 +18,7 @@ type Part struct {
 	Current bool
 	// Behind is whether what runs has an earlier spec of the root: nothing of it is up to date.
 	Behind bool
-	Status  map[string]any
+	Status map[string]any
 }
 
 // Total is what a root's status is made from.
