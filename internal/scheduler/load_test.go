@@ -14,6 +14,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/scheduler/vet"
 )
 
 // TestSlowNodeHoldsUpNobody: a node that does not read gets no more than its
@@ -89,7 +90,7 @@ func TestAnEndlessObservationIsCut(t *testing.T) {
 	}}})
 	h.settle()
 	o := c.news().observations["x"]
-	if o == nil || o.Phase != "Running" || len(o.Message) > maxText+3 || o.Status != nil {
+	if o == nil || o.Phase != "Running" || len(o.Message) > vet.MaxText+3 || o.Status != nil {
 		t.Errorf("the controller was told a message of %d bytes and %d of details", len(o.GetMessage()), len(o.GetStatus()))
 	}
 	if acks := node.orders().acks; acks["x"] != 1 {
@@ -249,6 +250,8 @@ func TestHeartbeatNews(t *testing.T) {
 	node := h.join("a")
 	other := h.join("b")
 	c := h.joinController(1, "a", "b")
+	c.bound("mine", "a")
+	c.bound("theirs", "b")
 	c.synced()
 	h.settle()
 	c.news()
@@ -256,15 +259,15 @@ func TestHeartbeatNews(t *testing.T) {
 		DiskPressure: true,
 	}}})
 	node.send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Metrics{Metrics: &schedulerv1.Metrics{
-		Node: `{"cpu":{}}`, Instances: map[string]string{"x": "{}"},
+		Node: `{"cpu":{}}`, Instances: map[string]string{"mine": "{}", "theirs": "{}", "invented": "{}"},
 	}}})
 	other.send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Heartbeat{Heartbeat: &schedulerv1.Heartbeat{
 		ImagesChanged: true, Images: []string{"img"},
 	}}})
 	h.settle()
 	r := c.news().nodes["a"]
-	if r == nil || !r.Connected || !r.DiskPressure || r.Metrics == "" || r.InstanceMetrics["x"] != "{}" {
-		t.Errorf("report = %v, want disk pressure and metrics", r)
+	if r == nil || !r.Connected || !r.DiskPressure || r.Metrics == "" || len(r.InstanceMetrics) != 1 || r.InstanceMetrics["mine"] != "{}" {
+		t.Errorf("report = %v, want disk pressure and metrics of its own instance", r)
 	}
 	c.pending("x")
 	h.settle()

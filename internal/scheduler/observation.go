@@ -1,8 +1,6 @@
 package scheduler
 
 import (
-	"strings"
-
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
 	"rik.dev/rik/internal/scheduler/inventory"
@@ -16,10 +14,6 @@ const (
 	// to run what nobody knows. Beyond it they are told to stop it once, each
 	// time that they claim it.
 	maxCondemned = 1 << 16
-	// maxDetails and maxText bound what a node says of one instance, in bytes: it is
-	// stored in one object, which has to fit into a write of etcd (1.5 MiB).
-	maxDetails = 1 << 20
-	maxText    = 4 << 10
 )
 
 // sighting is the last observation of an instance. It is kept after it was
@@ -28,23 +22,6 @@ const (
 type sighting struct {
 	observation *schedulerv1.Observation
 	handed      bool
-}
-
-// bound cuts what a node says of an instance to what an object can hold. A riklet of ours
-// says less.
-func (s *Scheduler) bound(o *schedulerv1.Observation) {
-	if len(o.Status) > maxDetails {
-		s.log.Warn("dropping the details of an observation, which are too long", "node", o.NodeName, "instance", o.Uid, "bytes", len(o.Status))
-		o.Status = nil
-	}
-	o.Reason, o.Message = cut(o.Reason), cut(o.Message)
-}
-
-func cut(text string) string {
-	if len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxText], "") + "..."
 }
 
 // observe takes in what a node saw; NodeName says which. It is called with mu

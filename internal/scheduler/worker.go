@@ -9,12 +9,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rpc/nodev1"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
 	"rik.dev/rik/internal/scheduler/inventory"
+	"rik.dev/rik/internal/scheduler/vet"
 )
 
 // workerService serves Worker on one endpoint.
@@ -90,19 +90,14 @@ func (w *workerService) Connect(stream workerServer) error {
 }
 
 func newWorkerStream(r *schedulerv1.Register) (*workerStream, error) {
-	if r == nil {
-		return nil, status.Error(codes.InvalidArgument, "the first message must be Register")
-	}
-	if problems := validation.IsDNS1123Subdomain(r.NodeName); len(problems) > 0 {
-		return nil, status.Errorf(codes.InvalidArgument, "node name %q: %s", r.NodeName, problems[0])
+	told, err := vet.Register(r)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	s := &workerStream{
 		name: r.NodeName, running: make(map[string]bool, len(r.Running)),
 		out: newOutbox[*schedulerv1.Order](), replaced: make(chan struct{}), revoked: make(chan struct{}),
-		registration: registration{register: r, status: &rikv1alpha1.NodeStatus{}},
-	}
-	if err := s.status.Unmarshal(r.Status); err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "status of node %q cannot be read: %v", r.NodeName, err)
+		registration: registration{register: r, status: told},
 	}
 	for _, uid := range r.Running {
 		s.running[uid] = true
@@ -264,14 +259,24 @@ func (s *Scheduler) hear(session *workerStream, m *schedulerv1.WorkerMessage) {
 	}
 	switch x := m.Message.(type) {
 	case *schedulerv1.WorkerMessage_Heartbeat:
+		vet.Heartbeat(x.Heartbeat)
 		s.beat(name, x.Heartbeat)
 	case *schedulerv1.WorkerMessage_Observation:
 		x.Observation.NodeName = name
-		s.bound(x.Observation)
-		s.observe(x.Observation)
+		ok, dropped := vet.Observation(x.Observation)
+		if dropped != "" {
+			s.log.Warn("what a node says of an instance makes no sense in part", "node", name, "instance", vet.Text(x.Observation.Uid, vet.MaxWord), "dropped", dropped)
+		}
+		if ok {
+			s.observe(x.Observation)
+		}
 	case *schedulerv1.WorkerMessage_Hold:
 		s.held(session, x.Hold)
 	case *schedulerv1.WorkerMessage_Metrics:
+		vet.Metrics(x.Metrics, func(uid string) bool {
+			in := s.inventory.Instance(uid)
+			return in != nil && in.State == inventory.Bound && in.Node == name
+		})
 		r := s.briefReport(name)
 		r.Metrics, r.InstanceMetrics = x.Metrics.Node, x.Metrics.Instances
 		s.report(r)

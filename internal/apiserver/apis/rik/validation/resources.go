@@ -6,17 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
-// largest is what no machine has; a larger amount is a mistake of unit, and
-// sums of these cannot overflow 64 bits.
-var largest = map[rik.ResourceName]resource.Quantity{
-	rik.ResourceCPU:       resource.MustParse("100k"),
-	rik.ResourceMemory:    resource.MustParse("1Pi"),
-	rik.ResourceDisk:      resource.MustParse("64Pi"),
-	rik.ResourceInstances: resource.MustParse("1M"),
-}
+// largest is what no machine has, by which a mistake of unit is known.
+var largest = rikv1alpha1.LargestResources()
 
 // Bounds under which the kernel refuses a limit or nothing can start.
 var (
@@ -69,7 +64,7 @@ func amounts(at *field.Path, list rik.ResourceList, known ...rik.ResourceName) f
 }
 
 func amount(at *field.Path, name rik.ResourceName, q resource.Quantity) field.ErrorList {
-	most := largest[name]
+	most := largest[rikv1alpha1.ResourceName(name)]
 	switch {
 	case q.Sign() < 0:
 		return field.ErrorList{field.Invalid(at, q.String(), "must not be negative")}
