@@ -162,9 +162,14 @@ func (q quieter) Handle(ctx context.Context, record slog.Record) error {
 }
 
 // isNoise knows the errors of every start and every stop: a metrics option that
-// is not set, and controllers that are told to end in the middle of something.
+// is not set, and controllers that are told to end in the middle of something. It also
+// knows what strangers can cause.
 func isNoise(record slog.Record) bool {
-	if record.Message == "The manifest file is empty, ignoring." || record.Message == "Unable to sync caches" {
+	switch record.Message {
+	case "The manifest file is empty, ignoring.", "Unable to sync caches":
+		return true
+	case "Unable to authenticate the request":
+		// Anybody can cause it, as often as they like. The audit log has some of them.
 		return true
 	}
 	noise := false

@@ -46,6 +46,18 @@ func TestFatalErrorsOfLibrariesAreSaid(t *testing.T) {
 	}
 }
 
+// TestStrangersDoNotFillTheLog: a bad token is not worth a line.
+func TestStrangersDoNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := slog.New(quieter{slog.NewTextHandler(&out, nil)})
+	log.Error("Unable to authenticate the request", "err", "invalid bearer token")
+	log.Error("something else")
+	if text := out.String(); strings.Contains(text, "authenticate") || !strings.Contains(text, "something else") {
+		t.Errorf("the log has %q", text)
+	}
+}
+
 func TestFormattedMessagesKeepTheirLevel(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]slog.Level{
