@@ -149,9 +149,7 @@ func (t *tool) noType(word string) bool {
 func (t *tool) applyCommand() *cobra.Command {
 	cmd := apply.NewCmdApply(name, t.factory, t.streams)
 	cmd.RemoveCommand(cmd.Commands()...) // They serve the client-side form only.
-	serverSide := cmd.Flags().Lookup("server-side")
-	serverSide.DefValue = "true"
-	_ = serverSide.Value.Set("true")
+	mergedByServer(cmd)
 	cmd.Flags().Lookup("dry-run").Usage = `"none" or "server". With "server" the server says what it would do, and keeps nothing.`
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Lookup("dry-run").Value.String() == "client" {
@@ -163,7 +161,7 @@ func (t *tool) applyCommand() *cobra.Command {
 	kubectls := cmd.Run
 	cmd.Run = nil
 	t.withDeployments(cmd, func(cmd *cobra.Command, given []string) error {
-		if err := t.adopt(cmd); err != nil {
+		if err := t.adopt(cmd, cmd.Flags().Lookup("dry-run").Value.String() == "server"); err != nil {
 			return err
 		}
 		kubectls(cmd, given)
@@ -172,11 +170,22 @@ func (t *tool) applyCommand() *cobra.Command {
 	return cmd
 }
 
-// diffCommand is kubectl's diff.
+// mergedByServer has a command merge on the server unless it is told otherwise.
+func mergedByServer(cmd *cobra.Command) {
+	serverSide := cmd.Flags().Lookup("server-side")
+	serverSide.DefValue = "true"
+	_ = serverSide.Value.Set("true")
+}
+
+// diffCommand is kubectl's diff, which asks the server what apply would do.
 func (t *tool) diffCommand() *cobra.Command {
 	cmd := diff.NewCmdDiff(t.factory, t.streams)
+	mergedByServer(ownedAsFile(cmd))
 	kubectls := cmd.Run
 	t.withDeployments(cmd, func(cmd *cobra.Command, given []string) error {
+		if err := t.adopt(cmd, true); err != nil {
+			return err
+		}
 		kubectls(cmd, given)
 		return nil
 	})

@@ -44,9 +44,11 @@ func ownedAsFile(cmd *cobra.Command) *cobra.Command {
 
 // adopt makes what was created, edited or patched the file's, so that apply can change and
 // remove it. It leaves what cannot be read to kubectl's code, which says why.
-func (t *tool) adopt(cmd *cobra.Command) error {
-	manager, dryRun := cmd.Flags().Lookup("field-manager").Value.String(), cmd.Flags().Lookup("dry-run").Value.String()
-	if manager != name {
+//
+// A preview changes nothing. It is made as if there were no conflicts where apply would
+// first take over, and says so.
+func (t *tool) adopt(cmd *cobra.Command, preview bool) error {
+	if cmd.Flags().Lookup("field-manager").Value.String() != name {
 		return nil
 	}
 	namespace, enforce, err := t.getter.ToRawKubeConfigLoader().Namespace()
@@ -71,16 +73,24 @@ func (t *tool) adopt(cmd *cobra.Command) error {
 		if info.Name == "" {
 			continue
 		}
-		if err := t.adoptOne(info, dryRun == "server"); err != nil {
+		pending, err := t.adoptOne(info, preview)
+		if err != nil {
 			return fmt.Errorf("taking over the fields of %s that were set before: %w", info.ObjectName(), err)
+		}
+		if pending {
+			_, _ = fmt.Fprintf(t.streams.ErrOut, "note: %s was created or changed without apply, which will take over its fields; which of them it removes is not shown\n", info.ObjectName())
+			if err := cmd.Flags().Set("force-conflicts", "true"); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (t *tool) adoptOne(info *resource.Info, dryRun bool) error {
+// adoptOne says of a preview whether apply would take over something.
+func (t *tool) adoptOne(info *resource.Info, preview bool) (pending bool, err error) {
 	helper := resource.NewHelper(info.Client, info.Mapping)
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		there, err := helper.Get(info.Namespace, info.Name)
 		if err != nil {
 			return unlessAbsent(err)
@@ -89,13 +99,14 @@ func (t *tool) adoptOne(info *resource.Info, dryRun bool) error {
 		if err != nil || patch == nil {
 			return err
 		}
-		if dryRun {
-			_, _ = fmt.Fprintf(t.streams.ErrOut, "note: %s was created or changed without apply; the dry run does not show which of those fields apply would remove\n", info.ObjectName())
+		if preview {
+			pending = true
 			return nil
 		}
 		_, err = helper.Patch(info.Namespace, info.Name, types.JSONPatchType, patch, nil)
 		return unlessAbsent(err)
 	})
+	return pending, err
 }
 
 // adoption is the patch that moves the ownership, nil if there is nothing to move.

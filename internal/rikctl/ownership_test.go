@@ -134,12 +134,23 @@ func TestApplyLeavesWhatOtherCommandsSet(t *testing.T) {
 	}
 }
 
-func TestApplyDryRunSaysWhatItDoesNotShow(t *testing.T) {
+// TestPreviewsShowWhatApplyDoes: a container that left the file is gone in the diff. Where
+// apply would first take over fields, the preview says so and changes nothing.
+func TestPreviewsShowWhatApplyDoes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "create", "workload", "-f", s.file(t, twoContainers("web", "1", true))).check(t, ExitOK)
-	s.do(t, "apply", "--dry-run=server", "-f", s.file(t, twoContainers("web", "1", false))).check(t, ExitOK, "note: workload", "does not show")
-	if got := s.containers(t, "web"); got != "main web:1, side side:1" {
-		t.Errorf("a dry run left %q", got)
+	s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", true))).check(t, ExitOK)
+	r := s.do(t, "diff", "-f", s.file(t, twoContainers("web", "2", false)))
+	if r.code != 1 || !strings.Contains(r.out, "-  - image: docker://registry.example/side:1") || !strings.Contains(r.out, "web:2") || strings.Contains(r.err, "note:") {
+		t.Errorf("diff ends with %d: %s%s", r.code, r.out, r.err)
+	}
+	s.do(t, "create", "workload", "-f", s.file(t, twoContainers("made", "1", true))).check(t, ExitOK)
+	changed := s.file(t, twoContainers("made", "2", false))
+	s.do(t, "apply", "--dry-run=server", "-f", changed).check(t, ExitOK, "note: workloads/made was created", "is not shown")
+	if r := s.do(t, "diff", "-f", changed); r.code != 1 || !strings.Contains(r.out, "web:2") || !strings.Contains(r.err, "note: workloads/made was created") {
+		t.Errorf("diff ends with %d: %s%s", r.code, r.out, r.err)
+	}
+	if got := s.containers(t, "made"); got != "main web:1, side side:1" {
+		t.Errorf("a preview left %q", got)
 	}
 }
