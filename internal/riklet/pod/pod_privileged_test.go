@@ -410,6 +410,9 @@ func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
 	if err := unix.Statfs(d.podFile("u1", ""), &st); err != nil || int64(st.Blocks)*st.Bsize > podFileBytes+2*roundUp(1) {
 		t.Errorf("the files may take %d bytes, %v, want %d at most", int64(st.Blocks)*st.Bsize, err, podFileBytes+2*roundUp(1))
 	}
+	if err := unix.Statfs(d.shared("u1"), &st); err != nil || int64(st.Blocks)*st.Bsize != sharedMemoryBytes {
+		t.Errorf("/dev/shm has %d bytes, %v, want %d", int64(st.Blocks)*st.Bsize, err, int64(sharedMemoryBytes))
+	}
 	if err := unix.Statfs(d.runDir(""), &st); err != nil || st.Bavail == 0 {
 		t.Errorf("the node's run directory has %d blocks left, %v", st.Bavail, err)
 	}
