@@ -135,7 +135,7 @@ func (o *Options) newVM(s *stores, log *slog.Logger) (*pod.VM, error) {
 		drivers = append(drivers, d)
 	}
 	if o.VMM != VMMFirecracker {
-		d, err := qemu.New(qemu.Config{Binary: o.QEMU, Kernel: o.Kernel, Initramfs: o.Initramfs, StateDir: o.StateDir, Logger: log})
+		d, err := qemu.New(qemu.Config{Binary: o.QEMU, Kernel: o.Kernel, Initramfs: o.Initramfs, StateDir: o.StateDir, ProbeDir: pod.MachineDir(o.RunDir), Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("qemu: %w", err)
 		}

@@ -81,3 +81,36 @@ func TestProbeNamesWhatIsMissing(t *testing.T) {
 		})
 	}
 }
+
+// The trial runs where machines do.
+func TestProbeIsMadeBesideTheMachines(t *testing.T) {
+	t.Parallel()
+	// Every user may run the program and enter the directory: the VMM has a user of its own.
+	dir, err := os.MkdirTemp("", "rik-probe-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	program, file, machines := filepath.Join(dir, "qemu"), filepath.Join(dir, "file"), filepath.Join(dir, "machines")
+	script := "#!/bin/sh\ncase \"$*\" in *--version*) echo QEMU emulator version 9.9.9;; *) pwd -P; exit 1;; esac\n"
+	if err := errors.Join(os.WriteFile(program, []byte(script), 0o755), os.WriteFile(file, []byte("x"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(Config{Binary: program, Kernel: file, Initramfs: file, Accelerator: TCG, ProbeDir: machines})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), filepath.Join(machines, probeDir)) {
+		t.Errorf("Probe() = %v, want that the program ran in %s", err, machines)
+	}
+	if left, err := os.ReadDir(machines); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

@@ -212,6 +212,9 @@ func (f *found) groups(m vmm.Machine) []uint32 {
 	return []uint32{s.Gid}
 }
 
+// probeDir begins the name of a probe's directory. It is no name of an instance.
+const probeDir = ".probe-"
+
 // boot starts a guest as any other and waits until its init opens the channel.
 func (d *Driver) boot(ctx context.Context, f *found) error {
 	patience := tcgPatience
@@ -223,7 +226,12 @@ func (d *Driver) boot(ctx context.Context, f *found) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no guest's init answered within %v", patience))
 	defer cancel()
-	dir, err := os.MkdirTemp("", "rik-qemu-")
+	if d.config.ProbeDir != "" {
+		if err := os.MkdirAll(d.config.ProbeDir, 0o700); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp(d.config.ProbeDir, probeDir)
 	if err != nil {
 		return err
 	}

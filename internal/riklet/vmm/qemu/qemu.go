@@ -43,6 +43,9 @@ type Config struct {
 	Kernel, Initramfs string
 	// StateDir is where Probe notes what it found; empty: it finds out anew.
 	StateDir string
+	// ProbeDir is where Probe makes its machine's directory: beside those of other
+	// machines. Empty: the system's directory for temporary files.
+	ProbeDir string
 	// Accelerator is KVM or TCG to have no other tried; empty: KVM where it works.
 	Accelerator string
 	Logger      *slog.Logger
