@@ -2,6 +2,7 @@ package rikctl
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -155,16 +156,23 @@ type lineWriter struct {
 
 // copyLines writes each line after the prefix. A line of any length passes.
 func (w *lineWriter) copyLines(prefix string, from io.Reader) error {
-	r := bufio.NewReader(from)
+	r := bufio.NewReaderSize(from, linesAtOnce)
+	var lines []byte
 	for {
 		line, err := r.ReadBytes('\n')
 		if len(line) > 0 {
+			lines = append(append(lines, prefix...), line...)
 			if line[len(line)-1] != '\n' {
-				line = append(line, '\n')
+				lines = append(lines, '\n')
 			}
-			if err := w.write(prefix, line); err != nil {
+		}
+		// What has come is written at once, and together.
+		next, _ := r.Peek(r.Buffered())
+		if len(lines) > 0 && (err != nil || len(lines) >= linesAtOnce || bytes.IndexByte(next, '\n') < 0) {
+			if err := w.write(lines); err != nil {
 				return err
 			}
+			lines = lines[:0]
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -175,9 +183,12 @@ func (w *lineWriter) copyLines(prefix string, from io.Reader) error {
 	}
 }
 
-func (w *lineWriter) write(prefix string, line []byte) error {
+// linesAtOnce is how much text is written at a time, in bytes.
+const linesAtOnce = 32 << 10
+
+func (w *lineWriter) write(lines []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, err := w.out.Write(append([]byte(prefix), line...))
+	_, err := w.out.Write(lines)
 	return err
 }

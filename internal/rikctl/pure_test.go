@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -337,6 +338,34 @@ func TestCopyLines(t *testing.T) {
 	if want := "[a] one\n[a] " + long + "\n[a] last\n"; out.String() != want {
 		t.Errorf("copyLines wrote %d bytes, want %d", out.Len(), len(want))
 	}
+}
+
+// Lines are written together, and at the latest when the next one has not come yet.
+func TestLinesAreWrittenWhenTheyCome(t *testing.T) {
+	t.Parallel()
+	from, to := io.Pipe()
+	out := make(chan string)
+	done := make(chan error, 1)
+	go func() { done <- (&lineWriter{out: chanWriter(out)}).copyLines("[a] ", from) }()
+	for _, step := range []struct{ comes, want string }{{"one\ntwo\nthr", "[a] one\n[a] two\n"}, {"ee\n", "[a] three\n"}} {
+		if _, err := io.WriteString(to, step.comes); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-out; got != step.want {
+			t.Errorf("after %q: %q, want %q", step.comes, got, step.want)
+		}
+	}
+	_ = to.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+type chanWriter chan string
+
+func (w chanWriter) Write(p []byte) (int, error) {
+	w <- string(p)
+	return len(p), nil
 }
 
 func TestDecodeWorkload(t *testing.T) {

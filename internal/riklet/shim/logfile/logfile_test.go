@@ -293,3 +293,139 @@ func TestReadGoesOnWithoutTheNames(t *testing.T) {
 		t.Errorf("read %q, want %q", out.String(), want)
 	}
 }
+
+// slow is a reader of a log that lets the program write much more before it takes the next piece.
+type slow struct {
+	bytes.Buffer
+	pieces int
+	before func(piece int)
+}
+
+func (s *slow) Write(p []byte) (int, error) {
+	s.pieces++
+	if s.before != nil {
+		s.before(s.pieces)
+	}
+	return s.Buffer.Write(p)
+}
+
+// Who follows a log that is written faster than it is read learns where lines are missing, and
+// misses none in silence.
+func TestMissingLinesAreMarked(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ runs, lines int }{"of one run": {1, 500}, "of two runs": {2, 500}, "of several runs": {4, 500}, "of short runs": {4, 30}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, n := t.TempDir(), 0
+			var w *Writer
+			write := func(attempt, lines int) {
+				if attempt > 0 {
+					w = create(t, dir, attempt, Limits{Bytes: 1000, Files: 2})
+				}
+				s := w.Stream(Stdout)
+				for range lines {
+					fmt.Fprintf(s, "line %06d\n", n)
+					n++
+				}
+			}
+			write(1, 10)
+			out := &slow{before: func(piece int) {
+				if piece > 1 {
+					return
+				}
+				write(0, tc.lines)
+				for attempt := 2; attempt <= tc.runs; attempt++ {
+					write(attempt, tc.lines)
+				}
+			}}
+			looks := 0
+			o := Options{Tail: -1, Follow: true, Ended: func() bool { looks++; return looks > 3 }}
+			if err := Read(t.Context(), dir, o, out); err != nil {
+				t.Fatal(err)
+			}
+			marked := 0
+			next := 0
+			gap := false
+			for line := range strings.Lines(out.String()) {
+				if line == Missing+"\n" {
+					marked++
+					gap = true
+					continue
+				}
+				var got int
+				if _, err := fmt.Sscanf(line, "line %d", &got); err != nil {
+					t.Fatalf("the line %q: %v", line, err)
+				}
+				if got != next && !gap {
+					t.Fatalf("after line %d comes %d, and nothing says that lines are missing", next-1, got)
+				}
+				next, gap = got+1, false
+			}
+			if next != n || marked == 0 {
+				t.Errorf("the last line is %d of %d, %d gaps are marked", next-1, n-1, marked)
+			}
+		})
+	}
+}
+
+// What was dropped before somebody began to read is not missed.
+func TestRotationIsNoGap(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := create(t, dir, 1, Limits{Bytes: 1000, Files: 2}).Stream(Stdout)
+	for i := range 500 {
+		fmt.Fprintf(s, "line %06d\n", i)
+	}
+	for _, tail := range []int64{-1, 3, 20, 1000} {
+		if got := read(t, dir, Options{Tail: tail}); strings.Contains(got, Missing) {
+			t.Errorf("tail %d: %q", tail, got)
+		}
+	}
+}
+
+// Lines are passed on together: each piece is a message on its way to the user.
+func TestLinesArePassedOnTogether(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := create(t, dir, 1, Limits{}).Stream(Stdout)
+	const lines = 20_000
+	for i := range lines {
+		fmt.Fprintf(s, "line %06d of a program\n", i)
+	}
+	out := &slow{}
+	if err := Read(t.Context(), dir, Options{Tail: -1}, out); err != nil {
+		t.Fatal(err)
+	}
+	if want := out.Len()/atOnce + 1; strings.Count(out.String(), "\n") != lines || out.pieces > want {
+		t.Errorf("%d lines of %d bytes came in %d pieces, want at most %d", strings.Count(out.String(), "\n"), out.Len(), out.pieces, want)
+	}
+}
+
+// Lines that could not be written are missing, and a line says so.
+func TestUnwrittenLinesAreMarked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := create(t, dir, 1, Limits{})
+	s := w.Stream(Stdout)
+	fmt.Fprintln(s, "first")
+	good := w.file
+	bad, err := os.Open(good.Name()) // takes no writes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bad.Close()
+	w.file = bad
+	fmt.Fprintln(s, "lost")
+	fmt.Fprintln(s, "lost too")
+	w.file = good
+	if _, err := good.WriteString("2026-01-01T00:00:00Z stdout F half of a li"); err != nil {
+		t.Fatal(err)
+	}
+	w.torn = true
+	fmt.Fprintln(s, "second")
+	fmt.Fprintln(s, "third")
+	want := "first\nhalf of a li\n" + Unwritten + "\nsecond\nthird\n"
+	if diff := cmp.Diff(want, read(t, dir, Options{Tail: -1})); diff != "" {
+		t.Errorf("Read() (-want +got):\n%s", diff)
+	}
+}

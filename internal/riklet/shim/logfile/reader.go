@@ -33,9 +33,14 @@ const followEvery = 100 * time.Millisecond
 // that run is gone.
 var ErrNoPrevious = errors.New("there is no log of an earlier run of the container")
 
-// Read writes the text of a log to w. A log that does not exist is empty.
+// atOnce is how much text is collected before it is written: what carries it elsewhere has a
+// price for each piece.
+const atOnce = 32 << 10
+
+// Read writes the text of a log to w. A log that does not exist is empty. Where lines were
+// dropped before they were read, because the log is written faster, a line says so.
 func Read(ctx context.Context, dir string, o Options, w io.Writer) error {
-	r := &reader{dir: dir, o: o, out: w}
+	r := &reader{dir: dir, o: o, out: bufio.NewWriterSize(w, atOnce)}
 	defer r.close()
 	start, err := r.begin()
 	if err != nil {
@@ -46,7 +51,11 @@ func Read(ctx context.Context, dir string, o Options, w io.Writer) error {
 	}
 	for {
 		last := !o.Follow || o.Ended == nil || o.Ended()
-		if err := r.drain(ctx); err != nil || last {
+		err := r.drain(ctx)
+		if flushed := r.out.Flush(); err == nil {
+			err = flushed
+		}
+		if err != nil || last {
 			return err
 		}
 		select {
@@ -61,7 +70,7 @@ func Read(ctx context.Context, dir string, o Options, w io.Writer) error {
 type reader struct {
 	dir string
 	o   Options
-	out io.Writer
+	out *bufio.Writer
 
 	// files are open from when they were seen, in order: the first is the current one,
 	// of which offset bytes are read. They outlive their names, so that what a deleted
@@ -71,6 +80,8 @@ type reader struct {
 	offset int64
 	at     segment // the newest that was opened, or where to begin
 	opened bool    // at was
+	chosen bool    // at is where the wanted last lines begin
+	gaps   []bool  // of each file: something before it was dropped
 	run    int     // the only attempt to read; 0: from at on
 	open   bool    // a line that was cut into parts has not ended
 }
@@ -123,7 +134,7 @@ func (r *reader) skipToTail(of []segment) error {
 			return err
 		}
 		if n := int64(len(ends)); want <= n {
-			r.at, r.offset = s, 0
+			r.at, r.offset, r.chosen = s, 0, true
 			if want < n {
 				r.offset = ends[n-want-1]
 			}
@@ -178,6 +189,12 @@ func (r *reader) drain(ctx context.Context) error {
 		if len(r.files) == 0 {
 			return nil
 		}
+		if r.gaps[0] {
+			r.gaps[0] = false
+			if err := r.missing(); err != nil {
+				return err
+			}
+		}
 		if err := r.segment(); err != nil {
 			return err
 		}
@@ -186,7 +203,7 @@ func (r *reader) drain(ctx context.Context) error {
 		}
 		// Its successor was there before it was read to its end: it has grown no more.
 		_ = r.files[0].Close()
-		r.files, r.offset = r.files[1:], 0
+		r.files, r.gaps, r.offset = r.files[1:], r.gaps[1:], 0
 	}
 	return nil
 }
@@ -211,9 +228,39 @@ func (r *reader) look() error {
 		if s != r.at && len(r.files) == 0 {
 			r.offset = 0 // where it was to begin is gone
 		}
+		r.gaps = append(r.gaps, r.gapBefore(s, found))
 		r.files, r.at, r.opened = append(r.files, f), s, true
 	}
 	return nil
+}
+
+// gapBefore tells whether something between the place and a segment was dropped, or may have
+// been. The oldest are dropped first: nothing is missing after a place that is still there,
+// but the beginning of the next run. What was dropped before the reading began is not missed.
+func (r *reader) gapBefore(s segment, found []segment) bool {
+	switch {
+	case !r.opened && !r.chosen, s == r.at:
+		return false
+	case s.attempt == r.at.attempt:
+		return s.number != r.at.number+1 || !r.opened
+	default:
+		return s.number != 0 || !slices.Contains(found, r.at)
+	}
+}
+
+// Missing is the line that stands for lines that were dropped.
+const Missing = "[rik: lines are missing here: the log was written faster than it was read]"
+
+func (r *reader) missing() error {
+	var line []byte
+	if r.open {
+		line, r.open = append(line, '\n'), false
+	}
+	if r.o.Timestamps {
+		line = append(time.Now().UTC().AppendFormat(line, time.RFC3339Nano), ' ')
+	}
+	_, err := r.out.Write(append(append(line, Missing...), '\n'))
+	return err
 }
 
 func (s segment) before(t segment) bool {

@@ -103,6 +103,7 @@ type Writer struct {
 	current segment
 	size    int64
 	lost    error // the last error; the program must not wait for a full disk
+	torn    bool  // the last line was written in part
 }
 
 // Create begins the log of a run and drops the runs before the previous one.
@@ -177,12 +178,16 @@ func (w *Writer) line(stream string, text []byte, full bool) {
 	if full {
 		tag = " F "
 	}
-	buf := w.now().UTC().AppendFormat(nil, time.RFC3339Nano)
-	buf = append(append(append(buf, ' '), stream...), tag...)
-	buf = append(append(buf, text...), '\n')
-
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var buf []byte
+	if w.torn {
+		buf = append(buf, '\n')
+	}
+	if w.lost != nil {
+		buf = w.appendLine(buf, stream, " F ", []byte(Unwritten))
+	}
+	buf = w.appendLine(buf, stream, tag, text)
 	if w.file == nil {
 		if w.lost = w.openLocked(); w.lost != nil {
 			return
@@ -196,6 +201,18 @@ func (w *Writer) line(stream string, text []byte, full bool) {
 	n, err := w.file.Write(buf)
 	w.size += int64(n)
 	w.lost = err
+	if n > 0 {
+		w.torn = n < len(buf)
+	}
+}
+
+// Unwritten is the line that stands for lines that could not be written, such as on a full disk.
+const Unwritten = "[rik: lines are missing here: the log could not be written]"
+
+func (w *Writer) appendLine(buf []byte, stream, tag string, text []byte) []byte {
+	buf = w.now().UTC().AppendFormat(buf, time.RFC3339Nano)
+	buf = append(append(append(buf, ' '), stream...), tag...)
+	return append(append(buf, text...), '\n')
 }
 
 // Close ends the log and tells the last error of writing it.
