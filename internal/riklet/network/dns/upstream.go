@@ -52,6 +52,7 @@ type upstream struct {
 type silence struct {
 	times int
 	until time.Time
+	tried bool // one question tries it
 }
 
 // flight is a question that the servers are asked, on behalf of all that ask it meanwhile.
@@ -232,22 +233,26 @@ func (u *upstream) attempt(ctx context.Context, key question, server string) out
 	return o
 }
 
-// order gives the servers, those that are silent last.
+// order gives the servers, those that are silent last. After its pause a silent server is tried
+// by one question at a time.
 func (u *upstream) order(now time.Time) []string {
 	servers := slices.Clone(u.list())
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	slices.SortStableFunc(servers, func(a, b string) int {
-		return u.silent[a].order(now) - u.silent[b].order(now)
-	})
-	return servers
-}
-
-func (s silence) order(now time.Time) int {
-	if now.Before(s.until) {
-		return 1
+	last := map[string]int{}
+	for _, server := range servers {
+		s, silent := u.silent[server]
+		switch {
+		case !silent:
+		case now.Before(s.until):
+			last[server] = 1
+		default:
+			s.until, s.tried = now.Add(firstPause), true
+			u.silent[server] = s
+		}
 	}
-	return 0
+	slices.SortStableFunc(servers, func(a, b string) int { return last[a] - last[b] })
+	return servers
 }
 
 // failed notes the servers of which an attempt has no answer. It counts once for all
@@ -258,7 +263,7 @@ func (u *upstream) failed(open map[string]int) {
 	defer u.mu.Unlock()
 	for server, n := range open {
 		s := u.silent[server]
-		if n <= 0 || now.Before(s.until) {
+		if n <= 0 || now.Before(s.until) && !s.tried {
 			continue
 		}
 		if s.times == 0 {
@@ -266,6 +271,7 @@ func (u *upstream) failed(open map[string]int) {
 		}
 		s.until = now.Add(min(firstPause<<min(s.times, 8), longestPause))
 		s.times++
+		s.tried = false
 		u.silent[server] = s
 	}
 }

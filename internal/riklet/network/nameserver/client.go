@@ -22,9 +22,10 @@ import (
 )
 
 const (
-	// answerWithin bounds the wait for a process that accepted a connection. It is generous: a
-	// loaded machine is no reason to give up.
-	answerWithin = 30 * time.Second
+	// answerWithin bounds the wait for a process that accepted a connection.
+	answerWithin = 10 * time.Second
+	// receiveBuffer is the room for questions that were not read yet, in bytes.
+	receiveBuffer = 4 << 20
 	// maxHello bounds the greeting, in bytes.
 	maxHello = 64 << 10
 	// maxLog bounds the file that a process writes its log to, in bytes.
@@ -213,7 +214,12 @@ func (c *Client) leave() ([]*os.File, error) {
 
 // bind opens the sockets of UDP and TCP.
 func bind(ctx context.Context, address netip.AddrPort) ([]*os.File, error) {
-	var config net.ListenConfig
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			// All instances of the node may ask at once. Without the privilege it stays as it is.
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) //nolint:gosec // a descriptor is small
+		})
+	}}
 	udp, err := config.ListenPacket(ctx, "udp", address.String())
 	if err != nil {
 		return nil, fmt.Errorf("answering names at %s: %w", address, err)
