@@ -52,7 +52,7 @@ func (s *Server) findCluster(ctx context.Context) error {
 // hasServed tells whether a server without an identity has run on the data directory: it left a
 // token for nodes, or its log of requests has entries.
 func hasServed(cfg Config) bool {
-	for _, file := range []string{filepath.Join(cfg.DataDir, "node-token"), filepath.Join(cfg.DataDir, "audit.log"), cfg.AuditLog} {
+	for _, file := range []string{filepath.Join(cfg.DataDir, nodeTokenFile), filepath.Join(cfg.DataDir, "audit.log"), cfg.AuditLog} {
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
 			return true
 		}

@@ -15,6 +15,7 @@ import (
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/poll"
 )
@@ -179,8 +180,10 @@ func TestMissingAndForeignKeysAreRefused(t *testing.T) {
 			}
 		})
 	}
-	if err := os.Remove(filepath.Join(dir, "encryption.yaml")); err != nil {
-		t.Fatal(err)
+	for _, f := range []string{"encryption.yaml", "pki/ca.crt", "pki/ca.key"} {
+		if err := os.Remove(filepath.Join(dir, f)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := tryStart(t, dir, acceptKeys); err != nil {
 		t.Errorf("a start that accepts a new key: %v", err)
@@ -248,5 +251,77 @@ func TestAnOlderDatastoreGetsItsIdentity(t *testing.T) {
 	}
 	if err := tryStart(t, dir); err == nil || !strings.Contains(err.Error(), "backup") {
 		t.Errorf("a start on an older datastore without its authority = %v", err)
+	}
+}
+
+// A start that is refused leaves no credentials that follow from a wrong authority.
+func TestARefusedStartLeavesNothingOfItsKeys(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := tryStart(t, dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, clusterid.FileName)); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(filepath.Join(dir, "admin.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := pki.LoadOrCreate(filepath.Join(t.TempDir(), "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tryStart(t, dir, func(c *apiserver.Config) { c.Authority = other }); !errors.Is(err, clusterid.ErrKeys) {
+		t.Errorf("a start with another authority = %v, want ErrKeys", err)
+	}
+	after, err := os.ReadFile(filepath.Join(dir, "admin.kubeconfig"))
+	if err != nil || string(after) != string(before) {
+		t.Errorf("the refused start replaced admin.kubeconfig (%v)", err)
+	}
+	if err := tryStart(t, dir); err != nil {
+		t.Errorf("the next start: %v", err)
+	}
+}
+
+// Keys that other users can read or replace are refused, and directories are made private.
+func TestFilesOfOthersModes(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := tryStart(t, dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "node-token"), []byte("token"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	chmod := func(name string, mode os.FileMode) {
+		t.Helper()
+		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, mode := range map[string]os.FileMode{"encryption.yaml": 0o666, "pki/service-account.key": 0o644, "pki/ca.key": 0o640} {
+		chmod(name, mode)
+		if err := tryStart(t, dir); !errors.Is(err, pki.ErrExposed) || !strings.Contains(err.Error(), "chmod 0600 "+filepath.Join(dir, name)) {
+			t.Errorf("a start with %s of mode %o = %v, want ErrExposed with the command", name, mode, err)
+		}
+		chmod(name, 0o600)
+	}
+	chmod(".", 0o777)
+	if err := tryStart(t, dir); !errors.Is(err, apiserver.ErrExposed) || !strings.Contains(err.Error(), "chmod go-w "+dir) {
+		t.Errorf("a start in a directory that everyone may write = %v, want ErrExposed with the command", err)
+	}
+	chmod(".", 0o755)
+	want := map[string]os.FileMode{"pki": 0o700, "datastore": 0o700, "node-token": 0o600, "admin.kubeconfig": 0o600, "config.yaml": 0o600, "pki/server.key": 0o600}
+	for name := range want {
+		chmod(name, 0o777)
+	}
+	if err := tryStart(t, dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range want {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v, want mode %o", name, info.Mode(), err, mode)
+		}
 	}
 }

@@ -166,7 +166,7 @@ func (c Config) validateLegacy() error {
 func (c Config) datastore() datastore.Config {
 	dir := ""
 	if c.DataDir != "" {
-		dir = filepath.Join(c.DataDir, "datastore")
+		dir = filepath.Join(c.DataDir, datastoreDir)
 	}
 	return datastore.Config{
 		Endpoint: c.DatastoreEndpoint,

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -30,6 +31,9 @@ const (
 	adminKeyFile          = "pki/admin.key"
 	serviceAccountKeyFile = "pki/service-account.key"
 	encryptionFile        = "encryption.yaml"
+	datastoreDir          = "datastore"
+	// nodeTokenFile is the caller's; it lets nodes join.
+	nodeTokenFile = "node-token"
 	// KubeconfigFile is the administrator's kubeconfig in the data directory.
 	KubeconfigFile = "admin.kubeconfig"
 	// RIKConfigFile is the administrator's RIKCONFIG in the data directory.
@@ -55,12 +59,15 @@ type credentials struct {
 
 func (c *credentials) path(name string) string { return filepath.Join(c.dir, name) }
 
-// openCredentials loads everything that does not depend on the port. What is missing it makes
-// only if it may: what a cluster was made with is not made again.
-func openCredentials(ctx context.Context, cfg Config, hosts []string, mayCreate bool) (*credentials, error) {
+// openCredentials loads the keys that the cluster is made with. What is missing it makes only
+// if it may: what a cluster was made with is not made again.
+func openCredentials(cfg Config, mayCreate bool) (*credentials, error) {
 	c := &credentials{dir: cfg.DataDir, authority: cfg.Authority, mayCreate: mayCreate}
 	if err := os.MkdirAll(c.path(pkiDir), 0o700); err != nil {
 		return nil, fmt.Errorf("creating the directory of certificates: %w", err)
+	}
+	if err := c.makePrivate(cfg.Logger); err != nil {
+		return nil, err
 	}
 	if c.authority == nil {
 		load := pki.Load
@@ -73,20 +80,49 @@ func openCredentials(ctx context.Context, cfg Config, hosts []string, mayCreate 
 		}
 		c.authority = authority
 	}
-	// Written again at every start: the authority may be the caller's.
-	if err := pki.WriteFile(c.path(clientCAFile), c.authority.CertificatePEM()); err != nil {
-		return nil, err
+	if warning := c.authority.Warning(time.Now()); warning != "" {
+		cfg.Logger.Warn(warning, "file", filepath.Join(c.path(pkiDir), pki.CertificateFile))
 	}
-	if err := errors.Join(
+	return c, errors.Join(
 		c.ensure(serviceAccountKeyFile, newServiceAccountKey, "every service account's token was signed with it"),
 		c.ensure(encryptionFile, newEncryptionConfig, "without it no stored Secret can be read"),
-	); err != nil {
-		return nil, err
-	}
-	return c, c.openLeaves(ctx, cfg, hosts)
+	)
 }
 
+// makePrivate takes the permissions of other users from the directories and files that only
+// the server uses. A key that others could read is refused instead, by ensure and package pki.
+func (c *credentials) makePrivate(logger *slog.Logger) error {
+	for _, dir := range []string{c.path(pkiDir), c.path(datastoreDir)} {
+		wasOpen, err := pki.PrivateDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if wasOpen {
+			logger.Warn("other users could change the files in a directory of the server; its mode is 0700 now. Check that its files are yours", "directory", dir)
+		}
+	}
+	for _, name := range []string{KubeconfigFile, RIKConfigFile, nodeTokenFile} {
+		info, err := os.Stat(c.path(name))
+		if err != nil || info.Mode().Perm()&0o077 == 0 {
+			continue // a missing one is made
+		}
+		logger.Warn("other users could read credentials; the file's mode is 0600 now. Replace the credentials if anyone may have read them", "file", c.path(name), "mode", info.Mode().Perm().String())
+		if err := os.Chmod(c.path(name), 0o600); err != nil {
+			return fmt.Errorf("%s must be private: %w", c.path(name), err)
+		}
+	}
+	return nil
+}
+
+// openLeaves writes what the authority signs, and the authority for clients: it may be the
+// caller's.
 func (c *credentials) openLeaves(ctx context.Context, cfg Config, hosts []string) error {
+	if err := pki.WriteFile(c.path(clientCAFile), c.authority.CertificatePEM()); err != nil {
+		return err
+	}
 	var err error
 	c.server, err = pki.NewLeaf(ctx, pki.LeafConfig{
 		Issue: func(context.Context) ([]byte, []byte, error) {
@@ -144,7 +180,7 @@ func (c *credentials) ensure(name string, content func() ([]byte, error), conseq
 	path := c.path(name)
 	_, err := os.Stat(path)
 	if err == nil {
-		return nil
+		return pki.RefuseExposed(path)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("looking for %s: %w", path, err)

@@ -15,6 +15,9 @@ import (
 // ErrLocked says that another server runs on the data directory.
 var ErrLocked = errors.New("data directory is in use")
 
+// ErrExposed says that every user of the machine may replace files of the data directory.
+var ErrExposed = errors.New("data directory is writable for everyone")
+
 // ErrProfile says that the data directory belongs to a server of another profile.
 var ErrProfile = errors.New("data directory was made with another profile")
 
@@ -23,6 +26,10 @@ var ErrProfile = errors.New("data directory was made with another profile")
 func lockDataDir(dir string) (func() error, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the data directory: %w", err)
+	}
+	// In one with the sticky bit, as /tmp, nobody can replace what is ours.
+	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
+		return nil, fmt.Errorf("%w: %s has mode %04o: every user of this machine could replace the cluster's keys: run chmod go-w %s, and check that the files in it are yours", ErrExposed, dir, info.Mode().Perm(), dir)
 	}
 	lock, err := lockfile.Take(filepath.Join(dir, "lock"))
 	var held *lockfile.HeldError

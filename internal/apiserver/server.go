@@ -71,7 +71,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 }
 
 func (s *Server) open(ctx context.Context) error {
-	steps := []func(context.Context) error{s.openDataDir, s.openPorts, s.openDatastore, s.findCluster, s.openCredentials, s.bindCluster, s.build}
+	steps := []func(context.Context) error{s.openDataDir, s.openPorts, s.openDatastore, s.findCluster, s.openCredentials, s.bindCluster, s.openLeaves, s.build}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -119,13 +119,19 @@ func closeListener(listener net.Listener) func() error {
 	}
 }
 
-func (s *Server) openCredentials(ctx context.Context) error {
+func (s *Server) openCredentials(context.Context) (err error) {
+	mayCreate := s.found.start == clusterid.First || s.cfg.AcceptKeys
+	s.creds, err = openCredentials(s.cfg, mayCreate)
+	return err
+}
+
+// openLeaves writes what follows from the keys, once these are known to be the cluster's.
+func (s *Server) openLeaves(ctx context.Context) error {
 	hosts, err := serverHosts(s.cfg)
 	if err != nil {
 		return err
 	}
-	mayCreate := s.found.start == clusterid.First || s.cfg.AcceptKeys
-	if s.creds, err = openCredentials(ctx, s.cfg, hosts, mayCreate); err != nil {
+	if err := s.creds.openLeaves(ctx, s.cfg, hosts); err != nil {
 		return err
 	}
 	return s.creds.writeAccess(s.cfg.ClusterName, s.url)

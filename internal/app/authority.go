@@ -22,10 +22,11 @@ import (
 // live in memory and renew themselves.
 const componentValidity = 30 * 24 * time.Hour
 
-// openAuthority loads the cluster's authority from a data directory. It makes one
-// in a directory that belongs to no cluster yet. Controller and scheduler of one machine may both be the first to start:
-// a lock keeps them from making two.
-func openAuthority(dataDir string) (*pki.Authority, error) {
+// openAuthority loads the cluster's authority from a data directory. It makes one in a
+// directory that belongs to no cluster yet, or if the administrator accepts new keys.
+// Controller and scheduler of one machine may both be the first to start: a lock keeps them
+// from making two.
+func openAuthority(dataDir string, acceptKeys bool) (*pki.Authority, error) {
 	dir := filepath.Join(dataDir, "pki")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		if errors.Is(err, os.ErrPermission) {
@@ -43,10 +44,19 @@ func openAuthority(dataDir string) (*pki.Authority, error) {
 	}
 	if known, err := clusterid.Read(dataDir); err != nil {
 		return nil, err
-	} else if known != nil {
+	} else if known != nil && !acceptKeys {
 		return pki.Load(dir)
 	}
 	return pki.LoadOrCreate(dir)
+}
+
+// discardAuthority removes an authority that was made for a cluster that did not come to be:
+// the start was refused. The next start must not take it for the cluster's.
+func discardAuthority(dataDir string, authority *pki.Authority, cause error) error {
+	if known, err := clusterid.Read(dataDir); err != nil || known != nil {
+		return cause //nolint:nilerr // the cause says more
+	}
+	return errors.Join(cause, authority.Discard(filepath.Join(dataDir, "pki")))
 }
 
 // serverTLS is the configuration of a gRPC port: a certificate of its own, and

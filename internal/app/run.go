@@ -28,7 +28,7 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 			return err
 		}
 	}
-	authority, err := openAuthority(f.control.DataDir)
+	authority, err := openAuthority(f.control.DataDir, f.control.AcceptKeys)
 	if err != nil {
 		return err
 	}
@@ -37,11 +37,11 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 	brainSettings.Connections = planeSettings.Connections
 	b, err := newBrain(ctx, brainSettings, false, authority, log)
 	if err != nil {
-		return err
+		return discardAuthority(f.control.DataDir, authority, err)
 	}
 	p, err := newPlane(ctx, planeSettings, authority, b.controllers.dial, log)
 	if err != nil {
-		return err
+		return discardAuthority(f.control.DataDir, authority, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return b.run(ctx) })
@@ -67,7 +67,7 @@ func runController(ctx context.Context, f *flags, log *slog.Logger) error {
 	if err := f.judge(f.judgePlane, f.judgeTimeout); err != nil {
 		return err
 	}
-	authority, err := openAuthority(f.control.DataDir)
+	authority, err := openAuthority(f.control.DataDir, f.control.AcceptKeys)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func runController(ctx context.Context, f *flags, log *slog.Logger) error {
 	settings.Connections = front.NewConnections(front.Budget{}, log)
 	p, err := newPlane(ctx, settings, authority, dial, log)
 	if err != nil {
-		return err
+		return discardAuthority(f.control.DataDir, authority, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return leaf.Run(ctx) })

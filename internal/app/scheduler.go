@@ -135,7 +135,7 @@ func runScheduler(ctx context.Context, f *flags, log *slog.Logger) error {
 		return err
 	}
 	s := f.schedulerSettings()
-	authority, err := openAuthority(s.DataDir)
+	authority, err := openAuthority(s.DataDir, false)
 	if err != nil {
 		return err
 	}

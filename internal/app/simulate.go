@@ -85,7 +85,7 @@ func (s *simulation) run(ctx context.Context, dataDir string, log *slog.Logger) 
 	if s.api, err = administrator(dataDir); err != nil {
 		return err
 	}
-	authority, err := openAuthority(dataDir)
+	authority, err := openAuthority(dataDir, false)
 	if err != nil {
 		return err
 	}

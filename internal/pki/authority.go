@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -45,8 +46,10 @@ var (
 	ErrMissing = errors.New("certificate authority is missing")
 	// ErrForeign says that the files are not an authority, or not one pair.
 	ErrForeign = errors.New("not a certificate authority of this cluster")
-	// ErrExposed says that the private key can be read by other users.
-	ErrExposed = errors.New("private key is readable by other users")
+	// ErrExpired says that the authority's time is over, or that the clock is wrong.
+	ErrExpired = errors.New("certificate authority has expired")
+	// ErrExposed says that other users can read or change a private key.
+	ErrExposed = errors.New("private key is accessible to other users")
 )
 
 // Authority signs the cluster's certificates. It is safe for concurrent use.
@@ -54,6 +57,7 @@ type Authority struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
 	pem         []byte
+	created     bool // by LoadOrCreate
 }
 
 // LoadOrCreate reads the authority kept in dir, or makes one there if neither
@@ -84,7 +88,10 @@ func load(dir string, mayCreate bool) (*Authority, error) {
 	case keyErr != nil:
 		return nil, fmt.Errorf("reading the authority's key: %w", keyErr)
 	}
-	if err := refuseExposed(keyPath); err != nil {
+	if err := RefuseExposed(keyPath); err != nil {
+		return nil, err
+	}
+	if _, err := PrivateDir(dir); err != nil {
 		return nil, err
 	}
 	a, err := parseAuthority(certPEM, keyPEM)
@@ -94,16 +101,38 @@ func load(dir string, mayCreate bool) (*Authority, error) {
 	return a, nil
 }
 
-func refuseExposed(path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return fmt.Errorf("checking the mode of the authority's key: %w", err)
+// Discard removes the files of an authority that LoadOrCreate made in dir, for a start that was
+// refused afterwards. One that was loaded, or replaced meanwhile, stays.
+func (a *Authority) Discard(dir string) error {
+	path := filepath.Join(dir, CertificateFile)
+	if have, err := os.ReadFile(path); !a.created || err != nil || !bytes.Equal(have, a.pem) {
+		return nil //nolint:nilerr // it is not ours any more
 	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return fmt.Errorf("%w: %s has mode %04o: run chmod 0600 %s, and replace the key if anyone may have read it", ErrExposed, path, mode, path)
+	if err := errors.Join(os.Remove(path), os.Remove(filepath.Join(dir, KeyFile))); err != nil {
+		return fmt.Errorf("removing a new certificate authority: %w", err)
 	}
 	return nil
 }
+
+// expiresSoon is how long before its end an authority is warned of: replacing it takes a visit
+// to every node.
+const expiresSoon = 180 * 24 * time.Hour
+
+// Warning says what is wrong with the authority's time, or is empty.
+func (a *Authority) Warning(now time.Time) string {
+	from, to := a.certificate.NotBefore, a.certificate.NotAfter
+	switch {
+	case now.Before(from):
+		return fmt.Sprintf("certificate authority is valid from %s, and this machine's clock says %s: every TLS connection fails until then; set the clock if it is wrong", from.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	case now.Add(expiresSoon).After(to):
+		return fmt.Sprintf("certificate authority expires on %s: %s", to.Format(time.RFC3339), replaceAuthority)
+	}
+	return ""
+}
+
+const replaceAuthority = "to replace it, stop the server, move " + CertificateFile + " and " + KeyFile + " away and start it once with --accept-keys; every node then joins again with a token, and clients need the new " + adminFiles
+
+const adminFiles = "admin.kubeconfig or config.yaml"
 
 // parseAuthority checks that both files belong together and can sign.
 func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
@@ -121,8 +150,9 @@ func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	if !samePublicKey(certificate.PublicKey, key.Public()) {
 		return nil, fmt.Errorf("%w: the key does not belong to the certificate", ErrForeign)
 	}
-	if time.Now().After(certificate.NotAfter) {
-		return nil, fmt.Errorf("%w: the certificate expired on %s", ErrForeign, certificate.NotAfter.Format(time.RFC3339))
+	if now := time.Now(); now.After(certificate.NotAfter) {
+		return nil, fmt.Errorf("%w: on %s; this machine's clock says %s. If the clock is wrong, set it. Otherwise, %s",
+			ErrExpired, certificate.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339), replaceAuthority)
 	}
 	return newAuthority(certificate, key), nil
 }
@@ -136,6 +166,9 @@ func newAuthority(certificate *x509.Certificate, key crypto.Signer) *Authority {
 func create(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the authority's directory: %w", err)
+	}
+	if _, err := PrivateDir(dir); err != nil {
+		return nil, err
 	}
 	key, err := newKey()
 	if err != nil {
@@ -173,7 +206,9 @@ func create(dir string) (*Authority, error) {
 	if err := WriteFile(filepath.Join(dir, CertificateFile), encodeCertificate(der)); err != nil {
 		return nil, err
 	}
-	return newAuthority(certificate, key), nil
+	a := newAuthority(certificate, key)
+	a.created = true
+	return a, nil
 }
 
 // CertificatePEM is what clients and nodes trust. The caller owns the result.

@@ -2,6 +2,7 @@ package pki
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -278,5 +279,129 @@ func TestIssueServer(t *testing.T) {
 	}
 	if _, _, err := a.IssueServer(nil, time.Hour); err == nil {
 		t.Error("IssueServer without hosts succeeded")
+	}
+}
+
+// authorityFrom writes an authority of a given time.
+func authorityFrom(t *testing.T, dir string, from, to time.Time) {
+	t.Helper()
+	a := newAuthorityForTest(t)
+	template := *a.certificate
+	template.NotBefore, template.NotAfter = from, to
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, a.key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyPEM, err := encodeKey(a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, CertificateFile, encodeCertificate(der))
+	write(t, dir, KeyFile, keyPEM)
+}
+
+func TestAuthorityOfAnotherTime(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	dir := t.TempDir()
+	authorityFrom(t, dir, now.Add(-48*time.Hour), now.Add(-24*time.Hour))
+	_, err := LoadOrCreate(dir)
+	if !errors.Is(err, ErrExpired) {
+		t.Fatalf("LoadOrCreate() = %v, want ErrExpired", err)
+	}
+	for _, want := range []string{CertificateFile, "If the clock is wrong", "--accept-keys"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("LoadOrCreate() = %v, want it to say %q", err, want)
+		}
+	}
+	for name, tc := range map[string]struct {
+		from, to time.Time
+		says     string
+	}{
+		"not yet valid": {now.Add(24 * time.Hour), now.Add(authorityLifetime), "set the clock if it is wrong"},
+		"expires soon":  {now.Add(-time.Hour), now.Add(24 * time.Hour), "expires on"},
+		"fine":          {now.Add(-time.Hour), now.Add(authorityLifetime), ""},
+	} {
+		dir := t.TempDir()
+		authorityFrom(t, dir, tc.from, tc.to)
+		a, err := LoadOrCreate(dir)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := a.Warning(now); (got == "") != (tc.says == "") || !strings.Contains(got, tc.says) {
+			t.Errorf("%s: Warning() = %q, want it to say %q", name, got, tc.says)
+		}
+	}
+}
+
+func TestOthersAreKeptOut(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	chmod(t, dir, 0o777)
+	a, err := LoadOrCreate(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	assertModes(t, dir)
+	chmod(t, dir, 0o777)
+	if _, err := Load(dir); err != nil {
+		t.Fatal(err)
+	}
+	assertModes(t, dir)
+	if wasOpen, err := PrivateDir(dir); wasOpen || err != nil {
+		t.Errorf("PrivateDir() of a private directory = %v, %v", wasOpen, err)
+	}
+	chmod(t, dir, 0o733)
+	if wasOpen, err := PrivateDir(dir); !wasOpen || err != nil {
+		t.Errorf("PrivateDir() of a directory that others may write = %v, %v", wasOpen, err)
+	}
+	// A leaf whose key others can read is not used any more.
+	cfg := LeafConfig{
+		CertFile: filepath.Join(dir, "leaf.crt"), KeyFile: filepath.Join(dir, "leaf.key"),
+		Issue: func(context.Context) ([]byte, []byte, error) { return a.IssueServer([]string{"localhost"}, time.Hour) },
+	}
+	first, err := NewLeaf(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chmod(t, cfg.KeyFile, 0o644)
+	second, err := NewLeaf(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, before := first.PEM()
+	if _, after := second.PEM(); bytes.Equal(before, after) {
+		t.Error("a key that others could read is used again")
+	}
+	if err := RefuseExposed(cfg.KeyFile); err != nil {
+		t.Errorf("the new key: %v", err)
+	}
+}
+
+func TestDiscard(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a, err := LoadOrCreate(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := loaded.Discard(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(dir); err != nil {
+		t.Errorf("an authority that was loaded is gone: %v", err)
+	}
+	for range 2 {
+		if err := a.Discard(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(dir); !errors.Is(err, ErrMissing) {
+			t.Errorf("Load() = %v, want ErrMissing", err)
+		}
 	}
 }

@@ -44,3 +44,36 @@ func syncDir(dir string) error {
 	}
 	return nil
 }
+
+// RefuseExposed returns ErrExposed for a secret file that other users can read or change. It is
+// not repaired: who read it has the secret.
+func RefuseExposed(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("checking the mode of a private key: %w", err)
+	}
+	if mode := info.Mode().Perm(); mode&others != 0 {
+		return fmt.Errorf("%w: %s has mode %04o: run chmod 0600 %s, and replace the key if anyone may have read it", ErrExposed, path, mode, path)
+	}
+	return nil
+}
+
+// others are the permissions of group and others.
+const others = 0o077
+
+// PrivateDir takes the permissions of other users from a directory, and says whether others
+// could change what is in it.
+func PrivateDir(dir string) (wasOpen bool, err error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return false, fmt.Errorf("checking the mode of a directory: %w", err)
+	}
+	mode := info.Mode().Perm()
+	if mode&others == 0 {
+		return false, nil
+	}
+	if err := os.Chmod(dir, mode&^others); err != nil {
+		return false, fmt.Errorf("%s has mode %04o and must be private: %w", dir, mode, err)
+	}
+	return mode&0o022 != 0, nil
+}

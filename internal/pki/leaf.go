@@ -88,6 +88,10 @@ func (l *Leaf) load() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("reading a key: %w", err)
 	}
+	if err := RefuseExposed(l.cfg.KeyFile); err != nil {
+		l.cfg.Logger.Warn("stored certificate is not used any more, issuing another", "file", l.cfg.CertFile, "err", err)
+		return false, nil
+	}
 	pair, err := parsePair(certPEM, keyPEM)
 	if err != nil {
 		// The two files are replaced one after the other; a crash in between

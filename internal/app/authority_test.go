@@ -1,0 +1,65 @@
+package app
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"rik.dev/rik/internal/apiserver/clusterid"
+	"rik.dev/rik/internal/controller/network"
+	"rik.dev/rik/internal/pki"
+)
+
+// TestARefusedStartLeavesNoAuthority: the next start would take it for the cluster's.
+func TestARefusedStartLeavesNoAuthority(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	// What a server of before identities left, without its datastore.
+	if err := os.WriteFile(filepath.Join(dir, TokenFile), []byte("token\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := newFlags()
+	f.noAgent = true
+	f.control.NodeValidity, f.control.ReplaceAfter = time.Hour, time.Minute
+	f.control.Network = network.Options{ClusterCIDR: network.DefaultClusterCIDR, NodeCIDRSize: network.DefaultNodeCIDRSize, ServiceCIDR: network.DefaultServiceCIDR, Domain: network.DefaultDomain}
+	f.control.DataDir, f.control.BindAddress = dir, "127.0.0.1"
+	f.control.Port, f.control.NodePort, f.scheduler.WorkerPort = 0, 0, 0
+	if err := runServer(t.Context(), &f, slog.New(slog.DiscardHandler)); !errors.Is(err, clusterid.ErrDatastore) {
+		t.Fatalf("runServer() = %v, want ErrDatastore", err)
+	}
+	if _, err := pki.Load(filepath.Join(dir, "pki")); !errors.Is(err, pki.ErrMissing) {
+		t.Errorf("the authority after a refused start: %v, want ErrMissing", err)
+	}
+}
+
+// TestOpenAuthority: a known cluster gets a new authority only if the administrator accepts
+// that; what was there is kept.
+func TestOpenAuthority(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first, err := openAuthority(dir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := clusterid.Write(dir, clusterid.File{Identity: clusterid.Identity{ID: "known"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := discardAuthority(dir, first, errors.ErrUnsupported); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("discardAuthority() = %v, want the cause", err)
+	}
+	if _, err := openAuthority(dir, false); err != nil {
+		t.Errorf("the authority of a known cluster is gone: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "pki")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAuthority(dir, false); !errors.Is(err, pki.ErrMissing) {
+		t.Errorf("openAuthority() = %v, want ErrMissing", err)
+	}
+	if _, err := openAuthority(dir, true); err != nil {
+		t.Errorf("openAuthority() that accepts new keys = %v", err)
+	}
+}
