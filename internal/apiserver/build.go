@@ -35,6 +35,7 @@ import (
 	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/openapidoc"
+	"rik.dev/rik/internal/apiserver/outage"
 	"rik.dev/rik/internal/apiserver/placement"
 	"rik.dev/rik/internal/apiserver/protobuf"
 	"rik.dev/rik/internal/apiserver/quantities"
@@ -79,18 +80,19 @@ type chain struct {
 	syncers   placement.Authorizer // of the profile kcp
 	gate      *definition.Gate     // nil unless stored objects are guarded
 	revisions *revisions
+	outage    *outage.Monitor
 	log       *audit.Log // nil where none is kept
 	routes    *routeTable
 }
 
 // buildChain makes the servers; nothing is served before the caller runs the
 // outermost one.
-func buildChain(ctx context.Context, cfg Config, creds *credentials, listener net.Listener, store datastore.Endpoint, revisions *revisions) (*chain, error) {
+func buildChain(ctx context.Context, cfg Config, creds *credentials, listener net.Listener, store datastore.Endpoint, revisions *revisions, monitor *outage.Monitor) (*chain, error) {
 	opts, err := controlPlaneOptions(ctx, cfg, creds, listener, store)
 	if err != nil {
 		return nil, err
 	}
-	c := &chain{opts: opts, routes: &routeTable{}, revisions: revisions}
+	c := &chain{opts: opts, routes: &routeTable{}, revisions: revisions, outage: monitor}
 	if err := c.configure(cfg); err != nil {
 		return nil, err
 	}
@@ -113,7 +115,8 @@ func (c *chain) configure(cfg Config) error {
 	generic.EffectiveVersion = ours{generic.EffectiveVersion}
 	generic.DisabledPostStartHooks.Insert(unwantedHooks...)
 	generic.BuildHandlerChainFunc = func(inner http.Handler, config *genericapiserver.Config) http.Handler {
-		served := genericapiserver.DefaultBuildHandlerChain(quantities.Wrap(refuseAhead(ofTerm(c.behindAuthorization(inner, cfg.Profile)), c.revisions), legacyscheme.Codecs), config)
+		behind := refuseAhead(ofTerm(c.behindAuthorization(inner, cfg.Profile)), c.revisions)
+		served := genericapiserver.DefaultBuildHandlerChain(quantities.Wrap(c.outage.Wrap(behind, legacyscheme.Codecs), legacyscheme.Codecs), config)
 		return withURILimit(served)
 	}
 	generic.RESTOptionsGetter = sized{generic.RESTOptionsGetter}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -24,6 +25,7 @@ import (
 	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/kubecontrollers"
 	"rik.dev/rik/internal/apiserver/legacyhttp"
+	"rik.dev/rik/internal/apiserver/outage"
 	"rik.dev/rik/internal/apiserver/registry"
 	"rik.dev/rik/internal/apiserver/signer"
 	"rik.dev/rik/internal/pki"
@@ -150,13 +152,21 @@ func (s *Server) openDatastore(ctx context.Context) error {
 }
 
 func (s *Server) build(ctx context.Context) error {
-	// The control plane keeps the context for as long as it runs.
 	client, err := s.store.Endpoint().Client(zap.NewNop())
 	if err != nil {
 		return err
 	}
 	s.closers = append(s.closers, client.Close)
-	built, err := buildChain(context.WithoutCancel(ctx), s.cfg, s.creds, s.listener, s.store.Endpoint(), &revisions{client: client})
+	monitor := outage.New(outage.Config{
+		// Any key will do: the answer must come from a quorum of an etcd cluster, or from the database.
+		Probe: func(ctx context.Context) error {
+			_, err := client.Get(ctx, "/rik.dev/cluster", clientv3.WithKeysOnly())
+			return err
+		},
+		Datastore: s.cfg.datastore().Describe(), Logger: s.logger,
+	})
+	// The control plane keeps the context for as long as it runs.
+	built, err := buildChain(context.WithoutCancel(ctx), s.cfg, s.creds, s.listener, s.store.Endpoint(), &revisions{client: client}, monitor)
 	if err != nil {
 		return err
 	}
@@ -209,6 +219,7 @@ func (s *Server) serve(ctx context.Context) error {
 	group.Go(func() error { return s.watch(dependents, served) })
 	group.Go(func() error { return s.runControllers(dependents) })
 	group.Go(func() error { return s.creds.server.Run(dependents) })
+	group.Go(func() error { return s.chain.outage.Run(dependents) })
 	group.Go(func() error { return s.runAdminLeaf(dependents) })
 	if s.legacy != nil {
 		group.Go(func() error { return s.runLegacy(dependents) })

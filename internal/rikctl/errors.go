@@ -204,6 +204,10 @@ func judgeText(text string, code int, server string) outcome {
 		o.text = text
 		return o
 	}
+	if strings.HasPrefix(text, "Error from server: ") && containsAny(text, ofConnections) {
+		o.next = server + " answered that it met an error of its own: its log says more"
+		return o
+	}
 	for _, rule := range textRules {
 		if !containsAny(text, rule.marks) {
 			continue
@@ -238,6 +242,12 @@ func containsAny(text string, marks []string) bool {
 		}
 	}
 	return false
+}
+
+// ofConnections are parts of errors about connections. In an answer of the server they speak of
+// a connection of the server's, to its datastore for example.
+var ofConnections = []string{
+	"connection refused", "was refused", "no such host", "no route to host", "i/o timeout", "network is unreachable", "connection reset", "x509: ", "rpc error: ",
 }
 
 // textRules are tried in order.

@@ -178,8 +178,8 @@ func isLoopback(host string) bool {
 	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
 }
 
-// Open starts the datastore in this process, or only describes an external one.
-// It returns when an embedded datastore answers. ctx bounds the opening alone.
+// Open starts the datastore in this process, or waits for an external one.
+// It returns when the datastore takes connections. ctx bounds the opening alone.
 func Open(ctx context.Context, cfg Config) (*Datastore, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -189,10 +189,12 @@ func Open(ctx context.Context, cfg Config) (*Datastore, error) {
 		return nil, err
 	}
 	if k == externalEtcd {
-		terms.Guard(cfg.servers())
-		return &Datastore{
-			endpoint: Endpoint{Servers: cfg.servers(), CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile},
-		}, nil
+		e := Endpoint{Servers: cfg.servers(), CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
+		if err := await(ctx, e, cfg.Logger); err != nil {
+			return nil, err
+		}
+		terms.Guard(e.Servers)
+		return &Datastore{endpoint: e}, nil
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the datastore's directory: %w", err)

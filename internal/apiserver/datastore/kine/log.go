@@ -62,6 +62,10 @@ func (f forward) Fire(e *logrus.Entry) error {
 		level = slog.LevelWarn
 	}
 	f.logger.Log(context.Background(), level, "SQL datastore", "message", cut(e.Message))
+	if e.Level == logrus.FatalLevel {
+		// kine ends the process: it does not know whether a transaction is stored.
+		f.logger.Error("the SQL datastore ends the server; next: start it again. If it ends again, the database is damaged or its disk is full: free space, or restore the database and the data directory from a backup")
+	}
 	return nil
 }
 
@@ -97,6 +101,10 @@ func (f *failures) intercept(ctx context.Context, req any, info *grpc.UnaryServe
 	// What a client gave up, and what it is told about compacted revisions, is no failure.
 	if code := status.Code(err); err != nil && ctx.Err() == nil && code != codes.Canceled && code != codes.OutOfRange {
 		f.report(info.FullMethod, keyOf(req), err)
+		if code == codes.Unknown {
+			// A driver's error, with the address and user of the database: it would reach clients.
+			err = status.Error(codes.Unknown, "the SQL datastore failed")
+		}
 	}
 	return answer, err
 }

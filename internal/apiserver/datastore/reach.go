@@ -1,0 +1,115 @@
+package datastore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+)
+
+const (
+	// reachPatience bounds one attempt to reach one server.
+	reachPatience = 5 * time.Second
+	// refusalPatience is how long a server may take to refuse a client's certificate, which it
+	// does after the handshake.
+	refusalPatience = 500 * time.Millisecond
+	// reachPause is between two rounds of attempts.
+	reachPause = time.Second
+	// reachLogged is between two lines of the log about waiting.
+	reachLogged = 10 * time.Second
+)
+
+// ErrCertificates is returned by Open when the certificates do not fit those of the datastore.
+var ErrCertificates = errors.New("the certificates of the datastore and of this server do not fit")
+
+// await waits until a server of an external etcd takes connections. Servers may start later
+// than this process; certificates that do not fit are an error at once, because they do not
+// become right. etcd's own client says neither.
+func await(ctx context.Context, e Endpoint, logger *slog.Logger) error {
+	var logged time.Time
+	for {
+		var problems []error
+		fatal := false
+		for _, server := range e.Servers {
+			err := reach(ctx, e, server)
+			if err == nil {
+				return nil
+			}
+			fatal = fatal || errors.Is(err, ErrCertificates)
+			problems = append(problems, fmt.Errorf("%s: %w", server, err))
+		}
+		err := errors.Join(problems...)
+		if fatal {
+			return err
+		}
+		if time.Since(logged) >= reachLogged {
+			logged = time.Now()
+			logger.Warn("waiting for the datastore", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-time.After(reachPause):
+		}
+	}
+}
+
+func reach(ctx context.Context, e Endpoint, server string) error {
+	u, err := url.Parse(server)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, reachPatience, fmt.Errorf("no answer in %s", reachPatience))
+	defer cancel()
+	address := u.Host
+	if u.Port() == "" {
+		address = net.JoinHostPort(u.Hostname(), "2379")
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written
+	if u.Scheme != "https" {
+		return nil
+	}
+	config, err := transport.TLSInfo{TrustedCAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile}.ClientConfig()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCertificates, err)
+	}
+	config.ServerName, config.NextProtos = u.Hostname(), []string{"h2"}
+	client := tls.Client(conn, config)
+	if err := client.HandshakeContext(ctx); err != nil {
+		return explainTLS(err)
+	}
+	// A server that wants another certificate says so after the handshake; one that is content
+	// waits for a request.
+	if err := client.SetReadDeadline(time.Now().Add(refusalPatience)); err != nil {
+		return err
+	}
+	if _, err := client.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return explainTLS(err)
+	}
+	return nil
+}
+
+// explainTLS tells what does not become right by itself from what does.
+func explainTLS(err error) error {
+	var verification *tls.CertificateVerificationError
+	var alert tls.AlertError
+	var remote *net.OpError
+	switch {
+	case errors.As(err, &verification):
+		return fmt.Errorf("%w: %w: name the authority of the datastore with --datastore-cafile, and an address that its certificate has", ErrCertificates, err)
+	case errors.As(err, &alert), errors.As(err, &remote) && remote.Op == "remote error":
+		return fmt.Errorf("%w: the datastore refused this server's certificate: %w: give one of its authority with --datastore-certfile and --datastore-keyfile", ErrCertificates, err)
+	}
+	return err
+}

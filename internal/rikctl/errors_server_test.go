@@ -1,0 +1,30 @@
+package rikctl
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestAnErrorOfTheServersOwnIsNoConnectionOfOurs: an error that the server answers with may
+// speak of a refused connection, which is one of the server's.
+func TestAnErrorOfTheServersOwnIsNoConnectionOfOurs(t *testing.T) {
+	t.Parallel()
+	const server = "https://127.0.0.1:5000"
+	for _, text := range []string{
+		"Error from server: rpc error: code = Unknown desc = dial tcp 10.0.0.5:5432: connect: connection refused",
+		"Error from server: lookup db: no such host",
+		"Error from server: read tcp 10.0.0.5:5432: i/o timeout",
+		"Error from server (ServiceUnavailable): the cluster's datastore did not answer",
+	} {
+		o := judgeText(text, ExitError, server)
+		if strings.Contains(o.next, "nothing listens") || strings.Contains(o.next, "check that") || strings.Contains(o.next, "not known") {
+			t.Errorf("%q leads to %q", text, o.next)
+		}
+		if o.next == "" {
+			t.Errorf("%q leads to nothing", text)
+		}
+	}
+	if o := judgeText("dial tcp 127.0.0.1:5000: connect: connection refused", ExitError, server); !strings.Contains(o.next, "nothing listens at "+server) {
+		t.Errorf("a refused connection of ours leads to %q", o.next)
+	}
+}
