@@ -21,7 +21,6 @@ import (
 	"github.com/k3s-io/kine/pkg/drivers/generic"
 	_ "github.com/k3s-io/kine/pkg/drivers/mysql" // registers mysql://
 	_ "github.com/k3s-io/kine/pkg/drivers/pgsql" // registers postgres://
-	"github.com/k3s-io/kine/pkg/drivers/sqlite"  // registers sqlite://
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/tls"
 	"github.com/sirupsen/logrus"
@@ -65,6 +64,7 @@ type Server struct {
 	socket  string
 	cancel  context.CancelFunc
 	running *sync.WaitGroup
+	file    *sqliteFile // nil unless the database is SQLite
 }
 
 // Start returns when the database's schema is in place and the socket listens.
@@ -78,27 +78,50 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	// must have gone before.
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Server{cancel: cancel, socket: filepath.Join(cfg.SocketDir, "client.sock"), running: &sync.WaitGroup{}}
-	if err := s.serve(run, cfg); err != nil {
+	err := s.open(ctx, run, cfg)
+	if err != nil {
 		cancel()
+		s.running.Wait()
+		if s.file != nil {
+			err = errors.Join(err, s.file.db.Close())
+		}
 		return nil, fmt.Errorf("opening the SQL datastore: %w", err)
 	}
 	return s, nil
 }
 
+// open prepares the database and serves it until run ends; ctx bounds the preparation.
+func (s *Server) open(ctx, run context.Context, cfg Config) (err error) {
+	source, pool := cfg.Source, generic.ConnectionPoolConfig{MaxIdle: 2}
+	if strings.HasPrefix(source, "sqlite://") {
+		if s.file, err = openSQLite(ctx, cfg); err != nil {
+			return err
+		}
+		source, pool = s.file.source(), generic.ConnectionPoolConfig{MaxIdle: sqliteConnections, MaxOpen: sqliteConnections}
+		s.running.Go(func() { s.file.keep(run) })
+	}
+	return s.serve(ctx, run, cfg, source, pool)
+}
+
 // serve does what kine's own package endpoint does, which cannot be used: it
 // brings a NATS server, an S3 client and a key-value store into every program
 // that imports it.
-func (s *Server) serve(ctx context.Context, cfg Config) (err error) {
-	// The database closes after the last request.
+func (s *Server) serve(starting, ctx context.Context, cfg Config, source string, pool generic.ConnectionPoolConfig) (err error) {
+	// The database closes after the last request, and kine gives up trying to open it with its
+	// caller.
 	open, closeDatabase := context.WithCancel(context.WithoutCancel(ctx))
+	stopTrying := context.AfterFunc(starting, closeDatabase)
 	defer func() {
+		if !stopTrying() && err == nil {
+			err = context.Cause(starting)
+		}
 		if err != nil {
 			closeDatabase()
 		}
 	}()
 	_, backend, err := drivers.New(open, s.running, &drivers.Config{
-		Endpoint:             source(cfg),
-		ConnectionPoolConfig: generic.ConnectionPoolConfig{MaxIdle: 2},
+		Endpoint:             source,
+		ConnectionPoolConfig: pool,
 		BackendTLSConfig:     tls.Config{CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile},
 		// No compaction of its own: the API server compacts, as it does etcd.
 		CompactTimeout:   compactTimeout,
@@ -147,29 +170,16 @@ func (s *Server) serve(ctx context.Context, cfg Config) (err error) {
 	return nil
 }
 
-// source completes a SQLite source with the file and the parameters that kine
-// is tested with; the library itself would use a file in the working directory.
-func source(cfg Config) string {
-	path, isSQLite := strings.CutPrefix(cfg.Source, "sqlite://")
-	if !isSQLite {
-		return cfg.Source
-	}
-	path, params, hasParams := strings.Cut(path, "?")
-	if path == "" {
-		path = filepath.Join(cfg.Dir, "state.db")
-	}
-	if !hasParams {
-		params = sqlite.DefaultParams
-	}
-	return "sqlite://" + path + "?" + params
-}
-
 // Endpoint is the URL for an etcd client.
 func (s *Server) Endpoint() string { return "unix://" + s.socket }
 
-// Close stops serving and waits until the database is closed.
+// Close stops serving and waits until the database is closed. All of a SQLite database is in
+// its file then.
 func (s *Server) Close() error {
 	s.cancel()
 	s.running.Wait()
+	if s.file != nil {
+		return s.file.close()
+	}
 	return nil
 }

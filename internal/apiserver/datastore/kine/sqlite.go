@@ -1,0 +1,256 @@
+package kine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/drivers/sqlite"
+)
+
+const (
+	// checkedBytes is the size up to which a SQLite file is checked at the start, which takes
+	// about a second for 200 MB.
+	checkedBytes = 1 << 30
+	// sqliteConnections bounds the connections of kine, each of which has a cache of 2 MiB of its
+	// own. Without a bound each writer opens one, and a closed one leaves holes in the C heap:
+	// 64 writers took 2.5 GiB. SQLite has one writer at a time anyway.
+	sqliteConnections = 10
+	// tidyEvery is the pause between two looks at the free pages and the log of the file.
+	tidyEvery = time.Minute
+	// freeAtMost is the share of free pages, in percent, above which they return to the disk.
+	freeAtMost = 10
+	// freePages are kept in any case.
+	freePages = 256
+	// pagesAtOnce return to the disk in one transaction: writers wait for it.
+	pagesAtOnce = 500
+	// tidyPause lets writers in between.
+	tidyPause = 20 * time.Millisecond
+	// incremental is SQLite's number for the mode in which free pages can return one by one.
+	incremental = 2
+)
+
+// errSQLite is returned for a file that cannot be used.
+var errSQLite = errors.New("the SQLite file cannot be used")
+
+// sqliteFile is the file behind a sqlite:// source. Its connection is not kine's.
+type sqliteFile struct {
+	path   string
+	params string
+	logger *slog.Logger
+	db     *sql.DB
+}
+
+// openSQLite checks the file of a source before kine uses it, and prepares it. Kine itself
+// tries for five minutes to open what is not a database, and ends the process when it meets a
+// damaged page.
+func openSQLite(ctx context.Context, cfg Config) (*sqliteFile, error) {
+	rest := strings.TrimPrefix(cfg.Source, "sqlite://")
+	path, params, hasParams := strings.Cut(rest, "?")
+	own := path == ""
+	if own {
+		path = filepath.Join(cfg.Dir, "state.db")
+	}
+	if !hasParams {
+		params = sqlite.DefaultParams
+	}
+	// The file is vacuumed here, once; later ones are incremental.
+	f := &sqliteFile{path: path, params: params + "&_kine_disable_startup_vacuum=true", logger: cfg.Logger}
+	if err := f.look(own); err != nil {
+		return nil, err
+	}
+	driver := "sqlite" // without cgo
+	if slices.Contains(sql.Drivers(), "sqlite3") {
+		driver = "sqlite3"
+	}
+	var err error
+	if f.db, err = sql.Open(driver, path); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", errSQLite, path, err)
+	}
+	f.db.SetMaxOpenConns(1) // settings belong to a connection
+	if err := f.prepare(ctx); err != nil {
+		return nil, errors.Join(err, f.db.Close())
+	}
+	return f, nil
+}
+
+func (f *sqliteFile) source() string { return "sqlite://" + f.path + "?" + f.params }
+
+// look refuses what is not a database, and makes a file that only this user can read.
+func (f *sqliteFile) look(own bool) error {
+	info, err := os.Stat(f.path)
+	wal, walErr := os.Stat(f.path + "-wal")
+	switch {
+	case (errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0) && walErr == nil && wal.Size() > 0:
+		return fmt.Errorf("%w: %s is missing or empty, and %s has its last writes: restore both from the same backup; without one, the cluster's objects are lost: move %s away and start once with --new-cluster", errSQLite, f.path, f.path+"-wal", f.path+"-wal")
+	case errors.Is(err, fs.ErrNotExist):
+		file, err := os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+		if err != nil {
+			return fmt.Errorf("making the SQLite file: %w", err)
+		}
+		return file.Close()
+	case err != nil:
+		return fmt.Errorf("looking at the SQLite file: %w", err)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%w: %s is not a file: give sqlite:// and the path of a file, or sqlite:// alone for one in the data directory", errSQLite, f.path)
+	}
+	if err := f.checkHeader(info.Size()); err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		if !own {
+			f.logger.Warn("other users can read the SQLite file, with the objects of the cluster; run chmod 0600 on it", "file", f.path, "mode", mode.String())
+			return nil
+		}
+		if err := os.Chmod(f.path, 0o600); err != nil {
+			return fmt.Errorf("%s must be private: %w", f.path, err)
+		}
+	}
+	return nil
+}
+
+// header is how each SQLite file begins.
+const header = "SQLite format 3\x00"
+
+func (f *sqliteFile) checkHeader(size int64) error {
+	if size == 0 {
+		return nil // SQLite makes a database of it
+	}
+	file, err := os.Open(f.path)
+	if err != nil {
+		return fmt.Errorf("opening the SQLite file: %w", err)
+	}
+	defer file.Close() //nolint:errcheck // only read
+	begin := make([]byte, len(header))
+	if _, err := io.ReadFull(file, begin); err != nil || string(begin) != header {
+		return f.damaged("it is not a SQLite database, or its first page is damaged")
+	}
+	return nil
+}
+
+func (f *sqliteFile) damaged(what string) error {
+	return fmt.Errorf("%w: %s: %s. Restore it, without files of an older -wal and -shm beside it, from a backup. Without a backup, the sqlite3 program may save what can be read (.recover); else the cluster's objects are lost: move the file away and start once with --new-cluster, which begins an empty cluster", errSQLite, f.path, what)
+}
+
+// prepare checks all pages, and has free pages return to the disk.
+func (f *sqliteFile) prepare(ctx context.Context) error {
+	if err := f.check(ctx); err != nil {
+		return err
+	}
+	var mode int
+	if err := f.db.QueryRowContext(ctx, "PRAGMA auto_vacuum").Scan(&mode); err != nil {
+		return f.damaged(err.Error())
+	}
+	// Readers and writers do not wait longer for this connection.
+	if _, err := f.db.ExecContext(ctx, "PRAGMA busy_timeout = 2000"); err != nil {
+		return fmt.Errorf("preparing the SQLite file %s: %w", f.path, err)
+	}
+	if mode == incremental {
+		return nil
+	}
+	// The mode of a file changes when it is written anew.
+	_, err := f.db.ExecContext(ctx, fmt.Sprintf("PRAGMA auto_vacuum = %d", incremental))
+	if err == nil {
+		_, err = f.db.ExecContext(ctx, "VACUUM")
+	}
+	if err != nil {
+		f.logger.Warn("the SQLite file does not shrink: it could not be written anew, which takes as much free space as it has", "file", f.path, "err", err)
+	}
+	return nil
+}
+
+func (f *sqliteFile) check(ctx context.Context) error {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return fmt.Errorf("looking at the SQLite file: %w", err)
+	}
+	if info.Size() > checkedBytes {
+		return nil
+	}
+	var says string
+	err = f.db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&says)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("checking the SQLite file %s: %w", f.path, context.Cause(ctx))
+	case err != nil:
+		return f.damaged(err.Error())
+	case says != "ok":
+		return f.damaged(strings.Join(strings.Fields(says), " "))
+	}
+	return nil
+}
+
+// keep gives free pages back to the disk, and cuts the log, until ctx ends.
+func (f *sqliteFile) keep(ctx context.Context) {
+	ticker := time.NewTicker(tidyEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := f.tidy(ctx); err != nil && ctx.Err() == nil {
+			f.logger.Debug("the SQLite file was not made smaller", "file", f.path, "err", err)
+		}
+	}
+}
+
+func (f *sqliteFile) tidy(ctx context.Context) error {
+	for {
+		var pages, free int
+		if err := f.db.QueryRowContext(ctx, "SELECT page_count, freelist_count FROM pragma_page_count(), pragma_freelist_count()").Scan(&pages, &free); err != nil {
+			return err
+		}
+		if free <= freePages || free*100 <= pages*freeAtMost {
+			return f.checkpoint(ctx)
+		}
+		// Each row is a page: all must be read.
+		rows, err := f.db.QueryContext(ctx, fmt.Sprintf("PRAGMA incremental_vacuum(%d)", pagesAtOnce))
+		if err != nil {
+			return err
+		}
+		for rows.Next() { //nolint:revive // the rows are empty
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(tidyPause):
+		}
+	}
+}
+
+// checkpoint moves what is in the log into the file, and empties the log.
+func (f *sqliteFile) checkpoint(ctx context.Context) error {
+	var busy, logged, moved int
+	if err := f.db.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &logged, &moved); err != nil {
+		return err
+	}
+	if busy != 0 {
+		return errors.New("the log is in use")
+	}
+	return nil
+}
+
+// close is called when kine has no connection any more: the file alone then has everything.
+func (f *sqliteFile) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopPatience)
+	defer cancel()
+	err := f.checkpoint(ctx)
+	if err = errors.Join(err, f.db.Close()); err != nil {
+		return fmt.Errorf("closing the SQLite file %s: its -wal file belongs to it: %w", f.path, err)
+	}
+	return nil
+}
