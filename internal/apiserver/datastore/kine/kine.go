@@ -135,6 +135,11 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 	if backend == nil {
 		return errors.New("programmer error: the source is not that of a SQL database")
 	}
+	if strings.HasPrefix(cfg.Source, "mysql://") {
+		if err := distinguishCase(open, cfg); err != nil {
+			return err
+		}
+	}
 	if err := backend.Start(open); err != nil {
 		return err
 	}

@@ -1,0 +1,74 @@
+package kine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+const (
+	// mysqlDatabase is where kine keeps its table if the source names no database.
+	mysqlDatabase = "kubernetes"
+	// mysqlSocket and mysqlHost are kine's defaults for a source without an address.
+	mysqlSocket = "root@unix(/var/run/mysqld/mysqld.sock)/"
+	mysqlHost   = "root@tcp(127.0.0.1)/"
+	// binary compares names byte by byte. kine's own table has the character set's default,
+	// which takes upper and lower case for the same: GET of one object returned another.
+	binary = "ascii_bin"
+)
+
+// distinguishCase makes a MySQL or MariaDB table compare names as etcd does, byte by byte. It
+// is called when kine has made its table, and converts one of before.
+func distinguishCase(ctx context.Context, cfg Config) (err error) {
+	db, err := openMySQL(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var collation string
+	err = db.QueryRowContext(ctx, "SELECT COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'kine' AND COLUMN_NAME = 'name'").Scan(&collation)
+	if err != nil {
+		return fmt.Errorf("looking at how the database compares names: %w", err)
+	}
+	if collation == binary {
+		return nil
+	}
+	began := time.Now()
+	if _, err := db.ExecContext(ctx, "ALTER TABLE kine MODIFY COLUMN name VARCHAR(630) CHARACTER SET ascii COLLATE "+binary); err != nil {
+		return fmt.Errorf("having the database tell upper from lower case in names (was %s): %w; the user of --datastore-endpoint needs the privilege ALTER on the table kine", collation, err)
+	}
+	cfg.Logger.Info("the database tells upper from lower case in names now", "before", collation, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// openMySQL connects as kine does.
+func openMySQL(cfg Config) (*sql.DB, error) {
+	dsn := strings.TrimPrefix(cfg.Source, "mysql://")
+	secure := cfg.CAFile != "" || cfg.CertFile != ""
+	if dsn == "" {
+		dsn = mysqlSocket
+		if secure {
+			dsn = mysqlHost
+		}
+	}
+	config, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, errors.New("reading the data source for MySQL failed (the cause is not shown, for it may hold the password)")
+	}
+	if secure {
+		config.TLSConfig = "kine" // registered by kine
+	}
+	if config.DBName == "" {
+		config.DBName = mysqlDatabase
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to MySQL: %w", err)
+	}
+	return sql.OpenDB(connector), nil
+}
