@@ -18,6 +18,7 @@ import (
 	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/kubernetes"
@@ -51,6 +52,9 @@ import (
 // name is the server's name in metrics and health checks.
 const name = "rik"
 
+// spaceCheck fails in /readyz while nothing can be stored.
+const spaceCheck = "datastore-space"
+
 // serverCount is how many API servers share the datastore. With more than one,
 // a new CRD is held back for five seconds until all of them know it.
 const serverCount = 1
@@ -80,19 +84,20 @@ type chain struct {
 	syncers   placement.Authorizer // of the profile kcp
 	gate      *definition.Gate     // nil unless stored objects are guarded
 	revisions *revisions
-	outage    *outage.Monitor
 	log       *audit.Log // nil where none is kept
 	routes    *routeTable
+	outage    *outage.Monitor
+	space     func() error // of the datastore
 }
 
 // buildChain makes the servers; nothing is served before the caller runs the
 // outermost one.
-func buildChain(ctx context.Context, cfg Config, creds *credentials, listener net.Listener, store datastore.Endpoint, revisions *revisions, monitor *outage.Monitor) (*chain, error) {
-	opts, err := controlPlaneOptions(ctx, cfg, creds, listener, store)
+func buildChain(ctx context.Context, cfg Config, creds *credentials, listener net.Listener, store *datastore.Datastore, revisions *revisions, monitor *outage.Monitor) (*chain, error) {
+	opts, err := controlPlaneOptions(ctx, cfg, creds, listener, store.Endpoint())
 	if err != nil {
 		return nil, err
 	}
-	c := &chain{opts: opts, routes: &routeTable{}, revisions: revisions, outage: monitor}
+	c := &chain{opts: opts, routes: &routeTable{}, revisions: revisions, outage: monitor, space: store.Space}
 	if err := c.configure(cfg); err != nil {
 		return nil, err
 	}
@@ -130,6 +135,7 @@ func (c *chain) configure(cfg Config) error {
 		c.log = audit.Open(cfg.AuditLog)
 		generic.AuditPolicyRuleEvaluator, generic.AuditBackend = audit.Policy(), c.log
 	}
+	generic.AddReadyzChecks(healthz.NamedCheck(spaceCheck, func(*http.Request) error { return c.space() }))
 
 	resolver := webhook.NewDefaultServiceResolver()
 	var initializers []admission.PluginInitializer

@@ -59,6 +59,8 @@ type Config struct {
 	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for an
 	// external datastore.
 	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
+	// DatastoreQuota is how large the embedded etcd's database may become, in bytes; 0: 8 GiB.
+	DatastoreQuota int64
 
 	// InsecureLegacyAddress, a loopback IP and port, serves the routes marked
 	// Legacy over plain HTTP to whoever connects, as an administrator, for
@@ -171,6 +173,6 @@ func (c Config) datastore() datastore.Config {
 	return datastore.Config{
 		Endpoint: c.DatastoreEndpoint,
 		CAFile:   c.DatastoreCAFile, CertFile: c.DatastoreCertFile, KeyFile: c.DatastoreKeyFile,
-		Dir: dir, Logger: c.Logger,
+		Dir: dir, Quota: c.DatastoreQuota, Logger: c.Logger,
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -34,6 +35,8 @@ import (
 const (
 	// readyPoll is how often readiness is asked for while starting.
 	readyPoll = 20 * time.Millisecond
+	// readyLogged is how often a server that is not ready says so.
+	readyLogged = 15 * time.Second
 	// openPatience bounds the opening of the datastore; a large etcd replays its
 	// log first.
 	openPatience = 2 * time.Minute
@@ -166,7 +169,7 @@ func (s *Server) build(ctx context.Context) error {
 		Datastore: s.cfg.datastore().Describe(), Logger: s.logger,
 	})
 	// The control plane keeps the context for as long as it runs.
-	built, err := buildChain(context.WithoutCancel(ctx), s.cfg, s.creds, s.listener, s.store.Endpoint(), &revisions{client: client}, monitor)
+	built, err := buildChain(context.WithoutCancel(ctx), s.cfg, s.creds, s.listener, s.store, &revisions{client: client}, monitor)
 	if err != nil {
 		return err
 	}
@@ -253,8 +256,15 @@ func (s *Server) runControllers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("making a client to ask for readiness: %w", err)
 	}
+	// A full datastore does not keep the server from running: objects can be deleted.
+	told := time.Now()
 	err = wait.PollUntilContextCancel(ctx, readyPoll, true, func(ctx context.Context) (bool, error) {
-		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() == nil, nil
+		body, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Param("exclude", spaceCheck).Do(ctx).Raw()
+		if err != nil && time.Since(told) >= readyLogged {
+			told = time.Now()
+			s.logger.Warn("API server is not ready yet", "failing", notReady(body), "err", err)
+		}
+		return err == nil, nil
 	})
 	if err != nil {
 		return nil //nolint:nilerr // it was told to end before it was ready
@@ -278,6 +288,17 @@ func (s *Server) runControllers(ctx context.Context) error {
 	}
 	group.Go(func() error { return s.runKubernetes(ctx, client) })
 	return group.Wait()
+}
+
+// notReady picks the checks that fail from an answer of /readyz.
+func notReady(answer []byte) []string {
+	var failing []string
+	for line := range strings.Lines(string(answer)) {
+		if check, ok := strings.CutPrefix(line, "[-]"); ok {
+			failing = append(failing, strings.TrimSpace(check))
+		}
+	}
+	return failing
 }
 
 func (s *Server) runKubernetes(ctx context.Context, client kubernetes.Interface) error {

@@ -80,6 +80,7 @@ func (f *flags) plane(s *pflag.FlagSet) {
 	s.StringVar(&f.control.AdvertiseAddress, "advertise-address", "", "IP address at which other machines reach this one; found by default")
 	s.StringVar(&f.control.ClusterName, "cluster-name", "", "name in the generated configuration (default rik.local)")
 	s.StringVar(&f.control.DatastoreEndpoint, "datastore-endpoint", "", "https://... of an etcd cluster, sqlite://, postgres:// or mysql://; embedded etcd by default")
+	s.Var(&f.control.DatastoreQuota, "datastore-quota", "how large the database of the embedded etcd may become, such as 10Gi (default 8Gi)")
 	s.StringVar(&f.control.DatastoreCA, "datastore-cafile", "", "authority of the external datastore")
 	s.StringVar(&f.control.DatastoreCert, "datastore-certfile", "", "certificate for the external datastore")
 	s.StringVar(&f.control.DatastoreKey, "datastore-keyfile", "", "key for the external datastore")

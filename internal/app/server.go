@@ -26,6 +26,7 @@ import (
 	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/registry/direct"
 	"rik.dev/rik/internal/app/heap"
+	"rik.dev/rik/internal/app/size"
 	"rik.dev/rik/internal/controller"
 	"rik.dev/rik/internal/controller/jointoken"
 	"rik.dev/rik/internal/controller/network"
@@ -48,6 +49,8 @@ type ControlPlane struct {
 	ClusterName      string
 
 	DatastoreEndpoint, DatastoreCA, DatastoreCert, DatastoreKey string
+	// DatastoreQuota is of the embedded etcd.
+	DatastoreQuota size.Bytes
 	// NewCluster and AcceptKeys are as in apiserver.Config.
 	NewCluster, AcceptKeys bool
 
@@ -103,6 +106,7 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 		ExtraSANs:             settings.ExtraSANs,
 		ClusterName:           settings.ClusterName,
 		DatastoreEndpoint:     settings.DatastoreEndpoint,
+		DatastoreQuota:        int64(settings.DatastoreQuota),
 		DatastoreCAFile:       settings.DatastoreCA,
 		DatastoreCertFile:     settings.DatastoreCert,
 		DatastoreKeyFile:      settings.DatastoreKey,

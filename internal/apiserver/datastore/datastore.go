@@ -38,6 +38,8 @@ type Config struct {
 	CAFile, CertFile, KeyFile string
 	// Dir keeps what an embedded datastore stores. Required for those.
 	Dir string
+	// Quota is how large the embedded etcd's database may become, in bytes; 0: its default.
+	Quota int64
 	// Logger receives the datastore's own messages. Required.
 	Logger *slog.Logger
 }
@@ -55,6 +57,7 @@ type Datastore struct {
 	endpoint Endpoint
 	close    func() error
 	failed   <-chan error
+	space    func() error
 	cleanup  func() error
 }
 
@@ -75,6 +78,9 @@ func (c Config) Validate() error {
 		problems = append(problems, err)
 	} else if k != externalEtcd && c.Dir == "" {
 		problems = append(problems, errors.New("datastore directory is not set"))
+	}
+	if c.Quota != 0 && k != embeddedEtcd {
+		problems = append(problems, errors.New("a quota is for the embedded etcd alone: limit another datastore where it runs"))
 	}
 	if c.Logger == nil {
 		problems = append(problems, errors.New("datastore logger is not set"))
@@ -216,11 +222,12 @@ func Open(ctx context.Context, cfg Config) (*Datastore, error) {
 }
 
 func (d *Datastore) openEtcd(ctx context.Context, cfg Config, sockets string) error {
-	server, err := etcd.Start(ctx, etcd.Config{Dir: cfg.Dir, SocketDir: sockets, Logger: cfg.Logger})
+	server, err := etcd.Start(ctx, etcd.Config{Dir: cfg.Dir, SocketDir: sockets, Quota: cfg.Quota, Logger: cfg.Logger})
 	if err != nil {
 		return err
 	}
 	terms.Guard([]string{server.Endpoint()})
+	d.space = server.Space
 	d.endpoint = Endpoint{Servers: []string{server.Endpoint()}}
 	d.close, d.failed = server.Close, server.Err()
 	return nil
@@ -245,6 +252,15 @@ func (d *Datastore) Endpoint() Endpoint { return d.endpoint }
 // Failed delivers an error if an embedded datastore dies by itself. It is nil,
 // and so blocks for ever, for one that is not watched.
 func (d *Datastore) Failed() <-chan error { return d.failed }
+
+// Space is an error while nothing can be stored for want of room in the quota. It is nil for a
+// datastore that has none here.
+func (d *Datastore) Space() error {
+	if d.space == nil {
+		return nil
+	}
+	return d.space()
+}
 
 // Close stops what Open started and removes its sockets. Close once, after the
 // last client is gone.

@@ -17,6 +17,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/app/heap"
+	"rik.dev/rik/internal/app/size"
 	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
 	"rik.dev/rik/internal/pki"
 )
@@ -35,6 +36,7 @@ const (
 type kcp struct {
 	server         apiserver.Config
 	etcdServers    string
+	quota          size.Bytes
 	runControllers bool
 	controllers    controllers
 	logging        logging
@@ -75,6 +77,7 @@ func (k *kcp) addFlags(s *pflag.FlagSet) {
 	s.StringSliceVar(&k.server.ExtraSANs, "tls-san", nil, "further host names and addresses for the server's certificate")
 	s.StringVar(&k.server.DatastoreEndpoint, "datastore-endpoint", "", "https://... of an etcd cluster, sqlite://, postgres:// or mysql://; embedded etcd by default")
 	s.StringVar(&k.etcdServers, "etcd-servers", "", "the same, as the prototype calls it")
+	s.Var(&k.quota, "datastore-quota", "how large the database of the embedded etcd may become, such as 10Gi (default 8Gi)")
 	s.StringVar(&k.server.DatastoreCAFile, "datastore-cafile", "", "authority of the external datastore")
 	s.StringVar(&k.server.DatastoreCertFile, "datastore-certfile", "", "certificate for the external datastore")
 	s.StringVar(&k.server.DatastoreKeyFile, "datastore-keyfile", "", "key for the external datastore")
@@ -94,6 +97,7 @@ func (k *kcp) complete(log *slog.Logger) error {
 	k.server.Profile, k.server.ClusterName = apiserver.ProfileKCP, kcpName
 	k.server.Logger = log.With("component", "apiserver")
 	k.server.Loss = storage.Loss
+	k.server.DatastoreQuota = int64(k.quota)
 	return errors.Join(k.server.Validate(), k.controllers.validate())
 }
 

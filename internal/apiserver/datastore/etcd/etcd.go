@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -17,8 +18,8 @@ import (
 )
 
 const (
-	// quotaBytes is the largest backend that etcd's authors recommend.
-	quotaBytes = 8 << 30
+	// DefaultQuota is the largest database, in bytes, that etcd's authors recommend.
+	DefaultQuota = 8 << 30
 	// snapshotCount is how many applied entries stay in memory before the log is
 	// cut. etcd's default of 10,000 keeps tens of megabytes for followers that
 	// are behind; an only member has none.
@@ -42,7 +43,9 @@ type Config struct {
 	Dir string
 	// SocketDir exists, is private to this user, and has a short path.
 	SocketDir string
-	Logger    *slog.Logger
+	// Quota is how large the database may become, in bytes; 0: DefaultQuota.
+	Quota  int64
+	Logger *slog.Logger
 }
 
 // Server is a running etcd.
@@ -50,6 +53,9 @@ type Server struct {
 	etcd     *embed.Etcd
 	endpoint string
 	closing  *atomic.Bool
+	space    *space
+	cancel   context.CancelFunc // of what keeps the space
+	running  sync.WaitGroup
 }
 
 // Start returns when the server has a leader (itself) and answers.
@@ -71,7 +77,12 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		if !end.running() {
 			return nil, explain(ec.Dir, <-end.told)
 		}
-		return &Server{etcd: e, endpoint: ec.ListenClientUrls[0].String(), closing: closing}, nil
+		s := &Server{etcd: e, endpoint: ec.ListenClientUrls[0].String(), closing: closing}
+		if err := s.keepSpace(ctx, cfg); err != nil {
+			e.Close()
+			return nil, err
+		}
+		return s, nil
 	case err := <-end.told:
 		return nil, explain(ec.Dir, err) // closing it would wait for what has ended
 	case err := <-e.Err():
@@ -85,6 +96,30 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("waiting for the embedded etcd: %w", context.Cause(ctx))
 	}
 }
+
+// keepSpace looks at the size of the database once, which may allow writes again that were
+// refused before, and then now and then.
+func (s *Server) keepSpace(ctx context.Context, cfg Config) (err error) {
+	if s.space, err = newSpace(s.endpoint, cfg.quota(), cfg.Logger); err != nil {
+		return err
+	}
+	if err := s.space.tend(ctx); err != nil {
+		return errors.Join(err, s.space.client.Close())
+	}
+	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	s.running.Go(func() { s.space.keep(ctx) })
+	return nil
+}
+
+func (c Config) quota() int64 {
+	if c.Quota == 0 {
+		return DefaultQuota
+	}
+	return c.Quota
+}
+
+// Space is ErrFull while nothing can be stored for want of room in the quota.
+func (s *Server) Space() error { return s.space.full() }
 
 // start is embed.StartEtcd, but that it fails where that would panic.
 func start(ec *embed.Config, end *giveUp) (*embed.Etcd, error) {
@@ -131,7 +166,8 @@ func embedConfig(cfg Config, closing *atomic.Bool, end *giveUp) *embed.Config {
 	ec.TickMs, ec.ElectionMs = tickMillis, electionMillis
 	ec.SnapshotCount = snapshotCount
 	ec.SnapshotCatchUpEntries = snapshotCatchUp
-	ec.QuotaBackendBytes = quotaBytes
+	ec.QuotaBackendBytes = cfg.quota()
+	ec.BootstrapDefragThresholdMegabytes = startShrinkMegabytes
 	// The API server speaks gRPC; the JSON gateway would dial back for nothing.
 	ec.EnableGRPCGateway = false
 	// Without this, every request counts as a slow one.
@@ -148,7 +184,10 @@ func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
 // Close stops the server after what it has acknowledged is on disk.
 func (s *Server) Close() error {
+	s.cancel()
+	s.running.Wait()
+	err := s.space.client.Close()
 	s.closing.Store(true)
 	s.etcd.Close()
-	return nil
+	return err
 }

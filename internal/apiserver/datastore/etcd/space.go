@@ -1,0 +1,198 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+const (
+	// spaceEvery is the pause between two looks at the size of the database.
+	spaceEvery = 30 * time.Second
+	// spaceEveryFull is that pause while the quota is used up.
+	spaceEveryFull = 2 * time.Second
+	// spacePatience bounds one look; a defragmentation of 8 GiB takes most of it.
+	spacePatience = 5 * time.Minute
+	// warnAt is the share of the quota, in percent, from which on the administrator is warned.
+	warnAt = 80
+	// clearBelow is the share of the quota, in percent, that the database must be below before
+	// writes are allowed again: else the next one is refused.
+	clearBelow = 95
+	// shrinkAt is the share of the quota, in percent, that free pages must have before the
+	// database of a working server is defragmented: requests wait meanwhile.
+	shrinkAt = 25
+	// startShrinkMegabytes is how much a start must gain to defragment.
+	startShrinkMegabytes = 100
+	// spaceLogged is the pause between two lines of the log about the same.
+	spaceLogged = 10 * time.Minute
+)
+
+// ErrFull is returned by Space when the quota is used up.
+var ErrFull = errors.New("the datastore is full")
+
+// usage is what is known of the database's size.
+type usage struct {
+	size, inUse int64 // bytes of the file, and of its pages in use
+	quota       int64
+	alarm       bool // etcd refuses what needs room
+}
+
+// action is what to do about it.
+type action struct {
+	// compact drops old revisions: etcd refuses the API server's compaction while it is full.
+	compact                  bool
+	defragment, disarm, warn bool
+}
+
+func decideSpace(u usage) action {
+	a := action{compact: u.alarm, warn: u.alarm || u.inUse*100 >= u.quota*warnAt}
+	free := u.size - u.inUse
+	a.defragment = free*100 >= u.quota*shrinkAt || u.alarm && free > 0 && u.size*100 >= u.quota*clearBelow && u.inUse*100 < u.quota*clearBelow
+	a.disarm = u.alarm && u.size*100 < u.quota*clearBelow
+	return a
+}
+
+// space keeps the database below its quota as far as it can, and knows when it cannot.
+type space struct {
+	logger *slog.Logger
+	quota  int64
+	client *clientv3.Client
+	server string
+
+	mu     sync.Mutex
+	latest usage
+	warned time.Time
+}
+
+// newSpace connects to the server that it is part of.
+func newSpace(endpoint string, quota int64, logger *slog.Logger) (*space, error) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the embedded etcd: %w", err)
+	}
+	return &space{logger: logger, quota: quota, client: client, server: endpoint}, nil
+}
+
+// keep looks until ctx ends.
+func (s *space) keep(ctx context.Context) {
+	for {
+		pause := spaceEvery
+		if s.full() != nil {
+			pause = spaceEveryFull
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if err := s.tend(ctx); err != nil && ctx.Err() == nil {
+			s.logger.Warn("the size of the datastore could not be looked at", "err", err)
+		}
+	}
+}
+
+// tend looks once, and does what is to be done.
+func (s *space) tend(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, spacePatience)
+	defer cancel()
+	u, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	a := decideSpace(u)
+	if a.compact {
+		if err := s.compact(ctx); err != nil {
+			return err
+		}
+		if u, err = s.look(ctx); err != nil {
+			return err
+		}
+		a = decideSpace(u)
+	}
+	if a.defragment {
+		began := time.Now()
+		if _, err := s.client.Defragment(ctx, s.server); err != nil {
+			return fmt.Errorf("defragmenting the datastore: %w", err)
+		}
+		before := u.size
+		if u, err = s.look(ctx); err != nil {
+			return err
+		}
+		s.logger.Info("datastore defragmented", "bytesBefore", before, "bytesAfter", u.size, "took", time.Since(began).Round(time.Millisecond))
+		a = decideSpace(u)
+	}
+	if a.disarm {
+		if _, err := s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
+			return fmt.Errorf("allowing writes again: %w", err)
+		}
+		s.logger.Info("the datastore takes writes again", "bytes", u.size, "quota", u.quota)
+		if u, err = s.look(ctx); err != nil {
+			return err
+		}
+	}
+	s.note(u, a.warn)
+	return nil
+}
+
+func (s *space) look(ctx context.Context) (usage, error) {
+	status, err := s.client.Status(ctx, s.server)
+	if err != nil {
+		return usage{}, fmt.Errorf("asking for the size of the datastore: %w", err)
+	}
+	u := usage{size: status.DbSize, inUse: status.DbSizeInUse, quota: s.quota}
+	alarms, err := s.client.AlarmList(ctx)
+	if err != nil {
+		return usage{}, fmt.Errorf("asking for the alarms of the datastore: %w", err)
+	}
+	for _, alarm := range alarms.Alarms {
+		u.alarm = u.alarm || alarm.Alarm == etcdserverpb.AlarmType_NOSPACE
+	}
+	return u, nil
+}
+
+// compact drops all revisions but the latest. Clients that read an older one begin again.
+func (s *space) compact(ctx context.Context) error {
+	now, err := s.client.Get(ctx, "\x00", clientv3.WithCountOnly())
+	if err != nil {
+		return fmt.Errorf("asking for the revision of the datastore: %w", err)
+	}
+	if _, err := s.client.Compact(ctx, now.Header.Revision, clientv3.WithCompactPhysical()); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		return fmt.Errorf("compacting the datastore: %w", err)
+	}
+	return nil
+}
+
+func (s *space) note(u usage, warn bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.latest = u
+	if !warn || time.Since(s.warned) < spaceLogged {
+		return
+	}
+	s.warned = time.Now()
+	if u.alarm {
+		s.logger.Error("the datastore's quota is used up: nothing can be stored; next: delete objects, or start the server with a larger --datastore-quota",
+			"bytesInUse", u.inUse, "quota", u.quota)
+		return
+	}
+	s.logger.Warn("the datastore's quota is nearly used up; next: delete objects, or start the server with a larger --datastore-quota",
+		"bytesInUse", u.inUse, "quota", u.quota)
+}
+
+// full is ErrFull while nothing can be stored.
+func (s *space) full() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.latest.alarm {
+		return nil
+	}
+	return fmt.Errorf("%w: %d of %d bytes are in use: delete objects, or start the server with a larger --datastore-quota", ErrFull, s.latest.inUse, s.latest.quota)
+}
