@@ -125,7 +125,7 @@ func (c *credentials) fingerprints() (clusterid.Keys, error) {
 	keys := clusterid.Keys{Authority: clusterid.Fingerprint(c.authority.CertificatePEM()), Files: map[string][]string{}}
 	public, err := keyutil.PublicKeysFromFile(c.path(serviceAccountKeyFile))
 	if err != nil {
-		return keys, fmt.Errorf("reading the key of service accounts' tokens: %w", err)
+		return keys, unreadable(c.path(serviceAccountKeyFile), "it is no PEM key, and every service account's token was signed with it", err)
 	}
 	for _, key := range public {
 		der, err := x509.MarshalPKIXPublicKey(key)
@@ -144,6 +144,13 @@ func (c *credentials) fingerprints() (clusterid.Keys, error) {
 	return keys, nil
 }
 
+// unreadable is the error for a damaged file of keys.
+func unreadable(path, what string, cause error) error {
+	err := fmt.Errorf("%w: %s is damaged: %s. Restore the file from a backup of the data directory. To have a new one made in its place, move it away and start the server once with %s",
+		clusterid.ErrKeys, path, what, clusterid.FlagAcceptKeys)
+	return errors.Join(err, cause)
+}
+
 // encryptionKeys are the secrets of an encryption configuration, of all providers.
 func encryptionKeys(path string) ([]string, error) {
 	data, err := os.ReadFile(path)
@@ -152,7 +159,7 @@ func encryptionKeys(path string) ([]string, error) {
 	}
 	var config apiserverv1.EncryptionConfiguration
 	if err := yaml.Unmarshal(data, &config); err != nil {
-		return nil, fmt.Errorf("reading the keys of stored Secrets: %s is not an EncryptionConfiguration (the cause is not shown, for it may hold a key)", path)
+		return nil, unreadable(path, "it is not an EncryptionConfiguration (the cause is not shown, for it may hold a key), and without it no stored Secret can be read", nil)
 	}
 	var secrets []string
 	for _, resource := range config.Resources {

@@ -193,6 +193,36 @@ func TestMissingAndForeignKeysAreRefused(t *testing.T) {
 	}
 }
 
+// A damaged file of keys is named, with the next step.
+func TestDamagedKeysAreExplained(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := tryStart(t, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{"encryption.yaml", "pki/service-account.key", "pki/ca.key", "pki/ca.crt"} {
+		path := filepath.Join(dir, f)
+		kept, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, damaged := range []string{"", "}{ no longer what it was"} {
+			if err := os.WriteFile(path, []byte(damaged), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := tryStart(t, dir); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "estore") || !strings.Contains(err.Error(), "backup") {
+				t.Errorf("a start with the content %q in %s = %v, want an error with the file and a backup", damaged, f, err)
+			}
+		}
+		if err := os.WriteFile(path, kept, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tryStart(t, dir); err != nil {
+		t.Errorf("a start with the files of before: %v", err)
+	}
+}
+
 // A rotation adds a key in front of the one that is there.
 func TestAFurtherEncryptionKeyIsNoOtherCluster(t *testing.T) {
 	t.Parallel()

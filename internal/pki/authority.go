@@ -96,6 +96,9 @@ func load(dir string, mayCreate bool) (*Authority, error) {
 	}
 	a, err := parseAuthority(certPEM, keyPEM)
 	if err != nil {
+		if errors.Is(err, ErrForeign) {
+			err = fmt.Errorf("%w: restore both files from a backup of the data directory", err)
+		}
 		return nil, fmt.Errorf("%s and %s: %w", certPath, keyPath, err)
 	}
 	return a, nil

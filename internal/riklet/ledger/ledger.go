@@ -76,7 +76,7 @@ func Open(path string) (*Ledger, error) {
 		return nil, fmt.Errorf("reading the ledger: %w", err)
 	default:
 		if err := json.Unmarshal(text, &l.kept); err != nil {
-			return nil, fmt.Errorf("reading the ledger %s: %w", path, err)
+			return nil, fmt.Errorf("the ledger %s is damaged: %w; it has the latest term that this node obeyed, and the instances that it must not run. Restore it from a copy. Without one, delete this node's Node object, which has its instances replaced elsewhere, run riklet purge, and have the node join again", path, err)
 		}
 		if l.kept.Version != version {
 			return nil, fmt.Errorf("the ledger %s has version %d, this riklet knows %d", path, l.kept.Version, version)

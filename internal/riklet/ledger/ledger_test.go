@@ -177,8 +177,12 @@ func TestOpenRefuses(t *testing.T) {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Open(path); err == nil || !strings.Contains(err.Error(), path) {
+			_, err := Open(path)
+			if err == nil || !strings.Contains(err.Error(), path) {
 				t.Errorf("Open() = %v, want an error that names the file", err)
+			}
+			if name == "rubbish" && (err == nil || !strings.Contains(err.Error(), "Restore it from a copy") || !strings.Contains(err.Error(), "riklet purge")) {
+				t.Errorf("Open() = %v, want the next step", err)
 			}
 		})
 	}
