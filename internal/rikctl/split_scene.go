@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/pager"
@@ -35,6 +36,8 @@ type scene struct {
 	lists map[schema.GroupVersionKind]*objectList
 	// names of objects of core/v1 by their kinds; nil where they may not be read.
 	names map[string]map[client.ObjectKey]bool
+	// types are those that are divided; nil until they are asked for.
+	types []view.Type
 	// base is the scene over which this one was laid.
 	base *scene
 }
@@ -126,6 +129,45 @@ func (s *scene) Object(ctx context.Context, kind schema.GroupVersionKind, namesp
 		return o, nil
 	}
 	return nil, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name)
+}
+
+// Related implements view.Source.
+func (s *scene) Related(ctx context.Context, namespace string, refs []splitter.Reference, pods labels.Selector) ([]view.Related, error) {
+	types, err := s.divided(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []view.Related
+	for _, t := range types {
+		if pods == nil && !slices.ContainsFunc(refs, func(r splitter.Reference) bool { return r.Is(t.GVK.GroupKind()) }) {
+			continue
+		}
+		roots, err := s.roots(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		for _, root := range roots {
+			if root.GetNamespace() == namespace {
+				out = append(out, view.Related{Root: root, Type: t})
+			}
+		}
+	}
+	return out, nil
+}
+
+// divided are the types that are divided, which are asked for once.
+func (s *scene) divided(ctx context.Context) ([]view.Type, error) {
+	if s.base != nil {
+		return s.base.divided(ctx)
+	}
+	if s.types == nil {
+		types, err := readTypes(ctx, s.c)
+		if err != nil {
+			return nil, err
+		}
+		s.types = types
+	}
+	return s.types, nil
 }
 
 // roots are the roots of a type.

@@ -32,6 +32,10 @@ type entry struct {
 	// needs and pods of a leaf: what it names, and the labels of its pods.
 	needs []splitter.Need
 	pods  []labels.Labels
+	// refs of a root are what it refers to, and selector the pods that it is about, or nil. pods of
+	// a root are those that its leaves make.
+	refs     []splitter.Reference
+	selector labels.Selector
 }
 
 // newEntry keeps what is needed of an object, which it takes over.
@@ -51,6 +55,7 @@ func newEntry(object *unstructured.Unstructured, t view.Type) (*entry, error) {
 		return nil, err
 	}
 	if r.role == view.Root {
+		r.refs, r.selector, r.pods = splitter.References(object), splitter.PodSelector(object), splitter.PodLabels(object)
 		return r, nil
 	}
 	// What a leaf names and cannot be read is its root's mistake, which is told there.

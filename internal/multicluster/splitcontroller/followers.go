@@ -236,6 +236,7 @@ func (c *Controller) followerChanged(before, now any) {
 			c.rootsNaming(key)
 		case splitter.KindService:
 			c.ingressesNaming(key)
+			c.referrersOf(key.Namespace, key.Name, nil)
 		}
 	}
 }

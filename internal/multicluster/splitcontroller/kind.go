@@ -28,6 +28,10 @@ const (
 	podIndex = "pod"
 	// clusterIndex has the leaves of a cluster, and what else its syncer holds.
 	clusterIndex = "cluster"
+	// referenceIndex has the roots that refer to a name of a namespace.
+	referenceIndex = "reference"
+	// aboutIndex has the roots of a namespace that are about pods which they select.
+	aboutIndex = "about"
 	// placeIndex has the leaves of a namespace in a cluster.
 	placeIndex = "place"
 )
@@ -49,6 +53,7 @@ func newKind(client dynamic.Interface, t view.Type) (*kind, error) {
 	k.informer = dynamicinformer.NewFilteredDynamicInformer(client, t.GVR(), metav1.NamespaceAll, 0, toolscache.Indexers{
 		familyIndex: k.byEntry(k.familyKeys), rootIndex: k.byEntry(rootKeys), needIndex: k.byEntry(needKeys),
 		podIndex: k.byEntry(podKeys), clusterIndex: k.byEntry(clusterKeys), placeIndex: k.byEntry(placeKeys),
+		referenceIndex: k.byEntry(referenceKeys), aboutIndex: k.byEntry(aboutKeys),
 	}, nil).Informer()
 	return k, k.informer.SetTransform(k.transform)
 }
@@ -119,6 +124,9 @@ func needKeys(r *entry) []string {
 
 func podKeys(r *entry) []string {
 	var keys []string
+	if r.role != view.Leaf {
+		return nil
+	}
 	for _, pod := range r.pods {
 		for name, value := range asSet(pod) {
 			keys = append(keys, podKey(r.GetNamespace(), name, value))
@@ -141,6 +149,22 @@ func clusterKeys(r *entry) []string {
 func placeKeys(r *entry) []string {
 	if cluster := r.GetLabels()[workloadv1alpha1.ClusterLabel]; r.role == view.Leaf && cluster != "" {
 		return []string{nameKey(r.GetNamespace(), cluster)}
+	}
+	return nil
+}
+
+func referenceKeys(r *entry) []string {
+	var keys []string
+	for _, ref := range r.refs {
+		keys = append(keys, nameKey(r.GetNamespace(), ref.Name))
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func aboutKeys(r *entry) []string {
+	if r.selector != nil {
+		return []string{r.GetNamespace()}
 	}
 	return nil
 }
@@ -213,12 +237,18 @@ func (c *Controller) kindOf(key rootKey) (k *kind, filled bool) {
 	return k, k != nil && k.informer.HasSynced()
 }
 
+// allKinds are all types that are divided, and whether these are known.
+func (c *Controller) allKinds() ([]*kind, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Collect(maps.Values(c.kinds)), c.typesKnown
+}
+
 // seenKinds are all types that are divided, of which not all objects may be read yet. That
 // one is seen says something; that none is says nothing.
 func (c *Controller) seenKinds() []*kind {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return slices.Collect(maps.Values(c.kinds))
+	kinds, _ := c.allKinds()
+	return kinds
 }
 
 // filledKinds are all types that are read, and whether these are all that there are.

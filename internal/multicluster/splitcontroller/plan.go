@@ -54,10 +54,12 @@ type planner struct {
 	records map[string]*entry
 	// outline is the root without its spec, to make the metadata of leaves from.
 	outline *unstructured.Unstructured
+	// digests are those of the specs that leaves are to have, where they are not the root's.
+	digests map[string]string
 }
 
 func newPlanner(w *view.World, root *entry, leaves []*entry) *planner {
-	p := &planner{world: w, root: root, records: map[string]*entry{}, outline: &unstructured.Unstructured{Object: map[string]any{
+	p := &planner{world: w, root: root, records: map[string]*entry{}, digests: map[string]string{}, outline: &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": root.GetAPIVersion(), "kind": root.GetKind(), "metadata": root.Object["metadata"],
 	}}}
 	for i, object := range w.Leaves {
@@ -159,8 +161,28 @@ func (p *planner) render(cluster string, replicas *int32) (*unstructured.Unstruc
 	if err != nil {
 		return nil, err
 	}
+	p.world.Adapt(leaf, cluster)
 	p.annotate(leaf)
 	return leaf, nil
+}
+
+// digest stands for the spec that the leaf of a cluster is to have. It is empty, as that of no
+// leaf, if there can be none; who makes the leaf hears why.
+func (p *planner) digest(cluster string) string {
+	if !p.world.IsAdapted() {
+		return p.root.digest
+	}
+	if known, ok := p.digests[cluster]; ok {
+		return known
+	}
+	digest := ""
+	if leaf, err := p.render(cluster, nil); err == nil {
+		if digest, err = splitter.Digest(leaf, p.world.Type.Path); err != nil {
+			digest = ""
+		}
+	}
+	p.digests[cluster] = digest
+	return digest
 }
 
 // annotate adds to a leaf what is not on its root: a fence that a Placement asks for, and
@@ -285,7 +307,7 @@ func (p *planner) cluster(name string) *splitter.Cluster {
 // isNew says whether a leaf has its root's spec.
 func (p *planner) isNew(leaf *splitter.Leaf) bool {
 	have := p.records[leaf.Cluster]
-	if have.digest != p.root.digest {
+	if have.digest != p.digest(leaf.Cluster) {
 		return false
 	}
 	if p.world.Division == workloadv1alpha1.DivideReplicas {

@@ -2,19 +2,26 @@ package splitcontroller
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/reconcile"
 )
 
 // source is the caches, for one pass over one root.
 type source struct {
-	c      *Controller
+	c *Controller
+	// root and its leaves, as they were last written.
+	root   *entry
 	leaves []*entry
 }
 
@@ -38,12 +45,64 @@ func (s source) Placements(_ context.Context, namespace string) ([]*workloadv1al
 }
 
 // Leaves implements view.Source.
-func (s source) Leaves(context.Context, *unstructured.Unstructured, view.Type) ([]*unstructured.Unstructured, error) {
-	out := make([]*unstructured.Unstructured, 0, len(s.leaves))
-	for _, leaf := range s.leaves {
+func (s source) Leaves(_ context.Context, root *unstructured.Unstructured, t view.Type) ([]*unstructured.Unstructured, error) {
+	leaves := s.leaves
+	if root != s.root.Unstructured {
+		k, filled := s.c.kindOf(rootKey{GroupResource: t.GroupResource()})
+		if !filled {
+			return nil, fmt.Errorf("%w: the objects of %s are being read", reconcile.ErrAgain, t.GroupResource())
+		}
+		_, leaves = k.family(root.GetNamespace(), root.GetName())
+	}
+	out := make([]*unstructured.Unstructured, 0, len(leaves))
+	for _, leaf := range leaves {
 		out = append(out, leaf.Unstructured)
 	}
 	return out, nil
+}
+
+// Related implements view.Source. While a type is being read that counts it is an error: what a root
+// follows would seem to be nowhere.
+func (s source) Related(_ context.Context, namespace string, refs []splitter.Reference, pods labels.Selector) ([]view.Related, error) {
+	kinds, known := s.c.allKinds()
+	if !known {
+		return nil, fmt.Errorf("%w: the types are being read", reconcile.ErrAgain)
+	}
+	var out []view.Related
+	for _, k := range kinds {
+		found, counts := k.related(namespace, refs, pods)
+		if counts && !k.informer.HasSynced() {
+			return nil, fmt.Errorf("%w: the objects of %s are being read", reconcile.ErrAgain, k.GroupResource())
+		}
+		for _, r := range found {
+			out = append(out, view.Related{Root: r.Unstructured, Type: k.Type})
+		}
+	}
+	return out, nil
+}
+
+// related are the roots of a type that one of the references is to, or that make pods which are
+// selected, and whether the type may have such.
+func (k *kind) related(namespace string, refs []splitter.Reference, pods labels.Selector) (roots []*entry, counts bool) {
+	for _, ref := range refs {
+		if !ref.Is(k.GVK.GroupKind()) {
+			continue
+		}
+		counts = true
+		if r := k.get(namespace, ref.Name); r != nil && r.role == view.Root {
+			roots = append(roots, r)
+		}
+	}
+	if pods == nil {
+		return roots, counts
+	}
+	for _, r := range k.find(rootIndex, namespace) {
+		if slices.ContainsFunc(r.pods, pods.Matches) {
+			roots = append(roots, r)
+		}
+	}
+	// Any type may make pods. One of an operator that cannot be read holds nobody up.
+	return roots, counts || slices.Contains([]string{"apps", "batch", "rik.dev"}, k.GVK.Group)
 }
 
 // Object implements view.Source.

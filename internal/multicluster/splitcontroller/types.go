@@ -115,6 +115,11 @@ func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
 				k.written.gone(nameKey(key.Namespace, key.Name), r.GetName(), r.GetUID())
 			}
 			c.roots.Add(key)
+			if isMoved(before, now) {
+				// What selected its pods before may no longer do.
+				c.referrersOf(key.Namespace, key.Name, before)
+				c.referrersOf(key.Namespace, key.Name, now)
+			}
 		}
 		c.leafChanged(before, now)
 	}
@@ -143,6 +148,33 @@ func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
 				changed(r, nil)
 			}
 		},
+	}
+}
+
+// isMoved says whether something has changed that counts for what refers to a root: where its
+// leaves are, or what it is.
+func isMoved(before, now *entry) bool {
+	return before == nil || now == nil || before.role != now.role || before.digest != now.digest ||
+		(before.GetDeletionTimestamp() == nil) != (now.GetDeletionTimestamp() == nil) ||
+		before.GetGeneration() != now.GetGeneration() || !maps.Equal(before.GetAnnotations(), now.GetAnnotations())
+}
+
+// referrersOf asks for a look at the roots that refer to a name, or are about the pods of r, which
+// may be nil.
+func (c *Controller) referrersOf(namespace, name string, r *entry) {
+	kinds, _ := c.filledKinds()
+	for _, k := range kinds {
+		roots := k.find(referenceIndex, nameKey(namespace, name))
+		if r != nil && len(r.pods) > 0 {
+			for _, about := range k.find(aboutIndex, namespace) {
+				if slices.ContainsFunc(r.pods, about.selector.Matches) {
+					roots = append(roots, about)
+				}
+			}
+		}
+		for _, root := range roots {
+			c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: namespace, Name: root.GetName()})
+		}
 	}
 }
 

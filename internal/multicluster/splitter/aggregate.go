@@ -50,7 +50,7 @@ var isBadNews = []string{"ReplicaFailure", "Failed", "FailureTarget", "Stalled",
 func Aggregate(t Total) map[string]any {
 	parts := slices.SortedFunc(slices.Values(t.Parts), func(a, b Part) int { return strings.Compare(a.Cluster, b.Cluster) })
 	status := map[string]any{}
-	if t.Divide == workloadv1alpha1.DivideWhole && len(parts) == 1 {
+	if len(parts) == 1 && (t.Divide == workloadv1alpha1.DivideWhole || t.Divide == workloadv1alpha1.DivideEverywhere) {
 		for name, value := range parts[0].Status {
 			if n, ok := value.(int64); ok {
 				value = parts[0].count(name, n)

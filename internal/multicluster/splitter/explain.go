@@ -75,6 +75,7 @@ const (
 	DataLeft          Code = "DataLeft"
 	FinishedHere      Code = "FinishedHere"
 	FinishedElsewhere Code = "FinishedElsewhere"
+	FollowsElsewhere  Code = "FollowsElsewhere"
 	Weighted          Code = "Weighted"        // Number, Of: weight and sum; Name: strategy
 	Grouped           Code = "Grouped"         // Name: the group
 	Kept              Code = "Kept"            // Number
@@ -121,6 +122,7 @@ var texts = map[Code]string{
 	DataLeft:          "the root's data is in this cluster: delete the leaf to start anew elsewhere",
 	FinishedHere:      "it has finished here: it is neither moved nor run again",
 	FinishedElsewhere: "it has finished: it does not run again in another cluster",
+	FollowsElsewhere:  "nothing that it refers to is in this cluster",
 	Weighted:          "%[3]s: %[1]d of %[2]d",
 	Grouped:           "it is in %[3]s",
 	Kept:              "it keeps %[1]d",

@@ -128,6 +128,12 @@ func (p *Policy) setSurge(policy workloadv1alpha1.PlacementPolicy) error {
 // Division is what is done with the root; empty of the zero Policy.
 func (p Policy) Division() workloadv1alpha1.Division { return p.divide }
 
+// Everywhere is the policy for a root that goes to each of the clusters that it may be in.
+func (p Policy) Everywhere() Policy {
+	p.divide, p.surge, p.surgePercent = workloadv1alpha1.DivideEverywhere, 0, 0
+	return p
+}
+
 // FenceAfter is when a cluster that is cut off stops the root's replicas; 0: never.
 func (p Policy) FenceAfter() time.Duration { return p.fenceAfter }
 

@@ -1,6 +1,7 @@
 package splitter
 
 import (
+	"slices"
 	"time"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
@@ -78,6 +79,9 @@ func (s *site) judge(st *State) {
 		s.because(Out, Reason{Code: ClusterLeaving})
 		s.lost, s.apart = true, true
 	default:
+		if st.Follows && !slices.Contains(st.Among, c.Name) {
+			s.because(Out, Reason{Code: FollowsElsewhere})
+		}
 		s.judgeWishes(&st.Policy)
 		s.judgeHealth(st)
 		s.judgeRefusal(st)

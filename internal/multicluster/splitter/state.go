@@ -21,6 +21,10 @@ type State struct {
 	// Leaves in any order, at most one for a cluster. A leaf whose cluster is not among
 	// Clusters belongs to one that was removed.
 	Leaves []Leaf
+	// Follows is whether the root goes where the objects are that it refers to, and to no other
+	// cluster; Among are the clusters in which these are.
+	Follows bool
+	Among   []string
 	// Progress as the last decision left it.
 	Progress Progress
 	Now      time.Time

@@ -48,23 +48,23 @@ func applies(p *workloadv1alpha1.Placement, root *unstructured.Unstructured) boo
 }
 
 // policyOf is what is wished for a root: its annotations before a Placement. It is
-// nothing if they cannot be followed.
-func policyOf(p *workloadv1alpha1.Placement, root *unstructured.Unstructured, t Type) (splitter.Policy, field.ErrorList) {
+// nothing if they cannot be followed. chosen is whether the way of dividing is wished for.
+func policyOf(p *workloadv1alpha1.Placement, root *unstructured.Unstructured, t Type) (policy splitter.Policy, chosen bool, problems field.ErrorList) {
 	var base workloadv1alpha1.PlacementPolicy
 	if p != nil {
 		base = p.Spec.PlacementPolicy
 	}
 	wished, problems := base.WithHints(root.GetAnnotations())
 	if len(problems) > 0 {
-		return splitter.Policy{}, problems
+		return splitter.Policy{}, false, problems
 	}
 	if wished.Divide == workloadv1alpha1.DivideReplicas && !t.Scalable {
-		return splitter.Policy{}, field.ErrorList{field.Invalid(field.NewPath("spec", "divide"), wished.Divide,
+		return splitter.Policy{}, false, field.ErrorList{field.Invalid(field.NewPath("spec", "divide"), wished.Divide,
 			t.GroupResource().String()+" have no scale subresource: they are whole or everywhere")}
 	}
 	policy, err := splitter.NewPolicy(wished, t.Division())
 	if err != nil {
-		return splitter.Policy{}, field.ErrorList{field.InternalError(field.NewPath("spec"), err)}
+		return splitter.Policy{}, false, field.ErrorList{field.InternalError(field.NewPath("spec"), err)}
 	}
-	return policy, nil
+	return policy, wished.Divide != "", nil
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -31,6 +32,16 @@ type Source interface {
 	// Object is one object; the error says if there is none ([apierrors.IsNotFound]).
 	// Metadata and status are enough.
 	Object(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, error)
+	// Related are the roots of a namespace, of all types, that one of the references is to, or
+	// that make pods with labels that the selector matches; it may be nil. More than these do
+	// no harm.
+	Related(ctx context.Context, namespace string, refs []splitter.Reference, pods labels.Selector) ([]Related, error)
+}
+
+// Related is a root that another one is about.
+type Related struct {
+	Root *unstructured.Unstructured
+	Type Type
 }
 
 // World is a root with what its division is decided from.
@@ -45,6 +56,12 @@ type World struct {
 	Leaves []*unstructured.Unstructured
 	// Needs are the objects that the root names.
 	Needs []splitter.Need
+	// names of leaves' roots by what refers to them, and shares of the workloads that the root is
+	// about, by cluster.
+	names  map[splitter.Reference]string
+	shares map[string]int64
+	// chosen is whether the way of dividing was wished for.
+	chosen bool
 	// Placement that counts, and Others that would apply as well; all names.
 	Placement string
 	Others    []string
@@ -64,6 +81,15 @@ func (w *World) Leaf(cluster string) *unstructured.Unstructured {
 
 // Read reads what there is of a root.
 func Read(ctx context.Context, source Source, root *unstructured.Unstructured, t Type, now time.Time) (*World, error) {
+	w, err := readAlone(ctx, source, root, t, now)
+	if err != nil {
+		return nil, err
+	}
+	return w, w.relate(ctx, source, relateDepth)
+}
+
+// readAlone reads all but what the root refers to.
+func readAlone(ctx context.Context, source Source, root *unstructured.Unstructured, t Type, now time.Time) (*World, error) {
 	w := &World{Root: root, Type: t}
 	w.State.Now = now
 	placements, err := source.Placements(ctx, root.GetNamespace())
@@ -92,7 +118,7 @@ func (w *World) place(applying []*workloadv1alpha1.Placement) {
 			w.Others = append(w.Others, p.Name)
 		}
 	}
-	w.State.Policy, w.Problems = policyOf(counts, w.Root, w.Type)
+	w.State.Policy, w.chosen, w.Problems = policyOf(counts, w.Root, w.Type)
 	if w.Division = w.State.Policy.Division(); w.Division == "" {
 		w.Division = w.Type.Division()
 	}

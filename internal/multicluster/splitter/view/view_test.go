@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
@@ -85,6 +86,7 @@ type shop struct {
 	placements []*workloadv1alpha1.Placement
 	leaves     []*unstructured.Unstructured
 	claims     map[string]*unstructured.Unstructured
+	related    []Related
 }
 
 func (s *shop) Clusters(context.Context) ([]*workloadv1alpha1.Cluster, error) { return s.clusters, nil }
@@ -102,6 +104,10 @@ func (s *shop) Object(_ context.Context, kind schema.GroupVersionKind, _, name s
 		return claim, nil
 	}
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: kind.Kind}, name)
+}
+
+func (s *shop) Related(context.Context, string, []splitter.Reference, labels.Selector) ([]Related, error) {
+	return s.related, nil
 }
 
 func newShop(clusters ...string) *shop {
@@ -309,6 +315,88 @@ func TestRoleOf(t *testing.T) {
 			if got := RoleOf(o, deployments); got != want {
 				t.Errorf("RoleOf(%v) = %s, want %s", o.GetLabels(), got, want)
 			}
+		}
+	}
+}
+
+var things = Type{GVK: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Thing"}, Resource: "things"}
+
+// thing is a root that refers to others of its type.
+func thing(name string, refs ...string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetGroupVersionKind(things.GVK)
+	o.SetNamespace("shop")
+	o.SetName(name)
+	var list []any
+	for _, ref := range refs {
+		list = append(list, map[string]any{"kind": "Thing", "name": ref})
+	}
+	o.Object["spec"] = map[string]any{"refs": list}
+	return o
+}
+
+// TestRelate: where a root goes that refers to others.
+func TestRelate(t *testing.T) {
+	t.Parallel()
+	hpa := func(change func(*unstructured.Unstructured)) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+			"scaleTargetRef": map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "maxReplicas": int64(20),
+		}}}
+		o.SetGroupVersionKind(schema.GroupVersionKind{Group: "autoscaling", Version: "v2", Kind: "HorizontalPodAutoscaler"})
+		o.SetNamespace("shop")
+		o.SetName("web")
+		change(o)
+		return o
+	}
+	to := Type{GVK: schema.GroupVersionKind{Group: "autoscaling", Version: "v2", Kind: "HorizontalPodAutoscaler"}, Resource: "horizontalpodautoscalers"}
+	for name, tc := range map[string]struct {
+		root    *unstructured.Unstructured
+		t       Type
+		related []Related
+		// clusters that the root follows to; "-": it does not follow. leaf is what that in east says.
+		clusters, leaf string
+	}{
+		"an autoscaler": {hpa(func(*unstructured.Unstructured) {}), to, []Related{{web(), deployments}}, "east west", "web--east 10"},
+		"of nothing":    {hpa(func(*unstructured.Unstructured) {}), to, nil, "-", "web 20"},
+		"of a Deployment that is being deleted": {hpa(func(*unstructured.Unstructured) {}), to, []Related{{func() *unstructured.Unstructured {
+			o := web()
+			o.SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1, 0)})
+			return o
+		}(), deployments}}, "-", "web 20"},
+		"divided by a hint": {hpa(func(o *unstructured.Unstructured) {
+			o.SetAnnotations(map[string]string{workloadv1alpha1.HintPrefix + "divide": "whole"})
+		}), to, []Related{{web(), deployments}}, "-", "web--east 10"},
+		"a circle, the first":  {thing("a", "b"), things, []Related{{thing("a", "b"), things}, {thing("b", "a"), things}}, "-", ""},
+		"a circle, the second": {thing("b", "a"), things, []Related{{thing("a", "b"), things}, {thing("b", "a"), things}}, "east", ""},
+		"itself":               {thing("a", "a"), things, []Related{{thing("a", "a"), things}}, "-", ""},
+		"a chain":              {thing("c", "b"), things, []Related{{thing("a"), things}, {thing("b", "a"), things}}, "east", ""},
+	} {
+		s := newShop("east", "west")
+		for _, c := range s.clusters {
+			c.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+			c.Status.SyncedResources = []string{"deployments.apps", "things.example.org", "horizontalpodautoscalers.autoscaling"}
+		}
+		s.related = tc.related
+		w, err := Read(t.Context(), s, tc.root, tc.t, time.Unix(100, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := "-"
+		if w.State.Follows {
+			got = strings.Join(w.State.Among, " ")
+		}
+		if got != tc.clusters {
+			t.Errorf("%s: it follows to %q, want %q", name, got, tc.clusters)
+		}
+		if tc.leaf == "" {
+			continue
+		}
+		leaf := tc.root.DeepCopy()
+		w.Adapt(leaf, "east")
+		target, _, _ := unstructured.NestedString(leaf.Object, "spec", "scaleTargetRef", "name")
+		most, _, _ := unstructured.NestedInt64(leaf.Object, "spec", "maxReplicas")
+		if said := fmt.Sprint(target, " ", most); said != tc.leaf || w.IsAdapted() != (said != "web 20") {
+			t.Errorf("%s: the leaf in east says %q, want %q", name, said, tc.leaf)
 		}
 	}
 }

@@ -1,0 +1,229 @@
+package splitter
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Reference is an object of its namespace that another one names by kind and name, such as the
+// scaleTargetRef of a HorizontalPodAutoscaler or the issuerRef of a Certificate.
+type Reference struct {
+	// Group is of use only if it is Known: some types leave it to the kind.
+	Group      string
+	Known      bool
+	Kind, Name string
+}
+
+// Is reports whether the reference is to an object of a type.
+func (r Reference) Is(kind schema.GroupKind) bool {
+	return r.Kind == kind.Kind && (!r.Known || r.Group == kind.Group)
+}
+
+// defaultKinds are what fields refer to that leave out the kind.
+var defaultKinds = map[string]schema.GroupKind{
+	"backend":        {Kind: KindService},
+	"backendRef":     {Kind: KindService},
+	"backendRefs":    {Kind: KindService},
+	"service":        {Kind: KindService},
+	"serviceRef":     {Kind: KindService},
+	"issuerRef":      {Group: "cert-manager.io", Kind: "Issuer"},
+	"parentRefs":     {Group: "gateway.networking.k8s.io", Kind: "Gateway"},
+	"scaleTargetRef": {Group: "apps", Kind: "Deployment"},
+}
+
+// referenceDepth bounds the search: specs of routes nest references eight deep.
+const referenceDepth = 16
+
+// References are the objects that an object names by kind and name, each once, sorted. What its
+// pods need is not among them; see [Needs].
+func References(object *unstructured.Unstructured) []Reference {
+	var refs []Reference
+	visitReferences(object, func(r Reference, _ map[string]any) { refs = append(refs, r) })
+	slices.SortFunc(refs, func(a, b Reference) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Name, b.Name))
+	})
+	return slices.Compact(refs)
+}
+
+// Retarget gives the references of an object other names, where rename has one. It changes the
+// object.
+func Retarget(object *unstructured.Unstructured, rename func(Reference) (string, bool)) {
+	visitReferences(object, func(r Reference, at map[string]any) {
+		if name, ok := rename(r); ok {
+			at["name"] = name
+		}
+	})
+}
+
+func visitReferences(object *unstructured.Unstructured, visit func(Reference, map[string]any)) {
+	for field, value := range object.Object {
+		switch field {
+		case "apiVersion", "kind", "metadata", "status":
+		default:
+			visitValue(value, field, object.GetNamespace(), referenceDepth, visit)
+		}
+	}
+}
+
+// visitValue looks for references in the value of a field.
+func visitValue(value any, field, namespace string, depth int, visit func(Reference, map[string]any)) {
+	if depth == 0 {
+		return
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		if r, ok := referenceIn(v, field, namespace); ok {
+			visit(r, v)
+		}
+		for name, inner := range v {
+			visitValue(inner, name, namespace, depth-1, visit)
+		}
+	case []any:
+		for _, inner := range v {
+			visitValue(inner, field, namespace, depth-1, visit)
+		}
+	}
+}
+
+func referenceIn(v map[string]any, field, namespace string) (Reference, bool) {
+	text := func(name string) string { s, _ := v[name].(string); return s }
+	usual, isUsual := defaultKinds[field]
+	r := Reference{Kind: text("kind"), Name: text("name")}
+	if r.Name == "" || r.Kind == "" && !isUsual || text("namespace") != "" && text("namespace") != namespace {
+		return r, false
+	}
+	if isUsual && (r.Kind == "" || r.Kind == usual.Kind) {
+		r.Kind, r.Group, r.Known = usual.Kind, usual.Group, true
+	}
+	for _, name := range []string{"group", "apiGroup", "apiVersion"} {
+		group, said := v[name].(string)
+		if !said {
+			continue
+		}
+		if name == "apiVersion" {
+			gv, err := schema.ParseGroupVersion(group)
+			if err != nil {
+				return r, false
+			}
+			group = gv.Group
+		}
+		r.Group, r.Known = group, true
+		break
+	}
+	return r, true
+}
+
+// podSelectors are where types say which pods of their namespace they are about.
+var podSelectors = map[schema.GroupKind][]string{
+	{Group: "policy", Kind: "PodDisruptionBudget"}:              {"spec", "selector"},
+	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}:         {"spec", "podSelector"},
+	{Group: "cilium.io", Kind: "CiliumNetworkPolicy"}:           {"spec", "endpointSelector"},
+	{Group: "monitoring.coreos.com", Kind: "PodMonitor"}:        {"spec", "selector"},
+	{Group: "security.istio.io", Kind: "AuthorizationPolicy"}:   {"spec", "selector"},
+	{Group: "security.istio.io", Kind: "PeerAuthentication"}:    {"spec", "selector"},
+	{Group: "security.istio.io", Kind: "RequestAuthentication"}: {"spec", "selector"},
+	{Group: "networking.istio.io", Kind: "Sidecar"}:             {"spec", "workloadSelector"},
+	{Group: "opentelemetry.io", Kind: "Instrumentation"}:        {"spec", "selector"},
+}
+
+// PodSelector selects the pods that an object is about; nil if it is about none, or its type
+// selects no pods.
+func PodSelector(object *unstructured.Unstructured) labels.Selector {
+	path, ok := podSelectors[object.GroupVersionKind().GroupKind()]
+	if !ok {
+		return nil
+	}
+	value, found, err := unstructured.NestedMap(object.Object, path...)
+	if err != nil || !found {
+		return nil
+	}
+	if set, found, err := unstructured.NestedStringMap(value, "labels"); found && err == nil {
+		return labels.SelectorFromSet(set) // as Istio writes it
+	}
+	var selector metav1.LabelSelector
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(value, &selector) != nil {
+		return nil
+	}
+	out, err := metav1.LabelSelectorAsSelector(&selector)
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
+// Follows reports whether an object of a type goes where the objects are that it refers to, unless a
+// policy says how it is divided. That is so of what cannot scale and makes neither pods nor claims
+// itself: a second one of it does no work twice.
+func Follows(object *unstructured.Unstructured, scalable bool) bool {
+	_, known := kinds[object.GroupVersionKind().GroupKind()]
+	return !known && !scalable && len(PodLabels(object)) == 0 && !MakesClaims(object)
+}
+
+// portions are the numbers in specs that are about all pods of a workload, and so are divided with
+// it. least is the smallest portion of a number that is not 0.
+var portions = map[schema.GroupKind][]struct {
+	path    []string
+	least   int64
+	roundUp bool
+}{
+	{Group: "autoscaling", Kind: "HorizontalPodAutoscaler"}: {{path: []string{"spec", "minReplicas"}, least: 1}, {path: []string{"spec", "maxReplicas"}, least: 1}},
+	{Group: "keda.sh", Kind: "ScaledObject"}: {
+		{path: []string{"spec", "minReplicaCount"}, least: 1}, {path: []string{"spec", "maxReplicaCount"}, least: 1}, {path: []string{"spec", "idleReplicaCount"}},
+	},
+	// A budget that lets no pod go would block every drain.
+	{Group: "policy", Kind: "PodDisruptionBudget"}: {{path: []string{"spec", "minAvailable"}, roundUp: true}, {path: []string{"spec", "maxUnavailable"}, least: 1}},
+}
+
+// HasPortions reports whether objects of a type are divided with the workload that they are about.
+func HasPortions(kind schema.GroupKind) bool { return len(portions[kind]) > 0 }
+
+// Portion gives an object the numbers of a cluster: those of the whole, in proportion to the shares
+// that clusters have of the workload. Percentages hold for each cluster as they are. It changes the
+// object.
+func Portion(object *unstructured.Unstructured, cluster string, shares map[string]int64) {
+	var sum int64
+	for _, n := range shares {
+		sum += n
+	}
+	if sum == 0 {
+		return
+	}
+	for _, p := range portions[object.GroupVersionKind().GroupKind()] {
+		whole, found, err := unstructured.NestedInt64(object.Object, p.path...)
+		if err != nil || !found || whole <= 0 {
+			continue
+		}
+		part := portionOf(whole, cluster, shares)
+		if p.roundUp {
+			// Less than the whole was never to be available.
+			part = (min(whole, maxWeight)*min(shares[cluster], maxWeight/sum) + sum - 1) / sum
+		}
+		// The path is there: it was just read.
+		_ = unstructured.SetNestedField(object.Object, max(part, p.least), p.path...)
+	}
+}
+
+// portionOf is one cluster's part of a number.
+func portionOf(whole int64, cluster string, shares map[string]int64) int64 {
+	var seats []seat
+	for name, n := range shares {
+		seats = append(seats, seat{name: name, weight: uint64(max(n, 0)), has: -1})
+	}
+	apportion(whole, seats)
+	for i := range seats {
+		if seats[i].name == cluster {
+			return seats[i].gets
+		}
+	}
+	return 0
+}
+
+// String is how a person writes the reference.
+func (r Reference) String() string { return strings.ToLower(r.Kind) + "/" + r.Name }

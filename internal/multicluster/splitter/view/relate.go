@@ -1,0 +1,216 @@
+package view
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
+)
+
+// relateDepth bounds chains of references, such as a route to a gateway to a certificate to an
+// issuer. What is further away is taken to be everywhere.
+const relateDepth = 8
+
+// relate finds what the root refers to. Leaves refer to the leaves of their own cluster. A root
+// that follows ([splitter.Follows]) goes where these are.
+func (w *World) relate(ctx context.Context, source Source, depth int) error {
+	refs, pods := splitter.References(w.Root), splitter.PodSelector(w.Root)
+	if len(refs) == 0 && pods == nil || len(w.Problems) > 0 {
+		return nil
+	}
+	related, err := w.related(ctx, source, refs, pods)
+	if err != nil {
+		return err
+	}
+	follows := !w.chosen && splitter.Follows(w.Root, w.Type.Scalable)
+	for _, r := range related {
+		isNamed := w.name(r, refs)
+		if !follows && !splitter.HasPortions(w.Type.GVK.GroupKind()) || depth == 0 {
+			continue
+		}
+		if !isNamed && (pods == nil || !selects(pods, r.Root)) {
+			continue
+		}
+		if err := w.follow(ctx, source, r, follows, depth); err != nil {
+			return err
+		}
+	}
+	if follows {
+		if err := w.followServices(ctx, source, refs); err != nil {
+			return err
+		}
+	}
+	if w.State.Follows {
+		slices.Sort(w.State.Among)
+		w.State.Among = slices.Compact(w.State.Among)
+		w.State.Policy = w.State.Policy.Everywhere()
+		w.Division = workloadv1alpha1.DivideEverywhere
+		return w.reread(ctx, source)
+	}
+	return nil
+}
+
+// related are the roots that the root refers to, in a stable order, without itself.
+func (w *World) related(ctx context.Context, source Source, refs []splitter.Reference, pods labels.Selector) ([]Related, error) {
+	all, err := source.Related(ctx, w.Root.GetNamespace(), refs, pods)
+	if err != nil {
+		return nil, fmt.Errorf("reading what %s refers to: %w", w.Root.GetName(), err)
+	}
+	all = slices.DeleteFunc(slices.Clone(all), func(r Related) bool {
+		return RoleOf(r.Root, r.Type) != Root || r.Root.GetDeletionTimestamp() != nil || keyOf(r.Root, r.Type) == keyOf(w.Root, w.Type)
+	})
+	slices.SortFunc(all, func(a, b Related) int { return cmp.Compare(keyOf(a.Root, a.Type), keyOf(b.Root, b.Type)) })
+	return slices.CompactFunc(all, func(a, b Related) bool { return keyOf(a.Root, a.Type) == keyOf(b.Root, b.Type) }), nil
+}
+
+// keyOf names a root of a namespace.
+func keyOf(root *unstructured.Unstructured, t Type) string {
+	return t.GroupResource().String() + "/" + root.GetName()
+}
+
+// name notes which references are to a root, and says whether one is.
+func (w *World) name(r Related, refs []splitter.Reference) bool {
+	named := false
+	for _, ref := range refs {
+		if ref.Name != r.Root.GetName() || !ref.Is(r.Type.GVK.GroupKind()) {
+			continue
+		}
+		if w.names == nil {
+			w.names = map[splitter.Reference]string{}
+		}
+		w.names[ref], named = r.Root.GetName(), true
+	}
+	return named
+}
+
+func selects(pods labels.Selector, root *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(splitter.PodLabels(root), pods.Matches)
+}
+
+// follow has the root go where another one is, and counts the shares of what makes pods.
+func (w *World) follow(ctx context.Context, source Source, r Related, follows bool, depth int) error {
+	other, err := readAlone(ctx, source, r.Root, r.Type, w.State.Now)
+	if err != nil {
+		return err
+	}
+	leads, err := w.leads(ctx, source, other)
+	if err != nil || leads {
+		return err
+	}
+	if err := other.relate(ctx, source, depth-1); err != nil {
+		return err
+	}
+	w.State.Follows = w.State.Follows || follows
+	among := map[string]bool{}
+	for i := range other.State.Leaves {
+		if l := &other.State.Leaves[i]; !l.Deleting {
+			among[l.Cluster] = true
+		}
+	}
+	if len(other.Problems) == 0 {
+		for _, share := range splitter.Split(other.State).Explanation.Clusters {
+			if share.Share == 0 {
+				continue
+			}
+			among[share.Cluster] = true
+			if w.shares == nil {
+				w.shares = map[string]int64{}
+			}
+			w.shares[share.Cluster] += int64(share.Share)
+		}
+	}
+	for name := range among {
+		w.State.Among = append(w.State.Among, name)
+	}
+	return nil
+}
+
+// leads reports whether the root goes before another one that it refers to and that refers to it,
+// also by way of others. Of a circle the first by its key leads.
+func (w *World) leads(ctx context.Context, source Source, other *World) (bool, error) {
+	own := keyOf(w.Root, w.Type)
+	if keyOf(other.Root, other.Type) < own {
+		return false, nil
+	}
+	seen := map[string]bool{}
+	next := []Related{{other.Root, other.Type}}
+	for len(next) > 0 && len(seen) < 64 {
+		r := next[0]
+		next = next[1:]
+		if seen[keyOf(r.Root, r.Type)] {
+			continue
+		}
+		seen[keyOf(r.Root, r.Type)] = true
+		refs := splitter.References(r.Root)
+		if len(refs) == 0 || !splitter.Follows(r.Root, r.Type.Scalable) {
+			continue
+		}
+		at := &World{Root: r.Root, Type: r.Type}
+		related, err := at.related(ctx, source, refs, nil)
+		if err != nil {
+			return false, err
+		}
+		for _, to := range related {
+			if !at.name(to, refs) {
+				continue
+			}
+			if keyOf(to.Root, to.Type) == own {
+				return true, nil
+			}
+			next = append(next, to)
+		}
+	}
+	return false, nil
+}
+
+// followServices has the root go where the Services are that it names, as an Ingress does.
+func (w *World) followServices(ctx context.Context, source Source, refs []splitter.Reference) error {
+	for _, ref := range refs {
+		if ref.Kind != splitter.KindService || ref.Known && ref.Group != "" {
+			continue
+		}
+		service, err := source.Object(ctx, corev1.SchemeGroupVersion.WithKind(splitter.KindService), w.Root.GetNamespace(), ref.Name)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return fmt.Errorf("reading the service %s: %w", ref.Name, err)
+		default:
+			w.State.Follows = true
+			w.State.Among = append(w.State.Among, workloadv1alpha1.Targets(service.GetLabels())...)
+		}
+	}
+	return nil
+}
+
+// reread reads the leaves again, for the way in which the root is divided has changed.
+func (w *World) reread(ctx context.Context, source Source) error {
+	w.State.Leaves, w.Leaves = nil, nil
+	return w.readLeaves(ctx, source)
+}
+
+// IsAdapted reports whether leaves differ by their clusters, replicas apart.
+func (w *World) IsAdapted() bool {
+	return len(w.names) > 0 || len(w.shares) > 0 && splitter.HasPortions(w.Type.GVK.GroupKind())
+}
+
+// Adapt makes of a leaf what is right in its cluster: what it refers to are the leaves of that
+// cluster, and numbers that are about a whole workload are its portion. It changes the leaf.
+func (w *World) Adapt(leaf *unstructured.Unstructured, cluster string) {
+	if len(w.names) > 0 {
+		splitter.Retarget(leaf, func(r splitter.Reference) (string, bool) {
+			name, ok := w.names[r]
+			return splitter.LeafName(name, cluster), ok
+		})
+	}
+	if len(w.shares) > 0 {
+		splitter.Portion(leaf, cluster, w.shares)
+	}
+}
