@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,6 +66,8 @@ type Options struct {
 	RegistriesAuth string
 	// Network is NetworkAuto, NetworkVXLAN or NetworkNone.
 	Network string
+	// NetworkAllowFrom are ranges outside the cluster that reach its network by this node.
+	NetworkAllowFrom []string
 	// VMM is VMMAuto, VMMQEMU, VMMFirecracker or VMMNone.
 	VMM string
 	// QEMU, Firecracker, Kernel and Initramfs are found by themselves when empty.
@@ -123,6 +126,7 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.RegistriesConf, "registries-conf", "", "containers-registries.conf(5); the system's by default")
 	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it, that all tenants' pulls without a secret use; none by default")
 	s.StringVar(&o.Network, "network", o.Network, "how instances reach others: auto (routes to nodes on the same link, VXLAN to others), vxlan (always: some clouds drop packets with instances' addresses), or none (they have their loopback only)")
+	s.StringSliceVar(&o.NetworkAllowFrom, "network-allow-from", nil, "ranges outside the cluster that may use the addresses of instances, virtual addresses and names through this node, such as 192.168.0.0/16")
 	s.BoolVar(&o.AllowHTTP, "allow-http", false, "let Functions be downloaded without TLS")
 	s.StringSliceVar(&o.AllowFetch, "allow-fetch", nil, "networks that are not public from which Functions, Apps and images may be downloaded, such as 10.0.0.0/8")
 	s.BoolVar(&o.AllowRootApps, "allow-root-apps", false, "let Apps run as root that ask for it")
@@ -165,6 +169,9 @@ func (o *Options) Validate() error {
 	}
 	if !slices.Contains([]string{NetworkAuto, NetworkVXLAN, NetworkNone}, o.Network) {
 		problems = append(problems, usagef("--network %q is none of %s, %s and %s", o.Network, NetworkAuto, NetworkVXLAN, NetworkNone))
+	}
+	if _, err := o.allowFrom(); err != nil {
+		problems = append(problems, err)
 	}
 	if !slices.Contains([]string{VMMAuto, VMMQEMU, VMMFirecracker, VMMNone}, o.VMM) {
 		problems = append(problems, usagef("--vmm %q is none of %s, %s, %s and %s", o.VMM, VMMAuto, VMMQEMU, VMMFirecracker, VMMNone))
@@ -373,4 +380,17 @@ func (o *Options) imageLimits() (image.Limits, error) {
 		*s.to = q.Value()
 	}
 	return limits, errors.Join(problems...)
+}
+
+// allowFrom reads --network-allow-from.
+func (o *Options) allowFrom() ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, text := range o.NetworkAllowFrom {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || !p.Addr().Is4() {
+			return nil, usagef("--network-allow-from %q is no range of IPv4 addresses such as 192.168.0.0/16", text)
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
 }

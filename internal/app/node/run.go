@@ -160,7 +160,11 @@ func (o *Options) network(ctx context.Context) riklet.NetworkFunc {
 }
 
 func (o *Options) networkConfig() network.Config {
-	return network.Config{Node: o.NodeName, Dir: filepath.Join(o.StateDir, "network"), Tunnels: o.Network == NetworkVXLAN, NameServer: []string{o.NameServer}}
+	allowed, _ := o.allowFrom() // Validate has judged it
+	return network.Config{
+		Node: o.NodeName, Dir: filepath.Join(o.StateDir, "network"), Tunnels: o.Network == NetworkVXLAN, AllowFrom: allowed,
+		NameServer: []string{o.NameServer},
+	}
 }
 
 func (o *Options) newPods(h riklet.Host, s *stores, vm *pod.VM) (*pod.Driver, error) {

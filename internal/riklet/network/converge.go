@@ -181,8 +181,17 @@ func (p *pass) factsFor(own netip.Prefix, host overlay.Host, plan overlay.Plan) 
 	if host.LinkName != "" {
 		links = append(links, host.LinkName)
 	}
+	// Also without a tunnel of our own: another node may see the links otherwise than we do.
+	ways := []string{overlay.Device}
+	if host.LinkName != "" && len(host.OnLink) > 0 {
+		ways = append(ways, host.LinkName)
+	}
 	n := p.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.facts.PodCIDR, n.facts.Links = own, links
+	n.facts.PodCIDR, n.facts.Links, n.facts.Ways, n.facts.Bridge = own, links, ways, bridge.DefaultName
+	n.facts.AllowFrom, n.facts.TunnelPort = n.cfg.AllowFrom, 0
+	if plan.Tunnel != nil {
+		n.facts.TunnelPort = overlay.Port
+	}
 }

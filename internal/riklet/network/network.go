@@ -50,6 +50,9 @@ type Config struct {
 	// Tunnels has everything go through tunnels, also to nodes on the same link:
 	// some clouds drop what comes from addresses that they did not give.
 	Tunnels bool
+	// AllowFrom are ranges outside the cluster that may use the addresses of instances,
+	// virtual addresses and names through this node. Others may not.
+	AllowFrom []netip.Prefix
 	// Resolver is the host's resolv.conf(5); the usual one when empty.
 	Resolver string
 	// NameServer is the command line of rik-dns, which answers names. Required by Open.

@@ -30,4 +30,6 @@
 //
 //	RIKLET-INPUT    from INPUT      RIKLET-FORWARD  from FORWARD
 //	RIKLET-OUTPUT   from OUTPUT     RIKLET-N...     ports of which no endpoint is ready
+//	RIKLET-X        strangers that send to addresses of the cluster
+//	RIKLET-T...     tunnels of the overlay: from nodes of the cluster only
 package proxy

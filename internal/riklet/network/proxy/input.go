@@ -22,6 +22,16 @@ type Facts struct {
 	HostPorts []HostPort
 	// LoopbackPorts are the same at loopback addresses only.
 	LoopbackPorts []HostPort
+	// Bridge is the link of this node's instances.
+	Bridge string
+	// Ways are the links by which packets of other nodes' instances arrive: the overlay's
+	// device, and the link to the other nodes where packets go straight.
+	Ways []string
+	// AllowFrom are ranges outside the cluster that may use the addresses of instances,
+	// virtual addresses and names through this node.
+	AllowFrom []netip.Prefix
+	// TunnelPort is the UDP port of the overlay; 0: there is none.
+	TunnelPort uint16
 	// Links lead to instances: the bridge, the overlay's device, and the link to the
 	// other nodes. Connections of the node's own to 127.0.0.1 leave through them,
 	// which the kernel must be told to allow. May be empty.

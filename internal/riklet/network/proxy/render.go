@@ -114,7 +114,7 @@ func (r *renderer) routes(all []front) {
 	}
 	r.out.Chain(nat, chainEntry)
 	if len(virtual) > 0 {
-		r.add(nat, chainEntry, "-d", r.service, "-g", chainVirtual)
+		r.virtualFrom()
 		r.addresses(virtual)
 	}
 	if slices.ContainsFunc(ports, func(l []leaf) bool { return len(l) > 0 }) {
@@ -122,6 +122,8 @@ func (r *renderer) routes(all []front) {
 	}
 	r.out.Chain(filter, chainInput)
 	r.guard()
+	r.tunnel()
+	r.strangers()
 	for p, protocol := range protocols {
 		if len(ports[p]) > 0 {
 			r.add(nat, chainPorts, "-p", protocol.name, "-g", r.byPort(nat, chainPorts, protocol.name, ports[p]))
@@ -291,11 +293,15 @@ func (r *renderer) nowhere(chain string) {
 	r.add(filter, chain, "-d", r.service, refuse("icmp"))
 }
 
-// forward lets through what is of the cluster. What others have sent to an address
-// of an instance, without going by a port that is exposed, is not for us to allow.
+// forward lets through what is of the cluster, and drops what strangers send to it.
 func (r *renderer) forward() {
 	add := func(parts ...string) { r.add(filter, chainForward, parts...) }
 	r.nowhere(chainForward)
+	if port := r.in.Facts.TunnelPort; port != 0 {
+		// Behind the node's address these would look like the node's own.
+		add("-i", r.in.Facts.Bridge, "! -d", r.cluster, onPort("udp", int(port)), "-j DROP")
+	}
+	r.add(filter, chainForward, "-d", r.cluster, "-j", chainStrangers)
 	// A reply that the kernel cannot match to its connection keeps the instance's
 	// address; the client would take it for a stranger's and break off.
 	add("-s", r.pods, "-m conntrack --ctstate INVALID -j DROP")

@@ -23,7 +23,9 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 func input(s *table.Snapshot) Input {
-	return Input{Snapshot: s, Facts: Facts{Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24")}}
+	return Input{Snapshot: s, Facts: Facts{
+		Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24"), Bridge: "rik0", Ways: []string{"rik.1", "eth0"}, TunnelPort: 8472,
+	}}
 }
 
 // TestRenderGolden shows the rules of a small cluster as a person would read them.
@@ -341,7 +343,20 @@ func TestRenderFilter(t *testing.T) {
 		want                      string
 	}{
 		"a new connection to an exposed port":    {chainForward, "192.0.2.9", "10.62.2.2", "tcp", 80, "DNAT", "eth0", false, "ACCEPT"},
-		"a new one that goes by no port of us":   {chainForward, "192.0.2.9", "10.62.1.2", "tcp", 80, "NEW", "eth0", false, ""},
+		"a new one that goes by no port of us":   {chainForward, "192.0.2.9", "10.62.1.2", "tcp", 80, "NEW", "eth0", false, "DROP"},
+		"the same by way of this node":           {chainForward, "192.0.2.9", "10.62.2.2", "tcp", 80, "NEW", "eth0", false, "DROP"},
+		"a container of somebody else":           {chainForward, "172.17.0.2", "10.62.1.2", "tcp", 80, "NEW", "docker0", false, "DROP"},
+		"an instance's address on a wrong link":  {chainForward, "10.62.2.2", "10.62.1.2", "tcp", 80, "NEW", "docker0", false, "DROP"},
+		"the reply to an instance":               {chainForward, "192.0.2.9", "10.62.1.2", "tcp", 80, "ESTABLISHED", "eth0", false, "ACCEPT"},
+		"through a tunnel":                       {chainForward, "10.62.2.2", "10.62.1.2", "tcp", 80, "NEW", "rik.1", false, "ACCEPT"},
+		"from others through a tunnel":           {chainForward, "192.0.2.9", "10.62.1.2", "tcp", 80, "NEW", "rik.1", false, "DROP"},
+		"an instance that makes a tunnel":        {chainForward, "10.62.1.2", "192.0.2.2", "udp", 8472, "NEW", "rik0", false, "DROP"},
+		"an instance that makes one to the node": {chainInput, "10.62.1.2", "192.0.2.1", "udp", 8472, "NEW", "rik0", false, "DROP"},
+		"the tunnel of a node":                   {chainInput, "192.0.2.2", "192.0.2.1", "udp", 8472, "NEW", "eth0", false, "ACCEPT"},
+		"the tunnel of a stranger":               {chainInput, "192.0.2.9", "192.0.2.1", "udp", 8472, "NEW", "eth0", false, "DROP"},
+		"a tunnel from this machine":             {chainInput, "127.0.0.1", "127.0.0.1", "udp", 8472, "NEW", "lo", false, "DROP"},
+		"the node to its own address inside":     {chainInput, "10.62.1.1", "10.62.1.1", "tcp", 80, "NEW", "lo", false, ""},
+		"another node's instance to the bridge":  {chainInput, "10.62.2.2", "10.62.1.1", "tcp", 80, "NEW", "rik.1", false, ""},
 		"the reply":                              {chainForward, "10.62.2.2", "192.0.2.9", "tcp", 80, "ESTABLISHED", "eth0", false, "ACCEPT"},
 		"instance to the outside":                {chainForward, "10.62.1.2", "192.0.2.9", "tcp", 80, "NEW", "rik0", false, "ACCEPT"},
 		"a reply nobody waits for":               {chainForward, "10.62.1.2", "192.0.2.9", "tcp", 80, "INVALID", "rik0", false, "DROP"},
@@ -353,7 +368,7 @@ func TestRenderFilter(t *testing.T) {
 		"to another node's own network":          {chainForward, "192.0.2.9", "192.0.2.2", "tcp", 80, "NEW", "eth0", true, "ACCEPT"},
 		"what is not ours":                       {chainForward, "172.17.0.2", "192.0.2.9", "tcp", 80, "ESTABLISHED", "eth0", false, ""},
 		"a question for a name":                  {chainInput, "10.62.1.2", "10.62.1.1", "udp", 53, "NEW", "rik0", false, "ACCEPT"},
-		"a question from outside":                {chainInput, "192.0.2.9", "10.62.1.1", "udp", 53, "NEW", "eth0", false, ""},
+		"a question from outside":                {chainInput, "192.0.2.9", "10.62.1.1", "udp", 53, "NEW", "eth0", false, "DROP"},
 		"a neighbour to the loopback range":      {chainInput, "192.0.2.9", "127.0.0.1", "tcp", 80, "NEW", "eth0", false, "DROP"},
 		"a reply to the loopback range":          {chainInput, "10.62.1.2", "127.0.0.1", "tcp", 80, "ESTABLISHED", "rik0", false, ""},
 		"a neighbour with a loopback address":    {chainInput, "127.0.0.2", "127.0.0.1", "tcp", 80, "ESTABLISHED", "eth0", false, "DROP"},
@@ -362,6 +377,62 @@ func TestRenderFilter(t *testing.T) {
 		p := packet{from: netip.MustParseAddr(c.from), to: netip.MustParseAddr(c.to), protocol: c.protocol, port: c.port, state: c.state, in: c.link, marked: c.marked}
 		if got := simulate(t, rules[filter], c.chain, p); got.odds[c.want] != 1 {
 			t.Errorf("%s: got %v, want %q", name, got.odds, c.want)
+		}
+	}
+}
+
+// TestRenderStrangers: virtual addresses are for the node and its instances, unless the
+// operator allows others.
+func TestRenderStrangers(t *testing.T) {
+	t.Parallel()
+	s := basic()
+	expose(s, "web", "10.63.0.1", port(80, 8080, tcp, inside))
+	end(s, "web", "1", "a", "10.62.1.2", true)
+	closed, open := input(s), input(s)
+	open.Facts.AllowFrom = []netip.Prefix{netip.MustParsePrefix("192.0.2.77/28")}
+	for name, c := range map[string]struct {
+		from, link   string
+		closed, open string
+	}{
+		"an instance":                  {"10.62.1.3", "rik0", "DNAT 10.62.1.2:8080", "DNAT 10.62.1.2:8080"},
+		"the node":                     {"192.0.2.1", "", "DNAT 10.62.1.2:8080", "DNAT 10.62.1.2:8080"},
+		"a stranger":                   {"192.0.2.9", "eth0", "", ""},
+		"a container of somebody else": {"172.17.0.2", "docker0", "", ""},
+		"one who is allowed":           {"192.0.2.66", "eth0", "", "DNAT 10.62.1.2:8080"},
+	} {
+		p := packet{from: netip.MustParseAddr(c.from), to: netip.MustParseAddr("10.63.0.1"), protocol: "tcp", port: 80, state: "NEW", in: c.link}
+		for _, x := range []struct {
+			in   Input
+			want string
+		}{{closed, c.closed}, {open, c.open}} {
+			if got := simulate(t, Render(x.in)[nat], chainEntry, p); got.odds[x.want] != 1 {
+				t.Errorf("%s, allowed %v: got %v, want %q", name, x.in.Facts.AllowFrom, got.odds, x.want)
+			}
+		}
+	}
+	p := packet{from: netip.MustParseAddr("192.0.2.66"), to: netip.MustParseAddr("10.62.1.2"), protocol: "tcp", port: 80, state: "NEW", in: "eth0"}
+	for _, in := range []Input{closed, open} {
+		want := 1.0 - float64(len(in.Facts.AllowFrom))
+		if got := simulate(t, Render(in)[filter], chainForward, p); got.odds["DROP"] != want {
+			t.Errorf("to an instance, allowed %v: got %v", in.Facts.AllowFrom, got.odds)
+		}
+	}
+}
+
+// TestRenderManyNodes: with thousands of nodes a packet of a tunnel passes few rules.
+func TestRenderManyNodes(t *testing.T) {
+	t.Parallel()
+	s := basic()
+	for i := range 5000 {
+		name := fmt.Sprint("n", i)
+		s.Peers[name] = table.Peer{Name: name, Address: netip.AddrFrom4([4]byte{172, 16, byte(i / 250), byte(1 + i%250)})}
+	}
+	rules := Render(input(s))
+	check(t, rules)
+	for from, want := range map[string]string{"172.16.0.1": "ACCEPT", "172.16.19.250": "ACCEPT", "172.16.19.251": "DROP", "172.16.20.1": "DROP", "192.0.2.2": "ACCEPT"} {
+		p := packet{from: netip.MustParseAddr(from), to: netip.MustParseAddr("192.0.2.1"), protocol: "udp", port: 8472, state: "NEW", in: "eth0"}
+		if got := simulate(t, rules[filter], chainInput, p); got.odds[want] != 1 || got.rules > 150 {
+			t.Errorf("from %s: got %v after %d rules, want %s after 150 at most", from, got.odds, got.rules, want)
 		}
 	}
 }

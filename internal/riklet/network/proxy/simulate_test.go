@@ -176,6 +176,8 @@ func parseMatch(t testing.TB, word, next string) (condition func(packet) bool, k
 		return func(p packet) bool { return from <= p.port && p.port <= to }, true
 	case "--dst-type":
 		return func(p packet) bool { return p.local }, next == "LOCAL"
+	case "--src-type": // of a packet that came in by no link, the node's own
+		return func(p packet) bool { return p.in == "" || p.in == "lo" }, next == "LOCAL"
 	case "--ctstate":
 		return func(p packet) bool { return slices.Contains(strings.Split(next, ","), p.state) }, true
 	case "--mark":

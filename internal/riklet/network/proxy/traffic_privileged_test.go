@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
@@ -376,5 +377,47 @@ func TestPrivilegedNobodyTakesAReservedPort(t *testing.T) {
 		if _, err := w.client.ask("tcp", "192.0.2.1:30080"); err == nil {
 			t.Error("the service kept the port from a process of root")
 		}
+	})
+}
+
+// TestPrivilegedStrangers: a machine of the LAN that has a route to the cluster's ranges
+// reaches neither instances nor virtual addresses nor names, and no tunnel takes its
+// packets; exposed ports it reaches. Whoever is allowed reaches all.
+func TestPrivilegedStrangers(t *testing.T) {
+	variants(t, func(t *testing.T, w *world, program string) {
+		w.nodeA.run(program, "-P", "FORWARD", "ACCEPT")
+		w.a2.serve("a2", "10.62.1.3:8080")
+		w.nodeA.serve("names", "10.62.1.1:53")
+		w.nodeA.serve("tunnel", "192.0.2.1:8472")
+		expose(w.snapshot, "web", "10.63.0.5", port(80, 8080, tcp, inside), port(30080, 8080, tcp, onNodes))
+		end(w.snapshot, "web", "1", "a", "10.62.1.3", true)
+		for _, to := range []string{"10.62.0.0/16", "10.63.0.0/16"} {
+			w.client.run("ip", "route", "add", to, "via", "192.0.2.1")
+		}
+		closed := []string{"tcp 10.62.1.3:8080", "udp 10.62.1.3:8080", "tcp 10.63.0.5:80", "udp 10.62.1.1:53", "tcp 10.62.1.1:53", "udp 192.0.2.1:8472"}
+		w.client.want("tcp", "10.62.1.3:8080", "a2 192.0.2.9") // the test reaches it without the rules
+		w.sync(t)
+		for _, to := range closed {
+			network, address, _ := strings.Cut(to, " ")
+			if got, err := w.client.ask(network, address); err == nil {
+				t.Errorf("a stranger asked %s: got %q", to, got)
+			}
+		}
+		w.client.want("tcp", "192.0.2.1:30080", "a2 192.0.2.9")
+		// An instance makes no tunnel, neither to its node nor, behind that, to another.
+		w.nodeB.serve("tunnel", "192.0.2.2:8472")
+		for _, address := range []string{"192.0.2.1:8472", "192.0.2.2:8472"} {
+			if got, err := w.a1.ask("udp", address); err == nil {
+				t.Errorf("an instance asked %s: got %q", address, got)
+			}
+		}
+		w.nodeB.want("udp", "192.0.2.1:8472", "tunnel 192.0.2.2")
+		w.b1.want("tcp", "10.62.1.3:8080", "a2 10.62.2.2")
+		w.a1.want("udp", "10.62.1.1:53", "names 10.62.1.2")
+		w.facts.AllowFrom = []netip.Prefix{netip.MustParsePrefix("192.0.2.8/29")}
+		w.sync(t)
+		w.client.want("tcp", "10.62.1.3:8080", "a2 192.0.2.9")
+		w.client.want("tcp", "10.63.0.5:80", "a2 192.0.2.9")
+		w.client.want("tcp", "10.62.1.1:53", "names 192.0.2.9")
 	})
 }

@@ -30,6 +30,7 @@ type tree struct {
 	name  func(base uint32, bits int) string // of the chain for numbers that begin so
 	match func(base uint32, bits int) string // what such numbers are matched by
 	width int                                // bits of a number
+	jump  bool                               // what no chain below decides comes back
 }
 
 // grow fills a chain with the rules of the numbers that begin with the given bits
@@ -54,7 +55,11 @@ func (t tree) divide(chain string, base uint32, bits int, leaves []leaf) {
 			return cmp.Compare(uint64(l.number), end)
 		})
 		child := t.name(from, below)
-		t.add(chain, t.match(from, below)+" -g "+child)
+		how := " -g "
+		if t.jump {
+			how = " -j "
+		}
+		t.add(chain, t.match(from, below)+how+child)
 		t.divide(child, from, below, leaves[:n])
 		leaves = leaves[n:]
 	}

@@ -25,6 +25,9 @@ type Peer struct {
 	PodCIDR netip.Prefix // invalid while it has none
 }
 
+// Sources are the addresses that packets of the node's tunnels come from.
+func (p Peer) Sources() []netip.Addr { return []netip.Addr{p.Address} }
+
 // ServiceKey names a workload that serves ports.
 type ServiceKey struct{ Namespace, Workload string }
 
