@@ -85,7 +85,7 @@ func runController(ctx context.Context, f *flags, log *slog.Logger) error {
 	}
 	dial := func(context.Context) (*grpc.ClientConn, error) {
 		return grpc.NewClient(address,
-			grpc.WithTransportCredentials(credentials.NewTLS(config)),
+			grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithNoProxy(),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence, Timeout: silence}))
 	}
 	settings := f.controlPlane()

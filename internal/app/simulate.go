@@ -165,7 +165,7 @@ func (s *simulation) dial(ctx context.Context, authority *pki.Authority, node st
 	}
 	conn, err := grpc.NewClient(s.scheduler, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: authority.Pool(), ServerName: host, Certificates: []tls.Certificate{pair},
-	})))
+	})), grpc.WithNoProxy())
 	if err != nil {
 		return nil, nil, err
 	}

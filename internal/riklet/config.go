@@ -152,7 +152,7 @@ type Config struct {
 // Validate reports every problem.
 func (c *Config) Validate() error {
 	var problems []error
-	for _, p := range validation.IsDNS1123Subdomain(c.NodeName) {
+	for _, p := range rikv1alpha1.NodeNameProblems(c.NodeName) {
 		problems = append(problems, fmt.Errorf("node name %q: %s", c.NodeName, p))
 	}
 	for name, dir := range map[string]string{"state": c.StateDir, "run": c.RunDir} {

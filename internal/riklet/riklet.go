@@ -340,7 +340,7 @@ func (r *Riklet) dial(address string) contact.DialFunc {
 			return nil, err
 		}
 		options := append([]grpc.DialOption{
-			grpc.WithTransportCredentials(credentials.NewTLS(config)), contact.KeepAlive(),
+			grpc.WithTransportCredentials(credentials.NewTLS(config)), contact.KeepAlive(), grpc.WithNoProxy(),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		}, r.cfg.DialOptions...)
 		// passthrough: the dialer resolves names, each time anew.

@@ -28,7 +28,7 @@ func (o *Options) judgeName() []error {
 		o.NodeName = nodeName(name)
 	}
 	var problems []error
-	for _, p := range validation.IsDNS1123Subdomain(o.NodeName) {
+	for _, p := range rikv1alpha1.NodeNameProblems(o.NodeName) {
 		problems = append(problems, usagef("--node-name %q: %s", o.NodeName, p))
 	}
 	return problems

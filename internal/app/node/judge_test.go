@@ -19,6 +19,7 @@ func TestValidateJudgesTheNode(t *testing.T) {
 		change func(*Options)
 		says   string
 	}{
+		"a long name":            {func(o *Options) { o.NodeName = strings.Repeat("n", 64) }, "no more than 63 characters, and has 64"},
 		"a name":                 {func(o *Options) { o.NodeName = "Bad_Name!" }, `--node-name "Bad_Name!"`},
 		"a label":                {func(o *Options) { o.Labels = map[string]string{"a b": "c"} }, `--node-label: label "a b"`},
 		"a label's value":        {func(o *Options) { o.Labels = map[string]string{"a": "b c"} }, `--node-label: value of label "a"`},

@@ -72,7 +72,7 @@ func (t *Table) observeNode(before, after *rikv1alpha1.Node) {
 	if n == nil {
 		t.journal.remove(k)
 	} else {
-		peer := &nodev1.Peer{Name: name, Address: address(n.Status.Info.InternalAddress), PodCidr: t.config.Ranges.usable(n)}
+		peer := &nodev1.Peer{Name: name, Address: address(n.Status.Info.InternalAddress), ExternalAddress: address(n.Status.Info.ExternalAddress), PodCidr: t.config.Ranges.usable(n)}
 		if known := t.journal.get(k); known == nil || !proto.Equal(known.peer, peer) {
 			t.journal.put(&entry{key: k, peer: peer})
 		}

@@ -17,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -52,7 +51,7 @@ func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 		return nil, s.refuseToken(from, err)
 	}
 	name := request.GetNodeName()
-	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+	if problems := rikv1alpha1.NodeNameProblems(name); len(problems) > 0 {
 		return nil, status.Errorf(codes.InvalidArgument, "node name %q: %s", name, problems[0])
 	}
 	machine := request.GetMachineId()
@@ -111,7 +110,7 @@ func (s *Server) claim(ctx context.Context, name string, by owner) (types.UID, e
 	}
 	if err != nil {
 		s.log.Error("claiming a node's name", "node", name, "err", err)
-		return "", status.Error(codes.Unavailable, "the node's name cannot be checked now")
+		return "", refusal(err, "the node's name cannot be checked now")
 	}
 	if node.DeletionTimestamp != nil {
 		return "", status.Errorf(codes.Unavailable, "node %q is being deleted; try again in a moment", name)
@@ -125,9 +124,26 @@ func (s *Server) claim(ctx context.Context, name string, by owner) (types.UID, e
 		return node.UID, nil
 	}
 	if err := s.cfg.Client.Patch(ctx, &node, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
-		return "", status.Error(codes.Aborted, "the node's name was claimed at the same time; try again")
+		if apierrors.IsConflict(err) {
+			return "", status.Error(codes.Aborted, "the node's name was claimed at the same time; try again")
+		}
+		s.log.Error("claiming a node's name", "node", name, "err", err)
+		return "", refusal(err, "the node's name cannot be claimed now")
 	}
 	return node.UID, nil
+}
+
+// refusal is what a node is told of an error of the API: that it is refused, when trying
+// again is of no use, and what for now otherwise.
+func refusal(err error, now string) error {
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return status.Error(codes.InvalidArgument, "the Node is refused: "+err.Error())
+	case apierrors.IsForbidden(err):
+		return status.Error(codes.PermissionDenied, "the Node is refused: "+err.Error())
+	default:
+		return status.Error(codes.Unavailable, now)
+	}
 }
 
 // write notes the owner on a Node, and says whether that changed it.

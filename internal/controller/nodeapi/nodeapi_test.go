@@ -20,8 +20,10 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
@@ -231,6 +233,33 @@ func TestJoinFault20(t *testing.T) {
 	_, err = nodev1.NewJoinClient(w.dial(t, nil)).Join(t.Context(), &nodev1.JoinRequest{Token: token.Text(), NodeName: "x", MachineId: "m", CsrPem: csr})
 	if status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a made-up token: %v, want Unauthenticated", err)
+	}
+}
+
+// TestJoinRefusals: what the API refuses for good is no reason to try again.
+func TestJoinRefusals(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.join(t, strings.Repeat("n", 64), "machine-1"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "63 characters, and has 64") {
+		t.Errorf("a name of 64 characters: %v, want InvalidArgument that says how many are too many", err)
+	}
+	if _, err := w.join(t, strings.Repeat("n", 63), "machine-1"); err != nil {
+		t.Errorf("a name of 63 characters: %v", err)
+	}
+	nodes := schema.GroupResource{Group: "rik.dev", Resource: "nodes"}
+	for name, c := range map[string]struct {
+		err  error
+		want codes.Code
+	}{
+		"invalid":     {apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "n", nil), codes.InvalidArgument},
+		"bad request": {apierrors.NewBadRequest("no"), codes.InvalidArgument},
+		"forbidden":   {apierrors.NewForbidden(nodes, "n", errors.New("a policy")), codes.PermissionDenied},
+		"away":        {apierrors.NewServiceUnavailable("starting"), codes.Unavailable},
+		"timeout":     {context.DeadlineExceeded, codes.Unavailable},
+	} {
+		if got := status.Code(refusal(c.err, "later")); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
 	}
 }
 

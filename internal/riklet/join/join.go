@@ -276,7 +276,8 @@ func (i *Identity) explain(err error) error {
 }
 
 func (i *Identity) dial(config *tls.Config) (*grpc.ClientConn, error) {
-	options := append([]grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config))}, i.cfg.DialOptions...)
+	// HTTPS_PROXY is for registries: a server of the cluster is reached directly.
+	options := append([]grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithNoProxy()}, i.cfg.DialOptions...)
 	conn, err := grpc.NewClient("passthrough:///"+i.cfg.Server, options...)
 	if err != nil {
 		return nil, fmt.Errorf("dialling %s: %w", i.cfg.Server, err)

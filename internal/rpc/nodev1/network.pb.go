@@ -200,12 +200,13 @@ func (x *NetworkSettings) GetDomain() string {
 
 // Peer is a node, the receiver included.
 type Peer struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`                // by which other nodes reach it; empty: not known yet
-	PodCidr       string                 `protobuf:"bytes,3,opt,name=pod_cidr,json=podCidr,proto3" json:"pod_cidr,omitempty"` // empty: it has none yet
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Name            string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Address         string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`                                        // by which other nodes reach it; empty: not known yet
+	PodCidr         string                 `protobuf:"bytes,3,opt,name=pod_cidr,json=podCidr,proto3" json:"pod_cidr,omitempty"`                         // empty: it has none yet
+	ExternalAddress string                 `protobuf:"bytes,4,opt,name=external_address,json=externalAddress,proto3" json:"external_address,omitempty"` // by which nodes reach it that are not on its link; empty: by address
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Peer) Reset() {
@@ -255,6 +256,13 @@ func (x *Peer) GetAddress() string {
 func (x *Peer) GetPodCidr() string {
 	if x != nil {
 		return x.PodCidr
+	}
+	return ""
+}
+
+func (x *Peer) GetExternalAddress() string {
+	if x != nil {
+		return x.ExternalAddress
 	}
 	return ""
 }
@@ -573,11 +581,12 @@ const file_rik_node_v1_network_proto_rawDesc = "" +
 	"\x0fNetworkSettings\x12!\n" +
 	"\fcluster_cidr\x18\x01 \x01(\tR\vclusterCidr\x12!\n" +
 	"\fservice_cidr\x18\x02 \x01(\tR\vserviceCidr\x12\x16\n" +
-	"\x06domain\x18\x03 \x01(\tR\x06domain\"O\n" +
+	"\x06domain\x18\x03 \x01(\tR\x06domain\"z\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x19\n" +
-	"\bpod_cidr\x18\x03 \x01(\tR\apodCidr\"F\n" +
+	"\bpod_cidr\x18\x03 \x01(\tR\apodCidr\x12)\n" +
+	"\x10external_address\x18\x04 \x01(\tR\x0fexternalAddress\"F\n" +
 	"\n" +
 	"ServiceKey\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +

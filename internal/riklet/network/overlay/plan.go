@@ -101,6 +101,10 @@ func Desired(s *table.Snapshot, host Host) Plan {
 	taken := ranges{taken: map[netip.Prefix]bool{}, above: map[netip.Prefix]bool{}}
 	taken.add(own)
 	for _, p := range sorted(s.Peers) {
+		direct := host.onLink(p.Address)
+		if !direct && usable(p.External) {
+			p.Address = p.External
+		}
 		if p.Name == host.Name || !p.PodCIDR.IsValid() || !p.Address.IsValid() {
 			continue
 		}
@@ -117,7 +121,7 @@ func Desired(s *table.Snapshot, host Host) Plan {
 				plan.Tunnel.Local = host.Address
 			}
 		}
-		if host.onLink(p.Address) {
+		if direct {
 			plan.Direct = append(plan.Direct, Route{To: p.PodCIDR, Via: p.Address, Link: host.Link})
 			continue
 		}

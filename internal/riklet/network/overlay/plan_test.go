@@ -41,6 +41,43 @@ func peers(texts ...string) *table.Snapshot {
 	return s
 }
 
+// TestExternalAddresses: a tunnel goes to a node's external address, a route on the same
+// link to the internal one.
+func TestExternalAddresses(t *testing.T) {
+	t.Parallel()
+	host := Host{
+		Name: "n1", Address: netip.MustParseAddr("192.0.2.1"), Link: 3, MTU: 1500,
+		OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+	}
+	s := peers("n1 192.0.2.1 10.62.1.0/24", "n2 192.0.2.2 10.62.2.0/24", "n3 10.9.0.3 10.62.3.0/24", "n4 192.0.2.1 10.62.4.0/24", "n5 - 10.62.5.0/24", "n6 10.9.0.6 10.62.6.0/24")
+	for name, external := range map[string]string{"n1": "203.0.113.1", "n2": "203.0.113.2", "n3": "203.0.113.3", "n5": "203.0.113.5", "n6": "2001:db8::6"} {
+		p := s.Peers[name]
+		p.External = netip.MustParseAddr(external)
+		s.Peers[name] = p
+	}
+	plan := Desired(s, host)
+	want := []End{end("10.62.3.0/24", "203.0.113.3"), end("10.62.5.0/24", "203.0.113.5"), end("10.62.6.0/24", "10.9.0.6")}
+	if diff := cmp.Diff(want, plan.Tunnel.Ends, compare); diff != "" {
+		t.Errorf("tunnels (-want +got):\n%s", diff)
+	}
+	if len(plan.Direct) != 1 || plan.Direct[0].Via != netip.MustParseAddr("192.0.2.2") {
+		t.Errorf("routes = %v, want one to n2's internal address", plan.Direct)
+	}
+	// With tunnels to all, behind NATs that may use the same addresses.
+	host.OnLink = nil
+	p := s.Peers["n4"]
+	p.External = netip.MustParseAddr("203.0.113.4")
+	s.Peers["n4"] = p
+	plan = Desired(s, host)
+	var got []string
+	for _, e := range plan.Tunnel.Ends {
+		got = append(got, e.Outer.String())
+	}
+	if diff := cmp.Diff([]string{"203.0.113.2", "203.0.113.3", "203.0.113.4", "203.0.113.5", "10.9.0.6"}, got); diff != "" {
+		t.Errorf("tunnels to all (-want +got):\n%s", diff)
+	}
+}
+
 func end(prefix, outer string) End {
 	p := netip.MustParsePrefix(prefix)
 	return End{To: p, Inner: p.Addr(), MAC: mac(p), Outer: netip.MustParseAddr(outer)}

@@ -72,6 +72,9 @@ func decodePeer(m *nodev1.Peer) (Peer, error) {
 	if p.Address, err = decodeAddress(m.GetAddress()); err != nil {
 		return Peer{}, err
 	}
+	if p.External, err = decodeAddress(m.GetExternalAddress()); err != nil {
+		return Peer{}, err
+	}
 	if m.GetPodCidr() == "" {
 		return p, nil
 	}
@@ -192,7 +195,7 @@ func (s *Snapshot) Encode() *nodev1.NetworkChanges {
 		}
 	}
 	for _, p := range s.Peers {
-		c.Peers = append(c.Peers, &nodev1.Peer{Name: p.Name, Address: addressText(p.Address), PodCidr: prefixText(p.PodCIDR)})
+		c.Peers = append(c.Peers, &nodev1.Peer{Name: p.Name, Address: addressText(p.Address), ExternalAddress: addressText(p.External), PodCidr: prefixText(p.PodCIDR)})
 	}
 	for _, v := range s.Services {
 		m := &nodev1.Service{Key: v.Key.encode(), Ports: encodePorts(v.Ports)}

@@ -23,10 +23,14 @@ type Peer struct {
 	Name    string
 	Address netip.Addr   // by which other nodes reach it; invalid while unknown
 	PodCIDR netip.Prefix // invalid while it has none
+	// External is the address by which nodes reach it that are not on its link; invalid:
+	// by Address.
+	External netip.Addr
 }
 
-// Sources are the addresses that packets of the node's tunnels come from.
-func (p Peer) Sources() []netip.Addr { return []netip.Addr{p.Address} }
+// Sources are the addresses that packets of the node's tunnels come from: whether they
+// are translated on the way depends on who receives them. Either may be invalid.
+func (p Peer) Sources() []netip.Addr { return []netip.Addr{p.Address, p.External} }
 
 // ServiceKey names a workload that serves ports.
 type ServiceKey struct{ Namespace, Workload string }
