@@ -226,6 +226,10 @@ const (
 // for people.
 const APIVersionAnnotation = "apiresource.kcp.dev/apiVersion"
 
+// VersionsAnnotation on imports names the versions of the type that the cluster serves and
+// that are not imported, one on each line, with the reason: a kcp converts nothing.
+const VersionsAnnotation = "apiresource.kcp.dev/versions-not-imported"
+
 // What negotiation notes down on negotiated resources and CRDs.
 const (
 	// AgreedByAnnotation lists, with commas, the clusters whose imports the schema is

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/bounded"
 	"rik.dev/rik/internal/multicluster/kubeconfig"
 )
 
@@ -137,6 +139,10 @@ func (c *Controller) carriable() ([]schema.GroupVersionResource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking the kcp for its types: %w", err)
 	}
+	versions, err := c.versions()
+	if err != nil {
+		return nil, err
+	}
 	var kinds []schema.GroupVersionResource
 	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "patch"}}, lists) {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
@@ -145,12 +151,41 @@ func (c *Controller) carriable() ([]schema.GroupVersionResource, error) {
 		}
 		for i := range list.APIResources {
 			gvr := gv.WithResource(list.APIResources[i].Name)
-			if neverSynced(gvr.GroupResource()) == "" && !slices.Contains(ownGroups, gv.Group) {
-				kinds = append(kinds, gvr)
+			if neverSynced(gvr.GroupResource()) != "" || slices.Contains(ownGroups, gv.Group) {
+				continue
 			}
+			// A write through a version that is not stored may lose fields.
+			if others := versions[gvr.GroupResource()]; len(others) > 1 {
+				stored, err := bounded.StoredIn(c.types, gvr, others)
+				if err != nil {
+					return nil, err
+				}
+				gvr.Version = cmp.Or(stored, gvr.Version)
+			}
+			kinds = append(kinds, gvr)
 		}
 	}
 	return kinds, nil
+}
+
+// versions are those in which the kcp serves each resource.
+func (c *Controller) versions() (map[schema.GroupResource][]string, error) {
+	_, lists, err := c.types.ServerGroupsAndResources()
+	if err != nil {
+		return nil, fmt.Errorf("asking the kcp for its types: %w", err)
+	}
+	versions := map[schema.GroupResource][]string{}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return nil, fmt.Errorf("reading the types of the kcp: %w", err)
+		}
+		for i := range list.APIResources {
+			resource := gv.WithResource(list.APIResources[i].Name).GroupResource()
+			versions[resource] = append(versions[resource], gv.Version)
+		}
+	}
+	return versions, nil
 }
 
 // ownGroups hold the kcp's own objects, which are carried nowhere.

@@ -58,7 +58,7 @@ type stamp struct {
 }
 
 func (c *Controller) newImporter(cluster *workloadv1alpha1.Cluster, m *member) (*importer, error) {
-	puller, err := crdpuller.New(crdpuller.Config{Rest: m.downstream, Logger: m.logger})
+	puller, err := crdpuller.New(crdpuller.Config{Rest: m.downstream, EveryVersion: true, Logger: m.logger})
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func (i *importer) write(ctx context.Context, crd *apiextensionsv1.CustomResourc
 }
 
 func hashOf(i *apiresourcev1alpha1.APIResourceImport) ([sha256.Size]byte, error) {
-	data, err := json.Marshal(i.Spec)
+	data, err := json.Marshal([]any{i.Spec, i.Annotations})
 	return sha256.Sum256(data), err
 }
 
@@ -219,6 +219,10 @@ func (i *importer) put(ctx context.Context, wanted *apiresourcev1alpha1.APIResou
 	mended.Spec.Location = wanted.Spec.Location
 	mended.OwnerReferences = wanted.OwnerReferences
 	metav1.SetMetaDataAnnotation(&mended.ObjectMeta, apiresourcev1alpha1.APIVersionAnnotation, wanted.Annotations[apiresourcev1alpha1.APIVersionAnnotation])
+	delete(mended.Annotations, apiresourcev1alpha1.VersionsAnnotation)
+	if left := wanted.Annotations[apiresourcev1alpha1.VersionsAnnotation]; left != "" {
+		mended.Annotations[apiresourcev1alpha1.VersionsAnnotation] = left
+	}
 	if equality.Semantic.DeepEqual(mended, present) {
 		return present.Generation, nil
 	}

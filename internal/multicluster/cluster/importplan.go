@@ -27,11 +27,15 @@ func importsFrom(location string, owner metav1.OwnerReference, crd *apiextension
 			return nil, err
 		}
 		gvr := common.GVR()
+		annotations := map[string]string{apiresourcev1alpha1.APIVersionAnnotation: gvr.GroupVersion().String()}
+		if left := crd.Annotations[apiresourcev1alpha1.VersionsAnnotation]; left != "" {
+			annotations[apiresourcev1alpha1.VersionsAnnotation] = left
+		}
 		imports = append(imports, &apiresourcev1alpha1.APIResourceImport{
 			ObjectMeta: metav1.ObjectMeta{
 				Name:            apiresourcev1alpha1.ImportName(gvr, location),
 				OwnerReferences: []metav1.OwnerReference{owner},
-				Annotations:     map[string]string{apiresourcev1alpha1.APIVersionAnnotation: gvr.GroupVersion().String()},
+				Annotations:     annotations,
 			},
 			Spec: apiresourcev1alpha1.APIResourceImportSpec{CommonAPIResourceSpec: common, Location: location},
 		})

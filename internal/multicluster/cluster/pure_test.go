@@ -207,6 +207,11 @@ func TestImportsFrom(t *testing.T) {
 	if len(i.Spec.SubResources) != 2 || i.Spec.SubResources[0].Scale.SpecReplicasPath != ".spec.replicas" || i.Spec.ColumnDefinitions[0].Priority != 1 {
 		t.Errorf("importsFrom lost subresources or columns: %+v", i.Spec)
 	}
+	two := definition(versionOf("v1"), versionOf("v1beta1"))
+	two.Annotations = map[string]string{apiresourcev1alpha1.VersionsAnnotation: "v1alpha1: it is renamed"}
+	if got, err := importsFrom("east", owner, two); err != nil || len(got) != 2 || got[1].Spec.GroupVersion.Version != "v1beta1" || got[0].Annotations[apiresourcev1alpha1.VersionsAnnotation] != "v1alpha1: it is renamed" {
+		t.Errorf("importsFrom of two versions = %+v, %v", got, err)
+	}
 	bare := versionOf("v1")
 	bare.Schema = nil
 	if _, err := importsFrom("east", owner, definition(bare)); err == nil {

@@ -48,6 +48,15 @@ func fromDefinition(t servedType, found *apiextensionsv1.CustomResourceDefinitio
 	return crd
 }
 
+// fromDefinition takes over versions from a CRD.
+func (p *Puller) fromDefinition(t servedType, found *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	crd := fromDefinition(t, found)
+	if p.config.EveryVersion {
+		p.addVersions(crd, found)
+	}
+	return crd
+}
+
 // permissive is the schema of a type of which nothing certain is known.
 func permissive() *apiextensionsv1.CustomResourceValidation {
 	p := &props{Type: "object"}

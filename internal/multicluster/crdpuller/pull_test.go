@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	"rik.dev/rik/internal/multicluster/crdpuller"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/poll"
@@ -214,6 +215,43 @@ func TestP4CRDBeforeOpenAPI(t *testing.T) {
 	}
 	if got.Spec.Names.ListKind != "WidgetCollection" {
 		t.Errorf("list kind %q, want the CRD's", got.Spec.Names.ListKind)
+	}
+}
+
+// TestEveryVersion: versions that differ only by optional fields are pulled beside the
+// preferred one, and the reason is said for the others.
+func TestEveryVersion(t *testing.T) {
+	c := kube.Shared(t)
+	of := func(fields ...string) apiextensionsv1.JSONSchemaProps {
+		properties := map[string]apiextensionsv1.JSONSchemaProps{}
+		for _, name := range fields {
+			properties[name] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+		}
+		return apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": {Type: "object", Properties: properties}}}
+	}
+	want := crdOf("widgets", "every.example.dev", "Widget", of("size", "more"))
+	for name, schema := range map[string]apiextensionsv1.JSONSchemaProps{"v1beta1": of("size"), "v1alpha1": of("capacity"), "v1alpha2": of("size")} {
+		older := *want.Spec.Versions[0].DeepCopy()
+		older.Name, older.Storage, older.Served, older.Schema.OpenAPIV3Schema = name, false, name != "v1alpha2", &schema
+		want.Spec.Versions = append(want.Spec.Versions, older)
+	}
+	install(t, c, want)
+	puller, err := crdpuller.New(crdpuller.Config{Rest: c.Rest(), EveryVersion: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time from memory
+		pulled, err := puller.Pull(t.Context(), "widgets.every.example.dev")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := only(t, pulled)
+		if len(got.Spec.Versions) != 2 || got.Spec.Versions[0].Name != "v1" || got.Spec.Versions[1].Name != "v1beta1" || !got.Spec.Versions[1].Served || got.Spec.Versions[1].Storage {
+			t.Errorf("versions %+v, want v1 and v1beta1", got.Spec.Versions)
+		}
+		if left := got.Annotations[apiresourcev1alpha1.VersionsAnnotation]; left != "v1alpha1: .spec.capacity: there is no such property in v1" {
+			t.Errorf("the annotation says %q", left)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ package crdpuller
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,6 +50,10 @@ type Config struct {
 	// Skip leaves out types that are of no interest, such as those that the control
 	// plane serves itself. Optional.
 	Skip func(schema.GroupVersionKind) bool
+	// EveryVersion adds the other versions of a CRD that the cluster serves to the one that
+	// it prefers, if their objects can be stored in that one without conversion. The
+	// annotation apiresourcev1alpha1.VersionsAnnotation says of the rest why not.
+	EveryVersion bool
 	// Logger receives what is not worth a Problem. Required.
 	Logger *slog.Logger
 }
@@ -64,7 +69,7 @@ type Problem struct {
 // A type is gone for good only if it is neither in CRDs nor in Problems, and its group
 // and version are not in Unknown.
 type Result struct {
-	// CRDs by name, one of each type, each with the version that the cluster prefers.
+	// CRDs by name, one of each type, each with the version that the cluster prefers first.
 	// The name is PLURAL.GROUP, with core for the group of the first types, which CRDs
 	// of a Kubernetes cluster cannot have. The caller owns them.
 	CRDs []*apiextensionsv1.CustomResourceDefinition
@@ -87,6 +92,8 @@ type Puller struct {
 	mu sync.Mutex
 	// schemas are the converted models of the last Pull, with where each is from.
 	schemas map[schema.GroupVersionKind]converted
+	// answers say why a version cannot be served beside another, by a hash of both.
+	answers map[[sha256.Size]byte]string
 }
 
 // converted is a schema and the address that it was read from, which holds a hash of
@@ -112,7 +119,7 @@ func New(config Config) (*Puller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing the connection to the cluster: %w", err)
 	}
-	return &Puller{config: config, transport: transport}, nil
+	return &Puller{config: config, transport: transport, answers: map[[sha256.Size]byte]string{}}, nil
 }
 
 // Pull describes the types of these names, as PLURAL or PLURAL.GROUP, or all that can be
@@ -149,7 +156,7 @@ func (p *Puller) describe(s *session, types []servedType, definitions definition
 		case err != nil:
 			result.problem(t, err)
 		case found != nil:
-			result.add(t, fromDefinition(t, found))
+			result.add(t, p.fromDefinition(t, found))
 		default:
 			builtIn = append(builtIn, t)
 		}

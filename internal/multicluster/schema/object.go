@@ -136,7 +136,7 @@ func (t *meeting) meetProperty(path, key string, ms []*member, out *node) outcom
 	values, without := valuesOf(ms, key)
 	if len(without) > 0 {
 		return t.dropProperty(path, key, ms, out, []apiresourcev1alpha1.Obstacle{
-			obstacle(path, without, "there is no such property in %s", places(without)),
+			obstacle(path, without, noProperty+"%s", places(without)),
 		})
 	}
 	r := t.meet(path, values)

@@ -148,6 +148,9 @@ func (e *engine) lookAtTypes(ctx context.Context) error {
 	}
 	sure, types, missing := e.unaccounted(names, up, down)
 	agreed, refused := agree(sure, up.lists, down.lists, cluster.Spec.ClusterScopedResources)
+	if _, err := discover(ctx, e.upstream, func(d discovery.DiscoveryInterface) (any, error) { return nil, written(d, agreed, up.lists) }); err != nil {
+		return err
+	}
 	e.carry(ctx, append(types, agreed...))
 	e.mu.Lock()
 	e.missing, e.looked = append(missing, refused...), true

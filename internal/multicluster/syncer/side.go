@@ -182,11 +182,20 @@ func (s *side) list(ctx context.Context, t Type, namespace string, options metav
 	})
 }
 
-// merge applies a merge patch, of a subresource if one is named.
+// merge applies a merge patch, of a subresource if one is named, in the version that loses
+// nothing, and gives the object in the version of the type.
 func (s *side) merge(ctx context.Context, t Type, object *unstructured.Unstructured, patch []byte, subresources ...string) (*unstructured.Unstructured, error) {
-	return ask(ctx, s, func(ctx context.Context) (*unstructured.Unstructured, error) {
-		return s.resource(t, object.GetNamespace()).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager}, subresources...)
+	through := t
+	if t.Written.Version != "" {
+		through.Resource = t.Written
+	}
+	merged, err := ask(ctx, s, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return s.resource(through, object.GetNamespace()).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager}, subresources...)
 	})
+	if err != nil || through == t {
+		return merged, err
+	}
+	return s.get(ctx, t, object.GetNamespace(), object.GetName())
 }
 
 func (s *side) apply(ctx context.Context, t Type, object *unstructured.Unstructured, options metav1.ApplyOptions) (*unstructured.Unstructured, error) {

@@ -732,33 +732,9 @@ func TestClusterGone(t *testing.T) {
 	}
 }
 
-// widgets are of a CRD with a field that may be null, and has a default.
-func (k *kcp) widgets(t *testing.T, servers ...*rest.Config) schema.GroupVersionResource {
+// installs makes servers serve a CRD until the test ends.
+func installs(t *testing.T, crd *unstructured.Unstructured, of schema.GroupVersionResource, servers ...*rest.Config) {
 	t.Helper()
-	of := schema.GroupVersionResource{Group: "nulls.example.com", Version: "v1", Resource: "widgets"}
-	crd := parse(t, `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: widgets.nulls.example.com}
-spec:
-  group: nulls.example.com
-  scope: Namespaced
-  names: {plural: widgets, kind: Widget}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema:
-      openAPIV3Schema:
-        type: object
-        properties:
-          spec:
-            type: object
-            properties:
-              size: {type: integer, nullable: true, default: 3}
-              free: {type: object, x-kubernetes-preserve-unknown-fields: true}
-              list: {type: array, items: {type: object, properties: {size: {type: integer, nullable: true, default: 3}}}}
-`)
 	for _, server := range servers {
 		objects := dynamic.NewForConfigOrDie(server)
 		if _, err := objects.Resource(crds).Create(t.Context(), crd, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -769,41 +745,109 @@ spec:
 				t.Error(err)
 			}
 		})
-		poll.Until(t, kube.Patience, "widgets are served", func(ctx context.Context) error {
+		poll.Until(t, kube.Patience, of.Resource+" are served", func(ctx context.Context) error {
 			_, err := objects.Resource(of).List(ctx, metav1.ListOptions{})
 			return err
 		})
 	}
-	return of
+}
+
+// widgets is a CRD of one group, with versions as YAML.
+func widgets(t *testing.T, group, versions string) *unstructured.Unstructured {
+	t.Helper()
+	return parse(t, fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.%[1]s}
+spec:
+  group: %[1]s
+  scope: Namespaced
+  names: {plural: widgets, kind: Widget}
+  versions: %[2]s
+`, group, versions))
+}
+
+// isSpec wants a spec, as JSON.
+func isSpec(want string) func(*unstructured.Unstructured) error {
+	return func(o *unstructured.Unstructured) error {
+		raw, err := json.Marshal(o.Object["spec"])
+		if err == nil && string(raw) != want {
+			err = fmt.Errorf("spec is %s, want %s", raw, want)
+		}
+		return err
+	}
 }
 
 // TestNullStaysNull: what may be null, and has a default, is null in the cluster if it is
 // null upstream.
 func TestNullStaysNull(t *testing.T) {
 	p := startPair(t, "nulls")
-	widgets := p.widgets(t, p.config, p.kube.Rest())
+	of := schema.GroupVersionResource{Group: "nulls.example.com", Version: "v1", Resource: "widgets"}
+	installs(t, widgets(t, of.Group, `[{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {
+	size: {type: integer, nullable: true, default: 3}, free: {type: object, x-kubernetes-preserve-unknown-fields: true},
+		list: {type: array, items: {type: object, properties: {size: {type: integer, nullable: true, default: 3}}}}}}}}}}]`), of, p.config, p.kube.Rest())
 	p.carries("nulls", "widgets.nulls.example.com", "configmaps")
-	create(t, p.objects, widgets, parse(t, `
+	create(t, p.objects, of, parse(t, `
 apiVersion: nulls.example.com/v1
 kind: Widget
 metadata: {name: w, namespace: team, labels: {workloads.kcp.dev/cluster: nulls}}
 spec: {size: null, free: {a: null, b: 1}, list: [{size: null}]}
 `))
-	spec := func(want string) func(*unstructured.Unstructured) error {
-		return func(o *unstructured.Unstructured) error {
-			raw, err := json.Marshal(o.Object["spec"])
-			if err == nil && string(raw) != want {
-				err = fmt.Errorf("spec is %s, want %s", raw, want)
-			}
-			return err
-		}
-	}
-	has(t, p.objects, widgets, "team", "w", spec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
-	has(t, p.down, widgets, p.there, "w", spec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
+	has(t, p.objects, of, "team", "w", isSpec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
+	has(t, p.down, of, p.there, "w", isSpec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
 	// Drift is seen: 3 is not null.
-	patch(t, p.down, widgets, p.there, "w", `{"spec":{"size":5}}`)
-	has(t, p.down, widgets, p.there, "w", spec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
-	remove(t, p.objects, widgets, "team", "w")
-	hasNot(t, p.down, widgets, p.there, "w")
-	hasNot(t, p.objects, widgets, "team", "w")
+	patch(t, p.down, of, p.there, "w", `{"spec":{"size":5}}`)
+	has(t, p.down, of, p.there, "w", isSpec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
+	remove(t, p.objects, of, "team", "w")
+	hasNot(t, p.down, of, p.there, "w")
+	hasNot(t, p.objects, of, "team", "w")
+}
+
+// TestWritesThroughAnOlderVersionKeepFields: what the cluster's version does not have stays
+// upstream, whatever the syncer writes there.
+func TestWritesThroughAnOlderVersionKeepFields(t *testing.T) {
+	p := startPair(t, "older")
+	of := schema.GroupVersionResource{Group: "older.example.com", Version: "v1", Resource: "widgets"}
+	older := of.GroupResource().WithVersion("v1beta1")
+	const (
+		small = `served: true, subresources: {status: {}}, schema: {openAPIV3Schema: {type: object, properties: {status: {type: object, properties: {ready: {type: integer}}}, spec: {type: object, properties: {size: {type: integer}}}}}}`
+		large = `served: true, subresources: {status: {}}, schema: {openAPIV3Schema: {type: object, properties: {status: {type: object, properties: {ready: {type: integer}, more: {type: string}}}, spec: {type: object, properties: {size: {type: integer}, more: {type: string}}}}}}`
+	)
+	installs(t, widgets(t, of.Group, `[{name: v1beta1, storage: false, `+small+`}, {name: v1, storage: true, `+large+`}]`), of, p.config)
+	installs(t, widgets(t, of.Group, `[{name: v1beta1, storage: true, `+small+`}]`), older, p.kube.Rest())
+	p.carries("older", "widgets.older.example.com", "configmaps")
+	create(t, p.objects, of, parse(t, `
+apiVersion: older.example.com/v1
+kind: Widget
+metadata: {name: w, namespace: team}
+spec: {size: 1, more: kept}
+`))
+	patch(t, p.objects, of, "team", "w", `{"status":{"more":"kept"}}`, "status")
+	// The finalizer, the status, a problem and the release are written by the syncer.
+	patch(t, p.objects, of, "team", "w", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":"older"}}}`)
+	has(t, p.down, older, p.there, "w", isSpec(`{"size":1}`))
+	patch(t, p.down, older, p.there, "w", `{"status":{"ready":1}}`, "status")
+	up := has(t, p.objects, of, "team", "w", field(1, "status", "ready"))
+	kept := func(o *unstructured.Unstructured) error {
+		if more, _, _ := unstructured.NestedString(o.Object, "spec", "more"); more != "kept" {
+			return fmt.Errorf("spec is %v", o.Object["spec"])
+		}
+		return nil
+	}
+	if err := kept(up); err != nil || len(up.GetFinalizers()) == 0 {
+		t.Errorf("after the finalizer and the status, %v; finalizers are %v", err, up.GetFinalizers())
+	}
+	// Sent away, it is released upstream.
+	patch(t, p.objects, of, "team", "w", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":null}}}`)
+	hasNot(t, p.down, older, p.there, "w")
+	up = has(t, p.objects, of, "team", "w", func(o *unstructured.Unstructured) error {
+		if f := o.GetFinalizers(); len(f) > 0 {
+			return fmt.Errorf("finalizers are %v", f)
+		}
+		return nil
+	})
+	if err := kept(up); err != nil {
+		t.Errorf("after the release, %v", err)
+	}
+	remove(t, p.objects, of, "team", "w")
 }

@@ -1,10 +1,14 @@
 package syncer
 
 import (
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+
+	"rik.dev/rik/internal/multicluster/bounded"
 )
 
 // Type is one that both sides serve, in a version that both have.
@@ -14,6 +18,9 @@ type Type struct {
 	Namespaced bool
 	// Status: both sides serve it as a subresource.
 	Status bool
+	// Written is the version upstream through which objects are changed if it is another:
+	// the one that is stored. A write through Resource would drop fields that it lacks.
+	Written schema.GroupVersionResource
 }
 
 // powerful are the groups whose objects give power over a cluster. They are never
@@ -75,6 +82,32 @@ func agreeOn(resource schema.GroupResource, up, down []Type, allowed bool) (Type
 		}
 	}
 	return Type{}, why
+}
+
+// written finds out through which version upstream the objects of types are changed. Only
+// types of several versions are asked for.
+func written(server discovery.ServerResourcesInterface, types []Type, upstream []*metav1.APIResourceList) error {
+	all := served(upstream)
+	for i := range types {
+		t := &types[i]
+		versions := map[string]Type{}
+		for _, other := range all {
+			if other.Resource.GroupResource() == t.Resource.GroupResource() {
+				versions[other.Resource.Version] = other
+			}
+		}
+		if len(versions) < 2 {
+			continue
+		}
+		version, err := bounded.StoredIn(server, t.Resource, slices.Sorted(maps.Keys(versions)))
+		if err != nil {
+			return err
+		}
+		if version != "" && version != t.Resource.Version {
+			t.Written, t.Status = versions[version].Resource, t.Status && versions[version].Status
+		}
+	}
+	return nil
 }
 
 // served are the types of a server's discovery that can be listed, watched and written.
