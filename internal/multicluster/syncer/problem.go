@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // The reasons of problems, which users see in an annotation and as those of events.
@@ -55,6 +57,18 @@ func refusal(err error, resource schema.GroupResource) (problem, bool) {
 		return problem{reason: reasonRefused, message: quoted(err, status, resource)}, true
 	}
 	return problem{}, false
+}
+
+// isTooLong says whether a write was refused because the object's annotations are too large
+// together.
+func isTooLong(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool {
+		return c.Field == "metadata.annotations" && c.Type == metav1.CauseType(field.ErrorTypeTooLong)
+	})
 }
 
 // isUntypable finds an apply of fields that the server's schema does not have, which it

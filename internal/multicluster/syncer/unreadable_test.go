@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/syncer"
@@ -225,4 +226,47 @@ func TestGroupWithoutAccountAtStart(t *testing.T) {
 	create(t, k.objects, configMaps, configMap("stale", "carried", "east", nil))
 	has(t, down, configMaps, k.downNamespace("east", "stale"), "carried", anyhow)
 	k.problemOf("east", "things.gone.example.org", "NotReadable", "gone.example.org")
+}
+
+// TestAnnotationsWithoutRoom: an object whose annotations are so large that what the syncer
+// adds does not fit is reported by an event, once.
+func TestAnnotationsWithoutRoom(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	physical, _ := downstream(t)
+	k.register("east", "configmaps")
+	k.namespace("large")
+	k.sync("east", physical.Rest())
+	large := configMap("large", "full", "east", nil)
+	large.SetAnnotations(map[string]string{"note": strings.Repeat("x", 256<<10-len("note"))})
+	create(t, k.objects, configMaps, large)
+	told := func(ctx context.Context) (int, error) {
+		list, err := k.objects.Resource(events).Namespace("large").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return 0, err
+		}
+		n := 0
+		for _, e := range list.Items {
+			message, _, _ := unstructured.NestedString(e.Object, "message")
+			name, _, _ := unstructured.NestedString(e.Object, "involvedObject", "name")
+			if name == "full" && strings.Contains(message, "Refused") && strings.Contains(message, "metadata.annotations") {
+				n++
+			}
+		}
+		return n, nil
+	}
+	poll.Until(t, kube.Patience, "an event tells why the object is not synced", func(ctx context.Context) error {
+		n, err := told(ctx)
+		if err == nil && n == 0 {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+	patch(t, k.objects, configMaps, "large", "full", `{"metadata":{"finalizers":["syncer.workloads.kcp.dev/east","example.org/touch"]}}`)
+	patch(t, k.objects, configMaps, "large", "full", `{"metadata":{"finalizers":["syncer.workloads.kcp.dev/east"]}}`)
+	create(t, k.objects, configMaps, configMap("large", "later", "east", nil))
+	has(t, k.objects, configMaps, "large", "later", problem("east", ""))
+	if n, err := told(t.Context()); err != nil || n != 1 {
+		t.Errorf("%d events, %v, want one", n, err)
+	}
 }

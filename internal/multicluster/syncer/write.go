@@ -70,6 +70,7 @@ func (p *pass) unsettle() {
 	defer p.mu.Unlock()
 	delete(p.settled, p.key)
 	delete(p.told, p.key)
+	delete(p.unwritten, p.key)
 }
 
 // create makes the object. Between the look that found none and this, somebody else
@@ -273,6 +274,8 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 	isNew := why != nil && p.up.GetAnnotations()[p.problemAnnotation()] != said[p.problemAnnotation()]
 	changed, err := p.upstream.merge(ctx, p.carrier.Type, p.up, patch)
 	switch {
+	case isTooLong(err):
+		return p.tellWithoutAnnotation(ctx, why)
 	case isObjectGone(err):
 		return nil
 	case apierrors.IsConflict(err):
@@ -289,11 +292,36 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 	return nil
 }
 
+// tellWithoutAnnotation tells a problem of an object whose annotations have no room for it.
+// That they have none is a problem, too, if there is no other.
+func (p *pass) tellWithoutAnnotation(ctx context.Context, why *problem) error {
+	if why == nil {
+		why = &problem{reasonStatus, "the object's annotations are so large that the status of this cluster does not fit beside them; make them smaller"}
+	}
+	desired, now := fingerprintOf(p.desired(), &unstructured.Unstructured{}).desired, time.Now()
+	p.mu.Lock()
+	last, told := p.unwritten[p.key]
+	isOld := told && last.reason == why.reason && !last.isStale(desired, now)
+	if !isOld {
+		p.unwritten[p.key] = telling{at: now, desired: desired, reason: why.reason}
+	}
+	p.mu.Unlock()
+	if isOld {
+		return nil
+	}
+	p.metrics.problems.WithLabelValues(why.reason).Inc()
+	p.log.Warn("not as upstream wants it, and its annotations have no room to say so", "reason", why.reason)
+	p.tell(ctx, *why)
+	return nil
+}
+
 // telling is a problem as it was told.
 type telling struct {
 	at time.Time
 	// desired is what upstream wanted then.
 	desired [sha256.Size]byte
+	// reason is noted only where the object has no room for the problem.
+	reason string
 }
 
 // isStale says whether the same problem is to be told anew, in other words: because it is
