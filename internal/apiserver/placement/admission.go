@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -81,7 +85,37 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 			return admission.NewForbidden(a, err)
 		}
 	}
+	for _, text := range p.doubts(ctx, a, before, now) {
+		warning.AddWarning(ctx, "", text)
+	}
 	return nil
+}
+
+// doubts are why an object may not arrive at the targets that a write gives it. The parts of
+// a split root go to clusters that the splitter has looked at.
+func (p *Plugin) doubts(ctx context.Context, a admission.Attributes, before, now metav1.Object) []string {
+	if now.GetLabels()[workloadv1alpha1.OwnedByLabel] != "" || a.GetSubresource() != "" {
+		return nil
+	}
+	var texts []string
+	was := workloadv1alpha1.Targets(before.GetLabels())
+	for _, name := range workloadv1alpha1.Targets(now.GetLabels()) {
+		if slices.Contains(was, name) {
+			continue
+		}
+		// From the server's cache: this is a hint.
+		found, err := p.objects.Resource(clusterResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+		switch {
+		case apierrors.IsNotFound(err):
+			texts = append(texts, fmt.Sprintf("there is no Cluster %q: the object goes nowhere until one is registered under this name", name))
+		case err == nil:
+			types, known, err := unstructured.NestedStringSlice(found.Object, "status", "syncedResources")
+			if resource := a.GetResource().GroupResource().String(); known && err == nil && !slices.Contains(types, resource) {
+				texts = append(texts, fmt.Sprintf("the Cluster %q does not take %s at present: see its status.syncedResources, and its conditions", name, resource))
+			}
+		}
+	}
+	return texts
 }
 
 // both are an object before and after a write. There are none where the object has

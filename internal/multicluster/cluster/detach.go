@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -110,22 +112,29 @@ func (c *Controller) deleteImports(ctx context.Context, name string) error {
 
 // release takes a cluster's finalizer and notes from every object upstream.
 func (c *Controller) release(ctx context.Context, name string) error {
-	return c.releaseWhere(ctx, func(s stray, _ bool) (bool, error) { return s.cluster == name, nil })
+	return c.releaseWhere(ctx, look{lost: func(s stray, _ bool) (bool, error) { return s.cluster == name, nil }})
 }
 
 // judgement says whether a cluster's syncer has lost an object that it holds. sent tells
 // that the object's labels send it to that cluster.
 type judgement func(held stray, sent bool) (lost bool, err error)
 
+// look is what is looked for on objects.
+type look struct {
+	lost judgement
+	// absent says of a name whether there is no such Cluster; nil: that is not looked at.
+	absent func(name string) (bool, error)
+}
+
 // releaseWhere looks through every object of every type that can be carried.
-func (c *Controller) releaseWhere(ctx context.Context, gone judgement) error {
+func (c *Controller) releaseWhere(ctx context.Context, l look) error {
 	kinds, err := c.carriable()
 	if err != nil {
 		return err
 	}
 	var problems []error
 	for _, gvr := range kinds {
-		if err := c.releaseType(ctx, gvr, gone); err != nil {
+		if err := c.releaseType(ctx, gvr, l); err != nil {
 			problems = append(problems, fmt.Errorf("releasing %s: %w", gvr.GroupResource(), err))
 		}
 	}
@@ -191,7 +200,7 @@ func (c *Controller) versions() (map[schema.GroupResource][]string, error) {
 // ownGroups hold the kcp's own objects, which are carried nowhere.
 var ownGroups = []string{workloadv1alpha1.GroupName, apiresourcev1alpha1.GroupName}
 
-func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionResource, gone judgement) error {
+func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionResource, l look) error {
 	options := metav1.ListOptions{Limit: objectsPage}
 	for {
 		page, err := c.objects.Resource(gvr).List(ctx, options)
@@ -199,7 +208,7 @@ func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionRes
 			return client.IgnoreNotFound(err) // the type has ended meanwhile, and its objects with it
 		}
 		for i := range page.Items {
-			if err := c.releaseObject(ctx, gvr, &page.Items[i], gone); err != nil {
+			if err := c.releaseObject(ctx, gvr, &page.Items[i], l); err != nil {
 				return err
 			}
 		}
@@ -209,11 +218,11 @@ func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionRes
 	}
 }
 
-func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata, gone judgement) error {
+func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata, l look) error {
 	var lost []string
 	for _, name := range holders(object.Finalizers) {
 		held := stray{cluster: name, resource: gvr, namespace: object.Namespace, name: object.Name, uid: object.UID}
-		is, err := gone(held, isSent(object, name))
+		is, err := l.lost(held, isSent(object, name))
 		if err != nil {
 			return err
 		}
@@ -221,15 +230,48 @@ func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionR
 			lost = append(lost, name)
 		}
 	}
-	if len(lost) == 0 {
-		return nil
+	notes, err := l.notes(object)
+	if err != nil || len(lost) == 0 && len(notes) == 0 {
+		return err
 	}
-	return release(ctx, c.objects, gvr, object, lost)
+	return release(ctx, c.objects, gvr, object, lost, notes)
 }
 
-// release takes what some clusters' syncers left on an object, if it is as it was seen.
-func release(ctx context.Context, upstream metadata.Interface, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata, clusters []string) error {
-	body, err := json.Marshal(releasing(object, clusters))
+// noSuchCluster is the reason of the problem of an object that is sent to a Cluster that
+// does not exist.
+const noSuchCluster = "NoSuchCluster"
+
+// notes are the annotations that an object has to get, or to lose (nil), because it is sent
+// to Clusters that do not exist. No syncer tells of those.
+func (l look) notes(object *metav1.PartialObjectMetadata) (map[string]any, error) {
+	notes := map[string]any{}
+	if l.absent == nil || object.DeletionTimestamp != nil {
+		return notes, nil
+	}
+	absent := map[string]bool{}
+	for _, name := range workloadv1alpha1.Targets(object.Labels) {
+		is, err := l.absent(name)
+		if err != nil {
+			return nil, err
+		}
+		key := workloadv1alpha1.ProblemAnnotationPrefix + name
+		text := fmt.Sprintf("%s: there is no Cluster %s; register it, or change the label that names it. The status is not that of the object there", noSuchCluster, name)
+		if absent[key] = is; is && object.Annotations[key] != text {
+			notes[key] = text
+		}
+	}
+	for key, text := range object.Annotations {
+		if strings.HasPrefix(key, workloadv1alpha1.ProblemAnnotationPrefix) && strings.HasPrefix(text, noSuchCluster+":") && !absent[key] {
+			notes[key] = nil
+		}
+	}
+	return notes, nil
+}
+
+// release takes what some clusters' syncers left on an object, if it is as it was seen, and
+// changes other notes on it.
+func release(ctx context.Context, upstream metadata.Interface, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata, clusters []string, others map[string]any) error {
+	body, err := json.Marshal(releasing(object, clusters, others))
 	if err != nil {
 		return err
 	}
@@ -239,7 +281,7 @@ func release(ctx context.Context, upstream metadata.Interface, gvr schema.GroupV
 
 // releasing is the merge patch that takes what some clusters' syncers left on an object.
 // It holds the version that it was made from: finalizers are replaced as a whole.
-func releasing(object *metav1.PartialObjectMetadata, clusters []string) map[string]any {
+func releasing(object *metav1.PartialObjectMetadata, clusters []string, others map[string]any) map[string]any {
 	finalizers := slices.Clone(object.Finalizers)
 	notes := map[string]any{}
 	for _, name := range clusters {
@@ -250,6 +292,7 @@ func releasing(object *metav1.PartialObjectMetadata, clusters []string) map[stri
 			}
 		}
 	}
+	maps.Copy(notes, others)
 	metadata := map[string]any{"resourceVersion": object.ResourceVersion, "finalizers": finalizers}
 	if len(notes) > 0 {
 		metadata["annotations"] = notes

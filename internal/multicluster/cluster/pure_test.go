@@ -268,7 +268,7 @@ func TestReleasing(t *testing.T) {
 		"finalizers":      []string{"a.example/keep", workloadv1alpha1.FinalizerPrefix + "west"},
 		"annotations":     map[string]any{workloadv1alpha1.StatusAnnotationPrefix + "east": nil, workloadv1alpha1.ProblemAnnotationPrefix + "east": nil},
 	}}
-	if diff := cmp.Diff(want, releasing(object, []string{"east", "eastern"})); diff != "" {
+	if diff := cmp.Diff(want, releasing(object, []string{"east", "eastern"}, nil)); diff != "" {
 		t.Errorf("releasing (-want +got):\n%s", diff)
 	}
 }

@@ -46,13 +46,13 @@ type stray struct {
 func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
 	begin := c.now()
 	absent, found := c.absence(ctx), map[stray]bool{}
-	err := c.releaseWhere(ctx, func(s stray, sent bool) (bool, error) {
+	err := c.releaseWhere(ctx, look{absent: absent, lost: func(s stray, sent bool) (bool, error) {
 		is, err := absent(s.cluster)
 		if err == nil && !is && !sent {
 			found[s] = true
 		}
 		return is, err
-	})
+	}})
 	if err != nil {
 		return 0, err
 	}
@@ -216,7 +216,7 @@ func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity
 	case err != nil && !isObjectGone(err):
 		return fmt.Errorf("asking the cluster: %w", err)
 	}
-	if err := release(ctx, s.upstream, x.resource, object, []string{s.cluster}); err != nil {
+	if err := release(ctx, s.upstream, x.resource, object, []string{s.cluster}, nil); err != nil {
 		return err
 	}
 	s.log.Info("let go of what the syncer left behind", "type", x.resource.Resource, "namespace", x.namespace, "name", x.name)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +43,27 @@ func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.awaitFinalizers(t, moved)
+	// Nobody else tells that there is no Cluster west.
+	note := func(want string) {
+		t.Helper()
+		poll.Until(t, kube.Patience, fmt.Sprintf("the problem says %q", want), func(ctx context.Context) error {
+			now := &corev1.ConfigMap{}
+			if err := s.upstream.Get(ctx, client.ObjectKeyFromObject(moved), now); err != nil {
+				return err
+			}
+			said := now.Annotations[workloadv1alpha1.ProblemAnnotationPrefix+"west"]
+			if !strings.HasPrefix(said, want) || want == "" && said != "" {
+				return fmt.Errorf("it says %q", said)
+			}
+			return nil
+		})
+	}
+	note("NoSuchCluster: there is no Cluster west")
+	sentNowhere := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"workloads.kcp.dev/cluster":null}}}`))
+	if err := s.upstream.Patch(t.Context(), moved.DeepCopy(), sentNowhere); err != nil {
+		t.Fatal(err)
+	}
+	note("")
 	s.awaitFinalizers(t, unsent)
 	s.gone(t, deleted)
 
