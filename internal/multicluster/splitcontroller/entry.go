@@ -131,8 +131,9 @@ func newFollower(object *unstructured.Unstructured) *follower {
 	maps.DeleteFunc(set, func(name, _ string) bool {
 		return name != workloadv1alpha1.ClusterLabel && !strings.HasPrefix(name, workloadv1alpha1.TargetLabelPrefix)
 	})
-	maps.DeleteFunc(notes, func(name, _ string) bool {
-		return name != workloadv1alpha1.FollowsAnnotation && name != neededByAnnotation && !strings.HasPrefix(name, workloadv1alpha1.StatusAnnotationPrefix)
+	maps.DeleteFunc(notes, func(name, value string) bool {
+		return name != workloadv1alpha1.FollowsAnnotation && name != neededByAnnotation &&
+			!strings.HasPrefix(name, workloadv1alpha1.StatusAnnotationPrefix) && !isUntakenNote(name, value)
 	})
 	kept := &unstructured.Unstructured{Object: map[string]any{"apiVersion": object.GetAPIVersion(), "kind": object.GetKind()}}
 	kept.SetName(object.GetName())

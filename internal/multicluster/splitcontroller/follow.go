@@ -3,6 +3,7 @@ package splitcontroller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
@@ -201,22 +203,75 @@ func (c *Controller) unseenTypes(f *follower) []string {
 	})
 }
 
+// notSyncedReason begins the problem of an object that a cluster needs and does not take.
+const notSyncedReason = "TypeNotSynced"
+
+// untaken are those of the clusters to which an object is not sent yet, and which do not take
+// its type: it would never arrive, and nobody would say so.
+func (c *Controller) untaken(f *follower, resource schema.GroupResource, clusters []string) []string {
+	var names []string
+	targets := workloadv1alpha1.Targets(f.GetLabels())
+	for _, name := range clusters {
+		cluster := c.clusterNamed(name)
+		if cluster == nil || slices.Contains(targets, name) || slices.Contains(names, name) {
+			continue
+		}
+		// A Cluster that says nothing yet may take everything.
+		if synced := cluster.Status.SyncedResources; len(synced) > 0 && !slices.Contains(synced, resource.String()) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// isUntakenNote says whether an annotation is one of noteUntaken.
+func isUntakenNote(key, text string) bool {
+	return strings.HasPrefix(key, workloadv1alpha1.ProblemAnnotationPrefix) && strings.HasPrefix(text, notSyncedReason+":")
+}
+
+// noteUntaken notes on an object which clusters need it and do not take it, and takes back
+// what is no longer so. It says whether that changes anything.
+func noteUntaken(notes map[string]string, resource schema.GroupResource, untaken []string) (changed bool) {
+	for key, text := range notes {
+		name := strings.TrimPrefix(key, workloadv1alpha1.ProblemAnnotationPrefix)
+		if isUntakenNote(key, text) && !slices.Contains(untaken, name) {
+			delete(notes, key)
+			changed = true
+		}
+	}
+	for _, name := range untaken {
+		text := fmt.Sprintf("%s: a workload in the cluster needs this object, and the cluster does not take %s at present; \"kubectl get apiresourceimports\" says why", notSyncedReason, resource)
+		if key := workloadv1alpha1.ProblemAnnotationPrefix + name; notes[key] != text {
+			notes[key] = text
+			changed = true
+		}
+	}
+	return changed
+}
+
 // send writes the targets of an object, if they are not as they should be.
 func (c *Controller) send(ctx context.Context, f *follower, d demand) error {
+	resource := c.followersOf(f.GetKind())
+	if resource == nil {
+		return nil // its type has just ended
+	}
+	untaken := c.untaken(f, resource.resource.GroupResource(), d.clusters)
+	d.clusters = slices.DeleteFunc(d.clusters, func(name string) bool { return slices.Contains(untaken, name) })
 	slices.Sort(d.clusters)
 	next := f.DeepCopy()
 	changed := splitter.Follow(next, slices.Compact(d.clusters))
 	slices.Sort(d.types)
-	notes := next.GetAnnotations()
+	notes := maps.Clone(next.GetAnnotations())
+	if notes == nil {
+		notes = map[string]string{}
+	}
+	changed = noteUntaken(notes, resource.resource.GroupResource(), untaken) || changed
 	needed := strings.Join(slices.Compact(d.types), ",")
 	if notes[workloadv1alpha1.FollowsAnnotation] == "" {
 		needed = ""
 	}
 	if changed = changed || needed != notes[neededByAnnotation]; !changed {
 		return nil
-	}
-	if notes == nil {
-		notes = map[string]string{}
 	}
 	if delete(notes, neededByAnnotation); needed != "" {
 		notes[neededByAnnotation] = needed
@@ -226,10 +281,6 @@ func (c *Controller) send(ctx context.Context, f *follower, d demand) error {
 	}, nil)
 	if err != nil {
 		return err
-	}
-	resource := c.followersOf(f.GetKind())
-	if resource == nil {
-		return nil // its type has just ended
 	}
 	_, err = c.metadata.Resource(resource.resource).Namespace(f.GetNamespace()).
 		Patch(ctx, f.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})

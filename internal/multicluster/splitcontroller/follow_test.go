@@ -248,3 +248,37 @@ func TestTypeEnds(t *testing.T) {
 		return errors.Join(err, errors.New("one is there"))
 	})
 }
+
+// TestClusterThatTakesNoServices: a Service is not sent to a cluster that does not take
+// Services, which is said on it, until the cluster does.
+func TestClusterThatTakesNoServices(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "east", "west")
+	takes := func(types ...any) {
+		s.merge(clusters, "", s.cluster("west"), map[string]any{"status": map[string]any{"syncedResources": append([]any{s.resource.GroupResource().String()}, types...)}}, "status")
+	}
+	takes("configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims")
+	stocked(t, s)
+	s.needs("web", false)
+	s.until("web", "east=2 west=2")
+	s.sent("ConfigMap", "settings", "east,west")
+	s.sent("Service", "front", "east")
+	says := func(want string) {
+		t.Helper()
+		s.eventually(fmt.Sprintf("the problem of the Service says %q", want), func(ctx context.Context) error {
+			o, err := s.objects.Resource(core.WithResource("services")).Namespace(s.namespace).Get(ctx, "front", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			said := o.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+s.cluster("west")]
+			if (said == "") != (want == "") || !strings.HasPrefix(said, want) {
+				return fmt.Errorf("it says %q", said)
+			}
+			return nil
+		})
+	}
+	says("TypeNotSynced: ")
+	takes("configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims", "services")
+	s.sent("Service", "front", "east,west")
+	says("")
+}

@@ -218,7 +218,7 @@ func (s *site) is(name string, ready bool, since ...time.Duration) {
 		condition["status"], condition["reason"] = "True", "ClusterReady"
 	}
 	s.merge(clusters, "", s.cluster(name), map[string]any{"status": map[string]any{
-		"conditions": []any{condition}, "syncedResources": []any{s.resource.GroupResource().String(), "configmaps", "secrets", "serviceaccounts", "services", "persistentvolumeclaims"},
+		"conditions": []any{condition}, "syncedResources": []any{s.resource.GroupResource().String(), "configmaps", "secrets", "serviceaccounts", "services", "persistentvolumeclaims", "ingresses.networking.k8s.io"},
 	}}, "status")
 }
 

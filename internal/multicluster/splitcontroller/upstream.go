@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -144,6 +145,20 @@ func (c *Controller) clusterChanged(before, now any) {
 	}
 	if old == nil || current == nil || !reflect.DeepEqual(decisive(old), decisive(current)) {
 		c.everyRoot("")
+	}
+	if old != nil && current != nil && !slices.Equal(old.Status.SyncedResources, current.Status.SyncedResources) {
+		c.everyFollower()
+	}
+}
+
+// everyFollower has every object that follows looked at.
+func (c *Controller) everyFollower() {
+	for _, f := range c.coreFollowers() {
+		for _, object := range f.informer.GetStore().List() {
+			if o, ok := object.(*follower); ok {
+				c.follows.Add(needKey{o.GetKind(), o.GetNamespace(), o.GetName()})
+			}
+		}
 	}
 }
 
