@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -28,6 +29,13 @@ import (
 // certainAfter is how many complete answers in a row have to lack a type before it
 // counts as gone.
 const certainAfter = 2
+
+// A cluster that changes its types all the time is read pullBurst times in a row, and then
+// once in pullEvery: each time costs it and us all of its schemas.
+const (
+	pullEvery = 10 * time.Second
+	pullBurst = 6
+)
 
 // settle is how long changes are waited out before a pull: who applies a set of CRDs
 // changes them one after the other.
@@ -80,6 +88,7 @@ func (i *importer) poke() { poke(i.wake) }
 // until ctx ends.
 func (i *importer) run(ctx context.Context) {
 	changes := i.puller.Changes(ctx)
+	limit := flowcontrol.NewTokenBucketRateLimiter(float32(time.Second)/float32(pullEvery), pullBurst)
 	for {
 		again := i.round(ctx)
 		if ctx.Err() != nil {
@@ -95,6 +104,10 @@ func (i *importer) run(ctx context.Context) {
 				changes = nil // the cluster does not say; there is the timer
 			}
 			sleep(ctx, settle)
+			if !limit.TryAccept() {
+				i.logger.Warn("the cluster's types change all the time; they are read less often", "every", pullEvery)
+				sleep(ctx, pullEvery)
+			}
 		case <-i.wake:
 		case <-timer.C:
 		}

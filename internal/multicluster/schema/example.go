@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
@@ -54,10 +55,14 @@ const tries = 300
 // Deployment, of two thousand fields, gets a thousand documents.
 const maxEffort = 4_000_000
 
+// maxRuleCost bounds what the rules of these documents cost, as an API server counts it: about
+// a second of CPU. It is as much as the rules of one document may cost.
+const maxRuleCost = celconfig.RuntimeCELCostBudget
+
 // illustrate gives each obstacle of a schema a document that one of the offers
 // accepts, and another cannot hold as it is, as long as that does not take too much.
 func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
-	effort := maxEffort
+	effort, ruleCost := maxEffort, int64(maxRuleCost)
 	for i := range obstacles {
 		o := &obstacles[i]
 		if isOfNames(o.Path) {
@@ -65,7 +70,7 @@ func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSch
 		}
 		for _, pair := range pairs {
 			each := pair[0].size + pair[1].size
-			doc, made := counterExample(o.Path, pair[0], pair[1], min(tries/len(pairs)+1, effort/each))
+			doc, made := counterExample(o.Path, pair[0], pair[1], min(tries/len(pairs)+1, effort/each), &ruleCost)
 			effort -= made * each
 			if doc != nil {
 				o.CounterExample = encode(doc)
@@ -77,9 +82,9 @@ func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSch
 
 // counterExample finds a document that accepting accepts and refusing does not hold,
 // if there is one because of what is at the path and of nothing else.
-// It also gives how many were made.
-func counterExample(path string, accepting, refusing *offeredSchema, tries int) (example map[string]any, made int) {
-	if tries == 0 {
+// It also gives how many were made, and takes what their rules cost from ruleCost.
+func counterExample(path string, accepting, refusing *offeredSchema, tries int, ruleCost *int64) (example map[string]any, made int) {
+	if tries == 0 || *ruleCost <= 0 {
 		return nil, 0
 	}
 	accepts, refuses := accepting.ask(), refusing.ask()
@@ -90,7 +95,9 @@ func counterExample(path string, accepting, refusing *offeredSchema, tries int) 
 	s, blamed := newSampler(uint64(len(path))), blames(path)
 	var best map[string]any
 	most := 0
-	for i := 0; i < tries; i++ {
+	left, before := *ruleCost, accepts.spent+refuses.spent
+	defer func() { *ruleCost = left - (accepts.spent + refuses.spent - before) }()
+	for i := 0; i < tries && accepts.spent+refuses.spent-before < left; i++ {
 		made++
 		s.sparse = i%3 > 0
 		// What is refused may also be that nothing is there.

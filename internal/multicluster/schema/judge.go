@@ -30,6 +30,8 @@ type judge struct {
 	rules      *cel.Validator
 	// resource is set when the documents are whole resources.
 	resource bool
+	// spent is what the evaluation of rules has cost so far, as an API server counts it.
+	spent int64
 }
 
 func newJudge(props *apiextensionsv1.JSONSchemaProps, resource bool) (*judge, error) {
@@ -116,8 +118,8 @@ func (j *judge) validate(doc map[string]any) field.ErrorList {
 	errs = append(errs, objectmeta.Validate(nil, doc, j.structural, j.resource)...)
 	// As in the API server: rules assume what the schema says.
 	if len(errs) == 0 && j.rules != nil {
-		var broken field.ErrorList
-		broken, _ = j.rules.Validate(context.Background(), nil, j.structural, doc, nil, celconfig.RuntimeCELCostBudget)
+		broken, left := j.rules.Validate(context.Background(), nil, j.structural, doc, nil, celconfig.RuntimeCELCostBudget)
+		j.spent += celconfig.RuntimeCELCostBudget - max(left, 0)
 		errs = append(errs, broken...)
 	}
 	return errs
