@@ -47,9 +47,15 @@ func (d *Driver) environment(ctx context.Context, in instance.Instance, address 
 		if strings.Contains(e.Value, "\x00") { // it would end the value
 			return nil, &configError{fmt.Errorf("variable %s: its value has a NUL byte, which no variable can hold: mount it as a file", e.Name)}
 		}
+		if size := len(e.Name) + len("=") + len(e.Value); size > maxVariable {
+			return nil, &configError{fmt.Errorf("variable %s: it has %d bytes, and Linux takes at most %d: mount it as a file", e.Name, size, maxVariable)}
+		}
 	}
 	return list, nil
 }
+
+// maxVariable is MAX_ARG_STRLEN without the NUL: execve refuses a longer variable.
+const maxVariable = 128<<10 - 1
 
 // entries reads the ConfigMap or the Secret.
 func (d *Driver) entries(ctx context.Context, namespace, configMap, secret string, optional bool) (instance.Entries, error) {

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,24 @@ func TestVariablesWithANULAreRefused(t *testing.T) {
 		if tc.ok != (err == nil) || err != nil && (!errors.As(err, &config) || !strings.Contains(err.Error(), "NUL byte")) {
 			t.Errorf("%s: environment() = %v", name, err)
 		}
+	}
+}
+
+// Linux takes no variable of 128 KiB: starting the container would fail without saying which.
+func TestVariablesThatTheKernelRefusesAreNamed(t *testing.T) {
+	t.Parallel()
+	o := &objects{configMaps: map[string]map[string][]byte{"cm": {"fits": bytes.Repeat([]byte("x"), 128<<10-3), "long": bytes.Repeat([]byte("x"), 128<<10-2)}}}
+	d := &Driver{cfg: Config{Objects: o}}
+	from := func(key string) rikv1alpha1.Container {
+		return rikv1alpha1.Container{Env: []rikv1alpha1.EnvVar{{Name: "V", ValueFrom: &rikv1alpha1.EnvVarSource{ConfigMapKeyRef: &rikv1alpha1.KeyRef{Name: "cm", Key: key}}}}}
+	}
+	if _, err := d.environment(t.Context(), instance.Instance{}, "", from("fits")); err != nil {
+		t.Errorf("the longest variable: %v", err)
+	}
+	_, err := d.environment(t.Context(), instance.Instance{}, "", from("long"))
+	var config *configError
+	if !errors.As(err, &config) || !strings.Contains(err.Error(), "variable V") || !strings.Contains(err.Error(), "mount it as a file") {
+		t.Errorf("a longer one: %v", err)
 	}
 }
 
