@@ -121,7 +121,7 @@ func confirm(ctx context.Context, c client.Client, n *rikv1alpha1.Node) error {
 	if err != nil {
 		return err
 	}
-	return c.Patch(ctx, n, client.RawPatch(types.MergePatchType, data), fieldOwner)
+	return c.Patch(ctx, n, client.RawPatch(types.MergePatchType, data), nodeOwner)
 }
 
 func far(c *rikv1alpha1.NodeConfirmation) bool {

@@ -73,7 +73,7 @@ func httpCode(err error) int32 {
 		return http.StatusBadRequest
 	case codes.Unauthenticated, codes.ResourceExhausted: // refused tokens are too many only without a good one
 		return http.StatusUnauthorized
-	case codes.PermissionDenied:
+	case codes.PermissionDenied, codes.FailedPrecondition: // the latter until an operator confirms
 		return http.StatusForbidden
 	case codes.AlreadyExists, codes.Aborted:
 		return http.StatusConflict
