@@ -9,17 +9,17 @@ import (
 	"k8s.io/kubectl/pkg/describe"
 )
 
-// oneLine writes what others chose, such as annotations, messages and what a node says of
+// honestWriter writes what others chose, such as annotations, messages and what a node says of
 // itself, so that it cannot pass for a line or a column of the description.
-type oneLine struct{ describe.PrefixWriter }
+type honestWriter struct{ describe.PrefixWriter }
 
 // Write implements describe.PrefixWriter.
-func (w oneLine) Write(level int, format string, values ...any) {
+func (w honestWriter) Write(level int, format string, values ...any) {
 	w.PrefixWriter.Write(level, format, printable(values)...)
 }
 
 // WriteLine implements describe.PrefixWriter.
-func (w oneLine) WriteLine(values ...any) { w.PrefixWriter.WriteLine(printable(values)...) }
+func (w honestWriter) WriteLine(values ...any) { w.PrefixWriter.WriteLine(printable(values)...) }
 
 func printable(values []any) []any {
 	out := make([]any, len(values))
