@@ -224,12 +224,12 @@ func (f facts) connection() *problem {
 		return f.kubeconfig
 	case p.at.IsZero():
 		return &problem{workloadv1alpha1.ReasonClusterStatusUnknown, "the cluster has not been asked yet"}
-	case f.kcp != "" && p.uid == f.kcp:
-		return &problem{workloadv1alpha1.ReasonOwnKCP, "the kubeconfig reaches this kcp itself, and nothing is synced from a kcp into itself; register the physical cluster, with its own kubeconfig, and unregister this one"}
 	case f.isOther():
 		return &problem{workloadv1alpha1.ReasonOtherCluster, fmt.Sprintf(
 			"another cluster answers at %s: its kube-system has the UID %s, that of the registered one is %s; register it under another name, or unregister this one first",
 			f.observed.location, p.uid, f.observed.pinned)}
+	case f.kcp != "" && p.uid == f.kcp:
+		return &problem{workloadv1alpha1.ReasonOwnKCP, "the kubeconfig reaches this kcp itself, and nothing is synced from a kcp into itself; register the physical cluster, with its own kubeconfig, and unregister this one"}
 	}
 	return p.trouble
 }
