@@ -171,7 +171,7 @@ func (c *Client) replace(address netip.AddrPort) ([]*os.File, error) {
 		if killed := unix.Kill(c.hello.PID, unix.SIGKILL); killed != nil {
 			return nil, fmt.Errorf("ending name server %d: %w", c.hello.PID, errors.Join(err, killed))
 		}
-		return nil, nil
+		return nil, nil //nolint:nilerr // it was killed instead
 	}
 	if c.hello.Settings.Address != address {
 		closeAll(sockets)
