@@ -74,6 +74,8 @@ type Network interface {
 	SetListeners([]proxy.Listener)
 	// Lost says whether a workload has a port although a process listens on it.
 	Lost(proxy.HostPort) bool
+	// Troubles say what of it does not work, with messages. The caller must not change it.
+	Troubles() map[rikv1alpha1.TroubleKind]string
 	// Gateway is the node's address among its instances, where it answers names;
 	// invalid before there is one.
 	Gateway() netip.Addr

@@ -3,6 +3,7 @@ package riklet
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -106,6 +107,18 @@ func (r *Riklet) usedPorts(whole bool) (used []*schedulerv1.UsedPort, changed bo
 func (r *Riklet) used(p monitor.Port) *schedulerv1.UsedPort {
 	lost := r.network != nil && r.network.Lost(proxy.HostPort{Protocol: p.Protocol, Port: p.Port})
 	return &schedulerv1.UsedPort{Protocol: string(p.Protocol), Port: int32(p.Port), HostNetworkOnly: p.Loopback || lost}
+}
+
+// troubles are what of the network does not work.
+func (r *Riklet) troubles() (told []*schedulerv1.NodeTrouble) {
+	if r.network == nil {
+		return nil
+	}
+	all := r.network.Troubles()
+	for _, kind := range slices.Sorted(maps.Keys(all)) {
+		told = append(told, &schedulerv1.NodeTrouble{Kind: string(kind), Message: all[kind]})
+	}
+	return told
 }
 
 // lookForPorts leaves out what is rik's: the name server, and instances in the

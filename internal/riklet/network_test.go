@@ -52,6 +52,10 @@ func (n *notedNetwork) SetAddress(a netip.Addr) {
 	n.address = a
 }
 
+func (n *notedNetwork) Troubles() map[rikv1alpha1.TroubleKind]string {
+	return map[rikv1alpha1.TroubleKind]string{rikv1alpha1.TroubleNames: "port 53 is taken"}
+}
+
 func (n *notedNetwork) Lost(proxy.HostPort) bool { return false }
 
 func (n *notedNetwork) SetListeners(ports []proxy.Listener) {
@@ -117,6 +121,9 @@ func TestANodeWithANetwork(t *testing.T) {
 		}) {
 			t.Errorf("the scheduler was told of %v, want TCP %d among them", b.cluster.used(), number)
 		}
+		if all := b.cluster.lastTroubles(); len(all) != 1 || all[0].GetKind() != "names" || all[0].GetMessage() != "port 53 is taken" {
+			t.Errorf("the scheduler was told of the troubles %v", all)
+		}
 		network.mu.Lock()
 		if given != network || !network.ran || network.address != netip.MustParseAddr("192.0.2.1") || strings.Join(network.told, " ") != "n7" ||
 			!slices.ContainsFunc(network.ports, func(l proxy.Listener) bool { return l.Port == number && l.Loopback }) {
@@ -180,6 +187,13 @@ func (c *cluster) tell(t *testing.T, peer string) {
 		t.Fatal(err)
 	}
 	synctest.Wait()
+}
+
+// lastTroubles are those that the node told of last.
+func (c *cluster) lastTroubles() []*schedulerv1.NodeTrouble {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.troubles
 }
 
 // used are the ports that the node told of last.

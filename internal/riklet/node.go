@@ -86,6 +86,7 @@ func (r *Riklet) register() *schedulerv1.Register {
 func (r *Riklet) heartbeat(whole bool) *schedulerv1.Heartbeat {
 	beat := &schedulerv1.Heartbeat{DiskPressure: r.monitor.DiskPressure()}
 	beat.UsedPorts, beat.UsedPortsChanged = r.usedPorts(whole)
+	beat.Troubles = r.troubles()
 	if r.cfg.Images == nil {
 		return beat
 	}

@@ -36,6 +36,7 @@ type cluster struct {
 	metrics   *schedulerv1.Metrics
 	images    []string
 	ports     []*schedulerv1.UsedPort
+	troubles  []*schedulerv1.NodeTrouble
 	asked     []string
 	node      nodev1.Node_ConnectServer
 	data      map[int64][]*nodev1.StreamData
@@ -107,6 +108,9 @@ func (c *cluster) hear(stream schedulerv1.Worker_ConnectServer, orders chan<- *s
 			return err
 		}
 		c.mu.Lock()
+		if m.GetHeartbeat() != nil {
+			c.troubles = m.GetHeartbeat().GetTroubles()
+		}
 		if m.GetHeartbeat().GetUsedPortsChanged() {
 			c.ports = m.GetHeartbeat().GetUsedPorts()
 		}

@@ -282,3 +282,30 @@ func TestHeartbeatNews(t *testing.T) {
 		t.Errorf("Explain(nobody) = %v, want NotFound", err)
 	}
 }
+
+// TestNodesInTroubleTakeNothing, until they say that it is over; the controller hears of it.
+func TestNodesInTroubleTakeNothing(t *testing.T) {
+	h := newHarness(t)
+	node := h.join("a")
+	c := h.joinController(1, "a")
+	c.synced()
+	beat := func(all ...*schedulerv1.NodeTrouble) {
+		node.send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Heartbeat{Heartbeat: &schedulerv1.Heartbeat{Troubles: all}}})
+		h.settle()
+	}
+	beat(&schedulerv1.NodeTrouble{Kind: "names", Message: "port 53 is taken"}, &schedulerv1.NodeTrouble{Kind: "nonsense"})
+	c.pending("x")
+	h.settle()
+	if got := c.news().unplaced["x"]; got != "NodeNetworkUnavailable" {
+		t.Errorf("unplaced = %q, want the node's network as the reason", got)
+	}
+	// A conflict of ports keeps nobody away.
+	beat(&schedulerv1.NodeTrouble{Kind: "ports", Message: "TCP 30080"})
+	if got := c.news().bindings["x"]; got != "a" {
+		t.Errorf("x is on %q, want a: the trouble is over", got)
+	}
+	got := troubles(troublesOf([]*schedulerv1.NodeTrouble{{Kind: "ports", Message: strings.Repeat("x", 5000)}, {Kind: "nonsense"}, {Kind: "network"}}))
+	if len(got) != 2 || got[0].Kind != "network" || len(got[1].Message) != maxTrouble {
+		t.Errorf("what is passed on: %v, want two troubles of bounded size", got)
+	}
+}

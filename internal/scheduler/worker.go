@@ -288,6 +288,10 @@ func (s *Scheduler) beat(name string, h *schedulerv1.Heartbeat) {
 		s.report(s.briefReport(name))
 		s.poke()
 	}
+	if s.inventory.SetTroubles(name, troublesOf(h.Troubles)) {
+		s.report(s.briefReport(name))
+		s.poke()
+	}
 	if h.ImagesChanged {
 		s.inventory.SetImages(name, h.Images)
 	}
@@ -299,7 +303,7 @@ func (s *Scheduler) beat(name string, h *schedulerv1.Heartbeat) {
 
 func (s *Scheduler) briefReport(name string) *schedulerv1.NodeReport {
 	c := s.inventory.Connectivity(name)
-	return &schedulerv1.NodeReport{Name: name, Connected: c.Connected, DiskPressure: c.DiskPressure, Hold: s.holdOf(name)}
+	return &schedulerv1.NodeReport{Name: name, Connected: c.Connected, DiskPressure: c.DiskPressure, Hold: s.holdOf(name), Troubles: troubles(c.Troubles)}
 }
 
 // allow gives a node its full set. What is queued for it is said by that too.

@@ -33,6 +33,8 @@ const ConditionNetworkUnavailable = "NetworkUnavailable"
 type Report struct {
 	Connected    bool
 	DiskPressure bool
+	// Troubles are what keeps it from serving instances as it should, with messages.
+	Troubles map[rikv1alpha1.TroubleKind]string
 	// Status has no conditions; nil until the node told it.
 	Status *rikv1alpha1.NodeStatus
 	// Labels and Taints are what the node asks for; they count once, when its
@@ -209,6 +211,7 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 			pressure, message = metav1.ConditionTrue, "the node's disk is nearly full"
 		}
 		set(&out, now, rikv1alpha1.NodeDiskPressure, pressure, "Reported", message)
+		troubled(&out, r.Troubles, now)
 	}
 	confirmable(&out, n.Name, r, now)
 	if paused && !r.Connected {
@@ -223,6 +226,9 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 // networked says why the node has no range of addresses, if there is a reason.
 func networked(s *rikv1alpha1.NodeStatus, problem string, now metav1.Time) {
 	if problem == "" {
+		if c := meta.FindStatusCondition(s.Conditions, ConditionNetworkUnavailable); c != nil && c.Reason == reasonNotSetUp {
+			return
+		}
 		meta.RemoveStatusCondition(&s.Conditions, ConditionNetworkUnavailable)
 		return
 	}

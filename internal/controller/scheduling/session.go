@@ -367,6 +367,12 @@ func (s *session) passObservation(o *schedulerv1.Observation) {
 
 func (s *session) passReport(r *schedulerv1.NodeReport) {
 	out := node.Report{Connected: r.GetConnected(), DiskPressure: r.GetDiskPressure(), Labels: r.GetLabels(), Hold: holdOf(r.GetHold(), s.config.Term)}
+	for _, t := range r.GetTroubles() {
+		if out.Troubles == nil {
+			out.Troubles = map[rikv1alpha1.TroubleKind]string{}
+		}
+		out.Troubles[rikv1alpha1.TroubleKind(t.GetKind())] = t.GetMessage()
+	}
 	if data := r.GetInfo(); len(data) > 0 {
 		out.Status = &rikv1alpha1.NodeStatus{}
 		if err := out.Status.Unmarshal(data); err != nil {

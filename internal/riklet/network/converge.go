@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/overlay"
 	"rik.dev/rik/internal/riklet/network/table"
@@ -99,9 +100,20 @@ func (p *pass) apply(ctx context.Context, s *table.Snapshot) error {
 	n.mu.Lock()
 	address := n.address
 	n.mu.Unlock()
+	network, names := p.setUp(ctx, s, own, address)
+	if ctx.Err() == nil {
+		n.trouble(rikv1alpha1.TroubleNetwork, network)
+		n.trouble(rikv1alpha1.TroubleNames, names)
+	}
+	return errors.Join(network, names)
+}
+
+// setUp makes the network of a node that has a range, and says what of it does not work.
+func (p *pass) setUp(ctx context.Context, s *table.Snapshot, own netip.Prefix, address netip.Addr) (network, names error) {
+	n := p.node
 	host, err := overlay.Look(n.cfg.Node, address)
 	if err != nil {
-		return err
+		return err, nil
 	}
 	if n.cfg.Tunnels {
 		host.OnLink = nil
@@ -112,11 +124,11 @@ func (p *pass) apply(ctx context.Context, s *table.Snapshot) error {
 	if configured != nil {
 		stands, err := n.bridge.Stands(netip.PrefixFrom(own.Addr().Next(), own.Bits()))
 		if !stands || err != nil {
-			return errors.Join(configured, err)
+			return errors.Join(configured, err), nil
 		}
 	}
 	if host.Bridge, err = overlay.LookBridge(); err != nil {
-		return errors.Join(configured, err)
+		return errors.Join(configured, err), nil
 	}
 	plan := overlay.Desired(s, host)
 	p.factsFor(own, host, plan)
@@ -124,7 +136,7 @@ func (p *pass) apply(ctx context.Context, s *table.Snapshot) error {
 		err = p.ways(plan, address)
 	}
 	// The bridge's address, which is there now.
-	return errors.Join(configured, err, n.names.serve(ctx, own.Addr().Next()))
+	return errors.Join(configured, err), n.names.serve(ctx, own.Addr().Next())
 }
 
 // ways makes those to other nodes. Before the own address is known those of an

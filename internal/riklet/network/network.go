@@ -13,14 +13,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/iptables"
@@ -79,6 +82,7 @@ type Node struct {
 	address   netip.Addr
 	facts     proxy.Facts
 	conflicts []proxy.Conflict
+	troubles  map[rikv1alpha1.TroubleKind]string // but for ports
 	lost      map[proxy.HostPort]bool
 }
 
@@ -199,12 +203,37 @@ func (n *Node) conflict(all []proxy.Conflict, lost map[proxy.HostPort]bool) {
 	}
 }
 
-// PortConflicts gives the ports that a workload and a process of the machine both want.
-// The result must not be changed.
-func (n *Node) PortConflicts() []proxy.Conflict {
+// Troubles say what of the network does not work, with messages.
+func (n *Node) Troubles() map[rikv1alpha1.TroubleKind]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.conflicts
+	all := maps.Clone(n.troubles)
+	if len(n.conflicts) == 0 {
+		return all
+	}
+	if all == nil {
+		all = map[rikv1alpha1.TroubleKind]string{}
+	}
+	var texts []string
+	for _, c := range n.conflicts {
+		texts = append(texts, c.String())
+	}
+	all[rikv1alpha1.TroublePorts] = strings.Join(texts, "; ")
+	return all
+}
+
+// trouble notes whether a part works.
+func (n *Node) trouble(kind rikv1alpha1.TroubleKind, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err == nil {
+		delete(n.troubles, kind)
+		return
+	}
+	if n.troubles == nil {
+		n.troubles = map[rikv1alpha1.TroubleKind]string{}
+	}
+	n.troubles[kind] = err.Error()
 }
 
 // Lost says whether a workload has a port although a process of the machine listens on it.

@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -19,8 +20,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/network/overlay"
+	"rik.dev/rik/internal/riklet/network/proxy"
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/testkit/netnstest"
 	"rik.dev/rik/internal/testkit/privileged"
@@ -352,6 +355,51 @@ func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
 	if now := counters.ReplaceAllString(sh(t, "iptables-save"), ""); now != left {
 		t.Errorf("rules without a bridge (-left +now):\n%s", cmp.Diff(left, now))
 	}
+}
+
+// TestPrivilegedTroublesAreTold: a network that clashes, a port 53 that somebody else has,
+// and a port of a workload that a process has.
+func TestPrivilegedTroublesAreTold(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	lan(t, "192.0.2.1/24")
+	taken, err := net.ListenPacket("udp4", "0.0.0.0:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	r := open(t, filepath.Join(t.TempDir(), "network"))
+	told := func(want map[rikv1alpha1.TroubleKind]string) {
+		t.Helper()
+		eventually(t, "the troubles", func() error {
+			got := r.Troubles()
+			if len(got) != len(want) {
+				return fmt.Errorf("got %v, want %v", got, want)
+			}
+			for kind, part := range want {
+				if !strings.Contains(got[kind], part) {
+					return fmt.Errorf("got %v, want %v", got, want)
+				}
+			}
+			return nil
+		})
+	}
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	all := whole()
+	ports := []*nodev1.ServicePort{{Port: 30080, TargetPort: 8080, Protocol: "TCP", Type: "nodePort"}}
+	all.Services[0].Ports, all.Endpoints[0].Ports = ports, ports
+	r.Apply(all)
+	told(map[rikv1alpha1.TroubleKind]string{rikv1alpha1.TroubleNames: "10.62.1.1:53"})
+	r.SetListeners([]proxy.Listener{{HostPort: proxy.HostPort{Protocol: "TCP", Port: 30080}, Privileged: true}})
+	told(map[rikv1alpha1.TroubleKind]string{rikv1alpha1.TroubleNames: "10.62.1.1:53", rikv1alpha1.TroublePorts: "TCP 30080 of default/web"})
+	_ = taken.Close()
+	r.SetListeners(nil)
+	tell(r.look)
+	told(nil)
+	sh(t, "ip", "address", "add", "10.62.77.1/24", "dev", "lan0")
+	told(map[rikv1alpha1.TroubleKind]string{rikv1alpha1.TroubleNetwork: "10.62.77.1/24"})
 }
 
 func TestPrivilegedEverythingThroughTunnels(t *testing.T) {

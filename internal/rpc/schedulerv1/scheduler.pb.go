@@ -1318,6 +1318,7 @@ type NodeReport struct {
 	Taints          []byte                 `protobuf:"bytes,7,opt,name=taints,proto3" json:"taints,omitempty"`                                                                                                                    // JSON list of Taints that the node asks for at its first join
 	InstanceMetrics map[string]string      `protobuf:"bytes,8,rep,name=instance_metrics,json=instanceMetrics,proto3" json:"instance_metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // uid -> JSON of paper 002; empty: unchanged
 	Hold            *Hold                  `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`                                                                                                                        // absent: the node waits for nothing
+	Troubles        []*NodeTrouble         `protobuf:"bytes,20,rep,name=troubles,proto3" json:"troubles,omitempty"`                                                                                                               // all that there are now
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1411,6 +1412,13 @@ func (x *NodeReport) GetInstanceMetrics() map[string]string {
 func (x *NodeReport) GetHold() *Hold {
 	if x != nil {
 		return x.Hold
+	}
+	return nil
+}
+
+func (x *NodeReport) GetTroubles() []*NodeTrouble {
+	if x != nil {
+		return x.Troubles
 	}
 	return nil
 }
@@ -1957,6 +1965,7 @@ type Heartbeat struct {
 	ImagesChanged    bool                   `protobuf:"varint,3,opt,name=images_changed,json=imagesChanged,proto3" json:"images_changed,omitempty"`
 	UsedPorts        []*UsedPort            `protobuf:"bytes,4,rep,name=used_ports,json=usedPorts,proto3" json:"used_ports,omitempty"` // that processes of the machine hold, when the list changed
 	UsedPortsChanged bool                   `protobuf:"varint,5,opt,name=used_ports_changed,json=usedPortsChanged,proto3" json:"used_ports_changed,omitempty"`
+	Troubles         []*NodeTrouble         `protobuf:"bytes,20,rep,name=troubles,proto3" json:"troubles,omitempty"` // all that there are now
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2026,6 +2035,66 @@ func (x *Heartbeat) GetUsedPortsChanged() bool {
 	return false
 }
 
+func (x *Heartbeat) GetTroubles() []*NodeTrouble {
+	if x != nil {
+		return x.Troubles
+	}
+	return nil
+}
+
+// NodeTrouble is what keeps a node from serving instances as it should.
+type NodeTrouble struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`       // network, names or ports
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"` // for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeTrouble) Reset() {
+	*x = NodeTrouble{}
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeTrouble) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeTrouble) ProtoMessage() {}
+
+func (x *NodeTrouble) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeTrouble.ProtoReflect.Descriptor instead.
+func (*NodeTrouble) Descriptor() ([]byte, []int) {
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *NodeTrouble) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *NodeTrouble) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // UsedPort is a port of the node that is none of rik's instances'.
 type UsedPort struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -2038,7 +2107,7 @@ type UsedPort struct {
 
 func (x *UsedPort) Reset() {
 	*x = UsedPort{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[26]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2119,7 @@ func (x *UsedPort) String() string {
 func (*UsedPort) ProtoMessage() {}
 
 func (x *UsedPort) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[26]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2132,7 @@ func (x *UsedPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsedPort.ProtoReflect.Descriptor instead.
 func (*UsedPort) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{26}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UsedPort) GetProtocol() string {
@@ -2097,7 +2166,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[27]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2178,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[27]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2191,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{27}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Metrics) GetNode() string {
@@ -2155,7 +2224,7 @@ type Observation struct {
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +2236,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2249,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{28}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Observation) GetUid() string {
@@ -2252,7 +2321,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2333,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2346,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{29}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Order) GetTerm() int64 {
@@ -2420,7 +2489,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +2501,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2445,7 +2514,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{30}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Admitted) GetHeartbeatMillis() int64 {
@@ -2474,7 +2543,7 @@ type Allowed struct {
 
 func (x *Allowed) Reset() {
 	*x = Allowed{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2486,7 +2555,7 @@ func (x *Allowed) String() string {
 func (*Allowed) ProtoMessage() {}
 
 func (x *Allowed) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2499,7 +2568,7 @@ func (x *Allowed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allowed.ProtoReflect.Descriptor instead.
 func (*Allowed) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{31}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Allowed) GetInstances() []*Run {
@@ -2526,7 +2595,7 @@ type Confirmed struct {
 
 func (x *Confirmed) Reset() {
 	*x = Confirmed{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2607,7 @@ func (x *Confirmed) String() string {
 func (*Confirmed) ProtoMessage() {}
 
 func (x *Confirmed) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2620,7 @@ func (x *Confirmed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Confirmed.ProtoReflect.Descriptor instead.
 func (*Confirmed) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{32}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Confirmed) GetId() string {
@@ -2570,7 +2639,7 @@ type Dismissed struct {
 
 func (x *Dismissed) Reset() {
 	*x = Dismissed{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[33]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +2651,7 @@ func (x *Dismissed) String() string {
 func (*Dismissed) ProtoMessage() {}
 
 func (x *Dismissed) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[33]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2664,7 @@ func (x *Dismissed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dismissed.ProtoReflect.Descriptor instead.
 func (*Dismissed) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{33}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{34}
 }
 
 type Run struct {
@@ -2612,7 +2681,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[34]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +2693,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[34]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +2706,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{34}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Run) GetUid() string {
@@ -2693,7 +2762,7 @@ type StopOrder struct {
 
 func (x *StopOrder) Reset() {
 	*x = StopOrder{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[35]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2705,7 +2774,7 @@ func (x *StopOrder) String() string {
 func (*StopOrder) ProtoMessage() {}
 
 func (x *StopOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[35]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2718,7 +2787,7 @@ func (x *StopOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopOrder.ProtoReflect.Descriptor instead.
 func (*StopOrder) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{35}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StopOrder) GetUid() string {
@@ -2753,7 +2822,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[36]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2765,7 +2834,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[36]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2778,7 +2847,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{36}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Ack) GetUid() string {
@@ -2884,7 +2953,7 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\"5\n" +
 	"\bDisplace\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x17\n" +
-	"\afor_uid\x18\x02 \x01(\tR\x06forUid\"\xf4\x03\n" +
+	"\afor_uid\x18\x02 \x01(\tR\x06forUid\"\xaf\x04\n" +
 	"\n" +
 	"NodeReport\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
@@ -2895,7 +2964,8 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x06labels\x18\x06 \x03(\v2(.rik.scheduler.v1.NodeReport.LabelsEntryR\x06labels\x12\x16\n" +
 	"\x06taints\x18\a \x01(\fR\x06taints\x12\\\n" +
 	"\x10instance_metrics\x18\b \x03(\v21.rik.scheduler.v1.NodeReport.InstanceMetricsEntryR\x0finstanceMetrics\x12*\n" +
-	"\x04hold\x18\t \x01(\v2\x16.rik.scheduler.v1.HoldR\x04hold\x1a9\n" +
+	"\x04hold\x18\t \x01(\v2\x16.rik.scheduler.v1.HoldR\x04hold\x129\n" +
+	"\btroubles\x18\x14 \x03(\v2\x1d.rik.scheduler.v1.NodeTroubleR\btroubles\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aB\n" +
@@ -2951,14 +3021,18 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x04hold\x18\r \x01(\v2\x16.rik.scheduler.v1.HoldR\x04hold\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd8\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x02\n" +
 	"\tHeartbeat\x12#\n" +
 	"\rdisk_pressure\x18\x01 \x01(\bR\fdiskPressure\x12\x16\n" +
 	"\x06images\x18\x02 \x03(\tR\x06images\x12%\n" +
 	"\x0eimages_changed\x18\x03 \x01(\bR\rimagesChanged\x129\n" +
 	"\n" +
 	"used_ports\x18\x04 \x03(\v2\x1a.rik.scheduler.v1.UsedPortR\tusedPorts\x12,\n" +
-	"\x12used_ports_changed\x18\x05 \x01(\bR\x10usedPortsChanged\"f\n" +
+	"\x12used_ports_changed\x18\x05 \x01(\bR\x10usedPortsChanged\x129\n" +
+	"\btroubles\x18\x14 \x03(\v2\x1d.rik.scheduler.v1.NodeTroubleR\btroubles\";\n" +
+	"\vNodeTrouble\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"f\n" +
 	"\bUsedPort\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\x05R\x04port\x12*\n" +
@@ -3029,7 +3103,7 @@ func file_rik_scheduler_v1_scheduler_proto_rawDescGZIP() []byte {
 	return file_rik_scheduler_v1_scheduler_proto_rawDescData
 }
 
-var file_rik_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_rik_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_rik_scheduler_v1_scheduler_proto_goTypes = []any{
 	(*SyncRequest)(nil),    // 0: rik.scheduler.v1.SyncRequest
 	(*Hello)(nil),          // 1: rik.scheduler.v1.Hello
@@ -3057,23 +3131,24 @@ var file_rik_scheduler_v1_scheduler_proto_goTypes = []any{
 	(*WorkerMessage)(nil),  // 23: rik.scheduler.v1.WorkerMessage
 	(*Register)(nil),       // 24: rik.scheduler.v1.Register
 	(*Heartbeat)(nil),      // 25: rik.scheduler.v1.Heartbeat
-	(*UsedPort)(nil),       // 26: rik.scheduler.v1.UsedPort
-	(*Metrics)(nil),        // 27: rik.scheduler.v1.Metrics
-	(*Observation)(nil),    // 28: rik.scheduler.v1.Observation
-	(*Order)(nil),          // 29: rik.scheduler.v1.Order
-	(*Admitted)(nil),       // 30: rik.scheduler.v1.Admitted
-	(*Allowed)(nil),        // 31: rik.scheduler.v1.Allowed
-	(*Confirmed)(nil),      // 32: rik.scheduler.v1.Confirmed
-	(*Dismissed)(nil),      // 33: rik.scheduler.v1.Dismissed
-	(*Run)(nil),            // 34: rik.scheduler.v1.Run
-	(*StopOrder)(nil),      // 35: rik.scheduler.v1.StopOrder
-	(*Ack)(nil),            // 36: rik.scheduler.v1.Ack
-	nil,                    // 37: rik.scheduler.v1.Instance.LabelsEntry
-	nil,                    // 38: rik.scheduler.v1.NodeReport.LabelsEntry
-	nil,                    // 39: rik.scheduler.v1.NodeReport.InstanceMetricsEntry
-	nil,                    // 40: rik.scheduler.v1.NodeVerdict.ScoresEntry
-	nil,                    // 41: rik.scheduler.v1.Register.LabelsEntry
-	nil,                    // 42: rik.scheduler.v1.Metrics.InstancesEntry
+	(*NodeTrouble)(nil),    // 26: rik.scheduler.v1.NodeTrouble
+	(*UsedPort)(nil),       // 27: rik.scheduler.v1.UsedPort
+	(*Metrics)(nil),        // 28: rik.scheduler.v1.Metrics
+	(*Observation)(nil),    // 29: rik.scheduler.v1.Observation
+	(*Order)(nil),          // 30: rik.scheduler.v1.Order
+	(*Admitted)(nil),       // 31: rik.scheduler.v1.Admitted
+	(*Allowed)(nil),        // 32: rik.scheduler.v1.Allowed
+	(*Confirmed)(nil),      // 33: rik.scheduler.v1.Confirmed
+	(*Dismissed)(nil),      // 34: rik.scheduler.v1.Dismissed
+	(*Run)(nil),            // 35: rik.scheduler.v1.Run
+	(*StopOrder)(nil),      // 36: rik.scheduler.v1.StopOrder
+	(*Ack)(nil),            // 37: rik.scheduler.v1.Ack
+	nil,                    // 38: rik.scheduler.v1.Instance.LabelsEntry
+	nil,                    // 39: rik.scheduler.v1.NodeReport.LabelsEntry
+	nil,                    // 40: rik.scheduler.v1.NodeReport.InstanceMetricsEntry
+	nil,                    // 41: rik.scheduler.v1.NodeVerdict.ScoresEntry
+	nil,                    // 42: rik.scheduler.v1.Register.LabelsEntry
+	nil,                    // 43: rik.scheduler.v1.Metrics.InstancesEntry
 }
 var file_rik_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	1,  // 0: rik.scheduler.v1.SyncRequest.hello:type_name -> rik.scheduler.v1.Hello
@@ -3089,46 +3164,48 @@ var file_rik_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	2,  // 10: rik.scheduler.v1.SyncRequest.synced:type_name -> rik.scheduler.v1.Synced
 	12, // 11: rik.scheduler.v1.SyncRequest.tombstone:type_name -> rik.scheduler.v1.Tombstone
 	5,  // 12: rik.scheduler.v1.SyncRequest.deleted_node:type_name -> rik.scheduler.v1.DeletedNode
-	37, // 13: rik.scheduler.v1.Instance.labels:type_name -> rik.scheduler.v1.Instance.LabelsEntry
+	38, // 13: rik.scheduler.v1.Instance.labels:type_name -> rik.scheduler.v1.Instance.LabelsEntry
 	14, // 14: rik.scheduler.v1.SyncResponse.welcome:type_name -> rik.scheduler.v1.Welcome
 	15, // 15: rik.scheduler.v1.SyncResponse.binding:type_name -> rik.scheduler.v1.Binding
 	16, // 16: rik.scheduler.v1.SyncResponse.unplaced:type_name -> rik.scheduler.v1.Unplaced
-	28, // 17: rik.scheduler.v1.SyncResponse.observation:type_name -> rik.scheduler.v1.Observation
+	29, // 17: rik.scheduler.v1.SyncResponse.observation:type_name -> rik.scheduler.v1.Observation
 	18, // 18: rik.scheduler.v1.SyncResponse.node:type_name -> rik.scheduler.v1.NodeReport
 	17, // 19: rik.scheduler.v1.SyncResponse.displace:type_name -> rik.scheduler.v1.Displace
-	38, // 20: rik.scheduler.v1.NodeReport.labels:type_name -> rik.scheduler.v1.NodeReport.LabelsEntry
-	39, // 21: rik.scheduler.v1.NodeReport.instance_metrics:type_name -> rik.scheduler.v1.NodeReport.InstanceMetricsEntry
+	39, // 20: rik.scheduler.v1.NodeReport.labels:type_name -> rik.scheduler.v1.NodeReport.LabelsEntry
+	40, // 21: rik.scheduler.v1.NodeReport.instance_metrics:type_name -> rik.scheduler.v1.NodeReport.InstanceMetricsEntry
 	19, // 22: rik.scheduler.v1.NodeReport.hold:type_name -> rik.scheduler.v1.Hold
-	22, // 23: rik.scheduler.v1.Explanation.nodes:type_name -> rik.scheduler.v1.NodeVerdict
-	40, // 24: rik.scheduler.v1.NodeVerdict.scores:type_name -> rik.scheduler.v1.NodeVerdict.ScoresEntry
-	24, // 25: rik.scheduler.v1.WorkerMessage.register:type_name -> rik.scheduler.v1.Register
-	25, // 26: rik.scheduler.v1.WorkerMessage.heartbeat:type_name -> rik.scheduler.v1.Heartbeat
-	28, // 27: rik.scheduler.v1.WorkerMessage.observation:type_name -> rik.scheduler.v1.Observation
-	27, // 28: rik.scheduler.v1.WorkerMessage.metrics:type_name -> rik.scheduler.v1.Metrics
-	19, // 29: rik.scheduler.v1.WorkerMessage.hold:type_name -> rik.scheduler.v1.Hold
-	41, // 30: rik.scheduler.v1.Register.labels:type_name -> rik.scheduler.v1.Register.LabelsEntry
-	19, // 31: rik.scheduler.v1.Register.hold:type_name -> rik.scheduler.v1.Hold
-	26, // 32: rik.scheduler.v1.Heartbeat.used_ports:type_name -> rik.scheduler.v1.UsedPort
-	42, // 33: rik.scheduler.v1.Metrics.instances:type_name -> rik.scheduler.v1.Metrics.InstancesEntry
-	30, // 34: rik.scheduler.v1.Order.admitted:type_name -> rik.scheduler.v1.Admitted
-	31, // 35: rik.scheduler.v1.Order.allowed:type_name -> rik.scheduler.v1.Allowed
-	34, // 36: rik.scheduler.v1.Order.run:type_name -> rik.scheduler.v1.Run
-	35, // 37: rik.scheduler.v1.Order.stop:type_name -> rik.scheduler.v1.StopOrder
-	36, // 38: rik.scheduler.v1.Order.ack:type_name -> rik.scheduler.v1.Ack
-	32, // 39: rik.scheduler.v1.Order.confirmed:type_name -> rik.scheduler.v1.Confirmed
-	33, // 40: rik.scheduler.v1.Order.dismissed:type_name -> rik.scheduler.v1.Dismissed
-	34, // 41: rik.scheduler.v1.Allowed.instances:type_name -> rik.scheduler.v1.Run
-	0,  // 42: rik.scheduler.v1.Scheduler.Sync:input_type -> rik.scheduler.v1.SyncRequest
-	20, // 43: rik.scheduler.v1.Scheduler.Explain:input_type -> rik.scheduler.v1.ExplainRequest
-	23, // 44: rik.scheduler.v1.Worker.Connect:input_type -> rik.scheduler.v1.WorkerMessage
-	13, // 45: rik.scheduler.v1.Scheduler.Sync:output_type -> rik.scheduler.v1.SyncResponse
-	21, // 46: rik.scheduler.v1.Scheduler.Explain:output_type -> rik.scheduler.v1.Explanation
-	29, // 47: rik.scheduler.v1.Worker.Connect:output_type -> rik.scheduler.v1.Order
-	45, // [45:48] is the sub-list for method output_type
-	42, // [42:45] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	26, // 23: rik.scheduler.v1.NodeReport.troubles:type_name -> rik.scheduler.v1.NodeTrouble
+	22, // 24: rik.scheduler.v1.Explanation.nodes:type_name -> rik.scheduler.v1.NodeVerdict
+	41, // 25: rik.scheduler.v1.NodeVerdict.scores:type_name -> rik.scheduler.v1.NodeVerdict.ScoresEntry
+	24, // 26: rik.scheduler.v1.WorkerMessage.register:type_name -> rik.scheduler.v1.Register
+	25, // 27: rik.scheduler.v1.WorkerMessage.heartbeat:type_name -> rik.scheduler.v1.Heartbeat
+	29, // 28: rik.scheduler.v1.WorkerMessage.observation:type_name -> rik.scheduler.v1.Observation
+	28, // 29: rik.scheduler.v1.WorkerMessage.metrics:type_name -> rik.scheduler.v1.Metrics
+	19, // 30: rik.scheduler.v1.WorkerMessage.hold:type_name -> rik.scheduler.v1.Hold
+	42, // 31: rik.scheduler.v1.Register.labels:type_name -> rik.scheduler.v1.Register.LabelsEntry
+	19, // 32: rik.scheduler.v1.Register.hold:type_name -> rik.scheduler.v1.Hold
+	27, // 33: rik.scheduler.v1.Heartbeat.used_ports:type_name -> rik.scheduler.v1.UsedPort
+	26, // 34: rik.scheduler.v1.Heartbeat.troubles:type_name -> rik.scheduler.v1.NodeTrouble
+	43, // 35: rik.scheduler.v1.Metrics.instances:type_name -> rik.scheduler.v1.Metrics.InstancesEntry
+	31, // 36: rik.scheduler.v1.Order.admitted:type_name -> rik.scheduler.v1.Admitted
+	32, // 37: rik.scheduler.v1.Order.allowed:type_name -> rik.scheduler.v1.Allowed
+	35, // 38: rik.scheduler.v1.Order.run:type_name -> rik.scheduler.v1.Run
+	36, // 39: rik.scheduler.v1.Order.stop:type_name -> rik.scheduler.v1.StopOrder
+	37, // 40: rik.scheduler.v1.Order.ack:type_name -> rik.scheduler.v1.Ack
+	33, // 41: rik.scheduler.v1.Order.confirmed:type_name -> rik.scheduler.v1.Confirmed
+	34, // 42: rik.scheduler.v1.Order.dismissed:type_name -> rik.scheduler.v1.Dismissed
+	35, // 43: rik.scheduler.v1.Allowed.instances:type_name -> rik.scheduler.v1.Run
+	0,  // 44: rik.scheduler.v1.Scheduler.Sync:input_type -> rik.scheduler.v1.SyncRequest
+	20, // 45: rik.scheduler.v1.Scheduler.Explain:input_type -> rik.scheduler.v1.ExplainRequest
+	23, // 46: rik.scheduler.v1.Worker.Connect:input_type -> rik.scheduler.v1.WorkerMessage
+	13, // 47: rik.scheduler.v1.Scheduler.Sync:output_type -> rik.scheduler.v1.SyncResponse
+	21, // 48: rik.scheduler.v1.Scheduler.Explain:output_type -> rik.scheduler.v1.Explanation
+	30, // 49: rik.scheduler.v1.Worker.Connect:output_type -> rik.scheduler.v1.Order
+	47, // [47:50] is the sub-list for method output_type
+	44, // [44:47] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_rik_scheduler_v1_scheduler_proto_init() }
@@ -3166,7 +3243,7 @@ func file_rik_scheduler_v1_scheduler_proto_init() {
 		(*WorkerMessage_Metrics)(nil),
 		(*WorkerMessage_Hold)(nil),
 	}
-	file_rik_scheduler_v1_scheduler_proto_msgTypes[29].OneofWrappers = []any{
+	file_rik_scheduler_v1_scheduler_proto_msgTypes[30].OneofWrappers = []any{
 		(*Order_Admitted)(nil),
 		(*Order_Allowed)(nil),
 		(*Order_Run)(nil),
@@ -3181,7 +3258,7 @@ func file_rik_scheduler_v1_scheduler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rik_scheduler_v1_scheduler_proto_rawDesc), len(file_rik_scheduler_v1_scheduler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

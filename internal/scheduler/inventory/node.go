@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"container/list"
 	"maps"
 	"math"
@@ -29,6 +30,7 @@ type node struct {
 	diskPressure bool
 	images       map[string]struct{}
 	usedPorts    map[placement.Port]bool
+	troubles     map[rikv1alpha1.TroubleKind]string
 
 	heardAt time.Time
 	// place in the list of deadlines; nil for a lost node.
@@ -65,6 +67,8 @@ type Connectivity struct {
 	Connected    bool
 	Status       *rikv1alpha1.NodeStatus
 	DiskPressure bool
+	// Troubles are what the node told of last, with messages.
+	Troubles map[rikv1alpha1.TroubleKind]string
 }
 
 // SetNode takes over the controller's object of a node. A node that has never
@@ -185,6 +189,17 @@ func (v *Inventory) SetImages(name string, images []string) {
 	v.publish(n)
 }
 
+// SetTroubles notes what keeps a node from serving instances, and says whether that is news.
+func (v *Inventory) SetTroubles(name string, all map[rikv1alpha1.TroubleKind]string) bool {
+	n := v.nodes[name]
+	if n == nil || maps.Equal(all, n.troubles) {
+		return false
+	}
+	n.troubles = all
+	v.publish(n)
+	return true
+}
+
 // SetUsedPorts replaces the list of ports that processes of a node's machine
 // hold.
 func (v *Inventory) SetUsedPorts(name string, used map[placement.Port]bool) {
@@ -249,7 +264,7 @@ func (v *Inventory) Connectivity(name string) Connectivity {
 
 func (n *node) connectivity() Connectivity {
 	return Connectivity{
-		Name: n.name, Connected: n.deadline != nil && n.Status != nil, Status: n.Status, DiskPressure: n.diskPressure,
+		Name: n.name, Connected: n.deadline != nil && n.Status != nil, Status: n.Status, DiskPressure: n.diskPressure, Troubles: n.troubles,
 	}
 }
 
@@ -287,6 +302,7 @@ func (v *Inventory) publish(n *node) {
 	p := placement.Node{
 		Name: n.name, NotReady: n.unready(), DiskPressure: n.diskPressure, Images: n.images, UsedPorts: n.usedPorts,
 	}
+	p.NetworkTrouble = cmp.Or(n.troubles[rikv1alpha1.TroubleNetwork], n.troubles[rikv1alpha1.TroubleNames])
 	p.Ready, p.NoNetwork = p.NotReady == "", n.NoNetwork
 	if n.object != nil {
 		p.Labels, p.Taints, p.Unschedulable = n.object.Labels, n.object.Spec.Taints, n.object.Spec.Unschedulable

@@ -98,6 +98,8 @@ func termOn(workload, key string) rikv1alpha1.InstanceTerm {
 }
 
 // noNetwork has the node's instances have their loopback only.
+func brokenNetwork(n *Node) { n.NetworkTrouble = "port 53 is taken" }
+
 func noNetwork(n *Node) { n.NoNetwork = true }
 
 // port is served inside the cluster.

@@ -136,6 +136,8 @@ func (s *Snapshot) because(st *shapeState, n *node, said verdict) string {
 		return "the node does not have the runtime " + shape.runtime
 	case networkMissing:
 		return "the node has no network for instances, and this workload serves ports"
+	case networkBroken:
+		return "the node's network does not work: " + n.NetworkTrouble
 	case lacksCPU:
 		return fmt.Sprintf("needs %dm cpu, %dm free", shape.requests.MilliCPU, n.free.MilliCPU)
 	case lacksMemory:

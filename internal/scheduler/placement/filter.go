@@ -23,6 +23,7 @@ const (
 	machineMissing
 	runtimeMissing
 	networkMissing
+	networkBroken
 	portForeign
 	lacksCPU
 	lacksMemory
@@ -42,7 +43,7 @@ var (
 	filters = [verdicts]string{
 		notReady: "Readiness", unschedulable: "Unschedulable", diskPressure: "DiskPressure",
 		tainted: "Taints", selectorMismatch: "NodeSelector", affinityMismatch: "NodeAffinity",
-		kindMissing: "WorkloadKind", machineMissing: "MicroVMs", runtimeMissing: "Runtime", networkMissing: "Network", portForeign: "HostPorts",
+		kindMissing: "WorkloadKind", machineMissing: "MicroVMs", runtimeMissing: "Runtime", networkMissing: "Network", networkBroken: "Network", portForeign: "HostPorts",
 		lacksCPU: "Resources", lacksMemory: "Resources", lacksDisk: "Resources", lacksInstances: "Resources",
 		portTaken: "HostPorts", apart: "InstanceAffinity", repels: "InstanceAntiAffinity", skewed: "TopologySpread",
 	}
@@ -52,7 +53,8 @@ var (
 		affinityMismatch: "not matching the node affinity", kindMissing: "unable to run this kind",
 		machineMissing: "unable to run microVMs",
 		runtimeMissing: "without the runtime", networkMissing: "without a network for instances",
-		portForeign: "with a port used by the machine itself", lacksCPU: "with too little cpu", lacksMemory: "with too little memory",
+		networkBroken: "with a network that does not work",
+		portForeign:   "with a port used by the machine itself", lacksCPU: "with too little cpu", lacksMemory: "with too little memory",
 		lacksDisk: "with too little disk", lacksInstances: "with too many instances", portTaken: "with a host port taken",
 		apart:  "away from the instances it must be with",
 		repels: "with instances it must be apart from", skewed: "that would break the topology spread",
@@ -61,7 +63,7 @@ var (
 		notReady: "NodesNotReady", unschedulable: "NodesUnschedulable", diskPressure: "NodesUnderDiskPressure",
 		tainted: "TaintsNotTolerated", selectorMismatch: "NodeSelectorMismatch", affinityMismatch: "NodeAffinityMismatch",
 		kindMissing: "KindNotSupported", machineMissing: "MicroVMsNotSupported", runtimeMissing: "RuntimeNotSupported",
-		networkMissing: "NodesWithoutNetwork", portForeign: "HostPortTaken",
+		networkMissing: "NodesWithoutNetwork", networkBroken: "NodeNetworkUnavailable", portForeign: "HostPortTaken",
 		lacksCPU: "InsufficientCPU", lacksMemory: "InsufficientMemory", lacksDisk: "InsufficientDisk",
 		lacksInstances: "TooManyInstances", portTaken: "HostPortTaken", apart: "InstanceAffinity",
 		repels: "InstanceAntiAffinity", skewed: "TopologySpread",
@@ -93,6 +95,8 @@ func (s *Shape) judgeStatic(n *node) verdict {
 		return runtimeMissing
 	case n.NoNetwork && s.networked:
 		return networkMissing
+	case n.NetworkTrouble != "" && !n.NoNetwork && !s.hostNetwork:
+		return networkBroken
 	}
 	if _, used := s.foreignPort(n); used {
 		return portForeign

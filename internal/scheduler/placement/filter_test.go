@@ -141,6 +141,10 @@ func TestFilters(t *testing.T) {
 			bad: testNode("bad", uses(8080)), good: testNode("good"),
 			shape: []func(*ShapeConfig){nodePort(8080)}, filter: "HostPorts", reason: "port 8080/TCP is used by the machine itself",
 		},
+		"a network that does not work": {
+			bad: testNode("bad", brokenNetwork), good: testNode("good"),
+			filter: "Network", reason: "the node's network does not work: port 53 is taken",
+		},
 		"port of the machine's loopback, wanted in its network": {
 			bad: testNode("bad", binds(8080)), good: testNode("good"),
 			shape: []func(*ShapeConfig){hostPort(8080)}, filter: "HostPorts", reason: "port 8080/TCP is used by the machine itself",
@@ -397,5 +401,17 @@ func TestTextsAreShort(t *testing.T) {
 	}
 	if got := selectorText(labels.Everything()); got != "any labels" {
 		t.Errorf("selectorText of everything = %q", got)
+	}
+}
+
+// TestABrokenNetworkTakesTheHostNetworks: instances in a node's own network need no other.
+func TestABrokenNetworkTakesTheHostNetworks(t *testing.T) {
+	t.Parallel()
+	s := cluster(testNode("a", brokenNetwork))
+	if d := Place(s, Request{Shape: testShape(t, "host", 0, hostPort(80))}); d.Node != "a" {
+		t.Errorf("host network: Place() = %+v, want a", d)
+	}
+	if d := Place(s, Request{Shape: testShape(t, "batch", 0)}); d.Node != "" {
+		t.Errorf("its own network: Place() = %+v, want no node", d)
 	}
 }

@@ -97,8 +97,11 @@ type Node struct {
 	DiskPressure bool
 	// NoNetwork is true where instances have their loopback only, so that nobody
 	// reaches their ports.
-	NoNetwork   bool
-	Allocatable Resources
+	NoNetwork bool
+	// NetworkTrouble says why instances that come now would have no network or no names;
+	// empty: they have both.
+	NetworkTrouble string
+	Allocatable    Resources
 	// Kinds that it runs. Empty means Pods only.
 	Kinds []rikv1alpha1.WorkloadKind
 	// Runtimes that it has. Empty means runc only.

@@ -54,6 +54,8 @@ type Shape struct {
 	hostPorts               []int32
 	// networked: it serves ports on an address of its own.
 	networked bool
+	// hostNetwork: its instances are in their nodes' own network.
+	hostNetwork bool
 }
 
 // Port is a port number of a protocol.
@@ -115,7 +117,7 @@ func (s *Shape) Requests() Resources { return s.requests }
 
 func (s *Shape) takePorts(t *rikv1alpha1.InstanceTemplate) {
 	ports := t.AllPorts()
-	s.networked = len(ports) > 0 && !t.HostNetwork
+	s.networked, s.hostNetwork = len(ports) > 0 && !t.HostNetwork, t.HostNetwork
 	for _, p := range ports {
 		protocol := p.Protocol
 		if protocol == "" {

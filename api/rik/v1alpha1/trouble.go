@@ -1,0 +1,22 @@
+package v1alpha1
+
+// TroubleKind says what keeps a node from serving instances as it should.
+type TroubleKind string
+
+const (
+	// TroubleNetwork: the network of instances is not set up. Instances that run keep
+	// what they have.
+	TroubleNetwork TroubleKind = "network"
+	// TroubleNames: the node does not answer names.
+	TroubleNames TroubleKind = "names"
+	// TroublePorts: processes of the machine listen on ports of workloads. It keeps no
+	// instances away.
+	TroublePorts TroubleKind = "ports"
+)
+
+// Conditions of a node that are True while it has such a trouble, and missing otherwise.
+const (
+	NodeNetworkUnavailable = "NetworkUnavailable"
+	NodeNamesUnavailable   = "NamesUnavailable"
+	NodePortConflict       = "PortConflict"
+)

@@ -1,0 +1,58 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+// TestTroublesAreConditions, for as long as the node tells of them.
+func TestTroublesAreConditions(t *testing.T) {
+	t.Parallel()
+	n := &rikv1alpha1.Node{}
+	at := metav1.NewTime(noon)
+	look := func(r *Report, noRange string) map[string]string {
+		n.Status = Status(n, r, false, time.Time{}, at)
+		networked(&n.Status, noRange, at)
+		got := map[string]string{}
+		for _, c := range n.Status.Conditions {
+			if c.Type != rikv1alpha1.NodeReady && c.Type != rikv1alpha1.NodeDiskPressure {
+				got[c.Type] = string(c.Status) + " " + c.Reason + ": " + c.Message
+			}
+		}
+		return got
+	}
+	broken := report(true)
+	broken.Troubles = map[rikv1alpha1.TroubleKind]string{
+		rikv1alpha1.TroubleNetwork: "a clash", rikv1alpha1.TroubleNames: "port 53 is taken", rikv1alpha1.TroublePorts: "TCP 30080",
+	}
+	all := map[string]string{
+		"NetworkUnavailable": "True NetworkNotSetUp: a clash", "NamesUnavailable": "True NameServerNotRunning: port 53 is taken",
+		"PortConflict": "True PortInUse: TCP 30080",
+	}
+	for _, step := range []struct {
+		name    string
+		report  *Report
+		noRange string
+		want    map[string]string
+	}{
+		{"broken", broken, "", all},
+		{"broken still", broken, "", all},
+		{"silent", report(false), "", all},
+		{"whole", report(true), "", map[string]string{}},
+		{"without a range", report(true), "none left", map[string]string{"NetworkUnavailable": "True NoPodCIDR: none left"}},
+		{"with one", report(true), "", map[string]string{}},
+	} {
+		if diff := cmp.Diff(step.want, look(step.report, step.noRange)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+	}
+	if !meta.IsStatusConditionTrue(n.Status.Conditions, rikv1alpha1.NodeReady) {
+		t.Error("the node is not Ready")
+	}
+}
