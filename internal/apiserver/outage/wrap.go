@@ -2,6 +2,8 @@ package outage
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -17,8 +19,9 @@ import (
 )
 
 const (
-	// retryAfter is what clients are told to wait, in seconds.
-	retryAfter = 5
+	// retryAfter is what clients are told to wait, in seconds. Kubernetes' clients do so 10 times,
+	// without a word.
+	retryAfter = 1
 	// maxHeld bounds an answer of 500 that is looked at before it is sent.
 	maxHeld = 64 << 10
 )
@@ -50,13 +53,15 @@ func (m *Monitor) Wrap(next http.Handler, serializer runtime.NegotiatedSerialize
 			refuse(unreachable(m.now().Sub(since)), serializer, gv, w, r)
 			return
 		}
-		held := &holder{ResponseWriter: w}
+		held, ended := &holder{ResponseWriter: w}, false
 		if isStream(r, info) {
 			next.ServeHTTP(responsewriter.WrapForHTTP1Or2(held), r)
 		} else {
 			ctx, done := m.follow(r.Context())
 			defer done()
 			next.ServeHTTP(responsewriter.WrapForHTTP1Or2(held), r.WithContext(ctx))
+			// The answer then says no more than that the context was canceled.
+			ended = errors.Is(context.Cause(ctx), errUnreachable)
 		}
 		if !held.holds {
 			return
@@ -64,7 +69,7 @@ func (m *Monitor) Wrap(next http.Handler, serializer runtime.NegotiatedSerialize
 		switch {
 		case bytes.Contains(held.body.Bytes(), noSpace):
 			refuse(full(), serializer, gv, w, r)
-		case containsAny(held.body.Bytes()):
+		case ended, containsAny(held.body.Bytes()):
 			for _, name := range []string{"Content-Length", "Content-Type"} {
 				w.Header().Del(name)
 			}
