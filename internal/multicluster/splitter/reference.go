@@ -3,7 +3,6 @@ package splitter
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -224,6 +223,3 @@ func portionOf(whole int64, cluster string, shares map[string]int64) int64 {
 	}
 	return 0
 }
-
-// String is how a person writes the reference.
-func (r Reference) String() string { return strings.ToLower(r.Kind) + "/" + r.Name }
