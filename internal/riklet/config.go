@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/contact"
 	"rik.dev/rik/internal/riklet/instance"
@@ -75,7 +76,7 @@ type Network interface {
 	// Lost says whether a workload has a port although a process listens on it.
 	Lost(proxy.HostPort) bool
 	// Troubles say what of it does not work, with messages. The caller must not change it.
-	Troubles() map[rikv1alpha1.TroubleKind]string
+	Troubles() map[nodestate.TroubleKind]string
 	// Gateway is the node's address among its instances, where it answers names;
 	// invalid before there is one.
 	Gateway() netip.Addr
@@ -154,7 +155,7 @@ type Config struct {
 // Validate reports every problem.
 func (c *Config) Validate() error {
 	var problems []error
-	for _, p := range rikv1alpha1.NodeNameProblems(c.NodeName) {
+	for _, p := range nodestate.NodeNameProblems(c.NodeName) {
 		problems = append(problems, fmt.Errorf("node name %q: %s", c.NodeName, p))
 	}
 	for name, dir := range map[string]string{"state": c.StateDir, "run": c.RunDir} {

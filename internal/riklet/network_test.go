@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/instance/instancefake"
@@ -52,8 +53,8 @@ func (n *notedNetwork) SetAddress(a netip.Addr) {
 	n.address = a
 }
 
-func (n *notedNetwork) Troubles() map[rikv1alpha1.TroubleKind]string {
-	return map[rikv1alpha1.TroubleKind]string{rikv1alpha1.TroubleNames: "port 53 is taken"}
+func (n *notedNetwork) Troubles() map[nodestate.TroubleKind]string {
+	return map[nodestate.TroubleKind]string{nodestate.TroubleNames: "port 53 is taken"}
 }
 
 func (n *notedNetwork) Lost(proxy.HostPort) bool { return false }

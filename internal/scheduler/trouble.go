@@ -3,7 +3,7 @@ package scheduler
 import (
 	"strings"
 
-	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/api/rik/nodestate"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
@@ -11,11 +11,11 @@ import (
 const maxTrouble = 1024
 
 // troublesOf keeps of what a node tells the kinds that are known, each once.
-func troublesOf(told []*schedulerv1.NodeTrouble) map[rikv1alpha1.TroubleKind]string {
-	all := map[rikv1alpha1.TroubleKind]string{}
+func troublesOf(told []*schedulerv1.NodeTrouble) map[nodestate.TroubleKind]string {
+	all := map[nodestate.TroubleKind]string{}
 	for _, t := range told {
-		switch kind := rikv1alpha1.TroubleKind(t.Kind); kind {
-		case rikv1alpha1.TroubleNetwork, rikv1alpha1.TroubleNames, rikv1alpha1.TroublePorts:
+		switch kind := nodestate.TroubleKind(t.Kind); kind {
+		case nodestate.TroubleNetwork, nodestate.TroubleNames, nodestate.TroublePorts:
 			all[kind] = strings.ToValidUTF8(t.Message[:min(len(t.Message), maxTrouble)], "")
 		}
 	}
@@ -23,8 +23,8 @@ func troublesOf(told []*schedulerv1.NodeTrouble) map[rikv1alpha1.TroubleKind]str
 }
 
 // troubles are the same for the controller, in a fixed order.
-func troubles(all map[rikv1alpha1.TroubleKind]string) (told []*schedulerv1.NodeTrouble) {
-	for _, kind := range []rikv1alpha1.TroubleKind{rikv1alpha1.TroubleNetwork, rikv1alpha1.TroubleNames, rikv1alpha1.TroublePorts} {
+func troubles(all map[nodestate.TroubleKind]string) (told []*schedulerv1.NodeTrouble) {
+	for _, kind := range []nodestate.TroubleKind{nodestate.TroubleNetwork, nodestate.TroubleNames, nodestate.TroublePorts} {
 		if message, there := all[kind]; there {
 			told = append(told, &schedulerv1.NodeTrouble{Kind: string(kind), Message: message})
 		}

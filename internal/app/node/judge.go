@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet"
 	"rik.dev/rik/internal/riklet/monitor"
@@ -28,7 +29,7 @@ func (o *Options) judgeName() []error {
 		o.NodeName = nodeName(name)
 	}
 	var problems []error
-	for _, p := range rikv1alpha1.NodeNameProblems(o.NodeName) {
+	for _, p := range nodestate.NodeNameProblems(o.NodeName) {
 		problems = append(problems, usagef("--node-name %q: %s", o.NodeName, p))
 	}
 	return problems

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller/instance"
 )
@@ -34,7 +35,7 @@ type Report struct {
 	Connected    bool
 	DiskPressure bool
 	// Troubles are what keeps it from serving instances as it should, with messages.
-	Troubles map[rikv1alpha1.TroubleKind]string
+	Troubles map[nodestate.TroubleKind]string
 	// Status has no conditions; nil until the node told it.
 	Status *rikv1alpha1.NodeStatus
 	// Labels and Taints are what the node asks for; they count once, when its

@@ -4,6 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
@@ -12,14 +13,14 @@ import (
 const reasonNotSetUp = "NetworkNotSetUp"
 
 // troubled has a condition for each trouble that a node tells of, and none for others.
-func troubled(s *rikv1alpha1.NodeStatus, troubles map[rikv1alpha1.TroubleKind]string, now metav1.Time) {
+func troubled(s *rikv1alpha1.NodeStatus, troubles map[nodestate.TroubleKind]string, now metav1.Time) {
 	for _, c := range []struct {
-		kind            rikv1alpha1.TroubleKind
+		kind            nodestate.TroubleKind
 		condition, name string
 	}{
-		{rikv1alpha1.TroubleNetwork, rikv1alpha1.NodeNetworkUnavailable, reasonNotSetUp},
-		{rikv1alpha1.TroubleNames, rikv1alpha1.NodeNamesUnavailable, "NameServerNotRunning"},
-		{rikv1alpha1.TroublePorts, rikv1alpha1.NodePortConflict, "PortInUse"},
+		{nodestate.TroubleNetwork, nodestate.NodeNetworkUnavailable, reasonNotSetUp},
+		{nodestate.TroubleNames, nodestate.NodeNamesUnavailable, "NameServerNotRunning"},
+		{nodestate.TroublePorts, nodestate.NodePortConflict, "PortInUse"},
 	} {
 		message, there := troubles[c.kind]
 		if there {

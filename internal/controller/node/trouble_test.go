@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
@@ -28,8 +29,8 @@ func TestTroublesAreConditions(t *testing.T) {
 		return got
 	}
 	broken := report(true)
-	broken.Troubles = map[rikv1alpha1.TroubleKind]string{
-		rikv1alpha1.TroubleNetwork: "a clash", rikv1alpha1.TroubleNames: "port 53 is taken", rikv1alpha1.TroublePorts: "TCP 30080",
+	broken.Troubles = map[nodestate.TroubleKind]string{
+		nodestate.TroubleNetwork: "a clash", nodestate.TroubleNames: "port 53 is taken", nodestate.TroublePorts: "TCP 30080",
 	}
 	all := map[string]string{
 		"NetworkUnavailable": "True NetworkNotSetUp: a clash", "NamesUnavailable": "True NameServerNotRunning: port 53 is taken",

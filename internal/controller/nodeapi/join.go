@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller/jointoken"
 	"rik.dev/rik/internal/rpc/nodev1"
@@ -51,7 +52,7 @@ func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 		return nil, s.refuseToken(from, err)
 	}
 	name := request.GetNodeName()
-	if problems := rikv1alpha1.NodeNameProblems(name); len(problems) > 0 {
+	if problems := nodestate.NodeNameProblems(name); len(problems) > 0 {
 		return nil, status.Errorf(codes.InvalidArgument, "node name %q: %s", name, problems[0])
 	}
 	machine := request.GetMachineId()

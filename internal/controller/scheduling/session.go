@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/node"
@@ -369,9 +370,9 @@ func (s *session) passReport(r *schedulerv1.NodeReport) {
 	out := node.Report{Connected: r.GetConnected(), DiskPressure: r.GetDiskPressure(), Labels: r.GetLabels(), Hold: holdOf(r.GetHold(), s.config.Term)}
 	for _, t := range r.GetTroubles() {
 		if out.Troubles == nil {
-			out.Troubles = map[rikv1alpha1.TroubleKind]string{}
+			out.Troubles = map[nodestate.TroubleKind]string{}
 		}
-		out.Troubles[rikv1alpha1.TroubleKind(t.GetKind())] = t.GetMessage()
+		out.Troubles[nodestate.TroubleKind(t.GetKind())] = t.GetMessage()
 	}
 	if data := r.GetInfo(); len(data) > 0 {
 		out.Status = &rikv1alpha1.NodeStatus{}

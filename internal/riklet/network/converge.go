@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/api/rik/nodestate"
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/overlay"
 	"rik.dev/rik/internal/riklet/network/table"
@@ -102,8 +102,8 @@ func (p *pass) apply(ctx context.Context, s *table.Snapshot) error {
 	n.mu.Unlock()
 	network, names := p.setUp(ctx, s, own, address)
 	if ctx.Err() == nil {
-		n.trouble(rikv1alpha1.TroubleNetwork, network)
-		n.trouble(rikv1alpha1.TroubleNames, names)
+		n.trouble(nodestate.TroubleNetwork, network)
+		n.trouble(nodestate.TroubleNames, names)
 	}
 	return errors.Join(network, names)
 }

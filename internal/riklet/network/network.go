@@ -23,7 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/api/rik/nodestate"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/iptables"
@@ -82,7 +82,7 @@ type Node struct {
 	address   netip.Addr
 	facts     proxy.Facts
 	conflicts []proxy.Conflict
-	troubles  map[rikv1alpha1.TroubleKind]string // but for ports
+	troubles  map[nodestate.TroubleKind]string // but for ports
 	lost      map[proxy.HostPort]bool
 }
 
@@ -204,7 +204,7 @@ func (n *Node) conflict(all []proxy.Conflict, lost map[proxy.HostPort]bool) {
 }
 
 // Troubles say what of the network does not work, with messages.
-func (n *Node) Troubles() map[rikv1alpha1.TroubleKind]string {
+func (n *Node) Troubles() map[nodestate.TroubleKind]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	all := maps.Clone(n.troubles)
@@ -212,18 +212,18 @@ func (n *Node) Troubles() map[rikv1alpha1.TroubleKind]string {
 		return all
 	}
 	if all == nil {
-		all = map[rikv1alpha1.TroubleKind]string{}
+		all = map[nodestate.TroubleKind]string{}
 	}
 	var texts []string
 	for _, c := range n.conflicts {
 		texts = append(texts, c.String())
 	}
-	all[rikv1alpha1.TroublePorts] = strings.Join(texts, "; ")
+	all[nodestate.TroublePorts] = strings.Join(texts, "; ")
 	return all
 }
 
 // trouble notes whether a part works.
-func (n *Node) trouble(kind rikv1alpha1.TroubleKind, err error) {
+func (n *Node) trouble(kind nodestate.TroubleKind, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err == nil {
@@ -231,7 +231,7 @@ func (n *Node) trouble(kind rikv1alpha1.TroubleKind, err error) {
 		return
 	}
 	if n.troubles == nil {
-		n.troubles = map[rikv1alpha1.TroubleKind]string{}
+		n.troubles = map[nodestate.TroubleKind]string{}
 	}
 	n.troubles[kind] = err.Error()
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
-	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/api/rik/nodestate"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/network/overlay"
 	"rik.dev/rik/internal/riklet/network/proxy"
@@ -371,7 +371,7 @@ func TestPrivilegedTroublesAreTold(t *testing.T) {
 	}
 	defer taken.Close()
 	r := open(t, filepath.Join(t.TempDir(), "network"))
-	told := func(want map[rikv1alpha1.TroubleKind]string) {
+	told := func(want map[nodestate.TroubleKind]string) {
 		t.Helper()
 		eventually(t, "the troubles", func() error {
 			got := r.Troubles()
@@ -391,15 +391,15 @@ func TestPrivilegedTroublesAreTold(t *testing.T) {
 	ports := []*nodev1.ServicePort{{Port: 30080, TargetPort: 8080, Protocol: "TCP", Type: "nodePort"}}
 	all.Services[0].Ports, all.Endpoints[0].Ports = ports, ports
 	r.Apply(all)
-	told(map[rikv1alpha1.TroubleKind]string{rikv1alpha1.TroubleNames: "10.62.1.1:53"})
+	told(map[nodestate.TroubleKind]string{nodestate.TroubleNames: "10.62.1.1:53"})
 	r.SetListeners([]proxy.Listener{{HostPort: proxy.HostPort{Protocol: "TCP", Port: 30080}, Privileged: true}})
-	told(map[rikv1alpha1.TroubleKind]string{rikv1alpha1.TroubleNames: "10.62.1.1:53", rikv1alpha1.TroublePorts: "TCP 30080 of default/web"})
+	told(map[nodestate.TroubleKind]string{nodestate.TroubleNames: "10.62.1.1:53", nodestate.TroublePorts: "TCP 30080 of default/web"})
 	_ = taken.Close()
 	r.SetListeners(nil)
 	tell(r.look)
 	told(nil)
 	sh(t, "ip", "address", "add", "10.62.77.1/24", "dev", "lan0")
-	told(map[rikv1alpha1.TroubleKind]string{rikv1alpha1.TroubleNetwork: "10.62.77.1/24"})
+	told(map[nodestate.TroubleKind]string{nodestate.TroubleNetwork: "10.62.77.1/24"})
 }
 
 func TestPrivilegedEverythingThroughTunnels(t *testing.T) {

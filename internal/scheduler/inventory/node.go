@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/scheduler/placement"
 )
@@ -30,7 +31,7 @@ type node struct {
 	diskPressure bool
 	images       map[string]struct{}
 	usedPorts    map[placement.Port]bool
-	troubles     map[rikv1alpha1.TroubleKind]string
+	troubles     map[nodestate.TroubleKind]string
 
 	heardAt time.Time
 	// place in the list of deadlines; nil for a lost node.
@@ -68,7 +69,7 @@ type Connectivity struct {
 	Status       *rikv1alpha1.NodeStatus
 	DiskPressure bool
 	// Troubles are what the node told of last, with messages.
-	Troubles map[rikv1alpha1.TroubleKind]string
+	Troubles map[nodestate.TroubleKind]string
 }
 
 // SetNode takes over the controller's object of a node. A node that has never
@@ -190,7 +191,7 @@ func (v *Inventory) SetImages(name string, images []string) {
 }
 
 // SetTroubles notes what keeps a node from serving instances, and says whether that is news.
-func (v *Inventory) SetTroubles(name string, all map[rikv1alpha1.TroubleKind]string) bool {
+func (v *Inventory) SetTroubles(name string, all map[nodestate.TroubleKind]string) bool {
 	n := v.nodes[name]
 	if n == nil || maps.Equal(all, n.troubles) {
 		return false
@@ -302,7 +303,7 @@ func (v *Inventory) publish(n *node) {
 	p := placement.Node{
 		Name: n.name, NotReady: n.unready(), DiskPressure: n.diskPressure, Images: n.images, UsedPorts: n.usedPorts,
 	}
-	p.NetworkTrouble = cmp.Or(n.troubles[rikv1alpha1.TroubleNetwork], n.troubles[rikv1alpha1.TroubleNames])
+	p.NetworkTrouble = cmp.Or(n.troubles[nodestate.TroubleNetwork], n.troubles[nodestate.TroubleNames])
 	p.Ready, p.NoNetwork = p.NotReady == "", n.NoNetwork
 	if n.object != nil {
 		p.Labels, p.Taints, p.Unschedulable = n.object.Labels, n.object.Spec.Taints, n.object.Spec.Unschedulable

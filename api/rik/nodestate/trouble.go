@@ -1,4 +1,6 @@
-package v1alpha1
+// Package nodestate says what a node may be called and what can be wrong with it, for all
+// who tell or judge that.
+package nodestate
 
 // TroubleKind says what keeps a node from serving instances as it should.
 type TroubleKind string
