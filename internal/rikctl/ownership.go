@@ -61,7 +61,7 @@ func (t *tool) adopt(cmd *cobra.Command, preview bool) error {
 	files.Recursive, _ = cmd.Flags().GetBool("recursive")
 	selector, _ := cmd.Flags().GetString("selector")
 	if files.RequireFilenameOrKustomize() != nil {
-		return nil
+		return nil //nolint:nilerr // kubectl's code says what is missing
 	}
 	result := t.factory.NewBuilder().Unstructured().ContinueOnError().NamespaceParam(namespace).DefaultNamespace().
 		FilenameParam(enforce, &files).LabelSelectorParam(selector).Flatten().Do()
