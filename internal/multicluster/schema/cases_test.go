@@ -146,7 +146,7 @@ func TestN23Defect3AllKeywordsAreCompared(t *testing.T) {
 		[]string{`.spec: the rule {"rule":"self.a > 1"} is added`}, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`)
 	// Of defaults that differ one is kept; they hinder no document.
 	check(t, `{type: object, properties: {a: {type: string, default: x}}}`, `{type: object, properties: {a: {type: string, default: w}}}`,
-		nil, `{type: object, properties: {a: {type: string, default: x}}}`)
+		nil, `{type: object, properties: {a: {type: string, default: w}}}`)
 }
 
 func TestN23Defect4DroppedPropertiesAreNotRequired(t *testing.T) {
@@ -308,7 +308,7 @@ func TestDefaultsInSets(t *testing.T) {
 		return `{type: array, x-kubernetes-list-type: set, items: {type: object, x-kubernetes-map-type: atomic, ` + required +
 			`properties: {a: {type: string` + fallback + `}, b: {type: string}}}}`
 	}
-	check(t, set(", default: x", ""), set(", default: w", ""), nil, set(", default: x", ""))
+	check(t, set(", default: x", ""), set(", default: w", ""), nil, set(", default: w", ""))
 }
 
 // TestFormatsOfNumbers: formats that the validation does not know on the type are of
@@ -397,7 +397,7 @@ func TestMeetOfThreeInAnyOrder(t *testing.T) {
 				`{type: object, properties: {p: {type: string}, q: {x-kubernetes-preserve-unknown-fields: true}}}`,
 				`{type: object, properties: {p: {type: string}, q: {type: object, additionalProperties: {type: boolean, default: true}}}}`,
 			},
-			`{type: object, properties: {p: {type: string}, q: {type: object, properties: {b: {type: boolean}}}}}`,
+			`{type: object, properties: {p: {type: string}, q: {type: object, properties: {b: {type: boolean, default: true}}}}}`,
 		},
 		{
 			"a set of objects", [3]string{anItem, granular, atomic},
@@ -489,8 +489,8 @@ func TestDefaultsThatDiffer(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ east, west, meet, optional, said string }{
 		"two": {
-			object("type: string, default: x", ""), object("type: string, default: w", ""), object("type: string, default: x", ""), "",
-			`the default is "x" (east), "w" (west); "x" is stored`,
+			object("type: string, default: x", ""), object("type: string, default: w", ""), object("type: string, default: w", ""), "",
+			`the default is "x" (east), "w" (west); "w" is stored`,
 		},
 		"one and none": {
 			object("type: integer", ""), object("type: integer, default: 3", ""), object("type: integer, default: 3", ""), "",

@@ -123,7 +123,7 @@ func (c *comparison) added(path string, was, is *node) {
 		{"rule", was.rules, is.rules},
 	} {
 		for _, v := range s.is {
-			if !slices.Contains(s.was, v) && !(s.name == "rule" && restates(was, is, v)) {
+			if !slices.Contains(s.was, v) && (s.name != "rule" || !restates(was, is, v)) {
 				c.say(path, "the %s %s is added", s.name, v)
 			}
 		}
