@@ -121,8 +121,8 @@ func stuck(d *appsv1.Deployment, out *appsv1.DeploymentStatus, problem *Problem,
 	if before := overdue(d, problem); before != nil && now.Sub(before.LastUpdateTime.Time) >= Deadline(d) {
 		reason, message = reasonDeadline, fmt.Sprintf("no progress for %s: %s", Deadline(d), problem.Message)
 	}
-	if d.Status.ObservedGeneration != d.Generation {
-		remove(out, appsv1.DeploymentProgressing) // the time counts from the new spec on
+	if before := overdue(d, problem); d.Status.ObservedGeneration != d.Generation || before != nil && before.LastUpdateTime.After(now.Time) {
+		remove(out, appsv1.DeploymentProgressing) // the time counts from the new spec on, or from now if the clock was ahead
 	}
 	set(out, appsv1.DeploymentProgressing, corev1.ConditionFalse, reason, message, now)
 }

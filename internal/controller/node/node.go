@@ -194,8 +194,9 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 	}
 	switch {
 	case !r.Connected:
-		if ready != nil && ready.Reason != reasonSilent {
-			// Its time counts from now on, though it may have been Unknown before.
+		if ready != nil && (ready.Reason != reasonSilent || ready.LastTransitionTime.After(now.Time)) {
+			// Its time counts from now on, though it may have been Unknown before, or the clock
+			// was ahead when it was written.
 			meta.RemoveStatusCondition(&out.Conditions, rikv1alpha1.NodeReady)
 		}
 		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, reasonSilent, "the node is not heard of")

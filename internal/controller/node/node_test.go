@@ -245,3 +245,15 @@ func TestShapeIsStable(t *testing.T) {
 		}
 	})
 }
+
+// TestSilenceOfAClockThatWasAhead counts from when the clock was set right.
+func TestSilenceOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	n := &rikv1alpha1.Node{}
+	n.Status = Status(n, report(false), false, time.Time{}, metav1.NewTime(noon.Add(365*24*time.Hour)))
+	n.Status = Status(n, report(false), false, time.Time{}, metav1.NewTime(noon))
+	ready := meta.FindStatusCondition(n.Status.Conditions, rikv1alpha1.NodeReady)
+	if ready == nil || !ready.LastTransitionTime.Time.Equal(noon) {
+		t.Errorf("silent since %v, want %v", ready, noon)
+	}
+}

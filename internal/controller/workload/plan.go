@@ -19,6 +19,8 @@ const (
 	// firstDelay before failed instances are replaced; it doubles with each wave of
 	// failures, up to as many as are kept.
 	firstDelay = 10 * time.Second
+	// longestDelay is that after keptFailures waves.
+	longestDelay = firstDelay << (keptFailures - 1)
 	// steady is how long nothing must have failed, counted from the end of the last
 	// pause, for the delay to begin anew.
 	steady = 10 * time.Minute
@@ -376,7 +378,8 @@ func (g *groups) delay(p *Plan) {
 	if len(g.spent) == 0 || len(p.Create) == 0 {
 		return
 	}
-	if left := g.backOff().until.Sub(g.Now); left > 0 {
+	// A wait that is longer than any is of a clock that was ahead, and is not believed.
+	if left := g.backOff().until.Sub(g.Now); left > 0 && left <= longestDelay {
 		p.Create, p.Again = nil, left
 	}
 }

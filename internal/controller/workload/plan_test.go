@@ -380,3 +380,25 @@ func TestHeldBackIsSaid(t *testing.T) {
 		t.Errorf("started again: %s", c.Message)
 	}
 }
+
+// TestTimesToComeAreNotBelieved: an instance that failed while the clock was ahead holds
+// nothing up, and a rollout that began then has its deadline from now on.
+func TestTimesToComeAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	p := Make(Situation{Spec: spec(1, nil), Revision: "new", Members: []Member{failedAt("f", 365*24*time.Hour)}, Now: noon})
+	if len(p.Create) != 1 {
+		t.Errorf("%d are created, again in %s, want one at once", len(p.Create), p.Again)
+	}
+	w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 2}, Spec: *spec(2, nil)}
+	look := func(now time.Time) (rikv1alpha1.WorkloadStatus, time.Duration) {
+		return Status(w, Situation{Spec: &w.Spec, Revision: "new", Members: []Member{member("a", "new", "starting")}, Now: now}, nil)
+	}
+	w.Status, _ = look(noon.Add(365 * 24 * time.Hour))
+	var again time.Duration
+	if w.Status, again = look(noon); again != 600*time.Second {
+		t.Errorf("after the clock was set right: again in %s, want the whole deadline", again)
+	}
+	if _, again = look(noon.Add(time.Minute)); again != 540*time.Second {
+		t.Errorf("a minute later: again in %s, want what is left", again)
+	}
+}

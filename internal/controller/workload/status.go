@@ -170,7 +170,8 @@ func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) 
 		return 0
 	}
 	last := meta.FindStatusCondition(before.Conditions, kind)
-	moved := last == nil || last.Status == metav1.ConditionUnknown ||
+	// A time to come is of a clock that was ahead: the deadline counts from now on.
+	moved := last == nil || last.Status == metav1.ConditionUnknown || last.LastTransitionTime.After(s.Now) ||
 		before.CurrentRevision != out.CurrentRevision || before.ObservedGeneration != out.ObservedGeneration ||
 		out.UpdatedReplicas > before.UpdatedReplicas || out.ReadyReplicas > before.ReadyReplicas ||
 		out.Replicas-out.UpdatedReplicas < before.Replicas-before.UpdatedReplicas

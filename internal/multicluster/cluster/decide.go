@@ -86,6 +86,9 @@ func decide(f facts) (workloadv1alpha1.ClusterStatus, time.Duration) {
 	for _, c := range []metav1.Condition{ready, importer, heartbeat} {
 		c.ObservedGeneration = f.cluster.Generation
 		c.LastTransitionTime = metav1.NewTime(f.now)
+		if before := meta.FindStatusCondition(status.Conditions, c.Type); before != nil && before.LastTransitionTime.After(f.now) {
+			meta.RemoveStatusCondition(&status.Conditions, c.Type) // of a clock that was ahead: grace periods count from it
+		}
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
 	sortConditions(status.Conditions)

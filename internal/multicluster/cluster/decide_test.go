@@ -227,3 +227,22 @@ func TestDecideSettles(t *testing.T) {
 		}
 	})
 }
+
+// TestConditionsOfAClockThatWasAhead count from when the clock was set right: grace periods go
+// by them.
+func TestConditionsOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	f := healthy()
+	f.now = noon.Add(365 * 24 * time.Hour)
+	f.cluster.Status, _ = decide(f)
+	f.now = noon
+	status, _ := decide(f)
+	f.cluster.Status = status
+	f.now = noon.Add(time.Minute)
+	status, _ = decide(f)
+	for _, c := range status.Conditions {
+		if c.LastTransitionTime.After(f.now) {
+			t.Errorf("%s is of %s, a time to come", c.Type, c.LastTransitionTime)
+		}
+	}
+}

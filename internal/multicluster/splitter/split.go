@@ -158,7 +158,8 @@ func (st *State) walk(whole int64, sites []*site) *stepper {
 // moved is the progress of the present interval of moves.
 func (st *State) moved() Progress {
 	p := st.Progress
-	if !st.Now.Before(p.Since.Add(st.Policy.interval)) {
+	// A beginning to come is of a clock that was ahead.
+	if p.Since.After(st.Now) || !st.Now.Before(p.Since.Add(st.Policy.interval)) {
 		p.Since, p.Moves = time.Time{}, 0
 	}
 	return p
@@ -226,7 +227,7 @@ func (st *State) farewell(s *site) Change {
 		return Change{}
 	case !s.counts(st):
 		return Change{Action: Delete, From: s.leaf.Replicas}
-	case s.leaf.LostAt.IsZero():
+	case s.leaf.LostAt.IsZero(), s.leaf.LostAt.After(st.Now): // or the clock was ahead
 		return Change{Action: Note, From: s.leaf.Replicas, To: s.leaf.Replicas, AtMost: s.leaf.AtMost, LostAt: st.Now}
 	}
 	return Change{}

@@ -71,7 +71,7 @@ func (s *site) judge(st *State) {
 	case c == nil:
 		s.because(Out, Reason{Code: ClusterGone})
 		s.lost, s.apart = true, true
-		if !s.leaf.LostAt.IsZero() {
+		if !s.leaf.LostAt.IsZero() && !s.leaf.LostAt.After(st.Now) {
 			s.fence = s.leaf.LostAt.Add(st.fenceTime())
 		}
 	case c.Removing:
@@ -178,6 +178,9 @@ func (s *site) judgeRefusal(st *State) {
 		return
 	}
 	at := l.RefusedAt
+	if at.After(st.Now) { // of a clock that was ahead: the share is tried again
+		at = time.Time{}
+	}
 	if isOld := !at.Add(refusedRetry).After(st.Now); isOld && l.Refused && l.Replicas > 0 {
 		at, s.refusedAt = st.Now, st.Now
 	}
