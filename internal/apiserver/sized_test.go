@@ -45,11 +45,12 @@ func TestLargeObjectsAreRefusedBySize(t *testing.T) {
 	}
 }
 
-// finalizers are names that hold a text.
+// finalizers are names that hold a text, as few as can be: each is a field with a manager.
 func finalizers(text string) []string {
+	domain := strings.Repeat(strings.Repeat("d", 61)+".", 4) + "dev"
 	var out []string
-	for ; len(text) > 60; text = text[60:] {
-		out = append(out, "example.com/"+text[:60])
+	for each := len(domain) + 1 + 60; len(text) > each; text = text[each:] {
+		out = append(out, domain+"/"+text[:60])
 	}
 	return out
 }

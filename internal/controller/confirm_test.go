@@ -94,6 +94,7 @@ func TestHeldNodesShowWhatTheyWaitFor(t *testing.T) {
 // above that of all nodes, but for one that is far away and was not named.
 func TestALowerTermIsLeftWhenThatIsConfirmed(t *testing.T) {
 	c := start(t, nil, "near", "nearer", "far")
+	c.waits("far", "") // the scheduler knows the term then
 	var term int64
 	c.scheduler.do(func() { term = c.scheduler.term })
 	lower := func(above int64) *schedulerv1.Hold {

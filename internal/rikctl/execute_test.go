@@ -190,9 +190,9 @@ func TestTransport(t *testing.T) {
 		words        []string
 	}{
 		{"plain http behind https", strings.Replace(plain.URL, "http:", "https:", 1), ExitUnreachable, []string{"speaks plain http"}},
-		{"another authority", secure.URL, ExitUnreachable, []string{"authority in the configuration"}},
+		{"another authority", secure.URL, ExitUnreachable, []string{"has neither the authority of", "name config.yaml of the server"}},
 		{"starting", broken.URL, ExitUnreachable, nil},
-		{"who are you", unknown.URL, ExitDenied, []string{"config view"}},
+		{"who are you", unknown.URL, ExitDenied, []string{"nor credentials", "name config.yaml of the server"}},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,10 +77,10 @@ func TestAnOutageEndsRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		var down error
+		var down atomic.Bool
 		m := New(Config{
 			Probe: func(ctx context.Context) error {
-				if down != nil {
+				if down.Load() {
 					<-ctx.Done() // as a network that drops packets
 				}
 				return ctx.Err()
@@ -96,7 +97,7 @@ func TestAnOutageEndsRequests(t *testing.T) {
 		}), codecs)
 
 		time.Sleep(time.Minute)
-		down = errors.New("down")
+		down.Store(true)
 		began := time.Now()
 		w, status := ask(t, hangs, object)
 		if took := time.Since(began); w.Code != 503 || took > 30*time.Second || !strings.Contains(status.Message, "datastore") {
@@ -111,7 +112,7 @@ func TestAnOutageEndsRequests(t *testing.T) {
 				t.Errorf("%s during an outage: %d, want 200", what, w.Code)
 			}
 		}
-		down = nil
+		down.Store(false)
 		time.Sleep(time.Minute)
 		if w, _ := ask(t, m.Wrap(answers(200, "fine"), codecs), object); w.Code != 200 {
 			t.Errorf("after the outage: %d", w.Code)

@@ -158,8 +158,9 @@ func (st *State) walk(whole int64, sites []*site) *stepper {
 // moved is the progress of the present interval of moves.
 func (st *State) moved() Progress {
 	p := st.Progress
-	// A beginning to come is of a clock that was ahead.
-	if p.Since.After(st.Now) || !st.Now.Before(p.Since.Add(st.Policy.interval)) {
+	// A beginning further ahead than an interval is of a clock that was ahead; a little is what
+	// the clocks of two servers differ by.
+	if p.Since.After(st.Now.Add(st.Policy.interval)) || !st.Now.Before(p.Since.Add(st.Policy.interval)) {
 		p.Since, p.Moves = time.Time{}, 0
 	}
 	return p

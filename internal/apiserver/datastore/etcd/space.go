@@ -69,7 +69,8 @@ type space struct {
 
 	mu     sync.Mutex
 	latest usage
-	warned time.Time
+	// warned is when it was last said that the quota is nearly used up (false), or wholly.
+	warned map[bool]time.Time
 }
 
 // newSpace connects to the server that it is part of.
@@ -78,7 +79,7 @@ func newSpace(endpoint string, quota int64, logger *slog.Logger) (*space, error)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the embedded etcd: %w", err)
 	}
-	return &space{logger: logger, quota: quota, client: client, server: endpoint}, nil
+	return &space{logger: logger, quota: quota, client: client, server: endpoint, warned: map[bool]time.Time{}}, nil
 }
 
 // keep looks until ctx ends.
@@ -174,10 +175,10 @@ func (s *space) note(u usage, warn bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.latest = u
-	if !warn || time.Since(s.warned) < spaceLogged {
+	if !warn || time.Since(s.warned[u.alarm]) < spaceLogged {
 		return
 	}
-	s.warned = time.Now()
+	s.warned[u.alarm] = time.Now()
 	if u.alarm {
 		s.logger.Error("the datastore's quota is used up: nothing can be stored; next: delete objects, or start the server with a larger --datastore-quota",
 			"bytesInUse", u.inUse, "quota", u.quota)

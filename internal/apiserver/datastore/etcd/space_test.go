@@ -75,6 +75,9 @@ func TestAFullDatabase(t *testing.T) {
 	if err := s.Space(); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "--datastore-quota") {
 		t.Errorf("Space() of a full database = %v, want ErrFull with the flag", err)
 	}
+	if err := s.space.tend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if text := log.String(); strings.Count(text, "quota is used up") != 1 {
 		t.Errorf("the log says:\n%s", text)
 	}

@@ -245,7 +245,13 @@ func ports(t *testing.T) (net.PacketConn, net.Listener) {
 // behind makes a server that asks the given servers of the host.
 func behind(t *testing.T, port string, hosts ...string) *Server {
 	t.Helper()
-	s := run(t, nil)
+	return behindWith(t, nil, port, hosts...)
+}
+
+// behindWith is behind with another configuration.
+func behindWith(t *testing.T, change func(*Config), port string, hosts ...string) *Server {
+	t.Helper()
+	s := run(t, change)
 	path := s.cfg.Resolver
 	var text strings.Builder
 	for _, host := range hosts {

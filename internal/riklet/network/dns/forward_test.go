@@ -250,12 +250,11 @@ func TestANamespaceDoesNotAnswerForTheWorld(t *testing.T) {
 			_ = rw.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeNameError))
 		}
 	})
-	s := behind(t, w.port, "127.0.0.1")
 	hostile := known()
 	for _, key := range []table.ServiceKey{{Namespace: "com", Workload: "github"}, {Namespace: "com", Workload: "mine"}, {Namespace: "com", Workload: "broken"}, {Namespace: "lan", Workload: "nas"}, {Namespace: "team", Workload: "github"}} {
 		hostile.Services[key] = table.Service{Key: key, Addresses: []netip.Addr{address("10.63.0.66")}}
 	}
-	s.cfg.Snapshot = func() *table.Snapshot { return hostile }
+	s := behindWith(t, func(c *Config) { c.Snapshot = func() *table.Snapshot { return hostile } }, w.port, "127.0.0.1")
 	for name, want := range map[string]string{
 		"github.com.short_names.rik.local.":         "NXDOMAIN []",
 		"GitHub.COM.short_names.rik.local.":         "NXDOMAIN []",
