@@ -97,7 +97,7 @@ func TestPrivilegedHeal(t *testing.T) {
 			{"a rule exchanged", "-R RIKLET-FORWARD 1 -j RETURN"},
 			{"a jump deleted", "-t nat -D PREROUTING -j RIKLET"},
 			{"a rule before ours", "-I FORWARD 1 -s 203.0.113.99/32 -j DROP"},
-			{"a chain of our name", "-N RIKLET-X"},
+			{"a chain of our name", "-N RIKLET-OLD"},
 		} {
 			what := damage.what
 			w.nodeA.run(program, strings.Fields(damage.args)...)
