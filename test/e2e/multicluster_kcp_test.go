@@ -121,6 +121,8 @@ func (k *kcp) register(name string, physical *kube.Cluster, args ...string) {
 		k.tb.Fatal(err)
 	}
 	k.do("rikctl", append([]string{"cluster", "register", name, "--kubeconfig", file}, args...)...)
+	// Some tests have two clusters on one Kubernetes, because one costs a processor.
+	k.do("rikctl", "annotate", "cluster.workload.kcp.dev", name, "workloads.kcp.dev/own-cluster=true")
 }
 
 // publish serves a type that was negotiated, and waits until it is carried to a cluster.

@@ -131,6 +131,7 @@ func (f *fleet) register(names ...string) {
 	f.tb.Helper()
 	for _, name := range names {
 		f.do("rikctl", "cluster", "register", name, "--kubeconfig", f.files[name])
+		f.do("rikctl", "annotate", "cluster.workload.kcp.dev", name, "workloads.kcp.dev/own-cluster=true")
 		kind := "kubernetes"
 		if f.rik[name] != nil {
 			kind = "rik"

@@ -37,6 +37,9 @@ const (
 	// AllowDeletesAnnotation on a Cluster is the go-ahead for a mass deletion that was
 	// paused: the value is the number that the condition DeletesPaused names.
 	AllowDeletesAnnotation = "workloads.kcp.dev/allow-deletes"
+	// OwnClusterAnnotation with the value "true" on a Cluster says that it counts as one of its
+	// own though another stands for the same physical cluster, as when each has a part of it.
+	OwnClusterAnnotation = "workloads.kcp.dev/own-cluster"
 	// StatusAnnotationPrefix before a cluster's name keeps, as JSON, the status that a
 	// shared object has in that cluster.
 	StatusAnnotationPrefix = "status.workloads.kcp.dev/"

@@ -203,7 +203,7 @@ func (f facts) ready(importer, heartbeat metav1.Condition) metav1.Condition {
 	}
 	if f.sameAs != "" {
 		return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonClusterReady, fmt.Sprintf(
-			"the cluster takes objects; it is registered as %s, too, so nothing new is placed here: unregister one of the two", f.sameAs)})
+			"the cluster takes objects; it is registered as %s, too, so nothing new is placed here: unregister one of the two, or annotate this one with "+workloadv1alpha1.OwnClusterAnnotation+"=true", f.sameAs)})
 	}
 	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonClusterReady, "the cluster takes objects"})
 }

@@ -362,6 +362,10 @@ func TestOldestTwin(t *testing.T) {
 			if got := oldestTwin(&me, tc.uid, append(tc.others, me)); got != tc.want {
 				t.Errorf("oldestTwin() = %q, want %q", got, tc.want)
 			}
+			me.Annotations = map[string]string{workloadv1alpha1.OwnClusterAnnotation: "true"}
+			if got := oldestTwin(&me, tc.uid, append(tc.others, me)); got != "" {
+				t.Errorf("oldestTwin() of one that is to count = %q, want none", got)
+			}
 		})
 	}
 }

@@ -141,6 +141,9 @@ func (c *Controller) sameAs(ctx context.Context, cluster *workloadv1alpha1.Clust
 // oldestTwin is the oldest of the Clusters with a UID, if that is another one.
 func oldestTwin(cluster *workloadv1alpha1.Cluster, uid string, clusters []workloadv1alpha1.Cluster) string {
 	oldest := cluster
+	if cluster.Annotations[workloadv1alpha1.OwnClusterAnnotation] == "true" {
+		return ""
+	}
 	for i := range clusters {
 		other := &clusters[i]
 		if uid == "" || other.Status.UID != uid || other.Name == cluster.Name || other.DeletionTimestamp != nil {
