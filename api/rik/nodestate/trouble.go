@@ -6,12 +6,12 @@ package nodestate
 type TroubleKind string
 
 const (
-	// TroubleNetwork: the network of instances is not set up. Instances that run keep
+	// TroubleNetwork means that the network of instances is not set up. Instances that run keep
 	// what they have.
 	TroubleNetwork TroubleKind = "network"
-	// TroubleNames: the node does not answer names.
+	// TroubleNames means that the node does not answer names.
 	TroubleNames TroubleKind = "names"
-	// TroublePorts: processes of the machine listen on ports of workloads. It keeps no
+	// TroublePorts means that processes of the machine listen on ports of workloads. It keeps no
 	// instances away.
 	TroublePorts TroubleKind = "ports"
 )

@@ -285,7 +285,7 @@ func TestAProblemOfAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	d, problem := wanted(), &deployment.Problem{Reason: "NameTaken", Message: "delete it"}
 	d.Spec.ProgressDeadlineSeconds = pointer(int32(60))
-	d.Status = deployment.Status(d, nil, false, problem, metav1.NewTime(now.Time.Add(365*24*time.Hour)))
+	d.Status = deployment.Status(d, nil, false, problem, metav1.NewTime(now.Add(365*24*time.Hour)))
 	d.Status = deployment.Status(d, nil, false, problem, now)
 	if next := deployment.Overdue(d, problem, now.Time); next != time.Minute {
 		t.Errorf("look again in %s, want the whole deadline", next)

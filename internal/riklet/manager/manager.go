@@ -80,7 +80,6 @@ type Manager struct {
 	// have forgotten: what it still says of them is old.
 	forgotten map[string]bool
 	allowed   bool // an Allowed was obeyed: runs is all that there is
-	told      bool // Config.Allowed was called
 	held      held
 	deadline  time.Time // when fenced instances stop; zero while in contact
 	sweepAt   time.Time // zero: nothing to sweep

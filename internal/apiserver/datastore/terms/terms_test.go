@@ -88,12 +88,12 @@ func TestOlderTermsWriteNothing(t *testing.T) {
 	if done, err := newer.OptimisticDelete(two, "/b", 0, kubernetes.DeleteOptions{GetOnFailure: true}); err != nil || done.Succeeded || done.KV == nil {
 		t.Errorf("a deletion of another revision: %v, %v, want it refused with what is there", done, err)
 	}
-	if err := over(t, older, one); !isOver(err) {
+	if err := over(one, t, older); !isOver(err) {
 		t.Errorf("later writes of term 1: %v, want the same without asking", err)
 	}
 }
 
-func over(t *testing.T, c *terms.Client, ctx context.Context) error {
+func over(ctx context.Context, t *testing.T, c *terms.Client) error {
 	t.Helper()
 	_, err := c.OptimisticPut(ctx, "/z", nil, 0, kubernetes.PutOptions{})
 	return err

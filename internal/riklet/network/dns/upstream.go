@@ -166,7 +166,7 @@ func (u *upstream) exchange(ctx context.Context, key question) (*dns.Msg, error)
 	outcomes := make(chan outcome, len(attempts))
 	next := time.NewTimer(0)
 	defer next.Stop()
-	last := errNoServer
+	var last error
 	open := map[string]int{}
 	for made, running := 0, 0; ; {
 		select {

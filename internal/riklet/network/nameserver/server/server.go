@@ -113,7 +113,7 @@ func (s *server) accept(ctx context.Context) error {
 	for {
 		conn, err := s.control.AcceptUnix()
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was told to end
 		}
 		if err != nil {
 			return fmt.Errorf("waiting for the riklet: %w", err)
