@@ -105,7 +105,8 @@ func (r *Riklet) open() error {
 	}
 	r.manager = manager.New(manager.Config{
 		Drivers: r.byKind, Objects: r.objects, Outbox: r.outbox, Ledger: r.ledger,
-		Allowed: func() { close(r.ready) }, Held: func() { r.scheduler.HoldChanged() }, Logger: r.cfg.Logger,
+		Allowed: func() { close(r.ready) }, Held: func() { r.scheduler.HoldChanged() },
+		Moved: func() { r.scheduler.Reconnect() }, Logger: r.cfg.Logger,
 	})
 	if err := r.makeNetwork(); err != nil {
 		return err

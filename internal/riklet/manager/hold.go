@@ -170,6 +170,9 @@ func (m *Manager) confirmed(id string) {
 			m.cfg.Logger.Error("the cluster is kept in memory only", "err", err)
 		}
 		m.endAll(waits.withheld)
+		if m.cfg.Moved != nil {
+			m.cfg.Moved()
+		}
 	default:
 		return // the controller takes a higher term
 	}

@@ -124,6 +124,9 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 			t.Errorf("hold %v and term %d, want the own cluster and its term", hold, n.ledger.Term())
 		}
 		n.confirm(hold.GetId())
+		if n.moved != 1 {
+			t.Errorf("the node registers again %d times, want once: its term was of the other cluster", n.moved)
+		}
 		n.tell("c2", 1, []string{"a"}, "x")
 		n.deliver()
 		n.wantRunning("x")

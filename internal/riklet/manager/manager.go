@@ -46,7 +46,7 @@ type Outbox interface {
 	Drop(uid string)
 }
 
-// Config of a [Manager]. Everything is required but for Held.
+// Config of a [Manager]. Everything is required but for Held and Moved.
 type Config struct {
 	// Drivers have recovered before Run is called. One may be that of several kinds.
 	Drivers map[rikv1alpha1.WorkloadKind]instance.Driver
@@ -56,7 +56,10 @@ type Config struct {
 	// Allowed is called after the first Allowed was obeyed.
 	Allowed func()
 	// Held is called when [Manager.Hold] has changed. It must not block. May be nil.
-	Held   func()
+	Held func()
+	// Moved is called when an operator has moved the node to another cluster: what the node
+	// said when it registered, such as its term, is of the one before. May be nil.
+	Moved  func()
 	Logger *slog.Logger
 }
 

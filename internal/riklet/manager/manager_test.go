@@ -40,6 +40,7 @@ type node struct {
 
 	told    map[string]*schedulerv1.Observation // the last one of each
 	allowed int
+	moved   int
 }
 
 // start makes a node on an empty machine. The bubble ends it.
@@ -65,7 +66,7 @@ func (n *node) boot(cfg instancefake.Config) {
 	n.manager = New(Config{
 		Drivers: map[rikv1alpha1.WorkloadKind]instance.Driver{rikv1alpha1.KindPod: n.driver},
 		Objects: n.objects, Outbox: n.outbox, Ledger: n.ledger,
-		Allowed: func() { n.allowed++ }, Logger: slog.New(slog.DiscardHandler),
+		Allowed: func() { n.allowed++ }, Moved: func() { n.moved++ }, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err := n.driver.Recover(n.t.Context()); err != nil {
 		n.t.Fatal(err)
