@@ -46,7 +46,7 @@ func TestFatalErrorsOfLibrariesAreSaid(t *testing.T) {
 	}
 }
 
-// TestStrangersDoNotFillTheLog: a bad token is not worth a line.
+// TestStrangersDoNotFillTheLog: requests with a bad token write no lines of their own.
 func TestStrangersDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -71,7 +71,7 @@ func drillChild(ctx context.Context) error {
 	return nil
 }
 
-// write goes on though writes fail: what holds it back must not be its own manners.
+// write goes on although writes fail: only the lease and the datastore may stop it.
 func write(ctx context.Context, c *Controller, number int64) error {
 	for i := 0; ctx.Err() == nil; i++ {
 		o := &corev1.ConfigMap{}

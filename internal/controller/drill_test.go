@@ -79,8 +79,8 @@ func startChild(t *testing.T, config, namespace string) *child {
 }
 
 // TestAStoppedControllerWritesNothingMore: the active of two controllers is stopped past its
-// lease and goes on after the other has taken over. Each writes as fast as it can, without any
-// manners of its own. No write of an older term comes after one of a newer.
+// lease and goes on after the other has taken over. Each writes as fast as it can and
+// does not stop by itself. No write of an older term comes after one of a newer.
 func TestAStoppedControllerWritesNothingMore(t *testing.T) {
 	rounds := 1
 	if text := os.Getenv(envRounds); text != "" {

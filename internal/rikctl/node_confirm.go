@@ -13,9 +13,6 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// farTerm is how far above the controller's term one may be that --all takes.
-const farTerm = 1000
-
 func (t *tool) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "node", Short: "Decide what a node waits for", Args: subcommand,
@@ -125,7 +122,7 @@ func confirm(ctx context.Context, c client.Client, n *rikv1alpha1.Node) error {
 }
 
 func far(c *rikv1alpha1.NodeConfirmation) bool {
-	return c.Reason == rikv1alpha1.ConfirmLowerTerm && c.Term-c.ControllerTerm > farTerm
+	return c.Reason == rikv1alpha1.ConfirmLowerTerm && c.Term-c.ControllerTerm > rikv1alpha1.FarTerm
 }
 
 // meaning is what happens when it is confirmed.

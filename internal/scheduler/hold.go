@@ -9,24 +9,17 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/scheduler/vet"
 )
 
-const (
-	// maxHoldWord bounds what a node says of its hold: ids and UIDs are shorter.
-	maxHoldWord = 64
-	// maxDeletedNodes bounds the deleted Nodes that are remembered; the controller sends
-	// fewer.
-	maxDeletedNodes = 1 << 16
-)
+// maxDeletedNodes bounds the deleted Nodes that are remembered; the controller sends
+// fewer.
+const maxDeletedNodes = 1 << 16
 
 // setHold takes over what a node says that it waits for, as far as it makes sense.
 func (w *workerStream) setHold(h *schedulerv1.Hold) {
 	w.hold = nil
-	if h.GetId() == "" || len(h.GetId()) > maxHoldWord || len(h.GetCluster()) > maxHoldWord || h.GetTerm() < 0 || h.GetInstances() < 0 {
-		return
-	}
-	switch h.GetReason() {
-	case rikv1alpha1.ConfirmUnknownInstances, rikv1alpha1.ConfirmOtherCluster, rikv1alpha1.ConfirmLowerTerm:
+	if vet.Hold(h) {
 		w.hold = h
 	}
 }

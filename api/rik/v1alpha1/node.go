@@ -68,6 +68,10 @@ const (
 	ConfirmUnknownNode = "UnknownNode"
 )
 
+// FarTerm is how far above the controller's term a node's may be to count without an operator
+// who names that node: it may be broken or hostile.
+const FarTerm = 1000
+
 // NodeStatus is what a node told of itself.
 type NodeStatus struct {
 	// capacity is all that the machine has.

@@ -119,19 +119,16 @@ func (t *Tombstones) Confirm(ctx context.Context, node string, uid types.UID) er
 func prune(uids map[string]string, now time.Time) {
 	oldest := now.Add(-tombstoneLife).UTC().Format(time.RFC3339)
 	maps.DeleteFunc(uids, func(_, since string) bool { return since < oldest })
-	if len(uids) <= maxTombstones {
+	KeepNewest(uids, maxTombstones)
+}
+
+// KeepNewest drops the oldest of more than limit. The values are times in RFC 3339 and UTC.
+func KeepNewest(uids map[string]string, limit int) {
+	if len(uids) <= limit {
 		return
 	}
-	order := slices.SortedFunc(maps.Keys(uids), func(a, b string) int {
-		if uids[a] != uids[b] {
-			if uids[a] < uids[b] {
-				return -1
-			}
-			return 1
-		}
-		return slices.Compare([]byte(a), []byte(b))
-	})
-	for _, uid := range order[:len(uids)-maxTombstones] {
+	order := slices.SortedFunc(maps.Keys(uids), func(a, b string) int { return strings.Compare(uids[a]+a, uids[b]+b) })
+	for _, uid := range order[:len(uids)-limit] {
 		delete(uids, uid)
 	}
 }

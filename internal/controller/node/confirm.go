@@ -12,11 +12,6 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// farTerm is how far above the cluster's term one may be that another node's confirmation
-// lets count. A node that tells of a higher one may be broken or hostile, and its term is
-// taken only if it is named itself.
-const farTerm = 1000
-
 // Explain says what a node waits for and what confirming it does.
 func Explain(node string, c *rikv1alpha1.NodeConfirmation) string {
 	next := fmt.Sprintf("`rikctl node confirm %s`", node)
@@ -71,7 +66,7 @@ type Held struct {
 
 // TermAbove is the highest term to leave behind once an operator has confirmed one of the
 // nodes that refuse a lower term; 0 when nobody has. Each confirmed node's own term counts,
-// and those of others that are at most farTerm above ours.
+// and those of others that are at most FarTerm above ours.
 func TermAbove(ours int64, nodes []Held) int64 {
 	var highest, near int64
 	for _, n := range nodes {
@@ -82,7 +77,7 @@ func TermAbove(ours int64, nodes []Held) int64 {
 		if n.Confirmed {
 			highest = max(highest, c.Term)
 		}
-		if c.Term-ours <= farTerm {
+		if c.Term-ours <= rikv1alpha1.FarTerm {
 			near = max(near, c.Term)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 )
 
 func lower(node string, term int64, confirmed bool) Held {
@@ -76,7 +77,7 @@ func TestAHeldNodeIsNotReady(t *testing.T) {
 func TestDeletedKeepsTheNewest(t *testing.T) {
 	t.Parallel()
 	uids := map[string]string{"a": "2026-01-01", "b": "2026-01-02", "c": "2026-01-03"}
-	oldest(uids, 2)
+	instance.KeepNewest(uids, 2)
 	if diff := cmp.Diff(map[string]string{"b": "2026-01-02", "c": "2026-01-03"}, uids); diff != "" {
 		t.Error(diff)
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/instance"
 )
 
 const (
@@ -88,7 +89,7 @@ func (d *Deleted) Add(ctx context.Context, uids ...types.UID) error {
 	if !changed {
 		return nil
 	}
-	oldest(next, maxDeleted)
+	instance.KeepNewest(next, maxDeleted)
 	if err := d.save(ctx, next); err != nil {
 		return fmt.Errorf("storing the record of deleted nodes: %w", err)
 	}
@@ -96,19 +97,6 @@ func (d *Deleted) Add(ctx context.Context, uids ...types.UID) error {
 	defer d.mu.Unlock()
 	d.uids = next
 	return nil
-}
-
-// oldest drops the oldest of more than limit.
-func oldest(uids map[string]string, limit int) {
-	if len(uids) <= limit {
-		return
-	}
-	order := slices.SortedFunc(maps.Keys(uids), func(a, b string) int {
-		return slices.Compare([]byte(uids[a]+a), []byte(uids[b]+b))
-	})
-	for _, uid := range order[:len(uids)-limit] {
-		delete(uids, uid)
-	}
 }
 
 // save overwrites: only the active controller writes the object.

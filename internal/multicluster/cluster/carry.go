@@ -11,6 +11,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/cluster/pull"
 	"rik.dev/rik/internal/multicluster/syncer"
+	"rik.dev/rik/internal/reconcile"
 )
 
 // carry has objects carried to the cluster and back until ctx ends, in the way of its
@@ -40,7 +41,7 @@ func (m *member) carry(ctx context.Context) {
 			m.noteSyncer(&problem{reason, m.tell(err)})
 			m.logger.Warn("no syncer runs", "err", m.tell(err))
 		}
-		if !sleep(ctx, delay.Step()) {
+		if !reconcile.Sleep(ctx, delay.Step()) {
 			return
 		}
 	}
@@ -109,16 +110,4 @@ func (m *member) noteSyncer(now *problem) {
 // backoff is the pause after failures: from a second to a minute.
 func backoff() wait.Backoff {
 	return wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 1 << 30, Cap: time.Minute}
-}
-
-// sleep waits, and says whether ctx still goes on.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

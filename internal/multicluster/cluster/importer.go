@@ -24,6 +24,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/crdpuller"
+	"rik.dev/rik/internal/reconcile"
 )
 
 // certainAfter is how many complete answers in a row have to lack a type before it
@@ -103,10 +104,10 @@ func (i *importer) run(ctx context.Context) {
 			if !open {
 				changes = nil // the cluster does not say; there is the timer
 			}
-			sleep(ctx, settle)
+			reconcile.Sleep(ctx, settle)
 			if !limit.TryAccept() {
 				i.logger.Warn("the cluster's types change all the time; they are read less often", "every", pullEvery)
-				sleep(ctx, pullEvery)
+				reconcile.Sleep(ctx, pullEvery)
 			}
 		case <-i.wake:
 		case <-timer.C:

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"rik.dev/rik/internal/reconcile"
 )
 
 const (
@@ -169,7 +171,7 @@ func ask[T any](ctx context.Context, r *Reader, limit flowcontrol.RateLimiter, o
 			return answer, err
 		}
 		r.answered()
-		if !sleep(ctx, unreachablePause/2+rand.N(unreachablePause)) {
+		if !reconcile.Sleep(ctx, unreachablePause/2+rand.N(unreachablePause)) {
 			return answer, err
 		}
 	}
@@ -188,7 +190,7 @@ func (r *Reader) pause(ctx context.Context, limit flowcontrol.RateLimiter) error
 	r.mu.Unlock()
 	if failures > tolerated {
 		pause := min(time.Second<<min(failures-tolerated-1, 10), maxPause)
-		if !sleep(ctx, pause/2+rand.N(pause/2)) {
+		if !reconcile.Sleep(ctx, pause/2+rand.N(pause/2)) {
 			return context.Cause(ctx)
 		}
 	}
@@ -301,14 +303,3 @@ func (o *observed) run(ctx context.Context, r *Reader) {
 
 // errEndedAtOnce: the server ended a watch before it brought anything.
 var errEndedAtOnce = errors.New("the server ends watches at once")
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}

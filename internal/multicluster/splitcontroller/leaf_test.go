@@ -32,7 +32,7 @@ func TestRollout(t *testing.T) {
 	s.told("web", "RolloutPaused", "the other clusters keep the one before")
 	s.rests("web")
 	s.images("web", "east=web:broken west=web:v2")
-	// West has the spec before, of which its own count of updated replicas is.
+	// West still runs the earlier spec, so the updated replicas that it counts are of that one.
 	if n, _, err := unstructured.NestedInt64(s.get(s.resource, "web").Object, "status", "updatedReplicas"); n != 0 || err != nil {
 		t.Errorf("updatedReplicas is %d while no cluster runs the new spec, want 0 (%v)", n, err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/reading"
+	"rik.dev/rik/internal/reconcile"
 )
 
 const (
@@ -57,7 +58,7 @@ func (e *engine) runReports(ctx context.Context) error {
 			return nil
 		case <-e.reportPokes:
 			timer.Stop()
-			if !sleep(ctx, reportPause) {
+			if !reconcile.Sleep(ctx, reportPause) {
 				return nil
 			}
 		case <-timer.C:
@@ -76,17 +77,6 @@ func (e *engine) probeSoon() {
 
 // readingChanged is called when a type cannot be read, or can be again.
 func (e *engine) readingChanged() { poke(e.reportPokes) }
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
 
 // beat probes both sides, heeds a go-ahead and writes the report.
 func (e *engine) beat(ctx context.Context) error {

@@ -19,6 +19,7 @@ import (
 
 	"rik.dev/rik/internal/multicluster/bounded"
 	"rik.dev/rik/internal/multicluster/kubeconfig"
+	"rik.dev/rik/internal/reconcile"
 )
 
 // requestTimeout bounds one request, so that a server which accepts and never answers
@@ -102,7 +103,7 @@ const brokenPause = 250 * time.Millisecond
 
 // reachable waits while the server is known to be out of reach.
 func (s *side) reachable(ctx context.Context) {
-	for s.broken.Load() && sleep(ctx, brokenPause) {
+	for s.broken.Load() && reconcile.Sleep(ctx, brokenPause) {
 	}
 }
 

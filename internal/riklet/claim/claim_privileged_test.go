@@ -147,8 +147,8 @@ func TestPrivilegedInstancesOfOthersAreLeftAlone(t *testing.T) {
 	take(t, Places{moved, first.RunDir, first.CgroupParent})
 }
 
-// A run directory in a larger file system in memory becomes one of its own, but not under the
-// instances of an earlier version: their sockets and files would be hidden.
+// A run directory that lies in a larger file system in memory gets a file system of its own. It
+// does not while instances of an earlier version run: their sockets and files would be hidden.
 func TestPrivilegedTheRunDirectoryIsBounded(t *testing.T) {
 	privileged.Require(t)
 	p := places(t, "a")

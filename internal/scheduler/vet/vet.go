@@ -41,11 +41,13 @@ const (
 	MaxMeasured = 16 << 10
 	// MaxLabels that a node asks for.
 	MaxLabels = 256
+	// MaxHoldWord of the id and the cluster of a hold: ids and UIDs are shorter.
+	MaxHoldWord = 64
 	// MaxTaints that a node asks for, in bytes of JSON.
 	MaxTaints = 64 << 10
 )
 
-// Register judges how a node introduces itself and gives its status. The error says what the
+// Register checks a node's registration and returns the status in it. The error says what the
 // node has to change.
 func Register(r *schedulerv1.Register) (*rikv1alpha1.NodeStatus, error) {
 	if r == nil {
@@ -137,6 +139,13 @@ func Heartbeat(h *schedulerv1.Heartbeat) {
 	h.UsedPorts = slices.DeleteFunc(h.UsedPorts, func(p *schedulerv1.UsedPort) bool {
 		return p.GetPort() < 1 || p.GetPort() > 65535 || len(p.GetProtocol()) > len("SCTP")
 	})
+}
+
+// Hold says whether what a node says that it waits for makes sense.
+func Hold(h *schedulerv1.Hold) bool {
+	reasons := []string{rikv1alpha1.ConfirmUnknownInstances, rikv1alpha1.ConfirmOtherCluster, rikv1alpha1.ConfirmLowerTerm}
+	return h.GetId() != "" && len(h.GetId()) <= MaxHoldWord && len(h.GetCluster()) <= MaxHoldWord &&
+		h.GetTerm() >= 0 && h.GetInstances() >= 0 && slices.Contains(reasons, h.GetReason())
 }
 
 // Metrics keeps those of the node itself and of the instances that it has, as mine says.

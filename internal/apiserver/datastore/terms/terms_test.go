@@ -66,7 +66,7 @@ func TestOlderTermsWriteNothing(t *testing.T) {
 	if err != nil || !first.Succeeded {
 		t.Fatalf("the first write of term 1: %v, %v", first, err)
 	}
-	// A revision that is another is told as ever.
+	// A write that expects another revision is answered as a write without a term is.
 	if again, err := put(one, older, "/a", 0); err != nil || again.Succeeded || again.KV == nil || again.KV.ModRevision != first.Revision {
 		t.Errorf("a write over another revision: %v, %v, want it refused with what is there", again, err)
 	}
@@ -99,8 +99,8 @@ func over(ctx context.Context, t *testing.T, c *terms.Client) error {
 	return err
 }
 
-// Terms that begin side by side end with the highest, and no write of a lower one comes after
-// one of a higher.
+// When several terms begin at once, the highest remains, and no write of a lower term comes
+// after a write of a higher one.
 func TestTermsOnlyRise(t *testing.T) {
 	t.Parallel()
 	_, plain := start(t)

@@ -23,8 +23,8 @@ type Peer struct {
 	Name    string
 	Address netip.Addr   // by which other nodes reach it; invalid while unknown
 	PodCIDR netip.Prefix // invalid while it has none
-	// External is the address by which nodes reach it that are not on its link; invalid:
-	// by Address.
+	// External is the address at which nodes on other links reach it. If it is not valid,
+	// they use Address.
 	External netip.Addr
 }
 

@@ -309,8 +309,7 @@ func (s *slow) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-// Who follows a log that is written faster than it is read learns where lines are missing, and
-// misses none in silence.
+// A reader that is slower than the writer of a log is told where lines are missing, each time.
 func TestMissingLinesAreMarked(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ runs, lines int }{"of one run": {1, 500}, "of two runs": {2, 500}, "of several runs": {4, 500}, "of short runs": {4, 30}} {

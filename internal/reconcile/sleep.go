@@ -1,0 +1,18 @@
+package reconcile
+
+import (
+	"context"
+	"time"
+)
+
+// Sleep waits for d. It is false, at once, when ctx has ended.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
