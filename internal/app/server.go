@@ -133,8 +133,11 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 // while a server restarts, its clients would reach a workload in its place.
 func (c ControlPlane) nodePorts() (validation.NodePorts, error) {
 	// Also where each runs alone, on the usual ports.
-	const vxlan, schedulerPort = 8472, 4996
-	own := map[validation.OwnPort]string{{Protocol: rik.ProtocolUDP, Port: vxlan}: "the tunnels between nodes (VXLAN)"}
+	const vxlan, names, schedulerPort = 8472, 4953, 4996
+	own := map[validation.OwnPort]string{
+		{Protocol: rik.ProtocolUDP, Port: vxlan}: "the tunnels between nodes (VXLAN)",
+		{Protocol: rik.ProtocolUDP, Port: names}: "the nodes' name servers", {Protocol: rik.ProtocolTCP, Port: names}: "the nodes' name servers",
+	}
 	for port, what := range map[int]string{
 		c.Port: "the API", c.NodePort: "nodes that reach the controller", c.WorkerPort: "nodes that reach the scheduler", schedulerPort: "the scheduler",
 	} {

@@ -77,9 +77,8 @@ type Network interface {
 	Lost(proxy.HostPort) bool
 	// Troubles say what of it does not work, with messages. The caller must not change it.
 	Troubles() map[nodestate.TroubleKind]string
-	// Gateway is the node's address among its instances, where it answers names;
-	// invalid before there is one.
-	Gateway() netip.Addr
+	// NameServer is where the node's name server listens; invalid before it does.
+	NameServer() netip.AddrPort
 	// Close lets go of it. Run has returned.
 	Close() error
 }

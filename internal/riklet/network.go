@@ -16,12 +16,8 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-const (
-	// lookEvery bounds how often the machine is asked for ports and address.
-	lookEvery = 10 * time.Second
-	// namePort is where names are answered.
-	namePort = 53
-)
+// lookEvery bounds how often the machine is asked for ports and address.
+const lookEvery = 10 * time.Second
 
 // ports are those that processes of the machine hold, which are none of rik's.
 // It belongs to the goroutine that sends heartbeats.
@@ -126,7 +122,7 @@ func (r *Riklet) troubles() (told []*schedulerv1.NodeTrouble) {
 func (r *Riklet) lookForPorts() (changed bool) {
 	var own netip.AddrPort
 	if r.network != nil {
-		own = netip.AddrPortFrom(r.network.Gateway(), namePort)
+		own = r.network.NameServer()
 	}
 	found, err := r.ports.reader.Look(own)
 	if err != nil {

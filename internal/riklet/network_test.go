@@ -65,7 +65,7 @@ func (n *notedNetwork) SetListeners(ports []proxy.Listener) {
 	n.ports = ports
 }
 
-func (n *notedNetwork) Gateway() netip.Addr { return netip.MustParseAddr("10.62.1.1") }
+func (n *notedNetwork) NameServer() netip.AddrPort { return netip.MustParseAddrPort("10.62.1.1:4953") }
 
 func (n *notedNetwork) Close() error {
 	n.mu.Lock()

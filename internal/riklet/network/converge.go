@@ -9,6 +9,7 @@ import (
 
 	"rik.dev/rik/api/rik/nodestate"
 	"rik.dev/rik/internal/riklet/network/bridge"
+	"rik.dev/rik/internal/riklet/network/nameserver"
 	"rik.dev/rik/internal/riklet/network/overlay"
 	"rik.dev/rik/internal/riklet/network/table"
 )
@@ -131,12 +132,13 @@ func (p *pass) setUp(ctx context.Context, s *table.Snapshot, own netip.Prefix, a
 		return errors.Join(configured, err), nil
 	}
 	plan := overlay.Desired(s, host)
+	// At the bridge's address, which is there now. The rules lead to the port that it gets.
+	names = n.names.serve(ctx, own.Addr().Next())
 	p.factsFor(own, host, plan)
 	if !errors.Is(configured, bridge.ErrClash) { // new routes might take addresses from the host
 		err = p.ways(plan, address)
 	}
-	// The bridge's address, which is there now.
-	return errors.Join(configured, err), n.names.serve(ctx, own.Addr().Next())
+	return errors.Join(configured, err), names
 }
 
 // ways makes those to other nodes. Before the own address is known those of an
@@ -203,6 +205,13 @@ func (p *pass) factsFor(own netip.Prefix, host overlay.Host, plan overlay.Plan) 
 	defer n.mu.Unlock()
 	n.facts.PodCIDR, n.facts.Links, n.facts.Ways, n.facts.Bridge = own, links, ways, bridge.DefaultName
 	n.facts.AllowFrom, n.facts.TunnelPort = n.cfg.AllowFrom, 0
+	if at := n.names.at(); at.IsValid() {
+		n.facts.NamePort = at.Port()
+	} else if n.facts.NamePort == 0 {
+		// Nobody is there, so instances hear at once that no name server runs. Without a
+		// redirection they would ask whoever has port 53 of the machine.
+		n.facts.NamePort = nameserver.Port
+	}
 	if plan.Tunnel != nil {
 		n.facts.TunnelPort = overlay.Port
 	}

@@ -9,9 +9,6 @@ import (
 	"rik.dev/rik/internal/riklet/network/nameserver"
 )
 
-// port of all name servers.
-const port = 53
-
 // names is the name server, once it has an address: a process that outlives this one.
 type names struct {
 	cfg  Config
@@ -20,13 +17,13 @@ type names struct {
 	look chan<- struct{} // gets a token when the process has ended
 
 	mu      sync.Mutex
-	address netip.Addr
+	address netip.AddrPort
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when the process is no longer fed
 }
 
-// at is where names are answered; invalid before they are.
-func (n *names) at() netip.Addr {
+// at is where the process listens; invalid before it does.
+func (n *names) at() netip.AddrPort {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.address
@@ -36,14 +33,14 @@ func (n *names) at() netip.Addr {
 func nameServer(cfg Config, lock *netLock, address netip.Addr) nameserver.Config {
 	return nameserver.Config{
 		Program: cfg.NameServer, Socket: lock.beside("dns"), Log: filepath.Join(cfg.Dir, "dns.log"),
-		Settings: nameserver.Settings{Address: netip.AddrPortFrom(address, port), Resolver: cfg.Resolver},
+		Settings: nameserver.Settings{Address: netip.AddrPortFrom(address, nameserver.Port), Resolver: cfg.Resolver},
 	}
 }
 
 // serve has the process answer at an address and feeds it, if that is not so already. It is
 // called by one goroutine, as stop is.
 func (n *names) serve(ctx context.Context, address netip.Addr) error {
-	if n.at() == address && !n.ended() {
+	if n.at().Addr() == address && !n.ended() {
 		return nil
 	}
 	n.stop()
@@ -63,9 +60,9 @@ func (n *names) serve(ctx context.Context, address netip.Addr) error {
 		}
 	}()
 	n.mu.Lock()
-	n.address, n.cancel, n.done = address, cancel, done
+	n.address, n.cancel, n.done = client.Address(), cancel, done
 	n.mu.Unlock()
-	n.cfg.Logger.Info("names are answered", "address", address)
+	n.cfg.Logger.Info("names are answered", "address", address, "listening", client.Address())
 	return nil
 }
 
@@ -86,6 +83,6 @@ func (n *names) stop() {
 	n.cancel()
 	<-n.done
 	n.mu.Lock()
-	n.address, n.cancel, n.done = netip.Addr{}, nil, nil
+	n.address, n.cancel, n.done = netip.AddrPort{}, nil, nil
 	n.mu.Unlock()
 }

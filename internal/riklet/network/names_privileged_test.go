@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"rik.dev/rik/internal/riklet/netns"
 	"rik.dev/rik/internal/riklet/network/nameserver"
 	"rik.dev/rik/internal/riklet/network/nameserver/server"
 	"rik.dev/rik/internal/testkit/netnstest"
@@ -131,7 +133,7 @@ func TestPrivilegedNamesOutliveTheAgent(t *testing.T) {
 	r.ready()
 	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
 	eventually(t, "the agent's return", func() error {
-		if !r.Gateway().IsValid() {
+		if !r.NameServer().IsValid() {
 			return errors.New("names are not served yet")
 		}
 		return nil
@@ -218,4 +220,140 @@ func replace(t *testing.T, path string) {
 	if err := errors.Join(err, to.Close()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// foreign are name servers of somebody else at all addresses of the machine, by UDP and TCP.
+// They deny every name.
+func foreign(t *testing.T) {
+	t.Helper()
+	for _, l := range []struct{ network, address string }{{"udp4", "0.0.0.0:53"}, {"tcp4", "0.0.0.0:53"}, {"udp6", "[::]:53"}, {"tcp6", "[::]:53"}} {
+		server := &dns.Server{Net: l.network, Addr: l.address, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+			_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeNameError))
+		})}
+		started, ended := make(chan struct{}), make(chan error, 1)
+		server.NotifyStartedFunc = func() { close(started) }
+		go func() { ended <- server.ListenAndServe() }()
+		select {
+		case <-started:
+		case err := <-ended:
+			t.Fatalf("a name server at %s %s: %v", l.network, l.address, err)
+		}
+		t.Cleanup(func() {
+			_ = server.Shutdown()
+			<-ended
+		})
+	}
+}
+
+// askFrom asks for a workload's name in the namespace of a process, by UDP from one and the
+// same port, and by TCP. It waits for an answer, and fails when somebody denies the name.
+func askFrom(t *testing.T, pid int) {
+	t.Helper()
+	home, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Close()
+	for _, client := range []*dns.Client{
+		{Net: "udp", Timeout: time.Second, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{Port: 40053}, Timeout: time.Second}},
+		{Net: "tcp", Timeout: time.Second},
+	} {
+		eventually(t, "a name by "+client.Net, func() error {
+			var reply *dns.Msg
+			err := netns.Within(home, func() (err error) {
+				reply, _, err = client.Exchange(new(dns.Msg).SetQuestion("web.default.rik.local.", dns.TypeA), "10.62.1.1:53")
+				return err
+			})
+			if err == nil && len(reply.Answer) != 1 {
+				t.Fatalf("by %s a stranger answers:\n%s", client.Net, reply)
+			}
+			return err
+		})
+	}
+}
+
+// TestPrivilegedNameServersOfOthers: a server of somebody else on port 53 of all addresses is
+// not asked by instances, whichever started first, and does not keep names from being answered.
+func TestPrivilegedNameServersOfOthers(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	for _, when := range []string{"before", "after"} {
+		t.Run(when, func(t *testing.T) {
+			if when == "before" {
+				lan(t, "192.0.2.1/24")
+				foreign(t)
+			}
+			dir := filepath.Join(t.TempDir(), "network")
+			r := open(t, dir)
+			r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+			r.Apply(whole())
+			r.ready()
+			instance := sleeper(t)
+			if _, err := r.Attach(t.Context(), "u7", instance); err != nil {
+				t.Fatal(err)
+			}
+			if when == "after" {
+				askFrom(t, instance)
+				foreign(t)
+			}
+			askFrom(t, instance)
+			askFrom(t, os.Getpid()) // as an instance in the node's own network
+			if trouble := r.Troubles(); len(trouble) > 0 {
+				t.Errorf("troubles: %v, want none", trouble)
+			}
+			// Somebody removes the redirection.
+			sh(t, "iptables", "-t", "nat", "-F", "RIKLET")
+			askFrom(t, instance)
+			// The process ends, and comes back.
+			for _, pid := range nameServers(t) {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			askFrom(t, instance)
+			if err := r.Detach(t.Context(), "u7"); err != nil {
+				t.Error(err)
+			}
+			r.stop()
+			noNameServer(t)
+		})
+	}
+}
+
+// TestPrivilegedThePortOfNamesIsTaken: the name server takes another port of its own then.
+func TestPrivilegedThePortOfNamesIsTaken(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	lan(t, "192.0.2.1/24")
+	taken, err := net.ListenPacket("udp4", fmt.Sprintf("0.0.0.0:%d", nameserver.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	dir := filepath.Join(t.TempDir(), "network")
+	r := open(t, dir)
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	r.Apply(whole())
+	r.ready()
+	answers(t)
+	at := r.NameServer()
+	if at.Port() == nameserver.Port {
+		t.Errorf("NameServer() = %s, want another port", at)
+	}
+	// A restart keeps it.
+	r.stop()
+	r = open(t, dir)
+	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
+	r.ready()
+	eventually(t, "the agent's return", func() error {
+		if now := r.NameServer(); now != at {
+			return fmt.Errorf("NameServer() = %s, want %s", now, at)
+		}
+		return nil
+	})
+	answers(t)
 }

@@ -9,6 +9,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,14 @@ type Node struct {
 	conflicts []proxy.Conflict
 	troubles  map[nodestate.TroubleKind]string // but for ports
 	lost      map[proxy.HostPort]bool
+	ruled     bool  // the rules were brought in once
+	unruled   error // why they could not be, the last time
+	attempts  int   // that failed since they could
 }
+
+// unruledAttempts at bringing rules in fail before that is a trouble of the node. Another
+// program may hold the lock of iptables for a while.
+const unruledAttempts = 3
 
 var _ instance.Network = (*Node)(nil)
 
@@ -124,7 +132,7 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.ports = bridge.NewSwitch(n.bridge, n.cfg.Logger)
 	n.proxy, err = proxy.New(proxy.Config{
-		Logger: n.cfg.Logger, Table: n.table.Snapshot, Facts: n.proxyFacts, Changed: n.rules, Conflicts: n.conflict,
+		Logger: n.cfg.Logger, Table: n.table.Snapshot, Facts: n.proxyFacts, Changed: n.rules, Conflicts: n.conflict, Applied: n.applied,
 	})
 	return err
 }
@@ -208,11 +216,14 @@ func (n *Node) Troubles() map[nodestate.TroubleKind]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	all := maps.Clone(n.troubles)
-	if len(n.conflicts) == 0 {
-		return all
-	}
 	if all == nil {
 		all = map[nodestate.TroubleKind]string{}
+	}
+	if _, told := all[nodestate.TroubleNetwork]; !told && n.attempts >= unruledAttempts {
+		all[nodestate.TroubleNetwork] = "the rules of ports and names cannot be written: " + n.unruled.Error()
+	}
+	if len(n.conflicts) == 0 {
+		return all
 	}
 	var texts []string
 	for _, c := range n.conflicts {
@@ -250,15 +261,44 @@ func (n *Node) proxyFacts() proxy.Facts {
 	return n.facts
 }
 
-// Gateway is the address that the node has among its instances; invalid before
-// there is one.
-func (n *Node) Gateway() netip.Addr { return n.names.at() }
+// NameServer is where the node's name server listens: at the node's address among its
+// instances. It is invalid before the name server runs.
+func (n *Node) NameServer() netip.AddrPort { return n.names.at() }
+
+// applied notes whether the rules could be brought in.
+func (n *Node) applied(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.unruled = err; err != nil {
+		n.attempts++
+		return
+	}
+	n.ruled, n.attempts = true, 0
+}
+
+// rulesReady says why instances must wait for the rules. Without them an instance would ask
+// whoever has port 53 of the machine for names.
+func (n *Node) rulesReady() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.ruled:
+		return nil
+	case n.unruled != nil:
+		return fmt.Errorf("%w: the rules of ports and names cannot be written: %w", instance.ErrNetworkNotReady, n.unruled)
+	default:
+		return fmt.Errorf("%w: the rules of ports and names are not written yet", instance.ErrNetworkNotReady)
+	}
+}
 
 // Ready implements instance.Network.
-func (n *Node) Ready() error { return n.ports.Ready() }
+func (n *Node) Ready() error { return cmp.Or(n.ports.Ready(), n.rulesReady()) }
 
 // Attach implements instance.Network.
 func (n *Node) Attach(ctx context.Context, uid string, pid int) (instance.Attachment, error) {
+	if err := n.rulesReady(); err != nil {
+		return instance.Attachment{}, cmp.Or(n.ports.Ready(), err)
+	}
 	return n.ports.Attach(ctx, uid, pid)
 }
 

@@ -188,8 +188,8 @@ func TestPrivilegedTheWholeNetwork(t *testing.T) {
 	contains(t, "10.62.3.0/24 via 10.62.3.0 dev rik.1", "ip", "route")
 	contains(t, "-A RIKLET", "iptables-save")
 	answers(t)
-	if got := r.Gateway(); got != netip.MustParseAddr("10.62.1.1") {
-		t.Errorf("Gateway() = %s", got)
+	if got := r.NameServer(); got != netip.MustParseAddrPort("10.62.1.1:4953") {
+		t.Errorf("NameServer() = %s", got)
 	}
 	if _, err := r.Attach(t.Context(), "u7", sleeper(t)); err != nil {
 		t.Fatal(err)
@@ -357,20 +357,16 @@ func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
 	}
 }
 
-// TestPrivilegedTroublesAreTold: a network that clashes, a port 53 that somebody else has,
-// and a port of a workload that a process has.
+// TestPrivilegedTroublesAreTold: a network that clashes, a name server that cannot be
+// started, and a port of a workload that a process has.
 func TestPrivilegedTroublesAreTold(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
 		return
 	}
 	lan(t, "192.0.2.1/24")
-	taken, err := net.ListenPacket("udp4", "0.0.0.0:53")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	r := open(t, filepath.Join(t.TempDir(), "network"))
+	program := filepath.Join(t.TempDir(), "rik-dns")
+	r := openWith(t, Config{Node: "n1", Dir: filepath.Join(t.TempDir(), "network"), NameServer: []string{program, nameServerWord}})
 	told := func(want map[nodestate.TroubleKind]string) {
 		t.Helper()
 		eventually(t, "the troubles", func() error {
@@ -391,10 +387,10 @@ func TestPrivilegedTroublesAreTold(t *testing.T) {
 	ports := []*nodev1.ServicePort{{Port: 30080, TargetPort: 8080, Protocol: "TCP", Type: "nodePort"}}
 	all.Services[0].Ports, all.Endpoints[0].Ports = ports, ports
 	r.Apply(all)
-	told(map[nodestate.TroubleKind]string{nodestate.TroubleNames: "10.62.1.1:53"})
+	told(map[nodestate.TroubleKind]string{nodestate.TroubleNames: program})
 	r.SetListeners([]proxy.Listener{{HostPort: proxy.HostPort{Protocol: "TCP", Port: 30080}, Privileged: true}})
-	told(map[nodestate.TroubleKind]string{nodestate.TroubleNames: "10.62.1.1:53", nodestate.TroublePorts: "TCP 30080 of default/web"})
-	_ = taken.Close()
+	told(map[nodestate.TroubleKind]string{nodestate.TroubleNames: program, nodestate.TroublePorts: "TCP 30080 of default/web"})
+	replace(t, program)
 	r.SetListeners(nil)
 	tell(r.look)
 	told(nil)

@@ -27,13 +27,16 @@ const (
 	lookEvery = 5 * time.Second
 )
 
+// clientPort is where clients ask; the node's rules redirect it to this server.
+const clientPort = 53
+
 var errNoServer = errors.New("the host has no name server to ask")
 
 // upstream are the host's name servers, with a cache before them.
 type upstream struct {
 	path   string
 	port   string         // empty: 53, there is no other in such a file
-	own    netip.AddrPort // never asked
+	own    netip.AddrPort // never asked, nor port 53 there: it leads to the same server
 	slots  *share         // of questions to the servers
 	waits  *share         // of questions that wait for an answer, also one that is on its way
 	cache  *cache
@@ -318,7 +321,8 @@ func usable(config *dns.ClientConfig, own netip.AddrPort) []string {
 	var servers []string
 	for _, host := range config.Servers {
 		server, err := netip.ParseAddrPort(net.JoinHostPort(host, config.Port))
-		if err == nil && netip.AddrPortFrom(server.Addr().Unmap(), server.Port()) != own {
+		back := server.Addr().Unmap() == own.Addr() && (server.Port() == own.Port() || server.Port() == clientPort)
+		if err == nil && !back {
 			servers = append(servers, server.String())
 		}
 	}

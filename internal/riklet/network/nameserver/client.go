@@ -66,18 +66,21 @@ func Ensure(ctx context.Context, cfg Config) (*Client, error) {
 	case errors.Is(err, errGone):
 	case err != nil:
 		return nil, err
-	case c.hello.Protocol == Protocol && c.hello.Program == program && c.hello.Settings == cfg.Settings:
+	case c.hello.Protocol == Protocol && c.hello.Program == program && c.hello.Settings.suits(cfg.Settings):
 		c.watch()
 		return c, nil
 	default:
-		sockets, err = c.replace(cfg.Settings.Address)
+		sockets, err = c.replace(cfg.Settings.Address.Addr())
 		if err != nil {
 			return nil, err
+		}
+		if len(sockets) > 0 {
+			cfg.Settings.Address = c.hello.Settings.Address
 		}
 	}
 	defer func() { closeAll(sockets) }()
 	if len(sockets) == 0 {
-		if sockets, err = bind(ctx, cfg.Settings.Address); err != nil {
+		if sockets, cfg.Settings.Address, err = bind(ctx, cfg.Settings.Address); err != nil {
 			return nil, err
 		}
 	}
@@ -114,6 +117,9 @@ func Remove(ctx context.Context, socket string) error {
 	}
 	return nil
 }
+
+// Address is where the process listens.
+func (c *Client) Address() netip.AddrPort { return c.hello.Settings.Address }
 
 // Gone is closed when the process has ended, or serves another connection.
 func (c *Client) Gone() <-chan struct{} { return c.gone }
@@ -163,7 +169,7 @@ func connect(ctx context.Context, socket string) (*Client, error) {
 }
 
 // replace ends a process, and gives its sockets if they are at the wanted address.
-func (c *Client) replace(address netip.AddrPort) ([]*os.File, error) {
+func (c *Client) replace(address netip.Addr) ([]*os.File, error) {
 	defer c.Close()
 	sockets, err := c.leave()
 	if err != nil {
@@ -173,7 +179,7 @@ func (c *Client) replace(address netip.AddrPort) ([]*os.File, error) {
 		}
 		return nil, nil //nolint:nilerr // it was killed instead
 	}
-	if c.hello.Settings.Address != address {
+	if !c.hello.Settings.listensAt(address) {
 		closeAll(sockets)
 		return nil, nil
 	}
@@ -212,8 +218,24 @@ func (c *Client) leave() ([]*os.File, error) {
 	return sockets, nil
 }
 
-// bind opens the sockets of UDP and TCP.
-func bind(ctx context.Context, address netip.AddrPort) ([]*os.File, error) {
+// attempts bounds the search for a port that is free for both UDP and TCP.
+const attempts = 10
+
+// bind opens the sockets of UDP and TCP. When a process of the machine has the port, the
+// kernel chooses another.
+func bind(ctx context.Context, address netip.AddrPort) (sockets []*os.File, at netip.AddrPort, err error) {
+	for range attempts {
+		sockets, at, err = bindTo(ctx, address)
+		if !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+		address = netip.AddrPortFrom(address.Addr(), 0)
+	}
+	return sockets, at, err
+}
+
+// bindTo opens them at a port, or at one that the kernel chooses when it is 0.
+func bindTo(ctx context.Context, address netip.AddrPort) ([]*os.File, netip.AddrPort, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
 			// All instances of the node may ask at once. Without the privilege it stays as it is.
@@ -222,23 +244,24 @@ func bind(ctx context.Context, address netip.AddrPort) ([]*os.File, error) {
 	}}
 	udp, err := config.ListenPacket(ctx, "udp", address.String())
 	if err != nil {
-		return nil, fmt.Errorf("answering names at %s: %w", address, err)
+		return nil, address, fmt.Errorf("answering names at %s: %w", address, err)
 	}
 	defer udp.Close()
+	address = udp.LocalAddr().(*net.UDPAddr).AddrPort() //nolint:forcetypeassert // it listens on UDP
 	tcp, err := config.Listen(ctx, "tcp", address.String())
 	if err != nil {
-		return nil, fmt.Errorf("answering names at %s: %w", address, err)
+		return nil, address, fmt.Errorf("answering names at %s: %w", address, err)
 	}
 	defer tcp.Close()
 	first, err := udp.(*net.UDPConn).File() //nolint:forcetypeassert // it listens on UDP
 	if err != nil {
-		return nil, err
+		return nil, address, err
 	}
 	second, err := tcp.(*net.TCPListener).File() //nolint:forcetypeassert // it listens on TCP
 	if err != nil {
-		return nil, errors.Join(err, first.Close())
+		return nil, address, errors.Join(err, first.Close())
 	}
-	return []*os.File{first, second}, nil
+	return []*os.File{first, second}, address, nil
 }
 
 // start makes a process in a session of its own, which is not stopped by the end of this one.

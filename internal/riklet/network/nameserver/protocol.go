@@ -28,12 +28,31 @@ const (
 	TCPFD
 )
 
+const (
+	// Port is where the process listens if it can; else the kernel chooses a port. Clients ask
+	// port 53, and the rules of the Node Proxy redirect them. So another name server may have
+	// port 53 of all addresses, before or after this one.
+	Port = 4953
+	// clientPort is where clients ask. Earlier versions listened there.
+	clientPort = 53
+)
+
 // Settings are the process's only argument, in JSON.
 type Settings struct {
-	// Address is where names are answered.
+	// Address is where names are answered. When it is asked for, its port is a wish.
 	Address netip.AddrPort
 	// Resolver is the path of the host's resolv.conf(5).
 	Resolver string
+}
+
+// suits says whether a process with these settings does what is wanted.
+func (s Settings) suits(wanted Settings) bool {
+	return s.Resolver == wanted.Resolver && s.listensAt(wanted.Address.Addr())
+}
+
+// listensAt says whether sockets at the address can be kept.
+func (s Settings) listensAt(wanted netip.Addr) bool {
+	return s.Address.Addr() == wanted && s.Address.Port() != clientPort
 }
 
 // Hello is the first line on each connection, in JSON; it comes from the process.

@@ -12,8 +12,9 @@
 // Table nat decides where a new connection goes. The kernel asks it once for each
 // connection; the packets that follow take the same way.
 //
-//	RIKLET         from PREROUTING and OUTPUT: is it for a virtual address, or for
-//	               this node? To one of the next two, or on as if nothing was there.
+//	RIKLET         from PREROUTING and OUTPUT: is it for the name server, a virtual
+//	               address, or this node? To one of the next three, or on as if nothing was there.
+//	RIKLET-D...    questions for names: to the node's name server.
 //	RIKLET-V...    virtual addresses. A tree: every chain divides the addresses
 //	               below it by four bits, until a few dozen are left, so that a
 //	               connection passes tens of rules and not one for each service.

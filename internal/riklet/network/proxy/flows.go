@@ -18,7 +18,8 @@ import (
 // it does the kernel asks no rule where to. A TCP client notices by itself.
 type flows struct {
 	cluster, services netip.Prefix
-	names             netip.AddrPort // which the node answers itself
+	names             netip.AddrPort // where questions are sent to
+	answers           netip.AddrPort // where the node's name server listens
 	virtual           map[place]*goal
 	node              map[place]*goal // by port, with the zero address
 	local             func(netip.Addr) bool
@@ -51,6 +52,7 @@ func newFlows(in Input, all []front) *flows {
 		return f
 	}
 	f.names = netip.AddrPortFrom(in.Facts.gateway(), namePort)
+	f.answers = netip.AddrPortFrom(in.Facts.gateway(), in.Facts.NamePort)
 	f.cluster, f.services = in.Snapshot.Settings.ClusterCIDR, in.Snapshot.Settings.ServiceCIDR
 	for _, x := range all {
 		number := ipProtocol(x.protocol)
@@ -92,7 +94,7 @@ func (f *flows) stale(x flow) bool {
 	}
 	led := x.to != x.from
 	if x.to == f.names && x.protocol == unix.IPPROTO_UDP {
-		return led
+		return x.from != f.answers
 	}
 	if f.services.Contains(x.to.Addr()) {
 		g := f.virtual[place{x.protocol, x.to}]
@@ -127,7 +129,7 @@ func (f *flows) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 
 // sum changes whenever a flow may have become stale.
 func (f *flows) sum() uint64 {
-	var total uint64
+	total := add(0, f.answers)
 	for _, all := range []map[place]*goal{f.virtual, f.node} {
 		for p, g := range all {
 			one := add(uint64(p.protocol), p.at)

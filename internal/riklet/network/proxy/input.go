@@ -30,6 +30,9 @@ type Facts struct {
 	// AllowFrom are ranges outside the cluster that may use the addresses of instances,
 	// virtual addresses and names through this node.
 	AllowFrom []netip.Prefix
+	// NamePort is where the node's name server listens at the bridge's address. Questions
+	// to port 53 there are redirected to it.
+	NamePort uint16
 	// TunnelPort is the UDP port of the overlay; 0: there is none.
 	TunnelPort uint16
 	// Links lead to instances: the bridge, the overlay's device, and the link to the

@@ -317,7 +317,7 @@ type world struct {
 func newWorld(t *testing.T, l *lan) *world {
 	t.Helper()
 	w := &world{lan: l, snapshot: basic(), changed: make(chan struct{}, 1)}
-	w.facts = Facts{Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24"), Links: []string{"rik0", "eth0"}, Bridge: "rik0", Ways: []string{"eth0"}, TunnelPort: 8472}
+	w.facts = Facts{Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24"), Links: []string{"rik0", "eth0"}, Bridge: "rik0", Ways: []string{"eth0"}, TunnelPort: 8472, NamePort: 4953}
 	w.proxy = w.newProxy(t)
 	return w
 }

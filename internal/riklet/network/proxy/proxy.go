@@ -50,6 +50,8 @@ type Config struct {
 	// Conflicts is told of the ports that services and processes of this node both want,
 	// and which processes do not have theirs, when that changed. May be nil.
 	Conflicts func(all []Conflict, lost map[HostPort]bool)
+	// Applied is told of each attempt to bring the rules in, nil or why it failed. May be nil.
+	Applied func(error)
 	// Interval, Coalesce and DrainPeriod are the defaults when zero.
 	Interval, Coalesce, DrainPeriod time.Duration
 }
@@ -178,6 +180,15 @@ func (p *Proxy) Sync(ctx context.Context) error {
 	if !in.active() {
 		return nil
 	}
+	err := p.sync(ctx, in)
+	if p.config.Applied != nil && ctx.Err() == nil {
+		p.config.Applied(err)
+	}
+	return err
+}
+
+// sync does what Sync is for while the network is known.
+func (p *Proxy) sync(ctx context.Context, in Input) error {
 	if err := p.find(ctx); err != nil {
 		return err
 	}

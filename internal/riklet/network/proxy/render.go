@@ -16,6 +16,7 @@ const (
 	nat, filter = "nat", "filter"
 
 	chainEntry   = "RIKLET"
+	chainNames   = "RIKLET-D"
 	chainVirtual = "RIKLET-V"
 	chainPorts   = "RIKLET-P"
 	chainPost    = "RIKLET-POST"
@@ -34,7 +35,8 @@ const mark = "0x1000/0x1000"
 // markBit is the same as a number.
 const markBit = 0x1000
 
-// namePort is where instances ask for names, at the bridge's address.
+// namePort is where instances ask for names, at the bridge's address. The name server
+// listens at Facts.NamePort.
 const namePort = 53
 
 // protocol is one that ports can have.
@@ -113,6 +115,7 @@ func (r *renderer) routes(all []front) {
 		}
 	}
 	r.out.Chain(nat, chainEntry)
+	r.names()
 	if len(virtual) > 0 {
 		r.virtualFrom()
 		r.addresses(virtual)
@@ -277,10 +280,28 @@ func (r *renderer) guard() {
 	r.add(filter, chainInput, "! -i lo -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT "+note+"-j DROP")
 }
 
-// input lets instances ask for names.
+// names redirects questions to the name server. Another one may have port 53 of all the
+// node's addresses; it gets none of them.
+func (r *renderer) names() {
+	to := netip.AddrPortFrom(r.in.Facts.gateway(), r.in.Facts.NamePort)
+	for _, p := range nameProtocols {
+		chain := chainNames + "-" + strings.ToUpper(p)
+		r.add(nat, chainEntry, "-d", r.gateway+"/32", onPort(p, namePort), "-j", chain)
+		for _, from := range r.friends() {
+			r.add(nat, chain, from, "-p", p, "-j DNAT --to-destination", to.String())
+		}
+	}
+}
+
+// nameProtocols are those that questions come by.
+var nameProtocols = []string{"udp", "tcp"}
+
+// input lets instances ask for names. A question that was not redirected, because somebody
+// removed the rules of table nat, is dropped: a server of others could answer it.
 func (r *renderer) input() {
-	for _, p := range []string{"udp", "tcp"} {
-		r.add(filter, chainInput, "-s", r.pods, "-d", r.gateway+"/32", onPort(p, namePort), "-j ACCEPT")
+	for _, p := range nameProtocols {
+		r.add(filter, chainInput, "-s", r.pods, "-d", r.gateway+"/32", onPort(p, int(r.in.Facts.NamePort)), "-j ACCEPT")
+		r.add(filter, chainInput, "! -i lo -d", r.gateway+"/32", onPort(p, namePort), "-j DROP")
 	}
 }
 

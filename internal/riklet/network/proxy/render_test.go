@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write the golden files")
 
 func input(s *table.Snapshot) Input {
 	return Input{Snapshot: s, Facts: Facts{
-		Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24"), Bridge: "rik0", Ways: []string{"rik.1", "eth0"}, TunnelPort: 8472,
+		Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24"), Bridge: "rik0", Ways: []string{"rik.1", "eth0"}, TunnelPort: 8472, NamePort: 4953,
 	}}
 }
 
@@ -367,7 +367,8 @@ func TestRenderFilter(t *testing.T) {
 		"the node to others":                     {chainOutput, "192.0.2.1", "192.0.2.9", "tcp", 80, "NEW", "", false, ""},
 		"to another node's own network":          {chainForward, "192.0.2.9", "192.0.2.2", "tcp", 80, "NEW", "eth0", true, "ACCEPT"},
 		"what is not ours":                       {chainForward, "172.17.0.2", "192.0.2.9", "tcp", 80, "ESTABLISHED", "eth0", false, ""},
-		"a question for a name":                  {chainInput, "10.62.1.2", "10.62.1.1", "udp", 53, "NEW", "rik0", false, "ACCEPT"},
+		"a question for a name":                  {chainInput, "10.62.1.2", "10.62.1.1", "udp", 4953, "DNAT", "rik0", false, "ACCEPT"},
+		"one that was not redirected":            {chainInput, "10.62.1.2", "10.62.1.1", "udp", 53, "NEW", "rik0", false, "DROP"},
 		"a question from outside":                {chainInput, "192.0.2.9", "10.62.1.1", "udp", 53, "NEW", "eth0", false, "DROP"},
 		"a neighbour to the loopback range":      {chainInput, "192.0.2.9", "127.0.0.1", "tcp", 80, "NEW", "eth0", false, "DROP"},
 		"a reply to the loopback range":          {chainInput, "10.62.1.2", "127.0.0.1", "tcp", 80, "ESTABLISHED", "rik0", false, ""},
@@ -509,11 +510,25 @@ func TestRenderNamesStayTheNodes(t *testing.T) {
 			at := func(to string) packet {
 				return packet{from: netip.MustParseAddr("10.62.1.2"), to: netip.MustParseAddr(to), local: true, protocol: protocol, port: 53, state: "NEW", in: "rik0"}
 			}
-			if got := simulate(t, rules[nat], chainEntry, at("10.62.1.1")); got.odds[""] != 1 {
-				t.Errorf("%s, %s: a question for a name ends at %v", name, protocol, got.odds)
+			for from, link := range map[string]string{"10.62.1.2": "rik0", "10.62.2.2": "rik.1", "192.0.2.1": "", "192.0.2.9": "eth0"} {
+				p := at("10.62.1.1")
+				p.from, p.in = netip.MustParseAddr(from), link
+				want := dnat("10.62.1.1", 4953)
+				if link == "eth0" {
+					want = "" // a stranger
+				}
+				if got := simulate(t, rules[nat], chainEntry, p); got.odds[want] != 1 {
+					t.Errorf("%s, %s: a question for a name of %s ends at %v, want %q", name, protocol, from, got.odds, want)
+				}
 			}
-			if got := simulate(t, rules[filter], chainInput, at("10.62.1.1")); got.odds["ACCEPT"] != 1 {
+			redirected := at("10.62.1.1")
+			redirected.port, redirected.state = 4953, "DNAT"
+			if got := simulate(t, rules[filter], chainInput, redirected); got.odds["ACCEPT"] != 1 {
 				t.Errorf("%s, %s: a question for a name: %v, want ACCEPT", name, protocol, got.odds)
+			}
+			// Somebody removed the redirection; who has port 53 is not asked.
+			if got := simulate(t, rules[filter], chainInput, at("10.62.1.1")); got.odds["DROP"] != 1 {
+				t.Errorf("%s, %s: a question that is not redirected: %v, want DROP", name, protocol, got.odds)
 			}
 			elsewhere := simulate(t, rules[nat], chainEntry, at("192.0.2.1"))
 			if want := map[bool]string{true: dnat("10.62.2.2", 5353), false: ""}[ready]; elsewhere.odds[want] != 1 {

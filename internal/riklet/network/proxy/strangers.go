@@ -28,18 +28,32 @@ func (r *renderer) virtualFrom() {
 	}
 }
 
+// outsiders are the matches of those who may use addresses of the cluster from beyond this
+// machine, and of its instances.
+func (r *renderer) outsiders() []string {
+	all := []string{"-i " + r.in.Facts.Bridge}
+	for _, link := range r.in.Facts.Ways {
+		all = append(all, "-i "+link+" -s "+r.cluster)
+	}
+	for _, p := range r.in.Facts.AllowFrom {
+		all = append(all, "-s "+p.Masked().String())
+	}
+	return all
+}
+
+// friends are the same with the machine itself.
+func (r *renderer) friends() []string {
+	return append(r.outsiders(), "-m addrtype --src-type LOCAL")
+}
+
 // strangers drops what is sent to addresses of the cluster by others than instances, this
 // node and whoever is allowed. What came to an exposed port, and replies, pass.
 func (r *renderer) strangers() {
 	add := func(parts ...string) { r.add(filter, chainStrangers, parts...) }
 	add("-m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN")
-	add("-i", r.in.Facts.Bridge, "-j RETURN")
 	add("-i lo -j RETURN")
-	for _, link := range r.in.Facts.Ways {
-		add("-i", link, "-s", r.cluster, "-j RETURN")
-	}
-	for _, p := range r.in.Facts.AllowFrom {
-		add("-s", p.Masked().String(), "-j RETURN")
+	for _, from := range r.outsiders() {
+		add(from, "-j RETURN")
 	}
 	add("-j DROP")
 	r.add(filter, chainInput, "-d", r.pods, "-j", chainStrangers)

@@ -387,7 +387,8 @@ func TestPrivilegedStrangers(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, program string) {
 		w.nodeA.run(program, "-P", "FORWARD", "ACCEPT")
 		w.a2.serve("a2", "10.62.1.3:8080")
-		w.nodeA.serve("names", "10.62.1.1:53")
+		w.nodeA.serve("names", "10.62.1.1:4953")
+		w.nodeA.serve("foreign", "0.0.0.0:53")
 		w.nodeA.serve("tunnel", "192.0.2.1:8472")
 		expose(w.snapshot, "web", "10.63.0.5", port(80, 8080, tcp, inside), port(30080, 8080, tcp, onNodes))
 		end(w.snapshot, "web", "1", "a", "10.62.1.3", true)
