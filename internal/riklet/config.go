@@ -77,6 +77,8 @@ type Network interface {
 	Lost(proxy.HostPort) bool
 	// Troubles say what of it does not work, with messages. The caller must not change it.
 	Troubles() map[nodestate.TroubleKind]string
+	// News is readable after Troubles changed.
+	News() <-chan struct{}
 	// NameServer is where the node's name server listens; invalid before it does.
 	NameServer() netip.AddrPort
 	// Close lets go of it. Run has returned.

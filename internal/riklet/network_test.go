@@ -57,6 +57,8 @@ func (n *notedNetwork) Troubles() map[nodestate.TroubleKind]string {
 	return map[nodestate.TroubleKind]string{nodestate.TroubleNames: "port 53 is taken"}
 }
 
+func (n *notedNetwork) News() <-chan struct{} { return nil }
+
 func (n *notedNetwork) Lost(proxy.HostPort) bool { return false }
 
 func (n *notedNetwork) SetListeners(ports []proxy.Listener) {

@@ -21,8 +21,12 @@ func (r *Riklet) newScheduler() *contact.Scheduler {
 	if dial == nil {
 		dial = r.dial(r.cfg.SchedulerAddr)
 	}
+	var news <-chan struct{}
+	if r.network != nil {
+		news = r.network.News()
+	}
 	return &contact.Scheduler{
-		Dial: dial, Register: r.register, Heartbeat: r.heartbeat,
+		Dial: dial, Register: r.register, Heartbeat: r.heartbeat, News: news,
 		Orders: r.manager.Order, Contact: r.manager.Contact, Hold: r.manager.Hold, Outbox: r.outbox, Logger: r.cfg.Logger,
 	}
 }
@@ -77,7 +81,7 @@ func (r *Riklet) register() *schedulerv1.Register {
 	return &schedulerv1.Register{
 		NodeName: r.cfg.NodeName, MachineId: facts.Info.MachineID, BootId: facts.Info.BootID, Version: r.cfg.Version,
 		Status: status, Labels: r.cfg.Labels, Taints: taints, Running: r.manager.List(), HighestTerm: r.ledger.Term(), RunId: r.run,
-		NoNetwork: r.network == nil, Asks: true, Hold: r.manager.Hold(),
+		NoNetwork: r.network == nil, Asks: true, Hold: r.manager.Hold(), Troubles: r.troubles(),
 	}
 }
 

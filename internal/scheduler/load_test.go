@@ -309,3 +309,41 @@ func TestNodesInTroubleTakeNothing(t *testing.T) {
 		t.Errorf("what is passed on: %v, want two troubles of bounded size", got)
 	}
 }
+
+// TestOverlayTrouble: instances go to nodes that packets of others reach. While there is none of
+// these, they go to the others, as nothing could be placed else.
+func TestOverlayTrouble(t *testing.T) {
+	h := newHarness(t)
+	blocked := &schedulerv1.NodeTrouble{Kind: "overlay", Message: "no packet arrives"}
+	join := func(name string, trouble *schedulerv1.NodeTrouble) *workerPeer {
+		r := register(t, name)
+		r.Troubles = []*schedulerv1.NodeTrouble{trouble}
+		node := h.connect(r)
+		node.listen()
+		return node
+	}
+	a, b := join("a", blocked), join("b", &schedulerv1.NodeTrouble{Kind: "network", Message: "not set up yet"})
+	c := h.joinController(1, "a", "b")
+	c.synced()
+	beat := func(node *workerPeer, all ...*schedulerv1.NodeTrouble) {
+		node.send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Heartbeat{Heartbeat: &schedulerv1.Heartbeat{Troubles: all}}})
+		h.settle()
+	}
+	placed := func(uid, want string) {
+		t.Helper()
+		c.pending(uid)
+		h.settle()
+		if got := c.news().bindings[uid]; got != want {
+			t.Errorf("%s is on %q, want %q", uid, got, want)
+		}
+	}
+	placed("w", "a") // there is nothing better
+	beat(b)
+	for _, uid := range []string{"x1", "x2", "x3"} {
+		placed(uid, "b") // though a is emptier
+	}
+	beat(b, blocked)
+	placed("y", "a")
+	beat(a)
+	placed("z", "a")
+}

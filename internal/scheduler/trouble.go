@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"strings"
 
 	"rik.dev/rik/api/rik/nodestate"
@@ -14,8 +15,7 @@ const maxTrouble = 1024
 func troublesOf(told []*schedulerv1.NodeTrouble) map[nodestate.TroubleKind]string {
 	all := map[nodestate.TroubleKind]string{}
 	for _, t := range told {
-		switch kind := nodestate.TroubleKind(t.Kind); kind {
-		case nodestate.TroubleNetwork, nodestate.TroubleNames, nodestate.TroublePorts:
+		if kind := nodestate.TroubleKind(t.Kind); slices.Contains(nodestate.TroubleKinds(), kind) {
 			all[kind] = strings.ToValidUTF8(t.Message[:min(len(t.Message), maxTrouble)], "")
 		}
 	}
@@ -24,7 +24,7 @@ func troublesOf(told []*schedulerv1.NodeTrouble) map[nodestate.TroubleKind]strin
 
 // troubles are the same for the controller, in a fixed order.
 func troubles(all map[nodestate.TroubleKind]string) (told []*schedulerv1.NodeTrouble) {
-	for _, kind := range []nodestate.TroubleKind{nodestate.TroubleNetwork, nodestate.TroubleNames, nodestate.TroublePorts} {
+	for _, kind := range nodestate.TroubleKinds() {
 		if message, there := all[kind]; there {
 			told = append(told, &schedulerv1.NodeTrouble{Kind: string(kind), Message: message})
 		}

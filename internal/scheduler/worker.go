@@ -190,7 +190,7 @@ func (s *Scheduler) join(session *workerStream) error {
 		Admitted: &schedulerv1.Admitted{HeartbeatMillis: s.heartbeat.Milliseconds(), TimeoutMillis: s.timeout.Milliseconds()},
 	}})
 	s.inventory.Join(session.name, inventory.Registration{
-		Status: session.status, NoNetwork: session.register.NoNetwork,
+		Status: session.status, NoNetwork: session.register.NoNetwork, Troubles: troublesOf(session.register.Troubles),
 	}, s.refusal(session), s.clock.Now())
 	s.forgetSightings(session)
 	s.report(s.fullReport(s.inventory.Connectivity(session.name)))

@@ -1,11 +1,15 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/testkit/privileged"
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
@@ -53,4 +57,63 @@ func TestPrivilegedTunnels(t *testing.T) {
 		both("from outside at "+node, func() (string, error) { return fetch(t.Context(), "http://"+node) })
 	}
 	c.Rikctl("delete", "workload", "web")
+}
+
+// TestPrivilegedBlockedTunnels closes the way to a machine, which then gets nothing new, opens
+// it again, and closes it to all.
+func TestPrivilegedBlockedTunnels(t *testing.T) {
+	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
+	c := rikcluster.Start(t, rikcluster.Options{Machines: 2, AgentArgs: []string{"--network", "vxlan"}})
+	blocked := func(machine int, want bool) {
+		t.Helper()
+		c.Eventually(func() error {
+			var n rikv1alpha1.Node
+			c.Get(&n, "nodes/"+c.Machine(machine).Name)
+			got := meta.FindStatusCondition(n.Status.Conditions, "OverlayUnavailable")
+			switch {
+			case want != (got != nil):
+				return fmt.Errorf("node %s has the conditions %+v", n.Name, n.Status.Conditions)
+			case want && (got.Status != "True" || !strings.Contains(got.Message, "UDP port 8472")):
+				return fmt.Errorf("the condition says %+v", got)
+			}
+			return nil
+		})
+	}
+	shut, open := []string{"-t", "mangle", "-A", "INPUT", "-p", "udp", "--dport", "8472", "-j", "DROP"}, []string{"-t", "mangle", "-F", "INPUT"}
+	blocked(1, false)
+	blocked(2, false)
+	c.Machine(2).Run("iptables", shut...)
+	blocked(2, true)
+	blocked(1, false)
+	applyText(t, c, serving("web", c.Hello(), 4, "", `{name: http, port: 80, targetPort: 8080}`))
+	waitReady(c, "web")
+	for _, in := range instancesOf(c, "web") {
+		if in.Spec.NodeName != c.Machine(1).Name {
+			t.Errorf("%s is on %s, which packets do not reach", in.Name, in.Spec.NodeName)
+		}
+	}
+	applyText(t, c, serving("wide", c.Hello(), 2, spread, `{name: http, port: 80, targetPort: 8080}`))
+	c.Eventually(func() error {
+		for _, in := range instancesOf(c, "wide") {
+			if why := c.Rikctl("why", "instance", in.Name); strings.Contains(why, "no packet of another node's overlay arrives") {
+				return nil
+			}
+		}
+		return errors.New("nobody says why an instance waits")
+	})
+	c.Machine(2).Run("iptables", open...)
+	blocked(2, false)
+	waitReady(c, "wide")
+	c.Machine(1).Run("iptables", shut...)
+	c.Machine(2).Run("iptables", shut...)
+	blocked(1, true)
+	blocked(2, true)
+	applyText(t, c, serving("late", c.Hello(), 2, spread, `{name: http, port: 80, targetPort: 8080}`))
+	waitReady(c, "late")
+	for _, name := range []string{"web", "wide", "late"} {
+		c.Rikctl("delete", "workload", name)
+	}
 }

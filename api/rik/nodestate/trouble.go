@@ -11,14 +11,23 @@ const (
 	TroubleNetwork TroubleKind = "network"
 	// TroubleNames means that the node does not answer names.
 	TroubleNames TroubleKind = "names"
+	// TroubleOverlay means that packets do not pass between the node and others. Instances that
+	// run keep what they have. It keeps new ones away only while another node has no trouble.
+	TroubleOverlay TroubleKind = "overlay"
 	// TroublePorts means that processes of the machine listen on ports of workloads. It keeps no
 	// instances away.
 	TroublePorts TroubleKind = "ports"
 )
 
+// TroubleKinds are all there are, in a fixed order.
+func TroubleKinds() []TroubleKind {
+	return []TroubleKind{TroubleNetwork, TroubleNames, TroubleOverlay, TroublePorts}
+}
+
 // Conditions of a node that are True while it has such a trouble, and missing otherwise.
 const (
 	NodeNetworkUnavailable = "NetworkUnavailable"
 	NodeNamesUnavailable   = "NamesUnavailable"
+	NodeOverlayUnavailable = "OverlayUnavailable"
 	NodePortConflict       = "PortConflict"
 )

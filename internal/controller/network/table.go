@@ -67,23 +67,32 @@ func (t *Table) observeNode(before, after *rikv1alpha1.Node) {
 	name := either(before, after).Name
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.reviewPeerLocked(name)
+	t.reviewNodeLocked(name)
+}
+
+// reviewPeerLocked brings a node's own line up to date.
+func (t *Table) reviewPeerLocked(name string) {
 	k := key{kind: peerKind, name: name}
 	n := t.config.Nodes.Get(types.NamespacedName{Name: name})
 	if n == nil {
 		t.journal.remove(k)
 	} else {
-		peer := &nodev1.Peer{Name: name, Address: address(n.Status.Info.InternalAddress), ExternalAddress: address(n.Status.Info.ExternalAddress), PodCidr: t.config.Ranges.usable(n)}
+		peer := &nodev1.Peer{
+			Name: name, Address: address(n.Status.Info.InternalAddress), ExternalAddress: address(n.Status.Info.ExternalAddress),
+			PodCidr: t.config.Ranges.usable(n), Heard: t.config.Heard(name),
+		}
 		if known := t.journal.get(k); known == nil || !proto.Equal(known.peer, peer) {
 			t.journal.put(&entry{key: k, peer: peer})
 		}
 	}
-	t.reviewNodeLocked(name)
 }
 
-// NodeChanged looks again at whether the instances of a node can be reached.
+// NodeChanged looks again at whether a node and its instances can be reached.
 func (t *Table) NodeChanged(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.reviewPeerLocked(name)
 	t.reviewNodeLocked(name)
 }
 

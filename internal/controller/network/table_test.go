@@ -168,6 +168,17 @@ func TestEndpointFollowsItsNode(t *testing.T) {
 	if got := w.state("i"); got != "192.0.2.7" {
 		t.Errorf("heard of again: %q", got)
 	}
+	peer := func() bool { return w.table.journal.get(key{kind: peerKind, name: "n"}).peer.GetHeard() }
+	if !peer() {
+		t.Error("the others are not told that the node is heard of")
+	}
+	w.silent["n"] = true
+	w.table.NodeChanged("n")
+	if peer() {
+		t.Error("the others are not told that the node is silent")
+	}
+	w.silent["n"] = false
+	w.table.NodeChanged("n")
 	before := w.table.journal.version
 	w.table.NodeChanged("n")
 	w.changeNode(n, func(n *rikv1alpha1.Node) { n.Labels = map[string]string{"a": "b"} })

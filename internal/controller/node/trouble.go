@@ -20,6 +20,7 @@ func troubled(s *rikv1alpha1.NodeStatus, troubles map[nodestate.TroubleKind]stri
 	}{
 		{nodestate.TroubleNetwork, nodestate.NodeNetworkUnavailable, reasonNotSetUp},
 		{nodestate.TroubleNames, nodestate.NodeNamesUnavailable, "NameServerNotRunning"},
+		{nodestate.TroubleOverlay, nodestate.NodeOverlayUnavailable, "PacketsDoNotPass"},
 		{nodestate.TroublePorts, nodestate.NodePortConflict, "PortInUse"},
 	} {
 		message, there := troubles[c.kind]

@@ -30,11 +30,12 @@ func TestTroublesAreConditions(t *testing.T) {
 	}
 	broken := report(true)
 	broken.Troubles = map[nodestate.TroubleKind]string{
-		nodestate.TroubleNetwork: "a clash", nodestate.TroubleNames: "port 53 is taken", nodestate.TroublePorts: "TCP 30080",
+		nodestate.TroubleNetwork: "a clash", nodestate.TroubleNames: "port 53 is taken", nodestate.TroublePorts: "TCP 30080", nodestate.TroubleOverlay: "no packet",
 	}
 	all := map[string]string{
 		"NetworkUnavailable": "True NetworkNotSetUp: a clash", "NamesUnavailable": "True NameServerNotRunning: port 53 is taken",
-		"PortConflict": "True PortInUse: TCP 30080",
+		"OverlayUnavailable": "True PacketsDoNotPass: no packet",
+		"PortConflict":       "True PortInUse: TCP 30080",
 	}
 	for _, step := range []struct {
 		name    string

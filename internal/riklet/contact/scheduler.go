@@ -25,6 +25,8 @@ type Scheduler struct {
 	// Heartbeat is called for each one; whole asks for the list of images even
 	// if it has not changed. Required.
 	Heartbeat func(whole bool) *schedulerv1.Heartbeat
+	// News is readable when a heartbeat should be sent at once. Nil: never.
+	News <-chan struct{}
 	// Orders takes each order in turn. It must not block. Required.
 	Orders func(*schedulerv1.Order)
 	// Contact is told when the node is admitted and when it lost the scheduler.
@@ -212,6 +214,10 @@ func (s *Scheduler) send(ctx context.Context, stream workerStream, admitted <-ch
 				return fmt.Errorf("sending a heartbeat: %w", err)
 			}
 			s.Outbox.Overdue(time.Now())
+		case <-s.News:
+			if err := stream.Send(heartbeat(s.Heartbeat(false))); err != nil {
+				return fmt.Errorf("sending a heartbeat: %w", err)
+			}
 		case <-holds:
 			if err := stream.Send(s.holdNews()); err != nil {
 				return fmt.Errorf("sending what the node waits for: %w", err)

@@ -33,7 +33,7 @@ func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
 	for look := true; ; {
 		s := n.table.Snapshot()
 		// Instances come and go all the time; only nodes concern us here.
-		if look || s.Settings != pass.seen.Settings || !maps.Equal(s.Peers, pass.seen.Peers) {
+		if look || s.Partial != pass.seen.Partial || s.Settings != pass.seen.Settings || !maps.EqualFunc(s.Peers, pass.seen.Peers, samePlace) {
 			pass.run(ctx, s)
 			timer.Reset(pass.wait())
 		}
@@ -52,6 +52,12 @@ func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
 			look = true
 		}
 	}
+}
+
+// samePlace says whether the way to a node is the same.
+func samePlace(a, b table.Peer) bool {
+	a.Heard = b.Heard
+	return a == b
 }
 
 // pass is one look, with the memory of the last.
@@ -136,18 +142,19 @@ func (p *pass) setUp(ctx context.Context, s *table.Snapshot, own netip.Prefix, a
 	names = n.names.serve(ctx, own.Addr().Next())
 	p.factsFor(own, host, plan)
 	if !errors.Is(configured, bridge.ErrClash) { // new routes might take addresses from the host
-		err = p.ways(plan, address)
+		err = p.ways(s, plan, address)
 	}
 	return errors.Join(configured, err), names
 }
 
 // ways makes those to other nodes. Before the own address is known those of an
 // earlier life stay.
-func (p *pass) ways(plan overlay.Plan, own netip.Addr) error {
+func (p *pass) ways(s *table.Snapshot, plan overlay.Plan, own netip.Addr) error {
 	if !own.IsValid() {
 		return nil
 	}
 	changes, err := overlay.Apply(plan)
+	p.node.setPlan(s, plan)
 	if changes > 0 {
 		p.node.cfg.Logger.Info("ways to other nodes changed", "direct", len(plan.Direct), "tunnels", ends(plan), "changes", changes)
 	}

@@ -30,6 +30,7 @@ import (
 	"rik.dev/rik/internal/riklet/network/iptables"
 	"rik.dev/rik/internal/riklet/network/nameserver"
 	"rik.dev/rik/internal/riklet/network/proxy"
+	"rik.dev/rik/internal/riklet/network/reach"
 	"rik.dev/rik/internal/riklet/network/table"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
@@ -61,6 +62,8 @@ type Config struct {
 	Resolver string
 	// NameServer is the command line of rik-dns, which answers names. Required by Open.
 	NameServer []string
+	// Every and Silence are those of the overlay's check, see package reach; its own when zero.
+	Every, Silence time.Duration
 	// Logger discards when nil.
 	Logger *slog.Logger
 }
@@ -78,6 +81,8 @@ type Node struct {
 	// look has a token when the host may have changed, and rules when what the
 	// proxy goes by did.
 	look, rules chan struct{}
+	news        chan struct{} // a token after troubles changed
+	checker     *reach.Checker
 
 	mu        sync.Mutex
 	address   netip.Addr
@@ -85,6 +90,7 @@ type Node struct {
 	conflicts []proxy.Conflict
 	troubles  map[nodestate.TroubleKind]string // but for ports
 	lost      map[proxy.HostPort]bool
+	ends      tunnelEnds
 	ruled     bool  // the rules were brought in once
 	unruled   error // why they could not be, the last time
 	attempts  int   // that failed since they could
@@ -105,7 +111,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Resolver == "" {
 		cfg.Resolver = resolver
 	}
-	n := &Node{cfg: cfg, look: make(chan struct{}, 1), rules: make(chan struct{}, 1), facts: proxy.Facts{Node: cfg.Node}}
+	n := &Node{cfg: cfg, look: make(chan struct{}, 1), rules: make(chan struct{}, 1), news: make(chan struct{}, 1), facts: proxy.Facts{Node: cfg.Node}}
 	if err := n.open(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -124,6 +130,8 @@ func (n *Node) open(ctx context.Context) error {
 	if err := os.MkdirAll(n.cfg.Dir, 0o700); err != nil {
 		return fmt.Errorf("making the network's directory: %w", err)
 	}
+	n.trouble(nodestate.TroubleNetwork, errNotSetUp)
+	n.checker = n.newChecker()
 	n.table = table.Open(table.Config{Path: filepath.Join(n.cfg.Dir, "table"), Logger: n.cfg.Logger})
 	n.feed = nameserver.NewFeed(n.table)
 	n.names = names{cfg: n.cfg, lock: n.lock, feed: n.feed, look: n.look}
@@ -166,6 +174,7 @@ func (n *Node) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.table.Run(ctx) })
 	group.Go(func() error { return n.proxy.Run(ctx) })
+	group.Go(func() error { return n.checker.Run(ctx) })
 	group.Go(func() error {
 		n.watch(ctx)
 		return nil
@@ -205,6 +214,7 @@ func (n *Node) conflict(all []proxy.Conflict, lost map[proxy.HostPort]bool) {
 	n.mu.Lock()
 	n.conflicts, n.lost = all, lost
 	n.mu.Unlock()
+	tell(n.news)
 	for _, c := range all {
 		n.cfg.Logger.Warn("a process of this machine listens on a port of a workload",
 			"protocol", c.Protocol, "port", c.Port, "workload", c.Service.String(), "served", c.Served)
@@ -233,19 +243,33 @@ func (n *Node) Troubles() map[nodestate.TroubleKind]string {
 	return all
 }
 
+// errNotSetUp is the trouble of a node that has just begun.
+var errNotSetUp = errors.New("the network of instances is not set up yet")
+
 // trouble notes whether a part works.
 func (n *Node) trouble(kind nodestate.TroubleKind, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err == nil {
+	if n.troubles[kind] == text {
+		return
+	}
+	tell(n.news)
+	if text == "" {
 		delete(n.troubles, kind)
 		return
 	}
 	if n.troubles == nil {
 		n.troubles = map[nodestate.TroubleKind]string{}
 	}
-	n.troubles[kind] = err.Error()
+	n.troubles[kind] = text
 }
+
+// News is readable after Troubles changed.
+func (n *Node) News() <-chan struct{} { return n.news }
 
 // Lost says whether a workload has a port although a process of the machine listens on it.
 func (n *Node) Lost(p proxy.HostPort) bool {
@@ -269,11 +293,15 @@ func (n *Node) NameServer() netip.AddrPort { return n.names.at() }
 func (n *Node) applied(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	before := n.attempts >= unruledAttempts
 	if n.unruled = err; err != nil {
 		n.attempts++
-		return
+	} else {
+		n.ruled, n.attempts = true, 0
 	}
-	n.ruled, n.attempts = true, 0
+	if before != (n.attempts >= unruledAttempts) {
+		tell(n.news)
+	}
 }
 
 // rulesReady says why instances must wait for the rules. Without them an instance would ask

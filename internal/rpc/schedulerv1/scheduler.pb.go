@@ -1833,6 +1833,7 @@ type Register struct {
 	NoNetwork     bool                   `protobuf:"varint,11,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`      // instances have their loopback only; false from a riklet of before it
 	Asks          bool                   `protobuf:"varint,12,opt,name=asks,proto3" json:"asks,omitempty"`                                 // it knows Dismissed and Confirmed, and holds before it stops what the cluster has no record of
 	Hold          *Hold                  `protobuf:"bytes,13,opt,name=hold,proto3" json:"hold,omitempty"`                                  // what it waits for
+	Troubles      []*NodeTrouble         `protobuf:"bytes,20,rep,name=troubles,proto3" json:"troubles,omitempty"`                          // all that there are now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1958,6 +1959,13 @@ func (x *Register) GetHold() *Hold {
 	return nil
 }
 
+func (x *Register) GetTroubles() []*NodeTrouble {
+	if x != nil {
+		return x.Troubles
+	}
+	return nil
+}
+
 type Heartbeat struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	DiskPressure     bool                   `protobuf:"varint,1,opt,name=disk_pressure,json=diskPressure,proto3" json:"disk_pressure,omitempty"`
@@ -2045,7 +2053,7 @@ func (x *Heartbeat) GetTroubles() []*NodeTrouble {
 // NodeTrouble is what keeps a node from serving instances as it should.
 type NodeTrouble struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`       // network, names or ports
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`       // network, names, overlay or ports
 	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"` // for people
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3001,7 +3009,7 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\vobservation\x18\x03 \x01(\v2\x1d.rik.scheduler.v1.ObservationH\x00R\vobservation\x125\n" +
 	"\ametrics\x18\x04 \x01(\v2\x19.rik.scheduler.v1.MetricsH\x00R\ametrics\x12,\n" +
 	"\x04hold\x18\x05 \x01(\v2\x16.rik.scheduler.v1.HoldH\x00R\x04holdB\t\n" +
-	"\amessage\"\xd7\x03\n" +
+	"\amessage\"\x92\x04\n" +
 	"\bRegister\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x1d\n" +
 	"\n" +
@@ -3018,7 +3026,8 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\n" +
 	"no_network\x18\v \x01(\bR\tnoNetwork\x12\x12\n" +
 	"\x04asks\x18\f \x01(\bR\x04asks\x12*\n" +
-	"\x04hold\x18\r \x01(\v2\x16.rik.scheduler.v1.HoldR\x04hold\x1a9\n" +
+	"\x04hold\x18\r \x01(\v2\x16.rik.scheduler.v1.HoldR\x04hold\x129\n" +
+	"\btroubles\x18\x14 \x03(\v2\x1d.rik.scheduler.v1.NodeTroubleR\btroubles\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x02\n" +
@@ -3184,28 +3193,29 @@ var file_rik_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	19, // 30: rik.scheduler.v1.WorkerMessage.hold:type_name -> rik.scheduler.v1.Hold
 	42, // 31: rik.scheduler.v1.Register.labels:type_name -> rik.scheduler.v1.Register.LabelsEntry
 	19, // 32: rik.scheduler.v1.Register.hold:type_name -> rik.scheduler.v1.Hold
-	27, // 33: rik.scheduler.v1.Heartbeat.used_ports:type_name -> rik.scheduler.v1.UsedPort
-	26, // 34: rik.scheduler.v1.Heartbeat.troubles:type_name -> rik.scheduler.v1.NodeTrouble
-	43, // 35: rik.scheduler.v1.Metrics.instances:type_name -> rik.scheduler.v1.Metrics.InstancesEntry
-	31, // 36: rik.scheduler.v1.Order.admitted:type_name -> rik.scheduler.v1.Admitted
-	32, // 37: rik.scheduler.v1.Order.allowed:type_name -> rik.scheduler.v1.Allowed
-	35, // 38: rik.scheduler.v1.Order.run:type_name -> rik.scheduler.v1.Run
-	36, // 39: rik.scheduler.v1.Order.stop:type_name -> rik.scheduler.v1.StopOrder
-	37, // 40: rik.scheduler.v1.Order.ack:type_name -> rik.scheduler.v1.Ack
-	33, // 41: rik.scheduler.v1.Order.confirmed:type_name -> rik.scheduler.v1.Confirmed
-	34, // 42: rik.scheduler.v1.Order.dismissed:type_name -> rik.scheduler.v1.Dismissed
-	35, // 43: rik.scheduler.v1.Allowed.instances:type_name -> rik.scheduler.v1.Run
-	0,  // 44: rik.scheduler.v1.Scheduler.Sync:input_type -> rik.scheduler.v1.SyncRequest
-	20, // 45: rik.scheduler.v1.Scheduler.Explain:input_type -> rik.scheduler.v1.ExplainRequest
-	23, // 46: rik.scheduler.v1.Worker.Connect:input_type -> rik.scheduler.v1.WorkerMessage
-	13, // 47: rik.scheduler.v1.Scheduler.Sync:output_type -> rik.scheduler.v1.SyncResponse
-	21, // 48: rik.scheduler.v1.Scheduler.Explain:output_type -> rik.scheduler.v1.Explanation
-	30, // 49: rik.scheduler.v1.Worker.Connect:output_type -> rik.scheduler.v1.Order
-	47, // [47:50] is the sub-list for method output_type
-	44, // [44:47] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	26, // 33: rik.scheduler.v1.Register.troubles:type_name -> rik.scheduler.v1.NodeTrouble
+	27, // 34: rik.scheduler.v1.Heartbeat.used_ports:type_name -> rik.scheduler.v1.UsedPort
+	26, // 35: rik.scheduler.v1.Heartbeat.troubles:type_name -> rik.scheduler.v1.NodeTrouble
+	43, // 36: rik.scheduler.v1.Metrics.instances:type_name -> rik.scheduler.v1.Metrics.InstancesEntry
+	31, // 37: rik.scheduler.v1.Order.admitted:type_name -> rik.scheduler.v1.Admitted
+	32, // 38: rik.scheduler.v1.Order.allowed:type_name -> rik.scheduler.v1.Allowed
+	35, // 39: rik.scheduler.v1.Order.run:type_name -> rik.scheduler.v1.Run
+	36, // 40: rik.scheduler.v1.Order.stop:type_name -> rik.scheduler.v1.StopOrder
+	37, // 41: rik.scheduler.v1.Order.ack:type_name -> rik.scheduler.v1.Ack
+	33, // 42: rik.scheduler.v1.Order.confirmed:type_name -> rik.scheduler.v1.Confirmed
+	34, // 43: rik.scheduler.v1.Order.dismissed:type_name -> rik.scheduler.v1.Dismissed
+	35, // 44: rik.scheduler.v1.Allowed.instances:type_name -> rik.scheduler.v1.Run
+	0,  // 45: rik.scheduler.v1.Scheduler.Sync:input_type -> rik.scheduler.v1.SyncRequest
+	20, // 46: rik.scheduler.v1.Scheduler.Explain:input_type -> rik.scheduler.v1.ExplainRequest
+	23, // 47: rik.scheduler.v1.Worker.Connect:input_type -> rik.scheduler.v1.WorkerMessage
+	13, // 48: rik.scheduler.v1.Scheduler.Sync:output_type -> rik.scheduler.v1.SyncResponse
+	21, // 49: rik.scheduler.v1.Scheduler.Explain:output_type -> rik.scheduler.v1.Explanation
+	30, // 50: rik.scheduler.v1.Worker.Connect:output_type -> rik.scheduler.v1.Order
+	48, // [48:51] is the sub-list for method output_type
+	45, // [45:48] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_rik_scheduler_v1_scheduler_proto_init() }

@@ -40,6 +40,8 @@ type Inventory struct {
 	synced  bool
 
 	nodes map[string]*node
+	// reached counts the nodes that are.
+	reached int
 	// heard orders nodes by when they were last heard of, the longest ago first;
 	// lost ones are not in it.
 	heard list.List

@@ -31,7 +31,8 @@ type node struct {
 	diskPressure bool
 	images       map[string]struct{}
 	usedPorts    map[placement.Port]bool
-	troubles     map[nodestate.TroubleKind]string
+	// reached: instances of other nodes are reached from it, and it takes any.
+	reached bool
 
 	heardAt time.Time
 	// place in the list of deadlines; nil for a lost node.
@@ -43,6 +44,8 @@ type Registration struct {
 	Status *rikv1alpha1.NodeStatus
 	// NoNetwork: its instances have their loopback only.
 	NoNetwork bool
+	// Troubles are what keeps it from serving instances, with messages.
+	Troubles map[nodestate.TroubleKind]string
 }
 
 func (n *node) ready() bool { return n.unready() == "" }
@@ -193,10 +196,10 @@ func (v *Inventory) SetImages(name string, images []string) {
 // SetTroubles notes what keeps a node from serving instances, and says whether that is news.
 func (v *Inventory) SetTroubles(name string, all map[nodestate.TroubleKind]string) bool {
 	n := v.nodes[name]
-	if n == nil || maps.Equal(all, n.troubles) {
+	if n == nil || maps.Equal(all, n.Troubles) {
 		return false
 	}
-	n.troubles = all
+	n.Troubles = all
 	v.publish(n)
 	return true
 }
@@ -265,7 +268,7 @@ func (v *Inventory) Connectivity(name string) Connectivity {
 
 func (n *node) connectivity() Connectivity {
 	return Connectivity{
-		Name: n.name, Connected: n.deadline != nil && n.Status != nil, Status: n.Status, DiskPressure: n.diskPressure, Troubles: n.troubles,
+		Name: n.name, Connected: n.deadline != nil && n.Status != nil, Status: n.Status, DiskPressure: n.diskPressure, Troubles: n.Troubles,
 	}
 }
 
@@ -293,8 +296,52 @@ func (v *Inventory) dropNode(n *node) {
 	v.snapshot.RemoveNode(n.name)
 }
 
-// publish brings a node into the snapshot as it now is.
+// publish brings a node into the snapshot as it now is, and others when what is wrong with
+// them counts by it.
 func (v *Inventory) publish(n *node) {
+	before := v.reached > 0
+	if n.reached {
+		v.reached--
+	}
+	if n.reached = n.isReached(); n.reached {
+		v.reached++
+	}
+	v.publishOne(n)
+	if before == (v.reached > 0) {
+		return
+	}
+	for _, other := range v.nodes {
+		if other != n && other.Troubles[nodestate.TroubleOverlay] != "" {
+			v.publishOne(other)
+		}
+	}
+}
+
+// isReached says whether the node is one where instances go rather than to nodes that packets
+// of others do not reach.
+func (n *node) isReached() bool {
+	for _, kind := range []nodestate.TroubleKind{nodestate.TroubleNetwork, nodestate.TroubleNames, nodestate.TroubleOverlay} {
+		if n.Troubles[kind] != "" {
+			return false
+		}
+	}
+	if !n.ready() || n.NoNetwork || n.object.Spec.Unschedulable {
+		return false
+	}
+	return !slices.ContainsFunc(n.object.Spec.Taints, func(t rikv1alpha1.Taint) bool { return t.Effect != rikv1alpha1.TaintPreferNoSchedule })
+}
+
+// networkTrouble keeps instances away. Packets that do not pass do so only while another node
+// is reached: else nothing could be placed at all, as in a cluster of two.
+func (v *Inventory) networkTrouble(n *node) string {
+	trouble := cmp.Or(n.Troubles[nodestate.TroubleNetwork], n.Troubles[nodestate.TroubleNames])
+	if trouble == "" && v.reached > 0 {
+		trouble = n.Troubles[nodestate.TroubleOverlay]
+	}
+	return trouble
+}
+
+func (v *Inventory) publishOne(n *node) {
 	v.improved = true
 	if n.object == nil && n.Status == nil {
 		v.snapshot.RemoveNode(n.name)
@@ -303,7 +350,7 @@ func (v *Inventory) publish(n *node) {
 	p := placement.Node{
 		Name: n.name, NotReady: n.unready(), DiskPressure: n.diskPressure, Images: n.images, UsedPorts: n.usedPorts,
 	}
-	p.NetworkTrouble = cmp.Or(n.troubles[nodestate.TroubleNetwork], n.troubles[nodestate.TroubleNames])
+	p.NetworkTrouble = v.networkTrouble(n)
 	p.Ready, p.NoNetwork = p.NotReady == "", n.NoNetwork
 	if n.object != nil {
 		p.Labels, p.Taints, p.Unschedulable = n.object.Labels, n.object.Spec.Taints, n.object.Spec.Unschedulable

@@ -81,6 +81,7 @@ type Tunnel struct {
 
 // End is that of another node.
 type End struct {
+	Name  string // of the node
 	To    netip.Prefix
 	Inner netip.Addr
 	MAC   net.HardwareAddr
@@ -125,7 +126,7 @@ func Desired(s *table.Snapshot, host Host) Plan {
 			plan.Direct = append(plan.Direct, Route{To: p.PodCIDR, Via: p.Address, Link: host.Link})
 			continue
 		}
-		plan.Tunnel.Ends = append(plan.Tunnel.Ends, End{To: p.PodCIDR, Inner: p.PodCIDR.Addr(), MAC: mac(p.PodCIDR), Outer: p.Address})
+		plan.Tunnel.Ends = append(plan.Tunnel.Ends, End{Name: p.Name, To: p.PodCIDR, Inner: p.PodCIDR.Addr(), MAC: mac(p.PodCIDR), Outer: p.Address})
 	}
 	return plan
 }

@@ -80,7 +80,7 @@ func TestExternalAddresses(t *testing.T) {
 
 func end(prefix, outer string) End {
 	p := netip.MustParsePrefix(prefix)
-	return End{To: p, Inner: p.Addr(), MAC: mac(p), Outer: netip.MustParseAddr(outer)}
+	return End{Name: fmt.Sprintf("n%d", p.Addr().As4()[2]), To: p, Inner: p.Addr(), MAC: mac(p), Outer: netip.MustParseAddr(outer)}
 }
 
 func TestDesired(t *testing.T) {

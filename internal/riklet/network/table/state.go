@@ -78,7 +78,7 @@ func (t *Table) Snapshot() *Snapshot {
 	defer t.mu.Unlock()
 	if t.snapshot == nil {
 		t.snapshot = &Snapshot{
-			Settings: t.settings, Peers: maps.Clone(t.peers),
+			Partial: t.whole != nil, Settings: t.settings, Peers: maps.Clone(t.peers),
 			Services: maps.Clone(t.services), Endpoints: maps.Clone(t.endpoints),
 		}
 		clear(t.own)
@@ -93,6 +93,9 @@ func (t *Table) Apply(c *nodev1.NetworkChanges) {
 	defer t.mu.Unlock()
 	if c.GetBegin() {
 		t.whole = &seen{map[string]bool{}, map[ServiceKey]bool{}, map[string]bool{}}
+		if !c.GetComplete() {
+			t.snapshot = nil // it is partial from now on
+		}
 	}
 	changed := t.applySettingsLocked(c.GetSettings())
 	changed = t.applyPeersLocked(c) || changed
@@ -100,6 +103,8 @@ func (t *Table) Apply(c *nodev1.NetworkChanges) {
 	changed = t.applyEndpointsLocked(c) || changed
 	if c.GetComplete() {
 		changed = t.completeLocked() || changed
+		// Who has seen a part hears that it is the whole now.
+		changed = changed || t.snapshot != nil && t.snapshot.Partial
 	}
 	if changed {
 		t.changedLocked()

@@ -26,6 +26,8 @@ type Peer struct {
 	// External is the address at which nodes on other links reach it. If it is not valid,
 	// they use Address.
 	External netip.Addr
+	// Heard: the cluster hears of it, or does not know yet.
+	Heard bool
 }
 
 // Sources are the addresses that packets of the node's tunnels come from: whether they
@@ -67,6 +69,8 @@ type Endpoint struct {
 
 // Snapshot is the whole table at one moment. It is shared: nobody changes it.
 type Snapshot struct {
+	// Partial: the controller is about to tell the whole.
+	Partial   bool
 	Settings  Settings
 	Peers     map[string]Peer
 	Services  map[ServiceKey]Service

@@ -70,7 +70,7 @@ func TestApplyKeepsWhatIsSent(t *testing.T) {
 	}
 	table.Apply(&nodev1.NetworkChanges{
 		Begin: true, Complete: true, Settings: settings(),
-		Peers:     []*nodev1.Peer{{Name: "n1", Address: "192.0.2.1", ExternalAddress: "203.0.113.1", PodCidr: "10.62.1.0/24"}, {Name: "n2"}},
+		Peers:     []*nodev1.Peer{{Name: "n1", Address: "192.0.2.1", ExternalAddress: "203.0.113.1", PodCidr: "10.62.1.0/24", Heard: true}, {Name: "n2"}},
 		Services:  []*nodev1.Service{service("web", "10.63.0.7", port(80))},
 		Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", true), endpoint("u2", "web", "", true)},
 	})
@@ -79,7 +79,7 @@ func TestApplyKeepsWhatIsSent(t *testing.T) {
 	want := &Snapshot{
 		Settings: Settings{netip.MustParsePrefix("10.62.0.0/16"), netip.MustParsePrefix("10.63.0.0/16"), "rik.local"},
 		Peers: map[string]Peer{
-			"n1": {"n1", netip.MustParseAddr("192.0.2.1"), netip.MustParsePrefix("10.62.1.0/24"), netip.MustParseAddr("203.0.113.1")}, "n2": {Name: "n2"},
+			"n1": {"n1", netip.MustParseAddr("192.0.2.1"), netip.MustParsePrefix("10.62.1.0/24"), netip.MustParseAddr("203.0.113.1"), true}, "n2": {Name: "n2"},
 		},
 		Services: map[ServiceKey]Service{web: {web, []netip.Addr{netip.MustParseAddr("10.63.0.7")}, ports}},
 		Endpoints: map[ServiceKey]map[string]Endpoint{web: {
@@ -381,4 +381,25 @@ func FuzzApply(f *testing.F) {
 			t.Fatalf("encoded and decoded (-before +after):\n%s", diff)
 		}
 	})
+}
+
+// TestPartsAreSaid: a node tells the whole from a part, as of the nodes that there are.
+func TestPartsAreSaid(t *testing.T) {
+	t.Parallel()
+	table := Open(Config{})
+	told := table.Subscribe()
+	table.Apply(&nodev1.NetworkChanges{Begin: true, Settings: settings(), Peers: []*nodev1.Peer{{Name: "n1"}}})
+	<-told
+	if !table.Snapshot().Partial {
+		t.Error("a part looks like the whole")
+	}
+	table.Apply(&nodev1.NetworkChanges{Complete: true})
+	select {
+	case <-told:
+	default:
+		t.Error("nobody is told that the whole is there")
+	}
+	if table.Snapshot().Partial {
+		t.Error("the whole looks like a part")
+	}
 }

@@ -1,0 +1,62 @@
+package network
+
+import (
+	"errors"
+	"path/filepath"
+
+	"rik.dev/rik/api/rik/nodestate"
+	"rik.dev/rik/internal/riklet/network/overlay"
+	"rik.dev/rik/internal/riklet/network/reach"
+	"rik.dev/rik/internal/riklet/network/table"
+)
+
+// tunnelEnds are those of the tunnels that were made last.
+type tunnelEnds struct {
+	tunnel *overlay.Tunnel // nil: none was needed
+	known  bool            // all other nodes were known
+}
+
+// newChecker checks whether packets of the overlay pass between this node and others.
+func (n *Node) newChecker() *reach.Checker {
+	return reach.New(reach.Config{
+		View: n.view, Port: overlay.Port, Path: filepath.Join(n.cfg.Dir, "overlay"),
+		Every: n.cfg.Every, Silence: n.cfg.Silence, Logger: n.cfg.Logger,
+		Told: func(trouble string) {
+			if trouble == "" {
+				n.trouble(nodestate.TroubleOverlay, nil)
+				return
+			}
+			n.trouble(nodestate.TroubleOverlay, errors.New(trouble))
+		},
+	})
+}
+
+// setPlan notes which ways to other nodes there are.
+func (n *Node) setPlan(s *table.Snapshot, plan overlay.Plan) {
+	n.mu.Lock()
+	// A table that is not whole any more says nothing else about what was known before.
+	n.ends = tunnelEnds{tunnel: plan.Tunnel, known: n.ends.known || !s.Partial}
+	n.mu.Unlock()
+	n.checker.Look()
+}
+
+// view is whom the checker may ask: nodes at the other ends of tunnels that the cluster hears
+// of. Nodes on the same link are reached without a tunnel.
+func (n *Node) view() reach.View {
+	n.mu.Lock()
+	tunnel, known := n.ends.tunnel, n.ends.known
+	n.mu.Unlock()
+	v := reach.View{Known: known}
+	if tunnel == nil {
+		return v
+	}
+	v.Device = overlay.Device
+	v.Self = reach.Peer{Name: n.cfg.Node, Inner: tunnel.Inner, MAC: tunnel.MAC}
+	peers := n.table.Snapshot().Peers
+	for _, e := range tunnel.Ends {
+		if peers[e.Name].Heard {
+			v.Peers = append(v.Peers, reach.Peer{Name: e.Name, Outer: e.Outer, Inner: e.Inner, Bridge: e.To.Addr().Next(), MAC: e.MAC})
+		}
+	}
+	return v
+}

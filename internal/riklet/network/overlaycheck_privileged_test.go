@@ -1,0 +1,279 @@
+package network
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"rik.dev/rik/api/rik/nodestate"
+	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/testkit/netnstest"
+	"rik.dev/rik/internal/testkit/privileged"
+)
+
+// nodeWord makes this test binary a node's network, with a name, an address and a directory.
+// It reads changes of the table, one a line, and writes the node's troubles.
+const nodeWord = "node"
+
+func runNode(name, address, dir string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	n, err := Open(ctx, Config{
+		Node: name, Dir: dir, NameServer: []string{"/proc/self/exe", nameServerWord}, Every: 200 * time.Millisecond, Silence: 4 * time.Second,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	n.SetAddress(netip.MustParseAddr(address))
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	go func() {
+		for range n.News() {
+			_ = json.NewEncoder(os.Stdout).Encode(n.Troubles())
+		}
+	}()
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		changes := &nodev1.NetworkChanges{}
+		if err := protojson.Unmarshal(lines.Bytes(), changes); err != nil {
+			return err
+		}
+		n.Apply(changes)
+	}
+	cancel()
+	return errors.Join(<-done, n.Close())
+}
+
+// machine is a network namespace with a node.
+type machine struct {
+	*netnstest.NS
+	t                  *testing.T
+	name, address, dir string
+
+	stdin io.WriteCloser
+	ended chan struct{}
+	mu    sync.Mutex
+	told  map[nodestate.TroubleKind]string // nil: nothing yet
+	ever  bool                             // there was a trouble of the overlay since the last look
+}
+
+func (m *machine) start(table *nodev1.NetworkChanges) {
+	m.t.Helper()
+	c := exec.Command("/proc/self/exe", nodeWord, m.name, m.address, m.dir)
+	c.Stderr = os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := c.StdinPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	stdout, err := c.StdoutPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.Do(func() { err = c.Start() })
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.stdin, m.ended, m.told = stdin, make(chan struct{}), nil
+	go func() {
+		defer close(m.ended)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			told := map[nodestate.TroubleKind]string{}
+			if err := json.Unmarshal(lines.Bytes(), &told); err != nil {
+				m.t.Error(err)
+			}
+			m.mu.Lock()
+			m.told, m.ever = told, m.ever || told[nodestate.TroubleOverlay] != ""
+			m.mu.Unlock()
+		}
+		if err := c.Wait(); err != nil {
+			m.t.Errorf("node %s: %v", m.name, err)
+		}
+	}()
+	if table != nil {
+		m.apply(table)
+	}
+}
+
+func (m *machine) apply(changes *nodev1.NetworkChanges) {
+	m.t.Helper()
+	text, err := protojson.Marshal(changes)
+	if err == nil {
+		_, err = fmt.Fprintf(m.stdin, "%s\n", strings.ReplaceAll(string(text), "\n", " "))
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) stop() {
+	if m.stdin != nil {
+		_ = m.stdin.Close()
+		<-m.ended
+		m.stdin = nil
+	}
+}
+
+// whole waits until the node has no trouble at all.
+func (m *machine) whole() {
+	m.t.Helper()
+	eventually(m.t, "the end of troubles of "+m.name, func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.told == nil || len(m.told) > 0 {
+			return fmt.Errorf("troubles: %v", m.told)
+		}
+		m.ever = false
+		return nil
+	})
+}
+
+// troubled waits until the node has a trouble of the overlay whose message has the parts.
+func (m *machine) troubled(parts ...string) {
+	m.t.Helper()
+	eventually(m.t, "the trouble of "+m.name, func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, part := range parts {
+			if !strings.Contains(m.told[nodestate.TroubleOverlay], part) {
+				return fmt.Errorf("no %q in troubles: %v", part, m.told)
+			}
+		}
+		return nil
+	})
+}
+
+// quiet fails if the node had a trouble of the overlay since it was whole.
+func (m *machine) quiet() {
+	m.t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ever {
+		m.t.Errorf("node %s had a trouble: %v", m.name, m.told)
+	}
+}
+
+// machines are three nodes on links of their own, with a router between them.
+func machines(t *testing.T) (a, b, c *machine, router *netnstest.NS, table *nodev1.NetworkChanges) {
+	t.Helper()
+	dir := t.TempDir()
+	router = netnstest.New(t)
+	table = &nodev1.NetworkChanges{
+		Begin: true, Complete: true,
+		Settings: &nodev1.NetworkSettings{ClusterCidr: "10.62.0.0/16", ServiceCidr: "10.63.0.0/16", Domain: "rik.local"},
+	}
+	all := map[string]*machine{}
+	for i, name := range []string{"a", "b", "c"} {
+		m := &machine{NS: netnstest.New(t), t: t, name: name, address: fmt.Sprintf("192.0.2.%d", 16*i+1), dir: filepath.Join(dir, name)}
+		netnstest.Cable(router, "to-"+name, m.NS, "eth0")
+		router.Address("to-"+name, fmt.Sprintf("192.0.2.%d/28", 16*i+2))
+		m.Address("eth0", m.address+"/28")
+		m.Run("ip", "route", "add", "default", "via", fmt.Sprintf("192.0.2.%d", 16*i+2))
+		table.Peers = append(table.Peers, &nodev1.Peer{Name: name, Address: m.address, PodCidr: fmt.Sprintf("10.62.%d.0/24", i+1), Heard: true})
+		t.Cleanup(func() {
+			m.stop()
+			m.Do(func() {
+				if err := Purge(context.Background(), Config{Node: m.name, Dir: m.dir}); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+		all[name] = m
+	}
+	router.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+	return all["a"], all["b"], all["c"], router, table
+}
+
+// rule adds a rule, or removes it again.
+func rule(ns *netnstest.NS, how, rule string) {
+	ns.Run("iptables", append([]string{"-t", strings.Fields(rule)[0], how}, strings.Fields(rule)[1:]...)...)
+}
+
+const tunnels = " -p udp --dport 8472 -j DROP"
+
+// TestPrivilegedOverlayIsChecked: a node whose packets of tunnels are dropped says so, with
+// the cause, and the nodes that it does not answer do not.
+func TestPrivilegedOverlayIsChecked(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	a, b, c, router, table := machines(t)
+	// Blocked when it joins: it says so from the beginning.
+	rule(c.NS, "-A", "mangle INPUT"+tunnels)
+	a.start(table)
+	b.start(table)
+	a.whole()
+	b.whole()
+	c.start(table)
+	c.troubled("not checked yet", "a (192.0.2.1)")
+	c.troubled("no packet", "accept UDP port 8472", "a (192.0.2.1)", "b (192.0.2.17)")
+	// A restart does not make it look healthy.
+	c.stop()
+	c.start(nil)
+	c.troubled("no packet")
+	a.quiet()
+	b.quiet()
+	rule(c.NS, "-D", "mangle INPUT"+tunnels)
+	c.whole()
+
+	for _, closed := range []struct {
+		name, rule string
+		ns         *netnstest.NS
+		parts      []string
+	}{
+		{"on the way in", "filter FORWARD -d 192.0.2.33" + tunnels, router, []string{"no packet", "accept UDP port 8472", "a (192.0.2.1)"}},
+		{"on the way out", "mangle OUTPUT" + tunnels, c.NS, []string{"this node's do not arrive at a (192.0.2.1)", "let UDP port 8472 out", "a (192.0.2.1)"}},
+		{"before the rules", "raw PREROUTING" + tunnels, c.NS, []string{"no packet", "accept UDP port 8472"}},
+	} {
+		rule(closed.ns, "-A", closed.rule)
+		c.troubled(closed.parts...)
+		a.quiet()
+		b.quiet()
+		rule(closed.ns, "-D", closed.rule)
+		c.whole()
+	}
+
+	// What is dropped now and then is no trouble.
+	half := "filter FORWARD -m statistic --mode random --probability 0.3" + tunnels
+	rule(router, "-A", half)
+	// A node that is gone does not answer, and is nobody's trouble.
+	rule(router, "-A", "filter FORWARD -d 192.0.2.17 -j DROP")
+	gone := &nodev1.NetworkChanges{Peers: []*nodev1.Peer{table.Peers[1]}}
+	gone.Peers[0].Heard = false
+	a.apply(gone)
+	c.apply(gone)
+	b.stop()
+	for range 2 { // the other variant of iptables, where the agent's rules are not
+		c.Run("iptables-legacy", "-P", "INPUT", "DROP")
+		c.troubled("no packet", "accept UDP port 8472", "a (192.0.2.1)")
+		// The node that receives the other's questions is not in trouble.
+		a.quiet()
+		c.Run("iptables-legacy", "-P", "INPUT", "ACCEPT")
+		c.whole()
+	}
+	// Two that do not reach each other both say so.
+	rule(router, "-A", "filter FORWARD"+tunnels)
+	a.troubled("no packet", "c (192.0.2.33)")
+	c.troubled("no packet", "a (192.0.2.1)")
+	// The last one has nobody to ask.
+	alone := &nodev1.NetworkChanges{Peers: []*nodev1.Peer{table.Peers[2]}}
+	alone.Peers[0].Heard = false
+	a.apply(alone)
+	a.whole()
+}

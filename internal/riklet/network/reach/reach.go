@@ -1,0 +1,280 @@
+// Package reach checks that the packets of the overlay pass between this node and others. A
+// firewall that drops them makes no error anywhere: connections of instances just time out.
+//
+// A node asks its neighbors on a ring of names, through the device of the tunnels. The question
+// is an ARP request, which the other node's kernel answers without any help. So the answer
+// comes also while its riklet restarts, and firewalls see nothing but the tunnel's own packets.
+// Instances can neither ask nor answer: their ARP does not leave their bridge.
+//
+// Each question also says whether its sender receives anything. A node that hears this from
+// those who do not answer knows that the way to them is closed, and not its own.
+package reach
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"rik.dev/rik/internal/pki"
+)
+
+// Peer is a node's end of the tunnels.
+type Peer struct {
+	Name  string
+	Outer netip.Addr // where its packets of tunnels go
+	Inner netip.Addr // of the end itself
+	// Bridge is the address that the node has among its instances.
+	Bridge netip.Addr
+	MAC    net.HardwareAddr
+}
+
+// View is whom there is to ask.
+type View struct {
+	// Known is false before anything is known of the overlay: an earlier result stays then.
+	Known bool
+	// Device is the link of the tunnels; empty while there is none.
+	Device string
+	Self   Peer
+	// Peers are the other ends, of nodes that the cluster hears of. A node that is gone does not
+	// answer.
+	Peers []Peer
+}
+
+// Config of a Checker. All but Logger, Every and Silence is required.
+type Config struct {
+	// View gives whom there is to ask now.
+	View func() View
+	// Told is called with what keeps packets from passing, empty for nothing, when that changed.
+	Told func(trouble string)
+	// Path is the file that holds the last result for a later life.
+	Path string
+	// Port of the tunnels, for messages.
+	Port uint16
+	// Every and Silence are the package's when zero.
+	Every, Silence time.Duration
+	// Logger discards when nil.
+	Logger *slog.Logger
+}
+
+// Checker asks and listens.
+type Checker struct {
+	cfg    Config
+	memory memory
+	socket *socket
+	failed string // why there is no socket, as it was logged last
+
+	view  View
+	names map[string]string // of the view's peers, by MAC
+	all   map[string]*seen
+	came  arrivals
+	wake  chan struct{}
+}
+
+// New gives a checker that begins with what an earlier one found, and tells of it.
+func New(cfg Config) *Checker {
+	if cfg.Every == 0 {
+		cfg.Every = Every
+	}
+	if cfg.Silence == 0 {
+		cfg.Silence = Silence
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &Checker{cfg: cfg, all: map[string]*seen{}, wake: make(chan struct{}, 1)}
+	data, err := os.ReadFile(cfg.Path)
+	if err == nil {
+		err = json.Unmarshal(data, &c.memory)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		cfg.Logger.Warn("the last result of the overlay's check cannot be read; it is checked anew", "err", err)
+	}
+	if !c.memory.Checked && c.memory.Trouble == "" {
+		c.memory.Trouble = unchecked
+	}
+	c.cfg.Told(c.memory.Trouble)
+	return c
+}
+
+// Look has the checker look at once whom there is to ask. It does not block.
+func (c *Checker) Look() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run checks until ctx ends.
+func (c *Checker) Run(ctx context.Context) error {
+	defer c.close()
+	frames := make(chan frame, 64)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case f := <-frames:
+			if f.from == c.socket && c.take(f.data, time.Now()) {
+				c.conclude(time.Now())
+			}
+		case <-c.wake:
+			timer.Reset(0)
+		case <-timer.C:
+			if c.look() && c.open(frames) {
+				c.round(time.Now())
+				c.conclude(time.Now())
+			}
+			timer.Reset(c.pause())
+		}
+	}
+}
+
+// pause is shorter while a node waits for an answer, and more so for the first.
+func (c *Checker) pause() time.Duration {
+	switch {
+	case !c.memory.Checked:
+		return c.cfg.Every / 20
+	case c.memory.Trouble != "":
+		return c.cfg.Every / 5
+	default:
+		return c.cfg.Every
+	}
+}
+
+// look finds out whom there is to ask, and is false while nothing is known.
+func (c *Checker) look() bool {
+	c.view, c.names = c.cfg.View(), map[string]string{}
+	for _, p := range c.view.Peers {
+		c.names[string(p.MAC)] = p.Name
+	}
+	return c.view.Known
+}
+
+// round asks each neighbor.
+func (c *Checker) round(now time.Time) {
+	asked := map[string]*seen{}
+	for _, p := range chosen(c.view) {
+		s := c.all[p.Name]
+		if s == nil {
+			s = &seen{since: now}
+		}
+		asked[p.Name] = s
+		// Before others judge by it.
+		deaf := c.came.last.IsZero() || now.Sub(c.came.last) >= c.cfg.Silence/2
+		// Old kernels take the address of the end itself for that of a broadcast.
+		for _, target := range []netip.Addr{p.Inner, p.Bridge} {
+			if err := c.socket.send(question(c.view.Self, p, target, deaf)); err != nil {
+				c.cfg.Logger.Debug("a node cannot be asked", "node", p.Name, "err", err)
+				break
+			}
+		}
+	}
+	c.all = asked
+}
+
+// chosen are the neighbors among the peers of a view.
+func chosen(v View) []Peer {
+	names := make([]string, len(v.Peers))
+	for i, p := range v.Peers {
+		names[i] = p.Name
+	}
+	names = neighbors(v.Self.Name, names)
+	return slices.DeleteFunc(slices.Clone(v.Peers), func(p Peer) bool { return !slices.Contains(names, p.Name) })
+}
+
+// take notes what came in, and says whether that may be news.
+func (c *Checker) take(data []byte, now time.Time) bool {
+	h, ok := read(data, c.view.Self)
+	if !ok {
+		return false
+	}
+	name, known := c.names[string(h.from)]
+	if !known {
+		return false
+	}
+	c.came.add(now, c.cfg.Silence)
+	s := c.all[name]
+	switch {
+	case s == nil:
+		return false
+	case h.answer:
+		s.answered = now
+		return c.memory != memory{Checked: true}
+	case h.deaf:
+		s.deaf = now
+	}
+	return false
+}
+
+// conclude follows what was seen, and tells and keeps what is new.
+func (c *Checker) conclude(now time.Time) {
+	s := judge(c.all, c.came, now, c.cfg.Silence)
+	var asked []Peer
+	for _, p := range chosen(c.view) {
+		if c.all[p.Name] != nil {
+			asked = append(asked, p)
+		}
+	}
+	next := c.memory.next(s, describe(s, c.cfg.Port, asked))
+	if next == c.memory {
+		return
+	}
+	if next.Trouble != c.memory.Trouble {
+		c.cfg.Logger.Info("the overlay was checked", "state", s, "trouble", next.Trouble)
+		c.cfg.Told(next.Trouble)
+	}
+	c.memory = next
+	if err := c.save(); err != nil {
+		c.cfg.Logger.Warn("the result of the overlay's check is not kept", "err", err)
+	}
+}
+
+func (c *Checker) save() error {
+	data, err := json.Marshal(c.memory)
+	if err != nil {
+		return err
+	}
+	return pki.WriteFile(c.cfg.Path, data)
+}
+
+// open has a socket at the view's device if there is anybody to ask. Without a socket the last
+// result stays.
+func (c *Checker) open(frames chan<- frame) bool {
+	if len(c.view.Peers) == 0 {
+		c.close()
+		return true
+	}
+	link, err := net.InterfaceByName(c.view.Device)
+	if err == nil && c.socket != nil && c.socket.index == link.Index {
+		return true
+	}
+	c.close()
+	if err == nil {
+		c.socket, err = open(link.Index, frames)
+	}
+	if err == nil {
+		c.failed = ""
+		return true
+	}
+	if text := err.Error(); text != c.failed {
+		c.failed = text
+		c.cfg.Logger.Warn("the overlay cannot be checked", "err", fmt.Errorf("listening at %s: %w", c.view.Device, err))
+	}
+	return false
+}
+
+func (c *Checker) close() {
+	if c.socket != nil {
+		c.socket.close()
+		c.socket = nil
+	}
+}
