@@ -14,6 +14,7 @@ import (
 
 	"rik.dev/rik/internal/riklet/archive"
 	"rik.dev/rik/internal/riklet/disk"
+	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/pod"
 	"rik.dev/rik/internal/riklet/vmm"
@@ -82,11 +83,12 @@ func (o *Options) openStores(log *slog.Logger) (*stores, error) {
 		return nil, err
 	}
 	networks, _ := o.fetchNetworks() // Validate has read them
+	limits, _ := o.fetchLimits()
 	private := []string{o.StateDir, o.RunDir}
 	if o.VMM != VMMNone {
 		s.disks, err = disk.New(disk.Config{
 			Root: filepath.Join(o.StateDir, "disks"), Images: s.images, Unpacker: []string{o.Unpacker},
-			AllowHTTP: o.AllowHTTP, AllowNetworks: networks, AllowPath: true, Private: private, Logger: log,
+			AllowHTTP: o.AllowHTTP, AllowNetworks: networks, AllowPath: true, Private: private, Limits: limits, Logger: log,
 		})
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
@@ -95,6 +97,8 @@ func (o *Options) openStores(log *slog.Logger) (*stores, error) {
 	s.archives, err = archive.New(archive.Config{
 		Root: filepath.Join(o.StateDir, "apps"), Unpacker: []string{o.Unpacker},
 		AllowHTTP: o.AllowHTTP, AllowNetworks: networks, Private: private, Logger: log,
+		// An App is a program and its files: the limits of sizes are not those of images.
+		Limits: fetch.Limits{Time: limits.Time, Stall: limits.Stall},
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.Close())

@@ -24,6 +24,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet"
 	"rik.dev/rik/internal/riklet/claim"
+	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/pod"
 )
@@ -48,7 +49,8 @@ type Options struct {
 	Taints    []string
 	Reserved  map[string]string
 	// PullTimeout, PullStallTimeout, ImageMaxSize, ImageMaxDownload and ImageMaxEntries bound
-	// each pull of an image; the sizes are quantities.
+	// each pull of an image and each download of a Function, and the times also those of Apps;
+	// the sizes are quantities.
 	PullTimeout, PullStallTimeout  time.Duration
 	ImageMaxSize, ImageMaxDownload string
 	ImageMaxEntries                int64
@@ -118,11 +120,11 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	s.Int64Var(&o.MaxInstances, "max-instances", 0, "how many instances the node takes (default 250)")
 	s.BoolVar(&o.AllowOldRunc, "allow-old-runc", false, "use a runc that has known ways out of a container")
 	s.StringToStringVar(&o.Runtimes, "runtime", nil, "further OCI runtimes: name=path")
-	s.DurationVar(&o.PullTimeout, "image-pull-timeout", image.DefaultTime, "how long the pull of an image may take")
-	s.DurationVar(&o.PullStallTimeout, "image-pull-stall-timeout", image.DefaultStall, "how long a registry may send nothing before a pull is given up and tried again")
-	s.StringVar(&o.ImageMaxSize, "image-max-size", "16Gi", "how large an image may be, unpacked")
-	s.StringVar(&o.ImageMaxDownload, "image-max-download", "8Gi", "how large an image may be, as it is downloaded")
-	s.Int64Var(&o.ImageMaxEntries, "image-max-entries", image.DefaultEntries, "how many files, directories and links an image may have")
+	s.DurationVar(&o.PullTimeout, "image-pull-timeout", image.DefaultTime, "how long the pull of an image, or the download of an App or a Function, may take")
+	s.DurationVar(&o.PullStallTimeout, "image-pull-stall-timeout", image.DefaultStall, "how long a registry or a server may send nothing before a pull or a download is given up and tried again")
+	s.StringVar(&o.ImageMaxSize, "image-max-size", "16Gi", "how large an image or a Function may be, unpacked")
+	s.StringVar(&o.ImageMaxDownload, "image-max-download", "8Gi", "how large an image or a Function may be, as it is downloaded")
+	s.Int64Var(&o.ImageMaxEntries, "image-max-entries", image.DefaultEntries, "how many files, directories and links an image or a Function may have")
 	s.StringVar(&o.RegistriesConf, "registries-conf", "", "containers-registries.conf(5); the system's by default")
 	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it, that all tenants' pulls without a secret use; none by default")
 	s.StringVar(&o.Network, "network", o.Network, "how instances reach others: auto (routes to nodes on the same link, VXLAN to others), vxlan (always: some clouds drop packets with instances' addresses), or none (they have their loopback only)")
@@ -380,6 +382,12 @@ func (o *Options) imageLimits() (image.Limits, error) {
 		*s.to = q.Value()
 	}
 	return limits, errors.Join(problems...)
+}
+
+// fetchLimits are the limits of pulls for what is downloaded otherwise.
+func (o *Options) fetchLimits() (fetch.Limits, error) {
+	l, err := o.imageLimits()
+	return fetch.Limits{Bytes: l.Bytes, Entries: l.Entries, DownloadBytes: l.CompressedBytes, Time: l.Time, Stall: l.Stall}, err
 }
 
 // allowFrom reads --network-allow-from.

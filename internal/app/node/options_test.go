@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
 )
 
@@ -135,6 +136,9 @@ func TestImageLimits(t *testing.T) {
 	want := image.Limits{Bytes: 32 << 30, CompressedBytes: 1e9, Entries: 7, Time: time.Hour, Stall: time.Minute}
 	if limits, err := all.imageLimits(); err != nil || limits != want {
 		t.Errorf("imageLimits() = %+v, %v, want %+v", limits, err, want)
+	}
+	if limits, err := all.fetchLimits(); err != nil || limits != (fetch.Limits{Bytes: 32 << 30, DownloadBytes: 1e9, Entries: 7, Time: time.Hour, Stall: time.Minute}) {
+		t.Errorf("fetchLimits() = %+v, %v", limits, err)
 	}
 	wrong := Options{PullTimeout: -1, PullStallTimeout: -1, ImageMaxSize: "much", ImageMaxDownload: "-1", ImageMaxEntries: -1}
 	_, err := wrong.imageLimits()

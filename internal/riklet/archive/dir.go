@@ -30,7 +30,7 @@ var ErrNoSpace = errors.New("no space left for repositories")
 
 // The default limits of one repository: an App is a program and its files, not a system.
 var defaults = fetch.Limits{
-	Bytes: 4 << 30, Entries: 200_000, DownloadBytes: 2 << 30, Time: 15 * time.Minute, Stall: 30 * time.Second,
+	Bytes: 4 << 30, Entries: 200_000, DownloadBytes: 2 << 30, Time: image.DefaultTime, Stall: image.DefaultStall,
 }
 
 // Config of a Dir.
@@ -248,7 +248,7 @@ func (d *Dir) fromURL(ctx context.Context, raw string) (string, error) {
 	if res.NotModified {
 		return known.Key, d.shelf.Note(raw, known)
 	}
-	key, err := d.unpack(ctx, file, res.SHA256)
+	key, err := d.unpack(ctx, file, fetch.Redact(raw), res.SHA256)
 	if err != nil {
 		return "", fmt.Errorf("repository %s: %w", fetch.Redact(raw), err)
 	}
@@ -270,7 +270,7 @@ func (d *Dir) fromPath(ctx context.Context, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	key, err := d.unpack(ctx, file, res.SHA256)
+	key, err := d.unpack(ctx, file, shorten(path), res.SHA256)
 	if err != nil {
 		return "", fmt.Errorf("repository %s: %w", shorten(path), err)
 	}
@@ -278,7 +278,7 @@ func (d *Dir) fromPath(ctx context.Context, path string) (string, error) {
 }
 
 // unpack sees to it that the shelf has the files of an archive.
-func (d *Dir) unpack(ctx context.Context, file, sum string) (string, error) {
+func (d *Dir) unpack(ctx context.Context, file, name, sum string) (string, error) {
 	key := keyPrefix + sum
 	err := d.shelf.Put(ctx, key, func(ctx context.Context, dir string) error {
 		tmp, err := d.shelf.Temp()
@@ -288,7 +288,7 @@ func (d *Dir) unpack(ctx context.Context, file, sum string) (string, error) {
 		defer d.shelf.Discard(tmp)
 		l := d.cfg.Limits
 		a, err := image.UnpackArchive(ctx, image.ArchiveRequest{
-			Unpacker: d.cfg.Unpacker, File: file, Dir: tmp, Form: image.ArchiveShared,
+			Unpacker: d.cfg.Unpacker, File: file, Name: name, Dir: tmp, Form: image.ArchiveShared,
 			Limits: image.Limits{Bytes: l.Bytes, Entries: l.Entries, Time: l.Time, ReserveBytes: l.ReserveBytes},
 		})
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,15 +16,19 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
 
 	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image/unpack"
+	"rik.dev/rik/internal/riklet/progress"
 )
 
 // TestMain makes the test binary its own unpacker, as the image store's tests do.
@@ -399,5 +404,65 @@ func TestNewRemovesWhatACrashLeft(t *testing.T) {
 	requireClean(t, newDirAt(t, root, nil), 0)
 	if _, err := New(Config{Root: "relative"}); !errors.Is(err, ErrInvalidConfig) {
 		t.Errorf("New = %v, want %v", err, ErrInvalidConfig)
+	}
+}
+
+// TestGetSaysHowFarItIs: the download, the copy and the unpacking tell their progress to all that
+// wait.
+func TestGetSaysHowFarItIs(t *testing.T) {
+	t.Parallel()
+	random := make([]byte, 1<<20)
+	_, _ = rand.Read(random)
+	file := tar.Header{Name: "bin", Mode: 0o755, Typeflag: tar.TypeReg, Size: int64(len(random))}
+	var data bytes.Buffer
+	tw := tar.NewWriter(&data)
+	if err := errors.Join(tw.WriteHeader(&file), func() error { _, err := tw.Write(random); return err }(), tw.Close()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "app.tar")
+	if err := os.WriteFile(path, data.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	release := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(data.Len()))
+		_, _ = w.Write(data.Bytes()[:data.Len()/2])
+		_ = http.NewResponseController(w).Flush()
+		<-release
+		_, _ = w.Write(data.Bytes()[data.Len()/2:])
+	}))
+	t.Cleanup(s.Close)
+	d := newDir(t, nil)
+	works := []*progress.Work{{}, {}}
+	var group errgroup.Group
+	for i, w := range works {
+		group.Go(func() error {
+			_, err := d.Get(progress.With(t.Context(), w), fmt.Sprintf("app-%d", i), Request{Repo: s.URL + "/app.tar?token=secret"})
+			return err
+		})
+	}
+	for _, w := range works {
+		want := "downloading " + s.URL + "/app.tar: 0.5 MiB of 1.0 MiB"
+		for deadline := time.Now().Add(20 * time.Second); w.Progress().String() != want; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the progress is %q, want %q", w.Progress(), want)
+			}
+		}
+	}
+	close(release)
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	copied := &progress.Work{}
+	if _, err := d.Get(progress.With(t.Context(), copied), "app-3", Request{Repo: path}); err != nil {
+		t.Fatal(err)
+	}
+	for want, w := range map[string]*progress.Work{
+		"unpacking " + s.URL + "/app.tar: 1.0 MiB of 1.0 MiB": works[0],
+		"copying " + path + ": 1.0 MiB of 1.0 MiB":            copied, // the content is there already
+	} {
+		if got := w.Progress().String(); got != want {
+			t.Errorf("the progress is %q, want %q", got, want)
+		}
 	}
 }

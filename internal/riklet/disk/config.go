@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"time"
 
 	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
@@ -26,7 +25,7 @@ type Images interface {
 
 // The default limits of one block image, those of OCI images.
 var defaults = fetch.Limits{
-	Bytes: 16 << 30, Entries: 1_000_000, DownloadBytes: 8 << 30, Time: 30 * time.Minute, Stall: 30 * time.Second,
+	Bytes: 16 << 30, Entries: 1_000_000, DownloadBytes: 8 << 30, Time: image.DefaultTime, Stall: image.DefaultStall,
 }
 
 // Config of a Dir.

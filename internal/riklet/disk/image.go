@@ -13,6 +13,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"rik.dev/rik/internal/riklet/image"
+	"rik.dev/rik/internal/riklet/progress"
 )
 
 // mountPrefix begins the names of the mounts that images are made from.
@@ -45,6 +46,11 @@ func (d *Dir) FromImage(ctx context.Context, user string, img *image.Image) (*Im
 	return out, nil
 }
 
+// making is the progress of a block image.
+func making(what string) progress.Progress {
+	return progress.Progress{What: "making the disk image of " + what}
+}
+
 // imageKey names the block image. The layers are part of it: what an index's digest
 // stands for depends on the platform.
 func imageKey(sum digest.Digest, layers []string) string {
@@ -59,6 +65,7 @@ func imageKey(sum digest.Digest, layers []string) string {
 // convert mounts the image's layers as a container would see them and packs the result.
 func (d *Dir) convert(ctx context.Context, dir, key string, img *image.Image) (err error) {
 	start := time.Now()
+	progress.Of(ctx).Begin(making(img.Reference))
 	// The directory's name is unlike that of any other build, also of the same image.
 	id := mountPrefix + key[:16] + "-" + strings.Trim(filepath.Base(filepath.Dir(dir)), ".")
 	rootfs, err := d.cfg.Images.Mount(ctx, id, img)

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"rik.dev/rik/internal/riklet/progress"
 )
 
 // tools are the programs of e2fsprogs. mke2fs, rather than a library that writes ext4
@@ -56,6 +58,7 @@ func (d *Dir) fromTree(ctx context.Context, tree, path, id string) error {
 	if err := d.checkSpace(filepath.Dir(path), m.blocks*blockSize); err != nil {
 		return err
 	}
+	progress.Of(ctx).Step("", m.blocks*blockSize, func() int64 { return written(path) })
 	const attempts = 4
 	for attempt := range attempts {
 		inodes, size := m.geometry(attempt)
@@ -74,10 +77,20 @@ func (d *Dir) fromTree(ctx context.Context, tree, path, id string) error {
 	if m.times.lost > 0 {
 		d.log.Warn("times of files in the block image are kept in whole seconds only", "image", id, "files", m.times.lost)
 	}
+	progress.Of(ctx).Step("finishing", 0, nil)
 	if err := d.tidy(ctx, path, m); err != nil {
 		return err
 	}
 	return os.Chmod(path, 0o444)
+}
+
+// written is how many bytes of a sparse file there are.
+func written(path string) int64 {
+	var st syscall.Stat_t
+	if syscall.Stat(path, &st) != nil {
+		return 0
+	}
+	return st.Blocks * 512 // stat(2)
 }
 
 type populateRequest struct {

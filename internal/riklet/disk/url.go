@@ -14,6 +14,7 @@ import (
 
 	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
+	"rik.dev/rik/internal/riklet/progress"
 )
 
 // seen is what is remembered of a URL: which content it had, and how to ask whether it
@@ -100,7 +101,7 @@ func (d *Dir) obtain(ctx context.Context, r URLRequest) (key string, err error) 
 	}
 	key = urlPrefix + res.SHA256
 	err = d.shelf.Put(ctx, key, func(ctx context.Context, dir string) error {
-		return d.fromFile(ctx, file, filepath.Join(dir, imageFile), key)
+		return d.fromFile(ctx, source{file: file, name: fetch.Redact(r.URL)}, filepath.Join(dir, imageFile), key)
 	})
 	if err != nil {
 		return "", fmt.Errorf("root file system %s: %w", fetch.Redact(r.URL), err)
@@ -150,8 +151,11 @@ func fileTag(path string, info fs.FileInfo) string {
 
 func (d *Dir) private() []string { return append([]string{d.cfg.Root}, d.cfg.Private...) }
 
+// source is a download, and what it is called to people.
+type source struct{ file, name string }
+
 // fromFile makes a block image at path of a download.
-func (d *Dir) fromFile(ctx context.Context, file, path, id string) error {
+func (d *Dir) fromFile(ctx context.Context, from source, path, id string) error {
 	dir, err := d.shelf.Temp()
 	if err != nil {
 		return err
@@ -159,7 +163,7 @@ func (d *Dir) fromFile(ctx context.Context, file, path, id string) error {
 	defer d.shelf.Discard(dir)
 	l := d.cfg.Limits
 	a, err := image.UnpackArchive(ctx, image.ArchiveRequest{
-		Unpacker: d.cfg.Unpacker, File: file, Dir: dir, Form: image.ArchiveRoot,
+		Unpacker: d.cfg.Unpacker, File: from.file, Name: from.name, Dir: dir, Form: image.ArchiveRoot,
 		Limits: image.Limits{Bytes: l.Bytes, Entries: l.Entries, Time: l.Time, ReserveBytes: l.ReserveBytes},
 	})
 	if err != nil {
@@ -169,6 +173,7 @@ func (d *Dir) fromFile(ctx context.Context, file, path, id string) error {
 		d.log.Warn("device nodes left out of a root file system", "paths", a.Skipped)
 	}
 	if a.Tree != "" {
+		progress.Of(ctx).Begin(making(from.name))
 		return d.fromTree(ctx, a.Tree, path, id)
 	}
 	if err := vetFile(a.Image); err != nil {

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"rik.dev/rik/internal/riklet/progress"
 )
 
 // tarOf packs files by name.
@@ -395,7 +397,7 @@ func TestFromURLRefusesHostileServers(t *testing.T) {
 				}
 			}
 		}, ErrTooLarge, "bytes came"},
-		{"stands still", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, nil, "timeout"},
+		{"stands still", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, nil, "nothing came"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -440,5 +442,41 @@ func TestFromURLOfAPath(t *testing.T) {
 		if _, err := d.FromURL(t.Context(), "vm-2", URLRequest{URL: filepath.Join(d.cfg.Root, "lock")}); !errors.Is(err, ErrRefused) {
 			t.Errorf("a path in the store: %v, want %v", err, ErrRefused)
 		}
+	}
+}
+
+// TestMakingIsSaid: a download, its unpacking and the making of a disk image tell their progress.
+func TestMakingIsSaid(t *testing.T) {
+	t.Parallel()
+	data := gzipped(t, tarOf(t, map[string]string{"f": strings.Repeat("rik", 1<<20)}))
+	s := newSite(t, data)
+	images := newTrees(t)
+	write(t, filepath.Join(images.dir, "f"), "x")
+	d := newDir(t, func(c *Config) { local(c); c.Images = images })
+	w := &progress.Work{}
+	images.onMount = func() {
+		if got := w.Progress().String(); got != "making the disk image of "+sampleImage("app").Reference {
+			t.Errorf("the progress is %q", got)
+		}
+	}
+	ctx := progress.With(t.Context(), w)
+	if _, err := d.FromURL(ctx, "vm-1", URLRequest{URL: s.URL + "/file?token=secret"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.Progress().String(), "making the disk image of "+s.URL+"/file: finishing"; got != want {
+		t.Errorf("the progress is %q, want %q", got, want)
+	}
+	if _, err := d.FromImage(ctx, "vm-2", sampleImage("app")); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "sparse")
+	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	if n := written(path); n > 2<<20 {
+		t.Errorf("written() = %d of a sparse file", n)
 	}
 }

@@ -2,7 +2,8 @@
 // allowed to: by https, to public addresses and those that the administrator names,
 // checked where the connection is made, so that neither a redirect nor a name that
 // changes its meaning leads elsewhere. What comes is bounded in bytes and time, checked
-// and never held in memory. Trying again is up to the caller.
+// and never held in memory. A connection that breaks off is resumed; trying again from the
+// start is up to the caller.
 package fetch
 
 import (
@@ -47,17 +48,16 @@ const MaxRedirects = 5
 type Fetcher struct {
 	cfg    Config
 	client *http.Client
+	pause  time.Duration // before a connection is resumed for the first time
 }
 
 // New makes a Fetcher.
 func New(cfg Config) *Fetcher {
-	f := &Fetcher{cfg: cfg}
+	f := &Fetcher{cfg: cfg, pause: resumePause}
 	dialer := &net.Dialer{Timeout: cfg.Stall, ControlContext: f.control}
 	transport := &http.Transport{
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
-		TLSHandshakeTimeout:    cfg.Stall,
-		ResponseHeaderTimeout:  cfg.Stall,
 		MaxResponseHeaderBytes: 64 << 10,
 		// The file as it is: what it is compressed with is its own affair.
 		DisableCompression: true,

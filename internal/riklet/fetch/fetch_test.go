@@ -104,7 +104,7 @@ func TestHostileServers(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		}, func(c *Config) { c.Stall = 100 * time.Millisecond }, "", ErrStalled, "nothing came"},
-		{"never answers", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, func(c *Config) { c.Stall = 100 * time.Millisecond }, "", nil, "timeout"},
+		{"never answers", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, func(c *Config) { c.Stall = 100 * time.Millisecond }, "", ErrStalled, "nothing came"},
 		{"500", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, nil, "", ErrStatus, "500"},
 		{"404", http.NotFound, nil, "", ErrStatus, "check the URL"},
 		{"304 unasked", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) }, nil, "", ErrStatus, "304"},

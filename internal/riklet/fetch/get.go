@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,7 +12,8 @@ import (
 	"os"
 	"strings"
 	"syscall"
-	"time"
+
+	"rik.dev/rik/internal/riklet/progress"
 )
 
 // Request asks for one file.
@@ -67,38 +69,14 @@ func (f *Fetcher) get(ctx context.Context, r Request) (*Result, error) {
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, f.cfg.Time, fmt.Errorf("%w: the limit is %s", ErrTimeout, f.cfg.Time))
 	defer stop()
-	ctx, stall := context.WithCancelCause(ctx)
-	defer stall(nil)
-	res, err := f.ask(ctx, r)
+	t := &transfer{f: f, r: r, work: progress.Of(ctx)}
+	t.work.Begin(progress.Progress{What: "downloading " + Redact(r.URL), From: "the server", Stall: f.cfg.Stall})
+	ctx, done := t.watched(ctx)
+	defer done()
+	out, err := t.run(ctx)
 	if err != nil {
 		return nil, because(ctx, err)
 	}
-	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode == http.StatusNotModified && !r.Known.Empty() {
-		return &Result{NotModified: true, Validators: r.Known}, nil
-	}
-	if res.StatusCode != http.StatusOK {
-		return nil, &StatusError{Code: res.StatusCode}
-	}
-	if res.ContentLength > f.cfg.Bytes {
-		return nil, fmt.Errorf("%w: the server announces %d bytes, the limit is %d", ErrTooLarge, res.ContentLength, f.cfg.Bytes)
-	}
-	watch := time.AfterFunc(f.cfg.Stall, func() {
-		stall(fmt.Errorf("%w: nothing came for %s", ErrStalled, f.cfg.Stall))
-	})
-	defer watch.Stop()
-	body := readerFunc(func(p []byte) (int, error) {
-		n, err := res.Body.Read(p)
-		if n > 0 {
-			watch.Reset(f.cfg.Stall)
-		}
-		return n, err
-	})
-	out, err := f.save(body, res.ContentLength, r)
-	if err != nil {
-		return nil, because(ctx, err)
-	}
-	out.Validators = Validators{ETag: header(res, "ETag"), LastModified: header(res, "Last-Modified")}
 	return out, nil
 }
 
@@ -110,7 +88,8 @@ func header(res *http.Response, name string) string {
 	return ""
 }
 
-func (f *Fetcher) ask(ctx context.Context, r Request) (*http.Response, error) {
+// ask requests the file; from tells from which byte on, of the version that Known names.
+func (f *Fetcher) ask(ctx context.Context, r Request, from int64) (*http.Response, error) {
 	u, err := f.parse(r.URL)
 	if err != nil {
 		return nil, err
@@ -120,17 +99,25 @@ func (f *Fetcher) ask(ctx context.Context, r Request) (*http.Response, error) {
 		return nil, scrub(err)
 	}
 	req.Header.Set("User-Agent", "rik")
-	if r.Known.ETag != "" {
-		req.Header.Set("If-None-Match", r.Known.ETag)
-	}
-	if r.Known.LastModified != "" {
-		req.Header.Set("If-Modified-Since", r.Known.LastModified)
+	switch {
+	case from > 0:
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
+		req.Header.Set("If-Range", cmp.Or(r.Known.ETag, r.Known.LastModified))
+	default:
+		setHeader(req, "If-None-Match", r.Known.ETag)
+		setHeader(req, "If-Modified-Since", r.Known.LastModified)
 	}
 	res, err := f.client.Do(req)
 	if err != nil {
 		return nil, scrub(err)
 	}
 	return res, nil
+}
+
+func setHeader(req *http.Request, name, value string) {
+	if value != "" {
+		req.Header.Set(name, value)
+	}
 }
 
 // because makes the reason for which the context ended that of the error.
@@ -161,7 +148,7 @@ func (f *Fetcher) save(body io.Reader, announced int64, r Request) (_ *Result, e
 	n, err := io.Copy(io.MultiWriter(out, hash), body)
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, fmt.Errorf("%w: it ended after %d bytes of %d", ErrLength, n, announced)
+		return nil, fmt.Errorf("%w: it ended after %d bytes of %d: %w", ErrLength, n, announced, scrub(err))
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return nil, fmt.Errorf("%w: %w", ErrNoSpace, err)
 	case err != nil:

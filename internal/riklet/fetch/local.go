@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"rik.dev/rik/internal/riklet/progress"
 	"rik.dev/rik/internal/riklet/regular"
 )
 
@@ -68,11 +69,19 @@ func (f *Fetcher) Copy(ctx context.Context, from, to, sum string) (*Result, erro
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("copying %s: %w", shorten(from), err)
+	}
+	work := progress.Of(ctx)
+	work.Begin(progress.Progress{What: "copying " + shorten(from), Total: info.Size()})
 	body := readerFunc(func(p []byte) (int, error) {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
-		return file.Read(p)
+		n, err := file.Read(p)
+		work.Add(int64(n))
+		return n, err
 	})
 	res, err := f.save(body, -1, Request{Path: to, SHA256: sum})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"rik.dev/rik/internal/riklet/image/internal/wire"
+	"rik.dev/rik/internal/riklet/progress"
 )
 
 // ArchiveForm says what UnpackArchive makes of an archive.
@@ -30,6 +31,8 @@ type ArchiveRequest struct {
 	// Unpacker is the command line of the child process, as in Config.
 	Unpacker []string
 	File     string
+	// Name is what the archive is called to people.
+	Name string
 	// Dir is an empty directory of the caller's, who removes it after an error.
 	Dir    string
 	Form   ArchiveForm
@@ -55,8 +58,11 @@ func UnpackArchive(ctx context.Context, r ArchiveRequest) (*Archive, error) {
 		Limits:  r.Limits.WithDefaults(),
 		Archive: &wire.Archive{File: r.File, Dir: r.Dir, Form: r.Form},
 	}
+	if r.Name != "" {
+		progress.Of(ctx).Begin(progress.Progress{What: "unpacking " + r.Name})
+	}
 	result, err := runUnpacker(ctx, r.Unpacker, r.Dir, req.Limits.Time, func(stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
-		return askArchive(req, stdin, stdout)
+		return askArchive(progress.Of(ctx), req, stdin, stdout)
 	})
 	if err != nil {
 		return nil, err
@@ -70,19 +76,25 @@ func UnpackArchive(ctx context.Context, r ArchiveRequest) (*Archive, error) {
 	return out, nil
 }
 
-func askArchive(req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
+func askArchive(work *progress.Work, req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
 	if err := json.NewEncoder(stdin).Encode(req); err != nil {
 		return nil, fmt.Errorf("%w: ordering the archive: %w", errNoResult, err)
 	}
-	var e wire.Event
-	if err := json.NewDecoder(stdout).Decode(&e); err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoResult, err)
+	in := json.NewDecoder(stdout)
+	for {
+		var e wire.Event
+		if err := in.Decode(&e); err != nil {
+			return nil, fmt.Errorf("%w: %w", errNoResult, err)
+		}
+		switch {
+		case e.Progress != nil:
+			work.Set(e.Progress.Bytes, e.Progress.Total)
+		case e.Failure != nil:
+			return nil, e.Failure.Err()
+		case e.Result != nil && e.Result.Archive != nil:
+			return e.Result, nil
+		default:
+			return nil, fmt.Errorf("%w: %w", errNoResult, errors.New("it speaks of something else"))
+		}
 	}
-	switch {
-	case e.Failure != nil:
-		return nil, e.Failure.Err()
-	case e.Result != nil && e.Result.Archive != nil:
-		return e.Result, nil
-	}
-	return nil, fmt.Errorf("%w: %w", errNoResult, errors.New("it speaks of something else"))
 }

@@ -5,13 +5,13 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
 	"rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
+	"rik.dev/rik/internal/riklet/progress"
 )
 
 // PullRequest asks for an image.
@@ -26,47 +26,7 @@ type PullRequest struct {
 	Policy v1alpha1.PullPolicy
 	// Auth is a dockerconfigjson; nil means the node's own credentials.
 	Auth []byte
-	// Report is told of a pull that takes longer than a few seconds, and then again and
-	// again until it ends; nil: nobody is. Pull calls it.
-	Report func(Progress)
 }
-
-// Progress is how far a pull is.
-type Progress struct {
-	Reference string
-	Bytes     int64         // as transferred
-	Total     int64         // of what the node does not have; 0: not known yet
-	Idle      time.Duration // since the last byte came
-	Stall     time.Duration // when the pull is given up
-}
-
-// String says it to people.
-func (p Progress) String() string {
-	text := "pulling " + p.Reference + ": "
-	switch {
-	case p.Total > 0:
-		text += mebibytes(p.Bytes) + " of " + mebibytes(p.Total)
-	case p.Bytes > 0:
-		text += mebibytes(p.Bytes)
-	default:
-		text += "waiting for the registry"
-	}
-	if p.Idle < idleShown {
-		return text
-	}
-	return fmt.Sprintf("%s; nothing came for %s, it is given up after %s", text, p.Idle.Round(time.Second), p.Stall)
-}
-
-func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
-
-const (
-	// idleShown is from when on it is said that nothing comes.
-	idleShown = 10 * time.Second
-	// reportFirst is when a pull is first reported: what takes less is not worth a write to
-	// the datastore. reportEvery is how often from then on.
-	reportFirst = 3 * time.Second
-	reportEvery = 10 * time.Second
-)
 
 // flightKey tells pulls apart that cannot share a result: another caller's
 // credentials may see what mine may not.
@@ -80,21 +40,15 @@ type flight struct {
 	done    chan struct{}
 	cancel  context.CancelCauseFunc
 	waiters int // under Store.mu
-	since   atomic.Pointer[transfer]
+	work    *progress.Work
 	record  *record
 	err     error
-}
-
-// transfer is what was last heard of a transfer, and when.
-type transfer struct {
-	wire.Progress
-	at time.Time
 }
 
 // Pull returns the image, after fetching what the node does not have of it.
 // Calls for one reference share one transfer, which ends when the last caller
 // has gone; calls for others do not wait for it. A pull that fails leaves
-// nothing behind.
+// nothing behind. How far it is, it notes in the progress.Work of ctx.
 func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 	ref, err := parseReference(req.Reference)
 	if err != nil {
@@ -118,7 +72,10 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !s.await(ctx, f, req) {
+	progress.Of(ctx).Follow(f.work)
+	select {
+	case <-f.done:
+	case <-ctx.Done():
 		s.leave(key, f)
 		return nil, context.Cause(ctx)
 	}
@@ -128,30 +85,6 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.imageOfLocked(f.record)
-}
-
-// await waits for the end of a pull and reports on it; it is false when ctx ended before.
-func (s *Store) await(ctx context.Context, f *flight, req PullRequest) bool {
-	next := time.NewTimer(s.reportFirst)
-	defer next.Stop()
-	for {
-		select {
-		case <-f.done:
-			return true
-		case <-ctx.Done():
-			return false
-		case <-next.C:
-			if req.Report == nil {
-				continue
-			}
-			seen := f.since.Load()
-			req.Report(Progress{
-				Reference: req.Reference, Bytes: seen.Bytes, Total: seen.Total,
-				Idle: time.Since(seen.at), Stall: s.cfg.Limits.WithDefaults().Stall,
-			})
-			next.Reset(reportEvery)
-		}
-	}
 }
 
 // join finds the running pull, or starts it.
@@ -167,8 +100,8 @@ func (s *Store) join(ctx context.Context, key flightKey, ref parsedReference, au
 	}
 	// Not the first caller's context: the pull lives as long as anyone waits.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	f := &flight{done: make(chan struct{}), cancel: cancel, waiters: 1}
-	f.since.Store(&transfer{at: time.Now()})
+	f := &flight{done: make(chan struct{}), cancel: cancel, waiters: 1, work: &progress.Work{}}
+	f.work.Begin(s.begun(ref))
 	s.flights[key] = f
 	s.pulls.Go(func() {
 		defer cancel(nil)
@@ -179,6 +112,17 @@ func (s *Store) join(ctx context.Context, key flightKey, ref parsedReference, au
 		close(f.done)
 	})
 	return f, nil
+}
+
+// begun is a pull of which nothing was heard yet. Only a registry is given up: what is on this
+// machine takes its time.
+func (s *Store) begun(ref parsedReference) progress.Progress {
+	p := progress.Progress{What: "pulling " + ref.String()}
+	if ref.transport == transportDocker {
+		p.What = "pulling " + ref.target
+		p.From, p.Stall = "the registry", s.cfg.Limits.WithDefaults().Stall
+	}
+	return p
 }
 
 // leave is for a caller that waits no longer.
@@ -217,7 +161,11 @@ func (s *Store) fetch(ctx context.Context, f *flight, ref parsedReference, auth 
 			log.Warn("the remains of a pull stay until the next start", "path", dir, "err", err)
 		}
 	}()
-	c := &child{store: s, log: log, progress: func(p wire.Progress) { f.since.Store(&transfer{p, time.Now()}) }}
+	c := &child{store: s, log: log, progress: func(p wire.Progress) {
+		now := s.begun(ref)
+		now.Step, now.Bytes, now.Total = p.Step, p.Bytes, p.Total
+		f.work.Begin(now)
+	}}
 	defer c.unpin()
 	result, err := c.run(ctx, wire.Request{
 		Transport:      ref.transport,

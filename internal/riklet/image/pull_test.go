@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/progress"
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
@@ -508,14 +509,13 @@ func TestAPullThatStandsStillIsGivenUp(t *testing.T) {
 			}))
 			t.Cleanup(func() { close(release) }) // before the server's Close, which waits for its requests
 			s := open(t, func(c *Config) { c.Limits.Stall = 4 * time.Second })
-			s.reportFirst = 2 * time.Second
-			var reports []string
-			_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/app:v1", Report: func(p Progress) { reports = append(reports, p.String()) }})
+			w := &progress.Work{}
+			_, err := s.Pull(progress.With(t.Context(), w), PullRequest{Reference: host + "/app:v1"})
 			if !errors.Is(err, ErrStalled) || !strings.Contains(err.Error(), "nothing for 4s") {
 				t.Errorf("Pull = %v, want %v", err, ErrStalled)
 			}
-			if len(reports) == 0 || !strings.Contains(reports[0], "pulling "+host+"/app:v1: ") || !strings.Contains(reports[0], tc.says) {
-				t.Errorf("reports = %q, want one that says %q", reports, tc.says)
+			if p := w.Progress(); !strings.Contains(p.String(), "pulling "+host+"/app:v1: ") || !strings.Contains(p.String(), tc.says) || p.Stall != 4*time.Second {
+				t.Errorf("the progress is %q (%+v), want one that says %q", p, p, tc.says)
 			}
 			requireNothingLeft(t, s, 0)
 		})
@@ -549,18 +549,23 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-func TestProgressIsSaid(t *testing.T) {
+// TestPullsOfThisMachineAreSaid: what is on this machine has its progress, and is not given up.
+func TestPullsOfThisMachineAreSaid(t *testing.T) {
 	t.Parallel()
-	for want, p := range map[string]Progress{
-		"pulling a:v1: waiting for the registry": {Reference: "a:v1"},
-		"pulling a:v1: 1.5 MiB of 20.0 MiB":      {Reference: "a:v1", Bytes: 3 << 19, Total: 20 << 20, Idle: time.Second},
-		"pulling a:v1: 1.5 MiB":                  {Reference: "a:v1", Bytes: 3 << 19},
-		"pulling a:v1: 0.0 MiB of 20.0 MiB; nothing came for 12s, it is given up after 1m30s": {
-			Reference: "a:v1", Total: 20 << 20, Idle: 12*time.Second + time.Millisecond, Stall: 90 * time.Second,
-		},
-	} {
-		if got := p.String(); got != want {
-			t.Errorf("String() = %q, want %q", got, want)
+	spec := ociimage.Spec{Files: map[string]ociimage.File{"f": {Content: randomBytes(1 << 20)}}}
+	_, ref, _ := layout(t, spec)
+	archive := filepath.Join(t.TempDir(), "a.tar")
+	if _, err := ociimage.WriteArchive(archive, "v1", spec); err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{ref, "oci-archive:" + archive + ":v1"} {
+		w := &progress.Work{}
+		if _, err := open(t, nil).Pull(progress.With(t.Context(), w), PullRequest{Reference: ref}); err != nil {
+			t.Fatal(err)
+		}
+		p := w.Progress()
+		if !strings.HasPrefix(p.String(), "pulling "+ref+": ") || !strings.HasSuffix(p.String(), "1.0 MiB of 1.0 MiB") || p.Stall != 0 {
+			t.Errorf("the progress of %s is %q (%+v)", ref, p, p)
 		}
 	}
 }

@@ -99,9 +99,6 @@ type Store struct {
 	lock *lockfile.Lock
 	now  func() time.Time
 
-	// reportFirst is when a pull is first reported; tests change it.
-	reportFirst time.Duration
-
 	pulls sync.WaitGroup
 
 	// files is held while a record's file is made to follow the record, so
@@ -136,8 +133,6 @@ func Open(cfg Config) (*Store, error) {
 		flights: map[flightKey]*flight{},
 		mounts:  map[string]mountRecord{},
 		busy:    map[string]chan struct{}{},
-
-		reportFirst: reportFirst,
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -18,6 +18,7 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/pod/spec"
+	"rik.dev/rik/internal/riklet/progress"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/vmm"
 )
@@ -56,7 +57,7 @@ func (c *container) start() {
 		rec.Containers[c.spec.Name] = s
 		f.before = func() error { return m.d.store.Put(rec) }
 	}
-	f.report = func(p image.Progress) {
+	f.report = func(p progress.Progress) {
 		m.post(func() {
 			if c.starting {
 				c.pulling = p.String()
@@ -246,8 +247,8 @@ type fill struct {
 	attempt int
 	again   bool // something of an earlier attempt may be there
 	shim    *shim.Client
-	before  func() error         // called just before it starts; may be nil
-	report  func(image.Progress) // told of a pull that takes long; may be nil
+	before  func() error            // called just before it starts; may be nil
+	report  func(progress.Progress) // told of a pull or a download that takes long; may be nil
 
 	note imageNote // of what runs, once it was fetched
 	got  shim.Container
@@ -272,7 +273,7 @@ func (f *fill) run(ctx context.Context) (shim.Container, error) {
 	all := f.sequence()
 	first, rest := all, all
 	first.Steps, rest.Steps = all.Steps[:1], all.Steps[1:]
-	if err := first.Do(ctx); err != nil {
+	if err := progress.Watch(ctx, f.report, first.Do); err != nil {
 		return shim.Container{}, err
 	}
 	release, err := f.d.turn(ctx)

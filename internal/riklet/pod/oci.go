@@ -111,7 +111,7 @@ func (f *ociFill) pull(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.image, err = f.d.cfg.Images.Pull(ctx, image.PullRequest{Reference: f.c.Image, Policy: f.c.ImagePullPolicy, Auth: auth, Report: f.report})
+	f.image, err = f.d.cfg.Images.Pull(ctx, image.PullRequest{Reference: f.c.Image, Policy: f.c.ImagePullPolicy, Auth: auth})
 	if err != nil {
 		return err
 	}

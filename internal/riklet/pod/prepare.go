@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/pod/spec"
+	"rik.dev/rik/internal/riklet/progress"
 	"rik.dev/rik/internal/riklet/shim"
 )
 
@@ -36,7 +36,7 @@ func (m *machine) prepareStep() time.Time {
 	m.prepare.active = true
 	m.starts++
 	m.pulling = ""
-	b := &build{d: m.d, in: m.rec.Instance, clean: !m.leftovers, report: func(p image.Progress) {
+	b := &build{d: m.d, in: m.rec.Instance, clean: !m.leftovers, report: func(p progress.Progress) {
 		m.post(func() {
 			if m.prepare.active {
 				m.pulling = p.String()
@@ -125,7 +125,7 @@ type build struct {
 	// keep: its snapshot, and what that needs, is not taken back.
 	keep bool
 
-	report func(image.Progress) // told of a pull that takes long; may be nil
+	report func(progress.Progress) // told of a pull or a download that takes long; may be nil
 
 	done []func() // called when the work is over, however it ended
 

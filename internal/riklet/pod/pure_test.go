@@ -15,14 +15,17 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/riklet/progress"
 	"rik.dev/rik/internal/riklet/state"
 )
 
@@ -382,7 +385,7 @@ func TestPullingIsShown(t *testing.T) {
 	m, _ := serving()
 	c := m.container("main")
 	m.rec.Containers["main"] = heldUp(state.Container{}, reasonImagePull, "the registry is away", m.now())
-	c.starting, c.pulling = true, image.Progress{Reference: "a:v1", Bytes: 1 << 20, Total: 4 << 20}.String()
+	c.starting, c.pulling = true, progress.Progress{What: "pulling a:v1", Bytes: 1 << 20, Total: 4 << 20}.String()
 	for _, want := range []struct{ reason, message string }{
 		{reasonPulling, "pulling a:v1: 1.0 MiB of 4.0 MiB"}, {reasonImagePull, "the registry is away"},
 	} {
@@ -426,4 +429,30 @@ func TestNoLogBeforeTheStart(t *testing.T) {
 	if err := m.neverStarted("main"); err != nil {
 		t.Errorf("of one that ran before: %v", err)
 	}
+}
+
+// slowEngine fetches for long.
+type slowEngine struct{ engine }
+
+func (slowEngine) container(*fill) []lifecycle.Step {
+	return []lifecycle.Step{{Name: stepImage, Do: func(ctx context.Context) error {
+		progress.Of(ctx).Begin(progress.Progress{What: "downloading u", Total: 1 << 20})
+		time.Sleep(5 * time.Second) // in the bubble
+		return errors.New("the server is away")
+	}}}
+}
+
+// What a container is made of is reported while it is fetched, whatever its kind.
+func TestFetchingIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		f := &fill{d: &Driver{}, engine: slowEngine{}, report: func(p progress.Progress) { got = append(got, p.String()) }}
+		if _, err := f.run(t.Context()); err == nil || !strings.Contains(err.Error(), "the server is away") {
+			t.Errorf("run = %v", err)
+		}
+		if want := []string{"downloading u: 0.0 MiB of 1.0 MiB"}; !slices.Equal(got, want) {
+			t.Errorf("reports = %q, want %q", got, want)
+		}
+	})
 }

@@ -18,6 +18,7 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/network/tap"
+	"rik.dev/rik/internal/riklet/progress"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/shim/logfile"
 	"rik.dev/rik/internal/riklet/vmm"
@@ -40,14 +41,16 @@ type vmBuild struct {
 // fetch gets the root of every container: a VM has all its disks from its start.
 func (v *vmBuild) fetch(ctx context.Context) error {
 	v.images = map[string]*disk.Image{}
-	for _, c := range allContainers(v.in.Template) {
-		img, err := v.root(ctx, c)
-		if err != nil {
-			return fmt.Errorf("container %q: %w", c.Name, err)
+	return progress.Watch(ctx, v.report, func(ctx context.Context) error {
+		for _, c := range allContainers(v.in.Template) {
+			img, err := v.root(ctx, c)
+			if err != nil {
+				return fmt.Errorf("container %q: %w", c.Name, err)
+			}
+			v.images[c.Name] = img
 		}
-		v.images[c.Name] = img
-	}
-	return nil
+		return nil
+	})
 }
 
 func (v *vmBuild) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Image, error) {
@@ -58,7 +61,7 @@ func (v *vmBuild) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Imag
 	if err != nil {
 		return nil, err
 	}
-	pulled, err := v.d.cfg.Images.Pull(ctx, image.PullRequest{Reference: c.Image, Policy: c.ImagePullPolicy, Auth: auth, Report: v.report})
+	pulled, err := v.d.cfg.Images.Pull(ctx, image.PullRequest{Reference: c.Image, Policy: c.ImagePullPolicy, Auth: auth})
 	if err != nil {
 		return nil, err
 	}

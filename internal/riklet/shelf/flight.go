@@ -3,6 +3,8 @@ package shelf
 import (
 	"context"
 	"sync"
+
+	"rik.dev/rik/internal/riklet/progress"
 )
 
 // Flights lets calls for one key share one run of the work.
@@ -19,6 +21,7 @@ type flight[T any] struct {
 	done    chan struct{}
 	cancel  context.CancelCauseFunc
 	waiters int // under Flights.mu
+	work    *progress.Work
 	result  T
 	err     error
 }
@@ -28,7 +31,7 @@ func NewFlights[T any]() *Flights[T] { return &Flights[T]{byKey: map[string]*fli
 
 // Do runs work, or waits for the run of the same key that another call began. The
 // context of work ends when the last that waits for it has gone: one that gives up
-// takes nothing from the others.
+// takes nothing from the others. What the work notes of its progress, all that wait report.
 func (f *Flights[T]) Do(ctx context.Context, key string, work func(context.Context) (T, error)) (T, error) {
 	var none T
 	if ctx.Err() != nil {
@@ -38,6 +41,7 @@ func (f *Flights[T]) Do(ctx context.Context, key string, work func(context.Conte
 	if err != nil {
 		return none, err
 	}
+	progress.Of(ctx).Follow(run.work)
 	select {
 	case <-run.done:
 		return run.result, run.err
@@ -58,7 +62,8 @@ func (f *Flights[T]) join(ctx context.Context, key string, work func(context.Con
 		return run, nil
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	run := &flight[T]{done: make(chan struct{}), cancel: cancel, waiters: 1}
+	run := &flight[T]{done: make(chan struct{}), cancel: cancel, waiters: 1, work: &progress.Work{}}
+	ctx = progress.With(ctx, run.work)
 	f.byKey[key] = run
 	f.running.Go(func() {
 		defer cancel(nil)

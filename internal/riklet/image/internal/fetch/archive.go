@@ -23,14 +23,18 @@ import (
 // layoutFile matches what of an oci-archive is read; all else is left out.
 var layoutFile = regexp.MustCompile(`^(oci-layout|index\.json|blobs/[a-z0-9]{1,16}/[0-9a-f]{32,128})$`)
 
+// readingArchive is the step of who reads an archive before its layers.
+const readingArchive = "reading the archive"
+
 // unpackLayout unpacks the OCI layout in the archive at file into dir.
-func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget) error {
-	f, _, err := openRegular(file)
+func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget, m *meter) error {
+	f, size, err := openRegular(file)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	plain, closePlain, _, err := decompress(bufio.NewReaderSize(f, readAhead))
+	m.begin(readingArchive, size)
+	plain, closePlain, _, err := decompress(bufio.NewReaderSize(m.file(f), readAhead))
 	if err != nil {
 		return err
 	}
@@ -64,13 +68,14 @@ func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget) e
 
 // plainArchive returns the path of an uncompressed docker-archive: file, or
 // a copy below tempDir.
-func plainArchive(ctx context.Context, file, tempDir string, budget *layer.Budget) (string, error) {
-	f, _, err := openRegular(file)
+func plainArchive(ctx context.Context, file, tempDir string, budget *layer.Budget, m *meter) (string, error) {
+	f, size, err := openRegular(file)
 	if err != nil {
 		return file, err
 	}
 	defer func() { _ = f.Close() }()
-	plain, closePlain, compressed, err := decompress(bufio.NewReaderSize(f, readAhead))
+	m.begin(readingArchive, size)
+	plain, closePlain, compressed, err := decompress(bufio.NewReaderSize(m.file(f), readAhead))
 	if err != nil || !compressed {
 		return file, err
 	}

@@ -17,7 +17,7 @@ import (
 
 // unpackArchive unpacks an archive that is no image. The caller removes what is there
 // after an error.
-func unpackArchive(ctx context.Context, a wire.Archive, limits wire.Limits) (*wire.Unpacked, error) {
+func unpackArchive(ctx context.Context, a wire.Archive, limits wire.Limits, m *meter) (*wire.Unpacked, error) {
 	if a.Form != wire.FormRoot && a.Form != wire.FormShared {
 		return nil, fmt.Errorf("programmer error: form %q", a.Form)
 	}
@@ -30,9 +30,15 @@ func unpackArchive(ctx context.Context, a wire.Archive, limits wire.Limits) (*wi
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	r := bufio.NewReaderSize(file, readAhead)
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	m.begin("", info.Size())
+	r := bufio.NewReaderSize(m.file(file), readAhead)
 	if head, _ := r.Peek(len(zipMagic)); bytes.Equal(head, zipMagic) {
-		return unpackZip(ctx, a, file, budget)
+		m.begin("", info.Size())
+		return unpackZip(ctx, a, m.file(file), info.Size(), budget)
 	}
 	if err := knownCompression(r); err != nil {
 		return nil, err
@@ -54,16 +60,12 @@ func unpackArchive(ctx context.Context, a wire.Archive, limits wire.Limits) (*wi
 
 var zipMagic = []byte("PK\x03\x04")
 
-func unpackZip(ctx context.Context, a wire.Archive, file *os.File, budget *layer.Budget) (*wire.Unpacked, error) {
+func unpackZip(ctx context.Context, a wire.Archive, file io.ReaderAt, size int64, budget *layer.Budget) (*wire.Unpacked, error) {
 	if a.Form != wire.FormShared {
 		return nil, fmt.Errorf("%w: a zip archive has no owners and cannot be a root file system; use tar.gz, tar.zst or an ext4 image", wire.ErrRefused)
 	}
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
 	return intoTree(a, func(root string) (layer.Result, error) {
-		return layer.ApplyZip(ctx, root, file, info.Size(), budget, a.Form)
+		return layer.ApplyZip(ctx, root, file, size, budget, a.Form)
 	})
 }
 

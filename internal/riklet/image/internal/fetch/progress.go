@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -36,10 +38,10 @@ func (w *watch) waiting() (done func()) {
 func (p *puller) open(ctx context.Context) (*source, *types.SystemContext, error) {
 	if p.req.Transport != "docker" {
 		p.watch = nil
-		return open(ctx, p.req, p.budget)
+		return open(ctx, p.req, p.budget, &p.meter)
 	}
 	done := p.watch.waiting()
-	src, sys, err := open(ctx, p.req, p.budget)
+	src, sys, err := open(ctx, p.req, p.budget, &p.meter)
 	done()
 	if err == nil {
 		src.transport = watched{src.transport, p.watch}
@@ -81,25 +83,72 @@ func (b watchedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
+// meter is how much of a step is done. All its methods may be called at once.
+type meter struct {
+	mu    sync.Mutex
+	now   wire.Progress
+	bytes atomic.Int64
+}
+
+// begin starts a step; 0: its total is not known.
+func (m *meter) begin(step string, total int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = wire.Progress{Step: step, Total: total}
+	m.bytes.Store(0)
+}
+
+func (m *meter) progress() wire.Progress {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now
+	now.Bytes = m.bytes.Load()
+	return now
+}
+
+// file counts what is read of a file, from wherever in it.
+func (m *meter) file(f *os.File) *meteredFile { return &meteredFile{f, m} }
+
+type meteredFile struct {
+	file  *os.File
+	meter *meter
+}
+
+// Read implements io.Reader.
+func (f *meteredFile) Read(p []byte) (int, error) {
+	n, err := f.file.Read(p)
+	f.meter.bytes.Add(int64(n))
+	return n, err
+}
+
+// ReadAt implements io.ReaderAt.
+func (f *meteredFile) ReadAt(p []byte, off int64) (int, error) {
+	n, err := f.file.ReadAt(p, off)
+	f.meter.bytes.Add(int64(n))
+	return n, err
+}
+
 // reportEvery is how often the store is told of the progress.
 const reportEvery = time.Second
 
-// report tells the store how much was transferred until stop is called.
-func (p *puller) report(ctx context.Context) (stop func()) {
+// report tells the store how much is done until stop is called.
+func (m *meter) report(ctx context.Context, out *sender) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	group.Go(func() {
 		ticker := time.NewTicker(reportEvery)
 		defer ticker.Stop()
-		for last := int64(-1); ; {
-			now := wire.Progress{Bytes: p.transferred.Load(), Total: p.total.Load()}
-			if now.Bytes != last {
-				last = now.Bytes
-				_ = p.out.send(wire.Event{Progress: &now}) // the end of the pipe ends the pull anyway
+		for last := (wire.Progress{}); ; {
+			over := ctx.Err() != nil
+			if now := m.progress(); now != last {
+				last = now
+				_ = out.send(wire.Event{Progress: &now}) // the end of the pipe ends the pull anyway
+			}
+			if over {
+				return
 			}
 			select {
 			case <-ctx.Done():
-				return
 			case <-ticker.C:
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync/atomic"
 
 	"go.podman.io/image/v5/pkg/blobinfocache/none"
 	"golang.org/x/sync/errgroup"
@@ -24,15 +23,14 @@ import (
 const parallel = 3
 
 type puller struct {
-	req         wire.Request
-	out         *sender
-	acked       <-chan struct{}
-	src         *source
-	budget      *layer.Budget
-	plan        *plan
-	watch       *watch
-	transferred atomic.Int64
-	total       atomic.Int64 // to be transferred; 0: not known
+	req    wire.Request
+	out    *sender
+	acked  <-chan struct{}
+	src    *source
+	budget *layer.Budget
+	plan   *plan
+	watch  *watch
+	meter  meter
 }
 
 // staged is a layer on its way: in the store already, or below TempDir.
@@ -62,6 +60,7 @@ func (p *puller) pullAll(ctx context.Context) (*wire.Result, error) {
 	if p.budget, err = layer.NewBudget(p.req.Limits, p.req.TempDir); err != nil {
 		return nil, err
 	}
+	defer p.meter.report(ctx, p.out)()
 	src, sys, err := p.open(ctx)
 	if err != nil {
 		return nil, err
@@ -79,9 +78,7 @@ func (p *puller) pullAll(ctx context.Context) (*wire.Result, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	stop := p.report(ctx)
 	layers, err := p.fetchAll(ctx)
-	stop()
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +106,7 @@ func (p *puller) fetchAll(ctx context.Context) ([]*staged, error) {
 		}
 		layers[i] = s
 	}
-	p.total.Store(p.toTransfer(layers))
+	p.meter.begin("", p.toTransfer(layers))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(1)
 	if p.src.HasThreadSafeGetBlob() {
@@ -191,7 +188,7 @@ func (p *puller) fetch(ctx context.Context, i int, s *staged) error {
 		return fmt.Errorf("requesting the blob: %w", p.src.failure(err))
 	}
 	defer func() { _ = body.Close() }()
-	blob := &blobReader{r: body, info: info, hash: info.Digest.Algorithm().Digester(), total: &p.transferred, limit: p.req.Limits.WithDefaults().CompressedBytes}
+	blob := &blobReader{r: body, info: info, hash: info.Digest.Algorithm().Digester(), total: &p.meter.bytes, limit: p.req.Limits.WithDefaults().CompressedBytes}
 	unpackErr := p.unpack(ctx, content, blob, s)
 	if err := blob.verify(unpackErr); err != nil {
 		return p.src.gate.explain(err) // the library connects anew where a transfer breaks off

@@ -59,7 +59,10 @@ func serve(ctx context.Context, req wire.Request, out *sender, acked <-chan stru
 	if req.Archive == nil {
 		return (&puller{req: req, out: out, acked: acked}).pull(ctx)
 	}
-	unpacked, err := unpackArchive(ctx, *req.Archive, req.Limits)
+	m := &meter{}
+	stop := m.report(ctx, out)
+	unpacked, err := unpackArchive(ctx, *req.Archive, req.Limits, m)
+	stop()
 	if err != nil {
 		return nil, err
 	}

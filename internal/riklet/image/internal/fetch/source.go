@@ -68,7 +68,7 @@ const noAuthFile = "/nonexistent/rik-registry-credentials.json"
 // open opens what the request names, and returns the settings to choose a
 // platform with. Archives are unpacked, or uncompressed, under the budget
 // first: the library would do it without a limit.
-func open(ctx context.Context, req wire.Request, budget *layer.Budget) (*source, *types.SystemContext, error) {
+func open(ctx context.Context, req wire.Request, budget *layer.Budget, m *meter) (*source, *types.SystemContext, error) {
 	sys := &types.SystemContext{
 		BigFilesTemporaryDir:     req.TempDir,
 		DockerPerHostCertDirPath: req.CertDir,
@@ -86,32 +86,33 @@ func open(ctx context.Context, req wire.Request, budget *layer.Budget) (*source,
 		src, err := openRegistry(ctx, req, sys)
 		return src, sys, err
 	}
-	src, err := openLocal(ctx, req, sys, budget)
+	src, err := openLocal(ctx, req, sys, budget, m)
 	if err != nil {
 		return nil, nil, refuseDamage(reason(err))
 	}
 	return src, sys, nil
 }
 
-func openLocal(ctx context.Context, req wire.Request, sys *types.SystemContext, budget *layer.Budget) (*source, error) {
+func openLocal(ctx context.Context, req wire.Request, sys *types.SystemContext, budget *layer.Budget, m *meter) (*source, error) {
 	path, tag, tagged := strings.Cut(req.Target, ":")
 	switch req.Transport {
 	case "oci":
 		return openLayout(path, tag)
 	case "oci-archive":
 		dir := filepath.Join(req.TempDir, "archive")
-		if err := unpackLayout(ctx, path, dir, budget); err != nil {
+		if err := unpackLayout(ctx, path, dir, budget, m); err != nil {
 			return nil, fmt.Errorf("reading the archive %s: %w", path, err)
 		}
 		return openLayout(dir, tag)
 	case "docker-archive":
-		file, err := plainArchive(ctx, path, req.TempDir, budget)
+		file, err := plainArchive(ctx, path, req.TempDir, budget, m)
 		if err != nil {
 			return nil, fmt.Errorf("reading the archive %s: %w", path, err)
 		}
 		if tagged {
 			file += ":" + tag
 		}
+		m.begin(readingArchive, 0) // by the library, which tells nothing
 		ref, err := dockerarchive.ParseReference(file)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", wire.ErrInvalidReference, err)

@@ -7,7 +7,7 @@
 //	child → store   Event{Progress}, Event{Layer}...
 //	child → store   Event{Result} or Event{Failure}, the last line
 //
-// A Request to unpack an Archive has only the first and the last line.
+// A Request to unpack an Archive has the first, those of the progress, and the last line.
 //
 // The store keeps the child's standard input open. Its end means that the
 // store is gone, and the child stops.
@@ -172,10 +172,11 @@ type Resolved struct {
 	Chain  []digest.Digest // chain identifiers of the layers, lowest first
 }
 
-// Progress is how much was transferred, once a second while that changes.
+// Progress is how much was transferred, or read of an archive, once a second while that changes.
 type Progress struct {
-	Bytes int64 // as transferred
-	Total int64 // of the layers that the store does not have; 0: not known
+	Step  string `json:",omitempty"` // what comes before the transfer; empty: the transfer
+	Bytes int64  // as transferred
+	Total int64  // of the layers that the store does not have; 0: not known
 }
 
 // Layer reports a finished layer.
