@@ -237,6 +237,7 @@ func (p *plane) runDependents(ctx context.Context, ready func(context.Context) e
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.controller.Run(ctx) })
 	group.Go(func() error { return p.nodes.Run(ctx) })
+	group.Go(func() error { return p.tokens.Run(ctx, p.log.With("component", "jointoken")) })
 	group.Go(func() error { return p.serveNodes(ctx) })
 	group.Go(func() error {
 		if err := p.ensureToken(ctx); err != nil && ctx.Err() == nil {

@@ -17,6 +17,9 @@ import (
 // lifetime is left at the first try, so there are many.
 const retryRenewal = time.Minute
 
+// longestSleep is how long a certificate is not looked at.
+const longestSleep = time.Hour
+
 // LeafConfig says where a leaf comes from and where it is kept.
 type LeafConfig struct {
 	// Issue obtains a certificate and its key. Required. It may use the network
@@ -99,7 +102,7 @@ func (l *Leaf) load() (bool, error) {
 		l.cfg.Logger.Warn("stored certificate is unusable, issuing another", "file", l.cfg.CertFile, "err", err)
 		return false, nil
 	}
-	if !time.Now().Before(renewalTime(pair.Leaf)) {
+	if isDue(pair.Leaf, time.Now()) {
 		return false, nil
 	}
 	if l.cfg.Accept != nil {
@@ -137,13 +140,16 @@ func (l *Leaf) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Run renews the leaf whenever two thirds of its life are over, until ctx ends.
-// A renewal that goes wrong is logged and tried again.
+// Run renews the leaf whenever two thirds of its life are over, or its life begins later than
+// now, until ctx ends. A renewal that goes wrong is logged and tried again.
 func (l *Leaf) Run(ctx context.Context) error {
 	for {
-		wait := time.Until(renewalTime(l.current().Leaf))
-		if !sleep(ctx, wait) {
-			return nil
+		if current := l.current().Leaf; !isDue(current, time.Now()) {
+			// Looked at again and again: the clock may be set meanwhile.
+			if !sleep(ctx, min(time.Until(renewalTime(current)), longestSleep)) {
+				return nil
+			}
+			continue
 		}
 		if err := l.Renew(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -154,6 +160,9 @@ func (l *Leaf) Run(ctx context.Context) error {
 				return nil
 			}
 			continue
+		}
+		if isDue(l.current().Leaf, time.Now()) && !sleep(ctx, retryRenewal) {
+			return nil // who issues it has another clock, and is not asked in a loop
 		}
 		l.cfg.Logger.Info("certificate renewed", "subject", l.current().Leaf.Subject.CommonName, "notAfter", l.current().Leaf.NotAfter)
 	}
@@ -225,6 +234,12 @@ func parsePair(certPEM, keyPEM []byte) (*tls.Certificate, error) {
 		return nil, err
 	}
 	return &pair, nil
+}
+
+// isDue tells whether a certificate is to be renewed: two thirds of its life are over, or it
+// begins later than now, because it was issued while a clock was ahead, and nobody accepts it.
+func isDue(c *x509.Certificate, now time.Time) bool {
+	return now.Before(c.NotBefore) || !now.Before(renewalTime(c))
 }
 
 func renewalTime(c *x509.Certificate) time.Time {

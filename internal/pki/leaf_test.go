@@ -3,9 +3,14 @@ package pki
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
+	"math/big"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
@@ -166,4 +171,72 @@ func TestNewLeafRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A leaf that was issued while the clock was ahead is valid later only: it is replaced at the
+// next start, and while the program runs.
+func TestLeafOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		a, err := LoadOrCreate(filepath.Join(dir, "ca"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := clientLeafConfig(a, dir)
+		issue := cfg.Issue
+		var ahead bool
+		issued := 0
+		cfg.Issue = func(ctx context.Context) ([]byte, []byte, error) {
+			issued++
+			if !ahead {
+				return issue(ctx)
+			}
+			key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+			if err != nil {
+				return nil, nil, err
+			}
+			from := time.Now().Add(24 * time.Hour)
+			template := &x509.Certificate{SerialNumber: big.NewInt(int64(issued)), NotBefore: from, NotAfter: from.Add(testValidity)}
+			der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+			if err != nil {
+				return nil, nil, err
+			}
+			keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+			return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), err
+		}
+		valid := func(l *Leaf) bool { return !time.Now().Before(l.current().Leaf.NotBefore) }
+		ahead = true
+		if leaf, err := NewLeaf(t.Context(), cfg); err != nil || valid(leaf) {
+			t.Fatalf("the leaf is valid already, %v", err)
+		}
+		ahead = false
+		leaf, err := NewLeaf(t.Context(), cfg)
+		if err != nil || !valid(leaf) {
+			t.Errorf("after a start the leaf is not valid, %v", err)
+		}
+		ahead = true
+		if err := leaf.Renew(t.Context()); err != nil || valid(leaf) {
+			t.Fatalf("the leaf is valid already, %v", err)
+		}
+		issued = 0
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- leaf.Run(ctx) }()
+		time.Sleep(10*retryRenewal - time.Second)
+		synctest.Wait()
+		if issued != 10 {
+			t.Errorf("an issuer whose clock is ahead was asked %d times in 10 minutes, want 10", issued)
+		}
+		ahead = false
+		time.Sleep(retryRenewal)
+		synctest.Wait()
+		if !valid(leaf) {
+			t.Error("the leaf was not replaced while the program runs")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -119,11 +119,17 @@ func (t *Tombstones) Confirm(ctx context.Context, node string, uid types.UID) er
 func prune(uids map[string]string, now time.Time) {
 	oldest := now.Add(-tombstoneLife).UTC().Format(time.RFC3339)
 	maps.DeleteFunc(uids, func(_, since string) bool { return since < oldest })
-	KeepNewest(uids, maxTombstones)
+	KeepNewest(uids, maxTombstones, now)
 }
 
-// KeepNewest drops the oldest of more than limit. The values are times in RFC 3339 and UTC.
-func KeepNewest(uids map[string]string, limit int) {
+// KeepNewest drops the oldest of more than limit. The values are times in RFC 3339 and UTC. One
+// that is later than now is of a clock that was ahead, and becomes now: it must not outlive those
+// that come after it.
+func KeepNewest(uids map[string]string, limit int, now time.Time) {
+	latest := now.UTC().Format(time.RFC3339)
+	for uid, since := range uids {
+		uids[uid] = min(since, latest)
+	}
 	if len(uids) <= limit {
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +41,7 @@ const (
 
 	namePrefix     = "join-token-"
 	keyHash        = "secret-sha256"
+	keyCreated     = "created"
 	keyExpires     = "expires"
 	keyDescription = "description"
 	keyUses        = "uses"
@@ -47,6 +49,14 @@ const (
 	secretBytes    = 32
 	idBytes        = 5
 )
+
+// maxAhead is how much later than now a token may have been made: clocks of several servers differ.
+// One that is further ahead was made while a server's clock was wrong. Its end says nothing, so
+// that it has ended: it could otherwise be used for as long as the clock was ahead, and its life.
+const maxAhead = 5 * time.Minute
+
+// endEvery is how often tokens are looked through for such ones.
+const endEvery = 10 * time.Minute
 
 // ErrRefused is returned for every token that lets nobody join: unknown,
 // expired, revoked or wrong. The message says which only to the server's log.
@@ -106,7 +116,9 @@ func (t *Tokens) Create(ctx context.Context, options Options) (jointoken.Token, 
 		Data:       map[string][]byte{keyHash: []byte(hash(token.Secret)), keyDescription: []byte(options.Description)},
 	}
 	if options.Life > 0 {
-		secret.Data[keyExpires] = []byte(t.now().Add(options.Life).UTC().Format(time.RFC3339))
+		now := t.now().UTC()
+		secret.Data[keyCreated] = []byte(now.Format(time.RFC3339))
+		secret.Data[keyExpires] = []byte(now.Add(options.Life).Format(time.RFC3339))
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
 	if err := t.client.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -176,8 +188,72 @@ func (t *Tokens) stored(ctx context.Context, token jointoken.Token) (*corev1.Sec
 	if err != nil {
 		return nil, fmt.Errorf("reading join token %s: %w", token.ID, err)
 	}
+	if err := t.end(ctx, secret); err != nil {
+		return nil, err
+	}
 	return secret, check(secret, token, t.now())
 }
+
+// end ends a token that was made later than now, durably: it must not come to life again when
+// that time comes.
+func (t *Tokens) end(ctx context.Context, stored *corev1.Secret) error {
+	now := t.now()
+	if stored.Type != SecretType || !ahead(stored, now) {
+		return nil
+	}
+	stored.Data[keyExpires] = []byte(now.UTC().Format(time.RFC3339))
+	stored.Data[keyCreated] = stored.Data[keyExpires]
+	err := t.client.Update(ctx, stored)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("ending join token %s, which was made while a server's clock was ahead: %w", idOf(stored), err)
+	}
+	return nil
+}
+
+// ahead tells whether a token with an end was made later than now.
+func ahead(stored *corev1.Secret, now time.Time) bool {
+	if len(stored.Data[keyExpires]) == 0 {
+		return false
+	}
+	made, err := time.Parse(time.RFC3339, string(stored.Data[keyCreated]))
+	if err != nil {
+		made = stored.CreationTimestamp.Time // it is of an earlier version
+	}
+	return made.After(now.Add(maxAhead))
+}
+
+// Run ends tokens that were made while a server's clock was ahead, until ctx ends.
+func (t *Tokens) Run(ctx context.Context, log *slog.Logger) error {
+	for {
+		if err := t.endAll(ctx, log); err != nil && ctx.Err() == nil {
+			log.Warn("join tokens were not looked through", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(endEvery):
+		}
+	}
+}
+
+func (t *Tokens) endAll(ctx context.Context, log *slog.Logger) error {
+	var list corev1.SecretList
+	if err := t.client.List(ctx, &list, client.InNamespace(Namespace)); err != nil {
+		return err
+	}
+	var errs []error
+	for i := range list.Items {
+		s := &list.Items[i]
+		if s.Type != SecretType || !ahead(s, t.now()) {
+			continue
+		}
+		log.Warn("a join token was made later than this machine's clock says now; it has ended: make another", "token", idOf(s), "created", s.CreationTimestamp.UTC())
+		errs = append(errs, t.end(ctx, s))
+	}
+	return errors.Join(errs...)
+}
+
+func idOf(s *corev1.Secret) string { return strings.TrimPrefix(s.Name, namePrefix) }
 
 // check decides on a stored token.
 func check(stored *corev1.Secret, token jointoken.Token, now time.Time) error {
@@ -235,7 +311,12 @@ func (t *Tokens) List(ctx context.Context) ([]jointoken.Info, error) {
 	infos := []jointoken.Info{}
 	for i := range list.Items {
 		if list.Items[i].Type == SecretType {
-			infos = append(infos, infoOf(&list.Items[i]))
+			info := infoOf(&list.Items[i])
+			if ahead(&list.Items[i], t.now()) {
+				now := t.now().UTC()
+				info.Expires = &now
+			}
+			infos = append(infos, info)
 		}
 	}
 	slices.SortFunc(infos, func(a, b jointoken.Info) int {
@@ -248,7 +329,7 @@ func (t *Tokens) List(ctx context.Context) ([]jointoken.Info, error) {
 // join, and is still listed: it is to be deleted.
 func infoOf(s *corev1.Secret) jointoken.Info {
 	info := jointoken.Info{
-		ID:          strings.TrimPrefix(s.Name, namePrefix),
+		ID:          idOf(s),
 		Description: string(s.Data[keyDescription]),
 		Created:     s.CreationTimestamp.UTC(),
 	}

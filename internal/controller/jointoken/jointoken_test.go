@@ -3,6 +3,7 @@ package jointoken
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -170,5 +171,62 @@ func TestHandler(t *testing.T) {
 	ask("DELETE", wire.Path+made.Info.ID, "", 404, &status)
 	if status.Reason != metav1.StatusReasonNotFound {
 		t.Errorf("the refusal is %+v, want a Status with its reason", status)
+	}
+}
+
+// TestATokenOfAClockThatWasAhead: a token that was made later than now has ended, also when that
+// time comes; one without an end and one of a clock that differs a little have not.
+func TestATokenOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		ahead, life time.Duration
+		old, swept  bool // of an earlier version; ended by Run, before anybody used it
+		refused     bool
+	}{
+		"a year":                        {ahead: 365 * 24 * time.Hour, life: time.Hour, refused: true},
+		"an hour":                       {ahead: time.Hour, life: 24 * time.Hour, refused: true},
+		"an hour, unused":               {ahead: time.Hour, life: 24 * time.Hour, swept: true, refused: true},
+		"an hour, an earlier version's": {ahead: time.Hour, life: 24 * time.Hour, old: true, refused: true},
+		"a minute":                      {ahead: time.Minute, life: 24 * time.Hour},
+		"without an end":                {ahead: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			right := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+			now := right.Add(tc.ahead)
+			c := fake.NewClientBuilder().Build()
+			tokens := New(c, authority(caHash), func() time.Time { return now })
+			token, err := tokens.Create(t.Context(), Options{Life: tc.life})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.old {
+				var stored corev1.Secret
+				key := client.ObjectKey{Namespace: Namespace, Name: namePrefix + token.ID}
+				if err := c.Get(t.Context(), key, &stored); err != nil {
+					t.Fatal(err)
+				}
+				delete(stored.Data, keyCreated)
+				stored.CreationTimestamp, stored.ResourceVersion = metav1.NewTime(now), ""
+				if err := errors.Join(c.Delete(t.Context(), &stored), c.Create(t.Context(), &stored)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			now = right
+			if infos, err := tokens.List(t.Context()); err != nil || len(infos) != 1 || (infos[0].Expires != nil && !infos[0].Expires.After(right)) != tc.refused {
+				t.Errorf("List() = %+v, %v; expired: want %v", infos, err, tc.refused)
+			}
+			if tc.swept {
+				if err := tokens.endAll(t.Context(), slog.New(slog.DiscardHandler)); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := tokens.Use(t.Context(), token.Text()); errors.Is(err, ErrRefused) != tc.refused {
+				t.Errorf("Use = %v; refused: want %v", err, tc.refused)
+			}
+			now = right.Add(tc.ahead + time.Minute) // it would live now
+			if err := tokens.Verify(t.Context(), token.Text()); errors.Is(err, ErrRefused) != tc.refused {
+				t.Errorf("Verify at the time when it was made = %v; refused: want %v", err, tc.refused)
+			}
+		})
 	}
 }

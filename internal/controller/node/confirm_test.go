@@ -76,9 +76,10 @@ func TestAHeldNodeIsNotReady(t *testing.T) {
 
 func TestDeletedKeepsTheNewest(t *testing.T) {
 	t.Parallel()
-	uids := map[string]string{"a": "2026-01-01", "b": "2026-01-02", "c": "2026-01-03"}
-	instance.KeepNewest(uids, 2)
-	if diff := cmp.Diff(map[string]string{"b": "2026-01-02", "c": "2026-01-03"}, uids); diff != "" {
+	now := time.Date(2026, 1, 4, 0, 0, 0, 0, time.UTC)
+	uids := map[string]string{"a": "2026-01-01T00:00:00Z", "b": "2026-01-02T00:00:00Z", "ahead": "2099-01-01T00:00:00Z"}
+	instance.KeepNewest(uids, 2, now)
+	if diff := cmp.Diff(map[string]string{"b": "2026-01-02T00:00:00Z", "ahead": "2026-01-04T00:00:00Z"}, uids); diff != "" {
 		t.Error(diff)
 	}
 }

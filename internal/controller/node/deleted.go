@@ -89,7 +89,7 @@ func (d *Deleted) Add(ctx context.Context, uids ...types.UID) error {
 	if !changed {
 		return nil
 	}
-	instance.KeepNewest(next, maxDeleted)
+	instance.KeepNewest(next, maxDeleted, d.now())
 	if err := d.save(ctx, next); err != nil {
 		return fmt.Errorf("storing the record of deleted nodes: %w", err)
 	}

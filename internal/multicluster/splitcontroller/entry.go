@@ -43,7 +43,7 @@ func newEntry(object *unstructured.Unstructured, t view.Type) (*entry, error) {
 	forget(object)
 	r := &entry{Unstructured: object, role: view.RoleOf(object, t)}
 	if r.role != view.Leaf {
-		r.expires, _ = terminal.Expires(object)
+		r.expires, _ = terminal.Expires(object, time.Now())
 	}
 	if r.role == view.Targeted {
 		delete(object.Object, "spec")

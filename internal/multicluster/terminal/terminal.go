@@ -86,8 +86,9 @@ func byPhase(names ...string) func(map[string]any) (Outcome, bool) {
 	}
 }
 
-// Expires is when a finished object is to be deleted; false: not, or not yet known.
-func Expires(object *unstructured.Unstructured) (time.Time, bool) {
+// Expires is when a finished object is to be deleted; false: not, or not yet known. One that
+// finished later than now, by a cluster's clock that was ahead, finished now.
+func Expires(object *unstructured.Unstructured, now time.Time) (time.Time, bool) {
 	if object.GroupVersionKind().GroupKind() != Job {
 		return time.Time{}, false
 	}
@@ -98,6 +99,9 @@ func Expires(object *unstructured.Unstructured) (time.Time, bool) {
 	outcome, done := Of(object)
 	if !done || outcome.At.IsZero() {
 		return time.Time{}, false
+	}
+	if outcome.At.After(now) {
+		outcome.At = now
 	}
 	return outcome.At.Add(time.Duration(min(seconds, maxTTLSeconds)) * time.Second), true
 }

@@ -56,9 +56,12 @@ func TestOf(t *testing.T) {
 func TestExpires(t *testing.T) {
 	t.Parallel()
 	const done = "status: {conditions: [{type: Failed, status: \"True\", lastTransitionTime: \"2026-01-02T03:04:05Z\"}]}"
+	const ahead = "status: {conditions: [{type: Failed, status: \"True\", lastTransitionTime: \"2027-01-02T03:04:05Z\"}]}"
+	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	for name, tc := range map[string]struct{ text, want string }{
 		"a time to live":    {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: 60}, " + done + "}", "2026-01-02T03:05:05Z"},
 		"none left":         {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: 0}, " + done + "}", "2026-01-02T03:04:05Z"},
+		"a clock was ahead": {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: 60}, " + ahead + "}", "2026-06-01T00:01:00Z"},
 		"no time to live":   {"{apiVersion: batch/v1, kind: Job, spec: {}, " + done + "}", ""},
 		"it has not ended":  {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: 60}}", ""},
 		"nobody knows when": {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: 60}, status: {conditions: [{type: Failed, status: \"True\"}]}}", ""},
@@ -68,7 +71,7 @@ func TestExpires(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			at, ok := Expires(parse(t, tc.text))
+			at, ok := Expires(parse(t, tc.text), now)
 			if got := at.UTC().Format(time.RFC3339); ok != (tc.want != "") || ok && got != tc.want {
 				t.Errorf("Expires() = %s, %v, want %q", got, ok, tc.want)
 			}

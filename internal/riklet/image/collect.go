@@ -82,7 +82,14 @@ func (s *Store) Collect(ctx context.Context, policy CollectPolicy) (int64, error
 func (s *Store) drop(h holdings, policy CollectPolicy, trash string) (doomed, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.records {
+	for ref, r := range s.records {
+		// What was used later than now, by a clock that was ahead, counts from now on: it would
+		// never be old.
+		if now := s.now(); r.LastUsed.After(now) {
+			used := *r
+			used.LastUsed = now
+			s.records[ref], r = &used, &used
+		}
 		h.images = append(h.images, r)
 	}
 	for c := range s.pins {

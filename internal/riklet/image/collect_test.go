@@ -182,3 +182,23 @@ func chainOf(tb testing.TB, s *Store, img *Image) []digest.Digest {
 	}
 	return chain
 }
+
+// An image that was used later than now, by a clock that was ahead, ages from now on.
+func TestImagesOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	s := open(t, nil)
+	_, ref, _ := layout(t, small())
+	s.now = func() time.Time { return time.Now().Add(365 * 24 * time.Hour) }
+	if _, err := s.Pull(t.Context(), PullRequest{Reference: ref}); err != nil {
+		t.Fatal(err)
+	}
+	s.now = time.Now
+	policy := CollectPolicy{MinAge: time.Hour, Now: time.Now()}
+	if freed, err := s.Collect(t.Context(), policy); err != nil || freed != 0 {
+		t.Errorf("Collect = %d, %v; want nothing yet", freed, err)
+	}
+	policy.Now = policy.Now.Add(2 * time.Hour)
+	if freed, err := s.Collect(t.Context(), policy); err != nil || freed == 0 {
+		t.Errorf("Collect two hours later = %d, %v; want the image gone", freed, err)
+	}
+}

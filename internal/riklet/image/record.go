@@ -83,7 +83,7 @@ func (s *Store) lookup(reference string) (*Image, error) {
 	// A use is remembered on the disk at this grain: exact times would cost a
 	// write for every container that starts.
 	const grain = time.Minute
-	stale := s.now().Sub(r.LastUsed) > grain
+	stale := s.now().Sub(r.LastUsed).Abs() > grain // also of a clock that was ahead
 	if stale {
 		used := *r
 		used.LastUsed = s.now()

@@ -162,8 +162,15 @@ func (i *Identity) unfit(m *material) string {
 	if !time.Now().Before(m.leaf().NotAfter) {
 		return "it expired on " + m.leaf().NotAfter.Format(time.RFC3339)
 	}
+	if i.cfg.Token.Secret != "" && m.isAhead() {
+		return "it is not valid before " + m.leaf().NotBefore.Format(time.RFC3339) + ": it was issued while a clock was ahead; the node joins again with its token"
+	}
 	return ""
 }
+
+// aheadMessage is for a certificate whose life begins later than now. Connections with it are
+// refused.
+const aheadMessage = "the node's certificate was issued while a clock was ahead, and is not valid yet: restart the node with a join token, or wait until it is valid"
 
 // Joined says whether the node has a certificate.
 func (i *Identity) Joined() bool { return i.material() != nil }
@@ -323,7 +330,7 @@ func (i *Identity) Run(ctx context.Context) error {
 		if m == nil {
 			return ErrNoToken
 		}
-		if wait := time.Until(m.renewal()); wait > 0 {
+		if wait := time.Until(m.renewal()); wait > 0 && !m.isAhead() {
 			if !nap(ctx, min(wait, longestNap)) {
 				return nil
 			}
@@ -331,6 +338,9 @@ func (i *Identity) Run(ctx context.Context) error {
 		}
 		if err := i.renew(ctx); err != nil && ctx.Err() == nil {
 			i.cfg.Logger.Error("certificate was not renewed", "server", i.cfg.Server, "notAfter", m.leaf().NotAfter, "err", err)
+			if m.isAhead() {
+				i.cfg.Logger.Warn(aheadMessage, "notBefore", m.leaf().NotBefore)
+			}
 		}
 		// The pause also follows a success: a server that gives certificates
 		// which are due at once must not be asked in a loop.

@@ -1,11 +1,13 @@
 package join
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -373,4 +375,33 @@ func TestFileHoldsKeyCertificateAuthority(t *testing.T) {
 	if got := strings.Join(types, ", "); got != "PRIVATE KEY, CERTIFICATE, CERTIFICATE" {
 		t.Errorf("blocks are %s", got)
 	}
+}
+
+// A certificate that was issued while the clock was ahead is not valid yet: with a token the node
+// joins again, without one it waits and says so.
+func TestIdentityOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	var cfg Config
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(48 * time.Hour) // every bubble begins at the same time
+		cfg = start(t).config(dir)
+		if err := open(t, cfg).Ensure(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		if open(t, cfg).Joined() {
+			t.Error("an identity that is not valid yet was used beside a token")
+		}
+		if !strings.Contains(log.String(), "it was issued while a clock was ahead") {
+			t.Errorf("the log says %q", log.String())
+		}
+		cfg.Token = jointoken.Token{}
+		if i := open(t, cfg); !i.Joined() || !i.material().isAhead() {
+			t.Error("without a token the identity was not kept")
+		}
+	})
 }

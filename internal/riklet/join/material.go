@@ -60,6 +60,9 @@ func (m *material) leaf() *x509.Certificate { return m.pair.Leaf }
 
 func (m *material) hasAuthority(hash string) bool { return m.authorities[hash] }
 
+// isAhead tells whether the certificate is valid only later than now.
+func (m *material) isAhead() bool { return time.Now().Before(m.leaf().NotBefore) }
+
 // renewal is when two thirds of the certificate's life are over.
 func (m *material) renewal() time.Time {
 	c := m.leaf()

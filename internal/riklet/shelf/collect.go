@@ -34,8 +34,8 @@ func (s *Shelf) Collect(ctx context.Context, olderThan time.Duration) error {
 func (s *Shelf) drop(key, trash string, olderThan time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	info, err := os.Lstat(s.path(itemsDir, key))
-	if err != nil || len(s.pins[key]) > 0 || s.now().Sub(info.ModTime()) < olderThan {
+	old, err := s.isOld(s.path(itemsDir, key), olderThan)
+	if err != nil || len(s.pins[key]) > 0 || !old {
 		return nil //nolint:nilerr // it went by itself
 	}
 	if err := os.Rename(s.path(itemsDir, key), filepath.Join(trash, key)); err != nil {
@@ -52,11 +52,24 @@ func (s *Shelf) collectNotes(olderThan time.Duration) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil || s.now().Sub(info.ModTime()) < olderThan {
-			continue
+		path := s.path(notesDir, e.Name())
+		if old, err := s.isOld(path, olderThan); err == nil && old {
+			errs = append(errs, os.Remove(path))
 		}
-		errs = append(errs, os.Remove(s.path(notesDir, e.Name())))
 	}
 	return errors.Join(errs...)
+}
+
+// isOld tells whether something was last used so long ago. What was used later than now, by a
+// clock that was ahead, counts from now on: it would never be old.
+func (s *Shelf) isOld(path string, olderThan time.Duration) (bool, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return false, err
+	}
+	now := s.now()
+	if info.ModTime().After(now) {
+		return olderThan <= 0, os.Chtimes(path, now, now)
+	}
+	return now.Sub(info.ModTime()) >= olderThan, nil
 }

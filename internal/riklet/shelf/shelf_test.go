@@ -272,3 +272,37 @@ func TestNotes(t *testing.T) {
 		t.Errorf("notes: %v, %v; want none", entries, err)
 	}
 }
+
+// A thing and a note that were used later than now, by a clock that was ahead, age from now on.
+func TestThingsOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	s := open(t, filepath.Join(t.TempDir(), "s"))
+	if _, err := s.Take(t.Context(), "a", "k", filled); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.Release("a"), s.Note("n", "x")); err != nil {
+		t.Fatal(err)
+	}
+	notes, err := os.ReadDir(s.path(notesDir))
+	if err != nil || len(notes) != 1 {
+		t.Fatalf("notes = %v, %v", notes, err)
+	}
+	ahead := time.Now().Add(365 * 24 * time.Hour)
+	for _, path := range []string{s.path(itemsDir, "k"), s.path(notesDir, notes[0].Name())} {
+		if err := os.Chtimes(path, ahead, ahead); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Collect(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	requireItems(t, s, "k")
+	s.now = func() time.Time { return time.Now().Add(2 * time.Hour) }
+	if err := s.Collect(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	requireItems(t, s)
+	if notes, err := os.ReadDir(s.path(notesDir)); err != nil || len(notes) != 0 {
+		t.Errorf("notes = %v, %v; want none", notes, err)
+	}
+}
