@@ -2,6 +2,7 @@ package controller_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -88,6 +89,30 @@ func TestHeldNodesShowWhatTheyWaitFor(t *testing.T) {
 		}
 		return ""
 	})
+	// The event of the way back is the last one: all before it have been written.
+	var said []string
+	c.eventually("an event says that the node is ready again", func() string {
+		events := &corev1.EventList{}
+		if err := c.client.List(c.Context(), events); err != nil {
+			return err.Error()
+		}
+		said = nil
+		back := false
+		for i := range events.Items {
+			e := &events.Items[i]
+			back = back || strings.Contains(e.Message, "changed from "+rikv1alpha1.NodeConfirmationNeeded)
+			if e.Reason == rikv1alpha1.NodeConfirmationNeeded {
+				said = append(said, e.Message)
+			}
+		}
+		if !back {
+			return fmt.Sprintf("there are %d events", len(events.Items))
+		}
+		return ""
+	})
+	if len(said) != 1 {
+		t.Errorf("%d events say that the node waits, want one: %q", len(said), said)
+	}
 }
 
 // TestALowerTermIsLeftWhenThatIsConfirmed: the controller of a restored datastore takes a term

@@ -382,9 +382,11 @@ func (r *Reconciler) announce(before, after *rikv1alpha1.Node) {
 	}
 	r.config.Logger.Info("a node's readiness changed", "node", after.Name, "ready", is)
 	r.tell(after.Name)
-	if is == reasonSilent || is == instance.ReasonSchedulerUnavailable {
+	switch {
+	case is == reasonSilent || is == instance.ReasonSchedulerUnavailable:
 		r.config.Events.Eventf(after, nil, corev1.EventTypeWarning, is, "Watching", "the node is not heard of")
-	} else if was != "" {
+	case is == rikv1alpha1.NodeConfirmationNeeded: // announceHold says it, and why
+	case was != "":
 		r.config.Events.Eventf(after, nil, corev1.EventTypeNormal, is, "Watching", "the node's readiness changed from %s to %s", was, is)
 	}
 }
