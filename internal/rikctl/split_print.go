@@ -154,6 +154,9 @@ func (s *divisionShare) why() string {
 	for _, r := range s.Reasons {
 		words = append(words, r.Text)
 	}
+	if s.NameInCluster != "" {
+		words = append(words, "its name in the cluster is "+s.NameInCluster)
+	}
 	if s.Problem != "" {
 		words = append(words, "problem: "+s.Problem)
 	}

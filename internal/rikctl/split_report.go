@@ -58,6 +58,8 @@ type divisionShare struct {
 	// Ready are the replicas that are, and Most is how many can run.
 	Ready int32 `json:"ready"`
 	Most  int32 `json:"most"`
+	// NameInCluster is what the leaf is called in the cluster, where that is another name.
+	NameInCluster string `json:"nameInCluster,omitempty"`
 	// Problem is what its syncer says of the leaf.
 	Problem string           `json:"problem,omitempty"`
 	Reasons []divisionReason `json:"reasons,omitempty"`
@@ -117,6 +119,9 @@ func explained(w *view.World, r splitter.Result) division {
 			Most: s.Most, Ready: ready[s.Cluster], Reasons: reasonsOf(s.Reasons),
 		}
 		if leaf := w.Leaf(s.Cluster); leaf != nil {
+			if name := workloadv1alpha1.NameInCluster(leaf); name != leaf.GetName() {
+				share.NameInCluster = name
+			}
 			share.Problem = leaf.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+s.Cluster]
 		}
 		d.Clusters = append(d.Clusters, share)

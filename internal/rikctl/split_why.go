@@ -85,6 +85,9 @@ func (t *tool) whyLeaf(ctx context.Context, c client.Client, ref reference, kind
 	_, uid := view.Owner(leaf, kind)
 	former := root == nil || uid != "" && uid != root.GetUID()
 	text := fmt.Sprintf("%s is the part of %s/%s in cluster %s.", ref, ref.resource, name, leaf.GetLabels()[workloadv1alpha1.ClusterLabel])
+	if there := workloadv1alpha1.NameInCluster(leaf); there != leaf.GetName() {
+		text += fmt.Sprintf(" Its name there is %s.", there)
+	}
 	if former || leaf.GetDeletionTimestamp() != nil {
 		if text, err = t.whyLeaves(ctx, c, ref, name, leaf, former); err != nil {
 			return err

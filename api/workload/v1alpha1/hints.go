@@ -31,6 +31,7 @@ var hints = map[string]func(*PlacementPolicy, string) error{
 	HintPrefix + "max-surge":    func(p *PlacementPolicy, v string) error { s := intstr.Parse(v); p.MaxSurge = &s; return nil },
 	HintPrefix + "max-moves":    func(p *PlacementPolicy, v string) (err error) { p.MaxMoves, err = parseMoves(v); return },
 	HintPrefix + "grace-period": func(p *PlacementPolicy, v string) (err error) { p.GracePeriod, err = parseDuration(v); return },
+	NamesAnnotation:             func(_ *PlacementPolicy, v string) error { return checkNames(v) },
 	FenceAfterAnnotation:        func(p *PlacementPolicy, v string) (err error) { p.FenceAfter, err = parseDuration(v); return },
 }
 
@@ -48,6 +49,7 @@ var hints = map[string]func(*PlacementPolicy, string) error{
 //	placement.workloads.kcp.dev/max-surge     2 or 25%
 //	placement.workloads.kcp.dev/max-moves     5 or 5/10m
 //	placement.workloads.kcp.dev/grace-period  5m
+//	placement.workloads.kcp.dev/names         root or leaf; for the root alone, see [NamesAnnotation]
 //	workloads.kcp.dev/fence-after             30s
 func (p PlacementPolicy) WithHints(annotations map[string]string) (PlacementPolicy, field.ErrorList) {
 	out := *p.DeepCopy()
@@ -271,4 +273,11 @@ func validateDuration(at *field.Path, d *metav1.Duration, least time.Duration) f
 		return nil
 	}
 	return field.ErrorList{field.Invalid(at, d.Duration.String(), fmt.Sprintf("at least %s", least))}
+}
+
+func checkNames(value string) error {
+	if value != NamesRoot && value != NamesLeaf {
+		return fmt.Errorf("it is %s or %s", NamesRoot, NamesLeaf)
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"slices"
 	"strings"
 
@@ -23,6 +24,12 @@ const (
 	// UpstreamUIDAnnotation on an object downstream is its counterpart's UID: without
 	// it an object is somebody else's.
 	UpstreamUIDAnnotation = "workloads.kcp.dev/upstream-uid"
+	// NameAnnotation on a leaf is the name that its copy has in the cluster: that of its root. A
+	// copy without it has the leaf's name.
+	NameAnnotation = "workloads.kcp.dev/name-in-cluster"
+	// UpstreamNameAnnotation on an object downstream is its counterpart's name, where that is
+	// another one.
+	UpstreamNameAnnotation = "workloads.kcp.dev/upstream-name"
 	// YieldAnnotation lists, with commas, the fields that are applied when the object
 	// is made downstream and then left to others: spec.replicas.
 	YieldAnnotation = "workloads.kcp.dev/yield"
@@ -95,6 +102,17 @@ type Locator struct {
 
 // FenceLeaseName is the Lease that a Cluster's syncer renews in the physical cluster.
 func FenceLeaseName(clusterUID string) string { return "cluster-" + clusterUID }
+
+// NameInCluster is what the copy of an object is called in its cluster. Only a leaf can be called
+// otherwise than it is, and only as its root: no other object can claim that name there.
+func NameInCluster(object metav1.Object) string {
+	wanted := object.GetAnnotations()[NameAnnotation]
+	ref := metav1.GetControllerOfNoCopy(object)
+	if wanted == "" || ref == nil || ref.Name != wanted || object.GetLabels()[OwnedByLabel] == "" {
+		return object.GetName()
+	}
+	return wanted
+}
 
 // Follows are the clusters in [FollowsAnnotation].
 func Follows(annotations map[string]string) []string {

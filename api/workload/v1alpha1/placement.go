@@ -9,6 +9,12 @@ import (
 const (
 	// HintPrefix stands before the name of a field of [PlacementPolicy].
 	HintPrefix = "placement.workloads.kcp.dev/"
+	// NamesAnnotation says what the copies of a root's leaves are called in their clusters, with
+	// the value NamesRoot as the root, and with NamesLeaf as the leaf. It is for those that are
+	// made from then on.
+	NamesAnnotation = HintPrefix + "names"
+	NamesRoot       = "root"
+	NamesLeaf       = "leaf"
 	// FenceAfterAnnotation is the field FenceAfter.
 	FenceAfterAnnotation = "workloads.kcp.dev/fence-after"
 )

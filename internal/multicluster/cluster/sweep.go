@@ -195,7 +195,7 @@ func offeredAs(resource schema.GroupResource, lists []*metav1.APIResourceList) (
 
 // letGoOf asks upstream first: whoever changes the object afterwards, so that it may be
 // in the cluster again, makes the write fail.
-func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity, there schema.GroupVersionResource) error {
+func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity, resource schema.GroupVersionResource) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, letGoTimeout, errSilence)
 	defer cancel()
 	object, err := s.upstream.Resource(x.resource).Namespace(x.namespace).Get(ctx, x.name, metav1.GetOptions{})
@@ -209,12 +209,16 @@ func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity
 	if x.namespace != "" {
 		namespace = identity.Namespace(x.namespace)
 	}
-	counterpart, err := s.downstream.Resource(there).Namespace(namespace).Get(ctx, x.name, metav1.GetOptions{})
-	switch {
-	case err == nil && counterpart.Annotations[workloadv1alpha1.UpstreamUIDAnnotation] != "":
-		return nil // the syncer sees it
-	case err != nil && !isObjectGone(err):
-		return fmt.Errorf("asking the cluster: %w", err)
+	there := s.downstream.Resource(resource).Namespace(namespace)
+	for _, name := range []string{x.name, workloadv1alpha1.NameInCluster(object)} {
+		counterpart, err := there.Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case err == nil && counterpart.Annotations[workloadv1alpha1.UpstreamUIDAnnotation] != "" &&
+			(name == x.name || counterpart.Annotations[workloadv1alpha1.UpstreamUIDAnnotation] == string(object.UID)):
+			return nil // the syncer sees it
+		case err != nil && !isObjectGone(err):
+			return fmt.Errorf("asking the cluster: %w", err)
+		}
 	}
 	if err := release(ctx, s.upstream, x.resource, object, []string{s.cluster}, nil); err != nil {
 		return err

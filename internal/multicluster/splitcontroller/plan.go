@@ -162,7 +162,7 @@ func (p *planner) render(cluster string, replicas *int32) (*unstructured.Unstruc
 		return nil, err
 	}
 	p.world.Adapt(leaf, cluster)
-	p.annotate(leaf)
+	p.annotate(leaf, cluster)
 	return leaf, nil
 }
 
@@ -185,9 +185,9 @@ func (p *planner) digest(cluster string) string {
 	return digest
 }
 
-// annotate adds to a leaf what is not on its root: a fence that a Placement asks for, and
-// which annotations are from the root.
-func (p *planner) annotate(leaf *unstructured.Unstructured) {
+// annotate adds to a leaf what is not on its root: a fence that a Placement asks for,
+// which annotations are from the root, and its name in the cluster.
+func (p *planner) annotate(leaf *unstructured.Unstructured, cluster string) {
 	notes := leaf.GetAnnotations()
 	if notes == nil {
 		notes = map[string]string{}
@@ -197,6 +197,11 @@ func (p *planner) annotate(leaf *unstructured.Unstructured) {
 	}
 	if len(notes) > 0 {
 		notes[fromRootAnnotation] = strings.Join(slices.Sorted(maps.Keys(notes)), ",")
+	}
+	if name := p.world.NameIn(cluster); name != leaf.GetName() {
+		notes[workloadv1alpha1.NameAnnotation] = name
+	}
+	if len(notes) > 0 {
 		leaf.SetAnnotations(notes)
 	}
 }
@@ -230,7 +235,7 @@ func (p *planner) metadata(cluster string, have *entry, change splitter.Change) 
 	if err != nil {
 		return nil, fmt.Errorf("making the leaf for %s: %w", cluster, err)
 	}
-	p.annotate(next)
+	p.annotate(next, cluster)
 	wanted := next.GetAnnotations()
 	notes := maps.Clone(have.GetAnnotations())
 	if notes == nil {

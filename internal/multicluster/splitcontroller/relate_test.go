@@ -13,6 +13,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitcontroller"
+	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
@@ -100,6 +101,18 @@ func (s *site) leads(resource schema.GroupVersionResource, root, path, want stri
 	})
 }
 
+// called waits until the leaf of a root is called so in its cluster.
+func (s *site) called(resource schema.GroupVersionResource, root, cluster, want string) {
+	s.Helper()
+	s.eventually("the leaf of "+root+" is called "+want+" in "+cluster, func(ctx context.Context) error {
+		leaf, err := s.objects.Resource(resource).Namespace(s.namespace).Get(ctx, splitter.LeafName(root, s.cluster(cluster)), metav1.GetOptions{})
+		if err == nil && workloadv1alpha1.NameInCluster(leaf) != want {
+			err = fmt.Errorf("it is called %s", workloadv1alpha1.NameInCluster(leaf))
+		}
+		return err
+	})
+}
+
 // TestReferencesStayTogether: what refers to a divided object has a leaf in each of its clusters,
 // which refers to the leaf there; what refers to one that is whole goes with it.
 func TestReferencesStayTogether(t *testing.T) {
@@ -122,7 +135,9 @@ func TestReferencesStayTogether(t *testing.T) {
 	s.make(issuers, "ca", `{selfSigned: {}}`)
 	s.leads(issuers, "ca", "metadata.name", "east=ca--east")
 	s.make(certificates, "web", `{secretName: web-tls, issuerRef: {name: ca}}`)
-	s.leads(certificates, "web", "spec.issuerRef.name spec.secretName", "east=ca--east,web-tls")
+	s.leads(certificates, "web", "spec.issuerRef.name spec.secretName", "east=ca,web-tls")
+	s.called(issuers, "ca", "east", "ca")
+	s.called(autoscalers, "web", "west", "web")
 
 	// A route goes where its Services are.
 	service := object(core.WithResource("services"), "Service", s.namespace, "web")

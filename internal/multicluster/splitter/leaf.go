@@ -133,7 +133,7 @@ func isOwnAnnotation(name string) bool {
 			return true
 		}
 	}
-	return name == workloadv1alpha1.FollowsAnnotation
+	return name == workloadv1alpha1.FollowsAnnotation || name == workloadv1alpha1.NameAnnotation || name == workloadv1alpha1.UpstreamNameAnnotation
 }
 
 // Stamp notes on a leaf what a change has to be remembered with.

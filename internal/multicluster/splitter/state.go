@@ -164,6 +164,9 @@ type Progress struct {
 	Moves int32     `json:"moves,omitempty"`
 	// Surged is how many replicas were added ahead of those that they replace.
 	Surged int32 `json:"surged,omitempty"`
+	// LeafNames: clusters have data of the root that was made under names of leaves. What is made
+	// under another name would not find it.
+	LeafNames bool `json:"leafNames,omitempty"`
 }
 
 // Action is what is done to a leaf.

@@ -41,7 +41,7 @@ func newCarrier(t Type, e *engine) (*carrier, error) {
 	c := &carrier{Type: t, stop: func() {}, synced: make(chan struct{})}
 	selectors := selectors(e.config.Cluster)
 	for i, selector := range selectors {
-		c.upstream[i], c.readers[i] = newInformer(e.upstream, t, selector, e.readingChanged)
+		c.upstream[i], c.readers[i] = newInformer(e.upstream, t, selector, upstreamIndexers(), e.readingChanged)
 		if err := c.upstream[i].SetTransform(withoutManagedFields); err != nil {
 			return nil, err
 		}
@@ -49,7 +49,7 @@ func newCarrier(t Type, e *engine) (*carrier, error) {
 			return nil, err
 		}
 	}
-	c.downstream, c.readers[2] = newInformer(e.downstream, t, selectors[0], e.readingChanged)
+	c.downstream, c.readers[2] = newInformer(e.downstream, t, selectors[0], downstreamIndexers(), e.readingChanged)
 	return c, watch(c.downstream, e.log, func(o *unstructured.Unstructured) { e.downstreamChanged(c, o) })
 }
 
@@ -101,7 +101,7 @@ type reader struct {
 	side *side
 }
 
-func newInformer(s *side, t Type, selector string, changed func()) (cache.SharedIndexInformer, reader) {
+func newInformer(s *side, t Type, selector string, indexers cache.Indexers, changed func()) (cache.SharedIndexInformer, reader) {
 	objects := s.objects.Resource(t.Resource)
 	with := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector = selector
@@ -122,7 +122,7 @@ func newInformer(s *side, t Type, selector string, changed func()) (cache.Shared
 			},
 		},
 	})
-	options := cache.SharedIndexInformerOptions{ObjectDescription: t.Resource.String()}
+	options := cache.SharedIndexInformerOptions{ObjectDescription: t.Resource.String(), Indexers: indexers}
 	return cache.NewSharedIndexInformerWithOptions(r.ListerWatcher(), &unstructured.Unstructured{}, options), reader{r, s}
 }
 

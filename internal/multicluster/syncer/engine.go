@@ -133,8 +133,15 @@ func (e *engine) upstreamChanged(c *carrier, o *unstructured.Unstructured) {
 }
 
 func (e *engine) downstreamChanged(c *carrier, o *unstructured.Unstructured) {
-	if i, ok := e.downstreamItem(c, o); ok {
-		e.queue.Add(i)
+	i, ok := e.downstreamItem(c, o)
+	if !ok {
+		return
+	}
+	e.queue.Add(i)
+	if !i.downstream {
+		for _, up := range c.waitingFor(i.Namespace, o.GetName()) {
+			e.queue.Add(item{Key: Key{Type: i.Type, Namespace: i.Namespace, Name: up.GetName()}})
+		}
 	}
 }
 
@@ -154,7 +161,7 @@ func (e *engine) upstreamItem(c *carrier, o *unstructured.Unstructured) (item, b
 
 // downstreamItem is upstreamItem for an object on the other side.
 func (e *engine) downstreamItem(c *carrier, o *unstructured.Unstructured) (item, bool) {
-	i := item{Key: Key{Type: c.Resource.GroupResource(), Namespace: o.GetNamespace(), Name: o.GetName()}, downstream: true}
+	i := item{Key: Key{Type: c.Resource.GroupResource(), Namespace: o.GetNamespace(), Name: c.nameUpstream(o)}, downstream: true}
 	if name, known := e.namespaces.known(o.GetNamespace()); known || o.GetNamespace() == "" {
 		i.Namespace, i.downstream = name, false
 	}

@@ -21,22 +21,25 @@ import (
 var jobs = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
 
 // publishJobs makes the kcp serve the Kubernetes cluster's own Jobs.
-func (k *kcp) publishJobs(from *rest.Config) {
+func (k *kcp) publishJobs(from *rest.Config) { k.publish(from, jobs) }
+
+// publish makes the kcp serve a type of the Kubernetes cluster.
+func (k *kcp) publish(from *rest.Config, resource schema.GroupVersionResource) {
 	k.t.Helper()
 	puller, err := crdpuller.New(crdpuller.Config{Rest: from, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	result, err := puller.Pull(k.t.Context(), "jobs.batch")
+	result, err := puller.Pull(k.t.Context(), resource.GroupResource().String())
 	if err != nil || len(result.CRDs) != 1 {
-		k.t.Fatalf("pulling jobs: %v, %+v", err, result)
+		k.t.Fatalf("pulling %s: %v, %+v", resource, err, result)
 	}
 	client := apiextensionsclient.NewForConfigOrDie(k.config).ApiextensionsV1().CustomResourceDefinitions()
 	if _, err := client.Create(k.t.Context(), result.CRDs[0], metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		k.t.Fatalf("publishing jobs: %v", err)
+		k.t.Fatalf("publishing %s: %v", resource, err)
 	}
-	poll.Until(k.t, kube.Patience, "the kcp serves jobs", func(ctx context.Context) error {
-		_, err := k.objects.Resource(jobs).List(ctx, metav1.ListOptions{})
+	poll.Until(k.t, kube.Patience, "the kcp serves "+resource.Resource, func(ctx context.Context) error {
+		_, err := k.objects.Resource(resource).List(ctx, metav1.ListOptions{})
 		return err
 	})
 }

@@ -42,6 +42,9 @@ type pass struct {
 	// changed is since when a change upstream waits for this pass, zero if none does.
 	changed time.Time
 
+	// name is that of the object in the cluster.
+	name string
+
 	up, down         *unstructured.Unstructured
 	upSeen, downSeen presence
 	kind             typeView
@@ -58,9 +61,7 @@ func newPass(e *engine, c *carrier, key Key) *pass {
 		p.upSeen = cached
 		e.fence.wants(p.up)
 	}
-	if p.down = c.downstreamObject(p.downstreamNamespace(), key.Name); p.down != nil {
-		p.downSeen = cached
-	}
+	p.locate()
 	return p
 }
 
@@ -113,7 +114,9 @@ func (p *pass) view() view {
 	if p.down != nil {
 		v.excluded = v.excluded || isExcluded(p.key.Type, p.down)
 		annotations := p.down.GetAnnotations()
-		v.down.upstreamUID = types.UID(annotations[workloadv1alpha1.UpstreamUIDAnnotation])
+		if !p.isAnothers() {
+			v.down.upstreamUID = types.UID(annotations[workloadv1alpha1.UpstreamUIDAnnotation])
+		}
 		v.down.deleting = p.down.GetDeletionTimestamp() != nil
 		v.down.deleteData = annotations[workloadv1alpha1.DeleteDataAnnotation] == "true"
 		v.down.stuck = p.stuck != nil
@@ -126,9 +129,11 @@ func (p *pass) view() view {
 func (p *pass) do(ctx context.Context, next step) (done bool, again time.Duration, err error) {
 	switch next {
 	case stepAskUpstream:
-		p.up, p.upSeen, err = p.lookUpstream(ctx)
+		if p.up, p.upSeen, err = p.lookUpstream(ctx); err == nil {
+			p.locate()
+		}
 	case stepAskDownstream:
-		p.down, p.downSeen, err = look(ctx, p.downstream, p.carrier.Type, p.downstreamNamespace(), p.key.Name)
+		p.down, p.downSeen, err = look(ctx, p.downstream, p.carrier.Type, p.downstreamNamespace(), p.name)
 	case stepAskType:
 		p.kind, err = p.lookAtType(ctx, p.carrier.Type)
 	case stepHold, stepCreate:
@@ -151,7 +156,10 @@ func (p *pass) do(ctx context.Context, next step) (done bool, again time.Duratio
 		err = p.release(ctx)
 		return true, 0, err
 	case stepForeign:
-		return p.problem(ctx, problem{reasonConflict, "an object of this name is in the cluster and is not the kcp's; it is left as it is. Delete it there, or choose another name"})
+		if p.isAnothers() && p.isLeaving() {
+			return true, deletedAgain, nil // it comes when the name is free
+		}
+		return p.problem(ctx, problem{reasonConflict, "an object of this name is in the cluster and is not the kcp's; it is left as it is. Delete it there, or choose another name" + p.otherNames()})
 	case stepFormer:
 		return p.problem(ctx, problem{reasonConflict, "the cluster still has what a former object of this name left. Delete it there, or set the annotation " + workloadv1alpha1.RecreateAnnotation + "=true (for a claim also " + workloadv1alpha1.DeleteDataAnnotation + "=true)"})
 	case stepStuck:
@@ -246,7 +254,7 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 	uid := p.down.GetUID()
 	_, err := ask(ctx, p.downstream, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, p.downstream.resource(p.carrier.Type, p.downstreamNamespace()).
-			Delete(ctx, p.key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: propagation(p.up)})
+			Delete(ctx, p.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: propagation(p.up)})
 	})
 	switch {
 	case apierrors.IsConflict(err):
@@ -259,7 +267,7 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 	p.log.Info("deleted in the cluster", "uid", uid)
 	p.unsettle()
 	// Mostly it is gone at once, and what waits for that need not wait for the watch.
-	p.down, p.downSeen, err = look(ctx, p.downstream, p.carrier.Type, p.downstreamNamespace(), p.key.Name)
+	p.down, p.downSeen, err = look(ctx, p.downstream, p.carrier.Type, p.downstreamNamespace(), p.name)
 	if err != nil {
 		return true, 0, err
 	}

@@ -58,10 +58,12 @@ func carriedLabels(labels map[string]string) map[string]string {
 
 // localAnnotations say something of the object upstream that is not so downstream.
 var localAnnotations = map[string]bool{
-	workloadv1alpha1.LocatorAnnotation:     true,
-	workloadv1alpha1.RecreateAnnotation:    true,
-	"pv.kubernetes.io/bind-completed":      true,
-	"pv.kubernetes.io/bound-by-controller": true,
+	workloadv1alpha1.LocatorAnnotation:      true,
+	workloadv1alpha1.NameAnnotation:         true,
+	workloadv1alpha1.UpstreamNameAnnotation: true,
+	workloadv1alpha1.RecreateAnnotation:     true,
+	"pv.kubernetes.io/bind-completed":       true,
+	"pv.kubernetes.io/bound-by-controller":  true,
 }
 
 func carriedAnnotations(annotations map[string]string) map[string]string {
@@ -150,11 +152,14 @@ func isExcluded(resource schema.GroupResource, object *unstructured.Unstructured
 	if resource.Group != "" {
 		return false
 	}
+	is := func(name string) bool {
+		return object.GetName() == name || workloadv1alpha1.NameInCluster(object) == name
+	}
 	switch resource.Resource {
 	case "serviceaccounts":
-		return object.GetName() == "default"
+		return is("default")
 	case "configmaps":
-		return object.GetName() == "kube-root-ca.crt"
+		return is("kube-root-ca.crt")
 	case "secrets":
 		kind, _, _ := unstructured.NestedString(object.Object, "type")
 		return kind == string(corev1.SecretTypeServiceAccountToken) || kind == string(corev1.SecretTypeBootstrapToken)

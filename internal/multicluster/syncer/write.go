@@ -37,9 +37,21 @@ func fingerprintOf(desired, downstream *unstructured.Unstructured) fingerprint {
 
 // desired is what is applied to the object downstream as it is.
 func (p *pass) desired() *unstructured.Unstructured {
-	desired := translate(p.up, p.identity)
+	desired := p.translated()
 	if p.down != nil {
 		withoutFields(desired, yielded(p.up, p.down))
+	}
+	return desired
+}
+
+// translated is what is made of the object upstream, under its name in the cluster.
+func (p *pass) translated() *unstructured.Unstructured {
+	desired := translate(p.up, p.identity)
+	if p.name != p.key.Name {
+		desired.SetName(p.name)
+		annotations := desired.GetAnnotations()
+		annotations[workloadv1alpha1.UpstreamNameAnnotation] = p.key.Name
+		desired.SetAnnotations(annotations)
 	}
 	return desired
 }
@@ -81,7 +93,7 @@ func (p *pass) create(ctx context.Context) error {
 			return err
 		}
 	}
-	desired := translate(p.up, p.identity)
+	desired := p.translated()
 	made, err := p.downstream.apply(ctx, p.carrier.Type, desired, metav1.ApplyOptions{FieldManager: manager})
 	if apierrors.IsConflict(err) {
 		return reconcile.ErrAgain // it is there by now

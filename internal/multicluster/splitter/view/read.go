@@ -56,9 +56,9 @@ type World struct {
 	Leaves []*unstructured.Unstructured
 	// Needs are the objects that the root names.
 	Needs []splitter.Need
-	// names of leaves' roots by what refers to them, and shares of the workloads that the root is
+	// named are the roots by what refers to them, and shares of the workloads that the root is
 	// about, by cluster.
-	names  map[splitter.Reference]string
+	named  map[splitter.Reference]*World
 	shares map[string]int64
 	// chosen is whether the way of dividing was wished for.
 	chosen bool
@@ -148,6 +148,7 @@ func (w *World) readLeaves(ctx context.Context, source Source) error {
 		return err
 	}
 	templated := splitter.MakesClaims(w.Root)
+	w.State.Progress.LeafNames = w.State.Progress.LeafNames && templated
 	names := make([]string, 0, len(w.State.Clusters))
 	for i := range w.State.Clusters {
 		names = append(names, w.State.Clusters[i].Name)
@@ -163,6 +164,9 @@ func (w *World) readLeaves(ctx context.Context, source Source) error {
 		leaf.Cluster, leaf.Deleting = cluster, leaf.Deleting || former
 		leaf.Bound = slices.ContainsFunc(claims, func(c *unstructured.Unstructured) bool { return IsBound(c, cluster) }) ||
 			templated && hasRun(object)
+		if templated && hasRun(object) && workloadv1alpha1.NameInCluster(object) == object.GetName() {
+			w.State.Progress.LeafNames = true
+		}
 		found[cluster] = object
 		w.State.Leaves = append(w.State.Leaves, leaf)
 	}

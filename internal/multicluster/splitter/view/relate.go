@@ -32,7 +32,10 @@ func (w *World) relate(ctx context.Context, source Source, depth int) error {
 	}
 	follows := !w.chosen && splitter.Follows(w.Root, w.Type.Scalable)
 	for _, r := range related {
-		isNamed := w.name(r, refs)
+		isNamed, err := w.name(ctx, source, r, refs)
+		if err != nil {
+			return err
+		}
 		if !follows && !splitter.HasPortions(w.Type.GVK.GroupKind()) || depth == 0 {
 			continue
 		}
@@ -77,18 +80,29 @@ func keyOf(root *unstructured.Unstructured, t Type) string {
 }
 
 // name notes which references are to a root, and says whether one is.
-func (w *World) name(r Related, refs []splitter.Reference) bool {
-	named := false
+func (w *World) name(ctx context.Context, source Source, r Related, refs []splitter.Reference) (bool, error) {
+	var other *World
 	for _, ref := range refs {
-		if ref.Name != r.Root.GetName() || !ref.Is(r.Type.GVK.GroupKind()) {
+		if !isTo(ref, r) {
 			continue
 		}
-		if w.names == nil {
-			w.names = map[splitter.Reference]string{}
+		if other == nil {
+			var err error
+			if other, err = readAlone(ctx, source, r.Root, r.Type, w.State.Now); err != nil {
+				return false, err
+			}
 		}
-		w.names[ref], named = r.Root.GetName(), true
+		if w.named == nil {
+			w.named = map[splitter.Reference]*World{}
+		}
+		w.named[ref] = other
 	}
-	return named
+	return other != nil, nil
+}
+
+// isTo reports whether a reference is to a root.
+func isTo(ref splitter.Reference, r Related) bool {
+	return ref.Name == r.Root.GetName() && ref.Is(r.Type.GVK.GroupKind())
 }
 
 func selects(pods labels.Selector, root *unstructured.Unstructured) bool {
@@ -159,7 +173,7 @@ func (w *World) leads(ctx context.Context, source Source, other *World) (bool, e
 			return false, err
 		}
 		for _, to := range related {
-			if !at.name(to, refs) {
+			if !slices.ContainsFunc(refs, func(ref splitter.Reference) bool { return isTo(ref, to) }) {
 				continue
 			}
 			if keyOf(to.Root, to.Type) == own {
@@ -198,16 +212,18 @@ func (w *World) reread(ctx context.Context, source Source) error {
 
 // IsAdapted reports whether leaves differ by their clusters, replicas apart.
 func (w *World) IsAdapted() bool {
-	return len(w.names) > 0 || len(w.shares) > 0 && splitter.HasPortions(w.Type.GVK.GroupKind())
+	return len(w.named) > 0 || len(w.shares) > 0 && splitter.HasPortions(w.Type.GVK.GroupKind())
 }
 
-// Adapt makes of a leaf what is right in its cluster: what it refers to are the leaves of that
-// cluster, and numbers that are about a whole workload are its portion. It changes the leaf.
+// Adapt makes of a leaf what is right in its cluster: what it refers to has the name that it has there, and numbers that are about a whole workload are its portion. It changes the leaf.
 func (w *World) Adapt(leaf *unstructured.Unstructured, cluster string) {
-	if len(w.names) > 0 {
+	if len(w.named) > 0 {
 		splitter.Retarget(leaf, func(r splitter.Reference) (string, bool) {
-			name, ok := w.names[r]
-			return splitter.LeafName(name, cluster), ok
+			other, ok := w.named[r]
+			if !ok {
+				return "", false
+			}
+			return other.NameIn(cluster), true
 		})
 	}
 	if len(w.shares) > 0 {
