@@ -107,7 +107,7 @@ func (s splitSight) families() (splitFamilies, []error) {
 		if f.wanted[cluster] == nil {
 			f.wanted[cluster] = map[string]*appsv1.Deployment{}
 		}
-		f.wanted[cluster][o.Name] = o
+		f.wanted[cluster][workloadv1alpha1.NameInCluster(o)] = o
 		if got, want := o.Finalizers, []string{workloadv1alpha1.FinalizerPrefix + cluster}; !slices.Equal(got, want) || o.DeletionTimestamp != nil {
 			problems = append(problems, fmt.Errorf("the leaf %s has the finalizers %v, want %v, and was deleted at %v", o.Name, got, want, o.DeletionTimestamp))
 		}
@@ -202,7 +202,7 @@ func unplacedOf(root *appsv1.Deployment) int32 {
 
 func (b *belowSight) deployment(leaf *appsv1.Deployment) (*appsv1.Deployment, bool) {
 	i := slices.IndexFunc(b.deployments, func(d appsv1.Deployment) bool {
-		return d.Name == leaf.Name && d.Annotations[workloadv1alpha1.UpstreamUIDAnnotation] == string(leaf.UID)
+		return d.Name == workloadv1alpha1.NameInCluster(leaf) && d.Annotations[workloadv1alpha1.UpstreamUIDAnnotation] == string(leaf.UID)
 	})
 	if i < 0 {
 		return nil, false
