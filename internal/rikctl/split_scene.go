@@ -8,7 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -132,14 +134,15 @@ func (s *scene) Object(ctx context.Context, kind schema.GroupVersionKind, namesp
 }
 
 // Related implements view.Source.
-func (s *scene) Related(ctx context.Context, namespace string, refs []splitter.Reference, pods labels.Selector) ([]view.Related, error) {
+func (s *scene) Related(ctx context.Context, namespace string, q view.Query) ([]view.Related, error) {
 	types, err := s.divided(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var out []view.Related
 	for _, t := range types {
-		if pods == nil && !slices.ContainsFunc(refs, func(r splitter.Reference) bool { return r.Is(t.GVK.GroupKind()) }) {
+		refers := slices.ContainsFunc(q.Refs, func(r splitter.Reference) bool { return r.Is(t.GVK.GroupKind()) })
+		if q.Pods == nil && len(q.Needs) == 0 && !refers && (q.Referred == "" || len(t.Rules.Produces) == 0) {
 			continue
 		}
 		roots, err := s.roots(ctx, t)
@@ -150,6 +153,37 @@ func (s *scene) Related(ctx context.Context, namespace string, refs []splitter.R
 			if root.GetNamespace() == namespace {
 				out = append(out, view.Related{Root: root, Type: t})
 			}
+		}
+	}
+	return out, nil
+}
+
+// Places implements view.Source. Where no Ingresses are served there are none.
+func (s *scene) Places(ctx context.Context, namespace string, q view.Query) ([]string, error) {
+	var out []string
+	for _, kind := range []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind(splitter.KindService), corev1.SchemeGroupVersion.WithKind(splitter.KindServiceAccount), networkingv1.SchemeGroupVersion.WithKind("Ingress"),
+	} {
+		ofServices := kind.Kind == splitter.KindService
+		if ofServices && q.Services == nil || !ofServices && len(q.Needs) == 0 {
+			continue
+		}
+		list, err := s.list(ctx, kind)
+		if isUnknownType(err) || meta.IsNoMatchError(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range list.all {
+			needs, _ := splitter.Needs(o) // what cannot be read needs nothing
+			if o.GetNamespace() != namespace || ofServices && !q.Services.Matches(labels.Set(o.GetLabels())) || !ofServices && !q.IsNeeded(needs) {
+				continue
+			}
+			if out == nil {
+				out = []string{}
+			}
+			out = append(out, workloadv1alpha1.Targets(o.GetLabels())...)
 		}
 	}
 	return out, nil

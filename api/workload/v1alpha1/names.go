@@ -30,6 +30,13 @@ const (
 	// UpstreamNameAnnotation on an object downstream is its counterpart's name, where that is
 	// another one.
 	UpstreamNameAnnotation = "workloads.kcp.dev/upstream-name"
+	// ProducesAnnotation on a CRD, or on one object, says which Secrets and ConfigMaps are made in
+	// a cluster for an object that is there: Secret={spec.target.name}|{metadata.name}, with
+	// commas. The object goes where these are needed.
+	ProducesAnnotation = "workloads.kcp.dev/produces"
+	// SelectsAnnotation on a CRD says in which field its objects select Pods or Services of their
+	// namespace: Service=spec.selector, with commas. The objects go where these are.
+	SelectsAnnotation = "workloads.kcp.dev/selects"
 	// YieldAnnotation lists, with commas, the fields that are applied when the object
 	// is made downstream and then left to others: spec.replicas.
 	YieldAnnotation = "workloads.kcp.dev/yield"

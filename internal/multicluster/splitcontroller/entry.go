@@ -36,6 +36,10 @@ type entry struct {
 	// a root are those that its leaves make.
 	refs     []splitter.Reference
 	selector labels.Selector
+	// services of a root are the Services that it is about, or nil, and products what is made for
+	// it in a cluster. needs of a root are those of its leaves, and do not have these sent anywhere.
+	services labels.Selector
+	products []splitter.Need
 }
 
 // newEntry keeps what is needed of an object, which it takes over.
@@ -55,11 +59,13 @@ func newEntry(object *unstructured.Unstructured, t view.Type) (*entry, error) {
 		return nil, err
 	}
 	if r.role == view.Root {
-		r.refs, r.selector, r.pods = splitter.References(object), splitter.PodSelector(object), splitter.PodLabels(object)
+		r.refs, r.pods, r.products = splitter.References(object), splitter.PodLabels(object), t.Rules.Products(object)
+		r.selector, r.services = t.Rules.Selector(object, splitter.KindPod), t.Rules.Selector(object, splitter.KindService)
+		r.needs, _ = t.Needs(object)
 		return r, nil
 	}
 	// What a leaf names and cannot be read is its root's mistake, which is told there.
-	r.needs, _ = splitter.Needs(object)
+	r.needs, _ = t.Needs(object)
 	r.pods = splitter.PodLabels(object)
 	r.Unstructured, err = slim(object, t.Path)
 	return r, err
@@ -118,6 +124,9 @@ type follower struct {
 	// needs of its own, and the pods that it selects.
 	needs    []splitter.Need
 	selector map[string]string
+	// labels of a Service, by which others select it, and refs of an Ingress.
+	labels labels.Set
+	refs   []splitter.Reference
 }
 
 // newFollower keeps what is needed of an object, which it takes over.
@@ -125,7 +134,10 @@ func newFollower(object *unstructured.Unstructured) *follower {
 	f := &follower{}
 	f.needs, _ = splitter.Needs(object)
 	if object.GetKind() == splitter.KindService {
-		f.selector = splitter.Selector(object)
+		f.selector, f.labels = splitter.Selector(object), maps.Clone(object.GetLabels())
+	}
+	if object.GetKind() == ingressKind {
+		f.refs = splitter.References(object)
 	}
 	set, notes := object.GetLabels(), object.GetAnnotations()
 	maps.DeleteFunc(set, func(name, _ string) bool {

@@ -160,7 +160,37 @@ func (c *Controller) behind(ingress *follower) []string {
 			targets[need] = workloadv1alpha1.Targets(s.GetLabels())
 		}
 	}
-	return splitter.Followers(ingress.needs, targets)
+	return append(splitter.Followers(ingress.needs, targets), c.resourcesBehind(ingress)...)
+}
+
+// resourcesBehind are the clusters with leaves of the roots, not Services, that an Ingress has as
+// backends.
+func (c *Controller) resourcesBehind(ingress *follower) []string {
+	var clusters []string
+	kinds, _ := c.filledKinds()
+	for _, ref := range ingress.refs {
+		for _, k := range kinds {
+			if !ref.Is(k.GVK.GroupKind()) {
+				continue
+			}
+			_, leaves := k.family(ingress.GetNamespace(), ref.Name)
+			for _, leaf := range leaves {
+				if owner, _ := view.Owner(leaf, k.Type); owner == ref.Name && leaf.GetDeletionTimestamp() == nil {
+					clusters = append(clusters, workloadv1alpha1.Targets(leaf.GetLabels())...)
+				}
+			}
+		}
+	}
+	return clusters
+}
+
+// leavesOf asks for a look at the Ingresses that have a root as a backend, whose leaves changed.
+func (c *Controller) leavesOf(k *kind, key rootKey) {
+	for _, f := range c.followersOf(ingressKind).find(referenceIndex, nameKey(key.Namespace, key.Name)) {
+		if slices.ContainsFunc(f.refs, func(ref splitter.Reference) bool { return ref.Name == key.Name && ref.Is(k.GVK.GroupKind()) }) {
+			c.follows.Add(needKey{ingressKind, f.GetNamespace(), f.GetName()})
+		}
+	}
 }
 
 // selected are the leaves to whose pods a Service sends traffic.
@@ -309,7 +339,7 @@ func difference(before, after map[string]string) map[string]any {
 // precede sends what a leaf is going to need to its cluster, before the leaf is.
 func (c *Controller) precede(ctx context.Context, t view.Type, leaf *unstructured.Unstructured, cluster string) error {
 	keys := c.servicesOf(leaf.GetNamespace(), splitter.PodLabels(leaf))
-	needs, err := splitter.Needs(leaf)
+	needs, err := t.Needs(leaf)
 	if err != nil {
 		return err
 	}

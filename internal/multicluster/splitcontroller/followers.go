@@ -72,7 +72,8 @@ func (c *Controller) cacheFollowers() error {
 
 func (c *Controller) newFollowers(resource schema.GroupVersionResource, kind string, onlyMetadata bool) (*followers, error) {
 	f := &followers{resource: resource, done: make(chan struct{})}
-	indexers := toolscache.Indexers{needIndex: followerIndex(followerNeeds), selectorIndex: followerIndex(selectorKeys), clusterIndex: followerIndex(followedClusters)}
+	indexers := toolscache.Indexers{needIndex: followerIndex(followerNeeds), selectorIndex: followerIndex(selectorKeys), clusterIndex: followerIndex(followedClusters),
+		referenceIndex: followerIndex(followerRefs), toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc}
 	if onlyMetadata {
 		f.informer = metadatainformer.NewFilteredMetadataInformer(c.metadata, resource, metav1.NamespaceAll, 0, indexers, nil).Informer()
 	} else {
@@ -150,9 +151,14 @@ func followerIndex(keys func(*follower) []string) toolscache.IndexFunc {
 }
 
 func followerNeeds(f *follower) []string {
+	return keysOf(f.GetNamespace(), f.needs)
+}
+
+// followerRefs are the names that an Ingress refers to.
+func followerRefs(f *follower) []string {
 	var keys []string
-	for _, n := range f.needs {
-		keys = append(keys, needKey{n.Kind, f.GetNamespace(), n.Name}.String())
+	for _, ref := range f.refs {
+		keys = append(keys, nameKey(f.GetNamespace(), ref.Name))
 	}
 	return keys
 }
@@ -231,12 +237,53 @@ func (c *Controller) followerChanged(before, now any) {
 		for _, name := range followedClusters(f) {
 			c.removals.Add(name)
 		}
+		c.producersOf(f.GetNamespace(), f.needs)
 		switch key.Kind {
 		case splitter.KindClaim:
 			c.rootsNaming(key)
 		case splitter.KindService:
 			c.ingressesNaming(key)
 			c.referrersOf(key.Namespace, key.Name, nil)
+			c.selectorsOf(f)
+		}
+	}
+}
+
+// selectorsOf has the roots looked at that select a Service.
+func (c *Controller) selectorsOf(service *follower) {
+	kinds, _ := c.filledKinds()
+	for _, k := range kinds {
+		for _, root := range k.find(aboutIndex, service.GetNamespace()) {
+			if root.services != nil && root.services.Matches(service.labels) {
+				c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: root.GetNamespace(), Name: root.GetName()})
+			}
+		}
+	}
+}
+
+// producersOf has the roots looked at that make something which is needed, and what these refer to.
+func (c *Controller) producersOf(namespace string, needs []splitter.Need) {
+	if len(needs) == 0 {
+		return
+	}
+	kinds, _ := c.filledKinds()
+	for _, k := range kinds {
+		for _, key := range keysOf(namespace, needs) {
+			for _, root := range k.find(productIndex, key) {
+				c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: namespace, Name: root.GetName()})
+				c.referredBy(kinds, root)
+			}
+		}
+	}
+}
+
+// referredBy has the roots looked at that another one refers to.
+func (c *Controller) referredBy(kinds []*kind, root *entry) {
+	for _, k := range kinds {
+		for _, ref := range root.refs {
+			if to := k.get(root.GetNamespace(), ref.Name); to != nil && to.role == view.Root && ref.Is(k.GVK.GroupKind()) {
+				c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: root.GetNamespace(), Name: ref.Name})
+			}
 		}
 	}
 }

@@ -22,8 +22,11 @@ const (
 	familyIndex = "family"
 	// rootIndex has the roots of a namespace.
 	rootIndex = "root"
-	// needIndex has the leaves that name an object.
+	// needIndex has the leaves that name an object, and useIndex the roots.
 	needIndex = "need"
+	useIndex  = "use"
+	// productIndex has the roots for which an object is made in a cluster.
+	productIndex = "product"
 	// podIndex has the leaves that make pods with a label.
 	podIndex = "pod"
 	// clusterIndex has the leaves of a cluster, and what else its syncer holds.
@@ -53,7 +56,7 @@ func newKind(client dynamic.Interface, t view.Type) (*kind, error) {
 	k.informer = dynamicinformer.NewFilteredDynamicInformer(client, t.GVR(), metav1.NamespaceAll, 0, toolscache.Indexers{
 		familyIndex: k.byEntry(k.familyKeys), rootIndex: k.byEntry(rootKeys), needIndex: k.byEntry(needKeys),
 		podIndex: k.byEntry(podKeys), clusterIndex: k.byEntry(clusterKeys), placeIndex: k.byEntry(placeKeys),
-		referenceIndex: k.byEntry(referenceKeys), aboutIndex: k.byEntry(aboutKeys),
+		referenceIndex: k.byEntry(referenceKeys), useIndex: k.byEntry(useKeys), productIndex: k.byEntry(productKeys), aboutIndex: k.byEntry(aboutKeys),
 	}, nil).Informer()
 	return k, k.informer.SetTransform(k.transform)
 }
@@ -115,9 +118,25 @@ func rootKeys(r *entry) []string {
 }
 
 func needKeys(r *entry) []string {
+	if r.role != view.Leaf {
+		return nil
+	}
+	return keysOf(r.GetNamespace(), r.needs)
+}
+
+func useKeys(r *entry) []string {
+	if r.role != view.Root {
+		return nil
+	}
+	return keysOf(r.GetNamespace(), r.needs)
+}
+
+func productKeys(r *entry) []string { return keysOf(r.GetNamespace(), r.products) }
+
+func keysOf(namespace string, needs []splitter.Need) []string {
 	var keys []string
-	for _, n := range r.needs {
-		keys = append(keys, needKey{n.Kind, r.GetNamespace(), n.Name}.String())
+	for _, n := range needs {
+		keys = append(keys, needKey{n.Kind, namespace, n.Name}.String())
 	}
 	return keys
 }
@@ -163,7 +182,7 @@ func referenceKeys(r *entry) []string {
 }
 
 func aboutKeys(r *entry) []string {
-	if r.selector != nil {
+	if r.selector != nil || r.services != nil {
 		return []string{r.GetNamespace()}
 	}
 	return nil

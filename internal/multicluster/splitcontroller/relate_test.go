@@ -22,12 +22,15 @@ var (
 	budgets      = schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}
 	issuers      = schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "issuers"}
 	certificates = schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "certificates"}
+	monitors     = schema.GroupVersionResource{Group: "monitoring.coreos.com", Version: "v1", Resource: "servicemonitors"}
+	buckets      = schema.GroupVersionResource{Group: "storage.example.org", Version: "v1", Resource: "buckets"}
 	routes       = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
 )
 
 // relatedKinds are types that refer to others.
 var relatedKinds = map[schema.GroupVersionResource]string{
 	autoscalers: "HorizontalPodAutoscaler", budgets: "PodDisruptionBudget", issuers: "Issuer", certificates: "Certificate", routes: "HTTPRoute",
+	monitors: "ServiceMonitor", buckets: "Bucket",
 }
 
 // relatedSite is a site with types that refer to Deployments, to Services and to each other.
@@ -149,4 +152,28 @@ func TestReferencesStayTogether(t *testing.T) {
 	s.until("web", "east=5 west=5")
 	s.leads(routes, "web", "metadata.name", "east=web--east west=web--west")
 	s.leads(autoscalers, "web", "spec.scaleTargetRef.name spec.maxReplicas", "east=web--east,10 west=web--west,10")
+
+	// A monitor of Services goes where those are that it selects, also when that changes.
+	s.make(monitors, "web", `{selector: {matchLabels: {tier: front}}, endpoints: [{port: http}]}`)
+	s.leads(monitors, "web", "metadata.name", "east=web--east")
+	s.merge(core.WithResource("services"), s.namespace, "web", map[string]any{"metadata": map[string]any{"labels": map[string]any{"tier": "front"}}})
+	s.leads(monitors, "web", "metadata.name", "east=web--east west=web--west")
+
+	// What makes a Secret goes where that is needed, and takes along what it refers to.
+	s.make(certificates, "api", `{secretName: api-tls, issuerRef: {name: ca}}`)
+	s.leads(certificates, "api", "spec.issuerRef.name", "east=ca")
+	pod := template("web", "v1")
+	pod["spec"].(map[string]any)["volumes"] = []any{map[string]any{"name": "tls", "secret": map[string]any{"secretName": "api-tls"}}}
+	s.merge(s.resource, s.namespace, "web", map[string]any{"spec": map[string]any{"template": pod}})
+	s.leads(certificates, "api", "spec.issuerRef.name spec.secretName", "east=ca,api-tls west=ca,api-tls")
+	s.leads(issuers, "ca", "metadata.name", "east=ca--east west=ca--west")
+
+	// A type of which nothing is known says by an annotation what it makes.
+	s.make(buckets, "logs", `{region: north}`)
+	s.leads(buckets, "logs", "spec.region", "east=north")
+	s.merge(buckets, s.namespace, "logs", map[string]any{"metadata": map[string]any{"annotations": map[string]any{workloadv1alpha1.ProducesAnnotation: "Secret={metadata.name}-login"}}})
+	pod["spec"].(map[string]any)["volumes"] = []any{map[string]any{"name": "login", "secret": map[string]any{"secretName": "logs-login"}}}
+	s.merge(s.resource, s.namespace, "web", map[string]any{"spec": map[string]any{"template": pod}})
+	s.leads(buckets, "logs", "spec.region", "east=north west=north")
+	s.leads(certificates, "api", "spec.issuerRef.name", "east=ca")
 }

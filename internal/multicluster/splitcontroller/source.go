@@ -7,7 +7,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 
@@ -63,14 +62,14 @@ func (s source) Leaves(_ context.Context, root *unstructured.Unstructured, t vie
 
 // Related implements view.Source. While a type is being read that counts it is an error: what a root
 // follows would seem to be nowhere.
-func (s source) Related(_ context.Context, namespace string, refs []splitter.Reference, pods labels.Selector) ([]view.Related, error) {
+func (s source) Related(_ context.Context, namespace string, q view.Query) ([]view.Related, error) {
 	kinds, known := s.c.allKinds()
 	if !known {
 		return nil, fmt.Errorf("%w: the types are being read", reconcile.ErrAgain)
 	}
 	var out []view.Related
 	for _, k := range kinds {
-		found, counts := k.related(namespace, refs, pods)
+		found, counts := k.related(namespace, q)
 		if counts && !k.informer.HasSynced() {
 			return nil, fmt.Errorf("%w: the objects of %s are being read", reconcile.ErrAgain, k.GroupResource())
 		}
@@ -81,10 +80,39 @@ func (s source) Related(_ context.Context, namespace string, refs []splitter.Ref
 	return out, nil
 }
 
-// related are the roots of a type that one of the references is to, or that make pods which are
-// selected, and whether the type may have such.
-func (k *kind) related(namespace string, refs []splitter.Reference, pods labels.Selector) (roots []*entry, counts bool) {
-	for _, ref := range refs {
+// Places implements view.Source.
+func (s source) Places(_ context.Context, namespace string, q view.Query) ([]string, error) {
+	var out []string
+	add := func(f *follower) {
+		if out == nil {
+			out = []string{}
+		}
+		out = append(out, workloadv1alpha1.Targets(f.GetLabels())...)
+	}
+	if q.Services != nil {
+		for _, f := range s.c.followersOf(splitter.KindService).find(toolscache.NamespaceIndex, namespace) {
+			if q.Services.Matches(f.labels) {
+				add(f)
+			}
+		}
+	}
+	for _, kind := range []string{splitter.KindServiceAccount, ingressKind} {
+		for _, key := range keysOf(namespace, q.Needs) {
+			for _, f := range s.c.followersOf(kind).find(needIndex, key) {
+				add(f)
+			}
+		}
+	}
+	return out, nil
+}
+
+// podGroups are those of the types that make pods. A type of an operator that cannot be read holds
+// nobody up.
+var podGroups = []string{"apps", "batch", "rik.dev"}
+
+// related are the roots of a type that one asks for, and whether the type may have such.
+func (k *kind) related(namespace string, q view.Query) (roots []*entry, counts bool) {
+	for _, ref := range q.Refs {
 		if !ref.Is(k.GVK.GroupKind()) {
 			continue
 		}
@@ -93,16 +121,21 @@ func (k *kind) related(namespace string, refs []splitter.Reference, pods labels.
 			roots = append(roots, r)
 		}
 	}
-	if pods == nil {
-		return roots, counts
+	for _, key := range keysOf(namespace, q.Needs) {
+		roots = append(roots, k.find(useIndex, key)...)
 	}
-	for _, r := range k.find(rootIndex, namespace) {
-		if slices.ContainsFunc(r.pods, pods.Matches) {
-			roots = append(roots, r)
+	if q.Referred != "" {
+		roots = append(roots, k.find(referenceIndex, nameKey(namespace, q.Referred))...)
+	}
+	if q.Pods != nil {
+		for _, r := range k.find(rootIndex, namespace) {
+			if slices.ContainsFunc(r.pods, q.Pods.Matches) {
+				roots = append(roots, r)
+			}
 		}
 	}
-	// Any type may make pods. One of an operator that cannot be read holds nobody up.
-	return roots, counts || slices.Contains([]string{"apps", "batch", "rik.dev"}, k.GVK.Group)
+	makesPods := slices.Contains(podGroups, k.GVK.Group)
+	return roots, counts || makesPods && (q.Pods != nil || len(q.Needs) > 0) || q.Referred != "" && len(k.Rules.Produces) > 0
 }
 
 // Object implements view.Source.

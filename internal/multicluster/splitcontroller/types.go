@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -60,7 +61,7 @@ func (c *Controller) dropTypes(wanted map[schema.GroupResource]view.Type) {
 }
 
 func sameType(a, b view.Type) bool {
-	return a.GVK == b.GVK && a.Resource == b.Resource && a.Scalable == b.Scalable && a.Reports == b.Reports &&
+	return a.GVK == b.GVK && a.Resource == b.Resource && a.Scalable == b.Scalable && a.Reports == b.Reports && reflect.DeepEqual(a.Rules, b.Rules) &&
 		slices.Equal(a.Path.Spec, b.Path.Spec) && slices.Equal(a.Path.Status, b.Path.Status)
 }
 
@@ -83,6 +84,9 @@ func (c *Controller) addType(ctx context.Context, t view.Type) error {
 	}
 	c.kinds[t.GroupResource()] = k
 	k.run(ctx)
+	if t.BadRules != "" {
+		c.config.Logger.Warn("annotations of a CRD are not understood", "resource", t.GroupResource().String(), "err", t.BadRules)
+	}
 	c.config.Logger.Info("dividing a type", "resource", t.GroupResource().String(), "version", t.GVK.Version, "divide", string(t.Division()))
 	return nil
 }
@@ -119,6 +123,9 @@ func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
 				// What selected its pods before may no longer do.
 				c.referrersOf(key.Namespace, key.Name, before)
 				c.referrersOf(key.Namespace, key.Name, now)
+				c.usedChanged(key, before)
+				c.usedChanged(key, now)
+				c.leavesOf(k, key)
 			}
 		}
 		c.leafChanged(before, now)
@@ -167,7 +174,7 @@ func (c *Controller) referrersOf(namespace, name string, r *entry) {
 		roots := k.find(referenceIndex, nameKey(namespace, name))
 		if r != nil && len(r.pods) > 0 {
 			for _, about := range k.find(aboutIndex, namespace) {
-				if slices.ContainsFunc(r.pods, about.selector.Matches) {
+				if about.selector != nil && slices.ContainsFunc(r.pods, about.selector.Matches) {
 					roots = append(roots, about)
 				}
 			}
@@ -175,6 +182,19 @@ func (c *Controller) referrersOf(namespace, name string, r *entry) {
 		for _, root := range roots {
 			c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: namespace, Name: root.GetName()})
 		}
+	}
+}
+
+// usedChanged asks for a look at what makes the objects that a root needs, and at what a root that
+// makes some refers to.
+func (c *Controller) usedChanged(key rootKey, r *entry) {
+	if r == nil || r.role != view.Root {
+		return
+	}
+	c.producersOf(key.Namespace, r.needs)
+	if len(r.products) > 0 {
+		kinds, _ := c.filledKinds()
+		c.referredBy(kinds, r)
 	}
 }
 

@@ -64,6 +64,9 @@ func Needs(object *unstructured.Unstructured) ([]Need, error) {
 		}
 		n.ofPod(&pod.Spec)
 	}
+	if len(n) == 0 && len(PodLabels(object)) == 0 {
+		n.ofAny(object)
+	}
 	if name, _, _ := unstructured.NestedString(object.Object, "spec", "serviceName"); name != "" {
 		n.add(KindService, name, false)
 	}
@@ -271,6 +274,64 @@ func (n *needs) ofIngress(object *unstructured.Unstructured) error {
 		n.add(KindSecret, tls.SecretName, false)
 	}
 	return nil
+}
+
+// coreNames are the fields of any type whose value is the name of an object of core/v1, and
+// coreRefs the ends of those whose value has that name.
+var (
+	coreNames = map[string]string{
+		"secretName": KindSecret, "configMapName": KindConfigMap, "serviceAccountName": KindServiceAccount,
+	}
+	coreRefs = map[string]string{
+		"secretRef": KindSecret, "secretKeyRef": KindSecret, "configMapRef": KindConfigMap, "configMapKeyRef": KindConfigMap,
+		"serviceAccountRef": KindServiceAccount,
+	}
+)
+
+// ofAny finds what an object names that makes no pods: the Secret of an Issuer's key, the
+// certificates of a Gateway. It may be made in the cluster, and so it may be missing here.
+func (n *needs) ofAny(object *unstructured.Unstructured) {
+	for _, r := range References(object) {
+		if !r.Known || r.Group == "" {
+			switch r.Kind {
+			case KindSecret, KindConfigMap, KindServiceAccount, KindClaim:
+				n.add(r.Kind, r.Name, true)
+			}
+		}
+	}
+	for field, value := range object.Object {
+		if field != "metadata" && field != "status" {
+			n.ofValue(value, field, object.GetNamespace(), referenceDepth)
+		}
+	}
+}
+
+func (n *needs) ofValue(value any, field, namespace string, depth int) {
+	switch v := value.(type) {
+	case string:
+		if kind, ok := coreNames[field]; ok {
+			n.add(kind, v, true)
+		}
+	case []any:
+		for _, inner := range v {
+			if _, isText := inner.(string); !isText && depth > 0 {
+				n.ofValue(inner, field, namespace, depth-1)
+			}
+		}
+	case map[string]any:
+		for end, kind := range coreRefs {
+			name, _ := v["name"].(string)
+			of, _ := v["namespace"].(string)
+			if strings.HasSuffix(strings.ToLower(field), strings.ToLower(end)) && (of == "" || of == namespace) {
+				n.add(kind, name, true)
+			}
+		}
+		for name, inner := range v {
+			if depth > 0 {
+				n.ofValue(inner, name, namespace, depth-1)
+			}
+		}
+	}
 }
 
 // sorted are the needs, each once. One that is needed and optional is needed.

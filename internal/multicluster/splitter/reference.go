@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Reference is an object of its namespace that another one names by kind and name, such as the
@@ -27,14 +25,51 @@ func (r Reference) Is(kind schema.GroupKind) bool {
 
 // defaultKinds are what fields refer to that leave out the kind.
 var defaultKinds = map[string]schema.GroupKind{
-	"backend":        {Kind: KindService},
-	"backendRef":     {Kind: KindService},
-	"backendRefs":    {Kind: KindService},
-	"service":        {Kind: KindService},
-	"serviceRef":     {Kind: KindService},
-	"issuerRef":      {Group: "cert-manager.io", Kind: "Issuer"},
-	"parentRefs":     {Group: "gateway.networking.k8s.io", Kind: "Gateway"},
-	"scaleTargetRef": {Group: "apps", Kind: "Deployment"},
+	"backend":         {Kind: KindService},
+	"backendRef":      {Kind: KindService},
+	"backendRefs":     {Kind: KindService},
+	"service":         {Kind: KindService},
+	"serviceRef":      {Kind: KindService},
+	"certificateRefs": {Kind: KindSecret},
+	"issuerRef":       {Group: "cert-manager.io", Kind: "Issuer"},
+	"parentRefs":      {Group: "gateway.networking.k8s.io", Kind: "Gateway"},
+	"scaleTargetRef":  {Group: "apps", Kind: "Deployment"},
+}
+
+// groupKinds are defaultKinds of the types of one API group.
+var groupKinds = map[string]map[string]schema.GroupKind{
+	"external-secrets.io": {
+		"secretStoreRef": {Group: "external-secrets.io", Kind: "SecretStore"},
+		"storeRef":       {Group: "external-secrets.io", Kind: "SecretStore"},
+	},
+	"flagger.app": {"templateRef": {Group: "flagger.app", Kind: "MetricTemplate"}},
+	"keda.sh":     {"authenticationRef": {Group: "keda.sh", Kind: "TriggerAuthentication"}},
+	"postgresql.cnpg.io": {
+		"cluster": {Group: "postgresql.cnpg.io", Kind: "Cluster"},
+	},
+	"projectcontour.io": {"services": {Kind: KindService}, "includes": {Group: "projectcontour.io", Kind: "HTTPProxy"}},
+	"tekton.dev":        {"pipelineRef": {Group: "tekton.dev", Kind: "Pipeline"}, "taskRef": {Group: "tekton.dev", Kind: "Task"}},
+	"traefik.io":        {"services": {Kind: KindService}, "middlewares": {Group: "traefik.io", Kind: "Middleware"}},
+	"traefik.containo.us": {
+		"services": {Kind: KindService}, "middlewares": {Group: "traefik.containo.us", Kind: "Middleware"},
+	},
+	"argoproj.io": {"workflowTemplateRef": {Group: "argoproj.io", Kind: "WorkflowTemplate"}},
+}
+
+// nameKinds are what fields of the types of an API group refer to whose value is the name alone,
+// or a list of names.
+var nameKinds = map[string]map[string]schema.GroupKind{
+	"argoproj.io": {
+		"activeService": {Kind: KindService}, "previewService": {Kind: KindService},
+		"canaryService": {Kind: KindService}, "stableService": {Kind: KindService},
+		"pingService": {Kind: KindService}, "pongService": {Kind: KindService},
+		"templateName": {Group: "argoproj.io", Kind: "AnalysisTemplate"},
+	},
+	"networking.istio.io": {"gateways": {Group: "networking.istio.io", Kind: "Gateway"}, "host": {Kind: KindService}},
+	"secrets.hashicorp.com": {
+		"vaultAuthRef":       {Group: "secrets.hashicorp.com", Kind: "VaultAuth"},
+		"vaultConnectionRef": {Group: "secrets.hashicorp.com", Kind: "VaultConnection"},
+	},
 }
 
 // referenceDepth bounds the search: specs of routes nest references eight deep.
@@ -44,7 +79,7 @@ const referenceDepth = 16
 // pods need is not among them; see [Needs].
 func References(object *unstructured.Unstructured) []Reference {
 	var refs []Reference
-	visitReferences(object, func(r Reference, _ map[string]any) { refs = append(refs, r) })
+	visitReferences(object, func(r Reference, _ func(string)) { refs = append(refs, r) })
 	slices.SortFunc(refs, func(a, b Reference) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Name, b.Name))
 	})
@@ -54,48 +89,70 @@ func References(object *unstructured.Unstructured) []Reference {
 // Retarget gives the references of an object other names, where rename has one. It changes the
 // object.
 func Retarget(object *unstructured.Unstructured, rename func(Reference) (string, bool)) {
-	visitReferences(object, func(r Reference, at map[string]any) {
+	visitReferences(object, func(r Reference, set func(string)) {
 		if name, ok := rename(r); ok {
-			at["name"] = name
+			set(name)
 		}
 	})
 }
 
-func visitReferences(object *unstructured.Unstructured, visit func(Reference, map[string]any)) {
+// referenceVisit is a walk through an object. visit is called with each reference and with what
+// sets its name.
+type referenceVisit struct {
+	group, namespace string
+	visit            func(r Reference, set func(string))
+}
+
+func visitReferences(object *unstructured.Unstructured, visit func(Reference, func(string))) {
+	w := referenceVisit{object.GroupVersionKind().Group, object.GetNamespace(), visit}
 	for field, value := range object.Object {
 		switch field {
 		case "apiVersion", "kind", "metadata", "status":
 		default:
-			visitValue(value, field, object.GetNamespace(), referenceDepth, visit)
+			w.value(value, field, referenceDepth)
 		}
 	}
 }
 
-// visitValue looks for references in the value of a field.
-func visitValue(value any, field, namespace string, depth int, visit func(Reference, map[string]any)) {
+// value looks for references in the value of a field.
+func (w *referenceVisit) value(value any, field string, depth int) {
 	if depth == 0 {
 		return
 	}
 	switch v := value.(type) {
 	case map[string]any:
-		if r, ok := referenceIn(v, field, namespace); ok {
-			visit(r, v)
+		if r, ok := w.referenceIn(v, field); ok {
+			w.visit(r, func(name string) { v["name"] = name })
 		}
 		for name, inner := range v {
-			visitValue(inner, name, namespace, depth-1, visit)
+			w.name(inner, name, func(to string) { v[name] = to })
+			w.value(inner, name, depth-1)
 		}
 	case []any:
-		for _, inner := range v {
-			visitValue(inner, field, namespace, depth-1, visit)
+		for i, inner := range v {
+			w.name(inner, field, func(to string) { v[i] = to })
+			w.value(inner, field, depth-1)
 		}
 	}
 }
 
-func referenceIn(v map[string]any, field, namespace string) (Reference, bool) {
+// name takes the value of a field for a reference if it is a name alone.
+func (w *referenceVisit) name(value any, field string, set func(string)) {
+	name, isText := value.(string)
+	kind, isName := nameKinds[w.group][field]
+	if isText && isName && len(validation.IsDNS1123Subdomain(name)) == 0 {
+		w.visit(Reference{Kind: kind.Kind, Group: kind.Group, Known: true, Name: name}, set)
+	}
+}
+
+func (w *referenceVisit) referenceIn(v map[string]any, field string) (Reference, bool) {
 	text := func(name string) string { s, _ := v[name].(string); return s }
-	usual, isUsual := defaultKinds[field]
+	usual, isUsual := groupKinds[w.group][field]
+	if !isUsual {
+		usual, isUsual = defaultKinds[field]
+	}
 	r := Reference{Kind: text("kind"), Name: text("name")}
-	if r.Name == "" || r.Kind == "" && !isUsual || text("namespace") != "" && text("namespace") != namespace {
+	if r.Name == "" || r.Kind == "" && !isUsual || text("namespace") != "" && text("namespace") != w.namespace {
 		return r, false
 	}
 	if isUsual && (r.Kind == "" || r.Kind == usual.Kind) {
@@ -117,44 +174,6 @@ func referenceIn(v map[string]any, field, namespace string) (Reference, bool) {
 		break
 	}
 	return r, true
-}
-
-// podSelectors are where types say which pods of their namespace they are about.
-var podSelectors = map[schema.GroupKind][]string{
-	{Group: "policy", Kind: "PodDisruptionBudget"}:              {"spec", "selector"},
-	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}:         {"spec", "podSelector"},
-	{Group: "cilium.io", Kind: "CiliumNetworkPolicy"}:           {"spec", "endpointSelector"},
-	{Group: "monitoring.coreos.com", Kind: "PodMonitor"}:        {"spec", "selector"},
-	{Group: "security.istio.io", Kind: "AuthorizationPolicy"}:   {"spec", "selector"},
-	{Group: "security.istio.io", Kind: "PeerAuthentication"}:    {"spec", "selector"},
-	{Group: "security.istio.io", Kind: "RequestAuthentication"}: {"spec", "selector"},
-	{Group: "networking.istio.io", Kind: "Sidecar"}:             {"spec", "workloadSelector"},
-	{Group: "opentelemetry.io", Kind: "Instrumentation"}:        {"spec", "selector"},
-}
-
-// PodSelector selects the pods that an object is about; nil if it is about none, or its type
-// selects no pods.
-func PodSelector(object *unstructured.Unstructured) labels.Selector {
-	path, ok := podSelectors[object.GroupVersionKind().GroupKind()]
-	if !ok {
-		return nil
-	}
-	value, found, err := unstructured.NestedMap(object.Object, path...)
-	if err != nil || !found {
-		return nil
-	}
-	if set, found, err := unstructured.NestedStringMap(value, "labels"); found && err == nil {
-		return labels.SelectorFromSet(set) // as Istio writes it
-	}
-	var selector metav1.LabelSelector
-	if runtime.DefaultUnstructuredConverter.FromUnstructured(value, &selector) != nil {
-		return nil
-	}
-	out, err := metav1.LabelSelectorAsSelector(&selector)
-	if err != nil {
-		return nil
-	}
-	return out
 }
 
 // Follows reports whether an object of a type goes where the objects are that it refers to, unless a

@@ -14,19 +14,25 @@ import (
 func TestReferences(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ spec, want string }{
-		"an autoscaler":          {`{scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}}`, "apps/Deployment/web"},
-		"KEDA leaves out both":   {`{scaleTargetRef: {name: web}}`, "apps/Deployment/web"},
-		"KEDA, another kind":     {`{scaleTargetRef: {kind: StatefulSet, name: web}}`, "?/StatefulSet/web"},
-		"a certificate":          {`{secretName: x, issuerRef: {name: ca}}`, "cert-manager.io/Issuer/ca"},
-		"a cluster's issuer":     {`{issuerRef: {name: ca, kind: ClusterIssuer, group: cert-manager.io}}`, "cert-manager.io/ClusterIssuer/ca"},
-		"a route":                {`{parentRefs: [{name: gate}], rules: [{backendRefs: [{name: web, port: 80}, {name: api, kind: Service, group: ""}]}]}`, "gateway.networking.k8s.io/Gateway/gate /Service/api /Service/web"},
-		"a filter of a route":    {`{rules: [{filters: [{requestMirror: {backendRef: {name: copy}}}]}]}`, "/Service/copy"},
-		"an ingress":             {`{rules: [{http: {paths: [{backend: {service: {name: web, port: {number: 80}}}}]}}]}`, "/Service/web"},
-		"a source":               {`{sourceRef: {kind: GitRepository, name: shop}}`, "?/GitRepository/shop"},
-		"another namespace":      {`{sourceRef: {kind: GitRepository, name: shop, namespace: elsewhere}}`, ""},
-		"the own namespace":      {`{sourceRef: {kind: GitRepository, name: shop, namespace: team}}`, "?/GitRepository/shop"},
-		"no reference":           {`{env: [{name: A, value: b}], kind: big, name: 5}`, ""},
-		"one that is not a kind": {`{ref: {apiVersion: a/b/c, kind: K, name: x}}`, ""},
+		"an autoscaler":            {`{scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}}`, "apps/Deployment/web"},
+		"KEDA leaves out both":     {`{scaleTargetRef: {name: web}}`, "apps/Deployment/web"},
+		"KEDA, another kind":       {`{scaleTargetRef: {kind: StatefulSet, name: web}}`, "?/StatefulSet/web"},
+		"a certificate":            {`{secretName: x, issuerRef: {name: ca}}`, "cert-manager.io/Issuer/ca"},
+		"a cluster's issuer":       {`{issuerRef: {name: ca, kind: ClusterIssuer, group: cert-manager.io}}`, "cert-manager.io/ClusterIssuer/ca"},
+		"a route":                  {`{parentRefs: [{name: gate}], rules: [{backendRefs: [{name: web, port: 80}, {name: api, kind: Service, group: ""}]}]}`, "gateway.networking.k8s.io/Gateway/gate /Service/api /Service/web"},
+		"a filter of a route":      {`{rules: [{filters: [{requestMirror: {backendRef: {name: copy}}}]}]}`, "/Service/copy"},
+		"an ingress":               {`{rules: [{http: {paths: [{backend: {service: {name: web, port: {number: 80}}}}]}}]}`, "/Service/web"},
+		"a resource of an ingress": {`{defaultBackend: {resource: {apiGroup: k8s.example.com, kind: StorageBucket, name: assets}}}`, "k8s.example.com/StorageBucket/assets"},
+		"a gateway":                {`{listeners: [{tls: {certificateRefs: [{name: web-tls}]}}]}`, "/Secret/web-tls"},
+		"a route to a service":     {`{parentRefs: [{name: web, kind: Service, group: ""}]}`, "/Service/web"},
+		"VPA and Flagger":          {`{targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}}`, "apps/Deployment/web"},
+		"a Rollout's workload":     {`{workloadRef: {apiVersion: apps/v1, kind: Deployment, name: web}}`, "apps/Deployment/web"},
+		"not of this group":        {`{authenticationRef: {name: x}, middlewares: [{name: y}], canaryService: z, gateways: [g]}`, ""},
+		"a source":                 {`{sourceRef: {kind: GitRepository, name: shop}}`, "?/GitRepository/shop"},
+		"another namespace":        {`{sourceRef: {kind: GitRepository, name: shop, namespace: elsewhere}}`, ""},
+		"the own namespace":        {`{sourceRef: {kind: GitRepository, name: shop, namespace: team}}`, "?/GitRepository/shop"},
+		"no reference":             {`{env: [{name: A, value: b}], kind: big, name: 5}`, ""},
+		"one that is not a kind":   {`{ref: {apiVersion: a/b/c, kind: K, name: x}}`, ""},
 	} {
 		o := object(t, "{apiVersion: example.org/v1, kind: Thing, metadata: {name: x, namespace: team, ownerReferences: [{kind: Other, name: y, apiVersion: a/v1, uid: z}]}, spec: "+tc.spec+"}")
 		var got []string
@@ -39,6 +45,27 @@ func TestReferences(t *testing.T) {
 		}
 		if strings.Join(got, " ") != tc.want {
 			t.Errorf("%s: References() = %v, want %s", name, got, tc.want)
+		}
+	}
+	for kind, tc := range map[string]struct{ spec, want string }{
+		"keda.sh/v1alpha1":              {`{triggers: [{authenticationRef: {name: a}}, {authenticationRef: {name: b, kind: ClusterTriggerAuthentication}}]}`, "?/ClusterTriggerAuthentication/b keda.sh/TriggerAuthentication/a"},
+		"external-secrets.io/v1":        {`{secretStoreRef: {name: vault}}`, "external-secrets.io/SecretStore/vault"},
+		"traefik.io/v1alpha1":           {`{routes: [{services: [{name: web}], middlewares: [{name: auth}]}]}`, "traefik.io/Middleware/auth /Service/web"},
+		"argoproj.io/v1alpha1":          {`{strategy: {canary: {canaryService: web-new, stableService: web, analysis: {templates: [{templateName: rate}]}}}}`, "argoproj.io/AnalysisTemplate/rate /Service/web /Service/web-new"},
+		"networking.istio.io/v1":        {`{gateways: [gate, mesh], http: [{route: [{destination: {host: web}}]}, {route: [{destination: {host: "*.com"}}]}]}`, "networking.istio.io/Gateway/gate networking.istio.io/Gateway/mesh /Service/web"},
+		"secrets.hashicorp.com/v1beta1": {`{vaultAuthRef: default}`, "secrets.hashicorp.com/VaultAuth/default"},
+	} {
+		o := object(t, "{apiVersion: "+kind+", kind: Thing, metadata: {name: x, namespace: team}, spec: "+tc.spec+"}")
+		var got []string
+		for _, r := range References(o) {
+			group := r.Group
+			if !r.Known {
+				group = "?"
+			}
+			got = append(got, group+"/"+r.Kind+"/"+r.Name)
+		}
+		if strings.Join(got, " ") != tc.want {
+			t.Errorf("%s: References() = %v, want %s", kind, got, tc.want)
 		}
 	}
 	// A RoleBinding has no spec.
@@ -55,6 +82,27 @@ func TestRetarget(t *testing.T) {
 	want := object(t, `{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: x}, spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web--east}, other: {kind: Secret, name: web}}}`)
 	if diff := cmp.Diff(want.Object, o.Object); diff != "" {
 		t.Errorf("(want, got):\n%s", diff)
+	}
+}
+
+// TestRetargetWithoutKinds: references without a kind, and names alone, are rewritten where the
+// object that they mean has another name, and nothing beside them.
+func TestRetargetWithoutKinds(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ kind, spec, want string }{
+		"an Ingress": {"networking.k8s.io/v1", `{defaultBackend: {resource: {apiGroup: k8s.example.com, kind: StorageBucket, name: x}}, tls: [{secretName: x}]}`,
+			`{defaultBackend: {resource: {apiGroup: k8s.example.com, kind: StorageBucket, name: x--east}}, tls: [{secretName: x}]}`},
+		"a route":       {"gateway.networking.k8s.io/v1", `{parentRefs: [{name: x, sectionName: x}], hostnames: [x]}`, `{parentRefs: [{name: x--east, sectionName: x}], hostnames: [x]}`},
+		"KEDA":          {"keda.sh/v1alpha1", `{scaleTargetRef: {name: x}, triggers: [{name: x, authenticationRef: {name: x}}]}`, `{scaleTargetRef: {name: x--east}, triggers: [{name: x, authenticationRef: {name: x--east}}]}`},
+		"a Certificate": {"cert-manager.io/v1", `{secretName: x, issuerRef: {name: x}}`, `{secretName: x, issuerRef: {name: x--east}}`},
+		"Istio":         {"networking.istio.io/v1", `{gateways: [x, y], hosts: [x]}`, `{gateways: [x--east, y], hosts: [x]}`},
+		"Argo Rollouts": {"argoproj.io/v1alpha1", `{templates: [{templateName: x}], name: x}`, `{templates: [{templateName: x--east}], name: x}`},
+	} {
+		o := object(t, "{apiVersion: "+tc.kind+", kind: Thing, metadata: {name: x}, spec: "+tc.spec+"}")
+		Retarget(o, func(r Reference) (string, bool) { return r.Name + "--east", r.Name == "x" && r.Kind != KindService })
+		if diff := cmp.Diff(object(t, "{apiVersion: "+tc.kind+", kind: Thing, metadata: {name: x}, spec: "+tc.want+"}").Object, o.Object); diff != "" {
+			t.Errorf("%s (want, got):\n%s", name, diff)
+		}
 	}
 }
 
@@ -131,9 +179,14 @@ func TestPodSelector(t *testing.T) {
 		"without":               {`{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: x}, spec: {}}`, false, true},
 		"one that selects none": {`{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}, spec: {selector: {matchLabels: {app: web}}}}`, false, true},
 	} {
-		selector := PodSelector(object(t, tc.text))
+		o := object(t, tc.text)
+		rules, err := RulesOf(o.GroupVersionKind().GroupKind(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		selector := rules.Selector(o, KindPod)
 		if (selector == nil) != tc.none || selector != nil && selector.Matches(labels.Set{"app": "web"}) != tc.want {
-			t.Errorf("%s: PodSelector() = %v", name, selector)
+			t.Errorf("%s: Selector() = %v", name, selector)
 		}
 	}
 }

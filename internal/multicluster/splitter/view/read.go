@@ -32,10 +32,35 @@ type Source interface {
 	// Object is one object; the error says if there is none ([apierrors.IsNotFound]).
 	// Metadata and status are enough.
 	Object(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, error)
-	// Related are the roots of a namespace, of all types, that one of the references is to, or
-	// that make pods with labels that the selector matches; it may be nil. More than these do
+	// Related are the roots of a namespace, of all types, that one asks for. More than these do
 	// no harm.
-	Related(ctx context.Context, namespace string, refs []splitter.Reference, pods labels.Selector) ([]Related, error)
+	Related(ctx context.Context, namespace string, q Query) ([]Related, error)
+	// Places are the clusters to which those Services, ServiceAccounts and Ingresses of a
+	// namespace are sent that one asks for.
+	Places(ctx context.Context, namespace string, q Query) ([]string, error)
+}
+
+// Query says which objects of a namespace one asks for: those that fit one of its fields.
+type Query struct {
+	// Refs are to the objects.
+	Refs []splitter.Reference
+	// Pods are made by the objects; nil selects none.
+	Pods labels.Selector
+	// Services are the objects; nil selects none.
+	Services labels.Selector
+	// Needs of the objects are among these, optional or not.
+	Needs []splitter.Need
+	// Referred is a name that the objects refer to.
+	Referred string
+}
+
+func (q Query) isEmpty() bool {
+	return len(q.Refs)+len(q.Needs) == 0 && q.Pods == nil && q.Services == nil && q.Referred == ""
+}
+
+// IsNeeded reports whether one of an object's needs is asked for.
+func (q Query) IsNeeded(needs []splitter.Need) bool {
+	return slices.ContainsFunc(needs, func(n splitter.Need) bool { return isAmong(n, q.Needs) })
 }
 
 // Related is a root that another one is about.
@@ -132,7 +157,7 @@ func (w *World) readRoot() {
 		w.State.Progress = splitter.Progress{}
 	}
 	var err error
-	if w.Needs, err = splitter.Needs(w.Root); err != nil {
+	if w.Needs, err = w.Type.Needs(w.Root); err != nil {
 		w.Problems = append(w.Problems, field.Invalid(field.NewPath("spec"), field.OmitValueType{}, err.Error()))
 	}
 }

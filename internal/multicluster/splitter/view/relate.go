@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -19,37 +17,32 @@ import (
 // issuer. What is further away is taken to be everywhere.
 const relateDepth = 8
 
-// relate finds what the root refers to. Leaves refer to the leaves of their own cluster. A root
-// that follows ([splitter.Follows]) goes where these are.
+// relate finds what the root refers to, and in which clusters it is to be. Leaves refer to the
+// leaves of their own cluster. A root that follows ([splitter.Follows]) goes where its leaders are.
 func (w *World) relate(ctx context.Context, source Source, depth int) error {
-	refs, pods := splitter.References(w.Root), splitter.PodSelector(w.Root)
-	if len(refs) == 0 && pods == nil || len(w.Problems) > 0 {
+	if len(w.Problems) > 0 {
 		return nil
 	}
-	related, err := w.related(ctx, source, refs, pods)
+	l, err := w.leaders(ctx, source)
 	if err != nil {
 		return err
 	}
-	follows := !w.chosen && splitter.Follows(w.Root, w.Type.Scalable)
-	for _, r := range related {
-		isNamed, err := w.name(ctx, source, r, refs)
-		if err != nil {
-			return err
-		}
-		if !follows && !splitter.HasPortions(w.Type.GVK.GroupKind()) || depth == 0 {
-			continue
-		}
-		if !isNamed && (pods == nil || !selects(pods, r.Root)) {
-			continue
-		}
-		if err := w.follow(ctx, source, r, follows, depth); err != nil {
+	for _, r := range l.named {
+		if err := w.name(ctx, source, r, l.refs); err != nil {
 			return err
 		}
 	}
-	if follows {
-		if err := w.followServices(ctx, source, refs); err != nil {
-			return err
+	follows := !w.chosen && splitter.Follows(w.Root, w.Type.Scalable)
+	if depth > 0 && (follows || splitter.HasPortions(w.Type.GVK.GroupKind())) {
+		for _, r := range l.roots {
+			if err := w.follow(ctx, source, r, follows, depth); err != nil {
+				return err
+			}
 		}
+	}
+	if follows && l.places != nil {
+		w.State.Follows = true
+		w.State.Among = append(w.State.Among, l.places...)
 	}
 	if w.State.Follows {
 		slices.Sort(w.State.Among)
@@ -61,9 +54,12 @@ func (w *World) relate(ctx context.Context, source Source, depth int) error {
 	return nil
 }
 
-// related are the roots that the root refers to, in a stable order, without itself.
-func (w *World) related(ctx context.Context, source Source, refs []splitter.Reference, pods labels.Selector) ([]Related, error) {
-	all, err := source.Related(ctx, w.Root.GetNamespace(), refs, pods)
+// related are the roots that one asks for, in a stable order, without the root itself.
+func (w *World) related(ctx context.Context, source Source, q Query) ([]Related, error) {
+	if q.isEmpty() {
+		return nil, nil
+	}
+	all, err := source.Related(ctx, w.Root.GetNamespace(), q)
 	if err != nil {
 		return nil, fmt.Errorf("reading what %s refers to: %w", w.Root.GetName(), err)
 	}
@@ -79,25 +75,22 @@ func keyOf(root *unstructured.Unstructured, t Type) string {
 	return t.GroupResource().String() + "/" + root.GetName()
 }
 
-// name notes which references are to a root, and says whether one is.
-func (w *World) name(ctx context.Context, source Source, r Related, refs []splitter.Reference) (bool, error) {
-	var other *World
+// name notes which references are to a root.
+func (w *World) name(ctx context.Context, source Source, r Related, refs []splitter.Reference) error {
+	other, err := readAlone(ctx, source, r.Root, r.Type, w.State.Now)
+	if err != nil {
+		return err
+	}
 	for _, ref := range refs {
 		if !isTo(ref, r) {
 			continue
-		}
-		if other == nil {
-			var err error
-			if other, err = readAlone(ctx, source, r.Root, r.Type, w.State.Now); err != nil {
-				return false, err
-			}
 		}
 		if w.named == nil {
 			w.named = map[splitter.Reference]*World{}
 		}
 		w.named[ref] = other
 	}
-	return other != nil, nil
+	return nil
 }
 
 // isTo reports whether a reference is to a root.
@@ -147,7 +140,7 @@ func (w *World) follow(ctx context.Context, source Source, r Related, follows bo
 	return nil
 }
 
-// leads reports whether the root goes before another one that it refers to and that refers to it,
+// leads reports whether the root goes before another one that it goes after and that goes after it,
 // also by way of others. Of a circle the first by its key leads.
 func (w *World) leads(ctx context.Context, source Source, other *World) (bool, error) {
 	own := keyOf(w.Root, w.Type)
@@ -163,19 +156,14 @@ func (w *World) leads(ctx context.Context, source Source, other *World) (bool, e
 			continue
 		}
 		seen[keyOf(r.Root, r.Type)] = true
-		refs := splitter.References(r.Root)
-		if len(refs) == 0 || !splitter.Follows(r.Root, r.Type.Scalable) {
+		if !splitter.Follows(r.Root, r.Type.Scalable) {
 			continue
 		}
-		at := &World{Root: r.Root, Type: r.Type}
-		related, err := at.related(ctx, source, refs, nil)
+		l, err := (&World{Root: r.Root, Type: r.Type}).leaders(ctx, source)
 		if err != nil {
 			return false, err
 		}
-		for _, to := range related {
-			if !slices.ContainsFunc(refs, func(ref splitter.Reference) bool { return isTo(ref, to) }) {
-				continue
-			}
+		for _, to := range l.roots {
 			if keyOf(to.Root, to.Type) == own {
 				return true, nil
 			}
@@ -183,25 +171,6 @@ func (w *World) leads(ctx context.Context, source Source, other *World) (bool, e
 		}
 	}
 	return false, nil
-}
-
-// followServices has the root go where the Services are that it names, as an Ingress does.
-func (w *World) followServices(ctx context.Context, source Source, refs []splitter.Reference) error {
-	for _, ref := range refs {
-		if ref.Kind != splitter.KindService || ref.Known && ref.Group != "" {
-			continue
-		}
-		service, err := source.Object(ctx, corev1.SchemeGroupVersion.WithKind(splitter.KindService), w.Root.GetNamespace(), ref.Name)
-		switch {
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return fmt.Errorf("reading the service %s: %w", ref.Name, err)
-		default:
-			w.State.Follows = true
-			w.State.Among = append(w.State.Among, workloadv1alpha1.Targets(service.GetLabels())...)
-		}
-	}
-	return nil
 }
 
 // reread reads the leaves again, for the way in which the root is divided has changed.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
@@ -22,6 +23,22 @@ type Type struct {
 	Scalable bool
 	// Reports is whether it has a status of its own, which clusters report.
 	Reports bool
+	// Rules are what is known of the type beside its schema, and BadRules why annotations of its
+	// CRD add nothing to them.
+	Rules    splitter.Rules
+	BadRules string
+}
+
+// Needs are the objects that one of the type names, without those that it produces itself.
+func (t Type) Needs(object *unstructured.Unstructured) ([]splitter.Need, error) {
+	needs, err := splitter.Needs(object)
+	products := t.Rules.Products(object)
+	return slices.DeleteFunc(needs, func(n splitter.Need) bool { return isAmong(n, products) }), err
+}
+
+// isAmong reports whether a need is one of others, optional or not.
+func isAmong(n splitter.Need, others []splitter.Need) bool {
+	return slices.ContainsFunc(others, func(o splitter.Need) bool { return o.Kind == n.Kind && o.Name == n.Name })
 }
 
 // GVR is the type as it is asked for.
@@ -84,6 +101,10 @@ func typeOf(crd *apiextensionsv1.CustomResourceDefinition) (Type, bool) {
 	t := Type{
 		GVK:      schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind},
 		Resource: crd.Spec.Names.Plural,
+	}
+	var err error
+	if t.Rules, err = splitter.RulesOf(t.GVK.GroupKind(), crd.Annotations); err != nil {
+		t.BadRules = err.Error()
 	}
 	if version.Subresources == nil {
 		return t, true

@@ -87,6 +87,9 @@ type shop struct {
 	leaves     []*unstructured.Unstructured
 	claims     map[string]*unstructured.Unstructured
 	related    []Related
+	// places of a Service with the label app=web and of an Ingress with needs.
+	places  []string
+	ingress []splitter.Need
 }
 
 func (s *shop) Clusters(context.Context) ([]*workloadv1alpha1.Cluster, error) { return s.clusters, nil }
@@ -106,7 +109,14 @@ func (s *shop) Object(_ context.Context, kind schema.GroupVersionKind, _, name s
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: kind.Kind}, name)
 }
 
-func (s *shop) Related(context.Context, string, []splitter.Reference, labels.Selector) ([]Related, error) {
+func (s *shop) Places(_ context.Context, _ string, q Query) ([]string, error) {
+	if q.Services != nil && q.Services.Matches(labels.Set{"app": "web"}) || q.IsNeeded(s.ingress) {
+		return s.places, nil
+	}
+	return nil, nil
+}
+
+func (s *shop) Related(context.Context, string, Query) ([]Related, error) {
 	return s.related, nil
 }
 
@@ -120,7 +130,8 @@ func newShop(clusters ...string) *shop {
 
 func web() *unstructured.Unstructured {
 	root := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(10), "template": map[string]any{
-		"spec": map[string]any{"volumes": []any{map[string]any{"name": "data", "persistentVolumeClaim": map[string]any{"claimName": "data"}}}},
+		"spec": map[string]any{"volumes": []any{map[string]any{"name": "data", "persistentVolumeClaim": map[string]any{"claimName": "data"}},
+			map[string]any{"name": "tls", "secret": map[string]any{"secretName": "tls"}}}},
 	}}}}
 	root.SetGroupVersionKind(deployments.GVK)
 	root.SetNamespace("shop")
@@ -335,6 +346,40 @@ func thing(name string, refs ...string) *unstructured.Unstructured {
 	return o
 }
 
+// typed is a type with the rules that are known of it.
+func typed(group, kind, resource string) Type {
+	t := Type{GVK: schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind}, Resource: resource}
+	t.Rules, _ = splitter.RulesOf(t.GVK.GroupKind(), nil)
+	return t
+}
+
+var (
+	certificates = typed("cert-manager.io", "Certificate", "certificates")
+	issuers      = typed("cert-manager.io", "Issuer", "issuers")
+	monitors     = typed("monitoring.coreos.com", "ServiceMonitor", "servicemonitors")
+)
+
+func of(t Type, name string, spec map[string]any) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	o.SetGroupVersionKind(t.GVK)
+	o.SetNamespace("shop")
+	o.SetName(name)
+	return o
+}
+
+// cert makes the Secret of its name.
+func cert(name, issuer string) *unstructured.Unstructured {
+	return of(certificates, name, map[string]any{"secretName": name, "issuerRef": map[string]any{"name": issuer}})
+}
+
+func issuer(name, key string) *unstructured.Unstructured {
+	return of(issuers, name, map[string]any{"ca": map[string]any{"secretName": key}})
+}
+
+func monitor(app string) *unstructured.Unstructured {
+	return of(monitors, app, map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"app": app}}})
+}
+
 // TestRelate: where a root goes that refers to others.
 func TestRelate(t *testing.T) {
 	t.Parallel()
@@ -370,11 +415,23 @@ func TestRelate(t *testing.T) {
 		"a circle, the second": {thing("b", "a"), things, []Related{{thing("a", "b"), things}, {thing("b", "a"), things}}, "east", ""},
 		"itself":               {thing("a", "a"), things, []Related{{thing("a", "a"), things}}, "-", ""},
 		"a chain":              {thing("c", "b"), things, []Related{{thing("a"), things}, {thing("b", "a"), things}}, "east", ""},
+		// A Deployment in both clusters mounts the Secret of the Certificate, which its Issuer follows.
+		"a producer goes after its users":          {cert("tls", "ca"), certificates, []Related{{web(), deployments}, {issuer("ca", ""), issuers}}, "east west", ""},
+		"of what nobody needs, after its issuer":   {cert("other", "ca"), certificates, []Related{{web(), deployments}, {issuer("ca", ""), issuers}}, "east", ""},
+		"after an Ingress":                         {cert("ingress-tls", "ca"), certificates, []Related{{issuer("ca", ""), issuers}}, "west", ""},
+		"what a producer that is needed refers to": {issuer("ca", ""), issuers, []Related{{web(), deployments}, {cert("tls", "ca"), certificates}}, "east west", ""},
+		"what one that nobody needs refers to":     {issuer("ca", ""), issuers, []Related{{web(), deployments}, {cert("other", "ca"), certificates}}, "-", ""},
+		"what one refers to that an Ingress needs": {issuer("ca", ""), issuers, []Related{{cert("ingress-tls", "ca"), certificates}}, "west", ""},
+		"the Certificate of an Issuer's own key":   {cert("ca-key", "self"), certificates, []Related{{web(), deployments}, {issuer("self", ""), issuers}, {issuer("ca", "ca-key"), issuers}, {cert("tls", "ca"), certificates}}, "east west", ""},
+		"a monitor of Services":                    {monitor("web"), monitors, nil, "west", ""},
+		"a monitor of Services that are not there": {monitor("api"), monitors, nil, "-", ""},
 	} {
 		s := newShop("east", "west")
+		s.places, s.ingress = []string{"west"}, []splitter.Need{{Kind: splitter.KindSecret, Name: "ingress-tls"}}
 		for _, c := range s.clusters {
 			c.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
-			c.Status.SyncedResources = []string{"deployments.apps", "things.example.org", "horizontalpodautoscalers.autoscaling"}
+			c.Status.SyncedResources = []string{"deployments.apps", "things.example.org", "horizontalpodautoscalers.autoscaling",
+				"certificates.cert-manager.io", "issuers.cert-manager.io", "servicemonitors.monitoring.coreos.com"}
 		}
 		s.related = tc.related
 		w, err := Read(t.Context(), s, tc.root, tc.t, time.Unix(100, 0))
