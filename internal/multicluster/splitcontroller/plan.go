@@ -56,6 +56,8 @@ type planner struct {
 	outline *unstructured.Unstructured
 	// digests are those of the specs that leaves are to have, where they are not the root's.
 	digests map[string]string
+	// decided are the changes by their clusters.
+	decided map[string]splitter.Change
 }
 
 func newPlanner(w *view.World, root *entry, leaves []*entry) *planner {
@@ -78,6 +80,7 @@ func (p *planner) plan(changes []splitter.Change) (*plan, error) {
 	var turn string
 	turn, out.waits, out.paused = splitter.Rollout(p.revisions())
 	decided := map[string]splitter.Change{}
+	p.decided = decided
 	for _, change := range changes {
 		decided[change.Cluster] = change
 		if change.Action == splitter.Create {
@@ -185,7 +188,7 @@ func (p *planner) digest(cluster string) string {
 	return digest
 }
 
-// annotate adds to a leaf what is not on its root: a fence that a Placement asks for,
+// annotate adds to a leaf what is not on its root: a fence that a Placement asks for, the fields that autoscalers set,
 // which annotations are from the root, and its name in the cluster.
 func (p *planner) annotate(leaf *unstructured.Unstructured, cluster string) {
 	notes := leaf.GetAnnotations()
@@ -194,6 +197,9 @@ func (p *planner) annotate(leaf *unstructured.Unstructured, cluster string) {
 	}
 	if fence := p.world.State.Policy.FenceAfter(); fence > 0 {
 		notes[workloadv1alpha1.FenceAfterAnnotation] = fence.String()
+	}
+	if yield := p.yield(cluster); yield != "" {
+		notes[workloadv1alpha1.YieldAnnotation] = yield
 	}
 	if len(notes) > 0 {
 		notes[fromRootAnnotation] = strings.Join(slices.Sorted(maps.Keys(notes)), ",")
@@ -204,6 +210,21 @@ func (p *planner) annotate(leaf *unstructured.Unstructured, cluster string) {
 	if len(notes) > 0 {
 		leaf.SetAnnotations(notes)
 	}
+}
+
+// yield is what the leaf of a cluster gives away. One that is to have no replicas gives away no
+// more than its root says.
+func (p *planner) yield(cluster string) string {
+	change, decided := p.decided[cluster]
+	none := decided && change.Action != splitter.Note && change.To == 0
+	if have := p.records[cluster]; have != nil && (!decided || change.Action == splitter.Note) {
+		n, said := splitter.Replicas(have.Unstructured, p.world.Type.Path)
+		none = said && n == 0
+	}
+	if none {
+		return p.root.GetAnnotations()[workloadv1alpha1.YieldAnnotation]
+	}
+	return p.world.Yield(cluster)
 }
 
 // replacement is a leaf with the root's spec, in the place of the one that there is.

@@ -13,7 +13,6 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitcontroller"
-	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
@@ -108,7 +107,7 @@ func (s *site) leads(resource schema.GroupVersionResource, root, path, want stri
 func (s *site) called(resource schema.GroupVersionResource, root, cluster, want string) {
 	s.Helper()
 	s.eventually("the leaf of "+root+" is called "+want+" in "+cluster, func(ctx context.Context) error {
-		leaf, err := s.objects.Resource(resource).Namespace(s.namespace).Get(ctx, splitter.LeafName(root, s.cluster(cluster)), metav1.GetOptions{})
+		leaf, err := s.objects.Resource(resource).Namespace(s.namespace).Get(ctx, s.leaf(root, cluster), metav1.GetOptions{})
 		if err == nil && workloadv1alpha1.NameInCluster(leaf) != want {
 			err = fmt.Errorf("it is called %s", workloadv1alpha1.NameInCluster(leaf))
 		}
@@ -130,7 +129,7 @@ func TestReferencesStayTogether(t *testing.T) {
 
 	// The workload moves, and they with it.
 	s.hint("web", map[string]any{workloadv1alpha1.HintPrefix + "not-clusters": workloadv1alpha1.ClusterLabel + "=" + s.cluster("east")})
-	s.until("web", "west=10")
+	s.until("web", "west=5") // its share is 10, and the autoscaler there sets how many run
 	s.leads(autoscalers, "web", "spec.scaleTargetRef.name spec.maxReplicas", "west=web--west,20")
 	s.leads(budgets, "web", "spec.minAvailable", "west=4")
 
@@ -176,4 +175,37 @@ func TestReferencesStayTogether(t *testing.T) {
 	s.merge(s.resource, s.namespace, "web", map[string]any{"spec": map[string]any{"template": pod}})
 	s.leads(buckets, "logs", "spec.region", "east=north west=north")
 	s.leads(certificates, "api", "spec.issuerRef.name", "east=ca")
+
+	// What an autoscaler is about gives its replicas away without being told to, and takes them
+	// back when the root says so, and when the autoscaler goes.
+	s.yields("web", "east", "spec.replicas")
+	s.yields("web", "west", "spec.replicas")
+	s.merge(s.resource, s.namespace, "web", map[string]any{"metadata": map[string]any{"annotations": map[string]any{workloadv1alpha1.YieldAnnotation: workloadv1alpha1.YieldNone}}})
+	s.yields("web", "west", workloadv1alpha1.YieldNone)
+	s.merge(s.resource, s.namespace, "web", map[string]any{"metadata": map[string]any{"annotations": map[string]any{workloadv1alpha1.YieldAnnotation: nil}}})
+	s.yields("web", "west", "spec.replicas")
+	s.merge(s.resource, s.namespace, "web", map[string]any{"spec": map[string]any{"replicas": 0}})
+	s.until("web", "east=0 west=0")
+	s.yields("web", "east", "")
+	s.merge(s.resource, s.namespace, "web", map[string]any{"spec": map[string]any{"replicas": 10}})
+	s.yields("web", "east", "spec.replicas")
+	s.yields("web", "west", "spec.replicas")
+	if err := s.objects.Resource(autoscalers).Namespace(s.namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.yields("web", "east", "")
+	s.yields("web", "west", "")
+	s.until("web", "east=5 west=5")
+}
+
+// yields waits until the leaf of a Deployment gives fields away in its cluster.
+func (s *site) yields(root, cluster, want string) {
+	s.Helper()
+	s.eventually("the leaf of "+root+" in "+cluster+" yields "+want, func(ctx context.Context) error {
+		leaf, err := s.objects.Resource(s.resource).Namespace(s.namespace).Get(ctx, s.leaf(root, cluster), metav1.GetOptions{})
+		if err == nil && leaf.GetAnnotations()[workloadv1alpha1.YieldAnnotation] != want {
+			err = fmt.Errorf("it yields %q", leaf.GetAnnotations()[workloadv1alpha1.YieldAnnotation])
+		}
+		return err
+	})
 }

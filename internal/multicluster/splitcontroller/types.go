@@ -15,6 +15,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/view"
 )
 
@@ -126,6 +127,9 @@ func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
 				c.usedChanged(key, before)
 				c.usedChanged(key, now)
 				c.leavesOf(k, key)
+				if splitter.IsAutoscaler(k.GVK.GroupKind()) {
+					c.scaledBy(k, key, before, now)
+				}
 			}
 		}
 		c.leafChanged(before, now)
@@ -195,6 +199,16 @@ func (c *Controller) usedChanged(key rootKey, r *entry) {
 	if len(r.products) > 0 {
 		kinds, _ := c.filledKinds()
 		c.referredBy(kinds, r)
+	}
+}
+
+// scaledBy asks for a look at the roots to which an autoscaler, of which something changed, refers.
+func (c *Controller) scaledBy(k *kind, key rootKey, before, now *entry) {
+	kinds, _ := c.filledKinds()
+	for _, r := range []*entry{before, now, k.get(key.Namespace, key.Name)} {
+		if r != nil {
+			c.referredBy(kinds, r)
+		}
 	}
 }
 

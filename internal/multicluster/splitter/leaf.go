@@ -193,7 +193,8 @@ func ReadLeaf(leaf *unstructured.Unstructured, path ScalePath, divide workloadv1
 	}
 	own := strings.Join(path.spec(), ".")
 	for field := range strings.SplitSeq(leaf.GetAnnotations()[workloadv1alpha1.YieldAnnotation], ",") {
-		out.Autoscaled = out.Autoscaled || strings.TrimPrefix(strings.TrimSpace(field), ".") == own
+		// Nobody sets the replicas of a leaf that is to have none.
+		out.Autoscaled = out.Autoscaled || replicas > 0 && strings.TrimPrefix(strings.TrimSpace(field), ".") == own
 	}
 	return out
 }

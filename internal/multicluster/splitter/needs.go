@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -134,7 +136,8 @@ func Selector(service *unstructured.Unstructured) map[string]string {
 	return selector
 }
 
-// PodLabels are those of the pods that a workload makes, for each of its templates.
+// PodLabels are those of the pods that a workload makes, for each of its templates. Those of a
+// StatefulSet have their own names and numbers too.
 func PodLabels(workload *unstructured.Unstructured) []labels.Labels {
 	var out []labels.Labels
 	for _, path := range templates {
@@ -142,6 +145,25 @@ func PodLabels(workload *unstructured.Unstructured) []labels.Labels {
 		if err == nil && found {
 			out = append(out, labels.Set(pod))
 		}
+	}
+	if workload.GetKind() == "StatefulSet" && len(out) > 0 {
+		out = append(out, numbered(workload, out[0].(labels.Set))...)
+	}
+	return out
+}
+
+// mostNumbered bounds the pods of a StatefulSet that are known by name.
+const mostNumbered = 64
+
+// numbered are the labels of each pod of a StatefulSet, by which a Service selects one of them.
+func numbered(set *unstructured.Unstructured, template labels.Set) []labels.Labels {
+	var out []labels.Labels
+	first := int32At(set, 0, []string{"spec", "ordinals", "start"})
+	for i := range min(int32At(set, 1, []string{"spec", "replicas"}), mostNumbered) {
+		number := strconv.Itoa(int(first) + int(i))
+		out = append(out, labels.Merge(template, labels.Set{
+			appsv1.StatefulSetPodNameLabel: workloadv1alpha1.NameInCluster(set) + "-" + number, appsv1.PodIndexLabel: number,
+		}))
 	}
 	return out
 }

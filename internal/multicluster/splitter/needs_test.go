@@ -126,3 +126,21 @@ func TestFollow(t *testing.T) {
 		}
 	}
 }
+
+// TestSelectsOnePod: a Service of one pod of a StatefulSet goes where the pod is.
+func TestSelectsOnePod(t *testing.T) {
+	t.Parallel()
+	set := object(t, `{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: team}, spec: {replicas: 2, template: {metadata: {labels: {app: db}}}}}`)
+	for selector, want := range map[string]bool{
+		`{statefulset.kubernetes.io/pod-name: db-1}`:   true,
+		`{app: db, apps.kubernetes.io/pod-index: "0"}`: true,
+		`{app: db}`: true,
+		`{statefulset.kubernetes.io/pod-name: db-2}`:           false,
+		`{app: web, statefulset.kubernetes.io/pod-name: db-0}`: false,
+	} {
+		service := object(t, "{apiVersion: v1, kind: Service, metadata: {name: x, namespace: team}, spec: {selector: "+selector+"}}")
+		if got := Selects(service, set); got != want {
+			t.Errorf("a Service of %s selects the pods: %v, want %v", selector, got, want)
+		}
+	}
+}

@@ -184,6 +184,18 @@ func Follows(object *unstructured.Unstructured, scalable bool) bool {
 	return !known && !scalable && len(PodLabels(object)) == 0 && !MakesClaims(object)
 }
 
+// autoscalers are the types that set the replicas of what they refer to.
+var autoscalers = map[schema.GroupKind]bool{
+	{Group: "autoscaling", Kind: "HorizontalPodAutoscaler"}:                          true,
+	{Group: "keda.sh", Kind: "ScaledObject"}:                                         true,
+	{Group: "datadoghq.com", Kind: "WatermarkPodAutoscaler"}:                         true,
+	{Group: "datadoghq.com", Kind: "DatadogPodAutoscaler"}:                           true,
+	{Group: "autoscaling.alibabacloud.com", Kind: "AdvancedHorizontalPodAutoscaler"}: true,
+}
+
+// IsAutoscaler reports whether objects of a type set the replicas of what they refer to.
+func IsAutoscaler(kind schema.GroupKind) bool { return autoscalers[kind] }
+
 // portions are the numbers in specs that are about all pods of a workload, and so are divided with
 // it. least is the smallest portion of a number that is not 0.
 var portions = map[schema.GroupKind][]struct {

@@ -85,6 +85,8 @@ type World struct {
 	// about, by cluster.
 	named  map[splitter.Reference]*World
 	shares map[string]int64
+	// scalers are the autoscalers of the kcp that refer to the root.
+	scalers []*World
 	// chosen is whether the way of dividing was wished for.
 	chosen bool
 	// Placement that counts, and Others that would apply as well; all names.
@@ -110,7 +112,10 @@ func Read(ctx context.Context, source Source, root *unstructured.Unstructured, t
 	if err != nil {
 		return nil, err
 	}
-	return w, w.relate(ctx, source, relateDepth)
+	if err := w.relate(ctx, source, relateDepth); err != nil {
+		return nil, err
+	}
+	return w, w.readScalers(ctx, source)
 }
 
 // readAlone reads all but what the root refers to.
@@ -187,6 +192,8 @@ func (w *World) readLeaves(ctx context.Context, source Source) error {
 		}
 		leaf := splitter.ReadLeaf(object, w.Type.Path, w.Division)
 		leaf.Cluster, leaf.Deleting = cluster, leaf.Deleting || former
+		// Who scales a root to nothing has all of it stop, whoever sets the replicas otherwise.
+		leaf.Autoscaled = leaf.Autoscaled && w.State.Root.Replicas > 0
 		leaf.Bound = slices.ContainsFunc(claims, func(c *unstructured.Unstructured) bool { return IsBound(c, cluster) }) ||
 			templated && hasRun(object)
 		if templated && hasRun(object) && workloadv1alpha1.NameInCluster(object) == object.GetName() {
