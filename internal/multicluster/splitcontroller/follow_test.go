@@ -70,8 +70,13 @@ func (s *site) needs(root string, claim bool) {
 // sent waits until an object has some clusters as its targets, as east,west.
 func (s *site) sent(kind, name, want string) {
 	s.Helper()
-	s.eventually(fmt.Sprintf("the %s %s is sent to %q", kind, name, want), func(ctx context.Context) error {
-		o, err := s.objects.Resource(core.WithResource(plural(kind))).Namespace(s.namespace).Get(ctx, name, metav1.GetOptions{})
+	s.sentAs(core.WithResource(plural(kind)), name, want)
+}
+
+func (s *site) sentAs(resource schema.GroupVersionResource, name, want string) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("%s of %s is sent to %q", name, resource.Resource, want), func(ctx context.Context) error {
+		o, err := s.objects.Resource(resource).Namespace(s.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ var (
 	certificates = schema.GroupVersionResource{Group: "cert-manager.io", Version: "v1", Resource: "certificates"}
 	monitors     = schema.GroupVersionResource{Group: "monitoring.coreos.com", Version: "v1", Resource: "servicemonitors"}
 	buckets      = schema.GroupVersionResource{Group: "storage.example.org", Version: "v1", Resource: "buckets"}
+	ingresses    = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "ingresses"}
 	routes       = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
 )
 
@@ -30,6 +31,7 @@ var (
 var relatedKinds = map[schema.GroupVersionResource]string{
 	autoscalers: "HorizontalPodAutoscaler", budgets: "PodDisruptionBudget", issuers: "Issuer", certificates: "Certificate", routes: "HTTPRoute",
 	monitors: "ServiceMonitor", buckets: "Bucket",
+	ingresses: "Ingress",
 }
 
 // relatedSite is a site with types that refer to Deployments, to Services and to each other.
@@ -51,7 +53,9 @@ func relatedSite(t *testing.T, names ...string) *site {
 		t.Cleanup(func() {
 			_ = s.objects.Resource(crds).Delete(context.Background(), crd.GetName(), metav1.DeleteOptions{}) // the server ends anyhow
 		})
-		types = append(types, resource.GroupResource().String())
+		if resource != ingresses {
+			types = append(types, resource.GroupResource().String())
+		}
 		synced = append(synced, resource.GroupResource().String())
 	}
 	for _, name := range names {
@@ -175,6 +179,15 @@ func TestReferencesStayTogether(t *testing.T) {
 	s.merge(s.resource, s.namespace, "web", map[string]any{"spec": map[string]any{"template": pod}})
 	s.leads(buckets, "logs", "spec.region", "east=north west=north")
 	s.leads(certificates, "api", "spec.issuerRef.name", "east=ca")
+
+	// An Ingress goes where the resource is that is its backend, under the name that this has there.
+	s.make(ingresses, "logs", `{defaultBackend: {resource: {apiGroup: storage.example.org, kind: Bucket, name: logs}}}`)
+	s.sentAs(ingresses, "logs", "east,west")
+	s.called(buckets, "logs", "west", "logs")
+	if err := s.objects.Resource(buckets).Namespace(s.namespace).Delete(t.Context(), "logs", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.sentAs(ingresses, "logs", "")
 
 	// What an autoscaler is about gives its replicas away without being told to, and takes them
 	// back when the root says so, and when the autoscaler goes.

@@ -37,7 +37,9 @@ type Selection struct {
 	Path []string
 }
 
-// builtinProduces are in the form of [workloadv1alpha1.ProducesAnnotation].
+// builtinProduces are in the form of [workloadv1alpha1.ProducesAnnotation]. They are types of which
+// one in each cluster makes the same, or as good, a Secret. A database, a bucket or a generated
+// password is another one in each cluster, and is not among them.
 var builtinProduces = map[schema.GroupKind]string{
 	{Group: "cert-manager.io", Kind: "Certificate"}:                    "Secret={spec.secretName}",
 	{Group: "external-secrets.io", Kind: "ExternalSecret"}:             "Secret={spec.target.name}|{metadata.name}",
@@ -53,13 +55,6 @@ var builtinProduces = map[schema.GroupKind]string{
 	{Group: "secrets.infisical.com", Kind: "InfisicalSecret"}:          "Secret={spec.managedSecretReference.secretName}",
 	{Group: "spv.no", Kind: "AzureKeyVaultSecret"}:                     "Secret={spec.output.secret.name}",
 	{Group: "isindir.github.com", Kind: "SopsSecret"}:                  "Secret={spec.secretTemplates[].name}",
-	{Group: "secretgenerator.mittwald.de", Kind: "StringSecret"}:       "Secret={metadata.name}",
-	{Group: "secretgenerator.mittwald.de", Kind: "BasicAuth"}:          "Secret={metadata.name}",
-	{Group: "secretgenerator.mittwald.de", Kind: "SSHKeyPair"}:         "Secret={metadata.name}",
-	{Group: "objectbucket.io", Kind: "ObjectBucketClaim"}:              "Secret={metadata.name},ConfigMap={metadata.name}",
-	{Group: "kafka.strimzi.io", Kind: "KafkaUser"}:                     "Secret={metadata.name}",
-	{Group: "postgresql.cnpg.io", Kind: "Cluster"}:                     "Secret={metadata.name}-app,Secret={metadata.name}-superuser,Secret={metadata.name}-ca",
-	{Group: "rabbitmq.com", Kind: "RabbitmqCluster"}:                   "Secret={metadata.name}-default-user",
 }
 
 // builtinSelects are in the form of [workloadv1alpha1.SelectsAnnotation].
@@ -133,14 +128,12 @@ func parseSelects(text string) (out []Selection, err error) {
 }
 
 // Products are the objects that are made in a cluster for one that is there, each once, sorted:
-// by the rules of its type, by its own annotation, and the Secret with what is needed to connect
-// that Crossplane makes for objects of any type.
+// by the rules of its type, and by its own annotation.
 func (r Rules) Products(object *unstructured.Unstructured) []Need {
 	// What of an annotation cannot be read produces nothing.
 	own, _ := parseProduces(object.GetAnnotations()[workloadv1alpha1.ProducesAnnotation])
-	all := slices.Concat(r.Produces, own, []Production{{Kind: KindSecret, Names: []string{"{spec.writeConnectionSecretToRef.name}"}}})
 	var out needs
-	for _, p := range all {
+	for _, p := range slices.Concat(r.Produces, own) {
 		for _, template := range p.Names {
 			names := expand(object, template)
 			for _, name := range names {

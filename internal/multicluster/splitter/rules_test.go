@@ -18,12 +18,11 @@ func TestProducts(t *testing.T) {
 		"an ExternalSecret without a target": {`{apiVersion: external-secrets.io/v1, kind: ExternalSecret, metadata: {name: db}, spec: {}}`, "", "Secret/db"},
 		"a SealedSecret":                     {`{apiVersion: bitnami.com/v1alpha1, kind: SealedSecret, metadata: {name: db}, spec: {}}`, "", "Secret/db"},
 		"a list":                             {`{apiVersion: secrets-store.csi.x-k8s.io/v1, kind: SecretProviderClass, metadata: {name: x}, spec: {secretObjects: [{secretName: a}, {secretName: b}, {}]}}`, "", "Secret/a Secret/b"},
-		"a database":                         {`{apiVersion: postgresql.cnpg.io/v1, kind: Cluster, metadata: {name: pg}, spec: {}}`, "", "Secret/pg-app Secret/pg-ca Secret/pg-superuser"},
-		"of Crossplane":                      {`{apiVersion: sql.example.org/v1, kind: Database, metadata: {name: x}, spec: {writeConnectionSecretToRef: {name: login}}}`, "", "Secret/login"},
-		"nothing":                            {`{apiVersion: example.org/v1, kind: Thing, metadata: {name: x}, spec: {secretName: y}}`, "", ""},
-		"by the annotation of the CRD":       {`{apiVersion: example.org/v1, kind: Thing, metadata: {name: x}, spec: {out: made}}`, "Secret={spec.out}, ConfigMap={metadata.name}-settings", "ConfigMap/x-settings Secret/made"},
-		"by its own annotation":              {`{apiVersion: example.org/v1, kind: Thing, metadata: {name: x, annotations: {workloads.kcp.dev/produces: "Secret=y,ConfigMap={spec.out}"}}, spec: {out: z}}`, "", "ConfigMap/z Secret/y"},
-		"by one that is not understood":      {`{apiVersion: example.org/v1, kind: Thing, metadata: {name: x, annotations: {workloads.kcp.dev/produces: "y,Pod=z,Secret="}}}`, "", ""},
+		"a database, which is not another in each": {`{apiVersion: postgresql.cnpg.io/v1, kind: Cluster, metadata: {name: pg}, spec: {writeConnectionSecretToRef: {name: login}}}`, "", ""},
+		"nothing":                       {`{apiVersion: example.org/v1, kind: Thing, metadata: {name: x}, spec: {secretName: y}}`, "", ""},
+		"by the annotation of the CRD":  {`{apiVersion: example.org/v1, kind: Thing, metadata: {name: x}, spec: {out: made}}`, "Secret={spec.out}, ConfigMap={metadata.name}-settings", "ConfigMap/x-settings Secret/made"},
+		"by its own annotation":         {`{apiVersion: example.org/v1, kind: Thing, metadata: {name: x, annotations: {workloads.kcp.dev/produces: "Secret=y,ConfigMap={spec.out}"}}, spec: {out: z}}`, "", "ConfigMap/z Secret/y"},
+		"by one that is not understood": {`{apiVersion: example.org/v1, kind: Thing, metadata: {name: x, annotations: {workloads.kcp.dev/produces: "y,Pod=z,Secret="}}}`, "", ""},
 	} {
 		o := object(t, tc.text)
 		rules, err := RulesOf(o.GroupVersionKind().GroupKind(), map[string]string{workloadv1alpha1.ProducesAnnotation: tc.crd})
