@@ -148,12 +148,16 @@ func (e *engine) lookAtTypes(ctx context.Context) error {
 	}
 	sure, types, missing := e.unaccounted(names, up, down)
 	agreed, refused := agree(sure, up.lists, down.lists, cluster.Spec.ClusterScopedResources)
-	if _, err := discover(ctx, e.upstream, func(d discovery.DiscoveryInterface) (any, error) { return nil, written(d, agreed, up.lists) }); err != nil {
+	unsure, err := discover(ctx, e.upstream, func(d discovery.DiscoveryInterface) (map[schema.GroupResource]error, error) {
+		return written(d, agreed, up.lists), nil
+	})
+	if err != nil {
 		return err
 	}
+	agreed, undecided := e.withoutUnsure(agreed, unsure)
 	e.carry(ctx, append(types, agreed...))
 	e.mu.Lock()
-	e.missing, e.looked = append(missing, refused...), true
+	e.missing, e.looked = slices.Concat(missing, refused, undecided), true
 	e.mu.Unlock()
 	poke(e.reportPokes)
 	return nil
@@ -189,6 +193,25 @@ func (e *engine) unaccounted(names []string, accounts ...account) (sure []string
 		}
 	}
 	return sure, types, missing
+}
+
+// withoutUnsure treats the types of which the kcp did not say in which version it stores them
+// as unaccounted does: those that are carried stay as they are, and the others wait. All
+// other types are as agreed.
+func (e *engine) withoutUnsure(agreed []Type, unsure map[schema.GroupResource]error) (sure []Type, undecided []missingType) {
+	for _, t := range agreed {
+		resource := t.Resource.GroupResource()
+		err := unsure[resource]
+		switch c := e.carrier(resource); {
+		case err == nil:
+			sure = append(sure, t)
+		case c != nil:
+			sure = append(sure, c.Type)
+		default:
+			undecided = append(undecided, missingType{resource: resource, why: e.upstream.redact(err), unknown: true})
+		}
+	}
+	return sure, undecided
 }
 
 // discover asks what a side serves. Groups that give no account are no error.

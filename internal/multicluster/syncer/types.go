@@ -85,9 +85,10 @@ func agreeOn(resource schema.GroupResource, up, down []Type, allowed bool) (Type
 }
 
 // written finds out through which version upstream the objects of types are changed. Only
-// types of several versions are asked for.
-func written(server discovery.ServerResourcesInterface, types []Type, upstream []*metav1.APIResourceList) error {
-	all := served(upstream)
+// types of several versions are asked for. It returns those of which the server did not say
+// it, and why; one of them says nothing about the others.
+func written(server discovery.ServerResourcesInterface, types []Type, upstream []*metav1.APIResourceList) map[schema.GroupResource]error {
+	all, unsure := served(upstream), map[schema.GroupResource]error{}
 	for i := range types {
 		t := &types[i]
 		versions := map[string]Type{}
@@ -101,13 +102,14 @@ func written(server discovery.ServerResourcesInterface, types []Type, upstream [
 		}
 		version, err := bounded.StoredIn(server, t.Resource, slices.Sorted(maps.Keys(versions)))
 		if err != nil {
-			return err
+			unsure[t.Resource.GroupResource()] = err
+			continue
 		}
 		if version != "" && version != t.Resource.Version {
 			t.Written, t.Status = versions[version].Resource, t.Status && versions[version].Status
 		}
 	}
-	return nil
+	return unsure
 }
 
 // served are the types of a server's discovery that can be listed, watched and written.

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/syncer"
@@ -226,6 +228,69 @@ func TestGroupWithoutAccountAtStart(t *testing.T) {
 	create(t, k.objects, configMaps, configMap("stale", "carried", "east", nil))
 	has(t, down, configMaps, k.downNamespace("east", "stale"), "carried", anyhow)
 	k.problemOf("east", "things.gone.example.org", "NotReadable", "gone.example.org")
+}
+
+// TestStoredVersionIsNotSaid: if the kcp does not say in which version it stores one type, all
+// others are carried, and that one is as it was. Once it is said, it is carried too.
+func TestStoredVersionIsNotSaid(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	physical, down := downstream(t)
+	of := schema.GroupVersionResource{Group: "unsaid.example.com", Version: "v1", Resource: "widgets"}
+	const version = `served: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}`
+	crd := widgets(t, of.Group, `[{name: v1beta1, storage: false, `+version+`}, {name: v1, storage: true, `+version+`}]`)
+	installs(t, crd, of, k.config, physical.Rest())
+	offered := discovery.NewDiscoveryClientForConfigOrDie(k.config)
+	poll.Until(t, kube.Patience, "discovery has both versions", func(context.Context) error {
+		_, lists, err := offered.ServerGroupsAndResources()
+		n := 0
+		for _, list := range lists {
+			if strings.HasPrefix(list.GroupVersion, of.Group+"/") && len(list.APIResources) > 0 {
+				n++
+			}
+		}
+		if err == nil && n < 2 {
+			err = fmt.Errorf("it has %d", n)
+		}
+		return err
+	})
+	var broken atomic.Bool
+	broken.Store(true)
+	k.register("east", "configmaps", "widgets.unsaid.example.com")
+	k.namespace("unsaid")
+	config := k.configOf("east", physical.Rest())
+	config.Upstream = tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		if broken.Load() && r.URL.Path == "/apis/unsaid.example.com/v1" {
+			return statusOf(r, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "it is being served anew"), nil
+		}
+		return next.RoundTrip(r)
+	}).of(config.Upstream)
+	run(t, config)
+	there := k.downNamespace("east", "unsaid")
+	create(t, k.objects, configMaps, configMap("unsaid", "carried", "east", nil))
+	has(t, down, configMaps, there, "carried", anyhow)
+	k.problemOf("east", "widgets.unsaid.example.com", "NotReadable", "it is being served anew")
+	widget := func(name string) {
+		t.Helper()
+		create(t, k.objects, of, parse(t, `
+apiVersion: unsaid.example.com/v1
+kind: Widget
+metadata: {name: `+name+`, namespace: unsaid, labels: {workloads.kcp.dev/cluster: east}}
+`))
+		has(t, down, of, there, name, anyhow)
+	}
+	broken.Store(false)
+	k.noProblems("east")
+	widget("one")
+
+	// Types that are added make it look again: what is carried stays so.
+	broken.Store(true)
+	k.carries("east", "configmaps", "secrets", "widgets.unsaid.example.com")
+	added := object(secrets, "Secret", "unsaid", "added")
+	added.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: "east"})
+	create(t, k.objects, secrets, added)
+	has(t, down, secrets, there, "added", anyhow)
+	widget("two")
 }
 
 // TestAnnotationsWithoutRoom: an object whose annotations are so large that what the syncer
