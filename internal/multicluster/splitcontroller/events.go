@@ -20,6 +20,7 @@ const (
 	reasonRolloutPaused = "RolloutPaused"
 	reasonLeafRefused   = "LeafRefused"
 	reasonStatusRefused = "StatusRefused"
+	reasonRefused       = "RefusedEverywhere"
 )
 
 // record writes events about roots down until the returned function ends that.
@@ -54,6 +55,13 @@ func (p *pass) tell() {
 	}
 	if p.memory.tell(p.key, reasonUnplaced, unplaced) {
 		p.event(corev1.EventTypeWarning, reasonUnplaced, unplaced)
+	}
+	refused := ""
+	if cluster := p.result.Refused; cluster != "" {
+		refused = splitter.RefusedText(cluster, refusal(p.world, cluster))
+	}
+	if p.memory.tell(p.key, reasonRefused, refused) {
+		p.event(corev1.EventTypeWarning, reasonRefused, refused)
 	}
 	paused := ""
 	if p.plan.paused {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/view"
 )
@@ -72,7 +73,7 @@ func (p *pass) putStatus(ctx context.Context, status map[string]any) (*unstructu
 func rootStatus(w *view.World, result splitter.Result, p *plan, before map[string]any, now time.Time) map[string]any {
 	total := splitter.Total{
 		Divide: w.Division, Generation: w.Root.GetGeneration(), Unplaced: result.Unplaced + result.Stranded,
-		NoClusters: len(w.State.Clusters) == 0,
+		NoClusters: len(w.State.Clusters) == 0, RefusedIn: result.Refused, Refusal: refusal(w, result.Refused),
 	}
 	total.Seen, _, _ = unstructured.NestedInt64(map[string]any{"status": before}, "status", "observedGeneration")
 	for _, problem := range w.Problems {
@@ -95,6 +96,14 @@ func rootStatus(w *view.World, result splitter.Result, p *plan, before map[strin
 	status := splitter.Aggregate(total)
 	datestamp(status, before, now)
 	return status
+}
+
+// refusal is what a cluster says of the leaf that it refuses.
+func refusal(w *view.World, cluster string) string {
+	if leaf := w.Leaf(cluster); leaf != nil {
+		return leaf.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+cluster]
+	}
+	return ""
 }
 
 // lostClusters are those that cannot be asked and have lost their parts: what their

@@ -30,6 +30,9 @@ type Total struct {
 	// Unplaced is how much no cluster takes; NoClusters: because there are none.
 	Unplaced   int32
 	NoClusters bool
+	// RefusedIn is the cluster in which a whole root stays although every cluster refuses it,
+	// and Refusal what that cluster says.
+	RefusedIn, Refusal string
 	// Refused is what is wrong with what is wished for the root, so that it is not
 	// followed.
 	Refused []string
@@ -155,11 +158,18 @@ func (t Total) missing() map[string]any {
 		return map[string]any{"type": "Progressing", "status": "False", "reason": ReasonInvalidPlacement, "message": strings.Join(t.Refused, "; ")}
 	case t.NoClusters:
 		return map[string]any{"type": "Progressing", "status": "False", "reason": string(NoClusters), "message": texts[NoClusters]}
+	case t.RefusedIn != "":
+		return map[string]any{"type": "Progressing", "status": "False", "reason": string(RefusedEverywhere), "message": RefusedText(t.RefusedIn, t.Refusal)}
 	case t.Unplaced > 0:
 		return map[string]any{"type": "Progressing", "status": "False", "reason": string(NothingTakesParts),
 			"message": Reason{Code: NothingTakesParts, Number: int64(t.Unplaced)}.String()}
 	}
 	return nil
+}
+
+// RefusedText says that a whole root stays in a cluster that refuses it.
+func RefusedText(cluster, refusal string) string {
+	return fmt.Sprintf("no cluster takes it; it stays in %s, which says: %s", cluster, refusal)
 }
 
 // joined is one condition of all parts. The worst of them speaks for all, with its

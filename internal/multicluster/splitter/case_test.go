@@ -3,6 +3,7 @@ package splitter
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -592,6 +593,129 @@ func TestForgedProgress(t *testing.T) {
 			t.Errorf("after %+v: %+v", forged, r)
 		}
 	}
+}
+
+// TestRefusedWhole: a whole root that a cluster refuses goes to another one that takes it. It
+// stays there, stays where it is if nobody takes it, and is not moved around.
+func TestRefusedWhole(t *testing.T) {
+	t.Parallel()
+	whole := policy{Divide: workloadv1alpha1.DivideWhole}
+	// refuse lets clusters refuse the leaf that they have, and gives the clusters with leaves.
+	refuse := func(w *world, names ...string) []string {
+		var has []string
+		for i := range w.Leaves {
+			l := &w.Leaves[i]
+			l.Running = 1 // as leaves are read that are not divided
+			if slices.Contains(names, l.Cluster) {
+				l.Refused, l.Never = true, true
+			}
+			if !l.Deleting {
+				has = append(has, l.Cluster)
+			}
+		}
+		w.Leaves = slices.DeleteFunc(w.Leaves, func(l Leaf) bool { return l.Deleting })
+		return has
+	}
+	// moves counts the leaves that are made in some hours.
+	moves := func(w *world, hours int, names ...string) map[string]int {
+		made, end := map[string]int{}, w.Now.Add(time.Duration(hours)*time.Hour)
+		for range 10_000 {
+			for _, c := range w.split().Changes {
+				if c.Action == Create {
+					made[c.Cluster]++
+				}
+			}
+			refuse(w, names...)
+			if len(w.last.Changes) > 0 {
+				continue
+			}
+			if w.last.Next.IsZero() || w.last.Next.After(end) {
+				w.Now = end
+				return made
+			}
+			w.Now = w.last.Next
+		}
+		t.Error("it does not come to rest")
+		return made
+	}
+	for name, tc := range map[string]struct {
+		policy  policy
+		refused []string
+		change  func(*world)
+		want    []string
+		made    map[string]int
+		code    Code
+	}{
+		"one refuses":   {refused: []string{"a"}, want: []string{"b"}, made: map[string]int{"a": 1, "b": 1}, code: RefusedBefore},
+		"two refuse":    {refused: []string{"a", "b"}, want: []string{"c"}, made: map[string]int{"a": 1, "b": 1, "c": 1}, code: RefusedBefore},
+		"all refuse":    {refused: []string{"a", "b", "c"}, want: nil, made: map[string]int{"a": 19, "b": 19, "c": 19}, code: RefusedEverywhere},
+		"one is chosen": {refused: []string{"a"}, change: func(w *world) { w.cluster("b").Unschedulable, w.cluster("c").Unschedulable = true, true }, want: []string{"a"}, made: map[string]int{"a": 1}, code: RefusedEverywhere},
+		// A cluster with more room does not get it back while another runs it.
+		"the better one refuses": {policy: policy{Divide: workloadv1alpha1.DivideWhole, Strategy: workloadv1alpha1.StrategyWeighted,
+			Weights: []workloadv1alpha1.ClusterWeight{{Cluster: "a", Weight: 100}}}, refused: []string{"a"}, want: []string{"b"}, made: map[string]int{"a": 1, "b": 1}, code: RefusedBefore},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := whole
+			if tc.policy.Divide != "" {
+				p = tc.policy
+			}
+			w := newWorld(t, p, 1, "a", "b", "c")
+			if tc.change != nil {
+				tc.change(w)
+			}
+			made := moves(w, 3, tc.refused...)
+			for name, n := range made {
+				if want := tc.made[name]; n > want || want == 1 && n != 1 {
+					t.Errorf("%s was tried %d times, want %d", name, n, want)
+				}
+			}
+			has := refuse(w)
+			if tc.want != nil && !slices.Equal(has, tc.want) || len(has) != 1 {
+				t.Errorf("it is in %v, want %v", has, tc.want)
+			}
+			if !strings.Contains(w.last.Explanation.String(), texts[tc.code][:20]) || (w.last.Refused != "") != (tc.code == RefusedEverywhere) {
+				t.Errorf("refused in %q, explained as\n%s", w.last.Refused, w.last.Explanation)
+			}
+		})
+	}
+	for name, change := range map[string]func(*Leaf){
+		"its data is there": func(l *Leaf) { l.Bound = true },
+		"it has finished":   func(l *Leaf) { l.Finished = true },
+		"it has run there":  func(l *Leaf) { l.Never = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, whole, 1, "a", "b")
+			w.split()
+			l := w.leaf("a")
+			l.Running, l.Refused, l.Never = 1, true, true
+			change(l)
+			if r := w.split(); len(r.Changes) > 0 || r.Progress.Refused != "" {
+				t.Errorf("changes are %+v, refusals %q", r.Changes, r.Progress.Refused)
+			}
+		})
+	}
+	t.Run("the cluster that runs it is lost", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, whole, 1, "a", "b")
+		moves(w, 1, "a")
+		w.cluster("b").EvictAfter = w.Now.Add(-time.Minute)
+		moves(w, 1)
+		if has := refuse(w); !slices.Equal(has, []string{"a"}) {
+			t.Errorf("it is in %v, want a", has)
+		}
+	})
+	t.Run("a progress that nobody wrote", func(t *testing.T) {
+		t.Parallel()
+		for _, forged := range []string{"a=", "=", ",,a=2026", "a=9999-01-01T00:00:00Z", strings.Repeat("x=2020-01-01T00:00:00Z,", 1000)} {
+			w := newWorld(t, whole, 1, "a", "b")
+			w.Progress.Refused = forged
+			if r := w.split(); r.Unplaced != 0 || r.Progress.Refused != "" {
+				t.Errorf("with %.20q: %+v", forged, r)
+			}
+		}
+	})
 }
 
 // TestRefusedParts: what a cluster refuses runs elsewhere, and is tried there again later.

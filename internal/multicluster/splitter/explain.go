@@ -68,10 +68,12 @@ const (
 	TypeGoneTooLong   Code = "TypeGoneTooLong" // At: since when the type is gone
 	SameCluster       Code = "SameCluster"     // Name: the other cluster
 	Refused           Code = "RefusedHere"     // At: when it is tried again
-	Unschedulable     Code = "Unschedulable"   //
-	NoWeight          Code = "NoWeight"        //
-	DataHere          Code = "DataHere"        //
-	DataElsewhere     Code = "DataElsewhere"   //
+	RefusedEverywhere Code = "RefusedEverywhere"
+	RefusedBefore     Code = "RefusedBefore" // At: when
+	Unschedulable     Code = "Unschedulable" //
+	NoWeight          Code = "NoWeight"      //
+	DataHere          Code = "DataHere"      //
+	DataElsewhere     Code = "DataElsewhere" //
 	DataLeft          Code = "DataLeft"
 	FinishedHere      Code = "FinishedHere"
 	FinishedElsewhere Code = "FinishedElsewhere"
@@ -115,6 +117,8 @@ var texts = map[Code]string{
 	TypeGoneTooLong:   "the cluster has not served this type since %[4]s",
 	SameCluster:       "it is the same physical cluster as %[3]s",
 	Refused:           "the cluster refuses the object, as its problem annotation says; its share is tried there again at %[4]s",
+	RefusedEverywhere: "the cluster refuses the object, as its problem annotation says, and no other cluster takes it: it stays",
+	RefusedBefore:     "the cluster refused the object at %[4]s; it is tried there again when it has to leave the cluster where it is",
 	Unschedulable:     "the cluster is unschedulable",
 	NoWeight:          "its weight is 0",
 	DataHere:          "its data is here: it is not moved by itself",

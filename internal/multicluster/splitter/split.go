@@ -19,6 +19,7 @@ import (
 // has happened, the next Split has no changes.
 func Split(state State) Result {
 	st := &state
+	st.noteRefusals()
 	sites := st.sites()
 	whole := st.whole()
 	for _, s := range sites {
@@ -27,6 +28,7 @@ func Split(state State) Result {
 		}
 	}
 	st.weigh(sites)
+	st.judgeRefusals(sites)
 	st.strand(sites)
 	if st.Policy.divide == workloadv1alpha1.DivideEverywhere {
 		whole = everywhere(sites)
@@ -39,8 +41,10 @@ func Split(state State) Result {
 		Progress: st.progress(walk),
 		Unplaced: int32(whole - walk.shares()),
 		Stranded: int32(walk.sum((*site).strandedParts)),
+		Refused:  refusedIn(sites),
 		Changes:  st.changes(sites, walk),
 	}
+	st.forgetRefusals(result.Changes, &result.Progress)
 	result.Next = st.next(sites, walk, result.Progress)
 	result.Explanation = st.explain(whole, sites, walk, result)
 	return result

@@ -20,7 +20,9 @@ type site struct {
 	// fence is when what runs in a lost cluster must have stopped; zero: not known.
 	fence time.Time
 	// refused: the cluster has lately refused the leaf. refusedAt is to be noted on it.
-	refused   bool
+	refused bool
+	// kept: the cluster refuses the root, as do all others, and so it stays.
+	kept      bool
 	refusedAt time.Time
 	// again is when the standing changes by itself; zero: never.
 	again   time.Time

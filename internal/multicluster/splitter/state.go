@@ -167,6 +167,9 @@ type Progress struct {
 	// LeafNames: clusters have data of the root that was made under names of leaves. What is made
 	// under another name would not find it.
 	LeafNames bool `json:"leafNames,omitempty"`
+	// Refused are the clusters that have refused a whole root, each with the time, as
+	// CLUSTER=TIME with commas between.
+	Refused string `json:"refused,omitempty"`
 }
 
 // Action is what is done to a leaf.
@@ -208,6 +211,9 @@ type Result struct {
 	// Stranded is how much of the whole is left in clusters that are not heard of, because
 	// no other cluster takes it.
 	Stranded int32
+	// Refused is the cluster in which a whole root stays although it refuses it, because no
+	// other cluster takes it; empty if there is none.
+	Refused string
 	// Next is when to look again if nothing happens; zero: never.
 	Next        time.Time
 	Explanation Explanation

@@ -199,6 +199,9 @@ func (w *World) readLeaves(ctx context.Context, source Source) error {
 		if templated && hasRun(object) && workloadv1alpha1.NameInCluster(object) == object.GetName() {
 			w.State.Progress.LeafNames = true
 		}
+		if !w.Type.Reports && object.GetGeneration() > 1 {
+			leaf.Never = false // without a status nothing tells whether an earlier spec is in the cluster
+		}
 		found[cluster] = object
 		w.State.Leaves = append(w.State.Leaves, leaf)
 	}
