@@ -9,7 +9,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
@@ -39,6 +41,7 @@ type Controller struct {
 	upstream *rest.Config
 	client   client.Client
 	objects  metadata.Interface
+	dynamic  dynamic.Interface
 	types    discovery.DiscoveryInterface
 	cache    cache.Cache
 	queue    *reconcile.Queue[string]
@@ -49,6 +52,9 @@ type Controller struct {
 	now          func() time.Time
 	// strays are what the last sweep found. Sweeps come one after the other.
 	strays map[stray]bool
+	// disowned are objects whose status was taken, and the version that they had then. Only
+	// sweeps use it.
+	disowned map[types.UID]string
 
 	mu sync.Mutex
 	// uid is that of the kcp's namespace kube-system, once it is known.
@@ -74,7 +80,7 @@ func New(config Config) (*Controller, error) {
 	}
 	config = config.withDefaults()
 	runtimelog.Set(config.Logger)
-	c := &Controller{config: config, now: time.Now, members: map[string]*member{}, beats: map[string]beat{}}
+	c := &Controller{config: config, now: time.Now, members: map[string]*member{}, beats: map[string]beat{}, disowned: map[types.UID]string{}}
 	if err := c.connect(); err != nil {
 		return nil, fmt.Errorf("preparing the connection to the kcp: %w", err)
 	}
@@ -104,6 +110,9 @@ func (c *Controller) connect() error {
 		return err
 	}
 	if c.objects, err = metadata.NewForConfigAndClient(c.upstream, http); err != nil {
+		return err
+	}
+	if c.dynamic, err = dynamic.NewForConfigAndClient(c.upstream, http); err != nil {
 		return err
 	}
 	if c.types, err = discovery.NewDiscoveryClientForConfigAndClient(c.upstream, http); err != nil {

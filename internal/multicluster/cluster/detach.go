@@ -124,15 +124,15 @@ type look struct {
 	lost judgement
 	// absent says of a name whether there is no such Cluster; nil: that is not looked at.
 	absent func(name string) (bool, error)
+	// seen gets the objects that are sent only to Clusters that do not exist.
+	seen map[types.UID]bool
 }
 
-// releaseWhere looks through every object of every type that can be carried.
+// releaseWhere looks through every object of every type that can be carried. A type that cannot
+// be looked at makes it an error, and keeps no other from being looked at.
 func (c *Controller) releaseWhere(ctx context.Context, l look) error {
 	kinds, err := c.carriable()
-	if err != nil {
-		return err
-	}
-	var problems []error
+	problems := []error{err}
 	for _, gvr := range kinds {
 		if err := c.releaseType(ctx, gvr, l); err != nil {
 			problems = append(problems, fmt.Errorf("releasing %s: %w", gvr.GroupResource(), err))
@@ -142,11 +142,13 @@ func (c *Controller) releaseWhere(ctx context.Context, l look) error {
 }
 
 // carriable are the types upstream of which objects can bear a syncer's finalizer. One
-// group that gives no account makes it an error: something could be overlooked there.
+// group that gives no account makes it an error, with the types of the others: something could
+// be overlooked there.
 func (c *Controller) carriable() ([]schema.GroupVersionResource, error) {
+	var problems []error
 	lists, err := discovery.ServerPreferredResources(c.types)
 	if err != nil {
-		return nil, fmt.Errorf("asking the kcp for its types: %w", err)
+		problems = append(problems, fmt.Errorf("asking the kcp for its types: %w", err))
 	}
 	versions, err := c.versions()
 	if err != nil {
@@ -164,23 +166,29 @@ func (c *Controller) carriable() ([]schema.GroupVersionResource, error) {
 				continue
 			}
 			// A write through a version that is not stored may lose fields.
-			if others := versions[gvr.GroupResource()]; len(others) > 1 {
+			others := versions[gvr.GroupResource()]
+			if len(others) == 0 {
+				continue // its group has given an account once, and not the second time
+			}
+			if len(others) > 1 {
 				stored, err := bounded.StoredIn(c.types, gvr, others)
 				if err != nil {
-					return nil, err
+					problems = append(problems, err)
+					continue
 				}
 				gvr.Version = cmp.Or(stored, gvr.Version)
 			}
 			kinds = append(kinds, gvr)
 		}
 	}
-	return kinds, nil
+	return kinds, errors.Join(problems...)
 }
 
 // versions are those in which the kcp serves each resource.
+// Groups that give no account are missing: whoever lists types hears of those.
 func (c *Controller) versions() (map[schema.GroupResource][]string, error) {
 	_, lists, err := c.types.ServerGroupsAndResources()
-	if err != nil {
+	if err != nil && len(lists) == 0 {
 		return nil, fmt.Errorf("asking the kcp for its types: %w", err)
 	}
 	versions := map[schema.GroupResource][]string{}
@@ -230,11 +238,19 @@ func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionR
 			lost = append(lost, name)
 		}
 	}
-	notes, err := l.notes(object)
-	if err != nil || len(lost) == 0 && len(notes) == 0 {
+	notes, nowhere, err := l.notes(object)
+	if err != nil {
 		return err
 	}
-	return release(ctx, c.objects, gvr, object, lost, notes)
+	if len(lost) > 0 || len(notes) > 0 {
+		// This makes the version another: the next sweep sees to the status.
+		return release(ctx, c.objects, gvr, object, lost, notes)
+	}
+	if nowhere {
+		l.seen[object.UID] = true
+		return c.disown(ctx, gvr, object)
+	}
+	return nil
 }
 
 // noSuchCluster is the reason of the problem of an object that is sent to a Cluster that
@@ -242,17 +258,21 @@ func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionR
 const noSuchCluster = "NoSuchCluster"
 
 // notes are the annotations that an object has to get, or to lose (nil), because it is sent
-// to Clusters that do not exist. No syncer tells of those.
-func (l look) notes(object *metav1.PartialObjectMetadata) (map[string]any, error) {
-	notes := map[string]any{}
+// to Clusters that do not exist. No syncer tells of those. nowhere: it is sent to no others.
+func (l look) notes(object *metav1.PartialObjectMetadata) (notes map[string]any, nowhere bool, err error) {
+	notes = map[string]any{}
 	if l.absent == nil || object.DeletionTimestamp != nil {
-		return notes, nil
+		return notes, false, nil
 	}
+	targets, existing := workloadv1alpha1.Targets(object.Labels), 0
 	absent := map[string]bool{}
-	for _, name := range workloadv1alpha1.Targets(object.Labels) {
+	for _, name := range targets {
 		is, err := l.absent(name)
 		if err != nil {
-			return nil, err
+			return nil, false, err
+		}
+		if !is {
+			existing++
 		}
 		key := workloadv1alpha1.ProblemAnnotationPrefix + name
 		text := fmt.Sprintf("%s: there is no Cluster %s; register it, or change the label that names it. The status is not that of the object there", noSuchCluster, name)
@@ -265,7 +285,7 @@ func (l look) notes(object *metav1.PartialObjectMetadata) (map[string]any, error
 			notes[key] = nil
 		}
 	}
-	return notes, nil
+	return notes, len(targets) > 0 && existing == 0, nil
 }
 
 // release takes what some clusters' syncers left on an object, if it is as it was seen, and

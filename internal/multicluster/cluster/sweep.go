@@ -45,17 +45,15 @@ type stray struct {
 // mostly its syncer is at work on it.
 func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
 	begin := c.now()
-	absent, found := c.absence(ctx), map[stray]bool{}
-	err := c.releaseWhere(ctx, look{absent: absent, lost: func(s stray, sent bool) (bool, error) {
+	absent, found, seen := c.absence(ctx), map[stray]bool{}, map[types.UID]bool{}
+	err := c.releaseWhere(ctx, look{absent: absent, seen: seen, lost: func(s stray, sent bool) (bool, error) {
 		is, err := absent(s.cluster)
 		if err == nil && !is && !sent {
 			found[s] = true
 		}
 		return is, err
 	}})
-	if err != nil {
-		return 0, err
-	}
+	// What one type keeps from being done is not left undone for the others.
 	strays := map[string][]stray{}
 	for s := range found {
 		if c.strays[s] {
@@ -68,6 +66,10 @@ func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
 			m.stray(list)
 		}
 	}
+	if err != nil {
+		return 0, err
+	}
+	disownedNow(c.disowned, seen)
 	pause := min(sweepShare*c.now().Sub(begin), sweepSlowest*c.config.PollInterval)
 	return max(c.config.PollInterval, pause), nil
 }

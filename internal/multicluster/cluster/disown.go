@@ -1,0 +1,125 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"rik.dev/rik/internal/multicluster/terminal"
+)
+
+// disown takes from an object the status that a cluster once gave it, if it is sent only to
+// Clusters that do not exist: nobody knows whether it is still so, and nothing would ever
+// change it. What was done before keeps its version, and is not read again.
+func (c *Controller) disown(ctx context.Context, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata) error {
+	if gvr.GroupResource() == corev1.Resource("persistentvolumeclaims") {
+		return nil // its status tells where data is, which no other cluster may do without
+	}
+	if c.disowned[object.UID] == object.ResourceVersion {
+		return nil
+	}
+	objects := c.dynamic.Resource(gvr).Namespace(object.Namespace)
+	present, err := objects.Get(ctx, object.Name, metav1.GetOptions{})
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if present.GetUID() != object.UID || present.GetResourceVersion() != object.ResourceVersion {
+		return nil // the next sweep sees what it is now
+	}
+	status, _ := present.Object["status"].(map[string]any)
+	version := object.ResourceVersion
+	if _, finished := terminal.Of(present); len(status) > 0 && !finished {
+		if version, err = c.writeUnknown(ctx, gvr, present, status); err != nil {
+			return err
+		}
+	}
+	if version != "" {
+		c.disowned[object.UID] = version
+	}
+	return nil
+}
+
+// writeUnknown writes the status of an object of which nothing is known, and gives the version
+// of the object; none if it has changed meanwhile.
+func (c *Controller) writeUnknown(ctx context.Context, gvr schema.GroupVersionResource, present *unstructured.Unstructured, status map[string]any) (string, error) {
+	objects := c.dynamic.Resource(gvr).Namespace(present.GetNamespace())
+	// Some schemas ask for more than what unknown keeps, and some for less.
+	for _, next := range []map[string]any{unknown(status, c.now().UTC().Format(time.RFC3339)), {}} {
+		if reflect.DeepEqual(next, status) {
+			return present.GetResourceVersion(), nil
+		}
+		changed := present.DeepCopy()
+		changed.Object["status"] = next
+		written, err := objects.UpdateStatus(ctx, changed, metav1.UpdateOptions{FieldManager: fieldManager})
+		switch {
+		case err == nil:
+			return written.GetResourceVersion(), nil
+		case apierrors.IsConflict(err):
+			return "", nil
+		case apierrors.IsNotFound(err): // or the type has no status that can be written
+			return present.GetResourceVersion(), nil
+		case !apierrors.IsInvalid(err):
+			return "", fmt.Errorf("taking the status from %s/%s: %w", present.GetNamespace(), present.GetName(), err)
+		}
+	}
+	c.config.Logger.Warn("the status of an object that is sent to no Cluster stays: its schema demands what it says",
+		"type", gvr.GroupResource().String(), "namespace", present.GetNamespace(), "name", present.GetName())
+	return present.GetResourceVersion(), nil
+}
+
+// unknown is what is left of a status of which nothing is known: numbers are 0, conditions are
+// Unknown, and all else is left out.
+func unknown(status map[string]any, now string) map[string]any {
+	out := map[string]any{}
+	for name, value := range status {
+		switch value := value.(type) {
+		case int64, float64:
+			out[name] = int64(0)
+		case []any:
+			if conditions := unknownConditions(value, now); name == "conditions" && len(conditions) > 0 {
+				out[name] = conditions
+			}
+		}
+	}
+	return out
+}
+
+func unknownConditions(conditions []any, now string) []any {
+	var out []any
+	for _, entry := range conditions {
+		c, ok := entry.(map[string]any)
+		if !ok || c["type"] == nil {
+			continue
+		}
+		next := map[string]any{"type": c["type"], "status": string(metav1.ConditionUnknown), "reason": noSuchCluster, "message": "There is no such Cluster as the object is sent to."}
+		if c["status"] == next["status"] && c["reason"] == next["reason"] {
+			out = append(out, c)
+			continue
+		}
+		for _, field := range []string{"lastTransitionTime", "lastUpdateTime", "lastProbeTime"} {
+			if c[field] != nil {
+				next[field] = now
+			}
+		}
+		out = append(out, next)
+	}
+	return out
+}
+
+// disownedNow forgets objects that a sweep has not seen.
+func disownedNow(known map[types.UID]string, seen map[types.UID]bool) {
+	for uid := range known {
+		if !seen[uid] {
+			delete(known, uid)
+		}
+	}
+}
