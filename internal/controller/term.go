@@ -126,7 +126,7 @@ func newTerm(c *Controller, number int64, cluster string) *term {
 	})
 	t.table = network.NewTable(network.Config{
 		Settings: c.settings, Nodes: t.nodeView, Workloads: t.workloadView, Revisions: t.revisionView,
-		Instances: t.instanceView, Heard: t.heard, Ranges: ranges, Addresses: addresses,
+		Instances: t.instanceView, Heard: t.heard, Carries: t.nodes.Carries, Ranges: ranges, Addresses: addresses,
 	})
 	t.nodes.OnChange(t.table.NodeChanged)
 	t.nodes.OnChange(t.instances.Enqueue)

@@ -289,7 +289,7 @@ func (s *Scheduler) synced() {
 }
 
 func (s *Scheduler) fullReport(c inventory.Connectivity) *schedulerv1.NodeReport {
-	r := &schedulerv1.NodeReport{Name: c.Name, Connected: c.Connected, DiskPressure: c.DiskPressure, Hold: s.holdOf(c.Name), Troubles: troubles(c.Troubles)}
+	r := &schedulerv1.NodeReport{Name: c.Name, Connected: c.Connected, DiskPressure: c.DiskPressure, NoNetwork: c.NoNetwork, Hold: s.holdOf(c.Name), Troubles: troubles(c.Troubles)}
 	if known := s.registers[c.Name]; known != nil && c.Connected {
 		r.Info, r.Labels, r.Taints = known.register.Status, known.register.Labels, known.register.Taints
 	}

@@ -303,7 +303,7 @@ func (s *Scheduler) beat(name string, h *schedulerv1.Heartbeat) {
 
 func (s *Scheduler) briefReport(name string) *schedulerv1.NodeReport {
 	c := s.inventory.Connectivity(name)
-	return &schedulerv1.NodeReport{Name: name, Connected: c.Connected, DiskPressure: c.DiskPressure, Hold: s.holdOf(name), Troubles: troubles(c.Troubles)}
+	return &schedulerv1.NodeReport{Name: name, Connected: c.Connected, DiskPressure: c.DiskPressure, NoNetwork: c.NoNetwork, Hold: s.holdOf(name), Troubles: troubles(c.Troubles)}
 }
 
 // allow gives a node its full set. What is queued for it is said by that too.

@@ -24,6 +24,9 @@ type Config struct {
 	Instances *view.Instances
 	// Heard says whether a node is heard of.
 	Heard func(node string) bool
+	// Carries says of a node that is heard of whether packets of others reach its instances.
+	// Nil: always.
+	Carries func(node string) bool
 	// Ranges and Addresses say which of the stored ones are valid.
 	Ranges    *Ranges
 	Addresses *Addresses
@@ -80,7 +83,7 @@ func (t *Table) reviewPeerLocked(name string) {
 	} else {
 		peer := &nodev1.Peer{
 			Name: name, Address: address(n.Status.Info.InternalAddress), ExternalAddress: address(n.Status.Info.ExternalAddress),
-			PodCidr: t.config.Ranges.usable(n), Heard: t.config.Heard(name),
+			PodCidr: t.config.Ranges.usable(n), Answers: t.config.Heard(name) && (t.config.Carries == nil || t.config.Carries(name)),
 		}
 		if known := t.journal.get(k); known == nil || !proto.Equal(known.peer, peer) {
 			t.journal.put(&entry{key: k, peer: peer})

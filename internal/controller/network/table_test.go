@@ -168,7 +168,7 @@ func TestEndpointFollowsItsNode(t *testing.T) {
 	if got := w.state("i"); got != "192.0.2.7" {
 		t.Errorf("heard of again: %q", got)
 	}
-	peer := func() bool { return w.table.journal.get(key{kind: peerKind, name: "n"}).peer.GetHeard() }
+	peer := func() bool { return w.table.journal.get(key{kind: peerKind, name: "n"}).peer.GetAnswers() }
 	if !peer() {
 		t.Error("the others are not told that the node is heard of")
 	}
@@ -178,6 +178,12 @@ func TestEndpointFollowsItsNode(t *testing.T) {
 		t.Error("the others are not told that the node is silent")
 	}
 	w.silent["n"] = false
+	w.table.config.Carries = func(string) bool { return false }
+	w.table.NodeChanged("n")
+	if peer() || w.state("i") != "192.0.2.7" {
+		t.Errorf("without a network of instances the node answers: %v, and its endpoint is %q", peer(), w.state("i"))
+	}
+	w.table.config.Carries = nil
 	w.table.NodeChanged("n")
 	before := w.table.journal.version
 	w.table.NodeChanged("n")

@@ -34,6 +34,8 @@ const ConditionNetworkUnavailable = "NetworkUnavailable"
 type Report struct {
 	Connected    bool
 	DiskPressure bool
+	// NoNetwork: its instances have their loopback only.
+	NoNetwork bool
 	// Troubles are what keeps it from serving instances as it should, with messages.
 	Troubles map[nodestate.TroubleKind]string
 	// Status has no conditions; nil until the node told it.

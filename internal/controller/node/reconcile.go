@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/view"
@@ -202,7 +203,7 @@ func (r *Reconciler) session(live bool) {
 func (r *Reconciler) Take(name string, report Report) {
 	r.mu.Lock()
 	last := r.reports[name]
-	news := last == nil || last.Connected != report.Connected
+	news := last == nil || last.Connected != report.Connected || last.carries() != report.carries()
 	if last != nil {
 		if report.Status == nil {
 			report.Status = last.Status
@@ -221,6 +222,14 @@ func (r *Reconciler) Take(name string, report Report) {
 		r.tell(name)
 	}
 }
+
+// Carries says whether packets of other nodes reach the instances of a node, as far as is known.
+func (r *Reconciler) Carries(name string) bool {
+	report := r.report(name)
+	return report == nil || report.carries()
+}
+
+func (r *Report) carries() bool { return !r.NoNetwork && r.Troubles[nodestate.TroubleNetwork] == "" }
 
 func (r *Reconciler) report(name string) *Report {
 	r.mu.RLock()

@@ -58,3 +58,22 @@ func TestTroublesAreConditions(t *testing.T) {
 		t.Error("the node is not Ready")
 	}
 }
+
+// TestCarries: packets of others do not reach instances where no network is set up.
+func TestCarries(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		report Report
+		want   bool
+	}{
+		"whole":                  {Report{}, true},
+		"without names":          {Report{Troubles: map[nodestate.TroubleKind]string{nodestate.TroubleNames: "no"}}, true},
+		"closed ways":            {Report{Troubles: map[nodestate.TroubleKind]string{nodestate.TroubleOverlay: "no"}}, true},
+		"a network not set up":   {Report{Troubles: map[nodestate.TroubleKind]string{nodestate.TroubleNetwork: "no"}}, false},
+		"loopback of each alone": {Report{NoNetwork: true}, false},
+	} {
+		if got := c.report.carries(); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

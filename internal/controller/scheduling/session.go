@@ -367,7 +367,7 @@ func (s *session) passObservation(o *schedulerv1.Observation) {
 }
 
 func (s *session) passReport(r *schedulerv1.NodeReport) {
-	out := node.Report{Connected: r.GetConnected(), DiskPressure: r.GetDiskPressure(), Labels: r.GetLabels(), Hold: holdOf(r.GetHold(), s.config.Term)}
+	out := node.Report{Connected: r.GetConnected(), DiskPressure: r.GetDiskPressure(), NoNetwork: r.GetNoNetwork(), Labels: r.GetLabels(), Hold: holdOf(r.GetHold(), s.config.Term)}
 	for _, t := range r.GetTroubles() {
 		if out.Troubles == nil {
 			out.Troubles = map[nodestate.TroubleKind]string{}

@@ -56,7 +56,7 @@ func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
 
 // samePlace says whether the way to a node is the same.
 func samePlace(a, b table.Peer) bool {
-	a.Heard = b.Heard
+	a.Answers = b.Answers
 	return a == b
 }
 

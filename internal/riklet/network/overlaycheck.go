@@ -40,8 +40,8 @@ func (n *Node) setPlan(s *table.Snapshot, plan overlay.Plan) {
 	n.checker.Look()
 }
 
-// view is whom the checker may ask: nodes at the other ends of tunnels that the cluster hears
-// of. Nodes on the same link are reached without a tunnel.
+// view is whom the checker may ask: nodes at the other ends of tunnels that can answer, as
+// far as the cluster knows. Nodes on the same link are reached without a tunnel.
 func (n *Node) view() reach.View {
 	n.mu.Lock()
 	tunnel, known := n.ends.tunnel, n.ends.known
@@ -54,7 +54,7 @@ func (n *Node) view() reach.View {
 	v.Self = reach.Peer{Name: n.cfg.Node, Inner: tunnel.Inner, MAC: tunnel.MAC}
 	peers := n.table.Snapshot().Peers
 	for _, e := range tunnel.Ends {
-		if peers[e.Name].Heard {
+		if peers[e.Name].Answers {
 			v.Peers = append(v.Peers, reach.Peer{Name: e.Name, Outer: e.Outer, Inner: e.Inner, Bridge: e.To.Addr().Next(), MAC: e.MAC})
 		}
 	}

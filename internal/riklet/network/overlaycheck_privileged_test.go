@@ -184,7 +184,7 @@ func machines(t *testing.T) (a, b, c *machine, router *netnstest.NS, table *node
 		router.Address("to-"+name, fmt.Sprintf("192.0.2.%d/28", 16*i+2))
 		m.Address("eth0", m.address+"/28")
 		m.Run("ip", "route", "add", "default", "via", fmt.Sprintf("192.0.2.%d", 16*i+2))
-		table.Peers = append(table.Peers, &nodev1.Peer{Name: name, Address: m.address, PodCidr: fmt.Sprintf("10.62.%d.0/24", i+1), Heard: true})
+		table.Peers = append(table.Peers, &nodev1.Peer{Name: name, Address: m.address, PodCidr: fmt.Sprintf("10.62.%d.0/24", i+1), Answers: true})
 		t.Cleanup(func() {
 			m.stop()
 			m.Do(func() {
@@ -255,7 +255,7 @@ func TestPrivilegedOverlayIsChecked(t *testing.T) {
 	// A node that is gone does not answer, and is nobody's trouble.
 	rule(router, "-A", "filter FORWARD -d 192.0.2.17 -j DROP")
 	gone := &nodev1.NetworkChanges{Peers: []*nodev1.Peer{table.Peers[1]}}
-	gone.Peers[0].Heard = false
+	gone.Peers[0].Answers = false
 	a.apply(gone)
 	c.apply(gone)
 	b.stop()
@@ -273,7 +273,7 @@ func TestPrivilegedOverlayIsChecked(t *testing.T) {
 	c.troubled("no packet", "a (192.0.2.1)")
 	// The last one has nobody to ask.
 	alone := &nodev1.NetworkChanges{Peers: []*nodev1.Peer{table.Peers[2]}}
-	alone.Peers[0].Heard = false
+	alone.Peers[0].Answers = false
 	a.apply(alone)
 	a.whole()
 }

@@ -205,7 +205,7 @@ type Peer struct {
 	Address         string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`                                        // by which other nodes reach it; empty: not known yet
 	PodCidr         string                 `protobuf:"bytes,3,opt,name=pod_cidr,json=podCidr,proto3" json:"pod_cidr,omitempty"`                         // empty: it has none yet
 	ExternalAddress string                 `protobuf:"bytes,4,opt,name=external_address,json=externalAddress,proto3" json:"external_address,omitempty"` // by which nodes reach it that are not on its link; empty: by address
-	Heard           bool                   `protobuf:"varint,5,opt,name=heard,proto3" json:"heard,omitempty"`                                           // the cluster hears of it, or does not know yet
+	Answers         bool                   `protobuf:"varint,5,opt,name=answers,proto3" json:"answers,omitempty"`                                       // the cluster hears of it and its network is set up, or does not know yet
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -268,9 +268,9 @@ func (x *Peer) GetExternalAddress() string {
 	return ""
 }
 
-func (x *Peer) GetHeard() bool {
+func (x *Peer) GetAnswers() bool {
 	if x != nil {
-		return x.Heard
+		return x.Answers
 	}
 	return false
 }
@@ -589,13 +589,13 @@ const file_rik_node_v1_network_proto_rawDesc = "" +
 	"\x0fNetworkSettings\x12!\n" +
 	"\fcluster_cidr\x18\x01 \x01(\tR\vclusterCidr\x12!\n" +
 	"\fservice_cidr\x18\x02 \x01(\tR\vserviceCidr\x12\x16\n" +
-	"\x06domain\x18\x03 \x01(\tR\x06domain\"\x90\x01\n" +
+	"\x06domain\x18\x03 \x01(\tR\x06domain\"\x94\x01\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x19\n" +
 	"\bpod_cidr\x18\x03 \x01(\tR\apodCidr\x12)\n" +
-	"\x10external_address\x18\x04 \x01(\tR\x0fexternalAddress\x12\x14\n" +
-	"\x05heard\x18\x05 \x01(\bR\x05heard\"F\n" +
+	"\x10external_address\x18\x04 \x01(\tR\x0fexternalAddress\x12\x18\n" +
+	"\aanswers\x18\x05 \x01(\bR\aanswers\"F\n" +
 	"\n" +
 	"ServiceKey\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +

@@ -1319,6 +1319,7 @@ type NodeReport struct {
 	InstanceMetrics map[string]string      `protobuf:"bytes,8,rep,name=instance_metrics,json=instanceMetrics,proto3" json:"instance_metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // uid -> JSON of paper 002; empty: unchanged
 	Hold            *Hold                  `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`                                                                                                                        // absent: the node waits for nothing
 	Troubles        []*NodeTrouble         `protobuf:"bytes,20,rep,name=troubles,proto3" json:"troubles,omitempty"`                                                                                                               // all that there are now
+	NoNetwork       bool                   `protobuf:"varint,21,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`                                                                                           // instances have their loopback only
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1421,6 +1422,13 @@ func (x *NodeReport) GetTroubles() []*NodeTrouble {
 		return x.Troubles
 	}
 	return nil
+}
+
+func (x *NodeReport) GetNoNetwork() bool {
+	if x != nil {
+		return x.NoNetwork
+	}
+	return false
 }
 
 // What a node does not do before an operator confirms it.
@@ -2961,7 +2969,7 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\"5\n" +
 	"\bDisplace\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x17\n" +
-	"\afor_uid\x18\x02 \x01(\tR\x06forUid\"\xaf\x04\n" +
+	"\afor_uid\x18\x02 \x01(\tR\x06forUid\"\xce\x04\n" +
 	"\n" +
 	"NodeReport\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
@@ -2973,7 +2981,9 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x06taints\x18\a \x01(\fR\x06taints\x12\\\n" +
 	"\x10instance_metrics\x18\b \x03(\v21.rik.scheduler.v1.NodeReport.InstanceMetricsEntryR\x0finstanceMetrics\x12*\n" +
 	"\x04hold\x18\t \x01(\v2\x16.rik.scheduler.v1.HoldR\x04hold\x129\n" +
-	"\btroubles\x18\x14 \x03(\v2\x1d.rik.scheduler.v1.NodeTroubleR\btroubles\x1a9\n" +
+	"\btroubles\x18\x14 \x03(\v2\x1d.rik.scheduler.v1.NodeTroubleR\btroubles\x12\x1d\n" +
+	"\n" +
+	"no_network\x18\x15 \x01(\bR\tnoNetwork\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aB\n" +

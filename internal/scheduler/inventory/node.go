@@ -71,6 +71,7 @@ type Connectivity struct {
 	Connected    bool
 	Status       *rikv1alpha1.NodeStatus
 	DiskPressure bool
+	NoNetwork    bool
 	// Troubles are what the node told of last, with messages.
 	Troubles map[nodestate.TroubleKind]string
 }
@@ -268,7 +269,8 @@ func (v *Inventory) Connectivity(name string) Connectivity {
 
 func (n *node) connectivity() Connectivity {
 	return Connectivity{
-		Name: n.name, Connected: n.deadline != nil && n.Status != nil, Status: n.Status, DiskPressure: n.diskPressure, Troubles: n.Troubles,
+		Name: n.name, Connected: n.deadline != nil && n.Status != nil, Status: n.Status, DiskPressure: n.diskPressure,
+		NoNetwork: n.NoNetwork, Troubles: n.Troubles,
 	}
 }
 

@@ -43,8 +43,7 @@ type View struct {
 	// Device is the link of the tunnels; empty while there is none.
 	Device string
 	Self   Peer
-	// Peers are the other ends, of nodes that the cluster hears of. A node that is gone does not
-	// answer.
+	// Peers are the other ends, of nodes that can answer as far as the cluster knows.
 	Peers []Peer
 }
 

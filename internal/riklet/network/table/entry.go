@@ -64,7 +64,7 @@ func decodePrefix(text string) (netip.Prefix, error) {
 }
 
 func decodePeer(m *nodev1.Peer) (Peer, error) {
-	p := Peer{Name: m.GetName(), Heard: m.GetHeard()}
+	p := Peer{Name: m.GetName(), Answers: m.GetAnswers()}
 	if p.Name == "" {
 		return Peer{}, errors.New("no name")
 	}
@@ -195,7 +195,7 @@ func (s *Snapshot) Encode() *nodev1.NetworkChanges {
 		}
 	}
 	for _, p := range s.Peers {
-		c.Peers = append(c.Peers, &nodev1.Peer{Name: p.Name, Address: addressText(p.Address), ExternalAddress: addressText(p.External), PodCidr: prefixText(p.PodCIDR), Heard: p.Heard})
+		c.Peers = append(c.Peers, &nodev1.Peer{Name: p.Name, Address: addressText(p.Address), ExternalAddress: addressText(p.External), PodCidr: prefixText(p.PodCIDR), Answers: p.Answers})
 	}
 	for _, v := range s.Services {
 		m := &nodev1.Service{Key: v.Key.encode(), Ports: encodePorts(v.Ports)}

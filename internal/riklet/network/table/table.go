@@ -26,8 +26,8 @@ type Peer struct {
 	// External is the address at which nodes on other links reach it. If it is not valid,
 	// they use Address.
 	External netip.Addr
-	// Heard: the cluster hears of it, or does not know yet.
-	Heard bool
+	// Answers: the cluster hears of it and its network is set up, or does not know yet.
+	Answers bool
 }
 
 // Sources are the addresses that packets of the node's tunnels come from: whether they

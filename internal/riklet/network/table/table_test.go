@@ -70,7 +70,7 @@ func TestApplyKeepsWhatIsSent(t *testing.T) {
 	}
 	table.Apply(&nodev1.NetworkChanges{
 		Begin: true, Complete: true, Settings: settings(),
-		Peers:     []*nodev1.Peer{{Name: "n1", Address: "192.0.2.1", ExternalAddress: "203.0.113.1", PodCidr: "10.62.1.0/24", Heard: true}, {Name: "n2"}},
+		Peers:     []*nodev1.Peer{{Name: "n1", Address: "192.0.2.1", ExternalAddress: "203.0.113.1", PodCidr: "10.62.1.0/24", Answers: true}, {Name: "n2"}},
 		Services:  []*nodev1.Service{service("web", "10.63.0.7", port(80))},
 		Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", true), endpoint("u2", "web", "", true)},
 	})
