@@ -108,7 +108,7 @@ func (k *kernel) create(want *Tunnel) (int, error) {
 		link.SrcAddr = want.Local.AsSlice()
 	}
 	if err := k.did(netlink.LinkAdd(link)); err != nil {
-		return 0, fmt.Errorf("making %s (VXLAN %d on UDP port %d): %w", Device, VNI, Port, err)
+		return 0, fmt.Errorf("making %s (VXLAN %d on UDP port %d): %w", Device, VNI, Port, portTaken(err))
 	}
 	return link.Index, k.settings(link, want)
 }
@@ -132,10 +132,18 @@ func (k *kernel) settings(link netlink.Link, want *Tunnel) error {
 	}
 	if link.Attrs().Flags&net.FlagUp == 0 {
 		if err := k.did(netlink.LinkSetUp(link)); err != nil {
-			return fmt.Errorf("setting %s up: %w", Device, err)
+			return fmt.Errorf("setting %s up: %w", Device, portTaken(err))
 		}
 	}
 	return nil
+}
+
+// portTaken names the next step when a process has the port of the tunnels.
+func portTaken(err error) error {
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("a process of this machine listens on UDP port %d, which tunnels need: stop it, or have it listen on another port: %w", Port, err)
+	}
+	return err
 }
 
 // sysctl leaves alone what the kernel does not have, such as IPv6.

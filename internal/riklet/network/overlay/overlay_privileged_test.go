@@ -299,3 +299,30 @@ func TestPrivilegedLook(t *testing.T) {
 		}
 	})
 }
+
+// TestPrivilegedThePortIsTaken: a process that has the port of tunnels is named as the cause,
+// and the tunnels work once it is gone.
+func TestPrivilegedThePortIsTaken(t *testing.T) {
+	privileged.Require(t)
+	for _, address := range []string{"0.0.0.0:8472", "192.0.2.1:8472"} {
+		n1, _, n3, s := cluster(t)
+		n3.apply(s)
+		var taken net.PacketConn
+		n1.Do(func() {
+			var err error
+			if taken, err = net.ListenPacket("udp4", address); err != nil {
+				t.Fatal(err)
+			}
+			host, err := Look(n1.name, netip.MustParseAddr(n1.address))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Apply(Desired(s, host)); err == nil || !strings.Contains(err.Error(), "listens on UDP port 8472") {
+				t.Errorf("with a process at %s: %v, want the cause", address, err)
+			}
+		})
+		_ = taken.Close()
+		n1.apply(s)
+		n1.reaches(n3, "10.62.3.1")
+	}
+}
