@@ -100,7 +100,7 @@ e2e: build $(KUBERNETES) $(BIN)/gotestsum ## the end-to-end tests (root)
 	@hack/test.sh e2e
 
 .PHONY: nightly
-nightly: ## the long runs: soundness of the meet, fuzz targets, and as root leaks and 500 kills of the splitter
+nightly: ## the long runs: soundness of the meet, fuzz targets, databases of Debian, and as root leaks and 500 kills of the splitter
 	@hack/nightly.sh
 
 .PHONY: check

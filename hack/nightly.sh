@@ -3,10 +3,11 @@
 # every time, the laws of the meet on thousands of families, a minute for each fuzz
 # target, and as root thousands of instances made and deleted, of which nothing may stay,
 # and the drills of the splitter: 500 kills, and fenced roots whose clusters are cut off.
+# Databases are those of Debian, fetched into bin and not installed.
 # What fails is named at the end, with how to run it again; a fuzz target also leaves its
 # input in testdata/fuzz of its package, and a drill tells its seed.
 #
-# usage: nightly.sh [soundness|laws|fuzz|leaks|leader|drills]...; all without a word.
+# usage: nightly.sh [soundness|laws|fuzz|databases|leaks|leader|drills]...; all without a word.
 # RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS say how much, and
 # RIK_DRILL_SEED repeats the choices of a drill.
 set -euo pipefail
@@ -43,6 +44,15 @@ fuzz() {
   done < <(git grep -o -E '^func Fuzz[A-Za-z0-9]+' -- '*_test.go' | sed 's/func //')
 }
 
+# MariaDB and PostgreSQL below the API.
+databases() {
+  local found assignments=()
+  found=$(hack/databases.sh bin/databases) || { failed+=("hack/databases.sh bin/databases"); return 0; }
+  mapfile -t assignments <<<"$found"
+  try env "${assignments[@]}" \
+    go test -tags $tags -count=1 -timeout 1h -v -run 'PostgreSQL|MariaDB|Database' ./internal/apiserver/datastore/kine
+}
+
 # Connections, microVMs of a double, and 200 that boot.
 leaks() {
   root_for "the search for leaks is" || return 0
@@ -68,11 +78,11 @@ drills() {
   done
 }
 
-[ $# -gt 0 ] || set -- soundness laws fuzz leaks leader drills
+[ $# -gt 0 ] || set -- soundness laws fuzz databases leaks leader drills
 for part in "$@"; do
   case $part in
-    soundness | laws | fuzz | leaks | leader | drills) $part ;;
-    *) echo "usage: nightly.sh [soundness|laws|fuzz|leaks|leader|drills]..." >&2; exit 2 ;;
+    soundness | laws | fuzz | databases | leaks | leader | drills) $part ;;
+    *) echo "usage: nightly.sh [soundness|laws|fuzz|databases|leaks|leader|drills]..." >&2; exit 2 ;;
   esac
 done
 [ ${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "${failed[@]}" >&2; exit 1; }

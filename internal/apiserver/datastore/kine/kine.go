@@ -4,6 +4,7 @@
 package kine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,10 +24,13 @@ import (
 	_ "github.com/k3s-io/kine/pkg/drivers/pgsql" // registers postgres://
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/tls"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+
+	"rik.dev/rik/internal/reconcile"
 )
 
 // The intervals and sizes are those of kine's own command, which the library
@@ -57,6 +61,8 @@ type Config struct {
 	CAFile, CertFile, KeyFile string
 	// Logger receives what fails. Required.
 	Logger *slog.Logger
+
+	attempt time.Duration // see connect; openAttempt when 0
 }
 
 // Server is a running kine.
@@ -103,6 +109,55 @@ func (s *Server) open(ctx, run context.Context, cfg Config) (err error) {
 	return s.serve(ctx, run, cfg, source, pool)
 }
 
+// openAttempt is how long kine tries to open a database before it is asked anew.
+const openAttempt = 15 * time.Second
+
+// connectEvery is the pause before that, as kine's own.
+const connectEvery = time.Second
+
+// connect opens the database and tries for as long as ctx lasts. kine creates a database that is
+// missing only before its first attempt, which a server that is just starting refuses, and after
+// 300 attempts it uses the connection that it does not have. So it is asked anew before that.
+func (s *Server) connect(ctx context.Context, most time.Duration, cfg drivers.Config) (server.Backend, error) {
+	for {
+		attempt, end := context.WithCancel(ctx)
+		patience := time.AfterFunc(most, end)
+		// The first thing that kine does with an open database is to register its metrics.
+		// What it does then, such as changing a large table, takes its time.
+		cfg.MetricsRegisterer = whenOpen(func() { patience.Stop() })
+		_, backend, err := drivers.New(attempt, s.running, &cfg)
+		if err == nil && attempt.Err() == nil {
+			context.AfterFunc(ctx, end)
+			return backend, nil
+		}
+		gaveUp := attempt.Err() != nil
+		patience.Stop()
+		end()
+		_, unreached := errors.AsType[*net.OpError](err)
+		if ctx.Err() != nil || !gaveUp && !unreached {
+			return nil, err
+		}
+		if unreached { // kine's MySQL does not wait for a server
+			logrus.Errorf("Failed to reach the database: %v", err)
+		}
+		if !reconcile.Sleep(ctx, connectEvery) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// whenOpen is a registry of metrics that is told when there are any, and keeps none.
+type whenOpen func()
+
+// Register implements prometheus.Registerer.
+func (o whenOpen) Register(prometheus.Collector) error { o(); return nil }
+
+// MustRegister implements prometheus.Registerer.
+func (o whenOpen) MustRegister(...prometheus.Collector) { o() }
+
+// Unregister implements prometheus.Registerer.
+func (o whenOpen) Unregister(prometheus.Collector) bool { return true }
+
 // serve does what kine's own package endpoint does, which cannot be used: it
 // brings a NATS server, an S3 client and a key-value store into every program
 // that imports it.
@@ -119,7 +174,7 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 			closeDatabase()
 		}
 	}()
-	_, backend, err := drivers.New(open, s.running, &drivers.Config{
+	backend, err := s.connect(open, cmp.Or(cfg.attempt, openAttempt), drivers.Config{
 		Endpoint:             source,
 		ConnectionPoolConfig: pool,
 		BackendTLSConfig:     tls.Config{CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile},
