@@ -173,8 +173,8 @@ func hostSearch(path string) (domains []string) {
 }
 
 // DefaultDrainDelay is how long after its order a stop signal is sent to an
-// instance that serves. Nodes that reach the controller send it no new connections by
-// then; nothing waits for others.
+// instance that serves. The time is fixed: nodes that are connected have usually applied the
+// table without it by then, and nothing waits for those that have not.
 const DefaultDrainDelay = 3 * time.Second
 
 // drainDelay is the part of a grace in which an instance goes on serving. A
