@@ -142,7 +142,7 @@ func (s *scene) Related(ctx context.Context, namespace string, q view.Query) ([]
 	var out []view.Related
 	for _, t := range types {
 		refers := slices.ContainsFunc(q.Refs, func(r splitter.Reference) bool { return r.Is(t.GVK.GroupKind()) })
-		if q.Pods == nil && len(q.Needs) == 0 && !refers && (q.Referred == "" || len(t.Rules.Produces) == 0 && !splitter.IsAutoscaler(t.GVK.GroupKind())) {
+		if q.Pods == nil && len(q.Needs) == 0 && !refers && !q.ByAny && (q.Referred == "" || len(t.Rules.Produces) == 0 && !splitter.IsAutoscaler(t.GVK.GroupKind())) {
 			continue
 		}
 		roots, err := s.roots(ctx, t)

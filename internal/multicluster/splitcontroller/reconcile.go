@@ -62,8 +62,12 @@ func (c *Controller) pass(ctx context.Context, k *kind, key rootKey) (time.Durat
 	if root.GetDeletionTimestamp() != nil {
 		return 0, nil // Kubernetes' garbage collector may be at work on the leaves.
 	}
-	w, err := view.Read(ctx, source{c, root, leaves}, root.Unstructured, k.Type, c.now())
+	from := source{c, root, leaves}
+	w, err := view.Read(ctx, from, root.Unstructured, k.Type, c.now())
 	if err != nil {
+		return 0, err
+	}
+	if err := w.ReadScalers(ctx, from); err != nil {
 		return 0, err
 	}
 	var result splitter.Result

@@ -135,7 +135,7 @@ func (k *kind) related(namespace string, q view.Query) (roots []*entry, counts b
 		}
 	}
 	makesPods := slices.Contains(podGroups, k.GVK.Group)
-	return roots, counts || makesPods && (q.Pods != nil || len(q.Needs) > 0) || q.Referred != "" && (len(k.Rules.Produces) > 0 || splitter.IsAutoscaler(k.GVK.GroupKind()))
+	return roots, counts || makesPods && (q.Pods != nil || len(q.Needs) > 0) || q.Referred != "" && (q.ByAny || len(k.Rules.Produces) > 0 || splitter.IsAutoscaler(k.GVK.GroupKind()))
 }
 
 // Object implements view.Source.

@@ -15,7 +15,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
-	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/view"
 )
 
@@ -124,12 +123,10 @@ func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
 				// What selected its pods before may no longer do.
 				c.referrersOf(key.Namespace, key.Name, before)
 				c.referrersOf(key.Namespace, key.Name, now)
-				c.usedChanged(key, before)
-				c.usedChanged(key, now)
-				c.leavesOf(k, key)
-				if splitter.IsAutoscaler(k.GVK.GroupKind()) {
-					c.scaledBy(k, key, before, now)
+				for _, r := range []*entry{before, now, k.get(key.Namespace, key.Name)} {
+					c.usedChanged(key, r)
 				}
+				c.leavesOf(k, key)
 			}
 		}
 		c.leafChanged(before, now)
@@ -189,27 +186,14 @@ func (c *Controller) referrersOf(namespace, name string, r *entry) {
 	}
 }
 
-// usedChanged asks for a look at what makes the objects that a root needs, and at what a root that
-// makes some refers to.
+// usedChanged asks for a look at what makes the objects that a root needs, and at what it refers to.
 func (c *Controller) usedChanged(key rootKey, r *entry) {
 	if r == nil || r.role != view.Root {
 		return
 	}
 	c.producersOf(key.Namespace, r.needs)
-	if len(r.products) > 0 {
-		kinds, _ := c.filledKinds()
-		c.referredBy(kinds, r)
-	}
-}
-
-// scaledBy asks for a look at the roots to which an autoscaler, of which something changed, refers.
-func (c *Controller) scaledBy(k *kind, key rootKey, before, now *entry) {
 	kinds, _ := c.filledKinds()
-	for _, r := range []*entry{before, now, k.get(key.Namespace, key.Name)} {
-		if r != nil {
-			c.referredBy(kinds, r)
-		}
-	}
+	c.referredBy(kinds, r)
 }
 
 // leafChanged asks for a look at what a leaf needs, or needed.

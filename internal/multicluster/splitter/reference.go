@@ -184,6 +184,26 @@ func Follows(object *unstructured.Unstructured, scalable bool) bool {
 	return !known && !scalable && len(PodLabels(object)) == 0 && !MakesClaims(object)
 }
 
+// serving are the types that exist for those that refer to them, as an Issuer for Certificates.
+var serving = map[schema.GroupKind]bool{
+	{Group: "argoproj.io", Kind: "AnalysisTemplate"}:          true,
+	{Group: "argoproj.io", Kind: "WorkflowTemplate"}:          true,
+	{Group: "cert-manager.io", Kind: "Issuer"}:                true,
+	{Group: "external-secrets.io", Kind: "SecretStore"}:       true,
+	{Group: "flagger.app", Kind: "MetricTemplate"}:            true,
+	{Group: "keda.sh", Kind: "TriggerAuthentication"}:         true,
+	{Group: "secrets.hashicorp.com", Kind: "VaultAuth"}:       true,
+	{Group: "secrets.hashicorp.com", Kind: "VaultConnection"}: true,
+	{Group: "tekton.dev", Kind: "Pipeline"}:                   true,
+	{Group: "tekton.dev", Kind: "Task"}:                       true,
+	{Group: "traefik.io", Kind: "Middleware"}:                 true,
+	{Group: "traefik.containo.us", Kind: "Middleware"}:        true,
+}
+
+// Serves reports whether objects of a type exist for those that refer to them, and have to be where
+// these are.
+func Serves(kind schema.GroupKind) bool { return serving[kind] }
+
 // autoscalers are the types that set the replicas of what they refer to.
 var autoscalers = map[schema.GroupKind]bool{
 	{Group: "autoscaling", Kind: "HorizontalPodAutoscaler"}:                          true,

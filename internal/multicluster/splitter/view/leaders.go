@@ -24,9 +24,25 @@ type leaders struct {
 }
 
 // leaders finds what the root goes after. That is what it refers to or selects; but what makes a
-// Secret or a ConfigMap that others need goes after these, and what such a one refers to after it.
+// Secret or a ConfigMap that others need goes after these. What exists for others that refer to it
+// ([splitter.Serves]) goes after them, and they after it only if they go after nothing else.
 func (w *World) leaders(ctx context.Context, source Source) (leaders, error) {
-	l := leaders{refs: splitter.References(w.Root)}
+	l, related, serving, err := w.primary(ctx, source)
+	if err != nil || !splitter.Follows(w.Root, w.Type.Scalable) {
+		return l, err
+	}
+	if len(l.roots)+len(l.places) == 0 {
+		l.roots = serving
+	}
+	pulling, err := w.pulling(ctx, source, related)
+	l.roots = append(l.roots, pulling...)
+	return l, err
+}
+
+// primary are the leaders without what serves the root and without what the root serves. It gives
+// all that is related, and what serves the root, as well.
+func (w *World) primary(ctx context.Context, source Source) (l leaders, related, serving []Related, err error) {
+	l.refs = splitter.References(w.Root)
 	products := w.Type.Rules.Products(w.Root)
 	q := Query{
 		Refs: l.refs, Needs: products,
@@ -34,11 +50,10 @@ func (w *World) leaders(ctx context.Context, source Source) (leaders, error) {
 	}
 	follows := splitter.Follows(w.Root, w.Type.Scalable)
 	if follows {
-		q.Referred = w.Root.GetName()
+		q.Referred, q.ByAny = w.Root.GetName(), splitter.Serves(w.Type.GVK.GroupKind())
 	}
-	related, err := w.related(ctx, source, q)
-	if err != nil {
-		return l, err
+	if related, err = w.related(ctx, source, q); err != nil {
+		return l, nil, nil, err
 	}
 	var users, others []Related
 	for _, r := range related {
@@ -49,27 +64,25 @@ func (w *World) leaders(ctx context.Context, source Source) (leaders, error) {
 		switch {
 		case len(products) > 0 && needsOne(r, q):
 			users = append(users, r)
+		case isNamed && splitter.Serves(r.Type.GVK.GroupKind()):
+			serving = append(serving, r)
 		case isNamed, q.Pods != nil && selects(q.Pods, r.Root):
 			others = append(others, r)
 		}
 	}
-	if !follows {
-		l.roots = others
-		return l, nil
-	}
-	if l.places, err = w.places(ctx, source, Query{Needs: products}); err != nil {
-		return l, err
-	}
-	if l.roots = users; len(users) > 0 || len(l.places) > 0 {
-		return l, nil
-	}
 	l.roots = others
-	if l.places, err = w.servicePlaces(ctx, source, l.refs, q); err != nil {
-		return l, err
+	if !follows {
+		return l, related, serving, nil
 	}
-	pulling, err := w.pulling(ctx, source, related)
-	l.roots = append(l.roots, pulling...)
-	return l, err
+	places, err := w.places(ctx, source, Query{Needs: products})
+	if err == nil && len(users)+len(places) > 0 {
+		l.roots, l.places = users, places
+		return l, related, serving, nil
+	}
+	if err == nil {
+		l.places, err = w.servicePlaces(ctx, source, l.refs, q)
+	}
+	return l, related, serving, err
 }
 
 // needsOne reports whether a root needs one of the objects that are asked for.
@@ -78,28 +91,27 @@ func needsOne(r Related, q Query) bool {
 	return err == nil && q.IsNeeded(needs)
 }
 
-// pulling are those of other roots that refer to this one and make something that is needed: they
-// are where that is needed, and what they refer to has to be there too.
+// pulling are those of other roots that refer to this one, and that do not go after it: they are
+// where something else has them be, and what they refer to has to be there too.
 func (w *World) pulling(ctx context.Context, source Source, related []Related) ([]Related, error) {
 	var out []Related
 	own := Related{w.Root, w.Type}
+	serves := splitter.Serves(w.Type.GVK.GroupKind())
 	for _, r := range related {
 		refers := func(ref splitter.Reference) bool { return isTo(ref, own) }
-		products := r.Type.Rules.Products(r.Root)
-		if len(products) == 0 || !slices.ContainsFunc(splitter.References(r.Root), refers) {
+		if !serves && len(r.Type.Rules.Products(r.Root)) == 0 || !slices.ContainsFunc(splitter.References(r.Root), refers) {
 			continue
 		}
-		at := &World{Root: r.Root, Type: r.Type}
-		q := Query{Needs: products}
-		users, err := at.related(ctx, source, q)
-		if err != nil {
-			return nil, err
+		is := serves && !splitter.Follows(r.Root, r.Type.Scalable)
+		if !is {
+			l, _, _, err := (&World{Root: r.Root, Type: r.Type}).primary(ctx, source)
+			if err != nil {
+				return nil, err
+			}
+			isSelf := func(to Related) bool { return keyOf(to.Root, to.Type) == keyOf(w.Root, w.Type) }
+			is = len(l.places) > 0 || slices.ContainsFunc(l.roots, func(to Related) bool { return !isSelf(to) })
 		}
-		places, err := at.places(ctx, source, q)
-		if err != nil {
-			return nil, err
-		}
-		if len(places) > 0 || slices.ContainsFunc(users, func(user Related) bool { return needsOne(user, q) }) {
+		if is {
 			out = append(out, r)
 		}
 	}

@@ -50,8 +50,10 @@ type Query struct {
 	Services labels.Selector
 	// Needs of the objects are among these, optional or not.
 	Needs []splitter.Need
-	// Referred is a name that the objects refer to.
+	// Referred is a name that the objects refer to. With ByAny objects of any type count; else
+	// only those that produce something, and autoscalers, need to be known.
 	Referred string
+	ByAny    bool
 }
 
 func (q Query) isEmpty() bool {
@@ -112,10 +114,7 @@ func Read(ctx context.Context, source Source, root *unstructured.Unstructured, t
 	if err != nil {
 		return nil, err
 	}
-	if err := w.relate(ctx, source, relateDepth); err != nil {
-		return nil, err
-	}
-	return w, w.readScalers(ctx, source)
+	return w, w.relate(ctx, source, relateDepth)
 }
 
 // readAlone reads all but what the root refers to.

@@ -9,8 +9,9 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// readScalers finds the autoscalers that refer to the root.
-func (w *World) readScalers(ctx context.Context, source Source) error {
+// ReadScalers finds the autoscalers that refer to the root, for [World.Yield]: they count for what
+// is written of leaves, and not for the division.
+func (w *World) ReadScalers(ctx context.Context, source Source) error {
 	if !w.Type.Scalable || len(w.Problems) > 0 {
 		return nil
 	}

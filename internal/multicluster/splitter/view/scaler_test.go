@@ -50,6 +50,9 @@ func TestYield(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if err := w.ReadScalers(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
 		if east, west := w.Yield("east"), w.Yield("west"); east != tc.east || west != tc.said {
 			t.Errorf("%s: the leaf in east yields %q and that in west %q, want %q and %q", name, east, west, tc.east, tc.said)
 		}

@@ -356,6 +356,8 @@ func typed(group, kind, resource string) Type {
 var (
 	certificates = typed("cert-manager.io", "Certificate", "certificates")
 	issuers      = typed("cert-manager.io", "Issuer", "issuers")
+	auths        = typed("keda.sh", "TriggerAuthentication", "triggerauthentications")
+	scalers      = typed("keda.sh", "ScaledObject", "scaledobjects")
 	monitors     = typed("monitoring.coreos.com", "ServiceMonitor", "servicemonitors")
 )
 
@@ -374,6 +376,11 @@ func cert(name, issuer string) *unstructured.Unstructured {
 
 func issuer(name, key string) *unstructured.Unstructured {
 	return of(issuers, name, map[string]any{"ca": map[string]any{"secretName": key}})
+}
+
+// scaled scales a Deployment by what it may read.
+func scaled(name, auth string) *unstructured.Unstructured {
+	return of(scalers, "x", map[string]any{"scaleTargetRef": map[string]any{"name": name}, "triggers": []any{map[string]any{"authenticationRef": map[string]any{"name": auth}}}})
 }
 
 func monitor(app string) *unstructured.Unstructured {
@@ -423,6 +430,10 @@ func TestRelate(t *testing.T) {
 		"what one that nobody needs refers to":     {issuer("ca", ""), issuers, []Related{{web(), deployments}, {cert("other", "ca"), certificates}}, "-", ""},
 		"what one refers to that an Ingress needs": {issuer("ca", ""), issuers, []Related{{cert("ingress-tls", "ca"), certificates}}, "west", ""},
 		"the Certificate of an Issuer's own key":   {cert("ca-key", "self"), certificates, []Related{{web(), deployments}, {issuer("self", ""), issuers}, {issuer("ca", "ca-key"), issuers}, {cert("tls", "ca"), certificates}}, "east west", ""},
+		"what serves one that goes after another":  {of(auths, "a", nil), auths, []Related{{web(), deployments}, {scaled("web", "a"), scalers}}, "east west", ""},
+		"one that is served":                       {scaled("web", "a"), scalers, []Related{{web(), deployments}, {of(auths, "a", nil), auths}}, "east west", "web--east 0"},
+		"one that goes after nothing else":         {scaled("gone", "a"), scalers, []Related{{of(auths, "a", nil), auths}}, "east", ""},
+		"what serves one that goes after nothing":  {of(auths, "a", nil), auths, []Related{{scaled("gone", "a"), scalers}}, "-", ""},
 		"a monitor of Services":                    {monitor("web"), monitors, nil, "west", ""},
 		"a monitor of Services that are not there": {monitor("api"), monitors, nil, "-", ""},
 	} {
@@ -431,7 +442,8 @@ func TestRelate(t *testing.T) {
 		for _, c := range s.clusters {
 			c.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
 			c.Status.SyncedResources = []string{"deployments.apps", "things.example.org", "horizontalpodautoscalers.autoscaling",
-				"certificates.cert-manager.io", "issuers.cert-manager.io", "servicemonitors.monitoring.coreos.com"}
+				"certificates.cert-manager.io", "issuers.cert-manager.io", "servicemonitors.monitoring.coreos.com",
+				"triggerauthentications.keda.sh", "scaledobjects.keda.sh"}
 		}
 		s.related = tc.related
 		w, err := Read(t.Context(), s, tc.root, tc.t, time.Unix(100, 0))
