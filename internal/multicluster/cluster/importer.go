@@ -58,6 +58,8 @@ type importer struct {
 	// lacking how often in a row an import's type was not offered; both by name.
 	written map[string]stamp
 	lacking map[string]int
+	// changing: the types change so often that not every change is followed.
+	changing bool
 }
 
 // stamp is what was written: a hash of it, and the generation that it became.
@@ -87,11 +89,13 @@ func (i *importer) poke() { poke(i.wake) }
 
 // run pulls when something changed on the cluster, when it is poked and at times anyway,
 // until ctx ends.
-func (i *importer) run(ctx context.Context) {
-	changes := i.puller.Changes(ctx)
+func (i *importer) run(ctx context.Context) { i.rounds(ctx, i.puller.Changes(ctx), i.round) }
+
+// rounds makes rounds, each of which says when the next is due without a change.
+func (i *importer) rounds(ctx context.Context, changes <-chan struct{}, round func(context.Context) time.Duration) {
 	limit := flowcontrol.NewTokenBucketRateLimiter(float32(time.Second)/float32(pullEvery), pullBurst)
 	for {
-		again := i.round(ctx)
+		again := round(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -105,15 +109,26 @@ func (i *importer) run(ctx context.Context) {
 				changes = nil // the cluster does not say; there is the timer
 			}
 			reconcile.Sleep(ctx, settle)
-			if !limit.TryAccept() {
-				i.logger.Warn("the cluster's types change all the time; they are read less often", "every", pullEvery)
-				reconcile.Sleep(ctx, pullEvery)
-			}
+			i.wait(ctx, limit)
 		case <-i.wake:
 		case <-timer.C:
+			i.changing = false
 		}
 		timer.Stop()
 	}
+}
+
+// wait waits until the next change may be followed.
+func (i *importer) wait(ctx context.Context, limit flowcontrol.RateLimiter) {
+	if limit.TryAccept() {
+		i.changing = false
+		return
+	}
+	if !i.changing {
+		i.logger.Warn("the cluster's types change all the time; they are read less often", "every", pullEvery)
+	}
+	i.changing = true
+	_ = limit.Wait(ctx) // its error is that the context has ended
 }
 
 // round pulls once, writes what came, and says when to pull again.
@@ -129,6 +144,9 @@ func (i *importer) round(ctx context.Context) time.Duration {
 		found.failure = i.member.tell(err)
 	} else {
 		found, unsure = i.take(ctx, names, pulled)
+	}
+	if i.changing {
+		found.troubles = append(found.troubles, fmt.Sprintf("the cluster's types change all the time; they are read every %s", pullEvery))
 	}
 	i.member.report(func(seen *observation) bool {
 		isNew := !seen.imported.equal(found)

@@ -1,0 +1,54 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestTypesThatAlwaysChange: a cluster that changes its types every 100 ms is read at most once
+// in pullEvery after the first times, and that is said for as long as it goes on.
+func TestTypesThatAlwaysChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const storm = 10 * time.Minute
+		i := &importer{logger: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1)}
+		changes := make(chan struct{}, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var rounds, told int
+		last := time.Now()
+		go i.rounds(ctx, changes, func(context.Context) time.Duration {
+			rounds++
+			last = time.Now()
+			if i.changing {
+				told++
+			}
+			return time.Minute
+		})
+		for began := time.Now(); time.Since(began) < storm; time.Sleep(100 * time.Millisecond) {
+			select {
+			case changes <- struct{}{}:
+			default: // as the puller does: one is waiting to be seen
+			}
+		}
+		synctest.Wait()
+		most := 1 + pullBurst + int(storm/pullEvery)
+		if rounds > most || rounds < most/2 {
+			t.Errorf("%d rounds in %v, want at most %d", rounds, storm, most)
+		}
+		if told < rounds-pullBurst-1 {
+			t.Errorf("%d of %d rounds tell that the types change", told, rounds)
+		}
+		if time.Since(last) > pullEvery+settle {
+			t.Errorf("the last round was %v ago", time.Since(last))
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if i.changing {
+			t.Error("they do not change any more, and it is still said")
+		}
+	})
+}
