@@ -1,11 +1,14 @@
 package schema
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"regexp"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/utils/lru"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
@@ -49,11 +52,13 @@ func (o *offeredSchema) ask() *judge {
 // obstacles need few; a limit keeps those cheap for which there is none.
 const tries = 300
 
-// maxEffort bounds what is done for the examples of all obstacles together: the documents
-// that are made, times the size of the schemas that they are made of. Two clusters may
-// differ in tens of thousands of fields, each of which would take a document as large. A
-// Deployment, of two thousand fields, gets a thousand documents.
-const maxEffort = 4_000_000
+// maxEffort bounds what is done for the examples of all obstacles together: for each document
+// that is made, the size of the schemas that it is made of, and valueEffort for each value that
+// it has. Two clusters may differ in tens of thousands of fields, each of which would take a
+// document as large; and where lists are in lists a document has thousands of values. A
+// Deployment, of two thousand fields, gets some hundreds of documents. It is one to two seconds
+// of CPU.
+const maxEffort, valueEffort = 4_000_000, 20
 
 // maxRuleCost bounds what the rules of these documents cost, as an API server counts it: about
 // a second of CPU. It is as much as the rules of one document may cost.
@@ -62,6 +67,51 @@ const maxRuleCost = celconfig.RuntimeCELCostBudget
 // illustrate gives each obstacle of a schema a document that one of the offers
 // accepts, and another cannot hold as it is, as long as that does not take too much.
 func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
+	if len(obstacles) == 0 {
+		return
+	}
+	key := illustrationKey(obstacles, pairs)
+	if known, ok := illustrations.Get(key); ok {
+		examples, _ := known.([]string)
+		for i := range obstacles {
+			obstacles[i].CounterExample = examples[i]
+		}
+		return
+	}
+	search(obstacles, pairs)
+	examples := make([]string, len(obstacles))
+	for i := range obstacles {
+		examples[i] = obstacles[i].CounterExample
+	}
+	illustrations.Add(key, examples)
+}
+
+// illustrations are the examples that were last searched for. The same schemas are compared
+// again whenever anything about their type changes, and always have the same examples.
+var illustrations = lru.New(64)
+
+// illustrationKey is a hash of all that examples are made from.
+func illustrationKey(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) [sha256.Size]byte {
+	hash := sha256.New()
+	add := func(text []byte) {
+		_ = binary.Write(hash, binary.BigEndian, uint64(len(text))) // a hash takes everything
+		hash.Write(text)
+	}
+	for i := range obstacles {
+		add([]byte(obstacles[i].Path))
+	}
+	for _, pair := range pairs {
+		for _, o := range pair {
+			gv := o.Spec.GroupVersion
+			add([]byte(gv.Group + "/" + gv.Version + "/" + o.Spec.Names.Kind))
+			add(o.Spec.OpenAPIV3Schema.Raw)
+		}
+	}
+	return [sha256.Size]byte(hash.Sum(nil))
+}
+
+// search makes the examples of illustrate.
+func search(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
 	effort, ruleCost := maxEffort, int64(maxRuleCost)
 	for i := range obstacles {
 		o := &obstacles[i]
@@ -70,8 +120,7 @@ func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSch
 		}
 		for _, pair := range pairs {
 			each := pair[0].size + pair[1].size
-			doc, made := counterExample(o.Path, pair[0], pair[1], min(tries/len(pairs)+1, effort/each), &ruleCost)
-			effort -= made * each
+			doc := counterExample(o.Path, pair[0], pair[1], min(tries/len(pairs)+1, effort/each), &effort, &ruleCost)
 			if doc != nil {
 				o.CounterExample = encode(doc)
 				break
@@ -82,30 +131,31 @@ func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSch
 
 // counterExample finds a document that accepting accepts and refusing does not hold,
 // if there is one because of what is at the path and of nothing else.
-// It also gives how many were made, and takes what their rules cost from ruleCost.
-func counterExample(path string, accepting, refusing *offeredSchema, tries int, ruleCost *int64) (example map[string]any, made int) {
-	if tries == 0 || *ruleCost <= 0 {
-		return nil, 0
+// It takes what the documents cost from effort, and what their rules cost from ruleCost.
+func counterExample(path string, accepting, refusing *offeredSchema, tries int, effort *int, ruleCost *int64) map[string]any {
+	if tries <= 0 || *ruleCost <= 0 {
+		return nil
 	}
 	accepts, refuses := accepting.ask(), refusing.ask()
 	steps := stepsOf(path, accepting.root)
 	if accepts == nil || refuses == nil {
-		return nil, 0
+		return nil
 	}
 	s, blamed := newSampler(uint64(len(path))), blames(path)
 	var best map[string]any
 	most := 0
 	left, before := *ruleCost, accepts.spent+refuses.spent
 	defer func() { *ruleCost = left - (accepts.spent + refuses.spent - before) }()
-	for i := 0; i < tries && accepts.spent+refuses.spent-before < left; i++ {
-		made++
+	for i := 0; i < tries && *effort > 0 && accepts.spent+refuses.spent-before < left; i++ {
 		s.sparse = i%3 > 0
 		// What is refused may also be that nothing is there.
 		present := steps
 		if i%2 == 1 && len(steps) > 0 {
 			present = steps[:len(steps)-1]
 		}
+		*s.left = maxValues
 		sampled := s.resource(accepting.root, refusing.root, present)
+		*effort -= accepting.size + refusing.size + valueEffort*(maxValues-*s.left)
 		accepting.name(sampled)
 		doc, err := accepts.admit(sampled)
 		if err != nil {
@@ -127,7 +177,7 @@ func counterExample(path string, accepting, refusing *offeredSchema, tries int, 
 			break
 		}
 	}
-	return best, made
+	return best
 }
 
 // betterTries is how many documents more are made in search of a counter-example that

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
+	"regexp/syntax"
 	"slices"
 	"strings"
 
@@ -42,7 +44,7 @@ const (
 )
 
 func newGenerator(seed uint64) generator {
-	g := generator{sampler: sampler{Rand: rand.New(rand.NewPCG(seed, seed^0xabcdef)), noise: true}}
+	g := generator{sampler: sampler{Rand: rand.New(rand.NewPCG(seed, seed^0xabcdef)), noise: true, left: ptr(math.MaxInt), patterns: map[string]*syntax.Regexp{}}}
 	if g.chance(65) {
 		g.focus = focus(1 + g.IntN(int(focuses)-1))
 	}

@@ -18,11 +18,20 @@ type sampler struct {
 	sparse bool
 	// noise adds keys where the schema is thought to have no room for any.
 	noise bool
+	// left is how many more values may be made.
+	left *int
+	// patterns are those that were parsed.
+	patterns map[string]*syntax.Regexp
 }
+
+// maxValues is how many values an example has: lists in lists multiply. What is beyond that is
+// left out, so that such a document may be refused. A text counts for each textUnit of it.
+const maxValues, textUnit = 2_000, 64
 
 // newSampler makes the same documents for the same seed.
 func newSampler(seed uint64) sampler {
-	return sampler{Rand: rand.New(rand.NewPCG(seed, 0x5c4e3a))}
+	left := math.MaxInt
+	return sampler{Rand: rand.New(rand.NewPCG(seed, 0x5c4e3a)), left: &left, patterns: map[string]*syntax.Regexp{}}
 }
 
 func (s sampler) chance(percent int) bool { return s.IntN(100) < percent }
@@ -47,7 +56,7 @@ func (s sampler) resource(n, other *node, path []string) map[string]any {
 // value makes a value for a node. other is what the other schema says there, and may
 // be nil; path is what has to be present below.
 func (s sampler) value(n, other *node, path []string) any {
-	if n == nil || n.impossible {
+	if *s.left--; n == nil || n.impossible {
 		return s.plain()
 	}
 	if other == nil || other.impossible {
@@ -204,6 +213,7 @@ func (s sampler) text(n, other *node) any {
 		}
 		best = pick(s, options)
 	}
+	*s.left -= len(best) / textUnit
 	return best
 }
 
@@ -223,8 +233,12 @@ func plausible(n *node, text string) bool {
 // matching makes a text that a pattern matches, if the pattern asks for no more than
 // expressions can say without looking around.
 func (s sampler) matching(pattern string) string {
-	parsed, err := syntax.Parse(pattern, syntax.Perl)
-	if err != nil {
+	parsed, known := s.patterns[pattern]
+	if !known {
+		parsed, _ = syntax.Parse(pattern, syntax.Perl)
+		s.patterns[pattern] = parsed
+	}
+	if parsed == nil {
 		return ""
 	}
 	var b strings.Builder
@@ -300,13 +314,21 @@ func (s sampler) array(n, other *node, path []string) any {
 		size = max(size, 1)
 		path = path[1:]
 	}
-	items := make([]any, 0, size)
+	items, first := make([]any, 0, size), 0
 	for i := range size {
+		if *s.left <= 0 && len(path) == 0 {
+			break
+		}
 		if i > 0 && n.listType == "" && s.chance(20) {
+			*s.left -= first
 			items = append(items, items[0])
 			continue
 		}
+		before := *s.left
 		items = append(items, s.value(n.element(), other.element(), path))
+		if i == 0 {
+			first = before - *s.left
+		}
 		path = nil
 	}
 	return items
@@ -323,7 +345,7 @@ func (s sampler) object(n, other *node, path []string) any {
 		switch {
 		case key == step:
 			doc[key] = s.value(p, other.value(key), path)
-		case p.impossible:
+		case p.impossible, *s.left <= 0:
 		case n.requires(key) && !s.chance(2), s.chance(s.optional(len(n.properties))):
 			doc[key] = s.value(p, other.value(key), nil)
 		}
@@ -367,7 +389,7 @@ func (s sampler) fillKeys(doc map[string]any, n, other *node, step string, path 
 		add(key, nil)
 	}
 	for i := range min(count, 20) {
-		if len(doc) >= count {
+		if len(doc) >= count || *s.left <= 0 {
 			break
 		}
 		add(names[(i+s.IntN(len(names)))%len(names)], nil)

@@ -157,6 +157,16 @@ func finished(n *node) ([]byte, error) {
 // nothing when every document that is valid under existing, after its defaulting,
 // is good for offered.
 func Compatible(existing, offered Offer) []apiresourcev1alpha1.Obstacle {
+	return compatible(existing, offered, illustrate)
+}
+
+// IsCompatible says whether nothing keeps documents of the existing type from the offered one.
+// It makes no examples, which are most of the work.
+func IsCompatible(existing, offered Offer) bool {
+	return len(compatible(existing, offered, func([]apiresourcev1alpha1.Obstacle, [][2]*offeredSchema) {})) == 0
+}
+
+func compatible(existing, offered Offer, illustrate func([]apiresourcev1alpha1.Obstacle, [][2]*offeredSchema)) []apiresourcev1alpha1.Obstacle {
 	offers := []Offer{existing, offered}
 	all, unreadable := readOffers(offers)
 	if unreadable != nil {

@@ -54,5 +54,5 @@ func widens(before *apiextensionsv1.CustomResourceDefinition, spec *apiresourcev
 	if err != nil {
 		return false, fmt.Errorf("reading what is served: %w", err)
 	}
-	return equal(was, spec) || len(multischema.Compatible(multischema.Offer{Spec: *was}, multischema.Offer{Spec: *spec})) == 0, nil
+	return equal(was, spec) || multischema.IsCompatible(multischema.Offer{Spec: *was}, multischema.Offer{Spec: *spec}), nil
 }

@@ -212,7 +212,7 @@ func taking(all []*candidate) []*candidate {
 
 // mayReplace says whether a schema can take the place of one that is served.
 func (d *decider) mayReplace(base, spec *apiresourcev1alpha1.CommonAPIResourceSpec) (bool, error) {
-	if equal(base, spec) || len(multischema.Compatible(multischema.Offer{Spec: *base}, multischema.Offer{Spec: *spec})) == 0 {
+	if equal(base, spec) || multischema.IsCompatible(multischema.Offer{Spec: *base}, multischema.Offer{Spec: *spec}) {
 		return true, nil
 	}
 	obstacle, err := d.unfit(spec)
