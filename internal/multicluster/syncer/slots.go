@@ -18,11 +18,15 @@ const slotPatience = 5 * time.Second
 // limit they would take all workers, and everything else would wait.
 type slots struct {
 	perType, perNamespace int
+	// open are the slots for which only these limits count. The rest is for namespaces that
+	// have none, so that two whose requests hang do not take them all.
+	open int
 
 	mu sync.Mutex
 	// types and namespaces count the slots that are taken. Guarded by mu, as is all that
 	// follows.
 	types      map[schema.GroupResource]int
+	taken      int
 	namespaces map[string]int
 	// parked are the objects that wait, by the limit that was reached, and full is since when
 	// no slot of it has come free.
@@ -30,17 +34,17 @@ type slots struct {
 	full   map[limit]time.Time
 }
 
-// limit is that of a type, or that of a namespace.
+// limit is that of a type, or that of a namespace. The zero limit is that of the open slots.
 type limit struct {
 	resource  schema.GroupResource
 	namespace string
 }
 
-// newSlots leaves a quarter of the workers to other types, and half of them to other
-// namespaces.
+// newSlots leaves a quarter of the workers to other types, half of them to other namespaces, and
+// a quarter of them to namespaces of which nothing is worked on.
 func newSlots(workers int) *slots {
 	return &slots{
-		perType: max(1, workers*3/4), perNamespace: max(1, workers/2),
+		perType: max(1, workers*3/4), perNamespace: max(1, workers/2), open: max(1, workers*3/4),
 		types: map[schema.GroupResource]int{}, namespaces: map[string]int{},
 		parked: map[limit][]Key{}, full: map[limit]time.Time{},
 	}
@@ -57,7 +61,9 @@ func (s *slots) take(key Key, now time.Time) bool {
 		reached.resource = key.Type
 	case key.Namespace != "" && s.namespaces[key.Namespace] >= s.perNamespace:
 		reached.namespace = key.Namespace
+	case key.Namespace != "" && s.taken >= s.open && s.namespaces[key.Namespace] > 0:
 	default:
+		s.taken++
 		s.types[key.Type]++
 		s.namespaces[key.Namespace]++
 		return true
@@ -73,6 +79,7 @@ func (s *slots) take(key Key, now time.Time) bool {
 func (s *slots) give(key Key) []Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.taken--
 	if s.types[key.Type]--; s.types[key.Type] == 0 {
 		delete(s.types, key.Type)
 	}
@@ -80,7 +87,7 @@ func (s *slots) give(key Key) []Key {
 		delete(s.namespaces, key.Namespace)
 	}
 	var next []Key
-	for _, reached := range []limit{{resource: key.Type}, {namespace: key.Namespace}} {
+	for _, reached := range []limit{{resource: key.Type}, {namespace: key.Namespace}, {}} {
 		delete(s.full, reached)
 		waiting := s.parked[reached]
 		if len(waiting) == 0 {
@@ -104,7 +111,10 @@ func (s *slots) waiting(now time.Time) map[string]waitingType {
 			continue
 		}
 		message := fmt.Sprintf("%d requests for objects of this type wait for the cluster's answer; further ones wait for them", s.perType)
-		if reached.namespace != "" {
+		switch {
+		case reached == limit{}:
+			message = fmt.Sprintf("%d requests wait for the cluster's answer; further ones of their namespaces wait for them", s.open)
+		case reached.namespace != "":
 			message = fmt.Sprintf("%d requests for objects of the namespace %s wait for the cluster's answer; further ones wait for them", s.perNamespace, reached.namespace)
 		}
 		for _, key := range s.parked[reached] {

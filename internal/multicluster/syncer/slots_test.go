@@ -31,15 +31,18 @@ func TestSlots(t *testing.T) {
 	take(secrets, "team", "e", false)
 	taken = append(taken, take(maps, "other", "a", true), take(maps, "other", "b", true))
 	third := take(maps, "third", "a", false)
-	taken = append(taken, take(secrets, "other", "a", true))
+	taken = append(taken, take(secrets, "fourth", "a", true))
+	// The last slots are for namespaces that have none.
+	open := take(secrets, "other", "a", false)
+	taken = append(taken, take(secrets, "fifth", "a", true))
 	if got := s.waiting(start.Add(time.Second)); len(got) > 0 {
 		t.Errorf("after a second it reports %v", got)
 	}
 	if got := s.waiting(start.Add(slotPatience)); len(got) != 2 || got["configmaps"].message == "" || got["secrets"].message == "" {
 		t.Errorf("after a while it reports %v", got)
 	}
-	if got := s.give(taken[0]); !slices.Equal(got, []Key{third, parked}) {
-		t.Errorf("give() = %v, want one that waits for the type and one that waits for the namespace", got)
+	if got := s.give(taken[0]); !slices.Equal(got, []Key{third, parked, open}) {
+		t.Errorf("give() = %v, want one that waits for the type, one for the namespace and one for an open slot", got)
 	}
 	if got := s.waiting(start.Add(slotPatience)); len(got) > 0 {
 		t.Errorf("after a slot came free it reports %v", got)

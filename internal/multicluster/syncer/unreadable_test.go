@@ -186,6 +186,52 @@ func TestHangingRequests(t *testing.T) {
 	k.noProblems("east")
 }
 
+// TestHangingTenants: two namespaces, and two types, whose requests the cluster does not answer
+// delay no other namespace.
+func TestHangingTenants(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	physical, down := downstream(t)
+	release := make(chan struct{})
+	config := tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/hangs-") {
+			select {
+			case <-release:
+			case <-r.Context().Done():
+				return nil, context.Cause(r.Context())
+			}
+		}
+		return next.RoundTrip(r)
+	}).of(physical.Rest())
+	k.register("east", "configmaps", "secrets")
+	for _, name := range []string{"first", "second", "working"} {
+		k.namespace(name)
+	}
+	k.sync("east", config)
+	secret := func(namespace, name string) {
+		t.Helper()
+		o := object(secrets, "Secret", namespace, name)
+		o.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: "east"})
+		create(t, k.objects, secrets, o)
+	}
+	for i := range syncer.DefaultWorkers {
+		create(t, k.objects, configMaps, configMap("first", fmt.Sprintf("hangs-%d", i), "east", nil))
+		secret("second", fmt.Sprintf("hangs-%d", i))
+	}
+	k.problemOf("east", "configmaps", "RequestsWait", "wait for the cluster's answer")
+	k.problemOf("east", "secrets", "RequestsWait", "wait for the cluster's answer")
+	create(t, k.objects, configMaps, configMap("working", "one", "east", nil))
+	secret("working", "two")
+	working := k.downNamespace("east", "working")
+	has(t, down, configMaps, working, "one", anyhow)
+	has(t, down, secrets, working, "two", anyhow)
+	close(release)
+	for i := range syncer.DefaultWorkers {
+		has(t, down, secrets, k.downNamespace("east", "second"), fmt.Sprintf("hangs-%d", i), anyhow)
+	}
+	k.noProblems("east")
+}
+
 // TestObjectsOfAnotherKCP: what another kcp has sent here is not sent on, as between kcps that
 // are registered in each other.
 func TestObjectsOfAnotherKCP(t *testing.T) {
