@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -130,11 +131,12 @@ func (k *kcp) unpublishDeployments() {
 	}
 	types := discovery.NewDiscoveryClientForConfigOrDie(k.config)
 	poll.Until(k.t, kube.Patience, "the kcp serves no deployments", func(context.Context) error {
-		_, err := types.ServerResourcesForGroupVersion("apps/v1")
-		if apierrors.IsNotFound(err) {
+		list, err := types.ServerResourcesForGroupVersion("apps/v1")
+		isDeployment := func(r metav1.APIResource) bool { return r.Name == deployments.Resource }
+		if apierrors.IsNotFound(err) || err == nil && !slices.ContainsFunc(list.APIResources, isDeployment) {
 			return nil
 		}
-		return errors.Join(errors.New("it serves apps/v1"), err)
+		return errors.Join(errors.New("it serves them"), err)
 	})
 }
 
