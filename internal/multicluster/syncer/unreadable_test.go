@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/syncer"
@@ -148,15 +149,11 @@ func TestGoAheadWithTypeThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestHangingRequests: requests that a cluster does not answer, more than there are workers,
-// delay only objects of the same namespace, and are reported.
-func TestHangingRequests(t *testing.T) {
-	t.Parallel()
-	k := startKCP(t)
-	physical, down := downstream(t)
-	release := make(chan struct{})
-	config := tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-		if r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/configmaps/hangs-") {
+// hanging is the way to a server that does not answer patches of objects named hangs-... until
+// release is closed.
+func hanging(config *rest.Config, release <-chan struct{}) *rest.Config {
+	return tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/hangs-") {
 			select {
 			case <-release:
 			case <-r.Context().Done():
@@ -164,7 +161,17 @@ func TestHangingRequests(t *testing.T) {
 			}
 		}
 		return next.RoundTrip(r)
-	}).of(physical.Rest())
+	}).of(config)
+}
+
+// TestHangingRequests: requests that a cluster does not answer, more than there are workers,
+// delay only objects of the same namespace, and are reported.
+func TestHangingRequests(t *testing.T) {
+	t.Parallel()
+	k := startKCP(t)
+	physical, down := downstream(t)
+	release := make(chan struct{})
+	config := hanging(physical.Rest(), release)
 	k.register("east", "configmaps", "secrets")
 	k.namespace("hanging")
 	k.namespace("working")
@@ -193,16 +200,7 @@ func TestHangingTenants(t *testing.T) {
 	k := startKCP(t)
 	physical, down := downstream(t)
 	release := make(chan struct{})
-	config := tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-		if r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/hangs-") {
-			select {
-			case <-release:
-			case <-r.Context().Done():
-				return nil, context.Cause(r.Context())
-			}
-		}
-		return next.RoundTrip(r)
-	}).of(physical.Rest())
+	config := hanging(physical.Rest(), release)
 	k.register("east", "configmaps", "secrets")
 	for _, name := range []string{"first", "second", "working"} {
 		k.namespace(name)
