@@ -77,7 +77,7 @@ func TestStatusOfNoCluster(t *testing.T) {
 	}
 	jobs := schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
 	stricts := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "stricts"}
-	make := func(of schema.GroupVersionResource, kind, name string, labels map[string]string, status map[string]any) {
+	put := func(of schema.GroupVersionResource, kind, name string, labels map[string]string, status map[string]any) {
 		t.Helper()
 		o := &unstructured.Unstructured{Object: map[string]any{"status": status}}
 		o.SetAPIVersion(of.GroupVersion().String())
@@ -107,10 +107,10 @@ func TestStatusOfNoCluster(t *testing.T) {
 	complete := map[string]any{"succeeded": int64(1), "conditions": []any{map[string]any{"type": "Complete", "status": "True"}}}
 	nowhere := map[string]string{workloadv1alpha1.ClusterLabel: "nowhere"}
 	both := map[string]string{workloadv1alpha1.TargetLabelPrefix + "nowhere": "true", workloadv1alpha1.TargetLabelPrefix + "east": "true"}
-	make(jobs, "Job", "complete", nowhere, complete)
-	make(jobs, "Job", "both", both, available())
-	make(stricts, "Strict", "strict", nowhere, map[string]any{"phase": "Running", "least": int64(1), "conditions": []any{map[string]any{"type": "Ready", "status": "True"}}})
-	make(jobs, "Job", "active", nowhere, available())
+	put(jobs, "Job", "complete", nowhere, complete)
+	put(jobs, "Job", "both", both, available())
+	put(stricts, "Strict", "strict", nowhere, map[string]any{"phase": "Running", "least": int64(1), "conditions": []any{map[string]any{"type": "Ready", "status": "True"}}})
+	put(jobs, "Job", "active", nowhere, available())
 
 	has := func(of schema.GroupVersionResource, name string, want map[string]any) {
 		t.Helper()
