@@ -15,6 +15,7 @@ LDFLAGS := -s -w $(SET).Version=$(VERSION) $(SET).Commit=$(COMMIT) $(SET).Date=$
 KUBECTL_VERSION := $(shell sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[^ ]*\).*,\1,p' go.mod)
 RUNC_VERSION := v1.5.2
 GOLANGCI_VERSION := v2.15.0
+VALE_VERSION := v3.22.0
 export PREFIX DESTDIR
 export GOFLAGS := $(shell source hack/env.sh && echo $$GOFLAGS)
 
@@ -73,6 +74,13 @@ $(BIN)/golangci-lint-$(GOLANGCI_VERSION):
 	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	@mv $(BIN)/golangci-lint $@
 
+# vale needs cgo: tree-sitter parses code, in C. Optimizing that takes most of the build's
+# time, and the check parses no code.
+$(BIN)/vale-$(VALE_VERSION):
+	@hack/say.sh "building the prose checker (once, about a minute)"
+	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=1 CGO_CFLAGS=-O0 go install -trimpath -ldflags '-s -w' github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
+	@mv $(BIN)/vale $@
+
 # The servers that tests run against, without the race detector, and what their
 # containers run.
 .PHONY: testprograms
@@ -104,7 +112,7 @@ nightly: ## the long runs: soundness of the meet, fuzz targets, databases of Deb
 	@hack/nightly.sh
 
 .PHONY: check
-check: deps $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## the static checks
+check: deps $(BIN)/golangci-lint-$(GOLANGCI_VERSION) $(BIN)/vale-$(VALE_VERSION) ## the static checks
 	@LINTER=golangci-lint-$(GOLANGCI_VERSION) hack/check.sh
 
 .PHONY: generate

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The static checks: formatting, go.mod, generated code, vet, the linter.
+# The static checks: formatting, go.mod, generated code, vet, the linter, the language.
 set -euo pipefail
 : "${LINTER:?is set by make check}"
 cd "$(dirname "$0")/.."
@@ -19,5 +19,6 @@ step "go.mod is tidy" go mod tidy -diff
 step "generated code is fresh" hack/generate.sh --check
 step "vet" go vet -tags containers_image_openpgp ./...
 step "linter" "bin/$LINTER" run --timeout 30m ./...
+step "language" hack/prose.sh --level error
 step "shell scripts parse" parsed
 exit $status

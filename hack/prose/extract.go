@@ -1,0 +1,273 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// kind is what a text is; .vale/vale.ini has rules for each.
+type kind string
+
+// The kinds of texts.
+const (
+	comment kind = "comment"
+	message kind = "message" // errors, events, conditions, log lines, flags
+	name    kind = "name"    // a declared name, as words
+	help    kind = "help"    // printed help in docs/reference
+)
+
+// text is a paragraph of prose. Its lines are joined for vale.
+type text struct {
+	kind  kind
+	lines []line
+}
+
+type line struct {
+	number int
+	text   string
+}
+
+func (t text) joined() string {
+	parts := make([]string, len(t.lines))
+	for i, l := range t.lines {
+		parts[i] = l.text
+	}
+	return strings.Join(parts, " ")
+}
+
+// lineAt is the number of the line that the column of the joined text, in characters,
+// comes from.
+func (t text) lineAt(column int) int {
+	at := 0
+	for _, l := range t.lines {
+		at += len([]rune(l.text)) + 1
+		if column < at {
+			return l.number
+		}
+	}
+	return t.lines[len(t.lines)-1].number
+}
+
+var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
+
+// extract returns the texts of a Go file: its comments, the messages among its string
+// literals, and the names that it declares.
+func extract(file string, content []byte) ([]text, error) {
+	if generated.Match(content) {
+		return nil, nil
+	}
+	set := token.NewFileSet()
+	parsed, err := parser.ParseFile(set, file, content, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, fmt.Errorf("parsing %s: %w", file, err)
+	}
+	e := &extractor{set: set, test: strings.HasSuffix(file, "_test.go")}
+	for _, group := range parsed.Comments {
+		e.comment(group)
+	}
+	ast.Inspect(parsed, e.visit)
+	return e.texts, nil
+}
+
+type extractor struct {
+	set   *token.FileSet
+	test  bool
+	texts []text
+}
+
+func (e *extractor) add(t text) {
+	if len(t.lines) > 0 {
+		e.texts = append(e.texts, t)
+	}
+}
+
+var (
+	directive = regexp.MustCompile(`^\s*(?:[a-z0-9]+:[a-z]|\+[a-z]|nolint)`)
+	docLink   = regexp.MustCompile(`\[([A-Za-z_.*/0-9]+)\]`)
+	listItem  = regexp.MustCompile(`^\s*(?:[-*•]|\d+[.)])\s+`)
+)
+
+// comment adds the paragraphs of a comment. Directives and indented code are left out.
+func (e *extractor) comment(group *ast.CommentGroup) {
+	paragraph := text{kind: comment}
+	flush := func() { e.add(paragraph); paragraph = text{kind: comment} }
+	for _, c := range group.List {
+		first := e.set.Position(c.Pos()).Line
+		isLine := strings.HasPrefix(c.Text, "//")
+		for i, raw := range strings.Split(strings.TrimSuffix(c.Text, "*/"), "\n") {
+			raw = strings.TrimPrefix(strings.TrimPrefix(raw, "//"), "/*")
+			item := listItem.MatchString(raw)
+			switch {
+			case isLine && directive.MatchString(raw) && !strings.HasPrefix(raw, " "):
+				continue
+			case strings.TrimSpace(raw) == "":
+				flush()
+				continue
+			case !item && strings.HasPrefix(raw, "\t"):
+				flush()
+				continue
+			case item:
+				flush()
+				raw = listItem.ReplaceAllString(raw, "")
+			}
+			raw = docLink.ReplaceAllString(strings.TrimSpace(raw), "$1")
+			paragraph.lines = append(paragraph.lines, line{first + i, raw})
+		}
+	}
+	flush()
+}
+
+// visit adds the messages and the names below a node.
+func (e *extractor) visit(node ast.Node) bool {
+	switch n := node.(type) {
+	case *ast.ImportSpec:
+		return false
+	case *ast.Field:
+		for _, id := range n.Names {
+			e.name(id)
+		}
+		// The tag is no message.
+		ast.Inspect(n.Type, e.visit)
+		return false
+	case *ast.FuncDecl:
+		e.name(n.Name)
+	case *ast.TypeSpec:
+		e.name(n.Name)
+	case *ast.ValueSpec:
+		for _, id := range n.Names {
+			e.name(id)
+		}
+	case *ast.AssignStmt:
+		if n.Tok == token.DEFINE {
+			for _, left := range n.Lhs {
+				if id, ok := left.(*ast.Ident); ok {
+					e.name(id)
+				}
+			}
+		}
+	case *ast.BinaryExpr:
+		if joined, ok := concatenation(n); ok {
+			e.message(n.Pos(), joined, false)
+			return false
+		}
+	case *ast.BasicLit:
+		if n.Kind == token.STRING {
+			if value, err := strconv.Unquote(n.Value); err == nil {
+				e.message(n.Pos(), value, strings.HasPrefix(n.Value, "`"))
+			}
+		}
+	}
+	return true
+}
+
+// concatenation is the value of literals that are joined by +. What is not a literal
+// stands as X.
+func concatenation(n *ast.BinaryExpr) (string, bool) {
+	if n.Op != token.ADD {
+		return "", false
+	}
+	literals := 0
+	var value func(ast.Expr) string
+	value = func(x ast.Expr) string {
+		switch x := x.(type) {
+		case *ast.BinaryExpr:
+			if x.Op == token.ADD {
+				return value(x.X) + value(x.Y)
+			}
+		case *ast.BasicLit:
+			if s, err := strconv.Unquote(x.Value); x.Kind == token.STRING && err == nil {
+				literals++
+				return s
+			}
+		}
+		return "X"
+	}
+	joined := value(n)
+	return joined, literals > 0
+}
+
+var (
+	words = regexp.MustCompile(`[A-Za-z]{2,}[,;:]? [A-Za-z]{2,}`)
+	verb  = regexp.MustCompile(`%[-+# 0]*[0-9]*(?:\.[0-9]+)?(?:\[\d+\])?[a-zA-Z]`)
+	// code is what no message has: YAML, JSON, shell, SQL, HTML.
+	code = regexp.MustCompile(`(?m)^\s*[A-Za-z."'_-]+:(?: |$)|[{};]\s*$|^#!|^\s*<|\b(?:SELECT|INSERT|CREATE TABLE)\b`)
+)
+
+// message adds a string literal if it is prose. In tests only what a person reads when
+// they fail is, so literals of several lines, which are mostly input, are left out.
+func (e *extractor) message(at token.Pos, value string, raw bool) {
+	if !words.MatchString(value) {
+		return
+	}
+	multi := strings.Contains(strings.TrimSpace(value), "\n")
+	if multi && (e.test || code.MatchString(value)) {
+		return
+	}
+	number := e.set.Position(at).Line
+	value = strings.ReplaceAll(verb.ReplaceAllString(value, "X"), "%%", "%")
+	paragraph := text{kind: message}
+	for i, l := range strings.Split(value, "\n") {
+		if l = strings.TrimSpace(l); l == "" {
+			e.add(paragraph)
+			paragraph = text{kind: message}
+			continue
+		}
+		at := number
+		if raw {
+			at += i
+		}
+		paragraph.lines = append(paragraph.lines, line{at, l})
+	}
+	e.add(paragraph)
+}
+
+// name adds a declared name as lower-case words.
+func (e *extractor) name(id *ast.Ident) {
+	if id == nil || len(id.Name) < 3 {
+		return
+	}
+	e.add(text{kind: name, lines: []line{{e.set.Position(id.Pos()).Line, split(id.Name)}}})
+}
+
+// split is a name in camel case as words: "deletionPatience" is "deletion patience".
+func split(name string) string {
+	var b strings.Builder
+	runes := []rune(name)
+	for i, r := range runes {
+		upper := unicode.IsUpper(r)
+		if r == '_' {
+			b.WriteByte(' ')
+			continue
+		}
+		if upper && i > 0 && runes[i-1] != '_' && (!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])) {
+			b.WriteByte(' ')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// fenced returns the blocks of code in a page of docs/reference, which are printed help:
+// each line is a text, without the flag that it begins with.
+func fenced(page string) []text {
+	var texts []text
+	inside := false
+	for i, l := range strings.Split(page, "\n") {
+		if strings.HasPrefix(l, "```") {
+			inside = !inside
+			continue
+		}
+		if l = flagName.ReplaceAllString(strings.TrimSpace(l), ""); inside && words.MatchString(l) {
+			texts = append(texts, text{kind: help, lines: []line{{i + 1, l}}})
+		}
+	}
+	return texts
+}
+
+var flagName = regexp.MustCompile(`^(?:-[a-zA-Z], )?--[a-z0-9-]+(?: [a-zA-Z]+)?\s{2,}`)
