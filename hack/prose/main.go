@@ -145,6 +145,7 @@ func extractAll(files []string, scratch string) (map[string]source, error) {
 			var b strings.Builder
 			for _, t := range texts {
 				b.WriteString(t.joined())
+				b.WriteString(end(t))
 				b.WriteString("\n\n")
 			}
 			if err := write(name, b.String()); err != nil {
@@ -154,6 +155,15 @@ func extractAll(files []string, scratch string) (map[string]source, error) {
 		}
 	}
 	return sources, nil
+}
+
+// end is the full stop that a text lacks. Without one, vale takes it and the next text for
+// one sentence.
+func end(t text) string {
+	if t.kind == name || strings.ContainsAny(t.joined()[len(t.joined())-1:], ".!?") {
+		return ""
+	}
+	return "."
 }
 
 func byKind(texts []text) map[kind][]text {
