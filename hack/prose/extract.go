@@ -166,8 +166,8 @@ func (e *extractor) visit(node ast.Node) bool {
 	return true
 }
 
-// concatenation is the value of literals that are joined by +. What is not a literal
-// stands as X.
+// concatenation is the value of literals that are joined by +. X replaces all
+// other operands.
 func concatenation(n *ast.BinaryExpr) (string, bool) {
 	if n.Op != token.ADD {
 		return "", false
@@ -235,7 +235,7 @@ func (e *extractor) name(id *ast.Ident) {
 	e.add(text{kind: name, lines: []line{{e.set.Position(id.Pos()).Line, split(id.Name)}}})
 }
 
-// split is a name in camel case as words: "deletionPatience" is "deletion patience".
+// split is a name in camel case as words: "deletionTimeout" is "deletion timeout".
 func split(name string) string {
 	var b strings.Builder
 	runes := []rune(name)

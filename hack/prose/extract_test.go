@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const sample = `// Package p does one thing.
+const sample = `// Package p has a purpose.
 //
 //	code := isLeftOut()
 //
@@ -45,7 +45,7 @@ func TestExtract(t *testing.T) {
 		got[x.kind] = append(got[x.kind], x.joined())
 	}
 	want := map[kind][]string{
-		comment: {"Package p does one thing.", "It has a list:", "the first item", "the second"},
+		comment: {"Package p has a purpose.", "It has a list:", "the first item", "the second"},
 		message: {"reading the file X: X at 100%", "First line here. Second line there."},
 		name:    {"deletion timeout", "name", "page"},
 	}
@@ -75,7 +75,7 @@ func TestGeneratedFilesHaveNoTexts(t *testing.T) {
 func TestSplit(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		"deletionPatience": "deletion patience", "VMID": "vmid", "parseURLOfNode": "parse url of node", "TestX_Y": "test x y",
+		"deletionTimeout": "deletion timeout", "VMID": "vmid", "parseURLOfNode": "parse url of node", "TestX_Y": "test x y",
 	} {
 		if got := split(name); got != want {
 			t.Errorf("split(%q) = %q, want %q", name, got, want)
