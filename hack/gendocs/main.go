@@ -1,7 +1,6 @@
 // Command gendocs writes the reference pages that follow from the code: the
-// commands of rikctl, of a node and of many clusters, and the fields of the objects. What it
-// writes depends on the code alone, so that a stale page can be found by
-// writing it again.
+// commands of rik, rikctl, a node and many clusters, and the fields of the objects. Its
+// output depends on the code alone: a page is stale if a new run differs from it.
 //
 //	go run ./hack/gendocs docs/reference
 package main
@@ -17,6 +16,7 @@ import (
 
 	"rik.dev/rik/hack/gendocs/page"
 	"rik.dev/rik/internal/apiserver/apis/openapi"
+	"rik.dev/rik/internal/app"
 	"rik.dev/rik/internal/app/multicluster"
 	"rik.dev/rik/internal/app/node"
 	"rik.dev/rik/internal/rikctl"
@@ -45,6 +45,7 @@ func write(dir string) error {
 		"rikctl.md": rikctlPage(),
 		"riklet.md": rikletPage(),
 		"kcp.md":    kcpPage(),
+		"rik.md":    rikPage(),
 		"api.md":    page.API(openapi.GetOpenAPIDefinitions),
 	}
 	for name, text := range pages {
@@ -55,10 +56,10 @@ func write(dir string) error {
 	return nil
 }
 
-// neutral takes away what would bring the machine into the pages: environment
-// variables are defaults of flags.
+// neutral unsets the environment variables that are defaults of flags, so that the pages do
+// not depend on the machine.
 func neutral() error {
-	for _, name := range []string{"IFACE_IP", "RIK_SERVER", "RIK_TOKEN", "RIKCONFIG", "KUBECONFIG", "EDITOR", "KUBE_EDITOR"} {
+	for _, name := range []string{"DATABASE_LOCATION", "PORT", "SCHEDULER_URL", "IFACE", "IFACE_IP", "KERNEL_LOCATION", "FIRECRACKER_LOCATION", "RIK_SERVER", "RIK_TOKEN", "RIKCONFIG", "KUBECONFIG", "EDITOR", "KUBE_EDITOR"} {
 		if err := os.Unsetenv(name); err != nil {
 			return err
 		}
@@ -82,6 +83,14 @@ func rikletPage() string {
 	}
 	return "# riklet\n\nThe node agent alone. `rik agent` and `rik purge` take the same flags, and\n" +
 		"`rik server` takes those of its node.\n\n" + page.Fenced(root.LocalFlags().FlagUsages()) + "\n" + page.Commands(root)
+}
+
+func rikPage() string {
+	root := &cobra.Command{Use: "rik"}
+	root.AddCommand(app.Commands()...)
+	return "# rik\n\nThe programs of a control plane. `controller` and `scheduler` are also programs of\n" +
+		"their own. [riklet](riklet.md) has the flags of a node, and [kcp](kcp.md) the programs of many\n" +
+		"clusters.\n\n" + page.Commands(root)
 }
 
 func kcpPage() string {

@@ -45,6 +45,7 @@ func TestPagesAreWhole(t *testing.T) {
 		"rikctl.md": {"## rikctl create workload", "## rikctl rollout undo", "--to-revision"},
 		"riklet.md": {"## riklet purge", "--token-file", "--cgroup-parent"},
 		"kcp.md":    {"## rik kcp", "## rik cluster-controller", "--push-mode", "## rik syncer", "## rik crd-puller", "## rik compat"},
+		"rik.md":    {"## rik server", "--datastore-endpoint", "## rik controller", "## rik scheduler"},
 		"api.md":    {"## Workload\n", "[Container](#container)", "| `terminationGracePeriodSeconds` | integer |"},
 	} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "reference", name))

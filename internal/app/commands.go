@@ -1,0 +1,9 @@
+package app
+
+import "github.com/spf13/cobra"
+
+// Commands returns the commands of a control plane, for the reference pages. The packages
+// node and multicluster have the others.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{serverCommand(), controllerCommand(), schedulerCommand(), simulateCommand()}
+}
