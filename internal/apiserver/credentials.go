@@ -47,7 +47,7 @@ const leafValidity = 90 * 24 * time.Hour
 // adminSubject is the machine's administrator.
 var adminSubject = pkix.Name{CommonName: "rik:admin", Organization: []string{"system:masters"}}
 
-// credentials are what the first start makes, and keeps fresh afterwards.
+// credentials are what the first start makes, and keeps fresh afterward.
 type credentials struct {
 	dir       string
 	authority *pki.Authority

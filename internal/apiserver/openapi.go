@@ -103,7 +103,7 @@ func documentTag(profile Profile) string {
 	return version.Commit + "-" + string(profile)
 }
 
-// namesOurs lets a namer of Kubernetes' recognise our types. It knows every
+// namesOurs lets a namer of Kubernetes' recognize our types. It knows every
 // type by the REST-friendly form of its Go name, and so adds the group, version
 // and kind, without which there is no server-side apply; but it is asked for
 // the Go name where, as in ours, a type does not say what it is called.

@@ -33,7 +33,7 @@ func (r Route) matches(path string) bool {
 	return path == r.Path || r.isPrefix() && strings.HasPrefix(path, r.Path)
 }
 
-// routeTable is filled once while the server is built and only read afterwards.
+// routeTable is filled once while the server is built and only read afterward.
 type routeTable struct {
 	routes []Route
 }

@@ -105,7 +105,7 @@ func load(dir string, mayCreate bool) (*Authority, error) {
 }
 
 // Discard removes the files of an authority that LoadOrCreate made in dir, for a start that was
-// refused afterwards. One that was loaded, or replaced meanwhile, stays.
+// refused afterward. One that was loaded, or replaced meanwhile, stays.
 func (a *Authority) Discard(dir string) error {
 	path := filepath.Join(dir, CertificateFile)
 	if have, err := os.ReadFile(path); !a.created || err != nil || !bytes.Equal(have, a.pem) {
@@ -225,7 +225,7 @@ func (a *Authority) Pool() *x509.CertPool {
 }
 
 // Hash identifies the authority as "sha256:<hex of the DER's digest>". A join
-// token carries it, so that a node recognises the server before it trusts it.
+// token carries it, so that a node recognizes the server before it trusts it.
 func (a *Authority) Hash() string { return hashDER(a.certificate.Raw) }
 
 // HashCertificate is [Authority.Hash] for one who has only the PEM form, such

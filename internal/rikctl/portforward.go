@@ -26,7 +26,7 @@ func (t *tool) portForwardCommand() *cobra.Command {
 		Short: "Reach ports of an instance from this machine",
 		Long: `Await TCP connections on this machine and join each to a port of an instance, over
 the server and the connection that the instance's node keeps to it. Nothing need
-be exposed: the port is dialled inside the instance's own network.
+be exposed: the port is dialed inside the instance's own network.
 
 Of workload/NAME each connection takes a ready instance, so that one which is
 replaced is only missed by the connections that it had. A connection that fails

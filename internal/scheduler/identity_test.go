@@ -101,7 +101,7 @@ func (s *secured) dial(address string, subject *pkix.Name) *grpc.ClientConn {
 	}
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
 	if err != nil {
-		s.t.Fatalf("dialling: %v", err)
+		s.t.Fatalf("dialing: %v", err)
 	}
 	s.t.Cleanup(func() { _ = conn.Close() })
 	return conn
@@ -181,7 +181,7 @@ func (s *secured) explain(subject *pkix.Name) error {
 func (s *secured) legacy() error {
 	conn, err := grpc.NewClient("passthrough:///"+s.legacyWorker, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		s.t.Fatalf("dialling: %v", err)
+		s.t.Fatalf("dialing: %v", err)
 	}
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)

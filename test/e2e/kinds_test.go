@@ -120,7 +120,7 @@ func TestPrivilegedKinds(t *testing.T) {
 	applyText(t, c, `apiVersion: v1
 kind: ConfigMap
 metadata: {name: settings}
-data: {colour: blue}
+data: {color: blue}
 ---
 apiVersion: v1
 kind: Secret
@@ -175,9 +175,9 @@ const introduction = `PATH=$PWD/bin:$PWD; export PATH; echo $$ > self; `
 
 func deployKind(t *testing.T, c *rikcluster.Cluster, k *kindColumn) {
 	t.Helper()
-	const listens = `touch alive; echo env $COLOUR $WORD $NAME $MORE_word; exec hello -listen :8080 -udp :5353`
+	const listens = `touch alive; echo env $COLOR $WORD $NAME $MORE_word; exec hello -listen :8080 -udp :5353`
 	env := []rikv1alpha1.EnvVar{
-		{Name: "COLOUR", ValueFrom: &rikv1alpha1.EnvVarSource{ConfigMapKeyRef: &rikv1alpha1.KeyRef{Name: "settings", Key: "colour"}}},
+		{Name: "COLOR", ValueFrom: &rikv1alpha1.EnvVarSource{ConfigMapKeyRef: &rikv1alpha1.KeyRef{Name: "settings", Key: "color"}}},
 		{Name: "WORD", ValueFrom: &rikv1alpha1.EnvVarSource{SecretKeyRef: &rikv1alpha1.KeyRef{Name: "password", Key: "word"}}},
 		{Name: "NAME", ValueFrom: &rikv1alpha1.EnvVarSource{FieldRef: "metadata.name"}},
 	}

@@ -261,7 +261,7 @@ func rolledOut(c *splitCase) {
 func (c *splitCase) inTurn(want string) {
 	c.tb.Helper()
 	c.eventually(func() error {
-		// West first: what is read of east afterwards is younger.
+		// West first: what is read of east afterward is younger.
 		leaves, err := c.leaves(deployments, "web")
 		if err != nil {
 			return err

@@ -12,15 +12,15 @@ import (
 
 // rule says what becomes of one field.
 type rule struct {
-	// honoured fields are translated; what is in them has rules of its own.
-	honoured bool
-	// allows says which values of a field that is not honoured change nothing.
+	// honored fields are translated; what is in them has rules of its own.
+	honored bool
+	// allows says which values of a field that is not honored change nothing.
 	allows func(value any) bool
 	// advice is what a user reads who sets it otherwise.
 	advice string
 }
 
-var yes = rule{honoured: true}
+var yes = rule{honored: true}
 
 // no refuses every value but the zero one.
 func no(advice string) rule { return rule{advice: advice} }

@@ -16,7 +16,7 @@ func TestEveryFieldHasARule(t *testing.T) {
 	w.walk(reflect.TypeFor[appsv1.DeploymentSpec]())
 	for of := range rules {
 		if !w.seen[of] {
-			t.Errorf("there are rules for %s, which no honoured field has", of)
+			t.Errorf("there are rules for %s, which no honored field has", of)
 		}
 	}
 	if len(w.seen) < 30 {
@@ -53,7 +53,7 @@ func (w walker) walk(of reflect.Type) {
 		switch {
 		case !known:
 			w.Errorf("there is no rule for %s.%s", of, f.Name)
-		case r.honoured:
+		case r.honored:
 			w.walk(f.Type)
 		case r.advice == "" && r.allows == nil:
 			w.Errorf("%s.%s is refused without advice", of, f.Name)

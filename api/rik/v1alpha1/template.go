@@ -575,7 +575,7 @@ type Affinity struct {
 	InstanceForbidden []InstanceTerm `json:"instanceForbidden,omitempty" protobuf:"bytes,4,rep,name=instanceForbidden"`
 }
 
-// NodeTerm matches a node whose labels fulfil all expressions.
+// NodeTerm matches a node whose labels fulfill all expressions.
 type NodeTerm struct {
 	// +listType=atomic
 	MatchExpressions []metav1.LabelSelectorRequirement `json:"matchExpressions" protobuf:"bytes,1,rep,name=matchExpressions"`

@@ -87,7 +87,7 @@ func (c *Clusters) has(ctx context.Context, name string, uid types.UID) (bool, e
 
 // during gives a context that ends with the Cluster of that UID, and what is to be
 // called when it is not needed any more. One looks whether there is the Cluster
-// afterwards: its end may have come before.
+// afterward: its end may have come before.
 func (c *Clusters) during(ctx context.Context, uid types.UID) (inner context.Context, release func()) {
 	inner, cancel := context.WithCancelCause(ctx)
 	c.mu.Lock()

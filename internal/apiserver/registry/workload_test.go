@@ -67,7 +67,7 @@ func createWorkload(t *testing.T, s registry.Stores, user string, w *rik.Workloa
 }
 
 // TestReachingTheNode lets only the administrator write what reaches
-// beyond an instance, and only they may change such a template afterwards.
+// beyond an instance, and only they may change such a template afterward.
 func TestReachingTheNode(t *testing.T) {
 	t.Parallel()
 	host := func(s *rik.WorkloadSpec) { s.HostNetwork = true }
@@ -120,9 +120,9 @@ func TestGenerationAndStatus(t *testing.T) {
 	if err != nil || w.Generation != 1 || w.Status.Replicas != 0 {
 		t.Fatalf("Create = %+v, %v, want generation 1 and no status", w, err)
 	}
-	labelled := w.DeepCopy()
-	labelled.Labels, labelled.Status.Replicas = map[string]string{"a": "b"}, 5
-	w, err = update(as("ann"), s.Workloads.Workload, "web", labelled)
+	labeled := w.DeepCopy()
+	labeled.Labels, labeled.Status.Replicas = map[string]string{"a": "b"}, 5
+	w, err = update(as("ann"), s.Workloads.Workload, "web", labeled)
 	if err != nil || w.Generation != 1 || w.Status.Replicas != 0 {
 		t.Fatalf("a label = %+v, %v, want generation 1 and no status", w, err)
 	}

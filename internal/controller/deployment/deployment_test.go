@@ -70,7 +70,7 @@ func TestDecide(t *testing.T) {
 		{"label taken away", func(s *world) { s.w.Labels = nil }, "update"},
 		{"fence asked for", func(s *world) { s.d.Annotations = map[string]string{"workloads.kcp.dev/fence-after": "30s"} }, "update"},
 		{"fence no longer asked for", func(s *world) { s.w.Annotations["workloads.kcp.dev/fence-after"] = "30s" }, "update"},
-		{"not honoured", func(s *world) { s.d.Spec.MinReadySeconds = 5 }, "NotHonoured spec.minReadySeconds"},
+		{"not honored", func(s *world) { s.d.Spec.MinReadySeconds = 5 }, "NotHonoured spec.minReadySeconds"},
 		{"somebody's workload", func(s *world) { s.w.OwnerReferences, s.w.Annotations = nil, nil }, "NameTaken did not make"},
 		{"another controller's", func(s *world) { s.w.OwnerReferences[0].Kind, s.w.OwnerReferences[0].UID = "Chart", "c1" }, "NameTaken belongs to Chart"},
 		{"orphaned by a deployment of the name", func(s *world) { s.w.OwnerReferences = nil }, "update"},

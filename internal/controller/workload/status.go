@@ -147,7 +147,7 @@ func held(out *rikv1alpha1.WorkloadStatus, g *groups, want int32) string {
 }
 
 // progress judges a rollout. The condition's time is that of the last progress:
-// a count that moved towards the end.
+// a count that moved toward the end.
 func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) time.Duration {
 	const kind = rikv1alpha1.WorkloadProgressing
 	g := sortMembers(s)

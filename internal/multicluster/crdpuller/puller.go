@@ -7,7 +7,7 @@
 // as little as any other input: answers are bounded in size, and what one type's
 // description does wrong is that type's [Problem] and no other's.
 //
-// What is served (catalogue.go), how a model becomes a structural schema (structural.go)
+// What is served (catalog.go), how a model becomes a structural schema (structural.go)
 // and a schema a CRD (definition.go) is decided by pure functions.
 package crdpuller
 

@@ -20,7 +20,7 @@ const (
 	below end = -1 // minimum
 )
 
-// implies says whether every number that fulfils b fulfils c. Kubernetes' validation
+// implies says whether every number that fulfills b fulfills c. Kubernetes' validation
 // compares an integer with the bound cut off to an integer, so that 2 is refused by
 // an exclusive maximum of 2.5: both readings have to hold.
 func (e end) implies(b, c bound) bool {

@@ -157,7 +157,7 @@ func TestN23Defect4DroppedPropertiesAreNotRequired(t *testing.T) {
 	if agreement == nil {
 		t.Fatalf("there is no meet: %v", obstacles)
 	}
-	// Without .spec nothing is in the way; a document that fulfils the required property
+	// Without .spec nothing is in the way; a document that fulfills the required property
 	// could not be held by the other, so that .spec goes as a whole.
 	if p := propsOf(t, &agreement.Spec); len(p.Properties) != 0 {
 		t.Errorf("the meet keeps %v", p.Properties)

@@ -96,7 +96,7 @@ func (t *meeting) meet(path string, ms []*member) outcome {
 	}
 	for _, m := range ms {
 		if m.impossible {
-			return bottom(path, []*member{m}, "no value fulfils it")
+			return bottom(path, []*member{m}, "no value fulfills it")
 		}
 	}
 	out := &node{kinds: anything, nullable: true}
@@ -142,7 +142,7 @@ func (t *meeting) meetRestricted(path string, ms []*member, out *node) outcome {
 		return bottom(path, ms, "%s", reason)
 	}
 	if clause := out.contradiction(); clause != "" {
-		return bottom(path, ms, "without the properties that not all have, nothing fulfils the not %s", clause)
+		return bottom(path, ms, "without the properties that not all have, nothing fulfills the not %s", clause)
 	}
 	if why := meetRules(path, ms, out); why != nil {
 		return *why

@@ -189,7 +189,7 @@ func (n *node) strip() {
 	}
 }
 
-// empty says why no value can fulfil a node's own bounds; "" if some may.
+// empty says why no value can fulfill a node's own bounds; "" if some may.
 func (n *node) empty() string {
 	switch {
 	case n.enum != nil && len(n.enum) == 0:

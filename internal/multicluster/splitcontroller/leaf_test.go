@@ -156,20 +156,20 @@ func TestRootEnds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
 	s.deploy("deleted", 4, nil)
-	s.deploy("labelled", 4, nil)
+	s.deploy("labeled", 4, nil)
 	s.until("deleted", "east=2 west=2")
-	s.until("labelled", "east=2 west=2")
+	s.until("labeled", "east=2 west=2")
 	s.remove("deleted")
-	s.change("labelled", map[string]any{"metadata": map[string]any{"labels": map[string]any{workloadv1alpha1.ClusterLabel: s.cluster("east")}}})
+	s.change("labeled", map[string]any{"metadata": map[string]any{"labels": map[string]any{workloadv1alpha1.ClusterLabel: s.cluster("east")}}})
 	s.eventually("only what has a label is left", func(ctx context.Context) error {
 		objects, err := s.objects.Resource(s.resource).Namespace(s.namespace).List(ctx, metav1.ListOptions{})
-		if err == nil && (len(objects.Items) != 1 || objects.Items[0].GetName() != "labelled") {
+		if err == nil && (len(objects.Items) != 1 || objects.Items[0].GetName() != "labeled") {
 			err = fmt.Errorf("there are %d objects", len(objects.Items))
 		}
 		return err
 	})
-	s.change("labelled", map[string]any{"metadata": map[string]any{"labels": map[string]any{workloadv1alpha1.ClusterLabel: nil}}})
-	s.until("labelled", "east=2 west=2")
+	s.change("labeled", map[string]any{"metadata": map[string]any{"labels": map[string]any{workloadv1alpha1.ClusterLabel: nil}}})
+	s.until("labeled", "east=2 west=2")
 }
 
 // TestClusterRemoved: a Cluster that goes leaves what it has as it is, unless it was asked

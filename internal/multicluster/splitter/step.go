@@ -15,7 +15,7 @@ type stepper struct {
 	made int64
 }
 
-// step changes parts towards shares. What can run never passes the bound by it. Of what
+// step changes parts toward shares. What can run never passes the bound by it. Of what
 // is moved nothing is taken away before its replacement is ready; without a surge it is
 // taken away first, and nothing else while that is so. What the whole has shrunk by is
 // taken away at once.

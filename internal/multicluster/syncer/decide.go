@@ -105,7 +105,7 @@ const (
 )
 
 // decide says the next step. The caller does it and, but for the final ones, decides
-// anew with what it has learnt.
+// anew with what it has learned.
 func decide(v view) step {
 	switch {
 	case v.excluded:

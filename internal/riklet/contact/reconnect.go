@@ -1,7 +1,7 @@
 // Package contact keeps the node's two connections: to the scheduler, which
 // says what to run and is told what is seen, and to the controller, which has
-// what instances refer to and opens sessions. Both are dialled by the node,
-// and both are dialled again when they are lost, for as long as the node runs.
+// what instances refer to and opens sessions. Both are dialed by the node,
+// and both are dialed again when they are lost, for as long as the node runs.
 package contact
 
 import (

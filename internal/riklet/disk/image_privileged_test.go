@@ -181,7 +181,7 @@ func TestPrivilegedTreeKeepsTimes(t *testing.T) {
 	}
 }
 
-// A file system that fills up is a clear error, and as empty afterwards as before.
+// A file system that fills up is a clear error, and as empty afterward as before.
 func TestPrivilegedFullFileSystem(t *testing.T) {
 	privileged.Require(t)
 	small := t.TempDir()

@@ -174,7 +174,7 @@ func TestFromImageFailsClean(t *testing.T) {
 	}
 }
 
-// A call that is cancelled ends the program that runs for it, and leaves nothing.
+// A call that is canceled ends the program that runs for it, and leaves nothing.
 func TestFromImageIsCancelled(t *testing.T) {
 	t.Parallel()
 	images := newTrees(t)

@@ -2,7 +2,7 @@
 // drivers that run instances: what an instance is on its node, what a driver
 // can be asked, and what it tells.
 //
-// It holds no behaviour. The agent (internal/riklet) drives a Driver; the
+// It holds no behavior. The agent (internal/riklet) drives a Driver; the
 // driver for Pods is internal/riklet/pod.
 package instance
 

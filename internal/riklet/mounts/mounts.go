@@ -148,7 +148,7 @@ func RunLimits() Limits {
 // given limits. It tells whether it mounted one now.
 //
 // A tmpfs with a limit that is mounted at the directory already is used as it is. One without a
-// limit, which the kernel gives none afterwards, and a directory that is only a part of a larger
+// limit, which the kernel gives none afterward, and a directory that is only a part of a larger
 // tmpfs, such as a host's /run, are mounted over, unless they are occupied: a mount would hide
 // what is in use. They stay as they are then, and are not bounded.
 func InMemory(dir string, limits Limits, occupied func() bool) (mounted bool, err error) {

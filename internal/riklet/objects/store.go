@@ -79,7 +79,7 @@ type Store struct {
 }
 
 // answer is what the readers of one key wait for. Its other fields are set
-// before done is closed and never afterwards.
+// before done is closed and never afterward.
 type answer struct {
 	done    chan struct{}
 	entries instance.Entries

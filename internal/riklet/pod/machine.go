@@ -178,7 +178,7 @@ func (m *machine) step() time.Time {
 	}
 }
 
-// drive brings the instance towards running.
+// drive brings the instance toward running.
 func (m *machine) drive() time.Time {
 	if m.rec.OnDisk && (m.restoring == nil || m.parked.active) {
 		return m.parkStep()

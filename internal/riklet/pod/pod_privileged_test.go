@@ -575,7 +575,7 @@ func TestPrivilegedSharedNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	if answer, err := io.ReadAll(conn); err != nil || !strings.HasSuffix(string(answer), "hello\n") {
-		t.Errorf("dialled answer = %q, %v", answer, err)
+		t.Errorf("dialed answer = %q, %v", answer, err)
 	}
 	if u, err := d.Usage("u1"); err != nil || u.CPUNanos == 0 || u.MemoryBytes == 0 || u.StartedAt.IsZero() {
 		t.Errorf("Usage() = %+v, %v", u, err)

@@ -264,7 +264,7 @@ func (s *session) exec(ctx context.Context, driver instance.Driver, uid, contain
 		options.Stdin = s.in
 	}
 	// A driver that waits for its copy of stdin must see the end when the
-	// session is cancelled.
+	// session is canceled.
 	defer context.AfterFunc(ctx, func() { s.in.end(io.EOF) })()
 	return driver.Exec(ctx, uid, container, options)
 }

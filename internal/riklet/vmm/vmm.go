@@ -3,7 +3,7 @@
 //
 // A driver starts nothing by itself: it says which process the instance's supervisor
 // is to run (Process), so that a VM outlives the agent like every other instance, and
-// connects to it afterwards (Connect), as often as agents come and go. Drivers hold no
+// connects to it afterward (Connect), as often as agents come and go. Drivers hold no
 // state but what lies in Machine.Dir. internal/riklet/vmm/vmmtest is what every driver
 // has to pass; qemu, firecracker and vmmfake are the drivers.
 package vmm

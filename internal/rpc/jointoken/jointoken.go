@@ -11,7 +11,7 @@ import (
 )
 
 // prefix names the form, so that a later one can be told apart and a token is
-// recognised in a leaked file.
+// recognized in a leaked file.
 const prefix = "rik1"
 
 // The lengths of the parts. They also bound what a hostile command line or

@@ -73,7 +73,7 @@ func serve(t *testing.T) *peers {
 	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{})))
 	if err != nil {
-		t.Fatalf("dialling: %v", err)
+		t.Fatalf("dialing: %v", err)
 	}
 	t.Cleanup(func() {
 		_ = conn.Close()

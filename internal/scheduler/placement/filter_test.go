@@ -241,7 +241,7 @@ func TestNodePortBelongsToOneWorkload(t *testing.T) {
 	}
 }
 
-// TestPortsOfTheMachine: a choice that cannot be honoured is refused in words
+// TestPortsOfTheMachine: a choice that cannot be honored is refused in words
 // that help, and is looked at again when the port is free.
 func TestPortsOfTheMachine(t *testing.T) {
 	t.Parallel()

@@ -83,7 +83,7 @@ func (r *Resources) lacking(request *Resources) verdict {
 }
 
 // Node is what placement knows of a node. The snapshot keeps what it is given:
-// callers must not change maps and slices afterwards.
+// callers must not change maps and slices afterward.
 type Node struct {
 	Name          string
 	Labels        map[string]string

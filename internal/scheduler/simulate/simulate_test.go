@@ -62,7 +62,7 @@ func connection(t *testing.T, l *bufconn.Listener) *grpc.ClientConn {
 	t.Helper()
 	conn, err := connect(l)
 	if err != nil {
-		t.Fatalf("dialling: %v", err)
+		t.Fatalf("dialing: %v", err)
 	}
 	return conn
 }

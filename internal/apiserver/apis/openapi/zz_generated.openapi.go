@@ -2426,7 +2426,7 @@ func schema_rik_api_rik_v1alpha1_NodeTerm(ref common.ReferenceCallback) common.O
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "NodeTerm matches a node whose labels fulfil all expressions.",
+				Description: "NodeTerm matches a node whose labels fulfill all expressions.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"matchExpressions": {

@@ -759,7 +759,7 @@ type Affinity struct {
 	InstanceForbidden []InstanceTerm
 }
 
-// NodeTerm matches a node whose labels fulfil all expressions.
+// NodeTerm matches a node whose labels fulfill all expressions.
 type NodeTerm struct {
 	MatchExpressions []metav1.LabelSelectorRequirement
 }

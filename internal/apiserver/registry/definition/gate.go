@@ -23,23 +23,23 @@ import (
 const (
 	// everything is more than ever is at work at once.
 	everything = 1 << 30
-	// afterwards is how long a write of which nothing was heard may still take effect.
+	// afterward is how long a write of which nothing was heard may still take effect.
 	// Seven seconds after it came in, etcd no longer begins one:
 	// https://github.com/etcd-io/etcd/blob/v3.6.0/server/config/config.go (ReqTimeout).
-	afterwards = 10 * time.Second
+	afterward = 10 * time.Second
 	// seenPoll is how often it is looked whether a CRD has reached those who serve it.
 	seenPoll = 2 * time.Millisecond
 )
 
 // Gate keeps writes of objects and changes of their CRD apart. While a CRD changes, no
-// object of its type is written, and afterwards none is by a request that was let in by
+// object of its type is written, and afterward none is by a request that was let in by
 // the CRD as it was: see [Gate.Delegate] for how that is known.
 //
 // It knows one API server, and so there may be only one on a datastore.
 type Gate struct {
 	// served finds the CRD by which requests are served now.
 	served func(schema.GroupResource) *apiextensionsv1.CustomResourceDefinition
-	// patience is afterwards, but in tests.
+	// patience is afterward, but in tests.
 	patience time.Duration
 
 	mu    sync.Mutex
@@ -71,7 +71,7 @@ func newPassage() *passage {
 // CRDs has before it, or nil; it is first called when a request is served.
 func NewGate(served func(schema.GroupResource) *apiextensionsv1.CustomResourceDefinition) *Gate {
 	return &Gate{
-		served: served, patience: afterwards, types: map[schema.GroupResource]*passage{},
+		served: served, patience: afterward, types: map[schema.GroupResource]*passage{},
 		unknown: newPassage(), closed: make(chan struct{}),
 	}
 }

@@ -133,8 +133,8 @@ func TestChangeWaits(t *testing.T) {
 			}
 			start := time.Now()
 			begin(t, g).end(nil, after)
-			if took := time.Since(start); took < afterwards {
-				t.Errorf("the change began %v after a write that may take effect for %v", took, afterwards)
+			if took := time.Since(start); took < afterward {
+				t.Errorf("the change began %v after a write that may take effect for %v", took, afterward)
 			}
 		})
 	})

@@ -45,7 +45,7 @@ type Plan struct {
 	Ask []Question
 	// Versions of the resource, the most stable and highest first.
 	Versions []Version
-	// CRD is the next step towards what is to be served. One step at a time: the
+	// CRD is the next step toward what is to be served. One step at a time: the
 	// next follows from what the server makes of it.
 	CRD CRDChange
 	// Recheck is set while something waits for stored objects to go away or to

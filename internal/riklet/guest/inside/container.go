@@ -204,7 +204,7 @@ type nopCloser struct{ io.Writer }
 func (nopCloser) Close() error { return nil }
 
 // forkStage forks on a thread of its own. To put a child into another PID namespace
-// the thread is told so, and dies afterwards: it can never have a thread again.
+// the thread is told so, and dies afterward: it can never have a thread again.
 func forkStage(e *ends, attributes *syscall.SysProcAttr, join int) (int, error) {
 	type forked struct {
 		pid int

@@ -52,7 +52,7 @@ func (k *Kernel) Configure(c guest.Config) error {
 	if k.configured {
 		return errors.New("this guest is configured already")
 	}
-	// The clock first: what is written afterwards carries it.
+	// The clock first: what is written afterward carries it.
 	if err := errors.Join(setClock(c.Time), addEntropy(c.Entropy)); err != nil {
 		return err
 	}

@@ -198,7 +198,7 @@ func (d *Driver) Dial(_ context.Context, uid string, port int32) (io.ReadWriteCl
 		return nil, err
 	}
 	if port != 7 {
-		return nil, fmt.Errorf("dialling port %d: connection refused", port)
+		return nil, fmt.Errorf("dialing port %d: connection refused", port)
 	}
 	ours, theirs := net.Pipe()
 	go func() {

@@ -52,7 +52,7 @@ func Desired(name string, s Settings) (Plan, error) {
 		Name: name, Gateway: netip.PrefixFrom(gateway, s.PodCIDR.Bits()), MAC: MAC(gateway), MTU: s.MTU,
 		Sysctls: []Sysctl{
 			{"net/ipv4/ip_forward", "1"},
-			// Neighbours are reached through us and must not be told of a
+			// Neighbors are reached through us and must not be told of a
 			// shorter way. The kernel asks for either of the two settings;
 			// other devices keep their own.
 			{"net/ipv4/conf/all/send_redirects", "0"},
@@ -78,7 +78,7 @@ var insideSysctls = []Sysctl{
 }
 
 // MAC derives a locally administered hardware address from an IPv4 address:
-// an address that has a new owner keeps the MAC that its neighbours know.
+// an address that has a new owner keeps the MAC that its neighbors know.
 func MAC(a netip.Addr) net.HardwareAddr {
 	b := a.As4()
 	return net.HardwareAddr{0x02, 'r', b[0], b[1], b[2], b[3]}

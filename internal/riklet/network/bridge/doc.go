@@ -7,9 +7,9 @@
 // of instances use: instance.Network.
 //
 // An instance has its address with a length of 32 and reaches everything, its
-// neighbours on the node included, by way of the gateway, which is the bridge's
+// neighbors on the node included, by way of the gateway, which is the bridge's
 // own address. So all of its traffic goes through the node's IP layer in both
-// directions: the rules of the Node Proxy hold for neighbours too, whether or
+// directions: the rules of the Node Proxy hold for neighbors too, whether or
 // not the kernel passes bridged frames to iptables (bridge-nf-call-iptables).
 //
 // An instance speaks for nobody else: a filter on the node's end of its devices drops

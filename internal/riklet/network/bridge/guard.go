@@ -186,7 +186,7 @@ func neighbor(device int, address netip.Addr) *netlink.Neigh {
 	}
 }
 
-// sticky is NTF_STICKY of linux/neighbour.h.
+// sticky is NTF_STICKY of linux/neighbor.h.
 const sticky = 0x40
 
 // station is the bridge's knowledge of where an instance is. Who is never asked for by

@@ -288,7 +288,7 @@ func TestCompare(t *testing.T) {
 			if err := k.restore(first.text.String()); err != nil {
 				t.Fatal(err)
 			}
-			known := k.read() // how the rules are printed is learnt at the first look
+			known := k.read() // how the rules are printed is learned at the first look
 			if lost := compare(first.after, known); lost != 0 {
 				t.Fatalf("right after: %d lost", lost)
 			}

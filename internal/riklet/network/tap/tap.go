@@ -126,7 +126,7 @@ func makeTAP(h *netlink.Handle, w Wire, mtu int) (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The thread's namespace has no IPv6 neighbours to look for on it.
+	// The thread's namespace has no IPv6 neighbors to look for on it.
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+Device+"/disable_ipv6", []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}

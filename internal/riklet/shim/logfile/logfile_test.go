@@ -166,13 +166,13 @@ func TestAnyPiecesGiveTheSameText(t *testing.T) {
 	})
 }
 
-// signalled tells when it was written to, so that a test need not wait a time.
-type signalled struct {
+// signaled tells when it was written to, so that a test need not wait a time.
+type signaled struct {
 	bytes.Buffer
 	wrote chan string
 }
 
-func (s *signalled) Write(p []byte) (int, error) {
+func (s *signaled) Write(p []byte) (int, error) {
 	s.wrote <- string(p)
 	return len(p), nil
 }
@@ -184,7 +184,7 @@ func TestFollowGoesOnOverRotationAndRestart(t *testing.T) {
 	stream := first.Stream(Stdout)
 	fmt.Fprintln(stream, "a")
 	var ended atomic.Bool
-	out := &signalled{wrote: make(chan string)}
+	out := &signaled{wrote: make(chan string)}
 	done := make(chan error, 1)
 	go func() {
 		done <- Read(t.Context(), dir, Options{Tail: -1, Follow: true, Ended: ended.Load}, out)

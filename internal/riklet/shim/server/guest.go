@@ -68,7 +68,7 @@ func (l *line) runIn(start context.Context, p guest.Process, streams guest.Strea
 		cancel(context.Cause(start))
 	}
 	if err == nil && (calledOff || !timer.Stop()) {
-		_, err = running.Wait() // it was cancelled
+		_, err = running.Wait() // it was canceled
 		err = errors.Join(context.Cause(ctx), err)
 	}
 	if err != nil {

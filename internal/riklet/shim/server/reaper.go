@@ -20,7 +20,7 @@ import (
 type reaper struct {
 	sigs chan os.Signal
 
-	mu      sync.Mutex // guards what follows; held while a child is reaped or signalled
+	mu      sync.Mutex // guards what follows; held while a child is reaped or signaled
 	waiting map[int]chan exit
 	// strays are ends that nobody waits for yet. A container may end before its
 	// start has learned its number; they are kept only while one is under way.

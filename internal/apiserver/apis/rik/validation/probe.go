@@ -19,7 +19,7 @@ func probes(at *field.Path, c *rik.Container) field.ErrorList {
 }
 
 // probe judges one probe. One success is enough where a failure restarts the
-// container: it would count towards nothing.
+// container: it would count toward nothing.
 func probe(at *field.Path, p *rik.Probe, once bool) field.ErrorList {
 	if p == nil {
 		return nil

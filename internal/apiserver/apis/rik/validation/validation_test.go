@@ -408,7 +408,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestSharedBounds: requests are judged side by side, so that no judgement may
+// TestSharedBounds: requests are judged side by side, so that no judgment may
 // write to a bound; a Quantity notes its own text when it is asked for it.
 func TestSharedBounds(t *testing.T) {
 	t.Parallel()

@@ -33,8 +33,8 @@ func (t servedType) crdName() string {
 	return t.resource.Resource + "." + group
 }
 
-// catalogue is all that a cluster serves.
-type catalogue struct {
+// catalog is all that a cluster serves.
+type catalog struct {
 	types   []servedType
 	unknown []schema.GroupVersion
 }
@@ -43,7 +43,7 @@ type catalogue struct {
 // group's preferred version before the others. A version without an answer hides what
 // comes after it, or all of the group if its place is not known, as in aggregated
 // discovery: whether its resources are to be preferred cannot be told.
-func preferred(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, failed map[schema.GroupVersion]error) catalogue {
+func preferred(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, failed map[schema.GroupVersion]error) catalog {
 	byVersion := map[schema.GroupVersion][]metav1.APIResource{}
 	for _, list := range lists {
 		if gv, err := schema.ParseGroupVersion(list.GroupVersion); err == nil && failed[gv] == nil {
@@ -54,7 +54,7 @@ func preferred(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, faile
 	for gv := range failed {
 		unknown[gv] = struct{}{}
 	}
-	var all catalogue
+	var all catalog
 	for _, group := range groups {
 		seen := map[string]bool{}
 		versions := versionsOf(group)
@@ -144,7 +144,7 @@ type selection struct {
 }
 
 // choose takes the types of these names, or all that can be listed and watched.
-func choose(served catalogue, names []string, skip func(schema.GroupVersionKind) bool) selection {
+func choose(served catalog, names []string, skip func(schema.GroupVersionKind) bool) selection {
 	if len(names) == 0 {
 		var s selection
 		for _, t := range served.types {
