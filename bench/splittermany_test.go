@@ -235,7 +235,7 @@ func (s *splitProcess) measureScaling(leaves *leafCount, n int) {
 		poll(s.b, time.Millisecond, "another leaf", func() bool { return leaves.count() >= want })
 	}
 	took := time.Since(start)
-	settle(wait) // for what is written afterwards
+	settle(wait) // for what is written afterward
 	used := s.usage().minus(began)
 	after := s.above.writes(deploymentType.Resource)
 	var all float64

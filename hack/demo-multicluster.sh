@@ -164,7 +164,7 @@ a_deployment() {
 a_workload() {
   hello_image
   say "a Workload of rik goes to the rik cluster, which really runs it"
-  sed "s|IMAGE|oci:$dir/image:v1|" examples/hello/labelled.yaml >"$dir/workload.yaml"
+  sed "s|IMAGE|oci:$dir/image:v1|" examples/hello/labeled.yaml >"$dir/workload.yaml"
   see kcp kubectl apply -f "$dir/workload.yaml"
   await "two instances" is 2 kcp get workload hello -o 'jsonpath={.status.readyReplicas}'
   see kcp kubectl get workloads

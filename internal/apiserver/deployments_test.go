@@ -44,7 +44,7 @@ spec:
 	return &d
 }
 
-// TestDeploymentsRefuse: what would not be honoured is refused by its path and with
+// TestDeploymentsRefuse: what would not be honored is refused by its path and with
 // what to do instead.
 func TestDeploymentsRefuse(t *testing.T) {
 	t.Parallel()

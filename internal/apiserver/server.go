@@ -60,7 +60,7 @@ type Server struct {
 
 // New locks the data directory, makes what the first start has to make, opens
 // the ports and the datastore, and builds the servers. Nothing is answered
-// before Run, which must be called, even with a cancelled context: it is what
+// before Run, which must be called, even with a canceled context: it is what
 // releases all of that. ctx bounds New alone.
 func New(ctx context.Context, cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {

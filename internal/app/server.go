@@ -91,7 +91,7 @@ type plane struct {
 }
 
 // newPlane makes everything up to the moment of serving. Its run must be
-// called, even with a cancelled context: it is what releases the datastore.
+// called, even with a canceled context: it is what releases the datastore.
 func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authority, scheduler func(context.Context) (*grpc.ClientConn, error), log *slog.Logger) (*plane, error) {
 	nodePorts, err := settings.nodePorts()
 	if err != nil {

@@ -23,7 +23,7 @@ const longestSleep = time.Hour
 // LeafConfig says where a leaf comes from and where it is kept.
 type LeafConfig struct {
 	// Issue obtains a certificate and its key. Required. It may use the network
-	// and must honour its context.
+	// and must honor its context.
 	Issue func(ctx context.Context) (certPEM, keyPEM []byte, err error)
 	// CertFile and KeyFile keep the leaf over restarts. Both, or neither for a
 	// leaf that lives in memory.

@@ -218,18 +218,18 @@ func (s rootScene) Leaves(ctx context.Context, root *unstructured.Unstructured, 
 // undivided says where an object goes whose type is not divided.
 func undivided(ref reference, o *unstructured.Unstructured) string {
 	follows := workloadv1alpha1.Follows(o.GetAnnotations())
-	var labelled []string
+	var labeled []string
 	for _, name := range workloadv1alpha1.Targets(o.GetLabels()) {
 		if !slices.Contains(follows, name) {
-			labelled = append(labelled, name)
+			labeled = append(labeled, name)
 		}
 	}
 	var text []string
 	if len(follows) > 0 {
 		text = append(text, fmt.Sprintf("%s goes to %s, because objects there need it.", ref, strings.Join(follows, ", ")))
 	}
-	if len(labelled) > 0 {
-		text = append(text, fmt.Sprintf("%s is sent to %s by its labels.", ref, strings.Join(labelled, ", ")))
+	if len(labeled) > 0 {
+		text = append(text, fmt.Sprintf("%s is sent to %s by its labels.", ref, strings.Join(labeled, ", ")))
 	}
 	if len(text) == 0 {
 		text = append(text, fmt.Sprintf("%s goes to no cluster: objects of this type are not divided, and no object that is sent to one needs it.", ref))

@@ -119,7 +119,7 @@ func dial(t *testing.T, l *bufconn.Listener) *grpc.ClientConn {
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
 	)
 	if err != nil {
-		t.Fatalf("dialling: %v", err)
+		t.Fatalf("dialing: %v", err)
 	}
 	return conn
 }

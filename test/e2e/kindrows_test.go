@@ -45,7 +45,7 @@ func hasEnvironment(t *testing.T, k *kindCell) {
 
 func hasFiles(t *testing.T, k *kindCell) {
 	in := k.running(probed)
-	out := k.exec(in, "sh", "-c", "cat /etc/settings/colour /etc/password/word; echo kept > /work/file; cat /work/file")
+	out := k.exec(in, "sh", "-c", "cat /etc/settings/color /etc/password/word; echo kept > /work/file; cat /work/file")
 	if want := "bluehunter2kept\n"; out.Stdout != want {
 		t.Errorf("the files are %q (%v), want %q", out.Stdout, out.Err, want)
 	}
@@ -462,7 +462,7 @@ func traces(c *rikcluster.Cluster, uid string) error {
 func observe(t *testing.T) machineState {
 	t.Helper()
 	state := machineState{}
-	for _, command := range [][]string{{"ip", "-o", "link"}, {"ip", "-o", "address"}, {"ip", "route"}, {"iptables-save"}, {"ip", "neighbour"}} {
+	for _, command := range [][]string{{"ip", "-o", "link"}, {"ip", "-o", "address"}, {"ip", "route"}, {"iptables-save"}, {"ip", "neighbor"}} {
 		out := rikcluster.Command(t, command[0], command[1:]...)
 		if out.Err != nil {
 			t.Fatal(out.Err)

@@ -146,7 +146,7 @@ func environmentAndVolumes(t *testing.T, c *rikcluster.Cluster, image string) {
 	settings := `apiVersion: v1
 kind: ConfigMap
 metadata: {name: settings}
-data: {colour: blue}
+data: {color: blue}
 ---
 apiVersion: v1
 kind: Secret
@@ -156,7 +156,7 @@ stringData: {word: hunter2}
 	if out := c.RikctlInput(settings, "apply", "-f", "-"); out.Err != nil {
 		t.Fatal(out.Err)
 	}
-	manifest := rikcluster.Manifest("env", image, "echo $COLOUR $WORD $NAME; cat /etc/settings/colour; cat /etc/password/word; cat /work/made; "+
+	manifest := rikcluster.Manifest("env", image, "echo $COLOR $WORD $NAME; cat /etc/settings/color; cat /etc/password/word; cat /work/made; "+
 		"cat /etc/hosts /etc/resolv.conf > /work/own && echo read by nobody; exec sleep 100000", `
   volumes:
     - {name: settings, configMap: {name: settings}}
@@ -168,7 +168,7 @@ stringData: {word: hunter2}
       command: ["/bin/sh", "-c", "echo made by init > /work/made"]
       volumeMounts: [{name: work, mountPath: /work}]`) + `      user: "65534"
       env:
-        - {name: COLOUR, valueFrom: {configMapKeyRef: {name: settings, key: colour}}}
+        - {name: COLOR, valueFrom: {configMapKeyRef: {name: settings, key: color}}}
         - {name: WORD, valueFrom: {secretKeyRef: {name: password, key: word}}}
         - {name: NAME, valueFrom: {fieldRef: metadata.name}}
       volumeMounts:

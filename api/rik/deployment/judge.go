@@ -50,7 +50,7 @@ func judgeFields(v reflect.Value, table map[string]rule, at *field.Path) field.E
 		switch {
 		case !known:
 			errs = append(errs, field.Forbidden(here, "this version of rik does not know it: leave it out"))
-		case r.honoured:
+		case r.honored:
 			errs = append(errs, judge(value, here)...)
 		case r.allows == nil || !r.allows(present(value)):
 			errs = append(errs, field.Forbidden(here, r.advice))

@@ -35,7 +35,7 @@ func withRoutes(c *apiserver.Config) {
 func TestMain(m *testing.M) { os.Exit(apitest.RunMain(m, withRoutes)) }
 
 // alone is the shared server for a test that is not parallel, and so has it to itself:
-// all others begin when those have ended. It is empty, and is emptied afterwards.
+// all others begin when those have ended. It is empty, and is emptied afterward.
 func alone(t *testing.T) *apitest.Server {
 	t.Helper()
 	s := apitest.Shared(t)

@@ -51,7 +51,7 @@ func Server() Policy { return Policy{percent: serverPercent} }
 func KCP() Policy { return Policy{percent: kcpPercent, free: schemasFree} }
 
 // Tune returns the memory that only the start needed to the machine, since a process
-// that does little afterwards would not collect it for minutes, and then keeps the
+// that does little afterward would not collect it for minutes, and then keeps the
 // collector to the policy. It ends with ctx. Whoever sets GOGC or GOMEMLIMIT (package
 // runtime) wants the collector otherwise, and has it so.
 func Tune(ctx context.Context, p Policy) {

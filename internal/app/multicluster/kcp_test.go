@@ -115,7 +115,7 @@ func upstream(t *testing.T, root string) *rest.Config {
 
 // TestKCPCarriesWork goes the whole way with the controllers inside the kcp: a real
 // Kubernetes is registered, its Deployments are negotiated and published, and one that is
-// labelled arrives and goes. With the controllers beside it, test/e2e does, in
+// labeled arrives and goes. With the controllers beside it, test/e2e does, in
 // TestPrivilegedMulticlusterDrills. It is the built program: a kcp in this process takes so
 // much longer, with the race detector, that a busy machine does not get to the end.
 func TestKCPCarriesWork(t *testing.T) {

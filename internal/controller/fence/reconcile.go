@@ -26,7 +26,7 @@ import (
 const (
 	// maxBackoff after an error: a challenge that is late shortens what a lease is good for.
 	maxBackoff = time.Second
-	// writeTimeout keeps a slow write from delaying the judgement of what has lapsed.
+	// writeTimeout keeps a slow write from delaying the judgment of what has lapsed.
 	writeTimeout = 5 * time.Second
 	// askAgain is how long a namespace that no syncer made is not looked at again.
 	askAgain = time.Minute

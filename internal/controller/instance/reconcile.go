@@ -73,7 +73,7 @@ type news struct {
 type Reconciler struct {
 	config Config
 	queue  *reconcile.Queue[types.NamespacedName]
-	// confirmed are tombstones that their nodes have honoured.
+	// confirmed are tombstones that their nodes have honored.
 	confirmed *reconcile.Queue[Tombstone]
 
 	mu sync.Mutex

@@ -31,7 +31,7 @@ import (
 )
 
 // recentlySilent is how long a node that has no instances left counts in the
-// judgement whether too many are silent at once.
+// judgment whether too many are silent at once.
 const recentlySilent = 10 * time.Minute
 
 // Config is what a Reconciler works with. All fields are needed.
@@ -77,7 +77,7 @@ type Reconciler struct {
 	// live: a session with the scheduler is established and has been told all.
 	live    bool
 	contact instance.Contact
-	// paused is the last judgement that was announced.
+	// paused is the last judgment that was announced.
 	paused bool
 }
 
@@ -431,7 +431,7 @@ func (r *Reconciler) free(ctx context.Context, n *rikv1alpha1.Node) error {
 	return nil
 }
 
-// announcePause makes one event of each change of the judgement and looks at
+// announcePause makes one event of each change of the judgment and looks at
 // every silent node again, whose condition says it.
 func (r *Reconciler) announcePause() {
 	paused := r.judge()

@@ -251,7 +251,7 @@ func (c *connection) send(m *nodev1.ControllerMessage) error {
 // close ends every session with the reason.
 func (c *connection) close(reason error) {
 	lost := ErrNodeLost
-	// That it was cancelled is how a stream says that its connection is no more.
+	// That it was canceled is how a stream says that its connection is no more.
 	if reason != nil && status.Code(reason) != codes.Canceled && !errors.Is(reason, context.Canceled) {
 		lost = fmt.Errorf("%w: %w", ErrNodeLost, reason)
 	}

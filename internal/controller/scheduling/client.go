@@ -155,7 +155,7 @@ func newBackoff() wait.Backoff {
 func (l *Client) session(ctx context.Context) error {
 	conn, err := l.config.Dial(ctx)
 	if err != nil {
-		return fmt.Errorf("dialling the scheduler: %w", err)
+		return fmt.Errorf("dialing the scheduler: %w", err)
 	}
 	defer conn.Close() //nolint:errcheck // nothing is left to lose
 	group, ctx := errgroup.WithContext(ctx)

@@ -115,13 +115,13 @@ func (c *Controller) release(ctx context.Context, name string) error {
 	return c.releaseWhere(ctx, look{lost: func(s stray, _ bool) (bool, error) { return s.cluster == name, nil }})
 }
 
-// judgement says whether a cluster's syncer has lost an object that it holds. sent tells
+// judgment says whether a cluster's syncer has lost an object that it holds. sent tells
 // that the object's labels send it to that cluster.
-type judgement func(held stray, sent bool) (lost bool, err error)
+type judgment func(held stray, sent bool) (lost bool, err error)
 
 // look is what is looked for on objects.
 type look struct {
-	lost judgement
+	lost judgment
 	// absent says of a name whether there is no such Cluster; nil: that is not looked at.
 	absent func(name string) (bool, error)
 	// seen gets the objects that are sent only to Clusters that do not exist.

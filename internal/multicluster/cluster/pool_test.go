@@ -104,7 +104,7 @@ func wipe(t *testing.T, server *kcptest.Server) {
 		&workloadv1alpha1.ClusterList{}, &apiresourcev1alpha1.APIResourceImportList{}, &apiextensionsv1.CustomResourceDefinitionList{},
 		&corev1.ConfigMapList{}, &corev1.SecretList{}, &corev1.EventList{},
 	} {
-		poll.Until(&afterwards{t}, kube.Patience, fmt.Sprintf("there is no %T of the test", list), func(ctx context.Context) error {
+		poll.Until(&afterward{t}, kube.Patience, fmt.Sprintf("there is no %T of the test", list), func(ctx context.Context) error {
 			return wipeType(ctx, upstream, list)
 		})
 	}
@@ -148,8 +148,8 @@ func isKCPs(o client.Object) bool {
 	}
 }
 
-// afterwards is a test whose context has ended, as it has when it cleans up.
-type afterwards struct{ *testing.T }
+// afterward is a test whose context has ended, as it has when it cleans up.
+type afterward struct{ *testing.T }
 
 // Context implements testing.TB.
-func (*afterwards) Context() context.Context { return context.Background() }
+func (*afterward) Context() context.Context { return context.Background() }

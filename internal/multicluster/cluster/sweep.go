@@ -195,7 +195,7 @@ func offeredAs(resource schema.GroupResource, lists []*metav1.APIResourceList) (
 	return schema.GroupVersionResource{}, false
 }
 
-// letGoOf asks upstream first: whoever changes the object afterwards, so that it may be
+// letGoOf asks upstream first: whoever changes the object afterward, so that it may be
 // in the cluster again, makes the write fail.
 func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity, resource schema.GroupVersionResource) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, letGoTimeout, errSilence)

@@ -47,17 +47,17 @@ func (p *Puller) session(ctx context.Context) (*session, error) {
 
 // discover asks what is served. A server that is not ready may not know all of it yet,
 // and so its answer is not one.
-func (s *session) discover() (catalogue, error) {
+func (s *session) discover() (catalog, error) {
 	if err := s.ready(); err != nil {
-		return catalogue{}, err
+		return catalog{}, err
 	}
 	groups, lists, err := discovery.ServerGroupsAndResources(s.discovery)
 	failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err)
 	if err != nil && !partial {
-		return catalogue{}, fmt.Errorf("asking the cluster what it serves: %w", err)
+		return catalog{}, fmt.Errorf("asking the cluster what it serves: %w", err)
 	}
 	if err := whole(groups); err != nil {
-		return catalogue{}, err
+		return catalog{}, err
 	}
 	return preferred(groups, lists, failed), nil
 }

@@ -9,7 +9,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// Split decides on the next step towards the division that a state asks for. It is a
+// Split decides on the next step toward the division that a state asks for. It is a
 // function of its argument alone, and the order in which clusters and leaves are given
 // counts for nothing.
 //
@@ -139,7 +139,7 @@ func (st *State) measure(sites []*site) {
 	}
 }
 
-// walk goes as far towards the shares as is safe.
+// walk goes as far toward the shares as is safe.
 func (st *State) walk(whole int64, sites []*site) *stepper {
 	w := &stepper{sites: sites, surge: st.Policy.surgeOf(whole), surged: int64(max(st.Progress.Surged, 0)), moves: noLimit}
 	w.bound = whole + w.surge

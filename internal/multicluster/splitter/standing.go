@@ -34,7 +34,7 @@ type site struct {
 	part, share int64
 	// fair is what its share would be if it were open, rounded down.
 	fair int64
-	// most that can run, and ready ones; both of what counts towards the bound.
+	// most that can run, and ready ones; both of what counts toward the bound.
 	most, ready int64
 }
 
@@ -264,7 +264,7 @@ func (st *State) fenceTime() time.Duration {
 	return st.Policy.fenceAfter + st.Root.TerminationGrace + FenceMargin
 }
 
-// counts says whether what can run in a cluster counts towards the bound. Of a lost one
+// counts says whether what can run in a cluster counts toward the bound. Of a lost one
 // it does only while a fenced root's replicas may run there.
 func (s *site) counts(st *State) bool {
 	if !s.lost {

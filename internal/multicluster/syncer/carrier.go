@@ -21,7 +21,7 @@ import (
 // carrier watches the objects of one type on both sides.
 type carrier struct {
 	Type
-	// upstream has two views of one type: what is labelled with one target, and what
+	// upstream has two views of one type: what is labeled with one target, and what
 	// with several. A selector has no "or", and a list without selector is not allowed.
 	upstream   [2]cache.SharedIndexInformer
 	downstream cache.SharedIndexInformer

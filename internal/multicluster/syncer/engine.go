@@ -61,7 +61,7 @@ type engine struct {
 	breaker  *breaker
 	// troubled are the types that cannot be read, as they were last told of in the log.
 	troubled map[schema.GroupResource]bool
-	// settled is what was last applied, and owned afterwards: while both are the same
+	// settled is what was last applied, and owned afterward: while both are the same
 	// there is nothing to apply, whatever the server made of the values.
 	settled map[Key]fingerprint
 	// told is what was last said upstream of a problem, and when.

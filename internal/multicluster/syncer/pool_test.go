@@ -95,7 +95,7 @@ func (p *pool) stop() error {
 func wipe(t *testing.T, objects dynamic.Interface) {
 	t.Helper()
 	for _, r := range []groupVersionResource{deployments, configMaps, secrets, services, claims, accounts, events, clusters} {
-		poll.Until(&afterwards{t}, kube.Patience, "the kcp has no "+r.Resource+" of the test", func(ctx context.Context) error {
+		poll.Until(&afterward{t}, kube.Patience, "the kcp has no "+r.Resource+" of the test", func(ctx context.Context) error {
 			return wipeType(ctx, objects, r)
 		})
 	}
@@ -137,8 +137,8 @@ func wipeType(ctx context.Context, objects dynamic.Interface, r groupVersionReso
 	return nil
 }
 
-// afterwards is a test whose context has ended, as it has when it cleans up.
-type afterwards struct{ *testing.T }
+// afterward is a test whose context has ended, as it has when it cleans up.
+type afterward struct{ *testing.T }
 
 // Context implements testing.TB.
-func (*afterwards) Context() context.Context { return context.Background() }
+func (*afterward) Context() context.Context { return context.Background() }

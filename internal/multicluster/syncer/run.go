@@ -59,7 +59,7 @@ func New(config Config) (*Syncer, error) {
 }
 
 // Run carries objects until ctx ends, and returns nil then, or an error when there is
-// no point in going on: ErrClusterGone, ErrOtherCluster. Afterwards it may be
+// no point in going on: ErrClusterGone, ErrOtherCluster. Afterward it may be
 // called again. What cannot be reached is waited for.
 func (s *Syncer) Run(ctx context.Context) error {
 	cluster, upstreamUID, err := s.identify(ctx)
@@ -146,7 +146,7 @@ var crdType = Type{
 
 // lookAtType says whether the type upstream is there to stay. When a CRD is deleted its
 // objects are deleted too, which nobody meant for the clusters. The server marks the
-// CRD before it deletes the first object, so that asking afterwards is conclusive. No
+// CRD before it deletes the first object, so that asking afterward is conclusive. No
 // CRD can be of the core group, and all else that a kcp carries is one.
 func (e *engine) lookAtType(ctx context.Context, t Type) (typeView, error) {
 	if t.Resource.Group == "" {

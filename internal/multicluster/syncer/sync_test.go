@@ -48,7 +48,7 @@ func startPair(t *testing.T, cluster string) *pair {
 	return p
 }
 
-// TestS1ObjectGoesDownAndStatusComesUp: a labelled object appears downstream, its
+// TestS1ObjectGoesDownAndStatusComesUp: a labeled object appears downstream, its
 // status upstream, and it goes with the object upstream.
 func TestS1ObjectGoesDownAndStatusComesUp(t *testing.T) {
 	p := startPair(t, "s1")
@@ -458,7 +458,7 @@ func TestImmutable(t *testing.T) {
 	}
 }
 
-// TestYield: a field that is given away is set at creation, and is others' afterwards.
+// TestYield: a field that is given away is set at creation, and is others' afterward.
 func TestYield(t *testing.T) {
 	p := startPair(t, "yield")
 	given := deployment(t, "team", "given", "yield")

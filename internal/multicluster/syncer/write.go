@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// fingerprint is what was applied and what we owned afterwards.
+// fingerprint is what was applied and what we owned afterward.
 type fingerprint struct{ desired, owned [sha256.Size]byte }
 
 func fingerprintOf(desired, downstream *unstructured.Unstructured) fingerprint {

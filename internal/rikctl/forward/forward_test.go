@@ -124,7 +124,7 @@ func (r *running) dial(t *testing.T) *net.TCPConn {
 }
 
 // answer is all that a connection says which says nothing itself. A connection
-// that fails may do so before the dialler knows that it was there.
+// that fails may do so before the dialer knows that it was there.
 func (r *running) answer() (string, error) {
 	conn, err := net.Dial("tcp", r.address)
 	if err != nil {

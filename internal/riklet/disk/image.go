@@ -19,7 +19,7 @@ import (
 // mountPrefix begins the names of the mounts that images are made from.
 const mountPrefix = "rik-disk-"
 
-// unmountTime bounds the clean-up of a build that was cancelled.
+// unmountTime bounds the clean-up of a build that was canceled.
 const unmountTime = 30 * time.Second
 
 // FromImage implements Store.

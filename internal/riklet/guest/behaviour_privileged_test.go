@@ -82,7 +82,7 @@ func expect(t *testing.T, g guest.Guest, script, want string, change func(*guest
 }
 
 func testProcess(t *testing.T, g guest.Guest) {
-	got := sh(t, g, `echo out $COLOUR $HOME; echo err >&2; exit 7`, func(p *guest.Process) { p.Env = []string{"COLOUR=red", "COLOUR=blue"} })
+	got := sh(t, g, `echo out $COLOR $HOME; echo err >&2; exit 7`, func(p *guest.Process) { p.Env = []string{"COLOR=red", "COLOR=blue"} })
 	if want := (result{"out blue /root\n", "err\n", guest.Exit{Code: 7}}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -1,6 +1,6 @@
 // Package join gets and keeps the certificate that a node shows to its cluster.
 //
-// A node first joins with a token: it recognises the server by the authority's
+// A node first joins with a token: it recognizes the server by the authority's
 // hash in the token before it says the secret, sends a request for a fresh key,
 // and keeps key, certificate and authority in one file of mode 0600. While it
 // runs, [Identity.Run] renews the certificate when two thirds of its life are
@@ -77,7 +77,7 @@ type Config struct {
 	// ServerName is looked for in the server's certificate. Server's host when
 	// empty.
 	ServerName string
-	// Token is needed until the node has joined; the zero value afterwards.
+	// Token is needed until the node has joined; the zero value afterward.
 	Token jointoken.Token
 	// NodeName and MachineID are the node's. Required.
 	NodeName, MachineID string
@@ -287,7 +287,7 @@ func (i *Identity) dial(config *tls.Config) (*grpc.ClientConn, error) {
 	options := append([]grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithNoProxy()}, i.cfg.DialOptions...)
 	conn, err := grpc.NewClient("passthrough:///"+i.cfg.Server, options...)
 	if err != nil {
-		return nil, fmt.Errorf("dialling %s: %w", i.cfg.Server, err)
+		return nil, fmt.Errorf("dialing %s: %w", i.cfg.Server, err)
 	}
 	return conn, nil
 }

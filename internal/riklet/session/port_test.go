@@ -30,9 +30,9 @@ func (l listening) Dial(ctx context.Context, _ string, _ int32) (io.ReadWriteClo
 	return (&net.Dialer{}).DialContext(ctx, "tcp", l.address)
 }
 
-// dialled opens a session to a TCP server that runs serve once. What the node
+// dialed opens a session to a TCP server that runs serve once. What the node
 // sends arrives in the channel.
-func dialled(t *testing.T, serve func(*net.TCPConn)) (*Mux, <-chan *nodev1.StreamData) {
+func dialed(t *testing.T, serve func(*net.TCPConn)) (*Mux, <-chan *nodev1.StreamData) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -92,7 +92,7 @@ func closed(d *nodev1.StreamData) bool { return d.GetClosed() }
 func TestPortHalfClose(t *testing.T) {
 	t.Parallel()
 	heard := make(chan string, 1)
-	m, sent := dialled(t, func(c *net.TCPConn) {
+	m, sent := dialed(t, func(c *net.TCPConn) {
 		_, _ = io.WriteString(c, "hello")
 		_ = c.CloseWrite()
 		text, _ := io.ReadAll(c)
@@ -116,7 +116,7 @@ func TestPortHalfClose(t *testing.T) {
 // TestPortEchoesMuch sends more than any window holds, both ways at once.
 func TestPortEchoesMuch(t *testing.T) {
 	t.Parallel()
-	m, sent := dialled(t, func(c *net.TCPConn) {
+	m, sent := dialed(t, func(c *net.TCPConn) {
 		_, _ = io.Copy(c, c)
 		_ = c.CloseWrite()
 	})
@@ -149,7 +149,7 @@ func TestPortEchoesMuch(t *testing.T) {
 // TestPortReset: a connection that an instance breaks off does not end well.
 func TestPortReset(t *testing.T) {
 	t.Parallel()
-	m, sent := dialled(t, func(c *net.TCPConn) {
+	m, sent := dialed(t, func(c *net.TCPConn) {
 		_, _ = io.ReadFull(c, make([]byte, 4))
 		_ = c.SetLinger(0)
 	})

@@ -8,7 +8,7 @@
 // and it ends when it is told to.
 //
 // The two speak JSON over a unix socket that the agent makes and hands down,
-// so that it can be dialled from the first moment. Any number of connections
+// so that it can be dialed from the first moment. Any number of connections
 // may be open; each is told of every end that it did not see.
 package shim
 

@@ -100,7 +100,7 @@ func (n *node) connect(ctx context.Context) error {
 	defer cancel()
 	conn, release, err := n.config.Dial(ctx, n.name)
 	if err != nil {
-		return fmt.Errorf("dialling the scheduler: %w", err)
+		return fmt.Errorf("dialing the scheduler: %w", err)
 	}
 	defer release()
 	stream, err := schedulerv1.NewWorkerClient(conn).Connect(ctx)

@@ -1,6 +1,6 @@
 // Package deployment serves Deployments of apps/v1 in a cluster: Kubernetes' own
 // type, defaults, validation, columns and subresources, and a refusal, by path, of
-// what a rik cluster would not honour. The controller runs them as Workloads.
+// what a rik cluster would not honor. The controller runs them as Workloads.
 package deployment
 
 import (

@@ -31,7 +31,7 @@ type theirs interface {
 	rest.ResetFieldsStrategy
 }
 
-// strategy is Kubernetes' own, which refuses besides what rik does not honour.
+// strategy is Kubernetes' own, which refuses besides what rik does not honor.
 type strategy struct{ theirs }
 
 var ours = strategy{kubernetes.Strategy}

@@ -94,7 +94,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// spoken are the honoured fields of which a Workload says nothing: the first three
+// spoken are the honored fields of which a Workload says nothing: the first three
 // belong to the Deployment, the others only promise what is so in any case.
 var spoken = map[string]bool{
 	"DeploymentSpec.Selector": true, "TopologySpreadConstraint.LabelSelector": true, "ObjectFieldSelector.APIVersion": true,

@@ -169,7 +169,7 @@ func TestReadLeaves(t *testing.T) {
 	}{
 		"as it was made":    {func(*unstructured.Unstructured) {}, "east=5"},
 		"without its label": {func(o *unstructured.Unstructured) { o.SetLabels(nil) }, "east=5"},
-		"labelled for another": {func(o *unstructured.Unstructured) {
+		"labeled for another": {func(o *unstructured.Unstructured) {
 			o.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: "west"})
 		}, "east=5"},
 		"without an owner":      {func(o *unstructured.Unstructured) { o.SetOwnerReferences(nil) }, "east=5"},

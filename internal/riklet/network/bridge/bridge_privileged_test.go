@@ -511,7 +511,7 @@ func TestPrivilegedTraffic(t *testing.T) {
 			talk(t, one, two, "10.62.7.3", "", "10.62.7.2")
 			talk(t, host, two, "10.62.7.3", "", "10.62.7.1")
 			talk(t, two, host, "10.62.7.1", "", "10.62.7.3")
-			// A neighbour by a virtual address sees the true source, and its
+			// A neighbor by a virtual address sees the true source, and its
 			// answers find their way back through the node.
 			talk(t, one, two, "10.62.7.3", "10.63.0.9", "10.62.7.2")
 		})

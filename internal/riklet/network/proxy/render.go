@@ -270,7 +270,7 @@ func (r *renderer) loops() bool {
 
 // guard keeps the loopback range to the node itself. Links are told to let it
 // through for the node's own connections (localnet.go); without these two rules,
-// neighbours could reach what listens on 127.0.0.1 only, as in CVE-2020-8558.
+// neighbors could reach what listens on 127.0.0.1 only, as in CVE-2020-8558.
 func (r *renderer) guard() {
 	r.add(filter, chainInput, "! -i lo -s 127.0.0.0/8 -j DROP")
 	note := ""

@@ -373,9 +373,9 @@ func TestRenderFilter(t *testing.T) {
 		"a question for a name":                  {chainInput, "10.62.1.2", "10.62.1.1", "udp", 4953, "DNAT", "rik0", false, "ACCEPT"},
 		"one that was not redirected":            {chainInput, "10.62.1.2", "10.62.1.1", "udp", 53, "NEW", "rik0", false, "DROP"},
 		"a question from outside":                {chainInput, "192.0.2.9", "10.62.1.1", "udp", 53, "NEW", "eth0", false, "DROP"},
-		"a neighbour to the loopback range":      {chainInput, "192.0.2.9", "127.0.0.1", "tcp", 80, "NEW", "eth0", false, "DROP"},
+		"a neighbor to the loopback range":       {chainInput, "192.0.2.9", "127.0.0.1", "tcp", 80, "NEW", "eth0", false, "DROP"},
 		"a reply to the loopback range":          {chainInput, "10.62.1.2", "127.0.0.1", "tcp", 80, "ESTABLISHED", "rik0", false, ""},
-		"a neighbour with a loopback address":    {chainInput, "127.0.0.2", "127.0.0.1", "tcp", 80, "ESTABLISHED", "eth0", false, "DROP"},
+		"a neighbor with a loopback address":     {chainInput, "127.0.0.2", "127.0.0.1", "tcp", 80, "ESTABLISHED", "eth0", false, "DROP"},
 		"the node to its own loopback addresses": {chainInput, "127.0.0.1", "127.0.0.1", "tcp", 80, "NEW", "lo", false, ""},
 	} {
 		p := packet{from: netip.MustParseAddr(c.from), to: netip.MustParseAddr(c.to), protocol: c.protocol, port: c.port, state: c.state, in: c.link, marked: c.marked}

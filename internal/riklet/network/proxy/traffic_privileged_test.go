@@ -228,7 +228,7 @@ func answer(t *testing.T, conn net.Conn) string {
 	}
 }
 
-// TestPrivilegedLoopback: a neighbour that sends to 127.0.0.1 on the wire does not
+// TestPrivilegedLoopback: a neighbor that sends to 127.0.0.1 on the wire does not
 // reach what listens there.
 func TestPrivilegedLoopback(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, program string) {

@@ -283,7 +283,7 @@ func migrated(ctx context.Context, c *qmp.Client) (bool, error) {
 	switch m.Status {
 	case "completed":
 		return true, nil
-	case "failed", "cancelled":
+	case "failed", "canceled":
 		return false, fmt.Errorf("QEMU %s: %.200s", m.Status, m.Error)
 	default:
 		return false, nil

@@ -141,7 +141,7 @@ func signalDescendants(s syscall.Signal) error {
 			}
 			done[pid], again = true, true
 			if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("signalling process %d of the guest: %w", pid, err)
+				return fmt.Errorf("signaling process %d of the guest: %w", pid, err)
 			}
 		}
 		if !again {
