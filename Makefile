@@ -119,6 +119,10 @@ check: deps $(BIN)/golangci-lint-$(GOLANGCI_VERSION) $(BIN)/vale-$(VALE_VERSION)
 generate: ## write all generated code and documents again
 	@hack/generate.sh
 
+.PHONY: sample-images
+sample-images: deps ## the images that the guide deploys, in /var/lib/rik-images (root)
+	@hack/sample-images.sh
+
 .PHONY: bench
 bench: build ## the performance budgets (root)
 	@hack/bench.sh

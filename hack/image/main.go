@@ -1,5 +1,5 @@
-// Command image writes an OCI image that holds one static program, into a folder
-// and without any registry: what the demo and the examples deploy.
+// Command image writes an OCI image that contains one static program into a directory,
+// without a registry. The demos and the examples of the guide deploy such images.
 //
 //	go run ./hack/image -program bin/hello -ref v1 -out /var/lib/rik-demo/hello
 package main
@@ -19,6 +19,7 @@ func main() {
 	program := flag.String("program", "", "static program to put into the image")
 	ref := flag.String("ref", "latest", "tag of the image in its folder")
 	out := flag.String("out", "", "folder of the OCI layout")
+	shell := flag.Bool("shell", false, "add busybox with its shell")
 	flag.Parse()
 	if *program == "" || *out == "" {
 		flag.Usage()
@@ -27,18 +28,23 @@ func main() {
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		log.Fatal(err)
 	}
-	digest, err := write(*program, *ref, *out)
+	digest, err := write(*program, *ref, *out, *shell)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Printf("oci:%s:%s is %s\n", *out, *ref, digest)
 }
 
-func write(program, ref, out string) (string, error) {
-	name := "/" + filepath.Base(program)
-	return ociimage.Write(out, ref, ociimage.Spec{
-		Files:      map[string]ociimage.File{name: {Source: program, Mode: 0o755}},
-		Entrypoint: []string{name},
-		User:       "65534:65534",
-	})
+func write(program, ref, out string, shell bool) (string, error) {
+	spec := ociimage.Spec{Files: map[string]ociimage.File{}}
+	if shell {
+		var err error
+		if spec, err = ociimage.BusyboxSpec(); err != nil {
+			return "", err
+		}
+	}
+	name := filepath.Base(program)
+	spec.Files[name] = ociimage.File{Source: program, Mode: 0o755}
+	spec.Entrypoint, spec.Cmd, spec.User = []string{"/" + name}, nil, "65534:65534"
+	return ociimage.Write(out, ref, spec)
 }
