@@ -71,7 +71,7 @@ func (f *follower) open() {
 // await takes events until one satisfies, and returns the time at which it came.
 func (f *follower) await(what string, satisfies func(watch.EventType, *rikv1alpha1.Instance) bool) time.Time {
 	f.b.Helper()
-	expired := time.After(patience)
+	expired := time.After(timeout)
 	var last *rikv1alpha1.Instance
 	ended := 0
 	defer func() {
@@ -131,7 +131,7 @@ type datastore struct {
 func openDatastore(b *testing.B, c *rikcluster.Cluster) datastore {
 	b.Helper()
 	found, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{"unix://" + filepath.Join(c.DataDir(), "datastore", "run", "client.sock")}, DialTimeout: patience,
+		Endpoints: []string{"unix://" + filepath.Join(c.DataDir(), "datastore", "run", "client.sock")}, DialTimeout: timeout,
 	})
 	if err != nil {
 		b.Fatal(err)

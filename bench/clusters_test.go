@@ -13,8 +13,8 @@ const (
 	manyClusters = 50
 	// looks at the memory are taken so often, and the smallest counts: what lives, and
 	// not what waits for the collector.
-	looks     = 10
-	lookEvery = 2 * time.Second
+	looks        = 10
+	lookInterval = 2 * time.Second
 )
 
 // BenchmarkClusters measures what a kcp needs for each of 50 clusters whose types it
@@ -86,10 +86,10 @@ func (k *controlPlane) footprint() footprint {
 	settle(atRest / 2)
 	var least footprint
 	for i := range looks {
-		settle(lookEvery)
+		settle(lookInterval)
 		const heap, goroutines = "go_memstats_heap_alloc_bytes", "go_goroutines"
-		told := k.tells(heap, goroutines)
-		now := footprint{resident: read(k.b, k.pid).resident, heap: told[heap] / (1 << 20), goroutines: told[goroutines]}
+		reported := k.tells(heap, goroutines)
+		now := footprint{resident: read(k.b, k.pid).resident, heap: reported[heap] / (1 << 20), goroutines: reported[goroutines]}
 		if i == 0 {
 			least = now
 			continue

@@ -211,11 +211,11 @@ func readyNodes(ctx context.Context, api client.Client) int {
 const often = 10 * time.Millisecond
 
 // poll asks until the answer is yes, and returns when that was.
-func poll(b *testing.B, every time.Duration, what string, done func() bool) time.Time {
+func poll(b *testing.B, interval time.Duration, what string, done func() bool) time.Time {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.Context(), timeout)
 	defer cancel()
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for !done() {
 		select {

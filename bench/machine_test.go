@@ -19,8 +19,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// patience is longer than a test's: a benchmark is of use on a busy machine too.
-const patience = 10 * time.Minute
+// timeout is longer than a test's: a benchmark is of use on a busy machine too.
+const timeout = 10 * time.Minute
 
 // begin is the first line of every benchmark: it says on what was measured.
 func begin(b *testing.B) {

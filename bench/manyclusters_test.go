@@ -232,7 +232,7 @@ func (o *observer) await(what string, wanted []sight) []time.Time {
 	o.mu.Unlock()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.b.Fatalf("still waiting for %s: %d of %d are missing", what, len(o.wanted), len(wanted))

@@ -75,7 +75,7 @@ func (p *placing) join(c *rikcluster.Cluster) {
 	each := max(250, 2*p.instances/p.nodes)
 	p.simulator, _ = start(p.b, filepath.Join(c.Dir, "simulate.log"), filepath.Join(c.Bin, "rik"), "simulate",
 		"--data-dir", c.DataDir(), "--nodes", strconv.Itoa(p.nodes), "--instances", strconv.Itoa(each))
-	rikcluster.Eventually(p.b, patience, func() error {
+	rikcluster.Eventually(p.b, timeout, func() error {
 		if n := readyNodes(p.b.Context(), p.api); n != p.nodes {
 			return fmt.Errorf("%d of %d nodes are ready", n, p.nodes)
 		}

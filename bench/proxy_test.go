@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netns"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/riklet/network/proxy"
-	"rik.dev/rik/internal/riklet/network/table"
 )
 
 const (
@@ -59,7 +59,7 @@ func measureRules(b *testing.B, variant, shape string, n int) time.Duration {
 	s := exposed(shape, n)
 	p, err := proxy.New(proxy.Config{
 		Logger: slog.New(slog.DiscardHandler), Changed: make(chan struct{}),
-		Table: func() *table.Snapshot { return s },
+		Table: func() *netmap.Snapshot { return s },
 		Facts: func() proxy.Facts {
 			return proxy.Facts{Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24")}
 		},
@@ -130,36 +130,36 @@ func command(b *testing.B, name string, args ...string) string {
 }
 
 // exposed has n instances, each a service of its own or all of one.
-func exposed(shape string, n int) *table.Snapshot {
-	s := &table.Snapshot{
-		Settings:  table.Settings{ClusterCIDR: netip.MustParsePrefix("10.62.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16"), Domain: "rik.local"},
-		Services:  map[table.ServiceKey]table.Service{},
-		Endpoints: map[table.ServiceKey]map[string]table.Endpoint{},
+func exposed(shape string, n int) *netmap.Snapshot {
+	s := &netmap.Snapshot{
+		Settings:  netmap.Settings{ClusterCIDR: netip.MustParsePrefix("10.62.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16"), Domain: "rik.local"},
+		Services:  map[netmap.ServiceKey]netmap.Service{},
+		Endpoints: map[netmap.ServiceKey]map[string]netmap.Endpoint{},
 	}
 	for i := range n {
 		key, number := exposedAs(shape, i)
-		ports := []table.Port{{Port: 20000 + uint16(number), TargetPort: 8080, Protocol: rikv1alpha1.ProtocolTCP, Type: rikv1alpha1.PortNodePort}}
+		ports := []netmap.Port{{Port: 20000 + uint16(number), TargetPort: 8080, Protocol: rikv1alpha1.ProtocolTCP, Type: rikv1alpha1.PortNodePort}}
 		if _, ok := s.Services[key]; !ok {
 			address := netip.AddrFrom4([4]byte{10, 63, byte(number >> 8), byte(number)})
-			s.Services[key] = table.Service{Key: key, Addresses: []netip.Addr{address}, Ports: ports}
-			s.Endpoints[key] = map[string]table.Endpoint{}
+			s.Services[key] = netmap.Service{Key: key, Addresses: []netip.Addr{address}, Ports: ports}
+			s.Endpoints[key] = map[string]netmap.Endpoint{}
 		}
 		uid := fmt.Sprintf("uid-%d", i)
 		at := netip.AddrFrom4([4]byte{10, 62, byte(2 + i/250), byte(2 + i%250)})
-		s.Endpoints[key][uid] = table.Endpoint{UID: uid, Service: key, Node: "b", Address: at, Ready: true, Ports: ports}
+		s.Endpoints[key][uid] = netmap.Endpoint{UID: uid, Service: key, Node: "b", Address: at, Ready: true, Ports: ports}
 	}
 	return s
 }
 
-func exposedAs(shape string, i int) (table.ServiceKey, int) {
+func exposedAs(shape string, i int) (netmap.ServiceKey, int) {
 	if shape == "replicas" {
 		i = 0
 	}
-	return table.ServiceKey{Namespace: namespace, Workload: fmt.Sprintf("w%d", i)}, i
+	return netmap.ServiceKey{Namespace: namespace, Workload: fmt.Sprintf("w%d", i)}, i
 }
 
 // toggle makes an instance ready that is not, and the other way round.
-func toggle(s *table.Snapshot, shape string, i int) {
+func toggle(s *netmap.Snapshot, shape string, i int) {
 	key, _ := exposedAs(shape, i)
 	uid := fmt.Sprintf("uid-%d", i)
 	e := s.Endpoints[key][uid]

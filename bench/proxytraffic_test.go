@@ -15,8 +15,8 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sync/errgroup"
 
+	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/riklet/network/proxy"
-	"rik.dev/rik/internal/riklet/network/table"
 )
 
 const (
@@ -58,7 +58,7 @@ func measureRequests(b *testing.B, n int) {
 	}
 	p, err := proxy.New(proxy.Config{
 		Logger: slog.New(slog.DiscardHandler), Changed: make(chan struct{}),
-		Table: func() *table.Snapshot { return s },
+		Table: func() *netmap.Snapshot { return s },
 		Facts: func() proxy.Facts {
 			return proxy.Facts{Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24")}
 		},

@@ -186,12 +186,12 @@ func (s *splitProcess) footprint() footprint {
 	settle(atRest / 4)
 	var least footprint
 	for i := range looks / 2 {
-		settle(lookEvery)
-		told, err := s.metrics()
+		settle(lookInterval)
+		reported, err := s.metrics()
 		if err != nil {
 			s.b.Fatal(err)
 		}
-		now := footprint{resident: read(s.b, s.pid).resident, heap: told["go_memstats_heap_alloc_bytes"] / (1 << 20), goroutines: told["go_goroutines"]}
+		now := footprint{resident: read(s.b, s.pid).resident, heap: reported["go_memstats_heap_alloc_bytes"] / (1 << 20), goroutines: reported["go_goroutines"]}
 		if i == 0 {
 			least = now
 			continue

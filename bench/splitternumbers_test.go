@@ -95,7 +95,7 @@ func (n *numbers) note(o *unstructured.Unstructured, now time.Time) {
 // await waits until so many replicas of a Deployment are ready, and says when they were
 // first seen to be.
 func (n *numbers) await(ctx context.Context, name string, replicas int64) (time.Time, error) {
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for {
 		n.mu.Lock()
@@ -126,12 +126,12 @@ func answer(client dynamic.Interface) func(context.Context, *unstructured.Unstru
 		}
 		wanted, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
 		now := time.Now().UTC().Format(time.RFC3339)
-		told := o.DeepCopy()
-		told.Object["status"] = map[string]any{
+		reported := o.DeepCopy()
+		reported.Object["status"] = map[string]any{
 			"observedGeneration": o.GetGeneration(), "replicas": wanted, "updatedReplicas": wanted, "readyReplicas": wanted, "availableReplicas": wanted,
 			"conditions": []any{map[string]any{"type": "Available", "status": "True", "reason": "Answered", "message": "", "lastUpdateTime": now, "lastTransitionTime": now}},
 		}
-		_, err := client.Resource(deploymentType).Namespace(o.GetNamespace()).UpdateStatus(ctx, told, metav1.UpdateOptions{})
+		_, err := client.Resource(deploymentType).Namespace(o.GetNamespace()).UpdateStatus(ctx, reported, metav1.UpdateOptions{})
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || ctx.Err() != nil {
 			return nil //nolint:nilerr // what it is now comes as well
 		}

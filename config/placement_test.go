@@ -19,8 +19,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// judge is what an API server does with a document of a type in config.
-func judge(t *testing.T, name string) func(document map[string]any) (field.ErrorList, []string) {
+// validate is what an API server does with a document of a type in config.
+func validate(t *testing.T, name string) func(document map[string]any) (field.ErrorList, []string) {
 	t.Helper()
 	crds, err := CRDs()
 	if err != nil {
@@ -57,7 +57,7 @@ func judge(t *testing.T, name string) func(document map[string]any) (field.Error
 // TestPlacement has the schema and the Go code judge the same documents.
 func TestPlacement(t *testing.T) {
 	t.Parallel()
-	server := judge(t, "placements.workload.kcp.dev")
+	server := validate(t, "placements.workload.kcp.dev")
 	for name, tc := range map[string]struct {
 		policy string
 		// bad is the field that both have to name; empty: the policy is good.
@@ -126,7 +126,7 @@ func document(t *testing.T, spec map[string]any) map[string]any {
 
 func TestPlacementTargets(t *testing.T) {
 	t.Parallel()
-	server := judge(t, "placements.workload.kcp.dev")
+	server := validate(t, "placements.workload.kcp.dev")
 	target := map[string]any{"group": "apps", "kind": "Deployment", "name": "web"}
 	for name, tc := range map[string]struct {
 		spec map[string]any

@@ -58,7 +58,7 @@ leaks() {
   root_for "the search for leaks is" || return 0
   make --no-print-directory build
   try env RIK_BIN="$PWD/bin" RIK_GUEST="$PWD/bin/guest" RIK_PRIVILEGED=1 RIK_E2E_LONG=1 \
-    go test -tags $tags -count=1 -timeout 3h -p 1 -v -run '^TestPrivilegedFault16Fault17' ./internal/riklet/network/bridge ./internal/riklet/pod
+    go test -tags $tags -count=1 -timeout 3h -p 1 -v -run '^TestPrivilegedFault16Fault17' ./internal/riklet/network/bridge ./internal/riklet/runner
 }
 
 # The active one of two controllers is stopped past its lease, again and again.

@@ -117,9 +117,9 @@ func (w *walk) value() error {
 	}
 	switch token := token.(type) {
 	case json.Number:
-		return w.judge(token.String())
+		return w.validate(token.String())
 	case string:
-		return w.judge(token)
+		return w.validate(token)
 	case json.Delim:
 		if w.depth++; w.depth > maxDepth {
 			w.broken = true
@@ -156,7 +156,7 @@ func (w *walk) inside(object bool) error {
 	return nil
 }
 
-func (w *walk) judge(text string) error {
+func (w *walk) validate(text string) error {
 	if refused(text) && !free(w.path) {
 		return &Error{Path: strings.Join(w.path, "."), Value: text}
 	}
@@ -170,7 +170,7 @@ var texts = []string{
 }
 
 // lists are the fields that hold quantities by names of resources, of all types that are
-// served (internal/apiserver/quantities TestEveryQuantityIsLookedAt). A resource may be
+// served (internal/apiserver/filters/quantities TestEveryQuantityIsLookedAt). A resource may be
 // called as a field of texts is.
 var lists = []string{
 	"limits", "requests", "capacity", "allocatable", "hard", "used", "allocatedResources", "overhead", "resources",

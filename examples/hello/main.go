@@ -90,9 +90,9 @@ func serve(ctx context.Context, address, greeting string) (wait func()) {
 		}
 	}()
 	return func() {
-		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		timeout, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		_ = server.Shutdown(patience)
+		_ = server.Shutdown(timeout)
 	}
 }
 

@@ -16,7 +16,7 @@ type count struct {
 	first, last                time.Time      // answers
 	gap                        time.Duration  // the longest between two answers
 	gapAt                      time.Time      // its begin
-	told                       []string       // the first failures
+	reported                   []string       // the first failures
 }
 
 // answered counts an answer; elsewhere is whether another address was asked in vain.
@@ -36,8 +36,8 @@ func (c *count) answered(address string, elsewhere bool, now time.Time) {
 func (c *count) failed(err error, now time.Time) {
 	c.total++
 	c.failures++
-	if len(c.told) < shownFailures {
-		c.told = append(c.told, fmt.Sprintf("%s: %v", now.UTC().Format(time.TimeOnly), err))
+	if len(c.reported) < shownFailures {
+		c.reported = append(c.reported, fmt.Sprintf("%s: %v", now.UTC().Format(time.TimeOnly), err))
 	}
 }
 
@@ -63,7 +63,7 @@ func (c *count) print(out io.Writer, addresses []string, now time.Time) {
 		fmt.Fprintf(out, ", from %s on", c.gapAt.UTC().Format(time.TimeOnly))
 	}
 	fmt.Fprintln(out)
-	for _, told := range c.told {
-		fmt.Fprintf(out, "failed    %s\n", told)
+	for _, reported := range c.reported {
+		fmt.Fprintf(out, "failed    %s\n", reported)
 	}
 }

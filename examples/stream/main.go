@@ -29,12 +29,12 @@ import (
 func main() {
 	log.SetFlags(0)
 	to := flag.String("to", "", "URLs to ask, with commas between them")
-	every := flag.Duration("every", 20*time.Millisecond, "time from one request to the next")
-	patience := flag.Duration("patience", 500*time.Millisecond, "how long an address has to answer")
+	interval := flag.Duration("every", 20*time.Millisecond, "time from one request to the next")
+	timeout := flag.Duration("patience", 500*time.Millisecond, "how long an address has to answer")
 	avoid := flag.Duration("avoid", 2*time.Second, "how long an address that did not answer is asked last")
 	length := flag.Duration("for", 0, "end after this time; 0: when told to")
 	flag.Parse()
-	if *to == "" || *every <= 0 || *patience <= 0 {
+	if *to == "" || *interval <= 0 || *timeout <= 0 {
 		flag.Usage()
 		os.Exit(2)
 	}
@@ -45,10 +45,10 @@ func main() {
 		ctx, cancel = context.WithTimeout(ctx, *length)
 		defer cancel()
 	}
-	s := newStream(strings.Split(*to, ","), asker(*patience), *avoid)
+	s := newStream(strings.Split(*to, ","), asker(*timeout), *avoid)
 	report := make(chan os.Signal, 1)
 	signal.Notify(report, syscall.SIGUSR1)
-	s.run(ctx, *every, report)
+	s.run(ctx, *interval, report)
 	s.report(os.Stdout)
 }
 
@@ -72,8 +72,8 @@ func newStream(addresses []string, ask func(context.Context, string) error, avoi
 	}
 }
 
-func (s *stream) run(ctx context.Context, every time.Duration, report <-chan os.Signal) {
-	ticker := time.NewTicker(every)
+func (s *stream) run(ctx context.Context, interval time.Duration, report <-chan os.Signal) {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var asked sync.WaitGroup
 	defer asked.Wait()
@@ -138,12 +138,12 @@ func (s *stream) report(out io.Writer) {
 
 // asker asks over a new connection each time, as a new client does: one that is kept
 // stays with the copy that it once reached.
-func asker(patience time.Duration) func(context.Context, string) error {
+func asker(timeout time.Duration) func(context.Context, string) error {
 	client := &http.Client{
-		Timeout: patience,
+		Timeout: timeout,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
-			DialContext:       (&net.Dialer{Timeout: patience}).DialContext,
+			DialContext:       (&net.Dialer{Timeout: timeout}).DialContext,
 		},
 	}
 	return func(ctx context.Context, url string) error {

@@ -17,7 +17,7 @@ import (
 func TestStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const every, avoid = 10 * time.Millisecond, 200 * time.Millisecond
+		const interval, avoid = 10 * time.Millisecond, 200 * time.Millisecond
 		var down sync.Map
 		s := newStream([]string{"a", "b"}, func(_ context.Context, url string) error {
 			if _, is := down.Load(url); is {
@@ -27,7 +27,7 @@ func TestStream(t *testing.T) {
 		}, avoid)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); s.run(ctx, every, nil) }()
+		go func() { defer close(ended); s.run(ctx, interval, nil) }()
 		// after is what was counted when a time has gone by.
 		after := func(length time.Duration) count {
 			time.Sleep(length)
@@ -53,7 +53,7 @@ func TestStream(t *testing.T) {
 		after(time.Second)
 		cancel()
 		<-ended
-		if c := after(0); c.total != 330 || c.failures != 30 || c.gap != 310*time.Millisecond || len(c.told) != shownFailures {
+		if c := after(0); c.total != 330 || c.failures != 30 || c.gap != 310*time.Millisecond || len(c.reported) != shownFailures {
 			t.Errorf("without both for a time: %+v", c)
 		}
 		var out strings.Builder

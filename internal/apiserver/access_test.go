@@ -42,7 +42,7 @@ func anonymousClient(t *testing.T, s *apitest.Server) *http.Client {
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: apitest.Patience}
+	return &http.Client{Transport: transport, Timeout: apitest.Timeout}
 }
 
 func get(t *testing.T, client *http.Client, url string) (int, string) {
@@ -106,7 +106,7 @@ func TestServiceAccountToken(t *testing.T) {
 	s := apitest.Shared(t)
 	namespace := s.Namespace(t)
 	var token string
-	poll.Until(t, apitest.Patience, "the default service account gets a token", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the default service account gets a token", func(ctx context.Context) error {
 		answer, err := s.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 		if err == nil {
 			token = answer.Status.Token
@@ -120,7 +120,7 @@ func TestServiceAccountToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "system:serviceaccount:" + namespace + ":default"
-	poll.Until(t, apitest.Patience, "the token is "+want, func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the token is "+want, func(ctx context.Context) error {
 		self, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		if err == nil && self.Status.UserInfo.Username != want {
 			err = fmt.Errorf("it is %q", self.Status.UserInfo.Username)
@@ -166,7 +166,7 @@ func TestPlainHTTPNamesTheURL(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if err := conn.SetDeadline(time.Now().Add(apitest.Patience)); err != nil {
+			if err := conn.SetDeadline(time.Now().Add(apitest.Timeout)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.WriteString(conn, tc.request); err != nil {

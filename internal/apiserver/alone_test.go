@@ -36,7 +36,7 @@ func TestAlone(t *testing.T) { //nolint:paralleltest // other servers would be s
 		t.Errorf("files open after the stop: %v", open)
 	}
 	// Run has returned, and what remains is on its last lines.
-	deadline := time.Now().Add(apitest.Patience)
+	deadline := time.Now().Add(apitest.Timeout)
 	for runtime.NumGoroutine() > before+forEver {
 		if time.Now().After(deadline) {
 			var stacks bytes.Buffer

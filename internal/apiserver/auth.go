@@ -12,8 +12,8 @@ import (
 	authorizerunion "k8s.io/apiserver/pkg/authorization/union"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
-	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/legacyhttp"
+	"rik.dev/rik/internal/apiserver/listener"
 )
 
 // openPaths answer without a credential: a load balancer or a monitoring probe
@@ -23,7 +23,7 @@ var openPaths = []string{"/healthz", "/readyz", "/livez", "/version"}
 // secure completes what the options have set up: certificates and service
 // account tokens are known already, and RBAC decides where those that come first
 // have no opinion.
-func secure(generic *genericapiserver.Config, connections *front.Connections, routes *routeTable, first ...authorizer.Authorizer) {
+func secure(generic *genericapiserver.Config, connections *listener.Connections, routes *routeTable, first ...authorizer.Authorizer) {
 	conditions := make([]apiserver.AnonymousAuthCondition, 0, len(openPaths))
 	for _, path := range openPaths {
 		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: path})
@@ -39,7 +39,7 @@ func secure(generic *genericapiserver.Config, connections *front.Connections, ro
 
 // settling tells the count of connections which of them have authenticated.
 type settling struct {
-	connections *front.Connections
+	connections *listener.Connections
 	next        authenticator.Request
 }
 

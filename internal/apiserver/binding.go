@@ -105,7 +105,7 @@ func (s *Server) identify(ctx context.Context, store clusterid.Store, keys clust
 
 // withStore lends a client of the datastore.
 func (s *Server) withStore(ctx context.Context, use func(context.Context, clusterid.Store) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, openPatience, errors.New("the datastore did not answer in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, errors.New("the datastore did not answer in time"))
 	defer cancel()
 	var client *clientv3.Client
 	client, err := s.store.Endpoint().Client(zap.NewNop())

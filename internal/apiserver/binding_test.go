@@ -259,7 +259,7 @@ func TestAnOlderDatastoreGetsItsIdentity(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	s := apitest.Start(t, in(dir))
-	poll.Until(t, apitest.Patience, "the root certificate is published", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the root certificate is published", func(ctx context.Context) error {
 		_, err := s.Client.CoreV1().ConfigMaps("kube-system").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		return err
 	})

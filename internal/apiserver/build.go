@@ -35,17 +35,17 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/filters/protobuf"
+	"rik.dev/rik/internal/apiserver/filters/quantities"
+	"rik.dev/rik/internal/apiserver/filters/strategic"
+	"rik.dev/rik/internal/apiserver/filters/strict"
 	"rik.dev/rik/internal/apiserver/openapidoc"
 	"rik.dev/rik/internal/apiserver/outage"
-	"rik.dev/rik/internal/apiserver/placement"
-	"rik.dev/rik/internal/apiserver/protobuf"
-	"rik.dev/rik/internal/apiserver/quantities"
 	"rik.dev/rik/internal/apiserver/registry"
-	"rik.dev/rik/internal/apiserver/registry/definition"
+	"rik.dev/rik/internal/apiserver/registry/core"
+	"rik.dev/rik/internal/apiserver/registry/crd"
 	"rik.dev/rik/internal/apiserver/registry/deployment"
-	"rik.dev/rik/internal/apiserver/registry/plain"
-	"rik.dev/rik/internal/apiserver/strategic"
-	"rik.dev/rik/internal/apiserver/strict"
+	"rik.dev/rik/internal/apiserver/syncerauth"
 	"rik.dev/rik/internal/controllerterm"
 )
 
@@ -80,9 +80,9 @@ type chain struct {
 
 	outermost *aggregatorapiserver.APIAggregator
 	crds      crdinformers.CustomResourceDefinitionInformer
-	rik       *registry.Provider   // nil in the profile that does not serve rik.dev
-	syncers   placement.Authorizer // of the profile kcp
-	gate      *definition.Gate     // nil unless stored objects are guarded
+	rik       *registry.Provider    // nil in the profile that does not serve rik.dev
+	syncers   syncerauth.Authorizer // of the profile kcp
+	gate      *crd.Gate             // nil unless stored objects are guarded
 	revisions *revisions
 	log       *audit.Log // nil where none is kept
 	routes    *routeTable
@@ -168,11 +168,11 @@ func (c *chain) secure(generic *genericapiserver.Config, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("making a client for what syncers ask for: %w", err)
 	}
-	clusters, err := placement.NewClusters(objects)
+	clusters, err := syncerauth.NewClusters(objects)
 	if err != nil {
 		return err
 	}
-	c.syncers = placement.Authorizer{Objects: objects, Clusters: clusters}
+	c.syncers = syncerauth.Authorizer{Objects: objects, Clusters: clusters}
 	secure(generic, cfg.Connections, c.routes, c.syncers)
 	return nil
 }
@@ -221,7 +221,7 @@ func (c *chain) create(cfg Config) error {
 	control := c.control.Complete()
 	notFound := notfoundhandler.New(control.Generic.Serializer, genericapifilters.NoMuxAndDiscoveryIncompleteKey)
 	if cfg.Profile == ProfileKCP && cfg.Loss != nil {
-		c.gate = definition.NewGate(c.crd)
+		c.gate = crd.NewGate(c.crd)
 		c.extensions.ExtraConfig.CRDRESTOptionsGetter = c.gate.Objects(c.extensions.ExtraConfig.CRDRESTOptionsGetter)
 	}
 	extensions, err := c.extensions.Complete().New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
@@ -277,10 +277,10 @@ func (c *chain) provide(cfg Config, providers []controlplaneapiserver.RESTStorag
 	}
 	for i, provider := range providers {
 		if provider.GroupName() == corev1.GroupName {
-			providers[i] = plain.Provider{RESTStorageProvider: provider}
+			providers[i] = core.Provider{RESTStorageProvider: provider}
 		}
 	}
-	return append(providers, definition.Provider{
+	return append(providers, crd.Provider{
 		Options: c.extensions.GenericConfig.RESTOptionsGetter, Gate: c.gate, Loss: cfg.Loss, Client: c.control.Generic.LoopbackClientConfig,
 	})
 }

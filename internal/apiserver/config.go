@@ -12,8 +12,8 @@ import (
 
 	rikvalidation "rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/datastore"
-	"rik.dev/rik/internal/apiserver/front"
-	"rik.dev/rik/internal/apiserver/registry/definition"
+	"rik.dev/rik/internal/apiserver/listener"
+	"rik.dev/rik/internal/apiserver/registry/crd"
 	"rik.dev/rik/internal/apiserver/registry/instance"
 	"rik.dev/rik/internal/pki"
 )
@@ -73,7 +73,7 @@ type Config struct {
 	NewCluster, AcceptKeys bool
 
 	// Connections counts those of the process; nil makes a count for this server.
-	Connections *front.Connections
+	Connections *listener.Connections
 	// Authority signs every certificate; nil keeps one under DataDir/pki.
 	Authority *pki.Authority
 	// AuditLog is a file; empty means DataDir/audit.log, AuditOff none.
@@ -85,7 +85,7 @@ type Config struct {
 	NodePorts rikvalidation.NodePorts
 	// Loss guards, in ProfileKCP, CRDs that negotiation has made against changes that
 	// take something from stored objects; nil guards none.
-	Loss definition.Loss
+	Loss crd.Loss
 	// Routes returns further handlers once the server is built and before it
 	// serves; nil means none.
 	Routes func(*Server) ([]Route, error)
@@ -102,7 +102,7 @@ func (c Config) withDefaults() Config {
 		c.Profile = ProfileCluster
 	}
 	if c.Connections == nil {
-		c.Connections = front.NewConnections(front.Budget{}, c.Logger)
+		c.Connections = listener.NewConnections(listener.Budget{}, c.Logger)
 	}
 	if c.AuditLog == "" {
 		c.AuditLog = filepath.Join(c.DataDir, "audit.log")

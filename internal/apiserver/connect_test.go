@@ -48,7 +48,7 @@ func TestConnectionsUnderAPolicyForEverything(t *testing.T) {
 	if _, err := policies.ValidatingAdmissionPolicyBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, apitest.Patience, "the policy is in force", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the policy is in force", func(ctx context.Context) error {
 		_, err := s.Client.CoreV1().ConfigMaps("default").Create(ctx, configMap("refused"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if apierrors.IsInvalid(err) {
 			return nil

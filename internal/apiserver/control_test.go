@@ -44,7 +44,7 @@ func TestNamespaceDisappearsWithItsContent(t *testing.T) {
 	if err := s.Client.CoreV1().Namespaces().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, apitest.Patience, "the namespace is gone", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the namespace is gone", func(ctx context.Context) error {
 		_, err := s.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		return gone(err, "namespace "+name)
 	})
@@ -68,7 +68,7 @@ func TestOwnerReferencesCascade(t *testing.T) {
 	if err := maps.Delete(t.Context(), owner.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, apitest.Patience, "the owned configmap is gone", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the owned configmap is gone", func(ctx context.Context) error {
 		_, err := maps.Get(ctx, "owned", metav1.GetOptions{})
 		return gone(err, "configmap owned")
 	})
@@ -81,11 +81,11 @@ func TestNamespaceIsFilled(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
 	name := s.Namespace(t)
-	poll.Until(t, apitest.Patience, "the default service account exists", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the default service account exists", func(ctx context.Context) error {
 		_, err := s.Client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
-	poll.Until(t, apitest.Patience, "the authority's certificate is published", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the authority's certificate is published", func(ctx context.Context) error {
 		root, err := s.Client.CoreV1().ConfigMaps(name).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -105,7 +105,7 @@ func TestRolesAreAggregated(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
 			verb, resource, _ := strings.Cut(rule, " ")
-			poll.Until(t, apitest.Patience, role+" may "+rule, func(ctx context.Context) error {
+			poll.Until(t, apitest.Timeout, role+" may "+rule, func(ctx context.Context) error {
 				got, err := s.Client.RbacV1().ClusterRoles().Get(ctx, role, metav1.GetOptions{})
 				if err != nil {
 					return err
@@ -184,7 +184,7 @@ func TestCRDWithServerSideApply(t *testing.T) {
 		t.Fatal(err)
 	}
 	namespaced := client.Resource(widgets).Namespace(namespace)
-	poll.Until(t, apitest.Patience, "the new type takes an object", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the new type takes an object", func(ctx context.Context) error {
 		_, err := namespaced.Apply(ctx, "w", widget(widgets, 3), metav1.ApplyOptions{FieldManager: "first"})
 		return err
 	})

@@ -171,7 +171,7 @@ func TestDeploymentsNeedPrivileges(t *testing.T) {
 		t.Fatal(err)
 	}
 	theirs, admins := client.AppsV1().Deployments(namespace), s.Client.AppsV1().Deployments(namespace)
-	poll.Until(t, apitest.Patience, "the editor may create deployments", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the editor may create deployments", func(ctx context.Context) error {
 		_, err := theirs.Create(ctx, deploymentOf(t, "plain", "", "", ""), metav1.CreateOptions{})
 		return err
 	})

@@ -239,7 +239,7 @@ func TestUserCertificatesAreSigned(t *testing.T) {
 		if _, err := requests.UpdateApproval(t.Context(), made.Name, made, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		poll.Until(t, apitest.Patience, "the request is decided", func(ctx context.Context) error {
+		poll.Until(t, apitest.Timeout, "the request is decided", func(ctx context.Context) error {
 			now, err := requests.Get(ctx, made.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -294,7 +294,7 @@ func TestTokenSecretsAreFilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := rest.AnonymousClientConfig(s.Config)
-	poll.Until(t, apitest.Patience, "the Secret has a token", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the Secret has a token", func(ctx context.Context) error {
 		secret, err := secrets.Get(ctx, "ci", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -309,7 +309,7 @@ func TestTokenSecretsAreFilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, apitest.Patience, "the token lets in", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the token lets in", func(ctx context.Context) error {
 		self, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		if want := "system:serviceaccount:" + namespace + ":ci"; err == nil && self.Status.UserInfo.Username != want {
 			err = fmt.Errorf("it is %q", self.Status.UserInfo.Username)

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/util/exec"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/apiserver/registry/direct"
+	"rik.dev/rik/internal/apiserver/registry/inprocess"
 	"rik.dev/rik/internal/testkit/apitest"
 )
 
@@ -82,7 +82,7 @@ func (n *tenant) workload(t *testing.T) {
 		return err
 	}
 	// Rights granted a moment ago reach the authorizer through its informers.
-	ctx, cancel := context.WithTimeout(t.Context(), apitest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), apitest.Timeout)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
@@ -106,7 +106,7 @@ func (n *tenant) bound(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := direct.NewInstances(n.server.API.Stores().Instances)
+	d := inprocess.NewInstances(n.server.API.Stores().Instances)
 	i, err := d.Get(t.Context(), n.namespace, made.GetName())
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestServedExec(t *testing.T) {
 	}
 	for name, executor := range map[string]remotecommand.Executor{"SPDY": spdy, "WebSocket": websocket} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), apitest.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), apitest.Timeout)
 			defer cancel()
 			var out bytes.Buffer
 			err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out})
@@ -480,7 +480,7 @@ func TestServedSelectors(t *testing.T) {
 		if got, ok := event.Object.(*unstructured.Unstructured); !ok || got.GetName() != name {
 			t.Errorf("watch saw %v", event)
 		}
-	case <-time.After(apitest.Patience):
+	case <-time.After(apitest.Timeout):
 		t.Error("watch saw nothing")
 	}
 }
@@ -514,7 +514,7 @@ func TestServedWarnings(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
 	n.workload(t)
-	warnings := &heard{}
+	warnings := &seen{}
 	config := rest.CopyConfig(n.config)
 	config.WarningHandler = warnings
 	client, err := dynamic.NewForConfig(config)
@@ -529,7 +529,7 @@ func TestServedWarnings(t *testing.T) {
 	}
 }
 
-type heard struct{ texts []string }
+type seen struct{ texts []string }
 
 // HandleWarningHeader keeps a warning.
-func (h *heard) HandleWarningHeader(_ int, _, text string) { h.texts = append(h.texts, text) }
+func (h *seen) HandleWarningHeader(_ int, _, text string) { h.texts = append(h.texts, text) }

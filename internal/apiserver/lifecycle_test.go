@@ -245,7 +245,7 @@ func TestReadyStaysReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, apitest.Patience, "the controllers work", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "the controllers work", func(ctx context.Context) error {
 		for range 50 { // without a pause: the gap was short
 			body, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Param("verbose", "").DoRaw(ctx)
 			if err != nil && strings.Contains(string(body)+err.Error(), "[-]informer-sync") {

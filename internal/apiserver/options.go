@@ -31,16 +31,16 @@ import (
 	v1listers "k8s.io/client-go/listers/core/v1"
 
 	"rik.dev/rik/internal/apiserver/datastore"
-	"rik.dev/rik/internal/apiserver/honor"
-	"rik.dev/rik/internal/apiserver/placement"
+	"rik.dev/rik/internal/apiserver/syncerauth"
+	"rik.dev/rik/internal/apiserver/unsupported"
 )
 
 const (
 	// serviceAccountIssuer is the issuer of tokens. It must never change, or
 	// every token that was given out becomes worthless.
 	serviceAccountIssuer = "https://rik.local"
-	// watchFarewell is how long watches may take to end when the server stops.
-	watchFarewell = 5 * time.Second
+	// watchDrainTime is how long watches may take to end when the server stops.
+	watchDrainTime = 5 * time.Second
 )
 
 // admissionOn are the admission plugins that make sense without Kubernetes'
@@ -72,7 +72,7 @@ func controlPlaneOptions(ctx context.Context, cfg Config, creds *credentials, li
 	}
 	o.GenericServerRunOptions.AdvertiseAddress = address
 	o.GenericServerRunOptions.ShutdownSendRetryAfter = true
-	o.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod = watchFarewell
+	o.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod = watchDrainTime
 
 	o.Etcd.StorageConfig.Transport.ServerList = store.Servers
 	o.Etcd.StorageConfig.Transport.TrustedCAFile = store.CAFile
@@ -92,8 +92,8 @@ func controlPlaneOptions(ctx context.Context, cfg Config, creds *credentials, li
 	if cfg.Profile == ProfileKCP {
 		addPlacement(o.Admission.GenericAdmission)
 	}
-	honor.Register(o.Admission.GenericAdmission.Plugins, honor.Config{Carries: cfg.Profile == ProfileKCP})
-	o.Admission.GenericAdmission.RecommendedPluginOrder = slices.Concat(o.Admission.GenericAdmission.RecommendedPluginOrder, []string{honor.PluginName})
+	unsupported.Register(o.Admission.GenericAdmission.Plugins, unsupported.Config{Carries: cfg.Profile == ProfileKCP})
+	o.Admission.GenericAdmission.RecommendedPluginOrder = slices.Concat(o.Admission.GenericAdmission.RecommendedPluginOrder, []string{unsupported.PluginName})
 
 	o.Features.EnableProfiling = false
 	o.SystemNamespaces = []string{metav1.NamespaceSystem, metav1.NamespaceDefault}
@@ -110,8 +110,8 @@ func controlPlaneOptions(ctx context.Context, cfg Config, creds *credentials, li
 
 // addPlacement adds the plugin by which only those who may send objects to clusters.
 func addPlacement(admission *genericoptions.AdmissionOptions) {
-	placement.Register(admission.Plugins)
-	admission.RecommendedPluginOrder = slices.Concat(admission.RecommendedPluginOrder, []string{placement.PluginName})
+	syncerauth.Register(admission.Plugins)
+	admission.RecommendedPluginOrder = slices.Concat(admission.RecommendedPluginOrder, []string{syncerauth.PluginName})
 }
 
 // tokenGetter looks up what a service account token is bound to. There are no

@@ -179,7 +179,7 @@ func TestOpenAPIDescribesRik(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
 	for _, path := range []string{"/openapi/v2", "/openapi/v3/apis/rik.dev/v1alpha1"} {
-		poll.Until(t, apitest.Patience, path+" describes a workload", func(ctx context.Context) error {
+		poll.Until(t, apitest.Timeout, path+" describes a workload", func(ctx context.Context) error {
 			raw, err := s.Client.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
 			if err != nil {
 				return err
@@ -205,7 +205,7 @@ func TestEditorOfOneNamespace(t *testing.T) {
 	if err := object.UnmarshalJSON(fmt.Appendf(nil, workloadManifest, "")); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, apitest.Patience, "alice may create in her namespace", func(ctx context.Context) error {
+	poll.Until(t, apitest.Timeout, "alice may create in her namespace", func(ctx context.Context) error {
 		_, err := workloads.Namespace(mine).Create(ctx, object, metav1.CreateOptions{})
 		return err
 	})
@@ -225,7 +225,7 @@ func TestAuditNamesTheUser(t *testing.T) {
 	if _, err := s.Client.CoreV1().ConfigMaps(namespace).Create(t.Context(), configMap("audited"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, apitest.Patience, "the audit log has the write", func(context.Context) error {
+	poll.Until(t, apitest.Timeout, "the audit log has the write", func(context.Context) error {
 		if !holds(t, filepath.Join(s.DataDir, "audit.log"), `/api/v1/namespaces/`+namespace+`/configmaps`) {
 			return errors.New("no line about it")
 		}

@@ -23,9 +23,9 @@ import (
 	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/apiserver/datastore"
-	"rik.dev/rik/internal/apiserver/front"
 	"rik.dev/rik/internal/apiserver/kubecontrollers"
 	"rik.dev/rik/internal/apiserver/legacyhttp"
+	"rik.dev/rik/internal/apiserver/listener"
 	"rik.dev/rik/internal/apiserver/outage"
 	"rik.dev/rik/internal/apiserver/registry"
 	"rik.dev/rik/internal/apiserver/signer"
@@ -37,9 +37,9 @@ const (
 	readyPoll = 20 * time.Millisecond
 	// readyLogged is how often a server that is not ready says so.
 	readyLogged = 15 * time.Second
-	// openPatience bounds the opening of the datastore; a large etcd replays its
+	// openTimeout bounds the opening of the datastore; a large etcd replays its
 	// log first.
-	openPatience = 2 * time.Minute
+	openTimeout = 2 * time.Minute
 )
 
 // Server is an API server that was built by New.
@@ -95,13 +95,13 @@ func (s *Server) openDataDir(context.Context) error {
 }
 
 func (s *Server) openPorts(ctx context.Context) error {
-	listener, err := front.Listen(ctx, s.cfg.BindAddress, s.cfg.Port, "--port")
+	socket, err := listener.Listen(ctx, s.cfg.BindAddress, s.cfg.Port, "--port")
 	if err != nil {
 		return err
 	}
-	s.closers = append(s.closers, closeListener(listener))
-	s.listener = front.Sniff(s.cfg.Connections.Limit(listener))
-	s.url = localURL(s.cfg.BindAddress, listener)
+	s.closers = append(s.closers, closeListener(socket))
+	s.listener = listener.Sniff(s.cfg.Connections.Limit(socket))
+	s.url = localURL(s.cfg.BindAddress, socket)
 	if s.cfg.InsecureLegacyAddress == "" {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (s *Server) openLeaves(ctx context.Context) error {
 }
 
 func (s *Server) openDatastore(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, openPatience, errors.New("datastore did not answer in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, errors.New("datastore did not answer in time"))
 	defer cancel()
 	store, err := datastore.Open(ctx, s.cfg.datastore())
 	if err != nil {
@@ -257,11 +257,11 @@ func (s *Server) runControllers(ctx context.Context) error {
 		return fmt.Errorf("making a client to ask for readiness: %w", err)
 	}
 	// A full datastore does not keep the server from running: objects can be deleted.
-	told := time.Now()
+	reported := time.Now()
 	err = wait.PollUntilContextCancel(ctx, readyPoll, true, func(ctx context.Context) (bool, error) {
 		body, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Param("exclude", spaceCheck).Do(ctx).Raw()
-		if err != nil && time.Since(told) >= readyLogged {
-			told = time.Now()
+		if err != nil && time.Since(reported) >= readyLogged {
+			reported = time.Now()
 			s.logger.Warn("API server is not ready yet", "failing", notReady(body), "err", err)
 		}
 		return err == nil, nil

@@ -21,7 +21,7 @@ import (
 
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/audit"
-	"rik.dev/rik/internal/apiserver/front"
+	"rik.dev/rik/internal/apiserver/listener"
 	"rik.dev/rik/internal/testkit/apitest"
 	"rik.dev/rik/internal/testkit/poll"
 )
@@ -46,7 +46,7 @@ func auditEntries(t *testing.T, path string) []auditv1.Event {
 // awaitEntry waits for an entry: an answer may reach its client before it is recorded.
 func awaitEntry(t *testing.T, path, what string, is func(auditv1.Event) bool) {
 	t.Helper()
-	poll.Until(t, apitest.Patience, what, func(context.Context) error {
+	poll.Until(t, apitest.Timeout, what, func(context.Context) error {
 		for _, e := range auditEntries(t, path) {
 			if is(e) {
 				return nil
@@ -128,7 +128,7 @@ func TestIdleConnectionsAreLimited(t *testing.T) {
 	t.Parallel()
 	const each = 20
 	s := apitest.Start(t, func(c *apiserver.Config) {
-		c.Connections = front.NewConnections(front.Budget{All: 200, Strangers: 100, StrangersEach: each}, c.Logger)
+		c.Connections = listener.NewConnections(listener.Budget{All: 200, Strangers: 100, StrangersEach: each}, c.Logger)
 	})
 	address := strings.TrimPrefix(s.URL, "https://")
 	// from dials from an address of its own, as another machine would.

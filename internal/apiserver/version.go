@@ -19,15 +19,15 @@ func (o ours) Info() *apiversion.Info {
 	if info == nil {
 		return nil
 	}
-	told := *info
-	told.GitVersion, told.GitCommit = version.Served(), version.Commit
-	told.BuildDate = cmp.Or(version.Date, told.BuildDate)
-	told.GitTreeState = ""
+	reported := *info
+	reported.GitVersion, reported.GitCommit = version.Served(), version.Commit
+	reported.BuildDate = cmp.Or(version.Date, reported.BuildDate)
+	reported.GitTreeState = ""
 	if version.Commit != "" {
-		told.GitTreeState = "clean"
+		reported.GitTreeState = "clean"
 		if version.Dirty == "true" {
-			told.GitTreeState = "dirty"
+			reported.GitTreeState = "dirty"
 		}
 	}
-	return &told
+	return &reported
 }

@@ -128,10 +128,10 @@ func (f *flags) controlPlane() ControlPlane {
 	return c
 }
 
-// judge finds every mistake in the settings of a program before it opens or makes
+// validate finds every mistake in the settings of a program before it opens or makes
 // anything: a data directory that was begun with a wrong flag would stay.
-func (f *flags) judge(parts ...func() []error) error {
-	problems := f.judgeCommon()
+func (f *flags) validate(parts ...func() []error) error {
+	problems := f.validateCommon()
 	for _, part := range parts {
 		problems = append(problems, part()...)
 	}
@@ -141,7 +141,7 @@ func (f *flags) judge(parts ...func() []error) error {
 	return nil
 }
 
-func (f *flags) judgeCommon() []error {
+func (f *flags) validateCommon() []error {
 	var problems []error
 	if f.control.DataDir == "" {
 		problems = append(problems, errors.New("--data-dir is empty: name the directory that keeps the cluster's data, such as "+defaultDataDir))
@@ -154,7 +154,7 @@ func (f *flags) judgeCommon() []error {
 	return problems
 }
 
-func (f *flags) judgePlane() []error {
+func (f *flags) validatePlane() []error {
 	var problems []error
 	if text := os.Getenv("PORT"); f.port != nil && !f.port.Changed && text != "" {
 		if _, err := strconv.Atoi(text); err != nil {
@@ -181,14 +181,16 @@ func (f *flags) judgePlane() []error {
 	return append(problems, ports(map[string]int{"--port": f.control.Port, "--node-port": f.control.NodePort})...)
 }
 
-func (f *flags) judgeTimeout() []error { return notNegative("--node-timeout", f.scheduler.NodeTimeout) }
-
-func (f *flags) judgeScheduler() []error {
-	return append(f.judgeTimeout(), ports(map[string]int{"--worker-port": f.scheduler.WorkerPort, "--scheduler-port": f.scheduler.ControllerPort})...)
+func (f *flags) validateTimeout() []error {
+	return notNegative("--node-timeout", f.scheduler.NodeTimeout)
 }
 
-// judgeTogether is for a control plane and a scheduler in one process.
-func (f *flags) judgeTogether() []error {
+func (f *flags) validateScheduler() []error {
+	return append(f.validateTimeout(), ports(map[string]int{"--worker-port": f.scheduler.WorkerPort, "--scheduler-port": f.scheduler.ControllerPort})...)
+}
+
+// validateTogether is for a control plane and a scheduler in one process.
+func (f *flags) validateTogether() []error {
 	return ports(map[string]int{
 		"--port": f.control.Port, "--node-port": f.control.NodePort, "--worker-port": f.scheduler.WorkerPort,
 	})

@@ -28,7 +28,7 @@ func parsed(t *testing.T, line ...string) *flags {
 	return &f
 }
 
-func TestJudgeNamesTheFlag(t *testing.T) {
+func TestValidateNamesTheFlag(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -52,7 +52,7 @@ func TestJudgeNamesTheFlag(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := parsed(t, tc.line...)
-			err := f.judge(f.judgePlane, f.judgeScheduler, f.judgeTogether)
+			err := f.validate(f.validatePlane, f.validateScheduler, f.validateTogether)
 			if len(tc.wants) == 0 && err != nil {
 				t.Errorf("judge = %v", err)
 			}
@@ -68,15 +68,15 @@ func TestJudgeNamesTheFlag(t *testing.T) {
 // Not parallel: it changes the environment.
 func TestPortOfThePapers(t *testing.T) {
 	t.Setenv("PORT", "5001")
-	if f := parsed(t); f.control.Port != 5001 || f.judge(f.judgePlane) != nil {
-		t.Errorf("with PORT=5001 the port is %d, %v", f.control.Port, f.judge(f.judgePlane))
+	if f := parsed(t); f.control.Port != 5001 || f.validate(f.validatePlane) != nil {
+		t.Errorf("with PORT=5001 the port is %d, %v", f.control.Port, f.validate(f.validatePlane))
 	}
 	t.Setenv("PORT", "abc")
 	f := parsed(t)
-	if err := f.judge(f.judgePlane); err == nil || !strings.Contains(err.Error(), `PORT="abc"`) {
+	if err := f.validate(f.validatePlane); err == nil || !strings.Contains(err.Error(), `PORT="abc"`) {
 		t.Errorf("judge = %v, want PORT refused", err)
 	}
-	if f = parsed(t, "--port=5002"); f.judge(f.judgePlane) != nil {
-		t.Errorf("judge = %v, want --port to win", f.judge(f.judgePlane))
+	if f = parsed(t, "--port=5002"); f.validate(f.validatePlane) != nil {
+		t.Errorf("judge = %v, want --port to win", f.validate(f.validatePlane))
 	}
 }

@@ -12,15 +12,15 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// roleEvery is how often it is looked whether the server's own node has joined.
-const roleEvery = 500 * time.Millisecond
+// roleInterval is how often it is looked whether the server's own node has joined.
+const roleInterval = 500 * time.Millisecond
 
 // markControlPlane gives the node that shares its machine with the control plane
 // the role by which users know it. No node may ask for a role itself, so it is not
 // among the labels that the node comes with.
 func markControlPlane(ctx context.Context, c client.Client, name string, log *slog.Logger) {
 	role := rikv1alpha1.LabelRolePrefix + "control-plane"
-	_ = wait.PollUntilContextCancel(ctx, roleEvery, true, func(ctx context.Context) (bool, error) {
+	_ = wait.PollUntilContextCancel(ctx, roleInterval, true, func(ctx context.Context) (bool, error) {
 		n := &rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+role+`":""}}}`))
 		err := c.Patch(ctx, n, patch)

@@ -13,13 +13,13 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
-	"rik.dev/rik/internal/apiserver/front"
+	"rik.dev/rik/internal/apiserver/listener"
 	"rik.dev/rik/internal/app/node"
 )
 
 // runServer runs a whole cluster in this process.
 func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
-	if err := f.judge(f.judgePlane, f.judgeScheduler, f.judgeTogether); err != nil {
+	if err := f.validate(f.validatePlane, f.validateScheduler, f.validateTogether); err != nil {
 		return err
 	}
 	if !f.noAgent {
@@ -33,7 +33,7 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 		return err
 	}
 	brainSettings, planeSettings := f.schedulerSettings(), f.controlPlane()
-	planeSettings.Connections = front.NewConnections(front.Budget{}, log)
+	planeSettings.Connections = listener.NewConnections(listener.Budget{}, log)
 	brainSettings.Connections = planeSettings.Connections
 	b, err := newBrain(ctx, brainSettings, false, authority, log)
 	if err != nil {
@@ -64,7 +64,7 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 
 // runController runs API server and controller, with the scheduler elsewhere.
 func runController(ctx context.Context, f *flags, log *slog.Logger) error {
-	if err := f.judge(f.judgePlane, f.judgeTimeout); err != nil {
+	if err := f.validate(f.validatePlane, f.validateTimeout); err != nil {
 		return err
 	}
 	authority, err := openAuthority(f.control.DataDir, f.control.AcceptKeys)
@@ -89,7 +89,7 @@ func runController(ctx context.Context, f *flags, log *slog.Logger) error {
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence, Timeout: silence}))
 	}
 	settings := f.controlPlane()
-	settings.Connections = front.NewConnections(front.Budget{}, log)
+	settings.Connections = listener.NewConnections(listener.Budget{}, log)
 	p, err := newPlane(ctx, settings, authority, dial, log)
 	if err != nil {
 		return discardAuthority(f.control.DataDir, authority, err)

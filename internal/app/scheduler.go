@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"rik.dev/rik/internal/apiserver/front"
+	"rik.dev/rik/internal/apiserver/listener"
 	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/scheduler"
 	"rik.dev/rik/internal/scheduler/placement"
@@ -34,7 +34,7 @@ type SchedulerSettings struct {
 	// NodeTimeout is the silence after which a node counts as lost.
 	NodeTimeout time.Duration
 	// Connections counts those of the process.
-	Connections *front.Connections
+	Connections *listener.Connections
 }
 
 // brain is a scheduler with its listeners.
@@ -56,7 +56,7 @@ func newBrain(ctx context.Context, s SchedulerSettings, withController bool, aut
 	b.leaf = leaf
 	// Unlike the node service, nobody has business here without a certificate.
 	config.ClientAuth = tls.RequireAndVerifyClientCert
-	config = front.ByCertificate(config)
+	config = listener.ByCertificate(config)
 	c := scheduler.Config{
 		Controllers: []scheduler.Endpoint{{Listener: b.controllers, Trusted: true}},
 		Workers:     []scheduler.Endpoint{{Listener: b.workers, Trusted: true}},
@@ -80,13 +80,13 @@ func newBrain(ctx context.Context, s SchedulerSettings, withController bool, aut
 }
 
 func openPorts(ctx context.Context, c *scheduler.Config, s SchedulerSettings, withController bool, config *tls.Config) error {
-	workers, err := front.Listen(ctx, s.BindAddress, s.WorkerPort, "--worker-port")
+	workers, err := listener.Listen(ctx, s.BindAddress, s.WorkerPort, "--worker-port")
 	if err != nil {
 		return fmt.Errorf("serving nodes' schedules: %w", err)
 	}
 	c.Workers = append(c.Workers, scheduler.Endpoint{Listener: s.Connections.Limit(workers), TLS: config})
 	if withController {
-		controllers, err := front.Listen(ctx, s.BindAddress, s.ControllerPort, "--scheduler-port")
+		controllers, err := listener.Listen(ctx, s.BindAddress, s.ControllerPort, "--scheduler-port")
 		if err != nil {
 			return fmt.Errorf("serving the controller: %w", err)
 		}
@@ -131,7 +131,7 @@ func (b *brain) run(ctx context.Context) error {
 
 // runScheduler runs the scheduler alone, until ctx ends.
 func runScheduler(ctx context.Context, f *flags, log *slog.Logger) error {
-	if err := f.judge(f.judgeScheduler); err != nil {
+	if err := f.validate(f.validateScheduler); err != nil {
 		return err
 	}
 	s := f.schedulerSettings()
@@ -139,7 +139,7 @@ func runScheduler(ctx context.Context, f *flags, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s.Connections = front.NewConnections(front.Budget{}, log)
+	s.Connections = listener.NewConnections(listener.Budget{}, log)
 	b, err := newBrain(ctx, s, true, authority, log)
 	if err != nil {
 		return err

@@ -23,8 +23,8 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/datastore"
-	"rik.dev/rik/internal/apiserver/front"
-	"rik.dev/rik/internal/apiserver/registry/direct"
+	"rik.dev/rik/internal/apiserver/listener"
+	"rik.dev/rik/internal/apiserver/registry/inprocess"
 	"rik.dev/rik/internal/app/heap"
 	"rik.dev/rik/internal/app/size"
 	"rik.dev/rik/internal/controller"
@@ -70,7 +70,7 @@ type ControlPlane struct {
 	WorkerPort   int
 	NodeValidity time.Duration
 	// Connections counts those of the process.
-	Connections *front.Connections
+	Connections *listener.Connections
 }
 
 // plane is a running control plane.
@@ -170,7 +170,7 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 	}
 	p.controller, err = controller.New(controller.Config{
 		RestConfig:     p.api.LoopbackConfig(),
-		Instances:      writes{direct.NewInstances(p.api.Stores().Instances)},
+		Instances:      writes{inprocess.NewInstances(p.api.Stores().Instances)},
 		SchedulerDial:  scheduler,
 		Identity:       fmt.Sprintf("%s-%d", host, os.Getpid()),
 		LeaderElection: p.settings.elects(),
@@ -260,18 +260,18 @@ func (p *plane) runDependents(ctx context.Context, ready func(context.Context) e
 
 // serveNodes serves the node service to this process and, with TLS, to others.
 func (p *plane) serveNodes(ctx context.Context) error {
-	listener, err := front.Listen(ctx, p.settings.BindAddress, p.settings.NodePort, "--node-port")
+	socket, err := listener.Listen(ctx, p.settings.BindAddress, p.settings.NodePort, "--node-port")
 	if err != nil {
 		return fmt.Errorf("serving nodes: %w", err)
 	}
 	config, leaf, err := serverTLS(ctx, p.authority, ownHosts(append(p.settings.ExtraSANs, p.settings.AdvertiseAddress)...), p.log)
 	if err != nil {
-		return errors.Join(err, listener.Close())
+		return errors.Join(err, socket.Close())
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return leaf.Run(ctx) })
 	group.Go(func() error {
-		return serveGRPC(ctx, p.settings.Connections.Limit(listener), p.nodeServer(false, grpc.Creds(credentials.NewTLS(front.ByCertificate(config)))))
+		return serveGRPC(ctx, p.settings.Connections.Limit(socket), p.nodeServer(false, grpc.Creds(credentials.NewTLS(listener.ByCertificate(config)))))
 	})
 	group.Go(func() error { return serveGRPC(ctx, p.local, p.nodeServer(true)) })
 	return group.Wait()

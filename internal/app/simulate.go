@@ -46,7 +46,7 @@ func simulateCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withLog(&f, func(log *slog.Logger) error {
-				if err := f.judge(s.judge); err != nil {
+				if err := f.validate(s.validate); err != nil {
 					return err
 				}
 				return s.run(c.Context(), f.control.DataDir, log)
@@ -65,7 +65,7 @@ func simulateCommand() *cobra.Command {
 	return c
 }
 
-func (s *simulation) judge() []error {
+func (s *simulation) validate() []error {
 	var problems []error
 	if _, _, err := net.SplitHostPort(s.scheduler); err != nil {
 		problems = append(problems, fmt.Errorf("--scheduler: %w", err))

@@ -6,12 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/apiserver/registry/direct"
+	"rik.dev/rik/internal/apiserver/registry/inprocess"
 )
 
 // writes is the controller's hot path in the process of the API server: each
 // call is one write to the datastore and no request.
-type writes struct{ *direct.Instances }
+type writes struct{ *inprocess.Instances }
 
 // Bind stores the node and the status in one write.
 func (w writes) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
@@ -20,5 +20,5 @@ func (w writes) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha
 
 // Delete implements store.Instances.
 func (w writes) Delete(ctx context.Context, namespace, name string, uid types.UID, graceSeconds *int64) error {
-	return w.Instances.Delete(ctx, namespace, name, direct.DeleteOptions{UID: uid, GraceSeconds: graceSeconds})
+	return w.Instances.Delete(ctx, namespace, name, inprocess.DeleteOptions{UID: uid, GraceSeconds: graceSeconds})
 }

@@ -18,6 +18,8 @@ type Rule struct {
 	Under string
 	// May lists paths below the module that may be imported, besides Under itself.
 	May []string
+	// Except lists paths below the module that may not be imported although Under or May has them.
+	Except []string
 	// MustNot lists import path prefixes of other modules that are forbidden,
 	// also indirectly.
 	MustNot []string
@@ -32,6 +34,10 @@ var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 
 // shared is what every component may use.
 var shared = []string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/version"}
+
+// splitterController runs the splitter's decisions. What decides, and the command line that
+// explains decisions, do not need it.
+var splitterController = []string{"internal/multicluster/splitter/controller"}
 
 // inside are the test kits that run rik's API server in the test process, under the race
 // detector. That takes minutes where a process of its own takes seconds, and links all of
@@ -62,11 +68,12 @@ var Rules = []Rule{
 	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},
 	// What has finished is a pure question of an object's status, asked by the splitter and syncers.
 	{Under: "internal/multicluster/terminal", May: []string{"api"}, MustNot: heavy},
-	{Under: "internal/multicluster/splitter", May: []string{"api", "internal/multicluster/terminal"}, MustNot: heavy},
-	{Under: "internal/multicluster/splitter/view", May: []string{"api", "internal/multicluster/splitter", "internal/multicluster/terminal"}, MustNot: heavy},
+	{Under: "internal/multicluster/splitter", May: []string{"api", "internal/multicluster/terminal"}, Except: splitterController, MustNot: heavy},
+	{Under: "internal/multicluster/splitter/loader", May: []string{"api", "internal/multicluster/splitter", "internal/multicluster/terminal"}, Except: splitterController, MustNot: heavy},
+	{Under: "internal/multicluster/splitter/controller", May: append([]string{"config", "internal/multicluster"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/syncer/renewal", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/multicluster", May: append([]string{"config"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
-	{Under: "internal/rikctl", May: append([]string{"internal/multicluster/splitter", "internal/multicluster/schema", "internal/multicluster/negotiation/plan", "internal/multicluster/kubeconfig"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/rikctl", Except: splitterController, May: append([]string{"internal/multicluster/splitter", "internal/multicluster/schema", "internal/multicluster/negotiation/plan", "internal/multicluster/kubeconfig"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/app", May: append([]string{"internal", "config"}, shared...)},
 	{Under: "cmd/rik-shim", May: []string{"internal/riklet/shim", "internal/riklet/guest"}, MustNot: append(slices.Clone(pulls), heavy...)},
 	{Under: "cmd/rik-init", May: []string{"internal/riklet/guest"}, MustNot: append([]string{"k8s.io"}, append(slices.Clone(pulls), heavy...)...)},
@@ -98,6 +105,11 @@ func ruleFor(path string) (Rule, bool) {
 
 // allows says whether the rule lets a package import another of the module.
 func (r Rule) allows(path string) bool {
+	for _, except := range r.Except {
+		if below(path, except) {
+			return false
+		}
+	}
 	if below(path, r.Under) {
 		return true
 	}

@@ -24,8 +24,8 @@ var ErrDamaged = errors.New("the file is damaged")
 // when the file is in memory, and as long as the disk needs when it is not.
 const MaxBytes = 1 << 30
 
-// lockPatience is how long Check waits for a process that has the file open.
-const lockPatience = time.Second
+// lockTimeout is how long Check waits for a process that has the file open.
+const lockTimeout = time.Second
 
 // Check reads all of a database, and returns ErrDamaged for a page that is not what it should
 // be. It changes nothing. A missing or empty file is fine, because bbolt makes a new database
@@ -98,7 +98,7 @@ func view(path string, read func(*bolt.Tx) error) (err error) {
 		return err
 	}
 	db, err := bolt.Open(path, 0, &bolt.Options{
-		ReadOnly: true, PreLoadFreelist: listed, NoFreelistSync: !listed, FreelistType: bolt.FreelistMapType, Timeout: lockPatience, NoStatistics: true,
+		ReadOnly: true, PreLoadFreelist: listed, NoFreelistSync: !listed, FreelistType: bolt.FreelistMapType, Timeout: lockTimeout, NoStatistics: true,
 		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
 			var err error
 			file, err = os.OpenFile(name, flag, mode)

@@ -101,7 +101,7 @@ func (c *cluster) run() {
 	case <-c.controller.Ready():
 	case err := <-done:
 		c.Fatalf("the controller ended: %v", err)
-	case <-time.After(served.Patience):
+	case <-time.After(served.Timeout):
 		c.Fatal("the controller is not ready")
 	}
 }
@@ -215,7 +215,7 @@ func (c counting) Delete(ctx context.Context, namespace, name string, uid types.
 // eventually polls until check says "", and otherwise reports what it said last.
 func (c *cluster) eventually(what string, check func() string) {
 	c.Helper()
-	deadline := time.Now().Add(served.Patience)
+	deadline := time.Now().Add(served.Timeout)
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {

@@ -118,7 +118,7 @@ func TestDeploymentEnds(t *testing.T) {
 }
 
 // TestDeploymentAdoptsOrphan: a Deployment that is made again takes over what the earlier one was
-// told to leave, and the instances run on.
+// reported to leave, and the instances run on.
 func TestDeploymentAdoptsOrphan(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.create(deploymentIn(c.namespace, "shop", 2))

@@ -418,13 +418,13 @@ func TestForceLeavesATombstone(t *testing.T) {
 	}
 	// The tombstone survives the controller.
 	c.stop()
-	c.scheduler.do(func() { clear(c.scheduler.buried) })
+	c.scheduler.do(func() { clear(c.scheduler.tombstoned) })
 	c.run()
 	c.eventually("the scheduler is told of the tombstone", func() string {
 		out := ""
 		c.scheduler.do(func() {
-			if c.scheduler.buried[string(in.UID)] != in.Spec.NodeName {
-				out = fmt.Sprintf("%v", c.scheduler.buried)
+			if c.scheduler.tombstoned[string(in.UID)] != in.Spec.NodeName {
+				out = fmt.Sprintf("%v", c.scheduler.tombstoned)
 			}
 		})
 		return out

@@ -29,8 +29,8 @@ func serving(namespace, name string, replicas int32, port rikv1alpha1.Port) *rik
 	return w
 }
 
-// told is what a node was told, as it uses it. It is filled by a follower.
-type told struct {
+// reported is what a node was told, as it uses it. It is filled by a follower.
+type reported struct {
 	mu sync.Mutex
 	// Below is guarded by mu.
 	peers     map[string]string // name -> range
@@ -41,9 +41,9 @@ type told struct {
 }
 
 // follow reads what the present controller tells nodes, until the test ends.
-func (c *cluster) follow() *told {
+func (c *cluster) follow() *reported {
 	c.Helper()
-	out := &told{}
+	out := &reported{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.controller.Network().Follow(ctx, out.take) }()
@@ -56,7 +56,7 @@ func (c *cluster) follow() *told {
 	return out
 }
 
-func (o *told) take(m *nodev1.NetworkChanges) error {
+func (o *reported) take(m *nodev1.NetworkChanges) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if m.GetBegin() {
@@ -89,7 +89,7 @@ func (o *told) take(m *nodev1.NetworkChanges) error {
 }
 
 // eventually waits until what was told is as it should be.
-func (o *told) eventually(c *cluster, what string, check func() string) {
+func (o *reported) eventually(c *cluster, what string, check func() string) {
 	c.Helper()
 	c.eventually(what, func() string {
 		o.mu.Lock()
@@ -233,61 +233,61 @@ func TestAddressesRunOut(t *testing.T) {
 	})
 }
 
-// TestNodesAreTold: a node hears of nodes, services and instances, of an ending
+// TestNodesAreReported: a node hears of nodes, services and instances, of an ending
 // instance before it is gone, and of everything again from the next controller.
-func TestNodesAreTold(t *testing.T) {
+func TestNodesAreReported(t *testing.T) {
 	c := start(t, nil, "n1")
 	c.scheduler.do(func() { c.scheduler.address = "10.62.0.9" })
-	heard := c.follow()
+	seen := c.follow()
 	c.create(serving(c.namespace, "web", 1, rikv1alpha1.Port{Port: 80}))
 	in := c.wantRunning("web", 1)[0]
 	complete := func() string {
 		address := strings.Join(c.workload("web").Status.Addresses, " ")
-		if heard.wholes == 0 || heard.peers["n1"] != "10.62.0.0/24" || heard.services["web"] != address || address == "" ||
-			heard.endpoints[in.Name] != "10.62.0.9 true" {
-			return fmt.Sprintf("nodes %v, services %v, endpoints %v", heard.peers, heard.services, heard.endpoints)
+		if seen.wholes == 0 || seen.peers["n1"] != "10.62.0.0/24" || seen.services["web"] != address || address == "" ||
+			seen.endpoints[in.Name] != "10.62.0.9 true" {
+			return fmt.Sprintf("nodes %v, services %v, endpoints %v", seen.peers, seen.services, seen.endpoints)
 		}
 		return ""
 	}
-	heard.eventually(c, "the node, the service and its instance", complete)
+	seen.eventually(c, "the node, the service and its instance", complete)
 
 	c.stop()
 	c.run()
-	heard = c.follow()
-	heard.eventually(c, "all of it again", complete)
+	seen = c.follow()
+	seen.eventually(c, "all of it again", complete)
 
 	// The node does not stop the instance: it stays, but gets nothing new.
 	c.scheduler.do(func() { c.scheduler.nodes["n1"] = false })
 	if err := c.client.Delete(c.Context(), c.workload("web")); err != nil {
 		t.Fatal(err)
 	}
-	heard.eventually(c, "an ending instance gets nothing new", func() string {
-		if got := heard.endpoints[in.Name]; got != "10.62.0.9 false" {
+	seen.eventually(c, "an ending instance gets nothing new", func() string {
+		if got := seen.endpoints[in.Name]; got != "10.62.0.9 false" {
 			return fmt.Sprintf("it is %q", got)
 		}
 		return ""
 	})
 	c.scheduler.connect("n1")
-	heard.eventually(c, "nothing of it is left", func() string {
-		if len(heard.services) > 0 || len(heard.endpoints) > 0 {
-			return fmt.Sprintf("services %v, endpoints %v", heard.services, heard.endpoints)
+	seen.eventually(c, "nothing of it is left", func() string {
+		if len(seen.services) > 0 || len(seen.endpoints) > 0 {
+			return fmt.Sprintf("services %v, endpoints %v", seen.services, seen.endpoints)
 		}
 		return ""
 	})
 }
 
 // TestSilentNodeGetsNothingNew: the instances of a node that is not heard of are
-// told of as not ready before anything is replaced.
+// reported of as not ready before anything is replaced.
 func TestSilentNodeGetsNothingNew(t *testing.T) {
 	c := start(t, nil, "n1")
 	c.scheduler.do(func() { c.scheduler.address = "10.62.0.9" })
-	heard := c.follow()
+	seen := c.follow()
 	c.create(serving(c.namespace, "web", 1, rikv1alpha1.Port{Port: 80}))
 	in := c.wantRunning("web", 1)[0]
 	readiness := func(want string) {
 		t.Helper()
-		heard.eventually(c, "the instance", func() string {
-			if got := heard.endpoints[in.Name]; got != "10.62.0.9 "+want {
+		seen.eventually(c, "the instance", func() string {
+			if got := seen.endpoints[in.Name]; got != "10.62.0.9 "+want {
 				return fmt.Sprintf("it is %q, want %s", got, want)
 			}
 			return ""

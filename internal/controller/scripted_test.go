@@ -27,24 +27,24 @@ type scripted struct {
 
 	mu sync.Mutex
 	// Below is guarded by mu.
-	session   *syncSession
-	term      int64
-	sessions  int
-	synced    bool
-	nodes     map[string]bool // connected
-	objects   map[string]bool // Nodes that the controller told of
-	pending   map[string]*schedulerv1.Instance
-	bound     map[string]string // uid -> node, as the controller told
-	proposed  map[string]string // uid -> node
-	running   map[string]string // uid -> node: what a node really runs
-	sequence  map[string]int64
-	starts    map[string]int
-	buried    map[string]string
-	stops     map[string]*schedulerv1.Stop
-	templates map[string]bool
-	hold      bool // propose nothing
-	next      int
-	address   string // of every instance
+	session    *syncSession
+	term       int64
+	sessions   int
+	synced     bool
+	nodes      map[string]bool // connected
+	objects    map[string]bool // Nodes that the controller told of
+	pending    map[string]*schedulerv1.Instance
+	bound      map[string]string // uid -> node, as the controller told
+	proposed   map[string]string // uid -> node
+	running    map[string]string // uid -> node: what a node really runs
+	sequence   map[string]int64
+	starts     map[string]int
+	tombstoned map[string]string
+	stops      map[string]*schedulerv1.Stop
+	templates  map[string]bool
+	hold       bool // propose nothing
+	next       int
+	address    string // of every instance
 	// holds are what nodes wait for; confirmed what the controller told of its Nodes, and
 	// deleted the Nodes that it said were deleted.
 	holds     map[string]*schedulerv1.Hold
@@ -65,7 +65,7 @@ func newScripted(nodes ...string) *scripted {
 		nodes: map[string]bool{}, objects: map[string]bool{}, templates: map[string]bool{},
 		pending: map[string]*schedulerv1.Instance{}, bound: map[string]string{}, proposed: map[string]string{},
 		running: map[string]string{}, sequence: map[string]int64{}, starts: map[string]int{},
-		buried: map[string]string{}, stops: map[string]*schedulerv1.Stop{}, address: "10.0.0.1",
+		tombstoned: map[string]string{}, stops: map[string]*schedulerv1.Stop{}, address: "10.0.0.1",
 		holds: map[string]*schedulerv1.Hold{}, confirmed: map[string]string{}, deleted: map[string]bool{},
 	}
 	for _, n := range nodes {
@@ -195,8 +195,8 @@ func (s *scripted) hear(m *schedulerv1.SyncRequest) {
 		s.stops[m.GetStop().GetUid()] = m.GetStop()
 		s.stopLocked(m.GetStop().GetUid())
 	case m.GetTombstone() != nil:
-		s.buried[m.GetTombstone().GetUid()] = m.GetTombstone().GetNodeName()
-		s.stopBuriedLocked()
+		s.tombstoned[m.GetTombstone().GetUid()] = m.GetTombstone().GetNodeName()
+		s.stopTombstonedLocked()
 	case m.GetSynced() != nil:
 		s.synced = true
 		for name, connected := range s.nodes {
@@ -250,7 +250,7 @@ func (s *scripted) ackedLocked(a *schedulerv1.BindingAck) {
 
 // startLocked has a node run an instance, once.
 func (s *scripted) startLocked(uid, node string, ended bool) {
-	if ended || s.running[uid] != "" || !s.nodes[node] || s.buried[uid] != "" {
+	if ended || s.running[uid] != "" || !s.nodes[node] || s.tombstoned[uid] != "" {
 		return
 	}
 	s.running[uid] = node
@@ -272,13 +272,13 @@ func (s *scripted) stopLocked(uid string) {
 	delete(s.running, uid)
 }
 
-func (s *scripted) stopBuriedLocked() {
-	for uid, node := range s.buried {
+func (s *scripted) stopTombstonedLocked() {
+	for uid, node := range s.tombstoned {
 		if s.nodes[node] {
 			s.running[uid] = node
 			s.observeLocked(uid, rikv1alpha1.InstanceTerminated)
 			delete(s.running, uid)
-			delete(s.buried, uid)
+			delete(s.tombstoned, uid)
 		}
 	}
 }
@@ -347,7 +347,7 @@ func (s *scripted) connect(name string) {
 				s.stopLocked(uid)
 			}
 		}
-		s.stopBuriedLocked()
+		s.stopTombstonedLocked()
 		s.placeLocked()
 	})
 }

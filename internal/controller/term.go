@@ -25,12 +25,12 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller/deployment"
 	"rik.dev/rik/internal/controller/fence"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/node"
 	"rik.dev/rik/internal/controller/scheduling"
 	"rik.dev/rik/internal/controller/tenant"
-	"rik.dev/rik/internal/controller/view"
 	"rik.dev/rik/internal/controller/workload"
 )
 
@@ -48,12 +48,12 @@ type term struct {
 	controller  *Controller
 	broadcaster events.EventBroadcaster
 
-	nodeView      *view.Objects[*rikv1alpha1.Node]
-	workloadView  *view.Objects[*rikv1alpha1.Workload]
-	revisionView  *view.Objects[*rikv1alpha1.WorkloadRevision]
-	tenantView    *view.Objects[*rikv1alpha1.Tenant]
-	deployView    *view.Objects[*appsv1.Deployment]
-	instanceView  *view.Instances
+	nodeView      *index.Objects[*rikv1alpha1.Node]
+	workloadView  *index.Objects[*rikv1alpha1.Workload]
+	revisionView  *index.Objects[*rikv1alpha1.WorkloadRevision]
+	tenantView    *index.Objects[*rikv1alpha1.Tenant]
+	deployView    *index.Objects[*appsv1.Deployment]
+	instanceView  *index.Instances
 	registrations []registration
 	// over ends the run for another term.
 	over chan struct{}
@@ -79,12 +79,12 @@ func newTerm(c *Controller, number int64, cluster string) *term {
 	t := &term{
 		number: number, controller: c, over: make(chan struct{}, 1),
 		broadcaster:  events.NewBroadcaster(&events.EventSinkImpl{Interface: c.clients.EventsV1()}),
-		nodeView:     view.NewObjects[*rikv1alpha1.Node](),
-		workloadView: view.NewObjects[*rikv1alpha1.Workload](),
-		revisionView: view.NewObjects[*rikv1alpha1.WorkloadRevision](),
-		tenantView:   view.NewObjects[*rikv1alpha1.Tenant](),
-		deployView:   view.NewObjects[*appsv1.Deployment](),
-		instanceView: view.NewInstances(),
+		nodeView:     index.NewObjects[*rikv1alpha1.Node](),
+		workloadView: index.NewObjects[*rikv1alpha1.Workload](),
+		revisionView: index.NewObjects[*rikv1alpha1.WorkloadRevision](),
+		tenantView:   index.NewObjects[*rikv1alpha1.Tenant](),
+		deployView:   index.NewObjects[*appsv1.Deployment](),
+		instanceView: index.NewInstances(),
 		tombstones:   instance.NewTombstones(c.acting, Namespace, c.now),
 		deleted:      node.NewDeleted(c.acting, Namespace, c.now),
 	}
@@ -117,7 +117,7 @@ func newTerm(c *Controller, number int64, cluster string) *term {
 	})
 	t.workloads = workload.New(workload.Config{
 		Client: c.acting, Store: c.config.Instances, Workloads: t.workloadView, Revisions: t.revisionView,
-		Instances: t.instanceView, Fate: t.nodes.Fate, ReplaceAfter: c.config.ReplaceAfter,
+		Instances: t.instanceView, Disposition: t.nodes.Disposition, ReplaceAfter: c.config.ReplaceAfter,
 		Addresses: addresses.Of, Fenced: t.fenced, OwnerWaits: t.deploys.Waits, Events: recorder, Logger: logger, Now: c.now, Suffix: suffix, Workers: 16, Writes: c.config.Writes,
 	})
 	t.tenants = tenant.New(tenant.Config{
@@ -126,7 +126,7 @@ func newTerm(c *Controller, number int64, cluster string) *term {
 	})
 	t.table = network.NewTable(network.Config{
 		Settings: c.settings, Nodes: t.nodeView, Workloads: t.workloadView, Revisions: t.revisionView,
-		Instances: t.instanceView, Heard: t.heard, Carries: t.nodes.Carries, Ranges: ranges, Addresses: addresses,
+		Instances: t.instanceView, Seen: t.seen, Carries: t.nodes.Carries, Ranges: ranges, Addresses: addresses,
 	})
 	t.nodes.OnChange(t.table.NodeChanged)
 	t.nodes.OnChange(t.instances.Enqueue)
@@ -148,7 +148,7 @@ func (t *term) allocators() (*network.Ranges, *network.Addresses) {
 
 // fenced says why no instance of a workload may run now.
 func (t *term) fenced(ctx context.Context, w *rikv1alpha1.Workload) (string, error) {
-	verdict, err := t.fences.Judge(ctx, w)
+	verdict, err := t.fences.Evaluate(ctx, w)
 	return verdict.Message, err
 }
 
@@ -164,8 +164,8 @@ func (t *term) raise(ctx context.Context, above int64) error {
 	return nil
 }
 
-// heard says whether new connections may be sent to a node.
-func (t *term) heard(name string) bool {
+// seen says whether new connections may be sent to a node.
+func (t *term) seen(name string) bool {
 	facts := t.nodes.Facts(name)
 	return facts.Exists && !facts.Silent
 }

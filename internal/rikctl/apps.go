@@ -397,18 +397,18 @@ func (t *tool) deleteOfKind(cmd *cobra.Command, find func(context.Context, clien
 		return err
 	}
 	waits, _ := cmd.Flags().GetBool("wait")
-	patience, _ := cmd.Flags().GetDuration("timeout")
+	timeout, _ := cmd.Flags().GetDuration("timeout")
 	found, problem := find(cmd.Context(), c, namespace)
 	problems := []error{problem}
 	for i := range found {
-		problems = append(problems, t.destroy(cmd.Context(), c, &found[i], waits, patience))
+		problems = append(problems, t.destroy(cmd.Context(), c, &found[i], waits, timeout))
 	}
 	return errors.Join(problems...)
 }
 
 // destroy deletes a workload and says on which nodes it is gone, once they have
 // confirmed it.
-func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, waits bool, patience time.Duration) error {
+func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, waits bool, timeout time.Duration) error {
 	instances, err := instancesOf(ctx, c, w)
 	if err != nil {
 		return err
@@ -421,7 +421,7 @@ func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Work
 		_, _ = fmt.Fprintf(t.streams.Out, "%s is being deleted\n", w.Name)
 		return nil
 	}
-	if err := awaitEnd(ctx, c, w, patience); err != nil {
+	if err := awaitEnd(ctx, c, w, timeout); err != nil {
 		return err
 	}
 	nodes := nodesOf(instances)
@@ -435,10 +435,10 @@ func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Work
 }
 
 // awaitEnd waits until neither the workload nor an instance of it is left.
-func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, patience time.Duration) error {
-	if patience > 0 {
+func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, timeout time.Duration) error {
+	if timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, patience, timeoutError{w.Name + " to be gone; it goes when its nodes have confirmed that nothing of it is left"})
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, timeoutError{w.Name + " to be gone; it goes when its nodes have confirmed that nothing of it is left"})
 		defer cancel()
 	}
 	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {

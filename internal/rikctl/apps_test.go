@@ -260,8 +260,8 @@ func TestAwaitHold(t *testing.T) {
 		t.Errorf("awaitHold() of one that runs = %v", err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- awaitHold(t.Context(), s.c, suspending, i.DeepCopy(), served.Patience) }()
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, served.Patience, true, func(ctx context.Context) (bool, error) {
+	go func() { done <- awaitHold(t.Context(), s.c, suspending, i.DeepCopy(), served.Timeout) }()
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, served.Timeout, true, func(ctx context.Context) (bool, error) {
 		if err := s.c.Get(ctx, s.key("web-one"), i); err != nil {
 			return false, err
 		}

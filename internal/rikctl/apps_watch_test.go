@@ -36,7 +36,7 @@ func TestFollowOfKind(t *testing.T) {
 	}()
 	until := func(want ...string) {
 		t.Helper()
-		err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, served.Patience, true, func(context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, served.Timeout, true, func(context.Context) (bool, error) {
 			rest := out.String()
 			for _, w := range want {
 				_, after, found := strings.Cut(rest, w)

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// detachPatience is how long unregister waits for the cluster controller unless
-	// told otherwise.
-	detachPatience = time.Minute
+	// detachTimeout is how long unregister waits for the cluster controller unless
+	// reported otherwise.
+	detachTimeout = time.Minute
 	// detachPoll is how often it looks.
 	detachPoll = 200 * time.Millisecond
 )
@@ -42,7 +42,7 @@ func (t *tool) clusterCommand() *cobra.Command {
 }
 
 func (t *tool) clusterUnregisterCommand() *cobra.Command {
-	patience := detachPatience
+	timeout := detachTimeout
 	cmd := &cobra.Command{
 		Use:   "unregister NAME",
 		Short: "Detach a cluster from a kcp",
@@ -52,14 +52,14 @@ take its labels off them first and wait until they have left.`,
 		Example: indent("rikctl cluster unregister east"),
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return t.unregister(cmd.Context(), given[0], patience)
+			return t.unregister(cmd.Context(), given[0], timeout)
 		},
 	}
-	cmd.Flags().DurationVar(&patience, "timeout", detachPatience, "time to wait until the cluster is detached; 0 not to wait")
+	cmd.Flags().DurationVar(&timeout, "timeout", detachTimeout, "time to wait until the cluster is detached; 0 not to wait")
 	return cmd
 }
 
-func (t *tool) unregister(ctx context.Context, name string, patience time.Duration) error {
+func (t *tool) unregister(ctx context.Context, name string, timeout time.Duration) error {
 	c, err := t.upstreamClient()
 	if err != nil {
 		return err
@@ -68,11 +68,11 @@ func (t *tool) unregister(ctx context.Context, name string, patience time.Durati
 	if err := c.Delete(ctx, gone); err != nil {
 		return ofCluster("detaching", name, err)
 	}
-	if patience <= 0 {
+	if timeout <= 0 {
 		_, err := fmt.Fprintf(t.streams.Out, "cluster %s is being detached\n", name)
 		return err
 	}
-	err = wait.PollUntilContextTimeout(ctx, detachPoll, patience, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, detachPoll, timeout, true, func(ctx context.Context) (bool, error) {
 		err := c.Get(ctx, client.ObjectKey{Name: name}, gone)
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})

@@ -94,7 +94,7 @@ func (t *tool) deleteCommand() *cobra.Command {
 	kubectls := cmd.Run
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
 		if kind, names, ok := ofKind(given); ok {
-			if err := judgeDelete(cmd, names); err != nil {
+			if err := validateDelete(cmd, names); err != nil {
 				return err
 			}
 			return t.deleteOfKind(cmd, func(ctx context.Context, c client.Client, namespace string) ([]rikv1alpha1.Workload, error) {
@@ -102,7 +102,7 @@ func (t *tool) deleteCommand() *cobra.Command {
 			})
 		}
 		if len(given) == 1 && !chosenOtherwise(cmd) && t.noType(given[0]) {
-			if err := judgeDelete(cmd, given); err != nil {
+			if err := validateDelete(cmd, given); err != nil {
 				return err
 			}
 			return t.deleteOfKind(cmd, deletable(given[0]))
@@ -118,8 +118,8 @@ func chosenOtherwise(cmd *cobra.Command) bool {
 	return slices.ContainsFunc([]string{"filename", "kustomize", "selector", "field-selector", "all", "raw"}, cmd.Flags().Changed)
 }
 
-// judgeDelete refuses flags that would have no effect on apps and functions.
-func judgeDelete(cmd *cobra.Command, names []string) error {
+// validateDelete refuses flags that would have no effect on apps and functions.
+func validateDelete(cmd *cobra.Command, names []string) error {
 	if len(names) == 0 {
 		return usagef(cmd, "name what is to be deleted, such as: %s delete app helloworld", name)
 	}

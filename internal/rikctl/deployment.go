@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/api/shape"
+	"rik.dev/rik/api/strictdecode"
 )
 
 // metadataPrefix precedes, in a workload's annotations, what a deployment file
@@ -67,14 +67,14 @@ func fromDeployment(d document, namespace string) (*rikv1alpha1.Workload, error)
 		return nil, invalidError{d.source, err}
 	}
 	var file deployment
-	if err := shape.Join(shape.Check(data, &file)); err != nil {
+	if err := strictdecode.Join(strictdecode.Check(data, &file)); err != nil {
 		return nil, invalidError{d.source, err}
 	}
 	problems, err := kjson.UnmarshalStrict(data, &file)
 	if err = errors.Join(append(problems, err)...); err != nil {
 		return nil, invalidError{d.source, err}
 	}
-	if err := file.judge(); err != nil {
+	if err := file.validate(); err != nil {
 		return nil, invalidError{d.source, err}
 	}
 	replicas := int32(1)
@@ -102,9 +102,9 @@ func fromDeployment(d document, namespace string) (*rikv1alpha1.Workload, error)
 	return w, nil
 }
 
-// judge reports what the server could only say of another object than the
+// validate reports what the server could only say of another object than the
 // user's.
-func (d *deployment) judge() error {
+func (d *deployment) validate() error {
 	var problems []error
 	if d.Name == "" {
 		problems = append(problems, errors.New("name: required"))

@@ -93,16 +93,16 @@ type misconfigured interface {
 	Next() string
 }
 
-// judge says how a command that ended with an error ends.
-func judge(err error, server string) outcome {
+// validate says how a command that ended with an error ends.
+func validate(err error, server string) outcome {
 	var (
-		exit    exitError
-		stopped *fatal
-		usage   usageError
-		told    advisedUsage
-		file    fileError
-		setup   misconfigured
-		advice  advised
+		exit     exitError
+		stopped  *fatal
+		usage    usageError
+		reported advisedUsage
+		file     fileError
+		setup    misconfigured
+		advice   advised
 		// scripted: code 1 is taken
 		scripted aboveOne
 	)
@@ -112,9 +112,9 @@ func judge(err error, server string) outcome {
 	case errors.Is(err, context.Canceled):
 		return outcome{code: ExitInterrupted}
 	case errors.As(err, &stopped):
-		return judgeText(stopped.Error(), stopped.code, server)
-	case errors.As(err, &told):
-		return outcome{ExitUsage, "error: " + told.Error(), told.next}
+		return validateText(stopped.Error(), stopped.code, server)
+	case errors.As(err, &reported):
+		return outcome{ExitUsage, "error: " + reported.Error(), reported.next}
 	case errors.As(err, &usage):
 		return outcome{ExitUsage, "error: " + usage.Error(), explains(usage.command)}
 	case errors.As(err, &file):
@@ -122,7 +122,7 @@ func judge(err error, server string) outcome {
 	case errors.As(err, &setup):
 		return outcome{ExitUsage, "error: " + setup.Error(), setup.Next()}
 	}
-	o := judgeTyped(err, server)
+	o := validateTyped(err, server)
 	if errors.As(err, &advice) {
 		o.next = advice.next
 	}
@@ -132,7 +132,7 @@ func judge(err error, server string) outcome {
 	return o
 }
 
-func judgeTyped(err error, server string) outcome {
+func validateTyped(err error, server string) outcome {
 	var late timeoutError
 	if errors.As(err, &late) || errors.Is(err, context.DeadlineExceeded) {
 		return outcome{code: ExitUnreachable, text: "error: " + err.Error()}
@@ -147,24 +147,24 @@ func judgeTyped(err error, server string) outcome {
 		if status.Status().Reason == metav1.StatusReasonUnsupportedMediaType && status.Status().Message == "unknown" {
 			return foreign("error: "+err.Error(), server)
 		}
-		o := judgeReason(status.Status().Reason, server)
+		o := validateReason(status.Status().Reason, server)
 		o.text = "error: " + err.Error()
 		return o
 	}
 	if text, known := cmdutil.StandardErrorMessage(err); known {
-		return judgeText(text, ExitError, server)
+		return validateText(text, ExitError, server)
 	}
 	code := ExitError
 	if invalid := (invalidError{}); errors.As(err, &invalid) {
 		code = ExitInvalid
 	}
-	return judgeText("error: "+err.Error(), code, server)
+	return validateText("error: "+err.Error(), code, server)
 }
 
 const nextForType = `"rikctl api-resources" lists the types that the server has`
 
-// judgeReason is the table from an API server's reason to a code.
-func judgeReason(reason metav1.StatusReason, server string) outcome {
+// validateReason is the table from an API server's reason to a code.
+func validateReason(reason metav1.StatusReason, server string) outcome {
 	switch reason {
 	case metav1.StatusReasonNotFound, metav1.StatusReasonGone:
 		return outcome{code: ExitNotFound}
@@ -188,8 +188,8 @@ func judgeReason(reason metav1.StatusReason, server string) outcome {
 // serverReason finds the reason in what kubectl prints of a server's answer.
 var serverReason = regexp.MustCompile(`Error from server \((\w+)\)`)
 
-// judgeText is for errors of which only the text is left.
-func judgeText(text string, code int, server string) outcome {
+// validateText is for errors of which only the text is left.
+func validateText(text string, code int, server string) outcome {
 	// There are no CRDs to be installed for what rik lacks.
 	text = strings.ReplaceAll(text, "\nensure CRDs are installed first", "")
 	o := outcome{code: code, text: text}
@@ -200,7 +200,7 @@ func judgeText(text string, code int, server string) outcome {
 		o.code = ExitError
 	}
 	if m := serverReason.FindStringSubmatch(text); m != nil {
-		o = judgeReason(metav1.StatusReason(m[1]), server)
+		o = validateReason(metav1.StatusReason(m[1]), server)
 		o.text = text
 		return o
 	}

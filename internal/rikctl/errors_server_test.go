@@ -16,7 +16,7 @@ func TestAnErrorOfTheServersOwnIsNoConnectionOfOurs(t *testing.T) {
 		"Error from server: read tcp 10.0.0.5:5432: i/o timeout",
 		"Error from server (ServiceUnavailable): the cluster's datastore did not answer",
 	} {
-		o := judgeText(text, ExitError, server)
+		o := validateText(text, ExitError, server)
 		if strings.Contains(o.next, "nothing listens") || strings.Contains(o.next, "check that") || strings.Contains(o.next, "not known") {
 			t.Errorf("%q leads to %q", text, o.next)
 		}
@@ -24,7 +24,7 @@ func TestAnErrorOfTheServersOwnIsNoConnectionOfOurs(t *testing.T) {
 			t.Errorf("%q leads to nothing", text)
 		}
 	}
-	if o := judgeText("dial tcp 127.0.0.1:5000: connect: connection refused", ExitError, server); !strings.Contains(o.next, "nothing listens at "+server) {
+	if o := validateText("dial tcp 127.0.0.1:5000: connect: connection refused", ExitError, server); !strings.Contains(o.next, "nothing listens at "+server) {
 		t.Errorf("a refused connection of ours leads to %q", o.next)
 	}
 }

@@ -101,15 +101,15 @@ func firstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alp
 		}
 	}
 	i := &instances[0]
-	if err := judgeContainer(i, container); err != nil {
+	if err := validateContainer(i, container); err != nil {
 		return nil, err
 	}
 	return nil, advised{fmt.Errorf("instance %s is %s, not Running", i.Name, phaseOf(i)),
 		fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
 }
 
-// judgeContainer says what is wrong with a container that is named, as far as it was seen.
-func judgeContainer(i *rikv1alpha1.Instance, name string) error {
+// validateContainer says what is wrong with a container that is named, as far as it was seen.
+func validateContainer(i *rikv1alpha1.Instance, name string) error {
 	all := slices.Concat(i.Status.Containers, i.Status.InitContainers)
 	if name == "" || len(all) == 0 {
 		return nil

@@ -13,8 +13,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// holdPatience is how long the status may take to follow the node.
-const holdPatience = 30 * time.Second
+// holdTimeout is how long the status may take to follow the node.
+const holdTimeout = 30 * time.Second
 
 // holding is one of the two directions.
 type holding struct {
@@ -58,10 +58,10 @@ rikctl resume web-x7k2p`),
 }
 
 func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
-	patience, waits := holdPatience, true
+	timeout, waits := holdTimeout, true
 	cmd.Args = args(cobra.MinimumNArgs(1))
 	cmd.ValidArgsFunction = t.completeMoreInstances
-	cmd.Flags().DurationVar(&patience, "timeout", holdPatience, "how long to wait until the status says so")
+	cmd.Flags().DurationVar(&timeout, "timeout", holdTimeout, "how long to wait until the status says so")
 	cmd.Flags().BoolVar(&waits, "wait", true, "wait until the status says so")
 	if h.suspended {
 		cmd.Flags().BoolVar(&h.toDisk, "to-disk", false, "write the memory of microVMs to their node's disk")
@@ -76,17 +76,17 @@ func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 			targets = append(targets, tg)
 		}
 		if !waits {
-			patience = 0
-		} else if patience <= 0 {
+			timeout = 0
+		} else if timeout <= 0 {
 			return usagef(cmd, "--timeout must be above 0; --wait=false does not wait")
 		}
-		return t.runHold(cmd.Context(), h, targets, patience)
+		return t.runHold(cmd.Context(), h, targets, timeout)
 	}
 	return cmd
 }
 
 // runHold asks for one after the other; what fails holds up no other.
-func (t *tool) runHold(ctx context.Context, h holding, targets []target, patience time.Duration) error {
+func (t *tool) runHold(ctx context.Context, h holding, targets []target, timeout time.Duration) error {
 	namespace, err := t.namespace()
 	if err != nil {
 		return err
@@ -100,13 +100,13 @@ func (t *tool) runHold(ctx context.Context, h holding, targets []target, patienc
 		instances, err := tg.instances(ctx, c, namespace)
 		problems = append(problems, err)
 		for i := range instances {
-			problems = append(problems, t.hold(ctx, c, h, &instances[i], patience))
+			problems = append(problems, t.hold(ctx, c, h, &instances[i], timeout))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.Instance, patience time.Duration) error {
+func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.Instance, timeout time.Duration) error {
 	rc, _, err := t.restClient()
 	if err != nil {
 		return err
@@ -119,8 +119,8 @@ func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alp
 	if err != nil {
 		return fmt.Errorf("%s of instance %s: %w", h.subresource, i.Name, err)
 	}
-	if patience > 0 {
-		if err := awaitHold(ctx, c, h, i, patience); err != nil {
+	if timeout > 0 {
+		if err := awaitHold(ctx, c, h, i, timeout); err != nil {
 			return err
 		}
 	}
@@ -129,9 +129,9 @@ func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alp
 }
 
 // awaitHold waits for the status, which follows from the node's next word.
-func awaitHold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.Instance, patience time.Duration) error {
+func awaitHold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.Instance, timeout time.Duration) error {
 	last := &rikv1alpha1.Instance{}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, timeoutError{fmt.Sprintf("instance %s to be %s: the node has done it, but its status does not say so yet", i.Name, h.past)})
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, timeoutError{fmt.Sprintf("instance %s to be %s: the node has done it, but its status does not say so yet", i.Name, h.past)})
 	defer cancel()
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		if err := c.Get(ctx, client.ObjectKeyFromObject(i), last); err != nil {

@@ -47,9 +47,9 @@ func (t *tool) runLint(ctx context.Context, files []string, offline bool) error 
 	if err != nil {
 		return err
 	}
-	var judge *serverJudge
+	var validate *serverValidate
 	if !offline {
-		if judge, err = t.serverJudge(); err != nil {
+		if validate, err = t.serverValidate(); err != nil {
 			return err
 		}
 	}
@@ -58,7 +58,7 @@ func (t *tool) runLint(ctx context.Context, files []string, offline bool) error 
 		return err
 	}
 	for _, d := range documents {
-		result, err := lint(ctx, d, judge)
+		result, err := lint(ctx, d, validate)
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -94,20 +94,20 @@ func unlisted(documents []document) ([]document, error) {
 }
 
 // lint checks one document and says how far the check went.
-func lint(ctx context.Context, d document, judge *serverJudge) (string, error) {
+func lint(ctx context.Context, d document, validate *serverValidate) (string, error) {
 	obj, err := lintOffline(d)
 	onlyServer := errors.Is(err, errUnknownKind)
 	if err != nil && !onlyServer {
 		return "", err
 	}
 	label := fmt.Sprintf("%s %s", obj.GetKind(), obj.GetName())
-	if judge == nil {
+	if validate == nil {
 		if onlyServer {
 			return label + ": not checked, only a server knows this type", nil
 		}
 		return label + ": its fields exist; not checked by a server", nil
 	}
-	err = judge.try(ctx, obj)
+	err = validate.try(ctx, obj)
 	switch {
 	case err == nil:
 		return label + ": ok", nil
@@ -141,14 +141,14 @@ func lintOffline(d document) (*unstructured.Unstructured, error) {
 	return obj, strictErr
 }
 
-// serverJudge asks the server what it would say.
-type serverJudge struct {
+// serverValidate asks the server what it would say.
+type serverValidate struct {
 	c         client.Client
 	namespace string
 }
 
-// serverJudge is nil without a configuration: then there is nobody to ask.
-func (t *tool) serverJudge() (*serverJudge, error) {
+// serverValidate is nil without a configuration: then there is nobody to ask.
+func (t *tool) serverValidate() (*serverValidate, error) {
 	namespace, err := t.namespace()
 	var missing *config.MissingError
 	if errors.As(err, &missing) {
@@ -162,13 +162,13 @@ func (t *tool) serverJudge() (*serverJudge, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &serverJudge{c, namespace}, nil
+	return &serverValidate{c, namespace}, nil
 }
 
 // try makes the object without keeping anything, or changes the one that there is.
 // Not always by apply: its merge stops at the first of some mistakes, and tells of
 // them without a reason.
-func (j *serverJudge) try(ctx context.Context, obj *unstructured.Unstructured) error {
+func (j *serverValidate) try(ctx context.Context, obj *unstructured.Unstructured) error {
 	mapping, err := j.c.RESTMapper().RESTMapping(obj.GroupVersionKind().GroupKind(), obj.GroupVersionKind().Version)
 	if err != nil {
 		return err

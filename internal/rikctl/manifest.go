@@ -20,7 +20,7 @@ import (
 	"rik.dev/rik/api/quantity"
 	v0 "rik.dev/rik/api/rik/v0"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/api/shape"
+	"rik.dev/rik/api/strictdecode"
 )
 
 // document is one object of a file, not yet decoded.
@@ -203,7 +203,7 @@ func decodeStrict(d document) (runtime.Object, error) {
 	if err := quantity.CheckJSON(data); err != nil {
 		return nil, invalidError{d.source, err}
 	}
-	if err := shape.Join(shape.Check(data, obj)); err != nil {
+	if err := strictdecode.Join(strictdecode.Check(data, obj)); err != nil {
 		return nil, invalidError{d.source, err}
 	}
 	problems, err := kjson.UnmarshalStrict(data, obj)
@@ -221,7 +221,7 @@ func kindOf(data []byte) (schema.GroupVersionKind, error) {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
 	}
-	if err := shape.Join(shape.Check(data, &head)); err != nil {
+	if err := strictdecode.Join(strictdecode.Check(data, &head)); err != nil {
 		return schema.GroupVersionKind{}, err
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &head); err != nil {

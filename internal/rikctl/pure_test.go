@@ -21,10 +21,10 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/config"
-	"rik.dev/rik/internal/rikctl/english"
+	"rik.dev/rik/internal/rikctl/notranslate"
 )
 
-func TestJudge(t *testing.T) {
+func TestValidate(t *testing.T) {
 	t.Parallel()
 	workloads := schema.GroupResource{Group: "rik.dev", Resource: "workloads"}
 	tests := []struct {
@@ -73,7 +73,7 @@ func TestJudge(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got := judge(tc.err, "https://s:5000")
+			got := validate(tc.err, "https://s:5000")
 			if got.code != tc.code || !strings.Contains(got.text, tc.text) || !strings.Contains(got.next, tc.next) {
 				t.Errorf("judge(%v) = %d %q next %q; want %d, %q, next %q", tc.err, got.code, got.text, got.next, tc.code, tc.text, tc.next)
 			}
@@ -467,7 +467,7 @@ func TestServerText(t *testing.T) {
 // can say that there are none.
 func TestTranslationsAreNotRead(t *testing.T) {
 	t.Parallel()
-	if english.Err != nil {
-		t.Errorf("each start reads kubectl's translations: %v", english.Err)
+	if notranslate.Err != nil {
+		t.Errorf("each start reads kubectl's translations: %v", notranslate.Err)
 	}
 }

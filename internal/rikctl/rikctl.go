@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"rik.dev/rik/internal/rikctl/config"
-	_ "rik.dev/rik/internal/rikctl/english" // before kubectl's commands are initialized
+	_ "rik.dev/rik/internal/rikctl/notranslate" // before kubectl's commands are initialized
 	"rik.dev/rik/internal/version"
 )
 
@@ -94,13 +94,13 @@ func newTree(streams genericiooptions.IOStreams, source config.Source) (*cobra.C
 	t.getter.addFlags(root.PersistentFlags())
 	t.addCommands(root)
 	tidy(root)
-	judgeWords(root)
+	validateWords(root)
 	return root, t
 }
 
-// judgeWords has the commands that cobra adds refuse what is neither a command nor
+// validateWords has the commands that cobra adds refuse what is neither a command nor
 // a shell: they answer with a page of help otherwise, and success.
-func judgeWords(root *cobra.Command) {
+func validateWords(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -132,7 +132,7 @@ func Execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 	if t.getter.err != nil {
 		err = t.getter.err // kubectl's commands pass on its text only.
 	}
-	o := t.suggestConfig(t.suggestTarget(ctx, t.suggestType(ctx, judge(err, t.getter.server()), args), args), args)
+	o := t.suggestConfig(t.suggestTarget(ctx, t.suggestType(ctx, validate(err, t.getter.server()), args), args), args)
 	// A command that exec ran may end with the same code, and says what it has to itself.
 	if o.code == ExitUsage && o.text != "" && o.next == "" {
 		o.next = nextForUsage(root, args)

@@ -190,11 +190,11 @@ func (r *rolloutReport) saw(w *rikv1alpha1.Workload, p progress) {
 }
 
 // remind prints until stop is called.
-func (r *rolloutReport) remind(every time.Duration) (stop func()) {
+func (r *rolloutReport) remind(interval time.Duration) (stop func()) {
 	done := make(chan struct{})
 	var group sync.WaitGroup
 	group.Go(func() {
-		ticker := time.NewTicker(every)
+		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
 		for {
 			select {

@@ -141,7 +141,7 @@ func (s site) deleteWorkload(t *testing.T, word, name string) {
 // letGo waits for the deletion of an object and removes its finalizers.
 func (s site) letGo(t *testing.T, o client.Object, name string) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, served.Patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, served.Timeout, true, func(ctx context.Context) (bool, error) {
 		if err := s.c.Get(ctx, s.key(name), o); err != nil {
 			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 		}

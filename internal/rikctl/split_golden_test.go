@@ -15,11 +15,11 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
-	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
 // deployments are the type that these tests divide.
-var deployments = view.Type{GVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Resource: "deployments", Scalable: true}
+var deployments = loader.Type{GVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Resource: "deployments", Scalable: true}
 
 // clusterOfTests is a Cluster that is ready and takes deployments.
 func clusterOfTests(name string, labels map[string]string) *workloadv1alpha1.Cluster {
@@ -77,8 +77,8 @@ func leafOf(t *testing.T, root *unstructured.Unstructured, cluster string, repli
 }
 
 // staged is a scene that asks nobody.
-func staged(clusters []*workloadv1alpha1.Cluster, objects ...*unstructured.Unstructured) *scene {
-	s := &scene{
+func staged(clusters []*workloadv1alpha1.Cluster, objects ...*unstructured.Unstructured) *snapshot {
+	s := &snapshot{
 		namespaces: []string{"shop"}, clusters: clusters, placements: map[string][]*workloadv1alpha1.Placement{},
 		lists: map[schema.GroupVersionKind]*objectList{}, names: map[string]map[client.ObjectKey]bool{},
 	}
@@ -93,7 +93,7 @@ func staged(clusters []*workloadv1alpha1.Cluster, objects ...*unstructured.Unstr
 }
 
 // atRest is web, divided over two clusters that are well, with a Service.
-func atRest(t *testing.T) *scene {
+func atRest(t *testing.T) *snapshot {
 	t.Helper()
 	root := parsed(t, webRoot)
 	service := parsed(t, "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {selector: {app: web}}")
@@ -105,9 +105,9 @@ func atRest(t *testing.T) *scene {
 }
 
 // whyOf is what is said of web in a scene.
-func whyOf(t *testing.T, s *scene) division {
+func whyOf(t *testing.T, s *snapshot) division {
 	t.Helper()
-	w, err := view.Read(t.Context(), s, s.lists[deployments.GVK].all[0], deployments, at(12).Time)
+	w, err := loader.Read(t.Context(), s, s.lists[deployments.GVK].all[0], deployments, at(12).Time)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,12 +119,12 @@ func whyOf(t *testing.T, s *scene) division {
 
 func TestWhyDividedGolden(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(t *testing.T, s *scene){
-		"why-divided": func(*testing.T, *scene) {},
-		"why-divided-lost": func(_ *testing.T, s *scene) {
+	for name, change := range map[string]func(t *testing.T, s *snapshot){
+		"why-divided": func(*testing.T, *snapshot) {},
+		"why-divided-lost": func(_ *testing.T, s *snapshot) {
 			turn(s.clusters[0], "Ready", at(12).Add(-time.Minute))
 		},
-		"why-divided-placement": func(t *testing.T, s *scene) {
+		"why-divided-placement": func(t *testing.T, s *snapshot) {
 			root := s.lists[deployments.GVK].all[0]
 			root.SetAnnotations(map[string]string{workloadv1alpha1.HintPrefix + "max-moves": "2/10m", workloadv1alpha1.HintPrefix + "max-surge": "1"})
 			for i, name := range []string{"first", "second"} {
@@ -140,11 +140,11 @@ func TestWhyDividedGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"why-divided-problems": func(_ *testing.T, s *scene) {
+		"why-divided-problems": func(_ *testing.T, s *snapshot) {
 			s.lists[deployments.GVK].all[0].SetAnnotations(map[string]string{
 				workloadv1alpha1.HintPrefix + "strategy": "random", workloadv1alpha1.HintPrefix + "max-moves": "many"})
 		},
-		"why-divided-nowhere": func(_ *testing.T, s *scene) {
+		"why-divided-nowhere": func(_ *testing.T, s *snapshot) {
 			s.clusters, s.lists[deployments.GVK] = nil, newObjectList(s.lists[deployments.GVK].all[:1])
 		},
 	} {
@@ -179,9 +179,9 @@ func TestWhyDividedJSON(t *testing.T) {
 }
 
 // planOf plans roots of files over a scene, in which the files have changed more.
-func planOf(t *testing.T, before *scene, change func(*planner), roots ...*unstructured.Unstructured) *planner {
+func planOf(t *testing.T, before *snapshot, change func(*planner), roots ...*unstructured.Unstructured) *planner {
 	t.Helper()
-	p := &planner{types: []view.Type{deployments}, now: at(12).Time, before: before, after: before.over(), files: map[string]bool{}, plans: []planned{}}
+	p := &planner{types: []loader.Type{deployments}, now: at(12).Time, before: before, after: before.over(), files: map[string]bool{}, plans: []planned{}}
 	change(p)
 	for _, root := range roots {
 		if err := p.addRoot(t.Context(), root, deployments, "web.yaml"); err != nil {
@@ -252,7 +252,7 @@ func TestPlanGolden(t *testing.T) {
 
 func TestWhatifGolden(t *testing.T) {
 	t.Parallel()
-	for name, s := range map[string]supposition{
+	for name, s := range map[string]scenario{
 		"whatif-lost":     {lost: []string{"east"}},
 		"whatif-replaced": {lost: []string{"east"}, added: []string{"north=region=eu,cpu=16"}},
 		"whatif-cordoned": {cordoned: []string{"west"}},
@@ -270,7 +270,7 @@ func TestWhatifGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out bytes.Buffer
-			if err := printOutlook(&out, look, &s, now); err != nil {
+			if err := printImpact(&out, look, &s, now); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, name, out.Bytes())

@@ -67,7 +67,7 @@ func (s *splitSite) partsOf(ctx context.Context, root string) (map[string]int32,
 // becomes waits until a root has parts and nothing would change any more.
 func (s *splitSite) becomes(t *testing.T, root, file string, want map[string]int32, ready ...string) {
 	t.Helper()
-	poll.Until(t, served.Patience, fmt.Sprintf("%s comes to rest as %v", root, want), func(ctx context.Context) error {
+	poll.Until(t, served.Timeout, fmt.Sprintf("%s comes to rest as %v", root, want), func(ctx context.Context) error {
 		if err := s.obey(ctx, ready...); err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func tryOutcome(t *testing.T, s *splitSite) {
 			}
 		}
 	}
-	var look outlook
+	var look impact
 	r := s.do(t, "whatif", "--lose-cluster", "east", "deployment/site", "-o", "json")
 	if err := json.Unmarshal([]byte(r.out), &look); err != nil || len(look.Changes) != 1 {
 		t.Fatalf("whatif: %v: %s%s", err, r.out, r.err)
@@ -132,7 +132,7 @@ func tryOutcome(t *testing.T, s *splitSite) {
 	if err := s.c.Status().Update(t.Context(), east); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, served.Patience, fmt.Sprintf("the root comes to be divided as %v", look.Changes[0].Then), func(ctx context.Context) error {
+	poll.Until(t, served.Timeout, fmt.Sprintf("the root comes to be divided as %v", look.Changes[0].Then), func(ctx context.Context) error {
 		if err := s.obey(ctx, "west"); err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
-	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
 // planned is what would become of one root.
@@ -122,7 +122,7 @@ func (t *tool) runPlan(ctx context.Context, files []string, output string) (bool
 		return false, err
 	}
 	p := &planner{types: types, now: time.Now(), plans: []planned{}}
-	if p.before, err = readScene(ctx, c, spaces(objects)...); err != nil {
+	if p.before, err = readSnapshot(ctx, c, spaces(objects)...); err != nil {
 		return false, err
 	}
 	if err := p.lay(ctx, trial, objects); err != nil {
@@ -162,9 +162,9 @@ var (
 
 // planner compares what there is with what there would be.
 type planner struct {
-	types         []view.Type
+	types         []loader.Type
 	now           time.Time
-	before, after *scene
+	before, after *snapshot
 	// roots of the files, and files: what there is in them, as KIND/NAMESPACE/NAME.
 	roots []plannedRoot
 	files map[string]bool
@@ -178,7 +178,7 @@ type planner struct {
 
 type plannedRoot struct {
 	object *unstructured.Unstructured
-	kind   view.Type
+	kind   loader.Type
 }
 
 // lay makes the scene in which the files have been applied.
@@ -238,19 +238,19 @@ func (p *planner) layOne(ctx context.Context, trial *trial, o fileObject) error 
 }
 
 // addRoot adds an object of the files, if it is a root or was one.
-func (p *planner) addRoot(ctx context.Context, object *unstructured.Unstructured, kind view.Type, source string) error {
-	switch view.RoleOf(object, kind) {
-	case view.Leaf:
-		owner, _ := view.Owner(object, kind)
+func (p *planner) addRoot(ctx context.Context, object *unstructured.Unstructured, kind loader.Type, source string) error {
+	switch loader.RoleOf(object, kind) {
+	case loader.Leaf:
+		owner, _ := loader.Owner(object, kind)
 		return invalidError{source, fmt.Errorf("%s is a part of %s: change that", object.GetName(), owner)}
-	case view.Targeted:
+	case loader.Targeted:
 		targets := strings.Join(workloadv1alpha1.Targets(object.GetLabels()), ", ")
 		note := fmt.Sprintf("%s/%s is not divided: its labels send it to %s", strings.ToLower(kind.GVK.Kind), object.GetName(), targets)
 		live, err := p.before.find(ctx, object)
 		if err != nil {
 			return err
 		}
-		if live != nil && view.RoleOf(live, kind) == view.Root {
+		if live != nil && loader.RoleOf(live, kind) == loader.Root {
 			note += "; the parts that it has now go"
 			p.leaving = true
 		}
@@ -355,7 +355,7 @@ func (p *planner) planOther(ctx context.Context, root plannedRoot) error {
 
 // needs are what goes along with a root: what it names, and the Services that send
 // traffic to it.
-func (p *planner) needs(ctx context.Context, w *view.World, clusters []string) ([]plannedNeed, error) {
+func (p *planner) needs(ctx context.Context, w *loader.World, clusters []string) ([]plannedNeed, error) {
 	var out []plannedNeed
 	namespace := w.Root.GetNamespace()
 	for _, n := range w.Needs {

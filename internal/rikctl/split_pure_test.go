@@ -120,13 +120,13 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// TestSuppositions: each flag does what it says, and the scene before stays as it is.
-func TestSuppositions(t *testing.T) {
+// TestScenarios: each flag does what it says, and the scene before stays as it is.
+func TestScenarios(t *testing.T) {
 	t.Parallel()
 	now := at(12).Time
 	before := atRest(t)
 	after := before.over()
-	s := supposition{lost: []string{"east"}, added: []string{"north"}, cordoned: []string{"north"}, notReady: []string{"east"}, removed: []string{"west"}}
+	s := scenario{lost: []string{"east"}, added: []string{"north"}, cordoned: []string{"north"}, notReady: []string{"east"}, removed: []string{"west"}}
 	if err := s.apply(after, now); err != nil {
 		t.Fatal(err)
 	}
@@ -150,13 +150,13 @@ func TestSuppositions(t *testing.T) {
 
 func TestAboveOne(t *testing.T) {
 	t.Parallel()
-	if o := judge(aboveOne{errors.New("odd")}, ""); o.code != ExitUsage || o.text != "error: odd" {
+	if o := validate(aboveOne{errors.New("odd")}, ""); o.code != ExitUsage || o.text != "error: odd" {
 		t.Errorf("judge = %+v", o)
 	}
-	if o := judge(aboveOne{invalidError{"web.yaml", errors.New("odd")}}, ""); o.code != ExitInvalid {
+	if o := validate(aboveOne{invalidError{"web.yaml", errors.New("odd")}}, ""); o.code != ExitInvalid {
 		t.Errorf("judge = %+v", o)
 	}
-	if o := judge(advised{errNoKCP, nextForKCP}, ""); o.code != ExitNotFound || o.next != nextForKCP {
+	if o := validate(advised{errNoKCP, nextForKCP}, ""); o.code != ExitNotFound || o.next != nextForKCP {
 		t.Errorf("judge = %+v", o)
 	}
 }

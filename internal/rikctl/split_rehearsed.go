@@ -12,7 +12,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
-	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
 // rehearsal says what becomes of one root until it is at rest.
@@ -42,7 +42,7 @@ type rehearsalChange struct {
 }
 
 // rehearsed is what is said of a rehearsal; nil: the root's wishes have problems.
-func rehearsed(w *view.World, r *splitter.Rehearsal) rehearsal {
+func rehearsed(w *loader.World, r *splitter.Rehearsal) rehearsal {
 	if r == nil {
 		return rehearsal{division: describeRoot(w), AtRest: true}
 	}
@@ -109,7 +109,7 @@ func (r *rehearsal) takes(now time.Time) time.Duration {
 
 // rolledOut are the clusters in which a part stays and is made anew, because the root is
 // another than before in what goes to its leaves.
-func rolledOut(before *unstructured.Unstructured, w *view.World, r *rehearsal) ([]string, error) {
+func rolledOut(before *unstructured.Unstructured, w *loader.World, r *rehearsal) ([]string, error) {
 	var clusters []string
 	ends := r.ends()
 	for _, cluster := range slices.Sorted(maps.Keys(r.parts())) {
@@ -132,7 +132,7 @@ func rolledOut(before *unstructured.Unstructured, w *view.World, r *rehearsal) (
 }
 
 // template is a root's leaf without its part.
-func template(root *unstructured.Unstructured, cluster string, w *view.World) (map[string]any, error) {
+func template(root *unstructured.Unstructured, cluster string, w *loader.World) (map[string]any, error) {
 	var part *int32
 	if w.Division == workloadv1alpha1.DivideReplicas {
 		part = new(int32)

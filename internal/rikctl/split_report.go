@@ -11,7 +11,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
-	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
 // division says of one root who gets what of it, and why. It is what -o json and yaml
@@ -87,7 +87,7 @@ type divisionReason struct {
 
 // describeRoot is what is said of a root that has problems, and the head of what is said
 // of any.
-func describeRoot(w *view.World) division {
+func describeRoot(w *loader.World) division {
 	d := division{
 		Namespace: w.Root.GetNamespace(), Type: w.Type.GroupResource().String(), Kind: w.Type.GVK.Kind, Name: w.Root.GetName(),
 		Divide: string(w.Division), Placement: w.Placement, OtherPlacements: w.Others,
@@ -100,7 +100,7 @@ func describeRoot(w *view.World) division {
 }
 
 // explained is what is said of a decision.
-func explained(w *view.World, r splitter.Result) division {
+func explained(w *loader.World, r splitter.Result) division {
 	d := describeRoot(w)
 	e := &r.Explanation
 	if e.Divide == workloadv1alpha1.DivideReplicas {
@@ -140,7 +140,7 @@ func readyParts(state *splitter.State) map[string]int32 {
 	}
 	for i := range state.Leaves {
 		l := &state.Leaves[i]
-		if _, heard := ready[l.Cluster]; heard && !l.Deleting {
+		if _, seen := ready[l.Cluster]; seen && !l.Deleting {
 			ready[l.Cluster] = l.Ready
 		}
 	}

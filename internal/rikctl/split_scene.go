@@ -21,13 +21,13 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
-	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// scene is what a kcp has from which divisions are decided. It is a view.Source that
+// snapshot is what a kcp has from which divisions are decided. It is a loader.Source that
 // asks once for all objects of a type: whoever looks at a thousand roots makes as many
 // requests as who looks at one. It is for one command, and not for several goroutines.
-type scene struct {
+type snapshot struct {
 	c client.Client
 	// namespaces that are looked at; one without a name is all.
 	namespaces []string
@@ -39,9 +39,9 @@ type scene struct {
 	// names of objects of core/v1 by their kinds; nil where they may not be read.
 	names map[string]map[client.ObjectKey]bool
 	// types are those that are divided; nil until they are asked for.
-	types []view.Type
+	types []loader.Type
 	// base is the scene over which this one was laid.
-	base *scene
+	base *snapshot
 }
 
 // objectList are the objects of one type; those that are parts of others by their owner.
@@ -69,9 +69,9 @@ func newObjectList(objects []*unstructured.Unstructured) *objectList {
 	return l
 }
 
-// readScene reads the clusters, and the Placements of namespaces.
-func readScene(ctx context.Context, c client.Client, namespaces ...string) (*scene, error) {
-	s := &scene{
+// readSnapshot reads the clusters, and the Placements of namespaces.
+func readSnapshot(ctx context.Context, c client.Client, namespaces ...string) (*snapshot, error) {
+	s := &snapshot{
 		c: c, namespaces: namespaces, placements: map[string][]*workloadv1alpha1.Placement{},
 		lists: map[schema.GroupVersionKind]*objectList{}, names: map[string]map[client.ObjectKey]bool{},
 	}
@@ -93,25 +93,25 @@ func readScene(ctx context.Context, c client.Client, namespaces ...string) (*sce
 }
 
 // over is a scene that has what this one has, until it is changed.
-func (s *scene) over() *scene {
-	return &scene{
+func (s *snapshot) over() *snapshot {
+	return &snapshot{
 		c: s.c, namespaces: s.namespaces, clusters: slices.Clone(s.clusters), placements: maps.Clone(s.placements),
 		lists: map[schema.GroupVersionKind]*objectList{}, base: s,
 	}
 }
 
-// Clusters implements view.Source.
-func (s *scene) Clusters(context.Context) ([]*workloadv1alpha1.Cluster, error) {
+// Clusters implements loader.Source.
+func (s *snapshot) Clusters(context.Context) ([]*workloadv1alpha1.Cluster, error) {
 	return s.clusters, nil
 }
 
-// Placements implements view.Source.
-func (s *scene) Placements(_ context.Context, namespace string) ([]*workloadv1alpha1.Placement, error) {
+// Placements implements loader.Source.
+func (s *snapshot) Placements(_ context.Context, namespace string) ([]*workloadv1alpha1.Placement, error) {
 	return s.placements[namespace], nil
 }
 
-// Leaves implements view.Source.
-func (s *scene) Leaves(ctx context.Context, root *unstructured.Unstructured, t view.Type) ([]*unstructured.Unstructured, error) {
+// Leaves implements loader.Source.
+func (s *snapshot) Leaves(ctx context.Context, root *unstructured.Unstructured, t loader.Type) ([]*unstructured.Unstructured, error) {
 	list, err := s.list(ctx, t.GVK)
 	if err != nil {
 		return nil, err
@@ -121,8 +121,8 @@ func (s *scene) Leaves(ctx context.Context, root *unstructured.Unstructured, t v
 		list.leaves[leafKey{namespace: root.GetNamespace(), label: splitter.OwnerLabel(root.GetName())}]...), nil
 }
 
-// Object implements view.Source.
-func (s *scene) Object(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, error) {
+// Object implements loader.Source.
+func (s *snapshot) Object(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, error) {
 	list, err := s.list(ctx, kind)
 	if err != nil {
 		return nil, err
@@ -133,13 +133,13 @@ func (s *scene) Object(ctx context.Context, kind schema.GroupVersionKind, namesp
 	return nil, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name)
 }
 
-// Related implements view.Source.
-func (s *scene) Related(ctx context.Context, namespace string, q view.Query) ([]view.Related, error) {
+// Related implements loader.Source.
+func (s *snapshot) Related(ctx context.Context, namespace string, q loader.Query) ([]loader.Related, error) {
 	types, err := s.divided(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []view.Related
+	var out []loader.Related
 	for _, t := range types {
 		refers := slices.ContainsFunc(q.Refs, func(r splitter.Reference) bool { return r.Is(t.GVK.GroupKind()) })
 		if q.Pods == nil && len(q.Needs) == 0 && !refers && !q.ByAny && (q.Referred == "" || len(t.Rules.Produces) == 0 && !splitter.IsAutoscaler(t.GVK.GroupKind())) {
@@ -151,15 +151,15 @@ func (s *scene) Related(ctx context.Context, namespace string, q view.Query) ([]
 		}
 		for _, root := range roots {
 			if root.GetNamespace() == namespace {
-				out = append(out, view.Related{Root: root, Type: t})
+				out = append(out, loader.Related{Root: root, Type: t})
 			}
 		}
 	}
 	return out, nil
 }
 
-// Places implements view.Source. Where no Ingresses are served there are none.
-func (s *scene) Places(ctx context.Context, namespace string, q view.Query) ([]string, error) {
+// Places implements loader.Source. Where no Ingresses are served there are none.
+func (s *snapshot) Places(ctx context.Context, namespace string, q loader.Query) ([]string, error) {
 	var out []string
 	for _, kind := range []schema.GroupVersionKind{
 		corev1.SchemeGroupVersion.WithKind(splitter.KindService), corev1.SchemeGroupVersion.WithKind(splitter.KindServiceAccount), networkingv1.SchemeGroupVersion.WithKind("Ingress"),
@@ -190,7 +190,7 @@ func (s *scene) Places(ctx context.Context, namespace string, q view.Query) ([]s
 }
 
 // divided are the types that are divided, which are asked for once.
-func (s *scene) divided(ctx context.Context) ([]view.Type, error) {
+func (s *snapshot) divided(ctx context.Context) ([]loader.Type, error) {
 	if s.base != nil {
 		return s.base.divided(ctx)
 	}
@@ -205,14 +205,14 @@ func (s *scene) divided(ctx context.Context) ([]view.Type, error) {
 }
 
 // roots are the roots of a type.
-func (s *scene) roots(ctx context.Context, t view.Type) ([]*unstructured.Unstructured, error) {
+func (s *snapshot) roots(ctx context.Context, t loader.Type) ([]*unstructured.Unstructured, error) {
 	list, err := s.list(ctx, t.GVK)
 	if err != nil {
 		return nil, err
 	}
 	var roots []*unstructured.Unstructured
 	for _, o := range list.all {
-		if view.RoleOf(o, t) == view.Root && o.GetDeletionTimestamp() == nil {
+		if loader.RoleOf(o, t) == loader.Root && o.GetDeletionTimestamp() == nil {
 			roots = append(roots, o)
 		}
 	}
@@ -220,7 +220,7 @@ func (s *scene) roots(ctx context.Context, t view.Type) ([]*unstructured.Unstruc
 }
 
 // list gives the objects of a type, which are asked for once.
-func (s *scene) list(ctx context.Context, kind schema.GroupVersionKind) (*objectList, error) {
+func (s *snapshot) list(ctx context.Context, kind schema.GroupVersionKind) (*objectList, error) {
 	if list := s.lists[kind]; list != nil {
 		return list, nil
 	}
@@ -240,7 +240,7 @@ func (s *scene) list(ctx context.Context, kind schema.GroupVersionKind) (*object
 }
 
 // find is an object of the scene; nil if there is none.
-func (s *scene) find(ctx context.Context, like *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (s *snapshot) find(ctx context.Context, like *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	list, err := s.list(ctx, like.GroupVersionKind())
 	if err != nil {
 		return nil, err
@@ -249,7 +249,7 @@ func (s *scene) find(ctx context.Context, like *unstructured.Unstructured) (*uns
 }
 
 // put changes the scene as if an object were stored.
-func (s *scene) put(ctx context.Context, o *unstructured.Unstructured) error {
+func (s *snapshot) put(ctx context.Context, o *unstructured.Unstructured) error {
 	list, err := s.list(ctx, o.GroupVersionKind())
 	if err != nil {
 		return err
@@ -262,19 +262,19 @@ func (s *scene) put(ctx context.Context, o *unstructured.Unstructured) error {
 }
 
 // putCluster changes the scene as if a Cluster were stored.
-func (s *scene) putCluster(c *workloadv1alpha1.Cluster) {
+func (s *snapshot) putCluster(c *workloadv1alpha1.Cluster) {
 	s.clusters = slices.DeleteFunc(s.clusters, func(other *workloadv1alpha1.Cluster) bool { return other.Name == c.Name })
 	s.clusters = append(s.clusters, c)
 }
 
 // putPlacement changes the scene as if a Placement were stored.
-func (s *scene) putPlacement(p *workloadv1alpha1.Placement) {
+func (s *snapshot) putPlacement(p *workloadv1alpha1.Placement) {
 	others := slices.DeleteFunc(slices.Clone(s.placements[p.Namespace]), func(other *workloadv1alpha1.Placement) bool { return other.Name == p.Name })
 	s.placements[p.Namespace] = append(others, p)
 }
 
 // cluster is one by its name; nil if there is none.
-func (s *scene) cluster(name string) *workloadv1alpha1.Cluster {
+func (s *snapshot) cluster(name string) *workloadv1alpha1.Cluster {
 	if i := slices.IndexFunc(s.clusters, func(c *workloadv1alpha1.Cluster) bool { return c.Name == name }); i >= 0 {
 		return s.clusters[i]
 	}
@@ -283,8 +283,8 @@ func (s *scene) cluster(name string) *workloadv1alpha1.Cluster {
 
 // rehearse reads what there is of a root, and walks on from there to rest. A root whose
 // wishes have problems stays as it is.
-func (s *scene) rehearse(ctx context.Context, root *unstructured.Unstructured, t view.Type, now time.Time) (*view.World, *splitter.Rehearsal, error) {
-	w, err := view.Read(ctx, s, root, t, now)
+func (s *snapshot) rehearse(ctx context.Context, root *unstructured.Unstructured, t loader.Type, now time.Time) (*loader.World, *splitter.Rehearsal, error) {
+	w, err := loader.Read(ctx, s, root, t, now)
 	if err != nil || len(w.Problems) > 0 {
 		return w, nil, err
 	}
@@ -314,7 +314,7 @@ func listObjects(ctx context.Context, c client.Client, kind schema.GroupVersionK
 }
 
 // exists says whether there is an object of core/v1. To who may not look it seems so.
-func (s *scene) exists(ctx context.Context, kind, namespace, name string) (bool, error) {
+func (s *snapshot) exists(ctx context.Context, kind, namespace, name string) (bool, error) {
 	known, ok := s.names[kind]
 	if !ok {
 		var err error
@@ -326,7 +326,7 @@ func (s *scene) exists(ctx context.Context, kind, namespace, name string) (bool,
 	return known == nil || known[client.ObjectKey{Namespace: namespace, Name: name}], nil
 }
 
-func (s *scene) namesOf(ctx context.Context, kind string) (map[client.ObjectKey]bool, error) {
+func (s *snapshot) namesOf(ctx context.Context, kind string) (map[client.ObjectKey]bool, error) {
 	known := map[client.ObjectKey]bool{}
 	for _, namespace := range s.namespaces {
 		list := &metav1.PartialObjectMetadataList{}

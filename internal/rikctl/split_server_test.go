@@ -48,7 +48,7 @@ func newSplitSite(t *testing.T) *splitSite {
 	for _, name := range []string{"east", "west"} {
 		s.register(t, name)
 	}
-	poll.Until(t, served.Patience, "Deployments are served", func(ctx context.Context) error {
+	poll.Until(t, served.Timeout, "Deployments are served", func(ctx context.Context) error {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(deployments.GVK)
 		return s.c.List(ctx, list)
@@ -350,13 +350,13 @@ func tryRequests(t *testing.T, s *splitSite) {
 			return c.Get(ctx, key, o, options...)
 		},
 	})
-	before, err := readScene(t.Context(), c, "")
+	before, err := readSnapshot(t.Context(), c, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := at(12).Time
 	after := before.over()
-	if err := (&supposition{lost: []string{"east"}}).apply(after, now); err != nil {
+	if err := (&scenario{lost: []string{"east"}}).apply(after, now); err != nil {
 		t.Fatal(err)
 	}
 	objects, err := before.roots(t.Context(), deployments)

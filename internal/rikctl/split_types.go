@@ -16,7 +16,7 @@ import (
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
 // errNoKCP says that nothing is divided by a server.
@@ -62,7 +62,7 @@ func ofDivision(err error) error {
 }
 
 // readTypes reads which types a kcp divides.
-func readTypes(ctx context.Context, c client.Reader) ([]view.Type, error) {
+func readTypes(ctx context.Context, c client.Reader) ([]loader.Type, error) {
 	crds := &apiextensionsv1.CustomResourceDefinitionList{}
 	if err := c.List(ctx, crds); err != nil {
 		return nil, fmt.Errorf("reading which types are divided: %w", err)
@@ -71,7 +71,7 @@ func readTypes(ctx context.Context, c client.Reader) ([]view.Type, error) {
 	if err := c.List(ctx, negotiated); err != nil {
 		return nil, fmt.Errorf("reading which types are divided: %w", err)
 	}
-	return view.Types(pointers(crds.Items), pointers(negotiated.Items)), nil
+	return loader.Types(pointers(crds.Items), pointers(negotiated.Items)), nil
 }
 
 func pointers[T any](items []T) []*T {
@@ -83,10 +83,10 @@ func pointers[T any](items []T) []*T {
 }
 
 // divided finds a type among those that are divided.
-func divided(types []view.Type, kind schema.GroupKind) (view.Type, bool) {
-	i := slices.IndexFunc(types, func(t view.Type) bool { return t.GVK.GroupKind() == kind })
+func divided(types []loader.Type, kind schema.GroupKind) (loader.Type, bool) {
+	i := slices.IndexFunc(types, func(t loader.Type) bool { return t.GVK.GroupKind() == kind })
 	if i < 0 {
-		return view.Type{}, false
+		return loader.Type{}, false
 	}
 	return types[i], true
 }

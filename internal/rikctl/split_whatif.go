@@ -20,16 +20,16 @@ import (
 	"k8s.io/kubectl/pkg/util/completion"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// supposition is what would be otherwise.
-type supposition struct {
+// scenario is what would be otherwise.
+type scenario struct {
 	lost, added, cordoned, notReady, removed []string
 }
 
 func (t *tool) whatifCommand() *cobra.Command {
-	var s supposition
+	var s scenario
 	var output string
 	cmd := &cobra.Command{
 		Use:   "whatif [--lose-cluster NAME] [--add-cluster NAME] [TYPE/NAME ...]",
@@ -74,26 +74,26 @@ rikctl whatif --cordon west deployment/web -n shop -o json`),
 	return cmd
 }
 
-func (s *supposition) isEmpty() bool {
+func (s *scenario) isEmpty() bool {
 	return len(s.lost)+len(s.added)+len(s.cordoned)+len(s.notReady)+len(s.removed) == 0
 }
 
-// outlook is what would become of all.
-type outlook struct {
+// impact is what would become of all.
+type impact struct {
 	// Roots that were looked at, and Moved those that end otherwise; Replicas is how many
 	// are in other clusters then, of what is divided by replicas, and else one of each.
 	Roots    int   `json:"roots"`
 	Moved    int   `json:"moved"`
 	Replicas int64 `json:"replicas"`
 	// Unplaced is what no cluster takes in the end, of all roots.
-	Unplaced int64            `json:"unplaced"`
-	Clusters []clusterOutlook `json:"clusters"`
-	Changes  []rootOutlook    `json:"changes"`
+	Unplaced int64           `json:"unplaced"`
+	Clusters []clusterImpact `json:"clusters"`
+	Changes  []rootImpact    `json:"changes"`
 }
 
-// clusterOutlook is what would become of a cluster: the parts of all roots that were
+// clusterImpact is what would become of a cluster: the parts of all roots that were
 // looked at, now, in the end as things are, and in the end then.
-type clusterOutlook struct {
+type clusterImpact struct {
 	Cluster string `json:"cluster"`
 	Now     int64  `json:"now"`
 	Without int64  `json:"without"`
@@ -101,8 +101,8 @@ type clusterOutlook struct {
 	Roots   int    `json:"roots"`
 }
 
-// rootOutlook is a root that would end otherwise.
-type rootOutlook struct {
+// rootImpact is a root that would end otherwise.
+type rootImpact struct {
 	rehearsal
 	// Without are the parts in the end as things are, and WithoutUnplaced what no
 	// cluster takes then.
@@ -111,7 +111,7 @@ type rootOutlook struct {
 	Then            map[string]int32 `json:"then"`
 }
 
-func (t *tool) runWhatif(cmd *cobra.Command, s *supposition, given []string, output string) error {
+func (t *tool) runWhatif(cmd *cobra.Command, s *scenario, given []string, output string) error {
 	ctx := cmd.Context()
 	c, err := t.kcpClient()
 	if err != nil {
@@ -128,7 +128,7 @@ func (t *tool) runWhatif(cmd *cobra.Command, s *supposition, given []string, out
 	if err != nil {
 		return err
 	}
-	before, err := readScene(ctx, c, namespace)
+	before, err := readSnapshot(ctx, c, namespace)
 	if err != nil {
 		return err
 	}
@@ -148,11 +148,11 @@ func (t *tool) runWhatif(cmd *cobra.Command, s *supposition, given []string, out
 	if output != "" {
 		return printData(t.streams.Out, look, output)
 	}
-	return printOutlook(t.streams.Out, look, s, now)
+	return printImpact(t.streams.Out, look, s, now)
 }
 
 // chosen are the roots that were named, or all.
-func (t *tool) chosen(cmd *cobra.Command, s *scene, types []view.Type, given []string, namespace string) ([]plannedRoot, error) {
+func (t *tool) chosen(cmd *cobra.Command, s *snapshot, types []loader.Type, given []string, namespace string) ([]plannedRoot, error) {
 	var out []plannedRoot
 	if len(given) == 0 {
 		for _, kind := range types {
@@ -185,7 +185,7 @@ func (t *tool) chosen(cmd *cobra.Command, s *scene, types []view.Type, given []s
 			return nil, err
 		case object == nil:
 			return nil, apierrors.NewNotFound(ref.resource, ref.name)
-		case view.RoleOf(object, kind) != view.Root:
+		case loader.RoleOf(object, kind) != loader.Root:
 			return nil, advised{fmt.Errorf("%s is not divided", ref), fmt.Sprintf("\"rikctl why %s\" says why", ref)}
 		}
 		out = append(out, plannedRoot{object, kind})
@@ -194,7 +194,7 @@ func (t *tool) chosen(cmd *cobra.Command, s *scene, types []view.Type, given []s
 }
 
 // apply makes a scene in which what is supposed has happened.
-func (s *supposition) apply(after *scene, now time.Time) error {
+func (s *scenario) apply(after *snapshot, now time.Time) error {
 	for _, one := range s.added {
 		c, err := addedCluster(one, after.clusters, now)
 		if err != nil {
@@ -282,12 +282,12 @@ func addedCluster(text string, registered []*workloadv1alpha1.Cluster, now time.
 }
 
 // lookOut compares what becomes of roots in two scenes.
-func lookOut(ctx context.Context, before, after *scene, roots []plannedRoot, now time.Time) (*outlook, error) {
-	look := &outlook{Roots: len(roots), Changes: []rootOutlook{}, Clusters: []clusterOutlook{}}
-	clusters := map[string]*clusterOutlook{}
-	at := func(name string) *clusterOutlook {
+func lookOut(ctx context.Context, before, after *snapshot, roots []plannedRoot, now time.Time) (*impact, error) {
+	look := &impact{Roots: len(roots), Changes: []rootImpact{}, Clusters: []clusterImpact{}}
+	clusters := map[string]*clusterImpact{}
+	at := func(name string) *clusterImpact {
 		if clusters[name] == nil {
-			clusters[name] = &clusterOutlook{Cluster: name}
+			clusters[name] = &clusterImpact{Cluster: name}
 		}
 		return clusters[name]
 	}
@@ -318,13 +318,13 @@ func lookOut(ctx context.Context, before, after *scene, roots []plannedRoot, now
 		if !sameEnd(&without, &then) {
 			look.Moved++
 			look.Replicas += moved(without.ends(), then.ends())
-			look.Changes = append(look.Changes, rootOutlook{then, without.ends(), without.EndUnplaced, then.ends()})
+			look.Changes = append(look.Changes, rootImpact{then, without.ends(), without.EndUnplaced, then.ends()})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(clusters)) {
 		look.Clusters = append(look.Clusters, *clusters[name])
 	}
-	slices.SortFunc(look.Changes, func(a, b rootOutlook) int {
+	slices.SortFunc(look.Changes, func(a, b rootImpact) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
 	})
 	return look, nil

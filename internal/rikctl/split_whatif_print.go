@@ -12,8 +12,8 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
-// printOutlook writes what would become of clusters and roots.
-func printOutlook(out io.Writer, look *outlook, s *supposition, now time.Time) error {
+// printImpact writes what would become of clusters and roots.
+func printImpact(out io.Writer, look *impact, s *scenario, now time.Time) error {
 	_, _ = fmt.Fprintf(out, "If %s:\n%d of %d objects end otherwise; %d replicas are elsewhere, and %d are unplaced. Nothing was changed.\n\n",
 		s, look.Moved, look.Roots, look.Replicas, look.Unplaced)
 	table := printers.GetNewTabWriter(out)
@@ -64,7 +64,7 @@ func withinText(r *rehearsal, now time.Time) string {
 }
 
 // String says what is supposed.
-func (s *supposition) String() string {
+func (s *scenario) String() string {
 	var words []string
 	say := func(names []string, what string) {
 		for _, name := range names {

@@ -18,7 +18,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
-	"rik.dev/rik/internal/multicluster/splitter/view"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
 // whyObject explains an object that is no instance.
@@ -64,12 +64,12 @@ func (t *tool) whyDivided(ctx context.Context, c client.Client, ref reference, n
 		_, err := fmt.Fprintln(t.streams.Out, printers.EscapeTerminal(undivided(ref, object)))
 		return err
 	}
-	role := view.RoleOf(object, kind)
-	if role == view.Targeted {
+	role := loader.RoleOf(object, kind)
+	if role == loader.Targeted {
 		_, err := fmt.Fprintln(t.streams.Out, targeted(ref, object))
 		return err
 	}
-	if role == view.Leaf {
+	if role == loader.Leaf {
 		return t.whyLeaf(ctx, c, ref, kind, object, output)
 	}
 	return t.explain(ctx, c, kind, object, output)
@@ -77,12 +77,12 @@ func (t *tool) whyDivided(ctx context.Context, c client.Client, ref reference, n
 
 // whyLeaf explains the root of a leaf, after it has said which that is. Of a leaf that is to go
 // it says what that waits for.
-func (t *tool) whyLeaf(ctx context.Context, c client.Client, ref reference, kind view.Type, leaf *unstructured.Unstructured, output string) error {
+func (t *tool) whyLeaf(ctx context.Context, c client.Client, ref reference, kind loader.Type, leaf *unstructured.Unstructured, output string) error {
 	root, name, err := rootOf(ctx, c, kind, leaf)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("%s is a part of %s/%s: %w", ref, ref.resource, name, err)
 	}
-	_, uid := view.Owner(leaf, kind)
+	_, uid := loader.Owner(leaf, kind)
 	former := root == nil || uid != "" && uid != root.GetUID()
 	text := fmt.Sprintf("%s is the part of %s/%s in cluster %s.", ref, ref.resource, name, leaf.GetLabels()[workloadv1alpha1.ClusterLabel])
 	if there := workloadv1alpha1.NameInCluster(leaf); there != leaf.GetName() {
@@ -124,9 +124,9 @@ func (t *tool) whyLeaves(ctx context.Context, c client.Client, ref reference, ro
 
 // rootOf finds the root of a leaf. If there is none any more, it is nil, the error says so, and
 // the name is known all the same.
-func rootOf(ctx context.Context, c client.Client, kind view.Type, leaf *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
+func rootOf(ctx context.Context, c client.Client, kind loader.Type, leaf *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
 	label := leaf.GetLabels()[workloadv1alpha1.OwnedByLabel]
-	name, _ := view.Owner(leaf, kind)
+	name, _ := loader.Owner(leaf, kind)
 	owned := name != ""
 	if !owned {
 		name = label
@@ -146,7 +146,7 @@ func rootOf(ctx context.Context, c client.Client, kind view.Type, leaf *unstruct
 		return nil, name, listErr
 	}
 	for _, o := range all {
-		if view.RoleOf(o, kind) == view.Root && splitter.OwnerLabel(o.GetName()) == label {
+		if loader.RoleOf(o, kind) == loader.Root && splitter.OwnerLabel(o.GetName()) == label {
 			return o, o.GetName(), nil
 		}
 	}
@@ -186,13 +186,13 @@ func leavingLeaf(ref reference, root string, leaf *unstructured.Unstructured, fo
 }
 
 // explain writes who gets what of a root, and why.
-func (t *tool) explain(ctx context.Context, c client.Client, kind view.Type, root *unstructured.Unstructured, output string) error {
-	s, err := readScene(ctx, c, root.GetNamespace())
+func (t *tool) explain(ctx context.Context, c client.Client, kind loader.Type, root *unstructured.Unstructured, output string) error {
+	s, err := readSnapshot(ctx, c, root.GetNamespace())
 	if err != nil {
 		return err
 	}
 	now := time.Now()
-	w, err := view.Read(ctx, rootScene{s}, root, kind, now)
+	w, err := loader.Read(ctx, rootSnapshot{s}, root, kind, now)
 	if err != nil {
 		return err
 	}
@@ -206,12 +206,12 @@ func (t *tool) explain(ctx context.Context, c client.Client, kind view.Type, roo
 	return printDivision(t.streams.Out, &d, now)
 }
 
-// rootScene is a scene for a single root: it asks for that one's leaves only, however
+// rootSnapshot is a scene for a single root: it asks for that one's leaves only, however
 // many objects there are.
-type rootScene struct{ *scene }
+type rootSnapshot struct{ *snapshot }
 
-// Leaves implements view.Source.
-func (s rootScene) Leaves(ctx context.Context, root *unstructured.Unstructured, t view.Type) ([]*unstructured.Unstructured, error) {
+// Leaves implements loader.Source.
+func (s rootSnapshot) Leaves(ctx context.Context, root *unstructured.Unstructured, t loader.Type) ([]*unstructured.Unstructured, error) {
 	return listObjects(ctx, s.c, t.GVK, root.GetNamespace(), workloadv1alpha1.OwnedByLabel+"="+splitter.OwnerLabel(root.GetName()))
 }
 

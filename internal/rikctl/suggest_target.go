@@ -13,8 +13,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// suggestPatience bounds what is asked of the server for the sake of a hint.
-const suggestPatience = 3 * time.Second
+// suggestTimeout bounds what is asked of the server for the sake of a hint.
+const suggestTimeout = 3 * time.Second
 
 // unknownInstance finds the name in the error about an instance that does not exist.
 var unknownInstance = regexp.MustCompile(`instances\.rik\.dev "([^"]+)" not found`)
@@ -60,7 +60,7 @@ func (t *tool) asName(ctx context.Context, word string, args []string) string {
 
 // exists asks the server for an object. Whatever goes wrong there is no hint.
 func (t *tool) exists(ctx context.Context, empty client.Object, name string, namespaced bool) bool {
-	ctx, cancel := context.WithTimeout(ctx, suggestPatience)
+	ctx, cancel := context.WithTimeout(ctx, suggestTimeout)
 	defer cancel()
 	c, err := t.client()
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 const (
 	// tenantPoll is how often a new tenant is looked at.
 	tenantPoll = 100 * time.Millisecond
-	// tenantPatience is far more than the controller takes.
-	tenantPatience = 30 * time.Second
+	// tenantTimeout is far more than the controller takes.
+	tenantTimeout = 30 * time.Second
 
 	// tenantReady is the condition of a tenant that its users can use.
 	tenantReady = "Ready"
@@ -56,7 +56,7 @@ and the users have their rights in it.`,
 	}
 	cmd.Flags().StringSliceVar(&r.users, "user", nil, "user who may do everything in it; may be repeated")
 	cmd.Flags().BoolVar(&r.wait, "wait", true, "wait until the tenant can be used")
-	cmd.Flags().DurationVar(&r.timeout, "timeout", tenantPatience, "give up waiting after this time, with code 5")
+	cmd.Flags().DurationVar(&r.timeout, "timeout", tenantTimeout, "give up waiting after this time, with code 5")
 	return cmd
 }
 
@@ -86,7 +86,7 @@ func waitForTenant(ctx context.Context, c client.Client, r tenantRequest) error 
 		}
 		var done bool
 		var err error
-		done, seen, err = judgeTenant(tenant)
+		done, seen, err = validateTenant(tenant)
 		return done, err
 	})
 	if err == nil {
@@ -107,9 +107,9 @@ func waitForTenant(ctx context.Context, c client.Client, r tenantRequest) error 
 // unseen is said of a tenant without the controller's condition.
 const unseen = "the controller has not seen the tenant"
 
-// judgeTenant says whether a tenant can be used, and what the controller says of
+// validateTenant says whether a tenant can be used, and what the controller says of
 // it; an error if waiting is in vain.
-func judgeTenant(tenant *rikv1alpha1.Tenant) (done bool, said string, err error) {
+func validateTenant(tenant *rikv1alpha1.Tenant) (done bool, said string, err error) {
 	ready := meta.FindStatusCondition(tenant.Status.Conditions, tenantReady)
 	switch {
 	case ready == nil:

@@ -14,10 +14,10 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// tell writes the conditions of a tenant as the controller would, once it exists.
-func (s site) tell(ctx context.Context, name string, conditions ...metav1.Condition) error {
+// report writes the conditions of a tenant as the controller would, once it exists.
+func (s site) report(ctx context.Context, name string, conditions ...metav1.Condition) error {
 	for _, condition := range conditions {
-		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, served.Patience, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, served.Timeout, true, func(ctx context.Context) (bool, error) {
 			tenant := &rikv1alpha1.Tenant{}
 			if err := s.c.Get(ctx, client.ObjectKey{Name: name}, tenant); err != nil {
 				return false, client.IgnoreNotFound(err)
@@ -44,24 +44,24 @@ func TestServerCreateTenantWaits(t *testing.T) {
 		code       int
 		words      []string
 	}{
-		"made":    {[]metav1.Condition{notYet, made}, served.Patience.String(), ExitOK, []string{"created"}},
-		"taken":   {[]metav1.Condition{taken}, served.Patience.String(), ExitConflict, []string{"already exists", "next:", "of another name"}},
+		"made":    {[]metav1.Condition{notYet, made}, served.Timeout.String(), ExitOK, []string{"created"}},
+		"taken":   {[]metav1.Condition{taken}, served.Timeout.String(), ExitConflict, []string{"already exists", "next:", "of another name"}},
 		"nothing": {nil, "1s", ExitUnreachable, []string{"timed out", "the controller has not seen the tenant", "describe tenant"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tenant := s.namespace + "-" + name
-			told := make(chan error, 1)
-			go func() { told <- s.tell(t.Context(), tenant, tc.conditions...) }()
+			reported := make(chan error, 1)
+			go func() { reported <- s.report(t.Context(), tenant, tc.conditions...) }()
 			s.do(t, "create", "tenant", tenant, "--user", "ada", "--timeout", tc.timeout).check(t, tc.code, tc.words...)
-			if err := <-told; err != nil {
+			if err := <-reported; err != nil {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-func TestJudgeTenant(t *testing.T) {
+func TestValidateTenant(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		condition metav1.Condition
@@ -76,10 +76,10 @@ func TestJudgeTenant(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			done, said, err := judgeTenant(&rikv1alpha1.Tenant{Status: rikv1alpha1.TenantStatus{Conditions: []metav1.Condition{tc.condition}}})
+			done, said, err := validateTenant(&rikv1alpha1.Tenant{Status: rikv1alpha1.TenantStatus{Conditions: []metav1.Condition{tc.condition}}})
 			code := ExitOK
 			if err != nil {
-				code = judge(err, "").code
+				code = validate(err, "").code
 			}
 			if done != tc.done || said != tc.said || code != tc.code {
 				t.Errorf("judgeTenant = %v, %q, %v", done, said, err)

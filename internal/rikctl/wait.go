@@ -49,7 +49,7 @@ func (t *tool) waitCommand() *cobra.Command {
 		if !ok {
 			return nil
 		}
-		if err := judgeConditions(cmd, conditions.GetSlice(), given); err != nil {
+		if err := validateConditions(cmd, conditions.GetSlice(), given); err != nil {
 			return err
 		}
 		return conditions.Replace(longConditions(conditions.GetSlice()))
@@ -59,9 +59,9 @@ func (t *tool) waitCommand() *cobra.Command {
 
 const waitForms = "delete, create, condition=Ready, phase=Running or jsonpath='{.status.readyReplicas}'=3"
 
-// judgeConditions refuses what would be no condition, or would be waited for in
+// validateConditions refuses what would be no condition, or would be waited for in
 // vain.
-func judgeConditions(cmd *cobra.Command, conditions, given []string) error {
+func validateConditions(cmd *cobra.Command, conditions, given []string) error {
 	if len(conditions) == 0 {
 		return usagef(cmd, "--for is required: %s", waitForms)
 	}
@@ -117,7 +117,7 @@ func untilDeleted(condition wait.ConditionFunc) wait.ConditionFunc {
 		uid := uidOf(info.Object)
 		var group sync.WaitGroup
 		group.Go(func() {
-			for sleepFor(waiting, deletedEvery) {
+			for sleepFor(waiting, deletedInterval) {
 				now, err := objects.Get(waiting, info.Name, metav1.GetOptions{})
 				switch {
 				case apierrors.IsNotFound(err):
@@ -146,8 +146,8 @@ func untilDeleted(condition wait.ConditionFunc) wait.ConditionFunc {
 	}
 }
 
-// deletedEvery is how often an object is looked for that is waited for.
-const deletedEvery = time.Second
+// deletedInterval is how often an object is looked for that is waited for.
+const deletedInterval = time.Second
 
 func sleepFor(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

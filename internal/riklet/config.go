@@ -17,7 +17,7 @@ import (
 
 	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/contact"
+	"rik.dev/rik/internal/riklet/connection"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/monitor"
 	"rik.dev/rik/internal/riklet/network/proxy"
@@ -109,7 +109,7 @@ type Config struct {
 	SchedulerAddr, ControllerAddr string
 	// DialScheduler and DialController replace the network, and with it the
 	// node's certificate, for peers in the same process.
-	DialScheduler, DialController contact.DialFunc
+	DialScheduler, DialController connection.DialFunc
 	// Authority is the hash of the cluster's authority for peers in the same
 	// process; over the network the node's certificate tells it.
 	Authority string
@@ -189,7 +189,7 @@ func (c *Config) validatePeers() []error {
 	var problems []error
 	for _, peer := range []struct {
 		name, address string
-		dial          contact.DialFunc
+		dial          connection.DialFunc
 	}{{"scheduler", c.SchedulerAddr, c.DialScheduler}, {"controller", c.ControllerAddr, c.DialController}} {
 		if peer.dial != nil {
 			continue

@@ -16,16 +16,16 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// lookEvery bounds how often the machine is asked for ports and address.
-const lookEvery = 10 * time.Second
+// lookInterval bounds how often the machine is asked for ports and address.
+const lookInterval = 10 * time.Second
 
 // ports are those that processes of the machine hold, which are none of rik's.
 // It belongs to the goroutine that sends heartbeats.
 type ports struct {
-	reader *monitor.Ports
-	looked time.Time
-	found  []monitor.Port
-	told   []*schedulerv1.UsedPort
+	reader   *monitor.Ports
+	looked   time.Time
+	found    []monitor.Port
+	reported []*schedulerv1.UsedPort
 }
 
 // facts are those of the node, which the caller must not change.
@@ -86,7 +86,7 @@ func (r *Riklet) followAddress() {
 // usedPorts are the ports to be told in a heartbeat. Every so often it looks at
 // the machine.
 func (r *Riklet) usedPorts(whole bool) (used []*schedulerv1.UsedPort, changed bool) {
-	if now := time.Now(); now.Sub(r.ports.looked) >= lookEvery {
+	if now := time.Now(); now.Sub(r.ports.looked) >= lookInterval {
 		r.ports.looked = now
 		changed = r.lookForPorts()
 		r.followAddress()
@@ -94,7 +94,7 @@ func (r *Riklet) usedPorts(whole bool) (used []*schedulerv1.UsedPort, changed bo
 	if !changed && !whole {
 		return nil, false
 	}
-	return r.ports.told, true
+	return r.ports.reported, true
 }
 
 // used is what the scheduler is told of a port. One at loopback addresses, or one that a
@@ -106,15 +106,15 @@ func (r *Riklet) used(p monitor.Port) *schedulerv1.UsedPort {
 }
 
 // troubles are what of the network does not work.
-func (r *Riklet) troubles() (told []*schedulerv1.NodeTrouble) {
+func (r *Riklet) troubles() (reported []*schedulerv1.NodeTrouble) {
 	if r.network == nil {
 		return nil
 	}
 	all := r.network.Troubles()
 	for _, kind := range slices.Sorted(maps.Keys(all)) {
-		told = append(told, &schedulerv1.NodeTrouble{Kind: string(kind), Message: all[kind]})
+		reported = append(reported, &schedulerv1.NodeTrouble{Kind: string(kind), Message: all[kind]})
 	}
-	return told
+	return reported
 }
 
 // lookForPorts leaves out what is rik's: the name server, and instances in the
@@ -144,11 +144,11 @@ func (r *Riklet) lookForPorts() (changed bool) {
 		r.network.SetListeners(all)
 	}
 	r.ports.found = found
-	told := make([]*schedulerv1.UsedPort, len(found))
+	reported := make([]*schedulerv1.UsedPort, len(found))
 	for i, p := range found {
-		told[i] = r.used(p)
+		reported[i] = r.used(p)
 	}
-	same := slices.EqualFunc(told, r.ports.told, func(a, b *schedulerv1.UsedPort) bool { return proto.Equal(a, b) })
-	r.ports.told = told
+	same := slices.EqualFunc(reported, r.ports.reported, func(a, b *schedulerv1.UsedPort) bool { return proto.Equal(a, b) })
+	r.ports.reported = reported
 	return !same
 }

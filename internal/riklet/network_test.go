@@ -23,12 +23,12 @@ import (
 // notedNetwork is a network that notes what it is told.
 type notedNetwork struct {
 	instance.Network
-	mu      sync.Mutex
-	address netip.Addr
-	ports   []proxy.Listener
-	told    []string
-	ran     bool
-	closed  bool
+	mu       sync.Mutex
+	address  netip.Addr
+	ports    []proxy.Listener
+	reported []string
+	ran      bool
+	closed   bool
 }
 
 func (n *notedNetwork) Run(ctx context.Context) error {
@@ -43,7 +43,7 @@ func (n *notedNetwork) Apply(c *nodev1.NetworkChanges) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, p := range c.GetPeers() {
-		n.told = append(n.told, p.GetName())
+		n.reported = append(n.reported, p.GetName())
 	}
 }
 
@@ -111,9 +111,9 @@ func TestANodeWithANetwork(t *testing.T) {
 		go func() { done <- r.Run(ctx) }()
 		<-r.Ready()
 		// What the kernel chose is told once it was seen twice.
-		time.Sleep(3 * lookEvery)
+		time.Sleep(3 * lookInterval)
 		synctest.Wait()
-		b.cluster.tell(t, "n7")
+		b.cluster.report(t, "n7")
 		b.cluster.locked(func() {
 			if b.cluster.registers[0].GetNoNetwork() {
 				t.Error("registered as a node without a network")
@@ -128,7 +128,7 @@ func TestANodeWithANetwork(t *testing.T) {
 			t.Errorf("the scheduler was told of the troubles %v", all)
 		}
 		network.mu.Lock()
-		if given != network || !network.ran || network.address != netip.MustParseAddr("192.0.2.1") || strings.Join(network.told, " ") != "n7" ||
+		if given != network || !network.ran || network.address != netip.MustParseAddr("192.0.2.1") || strings.Join(network.reported, " ") != "n7" ||
 			!slices.ContainsFunc(network.ports, func(l proxy.Listener) bool { return l.Port == number && l.Loopback }) {
 			t.Errorf("the network is %+v", network)
 		}
@@ -162,7 +162,7 @@ func TestAnotherAddressIsRegistered(t *testing.T) {
 		b.riklet.mu.Lock()
 		b.riklet.status = former
 		b.riklet.mu.Unlock()
-		time.Sleep(2 * lookEvery)
+		time.Sleep(2 * lookInterval)
 		synctest.Wait()
 		b.cluster.locked(func() {
 			if len(b.cluster.registers) != 2 {
@@ -179,8 +179,8 @@ func TestAnotherAddressIsRegistered(t *testing.T) {
 	})
 }
 
-// tell sends news of the network.
-func (c *cluster) tell(t *testing.T, peer string) {
+// report sends news of the network.
+func (c *cluster) report(t *testing.T, peer string) {
 	t.Helper()
 	c.mu.Lock()
 	node := c.node

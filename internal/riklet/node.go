@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/contact"
+	"rik.dev/rik/internal/riklet/connection"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/monitor"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
 // newScheduler joins the parts to the connection to the scheduler.
-func (r *Riklet) newScheduler() *contact.Scheduler {
+func (r *Riklet) newScheduler() *connection.Scheduler {
 	dial := r.cfg.DialScheduler
 	if dial == nil {
 		dial = r.dial(r.cfg.SchedulerAddr)
@@ -25,7 +25,7 @@ func (r *Riklet) newScheduler() *contact.Scheduler {
 	if r.network != nil {
 		news = r.network.News()
 	}
-	return &contact.Scheduler{
+	return &connection.Scheduler{
 		Dial: dial, Register: r.register, Heartbeat: r.heartbeat, News: news,
 		Orders: r.manager.Order, Contact: r.manager.Contact, Hold: r.manager.Hold, Outbox: r.outbox, Logger: r.cfg.Logger,
 	}

@@ -32,7 +32,7 @@ type cluster struct {
 	allowed   []*schedulerv1.Run
 	registers []*schedulerv1.Register
 	callers   []string // common names of the certificates
-	told      map[string]*schedulerv1.Observation
+	reported  map[string]*schedulerv1.Observation
 	metrics   *schedulerv1.Metrics
 	images    []string
 	ports     []*schedulerv1.UsedPort
@@ -43,7 +43,7 @@ type cluster struct {
 }
 
 func newCluster() *cluster {
-	return &cluster{term: 1, told: map[string]*schedulerv1.Observation{}, data: map[int64][]*nodev1.StreamData{}}
+	return &cluster{term: 1, reported: map[string]*schedulerv1.Observation{}, data: map[int64][]*nodev1.StreamData{}}
 }
 
 // locked is for what a test looks at.
@@ -116,7 +116,7 @@ func (c *cluster) hear(stream schedulerv1.Worker_ConnectServer, orders chan<- *s
 		}
 		switch {
 		case m.GetObservation() != nil:
-			c.told[m.GetObservation().GetUid()] = m.GetObservation()
+			c.reported[m.GetObservation().GetUid()] = m.GetObservation()
 		case m.GetMetrics() != nil:
 			c.metrics = m.GetMetrics()
 		case m.GetHeartbeat().GetImagesChanged():
@@ -149,7 +149,7 @@ func (c *cluster) stop(uid string) {
 func (c *cluster) phase(uid string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.told[uid].GetPhase()
+	return c.reported[uid].GetPhase()
 }
 
 func (n nodeEnd) Connect(stream nodev1.Node_ConnectServer) error {

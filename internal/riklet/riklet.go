@@ -23,11 +23,11 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/contact"
+	"rik.dev/rik/internal/riklet/checkpoint"
+	"rik.dev/rik/internal/riklet/connection"
 	"rik.dev/rik/internal/riklet/identity"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/join"
-	"rik.dev/rik/internal/riklet/ledger"
 	"rik.dev/rik/internal/riklet/manager"
 	"rik.dev/rik/internal/riklet/monitor"
 	"rik.dev/rik/internal/riklet/objects"
@@ -45,21 +45,21 @@ const lookup = 5 * time.Second
 // Riklet is the agent of one node.
 type Riklet struct {
 	cfg      Config
-	ledger   *ledger.Ledger
+	ledger   *checkpoint.Ledger
 	objects  *objects.Store
 	drivers  []instance.Driver
 	byKind   map[rikv1alpha1.WorkloadKind]instance.Driver
 	manager  *manager.Manager
 	network  Network // nil: none
 	monitor  *monitor.Monitor
-	outbox   *contact.Outbox
+	outbox   *connection.Outbox
 	identity *join.Identity // nil when the peers are in the process
 	// installation is the key that proves which riklet of the machine this is; run names
 	// this run of it.
 	installation, run string
 	ready             chan struct{}
 
-	scheduler *contact.Scheduler
+	scheduler *connection.Scheduler
 
 	mu     sync.Mutex
 	status *rikv1alpha1.NodeStatus // replaced as a whole
@@ -74,7 +74,7 @@ func New(cfg Config) (*Riklet, error) {
 		return nil, err
 	}
 	r := &Riklet{
-		cfg: cfg.withDefaults(), run: identity.RunID(), outbox: contact.NewOutbox(), ready: make(chan struct{}),
+		cfg: cfg.withDefaults(), run: identity.RunID(), outbox: connection.NewOutbox(), ready: make(chan struct{}),
 		byKind: map[rikv1alpha1.WorkloadKind]instance.Driver{}, ports: ports{reader: monitor.NewPorts("/proc")},
 	}
 	if err := r.open(); err != nil {
@@ -91,7 +91,7 @@ func (r *Riklet) open() error {
 		}
 	}
 	var err error
-	if r.ledger, err = ledger.Open(filepath.Join(r.cfg.StateDir, "ledger.json")); err != nil {
+	if r.ledger, err = checkpoint.Open(filepath.Join(r.cfg.StateDir, "ledger.json")); err != nil {
 		return err
 	}
 	if r.status, err = r.look(); err != nil {
@@ -326,7 +326,7 @@ func (r *Riklet) outside(ctx context.Context, cause error) error {
 }
 
 // dial connects to a peer over the network as the node.
-func (r *Riklet) dial(address string) contact.DialFunc {
+func (r *Riklet) dial(address string) connection.DialFunc {
 	return func(context.Context) (*grpc.ClientConn, error) {
 		name := r.cfg.ServerName
 		if name == "" {
@@ -341,7 +341,7 @@ func (r *Riklet) dial(address string) contact.DialFunc {
 			return nil, err
 		}
 		options := append([]grpc.DialOption{
-			grpc.WithTransportCredentials(credentials.NewTLS(config)), contact.KeepAlive(), grpc.WithNoProxy(),
+			grpc.WithTransportCredentials(credentials.NewTLS(config)), connection.KeepAlive(), grpc.WithNoProxy(),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		}, r.cfg.DialOptions...)
 		// passthrough: the dialer resolves names, each time anew.
@@ -349,15 +349,15 @@ func (r *Riklet) dial(address string) contact.DialFunc {
 	}
 }
 
-func (r *Riklet) controller() *contact.Controller {
+func (r *Riklet) controller() *connection.Controller {
 	dial := r.cfg.DialController
 	if dial == nil {
 		dial = r.dial(r.cfg.ControllerAddr)
 	}
-	c := &contact.Controller{
+	c := &connection.Controller{
 		Dial: dial, Hello: &nodev1.NodeHello{NodeName: r.cfg.NodeName, Version: r.cfg.Version, RunId: r.run},
 		Objects: r.objects, Logger: r.cfg.Logger,
-		Sessions: func(ctx context.Context, send func(*nodev1.StreamData) error) contact.Sessions {
+		Sessions: func(ctx context.Context, send func(*nodev1.StreamData) error) connection.Sessions {
 			return session.New(ctx, session.Config{Resolve: r.resolve, Send: send, Logger: r.cfg.Logger})
 		},
 	}

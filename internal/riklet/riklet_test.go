@@ -61,10 +61,10 @@ type bench struct {
 // mountingDriver is a driver that wants to hear of ConfigMaps and Secrets.
 type mountingDriver struct {
 	instance.Driver
-	told *atomic.Int32
+	reported *atomic.Int32
 }
 
-func (d mountingDriver) ObjectsChanged() { d.told.Add(1) }
+func (d mountingDriver) ObjectsChanged() { d.reported.Add(1) }
 
 func newBench(t *testing.T) *bench {
 	c := newCluster()

@@ -29,8 +29,8 @@ import (
 
 const (
 	secret = "0123456789abcdef0123"
-	// patience is for machines that have much else to do.
-	patience = time.Minute
+	// timeout is for machines that have much else to do.
+	timeout = time.Minute
 )
 
 // joinEnd signs whoever has the secret.
@@ -123,14 +123,14 @@ func running(t *testing.T, cfg Config) (r *Riklet, done <-chan error, stop func(
 // eventually polls, since real connections have no bubble.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for !f() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("after %s: not %s", patience, what)
+			t.Fatalf("after %s: not %s", timeout, what)
 		case <-ticker.C:
 		}
 	}
@@ -153,7 +153,7 @@ func TestJoinAndRunOverTLS(t *testing.T) {
 	again, _, _ := running(t, cfg)
 	select {
 	case <-again.Ready():
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("the node did not come back without its token")
 	}
 	if b.host.Starts("a") != 1 {
@@ -183,7 +183,7 @@ func TestRunEndsWhenTheNodeMayNotJoin(t *testing.T) {
 				if !errors.Is(err, tc.want) {
 					t.Errorf("Run() = %v, want %v", err, tc.want)
 				}
-			case <-time.After(patience):
+			case <-time.After(timeout):
 				t.Error("Run() did not end")
 			}
 		})

@@ -28,8 +28,8 @@ type controllerStream struct {
 	name string
 	term int64
 	out  *outbox[*schedulerv1.SyncResponse]
-	// heard counts the messages that were handled.
-	heard int64
+	// seen counts the messages that were handled.
+	seen int64
 	// replaced is closed when a newer stream takes over.
 	replaced chan struct{}
 }
@@ -72,7 +72,7 @@ func (s *Scheduler) receive(session *controllerStream, stream grpc.BidiStreaming
 			s.handle(m)
 		}
 		s.poke()
-		session.heard++
+		session.seen++
 		s.mu.Unlock()
 	}
 }
@@ -324,8 +324,8 @@ func (c *controllerStream) put(k kind, id string, m *schedulerv1.SyncResponse) {
 	c.out.put(key{k, id}, m, nil)
 }
 
-// tell hands the decisions of a round to the controller.
-func (c *controllerStream) tell(r inventory.Result) {
+// send hands the decisions of a round to the controller.
+func (c *controllerStream) send(r inventory.Result) {
 	for _, b := range r.Bindings {
 		c.put(aboutBinding, b.UID, &schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Binding{
 			Binding: &schedulerv1.Binding{Uid: b.UID, NodeName: b.Node, HostPorts: b.HostPorts},

@@ -181,13 +181,13 @@ func (p *party[Req, Res]) introduce(m *Req) {
 
 // atRest compares the counts of both ends. There is no other end when the
 // scheduler does not know the stream (any more).
-func (p *party[Req, Res]) atRest(there bool, heard int64, out func() (waiting int, taken, delivered int64)) bool {
+func (p *party[Req, Res]) atRest(there bool, seen int64, out func() (waiting int, taken, delivered int64)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.err != nil {
 		return !there
 	}
-	if !there || heard != p.sent {
+	if !there || seen != p.sent {
 		return false
 	}
 	waiting, taken, delivered := out()
@@ -231,7 +231,7 @@ func (c *controllerPeer) quiet(s *Scheduler) bool {
 	if s.controller == nil || s.controller.name != c.id {
 		return c.atRest(false, 0, nil)
 	}
-	return c.atRest(true, s.controller.heard, counts(s.controller.out))
+	return c.atRest(true, s.controller.seen, counts(s.controller.out))
 }
 
 func (c *controllerPeer) close() {
@@ -380,7 +380,7 @@ func (w *workerPeer) quiet(s *Scheduler) bool {
 	if session == nil || session.register.BootId != w.id {
 		return w.atRest(false, 0, nil)
 	}
-	return w.atRest(true, session.heard, counts(session.out))
+	return w.atRest(true, session.seen, counts(session.out))
 }
 
 func (w *workerPeer) close() {

@@ -9,7 +9,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
-	"rik.dev/rik/internal/scheduler/vet"
+	"rik.dev/rik/internal/scheduler/validate"
 )
 
 // maxDeletedNodes bounds the deleted Nodes that are remembered; the controller sends
@@ -19,7 +19,7 @@ const maxDeletedNodes = 1 << 16
 // setHold takes over what a node says that it waits for, as far as it makes sense.
 func (w *workerStream) setHold(h *schedulerv1.Hold) {
 	w.hold = nil
-	if vet.Hold(h) {
+	if validate.Hold(h) {
 		w.hold = h
 	}
 }

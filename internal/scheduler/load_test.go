@@ -14,7 +14,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
-	"rik.dev/rik/internal/scheduler/vet"
+	"rik.dev/rik/internal/scheduler/validate"
 )
 
 // TestSlowNodeHoldsUpNobody: a node that does not read gets no more than its
@@ -90,7 +90,7 @@ func TestAnEndlessObservationIsCut(t *testing.T) {
 	}}})
 	h.settle()
 	o := c.news().observations["x"]
-	if o == nil || o.Phase != "Running" || len(o.Message) > vet.MaxText+3 || o.Status != nil {
+	if o == nil || o.Phase != "Running" || len(o.Message) > validate.MaxText+3 || o.Status != nil {
 		t.Errorf("the controller was told a message of %d bytes and %d of details", len(o.GetMessage()), len(o.GetStatus()))
 	}
 	if acks := node.orders().acks; acks["x"] != 1 {
@@ -116,16 +116,16 @@ func TestThousandsArePlacedAndLeftoversExplained(t *testing.T) {
 		c.pending(fmt.Sprintf("%04d", i))
 	}
 	h.settle()
-	told := c.news()
-	where := c.ackAll(told)
+	sent := c.news()
+	where := c.ackAll(sent)
 	per := map[string]int{}
 	for _, node := range where {
 		per[node]++
 	}
-	if len(where) != 1000 || len(told.unplaced) != 200 || slices.Max(slices.Collect(maps.Values(per))) != 100 {
-		t.Fatalf("placed %d, unplaced %d, per node %v, want 1000, 200 and 100", len(where), len(told.unplaced), per)
+	if len(where) != 1000 || len(sent.unplaced) != 200 || slices.Max(slices.Collect(maps.Values(per))) != 100 {
+		t.Fatalf("placed %d, unplaced %d, per node %v, want 1000, 200 and 100", len(where), len(sent.unplaced), per)
 	}
-	for uid, reason := range told.unplaced {
+	for uid, reason := range sent.unplaced {
 		if reason != "InsufficientCPU" || where[uid] != "" {
 			t.Fatalf("%s: reason %s, node %q", uid, reason, where[uid])
 		}
@@ -144,7 +144,7 @@ func TestThousandsArePlacedAndLeftoversExplained(t *testing.T) {
 	}
 }
 
-func TestPreemptionIsToldAndServed(t *testing.T) {
+func TestPreemptionIsReportedAndServed(t *testing.T) {
 	h := newHarness(t)
 	node := h.join("a")
 	c := h.joinController(1, "a")
@@ -233,8 +233,8 @@ func TestNodeWithoutNetworkServesNoPorts(t *testing.T) {
 	if err != nil || len(e.Nodes) != 1 || e.Nodes[0].RejectedBy != "Network" {
 		t.Errorf("Explain(x) = %v, %v, want a rejected by Network", e, err)
 	}
-	if told := c.news(); told.unplaced["x"] != "NodesWithoutNetwork" || told.bindings["y"] != "a" {
-		t.Errorf("told %+v, want x unplaced and y, which serves nothing, on a", told)
+	if sent := c.news(); sent.unplaced["x"] != "NodesWithoutNetwork" || sent.bindings["y"] != "a" {
+		t.Errorf("told %+v, want x unplaced and y, which serves nothing, on a", sent)
 	}
 	node.close()
 	h.settle()

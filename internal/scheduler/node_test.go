@@ -56,15 +56,15 @@ func TestReconnectWithinTheDeadlineIsNoLoss(t *testing.T) {
 	h.settle()
 	c.pending("x")
 	h.settle()
-	told := c.news()
-	if len(told.nodes) != 0 || told.unplaced["x"] != "NodesNotReady" {
-		t.Fatalf("told %+v while the node was away, want no report and x unplaced", told)
+	sent := c.news()
+	if len(sent.nodes) != 0 || sent.unplaced["x"] != "NodesNotReady" {
+		t.Fatalf("told %+v while the node was away, want no report and x unplaced", sent)
 	}
 	h.join("a")
 	h.settle()
-	told = c.news()
-	if told.bindings["x"] != "a" || !told.nodes["a"].GetConnected() {
-		t.Errorf("told %+v after it came back, want x placed", told)
+	sent = c.news()
+	if sent.bindings["x"] != "a" || !sent.nodes["a"].GetConnected() {
+		t.Errorf("told %+v after it came back, want x placed", sent)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestNodeThatObeysANewerControllerGetsNothing(t *testing.T) {
 }
 
 // TestNodeThatLostItsRecords counts its observations from the start, and is
-// heard all the same.
+// seen all the same.
 func TestNodeThatLostItsRecords(t *testing.T) {
 	h := newHarness(t)
 	node := h.join("a")

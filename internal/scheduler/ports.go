@@ -8,9 +8,9 @@ import (
 
 // usedPorts are the ports that a node's machine holds, with true for those that keep off
 // only instances in the node's own network.
-func usedPorts(told []*schedulerv1.UsedPort) map[placement.Port]bool {
-	used := make(map[placement.Port]bool, len(told))
-	for _, p := range told {
+func usedPorts(sent []*schedulerv1.UsedPort) map[placement.Port]bool {
+	used := make(map[placement.Port]bool, len(sent))
+	for _, p := range sent {
 		at := placement.Port{Protocol: rikv1alpha1.Protocol(p.Protocol), Number: p.Port}
 		only, known := used[at]
 		used[at] = p.HostNetworkOnly && (only || !known)

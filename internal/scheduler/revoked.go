@@ -30,15 +30,15 @@ func (s *Scheduler) await(ctx context.Context, session *workerStream) error {
 	if !s.isUnknown(session) {
 		return nil
 	}
-	patience := time.NewTimer(behind)
-	defer patience.Stop()
+	timeout := time.NewTimer(behind)
+	defer timeout.Stop()
 	ticker := time.NewTicker(behindPoll)
 	defer ticker.Stop()
 	for s.isUnknown(session) {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-patience.C:
+		case <-timeout.C:
 			return nil
 		case <-ticker.C:
 		}

@@ -32,7 +32,7 @@ func (s *secured) master(nodes ...*rikv1alpha1.Node) syncStream {
 		say(s.t, stream, &schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_DeletedNode{DeletedNode: &schedulerv1.DeletedNode{Uid: uid}}})
 	}
 	for _, n := range nodes {
-		tellOf(s.t, stream, n)
+		sendOf(s.t, stream, n)
 	}
 	say(s.t, stream, &schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Synced{Synced: &schedulerv1.Synced{}}})
 	return stream
@@ -45,7 +45,7 @@ func say(t *testing.T, stream syncStream, m *schedulerv1.SyncRequest) {
 	}
 }
 
-func tellOf(t *testing.T, stream syncStream, n *rikv1alpha1.Node) {
+func sendOf(t *testing.T, stream syncStream, n *rikv1alpha1.Node) {
 	t.Helper()
 	data, err := n.Marshal()
 	if err != nil {
@@ -116,11 +116,11 @@ func TestDeletedNodeIsSentAway(t *testing.T) {
 
 	// A node comes with its new certificate before the controller's word of it.
 	fresh := s.agent("u2")
-	tellOf(t, controller, nodeObject("u2"))
+	sendOf(t, controller, nodeObject("u2"))
 	admitted(t, fresh)
 	sentAway(t, s.agent("u1"))
 	// Deleted and made anew at once, so that the controller tells only the latter.
-	tellOf(t, controller, nodeObject("u3"))
+	sendOf(t, controller, nodeObject("u3"))
 	sentAway(t, fresh)
 	admitted(t, s.agent("u3"))
 }
@@ -140,7 +140,7 @@ func TestNodeDeletedWhileNobodyKnew(t *testing.T) {
 }
 
 // TestANodeThatTheClusterHasNoRecordOfIsNotSentAway: the datastore may have lost it. It is
-// told what it may run, which it does not obey without a confirmation, and is given nothing.
+// sent what it may run, which it does not obey without a confirmation, and is given nothing.
 func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -159,7 +159,7 @@ func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 	// The controller makes a Node that shows it.
 	shown := nodeObject("u2")
 	shown.Annotations = map[string]string{rikv1alpha1.AnnotationUnconfirmedCertificate: "u1"}
-	tellOf(t, controller, shown)
+	sendOf(t, controller, shown)
 	_ = agent.Send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Hold{Hold: &schedulerv1.Hold{
 		Id: "h1", Reason: rikv1alpha1.ConfirmUnknownInstances, Instances: 2,
 	}}})
@@ -170,10 +170,10 @@ func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 		t.Errorf("the controller is told %v, want also that the certificate is unknown", hold)
 	}
 	shown.Annotations[rikv1alpha1.AnnotationConfirmed] = "h0"
-	tellOf(t, controller, shown)
+	sendOf(t, controller, shown)
 	shown.Annotations[rikv1alpha1.AnnotationConfirmed] = "h1"
 	shown.Annotations[rikv1alpha1.AnnotationConfirmedCertificate] = "u1"
-	tellOf(t, controller, shown)
+	sendOf(t, controller, shown)
 	for {
 		m, err := agent.Recv()
 		if err != nil {
@@ -236,7 +236,7 @@ func TestAnOlderRikletThatIsUnknownHearsNothing(t *testing.T) {
 	}
 	shown := nodeObject("u2")
 	shown.Annotations = map[string]string{rikv1alpha1.AnnotationConfirmedCertificate: "u1"}
-	tellOf(t, controller, shown)
+	sendOf(t, controller, shown)
 	if m, err := agent.Recv(); err != nil || m.GetAllowed() == nil {
 		t.Errorf("the second order is %v, %v, want the list, once it is confirmed", m, err)
 	}

@@ -209,7 +209,7 @@ func (s *Scheduler) round() (next time.Duration, more bool) {
 		s.metrics.rounds.Observe(s.clock.Since(now).Seconds())
 	}
 	if s.controller != nil {
-		s.controller.tell(r)
+		s.controller.send(r)
 	}
 	s.metrics.proposals.Add(float64(len(r.Bindings)))
 	s.metrics.unplaced.Add(float64(len(r.Unplaced)))
@@ -218,8 +218,8 @@ func (s *Scheduler) round() (next time.Duration, more bool) {
 	if at, ok := s.inventory.NextDeadline(); ok {
 		next = min(next, at.Sub(now))
 	}
-	if !r.TellAt.IsZero() {
-		next = min(next, r.TellAt.Sub(now))
+	if !r.SendAt.IsZero() {
+		next = min(next, r.SendAt.Sub(now))
 	}
 	return max(next, time.Millisecond), r.More
 }

@@ -24,11 +24,11 @@ func TestInstanceReachesItsNodeOnlyWhenDurable(t *testing.T) {
 	c.synced()
 	c.pending("x", "y")
 	h.settle()
-	told := c.news()
-	if diff := cmp.Diff(map[string]string{"x": "a", "y": "a"}, told.bindings); diff != "" {
+	sent := c.news()
+	if diff := cmp.Diff(map[string]string{"x": "a", "y": "a"}, sent.bindings); diff != "" {
 		t.Fatalf("bindings (-want +got):\n%s", diff)
 	}
-	if r := told.nodes["a"]; r == nil || !r.Connected || len(r.Info) == 0 || r.Labels["asked"] != "for" {
+	if r := sent.nodes["a"]; r == nil || !r.Connected || len(r.Info) == 0 || r.Labels["asked"] != "for" {
 		t.Fatalf("report of the node = %v, want it connected with what it told", r)
 	}
 	got := node.orders()
@@ -204,12 +204,12 @@ func TestUnknownInstanceFault02(t *testing.T) {
 	node.observe("ghost", 2, rikv1alpha1.InstanceTerminated)
 	c.pending("x")
 	h.settle()
-	told := c.news()
-	if o := told.observations["ghost"]; o == nil || o.Phase != "Terminated" {
+	sent := c.news()
+	if o := sent.observations["ghost"]; o == nil || o.Phase != "Terminated" {
 		t.Errorf("observation = %v, want the confirmation, for a tombstone", o)
 	}
-	if told.bindings["x"] != "a" || c.ended() != nil || node.ended() != nil {
-		t.Errorf("after all that: bindings %v, streams ended with %v, %v", told.bindings, c.ended(), node.ended())
+	if sent.bindings["x"] != "a" || c.ended() != nil || node.ended() != nil {
+		t.Errorf("after all that: bindings %v, streams ended with %v, %v", sent.bindings, c.ended(), node.ended())
 	}
 }
 
@@ -271,11 +271,11 @@ func TestRestartFault07(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"kept": true, "written": true}, got.allowed); diff != "" {
 		t.Errorf("full set (-want +got):\n%s", diff)
 	}
-	told := c.news()
-	if told.bindings["unacknowledged"] != "a" {
-		t.Errorf("bindings = %v, want the proposal made again", told.bindings)
+	sent := c.news()
+	if sent.bindings["unacknowledged"] != "a" {
+		t.Errorf("bindings = %v, want the proposal made again", sent.bindings)
 	}
-	if o := told.observations["kept"]; o == nil || o.Sequence != 4 || got.acks["kept"] != 4 {
+	if o := sent.observations["kept"]; o == nil || o.Sequence != 4 || got.acks["kept"] != 4 {
 		t.Errorf("observation made during the listing = %v, acks %v, want it told and acknowledged", o, got.acks)
 	}
 }
@@ -304,11 +304,11 @@ func TestControllerRestartFault07(t *testing.T) {
 	c.bound("x", "a")
 	c.synced()
 	h.settle()
-	told := c.news()
-	if o := told.observations["x"]; o == nil || o.Sequence != 6 {
+	sent := c.news()
+	if o := sent.observations["x"]; o == nil || o.Sequence != 6 {
 		t.Errorf("observation = %v, want sequence 6", o)
 	}
-	if r := told.nodes["a"]; r == nil || !r.Connected || len(r.Info) == 0 {
+	if r := sent.nodes["a"]; r == nil || !r.Connected || len(r.Info) == 0 {
 		t.Errorf("report = %v, want the connected node in full", r)
 	}
 	got := node.orders()

@@ -12,9 +12,9 @@ import (
 const maxTrouble = 1024
 
 // troublesOf keeps of what a node tells the kinds that are known, each once.
-func troublesOf(told []*schedulerv1.NodeTrouble) map[nodestate.TroubleKind]string {
+func troublesOf(sent []*schedulerv1.NodeTrouble) map[nodestate.TroubleKind]string {
 	all := map[nodestate.TroubleKind]string{}
-	for _, t := range told {
+	for _, t := range sent {
 		if kind := nodestate.TroubleKind(t.Kind); slices.Contains(nodestate.TroubleKinds(), kind) {
 			all[kind] = strings.ToValidUTF8(t.Message[:min(len(t.Message), maxTrouble)], "")
 		}
@@ -23,11 +23,11 @@ func troublesOf(told []*schedulerv1.NodeTrouble) map[nodestate.TroubleKind]strin
 }
 
 // troubles are the same for the controller, in a fixed order.
-func troubles(all map[nodestate.TroubleKind]string) (told []*schedulerv1.NodeTrouble) {
+func troubles(all map[nodestate.TroubleKind]string) (sent []*schedulerv1.NodeTrouble) {
 	for _, kind := range nodestate.TroubleKinds() {
 		if message, there := all[kind]; there {
-			told = append(told, &schedulerv1.NodeTrouble{Kind: string(kind), Message: message})
+			sent = append(sent, &schedulerv1.NodeTrouble{Kind: string(kind), Message: message})
 		}
 	}
-	return told
+	return sent
 }

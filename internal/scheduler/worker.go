@@ -14,7 +14,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
 	"rik.dev/rik/internal/scheduler/inventory"
-	"rik.dev/rik/internal/scheduler/vet"
+	"rik.dev/rik/internal/scheduler/validate"
 )
 
 // workerService serves Worker on one endpoint.
@@ -50,8 +50,8 @@ type workerStream struct {
 	// running are the UIDs that the node had when it joined.
 	running map[string]bool
 	out     *outbox[*schedulerv1.Order]
-	// heard counts the messages that were handled.
-	heard int64
+	// seen counts the messages that were handled.
+	seen int64
 	// replaced is closed when a newer stream of the node takes over.
 	replaced chan struct{}
 	// revoked is closed when the Node of the certificate is gone.
@@ -90,14 +90,14 @@ func (w *workerService) Connect(stream workerServer) error {
 }
 
 func newWorkerStream(r *schedulerv1.Register) (*workerStream, error) {
-	told, err := vet.Register(r)
+	sent, err := validate.Register(r)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	s := &workerStream{
 		name: r.NodeName, running: make(map[string]bool, len(r.Running)),
 		out: newOutbox[*schedulerv1.Order](), replaced: make(chan struct{}), revoked: make(chan struct{}),
-		registration: registration{register: r, status: told},
+		registration: registration{register: r, status: sent},
 	}
 	for _, uid := range r.Running {
 		s.running[uid] = true
@@ -118,9 +118,9 @@ func (s *Scheduler) listen(session *workerStream, stream workerServer) error {
 		}
 		s.mu.Lock()
 		if s.workers[session.name] == session {
-			s.hear(session, m)
+			s.handleWorker(session, m)
 		}
-		session.heard++
+		session.seen++
 		s.mu.Unlock()
 	}
 }
@@ -249,23 +249,23 @@ func (s *Scheduler) tidyRegister(name string) {
 	}
 }
 
-// hear applies one message of a node. It is called with mu held.
-func (s *Scheduler) hear(session *workerStream, m *schedulerv1.WorkerMessage) {
+// handleWorker applies one message of a node. It is called with mu held.
+func (s *Scheduler) handleWorker(session *workerStream, m *schedulerv1.WorkerMessage) {
 	name := session.name
-	if wasLost := s.inventory.Heard(name, s.clock.Now()); wasLost {
+	if wasLost := s.inventory.Seen(name, s.clock.Now()); wasLost {
 		s.log.Info("node is back", "node", name)
 		s.report(s.fullReport(s.inventory.Connectivity(name)))
 		s.poke()
 	}
 	switch x := m.Message.(type) {
 	case *schedulerv1.WorkerMessage_Heartbeat:
-		vet.Heartbeat(x.Heartbeat)
+		validate.Heartbeat(x.Heartbeat)
 		s.beat(name, x.Heartbeat)
 	case *schedulerv1.WorkerMessage_Observation:
 		x.Observation.NodeName = name
-		ok, dropped := vet.Observation(x.Observation)
+		ok, dropped := validate.Observation(x.Observation)
 		if dropped != "" {
-			s.log.Warn("what a node says of an instance makes no sense in part", "node", name, "instance", vet.Text(x.Observation.Uid, vet.MaxWord), "dropped", dropped)
+			s.log.Warn("what a node says of an instance makes no sense in part", "node", name, "instance", validate.Text(x.Observation.Uid, validate.MaxWord), "dropped", dropped)
 		}
 		if ok {
 			s.observe(x.Observation)
@@ -273,7 +273,7 @@ func (s *Scheduler) hear(session *workerStream, m *schedulerv1.WorkerMessage) {
 	case *schedulerv1.WorkerMessage_Hold:
 		s.held(session, x.Hold)
 	case *schedulerv1.WorkerMessage_Metrics:
-		vet.Metrics(x.Metrics, func(uid string) bool {
+		validate.Metrics(x.Metrics, func(uid string) bool {
 			in := s.inventory.Instance(uid)
 			return in != nil && in.State == inventory.Bound && in.Node == name
 		})
@@ -381,7 +381,7 @@ func (s *Scheduler) dispatch(in *inventory.Instance, fresh bool) {
 }
 
 // mergeOrders makes a stop that overtakes its run a forced one: the node never
-// heard of the instance, and is to confirm all the same.
+// seen of the instance, and is to confirm all the same.
 func mergeOrders(older, newer *schedulerv1.Order) *schedulerv1.Order {
 	if older.GetRun() != nil && newer.GetStop() != nil {
 		newer.GetStop().Force = true

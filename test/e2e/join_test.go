@@ -188,7 +188,7 @@ func registerAs(t *testing.T, config *tls.Config, node string) error {
 
 // forwarded fetches what is much through port-forward, and what is not there.
 func forwarded(t *testing.T, c *rikcluster.Cluster) {
-	address, told := forward(t, c, "workload/files", ":8080", ":9")
+	address, reported := forward(t, c, "workload/files", ":8080", ":9")
 	for range 3 {
 		got, err := fetch(t.Context(), "http://"+address[0]+"/big")
 		if err != nil {
@@ -207,7 +207,7 @@ func forwarded(t *testing.T, c *rikcluster.Cluster) {
 		t.Errorf("at a port where nothing listens: %q", got)
 	}
 	c.Eventually(func() error {
-		if text := told(); !strings.Contains(text, "port 9 failed") || !strings.Contains(text, "refused") {
+		if text := reported(); !strings.Contains(text, "port 9 failed") || !strings.Contains(text, "refused") {
 			return fmt.Errorf("told was %q", text)
 		}
 		return nil
@@ -229,7 +229,7 @@ func forwarded(t *testing.T, c *rikcluster.Cluster) {
 }
 
 // forward runs port-forward beside the test and gives the local addresses.
-func forward(t *testing.T, c *rikcluster.Cluster, target string, ports ...string) (addresses []string, told func() string) {
+func forward(t *testing.T, c *rikcluster.Cluster, target string, ports ...string) (addresses []string, reported func() string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(c.Bin, "rikctl"), append([]string{"port-forward", target, "--address", "127.0.0.1"}, ports...)...)
 	cmd.Env = append(cmd.Environ(), "RIKCONFIG="+filepath.Join(c.DataDir(), "config.yaml"))

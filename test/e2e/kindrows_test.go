@@ -146,10 +146,10 @@ func hasLogs(t *testing.T, k *kindCell) {
 	if got := k.c.Rikctl("logs", in.Name, "--tail=2"); strings.Count(got, "\n") != 2 || !strings.Contains(got, greeting+" at ") {
 		t.Errorf("--tail=2 gives %q, want two lines of %s", got, greeting)
 	}
-	follow := k.c.Talk("logs", "-f", "--tail=1", in.Name)
+	follow := k.c.LineReader("logs", "-f", "--tail=1", in.Name)
 	at := regexp.QuoteMeta(greeting) + ` at (\S+)`
-	first := follow.Hear(at)
-	if then := follow.Hear(at); then[1] == first[1] {
+	first := follow.WaitLine(at)
+	if then := follow.WaitLine(at); then[1] == first[1] {
 		t.Errorf("-f gives %q twice", then[0])
 	}
 	follow.Stop()
@@ -255,8 +255,8 @@ func hasRestartPolicies(t *testing.T, k *kindCell) {
 
 func hasPortForward(t *testing.T, k *kindCell) {
 	in := k.running(serves)
-	forward := k.c.Talk("port-forward", in.Name, ":8080")
-	address := forward.Hear(`^Forwarding from (127\.0\.0\.1:\d+) -> 8080`)[1]
+	forward := k.c.LineReader("port-forward", in.Name, ":8080")
+	address := forward.WaitLine(`^Forwarding from (127\.0\.0\.1:\d+) -> 8080`)[1]
 	if got, err := fetch(t.Context(), "http://"+address); err != nil || !strings.Contains(got, "hello from "+in.Name) {
 		t.Errorf("through port-forward: %q, %v", got, err)
 	}

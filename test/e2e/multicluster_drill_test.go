@@ -165,7 +165,7 @@ func (d *drill) cluster(ctx context.Context, name string) (*workloadv1alpha1.Clu
 // awaitCarried waits until types are carried to a cluster.
 func (d *drill) awaitCarried(t *testing.T, cluster string, resources ...string) {
 	t.Helper()
-	rikcluster.Eventually(t, rikcluster.Patience, func() error {
+	rikcluster.Eventually(t, rikcluster.Timeout, func() error {
 		c, err := d.cluster(t.Context(), cluster)
 		if err != nil {
 			return err
@@ -331,7 +331,7 @@ func cutOffForAMinute(t *testing.T, d *drill) {
 // awaitReason waits until a Cluster is not ready for a reason.
 func (d *drill) awaitReason(t *testing.T, cluster, reason string) {
 	t.Helper()
-	rikcluster.Eventually(t, rikcluster.Patience, func() error {
+	rikcluster.Eventually(t, rikcluster.Timeout, func() error {
 		c, err := d.cluster(t.Context(), cluster)
 		if err != nil {
 			return err
@@ -452,7 +452,7 @@ func (c *churn) insist(what string, x thing, request func() error) {
 // may let one time out, which says nothing about what is drilled.
 func insist(t *testing.T, what string, request func() error) {
 	t.Helper()
-	rikcluster.Eventually(t, rikcluster.Patience, func() error {
+	rikcluster.Eventually(t, rikcluster.Timeout, func() error {
 		if err := request(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
@@ -559,7 +559,7 @@ func (c *churn) rest() {
 			c.below[cluster] = c.d.in(c.t).awaitBelow(c.d.physical(cluster), cluster, c.namespace)
 		}
 	}
-	rikcluster.Eventually(c.t, rikcluster.Patience, func() error {
+	rikcluster.Eventually(c.t, rikcluster.Timeout, func() error {
 		return errors.Join(c.compareBelow(), c.compareHeld())
 	})
 }

@@ -95,7 +95,7 @@ func (k *kcp) apply(manifest string) string {
 
 func (k *kcp) eventually(check func() error) {
 	k.tb.Helper()
-	rikcluster.Eventually(k.tb, rikcluster.Patience, check)
+	rikcluster.Eventually(k.tb, rikcluster.Timeout, check)
 }
 
 // await waits until kubectl get prints what is wanted.

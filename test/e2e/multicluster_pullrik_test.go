@@ -39,7 +39,7 @@ func TestPrivilegedPullOnRik(t *testing.T) {
 	k.await("True", "cluster", "east", "-o", ready)
 	r := rikPull{k: k, c: c}
 	pid := r.agent(t)
-	k.eventually(func() error { return r.told("SyncerInstalled", "ClusterReady") })
+	k.eventually(func() error { return r.reported("SyncerInstalled", "ClusterReady") })
 
 	k.kubectl("create", "namespace", "team")
 	for _, name := range []string{"first", "second", "elsewhere"} {
@@ -145,8 +145,8 @@ func (r rikPull) await(t *testing.T, want string) {
 	})
 }
 
-// told says whether there are events about the Cluster for these reasons.
-func (r rikPull) told(reasons ...string) error {
+// reported says whether there are events about the Cluster for these reasons.
+func (r rikPull) reported(reasons ...string) error {
 	out := r.k.try("kubectl", "get", "events", "--field-selector", "involvedObject.kind=Cluster,involvedObject.name=east", "-o", "jsonpath={.items[*].reason}")
 	var missing []error
 	for _, reason := range reasons {

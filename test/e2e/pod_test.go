@@ -227,10 +227,10 @@ func restartPolicies(t *testing.T, c *rikcluster.Cluster, image string) {
 func lastWords(t *testing.T, c *rikcluster.Cluster, image string) {
 	apply(t, c, rikcluster.Manifest("last", image, "trap 'echo LASTWORDS; exit 3' TERM; echo up; while :; do sleep 0.2; done", ""), "last", 1)
 	in := eventuallyInstance(c, "last", "running", func(in *rikv1alpha1.Instance) bool { return in.Status.Ready })
-	follow := c.Talk("logs", "-f", in.Name)
-	follow.Hear("^up$")
+	follow := c.LineReader("logs", "-f", in.Name)
+	follow.WaitLine("^up$")
 	c.Rikctl("delete", "workload", "last")
-	follow.Hear("^LASTWORDS$")
+	follow.WaitLine("^LASTWORDS$")
 }
 
 func probes(t *testing.T, c *rikcluster.Cluster, image string) {

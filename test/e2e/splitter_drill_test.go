@@ -235,7 +235,7 @@ func (d *splitDrill) rest(round int) {
 		if seen, err = d.look(d.t.Context()); err != nil {
 			return err
 		}
-		return errors.Join(seen.judge(d.churn)...)
+		return errors.Join(seen.check(d.churn)...)
 	})
 	d.t.Logf("round %d: at rest after %s: %s", round, time.Since(began).Round(time.Second), seen)
 	d.churn.lowerCeilings()

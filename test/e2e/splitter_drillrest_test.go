@@ -120,8 +120,8 @@ func (s splitSight) families() (splitFamilies, []error) {
 	return f, problems
 }
 
-// judge says what is not as it has to be at rest.
-func (s splitSight) judge(c *splitChurn) []error {
+// check says what is not as it has to be at rest.
+func (s splitSight) check(c *splitChurn) []error {
 	f, problems := s.families()
 	if len(f.roots) != len(c.roots) {
 		problems = append(problems, fmt.Errorf("there are %d roots, want %d", len(f.roots), len(c.roots)))
@@ -221,10 +221,10 @@ func (r *splitRoot) carried(leaf, below *appsv1.Deployment, pods []corev1.Pod) [
 		}
 	}
 	type state struct {
-		Replicas, Pods int32
-		Version        string
-		Told, Below    counts
-		Observed       bool
+		Replicas, Pods  int32
+		Version         string
+		Reported, Below counts
+		Observed        bool
 	}
 	got := state{*below.Spec.Replicas, ran, below.Spec.Template.Annotations[splitVersion], countsOf(leaf.Status), countsOf(below.Status), below.Status.ObservedGeneration == below.Generation}
 	all := counts{n, n, n, n}

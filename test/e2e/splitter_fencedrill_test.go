@@ -271,7 +271,7 @@ func (d *fenceDrill) stretch(s *fenceSite) {
 		if end.IsZero() && d.hasLeft(s) {
 			left, end = time.Since(began), time.Now().Add(fenceAfterwards)
 		}
-		if time.Since(began) > 2*rikcluster.Patience {
+		if time.Since(began) > 2*rikcluster.Timeout {
 			d.t.Fatalf("the parts of %s have not left it: %v", s.name, d.look())
 		}
 	}

@@ -92,12 +92,12 @@ spec:
 func (c *splitCase) losingWest(before parts) {
 	c.tb.Helper()
 	out := c.do("rikctl", "whatif", "--lose-cluster", "west", "deployment/web", "-o", "json")
-	var outlook struct{ Changes []foreseen }
-	if err := json.Unmarshal([]byte(out), &outlook); err != nil || len(outlook.Changes) != 1 {
+	var impact struct{ Changes []foreseen }
+	if err := json.Unmarshal([]byte(out), &impact); err != nil || len(impact.Changes) != 1 {
 		c.tb.Fatalf("what if west is lost: %v\n%s", err, out)
 	}
 	then := parts{}
-	for cluster, n := range outlook.Changes[0].Then {
+	for cluster, n := range impact.Changes[0].Then {
 		if n > 0 {
 			then[cluster] = n
 		}

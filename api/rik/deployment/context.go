@@ -12,18 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// judgePod judges what no field says alone.
-func judgePod(d *appsv1.Deployment, at *field.Path) field.ErrorList {
+// validatePod judges what no field says alone.
+func validatePod(d *appsv1.Deployment, at *field.Path) field.ErrorList {
 	pod := &d.Spec.Template.Spec
-	errs := judgeAccount(pod, at)
+	errs := validateAccount(pod, at)
 	if pod.OS != nil && pod.OS.Name != corev1.Linux {
 		errs = append(errs, field.Forbidden(at.Child("os", "name"), "containers run on Linux"))
 	}
 	for i := range pod.Containers {
-		errs = append(errs, judgeContainer(&pod.Containers[i], pod, at.Child("containers").Index(i))...)
+		errs = append(errs, validateContainer(&pod.Containers[i], pod, at.Child("containers").Index(i))...)
 	}
 	for i := range pod.InitContainers {
-		errs = append(errs, judgeContainer(&pod.InitContainers[i], pod, at.Child("initContainers").Index(i))...)
+		errs = append(errs, validateContainer(&pod.InitContainers[i], pod, at.Child("initContainers").Index(i))...)
 	}
 	for i := range pod.TopologySpreadConstraints {
 		s := &pod.TopologySpreadConstraints[i]
@@ -32,11 +32,11 @@ func judgePod(d *appsv1.Deployment, at *field.Path) field.ErrorList {
 				"the Deployment's own replicas are spread, no others: write what spec.selector says"))
 		}
 	}
-	return append(errs, judgeAffinity(pod.Affinity, at.Child("affinity"))...)
+	return append(errs, validateAffinity(pod.Affinity, at.Child("affinity"))...)
 }
 
-// judgeAccount: a name alone would promise what only a token keeps.
-func judgeAccount(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
+// validateAccount: a name alone would promise what only a token keeps.
+func validateAccount(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
 	mount := pod.AutomountServiceAccountToken
 	switch {
 	case isTrue(mount):
@@ -47,26 +47,26 @@ func judgeAccount(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
 	return field.ErrorList{field.Forbidden(at.Child("serviceAccountName"), noAccount)}
 }
 
-func judgeContainer(c *corev1.Container, pod *corev1.PodSpec, at *field.Path) field.ErrorList {
-	errs := judgeUser(c, pod, at.Child("securityContext"))
+func validateContainer(c *corev1.Container, pod *corev1.PodSpec, at *field.Path) field.ErrorList {
+	errs := validateUser(c, pod, at.Child("securityContext"))
 	for i := range c.Env {
 		if from := c.Env[i].ValueFrom; from != nil && from.FieldRef != nil {
-			errs = append(errs, judgeFieldRef(from.FieldRef, at.Child("env").Index(i).Child("valueFrom", "fieldRef"))...)
+			errs = append(errs, validateFieldRef(from.FieldRef, at.Child("env").Index(i).Child("valueFrom", "fieldRef"))...)
 		}
 	}
-	errs = append(errs, judgeResources(c.Resources.Requests, at.Child("resources", "requests"), true)...)
-	errs = append(errs, judgeResources(c.Resources.Limits, at.Child("resources", "limits"), false)...)
+	errs = append(errs, validateResources(c.Resources.Requests, at.Child("resources", "requests"), true)...)
+	errs = append(errs, validateResources(c.Resources.Limits, at.Child("resources", "limits"), false)...)
 	for name, p := range map[string]*corev1.Probe{"livenessProbe": c.LivenessProbe, "readinessProbe": c.ReadinessProbe, "startupProbe": c.StartupProbe} {
 		if p != nil {
-			errs = append(errs, judgeProbe(p, c.Ports, at.Child(name))...)
+			errs = append(errs, validateProbe(p, c.Ports, at.Child(name))...)
 		}
 	}
 	return errs
 }
 
-// judgeUser demands that what a security context says of users can be known
+// validateUser demands that what a security context says of users can be known
 // before the image is.
-func judgeUser(c *corev1.Container, pod *corev1.PodSpec, at *field.Path) field.ErrorList {
+func validateUser(c *corev1.Container, pod *corev1.PodSpec, at *field.Path) field.ErrorList {
 	var own corev1.SecurityContext
 	if c.SecurityContext != nil {
 		own = *c.SecurityContext
@@ -94,7 +94,7 @@ func first[T any](values ...*T) *T {
 	return nil
 }
 
-func judgeFieldRef(r *corev1.ObjectFieldSelector, at *field.Path) field.ErrorList {
+func validateFieldRef(r *corev1.ObjectFieldSelector, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if r.APIVersion != "" && r.APIVersion != "v1" {
 		errs = append(errs, field.NotSupported(at.Child("apiVersion"), r.APIVersion, []string{"v1"}))
@@ -105,7 +105,7 @@ func judgeFieldRef(r *corev1.ObjectFieldSelector, at *field.Path) field.ErrorLis
 	return errs
 }
 
-func judgeResources(list corev1.ResourceList, at *field.Path, requests bool) field.ErrorList {
+func validateResources(list corev1.ResourceList, at *field.Path, requests bool) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range sets.List(sets.KeySet(list)) {
 		_, known := resourceNames[name]
@@ -116,7 +116,7 @@ func judgeResources(list corev1.ResourceList, at *field.Path, requests bool) fie
 	return errs
 }
 
-func judgeProbe(p *corev1.Probe, named []corev1.ContainerPort, at *field.Path) field.ErrorList {
+func validateProbe(p *corev1.Probe, named []corev1.ContainerPort, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	known := func(port intstr.IntOrString, at *field.Path) {
 		if _, ok := portNumber(port, named); !ok {
@@ -143,7 +143,7 @@ var nodeOperators = []corev1.NodeSelectorOperator{
 	corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist,
 }
 
-func judgeAffinity(a *corev1.Affinity, at *field.Path) field.ErrorList {
+func validateAffinity(a *corev1.Affinity, at *field.Path) field.ErrorList {
 	if a == nil {
 		return nil
 	}
@@ -152,19 +152,19 @@ func judgeAffinity(a *corev1.Affinity, at *field.Path) field.ErrorList {
 		here := at.Child("nodeAffinity")
 		if required := n.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
 			for i := range required.NodeSelectorTerms {
-				errs = append(errs, judgeNodeTerm(&required.NodeSelectorTerms[i], here.Child(mustBe, "nodeSelectorTerms").Index(i))...)
+				errs = append(errs, validateNodeTerm(&required.NodeSelectorTerms[i], here.Child(mustBe, "nodeSelectorTerms").Index(i))...)
 			}
 		}
 		for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
-			errs = append(errs, judgeNodeTerm(&n.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference,
+			errs = append(errs, validateNodeTerm(&n.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference,
 				here.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("preference"))...)
 		}
 	}
 	if p := a.PodAffinity; p != nil {
-		errs = append(errs, judgePodTerms(p.RequiredDuringSchedulingIgnoredDuringExecution, at.Child("podAffinity", mustBe))...)
+		errs = append(errs, validatePodTerms(p.RequiredDuringSchedulingIgnoredDuringExecution, at.Child("podAffinity", mustBe))...)
 	}
 	if p := a.PodAntiAffinity; p != nil {
-		errs = append(errs, judgePodTerms(p.RequiredDuringSchedulingIgnoredDuringExecution, at.Child("podAntiAffinity", mustBe))...)
+		errs = append(errs, validatePodTerms(p.RequiredDuringSchedulingIgnoredDuringExecution, at.Child("podAntiAffinity", mustBe))...)
 	}
 	return errs
 }
@@ -172,7 +172,7 @@ func judgeAffinity(a *corev1.Affinity, at *field.Path) field.ErrorList {
 // mustBe is what Kubernetes calls the terms that bind.
 const mustBe = "requiredDuringSchedulingIgnoredDuringExecution"
 
-func judgeNodeTerm(t *corev1.NodeSelectorTerm, at *field.Path) field.ErrorList {
+func validateNodeTerm(t *corev1.NodeSelectorTerm, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, e := range t.MatchExpressions {
 		if !slices.Contains(nodeOperators, e.Operator) {
@@ -182,8 +182,8 @@ func judgeNodeTerm(t *corev1.NodeSelectorTerm, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// judgePodTerms: without a selector Kubernetes' means nobody and rik's everybody.
-func judgePodTerms(terms []corev1.PodAffinityTerm, at *field.Path) field.ErrorList {
+// validatePodTerms: without a selector Kubernetes' means nobody and rik's everybody.
+func validatePodTerms(terms []corev1.PodAffinityTerm, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range terms {
 		if terms[i].LabelSelector == nil {

@@ -2,7 +2,7 @@
 // Automatic Workload of the same name. The API server asks it whether a Deployment
 // can be run as it is written, and the controller runs what it answers.
 //
-// Judge refuses what would not be honored; its rules, one for each field that a
+// Validate refuses what would not be honored; its rules, one for each field that a
 // Deployment can have, are in rules.go. Workload translates what Judge lets
 // through. Both are plain functions of their argument, which must have Kubernetes'
 // defaults, as every Deployment has that was read from an API server.

@@ -8,7 +8,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	"rik.dev/rik/api/shape"
+	"rik.dev/rik/api/strictdecode"
 )
 
 // Matches reports whether a JSON or YAML document is a published workload
@@ -39,7 +39,7 @@ func Decode(document []byte) (*Definition, error) {
 		return nil, fmt.Errorf("decoding workload definition: %w", err)
 	}
 	var d Definition
-	if err := shape.Join(shape.Check(data, &d)); err != nil {
+	if err := strictdecode.Join(strictdecode.Check(data, &d)); err != nil {
 		return nil, fmt.Errorf("decoding workload definition: %w", err)
 	}
 	problems, err := kjson.UnmarshalStrict(data, &d)

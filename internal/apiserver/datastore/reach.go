@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// reachPatience bounds one attempt to reach one server.
-	reachPatience = 5 * time.Second
-	// refusalPatience is how long a server may take to refuse a client's certificate, which it
+	// reachTimeout bounds one attempt to reach one server.
+	reachTimeout = 5 * time.Second
+	// refusalTimeout is how long a server may take to refuse a client's certificate, which it
 	// does after the handshake.
-	refusalPatience = 500 * time.Millisecond
+	refusalTimeout = 500 * time.Millisecond
 	// reachPause is between two rounds of attempts.
 	reachPause = time.Second
 	// reachLogged is between two lines of the log about waiting.
@@ -66,7 +66,7 @@ func reach(ctx context.Context, e Endpoint, server string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, reachPatience, fmt.Errorf("no answer in %s", reachPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("no answer in %s", reachTimeout))
 	defer cancel()
 	address := u.Host
 	if u.Port() == "" {
@@ -91,7 +91,7 @@ func reach(ctx context.Context, e Endpoint, server string) error {
 	}
 	// A server that wants another certificate says so after the handshake; one that is content
 	// waits for a request.
-	if err := client.SetReadDeadline(time.Now().Add(refusalPatience)); err != nil {
+	if err := client.SetReadDeadline(time.Now().Add(refusalTimeout)); err != nil {
 		return err
 	}
 	if _, err := client.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -19,12 +19,12 @@ import (
 const (
 	// interval is the pause between two probes.
 	interval = 3 * time.Second
-	// patience is how long a probe waits. An etcd cluster elects a leader in less.
-	patience = 5 * time.Second
+	// timeout is how long a probe waits. An etcd cluster elects a leader in less.
+	timeout = 5 * time.Second
 	// failuresAtLeast in a row are an outage: a restart of the datastore's connection is none.
 	failuresAtLeast = 2
-	// logEvery is how often an outage is logged while it lasts.
-	logEvery = time.Minute
+	// logInterval is how often an outage is logged while it lasts.
+	logInterval = time.Minute
 )
 
 // errUnreachable is why requests that wait are ended.
@@ -77,7 +77,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 }
 
 func (m *Monitor) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer in %s", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer in %s", timeout))
 	defer cancel()
 	err := m.cfg.Probe(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -104,7 +104,7 @@ func (m *Monitor) note(err error) {
 	if m.failures < failuresAtLeast {
 		return
 	}
-	if now.Sub(m.logged) >= logEvery {
+	if now.Sub(m.logged) >= logInterval {
 		m.logged = now
 		m.cfg.Logger.Error("the datastore does not answer: requests get 503 until it does, and instances go on",
 			"datastore", m.cfg.Datastore, "since", m.since, "err", err)

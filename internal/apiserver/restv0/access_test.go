@@ -100,7 +100,7 @@ func TestForeignObjectsAreNotNamed(t *testing.T) {
 func untilGranted(t *testing.T, c client, namespaces ...string) {
 	t.Helper()
 	for _, namespace := range namespaces {
-		poll.Until(t, apitest.Patience, "the grant is known", granted(t, c, namespace))
+		poll.Until(t, apitest.Timeout, "the grant is known", granted(t, c, namespace))
 	}
 }
 
@@ -141,7 +141,7 @@ func TestAdmissionRuns(t *testing.T) {
 	if _, err := s.Client.CoreV1().ResourceQuotas(namespace).UpdateStatus(t.Context(), quota, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, apitest.Patience, "the quota is enforced", quotaHolds(t, c, id))
+	poll.Until(t, apitest.Timeout, "the quota is enforced", quotaHolds(t, c, id))
 	for _, r := range want[[]row](t, c.get(t, "/api/v0/instances.list?namespace="+namespace), 200) {
 		if r.Value.Status != "Destroying" {
 			t.Errorf("instance %s of a request that failed is %s, want Destroying", r.Name, r.Value.Status)

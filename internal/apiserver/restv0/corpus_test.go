@@ -101,7 +101,7 @@ func (r *replay) send(method, path, body string) {
 	if got.body != "" {
 		r.out.WriteString("< " + r.hide(strings.TrimSuffix(got.body, "\n")) + "\n")
 	}
-	r.judge(method, path, header, body, got)
+	r.validate(method, path, header, body, got)
 }
 
 var (
@@ -142,8 +142,8 @@ func (r *replay) reveal(text string) string {
 	return text
 }
 
-// judge holds an answer, and a request that was accepted, against the document.
-func (r *replay) judge(method, path string, header http.Header, body string, got response) {
+// validate holds an answer, and a request that was accepted, against the document.
+func (r *replay) validate(method, path string, header http.Header, body string, got response) {
 	request, err := http.NewRequestWithContext(r.t.Context(), method, "https://rik"+path, strings.NewReader(body))
 	if err != nil {
 		r.t.Fatal(err)

@@ -36,7 +36,7 @@ func TestDeleteCascadesFault01(t *testing.T) {
 			}
 		}
 		wantNothing(t, old.post(t, "/api/v0/workloads.delete", fmt.Sprintf(`{"id":%q}`, id)))
-		poll.Until(t, apitest.Patience, "the workload's instances are gone", func(context.Context) error {
+		poll.Until(t, apitest.Timeout, "the workload's instances are gone", func(context.Context) error {
 			return leftOf(t, old, id, 0)
 		})
 		if err := leftOf(t, old, kept, 3); err != nil {
@@ -44,7 +44,7 @@ func TestDeleteCascadesFault01(t *testing.T) {
 		}
 		wantFailure(t, old.get(t, "/api/v0/workloads.instances/"+id), 404, id)
 		wantNothing(t, old.post(t, "/api/v0/workloads.delete", fmt.Sprintf(`{"id":%q}`, kept)))
-		poll.Until(t, apitest.Patience, "nothing is left", func(context.Context) error { return leftOf(t, old, kept, 0) })
+		poll.Until(t, apitest.Timeout, "nothing is left", func(context.Context) error { return leftOf(t, old, kept, 0) })
 	}
 }
 
@@ -134,7 +134,7 @@ func TestTenantsFault10(t *testing.T) {
 	if rows := want[[]tenantRow](t, c.get(t, "/api/v0/tenants.list"), 200); len(rows) != 1 || rows[0] != (tenantRow{made.ID, "dora", "", "create", "workloads"}) {
 		t.Errorf("tenants are %+v, want dora with id %s", rows, made.ID)
 	}
-	poll.Until(t, apitest.Patience, "dora may create workloads in her namespace", func(context.Context) error {
+	poll.Until(t, apitest.Timeout, "dora may create workloads in her namespace", func(context.Context) error {
 		if got := dora.post(t, "/api/v0/workloads.create?namespace=dora", fmt.Sprintf(pod, "web")); got.status != 200 {
 			return errors.New(got.body)
 		}
@@ -145,7 +145,7 @@ func TestTenantsFault10(t *testing.T) {
 	wantFailure(t, dora.get(t, "/api/v0/tenants.list"), 403)
 	wantNothing(t, c.post(t, "/api/v0/tenants.delete", fmt.Sprintf(`{"id":%q}`, made.ID)))
 	// The controller lets go of a tenant once its namespace is on its way out.
-	poll.Until(t, apitest.Patience, "the tenant is gone", func(context.Context) error {
+	poll.Until(t, apitest.Timeout, "the tenant is gone", func(context.Context) error {
 		if rows := want[[]tenantRow](t, c.get(t, "/api/v0/tenants.list"), 200); len(rows) > 0 {
 			return fmt.Errorf("tenants are %+v", rows)
 		}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	kjson "sigs.k8s.io/json"
 
-	"rik.dev/rik/api/shape"
+	"rik.dev/rik/api/strictdecode"
 )
 
 const (
@@ -173,7 +173,7 @@ func (c *call) orDefault() string {
 
 // readBody reads a body that must be one JSON document.
 func (c *call) readBody() ([]byte, error) {
-	if err := c.judgeContentType(); err != nil {
+	if err := c.validateContentType(); err != nil {
 		return nil, err
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.Body, maxBody))
@@ -197,9 +197,9 @@ func (c *call) readBody() ([]byte, error) {
 	return body, nil
 }
 
-// judgeContentType lets a web page send JSON alone, for which a browser asks
+// validateContentType lets a web page send JSON alone, for which a browser asks
 // first: the other types it would send unasked, with the user's certificate.
-func (c *call) judgeContentType() error {
+func (c *call) validateContentType() error {
 	header := c.Header.Get("Content-Type")
 	if header == "" && c.Header.Get("Origin") == "" {
 		return nil
@@ -223,7 +223,7 @@ func (c *call) decode(into any) error {
 	if err != nil {
 		return err
 	}
-	if err := shape.Join(shape.Check(body, into)); err != nil {
+	if err := strictdecode.Join(strictdecode.Check(body, into)); err != nil {
 		return malformed(err)
 	}
 	problems, err := kjson.UnmarshalStrict(body, into)

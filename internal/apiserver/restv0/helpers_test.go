@@ -51,7 +51,7 @@ func wipe(t *testing.T, s *apitest.Server) {
 	for _, resource := range []string{"instances", "workloads", "tenants"} {
 		all := objects.Resource(rikv1alpha1.SchemeGroupVersion.WithResource(resource))
 		// The context of a test has ended when it is cleaned up.
-		err := wait.PollUntilContextTimeout(context.Background(), 25*time.Millisecond, apitest.Patience, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(context.Background(), 25*time.Millisecond, apitest.Timeout, true, func(ctx context.Context) (bool, error) {
 			return wipeOnce(ctx, all)
 		})
 		if err != nil {

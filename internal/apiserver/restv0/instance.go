@@ -30,10 +30,10 @@ const (
 	// writesAtOnce is how many instances are made side by side: the datastore
 	// joins what arrives together into one write to the disk.
 	writesAtOnce = 64
-	// createPatience bounds the making, and undoPatience the taking back of what a request
+	// createTimeout bounds the making, and undoTimeout the taking back of what a request
 	// made before it failed.
-	createPatience = 2 * time.Minute
-	undoPatience   = 30 * time.Second
+	createTimeout = 2 * time.Minute
+	undoTimeout   = 30 * time.Second
 )
 
 // named is an instance of a workload with the name that it was created under,
@@ -126,7 +126,7 @@ type order struct {
 	Replicas   *int64  `json:"replicas"`
 }
 
-func (o *order) judge() error {
+func (o *order) validate() error {
 	switch {
 	case o.WorkloadID == nil || *o.WorkloadID == "":
 		return invalidField("workload_id", "is required")
@@ -147,7 +147,7 @@ func (c *call) createInstances() (answer, error) {
 	if body.Replicas == nil { // null
 		body.Replicas = pointer[int64](1)
 	}
-	if err := body.judge(); err != nil {
+	if err := body.validate(); err != nil {
 		return answer{}, err
 	}
 	w, err := c.findWorkload(*body.WorkloadID)
@@ -170,7 +170,7 @@ func (c *call) createInstances() (answer, error) {
 func (c *call) start(w *rik.Workload, name string, n int) ([]string, error) {
 	// A write that is cut off may have happened or not, so nothing cuts one off:
 	// who gives up, or fails, only keeps further ones from beginning.
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.Context()), createPatience, errors.New("making instances took too long"))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.Context()), createTimeout, errors.New("making instances took too long"))
 	defer cancel()
 	made := make([]*rik.Instance, n)
 	group, failed := errgroup.WithContext(c.Context())
@@ -216,7 +216,7 @@ func translateCreate(err error, name string) error {
 // undo deletes what a request made before it failed. It goes on after the
 // client is gone, and names in the error what is left.
 func (c *call) undo(made []*rik.Instance, cause error) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.Context()), undoPatience, errors.New("taking instances back took too long"))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.Context()), undoTimeout, errors.New("taking instances back took too long"))
 	defer cancel()
 	left := make([]string, len(made))
 	var group errgroup.Group

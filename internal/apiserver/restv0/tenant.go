@@ -29,7 +29,7 @@ type tenantBody struct {
 
 func (b *tenantBody) isDefinition() bool { return b.Verb != nil || b.Resource != nil }
 
-func (b *tenantBody) judge() error {
+func (b *tenantBody) validate() error {
 	switch {
 	case b.Name == "":
 		return invalidField("name", "is required")
@@ -109,7 +109,7 @@ func (c *call) createTenant() (answer, error) {
 	if err := c.decode(&body); err != nil {
 		return answer{}, err
 	}
-	if err := body.judge(); err != nil {
+	if err := body.validate(); err != nil {
 		return answer{}, err
 	}
 	if err := c.must("create", tenants, "", "", tenants.Resource); err != nil {

@@ -69,7 +69,7 @@ func request(t *testing.T, s *kcptest.Server, subject pkix.Name, change func(*ce
 func outcome(t *testing.T, s *kcptest.Server, name string) (certificate *x509.Certificate, refusal string) {
 	t.Helper()
 	var raw []byte
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, served.Patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, served.Timeout, true, func(ctx context.Context) (bool, error) {
 		r, err := s.Client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, err

@@ -13,14 +13,14 @@ import (
 const (
 	// settled is how long after the start a control plane has made its lasting
 	// parts: schemas, discovery and the first lists.
-	settled   = 10 * time.Second
-	tuneEvery = 500 * time.Millisecond
+	settled      = 10 * time.Second
+	tuneInterval = 500 * time.Millisecond
 	// idleLooks are as many looks as a busy process collects within, so that what is
 	// free at all of them is not about to be used: 10 s.
 	idleLooks = 20
-	// returnEvery bounds how often memory is given back: a collection of everything is
+	// returnInterval bounds how often memory is given back: a collection of everything is
 	// the price.
-	returnEvery = time.Minute
+	returnInterval = time.Minute
 )
 
 // An idle control plane stays small; one with much to hold lets more garbage gather
@@ -60,7 +60,7 @@ func Tune(ctx context.Context, p Policy) {
 	}
 	back := time.NewTimer(settled)
 	defer back.Stop()
-	tick := time.NewTicker(tuneEvery)
+	tick := time.NewTicker(tuneInterval)
 	defer tick.Stop()
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}
 	percent := smallPercent
@@ -96,7 +96,7 @@ func (i *idle) look(isMuch bool, now time.Time) bool {
 	if i.looks++; !isMuch {
 		i.looks = 0
 	}
-	if i.looks < idleLooks || now.Sub(i.returned) < returnEvery {
+	if i.looks < idleLooks || now.Sub(i.returned) < returnInterval {
 		return false
 	}
 	i.looks, i.returned = 0, now

@@ -36,14 +36,14 @@ func TestIdle(t *testing.T) {
 	now := time.Unix(1, 0)
 	var returns []time.Duration
 	for n := range 400 {
-		at := time.Duration(n) * tuneEvery
+		at := time.Duration(n) * tuneInterval
 		isMuch := n != 10 && n < 300
 		if i.look(isMuch, now.Add(at)) {
 			returns = append(returns, at)
 		}
 	}
-	first := (10 + idleLooks) * tuneEvery
-	want := []time.Duration{first, first + returnEvery, first + 2*returnEvery}
+	first := (10 + idleLooks) * tuneInterval
+	want := []time.Duration{first, first + returnInterval, first + 2*returnInterval}
 	if len(returns) != len(want) {
 		t.Fatalf("given back at %v, want %v", returns, want)
 	}

@@ -104,7 +104,7 @@ func (c *changing) removeType() {
 // cluster waits until the Cluster is ready and as is wanted.
 func (c *changing) cluster(what string, want func(*workloadv1alpha1.Cluster) bool) {
 	c.Helper()
-	poll.Until(c.T, kube.Patience, what, func(ctx context.Context) error {
+	poll.Until(c.T, kube.Timeout, what, func(ctx context.Context) error {
 		o, err := c.up.Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters")).Get(ctx, "east", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -171,7 +171,7 @@ func (c *changing) below(ctx context.Context, name string) (*unstructured.Unstru
 func (c *changing) arrives(name string, size int64) *unstructured.Unstructured {
 	c.Helper()
 	var found *unstructured.Unstructured
-	poll.Until(c.T, kube.Patience, fmt.Sprintf("%s has the size %d in the member", name, size), func(ctx context.Context) (err error) {
+	poll.Until(c.T, kube.Timeout, fmt.Sprintf("%s has the size %d in the member", name, size), func(ctx context.Context) (err error) {
 		if found, err = c.below(ctx, name); err != nil {
 			return err
 		}
@@ -188,7 +188,7 @@ func (c *changing) arrives(name string, size int64) *unstructured.Unstructured {
 
 func (c *changing) is(name, what string, want func(*unstructured.Unstructured) bool) {
 	c.Helper()
-	poll.Until(c.T, kube.Patience, name+" upstream: "+what, func(ctx context.Context) error {
+	poll.Until(c.T, kube.Timeout, name+" upstream: "+what, func(ctx context.Context) error {
 		o, err := c.up.Resource(gadgets).Namespace("default").Get(ctx, name, metav1.GetOptions{})
 		if err == nil && !want(o) {
 			err = fmt.Errorf("it is %v", o.Object)
@@ -211,7 +211,7 @@ func (c *changing) deletes(name string) {
 	if err := c.up.Resource(gadgets).Namespace("default").Delete(c.Context(), name, metav1.DeleteOptions{}); err != nil {
 		c.Fatal(err)
 	}
-	poll.Until(c.T, kube.Patience, name+" is gone", func(ctx context.Context) error {
+	poll.Until(c.T, kube.Timeout, name+" is gone", func(ctx context.Context) error {
 		o, err := c.up.Resource(gadgets).Namespace("default").Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
 			return fmt.Errorf("%v hold it", o.GetFinalizers())
@@ -231,7 +231,7 @@ func (c *changing) deletes(name string) {
 func (c *changing) unplaced(name string) {
 	c.Helper()
 	c.gadget(name, 1, false)
-	poll.Until(c.T, kube.Patience, "an event says that no cluster takes "+name, func(ctx context.Context) error {
+	poll.Until(c.T, kube.Timeout, "an event says that no cluster takes "+name, func(ctx context.Context) error {
 		list, err := c.up.Resource(eventsType).Namespace("default").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

@@ -140,9 +140,9 @@ func (c *compat) write(r *report) error {
 		return encoder.Encode(r)
 	}
 	if !c.lcd {
-		return r.tell(c.out)
+		return r.report(c.out)
 	}
-	if err := r.tell(c.complaints); err != nil || r.LCD == nil {
+	if err := r.report(c.complaints); err != nil || r.LCD == nil {
 		return err
 	}
 	raw, err := yaml.Marshal(r.LCD)
@@ -153,8 +153,8 @@ func (c *compat) write(r *report) error {
 	return err
 }
 
-// tell writes the report as text.
-func (r *report) tell(w io.Writer) error {
+// report writes the report as text.
+func (r *report) report(w io.Writer) error {
 	var failed error
 	say := func(format string, args ...any) {
 		if _, err := fmt.Fprintf(w, format, args...); err != nil && failed == nil {

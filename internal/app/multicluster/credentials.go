@@ -27,8 +27,8 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// signPatience is how long the kcp may take for one certificate.
-const signPatience = 30 * time.Second
+// signTimeout is how long the kcp may take for one certificate.
+const signTimeout = 30 * time.Second
 
 // requester asks a kcp for the certificates of syncers that run elsewhere, and approves
 // that itself. The syncers reach the kcp at the address of the connection.
@@ -38,7 +38,7 @@ func requester(kcp *rest.Config) credentials {
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, signPatience, errors.New("the kcp did not sign in time"))
+		ctx, cancel := context.WithTimeoutCause(ctx, signTimeout, errors.New("the kcp did not sign in time"))
 		defer cancel()
 		user := workloadv1alpha1.SyncerUserPrefix + cluster
 		certPEM, keyPEM, err := requestCertificate(ctx, client, pki.User(user, string(uid)))

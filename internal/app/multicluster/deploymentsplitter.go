@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"rik.dev/rik/internal/multicluster/splitcontroller"
+	"rik.dev/rik/internal/multicluster/splitter/controller"
 )
 
 const splitTypesFlag = "split-types"
@@ -24,17 +24,17 @@ type splitter struct{ types []string }
 
 func (s *splitter) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&s.types, splitTypesFlag, nil, "types, as plural.group or plural, whose objects are divided over the clusters if they name none; all that the kcp serves for clusters by default, "+
-		splitcontroller.NoTypes+" for no type")
+		controller.NoTypes+" for no type")
 }
 
 // isOff says whether nothing is to be divided.
-func (s *splitter) isOff() bool { return slices.Equal(s.types, []string{splitcontroller.NoTypes}) }
+func (s *splitter) isOff() bool { return slices.Equal(s.types, []string{controller.NoTypes}) }
 
 func (s *splitter) validate() error {
 	if s.isOff() {
 		return nil
 	}
-	if err := splitcontroller.ValidateTypes(s.types); err != nil {
+	if err := controller.ValidateTypes(s.types); err != nil {
 		return fmt.Errorf("--%s: %w", splitTypesFlag, err)
 	}
 	return nil
@@ -45,7 +45,7 @@ func (s *splitter) prepare(kcp *rest.Config, log *slog.Logger, metrics prometheu
 	if s.isOff() {
 		return func(context.Context) error { return nil }, nil
 	}
-	c, err := splitcontroller.New(splitcontroller.Config{Rest: kcp, Types: s.types, Logger: log.With("component", "splitter"), Metrics: metrics})
+	c, err := controller.New(controller.Config{Rest: kcp, Types: s.types, Logger: log.With("component", "splitter"), Metrics: metrics})
 	if err != nil {
 		return nil, err
 	}
@@ -67,9 +67,9 @@ func deploymentSplitterCommand() *cobra.Command {
 		Short: "Divide what names no cluster over the clusters of a kcp",
 		Long: "deployment-splitter divides the replicas of Deployments, and of all other types that the kcp\n" +
 			"serves for its clusters, over these clusters, and goes on doing so when clusters come, go and\n" +
-			"fail. A kcp and a cluster-controller do the same unless they are told --" + splitTypesFlag + "=" + splitcontroller.NoTypes + ".\n" +
+			"fail. A kcp and a cluster-controller do the same unless they are told --" + splitTypesFlag + "=" + controller.NoTypes + ".\n" +
 			"The kubeconfig is that of an administrator of the kcp.",
-		Example: "  kcp --" + splitTypesFlag + "=" + splitcontroller.NoTypes + " &\n" +
+		Example: "  kcp --" + splitTypesFlag + "=" + controller.NoTypes + " &\n" +
 			"  deployment-splitter --kubeconfig .kcp/admin.kubeconfig",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return d.run(c.Context(), c.ErrOrStderr()) },
@@ -91,7 +91,7 @@ func (d *deploymentSplitter) run(ctx context.Context, out io.Writer) error {
 		return errors.New("name the kcp: --kubeconfig FILE")
 	}
 	if d.splitter.isOff() {
-		return fmt.Errorf("--%s=%s leaves nothing to do", splitTypesFlag, splitcontroller.NoTypes)
+		return fmt.Errorf("--%s=%s leaves nothing to do", splitTypesFlag, controller.NoTypes)
 	}
 	if err := errors.Join(d.splitter.validate(), d.metrics.validate()); err != nil {
 		return err

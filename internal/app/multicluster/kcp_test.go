@@ -96,7 +96,7 @@ func upstream(t *testing.T, root string) *rest.Config {
 	t.Helper()
 	var config *rest.Config
 	file := filepath.Join(root, "admin.kubeconfig")
-	poll.Until(t, kube.Patience, "the kcp is ready", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the kcp is ready", func(ctx context.Context) error {
 		var err error
 		if config, err = clientcmd.BuildConfigFromFlags("", file); err != nil {
 			return err
@@ -167,12 +167,12 @@ func carryOne(t *testing.T, config *rest.Config, cluster string) {
 		list, err := physical.Client().AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=" + cluster})
 		return len(list.Items), err
 	}
-	poll.Until(t, kube.Patience, "the Deployment arrives", func(ctx context.Context) error { return expectCount(ctx, count, 1) })
+	poll.Until(t, kube.Timeout, "the Deployment arrives", func(ctx context.Context) error { return expectCount(ctx, count, 1) })
 	if err := upstreamDeployments.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Patience, "the Deployment goes", func(ctx context.Context) error { return expectCount(ctx, count, 0) })
-	poll.Until(t, kube.Patience, "it is gone from the kcp too", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the Deployment goes", func(ctx context.Context) error { return expectCount(ctx, count, 0) })
+	poll.Until(t, kube.Timeout, "it is gone from the kcp too", func(ctx context.Context) error {
 		list, err := upstreamDeployments.List(ctx, metav1.ListOptions{})
 		if err == nil && len(list.Items) > 0 {
 			err = fmt.Errorf("%v hold it", list.Items[0].Finalizers)
@@ -204,7 +204,7 @@ func register(t *testing.T, config *rest.Config, name string, kubeconfig []byte)
 	if _, err := clusters.Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Patience, "Deployments are carried", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "Deployments are carried", func(ctx context.Context) error {
 		object, err := clusters.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err

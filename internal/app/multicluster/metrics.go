@@ -17,8 +17,8 @@ import (
 const (
 	metricsFlag = "metrics-address"
 	metricsPath = "/metrics"
-	// metricsPatience bounds a reader that is slow, or none.
-	metricsPatience = 10 * time.Second
+	// metricsTimeout bounds a reader that is slow, or none.
+	metricsTimeout = 10 * time.Second
 )
 
 // metricsPort is where a command that has no API of its own shows what it counts. Nobody
@@ -56,7 +56,7 @@ func (m *metricsPort) beside(ctx context.Context, log *slog.Logger, run func(con
 	log.Info("serving metrics", "url", "http://"+listener.Addr().String()+metricsPath)
 	mux := http.NewServeMux()
 	mux.Handle("GET "+metricsPath, legacyregistry.Handler())
-	server := &http.Server{Handler: mux, ReadTimeout: metricsPatience, WriteTimeout: metricsPatience, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	server := &http.Server{Handler: mux, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	group, ctx := errgroup.WithContext(ctx)
 	ctx, end := context.WithCancel(ctx)
 	defer end()

@@ -119,7 +119,7 @@ func url(t *testing.T, c *cobra.Command, args ...string) string {
 			t.Errorf("%s serves its metrics after its end", c.Name())
 		}
 	})
-	poll.Until(t, kube.Patience, c.Name()+" says where its metrics are", func(context.Context) error {
+	poll.Until(t, kube.Timeout, c.Name()+" says where its metrics are", func(context.Context) error {
 		match := servingMetrics.FindStringSubmatch(log.String())
 		if match == nil {
 			return fmt.Errorf("it said %q", log)
@@ -134,7 +134,7 @@ func url(t *testing.T, c *cobra.Command, args ...string) string {
 func tells(t *testing.T, url string, wanted ...string) string {
 	t.Helper()
 	var text string
-	poll.Until(t, kube.Patience, "the metrics are complete", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the metrics are complete", func(ctx context.Context) error {
 		var err error
 		if text, err = scrape(ctx, url); err != nil {
 			return err

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// judgeInterface takes the address of the interface that is named for it, unless there
+// validateInterface takes the address of the interface that is named for it, unless there
 // is one already.
-func (o *Options) judgeInterface() []error {
+func (o *Options) validateInterface() []error {
 	if o.Address != "" || o.Interface == "" {
 		return nil
 	}

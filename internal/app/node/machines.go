@@ -16,11 +16,11 @@ import (
 	"rik.dev/rik/internal/riklet/disk"
 	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
-	"rik.dev/rik/internal/riklet/pod"
+	"rik.dev/rik/internal/riklet/runner"
 	"rik.dev/rik/internal/riklet/vmm"
-	"rik.dev/rik/internal/riklet/vmm/choice"
 	"rik.dev/rik/internal/riklet/vmm/firecracker"
 	"rik.dev/rik/internal/riklet/vmm/qemu"
+	"rik.dev/rik/internal/riklet/vmm/selector"
 )
 
 // guestDir beside the program holds the kernel and initramfs that make builds.
@@ -120,7 +120,7 @@ func (s *stores) Close() error {
 
 // newVM makes what runs microVMs; nil when the node is to run none. Whether it can is
 // found out by a probe.
-func (o *Options) newVM(s *stores, log *slog.Logger) (*pod.VM, error) {
+func (o *Options) newVM(s *stores, log *slog.Logger) (*runner.VM, error) {
 	if s.disks == nil {
 		return nil, nil
 	}
@@ -131,7 +131,7 @@ func (o *Options) newVM(s *stores, log *slog.Logger) (*pod.VM, error) {
 		}
 		d, err := firecracker.New(firecracker.Config{
 			Location: o.Firecracker, Kernel: o.Kernel, Initramfs: o.Initramfs,
-			JailDir: o.jailDir(), ProbeDir: pod.MachineDir(o.RunDir), Logger: log,
+			JailDir: o.jailDir(), ProbeDir: runner.MachineDir(o.RunDir), Logger: log,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("firecracker: %w", err)
@@ -139,13 +139,13 @@ func (o *Options) newVM(s *stores, log *slog.Logger) (*pod.VM, error) {
 		drivers = append(drivers, d)
 	}
 	if o.VMM != VMMFirecracker {
-		d, err := qemu.New(qemu.Config{Binary: o.QEMU, Kernel: o.Kernel, Initramfs: o.Initramfs, StateDir: o.StateDir, ProbeDir: pod.MachineDir(o.RunDir), Logger: log})
+		d, err := qemu.New(qemu.Config{Binary: o.QEMU, Kernel: o.Kernel, Initramfs: o.Initramfs, StateDir: o.StateDir, ProbeDir: runner.MachineDir(o.RunDir), Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("qemu: %w", err)
 		}
 		drivers = append(drivers, d)
 	}
-	return &pod.VM{Driver: choice.Of(drivers...), Disks: s.disks, Kernel: o.Kernel, Initramfs: o.Initramfs}, nil
+	return &runner.VM{Driver: selector.Of(drivers...), Disks: s.disks, Kernel: o.Kernel, Initramfs: o.Initramfs}, nil
 }
 
 // jailsDir in the state directory is where Firecracker's jails are by default: on the disk of
@@ -179,7 +179,7 @@ func (o *Options) removeJailDir() error {
 }
 
 // probe finds out whether microVMs run here.
-func probe(vm *pod.VM, log *slog.Logger) func(context.Context) error {
+func probe(vm *runner.VM, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		found, err := vm.Driver.Probe(ctx)
 		if err == nil {

@@ -23,10 +23,10 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet"
-	"rik.dev/rik/internal/riklet/claim"
 	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
-	"rik.dev/rik/internal/riklet/pod"
+	"rik.dev/rik/internal/riklet/nodelock"
+	"rik.dev/rik/internal/riklet/runner"
 )
 
 // ErrUsage marks errors of the command line.
@@ -160,8 +160,8 @@ func (o *Options) Validate() error {
 	if os.Geteuid() != 0 {
 		problems = append(problems, fmt.Errorf("%w: use sudo, or --no-agent for a server without a node", riklet.ErrNotRoot))
 	}
-	problems = append(problems, o.judgeName()...)
-	problems = append(problems, o.judgeInterface()...)
+	problems = append(problems, o.validateName()...)
+	problems = append(problems, o.validateInterface()...)
 	problems = append(problems, o.findDirs()...)
 	if o.CgroupParent == "" {
 		o.CgroupParent = cgroupParent(o.StateDir)
@@ -180,12 +180,12 @@ func (o *Options) Validate() error {
 	}
 	problems = append(problems, o.findPrograms()...)
 	problems = append(problems, o.findGuest()...)
-	problems = append(problems, o.judgeRegistries()...)
+	problems = append(problems, o.validateRegistries()...)
 	if _, err := o.fetchNetworks(); err != nil {
 		problems = append(problems, err)
 	}
-	problems = append(problems, o.judgeNode()...)
-	problems = append(problems, o.judgeReserved()...)
+	problems = append(problems, o.validateNode()...)
+	problems = append(problems, o.validateReserved()...)
 	if _, err := o.imageLimits(); err != nil {
 		problems = append(problems, err)
 	}
@@ -215,7 +215,7 @@ func (o *Options) findDirs() []error {
 		o.JailDir = absolute
 	}
 	// What is not memory is mounted over; memory is used as it is, and made private.
-	if err := requireNodes("--run-dir", o.RunDir, append(pod.RunNames(), claim.Mark)...); err != nil {
+	if err := requireNodes("--run-dir", o.RunDir, append(runner.RunNames(), nodelock.Mark)...); err != nil {
 		problems = append(problems, err)
 	}
 	return problems
@@ -287,7 +287,7 @@ func (o *Options) findPrograms() []error {
 		}
 		*p.path = found
 	}
-	return append(problems, o.judgeRuntimes()...)
+	return append(problems, o.validateRuntimes()...)
 }
 
 // runnable says why a file is no program.

@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"rik.dev/rik/internal/riklet"
-	"rik.dev/rik/internal/riklet/claim"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/network"
+	"rik.dev/rik/internal/riklet/nodelock"
 )
 
 func purgeCommand() *cobra.Command {
@@ -40,10 +40,10 @@ func Purge(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	if err := requireNodes("--state-dir", o.StateDir, claim.Lock, filepath.Join("images", "layers")); err != nil {
+	if err := requireNodes("--state-dir", o.StateDir, nodelock.Lock, filepath.Join("images", "layers")); err != nil {
 		return fmt.Errorf("%w; nothing was removed", err)
 	}
-	held, err := claim.Take(o.places())
+	held, err := nodelock.Take(o.places())
 	if err != nil {
 		return fmt.Errorf("%w; nothing was removed", err)
 	}

@@ -17,12 +17,12 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet"
-	"rik.dev/rik/internal/riklet/claim"
-	"rik.dev/rik/internal/riklet/contact"
+	"rik.dev/rik/internal/riklet/connection"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/network"
-	"rik.dev/rik/internal/riklet/pod"
+	"rik.dev/rik/internal/riklet/nodelock"
+	"rik.dev/rik/internal/riklet/runner"
 	"rik.dev/rik/internal/riklet/signals"
 	"rik.dev/rik/internal/rpc/jointoken"
 	"rik.dev/rik/internal/version"
@@ -57,15 +57,15 @@ func Run(ctx context.Context, o Options, c Connections, log *slog.Logger) error 
 	// of who started this; what is not for them lies in directories of root's own.
 	syscall.Umask(0o022)
 	// Before anything in them is looked at.
-	held, err := claim.Take(o.places())
+	held, err := nodelock.Take(o.places())
 	if err != nil {
 		return err
 	}
 	return errors.Join(o.run(ctx, c, log.With("component", "riklet")), held.Release())
 }
 
-func (o *Options) places() claim.Places {
-	return claim.Places{StateDir: o.StateDir, RunDir: o.RunDir, CgroupParent: o.CgroupParent}
+func (o *Options) places() nodelock.Places {
+	return nodelock.Places{StateDir: o.StateDir, RunDir: o.RunDir, CgroupParent: o.CgroupParent}
 }
 
 // run runs the node in places that are its own.
@@ -119,7 +119,7 @@ func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slo
 		Network:        o.network(ctx),
 		Images:         collector{s},
 		RuntimeVersion: runtimeVersion(ctx, o.Runc),
-		Runtimes:       append([]string{pod.DefaultRuntime}, slices.Sorted(maps.Keys(o.Runtimes))...),
+		Runtimes:       append([]string{runner.DefaultRuntime}, slices.Sorted(maps.Keys(o.Runtimes))...),
 		Version:        version.Version,
 		Logger:         log,
 	}
@@ -131,7 +131,7 @@ func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slo
 }
 
 // drives says which kinds the node runs, all by one driver.
-func (o *Options) drives(s *stores, vm *pod.VM, log *slog.Logger) riklet.Drives {
+func (o *Options) drives(s *stores, vm *runner.VM, log *slog.Logger) riklet.Drives {
 	d := riklet.Drives{
 		Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod, rikv1alpha1.KindApp},
 		Make:  func(h riklet.Host) (instance.Driver, error) { return o.newPods(h, s, vm) },
@@ -167,20 +167,20 @@ func (o *Options) networkConfig() network.Config {
 	}
 }
 
-func (o *Options) newPods(h riklet.Host, s *stores, vm *pod.VM) (*pod.Driver, error) {
-	return pod.New(pod.Config{
+func (o *Options) newPods(h riklet.Host, s *stores, vm *runner.VM) (*runner.Driver, error) {
+	return runner.New(runner.Config{
 		Root: filepath.Join(h.StateDir, "pods"), Run: h.RunDir,
 		Runc: o.Runc, AllowOldRunc: o.AllowOldRunc, Shim: o.Shim, Runtimes: o.Runtimes,
 		Images: s.images, Archives: s.archives, AllowRootApps: o.AllowRootApps, VM: vm,
 		Objects: h.Objects, Network: h.Network,
-		Node:         pod.NodeIdentity{Name: h.NodeName, Address: h.Address},
+		Node:         runner.NodeIdentity{Name: h.NodeName, Address: h.Address},
 		CgroupParent: o.CgroupParent,
 		Changed:      h.Changed,
 		Logger:       h.Logger,
 	})
 }
 
-func inProcess(options []grpc.DialOption) contact.DialFunc {
+func inProcess(options []grpc.DialOption) connection.DialFunc {
 	options = append(slices.Clone(options), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 	return func(context.Context) (*grpc.ClientConn, error) {
 		return grpc.NewClient("passthrough:///in-process", options...)

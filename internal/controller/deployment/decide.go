@@ -34,7 +34,7 @@ const (
 // is a pure function, and deciding again after the action was carried out decides
 // nothing.
 func Decide(d *appsv1.Deployment, w *rikv1alpha1.Workload) Action {
-	if errs := translation.Judge(d); len(errs) > 0 {
+	if errs := translation.Validate(d); len(errs) > 0 {
 		return Action{Problem: &Problem{ReasonNotHonoured, errs.ToAggregate().Error()}}
 	}
 	wanted := translation.Workload(d)

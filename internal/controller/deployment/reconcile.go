@@ -29,7 +29,7 @@ import (
 
 	translation "rik.dev/rik/api/rik/deployment"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -40,8 +40,8 @@ const maxBackoff = 5 * time.Second
 type Config struct {
 	// Client writes; it reads past every cache.
 	Client      client.Client
-	Deployments *view.Objects[*appsv1.Deployment]
-	Workloads   *view.Objects[*rikv1alpha1.Workload]
+	Deployments *index.Objects[*appsv1.Deployment]
+	Workloads   *index.Objects[*rikv1alpha1.Workload]
 	Events      events.EventRecorder
 	Logger      *slog.Logger
 	Now         func() time.Time
@@ -102,9 +102,9 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 	if err := r.writeStatus(ctx, d, status); err != nil {
 		return 0, quiet(err)
 	}
-	told := d.DeepCopy()
-	told.Status = status
-	return Overdue(told, action.Problem, r.config.Now()), quiet(failure)
+	reported := d.DeepCopy()
+	reported.Status = status
+	return Overdue(reported, action.Problem, r.config.Now()), quiet(failure)
 }
 
 // Waits says whether the Deployment that owns a Workload is being deleted in the

@@ -19,7 +19,7 @@ import (
 	"rik.dev/rik/api/rik/revision"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -36,7 +36,7 @@ const (
 type Config struct {
 	// Client reads past every cache, and writes.
 	Client    client.Client
-	Workloads *view.Objects[*rikv1alpha1.Workload]
+	Workloads *index.Objects[*rikv1alpha1.Workload]
 	// Changed is told of a Workload whose fence has closed or opened. It must not block.
 	Changed func(types.NamespacedName)
 	Logger  *slog.Logger
@@ -124,9 +124,9 @@ type Verdict struct {
 	Message string
 }
 
-// Judge says whether a Workload is fenced now, and has Changed called when that becomes
+// Evaluate says whether a Workload is fenced now, and has Changed called when that becomes
 // another. What asks for no fence, or is not a kcp's, never is.
-func (r *Reconciler) Judge(ctx context.Context, w *rikv1alpha1.Workload) (Verdict, error) {
+func (r *Reconciler) Evaluate(ctx context.Context, w *rikv1alpha1.Workload) (Verdict, error) {
 	key := client.ObjectKeyFromObject(w)
 	after, asks := revision.Fence(w)
 	if !asks {

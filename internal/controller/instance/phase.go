@@ -59,7 +59,7 @@ type NodeFacts struct {
 	Exists bool
 	// Silent and Heard: the scheduler said in this session that it hears nothing
 	// of it, or that it does. Neither: the scheduler has not said yet.
-	Silent, Heard bool
+	Silent, LastSeen bool
 	// Unheard: nobody hears of it, because no scheduler has been connected for so
 	// long that a node would count as lost.
 	Unheard bool
@@ -189,7 +189,7 @@ func placed(in *rikv1alpha1.Instance, f Facts) Step {
 	case f.Node.Unheard:
 		return lost(in, ReasonSchedulerUnavailable, "nobody hears of node "+in.Spec.NodeName+", because no scheduler is connected")
 	}
-	if in.Status.Phase == rikv1alpha1.InstanceUnknown && !f.Node.Heard {
+	if in.Status.Phase == rikv1alpha1.InstanceUnknown && !f.Node.LastSeen {
 		// An observation from before the silence says nothing of now.
 		return Step{}
 	}

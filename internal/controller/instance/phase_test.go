@@ -38,12 +38,12 @@ func seen(phase rikv1alpha1.InstancePhase, sequence int64) *Observation {
 
 func TestNext(t *testing.T) {
 	t.Parallel()
-	up := NodeFacts{Exists: true, Heard: true, Address: "192.0.2.7"}
+	up := NodeFacts{Exists: true, LastSeen: true, Address: "192.0.2.7"}
 	silent := NodeFacts{Exists: true, Silent: true}
 	sequence := func(n int64) func(*rikv1alpha1.Instance) {
 		return func(in *rikv1alpha1.Instance) { in.Status.Sequence = n }
 	}
-	unheard := NodeFacts{Exists: true, Heard: true, Unheard: true}
+	unheard := NodeFacts{Exists: true, LastSeen: true, Unheard: true}
 	forWantOfScheduler := func(in *rikv1alpha1.Instance) { in.Status.Reason = ReasonSchedulerUnavailable }
 	two := int32(2)
 	status := func(s rikv1alpha1.InstanceStatus) Step { return Step{Status: &s} }
@@ -152,7 +152,7 @@ func TestNext(t *testing.T) {
 
 func drawFacts(t *rapid.T) Facts {
 	f := Facts{Now: noon, Node: NodeFacts{
-		Exists: rapid.Bool().Draw(t, "exists"), Silent: rapid.Bool().Draw(t, "silent"), Heard: rapid.Bool().Draw(t, "heard"), Unheard: rapid.Bool().Draw(t, "unheard"),
+		Exists: rapid.Bool().Draw(t, "exists"), Silent: rapid.Bool().Draw(t, "silent"), LastSeen: rapid.Bool().Draw(t, "heard"), Unheard: rapid.Bool().Draw(t, "unheard"),
 	}}
 	f.Away = rapid.Bool().Draw(t, "away")
 	f.Back = !f.Away && rapid.Bool().Draw(t, "back")

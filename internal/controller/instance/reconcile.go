@@ -25,8 +25,8 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/store"
-	"rik.dev/rik/internal/controller/view"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -38,13 +38,13 @@ const maxBackoff = 5 * time.Second
 type Scheduler interface {
 	// Acknowledge says that a binding to the node is durable, or must be forgotten.
 	Acknowledge(uid types.UID, node string, durable bool)
-	// Bury says that the node may not run the UID.
-	Bury(t Tombstone)
+	// Tombstone says that the node may not run the UID.
+	Tombstone(t Tombstone)
 }
 
 // Config is what a Reconciler works with. All fields are needed.
 type Config struct {
-	View      *view.Instances
+	View      *index.Instances
 	Store     store.Instances
 	Scheduler Scheduler
 	Nodes     func(name string) NodeFacts
@@ -106,13 +106,13 @@ func (r *Reconciler) Waiting() int { return r.queue.Len() }
 // Enqueue asks for a pass over the instances of a node, whose facts changed.
 func (r *Reconciler) Enqueue(node string) {
 	for _, in := range r.config.View.OnNode(node) {
-		r.queue.Add(view.Key(in))
+		r.queue.Add(index.Key(in))
 	}
 }
 
 func (r *Reconciler) onChange(before, after *rikv1alpha1.Instance) {
 	if after != nil {
-		r.queue.Add(view.Key(after))
+		r.queue.Add(index.Key(after))
 		return
 	}
 	r.mu.Lock()
@@ -143,7 +143,7 @@ func (r *Reconciler) note(uid types.UID, change func(*news)) bool {
 		r.mu.Unlock()
 		return false
 	}
-	r.queue.Add(view.Key(in))
+	r.queue.Add(index.Key(in))
 	return true
 }
 
@@ -193,7 +193,7 @@ func (r *Reconciler) Reset() {
 func (r *Reconciler) ContactChanged() {
 	for _, in := range r.config.View.All() {
 		if in.Spec.NodeName == "" && !in.Status.Phase.Ended() {
-			r.queue.Add(view.Key(in))
+			r.queue.Add(index.Key(in))
 		}
 	}
 }
@@ -272,7 +272,7 @@ func (r *Reconciler) bind(ctx context.Context, in *rikv1alpha1.Instance, b *Bind
 	next.Spec.NodeName, next.Status = step.Bind, *step.Status
 	stored, err := r.config.Store.Bind(ctx, next)
 	if err != nil {
-		return fmt.Errorf("binding instance %s to node %s: %w", view.Key(in), step.Bind, err)
+		return fmt.Errorf("binding instance %s to node %s: %w", index.Key(in), step.Bind, err)
 	}
 	// In this order the acknowledgement alone tells the scheduler; the change of
 	// the view would otherwise send it the bound instance as well.
@@ -286,7 +286,7 @@ func (r *Reconciler) status(ctx context.Context, in *rikv1alpha1.Instance, s *ri
 	next.Status = *s
 	stored, err := r.config.Store.UpdateStatus(ctx, next)
 	if err != nil {
-		return fmt.Errorf("storing the status of instance %s: %w", view.Key(in), err)
+		return fmt.Errorf("storing the status of instance %s: %w", index.Key(in), err)
 	}
 	r.config.View.Put(stored)
 	r.announce(in, s)
@@ -295,7 +295,7 @@ func (r *Reconciler) status(ctx context.Context, in *rikv1alpha1.Instance, s *ri
 
 // announce makes events of what a change means.
 func (r *Reconciler) announce(in *rikv1alpha1.Instance, s *rikv1alpha1.InstanceStatus) {
-	for _, h := range happenings(&in.Status, s) {
+	for _, h := range occurrences(&in.Status, s) {
 		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, h.reason, h.action, "%s", h.note)
 	}
 }
@@ -306,14 +306,14 @@ func (r *Reconciler) release(ctx context.Context, in *rikv1alpha1.Instance, tomb
 		if err := r.config.Tombstones.Add(ctx, t.Node, t.UID); err != nil {
 			return err
 		}
-		r.config.Scheduler.Bury(t)
-		r.config.Logger.Info("giving up an instance on its node", "instance", view.Key(in), "node", t.Node)
+		r.config.Scheduler.Tombstone(t)
+		r.config.Logger.Info("giving up an instance on its node", "instance", index.Key(in), "node", t.Node)
 	}
 	next := in.DeepCopy()
 	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == rikv1alpha1.FinalizerNode })
 	stored, err := r.config.Store.Update(ctx, next)
 	if err != nil {
-		return fmt.Errorf("letting go of instance %s: %w", view.Key(in), err)
+		return fmt.Errorf("letting go of instance %s: %w", index.Key(in), err)
 	}
 	if len(next.Finalizers) > 0 {
 		r.config.View.Put(stored)

@@ -55,8 +55,8 @@ const (
 // that it has ended: it could otherwise be used for as long as the clock was ahead, and its life.
 const maxAhead = 5 * time.Minute
 
-// endEvery is how often tokens are looked through for such ones.
-const endEvery = 10 * time.Minute
+// endInterval is how often tokens are looked through for such ones.
+const endInterval = 10 * time.Minute
 
 // ErrRefused is returned for every token that lets nobody join: unknown,
 // expired, revoked or wrong. The message says which only to the server's log.
@@ -231,7 +231,7 @@ func (t *Tokens) Run(ctx context.Context, log *slog.Logger) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(endEvery):
+		case <-time.After(endInterval):
 		}
 	}
 }

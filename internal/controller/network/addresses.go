@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/instance"
-	"rik.dev/rik/internal/controller/view"
 )
 
 // maxOutside bounds how many addresses of nodes the status of a workload names:
@@ -23,8 +23,8 @@ const maxOutside = 32
 // status.addresses keeps as its first. It is safe for concurrent use.
 type Addresses struct {
 	settings  Settings
-	workloads *view.Objects[*rikv1alpha1.Workload]
-	nodes     *view.Objects[*rikv1alpha1.Node]
+	workloads *index.Objects[*rikv1alpha1.Workload]
+	nodes     *index.Objects[*rikv1alpha1.Node]
 	wake      func(types.NamespacedName)
 
 	mu sync.Mutex
@@ -43,7 +43,7 @@ type Addresses struct {
 // NewAddresses makes an allocator that knows of no workload yet. wake is told of
 // each workload for which Of would answer otherwise than before; it must not
 // block.
-func NewAddresses(s Settings, workloads *view.Objects[*rikv1alpha1.Workload], nodes *view.Objects[*rikv1alpha1.Node], wake func(types.NamespacedName)) *Addresses {
+func NewAddresses(s Settings, workloads *index.Objects[*rikv1alpha1.Workload], nodes *index.Objects[*rikv1alpha1.Node], wake func(types.NamespacedName)) *Addresses {
 	return &Addresses{
 		settings: s, workloads: workloads, nodes: nodes, wake: wake, pool: newAddressPool(s.ServiceCIDR),
 		names: map[types.UID]types.NamespacedName{}, waiting: map[types.UID]struct{}{}, balanced: map[types.UID]struct{}{},

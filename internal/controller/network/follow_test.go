@@ -28,7 +28,7 @@ func (r *reader) take(c *nodev1.NetworkChanges) error {
 	return nil
 }
 
-func (r *reader) judge(t *testing.T, w *world, wholes int) {
+func (r *reader) validate(t *testing.T, w *world, wholes int) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +63,7 @@ func TestFollow(t *testing.T) {
 
 		p.Set(w.table)
 		synctest.Wait()
-		r.judge(t, w, 1)
+		r.validate(t, w, 1)
 		if r.messages != 3 || r.mirror.settings.GetDomain() != "example" || r.mirror.settings.GetClusterCidr() != "10.62.0.0/16" {
 			t.Errorf("%d messages with settings %v, want 3 for 2502 entries", r.messages, r.mirror.settings)
 		}
@@ -77,7 +77,7 @@ func TestFollow(t *testing.T) {
 			w.remove(w.instances.ByUID(uidOf(i + 100)))
 		}
 		timePasses()
-		r.judge(t, w, 1)
+		r.validate(t, w, 1)
 		if r.messages != 5 {
 			t.Errorf("%d messages for changes in two moments, want 2", r.messages-3)
 		}
@@ -88,7 +88,7 @@ func TestFollow(t *testing.T) {
 		p.Set(nil)
 		p.Set(next.table)
 		synctest.Wait()
-		r.judge(t, next, 2)
+		r.validate(t, next, 2)
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Follow = %v", err)
@@ -117,7 +117,7 @@ func TestFollowBehind(t *testing.T) {
 			w.remove(w.instances.ByUID(uidOf(i)))
 		}
 		timePasses()
-		r.judge(t, w, 2)
+		r.validate(t, w, 2)
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Follow = %v", err)

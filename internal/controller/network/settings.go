@@ -68,7 +68,7 @@ func (o Options) Parse() (Settings, error) {
 	s.ServiceCIDR, serviceErr = parseRange("--service-cidr", o.ServiceCIDR)
 	problems := []error{clusterErr, serviceErr}
 	if clusterErr == nil {
-		problems = append(problems, s.judgeNodeSize())
+		problems = append(problems, s.validateNodeSize())
 	}
 	if serviceErr == nil && s.ServiceCIDR.Bits() > smallestServiceRange {
 		problems = append(problems, fmt.Errorf("--service-cidr %s has no room: use a prefix length of at most %d", s.ServiceCIDR, smallestServiceRange))
@@ -85,7 +85,7 @@ func (o Options) Parse() (Settings, error) {
 	return s, nil
 }
 
-func (s *Settings) judgeNodeSize() error {
+func (s *Settings) validateNodeSize() error {
 	least, most := s.ClusterCIDR.Bits(), min(smallestNodeRange, s.ClusterCIDR.Bits()+maxNodeBits)
 	if s.NodeCIDRSize < least || s.NodeCIDRSize > most {
 		return fmt.Errorf("--node-cidr-size %d does not fit --cluster-cidr %s: use %d to %d", s.NodeCIDRSize, s.ClusterCIDR, least, most)

@@ -10,20 +10,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/instance"
-	"rik.dev/rik/internal/controller/view"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
 // Config of a Table. All fields are needed.
 type Config struct {
 	Settings  Settings
-	Nodes     *view.Objects[*rikv1alpha1.Node]
-	Workloads *view.Objects[*rikv1alpha1.Workload]
-	Revisions *view.Objects[*rikv1alpha1.WorkloadRevision]
-	Instances *view.Instances
-	// Heard says whether a node is heard of.
-	Heard func(node string) bool
+	Nodes     *index.Objects[*rikv1alpha1.Node]
+	Workloads *index.Objects[*rikv1alpha1.Workload]
+	Revisions *index.Objects[*rikv1alpha1.WorkloadRevision]
+	Instances *index.Instances
+	// Seen says whether a node is heard of.
+	Seen func(node string) bool
 	// Carries says of a node that is heard of whether packets of others reach its instances.
 	// Nil: always.
 	Carries func(node string) bool
@@ -83,7 +83,7 @@ func (t *Table) reviewPeerLocked(name string) {
 	} else {
 		peer := &nodev1.Peer{
 			Name: name, Address: address(n.Status.Info.InternalAddress), ExternalAddress: address(n.Status.Info.ExternalAddress),
-			PodCidr: t.config.Ranges.usable(n), Answers: t.config.Heard(name) && (t.config.Carries == nil || t.config.Carries(name)),
+			PodCidr: t.config.Ranges.usable(n), Answers: t.config.Seen(name) && (t.config.Carries == nil || t.config.Carries(name)),
 		}
 		if known := t.journal.get(k); known == nil || !proto.Equal(known.peer, peer) {
 			t.journal.put(&entry{key: k, peer: peer})
@@ -197,10 +197,10 @@ func (t *Table) reviewLocked(uid types.UID) {
 	if n != nil && !in.Status.Phase.Ended() {
 		at = reachedAt(in, n, e.onHost)
 	}
-	ready := in.DeletionTimestamp == nil && serving(&in.Status) && t.config.Heard(in.Spec.NodeName)
+	ready := in.DeletionTimestamp == nil && serving(&in.Status) && t.config.Seen(in.Spec.NodeName)
 	// Only an instance that ends in an orderly way goes on serving what it has: nobody knows
 	// what an instance does whose node is not heard of, is suspended or fails its probe.
-	draining := in.DeletionTimestamp != nil && !in.Status.Suspended && t.config.Heard(in.Spec.NodeName)
+	draining := in.DeletionTimestamp != nil && !in.Status.Suspended && t.config.Seen(in.Spec.NodeName)
 	known := t.journal.get(k)
 	switch {
 	case at == "":
@@ -270,7 +270,7 @@ func (t *Table) leaveLocked(uid types.UID) {
 }
 
 func either[T client.Object](before, after T) T {
-	if view.None(after) {
+	if index.None(after) {
 		return before
 	}
 	return after

@@ -10,17 +10,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/controller/index"
 )
 
 // world is a table over views that a test fills as watches would. It is used by
 // one goroutine.
 type world struct {
 	t         testing.TB
-	nodes     *view.Objects[*rikv1alpha1.Node]
-	workloads *view.Objects[*rikv1alpha1.Workload]
-	revisions *view.Objects[*rikv1alpha1.WorkloadRevision]
-	instances *view.Instances
+	nodes     *index.Objects[*rikv1alpha1.Node]
+	workloads *index.Objects[*rikv1alpha1.Workload]
+	revisions *index.Objects[*rikv1alpha1.WorkloadRevision]
+	instances *index.Instances
 	silent    map[string]bool
 	ranges    *Ranges
 	addresses *Addresses
@@ -37,8 +37,8 @@ func newWorld(t testing.TB, o Options) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		t: t, nodes: view.NewObjects[*rikv1alpha1.Node](), workloads: view.NewObjects[*rikv1alpha1.Workload](),
-		revisions: view.NewObjects[*rikv1alpha1.WorkloadRevision](), instances: view.NewInstances(), silent: map[string]bool{},
+		t: t, nodes: index.NewObjects[*rikv1alpha1.Node](), workloads: index.NewObjects[*rikv1alpha1.Workload](),
+		revisions: index.NewObjects[*rikv1alpha1.WorkloadRevision](), instances: index.NewInstances(), silent: map[string]bool{},
 	}
 	w.ranges = NewRanges(s, func(name string) { w.wokenNodes = append(w.wokenNodes, name) })
 	w.addresses = NewAddresses(s, w.workloads, w.nodes, func(key types.NamespacedName) { w.wokenWorkloads = append(w.wokenWorkloads, key) })
@@ -47,7 +47,7 @@ func newWorld(t testing.TB, o Options) *world {
 	w.workloads.Subscribe(w.addresses.Observe)
 	w.table = NewTable(Config{
 		Settings: s, Nodes: w.nodes, Workloads: w.workloads, Revisions: w.revisions, Instances: w.instances,
-		Heard: func(node string) bool { return !w.silent[node] }, Ranges: w.ranges, Addresses: w.addresses,
+		Seen: func(node string) bool { return !w.silent[node] }, Ranges: w.ranges, Addresses: w.addresses,
 	})
 	return w
 }

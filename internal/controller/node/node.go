@@ -115,7 +115,7 @@ func Shape(n *rikv1alpha1.Node, r *Report) *rikv1alpha1.Node {
 	if r != nil && r.Status != nil && !slices.Contains(out.Finalizers, Finalizer) {
 		// The finalizer tells that the wishes of the first join were heard.
 		out.Finalizers = append(out.Finalizers, Finalizer)
-		heed(out, r)
+		apply(out, r)
 	}
 	if r != nil && r.Status != nil {
 		if out.Labels == nil {
@@ -139,8 +139,8 @@ func Shape(n *rikv1alpha1.Node, r *Report) *rikv1alpha1.Node {
 	return out
 }
 
-// heed takes over what a node asks for that nobody has decided otherwise.
-func heed(n *rikv1alpha1.Node, r *Report) {
+// apply takes over what a node asks for that nobody has decided otherwise.
+func apply(n *rikv1alpha1.Node, r *Report) {
 	labels, _ := AskedLabels(r.Labels)
 	if n.Labels != nil {
 		maps.Copy(labels, n.Labels)

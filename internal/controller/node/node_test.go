@@ -172,8 +172,8 @@ func TestStatusWithoutScheduler(t *testing.T) {
 	if c := condition(n); c.Reason != reasonSilent || !c.LastTransitionTime.Time.Equal(later) {
 		t.Errorf("silent after the scheduler is back: %+v, want it to count from %s", c, later)
 	}
-	want := Fate{Again: time.Minute}
-	if got := fateOf(situation{node: n, silent: true, replaceAfter: time.Minute, now: later}); got != want {
+	want := Disposition{Again: time.Minute}
+	if got := dispositionOf(situation{node: n, silent: true, replaceAfter: time.Minute, now: later}); got != want {
 		t.Errorf("fateOf = %+v, want %+v: the deadline starts anew", got, want)
 	}
 	before = n.DeepCopy()
@@ -195,7 +195,7 @@ func TestPaused(t *testing.T) {
 	}
 }
 
-func TestFate(t *testing.T) {
+func TestDisposition(t *testing.T) {
 	t.Parallel()
 	silentSince := func(ago time.Duration) *rikv1alpha1.Node {
 		n := Fresh("n", report(false))
@@ -208,25 +208,25 @@ func TestFate(t *testing.T) {
 	tainted.Spec.Taints = append(tainted.Spec.Taints, rikv1alpha1.Taint{Key: "broken", Effect: rikv1alpha1.TaintNoExecute})
 	for name, tc := range map[string]struct {
 		situation situation
-		want      Fate
+		want      Disposition
 	}{
-		"no node":           {situation{}, Fate{Lost: true, Reason: ReasonGone}},
-		"a deleted node":    {situation{node: gone}, Fate{Lost: true, Reason: ReasonGone}},
-		"a good node":       {situation{node: Fresh("n", report(true))}, Fate{}},
-		"tainted":           {situation{node: tainted}, Fate{Lost: true, Reason: ReasonTainted}},
-		"tainted, tolerant": {situation{node: tainted, tolerations: []rikv1alpha1.Toleration{{Operator: rikv1alpha1.TolerationExists}}}, Fate{}},
+		"no node":           {situation{}, Disposition{Lost: true, Reason: ReasonGone}},
+		"a deleted node":    {situation{node: gone}, Disposition{Lost: true, Reason: ReasonGone}},
+		"a good node":       {situation{node: Fresh("n", report(true))}, Disposition{}},
+		"tainted":           {situation{node: tainted}, Disposition{Lost: true, Reason: ReasonTainted}},
+		"tainted, tolerant": {situation{node: tainted, tolerations: []rikv1alpha1.Toleration{{Operator: rikv1alpha1.TolerationExists}}}, Disposition{}},
 		"silent for a while": {situation{node: silentSince(20 * time.Second), silent: true, replaceAfter: time.Minute},
-			Fate{Again: 40 * time.Second}},
+			Disposition{Again: 40 * time.Second}},
 		"silent for long": {situation{node: silentSince(time.Minute), silent: true, replaceAfter: time.Minute},
-			Fate{Lost: true, Reason: ReasonUnreachable}},
-		"silent, not written yet":           {situation{node: Fresh("n", report(true)), silent: true, replaceAfter: time.Minute}, Fate{Again: time.Minute}},
-		"silent, but paused":                {situation{node: silentSince(time.Hour), silent: true, paused: true, replaceAfter: time.Minute}, Fate{}},
-		"silent in an earlier session only": {situation{node: silentSince(time.Hour), replaceAfter: time.Minute}, Fate{}},
+			Disposition{Lost: true, Reason: ReasonUnreachable}},
+		"silent, not written yet":           {situation{node: Fresh("n", report(true)), silent: true, replaceAfter: time.Minute}, Disposition{Again: time.Minute}},
+		"silent, but paused":                {situation{node: silentSince(time.Hour), silent: true, paused: true, replaceAfter: time.Minute}, Disposition{}},
+		"silent in an earlier session only": {situation{node: silentSince(time.Hour), replaceAfter: time.Minute}, Disposition{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tc.situation.now = noon
-			if diff := cmp.Diff(tc.want, fateOf(tc.situation)); diff != "" {
+			if diff := cmp.Diff(tc.want, dispositionOf(tc.situation)); diff != "" {
 				t.Errorf("fateOf (-want +got):\n%s", diff)
 			}
 		})

@@ -25,8 +25,8 @@ import (
 
 	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/instance"
-	"rik.dev/rik/internal/controller/view"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -37,8 +37,8 @@ const recentlySilent = 10 * time.Minute
 // Config is what a Reconciler works with. All fields are needed.
 type Config struct {
 	Client    client.Client
-	Nodes     *view.Objects[*rikv1alpha1.Node]
-	Instances *view.Instances
+	Nodes     *index.Objects[*rikv1alpha1.Node]
+	Instances *index.Instances
 	Ranges    Ranges
 	Events    events.EventRecorder
 	Logger    *slog.Logger
@@ -115,7 +115,7 @@ func (r *Reconciler) onNode(before, after *rikv1alpha1.Node) {
 		r.mu.Unlock()
 	}
 	r.queue.Add(n.Name)
-	r.tell(n.Name)
+	r.notify(n.Name)
 }
 
 // onInstance looks at a node again that waits for its instances to go.
@@ -133,7 +133,7 @@ func (r *Reconciler) onInstance(before, after *rikv1alpha1.Instance) {
 	}
 }
 
-func (r *Reconciler) tell(node string) {
+func (r *Reconciler) notify(node string) {
 	for _, f := range r.changed {
 		f(node)
 	}
@@ -219,7 +219,7 @@ func (r *Reconciler) Take(name string, report Report) {
 	r.mu.Unlock()
 	r.queue.Add(name)
 	if news {
-		r.tell(name)
+		r.notify(name)
 	}
 }
 
@@ -253,25 +253,25 @@ func (r *Reconciler) Facts(name string) instance.NodeFacts {
 	unheard, _ := r.unheard()
 	return instance.NodeFacts{
 		Exists: true, Address: address, Unheard: !unheard.IsZero(),
-		Silent: report != nil && !report.Connected, Heard: report != nil && report.Connected,
+		Silent: report != nil && !report.Connected, LastSeen: report != nil && report.Connected,
 	}
 }
 
-// Fate says what becomes of an instance because of its node.
-func (r *Reconciler) Fate(name string, tolerations []rikv1alpha1.Toleration, replaceAfter time.Duration) Fate {
+// Disposition says what becomes of an instance because of its node.
+func (r *Reconciler) Disposition(name string, tolerations []rikv1alpha1.Toleration, replaceAfter time.Duration) Disposition {
 	r.mu.RLock()
 	report := r.reports[name]
 	silent := r.live && report != nil && !report.Connected
 	r.mu.RUnlock()
-	return fateOf(situation{
+	return dispositionOf(situation{
 		node: r.config.Nodes.Get(types.NamespacedName{Name: name}), silent: silent,
-		paused: silent && r.judge(), tolerations: tolerations, replaceAfter: replaceAfter, now: r.config.Now(),
+		paused: silent && r.evaluate(), tolerations: tolerations, replaceAfter: replaceAfter, now: r.config.Now(),
 	})
 }
 
-// judge counts the silent nodes. One that is long silent and has nothing left
+// evaluate counts the silent nodes. One that is long silent and has nothing left
 // on it is merely not yet deleted and says nothing about the network.
-func (r *Reconciler) judge() bool {
+func (r *Reconciler) evaluate() bool {
 	silent, all := 0, 0
 	for _, n := range r.config.Nodes.All() {
 		if n.DeletionTimestamp != nil {
@@ -317,7 +317,7 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 	}
 	r.announcePause()
 	if !unheard.IsZero() {
-		r.tell(name) // time alone brought it
+		r.notify(name) // time alone brought it
 	}
 	return again, quiet(err)
 }
@@ -364,7 +364,7 @@ func (r *Reconciler) update(ctx context.Context, n *rikv1alpha1.Node, report *Re
 	}
 	now := metav1.NewTime(r.config.Now())
 	unheard, _ := r.unheard()
-	status := Status(n, report, r.judge(), unheard, now)
+	status := Status(n, report, r.evaluate(), unheard, now)
 	networked(&status, problem, now)
 	if err := r.settle(ctx, n, report); err != nil {
 		return err
@@ -390,7 +390,7 @@ func (r *Reconciler) announce(before, after *rikv1alpha1.Node) {
 		return
 	}
 	r.config.Logger.Info("a node's readiness changed", "node", after.Name, "ready", is)
-	r.tell(after.Name)
+	r.notify(after.Name)
 	switch {
 	case is == reasonSilent || is == instance.ReasonSchedulerUnavailable:
 		r.config.Events.Eventf(after, nil, corev1.EventTypeWarning, is, "Watching", "the node is not heard of")
@@ -434,7 +434,7 @@ func (r *Reconciler) free(ctx context.Context, n *rikv1alpha1.Node) error {
 // announcePause makes one event of each change of the judgment and looks at
 // every silent node again, whose condition says it.
 func (r *Reconciler) announcePause() {
-	paused := r.judge()
+	paused := r.evaluate()
 	r.mu.Lock()
 	same := r.paused == paused
 	r.paused = paused
@@ -449,7 +449,7 @@ func (r *Reconciler) announcePause() {
 			continue
 		}
 		r.queue.Add(n.Name)
-		r.tell(n.Name)
+		r.notify(n.Name)
 		if paused {
 			r.config.Events.Eventf(n, nil, corev1.EventTypeWarning, ConditionReplacementPaused, "Watching",
 				"too many nodes fell silent at once: their instances are not replaced")

@@ -84,7 +84,7 @@ func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, node
 
 	var work sync.WaitGroup
 	work.Go(func() { f.refreshes(c) })
-	work.Go(func() { f.tellNetwork(c) })
+	work.Go(func() { f.sendNetwork(c) })
 	received := make(chan error, 1)
 	work.Go(func() { received <- f.receive(c, &work) })
 	select {

@@ -23,8 +23,8 @@ func (f *fences) Fence(_ context.Context, namespace string) (time.Duration, bool
 	return f.age, f.proven, f.found, f.err
 }
 
-// TestANodeIsToldHowOldAProofIs, and nothing where there is none.
-func TestANodeIsToldHowOldAProofIs(t *testing.T) {
+// TestANodeIsSentHowOldAProofIs, and nothing where there is none.
+func TestANodeIsSentHowOldAProofIs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, revisionWithSecret("web-1", "mine"))
 	f := &fences{}

@@ -14,10 +14,10 @@ type Network interface {
 	Follow(ctx context.Context, send func(*nodev1.NetworkChanges) error) error
 }
 
-// tellNetwork tells a node of the network until its stream ends. A node that
+// sendNetwork tells a node of the network until its stream ends. A node that
 // does not read holds up nobody else, and makes nothing wait here: what changes
 // meanwhile is looked up when it has read what came before.
-func (s *Server) tellNetwork(c *connection) {
+func (s *Server) sendNetwork(c *connection) {
 	if s.cfg.Network == nil {
 		return
 	}

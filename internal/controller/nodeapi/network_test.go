@@ -7,25 +7,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/network"
-	"rik.dev/rik/internal/controller/view"
 )
 
-// TestNodeIsToldOfTheNetwork: without asking, and again after every connect.
-func TestNodeIsToldOfTheNetwork(t *testing.T) {
+// TestNodesReceiveTheNetwork: without asking, and again after every connect.
+func TestNodesReceiveTheNetwork(t *testing.T) {
 	t.Parallel()
 	settings, err := network.Options{}.Parse()
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodes, workloads := view.NewObjects[*rikv1alpha1.Node](), view.NewObjects[*rikv1alpha1.Workload]()
+	nodes, workloads := index.NewObjects[*rikv1alpha1.Node](), index.NewObjects[*rikv1alpha1.Workload]()
 	ranges := network.NewRanges(settings, func(string) {})
 	addresses := network.NewAddresses(settings, workloads, nodes, func(types.NamespacedName) {})
 	nodes.Subscribe(ranges.Observe)
 	publisher := network.NewPublisher()
 	publisher.Set(network.NewTable(network.Config{
-		Settings: settings, Nodes: nodes, Workloads: workloads, Revisions: view.NewObjects[*rikv1alpha1.WorkloadRevision](),
-		Instances: view.NewInstances(), Heard: func(string) bool { return true }, Ranges: ranges, Addresses: addresses,
+		Settings: settings, Nodes: nodes, Workloads: workloads, Revisions: index.NewObjects[*rikv1alpha1.WorkloadRevision](),
+		Instances: index.NewInstances(), Seen: func(string) bool { return true }, Ranges: ranges, Addresses: addresses,
 	}))
 	w := newWorldOf(t, publisher)
 	pair, err := w.join(t, "node-1", "machine-1")

@@ -38,8 +38,8 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// patience is long enough for a busy machine under the race detector.
-const patience = time.Minute
+// timeout is long enough for a busy machine under the race detector.
+const timeout = time.Minute
 
 // world is a server on loopback TLS with an authority of its own.
 type world struct {
@@ -146,7 +146,7 @@ func (w *world) join(t *testing.T, node, machine string) (*tls.Certificate, erro
 // connect opens the node's stream and reads the server's hello.
 func (w *world) connect(t *testing.T, pair *tls.Certificate, node string) grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage] {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	stream, err := nodev1.NewNodeClient(w.dial(t, pair)).Connect(ctx)
 	if err != nil {
@@ -173,7 +173,7 @@ func (w *world) connect(t *testing.T, pair *tls.Certificate, node string) grpc.B
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(timeout)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {

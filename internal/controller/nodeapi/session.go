@@ -162,13 +162,13 @@ func (s *Session) transmit(data *nodev1.StreamData) error {
 // second call does nothing.
 func (s *Session) Close() {
 	s.mu.Lock()
-	tell := !s.closed && !s.over && s.err == nil
+	send := !s.closed && !s.over && s.err == nil
 	s.closed = true
 	s.queue = nil
 	s.changed.Broadcast()
 	s.mu.Unlock()
 	s.leave()
-	if tell {
+	if send {
 		// A failure to send is the end of the node's stream, and of this with it.
 		_ = s.transmit(&nodev1.StreamData{Closed: true})
 	}

@@ -21,9 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/node"
-	"rik.dev/rik/internal/controller/view"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
@@ -62,9 +62,9 @@ type Config struct {
 	Active func() error
 	// DeletedNodes are the UIDs of Nodes that were deleted on purpose.
 	DeletedNodes func() []types.UID
-	Instances    *view.Instances
-	Nodes        *view.Objects[*rikv1alpha1.Node]
-	Revisions    *view.Objects[*rikv1alpha1.WorkloadRevision]
+	Instances    *index.Instances
+	Nodes        *index.Objects[*rikv1alpha1.Node]
+	Revisions    *index.Objects[*rikv1alpha1.WorkloadRevision]
 	Tombstones   func() []instance.Tombstone
 	Sink         Sink
 	Logger       *slog.Logger
@@ -114,8 +114,8 @@ func (l *Client) Acknowledge(uid types.UID, node string, durable bool) {
 	l.outbox.add(func(b *batch) { b.acks = append(b.acks, ack{uid: uid, node: node, durable: durable}) })
 }
 
-// Bury tells the scheduler of a UID that no node may run.
-func (l *Client) Bury(t instance.Tombstone) {
+// Tombstone tells the scheduler of a UID that no node may run.
+func (l *Client) Tombstone(t instance.Tombstone) {
 	l.outbox.add(func(b *batch) { b.tombstones = append(b.tombstones, t) })
 }
 

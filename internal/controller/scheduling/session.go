@@ -19,8 +19,8 @@ import (
 
 type stream = grpc.BidiStreamingClient[schedulerv1.SyncRequest, schedulerv1.SyncResponse]
 
-// told is what the scheduler was told of an instance in this session.
-type told struct {
+// sent is what the scheduler was told of an instance in this session.
+type sent struct {
 	node  string // empty while pending
 	ended bool
 	stop  *order
@@ -40,7 +40,7 @@ type session struct {
 
 	nodes     map[string][]byte
 	templates map[types.NamespacedName]struct{}
-	instances map[types.UID]told
+	instances map[types.UID]sent
 	// waiting are the instances whose revision is not in the view yet.
 	waiting map[types.NamespacedName]map[types.UID]struct{}
 }
@@ -50,26 +50,26 @@ func newSession(c *Config, o *outbox, s stream) *session {
 		config: c, outbox: o, stream: s,
 		nodes:     map[string][]byte{},
 		templates: map[types.NamespacedName]struct{}{},
-		instances: map[types.UID]told{},
+		instances: map[types.UID]sent{},
 		waiting:   map[types.NamespacedName]map[types.UID]struct{}{},
 	}
 }
 
 // send tells everything, then changes, until the session ends.
 func (s *session) send(ctx context.Context) error {
-	if err := s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Hello{
+	if err := s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Hello{
 		Hello: &schedulerv1.Hello{Term: s.config.Term, Controller: s.config.Identity, Cluster: s.config.Cluster},
 	}}); err != nil {
 		return err
 	}
-	if err := s.tellDeleted(s.config.DeletedNodes()); err != nil {
+	if err := s.sendDeleted(s.config.DeletedNodes()); err != nil {
 		return err
 	}
 	if err := s.flush(s.everything()); err != nil {
 		return err
 	}
 	synced := &schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Synced{Synced: &schedulerv1.Synced{}}}
-	if err := s.tell(synced); err != nil {
+	if err := s.sendMessage(synced); err != nil {
 		return err
 	}
 	s.config.Logger.Info("told the scheduler everything", "term", s.config.Term,
@@ -102,8 +102,8 @@ func (s *session) everything() batch {
 	return b
 }
 
-// tell sends one message.
-func (s *session) tell(m *schedulerv1.SyncRequest) error {
+// sendMessage sends one message.
+func (s *session) sendMessage(m *schedulerv1.SyncRequest) error {
 	if err := s.config.Active(); err != nil {
 		return err
 	}
@@ -116,27 +116,27 @@ func (s *session) tell(m *schedulerv1.SyncRequest) error {
 
 func (s *session) flush(b batch) error {
 	for name := range b.nodes {
-		if err := s.tellNode(name); err != nil {
+		if err := s.sendNode(name); err != nil {
 			return err
 		}
 	}
 	for key := range b.revisions {
-		if err := s.tellRevision(key, &b); err != nil {
+		if err := s.sendRevision(key, &b); err != nil {
 			return err
 		}
 	}
 	for _, a := range b.acks {
-		if err := s.tellAck(a); err != nil {
+		if err := s.sendAck(a); err != nil {
 			return err
 		}
 	}
 	for uid := range b.instances {
-		if err := s.tellInstance(uid); err != nil {
+		if err := s.sendInstance(uid); err != nil {
 			return err
 		}
 	}
 	for _, t := range b.tombstones {
-		if err := s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Tombstone{
+		if err := s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Tombstone{
 			Tombstone: &schedulerv1.Tombstone{Uid: string(t.UID), NodeName: t.Node},
 		}}); err != nil {
 			return err
@@ -145,15 +145,15 @@ func (s *session) flush(b batch) error {
 	return nil
 }
 
-// tellNode sends what placement needs of a node, when that changed.
-func (s *session) tellNode(name string) error {
+// sendNode sends what placement needs of a node, when that changed.
+func (s *session) sendNode(name string) error {
 	n := s.config.Nodes.Get(types.NamespacedName{Name: name})
 	if n == nil || n.DeletionTimestamp != nil {
 		if _, ok := s.nodes[name]; !ok {
 			return nil
 		}
 		delete(s.nodes, name)
-		return s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_NodeGone{
+		return s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_NodeGone{
 			NodeGone: &schedulerv1.NodeGone{Name: name},
 		}})
 	}
@@ -169,7 +169,7 @@ func (s *session) tellNode(name string) error {
 		return nil
 	}
 	s.nodes[name] = data
-	return s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Node{
+	return s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Node{
 		Node: &schedulerv1.Node{Name: name, Object: data},
 	}})
 }
@@ -188,10 +188,10 @@ func confirmations(n *rikv1alpha1.Node) map[string]string {
 	return kept
 }
 
-// tellDeleted sends the UIDs of Nodes that were deleted on purpose.
-func (s *session) tellDeleted(uids []types.UID) error {
+// sendDeleted sends the UIDs of Nodes that were deleted on purpose.
+func (s *session) sendDeleted(uids []types.UID) error {
 	for _, uid := range uids {
-		if err := s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_DeletedNode{
+		if err := s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_DeletedNode{
 			DeletedNode: &schedulerv1.DeletedNode{Uid: string(uid)},
 		}}); err != nil {
 			return err
@@ -200,9 +200,9 @@ func (s *session) tellDeleted(uids []types.UID) error {
 	return nil
 }
 
-// tellRevision forgets a revision that is gone, and adds to the batch the
+// sendRevision forgets a revision that is gone, and adds to the batch the
 // instances that waited for one.
-func (s *session) tellRevision(key types.NamespacedName, b *batch) error {
+func (s *session) sendRevision(key types.NamespacedName, b *batch) error {
 	if s.config.Revisions.Get(key) != nil {
 		for uid := range s.waiting[key] {
 			b.instances[uid] = struct{}{}
@@ -214,14 +214,14 @@ func (s *session) tellRevision(key types.NamespacedName, b *batch) error {
 		return nil
 	}
 	delete(s.templates, key)
-	return s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_TemplateGone{
+	return s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_TemplateGone{
 		TemplateGone: &schedulerv1.TemplateGone{Revision: key.String()},
 	}})
 }
 
-// tellTemplate sends the template of an instance once. It is false while the
+// sendTemplate sends the template of an instance once. It is false while the
 // view does not have it.
-func (s *session) tellTemplate(in *rikv1alpha1.Instance) (bool, error) {
+func (s *session) sendTemplate(in *rikv1alpha1.Instance) (bool, error) {
 	key := types.NamespacedName{Namespace: in.Namespace, Name: in.Spec.Revision}
 	if _, ok := s.templates[key]; ok {
 		return true, nil
@@ -239,17 +239,17 @@ func (s *session) tellTemplate(in *rikv1alpha1.Instance) (bool, error) {
 		return false, fmt.Errorf("encoding revision %q: %w", key, err)
 	}
 	s.templates[key] = struct{}{}
-	return true, s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Template{
+	return true, s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Template{
 		Template: &schedulerv1.Template{Revision: key.String(), Object: data},
 	}})
 }
 
-func (s *session) tellAck(a ack) error {
+func (s *session) sendAck(a ack) error {
 	before, known := s.instances[a.uid]
 	if known && a.durable && before.node == "" {
-		s.instances[a.uid] = told{node: a.node}
+		s.instances[a.uid] = sent{node: a.node}
 	}
-	err := s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Ack{
+	err := s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Ack{
 		Ack: &schedulerv1.BindingAck{Uid: string(a.uid), Durable: a.durable},
 	}})
 	if err != nil || a.durable || s.config.Instances.ByUID(a.uid) == nil {
@@ -257,12 +257,12 @@ func (s *session) tellAck(a ack) error {
 	}
 	// Refused, but it is still there: the scheduler is told anew what it is.
 	delete(s.instances, a.uid)
-	return s.tellInstance(a.uid)
+	return s.sendInstance(a.uid)
 }
 
-// tellInstance sends the difference between what the scheduler was told of an
+// sendInstance sends the difference between what the scheduler was told of an
 // instance and what is.
-func (s *session) tellInstance(uid types.UID) error {
+func (s *session) sendInstance(uid types.UID) error {
 	in := s.config.Instances.ByUID(uid)
 	before, known := s.instances[uid]
 	if in == nil || in.DeletionTimestamp != nil && in.Spec.NodeName == "" {
@@ -270,26 +270,26 @@ func (s *session) tellInstance(uid types.UID) error {
 			return nil
 		}
 		delete(s.instances, uid)
-		return s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Gone{
+		return s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Gone{
 			Gone: &schedulerv1.InstanceGone{Uid: string(uid)},
 		}})
 	}
 	if known && before.node == in.Spec.NodeName && before.ended == ended(in) {
-		return s.tellStop(in, before)
+		return s.sendStop(in, before)
 	}
-	if ok, err := s.tellTemplate(in); err != nil || !ok {
+	if ok, err := s.sendTemplate(in); err != nil || !ok {
 		return err
 	}
-	now := told{node: in.Spec.NodeName, ended: ended(in), stop: before.stop}
+	now := sent{node: in.Spec.NodeName, ended: ended(in), stop: before.stop}
 	s.instances[uid] = now
-	if err := s.tell(message(in)); err != nil {
+	if err := s.sendMessage(message(in)); err != nil {
 		return err
 	}
-	return s.tellStop(in, now)
+	return s.sendStop(in, now)
 }
 
-// tellStop passes on a deletion, once per wording.
-func (s *session) tellStop(in *rikv1alpha1.Instance, before told) error {
+// sendStop passes on a deletion, once per wording.
+func (s *session) sendStop(in *rikv1alpha1.Instance, before sent) error {
 	if in.DeletionTimestamp == nil || in.Spec.NodeName == "" ||
 		!slices.Contains(in.Finalizers, rikv1alpha1.FinalizerNode) {
 		return nil
@@ -300,7 +300,7 @@ func (s *session) tellStop(in *rikv1alpha1.Instance, before told) error {
 	}
 	before.stop = &now
 	s.instances[in.UID] = before
-	return s.tell(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Stop{
+	return s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Stop{
 		Stop: &schedulerv1.Stop{Uid: string(in.UID), GraceSeconds: now.grace, Force: now.force},
 	}})
 }

@@ -17,29 +17,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/node"
-	"rik.dev/rik/internal/controller/view"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// patience bounds a wait; nothing is measured by it.
-const patience = time.Minute
+// timeout bounds a wait; nothing is measured by it.
+const timeout = time.Minute
 
 // recorder is a scheduler that only hears. Each stream is handed to the test.
 type recorder struct {
 	schedulerv1.UnimplementedSchedulerServer
-	streams chan *heard
+	streams chan *seen
 	says    *schedulerv1.SyncResponse // first; may be nil
 }
 
-type heard struct {
+type seen struct {
 	requests chan *schedulerv1.SyncRequest
 	end      chan struct{}
 }
 
 func (r *recorder) Sync(stream grpc.BidiStreamingServer[schedulerv1.SyncRequest, schedulerv1.SyncResponse]) error {
-	h := &heard{requests: make(chan *schedulerv1.SyncRequest, 1000), end: make(chan struct{})}
+	h := &seen{requests: make(chan *schedulerv1.SyncRequest, 1000), end: make(chan struct{})}
 	r.streams <- h
 	if r.says != nil {
 		if err := stream.Send(r.says); err != nil {
@@ -82,16 +82,16 @@ func (ignore) Measured(string, string, map[string]string) {}
 type fixture struct {
 	*testing.T
 	client    *Client
-	instances *view.Instances
-	nodes     *view.Objects[*rikv1alpha1.Node]
-	revisions *view.Objects[*rikv1alpha1.WorkloadRevision]
+	instances *index.Instances
+	nodes     *index.Objects[*rikv1alpha1.Node]
+	revisions *index.Objects[*rikv1alpha1.WorkloadRevision]
 	recorder  *recorder
 }
 
 func fix(t *testing.T, tombstones ...instance.Tombstone) *fixture {
 	f := &fixture{
-		T: t, instances: view.NewInstances(), nodes: view.NewObjects[*rikv1alpha1.Node](),
-		revisions: view.NewObjects[*rikv1alpha1.WorkloadRevision](), recorder: &recorder{streams: make(chan *heard, 10)},
+		T: t, instances: index.NewInstances(), nodes: index.NewObjects[*rikv1alpha1.Node](),
+		revisions: index.NewObjects[*rikv1alpha1.WorkloadRevision](), recorder: &recorder{streams: make(chan *seen, 10)},
 	}
 	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
@@ -122,12 +122,12 @@ func (f *fixture) run() {
 	})
 }
 
-func (f *fixture) stream() *heard {
+func (f *fixture) stream() *seen {
 	f.Helper()
 	select {
 	case h := <-f.recorder.streams:
 		return h
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		f.Fatal("no stream was opened")
 		return nil
 	}
@@ -135,7 +135,7 @@ func (f *fixture) stream() *heard {
 
 // until collects what is told up to and with the first that begins with the
 // word.
-func (f *fixture) until(h *heard, last string) []string {
+func (f *fixture) until(h *seen, last string) []string {
 	f.Helper()
 	var out []string
 	for {
@@ -145,7 +145,7 @@ func (f *fixture) until(h *heard, last string) []string {
 			if strings.HasPrefix(out[len(out)-1], last) {
 				return out
 			}
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			f.Fatalf("%q was not told, only %q", last, out)
 		}
 	}
@@ -322,7 +322,7 @@ func TestANodesWordsDoNotEndTheSession(t *testing.T) {
 		if name != "a" {
 			t.Errorf("heard of node %q, want a", name)
 		}
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("nothing was heard of a node that says as much as it may")
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -43,8 +43,8 @@ var errForeign = errors.New("there is a namespace of this name that does not bel
 type Config struct {
 	// Client reads past every cache: tenants are few and change seldom.
 	Client    client.Client
-	Tenants   *view.Objects[*rikv1alpha1.Tenant]
-	Instances *view.Instances
+	Tenants   *index.Objects[*rikv1alpha1.Tenant]
+	Instances *index.Instances
 	Events    events.EventRecorder
 	Logger    *slog.Logger
 	Now       func() time.Time

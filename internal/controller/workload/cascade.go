@@ -101,7 +101,7 @@ func (r *Reconciler) leave(ctx context.Context, in *rikv1alpha1.Instance) error 
 	case doomed || in.DeletionTimestamp != nil:
 		return nil
 	case instance.IsOrphan(in):
-		if in.Spec.NodeName == "" || r.config.Fate(in.Spec.NodeName, nil, r.config.ReplaceAfter).Reason != node.ReasonGone ||
+		if in.Spec.NodeName == "" || r.config.Disposition(in.Spec.NodeName, nil, r.config.ReplaceAfter).Reason != node.ReasonGone ||
 			in.Status.Phase.Ended() {
 			return nil
 		}

@@ -29,10 +29,10 @@ import (
 	"rik.dev/rik/api/rik/fence"
 	"rik.dev/rik/api/rik/revision"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/node"
 	"rik.dev/rik/internal/controller/store"
-	"rik.dev/rik/internal/controller/view"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -61,11 +61,11 @@ type Config struct {
 	// Client writes; it reads past every cache.
 	Client    client.Client
 	Store     store.Instances
-	Workloads *view.Objects[*rikv1alpha1.Workload]
-	Revisions *view.Objects[*rikv1alpha1.WorkloadRevision]
-	Instances *view.Instances
-	// Fate says what a node means for an instance.
-	Fate func(node string, tolerations []rikv1alpha1.Toleration, replaceAfter time.Duration) node.Fate
+	Workloads *index.Objects[*rikv1alpha1.Workload]
+	Revisions *index.Objects[*rikv1alpha1.WorkloadRevision]
+	Instances *index.Instances
+	// Disposition says what a node means for an instance.
+	Disposition func(node string, tolerations []rikv1alpha1.Toleration, replaceAfter time.Duration) node.Disposition
 	// ReplaceAfter is the silence of a node after which its instances are
 	// replaced, unless their workload says otherwise.
 	ReplaceAfter time.Duration
@@ -130,7 +130,7 @@ func (r *Reconciler) Waiting() int { return r.queue.Len() }
 // Enqueue asks for a pass over every workload that has an instance on the node.
 func (r *Reconciler) Enqueue(node string) {
 	for _, in := range r.config.Instances.OnNode(node) {
-		r.queue.AddAfter(view.WorkloadKey(in), settleDelay)
+		r.queue.AddAfter(index.WorkloadKey(in), settleDelay)
 	}
 }
 
@@ -152,10 +152,10 @@ func (r *Reconciler) Displace(uid, forUID types.UID) {
 	}
 	if !again {
 		other := r.config.Instances.ByUID(forUID)
-		r.config.Logger.Info("an instance has to make room", "instance", view.Key(in), "for", forUID)
+		r.config.Logger.Info("an instance has to make room", "instance", index.Key(in), "for", forUID)
 		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, "Preempted", "Preempting", "makes room for an instance of a higher priority, %s", winner(in, other))
 	}
-	r.queue.Add(view.WorkloadKey(in))
+	r.queue.Add(index.WorkloadKey(in))
 }
 
 // winner names the instance that another makes room for, to those who see the other:
@@ -217,7 +217,7 @@ func (r *Reconciler) onInstance(before, after *rikv1alpha1.Instance) {
 	if after == nil || after.DeletionTimestamp != nil {
 		r.forget(in.UID)
 	}
-	key := view.WorkloadKey(in)
+	key := index.WorkloadKey(in)
 	r.queue.AddAfter(key, settle(r.config.Instances.CountOfWorkload(key)))
 }
 
@@ -298,9 +298,9 @@ func (r *Reconciler) situation(w *rikv1alpha1.Workload, current string) (Situati
 		_, doomed := r.doomed[in.UID]
 		m.Ending = doomed || in.DeletionTimestamp != nil
 		if in.Spec.NodeName != "" {
-			fate := r.config.Fate(in.Spec.NodeName, w.Spec.Tolerations, after)
-			m.Lost, m.Reason = fate.Lost, fate.Reason
-			again = reconcile.Soonest(again, fate.Again)
+			disposition := r.config.Disposition(in.Spec.NodeName, w.Spec.Tolerations, after)
+			m.Lost, m.Reason = disposition.Lost, disposition.Reason
+			again = reconcile.Soonest(again, disposition.Again)
 		}
 		if _, ok := r.displaced[in.UID]; ok && !m.Lost {
 			m.Lost, m.Reason = true, reasonDisplaced

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/controller/view"
+	"rik.dev/rik/internal/controller/index"
 )
 
 // statuses is a client that only writes statuses.
@@ -40,7 +40,7 @@ func TestStatusIsWrittenOnceASecond(t *testing.T) {
 	now := time.Unix(0, 0)
 	stored := &ledger{}
 	r := &Reconciler{written: map[types.NamespacedName]time.Time{}, config: Config{
-		Client: statuses{ledger: stored}, Workloads: view.NewObjects[*rikv1alpha1.Workload](), Now: func() time.Time { return now },
+		Client: statuses{ledger: stored}, Workloads: index.NewObjects[*rikv1alpha1.Workload](), Now: func() time.Time { return now },
 	}}
 	w := &rikv1alpha1.Workload{}
 	w.Namespace, w.Name = "default", "web"

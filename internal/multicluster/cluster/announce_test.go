@@ -13,7 +13,7 @@ func readiness(status metav1.ConditionStatus, reason, message string) *metav1.Co
 	return &metav1.Condition{Type: workloadv1alpha1.ConditionReady, Status: status, Reason: reason, Message: message}
 }
 
-func TestEventsTellNews(t *testing.T) {
+func TestEventsReportNews(t *testing.T) {
 	t.Parallel()
 	ready := readiness(metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady, "a")
 	away := readiness(metav1.ConditionFalse, workloadv1alpha1.ReasonClusterUnreachable, "a")

@@ -38,8 +38,8 @@ func (m *member) carry(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			m.noteSyncer(&problem{reason, m.tell(err)})
-			m.logger.Warn("no syncer runs", "err", m.tell(err))
+			m.noteSyncer(&problem{reason, m.errorText(err)})
+			m.logger.Warn("no syncer runs", "err", m.errorText(err))
 		}
 		if !reconcile.Sleep(ctx, delay.Step()) {
 			return
@@ -77,8 +77,8 @@ func (m *member) keepAgent(ctx context.Context) {
 		pause := m.config.PollInterval
 		if err != nil {
 			pause = delay.Step()
-			m.noteSyncer(&problem{workloadv1alpha1.ReasonErrorInstallingSyncer, m.tell(err)})
-			m.logger.Warn("installing the syncer", "err", m.tell(err))
+			m.noteSyncer(&problem{workloadv1alpha1.ReasonErrorInstallingSyncer, m.errorText(err)})
+			m.logger.Warn("installing the syncer", "err", m.errorText(err))
 		} else {
 			delay = backoff()
 			m.noteSyncer(nil)

@@ -84,7 +84,7 @@ func bringsItsTypesIn(t *testing.T, s *site) {
 	t.Helper()
 	want := []string{"configmaps.east.v1.core", "deployments.east.v1.apps", "persistentvolumeclaims.east.v1.core",
 		"secrets.east.v1.core", "serviceaccounts.east.v1.core", "services.east.v1.core"}
-	poll.Until(t, kube.Patience, "the types are imported", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the types are imported", func(ctx context.Context) error {
 		found, err := s.imports(ctx, "east")
 		if err != nil {
 			return err
@@ -115,7 +115,7 @@ func keepsTheUsersStrategy(t *testing.T, s *site) {
 	if err := s.upstream.Update(t.Context(), i); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Patience, "the schema is mended", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the schema is mended", func(ctx context.Context) error {
 		if err := s.upstream.Get(ctx, key, i); err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func carriesWhatIsAgreed(t *testing.T, s *site) {
 	t.Helper()
 	s.agree(t, "deployments.east.v1.apps")
 	s.agree(t, "configmaps.east.v1.core")
-	poll.Until(t, kube.Patience, "what was agreed on is carried", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "what was agreed on is carried", func(ctx context.Context) error {
 		c, err := s.get(ctx, "east")
 		if err != nil {
 			return err
@@ -204,7 +204,7 @@ func letsGo(t *testing.T, s *site) {
 func staysWhileItIsEmptied(t *testing.T, s *site, gone *workloadv1alpha1.Cluster) {
 	t.Helper()
 	splitter := func(what string, change func(*workloadv1alpha1.Cluster)) {
-		poll.Until(t, kube.Patience, what, func(ctx context.Context) error {
+		poll.Until(t, kube.Timeout, what, func(ctx context.Context) error {
 			c, err := s.get(ctx, gone.Name)
 			if err != nil {
 				return err
@@ -220,14 +220,14 @@ func staysWhileItIsEmptied(t *testing.T, s *site, gone *workloadv1alpha1.Cluster
 		t.Fatal(err)
 	}
 	wrong := &workloadv1alpha1.Cluster{}
-	poll.Until(t, kube.Patience, "its status is wrong", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "its status is wrong", func(ctx context.Context) error {
 		if err := s.upstream.Get(ctx, client.ObjectKeyFromObject(gone), wrong); err != nil {
 			return err
 		}
 		wrong.Status.Location = "elsewhere"
 		return s.upstream.Status().Update(ctx, wrong)
 	})
-	poll.Until(t, kube.Patience, "its status is kept right", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "its status is kept right", func(ctx context.Context) error {
 		c, err := s.get(ctx, gone.Name)
 		if err == nil && c.Status.Location == wrong.Status.Location {
 			err = errors.New("it is still wrong")
@@ -245,7 +245,7 @@ func staysWhileItIsEmptied(t *testing.T, s *site, gone *workloadv1alpha1.Cluster
 // releasesAfterForce removes a Cluster without its finalizer.
 func releasesAfterForce(t *testing.T, s *site, held *corev1.ConfigMap) {
 	t.Helper()
-	poll.Until(t, kube.Patience, "a Cluster is removed by force", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "a Cluster is removed by force", func(ctx context.Context) error {
 		c, err := s.get(ctx, "west")
 		if err != nil {
 			return client.IgnoreNotFound(err)
@@ -259,7 +259,7 @@ func releasesAfterForce(t *testing.T, s *site, held *corev1.ConfigMap) {
 		}
 		return nil
 	})
-	poll.Until(t, kube.Patience, "what it held is released", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "what it held is released", func(ctx context.Context) error {
 		if err := s.upstream.Get(ctx, client.ObjectKeyFromObject(held), held); err != nil {
 			return err
 		}
@@ -381,7 +381,7 @@ func TestHeartbeatMissed(t *testing.T) {
 	s.awaitReady(t, "east", metav1.ConditionFalse, workloadv1alpha1.ReasonNoSyncer)
 	s.beat(t, "east")
 	s.awaitReady(t, "east", metav1.ConditionFalse, workloadv1alpha1.ReasonHeartbeatMissed)
-	poll.Until(t, kube.Patience, "the syncer is heard of again", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the syncer is heard of again", func(ctx context.Context) error {
 		s.beat(t, "east")
 		c, err := s.get(ctx, "east")
 		if err == nil && !meta.IsStatusConditionTrue(c.Status.Conditions, workloadv1alpha1.ConditionHeartbeatHealthy) {
@@ -408,16 +408,16 @@ func TestP10TypeDisappears(t *testing.T) {
 	s.create(t, secret(physical.Kubeconfig()))
 	s.create(t, bySecret("east"))
 	offer := &apiresourcev1alpha1.APIResourceImport{ObjectMeta: metav1.ObjectMeta{Name: "widgets.east.v1.example.com"}}
-	poll.Until(t, kube.Patience, "widgets are imported", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "widgets are imported", func(ctx context.Context) error {
 		return s.upstream.Get(ctx, client.ObjectKeyFromObject(offer), offer)
 	})
 	stored := widget()
-	poll.Until(t, kube.Patience, "a widget is stored", func(ctx context.Context) error { return s.upstream.Create(ctx, stored) })
+	poll.Until(t, kube.Timeout, "a widget is stored", func(ctx context.Context) error { return s.upstream.Create(ctx, stored) })
 
 	if err := downstream.Delete(t.Context(), widgets()); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Patience, "it is said why the import is kept", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "it is said why the import is kept", func(ctx context.Context) error {
 		c, err := s.get(ctx, "east")
 		if err != nil {
 			return err

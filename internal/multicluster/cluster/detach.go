@@ -73,7 +73,7 @@ func (c *Controller) removeAgent(ctx context.Context, cluster *workloadv1alpha1.
 	defer cancel()
 	defer m.disconnect()
 	if err := m.agent.remove(ctx); err != nil {
-		m.logger.Warn("the syncer's agent stays in the cluster", "err", m.tell(err))
+		m.logger.Warn("the syncer's agent stays in the cluster", "err", m.errorText(err))
 	}
 }
 

@@ -84,7 +84,7 @@ func TestStatusOfNoCluster(t *testing.T) {
 		o.SetKind(kind)
 		o.SetName(name)
 		var made *unstructured.Unstructured
-		poll.Until(t, kube.Patience, name+" is made", func(ctx context.Context) (err error) {
+		poll.Until(t, kube.Timeout, name+" is made", func(ctx context.Context) (err error) {
 			made, err = objects.Resource(of).Namespace(metav1.NamespaceDefault).Create(ctx, o, metav1.CreateOptions{})
 			return err
 		})
@@ -114,7 +114,7 @@ func TestStatusOfNoCluster(t *testing.T) {
 
 	has := func(of schema.GroupVersionResource, name string, want map[string]any) {
 		t.Helper()
-		poll.Until(t, kube.Patience, "the status of "+name, func(ctx context.Context) error {
+		poll.Until(t, kube.Timeout, "the status of "+name, func(ctx context.Context) error {
 			o, err := objects.Resource(of).Namespace(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return err

@@ -31,7 +31,7 @@ func (s *site) events(ctx context.Context, name string) (map[string]event, error
 func (s *site) awaitEvent(t *testing.T, name, kind, reason string) string {
 	t.Helper()
 	var message string
-	poll.Until(t, kube.Patience, fmt.Sprintf("there is the event %s %s about %s", kind, reason, name), func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, fmt.Sprintf("there is the event %s %s about %s", kind, reason, name), func(ctx context.Context) error {
 		found, err := s.events(ctx, name)
 		if err != nil {
 			return err

@@ -125,7 +125,7 @@ func TestSilentClustersAreLetGo(t *testing.T) {
 		i.silent.Store(true)
 	}
 	for _, i := range silenced {
-		poll.Until(t, kube.Patience, "the importer and the syncer both wait for discovery", func(context.Context) error {
+		poll.Until(t, kube.Timeout, "the importer and the syncer both wait for discovery", func(context.Context) error {
 			if n := i.asked.Load(); n < 2 {
 				return fmt.Errorf("%d requests wait", n)
 			}
@@ -162,7 +162,7 @@ func TestStatusOfATalkativeCluster(t *testing.T) {
 	if len(c.Status.Capacity) > 100 || len(c.Status.Version) > 1000 {
 		t.Errorf("%d resources, %d bytes of version", len(c.Status.Capacity), len(c.Status.Version))
 	}
-	poll.Until(t, kube.Patience, "what is not imported is named", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "what is not imported is named", func(ctx context.Context) error {
 		now, err := s.get(ctx, "talkative")
 		if err != nil {
 			return err

@@ -32,10 +32,10 @@ import (
 const certainAfter = 2
 
 // A cluster that changes its types all the time is read pullBurst times in a row, and then
-// once in pullEvery: each time costs it and us all of its schemas.
+// once in pullInterval: each time costs it and us all of its schemas.
 const (
-	pullEvery = 10 * time.Second
-	pullBurst = 6
+	pullInterval = 10 * time.Second
+	pullBurst    = 6
 )
 
 // settle is how long changes are waited out before a pull: who applies a set of CRDs
@@ -93,7 +93,7 @@ func (i *importer) run(ctx context.Context) { i.rounds(ctx, i.puller.Changes(ctx
 
 // rounds makes rounds, each of which says when the next is due without a change.
 func (i *importer) rounds(ctx context.Context, changes <-chan struct{}, round func(context.Context) time.Duration) {
-	limit := flowcontrol.NewTokenBucketRateLimiter(float32(time.Second)/float32(pullEvery), pullBurst)
+	limit := flowcontrol.NewTokenBucketRateLimiter(float32(time.Second)/float32(pullInterval), pullBurst)
 	for {
 		again := round(ctx)
 		if ctx.Err() != nil {
@@ -125,7 +125,7 @@ func (i *importer) wait(ctx context.Context, limit flowcontrol.RateLimiter) {
 		return
 	}
 	if !i.changing {
-		i.logger.Warn("the cluster's types change all the time; they are read less often", "every", pullEvery)
+		i.logger.Warn("the cluster's types change all the time; they are read less often", "every", pullInterval)
 	}
 	i.changing = true
 	_ = limit.Wait(ctx) // its error is that the context has ended
@@ -141,12 +141,12 @@ func (i *importer) round(ctx context.Context) time.Duration {
 	found := imported{done: true}
 	var unsure bool
 	if err != nil {
-		found.failure = i.member.tell(err)
+		found.failure = i.member.errorText(err)
 	} else {
 		found, unsure = i.take(ctx, names, pulled)
 	}
 	if i.changing {
-		found.troubles = append(found.troubles, fmt.Sprintf("the cluster's types change all the time; they are read every %s", pullEvery))
+		found.troubles = append(found.troubles, fmt.Sprintf("the cluster's types change all the time; they are read every %s", pullInterval))
 	}
 	i.member.report(func(seen *observation) bool {
 		isNew := !seen.imported.equal(found)
@@ -166,7 +166,7 @@ func (i *importer) pull(ctx context.Context, names []string) (pulled *crdpuller.
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v", r)
-			i.logger.Error("pulling the types of a cluster", "err", i.member.tell(err), "stack", string(debug.Stack()))
+			i.logger.Error("pulling the types of a cluster", "err", i.member.errorText(err), "stack", string(debug.Stack()))
 		}
 	}()
 	return i.puller.Pull(ctx, names...)
@@ -177,18 +177,18 @@ func (i *importer) take(ctx context.Context, names []string, pulled *crdpuller.R
 	found = imported{done: true}
 	stored, err := i.stored(ctx)
 	if err != nil {
-		found.failure = i.member.tell(err)
+		found.failure = i.member.errorText(err)
 		return found, false
 	}
 	for _, crd := range pulled.CRDs {
 		if err := i.write(ctx, crd, stored); err != nil {
-			found.troubles = append(found.troubles, i.member.tell(fmt.Errorf("%s: %w", crd.Name, err)))
+			found.troubles = append(found.troubles, i.member.errorText(fmt.Errorf("%s: %w", crd.Name, err)))
 			continue
 		}
 		found.types++
 	}
 	for _, p := range pulled.Problems {
-		found.troubles = append(found.troubles, i.member.tell(fmt.Errorf("%s: %w", p.Resource.GroupResource(), p.Err)))
+		found.troubles = append(found.troubles, i.member.errorText(fmt.Errorf("%s: %w", p.Resource.GroupResource(), p.Err)))
 	}
 	for _, gv := range pulled.Unknown {
 		found.troubles = append(found.troubles, fmt.Sprintf("the cluster gives no account of %s", gv))
@@ -278,7 +278,7 @@ func (i *importer) takeBack(ctx context.Context, gone []*apiresourcev1alpha1.API
 		}
 		switch name := g.Spec.GVR().GroupResource(); {
 		case err != nil:
-			kept = append(kept, i.member.tell(fmt.Errorf("%s is kept although the cluster no longer offers it: %w", name, err)))
+			kept = append(kept, i.member.errorText(fmt.Errorf("%s is kept although the cluster no longer offers it: %w", name, err)))
 		case why != "":
 			kept = append(kept, fmt.Sprintf("%s is kept although the cluster no longer offers it: %s", name, why))
 		}

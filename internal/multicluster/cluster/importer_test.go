@@ -9,7 +9,7 @@ import (
 )
 
 // TestTypesThatAlwaysChange: a cluster that changes its types every 100 ms is read at most once
-// in pullEvery after the first times, and that is said for as long as it goes on.
+// in pullInterval after the first times, and that is said for as long as it goes on.
 func TestTypesThatAlwaysChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -18,13 +18,13 @@ func TestTypesThatAlwaysChange(t *testing.T) {
 		changes := make(chan struct{}, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		var rounds, told int
+		var rounds, reported int
 		last := time.Now()
 		go i.rounds(ctx, changes, func(context.Context) time.Duration {
 			rounds++
 			last = time.Now()
 			if i.changing {
-				told++
+				reported++
 			}
 			return time.Minute
 		})
@@ -35,14 +35,14 @@ func TestTypesThatAlwaysChange(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		most := 1 + pullBurst + int(storm/pullEvery)
+		most := 1 + pullBurst + int(storm/pullInterval)
 		if rounds > most || rounds < most/2 {
 			t.Errorf("%d rounds in %v, want at most %d", rounds, storm, most)
 		}
-		if told < rounds-pullBurst-1 {
-			t.Errorf("%d of %d rounds tell that the types change", told, rounds)
+		if reported < rounds-pullBurst-1 {
+			t.Errorf("%d of %d rounds tell that the types change", reported, rounds)
 		}
-		if time.Since(last) > pullEvery+settle {
+		if time.Since(last) > pullInterval+settle {
 			t.Errorf("the last round was %v ago", time.Since(last))
 		}
 		time.Sleep(2 * time.Minute)

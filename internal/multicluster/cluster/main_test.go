@@ -163,7 +163,7 @@ func (s *site) get(ctx context.Context, name string) (*workloadv1alpha1.Cluster,
 func (s *site) awaitReady(t *testing.T, name string, status metav1.ConditionStatus, reason string) *workloadv1alpha1.Cluster {
 	t.Helper()
 	var found *workloadv1alpha1.Cluster
-	poll.Until(t, kube.Patience, fmt.Sprintf("cluster %s is Ready %s for %s", name, status, reason), func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, fmt.Sprintf("cluster %s is Ready %s for %s", name, status, reason), func(ctx context.Context) error {
 		var err error
 		if found, err = s.get(ctx, name); err != nil {
 			return err
@@ -197,7 +197,7 @@ func (s *site) imports(ctx context.Context, location string) (map[string]*apires
 // agree writes what negotiation writes of an import that fits and is served.
 func (s *site) agree(t *testing.T, name string) {
 	t.Helper()
-	poll.Until(t, kube.Patience, "the import "+name+" is agreed on", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the import "+name+" is agreed on", func(ctx context.Context) error {
 		i := &apiresourcev1alpha1.APIResourceImport{}
 		if err := s.upstream.Get(ctx, client.ObjectKey{Name: name}, i); err != nil {
 			return err
@@ -212,7 +212,7 @@ func (s *site) agree(t *testing.T, name string) {
 // gone waits until an object is no more.
 func (s *site) gone(t *testing.T, object client.Object) {
 	t.Helper()
-	poll.Until(t, kube.Patience, fmt.Sprintf("%T %s is gone", object, object.GetName()), func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, fmt.Sprintf("%T %s is gone", object, object.GetName()), func(ctx context.Context) error {
 		err := s.upstream.Get(ctx, client.ObjectKeyFromObject(object), object)
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -38,8 +38,8 @@ type member struct {
 	importer             *importer
 	agent                *agent
 	sweeper              *sweeper
-	// tell makes of an error what may be shown.
-	tell func(error) string
+	// report makes of an error what may be shown.
+	errorText func(error) string
 	// changed asks for a pass over the Cluster, and event tells of it.
 	changed func()
 	event   func(kind, reason, message string)
@@ -66,7 +66,7 @@ func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity ident
 		identity: identity, name: cluster.Name, mode: identity.mode, location: locationOf(downstream.Host), config: &c.config,
 		logger:   c.config.Logger.With("cluster", cluster.Name),
 		upstream: c.upstream, downstream: downstream,
-		tell: kubeconfig.Redaction(downstream), changed: func() { c.queue.Add(cluster.Name) },
+		errorText: kubeconfig.Redaction(downstream), changed: func() { c.queue.Add(cluster.Name) },
 		event: func(kind, reason, message string) { c.recorder.Event(about, kind, reason, message) },
 		wake:  make(chan struct{}, 1), strayed: make(chan struct{}, 1),
 	}
@@ -143,7 +143,7 @@ func (m *member) run(ctx context.Context) {
 	working := false
 	for {
 		due := last.trouble != nil || time.Since(whole) >= m.config.PollInterval
-		last = m.prober.look(ctx, last, due, m.tell)
+		last = m.prober.look(ctx, last, due, m.errorText)
 		if due && last.trouble == nil {
 			whole = last.at
 		}

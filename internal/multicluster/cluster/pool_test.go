@@ -104,7 +104,7 @@ func wipe(t *testing.T, server *kcptest.Server) {
 		&workloadv1alpha1.ClusterList{}, &apiresourcev1alpha1.APIResourceImportList{}, &apiextensionsv1.CustomResourceDefinitionList{},
 		&corev1.ConfigMapList{}, &corev1.SecretList{}, &corev1.EventList{},
 	} {
-		poll.Until(&afterward{t}, kube.Patience, fmt.Sprintf("there is no %T of the test", list), func(ctx context.Context) error {
+		poll.Until(&afterward{t}, kube.Timeout, fmt.Sprintf("there is no %T of the test", list), func(ctx context.Context) error {
 			return wipeType(ctx, upstream, list)
 		})
 	}

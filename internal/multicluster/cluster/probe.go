@@ -52,11 +52,11 @@ func newProber(config *rest.Config, httpClient *http.Client) (*prober, error) {
 // look asks whether the cluster works and which it is. The version and what its nodes
 // have are asked for as well when whole is set, else taken from the probe before. A
 // cluster that does not let its nodes be seen is not worse for it.
-func (p *prober) look(ctx context.Context, before probe, whole bool, tell func(error) string) probe {
+func (p *prober) look(ctx context.Context, before probe, whole bool, report func(error) string) probe {
 	now := probe{at: time.Now(), uid: before.uid, version: before.version, supply: before.supply}
-	now.trouble = p.identify(ctx, &now, tell)
+	now.trouble = p.identify(ctx, &now, report)
 	if now.trouble == nil {
-		now.trouble = p.readiness(ctx, tell)
+		now.trouble = p.readiness(ctx, report)
 	}
 	if whole && now.trouble == nil {
 		p.inventory(ctx, &now)
@@ -65,12 +65,12 @@ func (p *prober) look(ctx context.Context, before probe, whole bool, tell func(e
 }
 
 // identify finds out which cluster answers.
-func (p *prober) identify(ctx context.Context, now *probe, tell func(error) string) *problem {
+func (p *prober) identify(ctx context.Context, now *probe, report func(error) string) *problem {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSilence)
 	defer cancel()
 	system, err := p.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
-		return judge(ctx, fmt.Errorf("reading the namespace %s, by which a cluster is known: %w", metav1.NamespaceSystem, err), tell)
+		return check(ctx, fmt.Errorf("reading the namespace %s, by which a cluster is known: %w", metav1.NamespaceSystem, err), report)
 	}
 	now.uid = string(system.UID)
 	return nil
@@ -78,33 +78,33 @@ func (p *prober) identify(ctx context.Context, now *probe, tell func(error) stri
 
 // readiness asks what the API server says of itself. One that shows this to
 // administrators only has shown by answering that it works.
-func (p *prober) readiness(ctx context.Context, tell func(error) string) *problem {
+func (p *prober) readiness(ctx context.Context, report func(error) string) *problem {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSilence)
 	defer cancel()
 	err := p.kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	if err == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		return nil
 	}
-	return judge(ctx, fmt.Errorf("asking /readyz: %w", err), tell)
+	return check(ctx, fmt.Errorf("asking /readyz: %w", err), report)
 }
 
 // errSilence is the cause of our own deadline.
 var errSilence = fmt.Errorf("the cluster gave no answer within %s", probeTimeout)
 
-// judge says what an error means for a cluster: it was not reached, it takes these
+// check says what an error means for a cluster: it was not reached, it takes these
 // credentials for nobody's, or it answers and does not work.
-func judge(ctx context.Context, err error, tell func(error) string) *problem {
+func check(ctx context.Context, err error, report func(error) string) *problem {
 	if cause := context.Cause(ctx); cause != nil {
-		return &problem{workloadv1alpha1.ReasonClusterUnreachable, tell(cause)}
+		return &problem{workloadv1alpha1.ReasonClusterUnreachable, report(cause)}
 	}
 	var answer apierrors.APIStatus
 	switch {
 	case !errors.As(err, &answer):
-		return &problem{workloadv1alpha1.ReasonClusterUnreachable, tell(err)}
+		return &problem{workloadv1alpha1.ReasonClusterUnreachable, report(err)}
 	case apierrors.IsUnauthorized(err):
 		return &problem{workloadv1alpha1.ReasonInvalidKubeConfig, "the cluster does not know the kubeconfig's user: give new credentials"}
 	default:
-		return &problem{workloadv1alpha1.ReasonClusterNotReady, tell(err)}
+		return &problem{workloadv1alpha1.ReasonClusterNotReady, report(err)}
 	}
 }
 

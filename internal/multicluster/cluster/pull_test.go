@@ -59,7 +59,7 @@ func TestPullModeInstallsAnAgent(t *testing.T) {
 	if err := s.upstream.Update(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Patience, "the agent is gone", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the agent is gone", func(ctx context.Context) error {
 		_, err := physical.Client().CoreV1().Namespaces().Get(ctx, home, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			_, err = physical.Client().RbacV1().ClusterRoles().Get(ctx, pull.ClusterScoped(registered.UID), metav1.GetOptions{})
@@ -75,7 +75,7 @@ func TestPullModeInstallsAnAgent(t *testing.T) {
 func awaitAgent(t *testing.T, physical *kube.Cluster, home string) string {
 	t.Helper()
 	var version string
-	poll.Until(t, kube.Patience, "the agent is installed", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the agent is installed", func(ctx context.Context) error {
 		d, err := physical.Client().AppsV1().Deployments(home).Get(ctx, pull.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -100,13 +100,13 @@ func mayCarryAndNoMore(t *testing.T, physical *kube.Cluster, registered *workloa
 	}
 	locator := map[string]string{workloadv1alpha1.LocatorAnnotation: `{"upstreamUID":"1","cluster":"east","clusterUID":"` + string(registered.UID) + `","namespace":"shop"}`}
 	// A policy takes a moment to hold, and the account's role another.
-	poll.Until(t, kube.Patience, "the agent's policy holds", func(context.Context) error {
+	poll.Until(t, kube.Timeout, "the agent's policy holds", func(context.Context) error {
 		if err := configMap(metav1.NamespaceDefault); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("writing in the default namespace: %w", errors.Join(err, deleteCarried(t, physical)))
 		}
 		return namespace("kcp-shop", locator)
 	})
-	poll.Until(t, kube.Patience, "the agent writes in its namespace", func(context.Context) error { return configMap("kcp-shop") })
+	poll.Until(t, kube.Timeout, "the agent writes in its namespace", func(context.Context) error { return configMap("kcp-shop") })
 	other := map[string]string{workloadv1alpha1.LocatorAnnotation: `{"clusterUID":"another"}`}
 	for what, err := range map[string]error{
 		"making a namespace without a locator":      namespace("kcp-bare", nil),

@@ -59,7 +59,7 @@ func (s *site) carries(t *testing.T, physical *kube.Cluster, name string) {
 	s.create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: metav1.NamespaceDefault, Name: name, Labels: map[string]string{workloadv1alpha1.ClusterLabel: "east"},
 	}})
-	poll.Until(t, kube.Patience, name+" is carried", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, name+" is carried", func(ctx context.Context) error {
 		held := &corev1.ConfigMap{}
 		if err := s.upstream.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, held); err != nil {
 			return err

@@ -110,7 +110,7 @@ func (s *site) restarts(t *testing.T, physical *kube.Cluster, before string, sta
 	if err := findDownstream(t.Context(), physical, nameDeleted); err == nil {
 		t.Error("what was deleted while no syncer ran is in the cluster still")
 	}
-	poll.Until(t, kube.Patience, "the change of the meantime is carried", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the change of the meantime is carried", func(ctx context.Context) error {
 		list, err := physical.Client().CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + nameKept})
 		if err != nil || len(list.Items) != 1 || list.Items[0].Data["said"] != "meanwhile" {
 			return fmt.Errorf("in the cluster are %v (%w)", list.Items, err)

@@ -112,7 +112,7 @@ func (m *member) letGoOfStrays(ctx context.Context) {
 		m.strays = nil
 		m.mu.Unlock()
 		if err := m.sweeper.letGo(ctx, list, m.observe().pinned); err != nil && ctx.Err() == nil {
-			m.logger.Warn("objects that the syncer left behind are still held upstream", "err", m.tell(err))
+			m.logger.Warn("objects that the syncer left behind are still held upstream", "err", m.errorText(err))
 		}
 	}
 }
@@ -125,7 +125,7 @@ type sweeper struct {
 	// discovery asks the cluster what it serves.
 	discovery func(context.Context) (discovery.DiscoveryInterface, func(), error)
 	prober    *prober
-	tell      func(error) string
+	report    func(error) string
 	log       interface{ Info(msg string, args ...any) }
 }
 
@@ -136,7 +136,7 @@ func (c *Controller) newSweeper(cluster *workloadv1alpha1.Cluster, m *member) (*
 	}
 	return &sweeper{
 		cluster: cluster.Name, owner: cluster.UID, upstream: c.objects, downstream: downstream,
-		discovery: m.discovery, prober: m.prober, tell: m.tell, log: m.logger,
+		discovery: m.discovery, prober: m.prober, report: m.errorText, log: m.logger,
 	}, nil
 }
 
@@ -147,7 +147,7 @@ func (s *sweeper) letGo(ctx context.Context, list []stray, pinned string) error 
 		return nil
 	}
 	var now probe
-	if trouble := s.prober.identify(ctx, &now, s.tell); trouble != nil {
+	if trouble := s.prober.identify(ctx, &now, s.report); trouble != nil {
 		return errors.New(trouble.message)
 	}
 	if now.uid != pinned {

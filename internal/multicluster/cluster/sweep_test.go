@@ -46,7 +46,7 @@ func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
 	// Nobody else tells that there is no Cluster west.
 	note := func(want string) {
 		t.Helper()
-		poll.Until(t, kube.Patience, fmt.Sprintf("the problem says %q", want), func(ctx context.Context) error {
+		poll.Until(t, kube.Timeout, fmt.Sprintf("the problem says %q", want), func(ctx context.Context) error {
 			now := &corev1.ConfigMap{}
 			if err := s.upstream.Get(ctx, client.ObjectKeyFromObject(moved), now); err != nil {
 				return err
@@ -108,7 +108,7 @@ func (s *site) held(t *testing.T, name, target string) *corev1.ConfigMap {
 // awaitFinalizers waits until an object has these, and no others.
 func (s *site) awaitFinalizers(t *testing.T, object client.Object, want ...string) {
 	t.Helper()
-	poll.Until(t, kube.Patience, fmt.Sprintf("%s has the finalizers %v", object.GetName(), want), func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, fmt.Sprintf("%s has the finalizers %v", object.GetName(), want), func(ctx context.Context) error {
 		if err := s.upstream.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 			return err
 		}

@@ -58,7 +58,7 @@ func TestOneClusterUnderTwoNames(t *testing.T) {
 	s.create(t, bySecret("first"))
 	is := func(name, want string) {
 		t.Helper()
-		poll.Until(t, kube.Patience, fmt.Sprintf("%s is the same as %q", name, want), func(ctx context.Context) error {
+		poll.Until(t, kube.Timeout, fmt.Sprintf("%s is the same as %q", name, want), func(ctx context.Context) error {
 			c, err := s.get(ctx, name)
 			if err == nil && (c.Status.UID == "" || c.Status.SameAs != want) {
 				err = fmt.Errorf("it is the same as %q, its UID is %q", c.Status.SameAs, c.Status.UID)

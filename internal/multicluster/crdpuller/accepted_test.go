@@ -82,7 +82,7 @@ func TestServersTakeWhatIsPulled(t *testing.T) {
 		})
 	}
 	for name := range filled {
-		poll.Until(t, kube.Patience, name+" is established and structural", func(ctx context.Context) error {
+		poll.Until(t, kube.Timeout, name+" is established and structural", func(ctx context.Context) error {
 			found, err := crds.Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -179,7 +179,7 @@ func showsColumns(t *testing.T, c *kube.Cluster, resource schema.GroupVersionRes
 // after the CRD is established.
 func createWhenServed(t *testing.T, client dynamic.ResourceInterface, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	t.Helper()
-	poll.Until(t, kube.Patience, "the pulled type is served", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the pulled type is served", func(ctx context.Context) error {
 		_, err := client.List(ctx, metav1.ListOptions{})
 		return err
 	})

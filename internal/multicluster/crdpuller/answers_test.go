@@ -269,7 +269,7 @@ func TestVersionWithoutAnswerHidesTheNext(t *testing.T) {
 	c := kube.Shared(t)
 	install(t, c, crdOf("twins", "twice.example.dev", "Twin", anyObject()))
 	brokenAPIService(t, c, "v2", "twice.example.dev")
-	poll.Until(t, kube.Patience, "both versions are unknown", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "both versions are unknown", func(ctx context.Context) error {
 		pulled, err := newPuller(t, c.Rest()).Pull(ctx, "twins.twice.example.dev")
 		if err != nil {
 			return err

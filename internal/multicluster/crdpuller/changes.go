@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
-	"rik.dev/rik/internal/multicluster/reading"
+	"rik.dev/rik/internal/multicluster/typehealth"
 )
 
 // heralds are the objects whose change means that a cluster serves something else.
@@ -58,9 +58,9 @@ func (p *Puller) informer(herald schema.GroupVersionResource, changed func()) (c
 		return nil, fmt.Errorf("preparing to watch: %w", err)
 	}
 	objects := client.Resource(herald)
-	informer := cache.NewSharedIndexInformerWithOptions(reading.New(reading.Options{
+	informer := cache.NewSharedIndexInformerWithOptions(typehealth.New(typehealth.Options{
 		Client: client,
-		Source: reading.Source{
+		Source: typehealth.Source{
 			List:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) },
 			Watch: objects.Watch,
 		},

@@ -10,15 +10,15 @@ import (
 	"rik.dev/rik/internal/testkit/kube"
 )
 
-// heard waits for the next word of a change.
-func heard(t *testing.T, changes <-chan struct{}, what string) {
+// seen waits for the next word of a change.
+func seen(t *testing.T, changes <-chan struct{}, what string) {
 	t.Helper()
 	select {
 	case _, ok := <-changes:
 		if !ok {
 			t.Fatalf("%s: the channel is closed", what)
 		}
-	case <-time.After(kube.Patience):
+	case <-time.After(kube.Timeout):
 		t.Fatalf("%s: nothing was heard", what)
 	}
 }
@@ -34,22 +34,22 @@ func quiet(changes <-chan struct{}) {
 	}
 }
 
-func TestChangesTellOfNewTypes(t *testing.T) {
+func TestChangesReportNewTypes(t *testing.T) {
 	c := kube.Shared(t).Way(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	changes := newPuller(t, c.Rest()).Changes(ctx)
-	heard(t, changes, "watching begins")
+	seen(t, changes, "watching begins")
 	quiet(changes)
 	install(t, c, crdOf("news", "changes.example.dev", "News", anyObject()))
-	heard(t, changes, "a CRD was made")
+	seen(t, changes, "a CRD was made")
 	quiet(changes)
 	brokenAPIService(t, c, "v1", "changed.example.dev")
-	heard(t, changes, "an APIService was made")
+	seen(t, changes, "an APIService was made")
 	c.Cut()
 	quiet(changes)
 	c.Mend(t)
 	install(t, c, crdOf("olds", "changes.example.dev", "Olds", anyObject()))
-	heard(t, changes, "a CRD was made after an outage")
+	seen(t, changes, "a CRD was made after an outage")
 	cancel()
 	for range changes { // until it is closed
 	}

@@ -120,7 +120,7 @@ func install(t *testing.T, c *kube.Cluster, crd *apiextensionsv1.CustomResourceD
 func awaitServed(t *testing.T, c *kube.Cluster, name string) {
 	t.Helper()
 	puller := newPuller(t, c.Rest())
-	poll.Until(t, kube.Patience, name+" is served", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, name+" is served", func(ctx context.Context) error {
 		pulled, err := puller.Pull(ctx, name)
 		if err == nil && len(pulled.CRDs) == 0 {
 			err = fmt.Errorf("not served %v, unknown %v, problems %v", pulled.NotServed, pulled.Unknown, pulled.Problems)
@@ -278,7 +278,7 @@ func TestP5NonStructuralIsPermissive(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	poll.Until(t, kube.Patience, "the server finds the schema not structural", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the server finds the schema not structural", func(ctx context.Context) error {
 		found, err := client.Get(ctx, crd.Name, metav1.GetOptions{})
 		if err == nil && !apihelpers.IsCRDConditionTrue(found, apiextensionsv1.NonStructuralSchema) {
 			err = fmt.Errorf("conditions %v", found.Status.Conditions)
@@ -394,7 +394,7 @@ func TestP10TypeDisappears(t *testing.T) {
 	brokenAPIService(t, c, "v1", "silent.example.dev")
 	p := newPuller(t, c.Rest())
 	silent := schema.GroupVersion{Group: "silent.example.dev", Version: "v1"}
-	poll.Until(t, kube.Patience, "the silent group is unknown", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the silent group is unknown", func(ctx context.Context) error {
 		pulled, err := p.Pull(ctx, crd.Name, "things.silent.example.dev")
 		if err == nil && (!slices.Contains(pulled.Unknown, silent) || len(pulled.NotServed) > 0 || len(pulled.CRDs) != 1) {
 			err = fmt.Errorf("unknown %v, not served %v, pulled %v", pulled.Unknown, pulled.NotServed, names(pulled))
@@ -405,7 +405,7 @@ func TestP10TypeDisappears(t *testing.T) {
 	if err := client.Delete(t.Context(), crd.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Patience, "the type is gone", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the type is gone", func(ctx context.Context) error {
 		pulled, err := p.Pull(ctx, crd.Name)
 		gone := schema.GroupVersion{Group: "p10.example.dev", Version: "v1"}
 		if err == nil && (!slices.Equal(pulled.NotServed, []string{crd.Name}) || len(pulled.CRDs)+len(pulled.Problems) > 0 || slices.Contains(pulled.Unknown, gone)) {

@@ -17,8 +17,8 @@ import (
 	"rik.dev/rik/internal/multicluster/bounded"
 )
 
-// requestPatience is what discovery clients wait for an answer.
-const requestPatience = 32 * time.Second
+// requestTimeout is what discovery clients wait for an answer.
+const requestTimeout = 32 * time.Second
 
 // session is the talk of one Pull with the cluster.
 type session struct {
@@ -31,7 +31,7 @@ type session struct {
 
 func (p *Puller) session(ctx context.Context) (*session, error) {
 	config := rest.CopyConfig(p.config.Rest)
-	client := &http.Client{Transport: bounded.Within(ctx, bounded.Answers(p.transport, maxAnswerBytes)), CheckRedirect: stay, Timeout: cmp.Or(config.Timeout, requestPatience)}
+	client := &http.Client{Transport: bounded.Within(ctx, bounded.Answers(p.transport, maxAnswerBytes)), CheckRedirect: stay, Timeout: cmp.Or(config.Timeout, requestTimeout)}
 	// Discovery may need a request for every group.
 	config.QPS, config.Burst = cmp.Or(config.QPS, 50), cmp.Or(config.Burst, 300)
 	d, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)

@@ -13,8 +13,8 @@ import (
 func TestRedaction(t *testing.T) {
 	t.Parallel()
 	const secret = "c4n4ry-5ecret"
-	tell := Redaction(&rest.Config{BearerToken: secret, Password: secret + "2"})
-	got := tell(errors.New("401: who is " + secret + "?\xff" + strings.Repeat("é", maxMessage)))
+	report := Redaction(&rest.Config{BearerToken: secret, Password: secret + "2"})
+	got := report(errors.New("401: who is " + secret + "?\xff" + strings.Repeat("é", maxMessage)))
 	if strings.Contains(got, secret) || len(got) > maxMessage+3 || strings.ContainsRune(got, '\uFFFD') {
 		t.Errorf("tell = %q", got)
 	}

@@ -74,7 +74,7 @@ func TestDemoEnforced(t *testing.T) {
 	west := s.offer(t, "us-west1", older)
 	s.create(t, west)
 	s.shows(t, "deployments.apps", "import us-west1 v1 False(IncompatibleSchema)/", "negotiated v1 publish=true True/True")
-	poll.Until(t, served.Patience, "the import says what stands in the way", func(ctx context.Context) error {
+	poll.Until(t, served.Timeout, "the import says what stands in the way", func(ctx context.Context) error {
 		i := &apiresourcev1alpha1.APIResourceImport{}
 		if err := s.c.Get(ctx, keyOf(west), i); err != nil {
 			return err

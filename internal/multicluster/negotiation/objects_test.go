@@ -35,7 +35,7 @@ func TestStoredObjectsKeepTheirFields(t *testing.T) {
 	b.Spec.SchemaUpdateStrategy = apiresourcev1alpha1.UpdatePublished
 	s.create(t, b)
 	s.shows(t, "widgets.example.org", "import a v1 True/True", "import b v1 False(IncompatibleSchema)/", "negotiated v1 publish=true True/False")
-	poll.Until(t, served.Patience, "the obstacle is the stored object", func(ctx context.Context) error {
+	poll.Until(t, served.Timeout, "the obstacle is the stored object", func(ctx context.Context) error {
 		i := &apiresourcev1alpha1.APIResourceImport{}
 		if err := s.c.Get(ctx, keyOf(b), i); err != nil {
 			return err
@@ -74,7 +74,7 @@ func TestDeletedNegotiatedTakesNothingAlong(t *testing.T) {
 			}
 			s.delete(t, one)
 			// Made again from the import.
-			poll.Until(t, served.Patience, "the type is negotiated anew", func(ctx context.Context) error {
+			poll.Until(t, served.Timeout, "the type is negotiated anew", func(ctx context.Context) error {
 				n := s.named("widgets.v1.example.org")
 				if err := s.c.Get(ctx, keyOf(n), n); err != nil {
 					return err
@@ -263,7 +263,7 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 	s.create(t, s.offer(t, "b", older))
 	s.create(t, s.offer(t, "c", wide))
 	s.shows(t, "widgets.example.org", "import c v1 True/True", "negotiated v1 publish=true True/False")
-	poll.Until(t, served.Patience, "the deployments have settled", func(ctx context.Context) error {
+	poll.Until(t, served.Timeout, "the deployments have settled", func(ctx context.Context) error {
 		lines, err := s.table(ctx, "deployments.apps")
 		if err == nil && !slices.Contains(lines, "negotiated v1 publish=true True/False") {
 			err = fmt.Errorf("they are %v", lines)
@@ -280,7 +280,7 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 		}
 	}
 	s.create(t, version(s.offer(t, "d", wide), "v2"))
-	poll.Until(t, served.Patience, "the passes are over", func(ctx context.Context) error {
+	poll.Until(t, served.Timeout, "the passes are over", func(ctx context.Context) error {
 		lines, err := s.table(ctx, "widgets.example.org")
 		if err == nil && !slices.Contains(lines, "import d v2 True/True") {
 			err = fmt.Errorf("they are %v", lines)

@@ -236,7 +236,7 @@ func (s *site) named(name string) *apiresourcev1alpha1.NegotiatedAPIResource {
 //	negotiated VERSION publish=PUBLISH PUBLISHED/ENFORCED
 func (s *site) shows(t *testing.T, resource string, want ...string) {
 	t.Helper()
-	poll.Until(t, served.Patience, "kubectl shows what is expected", func(ctx context.Context) error {
+	poll.Until(t, served.Timeout, "kubectl shows what is expected", func(ctx context.Context) error {
 		got, err := s.table(ctx, resource)
 		if err == nil && !slices.Equal(got, want) {
 			err = fmt.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
@@ -289,7 +289,7 @@ func status(conditions []metav1.Condition, kind string) string {
 // serves waits until discovery has exactly some versions of a type.
 func (s *site) serves(t *testing.T, resource schema.GroupResource, versions ...string) {
 	t.Helper()
-	poll.Until(t, served.Patience, fmt.Sprintf("%s is served in versions %v", resource, versions), func(context.Context) error {
+	poll.Until(t, served.Timeout, fmt.Sprintf("%s is served in versions %v", resource, versions), func(context.Context) error {
 		groups, err := s.Client.Discovery().ServerGroups()
 		if err != nil {
 			return err
@@ -329,7 +329,7 @@ func (s *site) store(t *testing.T, object string) *unstructured.Unstructured {
 	if err := yaml.Unmarshal([]byte(s.local(object)), &u.Object); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, served.Patience, "the object is stored", func(ctx context.Context) error {
+	poll.Until(t, served.Timeout, "the object is stored", func(ctx context.Context) error {
 		// Strict: a schema that is not served yet refuses what it does not know.
 		err := s.c.Create(ctx, u, client.FieldValidation(metav1.FieldValidationStrict))
 		if apierrors.IsAlreadyExists(err) {
@@ -368,7 +368,7 @@ func specFields(t *testing.T, n *apiresourcev1alpha1.NegotiatedAPIResource) []st
 // negotiates waits until a negotiated resource has some fields in .spec.
 func (s *site) negotiates(t *testing.T, name string, fields ...string) {
 	t.Helper()
-	poll.Until(t, served.Patience, fmt.Sprintf("%s has the fields %v", name, fields), func(ctx context.Context) error {
+	poll.Until(t, served.Timeout, fmt.Sprintf("%s has the fields %v", name, fields), func(ctx context.Context) error {
 		n := s.named(name)
 		if err := s.c.Get(ctx, client.ObjectKeyFromObject(n), n); err != nil {
 			return err

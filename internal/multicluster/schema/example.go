@@ -19,9 +19,9 @@ type offeredSchema struct {
 	root  *node
 	size  int
 	props *apiextensionsv1.JSONSchemaProps
-	// judges is made when it is first needed; it stays nil if the schema has none.
-	judge  *judge
-	judged bool
+	// checks is made when it is first needed; it stays nil if the schema has none.
+	checker   *checker
+	validated bool
 }
 
 func readOffer(o Offer) (*offeredSchema, error) {
@@ -38,14 +38,14 @@ func readOffer(o Offer) (*offeredSchema, error) {
 
 func (o *offeredSchema) asMember() *member { return &member{location: o.Location, node: o.root} }
 
-func (o *offeredSchema) ask() *judge {
-	if !o.judged {
+func (o *offeredSchema) ask() *checker {
+	if !o.validated {
 		// A schema that no judge can be made of was read, so that this is an expression
 		// only; then no example is found, and the obstacle stands without.
-		o.judge, _ = newJudge(o.props, true)
-		o.judged = true
+		o.checker, _ = newChecker(o.props, true)
+		o.validated = true
 	}
-	return o.judge
+	return o.checker
 }
 
 // tries is how many documents are made in search of a counter-example. Most

@@ -34,7 +34,7 @@ func (t *meeting) cannotBeFilledIn(key string, ms []*member) bool {
 		if !ok || p.fallback == "" || t.comparison && i == 0 {
 			continue
 		}
-		if m.maxProperties != nil || m.above([]string{key}, (*member).judgesWhole) {
+		if m.maxProperties != nil || m.above([]string{key}, (*member).checksWhole) {
 			return true
 		}
 	}
@@ -62,7 +62,7 @@ func (m *member) above(path []string, is func(*member, []string) bool) bool {
 }
 
 func (m *member) noticesBelow(path []string) bool {
-	if m.listType == "set" || m.judgesWhole(path) {
+	if m.listType == "set" || m.checksWhole(path) {
 		return true
 	}
 	if m.listType == "map" && len(path) == 2 && slices.Contains(m.mapKeys, path[1]) {
@@ -78,8 +78,8 @@ func (m *member) noticesBelow(path []string) bool {
 	return false
 }
 
-// judgesWhole says whether an enum or a clause may depend on what is at a path.
-func (m *member) judgesWhole(path []string) bool {
+// checksWhole says whether an enum or a clause may depend on what is at a path.
+func (m *member) checksWhole(path []string) bool {
 	if m.enum != nil {
 		return true
 	}

@@ -279,7 +279,7 @@ func unwantedBy(key, candidate string, ms, values []*member) bool {
 		if values[i].fallback == candidate {
 			continue
 		}
-		if m.requires(key) && values[i].fallback == "" || m.maxProperties != nil || m.above([]string{key}, (*member).judgesWhole) {
+		if m.requires(key) && values[i].fallback == "" || m.maxProperties != nil || m.above([]string{key}, (*member).checksWhole) {
 			return true
 		}
 	}

@@ -426,7 +426,7 @@ func filled(n *node) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading a default: %w", err)
 	}
-	j, err := newJudge(wrapped(n), false)
+	j, err := newChecker(wrapped(n), false)
 	if err != nil {
 		return nil, err
 	}

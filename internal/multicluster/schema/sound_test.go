@@ -135,8 +135,8 @@ func meetIsSound(t *testing.T, pairs uint64, of func(generator) generator) {
 // otherDefault finds a property of a meet whose default is none that a member has, or is
 // not there although all members have the same; "" if there is none. judged is set if an
 // object around it is judged as a whole.
-func otherDefault(path string, meet *node, members []*node, judged bool) string {
-	judged = judged || slices.ContainsFunc(members, judges)
+func otherDefault(path string, meet *node, members []*node, validated bool) string {
+	validated = validated || slices.ContainsFunc(members, checks)
 	for key, p := range meet.properties {
 		var values []*node
 		for _, m := range members {
@@ -153,10 +153,10 @@ func otherDefault(path string, meet *node, members []*node, judged bool) string 
 		if differs && p.fallback != "" && !given || !differs && accepts(p, first) && p.fallback != first {
 			return path + "." + key
 		}
-		if p.fallback == "" && slices.ContainsFunc(values, func(v *node) bool { return v.fallback != "" }) && !meet.requires(key) && !judged {
+		if p.fallback == "" && slices.ContainsFunc(values, func(v *node) bool { return v.fallback != "" }) && !meet.requires(key) && !validated {
 			return path + "." + key
 		}
-		if at := otherDefault(path+"."+key, p, values, judged); at != "" {
+		if at := otherDefault(path+"."+key, p, values, validated); at != "" {
 			return at
 		}
 	}
@@ -167,11 +167,11 @@ func otherDefault(path string, meet *node, members []*node, judged bool) string 
 	for i, m := range members {
 		items[i] = m.element()
 	}
-	return otherDefault(path+"[*]", meet.items, items, judged)
+	return otherDefault(path+"[*]", meet.items, items, validated)
 }
 
-// judges says whether something at a node may judge its object as a whole.
-func judges(n *node) bool {
+// checks says whether something at a node may judge its object as a whole.
+func checks(n *node) bool {
 	return n.maxProperties != nil || len(n.allOf)+len(n.anyOf)+len(n.oneOf)+len(n.not)+len(n.enum) > 0
 }
 

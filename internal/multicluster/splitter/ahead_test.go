@@ -18,11 +18,11 @@ func TestTimesToComeAreNotBelieved(t *testing.T) {
 	}
 	refused := &site{leaf: &Leaf{RefusedAt: ahead}}
 	st.Policy.divide = workloadv1alpha1.DivideReplicas
-	if refused.judgeRefusal(st); refused.refused {
+	if refused.checkRefusal(st); refused.refused {
 		t.Error("a refusal to come keeps the share away")
 	}
 	gone := &site{leaf: &Leaf{Replicas: 2, LostAt: ahead}}
-	gone.judge(st)
+	gone.check(st)
 	if !gone.fence.IsZero() {
 		t.Errorf("the fence of a removed cluster ends at %s, want it to count from when it is noted anew", gone.fence)
 	}

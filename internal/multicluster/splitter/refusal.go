@@ -81,10 +81,10 @@ func (st *State) forgetRefusals(changes []Change, p *Progress) {
 // that refuses it. Data and finished work are never left behind.
 func (l *Leaf) isRefusedWhole() bool { return l.Refused && l.Never && !l.Bound && !l.Finished }
 
-// judgeRefusals takes a whole root from a cluster that refuses it, if another one may take it,
+// checkRefusals takes a whole root from a cluster that refuses it, if another one may take it,
 // and keeps it from those that have refused it lately. Where none is left, it stays where it
 // is. Each cluster is tried once in refusedRetry at most.
-func (st *State) judgeRefusals(sites []*site) {
+func (st *State) checkRefusals(sites []*site) {
 	known := st.refusals()
 	if len(known) == 0 || st.Policy.divide != workloadv1alpha1.DivideWhole {
 		return

@@ -28,7 +28,7 @@ func Split(state State) Result {
 		}
 	}
 	st.weigh(sites)
-	st.judgeRefusals(sites)
+	st.checkRefusals(sites)
 	st.strand(sites)
 	if st.Policy.divide == workloadv1alpha1.DivideEverywhere {
 		whole = everywhere(sites)
@@ -93,7 +93,7 @@ func (st *State) sites() []*site {
 	sites := make([]*site, len(all))
 	for i := range all {
 		sites[i] = &all[i]
-		sites[i].judge(st)
+		sites[i].check(st)
 		sites[i].hold(bound)
 		sites[i].holdFinished(finished)
 	}
@@ -204,7 +204,7 @@ func (st *State) change(s *site, w *stepper) Change {
 	case l == nil, l.Deleting:
 		return Change{}
 	case s.apart:
-		return st.farewell(s)
+		return st.removal(s)
 	case l.Autoscaled:
 		if s.standing == Out && (s.lost || w.isDone()) {
 			return Change{Action: Delete, From: l.Replicas}
@@ -223,10 +223,10 @@ func (st *State) change(s *site, w *stepper) Change {
 	return Change{}
 }
 
-// farewell is what is done with the leaf of a cluster that was removed. Nothing is while
+// removal is what is done with the leaf of a cluster that was removed. Nothing is while
 // it is being removed, nor as long as replicas of a fenced root may run there, nor to one
 // that tells where data is.
-func (st *State) farewell(s *site) Change {
+func (st *State) removal(s *site) Change {
 	switch {
 	case s.cluster != nil || s.isBound() || s.isFinished():
 		return Change{}

@@ -66,8 +66,8 @@ func (s *site) raisable() bool {
 	return s.standing == Open && !s.isDeleting() && !s.isAutoscaled()
 }
 
-// judge says what a cluster may have of the root.
-func (s *site) judge(st *State) {
+// check says what a cluster may have of the root.
+func (s *site) check(st *State) {
 	s.standing = Open
 	switch c := s.cluster; {
 	case c == nil:
@@ -84,9 +84,9 @@ func (s *site) judge(st *State) {
 		if st.Follows && !slices.Contains(st.Among, c.Name) {
 			s.because(Out, Reason{Code: FollowsElsewhere})
 		}
-		s.judgeWishes(&st.Policy)
-		s.judgeHealth(st)
-		s.judgeRefusal(st)
+		s.checkWishes(&st.Policy)
+		s.checkHealth(st)
+		s.checkRefusal(st)
 		if !c.Silent.IsZero() {
 			s.fence = c.Silent.Add(st.fenceTime())
 		}
@@ -96,8 +96,8 @@ func (s *site) judge(st *State) {
 	}
 }
 
-// judgeWishes looks at what the policy asks of a cluster.
-func (s *site) judgeWishes(p *Policy) {
+// checkWishes looks at what the policy asks of a cluster.
+func (s *site) checkWishes(p *Policy) {
 	c := s.cluster
 	known := named{Set: c.Labels, name: c.Name}
 	if !p.clusters.Matches(known) || p.notClusters.Matches(known) {
@@ -122,8 +122,8 @@ func (s *site) judgeWishes(p *Policy) {
 	}
 }
 
-// judgeHealth looks at how a cluster is, and what its owner wants of it.
-func (s *site) judgeHealth(st *State) {
+// checkHealth looks at how a cluster is, and what its owner wants of it.
+func (s *site) checkHealth(st *State) {
 	c := s.cluster
 	switch {
 	case c.EvictAfter.IsZero():
@@ -144,7 +144,7 @@ func (s *site) judgeHealth(st *State) {
 		s.lost = s.standing == Out
 	}
 	if !c.Missing.IsZero() {
-		s.judgeMissing(st)
+		s.checkMissing(st)
 	} else if !c.Serves {
 		s.because(Holding, Reason{Code: TypeNotServed})
 	}
@@ -156,9 +156,9 @@ func (s *site) judgeHealth(st *State) {
 	}
 }
 
-// judgeMissing is for a cluster that has ceased to serve the type. It is to this root what a
+// checkMissing is for a cluster that has ceased to serve the type. It is to this root what a
 // cluster that is not ready is to all: what it had is given up after the grace period.
-func (s *site) judgeMissing(st *State) {
+func (s *site) checkMissing(st *State) {
 	until := s.cluster.Missing.Add(st.Policy.grace)
 	if until.After(st.Now) {
 		s.because(Holding, Reason{Code: TypeGone, At: until})
@@ -172,9 +172,9 @@ func (s *site) judgeMissing(st *State) {
 // refusedRetry is after which time a cluster that has refused a leaf gets its share again.
 const refusedRetry = 10 * time.Minute
 
-// judgeRefusal gives the share of a cluster that refuses its leaf to others. What runs there
+// checkRefusal gives the share of a cluster that refuses its leaf to others. What runs there
 // of an earlier leaf stays.
-func (s *site) judgeRefusal(st *State) {
+func (s *site) checkRefusal(st *State) {
 	l := s.leaf
 	if l == nil || l.Deleting || l.Autoscaled || st.Policy.divide != workloadv1alpha1.DivideReplicas {
 		return

@@ -118,12 +118,12 @@ func (b *breaker) forget(key Key) {
 // run has called an old one; any other was given for the pause.
 func (b *breaker) resume(spent string) { b.paused, b.spent = true, spent }
 
-// heed looks at the go-ahead, and returns the deletions that it sets free. It counts
+// apply looks at the go-ahead, and returns the deletions that it sets free. It counts
 // when it names the number that waits, and was not there before. settled says that
 // everything has been looked at since the start: before, the number is one that is passed
 // on the way to what waits, and nothing waiting does not mean that nothing is left to
 // pause for.
-func (b *breaker) heed(goAhead string, settled bool) []Key {
+func (b *breaker) apply(goAhead string, settled bool) []Key {
 	b.counted = settled
 	if !b.paused {
 		return nil

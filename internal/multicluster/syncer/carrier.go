@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/multicluster/reading"
+	"rik.dev/rik/internal/multicluster/typehealth"
 )
 
 // carrier watches the objects of one type on both sides.
@@ -97,7 +97,7 @@ func (c *carrier) isSynced() bool {
 
 // reader reads objects on one side.
 type reader struct {
-	*reading.Reader
+	*typehealth.Reader
 	side *side
 }
 
@@ -107,9 +107,9 @@ func newInformer(s *side, t Type, selector string, indexers cache.Indexers, chan
 		o.LabelSelector = selector
 		return o
 	}
-	r := reading.New(reading.Options{
+	r := typehealth.New(typehealth.Options{
 		Client: s.objects, Unreachable: isLost, Reachable: s.reachable, Show: s.redact, Changed: changed,
-		Source: reading.Source{
+		Source: typehealth.Source{
 			List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				list, err := objects.List(ctx, with(o))
 				s.note(err)
@@ -127,7 +127,7 @@ func newInformer(s *side, t Type, selector string, indexers cache.Indexers, chan
 }
 
 // trouble is why objects of the type cannot be read on one side; nil if they can.
-func (c *carrier) trouble(now time.Time) *reading.Trouble {
+func (c *carrier) trouble(now time.Time) *typehealth.Trouble {
 	for _, r := range c.readers {
 		if t := r.Trouble(now); t != nil {
 			t.Message = fmt.Sprintf("%s does not let objects of this type be listed and watched: %s", r.side.name, t.Message)

@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// typesEvery is how often it is looked whether both sides still serve the types,
-	// and missingEvery while one is missing.
-	typesEvery   = 30 * time.Second
-	missingEvery = 2 * time.Second
+	// typesInterval is how often it is looked whether both sides still serve the types,
+	// and missingInterval while one is missing.
+	typesInterval   = 30 * time.Second
+	missingInterval = 2 * time.Second
 )
 
 // watchCluster keeps the Cluster at hand. It returns ErrClusterGone when there is no
@@ -106,13 +106,13 @@ func (e *engine) wanted(cluster *workloadv1alpha1.Cluster) []string {
 func (e *engine) runTypes(ctx context.Context) error {
 	defer e.carry(ctx, nil)
 	for {
-		again := typesEvery
+		again := typesInterval
 		if err := e.lookAtTypes(ctx); err != nil {
 			e.log.Warn("which types are carried is not up to date", "err", err)
-			again = missingEvery
+			again = missingInterval
 		}
 		if e.isMissing() {
-			again = missingEvery
+			again = missingInterval
 		}
 		timer := time.NewTimer(again)
 		select {

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// every calls check with every view there is.
-func every(check func(view)) {
+// interval calls check with every view there is.
+func interval(check func(view)) {
 	bools := []bool{false, true}
 	for _, excluded := range bools {
 		for _, claim := range bools {
@@ -59,7 +59,7 @@ func downstreams() []downstreamView {
 func TestDecidePromises(t *testing.T) {
 	t.Parallel()
 	seen := map[step]int{}
-	every(func(v view) {
+	interval(func(v view) {
 		next := decide(v)
 		seen[next]++
 		if why := broken(v, next); why != "" {

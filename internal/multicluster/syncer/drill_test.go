@@ -78,14 +78,14 @@ func (c *churn) step() {
 // may let one time out, which says nothing about syncers.
 func (c *churn) insist(what string, request func(context.Context) error) {
 	c.p.t.Helper()
-	poll.Until(c.p.t, kube.Patience, what, request)
+	poll.Until(c.p.t, kube.Timeout, what, request)
 }
 
 // rest waits until downstream is what upstream says, and nothing else.
 func (c *churn) rest() {
 	t, p := c.p.t, c.p
 	t.Helper()
-	poll.Until(t, kube.Patience, "downstream is what upstream says", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "downstream is what upstream says", func(ctx context.Context) error {
 		list, err := p.down.Resource(configMaps).Namespace(p.there).List(ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel})
 		if err != nil {
 			return err

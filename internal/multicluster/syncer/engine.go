@@ -64,8 +64,8 @@ type engine struct {
 	// settled is what was last applied, and owned afterward: while both are the same
 	// there is nothing to apply, whatever the server made of the values.
 	settled map[Key]fingerprint
-	// told is what was last said upstream of a problem, and when.
-	told map[Key]telling
+	// reported is what was last said upstream of a problem, and when.
+	reported map[Key]telling
 	// unwritten are problems that were told by an event alone.
 	unwritten map[Key]telling
 }
@@ -76,7 +76,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		upstream: s.upstream, downstream: s.downstream,
 		identity: identity, namespaces: newNamespaces(identity, s.downstream),
 		reportPokes: make(chan struct{}, 1), typePokes: make(chan struct{}, 1), cluster: cluster,
-		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{}, told: map[Key]telling{}, unwritten: map[Key]telling{},
+		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{}, reported: map[Key]telling{}, unwritten: map[Key]telling{},
 		troubled: map[schema.GroupResource]bool{},
 		breaker:  newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()), slots: newSlots(s.config.Workers),
 	}

@@ -82,7 +82,7 @@ func (f *fence) pace(now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.asked && !f.isRik {
-		return typesEvery
+		return typesInterval
 	}
 	return renewal.Pace(f.shortest, f.other.IsAcknowledged(), now.Sub(f.began))
 }
@@ -151,7 +151,7 @@ func (e *engine) tend(ctx context.Context) error {
 	if behind != nil || challenge == "" || challenge == lease.GetAnnotations()[workloadv1alpha1.FenceAnswerAnnotation] {
 		return behind
 	}
-	if err := e.askWhetherHeard(ctx); err != nil {
+	if err := e.askWhetherSeen(ctx); err != nil {
 		return err
 	}
 	return e.answer(ctx, challenge)
@@ -309,8 +309,8 @@ func (e *engine) make(ctx context.Context, t Type, o *unstructured.Unstructured)
 	return nil
 }
 
-// askWhetherHeard asks the kcp, and no cache, whether it knows the Cluster and hears of it.
-func (e *engine) askWhetherHeard(ctx context.Context) error {
+// askWhetherSeen asks the kcp, and no cache, whether it knows the Cluster and hears of it.
+func (e *engine) askWhetherSeen(ctx context.Context) error {
 	found, err := e.upstream.get(ctx, clusterType, "", e.identity.Cluster)
 	if err != nil {
 		return fmt.Errorf("asking %s whether it is in touch: %w", e.upstream.name, err)

@@ -66,7 +66,7 @@ spec: {deploy: Automatic, replicas: 2, containers: [{name: web, image: "web:1"}]
 	f.condition("True", "Acknowledged")
 
 	// The kcp gives the cluster up, and wants less of it.
-	f.heard("False")
+	f.seen("False")
 	f.challenge("third")
 	f.stays("third")
 	patch(t, up.objects, workloads, "team", "web", `{"spec":{"replicas":0}}`)
@@ -76,7 +76,7 @@ spec: {deploy: Automatic, replicas: 2, containers: [{name: web, image: "web:1"}]
 		}
 		return nil
 	})
-	f.heard("True")
+	f.seen("True")
 	f.stays("third") // its controllers have not seen that
 	f.observe(namespace, 2)
 	f.answered("third")
@@ -112,7 +112,7 @@ func publishWorkloads(k *kcp, from *rest.Config) {
 	if _, err := client.Create(k.t.Context(), result.CRDs[0], metav1.CreateOptions{}); err != nil {
 		k.t.Fatalf("publishing workloads: %v", err)
 	}
-	poll.Until(k.t, kube.Patience, "the kcp serves workloads", func(ctx context.Context) error {
+	poll.Until(k.t, kube.Timeout, "the kcp serves workloads", func(ctx context.Context) error {
 		_, err := k.objects.Resource(workloads).List(ctx, metav1.ListOptions{})
 		return err
 	})
@@ -144,7 +144,7 @@ func (f *fencing) answered(text string) {
 func (f *fencing) stays(text string) {
 	f.Helper()
 	seen := map[string]bool{}
-	poll.Until(f.T, kube.Patience, "heartbeats come", func(ctx context.Context) error {
+	poll.Until(f.T, kube.Timeout, "heartbeats come", func(ctx context.Context) error {
 		c, err := f.up.clusterOf(ctx, "east")
 		if err != nil {
 			return err
@@ -172,8 +172,8 @@ func (f *fencing) observe(namespace string, generation int) {
 	patch(f.T, f.down, workloads, namespace, "web", fmt.Sprintf(`{"status":{"observedGeneration":%d}}`, generation), "status")
 }
 
-// heard says upstream whether heartbeats arrive, as the cluster controller does.
-func (f *fencing) heard(status string) {
+// seen says upstream whether heartbeats arrive, as the cluster controller does.
+func (f *fencing) seen(status string) {
 	f.Helper()
 	apply := parse(f.T, fmt.Sprintf(`
 apiVersion: workload.kcp.dev/v1alpha1
@@ -193,7 +193,7 @@ func (f *fencing) condition(status, reason string) { f.Helper(); f.conditionOf("
 // conditionOf waits for the condition Fencing; no status means that there is none.
 func (f *fencing) conditionOf(cluster, status, reason string) {
 	f.Helper()
-	poll.Until(f.T, kube.Patience, "the condition Fencing is right", func(ctx context.Context) error {
+	poll.Until(f.T, kube.Timeout, "the condition Fencing is right", func(ctx context.Context) error {
 		c, err := f.up.clusterOf(ctx, cluster)
 		if err != nil {
 			return err

@@ -38,7 +38,7 @@ func (k *kcp) publish(from *rest.Config, resource schema.GroupVersionResource) {
 	if _, err := client.Create(k.t.Context(), result.CRDs[0], metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		k.t.Fatalf("publishing %s: %v", resource, err)
 	}
-	poll.Until(k.t, kube.Patience, "the kcp serves "+resource.Resource, func(ctx context.Context) error {
+	poll.Until(k.t, kube.Timeout, "the kcp serves "+resource.Resource, func(ctx context.Context) error {
 		_, err := k.objects.Resource(resource).List(ctx, metav1.ListOptions{})
 		return err
 	})

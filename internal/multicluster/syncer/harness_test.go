@@ -64,7 +64,7 @@ func startKCP(t *testing.T) *kcp {
 	server := idle.take(t)
 	config := kcptest.LoopbackConfig(server)
 	k := &kcp{t: t, server: server, config: config, objects: dynamic.NewForConfigOrDie(config)}
-	poll.Until(t, kube.Patience, "the kcp has kube-system", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the kcp has kube-system", func(ctx context.Context) error {
 		ns, err := k.objects.Resource(namespaces).Get(ctx, "kube-system", metav1.GetOptions{})
 		if err == nil {
 			k.uid = ns.GetUID()
@@ -116,7 +116,7 @@ func (k *kcp) publishDeployments(from *rest.Config) {
 	if _, err := client.Create(k.t.Context(), crd, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		k.t.Fatalf("publishing deployments: %v", err)
 	}
-	poll.Until(k.t, kube.Patience, "the kcp serves deployments", func(ctx context.Context) error {
+	poll.Until(k.t, kube.Timeout, "the kcp serves deployments", func(ctx context.Context) error {
 		_, err := k.objects.Resource(deployments).List(ctx, metav1.ListOptions{})
 		return err
 	})
@@ -130,7 +130,7 @@ func (k *kcp) unpublishDeployments() {
 		k.t.Fatal(err)
 	}
 	types := discovery.NewDiscoveryClientForConfigOrDie(k.config)
-	poll.Until(k.t, kube.Patience, "the kcp serves no deployments", func(context.Context) error {
+	poll.Until(k.t, kube.Timeout, "the kcp serves no deployments", func(context.Context) error {
 		list, err := types.ServerResourcesForGroupVersion("apps/v1")
 		isDeployment := func(r metav1.APIResource) bool { return r.Name == deployments.Resource }
 		if apierrors.IsNotFound(err) || err == nil && !slices.ContainsFunc(list.APIResources, isDeployment) {
@@ -313,7 +313,7 @@ func remove(t *testing.T, c dynamic.Interface, r schema.GroupVersionResource, na
 func has(t *testing.T, c dynamic.Interface, r schema.GroupVersionResource, namespace, name string, want func(*unstructured.Unstructured) error) *unstructured.Unstructured {
 	t.Helper()
 	var found *unstructured.Unstructured
-	poll.Until(t, kube.Patience, fmt.Sprintf("%s %s/%s is as it should be", r.Resource, namespace, name), func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, fmt.Sprintf("%s %s/%s is as it should be", r.Resource, namespace, name), func(ctx context.Context) error {
 		o, err := c.Resource(r).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -326,7 +326,7 @@ func has(t *testing.T, c dynamic.Interface, r schema.GroupVersionResource, names
 
 func hasNot(t *testing.T, c dynamic.Interface, r schema.GroupVersionResource, namespace, name string) {
 	t.Helper()
-	poll.Until(t, kube.Patience, fmt.Sprintf("%s %s/%s is gone", r.Resource, namespace, name), func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, fmt.Sprintf("%s %s/%s is gone", r.Resource, namespace, name), func(ctx context.Context) error {
 		_, err := c.Resource(r).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):

@@ -36,9 +36,9 @@ func TestMetrics(t *testing.T) {
 		remove(t, up.objects, configMaps, "team", name)
 	}
 	// One may be deleted in an hour, and so the three wait until somebody means it.
-	tell := func(deletes, paused, waiting, objects float64) {
+	report := func(deletes, paused, waiting, objects float64) {
 		t.Helper()
-		poll.Until(t, kube.Patience, "the metrics say what happened", func(context.Context) error {
+		poll.Until(t, kube.Timeout, "the metrics say what happened", func(context.Context) error {
 			got, err := gather(registry)
 			if err != nil {
 				return err
@@ -54,10 +54,10 @@ func TestMetrics(t *testing.T) {
 			return nil
 		})
 	}
-	tell(0, 1, 3, 3)
+	report(0, 1, 3, 3)
 	up.says("measured", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "3 deletions wait")
 	patch(t, up.objects, clusters, "", "measured", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"3"}}}`)
-	tell(3, 0, 0, 0)
+	report(3, 0, 0, 0)
 
 	if err := running.stop(); err != nil {
 		t.Fatal(err)

@@ -95,7 +95,7 @@ func (p *pool) stop() error {
 func wipe(t *testing.T, objects dynamic.Interface) {
 	t.Helper()
 	for _, r := range []groupVersionResource{deployments, configMaps, secrets, services, claims, accounts, events, clusters} {
-		poll.Until(&afterward{t}, kube.Patience, "the kcp has no "+r.Resource+" of the test", func(ctx context.Context) error {
+		poll.Until(&afterward{t}, kube.Timeout, "the kcp has no "+r.Resource+" of the test", func(ctx context.Context) error {
 			return wipeType(ctx, objects, r)
 		})
 	}

@@ -19,7 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/multicluster/reading"
+	"rik.dev/rik/internal/multicluster/typehealth"
 )
 
 func object(t testing.TB, text string) *unstructured.Unstructured {
@@ -183,18 +183,18 @@ func TestReportedStatusSpeaksOfUpstreamsGenerations(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		up, down, observed int64
-		told               string
+		reported           string
 		inSync             bool
 		want               any
 	}{
 		"seen":               {up: 5, down: 2, observed: 2, inSync: true, want: int64(5)},
-		"not seen yet":       {up: 5, down: 3, observed: 2, told: `"observedGeneration":4`, inSync: true, want: int64(4)},
+		"not seen yet":       {up: 5, down: 3, observed: 2, reported: `"observedGeneration":4`, inSync: true, want: int64(4)},
 		"never told":         {up: 5, down: 3, observed: 2, inSync: true, want: nil},
-		"not what is wanted": {up: 5, down: 3, observed: 3, told: `"observedGeneration":4`, want: int64(4)},
+		"not what is wanted": {up: 5, down: 3, observed: 3, reported: `"observedGeneration":4`, want: int64(4)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			up := object(t, `{"apiVersion":"v1","kind":"X","status":{`+tc.told+`}}`)
+			up := object(t, `{"apiVersion":"v1","kind":"X","status":{`+tc.reported+`}}`)
 			up.SetGeneration(tc.up)
 			down := object(t, fmt.Sprintf(`{"apiVersion":"v1","kind":"X","status":{"observedGeneration":%d,"conditions":[{"type":"A","observedGeneration":%d}]}}`, tc.observed, tc.observed))
 			down.SetGeneration(tc.down)
@@ -203,7 +203,7 @@ func TestReportedStatusSpeaksOfUpstreamsGenerations(t *testing.T) {
 				t.Errorf("observedGeneration = %v, want %v", got["observedGeneration"], tc.want)
 			}
 			condition := got["conditions"].([]any)[0].(map[string]any)["observedGeneration"]
-			if want := tc.want; tc.told == "" && condition != want || tc.told != "" && condition != nil {
+			if want := tc.want; tc.reported == "" && condition != want || tc.reported != "" && condition != nil {
 				t.Errorf("the condition's observedGeneration = %v", condition)
 			}
 		})
@@ -379,7 +379,7 @@ func breakerHolds(t *rapid.T, restarts bool) {
 		"heed": func(t *rapid.T) {
 			goAhead = rapid.SampledFrom([]string{"", "x", "1", "2", "3"}).Draw(t, "go-ahead")
 			waiting, was := len(b.waiting), b.paused
-			got := b.heed(goAhead, rapid.Bool().Draw(t, "settled"))
+			got := b.apply(goAhead, rapid.Bool().Draw(t, "settled"))
 			if len(got) > 0 {
 				let = nil // a go-ahead begins a new window
 			}
@@ -456,28 +456,28 @@ func TestBreakerGoAhead(t *testing.T) {
 	if !ask(0, "2") || ask(1, "2") || ask(2, "2") {
 		t.Fatal("one deletion may pass, and no more")
 	}
-	if free := b.heed("2", true); free != nil {
+	if free := b.apply("2", true); free != nil {
 		t.Errorf("a go-ahead that was there before sets %v free", free)
 	}
 	for _, wrong := range []string{"", "1", "3", "all"} {
-		if free := b.heed(wrong, true); free != nil {
+		if free := b.apply(wrong, true); free != nil {
 			t.Errorf("the go-ahead %q sets %v free", wrong, free)
 		}
 	}
-	if free := b.heed("2", true); len(free) != 2 || b.paused {
+	if free := b.apply("2", true); len(free) != 2 || b.paused {
 		t.Fatalf("the go-ahead sets %v free", free)
 	}
 	if !ask(1, "2") || !ask(2, "2") {
 		t.Error("what was set free does not pass")
 	}
-	if !ask(3, "2") || ask(4, "2") || b.heed("1", true) == nil {
+	if !ask(3, "2") || ask(4, "2") || b.apply("1", true) == nil {
 		t.Error("the next pause needs a go-ahead of its own")
 	}
 	b.resume("")
-	if b.heed("", false) != nil || !b.paused {
+	if b.apply("", false) != nil || !b.paused {
 		t.Error("a pause that was taken up ends before everything was looked at")
 	}
-	if b.heed("", true); b.paused {
+	if b.apply("", true); b.paused {
 		t.Error("a pause goes on with nothing to pause for")
 	}
 }
@@ -491,25 +491,25 @@ func TestBreakerGoAheadAfterStart(t *testing.T) {
 	b.resume("")
 	for i := range 20 {
 		b.ask(Key{Name: strconv.Itoa(i)}, time.Unix(1, 0), 0, "19")
-		if free := b.heed("19", false); free != nil {
+		if free := b.apply("19", false); free != nil {
 			t.Fatalf("the go-ahead for 19 sets the first %d of 20 free", len(free))
 		}
 	}
-	if free := b.heed("19", true); free != nil {
+	if free := b.apply("19", true); free != nil {
 		t.Errorf("the go-ahead for 19 sets %d free", len(free))
 	}
-	if free := b.heed("20", true); len(free) != 20 {
+	if free := b.apply("20", true); len(free) != 20 {
 		t.Errorf("the go-ahead for 20 sets %d free", len(free))
 	}
 
 	b = newBreaker(DeleteLimit{Count: 1, Window: time.Minute}, time.Unix(0, 0))
 	b.resume("1")
 	b.ask(Key{Name: "x"}, time.Unix(1, 0), 0, "1")
-	if free := b.heed("1", true); free != nil {
+	if free := b.apply("1", true); free != nil {
 		t.Errorf("an old go-ahead sets %v free after a start", free)
 	}
-	b.heed("", true)
-	if free := b.heed("1", true); len(free) != 1 {
+	b.apply("", true)
+	if free := b.apply("1", true); len(free) != 1 {
 		t.Errorf("a go-ahead that was given anew sets %v free", free)
 	}
 }
@@ -577,7 +577,7 @@ func TestAddedTypeKeepsReadiness(t *testing.T) {
 	t.Parallel()
 	filling := []string{"widgets.example.org"}
 	missing := []missingType{{why: "no"}}
-	broken := map[string]*reading.Trouble{"gadgets.example.org": {Message: "conversion webhook failed"}}
+	broken := map[string]*typehealth.Trouble{"gadgets.example.org": {Message: "conversion webhook failed"}}
 	for name, tc := range map[string]struct {
 		down     error
 		state    readingState

@@ -16,13 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/multicluster/reading"
+	"rik.dev/rik/internal/multicluster/typehealth"
 	"rik.dev/rik/internal/reconcile"
 )
 
 const (
-	// probeEvery is how often a server that was not reached is asked whether it is back.
-	probeEvery = time.Second
+	// probeInterval is how often a server that was not reached is asked whether it is back.
+	probeInterval = time.Second
 	// reportPause keeps many changes from becoming as many reports.
 	reportPause = 200 * time.Millisecond
 )
@@ -43,7 +43,7 @@ func (e *engine) runReports(ctx context.Context) error {
 		again := e.config.HeartbeatInterval
 		err := e.beat(ctx)
 		if err != nil && ctx.Err() == nil {
-			again = min(again, probeEvery)
+			again = min(again, probeInterval)
 			if err.Error() != said {
 				e.log.Warn("heartbeat", "err", err)
 			}
@@ -66,11 +66,11 @@ func (e *engine) runReports(ctx context.Context) error {
 	}
 }
 
-// probeSoon has both sides probed before the next heartbeat, at most once in probeEvery.
+// probeSoon has both sides probed before the next heartbeat, at most once in probeInterval.
 func (e *engine) probeSoon() {
 	now := time.Now().UnixNano()
 	last := e.suspected.Load()
-	if now-last >= int64(probeEvery) && e.suspected.CompareAndSwap(last, now) {
+	if now-last >= int64(probeInterval) && e.suspected.CompareAndSwap(last, now) {
 		poke(e.reportPokes)
 	}
 }
@@ -84,7 +84,7 @@ func (e *engine) beat(ctx context.Context) error {
 		return err
 	}
 	down := e.downstream.probe(ctx)
-	e.heedGoAhead()
+	e.applyGoAhead()
 	cluster := e.presentCluster()
 	began := time.Now()
 	status := e.statusNow(cluster, down, metav1.NewTime(began))
@@ -100,7 +100,7 @@ func (e *engine) beat(ctx context.Context) error {
 	return errors.Join(down, err)
 }
 
-func (e *engine) heedGoAhead() {
+func (e *engine) applyGoAhead() {
 	e.mu.Lock()
 	settled := e.looked
 	unreadable := map[schema.GroupResource]bool{}
@@ -111,7 +111,7 @@ func (e *engine) heedGoAhead() {
 		}
 	}
 	settled = settled && e.backlog.isEmptyBut(unreadable)
-	free := e.breaker.heed(e.cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation], settled)
+	free := e.breaker.apply(e.cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation], settled)
 	e.mu.Unlock()
 	if len(free) > 0 {
 		e.log.Info("the deletions that waited go on", "number", len(free))
@@ -152,7 +152,7 @@ type readingState struct {
 	filling []string
 	carried int
 	// unreadable are those that cannot be read, and missing those that are not carried.
-	unreadable map[string]*reading.Trouble
+	unreadable map[string]*typehealth.Trouble
 	missing    []missingType
 	// waiting are those whose objects wait for a slot.
 	waiting map[string]waitingType
@@ -160,7 +160,7 @@ type readingState struct {
 
 // readingNow looks at all types. The caller holds the lock.
 func (e *engine) readingNow(now time.Time) readingState {
-	state := readingState{looked: e.looked, unreadable: map[string]*reading.Trouble{}, missing: e.missing, waiting: e.slots.waiting(now)}
+	state := readingState{looked: e.looked, unreadable: map[string]*typehealth.Trouble{}, missing: e.missing, waiting: e.slots.waiting(now)}
 	for resource, c := range e.carriers {
 		trouble := c.trouble(now)
 		switch {
@@ -342,9 +342,9 @@ func (e *engine) write(ctx context.Context, cluster *workloadv1alpha1.Cluster, s
 
 var eventType = Type{Resource: schema.GroupVersionResource{Version: "v1", Resource: "events"}, Kind: "Event", Namespaced: true}
 
-// tell makes an event of a problem. An event that is lost is no error: the problem is
+// report makes an event of a problem. An event that is lost is no error: the problem is
 // on the object.
-func (p *pass) tell(ctx context.Context, why problem) {
+func (p *pass) setProblem(ctx context.Context, why problem) {
 	namespace := p.key.Namespace
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault

@@ -18,8 +18,8 @@ import (
 const (
 	manager      = workloadv1alpha1.FieldManager
 	probeTimeout = 5 * time.Second
-	// identifyEvery is how often the two sides are asked who they are, until they say.
-	identifyEvery = 2 * time.Second
+	// identifyInterval is how often the two sides are asked who they are, until they say.
+	identifyInterval = 2 * time.Second
 )
 
 // What ends Run before its context does.
@@ -77,7 +77,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 
 // identify waits until both sides have said who they are.
 func (s *Syncer) identify(ctx context.Context) (*workloadv1alpha1.Cluster, types.UID, error) {
-	ticker := time.NewTicker(identifyEvery)
+	ticker := time.NewTicker(identifyInterval)
 	defer ticker.Stop()
 	for said := ""; ; {
 		cluster, upstreamUID, err := s.introduce(ctx)

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// slotPatience is how long no slot may come free before that is reported.
-const slotPatience = 5 * time.Second
+// slotTimeout is how long no slot may come free before that is reported.
+const slotTimeout = 5 * time.Second
 
 // slots limit how many objects of one type, and of one namespace, are worked on at once. A
 // cluster may answer late for some objects, for example because a webhook hangs: without a
@@ -107,7 +107,7 @@ func (s *slots) waiting(now time.Time) map[string]waitingType {
 	defer s.mu.Unlock()
 	found := map[string]waitingType{}
 	for reached, since := range s.full {
-		if now.Sub(since) < slotPatience {
+		if now.Sub(since) < slotTimeout {
 			continue
 		}
 		message := fmt.Sprintf("%d requests for objects of this type wait for the cluster's answer; further ones wait for them", s.perType)

@@ -38,13 +38,13 @@ func TestSlots(t *testing.T) {
 	if got := s.waiting(start.Add(time.Second)); len(got) > 0 {
 		t.Errorf("after a second it reports %v", got)
 	}
-	if got := s.waiting(start.Add(slotPatience)); len(got) != 2 || got["configmaps"].message == "" || got["secrets"].message == "" {
+	if got := s.waiting(start.Add(slotTimeout)); len(got) != 2 || got["configmaps"].message == "" || got["secrets"].message == "" {
 		t.Errorf("after a while it reports %v", got)
 	}
 	if got := s.give(taken[0]); !slices.Equal(got, []Key{third, parked, open}) {
 		t.Errorf("give() = %v, want one that waits for the type, one for the namespace and one for an open slot", got)
 	}
-	if got := s.waiting(start.Add(slotPatience)); len(got) > 0 {
+	if got := s.waiting(start.Add(slotTimeout)); len(got) > 0 {
 		t.Errorf("after a slot came free it reports %v", got)
 	}
 	for _, key := range taken[1:] {

@@ -22,14 +22,14 @@ func reportedStatus(upstream, downstream *unstructured.Unstructured, inSync bool
 	if err != nil || !found {
 		return nil
 	}
-	told, _, _ := unstructured.NestedMap(upstream.Object, "status")
+	reported, _, _ := unstructured.NestedMap(upstream.Object, "status")
 	g := generations{downstream: downstream.GetGeneration(), upstream: upstream.GetGeneration(), inSync: inSync}
-	g.translate(status, told)
+	g.translate(status, reported)
 	conditions, _ := status["conditions"].([]any)
-	toldConditions, _ := told["conditions"].([]any)
+	reportedConditions, _ := reported["conditions"].([]any)
 	for _, c := range conditions {
 		if condition, ok := c.(map[string]any); ok {
-			g.translate(condition, ofType(toldConditions, condition["type"]))
+			g.translate(condition, ofType(reportedConditions, condition["type"]))
 		}
 	}
 	return status
@@ -40,7 +40,7 @@ type generations struct {
 	inSync               bool
 }
 
-func (g generations) translate(status, told map[string]any) {
+func (g generations) translate(status, reported map[string]any) {
 	observed, ok := status[observedGeneration].(int64)
 	if !ok {
 		return
@@ -48,7 +48,7 @@ func (g generations) translate(status, told map[string]any) {
 	delete(status, observedGeneration)
 	if g.inSync && observed >= g.downstream {
 		status[observedGeneration] = g.upstream
-	} else if before, ok := told[observedGeneration].(int64); ok {
+	} else if before, ok := reported[observedGeneration].(int64); ok {
 		status[observedGeneration] = min(before, g.upstream)
 	}
 }
@@ -66,14 +66,14 @@ func ofType(conditions []any, kind any) map[string]any {
 // is so already. One that is empty says as much as one that is missing: a server gives
 // it to a new object, and no write is worth that.
 func statusPatch(upstream *unstructured.Unstructured, status map[string]any) ([]byte, error) {
-	told, _, _ := unstructured.NestedMap(upstream.Object, "status")
-	if len(told) == 0 && len(status) == 0 || reflect.DeepEqual(told, status) {
+	reported, _, _ := unstructured.NestedMap(upstream.Object, "status")
+	if len(reported) == 0 && len(status) == 0 || reflect.DeepEqual(reported, status) {
 		return nil, nil
 	}
 	if status == nil {
 		return nil, nil // a cluster that says nothing yet takes nothing back
 	}
-	before, err := json.Marshal(map[string]any{"status": told})
+	before, err := json.Marshal(map[string]any{"status": reported})
 	if err != nil {
 		return nil, err
 	}

@@ -210,7 +210,7 @@ func TestS7ObjectOfAnotherIsNeverAdopted(t *testing.T) {
 	before := create(t, p.down, configMaps, theirs)
 	create(t, p.objects, configMaps, configMap("team", "x", "s7", map[string]string{"of": "the kcp"}))
 	has(t, p.objects, configMaps, "team", "x", problem("s7", "Conflict"))
-	poll.Until(t, kube.Patience, "an event says so", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "an event says so", func(ctx context.Context) error {
 		list, err := p.objects.Resource(events).Namespace("team").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -303,7 +303,7 @@ func TestS9TypePublishedLater(t *testing.T) {
 // says waits until a condition of the Cluster is so and its message holds the text.
 func (k *kcp) says(cluster, condition string, status metav1.ConditionStatus, text string) {
 	k.t.Helper()
-	poll.Until(k.t, kube.Patience, condition+" is "+string(status), func(ctx context.Context) error {
+	poll.Until(k.t, kube.Timeout, condition+" is "+string(status), func(ctx context.Context) error {
 		c, err := k.clusterOf(ctx, cluster)
 		if err != nil {
 			return err
@@ -605,7 +605,7 @@ func startMass(t *testing.T, cluster string, objects int) (*mass, *running) {
 // are waits until so many objects are in the cluster.
 func (m *mass) are(want int) {
 	m.t.Helper()
-	poll.Until(m.t, kube.Patience, fmt.Sprintf("%d objects are in the cluster", want), func(ctx context.Context) error {
+	poll.Until(m.t, kube.Timeout, fmt.Sprintf("%d objects are in the cluster", want), func(ctx context.Context) error {
 		list, err := m.down.Resource(configMaps).Namespace(m.there).List(ctx, metav1.ListOptions{})
 		if err == nil && len(list.Items) != want {
 			err = fmt.Errorf("there are %d", len(list.Items))
@@ -713,7 +713,7 @@ func TestClusterGone(t *testing.T) {
 	up := startKCP(t)
 	up.register("gone", "configmaps")
 	r := up.sync("gone", k.Rest())
-	poll.Until(t, kube.Patience, "there is a heartbeat", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "there is a heartbeat", func(ctx context.Context) error {
 		c, err := up.clusterOf(ctx, "gone")
 		if err == nil && c.Status.LastHeartbeatTime == nil {
 			err = errors.New("none")
@@ -727,7 +727,7 @@ func TestClusterGone(t *testing.T) {
 		if !errors.Is(err, syncer.ErrClusterGone) {
 			t.Errorf("Run() = %v, want %v", err, syncer.ErrClusterGone)
 		}
-	case <-time.After(kube.Patience):
+	case <-time.After(kube.Timeout):
 		t.Error("the syncer goes on without its Cluster")
 	}
 }
@@ -745,7 +745,7 @@ func installs(t *testing.T, crd *unstructured.Unstructured, of schema.GroupVersi
 				t.Error(err)
 			}
 		})
-		poll.Until(t, kube.Patience, of.Resource+" are served", func(ctx context.Context) error {
+		poll.Until(t, kube.Timeout, of.Resource+" are served", func(ctx context.Context) error {
 			_, err := objects.Resource(of).List(ctx, metav1.ListOptions{})
 			return err
 		})

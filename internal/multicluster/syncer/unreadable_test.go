@@ -36,7 +36,7 @@ func reads(r *http.Request, resource string) bool {
 // ready all the same.
 func (k *kcp) problemOf(cluster, resource, reason, text string) {
 	k.t.Helper()
-	poll.Until(k.t, kube.Patience, "the Cluster says what is wrong with "+resource, func(ctx context.Context) error {
+	poll.Until(k.t, kube.Timeout, "the Cluster says what is wrong with "+resource, func(ctx context.Context) error {
 		c, err := k.clusterOf(ctx, cluster)
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ func (k *kcp) problemOf(cluster, resource, reason, text string) {
 // noProblems waits until nothing is wrong with any type.
 func (k *kcp) noProblems(cluster string) {
 	k.t.Helper()
-	poll.Until(k.t, kube.Patience, "nothing is wrong with any type", func(ctx context.Context) error {
+	poll.Until(k.t, kube.Timeout, "nothing is wrong with any type", func(ctx context.Context) error {
 		c, err := k.clusterOf(ctx, cluster)
 		if err == nil && len(c.Status.ResourceProblems) > 0 {
 			err = fmt.Errorf("the problems are %+v", c.Status.ResourceProblems)
@@ -285,7 +285,7 @@ func TestStoredVersionIsNotSaid(t *testing.T) {
 	crd := widgets(t, of.Group, `[{name: v1beta1, storage: false, `+version+`}, {name: v1, storage: true, `+version+`}]`)
 	installs(t, crd, of, k.config, physical.Rest())
 	offered := discovery.NewDiscoveryClientForConfigOrDie(k.config)
-	poll.Until(t, kube.Patience, "discovery has both versions", func(context.Context) error {
+	poll.Until(t, kube.Timeout, "discovery has both versions", func(context.Context) error {
 		_, lists, err := offered.ServerGroupsAndResources()
 		n := 0
 		for _, list := range lists {
@@ -349,7 +349,7 @@ func TestAnnotationsWithoutRoom(t *testing.T) {
 	large := configMap("large", "full", "east", nil)
 	large.SetAnnotations(map[string]string{"note": strings.Repeat("x", 256<<10-len("note"))})
 	create(t, k.objects, configMaps, large)
-	told := func(ctx context.Context) (int, error) {
+	reported := func(ctx context.Context) (int, error) {
 		list, err := k.objects.Resource(events).Namespace("large").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return 0, err
@@ -364,8 +364,8 @@ func TestAnnotationsWithoutRoom(t *testing.T) {
 		}
 		return n, nil
 	}
-	poll.Until(t, kube.Patience, "an event tells why the object is not synced", func(ctx context.Context) error {
-		n, err := told(ctx)
+	poll.Until(t, kube.Timeout, "an event tells why the object is not synced", func(ctx context.Context) error {
+		n, err := reported(ctx)
 		if err == nil && n == 0 {
 			err = errors.New("there is none")
 		}
@@ -375,7 +375,7 @@ func TestAnnotationsWithoutRoom(t *testing.T) {
 	patch(t, k.objects, configMaps, "large", "full", `{"metadata":{"finalizers":["syncer.workloads.kcp.dev/east"]}}`)
 	create(t, k.objects, configMaps, configMap("large", "later", "east", nil))
 	has(t, k.objects, configMaps, "large", "later", problem("east", ""))
-	if n, err := told(t.Context()); err != nil || n != 1 {
+	if n, err := reported(t.Context()); err != nil || n != 1 {
 		t.Errorf("%d events, %v, want one", n, err)
 	}
 }

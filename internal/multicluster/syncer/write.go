@@ -81,7 +81,7 @@ func (p *pass) unsettle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.settled, p.key)
-	delete(p.told, p.key)
+	delete(p.reported, p.key)
 	delete(p.unwritten, p.key)
 }
 
@@ -287,7 +287,7 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 	changed, err := p.upstream.merge(ctx, p.carrier.Type, p.up, patch)
 	switch {
 	case isTooLong(err):
-		return p.tellWithoutAnnotation(ctx, why)
+		return p.reportWithoutAnnotation(ctx, why)
 	case isObjectGone(err):
 		return nil
 	case apierrors.IsConflict(err):
@@ -299,21 +299,21 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 	if isNew {
 		p.metrics.problems.WithLabelValues(why.reason).Inc()
 		p.log.Warn("not as upstream wants it", "reason", why.reason)
-		p.tell(ctx, *why)
+		p.setProblem(ctx, *why)
 	}
 	return nil
 }
 
-// tellWithoutAnnotation tells a problem of an object whose annotations have no room for it.
+// reportWithoutAnnotation tells a problem of an object whose annotations have no room for it.
 // That they have none is a problem, too, if there is no other.
-func (p *pass) tellWithoutAnnotation(ctx context.Context, why *problem) error {
+func (p *pass) reportWithoutAnnotation(ctx context.Context, why *problem) error {
 	if why == nil {
 		why = &problem{reasonStatus, "the object's annotations are so large that the status of this cluster does not fit beside them; make them smaller"}
 	}
 	desired, now := fingerprintOf(p.desired(), &unstructured.Unstructured{}).desired, time.Now()
 	p.mu.Lock()
-	last, told := p.unwritten[p.key]
-	isOld := told && last.reason == why.reason && !last.isStale(desired, now)
+	last, reported := p.unwritten[p.key]
+	isOld := reported && last.reason == why.reason && !last.isStale(desired, now)
 	if !isOld {
 		p.unwritten[p.key] = telling{at: now, desired: desired, reason: why.reason}
 	}
@@ -323,7 +323,7 @@ func (p *pass) tellWithoutAnnotation(ctx context.Context, why *problem) error {
 	}
 	p.metrics.problems.WithLabelValues(why.reason).Inc()
 	p.log.Warn("not as upstream wants it, and its annotations have no room to say so", "reason", why.reason)
-	p.tell(ctx, *why)
+	p.setProblem(ctx, *why)
 	return nil
 }
 
@@ -353,10 +353,10 @@ func (p *pass) saying(why problem) string {
 	desired, at := fingerprintOf(p.desired(), &unstructured.Unstructured{}).desired, time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if last, ok := p.told[p.key]; ok && strings.HasPrefix(before, why.reason+": ") && !last.isStale(desired, at) {
+	if last, ok := p.reported[p.key]; ok && strings.HasPrefix(before, why.reason+": ") && !last.isStale(desired, at) {
 		return before
 	}
-	p.told[p.key] = telling{at: at, desired: desired}
+	p.reported[p.key] = telling{at: at, desired: desired}
 	return now
 }
 

@@ -24,7 +24,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	"rik.dev/rik/api/shape"
+	"rik.dev/rik/api/strictdecode"
 )
 
 // The environment variables that are read.
@@ -209,7 +209,7 @@ func Decode(path string, data []byte) (File, error) {
 		return File{}, wrong(path, fmt.Sprintf("\"--kubeconfig %s\" uses it; %s", path, form), errors.New("it is a kubeconfig, which has another form"))
 	}
 	var file File
-	if err := shape.Join(discreet(shape.Check(asJSON, &file))); err != nil {
+	if err := strictdecode.Join(discreet(strictdecode.Check(asJSON, &file))); err != nil {
 		return File{}, wrong(path, form, err)
 	}
 	problems, err := kjson.UnmarshalStrict(asJSON, &file)

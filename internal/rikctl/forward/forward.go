@@ -194,6 +194,6 @@ func (f *Forwarder) join(ctx context.Context, local *net.TCPConn, port int) erro
 // tells says whether an error is of the far side rather than of writing to the
 // local one.
 func tells(err error) bool {
-	var told *portstream.RemoteError
-	return errors.As(err, &told) || errors.Is(err, portstream.ErrCut)
+	var reported *portstream.RemoteError
+	return errors.As(err, &reported) || errors.Is(err, portstream.ErrCut)
 }

@@ -23,8 +23,8 @@ import (
 	"rik.dev/rik/internal/testkit/output"
 )
 
-// patience is for a busy machine under the race detector.
-const patience = time.Minute
+// timeout is for a busy machine under the race detector.
+const timeout = time.Minute
 
 func TestParsePort(t *testing.T) {
 	t.Parallel()
@@ -93,11 +93,11 @@ func run(t *testing.T, c Config) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := regexp.MustCompile(`^Forwarding from (127\.0\.0\.1:\d+) -> 80\n$`).FindStringSubmatch(out.String())
-	if told == nil {
+	reported := regexp.MustCompile(`^Forwarding from (127\.0\.0\.1:\d+) -> 80\n$`).FindStringSubmatch(out.String())
+	if reported == nil {
 		t.Fatalf("the output is %q", out.String())
 	}
-	r.address = told[1]
+	r.address = reported[1]
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel
 	done := make(chan struct{})
@@ -119,7 +119,7 @@ func (r *running) dial(t *testing.T) *net.TCPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(timeout))
 	return conn.(*net.TCPConn)
 }
 
@@ -131,7 +131,7 @@ func (r *running) answer() (string, error) {
 		return "", err
 	}
 	defer conn.Close() //nolint:errcheck // a test's
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(timeout))
 	got, err := io.ReadAll(conn)
 	return string(got), err
 }
@@ -234,7 +234,7 @@ func TestFailures(t *testing.T) {
 	if got, err := io.ReadAll(conn); string(got) != "again" || err != nil {
 		t.Errorf("after failures: %q, %v", got, err)
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for _, want := range []string{"to port 80 failed: connection refused\n", portstream.ErrCut.Error()} {
 		for !strings.Contains(r.err.String(), want) {
 			if time.Now().After(deadline) {
@@ -265,7 +265,7 @@ func TestFinal(t *testing.T) {
 		if !errors.Is(err, gone) {
 			t.Errorf("Run() = %v, want the error", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Error("the forwarding goes on")
 	}
 }

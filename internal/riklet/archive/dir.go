@@ -16,9 +16,9 @@ import (
 	"syscall"
 	"time"
 
+	"rik.dev/rik/internal/riklet/dircache"
 	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
-	"rik.dev/rik/internal/riklet/shelf"
 )
 
 // ErrInvalidConfig is returned by New.
@@ -71,9 +71,9 @@ func (c *Config) Validate() error {
 type Dir struct {
 	cfg     Config
 	log     *slog.Logger
-	shelf   *shelf.Shelf
+	shelf   *dircache.Shelf
 	fetcher *fetch.Fetcher
-	flights *shelf.Flights[string] // downloads: keys by URL or path
+	flights *dircache.Flights[string] // downloads: keys by URL or path
 }
 
 var _ Store = (*Dir)(nil)
@@ -89,7 +89,7 @@ func New(cfg Config) (*Dir, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Limits = cfg.Limits.Or(defaults)
-	s, err := shelf.Open(cfg.Root, cfg.Logger)
+	s, err := dircache.Open(cfg.Root, cfg.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("opening the repositories at %s: %w", cfg.Root, err)
 	}
@@ -101,7 +101,7 @@ func New(cfg Config) (*Dir, error) {
 		cfg.Limits.ReserveBytes = min(int64(st.Blocks)*st.Bsize/50, 512<<20)
 	}
 	return &Dir{
-		cfg: cfg, log: cfg.Logger, shelf: s, flights: shelf.NewFlights[string](),
+		cfg: cfg, log: cfg.Logger, shelf: s, flights: dircache.NewFlights[string](),
 		fetcher: fetch.New(fetch.Config{
 			AllowHTTP: cfg.AllowHTTP, AllowNetworks: cfg.AllowNetworks, AllowProxy: cfg.AllowProxy, RootCAs: cfg.RootCAs,
 			Bytes: cfg.Limits.DownloadBytes, Time: cfg.Limits.Time, Stall: cfg.Limits.Stall, ReserveBytes: cfg.Limits.ReserveBytes,

@@ -257,9 +257,9 @@ func readPIDs(path string) []int {
 	return pids
 }
 
-// pollEvery is how often a dying group is looked at: v1 tells nobody when a
+// pollInterval is how often a dying group is looked at: v1 tells nobody when a
 // group becomes empty, short of a release agent for the whole machine.
-const pollEvery = 5 * time.Millisecond
+const pollInterval = 5 * time.Millisecond
 
 // Destroy kills every process in the group and below, frozen or throttled as it may be,
 // and removes the groups.
@@ -280,7 +280,7 @@ func (l Layout) Destroy(ctx context.Context, group string) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("removing the cgroup %s, in which are processes %v: %w", group, l.Processes(group), errors.Join(err, context.Cause(ctx)))
-		case <-time.After(pollEvery):
+		case <-time.After(pollInterval):
 		}
 	}
 }

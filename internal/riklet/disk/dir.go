@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"rik.dev/rik/internal/riklet/dircache"
 	"rik.dev/rik/internal/riklet/fetch"
-	"rik.dev/rik/internal/riklet/shelf"
 )
 
 // imageFile is the name of the ext4 image in its directory of the shelf.
@@ -23,11 +23,11 @@ const imageFile = "root.ext4"
 type Dir struct {
 	cfg   Config
 	log   *slog.Logger
-	shelf *shelf.Shelf
+	shelf *dircache.Shelf
 	tools tools
 
 	fetcher *fetch.Fetcher
-	flights *shelf.Flights[string] // downloads: keys by what was asked for
+	flights *dircache.Flights[string] // downloads: keys by what was asked for
 }
 
 var _ Store = (*Dir)(nil)
@@ -42,7 +42,7 @@ func New(cfg Config) (*Dir, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Limits = cfg.Limits.Or(defaults)
-	s, err := shelf.Open(cfg.Root, cfg.Logger)
+	s, err := dircache.Open(cfg.Root, cfg.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("opening the block images at %s: %w", cfg.Root, err)
 	}
@@ -52,7 +52,7 @@ func New(cfg Config) (*Dir, error) {
 	d := &Dir{
 		cfg: cfg, log: cfg.Logger, shelf: s,
 		tools:   tools{mkfs: cfg.MkfsPath, debugfs: cfg.DebugfsPath},
-		flights: shelf.NewFlights[string](),
+		flights: dircache.NewFlights[string](),
 		fetcher: fetch.New(fetch.Config{
 			AllowHTTP: cfg.AllowHTTP, AllowNetworks: cfg.AllowNetworks, AllowProxy: cfg.AllowProxy, RootCAs: cfg.RootCAs,
 			Bytes: cfg.Limits.DownloadBytes, Time: cfg.Limits.Time, Stall: cfg.Limits.Stall, ReserveBytes: cfg.Limits.ReserveBytes,

@@ -176,7 +176,7 @@ func (d *Dir) fromFile(ctx context.Context, from source, path, id string) error 
 		progress.Of(ctx).Begin(making(from.name))
 		return d.fromTree(ctx, a.Tree, path, id)
 	}
-	if err := vetFile(a.Image); err != nil {
+	if err := validateFile(a.Image); err != nil {
 		return err
 	}
 	if err := os.Chmod(a.Image, 0o444); err != nil { //nolint:gosec // Image.Path says who can reach it

@@ -215,7 +215,7 @@ func TestURLsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestErrorsTellNoSecrets(t *testing.T) {
+func TestErrorsReportNoSecrets(t *testing.T) {
 	t.Parallel()
 	// A redirect that cannot be parsed comes back in the client's error.
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -235,17 +235,17 @@ func TestErrorsTellNoSecrets(t *testing.T) {
 	}
 }
 
-// TestRedirectsTellNoSecrets: who is redirected to does not learn the URL that led there.
-func TestRedirectsTellNoSecrets(t *testing.T) {
+// TestRedirectsReportNoSecrets: who is redirected to does not learn the URL that led there.
+func TestRedirectsReportNoSecrets(t *testing.T) {
 	t.Parallel()
-	told := make(chan http.Header, 1)
-	to := serve(t, func(_ http.ResponseWriter, r *http.Request) { told <- r.Header.Clone() })
+	reported := make(chan http.Header, 1)
+	to := serve(t, func(_ http.ResponseWriter, r *http.Request) { reported <- r.Header.Clone() })
 	from := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to.URL+"/file", http.StatusFound) })
 	u := strings.Replace(from.URL, "http://", "http://user:secret@", 1) + "/?token=secret"
 	if _, err := New(config(nil)).Get(t.Context(), Request{URL: u, Path: filepath.Join(t.TempDir(), "f")}); err != nil {
 		t.Fatal(err)
 	}
-	if h := <-told; h.Get("Referer") != "" || h.Get("Authorization") != "" {
+	if h := <-reported; h.Get("Referer") != "" || h.Get("Authorization") != "" {
 		t.Errorf("the server that was redirected to was told %v", h)
 	}
 }

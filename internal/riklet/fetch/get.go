@@ -144,7 +144,7 @@ func (f *Fetcher) save(body io.Reader, announced int64, r Request) (_ *Result, e
 		}
 	}()
 	hash := sha256.New()
-	out := &writer{file: file, limit: f.cfg.Bytes, reserve: f.cfg.ReserveBytes, sinceChecked: checkEvery}
+	out := &writer{file: file, limit: f.cfg.Bytes, reserve: f.cfg.ReserveBytes, sinceChecked: checkInterval}
 	n, err := io.Copy(io.MultiWriter(out, hash), body)
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -163,8 +163,8 @@ func (f *Fetcher) save(body io.Reader, announced int64, r Request) (_ *Result, e
 	return &Result{SHA256: sum, Bytes: n}, nil
 }
 
-// checkEvery is how much may be written between two looks at the free space.
-const checkEvery = 8 << 20
+// checkInterval is how much may be written between two looks at the free space.
+const checkInterval = 8 << 20
 
 // writer keeps a file within its limit and the file system from filling up.
 type writer struct {
@@ -177,7 +177,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	if w.n += int64(len(p)); w.n > w.limit {
 		return 0, fmt.Errorf("%w: more than %d bytes came", ErrTooLarge, w.limit)
 	}
-	if w.sinceChecked += int64(len(p)); w.sinceChecked >= checkEvery && w.reserve > 0 {
+	if w.sinceChecked += int64(len(p)); w.sinceChecked >= checkInterval && w.reserve > 0 {
 		w.sinceChecked = 0
 		var st syscall.Statfs_t
 		if err := syscall.Fstatfs(int(w.file.Fd()), &st); err != nil {

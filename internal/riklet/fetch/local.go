@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"rik.dev/rik/internal/riklet/progress"
-	"rik.dev/rik/internal/riklet/regular"
+	"rik.dev/rik/internal/riklet/safeopen"
 )
 
 // always are directories that no tenant's path leads into: secrets of the machine, and
@@ -115,7 +115,7 @@ func (f *Fetcher) Sum(ctx context.Context, path string) (string, error) {
 
 // openRegular opens a file and nothing that could block or be endless.
 func openRegular(path string) (*os.File, error) {
-	file, err := regular.OpenNoFollow(path)
+	file, err := safeopen.OpenNoFollow(path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}

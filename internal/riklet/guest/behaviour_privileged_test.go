@@ -28,8 +28,8 @@ func TestPrivilegedBootBehaviour(t *testing.T) {
 	if _, err := m.guest.Run(t.Context(), container("early", "/bin/true"), guest.Streams{}); err == nil {
 		t.Error("a guest that is not configured runs a container")
 	}
-	config, told := testConfig(), time.Now()
-	config.Time = told.Add(-time.Hour) // not what the machine itself would say
+	config, reported := testConfig(), time.Now()
+	config.Time = reported.Add(-time.Hour) // not what the machine itself would say
 	if err := m.guest.Configure(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestPrivilegedBootBehaviour(t *testing.T) {
 	}{
 		{"process", testProcess},
 		{"shell", testShell},
-		{"clock", func(t *testing.T, g guest.Guest) { testClock(t, g, config.Time, told) }},
+		{"clock", func(t *testing.T, g guest.Guest) { testClock(t, g, config.Time, reported) }},
 		{"start errors", testStartErrors},
 		{"stdin", testStdin},
 		{"identity", testIdentity},
@@ -101,9 +101,9 @@ func testShell(t *testing.T, g guest.Guest) {
 
 // testClock: the time of day is what the guest was told. Software emulation on a loaded
 // machine may lose some since, and never adds any.
-func testClock(t *testing.T, g guest.Guest, set, told time.Time) {
+func testClock(t *testing.T, g guest.Guest, set, reported time.Time) {
 	got := sh(t, g, "date +%s", nil)
-	latest := set.Add(time.Since(told)).Unix() + 1
+	latest := set.Add(time.Since(reported)).Unix() + 1
 	var now int64
 	if _, err := fmt.Sscan(got.stdout, &now); err != nil || now < set.Unix() || now > latest {
 		t.Errorf("the guest's clock says %q, want from %d to %d", got.stdout, set.Unix(), latest)
@@ -274,7 +274,7 @@ func testLimits(t *testing.T, g guest.Guest) {
 // lines reads from a process's output; one that says nothing for long ends it.
 func lines(t *testing.T) (*bufio.Reader, io.Writer) {
 	r, w := io.Pipe()
-	silent := time.AfterFunc(patience, func() { _ = w.CloseWithError(errors.New("the process says nothing")) })
+	silent := time.AfterFunc(timeout, func() { _ = w.CloseWithError(errors.New("the process says nothing")) })
 	t.Cleanup(func() { silent.Stop() })
 	return bufio.NewReader(r), w
 }
@@ -347,7 +347,7 @@ func testAbandoned(t *testing.T, g guest.Guest) {
 		t.Errorf("Wait() = %v, want %v", err, reason)
 	}
 	// Its name is free once it is gone.
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		if r, err = g.Run(t.Context(), container("main", "/bin/true"), guest.Streams{}); err == nil || time.Now().After(deadline) {
 			break
@@ -393,7 +393,7 @@ func testDial(t *testing.T, g guest.Guest) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		conn, err := g.Dial(t.Context(), 8080)
 		if err != nil && time.Now().Before(deadline) {
@@ -437,7 +437,7 @@ func testThaw(t *testing.T, g guest.Guest) {
 		t.Errorf("got %+v, want %q", got, want)
 	}
 	var now int64
-	if _, err := fmt.Sscan(rest, &now); err != nil || now < later.Unix() || now > later.Unix()+int64(patience.Seconds()) {
+	if _, err := fmt.Sscan(rest, &now); err != nil || now < later.Unix() || now > later.Unix()+int64(timeout.Seconds()) {
 		t.Errorf("the clock says %q, want %d", rest, later.Unix())
 	}
 }
@@ -473,7 +473,7 @@ func testShutdown(t *testing.T, m *vm) {
 		if err != nil {
 			t.Errorf("the VMM ended: %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Error("the VMM goes on after a shutdown")
 	}
 	<-m.session.Done()

@@ -19,8 +19,8 @@ import (
 	"rik.dev/rik/internal/testkit/output"
 )
 
-// patience is for a boot under software emulation beside other tests.
-const patience = 90 * time.Second
+// timeout is for a boot under software emulation beside other tests.
+const timeout = 90 * time.Second
 
 // vm is a booted machine.
 type vm struct {
@@ -88,7 +88,7 @@ func begin(t *testing.T, socket string, args []string) (*vm, error) {
 			t.Logf("the console said:\n%s", m.console)
 		}
 	})
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the guest took too long to boot"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), timeout, errors.New("the guest took too long to boot"))
 	defer cancel()
 	var err error
 	m.session, err = guest.Connect(ctx, guest.Channel{Socket: socket})
@@ -204,7 +204,7 @@ type result struct {
 
 func run(t *testing.T, g guest.Guest, p guest.Process, stdin io.Reader) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the process took too long"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), timeout, errors.New("the process took too long"))
 	defer cancel()
 	var out, errs output.Buffer
 	r, err := g.Run(ctx, p, guest.Streams{Stdin: stdin, Stdout: &out, Stderr: &errs})

@@ -9,7 +9,7 @@
 // operation says. The guest is hostile: whatever comes from it is bounded, and nothing
 // that it says becomes a path, a command or a length on the node.
 //
-// The init itself is internal/riklet/guest/inside.
+// The init itself is internal/riklet/guest/guestinit.
 package guest
 
 import (

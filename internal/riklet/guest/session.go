@@ -23,8 +23,8 @@ type Session struct {
 	slots chan struct{} // one for each stream that is not entirely gone
 }
 
-// dialEvery is the pause between attempts to reach a VMM's socket.
-const dialEvery = 20 * time.Millisecond
+// dialInterval is the pause between attempts to reach a VMM's socket.
+const dialInterval = 20 * time.Millisecond
 
 // Connect reaches a guest's init, however long that takes to boot: it returns when the
 // init has answered, or with ctx's cause.
@@ -41,7 +41,7 @@ func Connect(ctx context.Context, c Channel) (*Session, error) {
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("reaching the guest at %s: %w (at last: %w)", c.Socket, context.Cause(ctx), failure)
-		case <-time.After(dialEvery):
+		case <-time.After(dialInterval):
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"rik.dev/rik/internal/riklet/regular"
+	"rik.dev/rik/internal/riklet/safeopen"
 )
 
 // maxIndex bounds what is read to find out whether an image was made anew, as a pull does.
@@ -64,7 +64,7 @@ func layoutDigest(dir, tag string) (digest.Digest, error) {
 }
 
 func readIndex(path string) ([]byte, error) {
-	f, err := regular.Open(path)
+	f, err := safeopen.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,7 @@
 // can be asked, and what it tells.
 //
 // It holds no behavior. The agent (internal/riklet) drives a Driver; the
-// driver for Pods is internal/riklet/pod.
+// driver for Pods is internal/riklet/runner.
 package instance
 
 import (

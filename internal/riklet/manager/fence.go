@@ -74,8 +74,8 @@ func (m *Manager) prove(now time.Time) (again time.Time) {
 		if r.after == 0 || r.stop || r.phase.Ended() || r.phase == rikv1alpha1.InstanceTerminated {
 			continue
 		}
-		if every := max(r.after/asksPerFence, askAtLeast); soonest[r.home] == 0 || every < soonest[r.home] {
-			soonest[r.home] = every
+		if interval := max(r.after/asksPerFence, askAtLeast); soonest[r.home] == 0 || interval < soonest[r.home] {
+			soonest[r.home] = interval
 		}
 		until := m.until(r)
 		switch {
@@ -88,14 +88,14 @@ func (m *Manager) prove(now time.Time) (again time.Time) {
 			again = earlier(again, until)
 		}
 	}
-	for home, every := range soonest {
-		if next := m.asked[home].Add(every); now.Before(next) {
+	for home, interval := range soonest {
+		if next := m.asked[home].Add(interval); now.Before(next) {
 			again = earlier(again, next)
 			continue
 		}
 		m.asked[home] = now
 		m.cfg.Objects.AskFence(home)
-		again = earlier(again, now.Add(every))
+		again = earlier(again, now.Add(interval))
 	}
 	for home := range m.asked {
 		if soonest[home] == 0 {

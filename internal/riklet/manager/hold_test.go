@@ -10,8 +10,8 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// tell gives a full list of a cluster.
-func (n *node) tell(cluster string, term int64, gone []string, uids ...string) {
+// send gives a full list of a cluster.
+func (n *node) send(cluster string, term int64, gone []string, uids ...string) {
 	n.t.Helper()
 	list := &schedulerv1.Allowed{Gone: gone}
 	for _, uid := range uids {
@@ -23,7 +23,7 @@ func (n *node) tell(cluster string, term int64, gone []string, uids ...string) {
 // with runs instances by the list of a cluster.
 func (n *node) with(cluster string, term int64, uids ...string) {
 	n.t.Helper()
-	n.tell(cluster, term, nil, uids...)
+	n.send(cluster, term, nil, uids...)
 	n.deliver()
 	n.wantRunning(uids...)
 }
@@ -59,11 +59,11 @@ func TestTheShareThatIsStoppedWithoutAQuestion(t *testing.T) {
 func TestAnEmptyListStopsNothingUnconfirmed(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		n.with("c1", 1, "a", "b", "c", "d", "e")
-		n.tell("c1", 2, nil)
+		n.send("c1", 2, nil)
 		n.wantRunning("a", "b", "c", "d", "e")
 		n.stop()
 		n.boot(instancefake.Config{})
-		n.tell("c1", 3, nil, "f")
+		n.send("c1", 3, nil, "f")
 		n.deliver()
 		n.wantRunning("a", "b", "c", "d", "e", "f")
 		hold := n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 5)
@@ -79,15 +79,15 @@ func TestAnEmptyListStopsNothingUnconfirmed(t *testing.T) {
 func TestTheRightListEndsTheQuestion(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.with("c1", 1, "a", "b")
-		n.tell("c1", 2, nil)
+		n.send("c1", 2, nil)
 		first := n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 2).GetId()
 		// One of them ends by an order of its own: the question stays the same.
 		n.order(&schedulerv1.Order{Term: 2, Cluster: "c1", Message: &schedulerv1.Order_Stop{Stop: &schedulerv1.StopOrder{Uid: "b"}}})
-		n.tell("c1", 2, nil)
+		n.send("c1", 2, nil)
 		if again := n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 1).GetId(); again != first {
 			t.Errorf("the id changed from %s to %s with fewer instances", first, again)
 		}
-		n.tell("c1", 3, nil, "a")
+		n.send("c1", 3, nil, "a")
 		n.wantHold("", 0)
 		n.wantRunning("a")
 		if n.host.Starts("a") != 1 {
@@ -100,7 +100,7 @@ func TestTheRightListEndsTheQuestion(t *testing.T) {
 func TestDeletedInstancesNeedNoConfirmation(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		n.with("c1", 1, "a", "b", "c")
-		n.tell("c1", 2, []string{"a", "b", "c"})
+		n.send("c1", 2, []string{"a", "b", "c"})
 		n.wantRunning()
 		n.wantHold("", 0)
 		n.with("c1", 2, "d", "e")
@@ -113,7 +113,7 @@ func TestDeletedInstancesNeedNoConfirmation(t *testing.T) {
 func TestAnotherClusterIsRefused(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.with("c1", 7, "a", "b")
-		n.tell("c2", 1, []string{"a"}, "x")
+		n.send("c2", 1, []string{"a"}, "x")
 		n.order(&schedulerv1.Order{Term: 9, Cluster: "c2", Message: &schedulerv1.Order_Stop{Stop: &schedulerv1.StopOrder{Uid: "a"}}})
 		n.order(&schedulerv1.Order{Term: 9, Cluster: "c2", Message: &schedulerv1.Order_Dismissed{Dismissed: &schedulerv1.Dismissed{}}})
 		n.order(&schedulerv1.Order{Term: 9, Cluster: "c2", Message: &schedulerv1.Order_Run{Run: runOf("y", "r1")}})
@@ -127,17 +127,17 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 		if n.moved != 1 {
 			t.Errorf("the node registers again %d times, want once: its term was of the other cluster", n.moved)
 		}
-		n.tell("c2", 1, []string{"a"}, "x")
+		n.send("c2", 1, []string{"a"}, "x")
 		n.deliver()
 		n.wantRunning("x")
 		n.wantHold("", 0)
 		// It is of the other cluster now, also after a restart.
 		n.stop()
 		n.boot(instancefake.Config{})
-		n.tell("c1", 8, nil)
+		n.send("c1", 8, nil)
 		n.wantRunning("x")
 		n.wantHold(rikv1alpha1.ConfirmOtherCluster, 1)
-		n.tell("c2", 1, nil, "x")
+		n.send("c2", 1, nil, "x")
 		n.wantHold("", 0)
 	})
 }
@@ -147,9 +147,9 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 func TestTheIdentityIsLearntFromAListThatIsObeyed(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.with("", 1, "a", "b")
-		n.tell("empty", 2, nil)
+		n.send("empty", 2, nil)
 		n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 2)
-		n.tell("right", 3, nil, "a", "b")
+		n.send("right", 3, nil, "a", "b")
 		n.wantHold("", 0)
 		if n.ledger.Cluster() != "right" {
 			t.Errorf("the node belongs to %q, want right", n.ledger.Cluster())
@@ -162,7 +162,7 @@ func TestTheIdentityIsLearntFromAListThatIsObeyed(t *testing.T) {
 func TestALowerTermIsReported(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.with("c1", 41, "a")
-		n.tell("c1", 38, nil)
+		n.send("c1", 38, nil)
 		n.wantRunning("a")
 		hold := n.wantHold(rikv1alpha1.ConfirmLowerTerm, 0)
 		if hold.GetTerm() != 41 {
@@ -170,7 +170,7 @@ func TestALowerTermIsReported(t *testing.T) {
 		}
 		n.confirm(hold.GetId()) // the controller's matter
 		n.wantHold(rikv1alpha1.ConfirmLowerTerm, 0)
-		n.tell("c1", 42, nil, "a", "b")
+		n.send("c1", 42, nil, "a", "b")
 		n.deliver()
 		n.wantRunning("a", "b")
 		n.wantHold("", 0)
@@ -187,10 +187,10 @@ func TestAMoveByJoiningNeedsNoConfirmation(t *testing.T) {
 		if moved, err := n.ledger.Belong([]string{"authority 2"}); err != nil || !moved {
 			t.Fatalf("Belong() = %v, %v, want a move", moved, err)
 		}
-		n.tell("c2", 1, nil, "d")
+		n.send("c2", 1, nil, "d")
 		n.deliver()
 		n.wantRunning("d")
-		n.tell("c2", 1, nil)
+		n.send("c2", 1, nil)
 		n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 1)
 		time.Sleep(time.Minute)
 		n.settle()
@@ -206,7 +206,7 @@ func TestAFewUnknownInstancesStop(t *testing.T) {
 			uids = append(uids, fmt.Sprint("i", i))
 		}
 		n.with("c1", 1, uids...)
-		n.tell("c1", 1, nil, uids[:6]...)
+		n.send("c1", 1, nil, uids[:6]...)
 		n.wantRunning(uids[:6]...)
 		n.wantHold("", 0)
 	})

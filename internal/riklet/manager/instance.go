@@ -113,7 +113,7 @@ func (m *Manager) observed(d instance.Driver, o instance.Observation) {
 	}
 	if o.Sequence != r.seen {
 		r.seen = o.Sequence
-		m.tell(r, &o.Status)
+		m.send(r, &o.Status)
 	}
 }
 
@@ -122,12 +122,12 @@ func (m *Manager) say(r *run, phase rikv1alpha1.InstancePhase, reason, text stri
 	if r.phase == phase && r.reason == reason && r.text == text {
 		return
 	}
-	m.tell(r, &rikv1alpha1.InstanceStatus{Phase: phase, Reason: reason, Message: text})
+	m.send(r, &rikv1alpha1.InstanceStatus{Phase: phase, Reason: reason, Message: text})
 }
 
-// tell numbers an observation and puts it into the outbox. The numbers are
+// send numbers an observation and puts it into the outbox. The numbers are
 // ours, not the driver's: they rise over everything that may be lost.
-func (m *Manager) tell(r *run, status *rikv1alpha1.InstanceStatus) {
+func (m *Manager) send(r *run, status *rikv1alpha1.InstanceStatus) {
 	sequence, err := m.cfg.Ledger.NextSequence()
 	if err != nil {
 		m.cfg.Logger.Error("sequence numbers are not kept", "err", err)

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/checkpoint"
 	"rik.dev/rik/internal/riklet/instance"
-	"rik.dev/rik/internal/riklet/ledger"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
@@ -24,8 +24,8 @@ const (
 	// disallowedGrace leaves time for the hard signal within the 10 s in which a
 	// node stops what it may not run.
 	disallowedGrace = 8 * time.Second
-	// sweepEvery bounds how long a template that nobody uses stays on disk.
-	sweepEvery = 10 * time.Minute
+	// sweepInterval bounds how long a template that nobody uses stays on disk.
+	sweepInterval = 10 * time.Minute
 )
 
 // Objects give templates and are told who uses them; *objects.Store.
@@ -52,7 +52,7 @@ type Config struct {
 	Drivers map[rikv1alpha1.WorkloadKind]instance.Driver
 	Objects Objects
 	Outbox  Outbox
-	Ledger  *ledger.Ledger
+	Ledger  *checkpoint.Ledger
 	// Allowed is called after the first Allowed was obeyed.
 	Allowed func()
 	// Held is called when [Manager.Hold] has changed. It must not block. May be nil.
@@ -298,7 +298,7 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 		return
 	}
 	err := m.cfg.Ledger.Obey(order.GetTerm())
-	if errors.Is(err, ledger.ErrLowerTerm) {
+	if errors.Is(err, checkpoint.ErrLowerTerm) {
 		m.cfg.Logger.Warn("order refused", "err", err)
 		m.holdBack(rikv1alpha1.ConfirmLowerTerm, nil, order)
 		return
@@ -389,7 +389,7 @@ func (m *Manager) end(r *run, grace time.Duration) {
 		r.driver.Stop(r.uid, grace)
 		return
 	}
-	m.tell(r, &rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceTerminated, Reason: "NotHere", Message: "the node has nothing of the instance"})
+	m.send(r, &rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceTerminated, Reason: "NotHere", Message: "the node has nothing of the instance"})
 }
 
 // acknowledged forgets an instance whose end the controller knows.
@@ -413,7 +413,7 @@ func (m *Manager) acknowledged(ack *schedulerv1.Ack) {
 	delete(m.infos, r.uid)
 	m.mu.Unlock()
 	if m.allowed && m.sweepAt.IsZero() {
-		m.sweepAt = time.Now().Add(sweepEvery)
+		m.sweepAt = time.Now().Add(sweepInterval)
 	}
 }
 

@@ -16,10 +16,10 @@ import (
 
 	"rik.dev/rik/api/rik/fence"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/contact"
+	"rik.dev/rik/internal/riklet/checkpoint"
+	"rik.dev/rik/internal/riklet/connection"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/instance/instancefake"
-	"rik.dev/rik/internal/riklet/ledger"
 	"rik.dev/rik/internal/riklet/objects"
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/rpc/schedulerv1"
@@ -34,11 +34,11 @@ type node struct {
 	driver  *instancefake.Driver
 	manager *Manager
 	objects *objects.Store
-	outbox  *contact.Outbox
-	ledger  *ledger.Ledger
+	outbox  *connection.Outbox
+	ledger  *checkpoint.Ledger
 	stop    func()
 
-	told    map[string]*schedulerv1.Observation // the last one of each
+	sent    map[string]*schedulerv1.Observation // the last one of each
 	allowed int
 	moved   int
 }
@@ -54,7 +54,7 @@ func start(t *testing.T, cfg instancefake.Config) *node {
 func (n *node) boot(cfg instancefake.Config) {
 	n.t.Helper()
 	var err error
-	if n.ledger, err = ledger.Open(filepath.Join(n.dir, "ledger.json")); err != nil {
+	if n.ledger, err = checkpoint.Open(filepath.Join(n.dir, "ledger.json")); err != nil {
 		n.t.Fatal(err)
 	}
 	changed := func() { n.manager.Changed() }
@@ -62,7 +62,7 @@ func (n *node) boot(cfg instancefake.Config) {
 		n.t.Fatal(err)
 	}
 	cfg.Changed = changed
-	n.driver, n.outbox, n.told = n.host.Driver(cfg), contact.NewOutbox(), map[string]*schedulerv1.Observation{}
+	n.driver, n.outbox, n.sent = n.host.Driver(cfg), connection.NewOutbox(), map[string]*schedulerv1.Observation{}
 	n.manager = New(Config{
 		Drivers: map[rikv1alpha1.WorkloadKind]instance.Driver{rikv1alpha1.KindPod: n.driver},
 		Objects: n.objects, Outbox: n.outbox, Ledger: n.ledger,
@@ -90,10 +90,10 @@ func (n *node) settle() {
 	n.t.Helper()
 	synctest.Wait()
 	for o := n.outbox.Next(time.Now()); o != nil; o = n.outbox.Next(time.Now()) {
-		if before := n.told[o.GetUid()]; before != nil && o.GetSequence() <= before.GetSequence() {
+		if before := n.sent[o.GetUid()]; before != nil && o.GetSequence() <= before.GetSequence() {
 			n.t.Errorf("observation %d of %s follows %d", o.GetSequence(), o.GetUid(), before.GetSequence())
 		}
-		n.told[o.GetUid()] = o
+		n.sent[o.GetUid()] = o
 	}
 }
 
@@ -120,7 +120,7 @@ func (n *node) allow(runs ...*schedulerv1.Run) {
 
 func (n *node) ack(uid string) {
 	n.t.Helper()
-	n.order(&schedulerv1.Order{Term: 1, Message: &schedulerv1.Order_Ack{Ack: &schedulerv1.Ack{Uid: uid, Sequence: n.told[uid].GetSequence()}}})
+	n.order(&schedulerv1.Order{Term: 1, Message: &schedulerv1.Order_Ack{Ack: &schedulerv1.Ack{Uid: uid, Sequence: n.sent[uid].GetSequence()}}})
 }
 
 func runOf(uid, revision string) *schedulerv1.Run {
@@ -160,8 +160,8 @@ func (n *node) deliver() {
 // want compares what the node last told of an instance.
 func (n *node) want(uid string, phase rikv1alpha1.InstancePhase) {
 	n.t.Helper()
-	if got := n.told[uid].GetPhase(); got != string(phase) {
-		n.t.Errorf("last told of %s: %q (%s), want %q", uid, got, n.told[uid].GetMessage(), phase)
+	if got := n.sent[uid].GetPhase(); got != string(phase) {
+		n.t.Errorf("last told of %s: %q (%s), want %q", uid, got, n.sent[uid].GetMessage(), phase)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestRunAndStop(t *testing.T) {
 			t.Errorf("Info() = %+v", got)
 		}
 		status := &rikv1alpha1.InstanceStatus{}
-		if err := status.Unmarshal(n.told["a"].GetStatus()); err != nil || status.Sequence != n.told["a"].GetSequence() || len(status.Containers) != 1 {
+		if err := status.Unmarshal(n.sent["a"].GetStatus()); err != nil || status.Sequence != n.sent["a"].GetSequence() || len(status.Containers) != 1 {
 			t.Errorf("status = %+v, %v, want the containers and the sequence", status, err)
 		}
 		n.stopOrder("a", 0)
@@ -216,11 +216,11 @@ func TestWhatIsBeingForgottenIsNoNews(t *testing.T) {
 		n.deliver()
 		n.stopOrder("a", 0)
 		n.want("a", rikv1alpha1.InstanceTerminated)
-		last := n.told["a"].GetSequence()
+		last := n.sent["a"].GetSequence()
 		n.ack("a")
 		n.manager.Changed()
 		n.settle()
-		if got := n.told["a"].GetSequence(); got != last {
+		if got := n.sent["a"].GetSequence(); got != last {
 			t.Errorf("told observation %d after the end was acknowledged, want none after %d", got, last)
 		}
 		time.Sleep(2 * time.Minute)
@@ -229,7 +229,7 @@ func TestWhatIsBeingForgottenIsNoNews(t *testing.T) {
 		// Should the same be asked once more, it is answered once more.
 		n.stopOrder("a", 0)
 		n.want("a", rikv1alpha1.InstanceTerminated)
-		if got := n.told["a"].GetSequence(); got == last {
+		if got := n.sent["a"].GetSequence(); got == last {
 			t.Error("a second order was not answered")
 		}
 	})
@@ -284,7 +284,7 @@ func TestLowerTermsAreRefused(t *testing.T) {
 		n.run(4, "b", "r1")
 		n.order(&schedulerv1.Order{Term: 5, Message: &schedulerv1.Order_Stop{Stop: &schedulerv1.StopOrder{Uid: "a"}}})
 		n.want("a", rikv1alpha1.InstanceTerminated)
-		n.order(&schedulerv1.Order{Term: 4, Message: &schedulerv1.Order_Ack{Ack: &schedulerv1.Ack{Uid: "a", Sequence: n.told["a"].GetSequence()}}})
+		n.order(&schedulerv1.Order{Term: 4, Message: &schedulerv1.Order_Ack{Ack: &schedulerv1.Ack{Uid: "a", Sequence: n.sent["a"].GetSequence()}}})
 		if len(n.driver.Observations()) != 1 {
 			t.Error("an acknowledgement of a lower term made the node forget")
 		}
@@ -314,8 +314,8 @@ func TestAllowedIsEverything(t *testing.T) {
 		n.want("lost", rikv1alpha1.InstanceTerminated)
 		n.want("ended", rikv1alpha1.InstanceCompleted)
 		n.wantRunning("kept", "new")
-		if n.host.Starts("kept") != 1 || n.host.Starts("ended") != 1 || n.told["unknown"] != nil || n.allowed != 1 {
-			t.Errorf("starts %d and %d, unknown %v, allowed %d", n.host.Starts("kept"), n.host.Starts("ended"), n.told["unknown"], n.allowed)
+		if n.host.Starts("kept") != 1 || n.host.Starts("ended") != 1 || n.sent["unknown"] != nil || n.allowed != 1 {
+			t.Errorf("starts %d and %d, unknown %v, allowed %d", n.host.Starts("kept"), n.host.Starts("ended"), n.sent["unknown"], n.allowed)
 		}
 	})
 }
@@ -326,14 +326,14 @@ func TestFault07RestartKeepsInstances(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.run(1, "a", "r1")
 		n.deliver()
-		before := n.told["a"].GetSequence()
+		before := n.sent["a"].GetSequence()
 		n.stop()
 		n.wantRunning("a")
 
 		n.boot(instancefake.Config{})
 		n.settle()
 		n.want("a", rikv1alpha1.InstanceRunning)
-		if after := n.told["a"].GetSequence(); after <= before {
+		if after := n.sent["a"].GetSequence(); after <= before {
 			t.Errorf("sequence %d after the restart, %d before", after, before)
 		}
 		n.allow(runOf("a", "r1"), runOf("b", "r1"))
@@ -390,14 +390,14 @@ func TestWhatCannotRunSaysWhy(t *testing.T) {
 				n.run(1, "a", tc.revision)
 				n.deliver()
 				n.want("a", tc.phase)
-				if o := n.told["a"]; o.GetReason() != tc.reason || !strings.Contains(o.GetMessage(), tc.says) {
+				if o := n.sent["a"]; o.GetReason() != tc.reason || !strings.Contains(o.GetMessage(), tc.says) {
 					t.Errorf("told %q: %q, want %s that says %q", o.GetReason(), o.GetMessage(), tc.reason, tc.says)
 				}
 				// It is said once, however often the manager looks.
-				said := n.told["a"].GetSequence()
+				said := n.sent["a"].GetSequence()
 				n.manager.Changed()
 				n.settle()
-				if n.told["a"].GetSequence() != said {
+				if n.sent["a"].GetSequence() != said {
 					t.Error("the same was told again")
 				}
 				n.stopOrder("a", 0)
@@ -482,7 +482,7 @@ func TestTemplatesAreSweptWhenUnused(t *testing.T) {
 		}
 		n.stopOrder("0", 0)
 		n.ack("0")
-		time.Sleep(sweepEvery + time.Second)
+		time.Sleep(sweepInterval + time.Second)
 		n.settle()
 		kept, err := filepath.Glob(filepath.Join(n.dir, "revisions", "*"))
 		if err != nil || len(kept) != 2 {

@@ -26,8 +26,8 @@ const (
 	pressureLow  = 85
 	// evictHigh is when even the removal of images did not help: an instance has to go.
 	evictHigh = 95
-	// collectEvery is for what merely grew old; under pressure it is more often.
-	collectEvery      = 10 * time.Minute
+	// collectInterval is for what merely grew old; under pressure it is more often.
+	collectInterval   = 10 * time.Minute
 	collectUnderPress = time.Minute
 )
 
@@ -197,7 +197,7 @@ func (m *Monitor) collecting(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			pressure := m.DiskPressure()
-			if !pressure && now.Sub(last) < collectEvery {
+			if !pressure && now.Sub(last) < collectInterval {
 				continue
 			}
 			last = now

@@ -352,7 +352,7 @@ func TestRunMeasuresAndCollects(t *testing.T) {
 				t.Errorf("%d reports, the last %s and %v, want two", s.reports, node, instances)
 			}
 		})
-		time.Sleep(collectEvery)
+		time.Sleep(collectInterval)
 		s.do(func() {
 			if diff := cmp.Diff([]bool{false}, s.collected); diff != "" || m.DiskPressure() {
 				t.Errorf("collected for age (-want +got):\n%s", diff)

@@ -10,15 +10,15 @@ import (
 	"rik.dev/rik/api/rik/nodestate"
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/nameserver"
+	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/riklet/network/overlay"
-	"rik.dev/rik/internal/riklet/network/table"
 )
 
 const (
-	// lookEvery is how often the host is looked at without a reason.
-	lookEvery = 15 * time.Second
-	// retryEvery is the same while something is not as it should be.
-	retryEvery = 5 * time.Second
+	// lookInterval is how often the host is looked at without a reason.
+	lookInterval = 15 * time.Second
+	// retryInterval is the same while something is not as it should be.
+	retryInterval = 5 * time.Second
 	// coalesce is the shortest time between two looks.
 	coalesce = 100 * time.Millisecond
 )
@@ -37,7 +37,7 @@ func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
 			pass.run(ctx, s)
 			timer.Reset(pass.wait())
 		}
-		tell(n.rules)
+		notify(n.rules)
 		if !sleep(ctx, coalesce) {
 			return
 		}
@@ -55,7 +55,7 @@ func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
 }
 
 // samePlace says whether the way to a node is the same.
-func samePlace(a, b table.Peer) bool {
+func samePlace(a, b netmap.Peer) bool {
 	a.Answers = b.Answers
 	return a == b
 }
@@ -63,7 +63,7 @@ func samePlace(a, b table.Peer) bool {
 // pass is one look, with the memory of the last.
 type pass struct {
 	node    *Node
-	seen    table.Snapshot
+	seen    netmap.Snapshot
 	refused string
 	trouble string
 }
@@ -71,13 +71,13 @@ type pass struct {
 // wait is how long the next look may take to come.
 func (p *pass) wait() time.Duration {
 	if p.trouble != "" {
-		return retryEvery
+		return retryInterval
 	}
-	return lookEvery
+	return lookInterval
 }
 
 // run converges once. What fails is logged when it is news, and tried again.
-func (p *pass) run(ctx context.Context, s *table.Snapshot) {
+func (p *pass) run(ctx context.Context, s *netmap.Snapshot) {
 	p.seen = *s
 	p.seen.Endpoints, p.seen.Services = nil, nil // not to be held
 	err := p.apply(ctx, s)
@@ -98,7 +98,7 @@ func (p *pass) run(ctx context.Context, s *table.Snapshot) {
 	p.trouble = text
 }
 
-func (p *pass) apply(ctx context.Context, s *table.Snapshot) error {
+func (p *pass) apply(ctx context.Context, s *netmap.Snapshot) error {
 	n := p.node
 	own := s.Peers[n.cfg.Node].PodCIDR
 	if !own.IsValid() {
@@ -116,7 +116,7 @@ func (p *pass) apply(ctx context.Context, s *table.Snapshot) error {
 }
 
 // setUp makes the network of a node that has a range, and says what of it does not work.
-func (p *pass) setUp(ctx context.Context, s *table.Snapshot, own netip.Prefix, address netip.Addr) (network, names error) {
+func (p *pass) setUp(ctx context.Context, s *netmap.Snapshot, own netip.Prefix, address netip.Addr) (network, names error) {
 	n := p.node
 	host, err := overlay.Look(n.cfg.Node, address)
 	if err != nil {
@@ -149,7 +149,7 @@ func (p *pass) setUp(ctx context.Context, s *table.Snapshot, own netip.Prefix, a
 
 // ways makes those to other nodes. Before the own address is known those of an
 // earlier life stay.
-func (p *pass) ways(s *table.Snapshot, plan overlay.Plan, own netip.Addr) error {
+func (p *pass) ways(s *netmap.Snapshot, plan overlay.Plan, own netip.Addr) error {
 	if !own.IsValid() {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (p *pass) ways(s *table.Snapshot, plan overlay.Plan, own netip.Addr) error 
 	return err
 }
 
-func settings(s *table.Snapshot, own netip.Prefix, host overlay.Host) bridge.Settings {
+func settings(s *netmap.Snapshot, own netip.Prefix, host overlay.Host) bridge.Settings {
 	return bridge.Settings{
 		PodCIDR: own, MTU: overlay.MTU(host), Domain: s.Settings.Domain,
 		Claims: []bridge.Claim{

@@ -31,7 +31,7 @@ type netLock struct {
 
 // lock keeps a second node off the network namespace of the calling thread.
 func lock(ctx context.Context) (*netLock, error) {
-	deadline := time.Now().Add(lockPatience)
+	deadline := time.Now().Add(lockTimeout)
 	for {
 		path, err := lockPath(lockDir)
 		if err != nil {
@@ -46,7 +46,7 @@ func lock(ctx context.Context) (*netLock, error) {
 			continue // another node has just removed the directory
 		case !errors.As(err, &held):
 			return nil, fmt.Errorf("locking the network: %w", err)
-		case !time.Now().Before(deadline) || !sleep(ctx, lockEvery):
+		case !time.Now().Before(deadline) || !sleep(ctx, lockInterval):
 			return nil, fmt.Errorf("%w (it is %s)", ErrInUse, held.By)
 		}
 	}

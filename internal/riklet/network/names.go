@@ -56,7 +56,7 @@ func (n *names) serve(ctx context.Context, address netip.Addr) error {
 		close(done)
 		if err != nil {
 			n.cfg.Logger.Warn("the name server's process has ended, or cannot be reached; it is started again", "address", address, "err", err)
-			tell(n.look)
+			notify(n.look)
 		}
 	}()
 	n.mu.Lock()

@@ -29,9 +29,9 @@ import (
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/iptables"
 	"rik.dev/rik/internal/riklet/network/nameserver"
+	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/riklet/network/proxy"
 	"rik.dev/rik/internal/riklet/network/reach"
-	"rik.dev/rik/internal/riklet/network/table"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
@@ -39,9 +39,9 @@ import (
 var ErrInUse = errors.New("another node of rik has this machine's network: stop it, give each its own network namespace, or run this one with --network=none")
 
 const (
-	// lockPatience is for an agent that was replaced and is about to end.
-	lockPatience = 5 * time.Second
-	lockEvery    = 50 * time.Millisecond
+	// lockTimeout is for an agent that was replaced and is about to end.
+	lockTimeout  = 5 * time.Second
+	lockInterval = 50 * time.Millisecond
 	// resolver is where every machine names its name servers.
 	resolver = "/etc/resolv.conf"
 )
@@ -62,8 +62,8 @@ type Config struct {
 	Resolver string
 	// NameServer is the command line of rik-dns, which answers names. Required by Open.
 	NameServer []string
-	// Every and Silence are those of the overlay's check, see package reach; its own when zero.
-	Every, Silence time.Duration
+	// Interval and Silence are those of the overlay's check, see package reach; its own when zero.
+	Interval, Silence time.Duration
 	// Logger discards when nil.
 	Logger *slog.Logger
 }
@@ -72,7 +72,7 @@ type Config struct {
 type Node struct {
 	cfg    Config
 	lock   *netLock
-	table  *table.Table
+	table  *netmap.Table
 	bridge *bridge.Bridge
 	ports  *bridge.Switch
 	proxy  *proxy.Proxy
@@ -132,7 +132,7 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.trouble(nodestate.TroubleNetwork, errNotSetUp)
 	n.checker = n.newChecker()
-	n.table = table.Open(table.Config{Path: filepath.Join(n.cfg.Dir, "table"), Logger: n.cfg.Logger})
+	n.table = netmap.Open(netmap.Config{Path: filepath.Join(n.cfg.Dir, "table"), Logger: n.cfg.Logger})
 	n.feed = nameserver.NewFeed(n.table)
 	n.names = names{cfg: n.cfg, lock: n.lock, feed: n.feed, look: n.look}
 	if n.bridge, err = bridge.New(bridge.DefaultName); err != nil {
@@ -197,7 +197,7 @@ func (n *Node) SetAddress(a netip.Addr) {
 	n.address = a
 	n.mu.Unlock()
 	if changed {
-		tell(n.look)
+		notify(n.look)
 	}
 }
 
@@ -206,7 +206,7 @@ func (n *Node) SetListeners(all []proxy.Listener) {
 	n.mu.Lock()
 	n.facts.Listeners = all
 	n.mu.Unlock()
-	tell(n.rules)
+	notify(n.rules)
 }
 
 // conflict notes which ports both services and processes want.
@@ -214,7 +214,7 @@ func (n *Node) conflict(all []proxy.Conflict, lost map[proxy.HostPort]bool) {
 	n.mu.Lock()
 	n.conflicts, n.lost = all, lost
 	n.mu.Unlock()
-	tell(n.news)
+	notify(n.news)
 	for _, c := range all {
 		n.cfg.Logger.Warn("a process of this machine listens on a port of a workload",
 			"protocol", c.Protocol, "port", c.Port, "workload", c.Service.String(), "served", c.Served)
@@ -229,7 +229,7 @@ func (n *Node) Troubles() map[nodestate.TroubleKind]string {
 	if all == nil {
 		all = map[nodestate.TroubleKind]string{}
 	}
-	if _, told := all[nodestate.TroubleNetwork]; !told && n.attempts >= unruledAttempts {
+	if _, notified := all[nodestate.TroubleNetwork]; !notified && n.attempts >= unruledAttempts {
 		all[nodestate.TroubleNetwork] = "the rules of ports and names cannot be written: " + n.unruled.Error()
 	}
 	if len(n.conflicts) == 0 {
@@ -257,7 +257,7 @@ func (n *Node) trouble(kind nodestate.TroubleKind, err error) {
 	if n.troubles[kind] == text {
 		return
 	}
-	tell(n.news)
+	notify(n.news)
 	if text == "" {
 		delete(n.troubles, kind)
 		return
@@ -300,7 +300,7 @@ func (n *Node) applied(err error) {
 		n.ruled, n.attempts = true, 0
 	}
 	if before != (n.attempts >= unruledAttempts) {
-		tell(n.news)
+		notify(n.news)
 	}
 }
 
@@ -336,7 +336,7 @@ func (n *Node) Detach(ctx context.Context, uid string) error { return n.ports.De
 // Keep implements instance.Network.
 func (n *Node) Keep(ctx context.Context, uids []string) error { return n.ports.Keep(ctx, uids) }
 
-func tell(c chan<- struct{}) {
+func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -357,9 +357,9 @@ func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
 	}
 }
 
-// TestPrivilegedTroublesAreTold: a network that clashes, a name server that cannot be
+// TestPrivilegedTroublesAreReported: a network that clashes, a name server that cannot be
 // started, and a port of a workload that a process has.
-func TestPrivilegedTroublesAreTold(t *testing.T) {
+func TestPrivilegedTroublesAreReported(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
 		return
@@ -367,7 +367,7 @@ func TestPrivilegedTroublesAreTold(t *testing.T) {
 	lan(t, "192.0.2.1/24")
 	program := filepath.Join(t.TempDir(), "rik-dns")
 	r := openWith(t, Config{Node: "n1", Dir: filepath.Join(t.TempDir(), "network"), NameServer: []string{program, nameServerWord}})
-	told := func(want map[nodestate.TroubleKind]string) {
+	notified := func(want map[nodestate.TroubleKind]string) {
 		t.Helper()
 		eventually(t, "the troubles", func() error {
 			got := r.Troubles()
@@ -387,15 +387,15 @@ func TestPrivilegedTroublesAreTold(t *testing.T) {
 	ports := []*nodev1.ServicePort{{Port: 30080, TargetPort: 8080, Protocol: "TCP", Type: "nodePort"}}
 	all.Services[0].Ports, all.Endpoints[0].Ports = ports, ports
 	r.Apply(all)
-	told(map[nodestate.TroubleKind]string{nodestate.TroubleNames: program})
+	notified(map[nodestate.TroubleKind]string{nodestate.TroubleNames: program})
 	r.SetListeners([]proxy.Listener{{HostPort: proxy.HostPort{Protocol: "TCP", Port: 30080}, Privileged: true}})
-	told(map[nodestate.TroubleKind]string{nodestate.TroubleNames: program, nodestate.TroublePorts: "TCP 30080 of default/web"})
+	notified(map[nodestate.TroubleKind]string{nodestate.TroubleNames: program, nodestate.TroublePorts: "TCP 30080 of default/web"})
 	replace(t, program)
 	r.SetListeners(nil)
-	tell(r.look)
-	told(nil)
+	notify(r.look)
+	notified(nil)
 	sh(t, "ip", "address", "add", "10.62.77.1/24", "dev", "lan0")
-	told(map[nodestate.TroubleKind]string{nodestate.TroubleNetwork: "10.62.77.1/24"})
+	notified(map[nodestate.TroubleKind]string{nodestate.TroubleNetwork: "10.62.77.1/24"})
 }
 
 func TestPrivilegedEverythingThroughTunnels(t *testing.T) {
@@ -446,8 +446,8 @@ func TestPrivilegedOneNodeForEachNetwork(t *testing.T) {
 func refused(t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
 	var err error
-	for _, patience := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+	for _, timeout := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		err = do(ctx)
 		cancel()
 		if errors.Is(err, ErrInUse) {

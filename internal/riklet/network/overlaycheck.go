@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 
 	"rik.dev/rik/api/rik/nodestate"
+	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/riklet/network/overlay"
 	"rik.dev/rik/internal/riklet/network/reach"
-	"rik.dev/rik/internal/riklet/network/table"
 )
 
 // tunnelEnds are those of the tunnels that were made last.
@@ -20,8 +20,8 @@ type tunnelEnds struct {
 func (n *Node) newChecker() *reach.Checker {
 	return reach.New(reach.Config{
 		View: n.view, Port: overlay.Port, Path: filepath.Join(n.cfg.Dir, "overlay"),
-		Every: n.cfg.Every, Silence: n.cfg.Silence, Logger: n.cfg.Logger,
-		Told: func(trouble string) {
+		Interval: n.cfg.Interval, Silence: n.cfg.Silence, Logger: n.cfg.Logger,
+		Notified: func(trouble string) {
 			if trouble == "" {
 				n.trouble(nodestate.TroubleOverlay, nil)
 				return
@@ -32,7 +32,7 @@ func (n *Node) newChecker() *reach.Checker {
 }
 
 // setPlan notes which ways to other nodes there are.
-func (n *Node) setPlan(s *table.Snapshot, plan overlay.Plan) {
+func (n *Node) setPlan(s *netmap.Snapshot, plan overlay.Plan) {
 	n.mu.Lock()
 	// A table that is not whole any more says nothing else about what was known before.
 	n.ends = tunnelEnds{tunnel: plan.Tunnel, known: n.ends.known || !s.Partial}

@@ -34,7 +34,7 @@ func runNode(name, address, dir string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	n, err := Open(ctx, Config{
-		Node: name, Dir: dir, NameServer: []string{"/proc/self/exe", nameServerWord}, Every: 200 * time.Millisecond, Silence: 4 * time.Second,
+		Node: name, Dir: dir, NameServer: []string{"/proc/self/exe", nameServerWord}, Interval: 200 * time.Millisecond, Silence: 4 * time.Second,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {
@@ -65,11 +65,11 @@ type machine struct {
 	t                  *testing.T
 	name, address, dir string
 
-	stdin io.WriteCloser
-	ended chan struct{}
-	mu    sync.Mutex
-	told  map[nodestate.TroubleKind]string // nil: nothing yet
-	ever  bool                             // there was a trouble of the overlay since the last look
+	stdin    io.WriteCloser
+	ended    chan struct{}
+	mu       sync.Mutex
+	notified map[nodestate.TroubleKind]string // nil: nothing yet
+	ever     bool                             // there was a trouble of the overlay since the last look
 }
 
 func (m *machine) start(table *nodev1.NetworkChanges) {
@@ -89,16 +89,16 @@ func (m *machine) start(table *nodev1.NetworkChanges) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.stdin, m.ended, m.told = stdin, make(chan struct{}), nil
+	m.stdin, m.ended, m.notified = stdin, make(chan struct{}), nil
 	go func() {
 		defer close(m.ended)
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
-			told := map[nodestate.TroubleKind]string{}
-			if err := json.Unmarshal(lines.Bytes(), &told); err != nil {
+			notified := map[nodestate.TroubleKind]string{}
+			if err := json.Unmarshal(lines.Bytes(), &notified); err != nil {
 				m.t.Error(err)
 			}
 			m.mu.Lock()
-			m.told, m.ever = told, m.ever || told[nodestate.TroubleOverlay] != ""
+			m.notified, m.ever = notified, m.ever || notified[nodestate.TroubleOverlay] != ""
 			m.mu.Unlock()
 		}
 		if err := c.Wait(); err != nil {
@@ -135,8 +135,8 @@ func (m *machine) whole() {
 	eventually(m.t, "the end of troubles of "+m.name, func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.told == nil || len(m.told) > 0 {
-			return fmt.Errorf("troubles: %v", m.told)
+		if m.notified == nil || len(m.notified) > 0 {
+			return fmt.Errorf("troubles: %v", m.notified)
 		}
 		m.ever = false
 		return nil
@@ -150,8 +150,8 @@ func (m *machine) troubled(parts ...string) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, part := range parts {
-			if !strings.Contains(m.told[nodestate.TroubleOverlay], part) {
-				return fmt.Errorf("no %q in troubles: %v", part, m.told)
+			if !strings.Contains(m.notified[nodestate.TroubleOverlay], part) {
+				return fmt.Errorf("no %q in troubles: %v", part, m.notified)
 			}
 		}
 		return nil
@@ -164,7 +164,7 @@ func (m *machine) quiet() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ever {
-		m.t.Errorf("node %s had a trouble: %v", m.name, m.told)
+		m.t.Errorf("node %s had a trouble: %v", m.name, m.notified)
 	}
 }
 

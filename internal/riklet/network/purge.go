@@ -9,9 +9,9 @@ import (
 
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/nameserver"
+	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/riklet/network/overlay"
 	"rik.dev/rik/internal/riklet/network/proxy"
-	"rik.dev/rik/internal/riklet/network/table"
 )
 
 // Purge takes away what a node that does not run made of the network: the name server, rules,
@@ -34,7 +34,7 @@ func Purge(ctx context.Context, cfg Config) error {
 		return err
 	}
 	rules, err := proxy.New(proxy.Config{
-		Logger: cfg.Logger, Table: func() *table.Snapshot { return nil }, Facts: func() proxy.Facts {
+		Logger: cfg.Logger, Table: func() *netmap.Snapshot { return nil }, Facts: func() proxy.Facts {
 			return proxy.Facts{Node: cfg.Node, Links: []string{bridge.DefaultName, overlay.Device}}
 		}, Changed: make(chan struct{}),
 	})

@@ -19,10 +19,10 @@ func (n *Node) watch(ctx context.Context) {
 		if err := n.listen(ctx); err != nil {
 			n.cfg.Logger.Debug("the kernel does not tell of changes", "err", err)
 		}
-		if !sleep(ctx, lookEvery) {
+		if !sleep(ctx, lookInterval) {
 			return
 		}
-		tell(n.look)
+		notify(n.look)
 	}
 }
 
@@ -49,13 +49,13 @@ func (n *Node) listen(ctx context.Context) error {
 				return nil
 			}
 			if matters(u) {
-				tell(n.look)
+				notify(n.look)
 			}
 		case _, ok := <-addresses:
 			if !ok {
 				return nil
 			}
-			tell(n.look)
+			notify(n.look)
 		}
 	}
 }

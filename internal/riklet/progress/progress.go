@@ -57,7 +57,7 @@ func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<2
 type Work struct {
 	mu     sync.Mutex
 	now    Progress // but for Idle
-	heard  time.Time
+	seen   time.Time
 	sample func() int64 // how many bytes are done; nil: as noted
 	inner  *Work        // what the work waits for
 }
@@ -101,7 +101,7 @@ func (w *Work) change(how func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	how()
-	w.heard = time.Now()
+	w.seen = time.Now()
 }
 
 // Progress is how far the work is.
@@ -111,7 +111,7 @@ func (w *Work) Progress() Progress {
 	}
 	w.mu.Lock()
 	p, inner, sample := w.now, w.inner, w.sample
-	p.Idle = time.Since(w.heard)
+	p.Idle = time.Since(w.seen)
 	w.mu.Unlock()
 	if inner != nil {
 		if q := inner.Progress(); q.What != "" {
@@ -138,8 +138,8 @@ func Of(ctx context.Context) *Work {
 const (
 	// first is when work is first reported: what takes less is not worth a write to the
 	// datastore. every is how often from then on.
-	first = 3 * time.Second
-	every = 10 * time.Second
+	first    = 3 * time.Second
+	interval = 10 * time.Second
 )
 
 // Watch does work, and reports its progress if it takes longer than a few seconds, then again
@@ -164,7 +164,7 @@ func Watch(ctx context.Context, report func(Progress), do func(ctx context.Conte
 			if p := w.Progress(); p.What != "" {
 				report(p)
 			}
-			next.Reset(every)
+			next.Reset(interval)
 		}
 	})
 	defer group.Wait()

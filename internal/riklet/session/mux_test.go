@@ -181,7 +181,7 @@ func TestExec(t *testing.T) {
 	})
 }
 
-func TestExecIsToldOfItsTerminal(t *testing.T) {
+func TestExecLearnsOfItsTerminal(t *testing.T) {
 	with(t, instancefake.Config{}, func(t *testing.T, c *controller) {
 		c.mux.Open(&nodev1.OpenStream{Stream: 1, Uid: "a", Session: &nodev1.OpenStream_Exec{
 			Exec: &nodev1.ExecSession{Command: []string{"sizes"}, Tty: true, Width: 80, Height: 25},

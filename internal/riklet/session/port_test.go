@@ -16,8 +16,8 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// patience is for a busy machine under the race detector.
-const patience = time.Minute
+// timeout is for a busy machine under the race detector.
+const timeout = time.Minute
 
 // listening is a driver of which only the ports are used.
 type listening struct {
@@ -68,7 +68,7 @@ func dialed(t *testing.T, serve func(*net.TCPConn)) (*Mux, <-chan *nodev1.Stream
 // message that last wants.
 func until(t *testing.T, m *Mux, sent <-chan *nodev1.StreamData, data io.Writer, last func(*nodev1.StreamData) bool) *nodev1.StreamData {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(timeout)
 	for {
 		select {
 		case d := <-sent:
@@ -91,12 +91,12 @@ func closed(d *nodev1.StreamData) bool { return d.GetClosed() }
 // and an instance that has said all still hears the client.
 func TestPortHalfClose(t *testing.T) {
 	t.Parallel()
-	heard := make(chan string, 1)
+	seen := make(chan string, 1)
 	m, sent := dialed(t, func(c *net.TCPConn) {
 		_, _ = io.WriteString(c, "hello")
 		_ = c.CloseWrite()
 		text, _ := io.ReadAll(c)
-		heard <- string(text)
+		seen <- string(text)
 	})
 	var got bytes.Buffer
 	until(t, m, sent, &got, (*nodev1.StreamData).GetEndOfInput)
@@ -105,7 +105,7 @@ func TestPortHalfClose(t *testing.T) {
 	}
 	m.Data(&nodev1.StreamData{Stream: 1, Data: []byte("and good"), Credit: 1})
 	m.Data(&nodev1.StreamData{Stream: 1, Data: []byte("bye"), EndOfInput: true})
-	if text := <-heard; text != "and goodbye" {
+	if text := <-seen; text != "and goodbye" {
 		t.Errorf("after its own end the instance heard %q", text)
 	}
 	if last := until(t, m, sent, io.Discard, closed); last.GetError() != "" {

@@ -21,9 +21,9 @@ import (
 	"rik.dev/rik/internal/riklet/shim/logfile"
 )
 
-// actor stands in for a guest's init: it speaks the protocol and acts out what a
+// process stands in for a guest's init: it speaks the protocol and acts out what a
 // process is called after. Some of that no honest init would do.
-type actor struct {
+type process struct {
 	*place
 	socket   string
 	listener net.Listener
@@ -36,21 +36,21 @@ type actor struct {
 	mux     *yamux.Session
 }
 
-func (p *place) newActor(name string) *actor {
+func (p *place) newProcess(name string) *process {
 	p.Helper()
-	a := &actor{place: p, socket: filepath.Join(p.dir, name), ended: make(chan string, 1000), signals: map[uint64]chan int{}}
+	a := &process{place: p, socket: filepath.Join(p.dir, name), ended: make(chan string, 1000), signals: map[uint64]chan int{}}
 	p.Cleanup(a.die)
 	return a
 }
 
-func (a *actor) link() shim.Link {
-	return shim.Link{Channel: guest.Channel{Socket: a.socket}, Socket: filepath.Join(a.dir, "lent"), PatienceMillis: patience.Milliseconds()}
+func (a *process) link() shim.Link {
+	return shim.Link{Channel: guest.Channel{Socket: a.socket}, Socket: filepath.Join(a.dir, "lent"), TimeoutMillis: timeout.Milliseconds()}
 }
 
-func (a *actor) guest() guest.Guest { return guest.New(shim.GuestOpener(a.link().Socket)) }
+func (a *process) guest() guest.Guest { return guest.New(shim.GuestOpener(a.link().Socket)) }
 
 // boot begins to answer.
-func (a *actor) boot() {
+func (a *process) boot() {
 	a.Helper()
 	listener, err := net.Listen("unix", a.socket)
 	if err != nil {
@@ -71,7 +71,7 @@ func (a *actor) boot() {
 }
 
 // die ends the channel, as the end of a VMM does.
-func (a *actor) die() {
+func (a *process) die() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.listener != nil {
@@ -83,7 +83,7 @@ func (a *actor) die() {
 	}
 }
 
-func (a *actor) serve(conn net.Conn) {
+func (a *process) serve(conn net.Conn) {
 	if wire.Answer(conn) != nil {
 		return
 	}
@@ -103,7 +103,7 @@ func (a *actor) serve(conn net.Conn) {
 	}
 }
 
-func (a *actor) obey(stream *yamux.Stream) {
+func (a *process) obey(stream *yamux.Stream) {
 	defer stream.Close()
 	var r guest.Request
 	if wire.ReadLine(stream, &r) != nil {
@@ -123,7 +123,7 @@ func (a *actor) obey(stream *yamux.Stream) {
 }
 
 // act is one run. It ends like one that follows its script.
-func (a *actor) act(stream *yamux.Stream, p guest.Process) {
+func (a *process) act(stream *yamux.Stream, p guest.Process) {
 	switch p.Argv[0] {
 	case "never":
 		_ = wire.ReadLine(stream, &struct{}{}) // until the stream ends
@@ -161,7 +161,7 @@ func (a *actor) act(stream *yamux.Stream, p guest.Process) {
 	}
 }
 
-func (a *actor) script(stream *yamux.Stream, p guest.Process, signal <-chan int, input <-chan wire.Kind) *guest.Exit {
+func (a *process) script(stream *yamux.Stream, p guest.Process, signal <-chan int, input <-chan wire.Kind) *guest.Exit {
 	switch p.Argv[0] {
 	case "say":
 		_ = wire.WriteFrame(stream, wire.Stdout, []byte(p.Argv[1]+"\nno end"))
@@ -203,7 +203,7 @@ func (p *place) guestRun(name string, attempt int, argv ...string) shim.Start {
 	}
 }
 
-func (a *actor) linked() *shim.Client {
+func (a *process) linked() *shim.Client {
 	a.Helper()
 	a.boot()
 	c := a.run()
@@ -215,7 +215,7 @@ func (a *actor) linked() *shim.Client {
 }
 
 func TestPrivilegedShimRunsInAGuest(t *testing.T) {
-	a := newPlace(t).newActor("vm")
+	a := newPlace(t).newProcess("vm")
 	c := a.linked()
 	info, err := os.Stat(a.link().Socket)
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -264,7 +264,7 @@ func TestPrivilegedShimRunsInAGuest(t *testing.T) {
 }
 
 func TestPrivilegedShimKeepsALinkBetweenConnections(t *testing.T) {
-	a := newPlace(t).newActor("vm")
+	a := newPlace(t).newProcess("vm")
 	c := a.run()
 	if _, err := c.Start(a.ctx, a.guestRun("a", 1, "wait")); err == nil || !strings.Contains(err.Error(), "order a link first") {
 		t.Errorf("Start() before there is a link = %v", err)
@@ -335,11 +335,11 @@ func TestPrivilegedShimKeepsALinkBetweenConnections(t *testing.T) {
 }
 
 // socketOf is the supervisor's, not the guest's.
-func (a *actor) socketOf() string { return a.place.socket() }
+func (a *process) socketOf() string { return a.place.socket() }
 
 func TestPrivilegedShimEndsRunsWithTheirGuest(t *testing.T) {
 	p := newPlace(t)
-	a := p.newActor("vm")
+	a := p.newProcess("vm")
 	c := a.linked()
 	if _, err := c.Start(a.ctx, a.process("beside", 1, shell("exec sleep 1000"))); err != nil {
 		t.Fatal(err)
@@ -382,7 +382,7 @@ func TestPrivilegedShimEndsRunsWithTheirGuest(t *testing.T) {
 	p.await("the end of the lent socket", func() bool { return errors.Is(a.guest().Health(p.ctx), shim.ErrGone) })
 
 	// The next microVM of the same instance.
-	next := p.newActor("vm2")
+	next := p.newProcess("vm2")
 	next.boot()
 	if err := c.Link(p.ctx, next.link()); err != nil {
 		t.Fatal(err)
@@ -408,9 +408,9 @@ func TestPrivilegedShimGivesUpOnAGuestThatDoesNotAnswer(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
 	defer c.Close()
-	a := p.newActor("vm")
+	a := p.newProcess("vm")
 	l := a.link()
-	l.PatienceMillis = 50
+	l.TimeoutMillis = 50
 	if err := c.Link(p.ctx, l); err == nil || !strings.Contains(err.Error(), "did not answer within 50ms") {
 		t.Errorf("Link() to nobody = %v", err)
 	}
@@ -424,7 +424,7 @@ func TestPrivilegedShimGivesUpOnAGuestThatDoesNotAnswer(t *testing.T) {
 	}
 	// The end of the supervisor ends the wait.
 	waits := make(chan error, 1)
-	l.PatienceMillis = patience.Milliseconds()
+	l.TimeoutMillis = timeout.Milliseconds()
 	go func() { waits <- c.Link(p.ctx, l) }()
 	if _, err := mute.Accept(); err != nil {
 		t.Fatal(err)
@@ -439,7 +439,7 @@ func TestPrivilegedShimGivesUpOnAGuestThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestPrivilegedShimBoundsAFloodingGuest(t *testing.T) {
-	a := newPlace(t).newActor("vm")
+	a := newPlace(t).newProcess("vm")
 	c := a.linked()
 	order := a.guestRun("a", 1, "flood")
 	order.LogLimits = logfile.Limits{Bytes: 1 << 20, Files: 2}
@@ -469,7 +469,7 @@ func TestPrivilegedShimBoundsAFloodingGuest(t *testing.T) {
 
 // Whoever uses up all streams that are lent leaves the supervisor its own.
 func TestPrivilegedShimBoundsLentStreams(t *testing.T) {
-	a := newPlace(t).newActor("vm")
+	a := newPlace(t).newProcess("vm")
 	c := a.linked()
 	ctx, cancel := context.WithCancel(a.ctx)
 	defer cancel()
@@ -513,7 +513,7 @@ func TestPrivilegedShimBoundsLentStreams(t *testing.T) {
 // A start that hangs, of a runtime's or in a guest, ends when its container is to be
 // killed, and the next attempt finds nothing of it in its way.
 func TestPrivilegedShimCallsOffAStart(t *testing.T) {
-	a := newPlace(t).newActor("vm")
+	a := newPlace(t).newProcess("vm")
 	c := a.linked()
 	hanging := a.order("runtime", 1, "true")
 	hanging.Argv = []string{"/bin/sh", "-c", "sleep 100000; true"}
@@ -539,7 +539,7 @@ func TestPrivilegedShimCallsOffAStart(t *testing.T) {
 				return false
 			}
 		})
-		if _, told := errors.AsType[*shim.StartError](err); !told || !strings.Contains(err.Error(), "called off") {
+		if _, sent := errors.AsType[*shim.StartError](err); !sent || !strings.Contains(err.Error(), "called off") {
 			t.Errorf("Start() of %s = %v, want that it was called off", name, err)
 		}
 		if _, err := c.Start(a.ctx, tc.next); err != nil {

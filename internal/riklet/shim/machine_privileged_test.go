@@ -113,7 +113,7 @@ func TestPrivilegedShimRunsAMicroVM(t *testing.T) {
 	c := p.run()
 	defer c.Close()
 	channel := filepath.Join(p.dir, "vm", "channel")
-	link := shim.Link{Channel: guest.Channel{Socket: channel}, Socket: filepath.Join(p.dir, "lent"), PatienceMillis: patience.Milliseconds()}
+	link := shim.Link{Channel: guest.Channel{Socket: channel}, Socket: filepath.Join(p.dir, "lent"), TimeoutMillis: timeout.Milliseconds()}
 	p.boot(c, p.machine(channel), link)
 	g := guest.New(shim.GuestOpener(link.Socket))
 	if err := g.Configure(p.ctx, guest.Config{Hostname: "within", Time: time.Now(), Entropy: bytes.Repeat([]byte{1}, 64)}); err != nil {

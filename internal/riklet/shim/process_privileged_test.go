@@ -430,9 +430,9 @@ func TestPrivilegedLaunchCommandBesideAProcess(t *testing.T) {
 		t.Errorf("Start() without a supervisor's program = %v", err)
 	}
 	// Without a pipe for it, the failure goes where a reader sees it.
-	told, err := launch.Command(p.binary, l).CombinedOutput()
-	if !errors.As(err, &exit) || exit.ExitCode() != 126 || !strings.Contains(string(told), "executing /etc/passwd") {
-		t.Errorf("CombinedOutput() = %q, %v", told, err)
+	sent, err := launch.Command(p.binary, l).CombinedOutput()
+	if !errors.As(err, &exit) || exit.ExitCode() != 126 || !strings.Contains(string(sent), "executing /etc/passwd") {
+		t.Errorf("CombinedOutput() = %q, %v", sent, err)
 	}
 }
 

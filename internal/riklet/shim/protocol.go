@@ -114,8 +114,8 @@ const (
 type Link struct {
 	Channel guest.Channel `json:"channel"`
 	Socket  string        `json:"socket"` // path; at most 107 bytes
-	// PatienceMillis bounds the wait for the guest's init.
-	PatienceMillis int64 `json:"patienceMillis"`
+	// TimeoutMillis bounds the wait for the guest's init.
+	TimeoutMillis int64 `json:"patienceMillis"`
 }
 
 // Request is one order to a supervisor.

@@ -24,7 +24,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-const patience = 2 * time.Minute
+const timeout = 2 * time.Minute
 
 // place is a supervisor of a test's own. Its containers are plain processes,
 // left behind by a script that keeps to a runtime's command line; the Pod
@@ -79,7 +79,7 @@ func newPlace(t testing.TB) *place {
 		t.Fatal(err)
 	}
 	var cancel context.CancelFunc
-	p.ctx, cancel = context.WithTimeout(context.Background(), patience)
+	p.ctx, cancel = context.WithTimeout(context.Background(), timeout)
 	t.Cleanup(cancel)
 	return p
 }
@@ -322,7 +322,7 @@ func TestPrivilegedShimEndsWithTheMachine(t *testing.T) {
 	}
 	p.awaitExit(c)
 	c.Close()
-	poll.Until(t, patience, "the supervisor has ended", func(context.Context) error {
+	poll.Until(t, timeout, "the supervisor has ended", func(context.Context) error {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(supervisor), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor
 		if err == nil && n == 0 {
 			err = errors.New("it runs")

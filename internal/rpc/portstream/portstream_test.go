@@ -86,14 +86,14 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
-func TestFailureIsTold(t *testing.T) {
+func TestFailureIsReported(t *testing.T) {
 	t.Parallel()
 	client, server := pair(t)
 	_, _ = server.Write([]byte("half"))
 	server.Fail(errors.New("connection refused"))
 	got, err := io.ReadAll(client)
-	var told *RemoteError
-	if string(got) != "half" || !errors.As(err, &told) || told.Message != "connection refused" {
+	var reported *RemoteError
+	if string(got) != "half" || !errors.As(err, &reported) || reported.Message != "connection refused" {
 		t.Errorf("ReadAll() = %q, %v, want the half and the reason", got, err)
 	}
 	// It is told as well when all data had come.
@@ -103,7 +103,7 @@ func TestFailureIsTold(t *testing.T) {
 	if _, err := io.Copy(&bytes.Buffer{}, client); err != nil {
 		t.Errorf("Copy() = %v, want all", err)
 	}
-	if err := client.Wait(); !errors.As(err, &told) || len(told.Message) < maxText/2 {
+	if err := client.Wait(); !errors.As(err, &reported) || len(reported.Message) < maxText/2 {
 		t.Errorf("Wait() = %v, want the reason", err)
 	}
 }

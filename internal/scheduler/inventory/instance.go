@@ -39,7 +39,7 @@ type Instance struct {
 	listing uint64
 	group   *group // nil while its template is not known
 	heap    int    // index in the group's queue; -1 when not waiting
-	told    string // the explanation that was reported last
+	sent    string // the explanation that was reported last
 }
 
 // Stop is an order to take an instance away.

@@ -42,9 +42,9 @@ type Inventory struct {
 	nodes map[string]*node
 	// reached counts the nodes that are.
 	reached int
-	// heard orders nodes by when they were last heard of, the longest ago first;
+	// seen orders nodes by when they were last heard of, the longest ago first;
 	// lost ones are not in it.
-	heard list.List
+	seen list.List
 
 	revisions map[string]*revision
 	instances map[string]*Instance

@@ -69,7 +69,7 @@ func place(v *Inventory, now time.Time) Result {
 		all.Bindings = append(all.Bindings, r.Bindings...)
 		all.Unplaced = append(all.Unplaced, r.Unplaced...)
 		all.Displaced = append(all.Displaced, r.Displaced...)
-		all.TellAt = r.TellAt
+		all.SendAt = r.SendAt
 		if !r.More {
 			return all
 		}
@@ -156,7 +156,7 @@ func TestDeadlines(t *testing.T) {
 	}
 	v.SetNode(nodeObject("absent"), start)
 	v.Synced()
-	v.Heard("lively", start.Add(15*time.Second))
+	v.Seen("lively", start.Add(15*time.Second))
 	if lost := v.Expire(start.Add(timeout - 1)); len(lost) != 0 {
 		t.Fatalf("lost before the deadline: %v", lost)
 	}
@@ -177,7 +177,7 @@ func TestDeadlines(t *testing.T) {
 	if r := place(v, start); len(r.Bindings) != 1 || r.Bindings[0].Node != "lively" {
 		t.Fatalf("placing = %+v, want lively", r)
 	}
-	if !v.Heard("silent", start.Add(time.Minute)) {
+	if !v.Seen("silent", start.Add(time.Minute)) {
 		t.Fatal("Heard(silent) = false, want that it was lost")
 	}
 	got := map[string]bool{}
@@ -198,7 +198,7 @@ func TestDeletedNodeIsForgotten(t *testing.T) {
 		"left, then deleted":      func(v *Inventory) { v.Leave("second"); v.RemoveNode("second") },
 		"lost, then deleted": func(v *Inventory) {
 			v.Leave("second")
-			v.Heard("first", start.Add(timeout))
+			v.Seen("first", start.Add(timeout))
 			v.Expire(start.Add(timeout))
 			v.RemoveNode("second")
 		},
@@ -246,7 +246,7 @@ func TestDeletedNodeIsForgotten(t *testing.T) {
 			if !ok || len(e.Verdicts) != 1 || e.Verdicts[0].Node != "first" {
 				t.Errorf("Explain(c) = %+v, %v, want a verdict on first only", e.Verdicts, ok)
 			}
-			v.Heard("first", start.Add(3*timeout))
+			v.Seen("first", start.Add(3*timeout))
 			if lost := v.Expire(start.Add(3 * timeout)); len(lost) != 0 {
 				t.Errorf("lost = %v, want nobody", lost)
 			}
@@ -333,7 +333,7 @@ func TestEndedInstanceFreesItsPlace(t *testing.T) {
 	}
 }
 
-func TestExplanationsAreToldWhenTheyChange(t *testing.T) {
+func TestExplanationsAreSentWhenTheyChange(t *testing.T) {
 	t.Parallel()
 	v := newInventory()
 	v.Begin()
@@ -354,10 +354,10 @@ func TestExplanationsAreToldWhenTheyChange(t *testing.T) {
 		t.Fatalf("told after a newcomer: %+v, want late only", r.Unplaced)
 	}
 	addNode(v, "tiny", 0)
-	if r = place(v, start.Add(time.Second)); len(r.Unplaced) != 0 || r.TellAt.IsZero() {
+	if r = place(v, start.Add(time.Second)); len(r.Unplaced) != 0 || r.SendAt.IsZero() {
 		t.Fatalf("changed explanation = %+v, want it to be told later", r)
 	}
-	if r = place(v, r.TellAt); len(r.Unplaced) != 4 || r.Unplaced[0].Reason != "InsufficientCPU" {
+	if r = place(v, r.SendAt); len(r.Unplaced) != 4 || r.Unplaced[0].Reason != "InsufficientCPU" {
 		t.Fatalf("changed explanation = %+v, want InsufficientCPU for all four", r)
 	}
 }

@@ -34,7 +34,7 @@ type node struct {
 	// reached: instances of other nodes are reached from it, and it takes any.
 	reached bool
 
-	heardAt time.Time
+	seenAt time.Time
 	// place in the list of deadlines; nil for a lost node.
 	deadline *list.Element
 }
@@ -127,7 +127,7 @@ func (v *Inventory) NodeAnnotation(name, key string) string {
 func (v *Inventory) Join(name string, r Registration, refusal string, now time.Time) {
 	n := v.node(name, now)
 	n.Registration, n.connected, n.refusal = r, true, refusal
-	v.Heard(name, now)
+	v.Seen(name, now)
 	v.publish(n)
 }
 
@@ -154,18 +154,18 @@ func (v *Inventory) Leave(name string) {
 	v.dropNode(n)
 }
 
-// Heard moves a node's deadline. It says whether the node counted as lost.
-func (v *Inventory) Heard(name string, now time.Time) (wasLost bool) {
+// Seen moves a node's deadline. It says whether the node counted as lost.
+func (v *Inventory) Seen(name string, now time.Time) (wasLost bool) {
 	n := v.nodes[name]
 	if n == nil {
 		return false
 	}
-	n.heardAt = now
+	n.seenAt = now
 	if n.deadline != nil {
-		v.heard.MoveToBack(n.deadline)
+		v.seen.MoveToBack(n.deadline)
 		return false
 	}
-	n.deadline = v.heard.PushBack(n)
+	n.deadline = v.seen.PushBack(n)
 	v.publish(n)
 	return true
 }
@@ -220,15 +220,15 @@ func (v *Inventory) SetUsedPorts(name string, used map[placement.Port]bool) {
 // until it is heard of again.
 func (v *Inventory) Expire(now time.Time) (lost []string) {
 	for {
-		front := v.heard.Front()
+		front := v.seen.Front()
 		if front == nil {
 			return lost
 		}
 		n := front.Value.(*node)
-		if now.Sub(n.heardAt) < v.options.NodeTimeout {
+		if now.Sub(n.seenAt) < v.options.NodeTimeout {
 			return lost
 		}
-		v.heard.Remove(front)
+		v.seen.Remove(front)
 		n.deadline = nil
 		lost = append(lost, n.name)
 		v.publish(n)
@@ -238,11 +238,11 @@ func (v *Inventory) Expire(now time.Time) (lost []string) {
 
 // NextDeadline is when the next node is lost unless it is heard of.
 func (v *Inventory) NextDeadline() (time.Time, bool) {
-	front := v.heard.Front()
+	front := v.seen.Front()
 	if front == nil {
 		return time.Time{}, false
 	}
-	return front.Value.(*node).heardAt.Add(v.options.NodeTimeout), true
+	return front.Value.(*node).seenAt.Add(v.options.NodeTimeout), true
 }
 
 // Connectivities lists, by name, every node that has joined or that is lost:
@@ -277,8 +277,8 @@ func (n *node) connectivity() Connectivity {
 func (v *Inventory) node(name string, now time.Time) *node {
 	n := v.nodes[name]
 	if n == nil {
-		n = &node{name: name, heardAt: now}
-		n.deadline = v.heard.PushBack(n)
+		n = &node{name: name, seenAt: now}
+		n.deadline = v.seen.PushBack(n)
 		v.nodes[name] = n
 	}
 	return n
@@ -292,7 +292,7 @@ func (v *Inventory) dropNode(n *node) {
 		return
 	}
 	if n.deadline != nil {
-		v.heard.Remove(n.deadline)
+		v.seen.Remove(n.deadline)
 	}
 	delete(v.nodes, n.name)
 	v.snapshot.RemoveNode(n.name)

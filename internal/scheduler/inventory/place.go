@@ -13,9 +13,9 @@ const (
 	// above the number of writes that a controller has in flight (256), so that
 	// it never waits for proposals, and bounds what a slow one queues.
 	maxProposed = 8192
-	// explainEvery bounds how often a changed explanation is told to all that
+	// explainInterval bounds how often a changed explanation is told to all that
 	// wait for the same reason. The first one is told at once.
-	explainEvery = 5 * time.Second
+	explainInterval = 5 * time.Second
 )
 
 // reservation is put before the UID of an instance to name the place that is
@@ -29,9 +29,9 @@ type Result struct {
 	Displaced []Displacement
 	// More says that there is more to place at once.
 	More bool
-	// TellAt is when Place should be called again to tell changed explanations;
+	// SendAt is when Place should be called again to tell changed explanations;
 	// zero when there are none.
-	TellAt time.Time
+	SendAt time.Time
 }
 
 // Binding is a proposal.
@@ -70,7 +70,7 @@ func (v *Inventory) Place(limit int, now time.Time) Result {
 		}
 		v.placeFirst(g, &out)
 	}
-	v.tell(now, &out)
+	v.send(now, &out)
 	more := v.queue.first() != nil || (v.improved || len(v.freed) > 0) && len(v.queue.blocked) > 0
 	out.More = more && v.proposed < maxProposed
 	return out
@@ -130,22 +130,22 @@ func (v *Inventory) placeFirst(g *group, out *Result) {
 	out.Bindings = append(out.Bindings, Binding{UID: in.UID, Node: d.Node, HostPorts: d.HostPorts})
 }
 
-// tell reports explanations that have not been told.
-func (v *Inventory) tell(now time.Time, out *Result) {
+// send reports explanations that have not been told.
+func (v *Inventory) send(now time.Time, out *Result) {
 	for g := range v.queue.untold {
-		due := g.toldAt.Add(explainEvery)
+		due := g.sentAt.Add(explainInterval)
 		switch {
-		case g.untold && (g.toldAt.IsZero() || !now.Before(due)):
-			g.untold, g.newcomers, g.toldAt = false, nil, now
+		case g.untold && (g.sentAt.IsZero() || !now.Before(due)):
+			g.untold, g.newcomers, g.sentAt = false, nil, now
 			for _, in := range g.waiting {
-				out.tell(in, g)
+				out.send(in, g)
 			}
-		case g.untold && (out.TellAt.IsZero() || due.Before(out.TellAt)):
-			out.TellAt = due
+		case g.untold && (out.SendAt.IsZero() || due.Before(out.SendAt)):
+			out.SendAt = due
 		}
 		for _, in := range g.newcomers {
 			if in.heap >= 0 {
-				out.tell(in, g)
+				out.send(in, g)
 			}
 		}
 		g.newcomers = nil
@@ -155,11 +155,11 @@ func (v *Inventory) tell(now time.Time, out *Result) {
 	}
 }
 
-func (out *Result) tell(in *Instance, g *group) {
-	if in.told == g.message {
+func (out *Result) send(in *Instance, g *group) {
+	if in.sent == g.message {
 		return
 	}
-	in.told = g.message
+	in.sent = g.message
 	out.Unplaced = append(out.Unplaced, Unplaced{UID: in.UID, Reason: g.reason, Message: g.message})
 }
 

@@ -27,7 +27,7 @@ type group struct {
 	// waiting instances were told last. Untold is set while some may not have
 	// been; newcomers are those that came since the group is blocked.
 	reason, message string
-	toldAt          time.Time
+	sentAt          time.Time
 	untold          bool
 	newcomers       []*Instance
 }
@@ -65,7 +65,7 @@ func (q *queue) push(in *Instance) {
 	g := in.group
 	heap.Push(&g.waiting, in)
 	q.waiting++
-	in.told = ""
+	in.sent = ""
 	if g.blocked {
 		g.newcomers = append(g.newcomers, in)
 		q.untold[g] = struct{}{}

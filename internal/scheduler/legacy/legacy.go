@@ -113,7 +113,7 @@ func (c *controllerServer) ScheduleInstance(_ context.Context, r *controller.Wor
 	in := &instance{id: r.InstanceId, definition: r.Definition}
 	c.instances[in.id] = in
 	c.unassigned = append(c.unassigned, in)
-	c.tellInstance(in.id, common.ResourceStatus_PENDING)
+	c.sendInstance(in.id, common.ResourceStatus_PENDING)
 	c.assign()
 	return &emptypb.Empty{}, nil
 }
@@ -127,10 +127,10 @@ func (s *Service) destroy(id string) error {
 	in.destroyed = true
 	if in.host == "" {
 		delete(s.instances, id)
-		s.tellInstance(id, common.ResourceStatus_TERMINATED)
+		s.sendInstance(id, common.ResourceStatus_TERMINATED)
 		return nil
 	}
-	s.tellInstance(id, common.ResourceStatus_DESTROYING)
+	s.sendInstance(id, common.ResourceStatus_DESTROYING)
 	if w := s.workers[in.host]; w != nil {
 		w.give(in, common.WorkloadRequestKind_DESTROY)
 	}
@@ -151,7 +151,7 @@ func (s *Service) assign() {
 		w.turn = s.turn
 		w.load++
 		in.host = w.host
-		s.tellInstance(in.id, common.ResourceStatus_CREATING)
+		s.sendInstance(in.id, common.ResourceStatus_CREATING)
 		w.give(in, common.WorkloadRequestKind_CREATE)
 	}
 }
@@ -264,8 +264,8 @@ func (s *Service) update(key string, m *common.WorkerStatus) {
 	poke(s.updated)
 }
 
-// tellInstance reports a status that the scheduler itself gives an instance.
-func (s *Service) tellInstance(id string, is common.ResourceStatus) {
+// sendInstance reports a status that the scheduler itself gives an instance.
+func (s *Service) sendInstance(id string, is common.ResourceStatus) {
 	s.update("instance/"+id, &common.WorkerStatus{
 		Identifier: id,
 		Status:     &common.WorkerStatus_Instance{Instance: &common.InstanceMetric{Status: is, InstanceId: id}},
@@ -322,7 +322,7 @@ func (s *Service) connect(host string) *connection {
 		}
 	}
 	s.log.Info("legacy worker joined", "node", host)
-	s.tellWorker(host, common.ResourceStatus_RUNNING)
+	s.sendWorker(host, common.ResourceStatus_RUNNING)
 	s.assign()
 	return c
 }
@@ -337,15 +337,15 @@ func (s *Service) disconnect(c *connection) {
 		if in != nil && order.Action == common.WorkloadRequestKind_CREATE && !in.destroyed {
 			in.host = ""
 			s.unassigned = append(s.unassigned, in)
-			s.tellInstance(in.id, common.ResourceStatus_PENDING)
+			s.sendInstance(in.id, common.ResourceStatus_PENDING)
 		}
 	}
 	s.log.Info("legacy worker disconnected", "node", c.host)
-	s.tellWorker(c.host, common.ResourceStatus_UNKNOWN)
+	s.sendWorker(c.host, common.ResourceStatus_UNKNOWN)
 	s.assign()
 }
 
-func (s *Service) tellWorker(host string, is common.ResourceStatus) {
+func (s *Service) sendWorker(host string, is common.ResourceStatus) {
 	s.update("worker/"+host, &common.WorkerStatus{
 		Identifier: host,
 		Status:     &common.WorkerStatus_Worker{Worker: &common.WorkerMetric{Status: is}},

@@ -72,13 +72,13 @@ func (s *Snapshot) lift(uid string) (restore func()) {
 func (s *Snapshot) explainNode(v *view, at int32, lows []int32) Verdict {
 	n, st := s.nodes[at], v.state
 	out := Verdict{Node: n.Name}
-	said := st.shape.judgeStatic(n)
+	said := st.shape.checkStatic(n)
 	if said == fits {
-		said = s.judgePlaced(st, n)
+		said = s.checkPlaced(st, n)
 	}
 	g := v.slots[at].group
 	if said == fits {
-		said = v.judgeGroup(g, lows)
+		said = v.checkGroup(g, lows)
 	}
 	if p, taken := s.clusterPortTaken(st); taken && said == fits {
 		out.Filter, out.Reason = filters[portTaken], fmt.Sprintf("port %s is reserved by another workload", p)
@@ -173,7 +173,7 @@ func (v *view) constraintText(s *Snapshot, at int32, lows []int32, said verdict)
 	cells := v.slots[at].group.cells
 	for i := range v.constraints {
 		c := &v.constraints[i]
-		if v.judgeConstraint(c, cells[i], lows[i]) != said {
+		if v.checkConstraint(c, cells[i], lows[i]) != said {
 			continue
 		}
 		if cells[i] == nil {

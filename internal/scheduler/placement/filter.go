@@ -70,8 +70,8 @@ var (
 	}
 )
 
-// judgeStatic applies the filters that depend on nothing that is placed.
-func (s *Shape) judgeStatic(n *node) verdict {
+// checkStatic applies the filters that depend on nothing that is placed.
+func (s *Shape) checkStatic(n *node) verdict {
 	switch {
 	case !n.known:
 		return unknown
@@ -174,8 +174,8 @@ func (s *Shape) runtimeOn(n *node) bool {
 	return slices.Contains(n.Runtimes, s.runtime)
 }
 
-// judgePlaced applies the filters over what is on the node itself.
-func (s *Snapshot) judgePlaced(st *shapeState, n *node) verdict {
+// checkPlaced applies the filters over what is on the node itself.
+func (s *Snapshot) checkPlaced(st *shapeState, n *node) verdict {
 	if v := n.free.lacking(&st.shape.requests); v != fits {
 		return v
 	}

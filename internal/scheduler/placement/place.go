@@ -40,7 +40,7 @@ func Place(s *Snapshot, r Request) Decision {
 	var best *entry
 	var bestScore int64
 	for _, g := range v.groups {
-		if len(g.heap) == 0 || v.judgeGroup(g, lows) != fits {
+		if len(g.heap) == 0 || v.checkGroup(g, lows) != fits {
 			continue
 		}
 		top := &g.heap[0]
@@ -67,7 +67,7 @@ func CouldHelp(s *Snapshot, shape *Shape, nodeName string) bool {
 		return false
 	}
 	n := s.nodes[at]
-	return shape.judgeStatic(n) == fits && s.judgePlaced(st, n) == fits
+	return shape.checkStatic(n) == fits && s.checkPlaced(st, n) == fits
 }
 
 // nowhere explains, from the counts that the view keeps, why nothing fits.
@@ -75,7 +75,7 @@ func (s *Snapshot) nowhere(v *view, lows []int32) Decision {
 	rejected := v.rejected
 	rejected[fits] = 0
 	for _, g := range v.groups {
-		rejected[v.judgeGroup(g, lows)] += int32(len(g.heap))
+		rejected[v.checkGroup(g, lows)] += int32(len(g.heap))
 	}
 	reason, message := summary(s.known, &rejected)
 	if rejected[portForeign] > 0 {
@@ -120,18 +120,18 @@ func (v *view) lows() []int32 {
 	return lows
 }
 
-// judgeGroup applies the filters over places.
-func (v *view) judgeGroup(g *group, lows []int32) verdict {
+// checkGroup applies the filters over places.
+func (v *view) checkGroup(g *group, lows []int32) verdict {
 	for i := range v.constraints {
-		if said := v.judgeConstraint(&v.constraints[i], g.cells[i], lows[i]); said != fits {
+		if said := v.checkConstraint(&v.constraints[i], g.cells[i], lows[i]); said != fits {
 			return said
 		}
 	}
 	return fits
 }
 
-// judgeConstraint looks at one place; at is nil where the nodes lack its label.
-func (v *view) judgeConstraint(c *constraint, at *cell, low int32) verdict {
+// checkConstraint looks at one place; at is nil where the nodes lack its label.
+func (v *view) checkConstraint(c *constraint, at *cell, low int32) verdict {
 	switch c.role {
 	case requires:
 		if at == nil || at.matching == 0 && !v.first(c.term) {

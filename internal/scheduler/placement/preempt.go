@@ -64,7 +64,7 @@ func (s *Snapshot) preemptCandidates(v *view) []candidate {
 	var out []candidate
 	for at := range v.slots {
 		sl := &v.slots[at]
-		if !sl.present || sl.judged != fits {
+		if !sl.present || sl.validated != fits {
 			continue
 		}
 		if c, ok := s.estimate(v.state, int32(at)); ok {
@@ -169,8 +169,8 @@ func (s *Snapshot) tryVictims(v *view, at int32) (victims []string, c cost) {
 
 // fitsOn asks all filters about one node, as it is now.
 func (s *Snapshot) fitsOn(v *view, at int32) bool {
-	if s.judgePlaced(v.state, s.nodes[at]) != fits {
+	if s.checkPlaced(v.state, s.nodes[at]) != fits {
 		return false
 	}
-	return v.judgeGroup(v.slots[at].group, v.lows()) == fits
+	return v.checkGroup(v.slots[at].group, v.lows()) == fits
 }

@@ -62,7 +62,7 @@ type slot struct {
 	position    int32 // in the heap; -1 when it does not fit
 	static      uint32
 	verdict     verdict
-	judged      verdict // by the static filters
+	validated   verdict // by the static filters
 	present     bool
 }
 
@@ -192,9 +192,9 @@ func (s *Snapshot) refresh(v *view, at int32) {
 		v.learn(sl, n)
 	}
 	sl.version = n.version
-	said := sl.judged
+	said := sl.validated
 	if said == fits {
-		said = s.judgePlaced(v.state, n)
+		said = s.checkPlaced(v.state, n)
 	}
 	if said != sl.verdict {
 		v.rejected[sl.verdict]--
@@ -217,7 +217,7 @@ func (v *view) forget(sl *slot) {
 	}
 	v.take(sl)
 	v.rejected[sl.verdict]--
-	if sl.judged == fits {
+	if sl.validated == fits {
 		sl.group.eligible--
 	}
 	*sl = slot{position: -1}
@@ -227,10 +227,10 @@ func (v *view) forget(sl *slot) {
 func (v *view) learn(sl *slot, n *node) {
 	sl.present, sl.static = true, n.static
 	sl.group = v.groupOf(n)
-	sl.judged = v.state.shape.judgeStatic(n)
-	sl.verdict = sl.judged
+	sl.validated = v.state.shape.checkStatic(n)
+	sl.verdict = sl.validated
 	v.rejected[sl.verdict]++
-	if sl.judged == fits {
+	if sl.validated == fits {
 		sl.group.eligible++
 		sl.staticScore = v.state.shape.scoreStatic(n)
 	}

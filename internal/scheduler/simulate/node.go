@@ -53,7 +53,7 @@ type dueList struct{ starts, stops []due }
 
 func newNode(c *Config, index int) (*node, error) {
 	n := &node{config: c, name: c.NodeName(index), index: index, instances: map[string]*instance{}, ready: make(chan struct{}, 1)}
-	told := rikv1alpha1.NodeStatus{
+	sent := rikv1alpha1.NodeStatus{
 		Capacity: c.Allocatable, Allocatable: c.Allocatable,
 		Info: rikv1alpha1.NodeInfo{
 			MachineID: "simulated-" + n.name, BootID: "simulated", AgentVersion: "simulated",
@@ -62,12 +62,12 @@ func newNode(c *Config, index int) (*node, error) {
 			Runtimes: []string{"runc"},
 		},
 	}
-	encoded, err := told.Marshal()
+	encoded, err := sent.Marshal()
 	if err != nil {
 		return nil, fmt.Errorf("encoding the status of node %s: %w", n.name, err)
 	}
 	n.register = &schedulerv1.Register{
-		NodeName: n.name, MachineId: told.Info.MachineID, BootId: told.Info.BootID, Version: told.Info.AgentVersion,
+		NodeName: n.name, MachineId: sent.Info.MachineID, BootId: sent.Info.BootID, Version: sent.Info.AgentVersion,
 		Status: encoded, Labels: map[string]string{rikv1alpha1.LabelHostname: n.name},
 	}
 	if c.Zones > 0 {
@@ -159,12 +159,12 @@ func (n *node) work(ctx context.Context, stream workerStream, ended chan error) 
 			ended <- err
 			return nil
 		case <-n.ready:
-			every, err := n.obey(stream)
+			interval, err := n.obey(stream)
 			if err != nil {
 				return err
 			}
-			if every > 0 {
-				heartbeat, beat = every, time.Now().Add(every)
+			if interval > 0 {
+				heartbeat, beat = interval, time.Now().Add(interval)
 			}
 		case <-timer.C:
 		}
@@ -194,14 +194,14 @@ func (n *node) next(beat time.Time) time.Time {
 
 // obey carries out what is in the inbox. It returns the heartbeat interval when
 // one was told.
-func (n *node) obey(stream workerStream) (every time.Duration, err error) {
+func (n *node) obey(stream workerStream) (interval time.Duration, err error) {
 	n.mu.Lock()
 	orders := n.inbox
 	n.inbox = nil
 	n.mu.Unlock()
 	for _, o := range orders {
 		if a := o.GetAdmitted(); a != nil {
-			every = time.Duration(a.HeartbeatMillis) * time.Millisecond
+			interval = time.Duration(a.HeartbeatMillis) * time.Millisecond
 			continue
 		}
 		if o.Term < n.term {
@@ -210,10 +210,10 @@ func (n *node) obey(stream workerStream) (every time.Duration, err error) {
 		}
 		n.term = o.Term
 		if err := n.carryOut(stream, o); err != nil {
-			return every, err
+			return interval, err
 		}
 	}
-	return every, nil
+	return interval, nil
 }
 
 func (n *node) carryOut(stream workerStream, o *schedulerv1.Order) error {

@@ -120,7 +120,7 @@ func Run(dir string, kind Kind) (*Server, error) {
 var own = pkix.Name{CommonName: "system:apiserver", Organization: []string{"system:masters"}}
 
 func (s *Server) connect(data string) error {
-	_, err := s.process.AwaitLine("ready https://", served.Patience)
+	_, err := s.process.AwaitLine("ready https://", served.Timeout)
 	if err != nil {
 		return err
 	}

@@ -29,9 +29,9 @@ import (
 const (
 	// EnvLog shows the servers' log when it is set to a slog level such as debug.
 	EnvLog = served.EnvLog
-	// Patience is how long the package waits for a server, and a good deadline
+	// Timeout is how long the package waits for a server, and a good deadline
 	// for tests that poll one.
-	Patience = served.Patience
+	Timeout = served.Timeout
 )
 
 // Option changes the configuration that a server is started with.
@@ -100,7 +100,7 @@ func start(opts []Option) (*Server, error) {
 }
 
 func (s *Server) awaitReady() error {
-	timer := time.NewTimer(Patience)
+	timer := time.NewTimer(Timeout)
 	defer timer.Stop()
 	select {
 	case <-s.API.Ready():
@@ -109,7 +109,7 @@ func (s *Server) awaitReady() error {
 		s.stopped <- err // for Stop
 		return errors.New("server ended before it was ready")
 	case <-timer.C:
-		return fmt.Errorf("server was not ready after %s", Patience)
+		return fmt.Errorf("server was not ready after %s", Timeout)
 	}
 }
 

@@ -45,7 +45,7 @@ func Start(tb testing.TB, s *apitest.Server) (stop func()) {
 		}
 	})
 	tb.Cleanup(stop)
-	timer := time.NewTimer(apitest.Patience)
+	timer := time.NewTimer(apitest.Timeout)
 	defer timer.Stop()
 	select {
 	case <-c.Ready():

@@ -14,12 +14,12 @@ import (
 
 // What the programs do by default, and how long an instance takes to stop.
 const (
-	tick             = 250 * time.Millisecond
-	heartbeatEvery   = 10 * time.Second
-	heartbeatTimeout = 40 * time.Second
-	trust            = 15 * time.Second
-	grace            = 2 * time.Second
-	replicas         = 3
+	tick              = 250 * time.Millisecond
+	heartbeatInterval = 10 * time.Second
+	heartbeatTimeout  = 40 * time.Second
+	trust             = 15 * time.Second
+	grace             = 2 * time.Second
+	replicas          = 3
 )
 
 // TestNothingRunsTwice tries schedules of faults. At no instant may an instance run here
@@ -256,7 +256,7 @@ func (w *world) stepSyncer() {
 	up := !s.cutUp.on(w.now) && !w.kcp.down.on(w.now)
 	down := !s.cutDown.on(w.now) && !w.controller.down.on(w.now) // one program with the API server
 	if up && down && !s.mute.on(w.now) && !now.Before(s.nextBeat) {
-		s.nextBeat = now.Add(heartbeatEvery)
+		s.nextBeat = now.Add(heartbeatInterval)
 		run, began := &s.renewals, now
 		w.send(func() { // accepted now, and the answer is at once
 			w.kcp.beats++
@@ -358,8 +358,8 @@ func (w *world) stepController() {
 func (w *world) stepNode() {
 	n := &w.node
 	now := n.at(w.now)
-	heard := !n.cut.on(w.now) && !w.controller.down.on(w.now)
-	if heard && !now.Before(n.nextAsk) {
+	seen := !n.cut.on(w.now) && !w.controller.down.on(w.now)
+	if seen && !now.Before(n.nextAsk) {
 		n.nextAsk = now.Add(max(w.after/10, time.Second))
 		if age, ok := w.controller.lease.Age(w.controller.at(w.now)); ok {
 			w.send(func() {
@@ -371,14 +371,14 @@ func (w *world) stepNode() {
 	}
 	wanted := !w.controller.fenced && w.spec > 0
 	switch {
-	case n.running && n.stopping.IsZero() && heard && !wanted:
+	case n.running && n.stopping.IsZero() && seen && !wanted:
 		n.stopping = now
 	case n.running && n.stopping.IsZero() && !now.Before(n.proven.Add(w.after)):
 		n.stopping = now
 		w.tally.node++
 	case n.running && !n.stopping.IsZero() && now.Sub(n.stopping) >= grace-tick:
 		n.running, n.stopping = false, time.Time{}
-	case !n.running && heard && wanted && now.Before(n.proven.Add(w.after)):
+	case !n.running && seen && wanted && now.Before(n.proven.Add(w.after)):
 		n.running = true
 	}
 }

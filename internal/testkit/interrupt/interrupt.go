@@ -16,35 +16,35 @@ import (
 	"time"
 )
 
-var told, tell = context.WithCancelCause(context.Background())
+var sent, send = context.WithCancelCause(context.Background())
 
 var errOutOfTime = errors.New("the time that the tests have (-timeout) is nearly over")
 
 // Done is closed when the tests are to stop.
-func Done() <-chan struct{} { return told.Done() }
+func Done() <-chan struct{} { return sent.Done() }
 
 // Cause says why the tests are to stop; nil if they are not.
-func Cause() error { return context.Cause(told) }
+func Cause() error { return context.Cause(sent) }
 
-// Heed has the first SIGINT or SIGTERM tell the tests to stop, from the first call on. The
+// Handle has the first SIGINT or SIGTERM tell the tests to stop, from the first call on. The
 // second ends the process as ever.
-func Heed() { heed() }
+func Handle() { handle() }
 
-var heed = sync.OnceFunc(func() {
+var handle = sync.OnceFunc(func() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
 		s := <-signals
 		signal.Stop(signals)
 		fmt.Fprintf(os.Stderr, "%s: what the tests made is removed first; again, and it is left\n", s)
-		tell(errors.New("the tests were told to stop: " + s.String()))
+		send(errors.New("the tests were told to stop: " + s.String()))
 	}()
 })
 
-// HeedTimeout tells the tests to stop when no more than remove is left of the time that
+// HandleTimeout tells the tests to stop when no more than remove is left of the time that
 // they have: when that is over everything ends where it is. It wants the flags parsed.
-func HeedTimeout(remove time.Duration) {
+func HandleTimeout(remove time.Duration) {
 	if d, err := time.ParseDuration(flag.Lookup("test.timeout").Value.String()); err == nil && d > 2*remove {
-		time.AfterFunc(d-remove, func() { tell(errOutOfTime) })
+		time.AfterFunc(d-remove, func() { send(errOutOfTime) })
 	}
 }

@@ -27,7 +27,7 @@ func TestInterrupt(t *testing.T) {
 	}
 	if wait := ways[os.Getenv(waits)]; wait != nil {
 		t.Cleanup(func() { t.Log("removed what it made") })
-		interrupt.Heed()
+		interrupt.Handle()
 		if err := interrupt.Cause(); err != nil {
 			t.Errorf("before it is told to stop: %v", err)
 		}

@@ -29,9 +29,9 @@ import (
 	"rik.dev/rik/internal/testkit/process"
 )
 
-// Patience is how long the package waits for a server, and a good deadline for tests
+// Timeout is how long the package waits for a server, and a good deadline for tests
 // that poll one: two busy cores under the race detector are slow.
-const Patience = 3 * time.Minute
+const Timeout = 3 * time.Minute
 
 // Options say what a cluster consists of besides its API server.
 type Options struct {
@@ -124,7 +124,7 @@ func (c *Cluster) openStore() error {
 	if err != nil {
 		return err
 	}
-	line, err := c.store.AwaitLine(ready, Patience)
+	line, err := c.store.AwaitLine(ready, Timeout)
 	c.endpoint = strings.TrimPrefix(line, ready)
 	return err
 }
@@ -296,7 +296,7 @@ func (c *Cluster) Close() error {
 
 // await polls until check is content, the process ends or patience does.
 func await(ctx context.Context, p *process.Process, what string, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()

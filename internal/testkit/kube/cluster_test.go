@@ -51,7 +51,7 @@ func deploymentBecomesAvailable(t *testing.T, c *kube.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Patience, "three replicas are available", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "three replicas are available", func(ctx context.Context) error {
 		d, err := deployments.Get(ctx, "web", metav1.GetOptions{})
 		if err == nil && d.Status.AvailableReplicas != replicas {
 			err = fmt.Errorf("status %+v", d.Status)
@@ -61,7 +61,7 @@ func deploymentBecomesAvailable(t *testing.T, c *kube.Cluster) {
 	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Patience, "no pod is left", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "no pod is left", func(ctx context.Context) error {
 		pods, err := c.Client().CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 		if err == nil && len(pods.Items) > 0 {
 			err = fmt.Errorf("%d pods", len(pods.Items))
@@ -76,7 +76,7 @@ func jobCompletes(t *testing.T, c *kube.Cluster) {
 	if _, err := jobs.Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Patience, "the job succeeds", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the job succeeds", func(ctx context.Context) error {
 		j, err := jobs.Get(ctx, "once", metav1.GetOptions{})
 		if err == nil && j.Status.Succeeded != 1 {
 			err = fmt.Errorf("status %+v", j.Status)
@@ -104,7 +104,7 @@ func namespaceGoes(t *testing.T, c *kube.Cluster) {
 	if err := namespaces.Delete(t.Context(), "full", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Patience, "the namespace is gone", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the namespace is gone", func(ctx context.Context) error {
 		ns, err := namespaces.Get(ctx, "full", metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):

@@ -17,8 +17,8 @@ import (
 // module is in the name of every function of rik.
 const module = "rik.dev/rik/"
 
-// patience is for goroutines that are on their last lines on a busy machine.
-const patience = time.Minute
+// timeout is for goroutines that are on their last lines on a busy machine.
+const timeout = time.Minute
 
 // After returns the exit code of tests that ended with the given one: another if they
 // went well and goroutines of rik are left.
@@ -26,7 +26,7 @@ func After(code int) int {
 	if code != 0 {
 		return code
 	}
-	left := await(patience)
+	left := await(timeout)
 	if len(left) == 0 {
 		return 0
 	}
@@ -35,8 +35,8 @@ func After(code int) int {
 }
 
 // await waits until there are none, and gives the last that were seen.
-func await(patience time.Duration) []string {
-	deadline := time.Now().Add(patience)
+func await(timeout time.Duration) []string {
+	deadline := time.Now().Add(timeout)
 	for pause := time.Millisecond; ; pause *= 2 {
 		left := Running()
 		if len(left) == 0 || time.Now().After(deadline) {

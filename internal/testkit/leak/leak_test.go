@@ -7,7 +7,7 @@ import (
 )
 
 func TestAfterFindsWhatIsLeft(t *testing.T) {
-	if left := await(patience); len(left) > 0 {
+	if left := await(timeout); len(left) > 0 {
 		t.Fatalf("before the test there are %q", left)
 	}
 	begun, end := make(chan struct{}), make(chan struct{})

@@ -22,9 +22,9 @@ const (
 // Until calls check until it returns nil. After patience the test fails, with what was
 // waited for and the last error that is not the end of the patience itself; at once when
 // the tests are told to stop.
-func Until(tb testing.TB, patience time.Duration, what string, check func(ctx context.Context) error) {
+func Until(tb testing.TB, timeout time.Duration, what string, check func(ctx context.Context) error) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	ctx, cancel := context.WithTimeout(tb.Context(), timeout)
 	defer cancel()
 	var last error
 	start := time.Now()

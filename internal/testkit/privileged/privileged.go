@@ -41,7 +41,7 @@ func Require(tb testing.TB) {
 	if uid := os.Geteuid(); uid != 0 {
 		tb.Fatalf("%s=1 is set and the effective user is %d, not root", EnvAsk, uid)
 	}
-	interrupt.Heed()
+	interrupt.Handle()
 	if err := interrupt.Cause(); err != nil {
 		tb.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// farewell is how long a program may take to end on SIGTERM.
-	farewell = time.Minute
+	// gracePeriod is how long a program may take to end on SIGTERM.
+	gracePeriod = time.Minute
 	// tailLines of a log are enough to see why a program ended.
 	tailLines = 40
 )
@@ -81,13 +81,13 @@ func (p *Process) Kill() {
 // well and in time. It may be called again.
 func (p *Process) Stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails when it has ended already
-	timer := time.NewTimer(farewell)
+	timer := time.NewTimer(gracePeriod)
 	defer timer.Stop()
 	select {
 	case <-p.done:
 	case <-timer.C:
 		p.Kill()
-		return fmt.Errorf("%s did not end within %s of SIGTERM\n%s", p.name, farewell, p.Tail())
+		return fmt.Errorf("%s did not end within %s of SIGTERM\n%s", p.name, gracePeriod, p.Tail())
 	}
 	if p.err != nil {
 		return fmt.Errorf("%w\n%s", p.Ended(), p.Tail())
@@ -120,8 +120,8 @@ const awaitPause = 10 * time.Millisecond
 
 // AwaitLine waits until the program says a line with the mark in it, and returns that
 // line.
-func (p *Process) AwaitLine(mark string, patience time.Duration) (string, error) {
-	timer := time.NewTimer(patience)
+func (p *Process) AwaitLine(mark string, timeout time.Duration) (string, error) {
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for {
 		if line, ok := lineWith(p.Log(), mark); ok {
@@ -131,7 +131,7 @@ func (p *Process) AwaitLine(mark string, patience time.Duration) (string, error)
 		case <-p.done:
 			return "", fmt.Errorf("waiting until %s says %q: %w\n%s", p.name, mark, p.Ended(), p.Tail())
 		case <-timer.C:
-			return "", fmt.Errorf("waiting until %s says %q: it has not for %s\n%s", p.name, mark, patience, p.Tail())
+			return "", fmt.Errorf("waiting until %s says %q: it has not for %s\n%s", p.name, mark, timeout, p.Tail())
 		case <-time.After(awaitPause):
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"rik.dev/rik/internal/testkit/process"
 )
 
-const patience = time.Minute
+const timeout = time.Minute
 
 func start(t *testing.T, script string) *process.Process {
 	t.Helper()
@@ -24,7 +24,7 @@ func start(t *testing.T, script string) *process.Process {
 func TestStopIsContentWithAGoodEnd(t *testing.T) {
 	t.Parallel()
 	p := start(t, `trap 'exit 0' TERM; echo it is up at here; while :; do sleep 0.01; done`)
-	line, err := p.AwaitLine("is up", patience)
+	line, err := p.AwaitLine("is up", timeout)
 	if err != nil || line != "it is up at here" {
 		t.Fatalf("AwaitLine() = %q, %v", line, err)
 	}
@@ -38,7 +38,7 @@ func TestStopIsContentWithAGoodEnd(t *testing.T) {
 func TestStopTellsOfABadEnd(t *testing.T) {
 	t.Parallel()
 	p := start(t, `trap 'echo broken; exit 3' TERM; echo up; while :; do sleep 0.01; done`)
-	if _, err := p.AwaitLine("up", patience); err != nil {
+	if _, err := p.AwaitLine("up", timeout); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Stop(); err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "broken") {
@@ -49,7 +49,7 @@ func TestStopTellsOfABadEnd(t *testing.T) {
 func TestAwaitLineTellsOfAnEnd(t *testing.T) {
 	t.Parallel()
 	p := start(t, `echo no port; exit 1`)
-	if _, err := p.AwaitLine("ready", patience); err == nil || !strings.Contains(err.Error(), "no port") {
+	if _, err := p.AwaitLine("ready", timeout); err == nil || !strings.Contains(err.Error(), "no port") {
 		t.Errorf("AwaitLine() = %v, want the last words", err)
 	}
 }

@@ -22,9 +22,9 @@ import (
 	"rik.dev/rik/internal/testkit/program"
 )
 
-// Patience is how long Eventually waits: generous, since two cores may be busy
+// Timeout is how long Eventually waits: generous, since two cores may be busy
 // with something else.
-const Patience = 4 * time.Minute
+const Timeout = 4 * time.Minute
 
 // Options of a cluster.
 type Options struct {
@@ -250,7 +250,7 @@ func (c *Cluster) waitReady() {
 // error when that takes longer than Patience.
 func (c *Cluster) Eventually(check func() error) {
 	c.tb.Helper()
-	Eventually(c.tb, Patience, check)
+	Eventually(c.tb, Timeout, check)
 }
 
 // The pause between two looks: short, longer than a look takes, and a part of what was
@@ -264,9 +264,9 @@ const (
 
 // Eventually calls check until it returns nil, and fails the test with the last
 // error when that takes too long, or when the tests are to stop.
-func Eventually(tb testing.TB, patience time.Duration, check func() error) {
+func Eventually(tb testing.TB, timeout time.Duration, check func() error) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	ctx, cancel := context.WithTimeout(tb.Context(), timeout)
 	defer cancel()
 	start := time.Now()
 	for {
@@ -278,7 +278,7 @@ func Eventually(tb testing.TB, patience time.Duration, check func() error) {
 		pause := max(shortPause, pauseForLooks*time.Since(began), time.Since(start)/pauseOfWait)
 		select {
 		case <-ctx.Done():
-			tb.Fatalf("still not so after %v: %v", patience, err)
+			tb.Fatalf("still not so after %v: %v", timeout, err)
 		case <-interrupt.Done():
 			tb.Fatalf("%v; not so yet: %v", interrupt.Cause(), err)
 		case <-time.After(min(pause, longPause)):
@@ -347,7 +347,7 @@ func Command(tb testing.TB, program string, args ...string) Result {
 
 // run runs a program to its end; one that takes too long is killed.
 func run(env []string, input, program string, args ...string) Result {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), env...)

@@ -19,7 +19,7 @@ const inside = "RIK_E2E_NETNS"
 
 // timeToRemove is left of the time that the tests have, for a test that waits to fail and to
 // remove what it made.
-const timeToRemove = Patience + time.Minute
+const timeToRemove = Timeout + time.Minute
 
 // Main runs the tests of a package in a network namespace of their own, so that
 // clusters can use the usual ports whatever else the machine serves, and with the umask of
@@ -34,8 +34,8 @@ func Main(m *testing.M, longest ...string) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		interrupt.Heed()
-		interrupt.HeedTimeout(timeToRemove)
+		interrupt.Handle()
+		interrupt.HandleTimeout(timeToRemove)
 		os.Exit(m.Run())
 	}
 	unshare, err := exec.LookPath("unshare")

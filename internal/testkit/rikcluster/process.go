@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// stopPatience is how long a process may take to end on SIGTERM.
-const stopPatience = time.Minute
+// stopTimeout is how long a process may take to end on SIGTERM.
+const stopTimeout = time.Minute
 
 // Process is one running component.
 type Process struct {
@@ -87,7 +87,7 @@ func (p *Process) Stop() {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-p.done:
-		case <-time.After(stopPatience):
+		case <-time.After(stopTimeout):
 			p.Kill()
 		}
 	})

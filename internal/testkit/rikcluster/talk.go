@@ -14,17 +14,17 @@ import (
 	"rik.dev/rik/internal/testkit/interrupt"
 )
 
-// Talk is a rikctl that goes on until it is stopped, such as logs -f or port-forward.
-type Talk struct {
+// LineReader is a rikctl that goes on until it is stopped, such as logs -f or port-forward.
+type LineReader struct {
 	tb    testing.TB
 	args  string
 	end   context.CancelFunc
 	lines chan string
-	heard []string
+	seen  []string
 }
 
-// Talk starts rikctl as administrator. It ends with the test, or when it is stopped.
-func (c *Cluster) Talk(args ...string) *Talk {
+// LineReader starts rikctl as administrator. It ends with the test, or when it is stopped.
+func (c *Cluster) LineReader(args ...string) *LineReader {
 	c.tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "rikctl"), args...)
@@ -36,7 +36,7 @@ func (c *Cluster) Talk(args ...string) *Talk {
 	if err := cmd.Start(); err != nil {
 		c.tb.Fatal(err)
 	}
-	t := &Talk{tb: c.tb, args: strings.Join(args, " "), end: cancel, lines: make(chan string, 1000)}
+	t := &LineReader{tb: c.tb, args: strings.Join(args, " "), end: cancel, lines: make(chan string, 1000)}
 	go func() {
 		defer close(t.lines)
 		for scanner := bufio.NewScanner(out); scanner.Scan(); {
@@ -51,30 +51,30 @@ func (c *Cluster) Talk(args ...string) *Talk {
 	return t
 }
 
-// Hear waits for a line that matches and returns what its groups matched.
-func (t *Talk) Hear(pattern string) []string {
+// WaitLine waits for a line that matches and returns what its groups matched.
+func (t *LineReader) WaitLine(pattern string) []string {
 	t.tb.Helper()
-	expression, patience := regexp.MustCompile(pattern), time.After(Patience)
+	expression, timeout := regexp.MustCompile(pattern), time.After(Timeout)
 	for {
 		select {
 		case line, more := <-t.lines:
 			if !more {
-				t.tb.Fatalf("rikctl %s ended without a line like %s, it said:\n%s", t.args, pattern, strings.Join(t.heard, "\n"))
+				t.tb.Fatalf("rikctl %s ended without a line like %s, it said:\n%s", t.args, pattern, strings.Join(t.seen, "\n"))
 			}
-			t.heard = append(t.heard, line)
+			t.seen = append(t.seen, line)
 			if found := expression.FindStringSubmatch(line); found != nil {
 				return found
 			}
 		case <-interrupt.Done():
 			t.tb.Fatalf("%v; rikctl %s has said no line like %s yet", interrupt.Cause(), t.args, pattern)
-		case <-patience:
-			t.tb.Fatalf("rikctl %s said no line like %s in %v, but:\n%s", t.args, pattern, Patience, strings.Join(t.heard, "\n"))
+		case <-timeout:
+			t.tb.Fatalf("rikctl %s said no line like %s in %v, but:\n%s", t.args, pattern, Timeout, strings.Join(t.seen, "\n"))
 		}
 	}
 }
 
 // Stop ends it.
-func (t *Talk) Stop() {
+func (t *LineReader) Stop() {
 	t.end()
 	for range t.lines { // until it has ended
 	}

@@ -23,9 +23,9 @@ import (
 const (
 	// EnvLog shows the servers' log when it is set to a slog level such as debug.
 	EnvLog = "RIK_TEST_LOG"
-	// Patience is how long a server is waited for, and a good deadline for tests that
+	// Timeout is how long a server is waited for, and a good deadline for tests that
 	// poll one: two busy cores under the race detector are slow.
-	Patience = 2 * time.Minute
+	Timeout = 2 * time.Minute
 	// adminFile is the administrator's kubeconfig in the data directory.
 	adminFile = "admin.kubeconfig"
 	// authorityDir is where the data directory has the server's authority.

@@ -9,14 +9,14 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"rik.dev/rik/internal/multicluster/splitcontroller"
+	"rik.dev/rik/internal/multicluster/splitter/controller"
 )
 
 // Run divides the roots of a kcp until the test ends. The connection is that of a user
 // who may do everything.
 func Run(tb testing.TB, config *rest.Config) {
 	tb.Helper()
-	controller, err := splitcontroller.New(splitcontroller.Config{Rest: config, Logger: slog.New(slog.DiscardHandler)})
+	controller, err := controller.New(controller.Config{Rest: config, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		tb.Fatalf("making the controller that divides: %v", err)
 	}

@@ -75,7 +75,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	select {
 	case <-e.Server.ReadyNotify():
 		if !end.running() {
-			return nil, explain(ec.Dir, <-end.told)
+			return nil, explain(ec.Dir, <-end.reported)
 		}
 		s := &Server{etcd: e, endpoint: ec.ListenClientUrls[0].String(), closing: closing}
 		if err := s.keepSpace(ctx, cfg); err != nil {
@@ -83,7 +83,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 			return nil, err
 		}
 		return s, nil
-	case err := <-end.told:
+	case err := <-end.reported:
 		return nil, explain(ec.Dir, err) // closing it would wait for what has ended
 	case err := <-e.Err():
 		e.Close()
@@ -140,7 +140,7 @@ func start(ec *embed.Config, end *giveUp) (*embed.Etcd, error) {
 	select {
 	case r := <-started:
 		return r.etcd, r.err
-	case err := <-end.told:
+	case err := <-end.reported:
 		return nil, err
 	}
 }

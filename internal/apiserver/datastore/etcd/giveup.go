@@ -17,8 +17,8 @@ import (
 type giveUp struct {
 	// state goes from starting to one of the others, once.
 	state atomic.Int32
-	// told has the reason when it is gaveUp.
-	told chan error
+	// reported has the reason when it is gaveUp.
+	reported chan error
 }
 
 const (
@@ -27,7 +27,7 @@ const (
 	runs
 )
 
-func newGiveUp() *giveUp { return &giveUp{told: make(chan error, 1)} }
+func newGiveUp() *giveUp { return &giveUp{reported: make(chan error, 1)} }
 
 // running ends the start; false says that etcd gave up before.
 func (g *giveUp) running() bool { return g.state.CompareAndSwap(starting, runs) }
@@ -48,7 +48,7 @@ type giveUpHook struct {
 // OnWrite implements zapcore.CheckWriteHook. It does not return.
 func (h giveUpHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	if h.state.CompareAndSwap(starting, gaveUp) {
-		h.told <- reason(entry.Message, fields)
+		h.reported <- reason(entry.Message, fields)
 	}
 	if h.state.Load() == runs {
 		h.otherwise.OnWrite(entry, fields)

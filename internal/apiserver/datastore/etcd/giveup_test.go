@@ -59,7 +59,7 @@ func TestFullDisk(t *testing.T) {
 		defer close(ended)
 		logger.Panic("failed to create WAL", zap.String("path", "wal"), zap.Error(&os.PathError{Op: "write", Path: "wal", Err: syscall.ENOSPC}))
 	}()
-	err := <-end.told
+	err := <-end.reported
 	<-ended
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("told %v, want the cause", err)
@@ -81,7 +81,7 @@ func TestItGivesUpOrRuns(t *testing.T) {
 		}()
 		<-ended
 	}
-	if gone.running() || (<-gone.told).Error() != "no more" {
+	if gone.running() || (<-gone.reported).Error() != "no more" {
 		t.Error("what gave up runs, or does not say why")
 	}
 	if !alive.running() {

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// spaceEvery is the pause between two looks at the size of the database.
-	spaceEvery = 30 * time.Second
+	// spaceInterval is the pause between two looks at the size of the database.
+	spaceInterval = 30 * time.Second
 	// spaceEveryFull is that pause while the quota is used up.
 	spaceEveryFull = 2 * time.Second
-	// spacePatience bounds one look; a defragmentation of 8 GiB takes most of it.
-	spacePatience = 5 * time.Minute
+	// spaceTimeout bounds one look; a defragmentation of 8 GiB takes most of it.
+	spaceTimeout = 5 * time.Minute
 	// warnAt is the share of the quota, in percent, from which on the administrator is warned.
 	warnAt = 80
 	// clearBelow is the share of the quota, in percent, that the database must be below before
@@ -85,7 +85,7 @@ func newSpace(endpoint string, quota int64, logger *slog.Logger) (*space, error)
 // keep looks until ctx ends.
 func (s *space) keep(ctx context.Context) {
 	for {
-		pause := spaceEvery
+		pause := spaceInterval
 		if s.full() != nil {
 			pause = spaceEveryFull
 		}
@@ -102,7 +102,7 @@ func (s *space) keep(ctx context.Context) {
 
 // tend looks once, and does what is to be done.
 func (s *space) tend(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, spacePatience)
+	ctx, cancel := context.WithTimeout(ctx, spaceTimeout)
 	defer cancel()
 	u, err := s.look(ctx)
 	if err != nil {

@@ -179,9 +179,9 @@ func get(ctx context.Context, client *clientv3.Client, key, want string) error {
 
 var cases = []string{"/registry/roles/foo", "/registry/roles/Foo", "/registry/roles/FOO", "/registry/roles/fo", "/registry/roles/foo_", "/registry/roles/foo%"}
 
-// tellCasesApart: names that differ in case only are different objects, and so are those with
+// reportCasesApart: names that differ in case only are different objects, and so are those with
 // signs that SQL patterns have.
-func tellCasesApart(t *testing.T, cfg Config) {
+func reportCasesApart(t *testing.T, cfg Config) {
 	t.Helper()
 	use(t, cfg, func(client *clientv3.Client) {
 		for _, key := range cases {
@@ -221,14 +221,14 @@ func revision(t *testing.T, client *clientv3.Client, key string) int64 {
 
 func TestPostgreSQLTellsCasesApart(t *testing.T) {
 	t.Parallel()
-	tellCasesApart(t, Config{Source: postgres(t).source, Logger: slog.New(slog.DiscardHandler)})
+	reportCasesApart(t, Config{Source: postgres(t).source, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // Names that differ in case only are different objects, also in a table of before.
 func TestMariaDBTellsCasesApart(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Source: mariaDB(t).source, Logger: slog.New(slog.DiscardHandler)}
-	tellCasesApart(t, cfg)
+	reportCasesApart(t, cfg)
 	// A table as kine makes it.
 	db, err := openMySQL(cfg)
 	if err != nil {
@@ -243,7 +243,7 @@ func TestMariaDBTellsCasesApart(t *testing.T) {
 			t.Fatal(fmt.Errorf("%s: %w", statement, err))
 		}
 	}
-	tellCasesApart(t, cfg)
+	reportCasesApart(t, cfg)
 }
 
 // TestADatabaseThatStartsLater: a server that is away for longer than kine looks for it is waited

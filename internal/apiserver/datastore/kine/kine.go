@@ -44,8 +44,8 @@ const (
 	pollBatchSize    = 500
 	// requestOverhead is what gRPC adds to a request of etcd's largest size.
 	requestOverhead = 512 << 10
-	// stopPatience is how long requests under way may take at the end.
-	stopPatience = 2 * time.Second
+	// stopTimeout is how long requests under way may take at the end.
+	stopTimeout = 2 * time.Second
 )
 
 // Config says which database to use.
@@ -112,8 +112,8 @@ func (s *Server) open(ctx, run context.Context, cfg Config) (err error) {
 // openAttempt is how long kine tries to open a database before it is asked anew.
 const openAttempt = 15 * time.Second
 
-// connectEvery is the pause before that, as kine's own.
-const connectEvery = time.Second
+// connectInterval is the pause before that, as kine's own.
+const connectInterval = time.Second
 
 // connect opens the database and tries for as long as ctx lasts. kine creates a database that is
 // missing only before its first attempt, which a server that is just starting refuses, and after
@@ -121,17 +121,17 @@ const connectEvery = time.Second
 func (s *Server) connect(ctx context.Context, most time.Duration, cfg drivers.Config) (server.Backend, error) {
 	for {
 		attempt, end := context.WithCancel(ctx)
-		patience := time.AfterFunc(most, end)
+		timeout := time.AfterFunc(most, end)
 		// The first thing that kine does with an open database is to register its metrics.
 		// What it does then, such as changing a large table, takes its time.
-		cfg.MetricsRegisterer = whenOpen(func() { patience.Stop() })
+		cfg.MetricsRegisterer = whenOpen(func() { timeout.Stop() })
 		_, backend, err := drivers.New(attempt, s.running, &cfg)
 		if err == nil && attempt.Err() == nil {
 			context.AfterFunc(ctx, end)
 			return backend, nil
 		}
 		gaveUp := attempt.Err() != nil
-		patience.Stop()
+		timeout.Stop()
 		end()
 		_, unreached := errors.AsType[*net.OpError](err)
 		if ctx.Err() != nil || !gaveUp && !unreached {
@@ -140,7 +140,7 @@ func (s *Server) connect(ctx context.Context, most time.Duration, cfg drivers.Co
 		if unreached { // kine's MySQL does not wait for a server
 			logrus.Errorf("Failed to reach the database: %v", err)
 		}
-		if !reconcile.Sleep(ctx, connectEvery) {
+		if !reconcile.Sleep(ctx, connectInterval) {
 			return nil, context.Cause(ctx)
 		}
 	}
@@ -222,7 +222,7 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 	})
 	s.running.Go(func() {
 		<-ctx.Done()
-		hard := time.AfterFunc(stopPatience, served.Stop)
+		hard := time.AfterFunc(stopTimeout, served.Stop)
 		defer hard.Stop()
 		served.GracefulStop()
 		closeDatabase()

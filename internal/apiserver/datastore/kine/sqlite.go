@@ -25,8 +25,8 @@ const (
 	// own. Without a bound each writer opens one, and a closed one leaves holes in the C heap:
 	// 64 writers took 2.5 GiB. SQLite has one writer at a time anyway.
 	sqliteConnections = 10
-	// tidyEvery is the pause between two looks at the free pages and the log of the file.
-	tidyEvery = time.Minute
+	// tidyInterval is the pause between two looks at the free pages and the log of the file.
+	tidyInterval = time.Minute
 	// freeAtMost is the share of free pages, in percent, above which they return to the disk.
 	freeAtMost = 10
 	// freePages are kept in any case.
@@ -191,7 +191,7 @@ func (f *sqliteFile) check(ctx context.Context) error {
 
 // keep gives free pages back to the disk, and cuts the log, until ctx ends.
 func (f *sqliteFile) keep(ctx context.Context) {
-	ticker := time.NewTicker(tidyEvery)
+	ticker := time.NewTicker(tidyInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -246,7 +246,7 @@ func (f *sqliteFile) checkpoint(ctx context.Context) error {
 
 // close is called when kine has no connection any more: the file alone then has everything.
 func (f *sqliteFile) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	err := f.checkpoint(ctx)
 	if err = errors.Join(err, f.db.Close()); err != nil {

@@ -98,7 +98,7 @@ func (r *REST) permit(ctx context.Context, d, old *apps.Deployment) error {
 		}
 		before = &earlier.Spec.InstanceTemplate
 	}
-	if errs := r.nodePorts.Judge(field.NewPath("spec"), &w.Spec.InstanceTemplate, before); len(errs) > 0 {
+	if errs := r.nodePorts.Validate(field.NewPath("spec"), &w.Spec.InstanceTemplate, before); len(errs) > 0 {
 		for _, e := range errs {
 			e.Field = translation.Path(e.Field)
 		}

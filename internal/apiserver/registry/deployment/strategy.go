@@ -41,7 +41,7 @@ func (s strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorL
 	if errs := s.theirs.Validate(ctx, obj); len(errs) > 0 {
 		return errs
 	}
-	return judge(obj.(*apps.Deployment))
+	return validate(obj.(*apps.Deployment))
 }
 
 // ValidateUpdate judges what a deployment is to become. A spec that stays as it
@@ -55,17 +55,17 @@ func (s strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) f
 	if apiequality.Semantic.DeepEqual(now.Spec, before.Spec) {
 		return nil
 	}
-	return judge(now)
+	return validate(now)
 }
 
-// judge asks whether the deployment can be run as it is written, and then whether
+// validate asks whether the deployment can be run as it is written, and then whether
 // what it is translated to is a valid workload.
-func judge(d *apps.Deployment) field.ErrorList {
+func validate(d *apps.Deployment) field.ErrorList {
 	published, err := publish(d)
 	if err != nil {
 		return field.ErrorList{field.InternalError(field.NewPath("spec"), err)}
 	}
-	if errs := translation.Judge(published); len(errs) > 0 {
+	if errs := translation.Validate(published); len(errs) > 0 {
 		return errs
 	}
 	workload, err := translate(published)

@@ -46,8 +46,8 @@ func read(t testing.TB, file string) *appsv1.Deployment {
 	return &d
 }
 
-// judgeOf is what the server would say of a new Deployment.
-func judgeOf(t testing.TB, d *appsv1.Deployment) []string {
+// validateOf is what the server would say of a new Deployment.
+func validateOf(t testing.TB, d *appsv1.Deployment) []string {
 	t.Helper()
 	var hub apps.Deployment
 	if err := legacyscheme.Scheme.Convert(d, &hub, nil); err != nil {
@@ -70,7 +70,7 @@ func TestGolden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := read(t, name+".yaml")
-			if errs := judgeOf(t, d); len(errs) > 0 {
+			if errs := validateOf(t, d); len(errs) > 0 {
 				t.Fatalf("refused: %s", strings.Join(errs, "\n"))
 			}
 			got, err := yaml.Marshal(translation.Workload(d))
@@ -117,7 +117,7 @@ func TestNothingIsDropped(t *testing.T) {
 		d := before.DeepCopy()
 		leaf.change(reflect.ValueOf(&d.Spec).Elem())
 		same := equality.Semantic.DeepEqual(plain, translation.Workload(d))
-		if same && len(translation.Judge(d)) == 0 {
+		if same && len(translation.Validate(d)) == 0 {
 			t.Errorf("a change of %s (%s) is dropped", leaf.path, leaf.name)
 		}
 	}
@@ -215,7 +215,7 @@ func TestStoredAsTranslated(t *testing.T) {
 		if again := translation.Workload(d.DeepCopy()); !equality.Semantic.DeepEqual(w, again) {
 			t.Fatalf("translated twice: %s", cmp.Diff(w, again))
 		}
-		if len(translation.Judge(d)) > 0 {
+		if len(translation.Validate(d)) > 0 {
 			return
 		}
 		accepted++

@@ -55,7 +55,7 @@ func (e *Exec) Connect(ctx context.Context, name string, options runtime.Object,
 	if !ok {
 		return nil, apierrors.NewInternalError(fmt.Errorf("programmer error: %T for exec", options))
 	}
-	if errs := judgeExec(o); len(errs) > 0 {
+	if errs := validateExec(o); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(rik.Kind("InstanceExecOptions"), name, errs)
 	}
 	if err := permit(ctx, e.authorizer, "exec", name); err != nil {
@@ -64,7 +64,7 @@ func (e *Exec) Connect(ctx context.Context, name string, options runtime.Object,
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { e.serve(ctx, w, req, name, o, responder) }), nil
 }
 
-func judgeExec(o *rik.InstanceExecOptions) field.ErrorList {
+func validateExec(o *rik.InstanceExecOptions) field.ErrorList {
 	var errs field.ErrorList
 	total := 0
 	for _, word := range o.Command {

@@ -48,7 +48,7 @@ func (l *Log) Connect(ctx context.Context, name string, options runtime.Object, 
 	if !ok {
 		return nil, apierrors.NewInternalError(fmt.Errorf("programmer error: %T for log", options))
 	}
-	if errs := judgeLog(o); len(errs) > 0 {
+	if errs := validateLog(o); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(rik.Kind("InstanceLogOptions"), name, errs)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -73,7 +73,7 @@ func (l *Log) Connect(ctx context.Context, name string, options runtime.Object, 
 	}), nil
 }
 
-func judgeLog(o *rik.InstanceLogOptions) field.ErrorList {
+func validateLog(o *rik.InstanceLogOptions) field.ErrorList {
 	var errs field.ErrorList
 	if o.TailLines != nil && *o.TailLines < 0 {
 		errs = append(errs, field.Invalid(field.NewPath("tailLines"), *o.TailLines, "must not be negative"))

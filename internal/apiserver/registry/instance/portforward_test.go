@@ -106,8 +106,8 @@ func TestPortForward(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told *portstream.RemoteError
-	if _, err := io.ReadAll(client); !errors.As(err, &told) || told.Message != "connection refused" {
+	var reported *portstream.RemoteError
+	if _, err := io.ReadAll(client); !errors.As(err, &reported) || reported.Message != "connection refused" {
 		t.Errorf("a port at which nothing listens: %v", err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik"
 	"rik.dev/rik/internal/apiserver/apis/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/registry"
-	"rik.dev/rik/internal/apiserver/registry/direct"
+	"rik.dev/rik/internal/apiserver/registry/inprocess"
 	"rik.dev/rik/internal/apiserver/registry/registrytest"
 )
 
@@ -42,7 +42,7 @@ func workload(name string) *rik.Workload {
 
 type fixture struct {
 	registry.Stores
-	direct   *direct.Instances
+	direct   *inprocess.Instances
 	workload *rik.Workload
 	user     context.Context
 }
@@ -50,7 +50,7 @@ type fixture struct {
 func setup(t testing.TB, c registry.Config) *fixture {
 	t.Helper()
 	f := &fixture{Stores: etcd.Stores(t, c), user: registrytest.As(context.Background(), "team", "ann")}
-	f.direct = direct.NewInstances(f.Instances)
+	f.direct = inprocess.NewInstances(f.Instances)
 	obj, err := f.Workloads.Workload.Create(f.user, workload("web"), nil, &metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -242,7 +242,7 @@ func TestConditionsFollowTheStatus(t *testing.T) {
 		}
 		since = got[0].LastTransitionTime
 	}
-	if err := f.direct.Delete(t.Context(), "team", i.Name, direct.DeleteOptions{}); err != nil {
+	if err := f.direct.Delete(t.Context(), "team", i.Name, inprocess.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if i, err = f.direct.Get(t.Context(), "team", i.Name); err != nil || i.Status.Conditions[0].Status != metav1.ConditionFalse {
@@ -334,10 +334,10 @@ func TestDeletion(t *testing.T) {
 	f := setup(t, registry.Config{})
 	ctx := t.Context()
 	i := f.create(t, of("web"))
-	if err := f.direct.Delete(ctx, "team", i.Name, direct.DeleteOptions{UID: "other"}); !apierrors.IsConflict(err) {
+	if err := f.direct.Delete(ctx, "team", i.Name, inprocess.DeleteOptions{UID: "other"}); !apierrors.IsConflict(err) {
 		t.Errorf("Delete of another UID = %v, want 409", err)
 	}
-	if err := f.direct.Delete(ctx, "team", i.Name, direct.DeleteOptions{UID: i.UID}); err != nil {
+	if err := f.direct.Delete(ctx, "team", i.Name, inprocess.DeleteOptions{UID: i.UID}); err != nil {
 		t.Fatal(err)
 	}
 	marked, err := f.direct.Get(ctx, "team", i.Name)
@@ -345,7 +345,7 @@ func TestDeletion(t *testing.T) {
 		t.Fatalf("marked = %+v, %v, want the revision's grace of 7 s and phase Destroying", marked, err)
 	}
 	version := marked.ResourceVersion
-	if err := f.direct.Delete(ctx, "team", i.Name, direct.DeleteOptions{}); err != nil {
+	if err := f.direct.Delete(ctx, "team", i.Name, inprocess.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := f.direct.Get(ctx, "team", i.Name); err != nil || again.ResourceVersion != version {
@@ -364,7 +364,7 @@ func TestForcedDeletion(t *testing.T) {
 	t.Parallel()
 	f := setup(t, registry.Config{})
 	i := f.create(t, of("web"))
-	if err := f.direct.Delete(t.Context(), "team", i.Name, direct.DeleteOptions{}); err != nil {
+	if err := f.direct.Delete(t.Context(), "team", i.Name, inprocess.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var zero int64
@@ -409,7 +409,7 @@ func TestFault09NamesAreNeverPatterns(t *testing.T) {
 	}
 	i := f.create(t, of("web"))
 	f.create(t, of("web-two"))
-	if err := f.direct.Delete(t.Context(), "team", i.Name, direct.DeleteOptions{}); err != nil {
+	if err := f.direct.Delete(t.Context(), "team", i.Name, inprocess.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	obj, err := f.Instances.Instance.List(f.user, &internalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.workload", "web-two")})

@@ -117,7 +117,7 @@ func prepareStatus(_ context.Context, i, old *rik.Instance) {
 // kept are the labels by which the controller finds its instances.
 var kept = []string{rikv1alpha1.LabelWorkload, rikv1alpha1.LabelRevision}
 
-func judgeUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
+func validateUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 	errs := validation.InstanceUpdate(i, old)
 	at := field.NewPath("metadata")
 	for _, l := range kept {
@@ -125,7 +125,7 @@ func judgeUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 			errs = append(errs, field.Forbidden(at.Child("labels").Key(l), "is set by the server and never changed"))
 		}
 	}
-	errs = append(errs, judgeOrphan(ctx, i, old.Annotations[rikv1alpha1.AnnotationOrphaned])...)
+	errs = append(errs, validateOrphan(ctx, i, old.Annotations[rikv1alpha1.AnnotationOrphaned])...)
 	had, has := slices.Contains(old.Finalizers, rikv1alpha1.FinalizerNode), slices.Contains(i.Finalizers, rikv1alpha1.FinalizerNode)
 	// Before the end, nobody: without it the node would never be told of the end.
 	if had && !has && (old.DeletionTimestamp == nil || !store.Trusted(ctx)) {
@@ -135,9 +135,9 @@ func judgeUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 	return errs
 }
 
-// judgeOrphan keeps users from saying that an instance is nobody's: its workload would
+// validateOrphan keeps users from saying that an instance is nobody's: its workload would
 // get another in its place, each time.
-func judgeOrphan(ctx context.Context, i *rik.Instance, before string) field.ErrorList {
+func validateOrphan(ctx context.Context, i *rik.Instance, before string) field.ErrorList {
 	if i.Annotations[rikv1alpha1.AnnotationOrphaned] == before || store.Trusted(ctx) {
 		return nil
 	}
@@ -153,21 +153,21 @@ func controls(ctx context.Context) bool {
 
 func newStrategies(grace func(context.Context, *rik.Instance) int64) (main, status, whole strategy) {
 	create := func(ctx context.Context, i *rik.Instance) field.ErrorList {
-		return append(validation.Instance(i), judgeOrphan(ctx, i, "")...)
+		return append(validation.Instance(i), validateOrphan(ctx, i, "")...)
 	}
 	main = strategy{grace: grace, Strategy: store.NewStrategy(store.Rules[*rik.Instance]{
-		Namespaced: true, Create: prepareCreate, Update: prepareUpdate, JudgeCreate: create, JudgeUpdate: judgeUpdate,
+		Namespaced: true, Create: prepareCreate, Update: prepareUpdate, ValidateCreate: create, ValidateUpdate: validateUpdate,
 		Reset: []string{"status"},
 	})}
 	status = strategy{Strategy: store.NewStrategy(store.Rules[*rik.Instance]{
 		Namespaced: true, Update: prepareStatus,
-		JudgeUpdate: func(_ context.Context, i, old *rik.Instance) field.ErrorList {
+		ValidateUpdate: func(_ context.Context, i, old *rik.Instance) field.ErrorList {
 			return validation.InstanceStatusUpdate(i, old)
 		},
 		Reset: []string{"spec", "metadata"},
 	})}
 	whole = strategy{grace: grace, Strategy: store.NewStrategy(store.Rules[*rik.Instance]{
-		Namespaced: true, Create: prepareCreate, Update: prepareWhole, JudgeCreate: create, JudgeUpdate: judgeUpdate,
+		Namespaced: true, Create: prepareCreate, Update: prepareWhole, ValidateCreate: create, ValidateUpdate: validateUpdate,
 	})}
 	return main, status, whole
 }

@@ -55,11 +55,11 @@ var strategy = store.NewStrategy(store.Rules[*rik.Node]{
 			n.Generation++
 		}
 	},
-	JudgeCreate: func(_ context.Context, n *rik.Node) field.ErrorList {
+	ValidateCreate: func(_ context.Context, n *rik.Node) field.ErrorList {
 		return append(validation.Node(n), validation.NodeStatus(n)...)
 	},
-	JudgeUpdate: func(_ context.Context, n, old *rik.Node) field.ErrorList { return validation.NodeUpdate(n, old) },
-	Reset:       []string{"status"},
+	ValidateUpdate: func(_ context.Context, n, old *rik.Node) field.ErrorList { return validation.NodeUpdate(n, old) },
+	Reset:          []string{"status"},
 })
 
 var statusStrategy = store.NewStrategy(store.Rules[*rik.Node]{
@@ -68,8 +68,8 @@ var statusStrategy = store.NewStrategy(store.Rules[*rik.Node]{
 		old.DeepCopyInto(n)
 		n.Status, n.ManagedFields, n.ResourceVersion = status, managed, version
 	},
-	JudgeUpdate: func(_ context.Context, n, old *rik.Node) field.ErrorList { return validation.NodeStatusUpdate(n, old) },
-	Reset:       []string{"spec", "metadata"},
+	ValidateUpdate: func(_ context.Context, n, old *rik.Node) field.ErrorList { return validation.NodeStatusUpdate(n, old) },
+	Reset:          []string{"spec", "metadata"},
 })
 
 var table = store.Table[*rik.Node]{

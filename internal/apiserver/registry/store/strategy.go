@@ -24,9 +24,9 @@ type Rules[T runtime.Object] struct {
 	Create func(ctx context.Context, object T)
 	// Update prepares a changed object in the same way.
 	Update func(ctx context.Context, object, old T)
-	// JudgeCreate and JudgeUpdate validate the prepared object.
-	JudgeCreate func(ctx context.Context, object T) field.ErrorList
-	JudgeUpdate func(ctx context.Context, object, old T) field.ErrorList
+	// ValidateCreate and ValidateUpdate validate the prepared object.
+	ValidateCreate func(ctx context.Context, object T) field.ErrorList
+	ValidateUpdate func(ctx context.Context, object, old T) field.ErrorList
 	// Warnings are sent to a writer whose object is accepted.
 	Warnings func(object T) []string
 	// Reset names the top-level fields that Create and Update drop: server-side
@@ -70,20 +70,20 @@ func (s Strategy[T]) PrepareForUpdate(ctx context.Context, o, old runtime.Object
 	}
 }
 
-// Validate applies JudgeCreate.
+// Validate applies ValidateCreate.
 func (s Strategy[T]) Validate(ctx context.Context, o runtime.Object) field.ErrorList {
-	if s.rules.JudgeCreate == nil {
+	if s.rules.ValidateCreate == nil {
 		return nil
 	}
-	return s.rules.JudgeCreate(ctx, o.(T))
+	return s.rules.ValidateCreate(ctx, o.(T))
 }
 
-// ValidateUpdate applies JudgeUpdate.
+// ValidateUpdate applies ValidateUpdate.
 func (s Strategy[T]) ValidateUpdate(ctx context.Context, o, old runtime.Object) field.ErrorList {
-	if s.rules.JudgeUpdate == nil {
+	if s.rules.ValidateUpdate == nil {
 		return nil
 	}
-	return s.rules.JudgeUpdate(ctx, o.(T), old.(T))
+	return s.rules.ValidateUpdate(ctx, o.(T), old.(T))
 }
 
 // WarningsOnCreate applies Warnings.

@@ -59,9 +59,9 @@ var strategy = store.NewStrategy(store.Rules[*rik.Tenant]{
 			t.Generation++
 		}
 	},
-	JudgeCreate: func(_ context.Context, t *rik.Tenant) field.ErrorList { return validation.Tenant(t) },
-	JudgeUpdate: func(_ context.Context, t, old *rik.Tenant) field.ErrorList { return validation.TenantUpdate(t, old) },
-	Reset:       []string{"status"},
+	ValidateCreate: func(_ context.Context, t *rik.Tenant) field.ErrorList { return validation.Tenant(t) },
+	ValidateUpdate: func(_ context.Context, t, old *rik.Tenant) field.ErrorList { return validation.TenantUpdate(t, old) },
+	Reset:          []string{"status"},
 })
 
 var statusStrategy = store.NewStrategy(store.Rules[*rik.Tenant]{
@@ -70,7 +70,7 @@ var statusStrategy = store.NewStrategy(store.Rules[*rik.Tenant]{
 		old.DeepCopyInto(t)
 		t.Status, t.ManagedFields, t.ResourceVersion = status, managed, version
 	},
-	JudgeUpdate: func(_ context.Context, t, old *rik.Tenant) field.ErrorList {
+	ValidateUpdate: func(_ context.Context, t, old *rik.Tenant) field.ErrorList {
 		return validation.TenantStatusUpdate(t, old)
 	},
 	Reset: []string{"spec", "metadata"},

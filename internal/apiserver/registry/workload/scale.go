@@ -52,13 +52,13 @@ func (s *Scale) Get(ctx context.Context, name string, options *metav1.GetOptions
 
 // Update writes spec.replicas of a workload.
 func (s *Scale) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	judge := func(ctx context.Context, obj, old runtime.Object) error {
+	validate := func(ctx context.Context, obj, old runtime.Object) error {
 		if update == nil {
 			return nil
 		}
 		return update(ctx, scaleOf(obj.(*rik.Workload)), scaleOf(old.(*rik.Workload)))
 	}
-	obj, _, err := s.store.Update(ctx, name, &scaled{name: name, info: info}, nil, judge, false, options)
+	obj, _, err := s.store.Update(ctx, name, &scaled{name: name, info: info}, nil, validate, false, options)
 	if err != nil {
 		return nil, false, err
 	}

@@ -88,11 +88,11 @@ var strategy = store.NewStrategy(store.Rules[*rik.Workload]{
 		}
 		rememberCascade(w, old)
 	},
-	JudgeCreate: func(_ context.Context, w *rik.Workload) field.ErrorList {
-		return append(validation.Workload(w), judgeCascade(w)...)
+	ValidateCreate: func(_ context.Context, w *rik.Workload) field.ErrorList {
+		return append(validation.Workload(w), validateCascade(w)...)
 	},
-	JudgeUpdate: func(_ context.Context, w, old *rik.Workload) field.ErrorList {
-		return append(validation.WorkloadUpdate(w, old), judgeCascade(w)...)
+	ValidateUpdate: func(_ context.Context, w, old *rik.Workload) field.ErrorList {
+		return append(validation.WorkloadUpdate(w, old), validateCascade(w)...)
 	},
 	Warnings: func(w *rik.Workload) []string { return validation.Warnings(&w.Spec) },
 	Reset:    []string{"status"},
@@ -115,8 +115,8 @@ func rememberCascade(w, old *rik.Workload) {
 	}
 }
 
-// judgeCascade keeps a user from deciding on a later deletion.
-func judgeCascade(w *rik.Workload) field.ErrorList {
+// validateCascade keeps a user from deciding on a later deletion.
+func validateCascade(w *rik.Workload) field.ErrorList {
 	if _, set := w.Annotations[rikv1alpha1.AnnotationCascade]; !set || w.DeletionTimestamp != nil {
 		return nil
 	}
@@ -131,7 +131,7 @@ var statusStrategy = store.NewStrategy(store.Rules[*rik.Workload]{
 		old.DeepCopyInto(w)
 		w.Status, w.ManagedFields, w.ResourceVersion = status, managed, version
 	},
-	JudgeUpdate: func(_ context.Context, w, old *rik.Workload) field.ErrorList {
+	ValidateUpdate: func(_ context.Context, w, old *rik.Workload) field.ErrorList {
 		return validation.WorkloadStatusUpdate(w, old)
 	},
 	Reset: []string{"spec", "metadata"},
@@ -178,7 +178,7 @@ func (r *REST) permit(ctx context.Context, w, old *rik.Workload) error {
 		if old != nil {
 			before = &old.Spec.InstanceTemplate
 		}
-		if errs := r.nodePorts.Judge(field.NewPath("spec"), &w.Spec.InstanceTemplate, before); len(errs) > 0 {
+		if errs := r.nodePorts.Validate(field.NewPath("spec"), &w.Spec.InstanceTemplate, before); len(errs) > 0 {
 			return apierrors.NewInvalid(rik.Kind("Workload"), w.Name, errs)
 		}
 	}

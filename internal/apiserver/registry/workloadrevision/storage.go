@@ -73,9 +73,9 @@ func trusted(ctx context.Context, name string) error {
 }
 
 var strategy = store.NewStrategy(store.Rules[*rik.WorkloadRevision]{
-	Namespaced:  true,
-	JudgeCreate: func(_ context.Context, r *rik.WorkloadRevision) field.ErrorList { return validation.Revision(r) },
-	JudgeUpdate: func(_ context.Context, r, old *rik.WorkloadRevision) field.ErrorList {
+	Namespaced:     true,
+	ValidateCreate: func(_ context.Context, r *rik.WorkloadRevision) field.ErrorList { return validation.Revision(r) },
+	ValidateUpdate: func(_ context.Context, r, old *rik.WorkloadRevision) field.ErrorList {
 		return validation.RevisionUpdate(r, old)
 	},
 })

@@ -37,7 +37,7 @@ func (d *decider) changeCRD() error {
 		return err
 	}
 	d.plan.CRD = d.step(crd, next, removable)
-	d.judgeRefusal()
+	d.checkRefusal()
 	return nil
 }
 
@@ -56,7 +56,7 @@ func (d *decider) hindered() bool {
 		return false
 	}
 	for _, v := range d.versions {
-		if v.fate == fatePublished {
+		if v.disposition == dispositionPublished {
 			v.problem = p
 		}
 	}
@@ -69,7 +69,7 @@ func (d *decider) sortVersions() (stay []*version, removable sets.Set[string], e
 	removable = sets.New[string]()
 	for _, v := range d.versions {
 		switch {
-		case v.fate == fatePublished:
+		case v.disposition == dispositionPublished:
 			ok, err := d.servable(v)
 			if err != nil {
 				return nil, nil, err
@@ -77,7 +77,7 @@ func (d *decider) sortVersions() (stay []*version, removable sets.Set[string], e
 			if ok {
 				stay = append(stay, v)
 			}
-		case v.fate == fateRetiring && v.inUse != nil:
+		case v.disposition == dispositionRetiring && v.inUse != nil:
 			stay = append(stay, v)
 		case v.served != nil:
 			removable.Insert(v.name)
@@ -96,7 +96,7 @@ func (d *decider) sortVersions() (stay []*version, removable sets.Set[string], e
 func (d *decider) keepAll(obstacle *apiresourcev1alpha1.Obstacle) []*version {
 	var stay []*version
 	for _, v := range d.versions {
-		if v.fate == fateRetiring {
+		if v.disposition == dispositionRetiring {
 			v.inUse = obstacle
 			stay = append(stay, v)
 		}
@@ -187,7 +187,7 @@ func (d *decider) build(stay []*version, removable sets.Set[string]) (*apiextens
 func (d *decider) owners() []metav1.OwnerReference {
 	var out []metav1.OwnerReference
 	for _, v := range d.versions {
-		if v.have != nil && v.have.DeletionTimestamp == nil && (v.fate == fatePublished || v.fate == fateRetiring) {
+		if v.have != nil && v.have.DeletionTimestamp == nil && (v.disposition == dispositionPublished || v.disposition == dispositionRetiring) {
 			out = append(out, metav1.OwnerReference{
 				APIVersion: apiresourcev1alpha1.SchemeGroupVersion.String(), Kind: negotiatedKind, Name: v.have.Name, UID: v.have.UID})
 		}
@@ -221,13 +221,13 @@ func (d *decider) step(have, next *apiextensionsv1.CustomResourceDefinition, rem
 	return CRDChange{Action: CRDTrim, CRD: next}
 }
 
-// judgeRefusal gives the server's answer to every version that would have changed.
-func (d *decider) judgeRefusal() {
+// checkRefusal gives the server's answer to every version that would have changed.
+func (d *decider) checkRefusal() {
 	if d.Refused == "" {
 		return
 	}
 	for _, v := range d.versions {
-		if v.fate == fatePublished && v.problem == nil && (v.served == nil || !equal(v.served, v.spec)) {
+		if v.disposition == dispositionPublished && v.problem == nil && (v.served == nil || !equal(v.served, v.spec)) {
 			v.problem = &problem{apiresourcev1alpha1.ReasonInvalidSchema, "the API server refuses the CRD: " + d.Refused}
 		}
 	}

@@ -44,7 +44,7 @@ func condition(kind string, ok bool, reason, message string) metav1.Condition {
 // negotiatedConditions are those of a version's NegotiatedAPIResource. Before it is
 // published there are none.
 func (d *decider) negotiatedConditions(v *version) []metav1.Condition {
-	if v.fate == fateAgreed {
+	if v.disposition == dispositionAgreed {
 		return nil
 	}
 	out := []metav1.Condition{d.submitted(v), d.servedNow(v, apiresourcev1alpha1.ConditionPublished), enforcedCondition(v)}
@@ -56,7 +56,7 @@ func (d *decider) negotiatedConditions(v *version) []metav1.Condition {
 }
 
 func enforcedCondition(v *version) metav1.Condition {
-	if v.fate != fateEnforced {
+	if v.disposition != dispositionEnforced {
 		return condition(apiresourcev1alpha1.ConditionEnforced, false, apiresourcev1alpha1.ReasonNegotiated, "the imports decide on the schema")
 	}
 	message := "a CRD that was made by hand decides on the schema"
@@ -70,7 +70,7 @@ func enforcedCondition(v *version) metav1.Condition {
 func (d *decider) submitted(v *version) metav1.Condition {
 	const kind = apiresourcev1alpha1.ConditionSubmitted
 	switch {
-	case v.fate == fateEnforced:
+	case v.disposition == dispositionEnforced:
 		return condition(kind, true, apiresourcev1alpha1.ReasonEnforced, "the schema is the one that is served")
 	case v.problem != nil:
 		return condition(kind, false, v.problem.reason, v.problem.message)
@@ -83,11 +83,11 @@ func (d *decider) submitted(v *version) metav1.Condition {
 // servedNow says whether the version can be used, as a condition of a type.
 func (d *decider) servedNow(v *version, kind string) metav1.Condition {
 	switch {
-	case v.fate == fateEnforced && v.enforcedBy == apiresourcev1alpha1.EnforcedByServer:
+	case v.disposition == dispositionEnforced && v.enforcedBy == apiresourcev1alpha1.EnforcedByServer:
 		return condition(kind, true, apiresourcev1alpha1.ReasonEnforced, "the kcp serves the type itself")
-	case v.fate != fateEnforced && v.served == nil && v.problem != nil:
+	case v.disposition != dispositionEnforced && v.served == nil && v.problem != nil:
 		return condition(kind, false, v.problem.reason, v.problem.message)
-	case v.fate != fateEnforced && v.served == nil:
+	case v.disposition != dispositionEnforced && v.served == nil:
 		return condition(kind, false, apiresourcev1alpha1.ReasonNotEstablished, "the CRD does not have the version yet")
 	}
 	if p := unestablished(d.CRD); p != nil {
@@ -134,7 +134,7 @@ func compatibleCondition(v *version, c *candidate) metav1.Condition {
 		return condition(kind, false, apiresourcev1alpha1.ReasonInvalidSchema, c.invalid)
 	case !c.compatible:
 		return condition(kind, false, apiresourcev1alpha1.ReasonIncompatibleSchema, summary(c.obstacles))
-	case v.fate == fateEnforced:
+	case v.disposition == dispositionEnforced:
 		return condition(kind, true, apiresourcev1alpha1.ReasonEnforced, "the cluster takes every object that is valid here")
 	}
 	return condition(kind, true, apiresourcev1alpha1.ReasonNegotiated, "the cluster takes every object that is valid by the negotiated schema")
@@ -145,10 +145,10 @@ func compatibleCondition(v *version, c *candidate) metav1.Condition {
 func (d *decider) available(v *version) *metav1.Condition {
 	const kind = apiresourcev1alpha1.ConditionAvailable
 	var out metav1.Condition
-	switch v.fate {
-	case fatePublished, fateEnforced:
+	switch v.disposition {
+	case dispositionPublished, dispositionEnforced:
 		out = d.servedNow(v, kind)
-	case fateRetiring:
+	case dispositionRetiring:
 		out = condition(kind, false, apiresourcev1alpha1.ReasonNotEstablished, "the type is being taken away")
 		if v.inUse != nil {
 			out = condition(kind, false, apiresourcev1alpha1.ReasonInUse, "the type is kept only for the objects that are stored")

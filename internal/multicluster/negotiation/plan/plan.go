@@ -66,20 +66,20 @@ type decider struct {
 	asked    sets.Set[string]
 }
 
-// fate is what is to become of a version.
-type fate int
+// disposition is what is to become of a version.
+type disposition int
 
 const (
-	// fateNone: there is nothing to negotiate.
-	fateNone fate = iota
-	// fateAgreed: negotiated, and not published.
-	fateAgreed
-	// fatePublished: to be served by a CRD of ours.
-	fatePublished
-	// fateEnforced: served by somebody else's decision.
-	fateEnforced
-	// fateRetiring: served by a CRD of ours, and to be taken away.
-	fateRetiring
+	// dispositionNone: there is nothing to negotiate.
+	dispositionNone disposition = iota
+	// dispositionAgreed: negotiated, and not published.
+	dispositionAgreed
+	// dispositionPublished: to be served by a CRD of ours.
+	dispositionPublished
+	// dispositionEnforced: served by somebody else's decision.
+	dispositionEnforced
+	// dispositionRetiring: served by a CRD of ours, and to be taken away.
+	dispositionRetiring
 )
 
 // version is one version of the resource in a decision.
@@ -94,8 +94,8 @@ type version struct {
 	enforced   *apiresourcev1alpha1.CommonAPIResourceSpec
 	enforcedBy string
 
-	fate fate
-	spec *apiresourcev1alpha1.CommonAPIResourceSpec
+	disposition disposition
+	spec        *apiresourcev1alpha1.CommonAPIResourceSpec
 	// members are the clusters that the spec is good for, for the record.
 	members []string
 	// inUse says which object keeps a retiring version.
@@ -218,7 +218,7 @@ func (d *decider) ask(q Question) *apiresourcev1alpha1.Obstacle {
 
 // wanted is the NegotiatedAPIResource as it should be.
 func (d *decider) wanted(v *version) *apiresourcev1alpha1.NegotiatedAPIResource {
-	if v.fate == fateNone {
+	if v.disposition == dispositionNone {
 		return nil
 	}
 	want := &apiresourcev1alpha1.NegotiatedAPIResource{}
@@ -236,10 +236,10 @@ func (d *decider) wanted(v *version) *apiresourcev1alpha1.NegotiatedAPIResource 
 	if want.DeletionTimestamp == nil && !slices.Contains(want.Finalizers, apiresourcev1alpha1.Finalizer) {
 		want.Finalizers = append(want.Finalizers, apiresourcev1alpha1.Finalizer)
 	}
-	switch v.fate {
-	case fateAgreed:
+	switch v.disposition {
+	case dispositionAgreed:
 		want.Spec.Publish = false
-	case fatePublished, fateEnforced:
+	case dispositionPublished, dispositionEnforced:
 		want.Spec.Publish = true
 	}
 	want.Status.Conditions = d.negotiatedConditions(v)

@@ -57,7 +57,7 @@ func (d *decider) enforce(v *version) {
 	if len(v.all) == 0 || v.have != nil && v.have.DeletionTimestamp != nil {
 		return
 	}
-	v.fate, v.spec = fateEnforced, v.enforced
+	v.disposition, v.spec = dispositionEnforced, v.enforced
 	v.checkAll()
 }
 
@@ -66,7 +66,7 @@ func (d *decider) retire(v *version) error {
 	if v.served == nil {
 		return nil
 	}
-	v.fate, v.spec = fateRetiring, v.served
+	v.disposition, v.spec = dispositionRetiring, v.served
 	v.members = v.recorded()
 	v.checkAll()
 	if slices.Contains(d.CRD.Status.StoredVersions, v.name) {
@@ -97,9 +97,9 @@ func (d *decider) agree(v *version) error {
 	if err != nil {
 		return fmt.Errorf("reading what the imports agree on: %w", err)
 	}
-	v.fate, v.spec, v.members = fateAgreed, spec, v.compatible()
+	v.disposition, v.spec, v.members = dispositionAgreed, spec, v.compatible()
 	if d.preview || (v.have == nil || v.wasEnforced()) && d.AutoPublish {
-		v.fate = fatePublished
+		v.disposition = dispositionPublished
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func (d *decider) hold(v *version) error {
 			return fmt.Errorf("reading what was negotiated: %w", err)
 		}
 	}
-	v.fate, v.spec = fatePublished, base
+	v.disposition, v.spec = dispositionPublished, base
 	if v.departed() || v.follows() {
 		if adopted, err := d.renegotiate(v, base); adopted || err != nil {
 			return err

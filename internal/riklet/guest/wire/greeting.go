@@ -25,10 +25,10 @@ const (
 	readyWord = greeting + "ready "
 	// lineLimit is more than any line of the greeting; what is longer is not one.
 	lineLimit = 128
-	// helloEvery is the first pause between hellos; it doubles up to helloAtMost. A
+	// helloInterval is the first pause between hellos; it doubles up to helloAtMost. A
 	// port that nobody has opened yet keeps a hello, so they need not be many.
-	helloEvery  = 250 * time.Millisecond
-	helloAtMost = 4 * time.Second
+	helloInterval = 250 * time.Millisecond
+	helloAtMost   = 4 * time.Second
 )
 
 // Greet is the node's side. The reader that it returns must be used from then on.
@@ -61,7 +61,7 @@ func greet(conn net.Conn) error {
 func helloUntilHere(conn net.Conn, nonce string) error {
 	here := make(chan error, 1)
 	go func() { here <- await(conn, hereWord+nonce) }()
-	pause := helloEvery
+	pause := helloInterval
 	for {
 		// The leading line end closes whatever half line is in the port.
 		if err := writeOrClose(conn, "\n"+helloWord+nonce+"\n"); err != nil {

@@ -230,15 +230,15 @@ func terminate(r *record) {
 func (d *Driver) change(uid string, f func(*record) bool) {
 	d.host.mu.Lock()
 	r := d.host.records[uid]
-	told := r != nil && f(r)
-	if told {
+	reported := r != nil && f(r)
+	if reported {
 		d.host.last++
 		r.seq = d.host.last
 		close(d.host.changed)
 		d.host.changed = make(chan struct{})
 	}
 	d.host.mu.Unlock()
-	if told {
+	if reported {
 		d.cfg.Changed()
 	}
 }

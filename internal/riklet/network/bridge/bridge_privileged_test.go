@@ -300,7 +300,7 @@ func ping(to netip.Addr) error {
 		return fmt.Errorf("opening a socket to ping with: %w", err)
 	}
 	defer unix.Close(fd)
-	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	limit := unix.NsecToTimeval(timeout.Nanoseconds())
 	message := append([]byte{8, 0, 0, 0, 0, 0, 0, 1}, "hello"...) // RFC 792: an echo; the kernel adds the checksum
 	answer := make([]byte, 64)
 	err = errors.Join(
@@ -465,18 +465,18 @@ func talk(t testing.TB, client, server *namespace, listen, dial, from string) {
 	}
 	var conn net.Conn
 	client.do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", net.JoinHostPort(dial, "8080"), patience)
+		conn, err = net.DialTimeout("tcp", net.JoinHostPort(dial, "8080"), timeout)
 		return err
 	})
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(timeout))
 	got, err := io.ReadAll(conn)
 	if err := errors.Join(err, <-served); err != nil || string(got) != from {
 		t.Errorf("%s to %s: the other end saw %q, %v, want %s", client.run("hostname", "-I"), dial, got, err, from)
 	}
 }
 
-const patience = time.Minute
+const timeout = time.Minute
 
 // greet tells one client who it is.
 func greet(l net.Listener) error {

@@ -128,7 +128,7 @@ func forgeARP(t *testing.T, send forger) {
 	}
 }
 
-const heard = 9999
+const seen = 9999
 
 // forge sends all that pretends to come from another, and last what is true, so that it
 // is known when all has arrived.
@@ -141,12 +141,12 @@ func forge(t *testing.T, send forger) {
 			bytes []byte
 			from  net.HardwareAddr
 		}{
-			{unix.ETH_P_IP, datagram(theVictim, theGateway, heard, "forged"), MAC(theForger)},
-			{unix.ETH_P_IP, datagram(theGateway, theVictim, heard, "forged"), MAC(theForger)},
-			{unix.ETH_P_IP, datagram(theForger, theGateway, heard, "forged"), MAC(theVictim)},
-			{unix.ETH_P_IP, datagram(theForger, theVictim, heard, "forged"), MAC(theVictim)},
-			{unix.ETH_P_IP, datagram(theForger, theGateway, heard, "true"), MAC(theForger)},
-			{unix.ETH_P_IP, datagram(theForger, theVictim, heard, "true"), MAC(theForger)},
+			{unix.ETH_P_IP, datagram(theVictim, theGateway, seen, "forged"), MAC(theForger)},
+			{unix.ETH_P_IP, datagram(theGateway, theVictim, seen, "forged"), MAC(theForger)},
+			{unix.ETH_P_IP, datagram(theForger, theGateway, seen, "forged"), MAC(theVictim)},
+			{unix.ETH_P_IP, datagram(theForger, theVictim, seen, "forged"), MAC(theVictim)},
+			{unix.ETH_P_IP, datagram(theForger, theGateway, seen, "true"), MAC(theForger)},
+			{unix.ETH_P_IP, datagram(theForger, theVictim, seen, "true"), MAC(theForger)},
 		} {
 			if err := send(ethernet(to, f.from, f.kind, f.bytes)); err != nil {
 				t.Fatal(err)
@@ -160,13 +160,13 @@ func hears(t *testing.T, n *namespace, at interface{ String() string }, send fun
 	t.Helper()
 	var conn net.PacketConn
 	n.do(func() (err error) {
-		conn, err = net.ListenPacket("udp", net.JoinHostPort(at.String(), fmt.Sprint(heard)))
+		conn, err = net.ListenPacket("udp", net.JoinHostPort(at.String(), fmt.Sprint(seen)))
 		return err
 	})
 	defer conn.Close()
 	send()
 	buffer := make([]byte, 64)
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(timeout))
 	got, from, err := conn.ReadFrom(buffer)
 	if err != nil || string(buffer[:got]) != "true" || !strings.HasPrefix(from.String(), theForger.String()+":") {
 		t.Errorf("%s hears %q from %v first, %v; want what is true", at, buffer[:got], from, err)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 // within says whether a name is the domain's to answer. Before the node has
@@ -27,12 +27,12 @@ type found struct {
 
 // answer is the reply about a name of the cluster. It depends on nothing but its
 // arguments.
-func answer(s *table.Snapshot, q *dns.Msg) *dns.Msg {
+func answer(s *netmap.Snapshot, q *dns.Msg) *dns.Msg {
 	return describe(s, q, look(s, strings.ToLower(q.Question[0].Name)))
 }
 
 // describe is the reply to a question about what was found.
-func describe(s *table.Snapshot, q *dns.Msg, what found) *dns.Msg {
+func describe(s *netmap.Snapshot, q *dns.Msg, what found) *dns.Msg {
 	reply := new(dns.Msg).SetReply(q)
 	reply.Authoritative, reply.RecursionAvailable = true, true
 	if opt := q.IsEdns0(); opt != nil {
@@ -94,7 +94,7 @@ func addresses(header dns.RR_Header, kind uint16, all []netip.Addr) []dns.RR {
 }
 
 // look finds a name, which is in lower case and within the domain.
-func look(s *table.Snapshot, name string) found {
+func look(s *netmap.Snapshot, name string) found {
 	rest := strings.TrimSuffix(name, dns.Fqdn(s.Settings.Domain))
 	labels := dns.SplitDomainName(rest)
 	if len(labels) == 0 {
@@ -104,7 +104,7 @@ func look(s *table.Snapshot, name string) found {
 	if len(labels) == 1 {
 		return found{exists: hasNamespace(s, labels[0])}
 	}
-	key := table.ServiceKey{Namespace: labels[0], Workload: labels[1]}
+	key := netmap.ServiceKey{Namespace: labels[0], Workload: labels[1]}
 	service, ok := s.Services[key]
 	if !ok {
 		return found{}
@@ -120,7 +120,7 @@ func look(s *table.Snapshot, name string) found {
 	return found{}
 }
 
-func hasNamespace(s *table.Snapshot, namespace string) bool {
+func hasNamespace(s *netmap.Snapshot, namespace string) bool {
 	for key := range s.Services {
 		if key.Namespace == namespace {
 			return true
@@ -131,7 +131,7 @@ func hasNamespace(s *table.Snapshot, namespace string) bool {
 
 // lookPort finds a port by its name, or by its number. Without a port the name
 // stands for all of a protocol: it exists, and means nothing.
-func lookPort(s *table.Snapshot, service table.Service, protocol string, port []string) found {
+func lookPort(s *netmap.Snapshot, service netmap.Service, protocol string, port []string) found {
 	what := found{targets: service.Addresses}
 	for _, p := range service.Ports {
 		if "_"+strings.ToLower(string(p.Protocol)) != protocol {
@@ -153,7 +153,7 @@ func lookPort(s *table.Snapshot, service table.Service, protocol string, port []
 
 // lookInstance finds an instance, ready or not: who names one means that one,
 // and cluster software must find its own members before they are ready.
-func lookInstance(s *table.Snapshot, key table.ServiceKey, name string) found {
+func lookInstance(s *netmap.Snapshot, key netmap.ServiceKey, name string) found {
 	for _, e := range s.Endpoints[key] {
 		if e.Name != name {
 			continue

@@ -20,7 +20,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sync/errgroup"
 
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 const (
@@ -45,7 +45,7 @@ type Config struct {
 	// Listen is the address that is answered at, by UDP and TCP.
 	Listen netip.AddrPort
 	// Snapshot gives the present table.
-	Snapshot func() *table.Snapshot
+	Snapshot func() *netmap.Snapshot
 	// Resolver is the path of the host's resolv.conf(5).
 	Resolver string
 	// Logger discards when nil.
@@ -156,7 +156,7 @@ func (s *Server) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
 // serves says whether somebody may ask for names of the world: the machine
 // itself and the cluster's instances may, others would use the node to ask in
 // its name.
-func (s *Server) serves(snapshot *table.Snapshot, client net.Addr) bool {
+func (s *Server) serves(snapshot *netmap.Snapshot, client net.Addr) bool {
 	a := clientOf(client)
 	return a.IsLoopback() || a == s.Address().Addr() || snapshot.Settings.ClusterCIDR.Contains(a)
 }

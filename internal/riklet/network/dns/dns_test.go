@@ -16,32 +16,32 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 func address(text string) netip.Addr { return netip.MustParseAddr(text) }
 
 // known is the table that the tests' server answers from.
-func known() *table.Snapshot {
-	web := table.ServiceKey{Namespace: "default", Workload: "web"}
-	many := table.Service{Key: table.ServiceKey{Namespace: "other", Workload: "many"}}
+func known() *netmap.Snapshot {
+	web := netmap.ServiceKey{Namespace: "default", Workload: "web"}
+	many := netmap.Service{Key: netmap.ServiceKey{Namespace: "other", Workload: "many"}}
 	for i := range 100 {
 		many.Addresses = append(many.Addresses, address(fmt.Sprintf("10.63.9.%d", i)))
 	}
-	bare := table.ServiceKey{Namespace: "other", Workload: "bare"}
-	return &table.Snapshot{
-		Settings: table.Settings{
+	bare := netmap.ServiceKey{Namespace: "other", Workload: "bare"}
+	return &netmap.Snapshot{
+		Settings: netmap.Settings{
 			ClusterCIDR: netip.MustParsePrefix("10.62.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16"), Domain: "rik.local",
 		},
-		Services: map[table.ServiceKey]table.Service{
-			web: {Key: web, Addresses: []netip.Addr{address("10.63.0.7")}, Ports: []table.Port{
+		Services: map[netmap.ServiceKey]netmap.Service{
+			web: {Key: web, Addresses: []netip.Addr{address("10.63.0.7")}, Ports: []netmap.Port{
 				{Name: "http", Port: 80, TargetPort: 8080, Protocol: "TCP"}, {Name: "dns", Port: 53, TargetPort: 53, Protocol: "UDP"},
 				{Name: "dns", Port: 5353, TargetPort: 53, Protocol: "TCP"}, {Port: 99, TargetPort: 99, Protocol: "SCTP"},
 			}},
 			many.Key: many,
 			bare:     {Key: bare},
 		},
-		Endpoints: map[table.ServiceKey]map[string]table.Endpoint{web: {
+		Endpoints: map[netmap.ServiceKey]map[string]netmap.Endpoint{web: {
 			"u1": {UID: "u1", Service: web, Name: "web-x1", Address: address("10.62.1.2"), Ready: true},
 			"u2": {UID: "u2", Service: web, Name: "web-x2", Address: address("10.62.2.2")},
 			"u3": {UID: "u3", Service: web, Name: "web-x3"},
@@ -54,7 +54,7 @@ func run(t *testing.T, change func(*Config)) *Server {
 	t.Helper()
 	snapshot := known()
 	cfg := Config{
-		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Snapshot: func() *table.Snapshot { return snapshot },
+		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Snapshot: func() *netmap.Snapshot { return snapshot },
 		Resolver: filepath.Join(t.TempDir(), "resolv.conf"),
 	}
 	if change != nil {
@@ -503,10 +503,10 @@ func TestTheHostsFileIsReadAgain(t *testing.T) {
 	}
 }
 
-func TestNobodyToldTheDomain(t *testing.T) {
+func TestNobodySetTheDomain(t *testing.T) {
 	t.Parallel()
-	empty := &table.Snapshot{}
-	s := run(t, func(c *Config) { c.Snapshot = func() *table.Snapshot { return empty } })
+	empty := &netmap.Snapshot{}
+	s := run(t, func(c *Config) { c.Snapshot = func() *netmap.Snapshot { return empty } })
 	if reply := ask(t, s, "udp", "web.default.rik.local.", dns.TypeA); reply.Rcode != dns.RcodeServerFailure {
 		t.Errorf("rcode %s", dns.RcodeToString[reply.Rcode])
 	}

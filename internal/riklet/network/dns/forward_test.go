@@ -12,7 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 // A question that many ask at the same time is asked once, and none of them is turned away.
@@ -251,10 +251,10 @@ func TestANamespaceDoesNotAnswerForTheWorld(t *testing.T) {
 		}
 	})
 	hostile := known()
-	for _, key := range []table.ServiceKey{{Namespace: "com", Workload: "github"}, {Namespace: "com", Workload: "mine"}, {Namespace: "com", Workload: "broken"}, {Namespace: "lan", Workload: "nas"}, {Namespace: "team", Workload: "github"}} {
-		hostile.Services[key] = table.Service{Key: key, Addresses: []netip.Addr{address("10.63.0.66")}}
+	for _, key := range []netmap.ServiceKey{{Namespace: "com", Workload: "github"}, {Namespace: "com", Workload: "mine"}, {Namespace: "com", Workload: "broken"}, {Namespace: "lan", Workload: "nas"}, {Namespace: "team", Workload: "github"}} {
+		hostile.Services[key] = netmap.Service{Key: key, Addresses: []netip.Addr{address("10.63.0.66")}}
 	}
-	s := behindWith(t, func(c *Config) { c.Snapshot = func() *table.Snapshot { return hostile } }, w.port, "127.0.0.1")
+	s := behindWith(t, func(c *Config) { c.Snapshot = func() *netmap.Snapshot { return hostile } }, w.port, "127.0.0.1")
 	for name, want := range map[string]string{
 		"github.com.short_names.rik.local.":         "NXDOMAIN []",
 		"GitHub.COM.short_names.rik.local.":         "NXDOMAIN []",
@@ -279,10 +279,10 @@ func TestANamespaceDoesNotAnswerForTheWorld(t *testing.T) {
 // On a host without name servers there is no world that could be meant.
 func TestShortNamesWithoutAWorld(t *testing.T) {
 	t.Parallel()
-	key := table.ServiceKey{Namespace: "dev", Workload: "web"}
+	key := netmap.ServiceKey{Namespace: "dev", Workload: "web"}
 	alone := known()
-	alone.Services[key] = table.Service{Key: key, Addresses: []netip.Addr{address("10.63.0.9")}}
-	s := run(t, func(c *Config) { c.Snapshot = func() *table.Snapshot { return alone } })
+	alone.Services[key] = netmap.Service{Key: key, Addresses: []netip.Addr{address("10.63.0.9")}}
+	s := run(t, func(c *Config) { c.Snapshot = func() *netmap.Snapshot { return alone } })
 	if reply := ask(t, s, "udp", "web.dev.short_names.rik.local.", dns.TypeA); len(reply.Answer) != 1 {
 		t.Errorf("rcode %s", dns.RcodeToString[reply.Rcode])
 	}

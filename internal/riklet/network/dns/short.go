@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/publicsuffix"
 
 	"rik.dev/rik/internal/riklet/instance"
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 // private are top-level domains that are used within organizations, or by convention (RFC 6761,
@@ -22,7 +22,7 @@ func topLevel(label string) bool {
 	return icann || slices.Contains(private, label)
 }
 
-func shortDomain(s *table.Snapshot) string {
+func shortDomain(s *netmap.Snapshot) string {
 	if s.Settings.Domain == "" {
 		return ""
 	}
@@ -33,7 +33,7 @@ func shortDomain(s *table.Snapshot) string {
 // comes first: a name that exists there is not the cluster's, and the client that searches goes
 // on to it. If no server answers that is unknown, and there is no answer; a host without name
 // servers knows no world.
-func (s *Server) short(ctx context.Context, w dns.ResponseWriter, q *dns.Msg, snapshot *table.Snapshot) *dns.Msg {
+func (s *Server) short(ctx context.Context, w dns.ResponseWriter, q *dns.Msg, snapshot *netmap.Snapshot) *dns.Msg {
 	name := strings.TrimSuffix(strings.ToLower(q.Question[0].Name), dns.Fqdn(shortDomain(snapshot)))
 	labels := dns.SplitDomainName(name)
 	if len(labels) == 0 {

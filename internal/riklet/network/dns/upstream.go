@@ -23,8 +23,8 @@ const (
 	// long each time that it fails again, up to longestPause.
 	firstPause   = 2 * time.Second
 	longestPause = 30 * time.Second
-	// lookEvery bounds how often the host's file is looked at.
-	lookEvery = 5 * time.Second
+	// lookInterval bounds how often the host's file is looked at.
+	lookInterval = 5 * time.Second
 )
 
 // clientPort is where clients ask; the node's rules redirect it to this server.
@@ -165,7 +165,7 @@ func (u *upstream) exchange(ctx context.Context, key question) (*dns.Msg, error)
 		return nil, errNoServer
 	}
 	attempts := attemptsAt(servers)
-	every := perQuestion / time.Duration(len(attempts)+1)
+	interval := perQuestion / time.Duration(len(attempts)+1)
 	outcomes := make(chan outcome, len(attempts))
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -185,7 +185,7 @@ func (u *upstream) exchange(ctx context.Context, key question) (*dns.Msg, error)
 			go func() { outcomes <- u.attempt(ctx, key, server) }()
 			open[server]++
 			made, running = made+1, running+1
-			next.Reset(every)
+			next.Reset(interval)
 		case o := <-outcomes:
 			running--
 			open[o.server]--
@@ -293,7 +293,7 @@ func (u *upstream) list() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
-	if now.Sub(u.looked) < lookEvery {
+	if now.Sub(u.looked) < lookInterval {
 		return u.servers
 	}
 	u.looked = now

@@ -48,9 +48,9 @@ const (
 	Legacy   Variant = "legacy"
 )
 
-// patience bounds one run of a program. Another program may hold the lock of
+// timeout bounds one run of a program. Another program may hold the lock of
 // the legacy variant for long on a busy machine.
-const patience = 2 * time.Minute
+const timeout = 2 * time.Minute
 
 // Tool runs the programs of one variant, in the network namespace of the thread
 // that calls it.
@@ -205,7 +205,7 @@ func (t *Tool) write(ctx context.Context, text []byte) error {
 }
 
 func run(ctx context.Context, in io.Reader, out io.Writer, path string, args ...string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done after %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not done after %v", timeout))
 	defer cancel()
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
@@ -13,7 +13,7 @@ const maxPending = 1024
 
 // Feed passes on what a table is told.
 type Feed struct {
-	table *table.Table
+	table *netmap.Table
 	wake  chan struct{} // has a token when there is something to send
 
 	mu sync.Mutex
@@ -23,7 +23,9 @@ type Feed struct {
 }
 
 // NewFeed gives the feed of a table, which is changed through it only.
-func NewFeed(t *table.Table) *Feed { return &Feed{table: t, wake: make(chan struct{}, 1), whole: true} }
+func NewFeed(t *netmap.Table) *Feed {
+	return &Feed{table: t, wake: make(chan struct{}, 1), whole: true}
+}
 
 // Apply changes the table.
 func (f *Feed) Apply(c *nodev1.NetworkChanges) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/testkit/netnstest"
 	"rik.dev/rik/internal/testkit/privileged"
 )
@@ -24,7 +24,7 @@ type node struct {
 
 // cluster is three nodes: n1 and n2 on one link, n3 behind a router. Instances
 // are addresses of links that lead nowhere.
-func cluster(t *testing.T) (n1, n2, n3 *node, s *table.Snapshot) {
+func cluster(t *testing.T) (n1, n2, n3 *node, s *netmap.Snapshot) {
 	router := netnstest.New(t)
 	router.Run("ip", "link", "add", "lan", "type", "bridge")
 	router.Up("lan")
@@ -54,7 +54,7 @@ func cluster(t *testing.T) (n1, n2, n3 *node, s *table.Snapshot) {
 }
 
 // apply converges a node and looks that the second time changes nothing.
-func (n *node) apply(s *table.Snapshot) (changes int) {
+func (n *node) apply(s *netmap.Snapshot) (changes int) {
 	n.t.Helper()
 	n.Do(func() {
 		host, err := Look(n.name, netip.MustParseAddr(n.address))

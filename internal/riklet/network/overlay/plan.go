@@ -15,7 +15,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 const (
@@ -90,7 +90,7 @@ type End struct {
 
 // Desired computes what this node needs to reach all others. It depends on
 // nothing but its arguments.
-func Desired(s *table.Snapshot, host Host) Plan {
+func Desired(s *netmap.Snapshot, host Host) Plan {
 	own := s.Peers[host.Name].PodCIDR
 	var plan Plan
 	if own.IsValid() && host.Bridge != 0 && s.Settings.ServiceCIDR.IsValid() {
@@ -131,12 +131,12 @@ func Desired(s *table.Snapshot, host Host) Plan {
 	return plan
 }
 
-func sorted(peers map[string]table.Peer) []table.Peer {
-	all := make([]table.Peer, 0, len(peers))
+func sorted(peers map[string]netmap.Peer) []netmap.Peer {
+	all := make([]netmap.Peer, 0, len(peers))
 	for _, p := range peers {
 		all = append(all, p)
 	}
-	slices.SortFunc(all, func(a, b table.Peer) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b netmap.Peer) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 
@@ -145,7 +145,7 @@ func usable(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() }
 
 // refuse says why a node must not be routed to: what it claims would cut off
 // others or the outside.
-func refuse(p table.Peer, cluster netip.Prefix, own netip.Addr, taken ranges) string {
+func refuse(p netmap.Peer, cluster netip.Prefix, own netip.Addr, taken ranges) string {
 	switch {
 	case !usable(p.Address):
 		return fmt.Sprintf("node %s has the address %s, at which others cannot reach it by IPv4", p.Name, p.Address)

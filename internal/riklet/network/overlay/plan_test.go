@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 var compare = cmp.Options{
@@ -19,17 +19,17 @@ var compare = cmp.Options{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
 
-var settings = table.Settings{
+var settings = netmap.Settings{
 	ClusterCIDR: netip.MustParsePrefix("10.62.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16"), Domain: "rik.local",
 }
 
 // peers are written "name address range"; "-" leaves one out.
-func peers(texts ...string) *table.Snapshot {
-	s := &table.Snapshot{Settings: settings, Peers: map[string]table.Peer{}}
+func peers(texts ...string) *netmap.Snapshot {
+	s := &netmap.Snapshot{Settings: settings, Peers: map[string]netmap.Peer{}}
 	for _, text := range texts {
 		var name, address, prefix string
 		_, _ = fmt.Sscan(text, &name, &address, &prefix)
-		p := table.Peer{Name: name}
+		p := netmap.Peer{Name: name}
 		if address != "-" {
 			p.Address = netip.MustParseAddr(address)
 		}
@@ -99,7 +99,7 @@ func TestDesired(t *testing.T) {
 	}
 	tests := map[string]struct {
 		host  Host
-		peers *table.Snapshot
+		peers *netmap.Snapshot
 		want  Plan
 	}{
 		"nothing known":       {host, peers(), Plan{}},
@@ -115,9 +115,9 @@ func TestDesired(t *testing.T) {
 		},
 		"virtual addresses, on a machine without a network": {
 			Host{Name: "n1", Address: netip.MustParseAddr("127.0.0.1"), Bridge: 7},
-			&table.Snapshot{
-				Settings: table.Settings{ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16")},
-				Peers:    map[string]table.Peer{"n1": {Name: "n1", PodCIDR: netip.MustParsePrefix("10.62.1.0/24")}},
+			&netmap.Snapshot{
+				Settings: netmap.Settings{ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16")},
+				Peers:    map[string]netmap.Peer{"n1": {Name: "n1", PodCIDR: netip.MustParsePrefix("10.62.1.0/24")}},
 			},
 			Plan{Virtual: &Route{To: netip.MustParsePrefix("10.63.0.0/16"), Link: 7}},
 		},
@@ -169,13 +169,13 @@ func TestEveryNodeReachesEveryOther(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		count := rapid.IntRange(2, 40).Draw(t, "nodes")
-		s := &table.Snapshot{Settings: settings, Peers: map[string]table.Peer{}}
+		s := &netmap.Snapshot{Settings: settings, Peers: map[string]netmap.Peer{}}
 		hosts := map[string]Host{}
 		for i := range count {
 			name := fmt.Sprint("n", i)
 			subnet := rapid.IntRange(0, 3).Draw(t, "subnet")
 			address := netip.MustParseAddr(fmt.Sprintf("192.168.%d.%d", subnet, i+1))
-			s.Peers[name] = table.Peer{Name: name, Address: address, PodCIDR: netip.MustParsePrefix(fmt.Sprintf("10.62.%d.0/24", i))}
+			s.Peers[name] = netmap.Peer{Name: name, Address: address, PodCIDR: netip.MustParsePrefix(fmt.Sprintf("10.62.%d.0/24", i))}
 			hosts[name] = Host{Name: name, Address: address, Link: 2, OnLink: []netip.Prefix{netip.PrefixFrom(address, 24).Masked()}}
 		}
 		plans := map[string]Plan{}

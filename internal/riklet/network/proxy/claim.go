@@ -9,13 +9,13 @@ import (
 	"strings"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 // Conflict is a port that both a service and a process of this node want.
 type Conflict struct {
 	HostPort
-	Service table.ServiceKey
+	Service netmap.ServiceKey
 	// Served: the service has it. Otherwise the process keeps it, and the service cannot
 	// be reached at that port of this node.
 	Served bool

@@ -3,7 +3,7 @@ package proxy
 import (
 	"time"
 
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 // drains are the endpoints that drain, by UID, with the time at which this node came to know.
@@ -12,7 +12,7 @@ type drains map[string]time.Time
 
 // over notes what drains now. It gives the UIDs whose drain period is over, and when the next
 // one will be; zero: no other drains.
-func (d drains) over(s *table.Snapshot, now time.Time, period time.Duration) (drained map[string]bool, next time.Time) {
+func (d drains) over(s *netmap.Snapshot, now time.Time, period time.Duration) (drained map[string]bool, next time.Time) {
 	drained = map[string]bool{}
 	there := map[string]bool{}
 	if s != nil {

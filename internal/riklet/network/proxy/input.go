@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 // Facts are what the proxy must know of its own node, beside the table.
@@ -58,7 +58,7 @@ type Listener struct {
 
 // Input is all that Render goes by.
 type Input struct {
-	Snapshot *table.Snapshot // nil: nothing heard yet
+	Snapshot *netmap.Snapshot // nil: nothing heard yet
 	Facts    Facts
 	// Drained are the UIDs of endpoints whose drain period is over.
 	Drained map[string]bool

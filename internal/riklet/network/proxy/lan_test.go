@@ -20,11 +20,11 @@ import (
 	"github.com/vishvananda/netns"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
-// patience is for what is expected to happen; a busy machine may take its time.
-const patience = 60 * time.Second
+// timeout is for what is expected to happen; a busy machine may take its time.
+const timeout = 60 * time.Second
 
 // space is a network namespace of a test.
 type space struct {
@@ -267,7 +267,7 @@ func (s *space) want(network, address string, answers ...string) {
 	for _, a := range answers {
 		missing[a] = true
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for len(missing) > 0 {
 		got, err := s.ask(network, address)
 		known := false
@@ -290,7 +290,7 @@ func (s *space) want(network, address string, answers ...string) {
 // is sent again.
 func (s *space) refused(network, address string) {
 	s.tb.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		got, err := s.ask(network, address)
 		if err == nil {
@@ -308,7 +308,7 @@ func (s *space) refused(network, address string) {
 // world is what nodeA knows; tests change it and call sync.
 type world struct {
 	*lan
-	snapshot *table.Snapshot
+	snapshot *netmap.Snapshot
 	facts    Facts
 	proxy    *Proxy
 	changed  chan struct{}
@@ -326,7 +326,7 @@ func (w *world) newProxy(t *testing.T) *Proxy {
 	t.Helper()
 	p, err := New(Config{
 		Logger: logger(), Changed: w.changed,
-		Table: func() *table.Snapshot { return w.snapshot }, Facts: func() Facts { return w.facts },
+		Table: func() *netmap.Snapshot { return w.snapshot }, Facts: func() Facts { return w.facts },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -344,35 +344,35 @@ func (w *world) sync(t *testing.T) {
 func logger() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // basic is a table of two nodes without services.
-func basic() *table.Snapshot {
-	return &table.Snapshot{
-		Settings: table.Settings{ClusterCIDR: netip.MustParsePrefix("10.62.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16"), Domain: "rik.local"},
-		Peers: map[string]table.Peer{
+func basic() *netmap.Snapshot {
+	return &netmap.Snapshot{
+		Settings: netmap.Settings{ClusterCIDR: netip.MustParsePrefix("10.62.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16"), Domain: "rik.local"},
+		Peers: map[string]netmap.Peer{
 			"a": {Name: "a", Address: netip.MustParseAddr("192.0.2.1"), PodCIDR: netip.MustParsePrefix("10.62.1.0/24")},
 			"b": {Name: "b", Address: netip.MustParseAddr("192.0.2.2"), PodCIDR: netip.MustParsePrefix("10.62.2.0/24")},
 		},
-		Services:  map[table.ServiceKey]table.Service{},
-		Endpoints: map[table.ServiceKey]map[string]table.Endpoint{},
+		Services:  map[netmap.ServiceKey]netmap.Service{},
+		Endpoints: map[netmap.ServiceKey]map[string]netmap.Endpoint{},
 	}
 }
 
-func key(workload string) table.ServiceKey {
-	return table.ServiceKey{Namespace: "default", Workload: workload}
+func key(workload string) netmap.ServiceKey {
+	return netmap.ServiceKey{Namespace: "default", Workload: workload}
 }
 
 // port is one that is served on another number inside.
-func port(number, target uint16, protocol rikv1alpha1.Protocol, typ rikv1alpha1.PortType) table.Port {
-	return table.Port{Port: number, TargetPort: target, Protocol: protocol, Type: typ}
+func port(number, target uint16, protocol rikv1alpha1.Protocol, typ rikv1alpha1.PortType) netmap.Port {
+	return netmap.Port{Port: number, TargetPort: target, Protocol: protocol, Type: typ}
 }
 
 // expose adds a service; end adds an instance to it.
-func expose(s *table.Snapshot, workload, address string, ports ...table.Port) {
-	s.Services[key(workload)] = table.Service{Key: key(workload), Addresses: []netip.Addr{netip.MustParseAddr(address)}, Ports: ports}
-	s.Endpoints[key(workload)] = map[string]table.Endpoint{}
+func expose(s *netmap.Snapshot, workload, address string, ports ...netmap.Port) {
+	s.Services[key(workload)] = netmap.Service{Key: key(workload), Addresses: []netip.Addr{netip.MustParseAddr(address)}, Ports: ports}
+	s.Endpoints[key(workload)] = map[string]netmap.Endpoint{}
 }
 
-func end(s *table.Snapshot, workload, uid, node, address string, ready bool) {
-	s.Endpoints[key(workload)][uid] = table.Endpoint{
+func end(s *netmap.Snapshot, workload, uid, node, address string, ready bool) {
+	s.Endpoints[key(workload)][uid] = netmap.Endpoint{
 		UID: uid, Service: key(workload), Name: uid, Node: node, Address: netip.MustParseAddr(address),
 		Ready: ready, Ports: s.Services[key(workload)].Ports,
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/riklet/network/iptables"
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 const (
@@ -28,7 +28,7 @@ const (
 	// soon is when rules that changed are looked at for the first time.
 	soon = time.Second
 	// DefaultDrainPeriod is how long flows stay on an endpoint that is being deleted: as long
-	// as its riklet waits before the stop signal (riklet/pod DefaultDrainDelay), unless its
+	// as its riklet waits before the stop signal (riklet/runner DefaultDrainDelay), unless its
 	// grace period is shorter than three times that.
 	DefaultDrainPeriod = 3 * time.Second
 	// firstRetry is how soon a change that did not succeed is tried again; the time
@@ -41,7 +41,7 @@ type Config struct {
 	Logger *slog.Logger
 	// Table gives what is known of the cluster, nil while nothing is. It is called
 	// often, by the goroutine in Run.
-	Table func() *table.Snapshot
+	Table func() *netmap.Snapshot
 	// Facts gives what is known of this node, likewise.
 	Facts func() Facts
 	// Changed has something to receive after what Table or Facts give has changed.
@@ -84,7 +84,7 @@ type Proxy struct {
 	drains   drains
 	drained  time.Time // when the next drain period is over; zero: nothing drains
 	reserved reserved  // what services have on this node, after the last Sync
-	told     []Conflict
+	notified []Conflict
 	lost     map[HostPort]bool
 	flows    uint64 // what the flows were last compared with
 	changes  int    // how often the rules changed
@@ -202,7 +202,7 @@ func (p *Proxy) sync(ctx context.Context, in Input) error {
 		return err
 	}
 	p.reserved = reservedBy(all)
-	p.tell(conflicts(in, lost), lost)
+	p.notify(conflicts(in, lost), lost)
 	if done != (iptables.Changes{}) {
 		p.changes++
 		p.config.Logger.Debug("rules changed", "written", done.Written, "removed", done.Removed, "jumps", done.Moved)
@@ -211,12 +211,12 @@ func (p *Proxy) sync(ctx context.Context, in Input) error {
 	return errors.Join(p.clearOther(ctx), p.localnet.open(in.Opened), p.forget(newFlows(in, all)))
 }
 
-// tell passes on what changed of the conflicts.
-func (p *Proxy) tell(all []Conflict, lost map[HostPort]bool) {
-	if p.config.Conflicts == nil || slices.Equal(all, p.told) && maps.Equal(lost, p.lost) {
+// notify passes on what changed of the conflicts.
+func (p *Proxy) notify(all []Conflict, lost map[HostPort]bool) {
+	if p.config.Conflicts == nil || slices.Equal(all, p.notified) && maps.Equal(lost, p.lost) {
 		return
 	}
-	p.told, p.lost = all, lost
+	p.notified, p.lost = all, lost
 	p.config.Conflicts(all, lost)
 }
 

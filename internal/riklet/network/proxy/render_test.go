@@ -17,7 +17,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/network/iptables"
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 // notOurs says that a port is none of rik's own, which workloads do not have.
@@ -25,7 +25,7 @@ func notOurs(port int) bool { return port != 8472 && port != 4953 }
 
 var update = flag.Bool("update", false, "write the golden files")
 
-func input(s *table.Snapshot) Input {
+func input(s *netmap.Snapshot) Input {
 	return Input{Snapshot: s, Facts: Facts{
 		Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24"), Bridge: "rik0", Ways: []string{"rik.1", "eth0"}, TunnelPort: 8472, NamePort: 4953,
 	}}
@@ -90,7 +90,7 @@ func TestRenderNothing(t *testing.T) {
 	six.Settings.ServiceCIDR = netip.MustParsePrefix("fd00::/64")
 	for name, in := range map[string]Input{
 		"nothing heard":       {Facts: input(basic()).Facts},
-		"no settings":         input(&table.Snapshot{}),
+		"no settings":         input(&netmap.Snapshot{}),
 		"no range of its own": {Snapshot: basic(), Facts: Facts{Node: "a"}},
 		"IPv6":                input(six),
 	} {
@@ -109,7 +109,7 @@ func cluster(t *rapid.T) Input {
 	number := 0
 	for i := range services {
 		name := fmt.Sprintf("w%03d", i)
-		var ports []table.Port
+		var ports []netmap.Port
 		for j := range rapid.IntRange(1, 3).Draw(t, "ports") {
 			ports = append(ports, port(
 				uint16(rapid.IntRange(1, 65535).Filter(notOurs).Draw(t, "port")), uint16(8000+j),
@@ -150,7 +150,7 @@ func TestRenderShares(t *testing.T) {
 		for _, p := range in.Facts.HostPorts {
 			taken[p] = true
 		}
-		for _, name := range slices.SortedFunc(maps.Keys(in.Snapshot.Services), func(a, b table.ServiceKey) int { return strings.Compare(a.Workload, b.Workload) }) {
+		for _, name := range slices.SortedFunc(maps.Keys(in.Snapshot.Services), func(a, b netmap.ServiceKey) int { return strings.Compare(a.Workload, b.Workload) }) {
 			s := in.Snapshot.Services[name]
 			seen := map[HostPort]bool{}
 			for _, p := range s.Ports {
@@ -183,8 +183,8 @@ func TestRenderShares(t *testing.T) {
 }
 
 // shares are those that the ready endpoints of a port must get.
-func shares(in Input, name table.ServiceKey, p table.Port) map[string]float64 {
-	first := slices.IndexFunc(in.Snapshot.Services[name].Ports, func(q table.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol })
+func shares(in Input, name netmap.ServiceKey, p netmap.Port) map[string]float64 {
+	first := slices.IndexFunc(in.Snapshot.Services[name].Ports, func(q netmap.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol })
 	target := in.Snapshot.Services[name].Ports[first].TargetPort
 	want, n := map[string]float64{}, 0.0
 	for _, e := range in.Snapshot.Endpoints[name] {
@@ -224,7 +224,7 @@ func same(rt *rapid.T, t *testing.T, rules iptables.Ruleset, p packet, want map[
 }
 
 // large has a number of services with one endpoint each.
-func large(n int) *table.Snapshot {
+func large(n int) *netmap.Snapshot {
 	s := basic()
 	for i := range n {
 		name := fmt.Sprintf("w%05d", i)
@@ -429,7 +429,7 @@ func TestRenderManyNodes(t *testing.T) {
 	s := basic()
 	for i := range 5000 {
 		name := fmt.Sprint("n", i)
-		s.Peers[name] = table.Peer{Name: name, Address: netip.AddrFrom4([4]byte{172, 16, byte(i / 250), byte(1 + i%250)})}
+		s.Peers[name] = netmap.Peer{Name: name, Address: netip.AddrFrom4([4]byte{172, 16, byte(i / 250), byte(1 + i%250)})}
 	}
 	rules := Render(input(s))
 	check(t, rules)
@@ -470,7 +470,7 @@ func TestRenderConflicts(t *testing.T) {
 // nothing away, also when older instances of it serve that port inside the cluster.
 func TestRenderPortsOfNodesAreReserved(t *testing.T) {
 	t.Parallel()
-	for name, theirs := range map[string][]table.Port{
+	for name, theirs := range map[string][]netmap.Port{
 		"without an instance":             nil,
 		"with one that serves it inside":  {port(30000, 8080, tcp, inside)},
 		"with one that serves another":    {port(30001, 8080, tcp, onNodes)},
@@ -548,10 +548,10 @@ func TestRenderRevisions(t *testing.T) {
 	s := basic()
 	expose(s, "web", "10.63.0.1", port(80, 9090, tcp, inside))
 	end(s, "web", "new", "b", "10.62.2.2", true)
-	for uid, p := range map[string]table.Port{"old": port(80, 8080, tcp, inside), "other": port(81, 8080, tcp, inside), "udp": port(80, 8080, udp, inside)} {
+	for uid, p := range map[string]netmap.Port{"old": port(80, 8080, tcp, inside), "other": port(81, 8080, tcp, inside), "udp": port(80, 8080, udp, inside)} {
 		end(s, "web", uid, "b", "10.62.2.3", true)
 		e := s.Endpoints[key("web")][uid]
-		e.Ports = []table.Port{p}
+		e.Ports = []netmap.Port{p}
 		s.Endpoints[key("web")][uid] = e
 	}
 	got := simulate(t, Render(input(s))[nat], chainEntry, packet{to: netip.MustParseAddr("10.63.0.1"), protocol: "tcp", port: 80})

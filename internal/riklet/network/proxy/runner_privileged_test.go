@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
@@ -23,11 +23,11 @@ type running struct {
 	space    *space
 	changed  chan struct{}
 	lock     sync.Mutex
-	snapshot *table.Snapshot // of those that are never changed any more
+	snapshot *netmap.Snapshot // of those that are never changed any more
 	facts    Facts
 }
 
-func (r *running) set(s *table.Snapshot, f Facts) {
+func (r *running) set(s *netmap.Snapshot, f Facts) {
 	r.lock.Lock()
 	r.snapshot, r.facts = s, f
 	r.lock.Unlock()
@@ -43,7 +43,7 @@ func run(t *testing.T, s *space) *running {
 	r := &running{space: s, changed: make(chan struct{}, 1)}
 	p, err := New(Config{
 		Logger: logger(), Changed: r.changed, Interval: 200 * time.Millisecond, Coalesce: time.Millisecond,
-		Table: func() *table.Snapshot { r.lock.Lock(); defer r.lock.Unlock(); return r.snapshot },
+		Table: func() *netmap.Snapshot { r.lock.Lock(); defer r.lock.Unlock(); return r.snapshot },
 		Facts: func() Facts { r.lock.Lock(); defer r.lock.Unlock(); return r.facts },
 	})
 	if err != nil {
@@ -64,7 +64,7 @@ func run(t *testing.T, s *space) *running {
 // until waits for rules that are as wanted.
 func (r *running) until(t *testing.T, program, what string, ok func(rules string) bool) string {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		rules := r.space.rules(program)
 		if ok(rules) {
@@ -197,7 +197,7 @@ func exchange(t *testing.T, from, at *space, to string, port uint16) (string, []
 	receiver, sender := raw(t, at), raw(t, from)
 	packet := initiate(40000, port)
 	address := &syscall.SockaddrInet4{Addr: netip.MustParseAddr(to).As4()}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	buffer := make([]byte, 1500)
 	for time.Now().Before(deadline) {
 		if err := syscall.Sendto(sender, packet, 0, address); err != nil {

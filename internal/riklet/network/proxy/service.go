@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
 // backend is where a connection can end.
@@ -23,7 +23,7 @@ type backend struct {
 
 // front is one port of one service.
 type front struct {
-	service  table.ServiceKey
+	service  netmap.ServiceKey
 	protocol rikv1alpha1.Protocol
 	port     uint16
 	virtual  []netip.Addr // where it can be reached inside the cluster
@@ -48,13 +48,13 @@ func fronts(in Input) []front {
 	c := collector{in: in, host: map[HostPort]bool{}, virtual: make(map[virtualPort]bool, len(in.Snapshot.Services))}
 	c.hostPorts()
 	all := make([]front, 0, len(in.Snapshot.Services))
-	keys := slices.SortedFunc(maps.Keys(in.Snapshot.Services), func(a, b table.ServiceKey) int {
+	keys := slices.SortedFunc(maps.Keys(in.Snapshot.Services), func(a, b netmap.ServiceKey) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Workload, b.Workload))
 	})
 	for _, key := range keys {
 		s := in.Snapshot.Services[key]
 		for i, p := range s.Ports {
-			same := func(q table.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol }
+			same := func(q netmap.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol }
 			if slices.ContainsFunc(s.Ports[:i], same) {
 				continue
 			}
@@ -104,7 +104,7 @@ func (c *collector) hostPorts() {
 
 // addresses are the virtual ones that this port of the service is the first to
 // have. One outside the range of virtual addresses belongs to somebody else.
-func (c *collector) addresses(s table.Service, p table.Port) []netip.Addr {
+func (c *collector) addresses(s netmap.Service, p netmap.Port) []netip.Addr {
 	var free []netip.Addr
 	for _, a := range s.Addresses {
 		at := virtualPort{netip.AddrPortFrom(a, p.Port), p.Protocol}
@@ -120,7 +120,7 @@ func (c *collector) addresses(s table.Service, p table.Port) []netip.Addr {
 // onNode says whether the service has the port on the nodes' addresses. Who asks for one
 // does not have it: the scheduler gives it, by placing an instance with it, and to one
 // workload at a time.
-func (c *collector) onNode(key table.ServiceKey, p table.Port) bool {
+func (c *collector) onNode(key netmap.ServiceKey, p netmap.Port) bool {
 	at := HostPort{p.Protocol, p.Port}
 	if !ofNodes(p) || c.host[at] || !c.placed(key, p) {
 		return false
@@ -129,13 +129,13 @@ func (c *collector) onNode(key table.ServiceKey, p table.Port) bool {
 	return true
 }
 
-func ofNodes(p table.Port) bool {
+func ofNodes(p netmap.Port) bool {
 	return p.Type == rikv1alpha1.PortNodePort || p.Type == rikv1alpha1.PortLoadBalancer
 }
 
-func (c *collector) placed(key table.ServiceKey, p table.Port) bool {
+func (c *collector) placed(key netmap.ServiceKey, p netmap.Port) bool {
 	for _, e := range c.in.Snapshot.Endpoints[key] {
-		if slices.ContainsFunc(e.Ports, func(q table.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol && ofNodes(q) }) {
+		if slices.ContainsFunc(e.Ports, func(q netmap.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol && ofNodes(q) }) {
 			return true
 		}
 	}
@@ -145,10 +145,10 @@ func (c *collector) placed(key table.ServiceKey, p table.Port) bool {
 // backends are the endpoints that serve the port: each where its own revision has
 // it. Those that serve it nowhere are left out, and so are those that serve nobody: they
 // are not ready, their node is not heard of, or their drain period is over.
-func (c *collector) backends(key table.ServiceKey, p table.Port) (ready, draining []backend) {
+func (c *collector) backends(key netmap.ServiceKey, p netmap.Port) (ready, draining []backend) {
 	cluster := c.in.Snapshot.Settings.ClusterCIDR
 	for uid, e := range c.in.Snapshot.Endpoints[key] {
-		i := slices.IndexFunc(e.Ports, func(q table.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol })
+		i := slices.IndexFunc(e.Ports, func(q netmap.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol })
 		if i < 0 || !e.Address.Is4() {
 			continue
 		}

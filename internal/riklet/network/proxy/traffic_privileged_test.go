@@ -216,7 +216,7 @@ func TestPrivilegedFlows(t *testing.T) {
 // answer asks until an answer comes: UDP may lose packets.
 func answer(t *testing.T, conn net.Conn) string {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		got, err := hear(conn)
 		if err == nil {
@@ -239,7 +239,7 @@ func TestPrivilegedLoopback(t *testing.T) {
 		w.client.run("ip", "addr", "del", "127.0.0.1/8", "dev", "lo")
 		w.client.run("ip", "route", "add", "127.0.0.1/32", "via", "192.0.2.1")
 		before := w.nodeA.drops(program)
-		deadline := time.Now().Add(patience)
+		deadline := time.Now().Add(timeout)
 		for w.nodeA.drops(program) == before {
 			var conn net.Conn
 			err := w.client.do(func() (err error) {

@@ -60,15 +60,15 @@ func question(from, to Peer, target netip.Addr, deaf bool) []byte {
 	return append(append(f, mark...), said)
 }
 
-// heard is a frame that came in.
-type heard struct {
+// received is a frame that came in.
+type received struct {
 	from   net.HardwareAddr
 	answer bool
 	deaf   bool
 }
 
 // read understands questions and answers that are for a node, and nothing else.
-func read(f []byte, self Peer) (h heard, ok bool) {
+func read(f []byte, self Peer) (h received, ok bool) {
 	if len(f) < arpLength || !bytes.Equal(f[atDestination:atDestination+6], self.MAC) ||
 		binary.BigEndian.Uint16(f[atType:]) != unix.ETH_P_ARP || !bytes.Equal(f[atFixed:atFixed+len(fixed)], fixed) {
 		return h, false

@@ -51,14 +51,14 @@ type View struct {
 type Config struct {
 	// View gives whom there is to ask now.
 	View func() View
-	// Told is called with what keeps packets from passing, empty for nothing, when that changed.
-	Told func(trouble string)
+	// Notified is called with what keeps packets from passing, empty for nothing, when that changed.
+	Notified func(trouble string)
 	// Path is the file that holds the last result for a later life.
 	Path string
 	// Port of the tunnels, for messages.
 	Port uint16
-	// Every and Silence are the package's when zero.
-	Every, Silence time.Duration
+	// Interval and Silence are the package's when zero.
+	Interval, Silence time.Duration
 	// Logger discards when nil.
 	Logger *slog.Logger
 }
@@ -79,8 +79,8 @@ type Checker struct {
 
 // New gives a checker that begins with what an earlier one found, and tells of it.
 func New(cfg Config) *Checker {
-	if cfg.Every == 0 {
-		cfg.Every = Every
+	if cfg.Interval == 0 {
+		cfg.Interval = Interval
 	}
 	if cfg.Silence == 0 {
 		cfg.Silence = Silence
@@ -99,7 +99,7 @@ func New(cfg Config) *Checker {
 	if !c.memory.Checked && c.memory.Trouble == "" {
 		c.memory.Trouble = unchecked
 	}
-	c.cfg.Told(c.memory.Trouble)
+	c.cfg.Notified(c.memory.Trouble)
 	return c
 }
 
@@ -141,11 +141,11 @@ func (c *Checker) Run(ctx context.Context) error {
 func (c *Checker) pause() time.Duration {
 	switch {
 	case !c.memory.Checked:
-		return c.cfg.Every / 20
+		return c.cfg.Interval / 20
 	case c.memory.Trouble != "":
-		return c.cfg.Every / 5
+		return c.cfg.Interval / 5
 	default:
-		return c.cfg.Every
+		return c.cfg.Interval
 	}
 }
 
@@ -216,7 +216,7 @@ func (c *Checker) take(data []byte, now time.Time) bool {
 
 // conclude follows what was seen, and tells and keeps what is new.
 func (c *Checker) conclude(now time.Time) {
-	s := judge(c.all, c.came, now, c.cfg.Silence)
+	s := validate(c.all, c.came, now, c.cfg.Silence)
 	var asked []Peer
 	for _, p := range chosen(c.view) {
 		if c.all[p.Name] != nil {
@@ -229,7 +229,7 @@ func (c *Checker) conclude(now time.Time) {
 	}
 	if next.Trouble != c.memory.Trouble {
 		c.cfg.Logger.Info("the overlay was checked", "state", s, "trouble", next.Trouble)
-		c.cfg.Told(next.Trouble)
+		c.cfg.Notified(next.Trouble)
 	}
 	c.memory = next
 	if err := c.save(); err != nil {

@@ -51,7 +51,7 @@ func TestNeighborsAreMutual(t *testing.T) {
 	})
 }
 
-func TestJudge(t *testing.T) {
+func TestValidate(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	long, short := now.Add(-10*time.Minute), now.Add(-10*time.Second)
@@ -86,7 +86,7 @@ func TestJudge(t *testing.T) {
 		for i := range c.all {
 			all[string(rune('a'+i))] = &c.all[i]
 		}
-		if got := judge(all, c.came, now, time.Minute); got != c.want {
+		if got := validate(all, c.came, now, time.Minute); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}

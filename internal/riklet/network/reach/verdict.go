@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// Every is the time between two rounds of questions.
-	Every = 5 * time.Second
+	// Interval is the time between two rounds of questions.
+	Interval = 5 * time.Second
 	// Silence without an answer is a trouble. It is twelve rounds, so that lost packets do not
 	// count, and three times as long as the scheduler takes to notice that a node is gone.
 	Silence = time.Minute
@@ -67,14 +67,14 @@ func (a *arrivals) add(now time.Time, silence time.Duration) {
 	a.last = now
 }
 
-// judge says what the neighbors show. One neighbor that answers is enough: another that does not has a trouble of its own.
+// validate says what the neighbors show. One neighbor that answers is enough: another that does not has a trouble of its own.
 //
 // Of two nodes that do not reach each other, the one that receives the other's questions is
 // fine: the other one says that it receives nothing, so the way to it is closed.
 //
 // Right after a way was opened, packets come before answers do. So those must have come for
 // as long as an answer may take, and who said that it receives nothing has as long, too.
-func judge(all map[string]*seen, came arrivals, now time.Time, silence time.Duration) state {
+func validate(all map[string]*seen, came arrivals, now time.Time, silence time.Duration) state {
 	recent := func(t time.Time) bool { return !t.IsZero() && now.Sub(t) < silence }
 	asked, able := 0, 0
 	for _, s := range all {

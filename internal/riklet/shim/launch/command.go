@@ -23,17 +23,17 @@ func Command(shim string, p Process) *exec.Cmd {
 // reached, and why. A caller that uses cmd.Start instead learns the same from the
 // exit code and the standard error.
 func Start(cmd *exec.Cmd) error {
-	told, tell, err := os.Pipe()
+	sent, send, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer told.Close()
-	cmd.ExtraFiles = []*os.File{tell}
-	err = errors.Join(cmd.Start(), tell.Close())
+	defer sent.Close()
+	cmd.ExtraFiles = []*os.File{send}
+	err = errors.Join(cmd.Start(), send.Close())
 	if cmd.Process == nil {
 		return fmt.Errorf("calling %s: %w", cmd.Path, err)
 	}
-	if failed := ReadFailure(told); failed != nil || err != nil {
+	if failed := ReadFailure(sent); failed != nil || err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // its exit code says no more than the failure
 		return errors.Join(failed, err)

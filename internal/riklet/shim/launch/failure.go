@@ -65,7 +65,7 @@ func ReadFailure(r io.Reader) error {
 }
 
 func (f *Failure) write(w io.Writer) error {
-	told := *f
-	told.Text = told.Text[:min(len(told.Text), maxFailure/8)] // escapes may lengthen it
-	return json.NewEncoder(w).Encode(told)
+	sent := *f
+	sent.Text = sent.Text[:min(len(sent.Text), maxFailure/8)] // escapes may lengthen it
+	return json.NewEncoder(w).Encode(sent)
 }

@@ -26,8 +26,8 @@ type Options struct {
 	Ended  func() bool
 }
 
-// followEvery is how often a followed log is looked at for more.
-const followEvery = 100 * time.Millisecond
+// followInterval is how often a followed log is looked at for more.
+const followInterval = 100 * time.Millisecond
 
 // ErrNoPrevious says that a container did not run before, or that the log of
 // that run is gone.
@@ -61,7 +61,7 @@ func Read(ctx context.Context, dir string, o Options, w io.Writer) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(followEvery):
+		case <-time.After(followInterval):
 		}
 	}
 }

@@ -33,9 +33,9 @@ func connectGuest(ctx context.Context, c guest.Channel) (session, error) {
 }
 
 const (
-	// defaultPatience is for a Link without any: a guest boots in seconds, under
+	// defaultTimeout is for a Link without any: a guest boots in seconds, under
 	// software emulation in tens of them.
-	defaultPatience = 2 * time.Minute
+	defaultTimeout = 2 * time.Minute
 	// lentStreams is how many connections others may have to the guest at once. It
 	// leaves the supervisor's own runs and signals some of the wire.Streams.
 	lentStreams = wire.Streams - 64
@@ -152,11 +152,11 @@ func (s *Server) hold(l *line) {
 
 // take waits for the guest and makes the socket.
 func (s *Server) take(ctx context.Context, l *line) (*net.UnixListener, error) {
-	patience := time.Duration(l.order.PatienceMillis) * time.Millisecond
-	if patience <= 0 {
-		patience = defaultPatience
+	timeout := time.Duration(l.order.TimeoutMillis) * time.Millisecond
+	if timeout <= 0 {
+		timeout = defaultTimeout
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the guest's init did not answer within %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the guest's init did not answer within %v", timeout))
 	defer cancel()
 	channel, err := s.connect(ctx, l.order.Channel)
 	if err != nil {

@@ -41,25 +41,25 @@ func (s *Server) runProcess(ctx context.Context, o shim.Start) (*live, error) {
 
 // spawnProcess returns when the program runs.
 func (s *Server) spawnProcess(ctx context.Context, p launch.Process, out *output) (int, <-chan exit, error) {
-	told, tell, err := os.Pipe()
+	sent, send, err := os.Pipe()
 	if err != nil {
 		return 0, nil, err
 	}
-	defer told.Close()
+	defer sent.Close()
 	attr := &syscall.ProcAttr{
-		Dir: "/", Env: launch.Environ(p), Files: append(out.childFDs(), tell.Fd()), // its place is launch.ErrorFD
+		Dir: "/", Env: launch.Environ(p), Files: append(out.childFDs(), send.Fd()), // its place is launch.ErrorFD
 		Sys: &syscall.SysProcAttr{Setsid: true},
 	}
 	// Our own file, also when another has taken its path since.
 	pid, ended, err := s.reaper.spawn([]string{"/proc/self/exe", launch.Word}, attr)
 	out.closeChildFDs()
-	_ = tell.Close()
+	_ = send.Close()
 	if err != nil {
 		return 0, nil, fmt.Errorf("calling the supervisor's own program: %w", err)
 	}
-	_ = told.SetReadDeadline(time.Now().Add(launchTimeout))
-	defer context.AfterFunc(ctx, func() { _ = told.SetReadDeadline(time.Unix(1, 0)) })()
-	if err := launch.ReadFailure(told); err != nil {
+	_ = sent.SetReadDeadline(time.Now().Add(launchTimeout))
+	defer context.AfterFunc(ctx, func() { _ = sent.SetReadDeadline(time.Unix(1, 0)) })()
+	if err := launch.ReadFailure(sent); err != nil {
 		_ = s.reaper.kill(pid, pid, syscall.SIGKILL)
 		<-ended
 		if ctx.Err() != nil {

@@ -153,7 +153,7 @@ func (s *Server) watch(o shim.Start, r *run) {
 	s.mu.Lock()
 	r.Container = c
 	s.mu.Unlock()
-	s.tell(c)
+	s.send(c)
 	s.leave()
 }
 

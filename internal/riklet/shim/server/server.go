@@ -309,8 +309,8 @@ func (s *Server) signal(name string, sig syscall.Signal) error {
 	return r.live.signal(sig)
 }
 
-// tell tells every peer of an end.
-func (s *Server) tell(c shim.Container) {
+// send tells every peer of an end.
+func (s *Server) send(c shim.Container) {
 	s.mu.Lock()
 	peers := make([]*peer, 0, len(s.peers))
 	for p := range s.peers {

@@ -133,7 +133,7 @@ func (a api) do(ctx context.Context, method, path string, body, out any) error {
 	if err != nil {
 		return a.failure(ctx, method+" "+path, err)
 	}
-	return judge(method+" "+path, status, answer, out)
+	return check(method+" "+path, status, answer, out)
 }
 
 // exchange sends a request on a connection of its own. net/http's client would read
@@ -158,7 +158,7 @@ func (a api) exchange(ctx context.Context, request *http.Request) (int, []byte, 
 	return response.StatusCode, answer, err
 }
 
-func judge(request string, status int, answer []byte, out any) error {
+func check(request string, status int, answer []byte, out any) error {
 	switch {
 	case status == http.StatusNoContent && out == nil:
 		return nil

@@ -141,7 +141,7 @@ func (d *Driver) Validate(m vmm.Machine) error {
 	if errs[0] == nil {
 		errs = append(errs, elf(m.Kernel))
 		if m.Restore != "" {
-			errs = append(errs, vetSnapshot(m))
+			errs = append(errs, validateSnapshot(m))
 		}
 	}
 	return errors.Join(errs...)

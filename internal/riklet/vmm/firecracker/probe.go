@@ -21,8 +21,8 @@ import (
 
 const (
 	kvmDevice = "/dev/kvm"
-	// patience is far more than a guest needs to boot under KVM.
-	patience    = 15 * time.Second
+	// timeout is far more than a guest needs to boot under KVM.
+	timeout     = 15 * time.Second
 	refusal     = time.Minute
 	probeMemory = 192 << 20
 	nobody      = 65534
@@ -121,7 +121,7 @@ func older(version, than string) bool {
 var versionPattern = regexp.MustCompile(`Firecracker v?(\d+\.\d+\.\d+)`)
 
 func binaryVersion(ctx context.Context, binary string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, binary, "--version").Output() //nolint:gosec // the administrator's
 	if err != nil {
@@ -141,7 +141,7 @@ func (d *Driver) boot(ctx context.Context, f *found) error {
 		return fmt.Errorf("%w: load the module kvm_intel or kvm_amd, or switch virtualization on in the firmware", err)
 	}
 	_ = kvm.Close()
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no guest's init answered within %v: a KVM that runs no guest, as under some hypervisors", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no guest's init answered within %v: a KVM that runs no guest, as under some hypervisors", timeout))
 	defer cancel()
 	if d.config.ProbeDir != "" {
 		if err := os.MkdirAll(d.config.ProbeDir, 0o700); err != nil {

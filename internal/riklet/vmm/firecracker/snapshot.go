@@ -49,9 +49,9 @@ func originOf(m vmm.Machine) (origin, error) {
 	return o, nil
 }
 
-// vetSnapshot refuses to restore into another machine than the one that was saved. That
+// validateSnapshot refuses to restore into another machine than the one that was saved. That
 // Firecracker's own version fits is for Firecracker to say.
-func vetSnapshot(m vmm.Machine) error {
+func validateSnapshot(m vmm.Machine) error {
 	was, err := os.ReadFile(filepath.Join(m.Restore, originFile))
 	if err != nil {
 		return fmt.Errorf("%w: %s is no snapshot of this driver: %w", vmm.ErrInvalid, m.Restore, err)

@@ -30,8 +30,8 @@ const (
 	saysNotStarted = "Not started"
 	saysRunning    = "Running"
 	saysPaused     = "Paused"
-	tellPaused     = "Paused"
-	tellResumed    = "Resumed"
+	logPaused      = "Paused"
+	logResumed     = "Resumed"
 )
 
 // VM is a connection to Firecracker. It holds no socket: each request opens its own.
@@ -121,7 +121,7 @@ func (v *VM) Start(ctx context.Context) error {
 }
 
 func (v *VM) goOn(ctx context.Context) error {
-	if err := v.tell(ctx, tellResumed); err != nil {
+	if err := v.log(ctx, logResumed); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(v.m.Dir, startedFile), nil, 0o600); err != nil {
@@ -210,21 +210,21 @@ func commandLine(m vmm.Machine) string {
 	return bootArguments + " " + m.CommandLine
 }
 
-func (v *VM) tell(ctx context.Context, state string) error {
+func (v *VM) log(ctx context.Context, state string) error {
 	return v.api.do(ctx, http.MethodPatch, "/vm", vmState{State: state}, nil)
 }
 
 // Pause stops the guest's processors.
 func (v *VM) Pause(ctx context.Context) error {
-	return v.become(ctx, vmm.StatePaused, tellPaused)
+	return v.become(ctx, vmm.StatePaused, logPaused)
 }
 
 // Resume continues them.
 func (v *VM) Resume(ctx context.Context) error {
-	return v.become(ctx, vmm.StateRunning, tellResumed)
+	return v.become(ctx, vmm.StateRunning, logResumed)
 }
 
-func (v *VM) become(ctx context.Context, want vmm.State, tell string) error {
+func (v *VM) become(ctx context.Context, want vmm.State, log string) error {
 	s, err := v.State(ctx)
 	if err != nil {
 		return err
@@ -233,7 +233,7 @@ func (v *VM) become(ctx context.Context, want vmm.State, tell string) error {
 	case want:
 		return nil
 	case vmm.StateRunning, vmm.StatePaused:
-		return v.tell(ctx, tell)
+		return v.log(ctx, log)
 	default:
 		return fmt.Errorf("the machine %s is %q: start it first", v.m.ID, s)
 	}

@@ -23,10 +23,10 @@ import (
 )
 
 const (
-	// kvmPatience is far more than a guest needs under KVM, where it boots in half a
-	// second; tcgPatience is that for a loaded machine that emulates.
-	kvmPatience = 10 * time.Second
-	tcgPatience = 60 * time.Second
+	// kvmTimeout is far more than a guest needs under KVM, where it boots in half a
+	// second; tcgTimeout is that for a loaded machine that emulates.
+	kvmTimeout = 10 * time.Second
+	tcgTimeout = 60 * time.Second
 	// refusal is how long a failed boot is not tried again.
 	refusal = time.Minute
 	// probeMemory boots any kernel that a machine of ours would.
@@ -187,7 +187,7 @@ func (d *Driver) discover(ctx context.Context, binary string) (*found, error) {
 var versionPattern = regexp.MustCompile(`version (\d+\.\d+\.\d+)`)
 
 func binaryVersion(ctx context.Context, binary string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, kvmPatience)
+	ctx, cancel := context.WithTimeout(ctx, kvmTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, binary, "--version").Output()
 	if err != nil {
@@ -217,14 +217,14 @@ const probeDir = ".probe-"
 
 // boot starts a guest as any other and waits until its init opens the channel.
 func (d *Driver) boot(ctx context.Context, f *found) error {
-	patience := tcgPatience
+	timeout := tcgTimeout
 	if f.Capabilities.Accelerator == KVM {
-		patience = kvmPatience
+		timeout = kvmTimeout
 		if err := usable(kvmDevice); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no guest's init answered within %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no guest's init answered within %v", timeout))
 	defer cancel()
 	if d.config.ProbeDir != "" {
 		if err := os.MkdirAll(d.config.ProbeDir, 0o700); err != nil {

@@ -85,7 +85,7 @@ func (d *Driver) Name() string { return "qemu" }
 func (d *Driver) Validate(m vmm.Machine) error {
 	err := m.Validate()
 	if m.Restore != "" && err == nil {
-		err = vetSnapshot(m)
+		err = validateSnapshot(m)
 	}
 	return err
 }
@@ -117,7 +117,7 @@ func (d *Driver) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, er
 		return launch.Process{}, err
 	}
 	if m.Restore != "" {
-		if err := found.vetOrigin(m); err != nil {
+		if err := found.validateOrigin(m); err != nil {
 			return launch.Process{}, err
 		}
 	}

@@ -67,8 +67,8 @@ func readOrigin(dir string) (origin, error) {
 	return o, err
 }
 
-// vetSnapshot refuses to restore into another machine than the one that was saved.
-func vetSnapshot(m vmm.Machine) error {
+// validateSnapshot refuses to restore into another machine than the one that was saved.
+func validateSnapshot(m vmm.Machine) error {
 	was, err := readOrigin(m.Restore)
 	if err != nil {
 		return fmt.Errorf("%w: %s is no snapshot of this driver: %w", vmm.ErrInvalid, m.Restore, err)
@@ -86,8 +86,8 @@ func vetSnapshot(m vmm.Machine) error {
 	return nil
 }
 
-// vetOrigin refuses a snapshot that another QEMU made: the stream is its own.
-func (f *found) vetOrigin(m vmm.Machine) error {
+// validateOrigin refuses a snapshot that another QEMU made: the stream is its own.
+func (f *found) validateOrigin(m vmm.Machine) error {
 	was, err := readOrigin(m.Restore)
 	if err != nil {
 		return err
@@ -233,7 +233,7 @@ func (v *VM) receive(ctx context.Context, l *net.UnixListener, path string) erro
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	defer func() { _ = conn.Close() }()
-	if err := socket.Vet(conn, v.m.UID); err != nil {
+	if err := socket.Validate(conn, v.m.UID); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

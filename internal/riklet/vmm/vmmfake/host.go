@@ -13,13 +13,13 @@ import (
 	"syscall"
 
 	"rik.dev/rik/internal/riklet/guest"
-	"rik.dev/rik/internal/riklet/guest/inside"
+	"rik.dev/rik/internal/riklet/guest/guestinit"
 )
 
-// host is the inside.Machine of the double: this machine, as its user.
+// host is the guestinit.Machine of the double: this machine, as its user.
 type host struct{}
 
-var _ inside.Machine = host{}
+var _ guestinit.Machine = host{}
 
 func (host) Configure(guest.Config) error { return nil }
 func (host) Files(guest.Volume) error     { return nil }
@@ -33,14 +33,14 @@ func (host) Dial(ctx context.Context, port int32) (net.Conn, error) {
 }
 
 // Start runs a process with pipes. There are no terminals.
-func (host) Start(p guest.Process, stdin bool) (*inside.Child, error) {
+func (host) Start(p guest.Process, stdin bool) (*guestinit.Child, error) {
 	if len(p.Argv) == 0 || p.TTY {
 		return nil, fmt.Errorf("%w: a double runs commands, without a terminal", guest.ErrNotRunnable)
 	}
 	cmd := exec.Command(p.Argv[0], p.Argv[1:]...) //nolint:gosec // what the test asks for
 	cmd.Env, cmd.Dir = p.Env, p.Dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	c := &inside.Child{}
+	c := &guestinit.Child{}
 	theirs, err := pipes(cmd, c, stdin)
 	defer func() {
 		for _, f := range theirs {
@@ -70,7 +70,7 @@ func (host) Start(p guest.Process, stdin bool) (*inside.Child, error) {
 }
 
 // pipes joins a command and a child; it gives the command's ends.
-func pipes(cmd *exec.Cmd, c *inside.Child, stdin bool) ([]*os.File, error) {
+func pipes(cmd *exec.Cmd, c *guestinit.Child, stdin bool) ([]*os.File, error) {
 	var theirs []*os.File
 	for _, ours := range []struct {
 		to   **os.File
@@ -96,7 +96,7 @@ func pipes(cmd *exec.Cmd, c *inside.Child, stdin bool) ([]*os.File, error) {
 	return theirs, nil
 }
 
-func closeOurs(c *inside.Child) {
+func closeOurs(c *guestinit.Child) {
 	for _, f := range []*os.File{c.Stdout, c.Stderr} {
 		if f != nil {
 			_ = f.Close()

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"syscall"
 
-	"rik.dev/rik/internal/riklet/guest/inside"
+	"rik.dev/rik/internal/riklet/guest/guestinit"
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
@@ -34,7 +34,7 @@ func Main() {
 // double is the process.
 type double struct {
 	memory uint64
-	server *inside.Server
+	server *guestinit.Server
 
 	mu    sync.Mutex
 	state vmm.State
@@ -48,7 +48,7 @@ func run(memory string) error {
 		return err
 	}
 	d := &double{memory: n, state: vmm.StateNotStarted, running: make(chan struct{})}
-	d.server = inside.NewServer(host{}, func(format string, args ...any) { fmt.Printf(format+"\n", args...) })
+	d.server = guestinit.NewServer(host{}, func(format string, args ...any) { fmt.Printf(format+"\n", args...) })
 	var listen net.ListenConfig
 	channel, err := listen.Listen(context.Background(), "unix", guestSocket)
 	if err != nil {

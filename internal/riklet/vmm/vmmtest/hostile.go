@@ -75,7 +75,7 @@ func (s *suite) hostile(t *testing.T) {
 				if err == nil {
 					t.Error("a liar was taken for a VMM that runs")
 				}
-			case <-time.After(s.Patience):
+			case <-time.After(s.Timeout):
 				t.Fatal("the call did not end with its context")
 			}
 			runtime.ReadMemStats(&after)

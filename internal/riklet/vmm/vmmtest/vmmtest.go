@@ -31,8 +31,8 @@ type Config struct {
 	// ControlSocket is where the driver reaches the VMM of a machine. The suite puts
 	// hostile peers there.
 	ControlSocket func(m vmm.Machine) string
-	// Patience bounds every wait for a process or a guest; 0 is a minute.
-	Patience time.Duration
+	// Timeout bounds every wait for a process or a guest; 0 is a minute.
+	Timeout time.Duration
 }
 
 // suite is a Config and what Probe said.
@@ -44,8 +44,8 @@ type suite struct {
 // Run runs the suite. Root runs every VMM as a user of its own, everybody else as
 // himself.
 func Run(t *testing.T, c Config) {
-	if c.Patience == 0 {
-		c.Patience = time.Minute
+	if c.Timeout == 0 {
+		c.Timeout = time.Minute
 	}
 	s := &suite{Config: c}
 	s.probe(t)
@@ -67,7 +67,7 @@ func Run(t *testing.T, c Config) {
 }
 
 func (s *suite) probe(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*s.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*s.Timeout)
 	defer cancel()
 	found, err := s.Driver.Probe(ctx)
 	if err != nil {
@@ -137,7 +137,7 @@ func Machine(t *testing.T) vmm.Machine {
 // test.
 func Start(t *testing.T, d vmm.Driver, m vmm.Machine) vmm.VM {
 	t.Helper()
-	s := &suite{Config: Config{Driver: d, Patience: time.Minute}}
+	s := &suite{Config: Config{Driver: d, Timeout: time.Minute}}
 	t.Cleanup(func() { s.clean(t, m) })
 	s.boot(t, m)
 	return s.connect(s.context(t), t, m)
@@ -148,7 +148,7 @@ func Start(t *testing.T, d vmm.Driver, m vmm.Machine) vmm.VM {
 // processor, is booted again, as by the node.
 func Up(t *testing.T, d vmm.Driver, m vmm.Machine, greet func(context.Context, guest.Channel) error) vmm.VM {
 	t.Helper()
-	s := &suite{Config: Config{Driver: d, Patience: time.Minute, Greet: greet}}
+	s := &suite{Config: Config{Driver: d, Timeout: time.Minute, Greet: greet}}
 	t.Cleanup(func() { s.clean(t, m) })
 	_, v := s.up(t, m, nil)
 	return v
@@ -213,7 +213,7 @@ func image(t *testing.T, dir, name string, mode os.FileMode) string {
 // context gives one that ends with the suite's patience.
 func (s *suite) context(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), s.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), s.Timeout)
 	t.Cleanup(cancel)
 	return ctx
 }

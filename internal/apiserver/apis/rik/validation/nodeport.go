@@ -48,9 +48,9 @@ func ParseNodePorts(list string, own map[OwnPort]string) (NodePorts, error) {
 	return n, nil
 }
 
-// Judge refuses the ports of a template that it may not have on nodes. Those that the old
+// Validate refuses the ports of a template that it may not have on nodes. Those that the old
 // template, which may be nil, has already are not judged again.
-func (n NodePorts) Judge(at *field.Path, t, old *rik.InstanceTemplate) field.ErrorList {
+func (n NodePorts) Validate(at *field.Path, t, old *rik.InstanceTemplate) field.ErrorList {
 	if len(n.ranges) == 0 {
 		return nil
 	}

@@ -53,14 +53,14 @@ func TestNodePorts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for where, template := range onNodes(tc.port, tc.protocol, tc.kind) {
-			errs := ports.Judge(field.NewPath("spec"), template, nil)
+			errs := ports.Validate(field.NewPath("spec"), template, nil)
 			if len(errs) == 0 && tc.want == "" {
 				continue
 			}
 			if len(errs) != 1 || tc.want == "" || errs[0].Field != where || !strings.Contains(errs[0].Detail, tc.want) {
 				t.Errorf("%s: %d/%s: got %v, want %q at %s", tc.list, tc.port, tc.protocol, errs, tc.want, where)
 			}
-			if errs := ports.Judge(field.NewPath("spec"), template, template); len(errs) != 0 {
+			if errs := ports.Validate(field.NewPath("spec"), template, template); len(errs) != 0 {
 				t.Errorf("what was had before: %v", errs)
 			}
 		}
@@ -70,7 +70,7 @@ func TestNodePorts(t *testing.T) {
 			t.Errorf("ParseNodePorts(%q) = nil, want an error", bad)
 		}
 	}
-	if errs := (validation.NodePorts{}).Judge(field.NewPath("spec"), onNodes(80, rik.ProtocolTCP, rik.PortNodePort)["spec.app.ports[0].port"], nil); len(errs) != 0 {
+	if errs := (validation.NodePorts{}).Validate(field.NewPath("spec"), onNodes(80, rik.ProtocolTCP, rik.PortNodePort)["spec.app.ports[0].port"], nil); len(errs) != 0 {
 		t.Errorf("the zero value: %v", errs)
 	}
 }

@@ -71,7 +71,7 @@ func (g *gate) route(u *url.URL) (*url.URL, error) {
 			wire.ErrRefused, u.Scheme, u.Host, u.Host)
 	}
 	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
-		if err := g.judge(target(u), addr); err != nil {
+		if err := g.validate(target(u), addr); err != nil {
 			return nil, err
 		}
 	}
@@ -88,7 +88,7 @@ func (g *gate) connect(ctx context.Context, target string) (net.Conn, error) {
 		if err != nil {
 			return fmt.Errorf("%w: the address %q cannot be judged", wire.ErrRefused, address)
 		}
-		return g.judge(target, to.Addr())
+		return g.validate(target, to.Addr())
 	}}
 	conn, err := dialer.DialContext(ctx, "tcp", target)
 	g.mu.Lock()
@@ -97,7 +97,7 @@ func (g *gate) connect(ctx context.Context, target string) (net.Conn, error) {
 	return conn, err
 }
 
-func (g *gate) judge(target string, addr netip.Addr) error {
+func (g *gate) validate(target string, addr netip.Addr) error {
 	target = strings.ToLower(target)
 	if g.named[target] {
 		return nil

@@ -32,8 +32,8 @@ prefix = "*.lab.example"
 insecure = true
 `
 
-// judgeOf makes a gate without a tunnel.
-func judgeOf(tb testing.TB, image string) *gate {
+// validateOf makes a gate without a tunnel.
+func validateOf(tb testing.TB, image string) *gate {
 	tb.Helper()
 	dir := tb.TempDir()
 	conf := filepath.Join(dir, "registries.conf")
@@ -97,7 +97,7 @@ func TestGateJudgesAddresses(t *testing.T) {
 		{"localhost:5000/app", "localhost:5000", "127.0.0.1", "loopback"},
 		{"127.0.0.1/app", "127.0.0.1:443", "127.0.0.1", "loopback"},
 	} {
-		err := judgeOf(t, tc.image).judge(tc.target, netip.MustParseAddr(tc.addr))
+		err := validateOf(t, tc.image).validate(tc.target, netip.MustParseAddr(tc.addr))
 		if tc.refused == "" && err != nil {
 			t.Errorf("%s: %s at %s: %v, want no refusal", tc.image, tc.target, tc.addr, err)
 		}
@@ -134,7 +134,7 @@ func TestGateJudgesURLs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := judgeOf(t, tc.image)
+		g := validateOf(t, tc.image)
 		through, err := g.route(u)
 		if tc.refused == "" && (err != nil || through != g.tunnel.url) {
 			t.Errorf("%s: route(%s) = %v, %v; want the tunnel", tc.image, tc.url, through, err)
@@ -148,7 +148,7 @@ func TestGateJudgesURLs(t *testing.T) {
 // The node's own proxy is used as before; what can be told without it is told.
 func TestGateUsesTheProxyOfTheNode(t *testing.T) {
 	t.Parallel()
-	g := judgeOf(t, "mine.example/app")
+	g := validateOf(t, "mine.example/app")
 	own := &url.URL{Scheme: "http", Host: "proxy.example:3128"}
 	g.proxy = func(*http.Request) (*url.URL, error) { return own, nil }
 	if got, err := g.route(&url.URL{Scheme: "https", Host: "mine.example"}); err != nil || got != own {

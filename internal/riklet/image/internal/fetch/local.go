@@ -18,7 +18,7 @@ import (
 	"go.podman.io/image/v5/types"
 
 	"rik.dev/rik/internal/riklet/image/internal/wire"
-	"rik.dev/rik/internal/riklet/regular"
+	"rik.dev/rik/internal/riklet/safeopen"
 )
 
 // maxDocument bounds what is parsed as a whole: indexes, manifests and
@@ -167,8 +167,8 @@ func readAtMost(r io.Reader) ([]byte, error) {
 
 // openRegular opens a file for reading and says how large it is.
 func openRegular(path string) (*os.File, int64, error) {
-	f, err := regular.Open(path)
-	var not *regular.NotRegularError
+	f, err := safeopen.Open(path)
+	var not *safeopen.NotRegularError
 	if errors.As(err, &not) {
 		return nil, 0, fmt.Errorf("%w: %w", wire.ErrRefused, err)
 	}

@@ -128,15 +128,15 @@ func (f *meteredFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// reportEvery is how often the store is told of the progress.
-const reportEvery = time.Second
+// reportInterval is how often the store is told of the progress.
+const reportInterval = time.Second
 
 // report tells the store how much is done until stop is called.
 func (m *meter) report(ctx context.Context, out *sender) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	group.Go(func() {
-		ticker := time.NewTicker(reportEvery)
+		ticker := time.NewTicker(reportInterval)
 		defer ticker.Stop()
 		for last := (wire.Progress{}); ; {
 			over := ctx.Err() != nil

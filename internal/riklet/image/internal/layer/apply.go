@@ -46,7 +46,7 @@ func Apply(ctx context.Context, root string, stream io.Reader, budget *Budget) (
 	u := &unpacker{
 		root:      root,
 		budget:    budget,
-		vet:       newVetter(root),
+		validate:  newValidator(root),
 		extractor: layer.NewTarExtractor(options()),
 	}
 	return u.tar(ctx, stream)
@@ -72,14 +72,14 @@ func (u *unpacker) tar(ctx context.Context, stream io.Reader) (Result, error) {
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		return Result{}, Classify(fmt.Errorf("reading what follows the archive: %w", err))
 	}
-	u.result.Implicit, u.result.Whiteouts = u.vet.implicit(), u.vet.hiding()
+	u.result.Implicit, u.result.Whiteouts = u.validate.implicit(), u.validate.hiding()
 	return u.result, nil
 }
 
 type unpacker struct {
 	root      string
 	budget    *Budget
-	vet       *vetter
+	validate  *validator
 	extractor *layer.TarExtractor
 	result    Result
 	// prepare changes an entry that was not refused, or says to skip it; nil for
@@ -92,7 +92,7 @@ func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
 		return err
 	}
 	u.result.Entries++
-	verdict, err := u.vet.check(hdr)
+	verdict, err := u.validate.check(hdr)
 	if err != nil {
 		return err
 	}

@@ -24,8 +24,8 @@ type Budget struct {
 	sinceChecked int64
 }
 
-// checkEvery is how much may be written between two looks at the free space.
-const checkEvery = 4 << 20
+// checkInterval is how much may be written between two looks at the free space.
+const checkInterval = 4 << 20
 
 // NewBudget starts an account for writing below dir. Limits.ReserveBytes gets
 // its default here.
@@ -39,7 +39,7 @@ func NewBudget(limits wire.Limits, dir string) (*Budget, error) {
 		limits.ReserveBytes = min(int64(st.Blocks)*st.Bsize/50, 512<<20)
 	}
 	// The first write looks at the free space.
-	return &Budget{limits: limits, dir: dir, sinceChecked: checkEvery}, nil
+	return &Budget{limits: limits, dir: dir, sinceChecked: checkInterval}, nil
 }
 
 // Charge books a layer that was unpacked before: an image is as large with it
@@ -100,10 +100,10 @@ func (b *Budget) takeStream(n int) error {
 // beside its content: two blocks.
 const framing = 1024
 
-// checkSpaceLocked looks at the free space once for every checkEvery bytes
+// checkSpaceLocked looks at the free space once for every checkInterval bytes
 // that are about to be written.
 func (b *Budget) checkSpaceLocked(n int64) error {
-	if b.sinceChecked += n; b.sinceChecked < checkEvery {
+	if b.sinceChecked += n; b.sinceChecked < checkInterval {
 		return nil
 	}
 	b.sinceChecked = 0
@@ -122,7 +122,7 @@ func (b *Budget) checkSpaceLocked(n int64) error {
 func (b *Budget) spacious() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.sinceChecked = checkEvery
+	b.sinceChecked = checkInterval
 	return b.checkSpaceLocked(0) == nil
 }
 

@@ -20,10 +20,10 @@ func newPlain(root string, budget *Budget, form wire.Form) *unpacker {
 	u := &unpacker{
 		root:      root,
 		budget:    budget,
-		vet:       newVetter(root),
+		validate:  newValidator(root),
 		extractor: layer.NewTarExtractor(&layer.UnpackOptions{OnDiskFormat: layer.DirRootfs{MapOptions: mapping()}}),
 	}
-	u.vet.plain = true
+	u.validate.plain = true
 	if form == wire.FormShared {
 		u.prepare = share
 	}
@@ -75,7 +75,7 @@ func ApplyZip(ctx context.Context, root string, file io.ReaderAt, size int64, bu
 			return Result{}, Classify(fmt.Errorf("entry %q: %w", shorten(f.Name), classifyZip(err)))
 		}
 	}
-	u.result.Implicit = u.vet.implicit()
+	u.result.Implicit = u.validate.implicit()
 	return u.result, nil
 }
 

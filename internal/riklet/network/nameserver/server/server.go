@@ -20,7 +20,7 @@ import (
 
 	"rik.dev/rik/internal/riklet/network/dns"
 	"rik.dev/rik/internal/riklet/network/nameserver"
-	"rik.dev/rik/internal/riklet/network/table"
+	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
@@ -32,7 +32,7 @@ type server struct {
 	control *net.UnixListener
 	udp     *net.UDPConn
 	tcp     *net.TCPListener
-	table   *table.Table
+	table   *netmap.Table
 	end     context.CancelFunc
 	known   chan struct{} // closed when the first table is there
 
@@ -56,7 +56,7 @@ func Run(ctx context.Context, args []string) error {
 		return err
 	}
 	logger := slog.New(slog.NewTextHandler(&bounded{file: os.Stderr}, nil))
-	s.table = table.Open(table.Config{Logger: logger})
+	s.table = netmap.Open(netmap.Config{Logger: logger})
 	names := dns.New(dns.Config{Listen: settings.Address, Snapshot: s.table.Snapshot, Resolver: settings.Resolver, Logger: logger}, s.udp, s.tcp)
 	ctx, s.end = context.WithCancel(ctx)
 	defer s.end()

@@ -33,7 +33,7 @@ func Connect(ctx context.Context, path string, uid uint32) (*net.UnixConn, error
 		conn, err := d.DialContext(ctx, "unix", path)
 		if err == nil {
 			c := conn.(*net.UnixConn)
-			if err := Vet(c, uid); err != nil {
+			if err := Validate(c, uid); err != nil {
 				return nil, errors.Join(err, c.Close())
 			}
 			return c, nil
@@ -67,8 +67,8 @@ func Gone(err error) error {
 	return err
 }
 
-// Vet refuses a peer that runs as another user than uid.
-func Vet(conn *net.UnixConn, uid uint32) error {
+// Validate refuses a peer that runs as another user than uid.
+func Validate(conn *net.UnixConn, uid uint32) error {
 	peer, err := peerOf(conn)
 	if err == nil && peer.Uid != uid {
 		err = fmt.Errorf("%w: its user is %d, want %d", ErrPeer, peer.Uid, uid)

@@ -1,0 +1,138 @@
+// Package inprocess writes instances without a request: in the same process,
+// through the same validation, in one write to the datastore each. It is the
+// controller's hot path.
+//
+// Admission plugins live in the handlers of requests and do not see these
+// writes; authorization does not either, which is why nothing but the
+// controller may hold this.
+package inprocess
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+	"rik.dev/rik/internal/apiserver/apis/rik/v1alpha1"
+	"rik.dev/rik/internal/apiserver/registry/instance"
+)
+
+// Instances writes instances. All methods may be called at the same time, none
+// keeps or changes its arguments, and errors are those of the API.
+type Instances struct{ storage *instance.Storage }
+
+// NewInstances writes to a server's storage of instances.
+func NewInstances(s *instance.Storage) *Instances { return &Instances{storage: s} }
+
+var controller = &user.DefaultInfo{Name: rikv1alpha1.UserController}
+
+// in is the context in which the storage sees the controller's request.
+func in(ctx context.Context, namespace string) context.Context {
+	return genericapirequest.WithUser(genericapirequest.WithNamespace(ctx, namespace), controller)
+}
+
+// Create stores a new instance, which must have its revision and what
+// revision.Stamp gives. With generateName it gets a name of its own.
+func (d *Instances) Create(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	if i.Spec.Revision == "" {
+		return nil, apierrors.NewBadRequest("the revision of a new instance is required")
+	}
+	hub, err := internal(i)
+	if err != nil {
+		return nil, err
+	}
+	out, err := d.storage.Whole.Create(in(ctx, i.Namespace), hub, nil, &metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return published(out)
+}
+
+// Update stores the metadata, node and status of an instance in one write,
+// provided that it still has the given resource version. An instance that is
+// being deleted and has no finalizer left is removed instead, and the returned
+// object is its last state.
+func (d *Instances) Update(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	return d.update(ctx, i, d.storage.Whole.Update)
+}
+
+// UpdateStatus stores the status of an instance and nothing else, provided
+// that it still has the given resource version.
+func (d *Instances) UpdateStatus(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	return d.update(ctx, i, d.storage.Status.Update)
+}
+
+type updateFunc func(context.Context, string, rest.UpdatedObjectInfo, rest.ValidateObjectFunc, rest.ValidateObjectUpdateFunc, bool, *metav1.UpdateOptions) (runtime.Object, bool, error)
+
+func (d *Instances) update(ctx context.Context, i *rikv1alpha1.Instance, update updateFunc) (*rikv1alpha1.Instance, error) {
+	hub, err := internal(i)
+	if err != nil {
+		return nil, err
+	}
+	out, _, err := update(in(ctx, i.Namespace), i.Name, rest.DefaultUpdatedObjectInfo(hub), nil, nil, false, &metav1.UpdateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return published(out)
+}
+
+// DeleteOptions bound a deletion.
+type DeleteOptions struct {
+	// UID that the instance must have; any when empty.
+	UID types.UID
+	// GraceSeconds between the polite and the hard signal; what the instance's
+	// revision says when nil, at once and without the node's confirmation when 0.
+	GraceSeconds *int64
+}
+
+// Delete marks an instance for deletion and sets its phase to Destroying. It
+// stays until its last finalizer goes. One that is already marked is left as
+// it is unless the grace period becomes shorter.
+func (d *Instances) Delete(ctx context.Context, namespace, name string, o DeleteOptions) error {
+	options := &metav1.DeleteOptions{}
+	if o.GraceSeconds != nil {
+		seconds := *o.GraceSeconds
+		options.GracePeriodSeconds = &seconds
+	}
+	if o.UID != "" {
+		options.Preconditions = &metav1.Preconditions{UID: &o.UID}
+	}
+	_, _, err := d.storage.Whole.Delete(in(ctx, namespace), name, rest.ValidateAllObjectFunc, options)
+	return err
+}
+
+// Get reads an instance as the datastore has it now.
+func (d *Instances) Get(ctx context.Context, namespace, name string) (*rikv1alpha1.Instance, error) {
+	out, err := d.storage.Whole.Get(in(ctx, namespace), name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return published(out)
+}
+
+// internal copies an instance deeply: the storage changes what it is given.
+func internal(i *rikv1alpha1.Instance) (*rik.Instance, error) {
+	hub := &rik.Instance{}
+	if err := v1alpha1.Convert_v1alpha1_Instance_To_rik_Instance(i.DeepCopy(), hub, nil); err != nil {
+		return nil, err
+	}
+	hub.TypeMeta = metav1.TypeMeta{}
+	return hub, nil
+}
+
+func published(obj runtime.Object) (*rikv1alpha1.Instance, error) {
+	hub, ok := obj.(*rik.Instance)
+	if !ok {
+		return nil, fmt.Errorf("programmer error: %T is not an instance", obj)
+	}
+	out := &rikv1alpha1.Instance{}
+	return out, v1alpha1.Convert_rik_Instance_To_v1alpha1_Instance(hub, out, nil)
+}

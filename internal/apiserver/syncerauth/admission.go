@@ -1,0 +1,154 @@
+package syncerauth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+// PluginName is how the plugin is registered.
+const PluginName = "RikPlacement"
+
+// Register makes the plugin known.
+func Register(plugins *admission.Plugins) {
+	plugins.Register(PluginName, func(io.Reader) (admission.Interface, error) {
+		return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update)}, nil
+	})
+}
+
+// Plugin checks every write of every type for a change of targets, and every write of
+// a syncer. It validates, and so sees what webhooks have made of the object.
+type Plugin struct {
+	*admission.Handler
+
+	authorizer authorizer.Authorizer
+	// client and objects find and read what the events of syncers are about.
+	client  kubernetes.Interface
+	objects dynamic.Interface
+}
+
+var (
+	_ admission.ValidationInterface          = &Plugin{}
+	_ initializer.WantsAuthorizer            = &Plugin{}
+	_ initializer.WantsExternalKubeClientSet = &Plugin{}
+	_ initializer.WantsDynamicClient         = &Plugin{}
+)
+
+// SetAuthorizer implements initializer.WantsAuthorizer.
+func (p *Plugin) SetAuthorizer(z authorizer.Authorizer) { p.authorizer = z }
+
+// SetExternalKubeClientSet implements initializer.WantsExternalKubeClientSet.
+func (p *Plugin) SetExternalKubeClientSet(client kubernetes.Interface) { p.client = client }
+
+// SetDynamicClient implements initializer.WantsDynamicClient.
+func (p *Plugin) SetDynamicClient(objects dynamic.Interface) { p.objects = objects }
+
+// ValidateInitialization implements admission.InitializationValidator.
+func (p *Plugin) ValidateInitialization() error {
+	if p.authorizer == nil || p.client == nil || p.objects == nil {
+		return errors.New("programmer error: the placement plugin needs an authorizer and clients")
+	}
+	return nil
+}
+
+// Validate implements admission.ValidationInterface.
+func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if cluster, ok := syncerOf(a.GetUserInfo()); ok {
+		if err := p.checkSyncer(ctx, cluster, a); err != nil {
+			return admission.NewForbidden(a, err)
+		}
+	}
+	before, now, ok := both(a)
+	if !ok {
+		return nil
+	}
+	if err := malformed(before, now); err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	for _, cluster := range touched(before, now) {
+		if err := p.mayDeploy(ctx, a, cluster); err != nil {
+			return admission.NewForbidden(a, err)
+		}
+	}
+	for _, text := range p.doubts(ctx, a, before, now) {
+		warning.AddWarning(ctx, "", text)
+	}
+	return nil
+}
+
+// doubts are why an object may not arrive at the targets that a write gives it. The parts of
+// a split root go to clusters that the splitter has looked at.
+func (p *Plugin) doubts(ctx context.Context, a admission.Attributes, before, now metav1.Object) []string {
+	if now.GetLabels()[workloadv1alpha1.OwnedByLabel] != "" || a.GetSubresource() != "" {
+		return nil
+	}
+	var texts []string
+	was := workloadv1alpha1.Targets(before.GetLabels())
+	for _, name := range workloadv1alpha1.Targets(now.GetLabels()) {
+		if slices.Contains(was, name) {
+			continue
+		}
+		// From the server's cache: this is a hint.
+		found, err := p.objects.Resource(clusterResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+		switch {
+		case apierrors.IsNotFound(err):
+			texts = append(texts, fmt.Sprintf("there is no Cluster %q: the object goes nowhere until one is registered under this name", name))
+		case err == nil:
+			types, known, err := unstructured.NestedStringSlice(found.Object, "status", "syncedResources")
+			if resource := a.GetResource().GroupResource().String(); known && err == nil && !slices.Contains(types, resource) {
+				texts = append(texts, fmt.Sprintf("the Cluster %q does not take %s at present: see its status.syncedResources, and its conditions", name, resource))
+			}
+		}
+	}
+	return texts
+}
+
+// both are an object before and after a write. There are none where the object has
+// no metadata, and so no labels.
+func both(a admission.Attributes) (before, now metav1.Object, ok bool) {
+	now, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return nil, nil, false
+	}
+	before = none
+	if a.GetOldObject() != nil {
+		if before, err = meta.Accessor(a.GetOldObject()); err != nil {
+			return nil, nil, false
+		}
+	}
+	return before, now, true
+}
+
+// mayDeploy asks whether the user has the verb deploy on a cluster. A syncer needs no
+// leave to put its own finalizer on what is sent to its cluster, which is checked
+// before.
+func (p *Plugin) mayDeploy(ctx context.Context, a admission.Attributes, cluster string) error {
+	if own, ok := syncerOf(a.GetUserInfo()); ok && own == cluster {
+		return nil
+	}
+	decision, _, err := p.authorizer.Authorize(ctx, authorizer.AttributesRecord{
+		User: a.GetUserInfo(), Verb: workloadv1alpha1.DeployVerb, ResourceRequest: true,
+		APIGroup: workloadv1alpha1.GroupName, APIVersion: workloadv1alpha1.SchemeGroupVersion.Version,
+		Resource: "clusters", Name: cluster,
+	})
+	if decision == authorizer.DecisionAllow {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("user %q may not send objects to the cluster %q, nor take them away: that needs the verb %q on clusters.%s %q",
+		a.GetUserInfo().GetName(), cluster, workloadv1alpha1.DeployVerb, workloadv1alpha1.GroupName, cluster), err)
+}

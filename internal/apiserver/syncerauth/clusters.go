@@ -1,0 +1,116 @@
+package syncerauth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+)
+
+var clusterResource = workloadv1alpha1.SchemeGroupVersion.WithResource("clusters")
+
+// errClusterEnded is the cause of the end of a syncer's watches.
+var errClusterEnded = errors.New("the Cluster of this syncer is no more")
+
+// Clusters knows which Clusters there are. The credentials of a syncer are for one
+// Cluster, by name and UID, and end with it: see [Clusters.has]. What a syncer watches
+// then ends as well, see [Clusters.during].
+type Clusters struct {
+	objects  metadata.Interface
+	informer cache.SharedIndexInformer
+
+	mu sync.Mutex
+	// watches are guarded by mu: what ends the open ones, by the Cluster's UID.
+	watches map[types.UID]map[*context.CancelCauseFunc]struct{}
+}
+
+// NewClusters reads Clusters as somebody who may. It knows none by heart before Run.
+func NewClusters(objects metadata.Interface) (*Clusters, error) {
+	c := &Clusters{
+		objects: objects, watches: map[types.UID]map[*context.CancelCauseFunc]struct{}{},
+		informer: metadatainformer.NewFilteredMetadataInformer(objects, clusterResource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
+	}
+	_, err := c.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, now any) {
+			if uid := uidOf(before); uid != uidOf(now) {
+				c.end(uid)
+			}
+		},
+		DeleteFunc: func(gone any) { c.end(uidOf(gone)) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching Clusters: %w", err)
+	}
+	return c, nil
+}
+
+// Run follows the Clusters until ctx ends.
+func (c *Clusters) Run(ctx context.Context) { c.informer.RunWithContext(ctx) }
+
+func uidOf(object any) types.UID {
+	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = gone.Obj
+	}
+	if o, ok := object.(metav1.Object); ok {
+		return o.GetUID()
+	}
+	return ""
+}
+
+// has says whether there is a Cluster of that name and UID. What is not known by heart
+// is asked for: a Cluster may be younger than what was last heard.
+func (c *Clusters) has(ctx context.Context, name string, uid types.UID) (bool, error) {
+	if uid == "" {
+		return false, nil
+	}
+	if known, ok, err := c.informer.GetStore().GetByKey(name); err == nil && ok && uidOf(known) == uid {
+		return true, nil
+	}
+	found, err := c.objects.Resource(clusterResource).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("looking whether there is the Cluster of a syncer: %w", err)
+	}
+	return found.UID == uid, nil
+}
+
+// during gives a context that ends with the Cluster of that UID, and what is to be
+// called when it is not needed any more. One looks whether there is the Cluster
+// afterward: its end may have come before.
+func (c *Clusters) during(ctx context.Context, uid types.UID) (inner context.Context, release func()) {
+	inner, cancel := context.WithCancelCause(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.watches[uid] == nil {
+		c.watches[uid] = map[*context.CancelCauseFunc]struct{}{}
+	}
+	c.watches[uid][&cancel] = struct{}{}
+	return inner, func() {
+		cancel(nil)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.watches[uid], &cancel)
+		if len(c.watches[uid]) == 0 {
+			delete(c.watches, uid)
+		}
+	}
+}
+
+func (c *Clusters) end(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for cancel := range c.watches[uid] {
+		(*cancel)(errClusterEnded)
+	}
+}

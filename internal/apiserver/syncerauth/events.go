@@ -1,0 +1,76 @@
+package syncerauth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/kubernetes/pkg/apis/core"
+)
+
+var (
+	errEventForm = errors.New("a syncer's event names the object that it is about: apiVersion, kind, namespace, name and UID")
+	errEventOf   = errors.New("syncers make events about what is sent to their own cluster, and about nothing else")
+)
+
+// checkEvent lets a syncer tell of an object that is sent to its cluster, and of no
+// other: events are read by people, and tell them what to do.
+func (p *Plugin) checkEvent(ctx context.Context, cluster string, object runtime.Object) error {
+	event, ok := object.(*core.Event)
+	if !ok {
+		return fmt.Errorf("programmer error: an event is a %T", object)
+	}
+	about := &event.InvolvedObject
+	if about.APIVersion == "" || about.Kind == "" || about.Name == "" || about.UID == "" || event.Related != nil {
+		return errEventForm
+	}
+	found, err := p.involved(ctx, about)
+	switch {
+	case apierrors.IsNotFound(err):
+		return errEventOf
+	case err != nil:
+		return fmt.Errorf("reading what the event is about: %w", err)
+	case found.GetUID() != about.UID || !concerns(found, cluster):
+		return errEventOf
+	}
+	return nil
+}
+
+// involved reads the object that an event is about, at its newest.
+func (p *Plugin) involved(ctx context.Context, about *core.ObjectReference) (*unstructured.Unstructured, error) {
+	gv, err := schema.ParseGroupVersion(about.APIVersion)
+	if err != nil {
+		return nil, errEventForm
+	}
+	// Discovery of the one version, and not a mapper: that would not know a type that
+	// was published a moment ago.
+	list, err := p.client.Discovery().ServerResourcesForGroupVersion(gv.String())
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool {
+		return r.Kind == about.Kind && !strings.Contains(r.Name, "/")
+	})
+	if i < 0 {
+		return nil, errEventOf
+	}
+	resource := p.objects.Resource(gv.WithResource(list.APIResources[i].Name))
+	if list.APIResources[i].Namespaced != (about.Namespace != "") {
+		return nil, errEventForm
+	}
+	return resource.Namespace(about.Namespace).Get(ctx, about.Name, metav1.GetOptions{})
+}
+
+// isEventCreation says whether a write makes an event.
+func isEventCreation(a admission.Attributes) bool {
+	resource := a.GetResource().GroupResource()
+	return a.GetOperation() == admission.Create && a.GetSubresource() == "" && isEvents(resource.Group, resource.Resource)
+}

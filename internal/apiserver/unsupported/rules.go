@@ -1,0 +1,256 @@
+package unsupported
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/certificates"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/apiserver/apis/rik"
+)
+
+// rules of a server. Types that are missing are honored as they are.
+func rules(cfg Config) map[schema.GroupResource]rule {
+	all := map[schema.GroupResource]rule{
+		{Resource: "namespaces"}:      markedOnly(namespaceMarks),
+		{Resource: "secrets"}:         of(secret),
+		{Resource: "serviceaccounts"}: of(serviceAccount),
+		{Resource: "resourcequotas"}:  of(func(now, before *core.ResourceQuota) verdict { return resourceQuota(cfg, now, before) }),
+		{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: of(func(now, before *certificates.CertificateSigningRequest) verdict {
+			return signingRequest(cfg, now, before)
+		}),
+		{Group: "apiregistration.k8s.io", Resource: "apiservices"}:                           of(apiService),
+		{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"}: of(validatingWebhooks),
+		{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"}:   of(mutatingWebhooks),
+		{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}:               of(definition),
+	}
+	if !cfg.Carries {
+		for _, resource := range []schema.GroupResource{rikv1alpha1.Resource("workloads"), rikv1alpha1.Resource("instances"), {Group: apps.GroupName, Resource: "deployments"}} {
+			all[resource] = markedOnly(podMarks)
+		}
+	}
+	return all
+}
+
+// of makes a rule for objects of one type. Others, which cannot come, are let through.
+func of[T any](validate func(now, before *T) verdict) rule {
+	return func(now, before runtime.Object) verdict {
+		object, ok := any(now).(*T)
+		if !ok {
+			return verdict{}
+		}
+		old, _ := any(before).(*T)
+		return validate(object, old)
+	}
+}
+
+const noServices = "the API server has no Services to resolve, so it could never call this one"
+
+func resourceQuota(cfg Config, now, before *core.ResourceQuota) verdict {
+	if before != nil && equality.Semantic.DeepEqual(now.Spec, before.Spec) {
+		return verdict{}
+	}
+	if cfg.Carries {
+		return verdict{warnings: []string{"spec.hard: this server enforces no ResourceQuota; a cluster that it is sent to does, if it can"}}
+	}
+	return verdict{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "hard"),
+		"ResourceQuota is not enforced here, and an accepted one would limit nothing: set limits in the workloads")}}
+}
+
+func signingRequest(cfg Config, now, before *certificates.CertificateSigningRequest) verdict {
+	if before != nil {
+		return verdict{} // the spec never changes
+	}
+	path, reason := field.NewPath("spec", "signerName"), ""
+	switch name := now.Spec.SignerName; {
+	case name == certificatesv1.KubeAPIServerClientSignerName:
+	case name == workloadv1alpha1.SyncerSigner && !cfg.Carries:
+		reason = "only a kcp signs for syncers"
+	case name == certificatesv1.KubeAPIServerClientKubeletSignerName, name == certificatesv1.KubeletServingSignerName:
+		reason = "there are no kubelets here: a node joins with a token (\"rikctl token create\") and renews its certificate by itself"
+	case strings.HasPrefix(name, "kubernetes.io/"):
+		reason = "nothing signs for it here: use " + certificatesv1.KubeAPIServerClientSignerName + " for a user's certificate, or the name of a signer that you run"
+	}
+	if reason == "" {
+		return verdict{}
+	}
+	return verdict{refusals: field.ErrorList{field.Invalid(path, now.Spec.SignerName, reason)}}
+}
+
+func secret(now, before *core.Secret) verdict {
+	if before != nil || now.Type != core.SecretType(corev1.SecretTypeBootstrapToken) {
+		return verdict{}
+	}
+	return verdict{warnings: []string{"type: bootstrap tokens are not accepted here: \"rikctl token create\" makes a token with which a node joins"}}
+}
+
+func serviceAccount(now, before *core.ServiceAccount) verdict {
+	if before == nil {
+		before = &core.ServiceAccount{}
+	}
+	var v verdict
+	if len(now.ImagePullSecrets) > 0 && !slices.Equal(now.ImagePullSecrets, before.ImagePullSecrets) {
+		v.warnings = append(v.warnings, "imagePullSecrets: instances have no service account: name the Secrets in spec.imagePullSecrets of the workload")
+	}
+	if now.AutomountServiceAccountToken != nil && *now.AutomountServiceAccountToken && !equality.Semantic.DeepEqual(now.AutomountServiceAccountToken, before.AutomountServiceAccountToken) {
+		v.warnings = append(v.warnings, "automountServiceAccountToken: tokens are not mounted into instances: mount a Secret of type kubernetes.io/service-account-token")
+	}
+	v.warnings = append(v.warnings, marks(now, before, serviceAccountMarks)...)
+	return v
+}
+
+func apiService(now, before *apiregistration.APIService) verdict {
+	if now.Spec.Service == nil || before != nil && equality.Semantic.DeepEqual(now.Spec.Service, before.Spec.Service) {
+		return verdict{}
+	}
+	return verdict{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "service"),
+		noServices+", and an API that cannot be asked blocks the deletion of every namespace: define the types with CRDs")}}
+}
+
+func validatingWebhooks(now, before *admissionregistration.ValidatingWebhookConfiguration) verdict {
+	clients := func(c *admissionregistration.ValidatingWebhookConfiguration) (all []admissionregistration.WebhookClientConfig) {
+		for i := range c.Webhooks {
+			all = append(all, c.Webhooks[i].ClientConfig)
+		}
+		return all
+	}
+	if before == nil {
+		return webhooks(clients(now), nil)
+	}
+	return webhooks(clients(now), clients(before))
+}
+
+func mutatingWebhooks(now, before *admissionregistration.MutatingWebhookConfiguration) verdict {
+	clients := func(c *admissionregistration.MutatingWebhookConfiguration) (all []admissionregistration.WebhookClientConfig) {
+		for i := range c.Webhooks {
+			all = append(all, c.Webhooks[i].ClientConfig)
+		}
+		return all
+	}
+	if before == nil {
+		return webhooks(clients(now), nil)
+	}
+	return webhooks(clients(now), clients(before))
+}
+
+func webhooks(now, before []admissionregistration.WebhookClientConfig) verdict {
+	var v verdict
+	for i := range now {
+		known := func(c admissionregistration.WebhookClientConfig) bool {
+			return equality.Semantic.DeepEqual(c.Service, now[i].Service)
+		}
+		if now[i].Service == nil || slices.ContainsFunc(before, known) {
+			continue
+		}
+		v.refusals = append(v.refusals, field.Forbidden(field.NewPath("webhooks").Index(i).Child("clientConfig", "service"),
+			noServices+": give clientConfig.url, at which the API server reaches the webhook"))
+	}
+	return v
+}
+
+func definition(now, before *apiextensions.CustomResourceDefinition) verdict {
+	service := func(d *apiextensions.CustomResourceDefinition) *apiextensions.ServiceReference {
+		if d == nil || d.Spec.Conversion == nil || d.Spec.Conversion.WebhookClientConfig == nil {
+			return nil
+		}
+		return d.Spec.Conversion.WebhookClientConfig.Service
+	}
+	if service(now) == nil || equality.Semantic.DeepEqual(service(now), service(before)) {
+		return verdict{}
+	}
+	return verdict{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "conversion", "webhook", "clientConfig", "service"),
+		noServices+": give clientConfig.url, or serve one version with the conversion None")}}
+}
+
+// mark is a label or annotation, or the beginning of one if it ends in a slash, that has no
+// effect here.
+type mark struct{ key, instead string }
+
+var (
+	namespaceMarks = []mark{
+		{"pod-security.kubernetes.io/", "pod security levels are not enforced: the verb \"privileged\" on workloads.rik.dev decides who may reach the node"},
+		{"scheduler.alpha.kubernetes.io/", "node selectors and tolerations of a namespace are not applied: set them in the workloads"},
+	}
+	podMarks = []mark{
+		{"container.apparmor.security.beta.kubernetes.io/", "AppArmor profiles are not applied"},
+		{"container.seccomp.security.alpha.kubernetes.io/", "seccomp profiles by annotation are not applied; every container has the runtime's default"},
+		{"seccomp.security.alpha.kubernetes.io/", "seccomp profiles by annotation are not applied; every container has the runtime's default"},
+		{"pod-security.kubernetes.io/", "pod security levels are not enforced"},
+	}
+	serviceAccountMarks = []mark{
+		{"kubernetes.io/enforce-mountable-secrets", "instances have no service account, so it limits no Secret"},
+	}
+)
+
+// markedOnly is the rule of types of which only labels and annotations are looked at, those
+// of a template among them.
+func markedOnly(known []mark) rule {
+	return func(now, before runtime.Object) verdict {
+		return verdict{warnings: marks(now, before, known)}
+	}
+}
+
+// marks warns of labels and annotations that are new.
+func marks(now, before runtime.Object, known []mark) []string {
+	old := map[string]bool{}
+	if before != nil {
+		for _, set := range markings(before) {
+			for key := range set.values {
+				old[set.where+key] = true
+			}
+		}
+	}
+	var warnings []string
+	for _, set := range markings(now) {
+		for _, key := range slices.Sorted(maps.Keys(set.values)) {
+			for _, m := range known {
+				if (key == m.key || strings.HasSuffix(m.key, "/") && strings.HasPrefix(key, m.key)) && !old[set.where+key] {
+					warnings = append(warnings, fmt.Sprintf("%s[%s]: it has no effect here: %s", set.where, key, m.instead))
+				}
+			}
+		}
+	}
+	return warnings
+}
+
+// marking is a set of labels or annotations and where it is.
+type marking struct {
+	where  string
+	values map[string]string
+}
+
+func markings(object runtime.Object) []marking {
+	var all []marking
+	if m, err := meta.Accessor(object); err == nil {
+		all = append(all, marking{"metadata.labels", m.GetLabels()}, marking{"metadata.annotations", m.GetAnnotations()})
+	}
+	return append(all, templateMarkings(object)...)
+}
+
+// templateMarkings are those of the instances that a workload makes.
+func templateMarkings(object runtime.Object) []marking {
+	switch o := object.(type) {
+	case *rik.Workload:
+		return []marking{{"spec.labels", o.Spec.Labels}, {"spec.annotations", o.Spec.Annotations}}
+	case *apps.Deployment:
+		return []marking{{"spec.template.metadata.labels", o.Spec.Template.Labels}, {"spec.template.metadata.annotations", o.Spec.Template.Annotations}}
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,175 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/reconcile"
+	"rik.dev/rik/internal/reconcile/runtimelog"
+)
+
+// fieldManager owns what the controller writes.
+const fieldManager = "rik-splitter"
+
+// Controller divides roots until its context ends. It is made by New and run once.
+type Controller struct {
+	config       Config
+	dynamic      dynamic.Interface
+	metadata     metadata.Interface
+	eventsClient typedcorev1.EventInterface
+	// recorder is there while Run works.
+	recorder record.EventRecorder
+	metrics  *metrics
+	now      func() time.Time
+
+	clusters, placements, crds, negotiated toolscache.SharedIndexInformer
+
+	types    *reconcile.Queue[struct{}]
+	roots    *reconcile.Queue[rootKey]
+	follows  *reconcile.Queue[needKey]
+	removals *reconcile.Queue[string]
+
+	mu sync.RWMutex
+	// kinds, followers and typesKnown are guarded by mu. typesKnown: the types were read
+	// once.
+	kinds      map[schema.GroupResource]*kind
+	followers  map[string]*followers
+	typesKnown bool
+
+	memory *memory
+}
+
+// rootKey names a root.
+type rootKey struct {
+	schema.GroupResource
+	Namespace, Name string
+}
+
+func (k rootKey) String() string { return k.GroupResource.String() + " " + k.Namespace + "/" + k.Name }
+
+// New makes a controller. It connects to nothing yet.
+func New(config Config) (*Controller, error) {
+	if err := config.Validate(); err != nil {
+		return nil, fmt.Errorf("configuring the splitter: %w", err)
+	}
+	config = config.withDefaults()
+	runtimelog.Set(config.Logger)
+	c := &Controller{
+		config: config, now: time.Now, kinds: map[schema.GroupResource]*kind{}, followers: map[string]*followers{}, memory: newMemory(),
+	}
+	if err := c.connect(); err != nil {
+		return nil, fmt.Errorf("preparing the splitter's connection to the kcp: %w", err)
+	}
+	queue := func(name string, workers int) reconcile.Options {
+		return reconcile.Options{Name: name, Workers: workers, Logger: config.Logger}
+	}
+	c.types = reconcile.New(queue("split-types", 1), c.keepTypes)
+	c.roots = reconcile.New(queue("split-roots", config.Workers), c.reconcile)
+	c.follows = reconcile.New(queue("split-needs", config.Workers), c.follow)
+	c.removals = reconcile.New(queue("split-removals", 1), c.keepRemoval)
+	c.metrics = newMetrics(c.roots.Len)
+	if config.Metrics != nil {
+		if err := c.metrics.register(config.Metrics); err != nil {
+			return nil, fmt.Errorf("registering the splitter's metrics: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func (c *Controller) connect() error {
+	upstream := rest.CopyConfig(c.config.Rest)
+	// CRD-served types speak JSON only, and the workers bound themselves.
+	upstream.ContentType, upstream.AcceptContentTypes = "application/json", "application/json"
+	upstream.QPS, upstream.Burst = -1, -1
+	if upstream.UserAgent == "" {
+		upstream.UserAgent = fieldManager
+	}
+	http, err := rest.HTTPClientFor(upstream)
+	if err != nil {
+		return err
+	}
+	if c.dynamic, err = dynamic.NewForConfigAndClient(upstream, http); err != nil {
+		return err
+	}
+	if c.metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(upstream), http); err != nil {
+		return err
+	}
+	kube, err := kubernetes.NewForConfigAndClient(upstream, http)
+	if err != nil {
+		return err
+	}
+	c.eventsClient = kube.CoreV1().Events(metav1.NamespaceAll)
+	return c.cacheUpstream()
+}
+
+// Run divides until ctx ends, and returns when everything that it started has. It waits
+// for a kcp that does not answer yet.
+func (c *Controller) Run(ctx context.Context) error {
+	defer c.record(ctx)()
+	group, ctx := errgroup.WithContext(ctx)
+	caches := []toolscache.SharedIndexInformer{c.clusters, c.placements, c.crds, c.negotiated}
+	for _, f := range c.coreFollowers() {
+		caches = append(caches, f.informer)
+	}
+	synced := make([]toolscache.InformerSynced, 0, len(caches))
+	for _, informer := range caches {
+		synced = append(synced, informer.HasSynced)
+		group.Go(func() error {
+			informer.RunWithContext(ctx)
+			return nil
+		})
+	}
+	group.Go(func() error {
+		defer c.stopTypes()
+		if !toolscache.WaitForCacheSync(ctx.Done(), synced...) {
+			return nil
+		}
+		c.config.Logger.Info("the splitter runs", "types", c.config.Types)
+		c.types.Add(struct{}{})
+		queues, ctx := errgroup.WithContext(ctx)
+		for _, run := range []func(context.Context) error{c.types.Run, c.roots.Run, c.follows.Run, c.removals.Run} {
+			queues.Go(func() error { return run(ctx) })
+		}
+		return queues.Wait()
+	})
+	return group.Wait()
+}
+
+// everyRoot asks for a pass over every root there is, of a namespace or, if that is
+// empty, of all.
+func (c *Controller) everyRoot(namespace string) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for resource, k := range c.kinds {
+		namespaces := []string{namespace}
+		if namespace == "" {
+			namespaces = k.informer.GetIndexer().ListIndexFuncValues(rootIndex)
+		}
+		for _, n := range namespaces {
+			for _, r := range k.find(rootIndex, n) {
+				c.roots.Add(rootKey{GroupResource: resource, Namespace: n, Name: r.GetName()})
+			}
+		}
+	}
+}
+
+// clusterNamed is a Cluster; nil if there is none.
+func (c *Controller) clusterNamed(name string) *workloadv1alpha1.Cluster {
+	object, _, _ := c.clusters.GetIndexer().GetByKey(name)
+	cluster, _ := object.(*workloadv1alpha1.Cluster)
+	return cluster
+}

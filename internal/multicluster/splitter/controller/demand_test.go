@@ -1,0 +1,55 @@
+package controller
+
+import (
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
+)
+
+// TestLeafCountsBeforeItsTypeIsRead: a leaf is announced as soon as it is read, when others
+// of its type are still being read, and not again after. What it needs was never sent then.
+func TestLeafCountsBeforeItsTypeIsRead(t *testing.T) {
+	t.Parallel()
+	deployments := loader.Type{
+		GVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Resource: "deployments",
+		Path: splitter.ScalePath{Spec: []string{"spec", "replicas"}, Status: []string{"status", "replicas"}},
+	}
+	k, err := newKind(nil, deployments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "Deployment",
+		"spec": map[string]any{"replicas": int64(1), "template": map[string]any{"spec": map[string]any{
+			"volumes": []any{map[string]any{"name": "v", "configMap": map[string]any{"name": "settings"}}},
+		}}},
+	}}
+	leaf.SetNamespace("default")
+	leaf.SetName("web--east")
+	leaf.SetLabels(map[string]string{
+		workloadv1alpha1.OwnedByLabel: "web", workloadv1alpha1.ClusterLabel: "east", workloadv1alpha1.TargetLabelPrefix + "east": "true",
+	})
+	e, err := newEntry(leaf, deployments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.informer.GetIndexer().Add(e); err != nil {
+		t.Fatal(err)
+	}
+	if k.informer.HasSynced() {
+		t.Fatal("a type that was never read is said to be read")
+	}
+	c := &Controller{kinds: map[schema.GroupResource]*kind{deployments.GroupResource(): k}, memory: newMemory()}
+	settings := newFollower(fromMetadata(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}}, "v1", "ConfigMap"))
+	got := c.demand(needKey{splitter.KindConfigMap, "default", "settings"}, settings)
+	if !slices.Equal(got.clusters, []string{"east"}) || !slices.Equal(got.types, []string{"deployments.apps"}) {
+		t.Errorf("demand = %+v, want that of the leaf", got)
+	}
+}

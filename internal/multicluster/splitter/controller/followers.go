@@ -1,0 +1,338 @@
+package controller
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/metadata/metadatainformer"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
+)
+
+const (
+	ingressKind = "Ingress"
+	// selectorIndex has the Services that select a label of pods.
+	selectorIndex = "selector"
+)
+
+// coreKinds are the types that follow and that every kcp serves; of those that are true
+// only the metadata is asked for.
+var coreKinds = map[string]struct {
+	resource     string
+	onlyMetadata bool
+}{
+	splitter.KindConfigMap: {"configmaps", true}, splitter.KindSecret: {"secrets", true},
+	splitter.KindServiceAccount: {"serviceaccounts", false}, splitter.KindService: {"services", false},
+	splitter.KindClaim: {"persistentvolumeclaims", false},
+}
+
+// isFollower says whether objects of a type go where they are needed, and are not divided.
+func isFollower(resource schema.GroupResource) bool {
+	for _, core := range coreKinds {
+		if resource == (schema.GroupResource{Resource: core.resource}) {
+			return true
+		}
+	}
+	return resource == loader.Ingresses
+}
+
+// followers are the objects of one type that follow.
+type followers struct {
+	resource schema.GroupVersionResource
+	informer toolscache.SharedIndexInformer
+	cancel   context.CancelFunc
+	done     chan struct{}
+}
+
+// cacheFollowers makes the caches of what follows in every kcp.
+func (c *Controller) cacheFollowers() error {
+	for kind, core := range coreKinds {
+		resource := corev1.SchemeGroupVersion.WithResource(core.resource)
+		f, err := c.newFollowers(resource, kind, core.onlyMetadata)
+		if err != nil {
+			return err
+		}
+		c.followers[kind] = f
+	}
+	return nil
+}
+
+func (c *Controller) newFollowers(resource schema.GroupVersionResource, kind string, onlyMetadata bool) (*followers, error) {
+	f := &followers{resource: resource, done: make(chan struct{})}
+	indexers := toolscache.Indexers{needIndex: followerIndex(followerNeeds), selectorIndex: followerIndex(selectorKeys), clusterIndex: followerIndex(followedClusters),
+		referenceIndex: followerIndex(followerRefs), toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc}
+	if onlyMetadata {
+		f.informer = metadatainformer.NewFilteredMetadataInformer(c.metadata, resource, metav1.NamespaceAll, 0, indexers, nil).Informer()
+	} else {
+		f.informer = dynamicinformer.NewFilteredDynamicInformer(c.dynamic, resource, metav1.NamespaceAll, 0, indexers, nil).Informer()
+	}
+	err := f.informer.SetTransform(func(object any) (any, error) {
+		switch o := object.(type) {
+		case *metav1.PartialObjectMetadata:
+			return newFollower(fromMetadata(o, resource.GroupVersion().String(), kind)), nil
+		case *unstructured.Unstructured:
+			return newFollower(o), nil
+		}
+		return object, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.watched(f.informer); err != nil {
+		return nil, err
+	}
+	_, err = f.informer.AddEventHandler(handler(c.followerChanged))
+	return f, err
+}
+
+// coreFollowers are those that are there in every kcp.
+func (c *Controller) coreFollowers() []*followers {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Collect(maps.Values(c.followers))
+}
+
+// keepIngresses watches Ingresses while they are served.
+func (c *Controller) keepIngresses(ctx context.Context, crds []*apiextensionsv1.CustomResourceDefinition) {
+	served := slices.ContainsFunc(crds, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+		return crd.Spec.Group == loader.Ingresses.Group && crd.Spec.Names.Plural == loader.Ingresses.Resource && loader.IsServed(crd)
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	running := c.followers[ingressKind]
+	switch {
+	case served && running == nil:
+		f, err := c.newFollowers(networkingv1.SchemeGroupVersion.WithResource(loader.Ingresses.Resource), ingressKind, false)
+		if err != nil {
+			c.config.Logger.Error("watching ingresses", "err", err)
+			return
+		}
+		c.followers[ingressKind] = f
+		f.run(ctx)
+	case !served && running != nil:
+		delete(c.followers, ingressKind)
+		running.cancel() // It ends by itself: its handlers may wait for the lock.
+	}
+}
+
+func (f *followers) run(ctx context.Context) {
+	ctx, f.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(f.done)
+		f.informer.RunWithContext(ctx)
+	}()
+}
+
+func (f *followers) stop() {
+	f.cancel()
+	<-f.done
+}
+
+func followerIndex(keys func(*follower) []string) toolscache.IndexFunc {
+	return func(object any) ([]string, error) {
+		if f, ok := object.(*follower); ok {
+			return keys(f), nil
+		}
+		return nil, nil
+	}
+}
+
+func followerNeeds(f *follower) []string {
+	return keysOf(f.GetNamespace(), f.needs)
+}
+
+// followerRefs are the names that an Ingress refers to.
+func followerRefs(f *follower) []string {
+	var keys []string
+	for _, ref := range f.refs {
+		keys = append(keys, nameKey(f.GetNamespace(), ref.Name))
+	}
+	return keys
+}
+
+// selectorKeys are one label of those that a Service selects: who has all, has that.
+func selectorKeys(f *follower) []string {
+	for _, name := range slices.Sorted(maps.Keys(f.selector)) {
+		return []string{podKey(f.GetNamespace(), name, f.selector[name])}
+	}
+	return nil
+}
+
+// followedClusters are where something was sent because it is needed there, and where it
+// is no longer sent but still held.
+func followedClusters(f *follower) []string {
+	return append(workloadv1alpha1.Follows(f.GetAnnotations()), heldAfter(f)...)
+}
+
+// heldAfter are the clusters whose syncers hold an object that is not sent there any more.
+func heldAfter(object metav1.Object) []string {
+	targets := workloadv1alpha1.Targets(object.GetLabels())
+	var held []string
+	for _, finalizer := range object.GetFinalizers() {
+		if name, ok := strings.CutPrefix(finalizer, workloadv1alpha1.FinalizerPrefix); ok && !slices.Contains(targets, name) {
+			held = append(held, name)
+		}
+	}
+	return held
+}
+
+// get is an object that follows; nil if there is none.
+func (c *Controller) follower(key needKey) *follower {
+	f := c.followersOf(key.Kind)
+	if f == nil {
+		return nil
+	}
+	object, _, _ := f.informer.GetIndexer().GetByKey(nameKey(key.Namespace, key.Name))
+	out, _ := object.(*follower)
+	return out
+}
+
+func (c *Controller) followersOf(kind string) *followers {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.followers[kind]
+}
+
+func (f *followers) find(index, key string) []*follower {
+	if f == nil {
+		return nil
+	}
+	objects, _ := f.informer.GetIndexer().ByIndex(index, key)
+	out := make([]*follower, 0, len(objects))
+	for _, object := range objects {
+		if o, ok := object.(*follower); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// followerChanged asks for a look at an object that follows, and at what it needs.
+func (c *Controller) followerChanged(before, now any) {
+	for _, object := range []any{before, now} {
+		f, ok := object.(*follower)
+		if !ok {
+			continue
+		}
+		key := needKey{f.GetKind(), f.GetNamespace(), f.GetName()}
+		if now != nil {
+			c.follows.Add(key)
+		}
+		for _, need := range f.needs {
+			c.follows.Add(needKey{need.Kind, f.GetNamespace(), need.Name})
+		}
+		for _, name := range followedClusters(f) {
+			c.removals.Add(name)
+		}
+		c.producersOf(f.GetNamespace(), f.needs)
+		switch key.Kind {
+		case splitter.KindClaim:
+			c.rootsNaming(key)
+		case splitter.KindService:
+			c.ingressesNaming(key)
+			c.referrersOf(key.Namespace, key.Name, nil)
+			c.selectorsOf(f)
+		}
+	}
+}
+
+// selectorsOf has the roots looked at that select a Service.
+func (c *Controller) selectorsOf(service *follower) {
+	kinds, _ := c.filledKinds()
+	for _, k := range kinds {
+		for _, root := range k.find(aboutIndex, service.GetNamespace()) {
+			if root.services != nil && root.services.Matches(service.labels) {
+				c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: root.GetNamespace(), Name: root.GetName()})
+			}
+		}
+	}
+}
+
+// producersOf has the roots looked at that make something which is needed, and what these refer to.
+func (c *Controller) producersOf(namespace string, needs []splitter.Need) {
+	if len(needs) == 0 {
+		return
+	}
+	kinds, _ := c.filledKinds()
+	for _, k := range kinds {
+		for _, key := range keysOf(namespace, needs) {
+			for _, root := range k.find(productIndex, key) {
+				c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: namespace, Name: root.GetName()})
+				c.referredBy(kinds, root)
+			}
+		}
+	}
+}
+
+// referredBy has the roots looked at that another one refers to.
+func (c *Controller) referredBy(kinds []*kind, root *entry) {
+	for _, k := range kinds {
+		for _, ref := range root.refs {
+			if to := k.get(root.GetNamespace(), ref.Name); to != nil && to.role == loader.Root && ref.Is(k.GVK.GroupKind()) {
+				c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: root.GetNamespace(), Name: ref.Name})
+			}
+		}
+	}
+}
+
+// rootsNaming has the roots looked at whose leaves name an object.
+func (c *Controller) rootsNaming(key needKey) {
+	kinds, _ := c.filledKinds()
+	for _, k := range kinds {
+		for _, leaf := range k.find(needIndex, key.String()) {
+			for _, root := range k.rootsOf(leaf) {
+				c.roots.Add(root)
+			}
+		}
+	}
+}
+
+func (c *Controller) ingressesNaming(key needKey) {
+	for _, f := range c.followersOf(ingressKind).find(needIndex, key.String()) {
+		c.follows.Add(needKey{ingressKind, f.GetNamespace(), f.GetName()})
+	}
+}
+
+// neededBy are all objects that a leaf needs: those that it names, and the Services of
+// its pods.
+func (c *Controller) neededBy(leaf *entry) []needKey {
+	var keys []needKey
+	for _, n := range leaf.needs {
+		keys = append(keys, needKey{n.Kind, leaf.GetNamespace(), n.Name})
+	}
+	return append(keys, c.servicesOf(leaf.GetNamespace(), leaf.pods)...)
+}
+
+// servicesOf are the Services that send traffic to pods.
+func (c *Controller) servicesOf(namespace string, pods []labels.Labels) []needKey {
+	var keys []needKey
+	services := c.followersOf(splitter.KindService)
+	for _, pod := range pods {
+		for name, value := range asSet(pod) {
+			for _, s := range services.find(selectorIndex, podKey(namespace, name, value)) {
+				if labels.SelectorFromSet(s.selector).Matches(pod) {
+					keys = append(keys, needKey{splitter.KindService, namespace, s.GetName()})
+				}
+			}
+		}
+	}
+	return keys
+}
+
+func asSet(pod labels.Labels) labels.Set {
+	set, _ := pod.(labels.Set)
+	return set
+}

@@ -1,0 +1,47 @@
+package controller
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestAwaited: what was sent ahead of a leaf stays until the leaf is seen, or was not for
+// too long, and nothing of it is remembered after.
+func TestAwaited(t *testing.T) {
+	t.Parallel()
+	key := needKey{"Secret", "default", "token"}
+	start := time.Now()
+	for name, tc := range map[string]struct {
+		later time.Duration
+		seen  []string
+		gone  bool
+		want  []string
+		again time.Duration
+	}{
+		"at once":       {want: []string{"east", "west"}, again: aheadFor},
+		"later":         {later: aheadFor - time.Second, want: []string{"east", "west"}, again: time.Second},
+		"one is seen":   {seen: []string{"north", "east"}, want: []string{"west"}, again: aheadFor},
+		"all are seen":  {seen: []string{"west", "east"}},
+		"none ever":     {later: aheadFor},
+		"it is no more": {gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMemory()
+			m.await(key, "east", start)
+			m.await(key, "west", start)
+			if tc.gone {
+				m.gone(key)
+			}
+			got, again := m.awaited(key, tc.seen, start.Add(tc.later))
+			slices.Sort(got)
+			if !slices.Equal(got, tc.want) || again != tc.again {
+				t.Errorf("awaited = %q, again in %v, want %q, %v", got, again, tc.want, tc.again)
+			}
+			if len(tc.want) == 0 && len(m.ahead) > 0 {
+				t.Errorf("remembered: %v", m.ahead)
+			}
+		})
+	}
+}

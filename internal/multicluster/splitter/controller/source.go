@@ -1,0 +1,147 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/reconcile"
+)
+
+// source is the caches, for one pass over one root.
+type source struct {
+	c *Controller
+	// root and its leaves, as they were last written.
+	root   *entry
+	leaves []*entry
+}
+
+var _ loader.Source = source{}
+
+// Clusters implements loader.Source.
+func (s source) Clusters(context.Context) ([]*workloadv1alpha1.Cluster, error) {
+	return listed[*workloadv1alpha1.Cluster](s.c.clusters), nil
+}
+
+// Placements implements loader.Source.
+func (s source) Placements(_ context.Context, namespace string) ([]*workloadv1alpha1.Placement, error) {
+	objects, err := s.c.placements.GetIndexer().ByIndex(toolscache.NamespaceIndex, namespace)
+	var out []*workloadv1alpha1.Placement
+	for _, object := range objects {
+		if p, ok := object.(*workloadv1alpha1.Placement); ok {
+			out = append(out, p)
+		}
+	}
+	return out, err
+}
+
+// Leaves implements loader.Source.
+func (s source) Leaves(_ context.Context, root *unstructured.Unstructured, t loader.Type) ([]*unstructured.Unstructured, error) {
+	leaves := s.leaves
+	if root != s.root.Unstructured {
+		k, filled := s.c.kindOf(rootKey{GroupResource: t.GroupResource()})
+		if !filled {
+			return nil, fmt.Errorf("%w: the objects of %s are being read", reconcile.ErrAgain, t.GroupResource())
+		}
+		_, leaves = k.family(root.GetNamespace(), root.GetName())
+	}
+	out := make([]*unstructured.Unstructured, 0, len(leaves))
+	for _, leaf := range leaves {
+		out = append(out, leaf.Unstructured)
+	}
+	return out, nil
+}
+
+// Related implements loader.Source. While a type is being read that counts it is an error: what a root
+// follows would seem to be nowhere.
+func (s source) Related(_ context.Context, namespace string, q loader.Query) ([]loader.Related, error) {
+	kinds, known := s.c.allKinds()
+	if !known {
+		return nil, fmt.Errorf("%w: the types are being read", reconcile.ErrAgain)
+	}
+	var out []loader.Related
+	for _, k := range kinds {
+		found, counts := k.related(namespace, q)
+		if counts && !k.informer.HasSynced() {
+			return nil, fmt.Errorf("%w: the objects of %s are being read", reconcile.ErrAgain, k.GroupResource())
+		}
+		for _, r := range found {
+			out = append(out, loader.Related{Root: r.Unstructured, Type: k.Type})
+		}
+	}
+	return out, nil
+}
+
+// Places implements loader.Source.
+func (s source) Places(_ context.Context, namespace string, q loader.Query) ([]string, error) {
+	var out []string
+	add := func(f *follower) {
+		if out == nil {
+			out = []string{}
+		}
+		out = append(out, workloadv1alpha1.Targets(f.GetLabels())...)
+	}
+	if q.Services != nil {
+		for _, f := range s.c.followersOf(splitter.KindService).find(toolscache.NamespaceIndex, namespace) {
+			if q.Services.Matches(f.labels) {
+				add(f)
+			}
+		}
+	}
+	for _, kind := range []string{splitter.KindServiceAccount, ingressKind} {
+		for _, key := range keysOf(namespace, q.Needs) {
+			for _, f := range s.c.followersOf(kind).find(needIndex, key) {
+				add(f)
+			}
+		}
+	}
+	return out, nil
+}
+
+// podGroups are those of the types that make pods. A type of an operator that cannot be read holds
+// nobody up.
+var podGroups = []string{"apps", "batch", "rik.dev"}
+
+// related are the roots of a type that one asks for, and whether the type may have such.
+func (k *kind) related(namespace string, q loader.Query) (roots []*entry, counts bool) {
+	for _, ref := range q.Refs {
+		if !ref.Is(k.GVK.GroupKind()) {
+			continue
+		}
+		counts = true
+		if r := k.get(namespace, ref.Name); r != nil && r.role == loader.Root {
+			roots = append(roots, r)
+		}
+	}
+	for _, key := range keysOf(namespace, q.Needs) {
+		roots = append(roots, k.find(useIndex, key)...)
+	}
+	if q.Referred != "" {
+		roots = append(roots, k.find(referenceIndex, nameKey(namespace, q.Referred))...)
+	}
+	if q.Pods != nil {
+		for _, r := range k.find(rootIndex, namespace) {
+			if slices.ContainsFunc(r.pods, q.Pods.Matches) {
+				roots = append(roots, r)
+			}
+		}
+	}
+	makesPods := slices.Contains(podGroups, k.GVK.Group)
+	return roots, counts || makesPods && (q.Pods != nil || len(q.Needs) > 0) || q.Referred != "" && (q.ByAny || len(k.Rules.Produces) > 0 || splitter.IsAutoscaler(k.GVK.GroupKind()))
+}
+
+// Object implements loader.Source.
+func (s source) Object(_ context.Context, kind schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, error) {
+	if f := s.c.follower(needKey{kind.Kind, namespace, name}); f != nil {
+		return f.Unstructured, nil
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name)
+}

@@ -1,0 +1,217 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter/loader"
+)
+
+// keepTypes starts the caches of types that are divided and that are served, and ends
+// those of others. Objects of a type that is no longer served are left as they were.
+func (c *Controller) keepTypes(ctx context.Context, _ struct{}) (time.Duration, error) {
+	crds := listed[*apiextensionsv1.CustomResourceDefinition](c.crds)
+	wanted := map[schema.GroupResource]loader.Type{}
+	for _, t := range loader.Types(crds, listed[*apiresourcev1alpha1.NegotiatedAPIResource](c.negotiated)) {
+		if c.config.divides(t) {
+			wanted[t.GroupResource()] = t
+		}
+	}
+	c.keepIngresses(ctx, crds)
+	c.dropTypes(wanted)
+	var problems []error
+	for _, resource := range slices.SortedFunc(maps.Keys(wanted), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) }) {
+		if err := c.addType(ctx, wanted[resource]); err != nil {
+			problems = append(problems, fmt.Errorf("watching %s: %w", resource, err))
+		}
+	}
+	c.mu.Lock()
+	c.typesKnown = true
+	c.mu.Unlock()
+	return 0, errors.Join(problems...)
+}
+
+// dropTypes ends the caches of types that are no longer wanted, or not as they are.
+func (c *Controller) dropTypes(wanted map[schema.GroupResource]loader.Type) {
+	c.mu.Lock()
+	var stopped []*kind
+	for resource, k := range c.kinds {
+		if t, ok := wanted[resource]; !ok || !sameType(t, k.Type) {
+			stopped = append(stopped, k)
+			delete(c.kinds, resource)
+		}
+	}
+	c.mu.Unlock()
+	for _, k := range stopped {
+		k.stop()
+		c.metrics.forgetType(k.GroupResource())
+		c.config.Logger.Info("no longer dividing a type", "resource", k.GroupResource().String())
+	}
+}
+
+func sameType(a, b loader.Type) bool {
+	return a.GVK == b.GVK && a.Resource == b.Resource && a.Scalable == b.Scalable && a.Reports == b.Reports && reflect.DeepEqual(a.Rules, b.Rules) &&
+		slices.Equal(a.Path.Spec, b.Path.Spec) && slices.Equal(a.Path.Status, b.Path.Status)
+}
+
+// addType starts the cache of a type, if it does not run.
+func (c *Controller) addType(ctx context.Context, t loader.Type) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kinds[t.GroupResource()] != nil {
+		return nil
+	}
+	k, err := newKind(c.dynamic, t)
+	if err != nil {
+		return err
+	}
+	if err := c.watched(k.informer); err != nil {
+		return err
+	}
+	if _, err := k.informer.AddEventHandler(c.kindHandler(k)); err != nil {
+		return err
+	}
+	c.kinds[t.GroupResource()] = k
+	k.run(ctx)
+	if t.BadRules != "" {
+		c.config.Logger.Warn("annotations of a CRD are not understood", "resource", t.GroupResource().String(), "err", t.BadRules)
+	}
+	c.config.Logger.Info("dividing a type", "resource", t.GroupResource().String(), "version", t.GVK.Version, "divide", string(t.Division()))
+	return nil
+}
+
+// stopTypes ends all caches of types.
+func (c *Controller) stopTypes() {
+	c.mu.Lock()
+	kinds := c.kinds
+	c.kinds = map[schema.GroupResource]*kind{}
+	ingresses := c.followers[ingressKind]
+	delete(c.followers, ingressKind)
+	c.mu.Unlock()
+	for _, k := range kinds {
+		k.stop()
+	}
+	if ingresses != nil {
+		ingresses.stop()
+	}
+}
+
+// kindHandler turns changes of a type's objects into passes.
+func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
+	changed := func(before, now *entry) {
+		r := now
+		if now == nil {
+			r = before
+		}
+		for _, key := range k.rootsOf(r) {
+			if now == nil {
+				k.written.gone(nameKey(key.Namespace, key.Name), r.GetName(), r.GetUID())
+			}
+			c.roots.Add(key)
+			if isMoved(before, now) {
+				// What selected its pods before may no longer do.
+				c.referrersOf(key.Namespace, key.Name, before)
+				c.referrersOf(key.Namespace, key.Name, now)
+				for _, r := range []*entry{before, now, k.get(key.Namespace, key.Name)} {
+					c.usedChanged(key, r)
+				}
+				c.leavesOf(k, key)
+			}
+		}
+		c.leafChanged(before, now)
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) {
+			if r, ok := object.(*entry); ok {
+				changed(nil, r)
+			}
+		},
+		UpdateFunc: func(old, object any) {
+			before, _ := old.(*entry)
+			if now, ok := object.(*entry); ok && before != nil {
+				if owners := k.rootsOf(before); len(owners) > 0 && !slices.Equal(owners, k.rootsOf(now)) {
+					for _, key := range owners {
+						c.roots.Add(key)
+					}
+				}
+				changed(before, now)
+			}
+		},
+		DeleteFunc: func(object any) {
+			if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = unknown.Obj
+			}
+			if r, ok := object.(*entry); ok {
+				changed(r, nil)
+			}
+		},
+	}
+}
+
+// isMoved says whether something has changed that counts for what refers to a root: where its
+// leaves are, or what it is.
+func isMoved(before, now *entry) bool {
+	return before == nil || now == nil || before.role != now.role || before.digest != now.digest ||
+		(before.GetDeletionTimestamp() == nil) != (now.GetDeletionTimestamp() == nil) ||
+		before.GetGeneration() != now.GetGeneration() || !maps.Equal(before.GetAnnotations(), now.GetAnnotations())
+}
+
+// referrersOf asks for a look at the roots that refer to a name, or are about the pods of r, which
+// may be nil.
+func (c *Controller) referrersOf(namespace, name string, r *entry) {
+	kinds, _ := c.filledKinds()
+	for _, k := range kinds {
+		roots := k.find(referenceIndex, nameKey(namespace, name))
+		if r != nil && len(r.pods) > 0 {
+			for _, about := range k.find(aboutIndex, namespace) {
+				if about.selector != nil && slices.ContainsFunc(r.pods, about.selector.Matches) {
+					roots = append(roots, about)
+				}
+			}
+		}
+		for _, root := range roots {
+			c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: namespace, Name: root.GetName()})
+		}
+	}
+}
+
+// usedChanged asks for a look at what makes the objects that a root needs, and at what it refers to.
+func (c *Controller) usedChanged(key rootKey, r *entry) {
+	if r == nil || r.role != loader.Root {
+		return
+	}
+	c.producersOf(key.Namespace, r.needs)
+	kinds, _ := c.filledKinds()
+	c.referredBy(kinds, r)
+}
+
+// leafChanged asks for a look at what a leaf needs, or needed.
+func (c *Controller) leafChanged(before, now *entry) {
+	if before != nil && now != nil && sameNeeds(before, now) {
+		return
+	}
+	for _, r := range []*entry{before, now} {
+		if r == nil || r.role != loader.Leaf {
+			continue
+		}
+		for _, key := range c.neededBy(r) {
+			c.follows.Add(key)
+		}
+		if now == nil {
+			for _, name := range clusterKeys(r) {
+				c.removals.Add(name)
+			}
+		}
+	}
+}

@@ -1,0 +1,305 @@
+// Package typehealth lists and watches objects for informers, on servers that may do it badly.
+//
+// A [Reader] reads the objects of one type. It knows whether that works, which an informer
+// does not tell, and it limits how often the server is asked: informers ask again at once
+// when a server ends a watch as expired, so that a server which always does would be asked
+// as fast as it answers.
+package typehealth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"rik.dev/rik/internal/reconcile"
+)
+
+const (
+	// perSecond and burst bound the lists and watches that begin. The further pages of a list
+	// have a limit of their own.
+	perSecond, burst           = 1, 10
+	pagesPerSecond, pagesBurst = 20, 100
+	// tolerated failures in a row cost no pause: the informer makes one of its own.
+	tolerated = 3
+	// maxPause bounds how late a server that works again is asked.
+	maxPause = 20 * time.Second
+	// unreachablePause is the pause after a request that did not reach the server.
+	unreachablePause = time.Second
+	// established is how long a watch has to stay open to show that it works.
+	established = 5 * time.Second
+	// timeout is how long an answer may take before that counts as a fault.
+	timeout = 30 * time.Second
+	// pageTimeout bounds one page of a list.
+	pageTimeout = 2 * time.Minute
+	// enough failures in a row are a fault: one is how every watch ends.
+	enough = 2
+)
+
+// Source is where objects are read.
+type Source struct {
+	List  func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error)
+	Watch func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
+}
+
+// Options of a Reader. All but Source may be left out.
+type Options struct {
+	Source Source
+	// Client is the client that Source uses: test doubles say there what they can do.
+	Client any
+	// Unreachable says whether an error means that the request did not reach the server. Such
+	// a request is made again once Reachable returns, without the informer's growing pauses.
+	Unreachable func(error) bool
+	// Reachable waits until the server may be asked again, or ctx ends.
+	Reachable func(ctx context.Context)
+	// Show makes of an error what may be shown.
+	Show func(error) string
+	// Changed is called when Trouble may say something else. It must not block.
+	Changed func()
+}
+
+// Reader reads the objects of one type from one server, for one informer.
+type Reader struct {
+	options      Options
+	limit, pages flowcontrol.RateLimiter
+
+	mu sync.Mutex
+	// failures in a row, since failing, the last of which is err. Guarded by mu, as is all
+	// that follows.
+	failures int
+	failing  time.Time
+	err      error
+	// waiting is since when an answer is waited for; zero if none is.
+	waiting time.Time
+}
+
+// Trouble is why objects cannot be read.
+type Trouble struct {
+	Since   time.Time
+	Message string
+}
+
+// New makes a reader.
+func New(options Options) *Reader {
+	if options.Unreachable == nil {
+		options.Unreachable = func(error) bool { return false }
+	}
+	if options.Show == nil {
+		options.Show = error.Error
+	}
+	if options.Changed == nil {
+		options.Changed = func() {}
+	}
+	return &Reader{
+		options: options,
+		limit:   flowcontrol.NewTokenBucketRateLimiter(perSecond, burst),
+		pages:   flowcontrol.NewTokenBucketRateLimiter(pagesPerSecond, pagesBurst),
+	}
+}
+
+// ListerWatcher is what an informer is made of.
+func (r *Reader) ListerWatcher() cache.ListerWatcher {
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc:  r.list,
+		WatchFuncWithContext: r.watch,
+	}, r.options.Client)
+}
+
+// Trouble says why objects cannot be read; nil if they can, or if it is too early to say.
+func (r *Reader) Trouble(now time.Time) *Trouble {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.failures >= enough:
+		return &Trouble{Since: r.failing, Message: r.options.Show(r.err)}
+	case !r.waiting.IsZero() && now.Sub(r.waiting) >= timeout:
+		return &Trouble{Since: r.waiting, Message: fmt.Sprintf("no answer for %s", now.Sub(r.waiting).Round(time.Second))}
+	}
+	return nil
+}
+
+func (r *Reader) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	limit := r.limit
+	if options.Continue != "" {
+		limit = r.pages
+	}
+	return ask(ctx, r, limit, false, func() (runtime.Object, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, pageTimeout, fmt.Errorf("no answer to a list for %s", pageTimeout))
+		defer cancel()
+		defer r.answered()
+		return r.options.Source.List(ctx, options)
+	})
+}
+
+func (r *Reader) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	initial := options.SendInitialEvents != nil && *options.SendInitialEvents
+	w, err := ask(ctx, r, r.limit, initial, func() (watch.Interface, error) { return r.options.Source.Watch(ctx, options) })
+	if err != nil || !initial {
+		r.answered()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.observe(ctx, w), nil
+}
+
+// ask makes a request when it is its time, and again as long as it does not reach the server.
+// optional: an informer has another way if it is refused, and so that says nothing.
+func ask[T any](ctx context.Context, r *Reader, limit flowcontrol.RateLimiter, optional bool, request func() (T, error)) (T, error) {
+	for {
+		if err := r.pause(ctx, limit); err != nil {
+			var none T
+			return none, err
+		}
+		answer, err := request()
+		if err == nil || ctx.Err() != nil {
+			return answer, err
+		}
+		if !r.options.Unreachable(err) {
+			if !optional || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+				r.failed(err)
+			}
+			return answer, err
+		}
+		r.answered()
+		if !reconcile.Sleep(ctx, unreachablePause/2+rand.N(unreachablePause)) {
+			return answer, err
+		}
+	}
+}
+
+// pause waits until the next request may be made.
+func (r *Reader) pause(ctx context.Context, limit flowcontrol.RateLimiter) error {
+	if r.options.Reachable != nil {
+		r.options.Reachable(ctx)
+	}
+	if err := limit.Wait(ctx); err != nil {
+		return fmt.Errorf("waiting for the next request: %w", err)
+	}
+	r.mu.Lock()
+	failures := r.failures
+	r.mu.Unlock()
+	if failures > tolerated {
+		pause := min(time.Second<<min(failures-tolerated-1, 10), maxPause)
+		if !reconcile.Sleep(ctx, pause/2+rand.N(pause/2)) {
+			return context.Cause(ctx)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = time.Now()
+	return nil
+}
+
+func (r *Reader) answered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = time.Time{}
+}
+
+func (r *Reader) failed(err error) {
+	r.mu.Lock()
+	if r.failures++; r.failures == 1 {
+		r.failing = time.Now()
+	}
+	isNew := r.failures == enough
+	r.err = err
+	r.mu.Unlock()
+	if isNew {
+		r.options.Changed()
+	}
+}
+
+// works takes that objects are read.
+func (r *Reader) works() {
+	r.mu.Lock()
+	isNew := r.failures >= enough
+	r.failures, r.failing, r.err, r.waiting = 0, time.Time{}, nil, time.Time{}
+	r.mu.Unlock()
+	if isNew {
+		r.options.Changed()
+	}
+}
+
+// observe looks at what a watch delivers.
+func (r *Reader) observe(ctx context.Context, inner watch.Interface) watch.Interface {
+	o := &observed{inner: inner, out: make(chan watch.Event), done: make(chan struct{})}
+	go o.run(ctx, r)
+	return o
+}
+
+// observed is a watch whose events pass by its reader.
+type observed struct {
+	inner watch.Interface
+	out   chan watch.Event
+	done  chan struct{}
+	stop  sync.Once
+}
+
+// Stop implements watch.Interface.
+func (o *observed) Stop() {
+	o.stop.Do(func() {
+		close(o.done)
+		o.inner.Stop()
+	})
+}
+
+// ResultChan implements watch.Interface.
+func (o *observed) ResultChan() <-chan watch.Event { return o.out }
+
+func (o *observed) run(ctx context.Context, r *Reader) {
+	defer close(o.out)
+	timer := time.NewTimer(established)
+	defer timer.Stop()
+	works := false
+	work := func() {
+		if !works {
+			works = true
+			r.works()
+		}
+	}
+	for {
+		select {
+		case <-o.done:
+			return
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			r.mu.Lock()
+			initial := !r.waiting.IsZero()
+			r.mu.Unlock()
+			if !initial {
+				work()
+			}
+		case event, open := <-o.inner.ResultChan():
+			switch {
+			case !open && !works:
+				r.failed(errEndedAtOnce)
+				return
+			case !open:
+				return
+			case event.Type == watch.Error:
+				r.failed(apierrors.FromObject(event.Object))
+			default:
+				work()
+			}
+			select {
+			case o.out <- event:
+			case <-o.done:
+				return
+			}
+		}
+	}
+}
+
+// errEndedAtOnce: the server ended a watch before it brought anything.
+var errEndedAtOnce = errors.New("the server ends watches at once")

@@ -1,0 +1,136 @@
+package connection
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// Objects are what the controller is asked for; *objects.Store.
+type Objects interface {
+	Asked() <-chan struct{}
+	Questions() []*nodev1.Get
+	Reconnected()
+	Deliver(*nodev1.Object)
+}
+
+// Sessions are logs, commands and ports that the controller opens;
+// *session.Mux.
+type Sessions interface {
+	// Open begins a session and returns at once.
+	Open(*nodev1.OpenStream)
+	// Data hands a piece to its session and does not block.
+	Data(*nodev1.StreamData)
+	// Close ends all sessions and returns when they have ended.
+	Close()
+}
+
+// Controller is the node's end of the controller's Node service.
+type Controller struct {
+	// Dial reaches the controller. Required.
+	Dial DialFunc
+	// Hello introduces the node. Required.
+	Hello *nodev1.NodeHello
+	// Objects are asked for and delivered over the stream. Required.
+	Objects Objects
+	// Sessions makes the sessions of one connection, which send through the
+	// given function. It blocks while the connection is busy, and may be called
+	// from any goroutine. Required.
+	Sessions func(ctx context.Context, send func(*nodev1.StreamData) error) Sessions
+	// Network takes what the controller tells of the cluster's network. It must
+	// not block. Nil: nobody here wants to know.
+	Network func(*nodev1.NetworkChanges)
+	// Logger reports connections. Required.
+	Logger *slog.Logger
+}
+
+// Run keeps the connection until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	reconnect(ctx, "controller", c.Logger, c.session)
+	return nil
+}
+
+// line is a stream that many goroutines send on.
+type line struct {
+	mu     sync.Mutex // one sender at a time: gRPC allows no more
+	stream nodev1.Node_ConnectClient
+}
+
+func (l *line) send(m *nodev1.NodeMessage) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stream.Send(m)
+}
+
+// session is one connection. Its goroutines and sessions end with it.
+func (c *Controller) session(ctx context.Context) (taken bool, err error) {
+	conn, err := c.Dial(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close() }()
+	group, ctx := errgroup.WithContext(ctx)
+	stream, err := nodev1.NewNodeClient(conn).Connect(ctx)
+	if err != nil {
+		return false, fmt.Errorf("connecting to the controller: %w", err)
+	}
+	l := &line{stream: stream}
+	if err := l.send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: c.Hello}}); err != nil {
+		_, err = stream.Recv()
+		return false, fmt.Errorf("introducing the node: %w", err)
+	}
+	sessions := c.Sessions(ctx, func(d *nodev1.StreamData) error {
+		return l.send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Data{Data: d}})
+	})
+	c.Objects.Reconnected()
+	group.Go(func() error { return c.receive(stream, sessions, &taken) })
+	group.Go(func() error { return unlessEnded(c.ask(ctx, l)) })
+	err = group.Wait()
+	sessions.Close()
+	return taken, err
+}
+
+func (c *Controller) receive(stream nodev1.Node_ConnectClient, sessions Sessions, taken *bool) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("awaiting the controller: %w", err)
+		}
+		*taken = true
+		switch {
+		case m.GetObject() != nil:
+			c.Objects.Deliver(m.GetObject())
+		case m.GetOpen() != nil:
+			sessions.Open(m.GetOpen())
+		case m.GetData() != nil:
+			sessions.Data(m.GetData())
+		case m.GetNetwork() != nil:
+			if c.Network != nil {
+				c.Network(m.GetNetwork())
+			}
+		case m.GetHello() != nil:
+			c.Logger.Info("connected to the controller", "version", m.GetHello().GetVersion())
+		}
+	}
+}
+
+// ask sends what is asked for.
+func (c *Controller) ask(ctx context.Context, l *line) error {
+	for {
+		for _, get := range c.Objects.Questions() {
+			if err := l.send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Get{Get: get}}); err != nil {
+				return fmt.Errorf("asking the controller: %w", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-c.Objects.Asked():
+		}
+	}
+}

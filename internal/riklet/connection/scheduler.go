@@ -1,0 +1,272 @@
+package connection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"rik.dev/rik/internal/rpc/schedulerv1"
+)
+
+// admission bounds the wait for the answer to Register.
+const admission = 30 * time.Second
+
+// Scheduler is the node's end of the scheduler's Worker service.
+type Scheduler struct {
+	// Dial reaches the scheduler. Required.
+	Dial DialFunc
+	// Register describes the node; called for each connection. Required.
+	Register func() *schedulerv1.Register
+	// Heartbeat is called for each one; whole asks for the list of images even
+	// if it has not changed. Required.
+	Heartbeat func(whole bool) *schedulerv1.Heartbeat
+	// News is readable when a heartbeat should be sent at once. Nil: never.
+	News <-chan struct{}
+	// Orders takes each order in turn. It must not block. Required.
+	Orders func(*schedulerv1.Order)
+	// Contact is told when the node is admitted and when it lost the scheduler.
+	// It must not block. Required.
+	Contact func(connected bool)
+	// Hold is what the node waits for now, nil for nothing. Nil: it never waits.
+	Hold func() *schedulerv1.Hold
+	// Outbox holds what is to be told. Required.
+	Outbox *Outbox
+	// Logger reports connections. Required.
+	Logger *slog.Logger
+
+	mu      sync.Mutex
+	metrics *schedulerv1.Metrics // the latest, not yet sent
+	wake    chan struct{}        // one token while metrics is set
+	again   chan struct{}        // one token while Reconnect waits
+	held    chan struct{}        // one token while there is news of Hold
+}
+
+// errAgain ends a session for another one.
+var errAgain = errors.New("the node registers again")
+
+// Reconnect has the node register again, as it does after every connect. It does
+// not block.
+func (s *Scheduler) Reconnect() {
+	select {
+	case s.reconnects() <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Scheduler) reconnects() chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.again == nil {
+		s.again = make(chan struct{}, 1)
+	}
+	return s.again
+}
+
+// HoldChanged has the scheduler told what the node waits for. It does not block.
+func (s *Scheduler) HoldChanged() {
+	select {
+	case s.holds() <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Scheduler) holds() chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held == nil {
+		s.held = make(chan struct{}, 1)
+	}
+	return s.held
+}
+
+// SetMetrics replaces the metrics to be sent next. It does not block.
+func (s *Scheduler) SetMetrics(m *schedulerv1.Metrics) {
+	s.mu.Lock()
+	s.metrics = m
+	wake := s.wakeLocked()
+	s.mu.Unlock()
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Scheduler) wakeLocked() chan struct{} {
+	if s.wake == nil {
+		s.wake = make(chan struct{}, 1)
+	}
+	return s.wake
+}
+
+func (s *Scheduler) metricsReady() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wakeLocked()
+}
+
+func (s *Scheduler) takeMetrics() *schedulerv1.Metrics {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.metrics
+	s.metrics = nil
+	return m
+}
+
+// Run keeps the connection until ctx ends.
+func (s *Scheduler) Run(ctx context.Context) error {
+	reconnect(ctx, "scheduler", s.Logger, s.session)
+	return nil
+}
+
+// session is one connection, from Register to its loss.
+func (s *Scheduler) session(ctx context.Context) (taken bool, err error) {
+	conn, err := s.Dial(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close() }()
+	group, ctx := errgroup.WithContext(ctx)
+	stream, err := schedulerv1.NewWorkerClient(conn).Connect(ctx)
+	if err != nil {
+		return false, fmt.Errorf("connecting to the scheduler: %w", err)
+	}
+	register := &schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Register{Register: s.Register()}}
+	if err := stream.Send(register); err != nil {
+		// The reason is in the answer, not in the error of Send.
+		_, err = stream.Recv()
+		return false, fmt.Errorf("registering: %w", err)
+	}
+	admitted := make(chan time.Duration, 1)
+	group.Go(func() error { return s.receive(stream, admitted, &taken) })
+	group.Go(func() error { return unlessEnded(s.send(ctx, stream, admitted)) })
+	err = group.Wait()
+	if taken {
+		s.Contact(false)
+	}
+	return taken, err
+}
+
+type workerStream = interface {
+	Send(*schedulerv1.WorkerMessage) error
+	Recv() (*schedulerv1.Order, error)
+}
+
+// receive hands on the orders. taken is read after it returned.
+func (s *Scheduler) receive(stream workerStream, admitted chan<- time.Duration, taken *bool) error {
+	for {
+		order, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("awaiting orders: %w", err)
+		}
+		if a := order.GetAdmitted(); a != nil && !*taken {
+			*taken = true
+			s.Logger.Info("admitted by the scheduler", "heartbeatMillis", a.GetHeartbeatMillis(), "term", order.GetTerm())
+			s.Contact(true)
+			// Before the sender begins: it must find everything queued.
+			s.Outbox.Again()
+			admitted <- interval(a)
+		}
+		s.Orders(order)
+	}
+}
+
+// interval of heartbeats, within reason whatever the scheduler says.
+func interval(a *schedulerv1.Admitted) time.Duration {
+	asked := time.Duration(a.GetHeartbeatMillis()) * time.Millisecond
+	if asked <= 0 {
+		asked = 5 * time.Second
+	}
+	return min(max(asked, 100*time.Millisecond), time.Minute)
+}
+
+// send tells the scheduler what there is to tell. Heartbeats go between
+// observations, so that a long queue does not make the node look dead.
+func (s *Scheduler) send(ctx context.Context, stream workerStream, admitted <-chan time.Duration) error {
+	var interval time.Duration
+	timeout := time.NewTimer(admission)
+	defer timeout.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timeout.C:
+		return errors.New("the scheduler did not admit the node in time")
+	case interval = <-admitted:
+	}
+	if err := stream.Send(heartbeat(s.Heartbeat(true))); err != nil {
+		return fmt.Errorf("sending a heartbeat: %w", err)
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	metrics, again, holds := s.metricsReady(), s.reconnects(), s.holds()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-again:
+			return errAgain
+		case <-ticker.C:
+			if err := stream.Send(heartbeat(s.Heartbeat(false))); err != nil {
+				return fmt.Errorf("sending a heartbeat: %w", err)
+			}
+			s.Outbox.Overdue(time.Now())
+		case <-s.News:
+			if err := stream.Send(heartbeat(s.Heartbeat(false))); err != nil {
+				return fmt.Errorf("sending a heartbeat: %w", err)
+			}
+		case <-holds:
+			if err := stream.Send(s.holdNews()); err != nil {
+				return fmt.Errorf("sending what the node waits for: %w", err)
+			}
+		case <-metrics:
+			if m := s.takeMetrics(); m != nil {
+				if err := stream.Send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Metrics{Metrics: m}}); err != nil {
+					return fmt.Errorf("sending metrics: %w", err)
+				}
+			}
+		case <-s.Outbox.Ready():
+			if err := s.flush(stream, ticker.C); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// flush sends all observations.
+func (s *Scheduler) flush(stream workerStream, tick <-chan time.Time) error {
+	for {
+		select {
+		case <-tick:
+			if err := stream.Send(heartbeat(s.Heartbeat(false))); err != nil {
+				return fmt.Errorf("sending a heartbeat: %w", err)
+			}
+		default:
+		}
+		o := s.Outbox.Next(time.Now())
+		if o == nil {
+			return nil
+		}
+		if err := stream.Send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Observation{Observation: o}}); err != nil {
+			return fmt.Errorf("sending an observation: %w", err)
+		}
+	}
+}
+
+// holdNews is empty when the node waits for nothing.
+func (s *Scheduler) holdNews() *schedulerv1.WorkerMessage {
+	hold := &schedulerv1.Hold{}
+	if s.Hold != nil {
+		if now := s.Hold(); now != nil {
+			hold = now
+		}
+	}
+	return &schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Hold{Hold: hold}}
+}
+
+func heartbeat(h *schedulerv1.Heartbeat) *schedulerv1.WorkerMessage {
+	return &schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Heartbeat{Heartbeat: h}}
+}

@@ -1,0 +1,253 @@
+package dircache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/lockfile"
+)
+
+var (
+	// ErrLocked is returned by Open: another Shelf, perhaps in another process, has
+	// the directory.
+	ErrLocked = errors.New("in use")
+	// ErrInvalidName is returned for a key or user that is no plain file name.
+	ErrInvalidName = errors.New("invalid name")
+	// ErrClosed is returned after Close.
+	ErrClosed = errors.New("closed")
+)
+
+// name is one path component that no tool takes for an option.
+var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// Names below the root.
+const (
+	itemsDir = "items"
+	pinsDir  = "pins"
+	notesDir = "notes"
+	tmpDir   = "tmp"
+)
+
+// Shelf is a directory of things. All its methods may be called at once.
+type Shelf struct {
+	root    string
+	log     *slog.Logger
+	lock    *lockfile.Lock
+	now     func() time.Time
+	flights *Flights[struct{}]
+
+	// mu orders pinning, releasing and collecting, so that nothing is removed
+	// between the look at its pins and the removal. Only calls that take no
+	// time, on single files, happen under it.
+	mu   sync.Mutex
+	pins map[string]map[string]bool // users by key
+}
+
+// Open takes the shelf at root, which is made when it is missing, and removes what a
+// crash left half done. The root may be passed through but not listed by users other
+// than root: whether they may read a thing is up to its maker.
+func Open(root string, log *slog.Logger) (*Shelf, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if !filepath.IsAbs(root) || filepath.Clean(root) == "/" {
+		return nil, fmt.Errorf("%w: root %q is not an absolute path below /", ErrInvalidName, root)
+	}
+	s := &Shelf{root: filepath.Clean(root), log: log, now: time.Now, flights: NewFlights[struct{}](), pins: map[string]map[string]bool{}}
+	for dir, mode := range map[string]fs.FileMode{"": 0o711, itemsDir: 0o711, pinsDir: 0o700, notesDir: 0o700, tmpDir: 0o700} {
+		if err := os.MkdirAll(s.path(dir), mode); err != nil {
+			return nil, fmt.Errorf("making the store: %w", err)
+		}
+		if err := os.Chmod(s.path(dir), mode); err != nil { // whatever the umask is
+			return nil, fmt.Errorf("making the store: %w", err)
+		}
+	}
+	if err := s.takeLock(); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(s.sweep(), s.loadPins()); err != nil {
+		return nil, errors.Join(err, s.lock.Release())
+	}
+	return s, nil
+}
+
+func (s *Shelf) path(parts ...string) string {
+	return filepath.Join(append([]string{s.root}, parts...)...)
+}
+
+func (s *Shelf) takeLock() error {
+	lock, err := lockfile.Take(s.path("lock"))
+	var held *lockfile.HeldError
+	if errors.As(err, &held) {
+		return fmt.Errorf("%w by %s: %s; stop that process first", ErrLocked, held.By, s.root)
+	}
+	if err != nil {
+		return fmt.Errorf("locking the store: %w", err)
+	}
+	s.lock = lock
+	return nil
+}
+
+// Close ends what is being made and lets go of the directory; pins stay.
+func (s *Shelf) Close() error {
+	s.flights.Close()
+	return s.lock.Release()
+}
+
+// sweep removes what was being made or removed when the last process ended.
+func (s *Shelf) sweep() error {
+	entries, err := os.ReadDir(s.path(tmpDir))
+	if err != nil {
+		return fmt.Errorf("reading the store: %w", err)
+	}
+	for _, e := range entries {
+		s.log.Info("removing what an interrupted process left", "path", e.Name())
+		if err := os.RemoveAll(s.path(tmpDir, e.Name())); err != nil {
+			return fmt.Errorf("sweeping the store: %w", err)
+		}
+	}
+	return nil
+}
+
+// Temp makes a directory for something under way, on the file system of the things.
+// The caller removes it; Open does if the caller could not.
+func (s *Shelf) Temp() (string, error) {
+	dir, err := os.MkdirTemp(s.path(tmpDir), "new-")
+	if err != nil {
+		return "", fmt.Errorf("making room in the store: %w", err)
+	}
+	return dir, nil
+}
+
+// Discard removes a directory of Temp.
+func (s *Shelf) Discard(dir string) {
+	if err := os.RemoveAll(dir); err != nil {
+		s.log.Warn("the remains of something under way stay until the next start", "path", dir, "err", err)
+	}
+}
+
+// Take pins a thing for a user and returns its directory. If the shelf lacks it, fill
+// is called with an empty directory; once for all that take it at that time, with a
+// context that lasts as long as one of them waits. What a user did not have before is
+// not pinned after an error.
+func (s *Shelf) Take(ctx context.Context, user, key string, fill func(ctx context.Context, dir string) error) (string, error) {
+	for {
+		held, err := s.pin(user, key)
+		if err != nil {
+			return "", err
+		}
+		if err := s.Put(ctx, key, fill); err != nil {
+			if !held {
+				err = errors.Join(err, s.unpin(user, key))
+			}
+			return "", err
+		}
+		// Another call for the same user and thing may have failed meanwhile, and
+		// taken the pin back.
+		dir, ok, err := s.Pin(user, key)
+		if ok || err != nil {
+			return dir, err
+		}
+	}
+}
+
+// Put makes a thing without pinning it: it may be gone at any time.
+func (s *Shelf) Put(ctx context.Context, key string, fill func(ctx context.Context, dir string) error) error {
+	if !name.MatchString(key) {
+		return fmt.Errorf("%w: key %q", ErrInvalidName, key)
+	}
+	_, err := s.flights.Do(ctx, key, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.ensure(ctx, key, fill)
+	})
+	return err
+}
+
+// Pin is Take for a thing that must be there already; ok tells whether it was.
+func (s *Shelf) Pin(user, key string) (dir string, ok bool, err error) {
+	held, err := s.pin(user, key)
+	if err != nil {
+		return "", false, err
+	}
+	if s.touch(key) {
+		return s.path(itemsDir, key), true, nil
+	}
+	if held {
+		return "", false, nil
+	}
+	return "", false, s.unpin(user, key)
+}
+
+// Has tells whether the thing is there, and marks it as used if so.
+func (s *Shelf) Has(key string) bool { return name.MatchString(key) && s.touch(key) }
+
+// touch marks a thing as used now, and tells whether there is one.
+func (s *Shelf) touch(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.touchLocked(key)
+}
+
+func (s *Shelf) touchLocked(key string) bool {
+	now := s.now()
+	return os.Chtimes(s.path(itemsDir, key), now, now) == nil
+}
+
+// ensure fills a thing that is not there.
+func (s *Shelf) ensure(ctx context.Context, key string, fill func(ctx context.Context, dir string) error) error {
+	if s.touch(key) {
+		return nil
+	}
+	dir, err := s.Temp()
+	if err != nil {
+		return err
+	}
+	defer s.Discard(dir)
+	item := filepath.Join(dir, "item")
+	err = os.Mkdir(item, 0o711) //nolint:gosec // as Open says
+	if err == nil {
+		err = os.Chmod(item, 0o711) //nolint:gosec // whatever the umask is
+	}
+	if err != nil {
+		return fmt.Errorf("making room in the store: %w", err)
+	}
+	if err := fill(ctx, item); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	return s.publish(key, item)
+}
+
+// publish gives a thing its place, once its content is on the disk.
+func (s *Shelf) publish(key, item string) error {
+	items, err := os.Open(s.path(itemsDir))
+	if err != nil {
+		return fmt.Errorf("opening the store: %w", err)
+	}
+	defer func() { _ = items.Close() }()
+	// One call for the file system: a tree has many files.
+	if err := unix.Syncfs(int(items.Fd())); err != nil {
+		return fmt.Errorf("writing %s to the disk: %w", key, err)
+	}
+	err = os.Rename(item, s.path(itemsDir, key))
+	// A run that nobody waited for any more may have come first.
+	if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("moving %s into the store: %w", key, err)
+	}
+	s.touch(key)
+	if err := items.Sync(); err != nil {
+		return fmt.Errorf("writing %s to the disk: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package dircache
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+)
+
+// loadPins reads who has what. Names that this package would not have written are
+// left alone and count for nothing.
+func (s *Shelf) loadPins() error {
+	users, err := os.ReadDir(s.path(pinsDir))
+	if err != nil {
+		return fmt.Errorf("reading the store: %w", err)
+	}
+	for _, u := range users {
+		keys, err := os.ReadDir(s.path(pinsDir, u.Name()))
+		if err != nil {
+			return fmt.Errorf("reading the store: %w", err)
+		}
+		for _, k := range keys {
+			s.notePinLocked(u.Name(), k.Name()) // nobody else knows s yet
+		}
+	}
+	return nil
+}
+
+func (s *Shelf) notePinLocked(user, key string) {
+	if s.pins[key] == nil {
+		s.pins[key] = map[string]bool{}
+	}
+	s.pins[key][user] = true
+}
+
+// pin writes down that a user has a thing; held tells that it was so before.
+func (s *Shelf) pin(user, key string) (held bool, err error) {
+	if !name.MatchString(user) || !name.MatchString(key) {
+		return false, fmt.Errorf("%w: user %q, key %q", ErrInvalidName, user, key)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pins[key][user] {
+		return true, nil
+	}
+	// Without a sync: a power cut ends the users too.
+	if err := os.MkdirAll(s.path(pinsDir, user), 0o700); err != nil {
+		return false, fmt.Errorf("pinning %s for %s: %w", key, user, err)
+	}
+	if err := os.WriteFile(s.path(pinsDir, user, key), nil, 0o600); err != nil {
+		return false, fmt.Errorf("pinning %s for %s: %w", key, user, err)
+	}
+	s.notePinLocked(user, key)
+	return false, nil
+}
+
+// unpin takes one pin back.
+func (s *Shelf) unpin(user, key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := os.Remove(s.path(pinsDir, user, key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unpinning %s for %s: %w", key, user, err)
+	}
+	s.forgetPinLocked(user, key)
+	// Only the last pin's removal empties the directory.
+	_ = os.Remove(s.path(pinsDir, user))
+	return nil
+}
+
+func (s *Shelf) forgetPinLocked(user, key string) {
+	delete(s.pins[key], user)
+	if len(s.pins[key]) == 0 {
+		delete(s.pins, key)
+	}
+}
+
+// Release lets go of all that a user has. Again, or for a stranger, it does nothing.
+func (s *Shelf) Release(user string) error {
+	if !name.MatchString(user) {
+		return fmt.Errorf("%w: user %q", ErrInvalidName, user)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := os.RemoveAll(s.path(pinsDir, user)); err != nil {
+		return fmt.Errorf("releasing what %s has: %w", user, err)
+	}
+	for key, users := range s.pins {
+		if users[user] {
+			s.forgetPinLocked(user, key)
+			s.touchLocked(key) // the time since it was used counts from here
+		}
+	}
+	return nil
+}
+
+// Held lists the things that a user has, sorted.
+func (s *Shelf) Held(user string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []string
+	for key, users := range s.pins {
+		if users[user] {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Users lists who has something, sorted.
+func (s *Shelf) Users() ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string]bool{}
+	for _, users := range s.pins {
+		maps.Copy(all, users)
+	}
+	return slices.Sorted(maps.Keys(all)), nil
+}

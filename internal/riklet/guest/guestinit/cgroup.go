@@ -1,0 +1,133 @@
+package guestinit
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/guest"
+)
+
+const (
+	cgroupRoot       = "/sys/fs/cgroup"
+	containersCgroup = cgroupRoot + "/containers"
+	controllers      = "+cpu +memory +pids"
+	cpuPeriod        = 100000 // microseconds, the kernel's default
+)
+
+// controlCgroups makes the cgroup of all containers, with what limits need.
+func controlCgroups() error {
+	if err := os.MkdirAll(containersCgroup, 0o755); err != nil {
+		return err
+	}
+	for _, dir := range []string{cgroupRoot, containersCgroup} {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(controllers), 0); err != nil {
+			return fmt.Errorf("limits need a kernel with the controllers %s: %w", controllers, err)
+		}
+	}
+	return nil
+}
+
+// makeCgroup makes the cgroup of one run, with its limits.
+func makeCgroup(dir string, p guest.Process) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return fmt.Errorf("making a cgroup: %w", err)
+	}
+	// A container is one thing: when memory is short all of it goes, as on the node.
+	set := map[string]string{"memory.oom.group": "1"}
+	if p.MemoryBytes > 0 {
+		set["memory.max"] = strconv.FormatInt(p.MemoryBytes, 10)
+	}
+	if p.PIDs > 0 {
+		set["pids.max"] = strconv.FormatInt(p.PIDs, 10)
+	}
+	if p.MilliCPU > 0 {
+		// Less than 1 ms in a period is refused by the kernel.
+		quota := max(p.MilliCPU*cpuPeriod/1000, 1000)
+		set["cpu.max"] = fmt.Sprintf("%d %d", quota, cpuPeriod)
+	}
+	for file, value := range set {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(value), 0); err != nil {
+			return fmt.Errorf("setting %s to %s: %w", file, value, err)
+		}
+	}
+	return nil
+}
+
+// killCgroup kills all that is in a cgroup and below.
+func killCgroup(dir string) {
+	_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+}
+
+const (
+	cgroupGoneAtMost   = 2 * time.Second
+	cgroupGoneInterval = 2 * time.Millisecond
+)
+
+// removeCgroup removes a cgroup when what was killed in it is gone.
+func removeCgroup(dir string) error {
+	deadline := time.Now().Add(cgroupGoneAtMost)
+	for {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, fs.ErrNotExist) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(cgroupGoneInterval)
+	}
+}
+
+// oomKills counts the kills for want of memory in a cgroup.
+func oomKills(dir string) uint64 {
+	n, _ := readField(filepath.Join(dir, "memory.events"), "oom_kill")
+	return n
+}
+
+func cpuNanos(dir string) (uint64, error) {
+	micros, err := readField(filepath.Join(dir, "cpu.stat"), "usage_usec")
+	return micros * 1000, err
+}
+
+// machineMemory is what the machine uses and cannot give back at will.
+func machineMemory() (uint64, error) {
+	total, err := readField("/proc/meminfo", "MemTotal:")
+	if err != nil {
+		return 0, err
+	}
+	available, err := readField("/proc/meminfo", "MemAvailable:")
+	if err != nil || available > total {
+		return 0, err
+	}
+	return (total - available) * 1024, nil
+}
+
+// readField finds the number after a word at the beginning of a line.
+func readField(path, word string) (uint64, error) {
+	f, err := os.Open(path) //nolint:gosec // of the kernel
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) >= 2 && fields[0] == word {
+			return strconv.ParseUint(fields[1], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no line %q", path, word)
+}
+
+func readNumber(path string) (uint64, error) {
+	text, err := os.ReadFile(path) //nolint:gosec // of the kernel
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+}

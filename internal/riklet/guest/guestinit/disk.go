@@ -1,0 +1,139 @@
+package guestinit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/guest"
+)
+
+const (
+	imageDir   = runDir + "/images"
+	scratchDir = runDir + "/scratch"
+	// diskAtMost is how long a disk may take to appear.
+	diskAtMost   = 2 * time.Second
+	diskInterval = 5 * time.Millisecond
+)
+
+// findDisk finds a disk's device, waiting for it if need be.
+func findDisk(d guest.Disk) (string, error) {
+	deadline := time.Now().Add(diskAtMost)
+	for {
+		device, err := lookForDisk(d, "/sys/block")
+		if err == nil || time.Now().After(deadline) {
+			return device, err
+		}
+		time.Sleep(diskInterval)
+	}
+}
+
+// lookForDisk looks once: by serial number, and if no disk has any, by place.
+func lookForDisk(d guest.Disk, sys string) (string, error) {
+	disks, err := filepath.Glob(filepath.Join(sys, "vd*"))
+	if err != nil {
+		return "", err
+	}
+	// vdaa comes after vdz.
+	sort.Slice(disks, func(i, j int) bool {
+		if len(disks[i]) != len(disks[j]) {
+			return len(disks[i]) < len(disks[j])
+		}
+		return disks[i] < disks[j]
+	})
+	serials := 0
+	for _, disk := range disks {
+		serial, err := os.ReadFile(filepath.Join(disk, "serial")) //nolint:gosec // of sysfs
+		text := strings.TrimRight(string(serial), "\x00\n ")
+		if err != nil || text == "" {
+			continue
+		}
+		serials++
+		if text == d.ID {
+			return filepath.Join("/dev", filepath.Base(disk)), nil
+		}
+	}
+	if serials == 0 && d.Index >= 0 && d.Index < len(disks) {
+		return filepath.Join("/dev", filepath.Base(disks[d.Index])), nil
+	}
+	return "", fmt.Errorf("no disk %q among the %d of this machine", d.ID, len(disks))
+}
+
+// mountScratch mounts the file system that holds volumes and the writable layers of
+// containers: the disk with this ID, or memory when the ID is empty. A disk that an earlier
+// boot used keeps its volumes; the kernel replays its journal. ErrDisk means that the disk
+// is there and its file system cannot be used.
+func mountScratch(id string) error {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV
+	if id == "" {
+		if err := unix.Mount("tmpfs", scratchDir, "tmpfs", flags, "mode=0700"); err != nil {
+			return fmt.Errorf("making a file system in memory: %w", err)
+		}
+		return scratchDirs()
+	}
+	device, err := findScratch(id)
+	if err != nil {
+		return err
+	}
+	// discard: the blocks of deleted files go back to the node. errors=remount-ro: a damaged
+	// disk fails writes instead of spreading the damage.
+	if err := unix.Mount(device, scratchDir, "ext4", flags, "discard,errors=remount-ro"); err != nil {
+		return fmt.Errorf("%w: mounting disk %q: %w", guest.ErrDisk, id, err)
+	}
+	if err := scratchDirs(); err != nil {
+		return fmt.Errorf("%w: %w", guest.ErrDisk, err)
+	}
+	return nil
+}
+
+// scratchDirs makes the directories of the scratch file system. The writable layers of an
+// earlier boot are removed: each container starts from its image, and only volumes stay.
+func scratchDirs() error {
+	if err := os.RemoveAll(containerDir); err != nil {
+		return fmt.Errorf("removing old container layers: %w", err)
+	}
+	return errors.Join(os.MkdirAll(containerDir, 0o700), os.MkdirAll(scratchVolumes, 0o700))
+}
+
+// findScratch finds the writable disk: without serial numbers, it is the one that can
+// be written, for images cannot.
+func findScratch(id string) (string, error) {
+	device, err := findDisk(guest.Disk{ID: id, Index: -1})
+	if err == nil {
+		return device, nil
+	}
+	writable, _ := filepath.Glob("/sys/block/vd*/ro")
+	for _, file := range writable {
+		if n, failed := readNumber(file); failed == nil && n == 0 {
+			return filepath.Join("/dev", filepath.Base(filepath.Dir(file))), nil
+		}
+	}
+	return "", err
+}
+
+// mountImage mounts an image read-only, once however many containers use it.
+func (k *Kernel) mountImage(d guest.Disk) (string, error) {
+	device, err := findDisk(d)
+	if err != nil {
+		return "", err
+	}
+	if dir, ok := k.images[device]; ok {
+		return dir, nil
+	}
+	dir := filepath.Join(imageDir, filepath.Base(device))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	// noload: a journal to be replayed cannot be, on a disk that cannot be written.
+	if err := unix.Mount(device, dir, "ext4", unix.MS_RDONLY|unix.MS_NODEV, "noload"); err != nil {
+		return "", fmt.Errorf("mounting the image of disk %q, which must be ext4: %w", d.ID, err)
+	}
+	k.images[device] = dir
+	return dir, nil
+}

@@ -1,0 +1,230 @@
+package guestinit_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/guest/guestinit"
+)
+
+// stage is a Machine whose processes are the test itself.
+type stage struct {
+	guestinit.Machine // only what follows is called
+
+	mu      sync.Mutex
+	started map[string]*process
+}
+
+// process is what a process does, as the test says.
+type process struct {
+	out  *os.File
+	once sync.Once
+	done chan struct{}
+	code int
+}
+
+func (a *process) exit(code int) {
+	a.once.Do(func() {
+		a.code = code
+		_ = a.out.Close()
+		close(a.done)
+	})
+}
+
+func (s *stage) Thaw(guest.Identity) error { return nil }
+
+func (s *stage) Start(p guest.Process, _ bool) (*guestinit.Child, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	a := &process{out: w, done: make(chan struct{})}
+	s.mu.Lock()
+	s.started[strings.Join(append([]string{p.Container}, p.Argv...), " ")] = a
+	s.mu.Unlock()
+	return &guestinit.Child{
+		PID: 7, Stdout: r,
+		Signal: func(int) error { return nil },
+		Kill:   func() { a.exit(137) },
+		Wait:   func() guest.Exit { <-a.done; return guest.Exit{Code: a.code} },
+	}, nil
+}
+
+func (s *stage) process(name string) *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.started[name]
+}
+
+// fakes is a server with a session that can be ended and begun anew.
+type fakes struct {
+	*testing.T
+	stage  *stage
+	server *guestinit.Server
+}
+
+func newFakes(t *testing.T) *fakes {
+	s := &stage{started: map[string]*process{}}
+	return &fakes{T: t, stage: s, server: guestinit.NewServer(s, t.Logf)}
+}
+
+// session begins one; end returns when the server is done with it.
+func (h *fakes) session() (g guest.Guest, end func()) {
+	h.Helper()
+	node, in := net.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = h.server.Serve(in)
+	}()
+	s, err := guest.NewSession(h.Context(), node)
+	if err != nil {
+		h.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		_ = s.Close()
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			h.Error("the session does not end")
+		}
+	})
+	h.Cleanup(end)
+	return guest.New(s.Open), end
+}
+
+// run starts or joins a process and gives what it says line by line.
+func (h *fakes) run(g guest.Guest, p guest.Process) (guest.Running, *bufio.Reader) {
+	h.Helper()
+	r, w := io.Pipe()
+	running, err := g.Run(h.Context(), p, guest.Streams{Stdout: w})
+	if err != nil {
+		h.Fatal(err)
+	}
+	go func() { _, _ = running.Wait(); _ = w.Close() }()
+	return running, bufio.NewReader(r)
+}
+
+func (h *fakes) says(from *bufio.Reader, want string) {
+	h.Helper()
+	if line, err := from.ReadString('\n'); line != want {
+		h.Errorf("the process says %q, %v, want %q", line, err, want)
+	}
+}
+
+func (h *fakes) must(err error) {
+	h.Helper()
+	if err != nil {
+		h.Fatal(err)
+	}
+}
+
+var mainProcess = guest.Process{Container: "main", Argv: []string{"serve"}}
+
+func TestAKeptContainerChangesItsSession(t *testing.T) {
+	h := newFakes(t)
+	g, end := h.session()
+	_, said := h.run(g, mainProcess)
+	beside, _ := h.run(g, guest.Process{Container: "main", Argv: []string{"look"}, Exec: true})
+	process := h.stage.process("main serve")
+	_, _ = process.out.WriteString("before\n")
+	h.says(said, "before\n")
+	h.must(g.Keep(t.Context()))
+	_, _ = process.out.WriteString("while it was kept\n")
+	end()
+	if rest, _ := io.ReadAll(said); len(rest) > 0 {
+		t.Errorf("a kept container says %q to its old session", rest)
+	}
+	if _, err := beside.Wait(); err == nil {
+		t.Error("a command outlived its session")
+	}
+	select {
+	case <-h.stage.process("main look").done:
+	case <-time.After(time.Minute):
+		t.Error("the command beside the container was not killed")
+	}
+
+	g, _ = h.session()
+	kept := guest.Process{Container: "main", Kept: true}
+	h.must(g.Thaw(t.Context(), guest.Identity{}))
+	running, said := h.run(g, kept)
+	h.says(said, "while it was kept\n")
+	if running.PID() != 7 {
+		t.Errorf("PID() = %d, want the old one", running.PID())
+	}
+	if _, err := g.Run(t.Context(), kept, guest.Streams{}); err == nil || !strings.Contains(err.Error(), "no such process") {
+		t.Errorf("what is joined can be joined again: %v", err)
+	}
+	process.exit(3)
+	if e, err := running.Wait(); err != nil || e.Code != 3 {
+		t.Errorf("Wait() = %+v, %v", e, err)
+	}
+}
+
+func TestAContainerThatEndsWhileItIsKeptTellsItsEnd(t *testing.T) {
+	h := newFakes(t)
+	g, end := h.session()
+	h.run(g, mainProcess)
+	h.must(g.Keep(t.Context()))
+	h.stage.process("main serve").exit(4)
+	end()
+	g, _ = h.session()
+	h.must(g.Thaw(t.Context(), guest.Identity{}))
+	running, _ := h.run(g, guest.Process{Container: "main", Kept: true})
+	if e, err := running.Wait(); err != nil || e.Code != 4 {
+		t.Errorf("Wait() = %+v, %v", e, err)
+	}
+}
+
+func TestThawTakesKeepBack(t *testing.T) {
+	h := newFakes(t)
+	g, end := h.session()
+	_, said := h.run(g, mainProcess)
+	process := h.stage.process("main serve")
+	h.must(g.Keep(t.Context()))
+	_, _ = process.out.WriteString("held\n")
+	h.must(g.Thaw(t.Context(), guest.Identity{}))
+	h.says(said, "held\n")
+	end()
+	select {
+	case <-process.done:
+	case <-time.After(time.Minute):
+		t.Error("a container that is kept no more outlived its session")
+	}
+}
+
+// A session that ends without a word after one that kept takes what was kept along.
+func TestWhatNobodyJoinsEndsWithTheNextSession(t *testing.T) {
+	h := newFakes(t)
+	g, end := h.session()
+	h.run(g, mainProcess)
+	h.must(g.Keep(t.Context()))
+	end()
+	g, end = h.session()
+	h.must(g.Thaw(t.Context(), guest.Identity{}))
+	end()
+	select {
+	case <-h.stage.process("main serve").done:
+	case <-time.After(time.Minute):
+		t.Error("it lives on")
+	}
+	g, _ = h.session()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		if _, err := g.Run(ctx, guest.Process{Container: "main", Kept: true}, guest.Streams{}); err != nil {
+			if !strings.Contains(err.Error(), "no such process") {
+				t.Error(err)
+			}
+			return
+		}
+	}
+}

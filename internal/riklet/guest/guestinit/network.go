@@ -1,0 +1,189 @@
+package guestinit
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"rik.dev/rik/internal/riklet/guest"
+)
+
+const (
+	linkAtMost   = 2 * time.Second
+	linkInterval = 5 * time.Millisecond
+)
+
+// pingGroups are the groups that may ping without CAP_NET_RAW, which containers do not
+// have: https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html
+const pingGroups = "/proc/sys/net/ipv4/ping_group_range"
+
+// lowestPort is the lowest port that programs without CAP_NET_BIND_SERVICE may listen on. A
+// microVM has no ports but its own to protect (same page).
+const lowestPort = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+
+// configureNetwork brings up the loopback and gives each interface its address. What
+// an interface had before goes.
+func configureNetwork(interfaces []guest.Interface) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding the loopback interface: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("bringing up the loopback interface: %w", err)
+	}
+	if err := os.WriteFile(pingGroups, []byte("0 2147483647"), 0); err != nil {
+		return fmt.Errorf("letting every group ping: %w", err)
+	}
+	if err := os.WriteFile(lowestPort, []byte("0"), 0); err != nil {
+		return fmt.Errorf("letting every user listen on low ports: %w", err)
+	}
+	taken := map[int]bool{}
+	for _, i := range interfaces {
+		link, err := waitForLink(i, taken)
+		if err != nil {
+			return err
+		}
+		taken[link.Attrs().Index] = true
+		if err := configureLink(link, i); err != nil {
+			return fmt.Errorf("configuring the interface %s: %w", i.MAC, err)
+		}
+	}
+	return nil
+}
+
+func waitForLink(i guest.Interface, taken map[int]bool) (netlink.Link, error) {
+	mac, err := net.ParseMAC(i.MAC)
+	if err != nil {
+		return nil, fmt.Errorf("the interface's address: %w", err)
+	}
+	deadline := time.Now().Add(linkAtMost)
+	for {
+		link, err := findLink(mac, taken)
+		if err == nil || time.Now().After(deadline) {
+			return link, err
+		}
+		time.Sleep(linkInterval)
+	}
+}
+
+// findLink finds an interface by its MAC. A machine that was restored from another's
+// snapshot has the other's: then it is the first that nobody has claimed.
+func findLink(mac net.HardwareAddr, taken map[int]bool) (netlink.Link, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("listing the interfaces: %w", err)
+	}
+	var spare netlink.Link
+	for _, l := range links {
+		a := l.Attrs()
+		if a.Flags&net.FlagLoopback != 0 || taken[a.Index] || !isDevice(a.Name) {
+			continue
+		}
+		if bytes.Equal(a.HardwareAddr, mac) {
+			return l, nil
+		}
+		if spare == nil {
+			spare = l
+		}
+	}
+	if spare == nil {
+		return nil, fmt.Errorf("no interface %s in this machine", mac)
+	}
+	return spare, nil
+}
+
+// isDevice tells hardware from what was made in software.
+func isDevice(name string) bool {
+	_, err := os.Stat(filepath.Join("/sys/class/net", name, "device"))
+	return err == nil
+}
+
+func configureLink(link netlink.Link, i guest.Interface) error {
+	mac, err := net.ParseMAC(i.MAC)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(link.Attrs().HardwareAddr, mac) {
+		if err := errors.Join(netlink.LinkSetDown(link), netlink.LinkSetHardwareAddr(link, mac)); err != nil {
+			return fmt.Errorf("setting its MAC: %w", err)
+		}
+	}
+	if i.MTU > 0 {
+		if err := netlink.LinkSetMTU(link, i.MTU); err != nil {
+			return fmt.Errorf("setting its MTU to %d: %w", i.MTU, err)
+		}
+	}
+	if err := dropAddresses(link, i.Address); err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bringing it up: %w", err)
+	}
+	if i.Address.IsValid() {
+		address := &netlink.Addr{IPNet: ipNet(i.Address), Flags: nodad(i.Address)}
+		if err := netlink.AddrReplace(link, address); err != nil {
+			return fmt.Errorf("giving it the address %s: %w", i.Address, err)
+		}
+	}
+	return route(link, i)
+}
+
+// nodad: the node has given the address to nobody else, and it is wanted at once.
+func nodad(p netip.Prefix) int {
+	if p.Addr().Is6() {
+		return 0x02 // IFA_F_NODAD
+	}
+	return 0
+}
+
+func dropAddresses(link netlink.Link, keep netip.Prefix) error {
+	addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("listing its addresses: %w", err)
+	}
+	for _, a := range addresses {
+		if a.IP.IsLinkLocalUnicast() || a.IPNet.String() == ipNet(keep).String() {
+			continue
+		}
+		if err := netlink.AddrDel(link, &a); err != nil {
+			return fmt.Errorf("removing the address %s: %w", a.IPNet, err)
+		}
+	}
+	return nil
+}
+
+// route sets the default route. The gateway may be outside the address's own network,
+// as it is where every instance is alone in a /32.
+func route(link netlink.Link, i guest.Interface) error {
+	if !i.Gateway.IsValid() {
+		return nil
+	}
+	all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	if i.Gateway.Is6() {
+		all = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	r := &netlink.Route{
+		LinkIndex: link.Attrs().Index,
+		Dst:       ipNet(all),
+		Gw:        i.Gateway.AsSlice(),
+		Flags:     int(netlink.FLAG_ONLINK),
+	}
+	if err := netlink.RouteReplace(r); err != nil {
+		return fmt.Errorf("setting the route through %s: %w", i.Gateway, err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	if !p.IsValid() {
+		return &net.IPNet{}
+	}
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,230 @@
+package guestinit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/guest/wire"
+)
+
+// dialAtMost is how long a connection inside the guest may take.
+const dialAtMost = 10 * time.Second
+
+func dialContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), dialAtMost)
+}
+
+// run is a process, from its start until its end was told.
+type run struct {
+	id        uint64
+	container string // empty for a command beside one
+	child     *Child
+	ended     bool          // under the server's lock: the number may be another process's now
+	reported  chan struct{} // closed when there is nothing more to say of it
+
+	out *outlet
+}
+
+// run starts a process, or finds one that was kept, and serves its stream.
+func (s *Server) run(conn net.Conn, request guest.Request) error {
+	if request.Process == nil {
+		return wire.WriteLine(conn, guest.Answer{Failure: guest.NewFailure(errors.New("no process in the request"))})
+	}
+	if request.Process.Kept {
+		return s.join(conn, request.Process.Container)
+	}
+	child, err := s.machine.Start(*request.Process, request.Stdin)
+	if err != nil {
+		return wire.WriteLine(conn, guest.Answer{Failure: guest.NewFailure(err)})
+	}
+	r := s.add(child, *request.Process)
+	if err := wire.WriteLine(conn, guest.Answer{Run: r.id, PID: child.PID}); err != nil {
+		child.Kill()
+	}
+	r.out.open(conn)
+	go func() {
+		defer close(r.reported)
+		defer s.remove(r)
+		exit := r.carry(func() { s.end(r) })
+		_ = r.out.exit(exit) // without a stream nobody wants to know
+	}()
+	s.follow(r, conn)
+	return nil
+}
+
+// join gives a container that was kept the stream of another session.
+func (s *Server) join(conn net.Conn, container string) error {
+	r := s.kept(container)
+	if r == nil {
+		return wire.WriteLine(conn, guest.Answer{Failure: guest.NewFailure(fmt.Errorf("the container %q: %w", container, errNoRun))})
+	}
+	if err := wire.WriteLine(conn, guest.Answer{Run: r.id, PID: r.child.PID}); err != nil {
+		return err
+	}
+	r.out.open(conn)
+	s.follow(r, conn)
+	return nil
+}
+
+// follow returns when the end of a process was told. When its stream ends before that,
+// the process is killed, or left to another session if it is to be kept.
+func (s *Server) follow(r *run, conn net.Conn) {
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		// The node says nothing on this stream: whatever is read is its end.
+		var one [1]byte
+		_, _ = conn.Read(one[:])
+	}()
+	select {
+	case <-r.reported:
+		return
+	case <-gone:
+	}
+	if !s.leave(r) {
+		<-r.reported
+	}
+}
+
+func (s *Server) add(child *Child, p guest.Process) *run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	r := &run{id: s.last, child: child, reported: make(chan struct{}), out: newOutlet()}
+	if !p.Exec {
+		r.container = p.Container
+	}
+	s.runs[r.id] = r
+	return r
+}
+
+func (s *Server) remove(r *run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.runs, r.id)
+}
+
+func (s *Server) end(r *run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.ended = true
+}
+
+// carry pumps the output until the process has ended, and what its streams hold then.
+func (r *run) carry(ended func()) guest.Exit {
+	var pumps sync.WaitGroup
+	c := r.child
+	for kind, from := range map[wire.Kind]*os.File{wire.Stdout: c.Stdout, wire.Stderr: c.Stderr} {
+		if from != nil {
+			pumps.Go(func() { r.pump(kind, from) })
+		}
+	}
+	exit := c.Wait()
+	ended()
+	stopReading(c.Stdout, c.Stderr)
+	pumps.Wait()
+	for _, f := range []*os.File{c.Stdout, c.Stderr, c.TTY} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	if c.Stdin != nil {
+		_ = c.Stdin.Close()
+	}
+	return exit
+}
+
+// stopReading has the pumps carry what is in the streams, and wait for nothing more: a process
+// that was left behind may hold them open for ever. Reads that had begun are finished, however
+// slow the node takes them.
+func stopReading(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.SetReadDeadline(time.Now())
+		}
+	}
+}
+
+func (r *run) pump(kind wire.Kind, from *os.File) {
+	buf := make([]byte, wire.Chunk)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 && r.out.write(kind, buf[:n]) != nil {
+			return // the stream is gone, and the process is being killed
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			r.rest(kind, from, buf)
+		}
+		if err != nil {
+			return // its end; a terminal says EIO
+		}
+	}
+}
+
+// restAtMost is more than a pipe holds. What a process that was left behind writes
+// meanwhile is nobody's.
+const restAtMost = 1 << 20
+
+// rest carries what is in a pipe that is waited for no longer.
+func (r *run) rest(kind wire.Kind, from *os.File, buf []byte) {
+	raw, err := from.SyscallConn()
+	if err != nil {
+		return
+	}
+	for total := 0; total < restAtMost; {
+		n := 0
+		_ = raw.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), buf) }) //nolint:gosec // a descriptor; non-blocking
+		if n <= 0 || r.out.write(kind, buf[:n]) != nil {
+			return
+		}
+		total += n
+	}
+}
+
+// stdin carries the input of a process from a stream of its own.
+func (s *Server) stdin(conn net.Conn, request guest.Request) error {
+	var child *Child
+	err := s.with(request.Run, func(c *Child) error {
+		child = c
+		return nil
+	})
+	if err == nil && (child == nil || child.Stdin == nil) {
+		err = errNoRun
+	}
+	if err != nil {
+		return wire.WriteLine(conn, guest.Answer{Failure: guest.NewFailure(err)})
+	}
+	if err := wire.WriteLine(conn, guest.Answer{}); err != nil {
+		return err
+	}
+	// A process that reads no more is no error; and the node's end is that of the input.
+	_, _ = io.Copy(struct{ io.Writer }{child.Stdin}, guest.NewFramed(conn))
+	if child.TTY == nil {
+		_ = child.Stdin.Close()
+	}
+	return nil
+}
+
+func resize(tty *os.File, size guest.Size) error {
+	if tty == nil {
+		return errors.New("the process has no terminal")
+	}
+	raw, err := tty.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width}) //nolint:gosec // a descriptor
+	})
+	return errors.Join(err, failed)
+}

@@ -1,0 +1,247 @@
+package guestinit
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/guest/wire"
+)
+
+// StageWord is what the init calls itself when it is to become a container's process.
+const StageWord = "rik-stage"
+
+// stageFD is where a stage finds its control socket.
+const stageFD = 3
+
+// order is what a stage has to do.
+type order struct {
+	Process guest.Process
+	// Image is the mounted image and Dir the run's own directory, for a container;
+	// Join is a process of the container to enter, for a command beside it.
+	Image, Dir string
+	Join       int
+}
+
+// Stage becomes the process of an order, or says why not and exits. Everything
+// happens on one thread: namespaces, capabilities and users are a thread's, and the
+// one that executes the program hands its own on.
+func Stage() {
+	runtime.LockOSThread()
+	unix.CloseOnExec(stageFD)
+	control := os.NewFile(stageFD, "control")
+	err := stage(control)
+	_, _ = control.Write([]byte{failureByte})
+	_ = wire.WriteLine(control, guest.NewFailure(err))
+	os.Exit(126)
+}
+
+func stage(control *os.File) error {
+	var o order
+	if err := wire.ReadLine(bufio.NewReader(control), &o); err != nil {
+		return err
+	}
+	// The init is never killed for want of memory; its containers may be.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0)
+	if o.Join != 0 {
+		if err := join(o.Join); err != nil {
+			return err
+		}
+	} else if err := makeRoot(o); err != nil {
+		return err
+	}
+	unix.Umask(0o022)
+	return become(control, o)
+}
+
+// join enters a container's file systems and cgroup; its PID namespace was entered by
+// the fork.
+func join(pid int) error {
+	var spaces []*os.File
+	for _, kind := range []string{"cgroup", "mnt"} {
+		f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
+		if err != nil {
+			return fmt.Errorf("the container has ended: %w", err)
+		}
+		defer f.Close()
+		spaces = append(spaces, f)
+	}
+	// Threads share their root and directory; one that enters mounts must not.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return err
+	}
+	for _, f := range spaces {
+		if err := unix.Setns(int(f.Fd()), 0); err != nil { //nolint:gosec // a descriptor
+			return fmt.Errorf("entering the container: %w", err)
+		}
+	}
+	return nil
+}
+
+// become gives up what the process must not have, and executes it.
+func become(control *os.File, o order) error {
+	p := o.Process
+	who, err := lookUser(p.User)
+	if err != nil {
+		return err
+	}
+	if p.NonRoot && who.uid == 0 {
+		return fmt.Errorf("runAsNonRoot is set, and the container would run as root (user %q): set a user, or use an image that names one", p.User)
+	}
+	if p.TTY {
+		if err := openTerminal(control, who.uid, p.Size); err != nil {
+			return err
+		}
+	}
+	dir := p.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	if !p.Exec {
+		// As container engines do: an image may name a directory that it does not have.
+		_ = os.MkdirAll(dir, 0o755)
+	}
+	env := environment(p, who)
+	if err := who.take(p.Capabilities, p.NewPrivs); err != nil {
+		return err
+	}
+	if err := unix.Chdir(dir); err != nil {
+		return fmt.Errorf("%w: working directory %s: %w", guest.ErrNotRunnable, dir, err)
+	}
+	program, err := lookProgram(p.Argv[0], env)
+	if err != nil {
+		return err
+	}
+	err = syscall.Exec(program, p.Argv, env) //nolint:gosec // that is what it is for
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %s, or the interpreter that it names: %w", guest.ErrNoProgram, program, err)
+	}
+	return fmt.Errorf("%w: %s: %w", guest.ErrNotRunnable, program, err)
+}
+
+// defaultPath is what container engines give a process that has no PATH.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// environment is the process's, with what every one expects; the last word counts.
+func environment(p guest.Process, who identity) []string {
+	var env []string
+	at := map[string]int{}
+	for _, e := range p.Env {
+		key, _, ok := strings.Cut(e, "=")
+		if !ok || key == "" {
+			continue
+		}
+		if i, seen := at[key]; seen {
+			env[i] = e
+			continue
+		}
+		at[key] = len(env)
+		env = append(env, e)
+	}
+	add := func(key, value string) {
+		if _, ok := at[key]; !ok {
+			env = append(env, key+"="+value)
+		}
+	}
+	add("PATH", defaultPath)
+	add("HOME", who.home)
+	if p.TTY {
+		add("TERM", "xterm")
+	}
+	return env
+}
+
+// lookProgram finds a program as execvp does, and tells its errors apart.
+func lookProgram(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, runnable(name)
+	}
+	var failure error
+	for dir := range strings.SplitSeq(variable(env, "PATH"), ":") {
+		path := filepath.Join("/", dir, name)
+		err := runnable(path)
+		if err == nil {
+			return path, nil
+		}
+		if errors.Is(err, guest.ErrNotRunnable) && failure == nil {
+			failure = err
+		}
+	}
+	if failure != nil {
+		return "", failure
+	}
+	return "", fmt.Errorf("%w: %q is not on the PATH %s", guest.ErrNoProgram, name, variable(env, "PATH"))
+}
+
+func runnable(path string) error {
+	info, err := os.Stat(path) //nolint:gosec // in the container's own root
+	if err != nil {
+		if errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%w: %w", guest.ErrNotRunnable, err)
+		}
+		return fmt.Errorf("%w: %w", guest.ErrNoProgram, err)
+	}
+	if info.IsDir() {
+		return fmt.Errorf("%w: %s is a directory", guest.ErrNotRunnable, path)
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("%w: %s: %w", guest.ErrNotRunnable, path, err)
+	}
+	return nil
+}
+
+func variable(env []string, key string) string {
+	for _, e := range env {
+		if k, v, ok := strings.Cut(e, "="); ok && k == key {
+			return v
+		}
+	}
+	return ""
+}
+
+// openTerminal makes a terminal in the container, makes it the process's, and gives
+// its other end to the init.
+func openTerminal(control *os.File, uid int, size guest.Size) error {
+	master, err := unix.Open("/dev/pts/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening a terminal: %w", err)
+	}
+	defer unix.Close(master)
+	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+		return fmt.Errorf("unlocking the terminal: %w", err)
+	}
+	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC) //nolint:gosec // a descriptor
+	if errno != 0 {
+		return fmt.Errorf("opening the terminal's other end: %w", errno)
+	}
+	slave := int(peer) //nolint:gosec // a descriptor
+	if size != (guest.Size{}) {
+		if err := unix.IoctlSetWinsize(slave, unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width}); err != nil {
+			return fmt.Errorf("sizing the terminal: %w", err)
+		}
+	}
+	if err := unix.Fchown(slave, uid, -1); err != nil {
+		return fmt.Errorf("giving away the terminal: %w", err)
+	}
+	if err := unix.IoctlSetInt(slave, unix.TIOCSCTTY, 0); err != nil {
+		return fmt.Errorf("taking the terminal: %w", err)
+	}
+	if err := unix.Sendmsg(int(control.Fd()), []byte{ttyByte}, unix.UnixRights(master), nil, 0); err != nil { //nolint:gosec // a descriptor
+		return fmt.Errorf("handing over the terminal: %w", err)
+	}
+	for fd := range 3 {
+		if err := unix.Dup3(slave, fd, 0); err != nil {
+			return err
+		}
+	}
+	return unix.Close(slave)
+}

@@ -1,0 +1,91 @@
+package netmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// saveInterval bounds how often the file is written: what it misses after a crash
+// comes from the controller again.
+const saveInterval = 2 * time.Second
+
+// load fills a new table.
+func (t *Table) load() {
+	if t.cfg.Path == "" {
+		return
+	}
+	text, err := os.ReadFile(t.cfg.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	kept := &nodev1.NetworkChanges{}
+	if err == nil {
+		err = proto.Unmarshal(text, kept)
+	}
+	if err != nil {
+		t.cfg.Logger.Warn("what was known of the network could not be read; the controller sends it again", "path", t.cfg.Path, "err", err)
+		return
+	}
+	t.Apply(kept)
+	// The file holds all of that.
+	select {
+	case <-t.unsaved:
+	default:
+	}
+}
+
+// Run keeps the file up to date until ctx ends, and once more then.
+func (t *Table) Run(ctx context.Context) error {
+	if t.cfg.Path == "" {
+		<-ctx.Done()
+		return nil
+	}
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-t.unsaved:
+			t.save()
+			pause(ctx, saveInterval)
+		}
+	}
+	select {
+	case <-t.unsaved:
+		t.save()
+	default:
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// save leaves the file behind when it cannot be written; the next change tries
+// again.
+func (t *Table) save() {
+	if err := t.write(); err != nil {
+		t.cfg.Logger.Warn("what is known of the network could not be kept", "path", t.cfg.Path, "err", err)
+	}
+}
+
+func (t *Table) write() error {
+	text, err := proto.Marshal(t.Snapshot().Encode())
+	if err != nil {
+		return fmt.Errorf("encoding the network's table: %w", err)
+	}
+	return pki.WriteFile(t.cfg.Path, text)
+}

@@ -1,0 +1,292 @@
+package netmap
+
+import (
+	"log/slog"
+	"maps"
+	"sync"
+
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+// Config of a [Table].
+type Config struct {
+	// Path is the file that the table is kept in; its directory must exist.
+	// Empty: it is not kept.
+	Path string
+	// Logger is told of entries that make no sense. Nil discards.
+	Logger *slog.Logger
+}
+
+// Table is the present state. Its methods are safe for concurrent use.
+type Table struct {
+	cfg Config
+
+	mu        sync.Mutex
+	settings  Settings
+	peers     map[string]Peer
+	services  map[ServiceKey]Service
+	endpoints map[ServiceKey]map[string]Endpoint
+	// home is the service of each endpoint, by UID.
+	home map[string]ServiceKey
+	// snapshot shares the inner maps of endpoints, except for those in own, which
+	// were made since. Nil when something changed since it was taken.
+	snapshot *Snapshot
+	own      map[ServiceKey]bool
+	// whole is what came of a whole that is not complete; nil otherwise.
+	whole       *seen
+	subscribers []chan struct{}
+	// unsaved has a token when the file is behind.
+	unsaved chan struct{}
+}
+
+// seen are the entries of a whole.
+type seen struct {
+	peers     map[string]bool
+	services  map[ServiceKey]bool
+	endpoints map[string]bool
+}
+
+// Open reads what was kept. A file that cannot be read counts as none: the
+// controller sends all of it again.
+func Open(cfg Config) *Table {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	t := &Table{
+		cfg: cfg, peers: map[string]Peer{}, services: map[ServiceKey]Service{},
+		endpoints: map[ServiceKey]map[string]Endpoint{}, home: map[string]ServiceKey{},
+		own: map[ServiceKey]bool{}, unsaved: make(chan struct{}, 1),
+	}
+	t.load()
+	return t
+}
+
+// Subscribe gives a channel that is readable after something changed, for as
+// long as the table lives. It may say so more than once for one change, and
+// once for many.
+func (t *Table) Subscribe() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := make(chan struct{}, 1)
+	t.subscribers = append(t.subscribers, c)
+	return c
+}
+
+// Snapshot gives the present state. The caller must not change it.
+func (t *Table) Snapshot() *Snapshot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.snapshot == nil {
+		t.snapshot = &Snapshot{
+			Partial: t.whole != nil, Settings: t.settings, Peers: maps.Clone(t.peers),
+			Services: maps.Clone(t.services), Endpoints: maps.Clone(t.endpoints),
+		}
+		clear(t.own)
+	}
+	return t.snapshot
+}
+
+// Apply takes what the controller sent. An entry that makes no sense is logged
+// and passed over; the others count.
+func (t *Table) Apply(c *nodev1.NetworkChanges) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.GetBegin() {
+		t.whole = &seen{map[string]bool{}, map[ServiceKey]bool{}, map[string]bool{}}
+		if !c.GetComplete() {
+			t.snapshot = nil // it is partial from now on
+		}
+	}
+	changed := t.applySettingsLocked(c.GetSettings())
+	changed = t.applyPeersLocked(c) || changed
+	changed = t.applyServicesLocked(c) || changed
+	changed = t.applyEndpointsLocked(c) || changed
+	if c.GetComplete() {
+		changed = t.completeLocked() || changed
+		// Who has seen a part hears that it is the whole now.
+		changed = changed || t.snapshot != nil && t.snapshot.Partial
+	}
+	if changed {
+		t.changedLocked()
+	}
+}
+
+// changedLocked tells everyone.
+func (t *Table) changedLocked() {
+	t.snapshot = nil
+	notify(t.unsaved)
+	for _, c := range t.subscribers {
+		notify(c)
+	}
+}
+
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (t *Table) refused(kind, name string, err error) {
+	t.cfg.Logger.Warn("entry of the network's table makes no sense and is passed over", "kind", kind, "name", name, "err", err)
+}
+
+func (t *Table) applySettingsLocked(m *nodev1.NetworkSettings) bool {
+	if m == nil {
+		return false
+	}
+	settings, err := decodeSettings(m)
+	if err != nil {
+		t.refused("settings", m.GetDomain(), err)
+		return false
+	}
+	changed := settings != t.settings
+	t.settings = settings
+	return changed
+}
+
+func (t *Table) applyPeersLocked(c *nodev1.NetworkChanges) (changed bool) {
+	for _, name := range c.GetPeersGone() {
+		changed = t.dropPeerLocked(name) || changed
+	}
+	for _, m := range c.GetPeers() {
+		p, err := decodePeer(m)
+		if err != nil {
+			t.refused("peer", m.GetName(), err)
+			continue
+		}
+		if t.whole != nil {
+			t.whole.peers[p.Name] = true
+		}
+		if t.peers[p.Name] != p {
+			t.peers[p.Name], changed = p, true
+		}
+	}
+	return changed
+}
+
+func (t *Table) dropPeerLocked(name string) bool {
+	if t.whole != nil {
+		delete(t.whole.peers, name)
+	}
+	_, known := t.peers[name]
+	delete(t.peers, name)
+	return known
+}
+
+func (t *Table) applyServicesLocked(c *nodev1.NetworkChanges) (changed bool) {
+	for _, m := range c.GetServicesGone() {
+		changed = t.dropServiceLocked(decodeKey(m)) || changed
+	}
+	for _, m := range c.GetServices() {
+		s, err := t.decodeService(m)
+		if err != nil {
+			t.refused("service", decodeKey(m.GetKey()).String(), err)
+			continue
+		}
+		if t.whole != nil {
+			t.whole.services[s.Key] = true
+		}
+		if old, known := t.services[s.Key]; !known || !old.equal(s) {
+			t.services[s.Key], changed = s, true
+		}
+	}
+	return changed
+}
+
+func (t *Table) dropServiceLocked(key ServiceKey) bool {
+	if t.whole != nil {
+		delete(t.whole.services, key)
+	}
+	_, known := t.services[key]
+	delete(t.services, key)
+	return known
+}
+
+func (t *Table) applyEndpointsLocked(c *nodev1.NetworkChanges) (changed bool) {
+	for _, uid := range c.GetEndpointsGone() {
+		changed = t.dropEndpointLocked(uid) || changed
+	}
+	for _, m := range c.GetEndpoints() {
+		e, err := t.decodeEndpoint(m)
+		if err != nil {
+			t.refused("endpoint", m.GetUid(), err)
+			continue
+		}
+		if t.whole != nil {
+			t.whole.endpoints[e.UID] = true
+		}
+		changed = t.putEndpointLocked(e) || changed
+	}
+	return changed
+}
+
+func (t *Table) putEndpointLocked(e Endpoint) bool {
+	key, known := t.home[e.UID]
+	if known && key != e.Service {
+		t.removeEndpointLocked(key, e.UID)
+	}
+	if old, known := t.endpoints[e.Service][e.UID]; known && old.equal(e) {
+		return false
+	}
+	t.ownLocked(e.Service)[e.UID] = e
+	t.home[e.UID] = e.Service
+	return true
+}
+
+func (t *Table) dropEndpointLocked(uid string) bool {
+	if t.whole != nil {
+		delete(t.whole.endpoints, uid)
+	}
+	key, known := t.home[uid]
+	if known {
+		t.removeEndpointLocked(key, uid)
+		delete(t.home, uid)
+	}
+	return known
+}
+
+func (t *Table) removeEndpointLocked(key ServiceKey, uid string) {
+	delete(t.ownLocked(key), uid)
+	if len(t.endpoints[key]) == 0 {
+		delete(t.endpoints, key)
+		delete(t.own, key)
+	}
+}
+
+// ownLocked gives the endpoints of a service in a map that no snapshot shares.
+func (t *Table) ownLocked(key ServiceKey) map[string]Endpoint {
+	if !t.own[key] {
+		m := maps.Clone(t.endpoints[key])
+		if m == nil {
+			m = map[string]Endpoint{}
+		}
+		t.endpoints[key], t.own[key] = m, true
+	}
+	return t.endpoints[key]
+}
+
+// completeLocked forgets what the whole did not hold.
+func (t *Table) completeLocked() (changed bool) {
+	w := t.whole
+	t.whole = nil
+	if w == nil { // it began on a connection that this table never saw
+		return false
+	}
+	for name := range t.peers {
+		if !w.peers[name] {
+			changed = t.dropPeerLocked(name) || changed
+		}
+	}
+	for key := range t.services {
+		if !w.services[key] {
+			changed = t.dropServiceLocked(key) || changed
+		}
+	}
+	for uid := range t.home {
+		if !w.endpoints[uid] {
+			changed = t.dropEndpointLocked(uid) || changed
+		}
+	}
+	return changed
+}

@@ -1,0 +1,224 @@
+// Package nodelock keeps a node's places its own: its state directory, its run directory
+// and the cgroup of its instances. Whoever has them removes what it finds there and has
+// no record of, so two nodes that share one take each other's instances away.
+//
+// A place is locked while a process works on it. Instances go on without one, so the run
+// directory and the cgroup also bear a mark that says whose instances are in them.
+package nodelock
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/lockfile"
+	"rik.dev/rik/internal/riklet/cgroup"
+	"rik.dev/rik/internal/riklet/identity"
+	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/rpc/nodev1"
+)
+
+var (
+	// ErrInUse says that another process works on a place.
+	ErrInUse = errors.New("in use")
+	// ErrOthers says that a place holds the instances of another node.
+	ErrOthers = errors.New("holds the instances of another node")
+)
+
+// Names of what a claim makes.
+const (
+	// Mark in the run directory says whose it is.
+	Mark = "rik-owner"
+	// Lock in the state directory is locked.
+	Lock = "lock"
+	// attribute is the mark of a cgroup, in which there are no files.
+	attribute = "trusted.rik-owner"
+)
+
+// Places are what a node has to itself.
+type Places struct {
+	// StateDir and RunDir are absolute paths, CgroupParent one below the hierarchies'
+	// roots. All are required.
+	StateDir     string `json:"stateDir"`
+	RunDir       string `json:"runDir"`
+	CgroupParent string `json:"cgroupParent"`
+}
+
+// Claim is a hold on a node's places. It ends with Release or with the process.
+type Claim struct{ locks []*lockfile.Lock }
+
+// place is one of them.
+type place struct {
+	what, path, flag string
+	// lock is the file or directory that is locked, at the place.
+	lock string
+	// occupied says whether instances are in it. Nil: it bears no mark.
+	occupied func() bool
+	read     func() ([]byte, error)
+	write    func([]byte) error
+}
+
+// Take makes what is missing of the places, the run directory in memory, and holds
+// them. The error is ErrInUse or ErrOthers when it is others who have one, and names the
+// next step. Nothing of theirs was touched then.
+func Take(p Places) (*Claim, error) {
+	c := &Claim{}
+	if err := c.take(p); err != nil {
+		return nil, errors.Join(err, c.Release())
+	}
+	return c, nil
+}
+
+func (c *Claim) take(p Places) error {
+	if err := os.MkdirAll(p.StateDir, 0o700); err != nil {
+		return fmt.Errorf("making the state directory: %w", err)
+	}
+	if err := c.hold(stateDir(p.StateDir)); err != nil {
+		return err
+	}
+	key, err := identity.InstallationKey(p.StateDir)
+	if err != nil {
+		return err
+	}
+	me := owner{Places: p, Installation: nodev1.InstallationID(key)}
+	if me.StateDir, err = filepath.EvalSymlinks(p.StateDir); err != nil {
+		return fmt.Errorf("resolving the state directory: %w", err)
+	}
+	layout, err := cgroup.Detect()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(layout.Home(p.CgroupParent), 0o755); err != nil { //nolint:gosec // the usual mode of a cgroup
+		return fmt.Errorf("making the cgroup of the instances: %w", err)
+	}
+	if err := c.own(cgroupOf(layout, p.CgroupParent), me); err != nil {
+		return err
+	}
+	// The last, so that what is mounted here stays only if all is ours.
+	return c.takeRunDir(p.RunDir, me)
+}
+
+// takeRunDir holds the directory before something is mounted over it: another node may use
+// the directory below. The mount is then held too.
+func (c *Claim) takeRunDir(dir string, me owner) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making the run directory: %w", err)
+	}
+	if err := c.own(runDir(dir), me); err != nil {
+		return err
+	}
+	mounted, err := mounts.InMemory(dir, mounts.RunLimits(), func() bool { return runDir(dir).occupied() })
+	if err != nil {
+		return fmt.Errorf("making the run directory: %w", err)
+	}
+	if !mounted {
+		return nil
+	}
+	return c.own(runDir(dir), me)
+}
+
+// Release lets go of the places; what is in them stays, and so do the marks.
+func (c *Claim) Release() error {
+	var errs []error
+	for _, lock := range c.locks {
+		errs = append(errs, lock.Release())
+	}
+	c.locks = nil
+	return errors.Join(errs...)
+}
+
+// hold locks a place for this process.
+func (c *Claim) hold(p place) error {
+	lock, err := lockfile.Take(p.lock)
+	var held *lockfile.HeldError
+	if errors.As(err, &held) {
+		return fmt.Errorf("%s %s is %w by %s: stop it, or give this node another %s", p.what, p.path, ErrInUse, held.By, p.flag)
+	}
+	if err != nil {
+		return fmt.Errorf("locking the %s: %w", p.what, err)
+	}
+	c.locks = append(c.locks, lock)
+	return nil
+}
+
+func stateDir(dir string) place {
+	return place{what: "state directory", path: dir, flag: "--state-dir", lock: filepath.Join(dir, Lock)}
+}
+
+func runDir(dir string) place {
+	mark := filepath.Join(dir, Mark)
+	return place{
+		what: "run directory", path: dir, flag: "--run-dir", lock: dir,
+		occupied: func() bool {
+			entries, err := os.ReadDir(filepath.Join(dir, "pods"))
+			return err == nil && len(entries) > 0
+		},
+		read:  func() ([]byte, error) { return os.ReadFile(mark) },
+		write: func(data []byte) error { return os.WriteFile(mark, data, 0o600) },
+	}
+}
+
+func cgroupOf(layout cgroup.Layout, group string) place {
+	dir := layout.Home(group)
+	return place{
+		what: "cgroup", path: group, flag: "--cgroup-parent", lock: dir,
+		occupied: func() bool { return len(layout.Processes(group)) > 0 },
+		read: func() ([]byte, error) {
+			data := make([]byte, 64<<10) // XATTR_SIZE_MAX
+			n, err := unix.Getxattr(dir, attribute, data)
+			return data[:max(n, 0)], err
+		},
+		write: func(data []byte) error {
+			err := unix.Setxattr(dir, attribute, data, 0)
+			if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
+				return nil // the mark of the run directory has to do
+			}
+			return err
+		},
+	}
+}
+
+// own holds a place and marks it as this node's.
+func (c *Claim) own(p place, me owner) error {
+	if err := c.hold(p); err != nil {
+		return err
+	}
+	// What cannot be read is no mark: of before there were marks, or of a write that was cut short.
+	var has owner
+	if data, err := p.read(); err == nil && json.Unmarshal(data, &has) != nil {
+		has = owner{}
+	}
+	if me.other(has) && p.occupied() {
+		return fmt.Errorf("%s %s %w, which has the state directory %s: give this node another %s, or remove the other first (%s)",
+			p.what, p.path, ErrOthers, has.StateDir, p.flag, has.purge())
+	}
+	data, err := json.Marshal(me)
+	if err != nil {
+		return err
+	}
+	if err := p.write(data); err != nil {
+		return fmt.Errorf("marking the %s %s as this node's: %w", p.what, p.path, err)
+	}
+	return nil
+}
+
+// owner is what a mark holds.
+type owner struct {
+	Places
+	Installation string `json:"installation"`
+}
+
+// other says whether a mark is another node's. A node whose state directory was lost has
+// another installation's in the same place, and one that was moved has its own in another:
+// both are it.
+func (o owner) other(has owner) bool {
+	return has.StateDir != "" && has.StateDir != o.StateDir && has.Installation != o.Installation
+}
+
+func (o owner) purge() string {
+	return fmt.Sprintf("riklet purge --state-dir %s --run-dir %s --cgroup-parent %s", o.StateDir, o.RunDir, o.CgroupParent)
+}

@@ -1,0 +1,250 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"rik.dev/rik/internal/riklet/cgroup"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/spec"
+	"rik.dev/rik/internal/riklet/state"
+)
+
+// Driver runs the Pods of one node. See instance.Driver for what its methods
+// promise.
+type Driver struct {
+	cfg     Config
+	store   *state.Store
+	cgroups cgroup.Layout
+	swap    bool
+	files   uint64 // hard limit of open files
+	// capabilities are those that what the node starts can have at most.
+	capabilities spec.CapabilitySet
+	bootID       string
+	shims        []string // the cgroup.procs files of the supervisors' cgroup
+	turns        chan struct{}
+	boots        chan struct{} // places among the microVMs that boot
+	last         atomic.Int64  // sequence of the latest observation
+
+	mu       sync.Mutex // guards what follows
+	machines map[string]*machine
+	lost     map[string]map[string]state.Container // runs of containers whose record was lost, by UID
+	ctx      context.Context                       // of Run; nil before
+	group    sync.WaitGroup
+}
+
+var _ instance.Driver = (*Driver)(nil)
+
+// New makes a driver. It touches nothing but its directories and its state
+// file until Recover; Close releases the latter.
+func New(cfg Config) (*Driver, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configuring the Pod driver: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	if os.Geteuid() != 0 {
+		return nil, errors.New("running Pods needs root")
+	}
+	if err := os.MkdirAll(filepath.Join(cfg.Root, "pods"), 0o700); err != nil {
+		return nil, fmt.Errorf("making the state directory: %w", err)
+	}
+	store, err := state.Open(filepath.Join(cfg.Root, recordsFile))
+	if err != nil {
+		return nil, err
+	}
+	d := &Driver{cfg: cfg, store: store, machines: map[string]*machine{}, lost: map[string]map[string]state.Container{}, turns: make(chan struct{}, cfg.StartsAtOnce), boots: make(chan struct{}, runtime.NumCPU())}
+	// Time-based, so that it rises over restarts without a write for each.
+	d.last.Store(cfg.Clock.Now().UnixMicro())
+	return d, nil
+}
+
+// Close releases the state file. Run must have returned.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	machines := d.machines
+	d.machines = map[string]*machine{}
+	d.mu.Unlock()
+	for _, m := range machines {
+		m.hangUp()
+	}
+	return d.store.Close()
+}
+
+// Run drives every instance until ctx ends.
+func (d *Driver) Run(ctx context.Context) error {
+	d.mu.Lock()
+	d.ctx = ctx
+	for _, m := range d.machines {
+		d.launchLocked(m)
+	}
+	d.mu.Unlock()
+	<-ctx.Done()
+	d.mu.Lock()
+	d.ctx = nil
+	d.mu.Unlock()
+	d.group.Wait()
+	return nil
+}
+
+func (d *Driver) launchLocked(m *machine) {
+	if ctx := d.ctx; ctx != nil && ctx.Err() == nil {
+		d.group.Go(func() { m.run(ctx) })
+	}
+}
+
+// Ensure takes an instance on.
+func (d *Driver) Ensure(in instance.Instance) error {
+	if err := d.validate(in); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.machines[in.UID] != nil {
+		return nil
+	}
+	rec := state.Record{BootID: d.bootID, Instance: in}
+	runs, lost := d.lost[in.UID]
+	if lost {
+		rec = afterRecordLoss(rec, runs, d.cfg.Clock.Now())
+		delete(d.lost, in.UID)
+	}
+	m := newMachine(d, rec)
+	m.dirty = lost
+	d.addLocked(m)
+	return nil
+}
+
+func (d *Driver) addLocked(m *machine) {
+	d.machines[m.uid] = m
+	d.launchLocked(m)
+}
+
+// Stop takes an instance away.
+func (d *Driver) Stop(uid string, grace time.Duration) {
+	d.mu.Lock()
+	m := d.machines[uid]
+	if m == nil {
+		// Nothing is here, and that is to be said.
+		delete(d.lost, uid)
+		m = newMachine(d, state.Record{BootID: d.bootID, Terminated: true, Instance: instance.Instance{UID: uid}})
+		m.publish()
+		d.addLocked(m)
+		d.mu.Unlock()
+		return
+	}
+	d.mu.Unlock()
+	m.post(func() { m.stop(grace) })
+}
+
+// Forget drops an instance that is gone.
+func (d *Driver) Forget(uid string) {
+	if m := d.machine(uid); m != nil {
+		m.post(m.forget)
+	}
+}
+
+// remove takes a machine off the list.
+func (d *Driver) remove(m *machine) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.machines[m.uid] == m {
+		delete(d.machines, m.uid)
+	}
+}
+
+func (d *Driver) machine(uid string) *machine {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.machines[uid]
+}
+
+func (d *Driver) all() []*machine {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := make([]*machine, 0, len(d.machines))
+	for _, m := range d.machines {
+		list = append(list, m)
+	}
+	return list
+}
+
+// List gives the UIDs of all instances.
+func (d *Driver) List() []string {
+	var uids []string
+	for _, m := range d.all() {
+		uids = append(uids, m.uid)
+	}
+	return uids
+}
+
+// Observations gives what was last seen of each instance.
+func (d *Driver) Observations() []instance.Observation {
+	var list []instance.Observation
+	for _, m := range d.all() {
+		if o, ok := m.observation(); ok {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// ObjectsChanged makes the instances look again at the ConfigMaps and Secrets
+// that they mount. They also do so now and then by themselves.
+func (d *Driver) ObjectsChanged() {
+	for _, m := range d.all() {
+		m.post(m.refreshVolumes)
+	}
+}
+
+// Usage measures an instance.
+func (d *Driver) Usage(uid string) (instance.Usage, error) {
+	m := d.machine(uid)
+	if m == nil {
+		return instance.Usage{}, instance.ErrUnknown
+	}
+	o, _ := m.observation()
+	u := instance.Usage{At: d.cfg.Clock.Now()}
+	for _, c := range o.Status.Containers {
+		u.Restarts += c.RestartCount
+	}
+	if o.Status.StartedAt != nil {
+		u.StartedAt = o.Status.StartedAt.Time
+	}
+	stats, err := d.cgroups.Stats(d.cgroup(uid))
+	if err != nil {
+		return u, fmt.Errorf("%w: measuring instance %s: %w", instance.ErrNotRunning, uid, err)
+	}
+	u.CPUNanos, u.MemoryBytes = stats.CPUNanos, stats.MemoryBytes
+	if e, ok := m.engine.(vmEngine); ok && !o.Status.Suspended {
+		u.VM = e.count(m)
+	}
+	return u, nil
+}
+
+// sequence numbers observations.
+func (d *Driver) sequence() int64 {
+	for {
+		last := d.last.Load()
+		next := max(last+1, d.cfg.Clock.Now().UnixMicro())
+		if d.last.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
+
+// turn waits for a place among the containers that are being started.
+func (d *Driver) turn(ctx context.Context) (release func(), err error) {
+	select {
+	case d.turns <- struct{}{}:
+		return func() { <-d.turns }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}

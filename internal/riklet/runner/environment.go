@@ -1,0 +1,148 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/spec"
+)
+
+// environment looks up the variables of a container, in the order in which
+// they apply. The address is the instance's own.
+func (d *Driver) environment(ctx context.Context, in instance.Instance, address string, c rikv1alpha1.Container) ([]spec.EnvVar, error) {
+	var list []spec.EnvVar
+	for _, from := range c.EnvFrom {
+		entries, err := d.entries(ctx, in.Namespace, from.ConfigMap, from.Secret, from.Optional)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range slices.Sorted(maps.Keys(entries.Data)) {
+			list = append(list, spec.EnvVar{Name: from.Prefix + key, Value: string(entries.Data[key]), Fixed: true})
+		}
+	}
+	for _, e := range c.Env {
+		if e.ValueFrom == nil {
+			list = append(list, spec.EnvVar{Name: e.Name, Value: e.Value})
+			continue
+		}
+		value, ok, err := d.valueFrom(ctx, in, address, *e.ValueFrom)
+		if err != nil {
+			return nil, fmt.Errorf("variable %s: %w", e.Name, err)
+		}
+		if ok {
+			list = append(list, spec.EnvVar{Name: e.Name, Value: value, Fixed: true})
+		}
+	}
+	// A key that is no name is left out, as kubelet does: "=" in it would set another variable.
+	list = slices.DeleteFunc(list, func(e spec.EnvVar) bool {
+		return e.Name == "" || strings.ContainsAny(e.Name, "=\x00")
+	})
+	for _, e := range list {
+		if strings.Contains(e.Value, "\x00") { // it would end the value
+			return nil, &configError{fmt.Errorf("variable %s: its value has a NUL byte, which no variable can hold: mount it as a file", e.Name)}
+		}
+		if size := len(e.Name) + len("=") + len(e.Value); size > maxVariable {
+			return nil, &configError{fmt.Errorf("variable %s: it has %d bytes, and Linux takes at most %d: mount it as a file", e.Name, size, maxVariable)}
+		}
+	}
+	return list, nil
+}
+
+// maxVariable is MAX_ARG_STRLEN without the NUL: execve refuses a longer variable.
+const maxVariable = 128<<10 - 1
+
+// entries reads the ConfigMap or the Secret.
+func (d *Driver) entries(ctx context.Context, namespace, configMap, secret string, optional bool) (instance.Entries, error) {
+	kind, name, get := "ConfigMap", configMap, d.cfg.Objects.ConfigMap
+	if secret != "" {
+		kind, name, get = "Secret", secret, d.cfg.Objects.Secret
+	}
+	e, err := get(ctx, namespace, name)
+	if err != nil {
+		return e, fmt.Errorf("reading %s %q: %w", kind, name, err)
+	}
+	if !e.Found && !optional {
+		return e, &configError{fmt.Errorf("%s %q not found in namespace %q", kind, name, namespace)}
+	}
+	return e, nil
+}
+
+func (d *Driver) valueFrom(ctx context.Context, in instance.Instance, address string, from rikv1alpha1.EnvVarSource) (string, bool, error) {
+	if from.FieldRef != "" {
+		value, err := d.field(in, address, from.FieldRef)
+		return value, true, err
+	}
+	ref, configMap, secret := from.ConfigMapKeyRef, "", ""
+	if ref != nil {
+		configMap = ref.Name
+	} else if ref = from.SecretKeyRef; ref != nil {
+		secret = ref.Name
+	} else {
+		return "", false, &configError{fmt.Errorf("valueFrom names no source")}
+	}
+	entries, err := d.entries(ctx, in.Namespace, configMap, secret, ref.Optional)
+	if err != nil {
+		return "", false, err
+	}
+	value, ok := entries.Data[ref.Key]
+	if !ok && !ref.Optional {
+		return "", false, &configError{fmt.Errorf("%q has no key %q", ref.Name, ref.Key)}
+	}
+	return string(value), ok, nil
+}
+
+func (d *Driver) field(in instance.Instance, address, path string) (string, error) {
+	switch path {
+	case "metadata.name":
+		return in.Name, nil
+	case "metadata.namespace":
+		return in.Namespace, nil
+	case "metadata.uid":
+		return in.UID, nil
+	case "spec.nodeName":
+		return d.cfg.Node.Name, nil
+	case "status.hostAddress":
+		return d.cfg.Node.Address, nil
+	case "status.address":
+		if address == "" { // it has its loopback only
+			return "127.0.0.1", nil
+		}
+		return address, nil
+	default:
+		return "", &configError{fmt.Errorf("unknown field %q", path)}
+	}
+}
+
+// pullSecret merges the credentials that the instance names. One that is not
+// there is skipped, as in Kubernetes: the pull then says what it lacks.
+func (d *Driver) pullSecret(ctx context.Context, in instance.Instance) ([]byte, error) {
+	type file struct {
+		Auths map[string]json.RawMessage `json:"auths"`
+	}
+	merged := file{Auths: map[string]json.RawMessage{}}
+	for _, name := range in.Template.ImagePullSecrets {
+		entries, err := d.cfg.Objects.Secret(ctx, in.Namespace, name)
+		if err != nil {
+			return nil, fmt.Errorf("reading Secret %q: %w", name, err)
+		}
+		var one file
+		if json.Unmarshal(entries.Data[".dockerconfigjson"], &one) != nil {
+			continue
+		}
+		for registry, auth := range one.Auths {
+			if _, ok := merged.Auths[registry]; !ok {
+				merged.Auths[registry] = auth
+			}
+		}
+	}
+	if len(merged.Auths) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(merged)
+}

@@ -1,0 +1,193 @@
+package runner
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/state"
+)
+
+// A sandbox is what the containers of an instance share while they run: a supervisor with
+// its namespaces, or a microVM. It can end in many ways: a kill, a crash, a snapshot that
+// cannot be used. loseSandbox handles all of them alike.
+
+// loseSandbox notes that the instance's sandbox ended, and with it whatever ran in it. The
+// instance gets another sandbox, as its restart policy has it.
+func (m *machine) loseSandbox(reason, why string) {
+	m.prepared, m.leftovers, m.attachment, m.rec.Suspended, m.dirty = false, true, nil, false, true
+	for _, c := range m.containers {
+		c.endProbes()
+		m.loseRun(c, reason, why)
+	}
+	if losesMemory(m.rec.Instance.Template) {
+		m.rec = initAgain(m.rec, reason, "what it prepared in memory was lost: "+why, m.now())
+	}
+}
+
+// loseRun notes that a container ended with the sandbox.
+func (m *machine) loseRun(c *container, reason, why string) {
+	if s := m.rec.Containers[c.spec.Name]; s.State == rikv1alpha1.ContainerRunning {
+		m.setContainer(c.spec.Name, exited(s, 128+9, reason, why, m.now()))
+	}
+}
+
+// ranWith notes with which writable disk the instance's sandbox runs. A disk that is not
+// the one of before is empty.
+func (m *machine) ranWith(disk, why string) {
+	if disk == m.rec.Disk {
+		return
+	}
+	was := m.rec.Disk
+	m.rec.Disk, m.dirty = disk, true
+	if disk == "" || was == "" && !everStarted(m.rec) || !volumesOnDisk(m.rec.Instance.Template) {
+		return
+	}
+	m.log.Warn("the volumes of a microVM are lost", "why", why)
+	m.rec = withoutVolumes(m.rec, "its volumes were lost: "+why, m.now())
+}
+
+func everStarted(r state.Record) bool {
+	for _, c := range r.Containers {
+		if c.Attempt > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// volumesOnDisk tells whether an instance has volumes that live on the writable disk of its
+// microVM.
+func volumesOnDisk(t rikv1alpha1.InstanceTemplate) bool {
+	return t.Virtual() && slices.ContainsFunc(t.Volumes, func(v rikv1alpha1.Volume) bool { return v.EmptyDir != nil && !v.EmptyDir.InMemory })
+}
+
+// losesMemory tells whether init containers may have prepared something that ends with the
+// sandbox: files in the memory of a microVM, or settings of the network namespace or of the
+// microVM's kernel. The memory volumes of other Pods belong to the node and stay.
+func losesMemory(t rikv1alpha1.InstanceTemplate) bool {
+	inMemory := func(v rikv1alpha1.Volume) bool { return v.EmptyDir != nil && v.EmptyDir.InMemory }
+	if t.Virtual() && slices.ContainsFunc(t.Volumes, inMemory) {
+		return true
+	}
+	if t.HostNetwork {
+		return false
+	}
+	return slices.ContainsFunc(t.InitContainers, func(c rikv1alpha1.Container) bool {
+		return c.Security != nil && (c.Security.Privileged || len(c.Security.AddCapabilities) > 0)
+	})
+}
+
+// withoutVolumes is the record of an instance whose volumes are empty again: the containers
+// that ended say so, and init containers run again first.
+func withoutVolumes(r state.Record, why string, now time.Time) state.Record {
+	r.Containers = maps.Clone(r.Containers)
+	for _, c := range r.Instance.Template.Processes() {
+		if s, ok := r.Containers[c.Name]; ok && s.State == rikv1alpha1.ContainerExited && s.Last != nil {
+			s.Last = s.Last.DeepCopy()
+			s.Last.Reason, s.Last.Message = reasonVolumesLost, joined(s.Last.Message, why)
+			s.Reason, s.Message = s.Last.Reason, s.Last.Message
+			r.Containers[c.Name] = s
+		}
+	}
+	return initAgain(r, reasonVolumesLost, why, now)
+}
+
+func joined(message, why string) string {
+	if message == "" {
+		return why
+	}
+	return message + "; " + why
+}
+
+// initAgain is the record of an instance whose init containers have to run again, because
+// something that they prepared is lost. A container that may start only once has failed
+// instead. Nothing changes when the other containers have all ended for good.
+func initAgain(r state.Record, reason, why string, now time.Time) state.Record {
+	t := r.Instance.Template
+	if r.Terminated || r.Stop != nil || r.Final != nil || allSucceeded(t.Processes(), r.Containers, t.RestartPolicy) {
+		return r
+	}
+	r.Containers = maps.Clone(r.Containers)
+	for _, c := range t.InitContainers {
+		old, ok := r.Containers[c.Name]
+		if !ok || old.State != rikv1alpha1.ContainerExited || !succeeded(containerView{Container: old}) {
+			continue
+		}
+		lost := exited(old, 128+9, reason, why, now)
+		if t.RestartPolicy == rikv1alpha1.RestartNever {
+			r.Containers[c.Name] = lost
+			continue
+		}
+		r.Containers[c.Name] = state.Container{Attempt: old.Attempt, Restarts: old.Restarts, ImageDigest: old.ImageDigest, Last: lost.Last}
+	}
+	return r
+}
+
+// recordLost is what happened to the containers of an instance whose record was lost.
+const recordLost = "this node lost its record of the instance, and ended what ran of it"
+
+// runsOf reads what an instance without a record left about the runs of its containers.
+func (d *Driver) runsOf(uid string) map[string]state.Container {
+	runs := map[string]state.Container{}
+	for _, name := range d.namesOfRuns(uid) {
+		attempt, end := d.lastRun(uid, name)
+		if attempt < 1 {
+			continue
+		}
+		c := state.Container{State: rikv1alpha1.ContainerRunning, Attempt: attempt, Restarts: int32(attempt - 1)} //nolint:gosec // counts restarts
+		if end != nil && end.Attempt >= attempt {
+			reason := reasonError
+			if end.ExitCode == 0 {
+				reason = reasonCompleted
+			}
+			c.StartedAt = end.StartedAt
+			c = exited(c, int32(end.ExitCode), reason, end.Message, end.FinishedAt) //nolint:gosec // 0..255
+		}
+		runs[name] = c
+	}
+	return runs
+}
+
+// namesOfRuns lists the containers of which an instance without a record left anything.
+func (d *Driver) namesOfRuns(uid string) []string {
+	names, err := d.containersOf(instance.Instance{UID: uid})
+	if err != nil {
+		d.cfg.Logger.Warn("what containers left cannot be listed", "instance", uid, "err", err)
+	}
+	ends, err := os.ReadDir(filepath.Dir(d.exitFile(uid, "")))
+	if err == nil {
+		for _, e := range ends {
+			names = append(names, strings.TrimSuffix(e.Name(), ".json"))
+		}
+	}
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == vmmContainer || !validName.MatchString(name) })
+}
+
+// afterRecordLoss is the record of an instance whose former one was lost, from what was found
+// of its runs. Its volumes are gone: unless its containers have ended for good, it begins with
+// its init containers. A container that may start only once has failed instead.
+func afterRecordLoss(r state.Record, runs map[string]state.Container, now time.Time) state.Record {
+	r.Containers = map[string]state.Container{}
+	for _, c := range allContainers(r.Instance.Template) {
+		run, ok := runs[c.Name]
+		if !ok {
+			continue
+		}
+		if run.State == rikv1alpha1.ContainerRunning {
+			lost := exited(run, 128+9, reasonRecordLost, recordLost, now)
+			run = state.Container{Attempt: run.Attempt, Restarts: run.Restarts, Last: lost.Last}
+			if r.Instance.Template.RestartPolicy == rikv1alpha1.RestartNever {
+				run = lost
+			}
+		}
+		r.Containers[c.Name] = run
+	}
+	return initAgain(r, reasonRecordLost, recordLost, now)
+}

@@ -1,0 +1,391 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/shim"
+	"rik.dev/rik/internal/riklet/state"
+)
+
+// machine is one instance. Its fields belong to the goroutine of run, and
+// before that to Recover, except those under mu.
+type machine struct {
+	d   *Driver
+	uid string
+	log *slog.Logger
+	// engine runs its processes; nil when what it was is not known.
+	engine engine
+
+	rec        state.Record
+	dirty      bool // the record is ahead of what is saved
+	containers []*container
+	shim       *shim.Client
+	prepared   bool                 // directories, volumes and supervisor are there
+	leftovers  bool                 // something may be left of before; take it back first
+	attachment *instance.Attachment // its place in the network; nil: none yet
+	prepare    attempts
+	teardown   attempts
+	trouble    string    // what stands in the way of its making, or of its end
+	reason     string    // the word for a trouble with its making
+	pulling    string    // how far the pull of an image is, while that takes long and is part of its making
+	serving    bool      // it served when it was told to stop
+	signalAt   time.Time // when the stop signal may be sent
+	callOffAt  time.Time // when starts that are under way at its end are called off; zero: at the deadline
+	gone       bool
+	holding    bool            // it is being suspended or resumed
+	restoring  func(error)     // it is to go on from the disk; who asked wants to know
+	parked     attempts        // of taking back what it has besides
+	runCtx     context.Context // of Run
+	startCtx   context.Context // of everything that a stop interrupts
+	stopStarts context.CancelCauseFunc
+	starts     int // operations under startCtx
+	tasks      sync.WaitGroup
+	refreshed  time.Time // when object volumes were last looked at
+	refreshing bool
+	oomAt      time.Time // when the counters of OOM kills were last read
+	askedAt    time.Time // when it was last asked whether it is there
+	asking     bool
+	silences   int // how many times in a row it said nothing
+	// evicting: it was chosen to be ended for the room on the disk.
+	evicting atomic.Bool
+
+	mu     sync.Mutex // guards what follows
+	inbox  []func()
+	wake   chan struct{} // has room for one
+	status instance.Observation
+	seen   bool // status is set
+	pid    int  // of the supervisor; 0: none
+	ended  bool // no log line will come any more
+}
+
+// attempts is an operation that is retried with a back-off, up to the longest pause.
+type attempts struct {
+	active   bool
+	failures int
+	retryAt  time.Time
+}
+
+func (a *attempts) failed(now time.Time, longest time.Duration) {
+	a.active = false
+	a.retryAt = now.Add(min(delay(a.failures), longest))
+	a.failures++
+}
+
+func newMachine(d *Driver, rec state.Record) *machine {
+	m := &machine{
+		d: d, uid: rec.Instance.UID, rec: rec, wake: make(chan struct{}, 1),
+		log: d.cfg.Logger.With("instance", rec.Instance.UID), engine: d.engineOf(rec.Instance.Template),
+	}
+	if m.rec.Containers == nil {
+		m.rec.Containers = map[string]state.Container{}
+	}
+	t := rec.Instance.Template
+	for i, c := range allContainers(t) {
+		m.containers = append(m.containers, &container{m: m, spec: c, index: i, init: i < len(t.InitContainers)})
+	}
+	return m
+}
+
+// post hands work to the owner. It never blocks.
+func (m *machine) post(work func()) {
+	m.mu.Lock()
+	m.inbox = append(m.inbox, work)
+	m.mu.Unlock()
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (m *machine) takeInbox() {
+	m.mu.Lock()
+	inbox := m.inbox
+	m.inbox = nil
+	m.mu.Unlock()
+	for _, work := range inbox {
+		work()
+	}
+}
+
+// run drives the instance until ctx ends or it is forgotten. It stops nothing
+// that runs.
+func (m *machine) run(ctx context.Context) {
+	m.runCtx = ctx
+	m.startCtx, m.stopStarts = context.WithCancelCause(ctx)
+	defer m.stopStarts(nil)
+	m.attached()
+	for {
+		m.takeInbox()
+		at := m.step()
+		m.publish()
+		m.save()
+		if m.gone {
+			break
+		}
+		var alarm <-chan time.Time
+		if !at.IsZero() {
+			alarm = m.d.cfg.Clock.After(max(at.Sub(m.now()), 0))
+		}
+		select {
+		case <-ctx.Done():
+			m.stopStarts(context.Cause(ctx))
+			m.endProbes()
+			m.hangUp()
+			m.tasks.Wait()
+			m.takeInbox()
+			m.save()
+			return
+		case <-m.wake:
+		case <-alarm:
+		}
+	}
+	m.hangUp()
+	m.tasks.Wait()
+}
+
+func (m *machine) now() time.Time { return m.d.cfg.Clock.Now() }
+
+// task runs work beside the owner and posts what it returns.
+func (m *machine) task(work func() (done func())) {
+	m.tasks.Go(func() {
+		if done := work(); done != nil {
+			m.post(done)
+		}
+	})
+}
+
+// step does what is due and says when to look again.
+func (m *machine) step() time.Time {
+	switch {
+	case m.gone || m.rec.Terminated:
+		return time.Time{}
+	case m.rec.Stop != nil:
+		return m.end(m.rec.Stop.Deadline, everything)
+	case m.rec.Final != nil:
+		if m.rec.Final.Released {
+			return time.Time{}
+		}
+		return m.endByItself()
+	default:
+		return m.drive()
+	}
+}
+
+// drive brings the instance toward running.
+func (m *machine) drive() time.Time {
+	if m.rec.OnDisk && (m.restoring == nil || m.parked.active) {
+		return m.parkStep()
+	}
+	if !m.prepared {
+		return m.prepareStep()
+	}
+	if m.rec.Suspended || m.holding {
+		return time.Time{}
+	}
+	d := decide(m.view(), m.now())
+	if d.final != nil {
+		m.finish(*d.final)
+		return m.now() // look again at once: its end is to be made
+	}
+	for _, name := range d.start {
+		m.container(name).start()
+	}
+	return earliest(d.wake, m.killsDue(), m.refreshDue(), m.healthDue(), m.oomDue())
+}
+
+func earliest(times ...time.Time) time.Time {
+	var first time.Time
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	return first
+}
+
+func (m *machine) view() view {
+	v := view{policy: m.rec.Instance.Template.RestartPolicy}
+	for _, c := range m.containers {
+		cv := containerView{name: c.spec.Name, starting: c.starting, Container: m.rec.Containers[c.spec.Name]}
+		if c.init {
+			v.init = append(v.init, cv)
+		} else {
+			v.main = append(v.main, cv)
+		}
+	}
+	return v
+}
+
+func (m *machine) container(name string) *container {
+	for _, c := range m.containers {
+		if c.spec.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// finish notes how the instance ended; what is left of it is then taken away.
+func (m *machine) finish(o outcome) {
+	m.rec.Final = &state.Final{Phase: o.phase, Reason: o.reason, Message: o.message, At: m.now()}
+	m.callOffAt = m.now().Add(startWait)
+	m.trouble, m.reason = "", "" // with its making: how it ended says it now
+	m.dirty = true
+	m.log.Info("instance ended", "phase", o.phase, "reason", o.reason)
+}
+
+// stop begins to take the instance away, or shortens the grace it was given.
+func (m *machine) stop(grace time.Duration) {
+	if grace < 0 {
+		grace = m.grace()
+	}
+	deadline := m.now().Add(grace)
+	if m.rec.Terminated || (m.rec.Stop != nil && !deadline.Before(m.rec.Stop.Deadline)) {
+		return
+	}
+	if m.rec.Stop == nil {
+		m.serving, m.trouble, m.callOffAt = m.serves(), "", m.now().Add(startWait)
+	}
+	var drain time.Duration
+	if m.serving {
+		drain = drainDelay(m.d.cfg.DrainDelay, grace)
+	}
+	if at := m.now().Add(drain); m.rec.Stop == nil || at.Before(m.signalAt) {
+		m.signalAt = at
+	}
+	m.rec.Stop = &state.Stop{Deadline: deadline, Grace: grace}
+	m.dirty = true
+	m.dropRestoring()
+	m.log.Info("instance is to go away", "grace", grace)
+}
+
+func (m *machine) grace() time.Duration {
+	if s := m.rec.Instance.Template.TerminationGracePeriodSeconds; s != nil {
+		return time.Duration(*s) * time.Second
+	}
+	return 30 * time.Second
+}
+
+// forget drops the record of what is gone.
+func (m *machine) forget() {
+	if !m.rec.Terminated {
+		return
+	}
+	if err := m.d.store.Delete(m.uid); err != nil {
+		m.log.Error("a record could not be dropped", "err", err)
+		return
+	}
+	m.gone, m.dirty = true, false
+	m.d.remove(m)
+}
+
+// save makes the record durable if it changed.
+func (m *machine) save() {
+	if !m.dirty {
+		return
+	}
+	if err := m.d.store.Put(m.rec); err != nil {
+		m.log.Error("a record could not be saved", "err", err)
+		return
+	}
+	m.dirty = false
+}
+
+// snapshot is a copy of the record that another goroutine may read.
+func (m *machine) snapshot() state.Record {
+	r := m.rec
+	r.Containers = maps.Clone(r.Containers)
+	return r
+}
+
+func (m *machine) setContainer(name string, c state.Container) {
+	m.rec.Containers[name] = c
+	m.dirty = true
+}
+
+// connected notes a supervisor's connection, from which on sessions find the instance.
+func (m *machine) connected(c *shim.Client) {
+	m.shim = c
+	m.mu.Lock()
+	m.pid = c.PID()
+	m.mu.Unlock()
+}
+
+// attach makes a supervisor's connection the instance's own.
+func (m *machine) attach(c *shim.Client) {
+	m.connected(c)
+	m.tasks.Go(func() {
+		for exit := range c.Exits() {
+			m.post(func() { m.exited(exit) })
+		}
+		m.post(func() { m.lost(c) })
+	})
+}
+
+// hangUp ends the connection to the supervisor.
+func (m *machine) hangUp() {
+	if m.shim == nil {
+		return
+	}
+	if err := m.shim.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		m.log.Debug("closing the connection to the supervisor", "err", err)
+	}
+	m.shim = nil
+	m.mu.Lock()
+	m.pid = 0
+	m.mu.Unlock()
+}
+
+// lost is called when a connection to a supervisor has ended. Unless we hung
+// up, the supervisor is gone, and with it what we could know of the containers.
+func (m *machine) lost(c *shim.Client) {
+	if m.shim != c || m.runCtx.Err() != nil {
+		return
+	}
+	m.hangUp()
+	if m.rec.Stop != nil || m.rec.Final != nil {
+		m.prepared, m.leftovers, m.attachment, m.rec.Suspended = false, true, nil, false
+		return
+	}
+	m.log.Warn("the supervisor is gone")
+	m.loseSandbox(reasonSupervisorLost, supervisorEnded)
+}
+
+// supervisorEnded is the message of containers that ended with their supervisor.
+const supervisorEnded = "the supervisor of the instance ended"
+
+// namespaces gives the process whose network is the instance's, 0 for the
+// node's, and whether there is one.
+func (m *machine) namespaces() (pid int, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pid == 0 {
+		return 0, false
+	}
+	if m.rec.Instance.Template.HostNetwork { // never changes
+		return 0, true
+	}
+	return m.pid, true
+}
+
+// lastAddress is the instance's address as it was last published, from any goroutine.
+func (m *machine) lastAddress() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.status.Status.Address
+}
+
+func (m *machine) observation() (instance.Observation, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := m.status
+	o.Status = *o.Status.DeepCopy()
+	return o, m.seen
+}

@@ -1,0 +1,71 @@
+package runner
+
+import (
+	"fmt"
+	"time"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/state"
+)
+
+// The kernel counts the processes of a cgroup that it killed for want of memory. A container
+// whose first process was not among them goes on, or ends with a code of its own: the counter
+// alone tells what happened. The cgroup is a new one for every run.
+
+// oomInterval is how often the counters of containers that run are read.
+const oomInterval = 10 * time.Second
+
+// codeKilled is the exit code of a process that was killed.
+const codeKilled = 128 + 9
+
+// oomKills reads the counter of a container's current run.
+func (m *machine) oomKills(container string) uint64 {
+	return m.d.cgroups.OOMKills(m.d.cgroup(m.uid) + "/" + container)
+}
+
+// oomMessage says what happened to a run that ended.
+func oomMessage(code int) string {
+	if code == codeKilled {
+		return "it used more memory than its limit"
+	}
+	return fmt.Sprintf("the kernel killed processes of it for want of memory; its first process then exited with %d", code)
+}
+
+// oomDue reads the counters when it is time, and says when it is time again.
+func (m *machine) oomDue() time.Time {
+	if m.rec.Instance.Template.Virtual() {
+		return time.Time{} // a guest counts, and tells it when a container ends
+	}
+	running := false
+	for _, c := range m.containers {
+		running = running || c.state() == rikv1alpha1.ContainerRunning
+	}
+	if !running {
+		return time.Time{}
+	}
+	if due := m.oomAt.Add(oomInterval); m.now().Before(due) && !m.oomAt.After(m.now()) {
+		return due
+	}
+	m.oomAt = m.now()
+	for _, c := range m.containers {
+		s := m.rec.Containers[c.spec.Name]
+		if s.State != rikv1alpha1.ContainerRunning {
+			continue
+		}
+		if kills := m.oomKills(c.spec.Name); kills > s.OOMKills {
+			m.setContainer(c.spec.Name, lostToOOM(s, kills, m.now()))
+			m.log.Warn("the kernel killed processes of a container for want of memory", "container", c.spec.Name, "processes", kills-s.OOMKills)
+		}
+	}
+	return m.oomAt.Add(oomInterval)
+}
+
+// lostToOOM notes that a container lost processes and goes on.
+func lostToOOM(s state.Container, kills uint64, at time.Time) state.Container {
+	s.Last = &rikv1alpha1.ContainerEnd{
+		Reason: reasonOOMKilled, ExitCode: codeKilled, StartedAt: stamp(s.StartedAt), FinishedAt: stamp(at),
+		Message: fmt.Sprintf("the kernel killed %d of its processes for want of memory; the container goes on", kills-s.OOMKills),
+	}
+	s.OOMKills = kills
+	return s
+}

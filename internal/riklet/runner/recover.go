@@ -1,0 +1,381 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/cgroup"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/runner/spec"
+	"rik.dev/rik/internal/riklet/shim"
+	"rik.dev/rik/internal/riklet/state"
+)
+
+// Recover makes the node what the records say, after whatever happened.
+func (d *Driver) Recover(ctx context.Context) error {
+	if err := d.settle(ctx); err != nil {
+		return fmt.Errorf("preparing the node for Pods: %w", err)
+	}
+	records, err := d.store.Load()
+	if err != nil {
+		return fmt.Errorf("reading the state: %w", err)
+	}
+	known := map[string]*machine{}
+	var group errgroup.Group
+	group.SetLimit(recoverAtOnce)
+	for _, rec := range records {
+		if rec.Lost {
+			d.lost[rec.Instance.UID] = rec.Containers
+			continue
+		}
+		m := newMachine(d, rec)
+		known[m.uid] = m
+		group.Go(func() error { m.recover(ctx); return nil })
+	}
+	_ = group.Wait()
+	d.keepNetwork(ctx, known)
+	d.removeOrphans(ctx, known)
+	for _, m := range known {
+		m.publish()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range known {
+		d.addLocked(m)
+	}
+	return nil
+}
+
+// recoverAtOnce bounds the supervisors that are spoken to at the same time.
+const recoverAtOnce = 32
+
+// settle finds out what the node is and makes the driver's own places.
+func (d *Driver) settle(ctx context.Context) (err error) {
+	r, _ := d.runtimeOf("")
+	if !d.cfg.AllowOldRunc {
+		if err := r.checkVersion(ctx); err != nil {
+			return err
+		}
+	}
+	if d.bootID, err = state.BootID(); err != nil {
+		return err
+	}
+	if d.cgroups, err = cgroup.Detect(); err != nil {
+		return err
+	}
+	// As a kubelet's Pods have it: all instances together weigh as much as the machine.
+	if err := d.cgroups.Weigh(d.cfg.CgroupParent, 1000*int64(runtime.NumCPU())); err != nil {
+		return err
+	}
+	d.swap = d.cgroups.SwapAccounting()
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return err
+	}
+	d.files = files.Max
+	d.capabilities = bounding()
+	if d.shims, err = d.cgroups.Make(d.cgroup(supervisors)); err != nil {
+		return err
+	}
+	if err := d.ownRunDirectory(); err != nil {
+		return err
+	}
+	for _, r := range d.runtimes() {
+		if err := os.MkdirAll(r.root, 0o700); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(d.runDir(""), 0o700)
+}
+
+// ownRunDirectory makes Run a bounded file system in memory: secrets are kept in it, and what
+// fills it must not fill the machine's /run.
+func (d *Driver) ownRunDirectory() error {
+	occupied := func() bool {
+		entries, err := os.ReadDir(d.runDir(""))
+		return err == nil && len(entries) > 0
+	}
+	if _, err := mounts.InMemory(d.cfg.Run, mounts.RunLimits(), occupied); err != nil {
+		return err
+	}
+	bounded, err := mounts.Bounded(d.cfg.Run)
+	if err != nil {
+		return err
+	}
+	if !bounded {
+		d.cfg.Logger.Warn("the run directory is not a file system of its own yet, because instances of an earlier version are in it: it becomes one when the riklet is started without instances, or after a restart of the machine",
+			"directory", d.cfg.Run)
+	}
+	return nil
+}
+
+// bounding is the set of the capabilities that anything that this process starts can have.
+func bounding() (set spec.CapabilitySet) {
+	for c := range 64 {
+		held, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
+		if err != nil {
+			break // beyond the kernel's last
+		}
+		if held == 1 {
+			set |= 1 << c
+		}
+	}
+	return set
+}
+
+// recover finds out what became of one instance. It runs before the machine
+// has an owner.
+func (m *machine) recover(ctx context.Context) {
+	if m.rec.Terminated {
+		return
+	}
+	m.rec = believed(m.rec, m.now(), m.grace())
+	rebooted := m.rec.BootID != m.d.bootID
+	client, err := shim.Connect(ctx, m.d.socket(m.uid))
+	attachment := m.d.attachmentOf(m.uid)
+	// One that has neither a place in the network nor a container was not
+	// finished. One with containers only is of before there was a network.
+	finished := err == nil && (attachment != nil || !m.d.networked(m.rec.Instance.Template) || len(client.Containers()) > 0)
+	whole := finished && !rebooted && m.engine != nil && m.engine.whole(m.uid, client.Containers())
+	if m.rec.OnDisk && m.recoverParked(whole) {
+		if err == nil {
+			_ = client.Close()
+		}
+		return
+	}
+	if whole {
+		// Its state is told before its owner runs, so that sessions can come before.
+		m.connected(client)
+		m.attachment, m.prepared = attachment, true
+		m.ranWith(m.diskOf())
+		m.catchUp(client.Containers())
+		m.endStrayExecs()
+		return
+	}
+	if err != nil && !errors.Is(err, shim.ErrGone) {
+		m.log.Warn("a supervisor does not answer; its instance is made anew", "err", err)
+	}
+	if err == nil {
+		_ = client.Close()
+	}
+	m.leftovers, m.rec.Suspended = true, false
+	m.catchUpFromFiles()
+	if !rebooted {
+		m.loseSandbox(reasonSupervisorLost, supervisorEnded)
+	}
+	m.rec = afterReboot(m.rec, m.d.bootID, m.now())
+	m.dirty = true
+}
+
+// catchUp takes what a supervisor knows of its containers.
+func (m *machine) catchUp(seen []shim.Container) {
+	there := map[string]bool{}
+	for _, e := range seen {
+		c := m.container(e.Name)
+		if c == nil {
+			continue
+		}
+		there[e.Name] = true
+		if e.Starting {
+			c.early, c.starting = nil, true // attached waits for it
+			continue
+		}
+		m.noteRun(e)
+		if e.Exited {
+			m.exited(e)
+		}
+	}
+	for _, c := range m.containers {
+		if !there[c.spec.Name] {
+			m.loseRun(c, reasonSupervisorLost, supervisorEnded)
+		}
+	}
+}
+
+// noteRun takes over a run that the record does not know of yet.
+func (m *machine) noteRun(e shim.Container) {
+	s := m.rec.Containers[e.Name]
+	if s.Attempt > e.Attempt || (s.Attempt == e.Attempt && (s.State == rikv1alpha1.ContainerExited || s.State == rikv1alpha1.ContainerRunning)) {
+		return
+	}
+	var note imageNote
+	if data, err := os.ReadFile(m.d.imageFile(m.uid, e.Name)); err == nil && json.Unmarshal(data, &note) == nil {
+		s.ImageDigest, s.StopSignal = note.Digest, note.StopSignal
+	}
+	s.State, s.Reason, s.Message, s.ExitCode = rikv1alpha1.ContainerRunning, "", "", nil
+	s.Attempt, s.Restarts, s.StartedAt = e.Attempt, int32(e.Attempt-1), e.StartedAt //nolint:gosec // counts restarts
+	s.Begun, s.Ready, s.OOMKills = false, false, 0
+	if m.rec.StartedAt.IsZero() {
+		m.rec.StartedAt = e.StartedAt
+	}
+	m.setContainer(e.Name, s)
+}
+
+// catchUpFromFiles does the same when the supervisor is gone.
+func (m *machine) catchUpFromFiles() {
+	for _, c := range m.containers {
+		attempt, end := m.d.lastRun(m.uid, c.spec.Name)
+		if end != nil && end.Attempt >= attempt && end.Attempt > 0 {
+			m.noteRun(*end)
+			m.exited(*end)
+			continue
+		}
+		if s := m.rec.Containers[c.spec.Name]; attempt == 0 && s.State == "" && s.Reason == "" {
+			// A start that must not happen twice was noted, and whether it
+			// happened is not known.
+			attempt, s.Attempt = s.Attempt, 0
+			m.rec.Containers[c.spec.Name] = s
+		}
+		if attempt > 0 {
+			m.noteRun(shim.Container{Name: c.spec.Name, Attempt: attempt, StartedAt: m.now()})
+		}
+	}
+}
+
+// attached goes on with what recover found, once there is an owner.
+func (m *machine) attached() {
+	if m.shim == nil {
+		return
+	}
+	client := m.shim
+	m.attach(client)
+	for _, c := range m.containers {
+		if c.starting {
+			i := slices.IndexFunc(client.Containers(), func(e shim.Container) bool { return e.Name == c.spec.Name })
+			c.join(client.Containers()[i].Attempt)
+			continue
+		}
+		if c.state() == rikv1alpha1.ContainerRunning && !m.rec.Suspended {
+			c.beginProbes()
+		}
+	}
+}
+
+// removeOrphans takes back whatever bears our names and no record knows.
+func (d *Driver) removeOrphans(ctx context.Context, known map[string]*machine) {
+	for _, uid := range d.found() {
+		if known[uid] != nil {
+			continue
+		}
+		in := instance.Instance{UID: uid}
+		runs := d.runsOf(uid)
+		d.cfg.Logger.Warn("removing an instance that this node has no record of; if it is still wanted it starts again",
+			"instance", uid, "containersThatRan", len(runs), "records", filepath.Join(d.cfg.Root, recordsFile))
+		if len(runs) > 0 {
+			if err := d.store.Put(state.Record{BootID: d.bootID, Instance: in, Containers: runs, Lost: true}); err != nil {
+				d.cfg.Logger.Error("a record could not be saved", "instance", uid, "err", err)
+			}
+			d.lost[uid] = runs
+		}
+		if err := d.takeBack(ctx, in, everything); err != nil {
+			// It becomes an instance that is to go away, so that it is tried
+			// again and reported until it is gone.
+			d.cfg.Logger.Warn("an orphan could not be removed yet", "instance", uid, "err", err)
+			m := newMachine(d, state.Record{BootID: d.bootID, Instance: in, Stop: &state.Stop{Deadline: d.cfg.Clock.Now()}})
+			m.trouble = err.Error()
+			known[uid] = m
+			delete(d.lost, uid)
+		}
+	}
+	d.killStrayShims(known)
+}
+
+// found lists the UIDs of all that bears our names on this node.
+func (d *Driver) found() []string {
+	uids := map[string]bool{}
+	for _, dir := range []string{d.runDir(""), d.rootDir("")} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			uids[e.Name()] = validUID.MatchString(e.Name())
+		}
+	}
+	for _, name := range d.cgroups.Children(d.cfg.CgroupParent) {
+		uids[name] = validUID.MatchString(name)
+	}
+	for _, e := range d.engines() {
+		ids, err := e.traces()
+		if err != nil {
+			d.cfg.Logger.Warn("what containers left cannot be listed", "err", err)
+		}
+		for _, id := range ids {
+			if uid, _, ok := splitID(id); ok {
+				uids[uid] = true
+			}
+		}
+	}
+	maps.DeleteFunc(uids, func(_ string, ours bool) bool { return !ours })
+	return slices.Sorted(maps.Keys(uids))
+}
+
+// killStrayShims ends supervisors that belong to no instance. Their sockets
+// are gone, or they would have been found by those.
+func (d *Driver) killStrayShims(known map[string]*machine) {
+	ours := map[int]bool{}
+	for _, m := range known {
+		if m.shim != nil {
+			ours[m.shim.PID()] = true
+		}
+	}
+	for _, pid := range d.cgroups.Processes(d.cgroup(supervisors)) {
+		if ours[pid] || ours[parentOf(pid)] {
+			continue // the children are runtimes that a supervisor calls
+		}
+		d.cfg.Logger.Warn("ending a supervisor without an instance", "pid", pid)
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
+// parentOf reads the number of a process's parent, 0 if it is gone.
+func parentOf(pid int) int {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	// The name, in parentheses, may hold anything: what follows the last one
+	// is "state ppid ...", see proc_pid_stat(5).
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 2 {
+		return 0
+	}
+	ppid, _ := strconv.Atoi(fields[1])
+	return ppid
+}
+
+// Purge removes every instance, its data and the driver's own places from the
+// node. It is called instead of Run, after Recover.
+func (d *Driver) Purge(ctx context.Context) error {
+	var errs []error
+	for _, m := range d.all() {
+		m.hangUp()
+		errs = append(errs, d.takeBack(ctx, m.rec.Instance, everything), d.store.Delete(m.uid))
+		d.remove(m)
+	}
+	d.killStrayShims(nil)
+	d.keepNetwork(ctx, nil)
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	errs = append(errs, d.cgroups.Destroy(ctx, d.cfg.CgroupParent))
+	errs = append(errs, mounts.UnmountBelow(d.cfg.Run))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return errors.Join(mounts.Clear(d.cfg.Run), mounts.RemoveAll(filepath.Join(d.cfg.Root, "pods")))
+}

@@ -1,0 +1,252 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrRuntime is returned for a runtime that the node does not have.
+	ErrRuntime = errors.New("this node has no such runtime")
+	// ErrOldRunc is returned by Recover for a runc with known holes.
+	ErrOldRunc = errors.New("runc is too old: it lets a container out (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881); " +
+		"install 1.2.8, 1.3.3, 1.4.0 or later")
+)
+
+// ociRuntime calls one OCI runtime with the command line that runc defined and
+// the others follow.
+type ociRuntime struct {
+	name, path, root string
+}
+
+func (d *Driver) runtimeOf(name string) (ociRuntime, error) {
+	if name == "" || name == DefaultRuntime {
+		return ociRuntime{DefaultRuntime, d.cfg.Runc, d.runtimeRoot(DefaultRuntime)}, nil
+	}
+	path, ok := d.cfg.Runtimes[name]
+	if !ok || !validName.MatchString(name) {
+		return ociRuntime{}, fmt.Errorf("%w: %q", ErrRuntime, name)
+	}
+	return ociRuntime{name, path, d.runtimeRoot(name)}, nil
+}
+
+// runtimes lists all that the node has.
+func (d *Driver) runtimes() []ociRuntime {
+	list := []ociRuntime{{DefaultRuntime, d.cfg.Runc, d.runtimeRoot(DefaultRuntime)}}
+	for name := range d.cfg.Runtimes {
+		if r, err := d.runtimeOf(name); err == nil && name != DefaultRuntime {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// runArgs is the command line that starts a container and returns.
+func (r ociRuntime) runArgs(id, bundle, pidFile, log, console string) []string {
+	args := []string{r.path, "--root", r.root, "--log", log, "--log-format", "json", "run", "--detach",
+		"--bundle", bundle, "--pid-file", pidFile}
+	if console != "" {
+		args = append(args, "--console-socket", console)
+	}
+	return append(args, id)
+}
+
+// callTimeout bounds a call of a runtime that ought to take milliseconds.
+const callTimeout = 2 * time.Minute
+
+func (r ociRuntime) call(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("%s did not end", r.name))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.path, append([]string{"--root", r.root}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("calling %s %s: %w: %s", r.name, args[0], err, bytes.TrimSpace(out[:min(len(out), 1000)]))
+	}
+	return nil
+}
+
+// delete ends a container if it runs and removes the runtime's state of it.
+// One that the runtime does not know is no error.
+func (r ociRuntime) delete(ctx context.Context, id string) error {
+	if _, err := os.Lstat(filepath.Join(r.root, id)); errors.Is(err, fs.ErrNotExist) {
+		return nil // saves a process in the usual case
+	}
+	// By force runc waits a tenth of a second even for one that has ended, so it
+	// is for one that has not, or whose state is broken.
+	if r.call(ctx, "delete", id) == nil {
+		return nil
+	}
+	return r.call(ctx, "delete", "--force", id)
+}
+
+func (r ociRuntime) kill(ctx context.Context, id string, signal syscall.Signal) error {
+	return r.call(ctx, "kill", id, strconv.Itoa(int(signal)))
+}
+
+// How often a container is paused, and how long after the last time. runc gives up
+// after 0.3 s when the processes of a cgroup of version 1 got no processor meanwhile: it
+// lets them go on every millisecond or so, and begins anew.
+const (
+	holdsAtMost    = 10
+	holdAgainAfter = 100 * time.Millisecond
+)
+
+// hold pauses a container, or resumes it. One that is so already is no error: of
+// several, the call before may have reached some.
+func (r ociRuntime) hold(ctx context.Context, id string, held bool) error {
+	order, status := "resume", "running"
+	if held {
+		order, status = "pause", "paused"
+	}
+	for n := 1; ; n++ {
+		err := r.call(ctx, order, id)
+		if err == nil || r.status(ctx, id) == status {
+			return nil
+		}
+		if n == holdsAtMost {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(holdAgainAfter):
+		}
+	}
+}
+
+// status is what the runtime says of a container; "" if it does not know it.
+func (r ociRuntime) status(ctx context.Context, id string) string {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var state struct {
+		Status string `json:"status"`
+	}
+	out, err := exec.CommandContext(ctx, r.path, "--root", r.root, "state", id).Output()
+	if err != nil || json.Unmarshal(out, &state) != nil {
+		return ""
+	}
+	return state.Status
+}
+
+// states lists the containers that the runtime has anything of.
+func (r ociRuntime) states() []string {
+	entries, err := os.ReadDir(r.root)
+	if err != nil {
+		return nil
+	}
+	var ids []string
+	for _, e := range entries {
+		ids = append(ids, e.Name())
+	}
+	return ids
+}
+
+// checkVersion refuses a runc with known holes.
+func (r ociRuntime) checkVersion(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, r.path, "--version").Output()
+	if err != nil {
+		return fmt.Errorf("asking %s for its version: %w", r.path, err)
+	}
+	version, ok := runcVersion(string(out))
+	if ok && !safe(version) {
+		return fmt.Errorf("%w (%s is %d.%d.%d)", ErrOldRunc, r.path, version[0], version[1], version[2])
+	}
+	return nil
+}
+
+var runcVersionLine = regexp.MustCompile(`(?m)^runc version v?(\d+)\.(\d+)\.(\d+)`)
+
+// runcVersion reads the first line of runc --version; ok is false for another
+// program that answers, crun say.
+func runcVersion(out string) (version [3]int, ok bool) {
+	m := runcVersionLine.FindStringSubmatch(out)
+	if m == nil {
+		return version, false
+	}
+	for i := range version {
+		version[i], _ = strconv.Atoi(m[i+1])
+	}
+	return version, true
+}
+
+// safe holds the first releases of each branch with the fixes of November 2025.
+func safe(v [3]int) bool {
+	switch {
+	case v[0] != 1:
+		return v[0] > 1
+	case v[1] == 2:
+		return v[2] >= 8
+	case v[1] == 3:
+		return v[2] >= 3
+	default:
+		return v[1] >= 4
+	}
+}
+
+// errStopSignal is for an image whose stop signal is none: what would ask its program to end is
+// not known, and another signal may do it harm.
+var errStopSignal = errors.New("the image's STOPSIGNAL is no signal of Linux: build it with one such as SIGTERM, SIGRTMIN+3 or 15")
+
+// The real-time signals as the C libraries number them, which keep two for themselves.
+const (
+	signalMin, signalMax = 34, 64
+)
+
+// stopSignal takes the forms of an image's StopSignal; none is SIGTERM.
+func stopSignal(name string) (syscall.Signal, error) {
+	if name == "" {
+		return syscall.SIGTERM, nil
+	}
+	if n, err := strconv.Atoi(name); err == nil {
+		if n > 0 && n <= signalMax {
+			return syscall.Signal(n), nil
+		}
+		return 0, fmt.Errorf("%w (it is %.40q)", errStopSignal, name)
+	}
+	full := "SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG")
+	if s := unix.SignalNum(full); s > 0 {
+		return s, nil
+	}
+	for _, base := range []struct {
+		name   string
+		number int
+	}{{"SIGRTMIN", signalMin}, {"SIGRTMAX", signalMax}} {
+		rest, ok := strings.CutPrefix(full, base.name)
+		if !ok {
+			continue
+		}
+		offset, err := 0, error(nil)
+		if rest != "" {
+			offset, err = strconv.Atoi(rest) // takes "+3" and "-3"
+		}
+		n := base.number + offset
+		if err == nil && (rest == "" || rest[0] == '+' || rest[0] == '-') && n >= signalMin && n <= signalMax {
+			return syscall.Signal(n), nil
+		}
+	}
+	return 0, fmt.Errorf("%w (it is %.40q)", errStopSignal, name)
+}
+
+// signalNumber is the stop signal of a container that was started.
+func signalNumber(name string) syscall.Signal {
+	if s, err := stopSignal(name); err == nil {
+		return s
+	}
+	return syscall.SIGTERM // of an image that an earlier version started
+}

@@ -1,0 +1,67 @@
+package runner
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// scripted is a runtime that fails to pause some times, and says of any container
+// that it is in a state.
+func scripted(t *testing.T, failures int, status string) (r ociRuntime, pauses func() int) {
+	t.Helper()
+	dir := t.TempDir()
+	calls := filepath.Join(dir, "calls")
+	path := filepath.Join(dir, "runtime")
+	script := `#!/bin/sh
+case "$3" in
+state) echo '{"status": "` + status + `"}' ;;
+pause)
+	echo pause >>"` + calls + `"
+	[ "$(wc -l <"` + calls + `")" -gt ` + strconv.Itoa(failures) + ` ] || { echo unable to freeze >&2; exit 1; } ;;
+*) exit 2 ;;
+esac
+`
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return ociRuntime{"scripted", path, dir}, func() int {
+		b, err := os.ReadFile(calls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(b), "pause")
+	}
+}
+
+// On a busy node runc cannot always pause at once, and of several containers some may
+// be paused when it is asked again.
+func TestPausingIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		failures int
+		status   string
+		pauses   int
+		err      string
+	}{
+		{"at once", 0, "running", 1, ""},
+		{"on a busy node", 2, "running", 3, ""},
+		{"paused before", 1000, "paused", 1, ""},
+		{"never", 1000, "running", holdsAtMost, "unable to freeze"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r, pauses := scripted(t, c.failures, c.status)
+			err := r.hold(t.Context(), "c", true)
+			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+				t.Errorf("error %v, want %q", err, c.err)
+			}
+			if n := pauses(); n != c.pauses {
+				t.Errorf("paused %d times, want %d", n, c.pauses)
+			}
+		})
+	}
+}

@@ -1,0 +1,91 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
+	"github.com/moby/sys/user"
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/safeopen"
+)
+
+// User is who a container's process is.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32
+	// Home is the value of HOME where nothing else sets it; "" leaves it to the runtime.
+	Home string
+}
+
+// noHome is where a user is at home of whom the image says nothing, as runtimes have it.
+const noHome = "/"
+
+// maxUserFile bounds what is read of an image's user database: it is hostile
+// input, and real ones have a few kilobytes.
+const maxUserFile = 1 << 20
+
+// LookUp finds a user ("name", "uid", either with ":group"; "" is root) in the
+// image's own files. The files are opened inside the root: a link in the image
+// cannot lead out of it, and what is no plain file is not read: to open a pipe
+// would be to wait for ever. A number needs neither file. The root must not be in
+// use yet.
+func LookUp(rootfs, name string) (User, error) {
+	passwd, errPasswd := openInside(rootfs, "/etc/passwd")
+	group, errGroup := openInside(rootfs, "/etc/group")
+	defer func() { _ = errors.Join(passwd.Close(), group.Close()) }()
+	for _, err := range []error{errPasswd, errGroup} {
+		if not := (*safeopen.NotRegularError)(nil); err != nil && !errors.As(err, &not) {
+			return User{}, err
+		}
+	}
+	u, err := parseUser(name, passwd, group)
+	if err != nil {
+		for _, why := range []error{errPasswd, errGroup} {
+			if why != nil {
+				err = fmt.Errorf("%w; %w", err, why)
+			}
+		}
+		return User{}, err
+	}
+	return u, nil
+}
+
+func parseUser(name string, passwd, group io.Reader) (User, error) {
+	u, err := user.GetExecUser(name, &user.ExecUser{}, io.LimitReader(passwd, maxUserFile), io.LimitReader(group, maxUserFile))
+	if err != nil {
+		return User{}, fmt.Errorf("%w: %q: %w", ErrUser, name, err)
+	}
+	result := User{UID: uint32(u.Uid), GID: uint32(u.Gid), Home: u.Home} //nolint:gosec // the parser bounds them
+	if result.Home == "" || strings.Contains(result.Home, "\x00") {
+		result.Home = noHome
+	}
+	for _, g := range u.Sgids {
+		result.Groups = append(result.Groups, uint32(g)) //nolint:gosec // the parser bounds them
+	}
+	return result, nil
+}
+
+// openInside gives an empty reader for a file that is not there, and beside an error.
+func openInside(rootfs, name string) (io.ReadCloser, error) {
+	nothing := io.NopCloser(strings.NewReader(""))
+	path, err := securejoin.SecureJoin(rootfs, name)
+	if err != nil {
+		return nothing, fmt.Errorf("looking for %s in the image: %w", name, err)
+	}
+	f, err := safeopen.OpenNoFollow(path)
+	var not *safeopen.NotRegularError
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		return nothing, nil
+	case errors.As(err, &not):
+		return nothing, &safeopen.NotRegularError{Path: name, Is: not.Is}
+	case err != nil:
+		return nothing, fmt.Errorf("opening %s of the image: %w", name, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,209 @@
+package runner
+
+import (
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/state"
+)
+
+// publish makes the observation that others see, if it changed.
+func (m *machine) publish() {
+	status := m.render()
+	m.mu.Lock()
+	changed := !m.seen || !equality.Semantic.DeepEqual(m.status.Status, status)
+	if changed {
+		m.status, m.seen = instance.Observation{UID: m.uid, Sequence: m.d.sequence(), Status: status}, true
+	}
+	m.mu.Unlock()
+	if changed {
+		m.d.cfg.Changed()
+	}
+}
+
+// maxReported bounds each text of a status, in bytes. What processes, guests, registries and
+// servers say gets into them, and every status passes the scheduler and the API server.
+const maxReported = 2 << 10
+
+// withoutSource finds the local end of a connection in an error of Go's network, as in
+// "read udp 10.0.0.1:40001->10.0.0.53:53: i/o timeout". Its port is another one each time,
+// and repeated events are only merged while their messages are alike.
+var withoutSource = regexp.MustCompile(`\b((?:read|write|dial) (?:tcp|udp)[46]? )(?:\[[0-9A-Fa-f:.%\w]+\]|[0-9.]+):\d+->`)
+
+// reported is a text as it may stand in a status, which ends on terminals: nothing in it
+// moves their cursor.
+func reported(text string) string {
+	text = withoutSource.ReplaceAllString(text, "$1")
+	if len(text) > maxReported {
+		text = text[:maxReported] + "..."
+	}
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsGraphic(r) {
+			return r
+		}
+		if r == '\t' {
+			return ' '
+		}
+		return '?'
+	}, strings.ToValidUTF8(text, ""))
+}
+
+// render says what is, from the record.
+func (m *machine) render() rikv1alpha1.InstanceStatus {
+	s := m.renderWhole()
+	s.Message = reported(s.Message)
+	for _, list := range [][]rikv1alpha1.ContainerStatus{s.InitContainers, s.Containers} {
+		for i := range list {
+			list[i].Message = reported(list[i].Message)
+			if last := list[i].LastState; last != nil {
+				last.Message = reported(last.Message) // of a copy
+			}
+		}
+	}
+	return s
+}
+
+func (m *machine) renderWhole() rikv1alpha1.InstanceStatus {
+	s := rikv1alpha1.InstanceStatus{Address: m.address(), HostAddress: m.d.cfg.Node.Address, StartedAt: stamp(m.rec.StartedAt)}
+	for _, c := range m.containers {
+		status := c.render(m.rec.Containers[c.spec.Name], m.now())
+		if c.init {
+			s.InitContainers = append(s.InitContainers, status)
+			continue
+		}
+		s.Containers = append(s.Containers, status)
+	}
+	switch {
+	case m.rec.Terminated:
+		s.Phase = rikv1alpha1.InstanceTerminated
+	case m.rec.Stop != nil:
+		s.Phase, s.Message = rikv1alpha1.InstanceDestroying, m.trouble
+		if m.trouble != "" {
+			s.Reason = reasonStopFailed
+		}
+	case m.rec.Final != nil && m.rec.Final.Released:
+		f := m.rec.Final
+		s.Phase, s.Reason, s.Message, s.FinishedAt = f.Phase, f.Reason, f.Message, stamp(f.At)
+	default:
+		m.renderAlive(&s)
+	}
+	return s
+}
+
+// renderAlive says how far an instance is that has not ended.
+func (m *machine) renderAlive(s *rikv1alpha1.InstanceStatus) {
+	s.Phase, s.Ready = rikv1alpha1.InstanceRunning, true
+	for _, c := range s.Containers {
+		if m.rec.Containers[c.Name].StartedAt.IsZero() {
+			s.Phase = rikv1alpha1.InstanceCreating
+		}
+		s.Ready = s.Ready && c.Ready
+	}
+	if m.rec.Final != nil {
+		s.Ready = false
+		if m.trouble != "" {
+			s.Reason, s.Message = reasonStopFailed, m.trouble
+		}
+		return
+	}
+	if m.rec.Suspended {
+		s.Ready, s.Suspended, s.Reason = false, true, reasonSuspended
+		if m.rec.OnDisk {
+			s.Message = onDiskMessage
+		}
+		for i := range s.Containers {
+			s.Containers[i].Ready = false
+		}
+		return
+	}
+	if !m.prepared && m.pulling != "" {
+		s.Reason, s.Message = reasonPulling, m.pulling
+		return
+	}
+	if !m.prepared && m.trouble != "" {
+		s.Reason, s.Message = m.reason, m.trouble
+		return
+	}
+	for _, list := range [][]rikv1alpha1.ContainerStatus{s.InitContainers, s.Containers} {
+		for _, c := range list {
+			if c.State == rikv1alpha1.ContainerWaiting && c.Reason != "" {
+				s.Reason, s.Message = c.Reason, ofContainer(c.Name, c.Message)
+				return
+			}
+		}
+	}
+	for _, c := range s.Containers {
+		if c.State == rikv1alpha1.ContainerRunning && c.Reason == reasonNotReady {
+			s.Reason, s.Message = c.Reason, ofContainer(c.Name, c.Message)
+			return
+		}
+	}
+	if s.Phase == rikv1alpha1.InstanceCreating {
+		s.Reason = reasonCreating
+		if n := len(s.InitContainers); n > 0 && s.InitContainers[n-1].State != rikv1alpha1.ContainerExited {
+			s.Reason = reasonInitializing
+		}
+	}
+}
+
+// render says how one container is. An ended one that waits for its restart
+// is Waiting, as kubectl's users know it, and keeps the exit code.
+func (c *container) render(s state.Container, now time.Time) rikv1alpha1.ContainerStatus {
+	status := rikv1alpha1.ContainerStatus{
+		Name: c.spec.Name, State: s.State, Reason: s.Reason, Message: s.Message, RestartCount: s.Restarts, ExitCode: s.ExitCode,
+		StartedAt: stamp(s.StartedAt), FinishedAt: stamp(s.FinishedAt), ImageDigest: s.ImageDigest,
+	}
+	if s.State != rikv1alpha1.ContainerExited {
+		status.LastState = s.Last.DeepCopy()
+	}
+	policy := c.m.rec.Instance.Template.RestartPolicy
+	over := c.m.rec.Final != nil || c.m.rec.Stop != nil || c.m.rec.Terminated
+	switch s.State {
+	case rikv1alpha1.ContainerRunning:
+		status.Ready = c.ready(s)
+	case rikv1alpha1.ContainerExited:
+		v := containerView{Container: s}
+		again := restarts(policy, v) && (!c.init || !succeeded(v))
+		if again && !over {
+			status.State, status.LastState = rikv1alpha1.ContainerWaiting, s.Last.DeepCopy()
+			if !heldUpBy(s.Reason) {
+				status.Reason, status.Message = reasonCrashLoop, crashMessage(s)
+			}
+		}
+	default:
+		status.State = rikv1alpha1.ContainerWaiting
+	}
+	if c.pulling != "" && status.State == rikv1alpha1.ContainerWaiting {
+		status.Reason, status.Message = reasonPulling, c.pulling // not why the attempt before failed
+	}
+	return status
+}
+
+// heldUpBy tells reasons for which a container cannot start from those for
+// which its last run ended.
+func heldUpBy(reason string) bool {
+	return reason == reasonImagePull || reason == reasonConfig || reason == reasonStart
+}
+
+// crashMessage says why the last run ended; the reason says that it waits.
+func crashMessage(s state.Container) string {
+	if s.Message != "" {
+		return s.Reason + ": " + s.Message
+	}
+	return "last run: " + s.Reason
+}
+
+// stamp cuts to whole seconds: what is stored of a time in an object.
+func stamp(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &metav1.Time{Time: t.Truncate(time.Second)}
+}

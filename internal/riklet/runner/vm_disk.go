@@ -1,0 +1,133 @@
+package runner
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"rik.dev/rik/internal/riklet/guest"
+)
+
+// The writable disk of a microVM holds its volumes. It outlives the VMM: a machine that is
+// made anew mounts the disk of the one before, and the guest's kernel replays the journal.
+// A disk is replaced only when it cannot be used. Each disk has an ID, and the instance's
+// record names the disk that its init containers have seen: another disk than that means
+// that the volumes are lost, also when the agent ended meanwhile.
+
+// diskNote identifies a writable disk. It is written when the disk is made, and removed
+// before the disk is replaced: a disk without a note is not used.
+type diskNote struct {
+	ID    string // random
+	Bytes int64  // size of the file
+}
+
+func (d *Driver) diskNoteFile(uid string) string {
+	return filepath.Join(d.rootDir(uid), "scratch.json")
+}
+
+// keptDisk returns the note of the instance's writable disk. An error says why there is no
+// disk that a guest could try to mount.
+func (d *Driver) keptDisk(uid string) (diskNote, error) {
+	var note diskNote
+	info, err := os.Stat(d.scratch(uid))
+	if err == nil {
+		err = readJSON(d.diskNoteFile(uid), &note)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return note, errors.New("the file of its disk is missing")
+	case err != nil:
+		return note, fmt.Errorf("the file of its disk cannot be read: %w", err)
+	case info.Size() != note.Bytes || note.ID == "":
+		return note, fmt.Errorf("the file of its disk has %d bytes instead of %d", info.Size(), note.Bytes)
+	}
+	return note, nil
+}
+
+// useDisk takes the disk that is there, or makes one. A snapshot has its disk.
+func (v *vmBuild) useDisk(ctx context.Context) error {
+	note, why := v.d.keptDisk(v.in.UID)
+	if why != nil && !v.restore {
+		return v.newDisk(ctx, why)
+	}
+	v.note.DiskID = note.ID
+	return nil
+}
+
+// newDisk makes an empty disk in place of what is there.
+func (v *vmBuild) newDisk(ctx context.Context, why error) error {
+	d, uid := v.d, v.in.UID
+	if err := removeFiles(d.diskNoteFile(uid)); err != nil {
+		return err
+	}
+	if err := v.vm.Disks.Writable(ctx, d.scratch(uid), sizeOf(v.in.Template).disk); err != nil {
+		return err
+	}
+	info, err := os.Stat(d.scratch(uid))
+	if err != nil {
+		return err
+	}
+	id := make([]byte, 16)
+	if _, err := rand.Read(id); err != nil {
+		return err
+	}
+	note := diskNote{ID: hex.EncodeToString(id), Bytes: info.Size()}
+	if err := writeJSON(d.diskNoteFile(uid), note); err != nil {
+		return err
+	}
+	v.note.DiskID, v.note.DiskWhy = note.ID, why.Error()
+	return nil
+}
+
+// mayBootAgain tells whether another boot may help after err. A guest that cannot use an
+// empty disk either has another problem.
+func (v *vmBuild) mayBootAgain(err error) bool {
+	return errors.Is(err, errVMMEnded) || errors.Is(err, guest.ErrDisk) && !v.replaced
+}
+
+// bootAgain boots the machine again after err, with an empty disk if it cannot use the one
+// that it has.
+func (v *vmBuild) bootAgain(ctx context.Context, err error) error {
+	log := v.d.cfg.Logger.With("instance", v.in.UID, "err", err)
+	if clearErr := v.clear(ctx); clearErr != nil {
+		return clearErr
+	}
+	if errors.Is(err, guest.ErrDisk) {
+		log.Warn("a guest cannot use its writable disk; the microVM boots again with an empty one")
+		v.replaced = true
+		if err := v.newDisk(ctx, err); err != nil {
+			return err
+		}
+	} else {
+		log.Warn("a microVM ended before its guest was ready; it boots again")
+	}
+	return v.launch(ctx)
+}
+
+// removeFiles removes files that may not be there.
+func removeFiles(files ...string) error {
+	for _, file := range files {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// diskOf is the ID of the writable disk that an instance's machine runs with, and why that
+// disk was made. Both are empty for an instance without a machine.
+func (m *machine) diskOf() (id, why string) {
+	if _, virtual := m.engine.(vmEngine); !virtual {
+		return "", ""
+	}
+	note, err := m.d.vmNote(m.uid)
+	if err != nil {
+		return "", ""
+	}
+	return note.DiskID, note.DiskWhy
+}

@@ -1,0 +1,312 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/shim"
+	"rik.dev/rik/internal/riklet/vmm"
+)
+
+// A snapshot is a directory beside the instance's logs, root's alone: what the VMM
+// driver writes of the machine, and instance.json, which is written last and removed
+// first. The writable disk stays where it is, and belongs to the snapshot until then.
+
+// snapshotError says why an instance cannot go on from its snapshot, ever.
+type snapshotError struct{ err error }
+
+func (e *snapshotError) Error() string { return "its snapshot cannot be used: " + e.err.Error() }
+func (e *snapshotError) Unwrap() error { return e.err }
+
+func (d *Driver) snapshot(uid string) string { return filepath.Join(d.rootDir(uid), "snapshot") }
+
+func (d *Driver) snapshotFile(uid string) string {
+	return filepath.Join(d.snapshot(uid), "instance.json")
+}
+
+// snapshotNote is what the machine is made of besides its memory.
+type snapshotNote struct {
+	Disks  []vmm.Disk
+	Images map[string]vmImage
+	// Files are those of the driver, with their sizes.
+	Files map[string]int64
+	// Scratch tells whether anybody has written to the disk since.
+	Scratch fileStamp
+}
+
+type fileStamp struct {
+	Bytes    int64
+	Modified time.Time
+}
+
+func stampOf(path string) (fileStamp, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fileStamp{}, err
+	}
+	return fileStamp{Bytes: info.Size(), Modified: info.ModTime().UTC()}, nil
+}
+
+// hasSnapshot tells whether there is one that nothing has gone on from.
+func (d *Driver) hasSnapshot(uid string) bool {
+	_, err := os.Lstat(d.snapshotFile(uid))
+	return err == nil
+}
+
+// spendSnapshot makes sure that nothing goes on from it twice: the disks are written
+// from then on.
+func (d *Driver) spendSnapshot(uid string) error {
+	if err := os.Remove(d.snapshotFile(uid)); err != nil {
+		return err
+	}
+	return syncDir(d.snapshot(uid))
+}
+
+func (d *Driver) removeSnapshot(uid string) error {
+	if err := os.Remove(d.snapshotFile(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(d.snapshot(uid))
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// A snapshot may be written and read more slowly than this: 16 MiB a second.
+const slowDisk = 16 << 20
+
+func snapshotTimeout(memoryBytes int64) time.Duration {
+	return vmTimeout + time.Duration(memoryBytes/slowDisk)*time.Second
+}
+
+// errNoSnapshots is returned when the node's VMM has none.
+var errNoSnapshots = fmt.Errorf("%w: this node's VMM writes no snapshots; suspend the instance in memory", errors.ErrUnsupported)
+
+// settle pauses the machine when its init has made ready for it.
+func (e vmEngine) settle(ctx context.Context, m *machine) error {
+	if e.d.cfg.VM == nil {
+		return errNoMicroVMs
+	}
+	note, err := e.d.vmNote(m.uid)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, vmTimeout, errors.New("the microVM does not make ready for a snapshot"))
+	defer cancel()
+	found, err := e.d.cfg.VM.Driver.Probe(ctx)
+	if err != nil {
+		return err
+	}
+	if !found.Snapshot {
+		return errNoSnapshots
+	}
+	if err := roomFor(e.d.rootDir(m.uid), note.Machine.MemoryBytes); err != nil {
+		return err
+	}
+	vm, err := e.d.cfg.VM.Driver.Connect(ctx, note.Machine)
+	if err != nil {
+		return err
+	}
+	defer vm.Close()
+	// It may be held in memory already; its init has to run to be asked.
+	if err := vm.Resume(ctx); err != nil {
+		return err
+	}
+	if err := e.d.guest(m.uid).Keep(ctx); err != nil {
+		return err
+	}
+	return vm.Pause(ctx)
+}
+
+// What a snapshot leaves free on the disk: a fiftieth of it, 512 MiB at most, as block
+// images do.
+const (
+	reserveShare = 50
+	reserveMost  = 512 << 20
+	// devicesMost is more than a machine's devices take in a snapshot.
+	devicesMost = 64 << 20
+)
+
+// roomFor refuses a snapshot that might fill the disk. Memory that the guest has never
+// used takes none, but which that is only the VMM knows.
+func roomFor(dir string, memoryBytes int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("looking at the file system of %s: %w", dir, err)
+	}
+	return roomIn(int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize, memoryBytes) //nolint:gosec // sizes of a disk
+}
+
+func roomIn(free, size, memoryBytes int64) error {
+	reserve := min(size/reserveShare, reserveMost)
+	need := memoryBytes + memoryBytes/8 + devicesMost // the drivers' own bound
+	if free-need >= reserve {
+		return nil
+	}
+	return fmt.Errorf("no space for the microVM's memory: %d MiB are free on the node's disk, it may take %d MiB and %d MiB must stay free; remove files or instances, or suspend it in memory",
+		free>>20, need>>20, reserve>>20)
+}
+
+// write has the VMM write the machine down, and notes what belongs to it.
+func (e vmEngine) write(ctx context.Context, m *machine) error {
+	d, uid := e.d, m.uid
+	note, err := d.vmNote(uid)
+	if err != nil {
+		return err
+	}
+	if err := d.removeSnapshot(uid); err != nil {
+		return err
+	}
+	if err := os.Mkdir(d.snapshot(uid), 0o700); err != nil {
+		return err
+	}
+	timeout := snapshotTimeout(note.Machine.MemoryBytes)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the microVM's memory was not written within %v", timeout))
+	defer cancel()
+	vm, err := d.cfg.VM.Driver.Connect(ctx, note.Machine)
+	if err != nil {
+		return errors.Join(err, d.removeSnapshot(uid))
+	}
+	defer vm.Close()
+	if err := vm.Snapshot(ctx, d.snapshot(uid)); err != nil {
+		return errors.Join(err, d.removeSnapshot(uid))
+	}
+	if err := d.noteSnapshot(uid, note); err != nil {
+		return errors.Join(err, d.removeSnapshot(uid))
+	}
+	return nil
+}
+
+// noteSnapshot makes the snapshot one, durably.
+func (d *Driver) noteSnapshot(uid string, vm vmNote) (err error) {
+	note := snapshotNote{Disks: vm.Machine.Disks, Images: vm.Images}
+	if note.Files, err = sizesIn(d.snapshot(uid)); err != nil {
+		return err
+	}
+	if note.Scratch, err = stampOf(d.scratch(uid)); err != nil {
+		return err
+	}
+	temporary := d.snapshotFile(uid) + ".new"
+	if err := writeJSON(temporary, note); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(temporary, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close(), os.Rename(temporary, d.snapshotFile(uid))); err != nil {
+		return err
+	}
+	return errors.Join(syncDir(d.snapshot(uid)), syncDir(d.rootDir(uid)))
+}
+
+// sizesIn are those of the files in a directory.
+func sizesIn(dir string) (map[string]int64, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[string]int64{}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			return nil, err
+		}
+		sizes[e.Name()] = info.Size()
+	}
+	return sizes, nil
+}
+
+// recallSnapshot looks whether the machine can go on from what is there.
+func (v *vmBuild) recallSnapshot(context.Context) error {
+	d, uid := v.d, v.in.UID
+	if err := readJSON(d.snapshotFile(uid), &v.was); err != nil {
+		return &snapshotError{err}
+	}
+	for name, bytes := range v.was.Files {
+		info, err := os.Stat(filepath.Join(d.snapshot(uid), name))
+		if err == nil && info.Size() != bytes {
+			err = fmt.Errorf("%s has %d bytes and had %d", name, info.Size(), bytes)
+		}
+		if err != nil {
+			return &snapshotError{err}
+		}
+	}
+	scratch, err := stampOf(d.scratch(uid))
+	if err == nil && scratch != v.was.Scratch {
+		err = errors.New("the microVM's disk was changed since")
+	}
+	if err != nil {
+		return &snapshotError{err}
+	}
+	return nil
+}
+
+// spent marks an error of a guest that may have gone on.
+func (v *vmBuild) spent(err error) error {
+	if err == nil || !v.restore {
+		return err
+	}
+	return &snapshotError{err}
+}
+
+// rejoin reaches the guest, which is another machine now, and takes over its containers.
+func (v *vmBuild) rejoin(ctx context.Context) error {
+	err := v.alive(ctx, func(ctx context.Context) error {
+		if err := v.link(ctx); err != nil {
+			return err
+		}
+		identity, err := v.note.identity()
+		if err != nil {
+			return err
+		}
+		return v.d.guest(v.in.UID).Thaw(ctx, identity)
+	})
+	if err != nil {
+		return v.spent(err)
+	}
+	for i := range v.kept {
+		if err := v.takeOver(ctx, &v.kept[i]); err != nil {
+			return v.spent(err)
+		}
+	}
+	if err := v.d.removeSnapshot(v.in.UID); err != nil {
+		return v.spent(err)
+	}
+	return writeJSON(v.d.vmFile(v.in.UID), v.note)
+}
+
+// takeOver makes a container of the guest the supervisor's.
+func (v *vmBuild) takeOver(ctx context.Context, r *keptRun) error {
+	name := r.container.Name
+	f := &fill{
+		d: v.d, in: v.in, c: r.container, index: r.index, attempt: r.Attempt, shim: v.shim,
+		note: imageNote{Digest: r.ImageDigest, StopSignal: r.StopSignal},
+	}
+	if _, err := f.makeBundle(); err != nil {
+		return err
+	}
+	// It says how the run ended with its first supervisor, which is no end of it.
+	if err := os.Remove(v.d.exitFile(v.in.UID, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	err := f.start(ctx, shim.Start{Guest: &guest.Process{Container: name, Kept: true, TTY: r.container.TTY}})
+	if refused, ok := errors.AsType[*shim.StartError](err); ok {
+		r.lost = "it did not outlive the suspension to disk: " + refused.Error()
+		return nil
+	}
+	return err
+}

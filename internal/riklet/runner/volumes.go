@@ -1,0 +1,440 @@
+package runner
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/runner/spec"
+)
+
+// sharedMemoryBytes is the size of /dev/shm that programs know from Docker.
+const sharedMemoryBytes = 64 << 20
+
+// volumes makes the sources of the instance's volumes.
+func (b *build) volumes(ctx context.Context) error {
+	err := tmpfs(b.d.shared(b.in.UID), "mode=1777", sharedMemoryBytes, unix.MS_NOEXEC)
+	if err != nil {
+		return err
+	}
+	for _, v := range b.in.Template.Volumes {
+		if err := b.volume(ctx, v); err != nil {
+			return fmt.Errorf("volume %q: %w", v.Name, err)
+		}
+	}
+	return nil
+}
+
+func (b *build) volume(ctx context.Context, v rikv1alpha1.Volume) error {
+	switch {
+	case v.EmptyDir != nil && v.EmptyDir.InMemory:
+		return tmpfs(b.d.memoryVolume(b.in.UID, v.Name), "mode=0777", memoryVolumeBytes(b.in.Template, v.EmptyDir.SizeLimitBytes), 0)
+	case v.EmptyDir != nil:
+		dir := b.d.diskVolume(b.in.UID, v.Name)
+		if err := os.MkdirAll(dir, 0o777); err != nil { //nolint:gosec // any user inside may write; 0700 around it
+			return err
+		}
+		return os.Chmod(dir, 0o777) //nolint:gosec // the umask took its part
+	case v.HostPath != nil:
+		return hostPath(*v.HostPath)
+	case v.ConfigMap != nil || v.Secret != nil:
+		return b.objectVolume(ctx, v)
+	default:
+		return &configError{errors.New("has no source")}
+	}
+}
+
+// memoryVolumeBytes is the size of an emptyDir in memory: its limit, and no more than the memory
+// that the containers may use together, as a kubelet has it. 0 is the kernel's default, half of
+// the machine's memory.
+func memoryVolumeBytes(t rikv1alpha1.InstanceTemplate, limit int64) int64 {
+	total := int64(0)
+	for _, c := range t.Processes() {
+		memory := c.Resources.Limits.Bytes(rikv1alpha1.ResourceMemory)
+		if memory == 0 {
+			return limit
+		}
+		total += memory
+	}
+	if limit == 0 {
+		return total
+	}
+	return min(limit, total)
+}
+
+// tmpfs mounts memory at a path, once.
+func tmpfs(path, mode string, bytes int64, flags uintptr) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	if mounted, err := mountinfo.Mounted(path); mounted || err != nil {
+		return err
+	}
+	options := mode
+	if bytes > 0 {
+		options += ",size=" + strconv.FormatInt(bytes, 10)
+	}
+	if err := unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|flags, options); err != nil {
+		return &os.PathError{Op: "mount tmpfs", Path: path, Err: err}
+	}
+	return nil
+}
+
+func hostPath(v rikv1alpha1.HostPathVolume) error {
+	if !filepath.IsAbs(v.Path) {
+		return &configError{fmt.Errorf("path %q is not absolute", v.Path)}
+	}
+	if v.Create {
+		return os.MkdirAll(v.Path, 0o755) //nolint:gosec // the usual mode of a directory
+	}
+	if _, err := os.Stat(v.Path); err != nil {
+		return &configError{err}
+	}
+	return nil
+}
+
+// removeVolumes unmounts all that is mounted for the instance. Its own
+// directories go with the directories step; a path of the node stays.
+func (b *build) removeVolumes(context.Context) error {
+	return mounts.UnmountInside(b.d.runDir(b.in.UID))
+}
+
+// objectVolume writes the keys of a ConfigMap or Secret as files.
+func (b *build) objectVolume(ctx context.Context, v rikv1alpha1.Volume) error {
+	files, mode, err := b.objectFiles(ctx, v)
+	if err != nil {
+		return err
+	}
+	err = publishFiles(b.d.memoryVolume(b.in.UID, v.Name), files, mode)
+	if errors.Is(err, unix.ENOSPC) {
+		err = &configError{fmt.Errorf("%w: the ConfigMaps and Secrets that an instance mounts may take %d MiB and %d files together, twice during an update",
+			err, runDirBytes>>20, runDirInodes)}
+	}
+	return err
+}
+
+// objectFiles gives the files of a ConfigMap or Secret by relative path, and their
+// mode.
+func (b *build) objectFiles(ctx context.Context, v rikv1alpha1.Volume) (files map[string][]byte, mode fs.FileMode, err error) {
+	source, configMap, secret, mode := v.ConfigMap, "", "", fs.FileMode(0o644)
+	if source != nil {
+		configMap = source.Name
+	} else {
+		source, mode = v.Secret, 0o400
+		secret = source.Name
+	}
+	if source.Mode != nil {
+		mode = fs.FileMode(*source.Mode).Perm() //nolint:gosec // Perm keeps nine bits
+	}
+	entries, err := b.d.entries(ctx, b.in.Namespace, configMap, secret, source.Optional)
+	if err != nil {
+		return nil, mode, err
+	}
+	files, err = selectFiles(entries.Data, *source)
+	if err != nil {
+		err = &configError{err}
+	}
+	return files, mode, err
+}
+
+var validKey = regexp.MustCompile(`^[-._a-zA-Z0-9]{1,253}$`)
+
+// selectFiles gives the files of an object volume by relative path.
+func selectFiles(data map[string][]byte, v rikv1alpha1.ObjectVolume) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for key, value := range data {
+		if len(v.Items) == 0 && validKey.MatchString(key) && !strings.HasPrefix(key, "..") && key != "." {
+			files[key] = value
+		}
+	}
+	for _, item := range v.Items {
+		value, ok := data[item.Key]
+		if !ok {
+			if v.Optional {
+				continue
+			}
+			return nil, fmt.Errorf("%q has no key %q", v.Name, item.Key)
+		}
+		if !filepath.IsLocal(item.Path) || filepath.Clean(item.Path) == "." || strings.HasPrefix(item.Path, "..") {
+			return nil, fmt.Errorf("path %q of key %q does not stay inside the volume", item.Path, item.Key)
+		}
+		files[filepath.Clean(item.Path)] = value
+	}
+	return files, nil
+}
+
+// publishFiles makes the directory show exactly these files, all at once: they
+// are written beside, and one rename of the link "..data" switches to them. A
+// reader sees all of the old ones or all of the new ones.
+func publishFiles(dir string, files map[string][]byte, mode fs.FileMode) error {
+	version := ".." + digest(files, mode)
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // below a 0700 directory
+		return err
+	}
+	old, _ := os.Readlink(filepath.Join(dir, "..data"))
+	if old == version {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := writeFile(filepath.Join(dir, version, name), files[name], mode); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, version), 0o755); err != nil { //nolint:gosec // as above
+		return err
+	}
+	if err := swapLink(version, filepath.Join(dir, "..data")); err != nil {
+		return err
+	}
+	if err := linkNames(dir, files); err != nil {
+		return err
+	}
+	if old != "" && strings.HasPrefix(old, "..") && filepath.IsLocal(old) {
+		return os.RemoveAll(filepath.Join(dir, old))
+	}
+	return nil
+}
+
+func writeFile(path string, data []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as above
+		return err
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode)
+}
+
+// linkNames makes the top names, which all lead through "..data".
+func linkNames(dir string, files map[string][]byte) error {
+	wanted := map[string]bool{}
+	for name := range files {
+		top, _, _ := strings.Cut(name, "/")
+		wanted[top] = true
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "..") && !wanted[e.Name()] {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	for name := range wanted {
+		if err := swapLink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func swapLink(target, path string) error {
+	next := filepath.Join(filepath.Dir(path), "..new-"+filepath.Base(path))
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(target, next); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+func digest(files map[string][]byte, mode fs.FileMode) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%o\n", mode)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(h, "%d %s %d ", len(name), name, len(files[name]))
+		h.Write(files[name])
+	}
+	return hex.EncodeToString(h.Sum(nil))[:32]
+}
+
+// mountsOf prepares the sources of a container's volume mounts.
+func (d *Driver) mountsOf(in instance.Instance, c rikv1alpha1.Container) ([]spec.Mount, error) {
+	var list []spec.Mount
+	for i, vm := range c.VolumeMounts {
+		at := slices.IndexFunc(in.Template.Volumes, func(v rikv1alpha1.Volume) bool { return v.Name == vm.Name })
+		if at < 0 {
+			return nil, fmt.Errorf("%w: %q, mounted at %s", spec.ErrVolume, vm.Name, vm.MountPath)
+		}
+		m, err := d.mountOf(in, in.Template.Volumes[at], vm)
+		if err == nil && vm.SubPath != "" {
+			writable := in.Template.Volumes[at].EmptyDir != nil || in.Template.Volumes[at].HostPath != nil
+			m.Source, err = subPath(m.Source, vm.SubPath, filepath.Join(d.subPaths(in.UID, c.Name), strconv.Itoa(i)), writable)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("mounting volume %q: %w", vm.Name, err)
+		}
+		list = append(list, m)
+	}
+	return list, nil
+}
+
+func (d *Driver) mountOf(in instance.Instance, v rikv1alpha1.Volume, vm rikv1alpha1.VolumeMount) (spec.Mount, error) {
+	m := spec.Mount{Destination: filepath.Clean("/" + vm.MountPath), ReadOnly: vm.ReadOnly}
+	switch {
+	case v.EmptyDir != nil && !v.EmptyDir.InMemory:
+		m.Source = d.diskVolume(in.UID, v.Name)
+	case v.HostPath != nil:
+		m.Source, m.Devices = v.HostPath.Path, true
+	default:
+		m.Source = d.memoryVolume(in.UID, v.Name)
+		m.ReadOnly = m.ReadOnly || v.EmptyDir == nil
+	}
+	if m.Destination == "/" {
+		return m, &configError{errors.New("a volume cannot replace the root directory")}
+	}
+	return m, nil
+}
+
+// subPath binds a path inside a volume to a place of our own. The containers
+// that write to the volume may put links in the way at any moment, so the
+// kernel resolves it inside the volume, and what is bound is what was opened.
+func subPath(volume, path, target string, create bool) (string, error) {
+	if !filepath.IsLocal(path) {
+		return "", &configError{fmt.Errorf("subPath %q does not stay inside the volume", path)}
+	}
+	root, err := os.OpenRoot(volume)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	if _, err := root.Stat(path); create && errors.Is(err, fs.ErrNotExist) {
+		if err := mkdirLike(root, path); err != nil {
+			return "", fmt.Errorf("making subPath: %w", err)
+		}
+	}
+	dir, err := root.Open(".")
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	fd, err := unix.Openat2(int(dir.Fd()), path, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return "", &configError{&os.PathError{Op: "open subPath", Path: path, Err: err}}
+	}
+	defer unix.Close(fd)
+	return target, bindDescriptor(fd, target)
+}
+
+// mkdirLike makes the directories of a path with the mode of the root, as kubelet makes what is
+// missing of a subPath: who may write to the volume may write there.
+func mkdirLike(root *os.Root, path string) error {
+	volume, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	mode := volume.Mode() & (fs.ModePerm | fs.ModeSetgid | fs.ModeSticky)
+	parts := strings.Split(filepath.Clean(path), "/")
+	for i := range parts {
+		dir := filepath.Join(parts[:i+1]...)
+		switch err := root.Mkdir(dir, mode.Perm()); {
+		case errors.Is(err, fs.ErrExist):
+		case err != nil:
+			return err
+		default:
+			// The umask took its part.
+			if err := root.Chmod(dir, mode); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func bindDescriptor(fd int, target string) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if err := mounts.Unmount(target); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if err := os.MkdirAll(target, 0o700); err != nil {
+			return err
+		}
+	} else if err := os.WriteFile(target, nil, 0o600); err != nil {
+		return err
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), target, "", unix.MS_BIND, ""); err != nil {
+		return &os.PathError{Op: "bind", Path: target, Err: err}
+	}
+	return nil
+}
+
+func (d *Driver) removeSubPaths(uid, container string) error {
+	return mounts.UnmountAndRemove(d.subPaths(uid, container))
+}
+
+// refreshInterval is how often mounted objects are looked at unasked.
+const refreshInterval = time.Minute
+
+func (m *machine) objectVolumes() []rikv1alpha1.Volume {
+	return slices.DeleteFunc(slices.Clone(m.rec.Instance.Template.Volumes), func(v rikv1alpha1.Volume) bool {
+		return v.ConfigMap == nil && v.Secret == nil
+	})
+}
+
+// refreshDue looks at mounted objects when it is time, and says when it is
+// time again.
+func (m *machine) refreshDue() time.Time {
+	if len(m.objectVolumes()) == 0 || m.refreshing {
+		return time.Time{}
+	}
+	if m.refreshed.IsZero() {
+		m.refreshed = m.now()
+	}
+	due := m.refreshed.Add(refreshInterval)
+	if m.now().Before(due) {
+		return due
+	}
+	m.refreshVolumes()
+	return time.Time{}
+}
+
+// refreshVolumes writes mounted objects anew, beside the owner.
+func (m *machine) refreshVolumes() {
+	volumes := m.objectVolumes()
+	if len(volumes) == 0 || m.refreshing || !m.prepared || m.rec.Suspended || m.rec.Stop != nil || m.rec.Final != nil {
+		return
+	}
+	m.refreshing = true
+	m.starts++
+	b, ctx := &build{d: m.d, in: m.rec.Instance}, m.startCtx
+	m.task(func() func() {
+		err := m.engine.refresh(ctx, b, volumes)
+		return func() {
+			m.starts--
+			m.refreshing, m.refreshed = false, m.now()
+			if err != nil && ctx.Err() == nil {
+				m.log.Warn("mounted objects could not be brought up to date", "err", err)
+			}
+		}
+	})
+}

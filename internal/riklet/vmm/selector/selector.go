@@ -1,0 +1,161 @@
+// Package selector is the vmm.Driver of a node that has several: the first one that
+// runs guests here makes every new machine, and each machine stays with the one that
+// made it, whatever a later agent would choose.
+package selector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/shim/launch"
+	"rik.dev/rik/internal/riklet/vmm"
+)
+
+// Driver chooses among others.
+type Driver struct {
+	drivers []vmm.Driver
+
+	mu     sync.Mutex // held while probing
+	chosen vmm.Driver
+}
+
+var _ vmm.Driver = (*Driver)(nil)
+
+// Of makes a driver of at least one; the first is liked best.
+func Of(drivers ...vmm.Driver) *Driver { return &Driver{drivers: drivers} }
+
+// Name is that of the chosen driver, or of all while none is chosen.
+func (d *Driver) Name() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.chosen != nil {
+		return d.chosen.Name()
+	}
+	names := make([]string, len(d.drivers))
+	for i, one := range d.drivers {
+		names[i] = one.Name()
+	}
+	return strings.Join(names, " or ")
+}
+
+// Probe tries one after the other. When none works it says why of each.
+func (d *Driver) Probe(ctx context.Context) (vmm.Capabilities, error) {
+	_, capabilities, err := d.choose(ctx)
+	return capabilities, err
+}
+
+func (d *Driver) choose(ctx context.Context) (vmm.Driver, vmm.Capabilities, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	candidates := d.drivers
+	if d.chosen != nil {
+		candidates = []vmm.Driver{d.chosen}
+	}
+	var errs []error
+	for _, one := range candidates {
+		capabilities, err := one.Probe(ctx)
+		if err == nil {
+			d.chosen = one
+			return one, capabilities, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", one.Name(), err))
+	}
+	return nil, vmm.Capabilities{}, errors.Join(errs...)
+}
+
+// Validate asks the driver that would make the machine, or all before there is one.
+func (d *Driver) Validate(m vmm.Machine) error {
+	d.mu.Lock()
+	chosen := d.chosen
+	d.mu.Unlock()
+	if chosen != nil {
+		return chosen.Validate(m)
+	}
+	for _, one := range d.drivers {
+		if err := one.Validate(m); err != nil {
+			return fmt.Errorf("%s: %w", one.Name(), err)
+		}
+	}
+	return nil
+}
+
+// maker is the file in which a machine says whose it is.
+const maker = "driver"
+
+// Prepare lets the chosen driver make the machine.
+func (d *Driver) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, error) {
+	one, _, err := d.choose(ctx)
+	if err != nil {
+		return launch.Process{}, err
+	}
+	if err := one.Validate(m); err != nil {
+		return launch.Process{}, err
+	}
+	if err := os.WriteFile(filepath.Join(m.Dir, maker), []byte(one.Name()), 0o600); err != nil {
+		return launch.Process{}, fmt.Errorf("noting the machine's driver: %w", err)
+	}
+	return one.Prepare(ctx, m)
+}
+
+// of finds the driver that made a machine.
+func (d *Driver) of(m vmm.Machine) (vmm.Driver, error) {
+	name, err := os.ReadFile(filepath.Join(m.Dir, maker))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: nobody made machine %s", vmm.ErrGone, m.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range d.drivers {
+		if one.Name() == string(name) {
+			return one, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: machine %s was made by %q, which this node does not use now: start the riklet with --vmm=%s until it is gone", vmm.ErrUnsupported, m.ID, name, name)
+}
+
+// Connect reaches the machine by the driver that made it.
+func (d *Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
+	one, err := d.of(m)
+	if err != nil {
+		return nil, err
+	}
+	return one.Connect(ctx, m)
+}
+
+// Channel is that of the driver that made the machine; without one it leads nowhere.
+func (d *Driver) Channel(m vmm.Machine) guest.Channel {
+	one, err := d.of(m)
+	if err != nil {
+		return guest.Channel{}
+	}
+	return one.Channel(m)
+}
+
+// Cleanup has the driver that made the machine remove it. The note of whose it is was
+// made before anything else and goes last. It is in memory: after a restart of the node there
+// may be something of the machine elsewhere, and each driver removes what it finds.
+func (d *Driver) Cleanup(ctx context.Context, m vmm.Machine) error {
+	one, err := d.of(m)
+	if errors.Is(err, vmm.ErrGone) {
+		var errs []error
+		for _, each := range d.drivers {
+			errs = append(errs, each.Cleanup(ctx, m))
+		}
+		return errors.Join(errs...)
+	}
+	if err != nil {
+		return err
+	}
+	if err := one.Cleanup(ctx, m); err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(m.Dir, maker))
+}

@@ -1,0 +1,248 @@
+// Package validate judges what a node says, before anything uses it. A node may be broken or in
+// the hands of somebody: what it says reaches the scheduler's memory, the controller's, and
+// objects that others read.
+//
+// What is too long is cut, what makes no sense is dropped, and a registration that makes no
+// sense is refused. A riklet of ours says nothing that is changed here. The limits of text are
+// those of Kubernetes for what kubelet says, where it has one.
+package validate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rpc/schedulerv1"
+)
+
+// What one node may say at most.
+const (
+	// MaxText of a reason, a message or a fact, in bytes.
+	MaxText = 4 << 10
+	// MaxWord of an ID, a name or an address.
+	MaxWord = 253
+	// MaxInstances that a node has anything of; the API takes a million as a capacity.
+	MaxInstances = 1 << 20
+	// MaxContainers of an instance, init containers apart; the API takes fewer in a template.
+	MaxContainers = 128
+	// MaxConditions of an instance.
+	MaxConditions = 32
+	// MaxImages that a node tells of.
+	MaxImages = 10_000
+	// MaxPorts of a machine: each number once for each of three protocols.
+	MaxPorts = 3 * 65536
+	// MaxMeasured is the size of the metrics of a node or of one instance.
+	MaxMeasured = 16 << 10
+	// MaxLabels that a node asks for.
+	MaxLabels = 256
+	// MaxHoldWord of the id and the cluster of a hold: ids and UIDs are shorter.
+	MaxHoldWord = 64
+	// MaxTaints that a node asks for, in bytes of JSON.
+	MaxTaints = 64 << 10
+)
+
+// Register checks a node's registration and returns the status in it. The error says what the
+// node has to change.
+func Register(r *schedulerv1.Register) (*rikv1alpha1.NodeStatus, error) {
+	if r == nil {
+		return nil, errors.New("the first message must be Register")
+	}
+	if problems := validation.IsDNS1123Subdomain(r.GetNodeName()); len(problems) > 0 {
+		return nil, fmt.Errorf("node name %q: %s", Text(r.GetNodeName(), MaxWord), problems[0])
+	}
+	status := &rikv1alpha1.NodeStatus{}
+	if err := status.Unmarshal(r.GetStatus()); err != nil {
+		return nil, fmt.Errorf("status of node %q cannot be read: %w", r.GetNodeName(), err)
+	}
+	if err := capacity(status); err != nil {
+		return nil, fmt.Errorf("node %q: %w", r.GetNodeName(), err)
+	}
+	switch {
+	case len(r.GetRunning()) > MaxInstances:
+		return nil, fmt.Errorf("node %q says that it runs %d instances, more than %d", r.GetNodeName(), len(r.GetRunning()), MaxInstances)
+	case len(r.GetLabels()) > MaxLabels:
+		return nil, fmt.Errorf("node %q asks for %d labels, more than %d", r.GetNodeName(), len(r.GetLabels()), MaxLabels)
+	case len(r.GetTaints()) > MaxTaints:
+		return nil, fmt.Errorf("node %q asks for taints of %d bytes, more than %d", r.GetNodeName(), len(r.GetTaints()), MaxTaints)
+	case r.GetHighestTerm() < 0:
+		return nil, fmt.Errorf("node %q says that it has obeyed term %d", r.GetNodeName(), r.GetHighestTerm())
+	}
+	r.Running = slices.DeleteFunc(r.Running, func(uid string) bool { return !isUID(uid) })
+	for key, value := range r.GetLabels() {
+		if len(key) > 2*MaxWord || len(value) > MaxWord {
+			delete(r.Labels, key) // no label has that; the API would refuse the Node
+		}
+	}
+	facts(status)
+	r.MachineId, r.BootId, r.RunId = Text(r.GetMachineId(), MaxWord), Text(r.GetBootId(), MaxWord), Text(r.GetRunId(), MaxWord)
+	r.Version = Text(r.GetVersion(), MaxWord)
+	var err error
+	if r.Status, err = status.Marshal(); err != nil {
+		return nil, fmt.Errorf("status of node %q cannot be passed on: %w", r.GetNodeName(), err)
+	}
+	return status, nil
+}
+
+// capacity refuses what the API refuses: otherwise the scheduler would believe what nobody can
+// see.
+func capacity(s *rikv1alpha1.NodeStatus) error {
+	largest := rikv1alpha1.LargestResources()
+	for what, list := range map[string]rikv1alpha1.ResourceList{"capacity": s.Capacity, "allocatable": s.Allocatable} {
+		for name, amount := range list {
+			most, known := largest[name]
+			switch {
+			case !known:
+				return fmt.Errorf("%s has %q, which is no resource of a node", what, Text(string(name), MaxWord))
+			case amount.Sign() < 0:
+				return fmt.Errorf("%s of %s is %s, less than nothing", what, name, amount.String())
+			case amount.Cmp(most) > 0:
+				return fmt.Errorf("%s of %s is %s, more than any machine has (%s)", what, name, amount.String(), most.String())
+			}
+		}
+	}
+	return nil
+}
+
+// facts cuts what a node tells of itself. What it may not say there at all is dropped.
+func facts(s *rikv1alpha1.NodeStatus) {
+	s.Conditions, s.Confirmation = nil, nil // the controller's
+	i := &s.Info
+	for _, word := range []*string{
+		&i.MachineID, &i.BootID, &i.AgentVersion, &i.RuntimeVersion, &i.Distribution, &i.DistributionVersion,
+		&i.OperatingSystem, &i.Architecture, &i.KernelVersion, &i.Hostname, &i.InstallationID,
+	} {
+		*word = Text(*word, MaxWord)
+	}
+	for _, address := range []*string{&i.InternalAddress, &i.ExternalAddress} {
+		if _, err := netip.ParseAddr(*address); err != nil {
+			*address = ""
+		}
+	}
+	kinds := []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod, rikv1alpha1.KindFunction, rikv1alpha1.KindApp}
+	i.Kinds = slices.DeleteFunc(i.Kinds, func(k rikv1alpha1.WorkloadKind) bool { return !slices.Contains(kinds, k) })
+	i.Runtimes = slices.DeleteFunc(i.Runtimes, func(name string) bool { return len(name) > MaxWord })
+	i.Runtimes = i.Runtimes[:min(len(i.Runtimes), MaxContainers)]
+	i.CPUs, i.MemoryBytes, i.DiskBytes = max(i.CPUs, 0), max(i.MemoryBytes, 0), max(i.DiskBytes, 0)
+}
+
+// Heartbeat keeps what a heartbeat may say.
+func Heartbeat(h *schedulerv1.Heartbeat) {
+	h.Images = h.GetImages()[:min(len(h.GetImages()), MaxImages)]
+	h.Images = slices.DeleteFunc(h.Images, func(name string) bool { return len(name) > MaxText })
+	h.UsedPorts = h.GetUsedPorts()[:min(len(h.GetUsedPorts()), MaxPorts)]
+	h.UsedPorts = slices.DeleteFunc(h.UsedPorts, func(p *schedulerv1.UsedPort) bool {
+		return p.GetPort() < 1 || p.GetPort() > 65535 || len(p.GetProtocol()) > len("SCTP")
+	})
+}
+
+// Hold says whether what a node says that it waits for makes sense.
+func Hold(h *schedulerv1.Hold) bool {
+	reasons := []string{rikv1alpha1.ConfirmUnknownInstances, rikv1alpha1.ConfirmOtherCluster, rikv1alpha1.ConfirmLowerTerm}
+	return h.GetId() != "" && len(h.GetId()) <= MaxHoldWord && len(h.GetCluster()) <= MaxHoldWord &&
+		h.GetTerm() >= 0 && h.GetInstances() >= 0 && slices.Contains(reasons, h.GetReason())
+}
+
+// Metrics keeps those of the node itself and of the instances that it has, as mine says.
+func Metrics(m *schedulerv1.Metrics, mine func(uid string) bool) {
+	if !measured(m.GetNode()) {
+		m.Node = ""
+	}
+	for uid, text := range m.GetInstances() {
+		if !measured(text) || !mine(uid) {
+			delete(m.Instances, uid)
+		}
+	}
+}
+
+func measured(text string) bool { return len(text) <= MaxMeasured && json.Valid([]byte(text)) }
+
+// Observation cuts what a node saw of an instance. It is false for one that says nothing.
+// What was dropped is told in words.
+func Observation(o *schedulerv1.Observation) (ok bool, dropped string) {
+	if !isUID(o.GetUid()) || o.GetSequence() < 0 || !slices.Contains(phases, rikv1alpha1.InstancePhase(o.GetPhase())) {
+		return false, "it names no instance, no sequence or no phase"
+	}
+	o.Reason, o.Message = Text(o.GetReason(), MaxText), Text(o.GetMessage(), MaxText)
+	if len(o.GetStatus()) == 0 {
+		return true, ""
+	}
+	status := &rikv1alpha1.InstanceStatus{}
+	if err := status.Unmarshal(o.GetStatus()); err != nil {
+		o.Status = nil
+		return true, "its details cannot be read"
+	}
+	dropped = details(status)
+	var err error
+	if o.Status, err = status.Marshal(); err != nil {
+		o.Status = nil
+		return true, "its details cannot be passed on"
+	}
+	return true, dropped
+}
+
+var phases = []rikv1alpha1.InstancePhase{
+	rikv1alpha1.InstanceCreating, rikv1alpha1.InstanceRunning, rikv1alpha1.InstanceCompleted, rikv1alpha1.InstanceFailed,
+	rikv1alpha1.InstanceDestroying, rikv1alpha1.InstanceTerminated,
+}
+
+// details keeps of an instance's status what the API takes.
+func details(s *rikv1alpha1.InstanceStatus) (dropped string) {
+	s.Reason, s.Message = Text(s.Reason, MaxText), Text(s.Message, MaxText)
+	for _, address := range []*string{&s.Address, &s.HostAddress} {
+		if _, err := netip.ParseAddr(*address); *address != "" && err != nil {
+			*address, dropped = "", "an address that is none"
+		}
+	}
+	ports := len(s.HostPorts)
+	s.HostPorts = slices.DeleteFunc(s.HostPorts, func(p int32) bool { return p < 1 || p > 65535 })
+	s.HostPorts = s.HostPorts[:min(len(s.HostPorts), 65535)]
+	if len(s.HostPorts) < ports {
+		dropped = "ports that are none"
+	}
+	s.Conditions = s.Conditions[:min(len(s.Conditions), MaxConditions)]
+	for _, list := range []*[]rikv1alpha1.ContainerStatus{&s.Containers, &s.InitContainers} {
+		before := len(*list)
+		*list = containers(*list)
+		if len(*list) < before {
+			dropped = "containers without a name or state of one, or too many"
+		}
+	}
+	return dropped
+}
+
+func containers(list []rikv1alpha1.ContainerStatus) []rikv1alpha1.ContainerStatus {
+	states := []rikv1alpha1.ContainerState{"", rikv1alpha1.ContainerWaiting, rikv1alpha1.ContainerRunning, rikv1alpha1.ContainerExited}
+	names := map[string]bool{}
+	list = slices.DeleteFunc(list, func(c rikv1alpha1.ContainerStatus) bool {
+		again := names[c.Name]
+		names[c.Name] = true
+		return again || len(validation.IsDNS1123Label(c.Name)) > 0 || !slices.Contains(states, c.State)
+	})
+	list = list[:min(len(list), MaxContainers)]
+	for i := range list {
+		c := &list[i]
+		c.Reason, c.Message, c.ImageDigest = Text(c.Reason, MaxText), Text(c.Message, MaxText), Text(c.ImageDigest, MaxWord)
+		c.RestartCount = max(c.RestartCount, 0)
+		if end := c.LastState; end != nil {
+			end.Reason, end.Message = Text(end.Reason, MaxText), Text(end.Message, MaxText)
+		}
+	}
+	return list
+}
+
+// Text cuts a text to so many bytes, at a character, and says that it did.
+func Text(text string, most int) string {
+	if len(text) <= most {
+		return strings.ToValidUTF8(text, "")
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}
+
+// isUID says whether a text can be that of an object: API servers make them of 36 characters.
+func isUID(text string) bool { return text != "" && len(text) <= MaxWord }
