@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	// Kubernetes' types register themselves in legacyscheme when imported. These
 	// are the groups of servedVersions, and those that they convert from.
 	_ "k8s.io/kubernetes/pkg/apis/admission/install"
@@ -18,8 +19,6 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/policy/install"
 	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
 	_ "k8s.io/kubernetes/pkg/apis/storagemigration/install"
-
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"rik.dev/rik/internal/apiserver/apis/rik/install"
 )

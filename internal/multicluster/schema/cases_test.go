@@ -7,9 +7,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/yaml"
-
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )

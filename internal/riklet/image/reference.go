@@ -1,6 +1,9 @@
 package image
 
 import (
+	// digests of all three algorithms may be in references
+	_ "crypto/sha256"
+	_ "crypto/sha512"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -9,9 +12,6 @@ import (
 	"unicode"
 
 	"github.com/distribution/reference"
-	// digests of all three algorithms may be in references
-	_ "crypto/sha256"
-	_ "crypto/sha512"
 
 	"rik.dev/rik/api/rik/v1alpha1"
 )

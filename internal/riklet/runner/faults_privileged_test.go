@@ -18,12 +18,11 @@ import (
 	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 
-	"rik.dev/rik/internal/testkit/ociimage"
-
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/testkit/ociimage"
 )
 
 // The published riklet said Terminated and deleted nothing. Here a stop that

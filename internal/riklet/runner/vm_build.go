@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/disk"
 	"rik.dev/rik/internal/riklet/guest"
@@ -22,8 +23,6 @@ import (
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/shim/logfile"
 	"rik.dev/rik/internal/riklet/vmm"
-
-	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
 // vmBuild makes the machine of an instance.

@@ -14,10 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"rik.dev/rik/api/quantity"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-
-	"rik.dev/rik/api/quantity"
 )
 
 func TestWrap(t *testing.T) {
