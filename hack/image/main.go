@@ -36,15 +36,9 @@ func main() {
 }
 
 func write(program, ref, out string, shell bool) (string, error) {
-	spec := ociimage.Spec{Files: map[string]ociimage.File{}}
-	if shell {
-		var err error
-		if spec, err = ociimage.BusyboxSpec(); err != nil {
-			return "", err
-		}
+	spec, err := ociimage.ProgramSpec(program, shell)
+	if err != nil {
+		return "", err
 	}
-	name := filepath.Base(program)
-	spec.Files[name] = ociimage.File{Source: program, Mode: 0o755}
-	spec.Entrypoint, spec.Cmd, spec.User = []string{"/" + name}, nil, "65534:65534"
 	return ociimage.Write(out, ref, spec)
 }

@@ -46,6 +46,22 @@ func BusyboxSpec() (Spec, error) {
 	}, nil
 }
 
+// ProgramSpec describes an image that runs a static program as its entrypoint and as the user
+// nobody. With shell it also has busybox.
+func ProgramSpec(program string, shell bool) (Spec, error) {
+	spec := Spec{Files: map[string]File{}}
+	if shell {
+		var err error
+		if spec, err = BusyboxSpec(); err != nil {
+			return Spec{}, err
+		}
+	}
+	name := filepath.Base(program)
+	spec.Files[name] = File{Source: program, Mode: 0o755}
+	spec.Entrypoint, spec.Cmd, spec.User = []string{"/" + name}, nil, "65534:65534"
+	return spec, nil
+}
+
 // Busybox writes the image of BusyboxSpec into the OCI layout at dir and
 // returns the reference to give to rik ("oci:/dir:latest").
 func Busybox(dir string) (string, error) {
