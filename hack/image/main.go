@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"path/filepath"
 
 	"rik.dev/rik/internal/testkit/ociimage"
 )
