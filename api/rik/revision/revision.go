@@ -39,7 +39,7 @@ func Hash(workload types.UID, template *rikv1alpha1.InstanceTemplate) string {
 	text, err := json.Marshal(template)
 	if err != nil {
 		// Nothing in the type can fail to marshal.
-		panic(fmt.Sprintf("programmer error: marshalling a template: %v", err))
+		panic(fmt.Sprintf("programmer error: marshaling a template: %v", err))
 	}
 	h := sha256.New()
 	h.Write([]byte(workload))

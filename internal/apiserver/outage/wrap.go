@@ -160,6 +160,6 @@ func (h *holder) Write(data []byte) (int, error) {
 func (h *holder) release() {
 	h.holds = false
 	h.ResponseWriter.WriteHeader(http.StatusInternalServerError)
-	_, _ = h.ResponseWriter.Write(h.body.Bytes()) // the client is gone, or not
+	_, _ = h.ResponseWriter.Write(h.body.Bytes()) //nolint:gosec // a JSON status of the API server; the client may be gone
 	h.body.Reset()
 }

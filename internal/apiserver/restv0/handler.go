@@ -248,7 +248,7 @@ func write(w http.ResponseWriter, a answer) {
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(a.body); err != nil {
 		// Nothing that is answered can fail to marshal.
-		panic(fmt.Sprintf("programmer error: marshalling an answer: %v", err))
+		panic(fmt.Sprintf("programmer error: marshaling an answer: %v", err))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -253,7 +253,7 @@ func TestDamagedTemplateIsFetchedAgain(t *testing.T) {
 	_, _ = s.Revision("shop", "web-1")
 	s.Deliver(revisionObject(t, "web-1"))
 	path := s.file(Key{nodev1.Kind_KIND_REVISION, "shop", "web-1"})
-	for name, text := range map[string]string{"rubbish": "\xff\xff\xff", "another's": string(marshalled(t, "web-2"))} {
+	for name, text := range map[string]string{"rubbish": "\xff\xff\xff", "another's": string(marshaled(t, "web-2"))} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +346,7 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-func marshalled(t *testing.T, name string) []byte {
+func marshaled(t *testing.T, name string) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	s := newStore(t, dir)

@@ -211,7 +211,7 @@ func giveAll(ctx context.Context, dir string, to spec.User) error {
 		if err != nil {
 			return err
 		}
-		return os.Lchown(path, int(to.UID), int(to.GID))
+		return os.Lchown(path, int(to.UID), int(to.GID)) //nolint:gosec // no other process uses the files yet
 	})
 }
 

@@ -64,20 +64,20 @@ func (s *stage) process(name string) *process {
 	return s.started[name]
 }
 
-// fakes is a server with a session that can be ended and begun anew.
-type fakes struct {
+// fakeServer is a server with a session that can be ended and begun anew.
+type fakeServer struct {
 	*testing.T
 	stage  *stage
 	server *guestinit.Server
 }
 
-func newFakes(t *testing.T) *fakes {
+func newFakeServer(t *testing.T) *fakeServer {
 	s := &stage{started: map[string]*process{}}
-	return &fakes{T: t, stage: s, server: guestinit.NewServer(s, t.Logf)}
+	return &fakeServer{T: t, stage: s, server: guestinit.NewServer(s, t.Logf)}
 }
 
 // session begins one; end returns when the server is done with it.
-func (h *fakes) session() (g guest.Guest, end func()) {
+func (h *fakeServer) session() (g guest.Guest, end func()) {
 	h.Helper()
 	node, in := net.Pipe()
 	done := make(chan struct{})
@@ -102,7 +102,7 @@ func (h *fakes) session() (g guest.Guest, end func()) {
 }
 
 // run starts or joins a process and gives what it says line by line.
-func (h *fakes) run(g guest.Guest, p guest.Process) (guest.Running, *bufio.Reader) {
+func (h *fakeServer) run(g guest.Guest, p guest.Process) (guest.Running, *bufio.Reader) {
 	h.Helper()
 	r, w := io.Pipe()
 	running, err := g.Run(h.Context(), p, guest.Streams{Stdout: w})
@@ -113,14 +113,14 @@ func (h *fakes) run(g guest.Guest, p guest.Process) (guest.Running, *bufio.Reade
 	return running, bufio.NewReader(r)
 }
 
-func (h *fakes) says(from *bufio.Reader, want string) {
+func (h *fakeServer) says(from *bufio.Reader, want string) {
 	h.Helper()
 	if line, err := from.ReadString('\n'); line != want {
 		h.Errorf("the process says %q, %v, want %q", line, err, want)
 	}
 }
 
-func (h *fakes) must(err error) {
+func (h *fakeServer) must(err error) {
 	h.Helper()
 	if err != nil {
 		h.Fatal(err)
@@ -130,7 +130,7 @@ func (h *fakes) must(err error) {
 var mainProcess = guest.Process{Container: "main", Argv: []string{"serve"}}
 
 func TestAKeptContainerChangesItsSession(t *testing.T) {
-	h := newFakes(t)
+	h := newFakeServer(t)
 	g, end := h.session()
 	_, said := h.run(g, mainProcess)
 	beside, _ := h.run(g, guest.Process{Container: "main", Argv: []string{"look"}, Exec: true})
@@ -170,7 +170,7 @@ func TestAKeptContainerChangesItsSession(t *testing.T) {
 }
 
 func TestAContainerThatEndsWhileItIsKeptTellsItsEnd(t *testing.T) {
-	h := newFakes(t)
+	h := newFakeServer(t)
 	g, end := h.session()
 	h.run(g, mainProcess)
 	h.must(g.Keep(t.Context()))
@@ -185,7 +185,7 @@ func TestAContainerThatEndsWhileItIsKeptTellsItsEnd(t *testing.T) {
 }
 
 func TestThawTakesKeepBack(t *testing.T) {
-	h := newFakes(t)
+	h := newFakeServer(t)
 	g, end := h.session()
 	_, said := h.run(g, mainProcess)
 	process := h.stage.process("main serve")
@@ -203,7 +203,7 @@ func TestThawTakesKeepBack(t *testing.T) {
 
 // A session that ends without a word after one that kept takes what was kept along.
 func TestWhatNobodyJoinsEndsWithTheNextSession(t *testing.T) {
-	h := newFakes(t)
+	h := newFakeServer(t)
 	g, end := h.session()
 	h.run(g, mainProcess)
 	h.must(g.Keep(t.Context()))
