@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks the language of documents, help, messages, comments and names under the paths
-# that are given, or of the whole tree: hack/prose.sh internal/riklet docs
+# Checks the language of documents, help, messages, comments and names in the whole tree, or
+# under paths: hack/prose.sh internal/riklet docs
+#
 # Options go to the checker: --level error|warning|suggestion, --counts.
 set -euo pipefail
 cd "$(dirname "$0")/.."

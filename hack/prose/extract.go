@@ -271,3 +271,40 @@ func fenced(page string) []text {
 }
 
 var flagName = regexp.MustCompile(`^(?:-[a-zA-Z], )?--[a-z0-9-]+(?: [a-zA-Z]+)?\s{2,}`)
+
+// marks begin a comment, by the extension of a file.
+var marks = map[string]string{".sh": "#", ".proto": "//", ".service": "#"}
+
+// comments returns the comments of a file whose lines begin with mark, or end with a comment
+// after code. A line of a Makefile's help is such a comment.
+func comments(content, mark string) []text {
+	if mark == "" || strings.Contains(content, "DO NOT EDIT") {
+		return nil
+	}
+	var texts []text
+	paragraph := text{kind: comment}
+	flush := func() {
+		if len(paragraph.lines) > 0 {
+			texts = append(texts, paragraph)
+		}
+		paragraph = text{kind: comment}
+	}
+	for i, l := range strings.Split(content, "\n") {
+		code, prose, isComment := strings.Cut(l, mark+" ")
+		code, prose = strings.TrimSpace(code), strings.TrimSpace(prose)
+		switch {
+		case !isComment || prose == "":
+			flush()
+		case code == "":
+			paragraph.lines = append(paragraph.lines, line{i + 1, prose})
+		case strings.HasSuffix(l[:len(l)-len(prose)], " "+mark+" ") || strings.HasSuffix(code, "#"):
+			flush()
+			paragraph.lines = append(paragraph.lines, line{i + 1, prose})
+			flush()
+		default:
+			flush()
+		}
+	}
+	flush()
+	return texts
+}

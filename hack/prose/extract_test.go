@@ -90,3 +90,16 @@ func TestFenced(t *testing.T) {
 		t.Errorf("fenced = %v", texts)
 	}
 }
+
+func TestComments(t *testing.T) {
+	t.Parallel()
+	texts := comments("#!/bin/sh\n# The first\n# of two lines.\nrun it # after code\nurl=a#b\nbuild: deps ## build every program\n", "#")
+	var got []string
+	for _, x := range texts {
+		got = append(got, x.joined())
+	}
+	want := []string{"The first of two lines.", "after code", "build every program"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("comments (-want +got):\n%s", diff)
+	}
+}

@@ -2,9 +2,9 @@
 // comments and names. The rules are vale's, under .vale; hack/prose.sh builds vale and
 // runs this program.
 //
-// vale reads Markdown by itself. Of Go files this program extracts the texts (see extract)
-// into scratch files that vale can read, and maps what vale finds back to the lines of the
-// Go file.
+// vale reads Markdown by itself. Of Go files, protocols and scripts this program extracts the
+// texts (see extract and comments) into scratch files that vale can read. It maps what vale
+// finds back to the lines of the file.
 //
 //	prose --vale bin/vale [--level error] [--counts] [PATH...]
 //
@@ -100,7 +100,7 @@ func tracked(paths []string) ([]string, error) {
 	for name := range strings.SplitSeq(string(listing), "\x00") {
 		switch {
 		case strings.Contains(name, "testdata/"), strings.HasPrefix(path.Base(name), "zz_generated"), strings.HasSuffix(name, ".pb.go"):
-		case strings.HasSuffix(name, ".go"), strings.HasSuffix(name, ".md"):
+		case strings.HasSuffix(name, ".go"), strings.HasSuffix(name, ".md"), marks[path.Ext(name)] != "", path.Base(name) == "Makefile":
 			if _, err := os.Stat(name); err == nil {
 				files = append(files, name)
 			}
@@ -132,6 +132,10 @@ func extractAll(files []string, scratch string) (map[string]source, error) {
 			}
 		case strings.HasPrefix(file, "docs/reference/"):
 			texts = fenced(string(content))
+		case path.Base(file) == "Makefile":
+			texts = comments(string(content), "#")
+		default:
+			texts = comments(string(content), marks[path.Ext(file)])
 		}
 		if strings.HasSuffix(file, ".md") {
 			name := filepath.Join(scratch, file)
