@@ -40,8 +40,9 @@ func (o *Options) findGuest() []error {
 		path       *string
 		name, flag string
 	}{{&o.Kernel, "kernel", "--kernel"}, {&o.Initramfs, "initramfs", "--initramfs"}} {
-		if *f.path == "" {
-			*f.path = filepath.Join(filepath.Dir(self), guestDir, f.name)
+		// A server validates the options twice: the second time the default is filled in.
+		if beside := filepath.Join(filepath.Dir(self), guestDir, f.name); *f.path == "" || *f.path == beside {
+			*f.path = beside
 			continue // a node without it runs no microVMs, and says so
 		}
 		absolute, err := filepath.Abs(*f.path)

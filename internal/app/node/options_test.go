@@ -65,6 +65,17 @@ func TestFindProgramsSaysWhatToDo(t *testing.T) {
 	}
 }
 
+// A server validates the options of its node before the node does.
+func TestNoGuestIsNoProblemTheSecondTimeEither(t *testing.T) {
+	t.Parallel()
+	o := Options{VMM: VMMAuto}
+	for _, which := range []string{"first", "second"} {
+		if err := errors.Join(o.findGuest()...); err != nil {
+			t.Errorf("the %s time findGuest = %v, want nothing: no flag names a guest", which, err)
+		}
+	}
+}
+
 func TestReserved(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
