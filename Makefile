@@ -4,7 +4,6 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 
 BIN := $(CURDIR)/bin
-TAGS := containers_image_openpgp
 VERSION ?= $(shell git describe --tags --match 'v[0-9]*' 2>/dev/null || echo v0.1.0-dev)
 COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
 COMMIT_DATE := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
@@ -16,15 +15,22 @@ KUBECTL_VERSION := $(shell sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[^ ]*\).*
 RUNC_VERSION := v1.5.2
 GOLANGCI_VERSION := v2.15.0
 VALE_VERSION := v3.22.0
+GOVULNCHECK_VERSION := v1.9.0
 export PREFIX DESTDIR
 export GOFLAGS := $(shell source hack/env.sh && echo $$GOFLAGS)
+TAGS := $(shell source hack/env.sh && echo $$RIK_TAGS)
+# The Go that hack/deps.sh fetched, if it had to. It knows its own GOROOT.
+export PATH := $(BIN)/toolchain/bin:$(PATH)
+unexport GOROOT
 
-# The programs of a node are static: they run on a machine of any libc.
-NODE_PROGRAMS := riklet rik-shim rik-unpack rik-dns rik-init
-# gRPC's trace pages bring templates, and with those the linker keeps every method
-# of every type: 4 MB of riklet.
-NODE_TAGS := grpcnotrace
-PROGRAMS := rik rikctl
+# What running containers takes besides rik itself and runc.
+CONTAINER_PROGRAMS := rikctl rik-shim rik-unpack rik-dns
+# The rest: a node without a server, and the init of microVMs.
+OTHER_PROGRAMS := riklet rik-init
+# SQLite is C, so rik is built with cgo. All other programs are static, and run on a machine
+# of any libc. Nobody keeps what a debugger of C reads: without it (-g) SQLite takes a quarter
+# less time to compile.
+WITH_C := CGO_ENABLED=1 CGO_CFLAGS=-O2
 # rik called by these names; cmd/ has each as a program of its own for go install.
 COMPONENTS := controller scheduler kcp cluster-controller deployment-splitter syncer crd-puller compat
 
@@ -33,16 +39,24 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: ## install what the build and the tests need from Debian
+deps: ## install what the build and the tests need from Debian, and Go
 	@hack/deps.sh
 
 .PHONY: build
-build: deps $(BIN)/runc ## build every program into bin/
-	@hack/say.sh "building rik (the first build compiles Kubernetes' API server: some minutes)"
-	@CGO_ENABLED=1 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
-	@for name in $(COMPONENTS); do ln -f $(BIN)/rik $(BIN)/$$name; done
-	@CGO_ENABLED=0 go build -tags $(TAGS),$(NODE_TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(NODE_PROGRAMS))
+build: deps containers ## build every program into bin/
+	@CGO_ENABLED=0 hack/build.sh "$(OTHER_PROGRAMS)" -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(OTHER_PROGRAMS))
 	@hack/guest.sh $(BIN)/rik-init $(BIN)/guest
+
+# What a cluster of containers needs, which is what make demo builds.
+.PHONY: containers
+containers: deps-containers $(BIN)/runc
+	@$(WITH_C) hack/build.sh rik -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/rik
+	@for name in $(COMPONENTS); do ln -f $(BIN)/rik $(BIN)/$$name; done
+	@CGO_ENABLED=0 hack/build.sh "$(CONTAINER_PROGRAMS)" -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(CONTAINER_PROGRAMS))
+
+.PHONY: deps-containers
+deps-containers:
+	@hack/deps.sh containers
 
 .PHONY: install
 install: build ## install the programs and the services of systemd (PREFIX, DESTDIR)
@@ -52,41 +66,38 @@ install: build ## install the programs and the services of systemd (PREFIX, DEST
 uninstall: ## remove what install installed; data and running instances stay
 	@hack/install.sh uninstall
 
-$(BIN)/runc: hack/runc.sh
+$(BIN)/runc: hack/runc.sh | deps-containers
 	@hack/runc.sh $(RUNC_VERSION) $@
 
 # The programs by their names below this directory, as in "make bin/kubectl".
 bin/%: $(BIN)/% ;
 
-$(BIN)/kubectl: go.mod
-	@hack/say.sh "building kubectl from its module"
-	@go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ k8s.io/kubernetes/cmd/kubectl
+# Kubernetes' own programs, and those below, are as static as rik's: they share what is compiled.
+$(addprefix $(BIN)/,kubectl kube-apiserver kube-controller-manager): go.mod | deps-containers
+	@CGO_ENABLED=0 hack/build.sh $(@F) -tags $(TAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ k8s.io/kubernetes/cmd/$(@F)
 
-$(BIN)/kube-apiserver $(BIN)/kube-controller-manager: go.mod
-	@hack/say.sh "building $(@F) from its module"
-	@go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ k8s.io/kubernetes/cmd/$(@F)
+$(BIN)/gotestsum: go.mod | deps-containers
+	@GOBIN=$(BIN) GOFLAGS= hack/progress.sh gotestsum go install -v gotest.tools/gotestsum@v1.13.0
 
-$(BIN)/gotestsum: go.mod
-	@GOBIN=$(BIN) GOFLAGS= go install gotest.tools/gotestsum@v1.13.0
-
-$(BIN)/golangci-lint-$(GOLANGCI_VERSION):
-	@hack/say.sh "building the linter (once, some minutes)"
-	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+$(BIN)/golangci-lint-$(GOLANGCI_VERSION): | deps-containers
+	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=0 hack/progress.sh "the linter, once" go install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	@mv $(BIN)/golangci-lint $@
 
 # vale needs cgo: tree-sitter parses code, in C. Optimizing that takes most of the build's
 # time, and the check parses no code.
-$(BIN)/vale-$(VALE_VERSION):
-	@hack/say.sh "building the prose checker (once, about a minute)"
-	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=1 CGO_CFLAGS=-O0 go install -trimpath -ldflags '-s -w' github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
+$(BIN)/vale-$(VALE_VERSION): | deps-containers
+	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=1 CGO_CFLAGS=-O0 hack/progress.sh "the prose checker, once" go install -v -trimpath -ldflags '-s -w' github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
 	@mv $(BIN)/vale $@
+
+$(BIN)/govulncheck: Makefile | deps-containers
+	@GOBIN=$(BIN) GOFLAGS= hack/progress.sh govulncheck go install -v golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
 
 # The servers that tests run against, without the race detector, and what their
 # containers run.
 .PHONY: testprograms
-testprograms:
-	@CGO_ENABLED=1 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./internal/testkit/testserver
-	@CGO_ENABLED=0 go build -ldflags '-s -w' -o $(BIN)/ ./examples/hello
+testprograms: deps-containers
+	@$(WITH_C) hack/build.sh testserver -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./internal/testkit/testserver
+	@CGO_ENABLED=0 hack/build.sh hello -ldflags '-s -w' -o $(BIN)/ ./examples/hello
 
 # The Kubernetes that tests run against, and what is below it.
 KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager testprograms
@@ -108,7 +119,7 @@ e2e: build $(KUBERNETES) $(BIN)/gotestsum ## the end-to-end tests (root)
 	@hack/test.sh e2e
 
 .PHONY: nightly
-nightly: ## the long runs: soundness of the meet, fuzz targets, databases of Debian, and as root leaks and 500 kills of the splitter
+nightly: ## the long runs: all tests strictly, govulncheck, soundness of the meet, fuzz targets, databases of Debian; as root also leaks, drills, the demo in a bare Debian
 	@hack/nightly.sh
 
 .PHONY: check
@@ -128,7 +139,7 @@ bench: build ## the performance budgets (root)
 	@hack/bench.sh
 
 .PHONY: demo
-demo: build ## a cluster on this machine, from nothing to running containers (root)
+demo: containers ## a cluster on this machine, from nothing to running containers (root)
 	@hack/demo.sh up
 
 .PHONY: demo-down
@@ -152,7 +163,7 @@ demo-function-down: ## stop it, remove all it made, and prove it
 	@hack/demo-function.sh down
 
 .PHONY: demo-app
-demo-app: build ## an HTTP answer of a bare process (root)
+demo-app: containers ## an HTTP answer of a bare process (root)
 	@hack/demo-app.sh up
 
 .PHONY: demo-app-down

@@ -2,6 +2,8 @@ module rik.dev/rik
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/cyphar/filepath-securejoin v0.7.0
 	github.com/distribution/reference v0.6.0

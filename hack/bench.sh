@@ -7,15 +7,14 @@ if [ "$(id -u)" -ne 0 ]; then
   echo "the benchmarks run containers: run make bench as root" >&2
   exit 1
 fi
-tags=containers_image_openpgp
 source hack/env.sh
 export RIK_PRIVILEGED=1 RIK_BIN=$PWD/bin
 # What is measured is this source, whatever was built before. The physical clusters of the
 # benchmarks of many clusters are real ones.
 make --no-print-directory build "$PWD/bin/kube-apiserver" "$PWD/bin/kube-controller-manager" testprograms
 hack/say.sh "building the floor: the control plane with nothing of rik's"
-go build -tags $tags -ldflags '-s -w' -o bin/floor ./bench/floor
-go test -c -tags $tags -o bin/bench.test ./bench
+go build -tags "$RIK_TAGS" -ldflags '-s -w' -o bin/floor ./bench/floor
+go test -c -tags "$RIK_TAGS" -o bin/bench.test ./bench
 hack/say.sh "measuring (some minutes; leave the machine alone meanwhile)"
 pattern=$(IFS='|'; echo "${*:-.}")
 (cd bench && ../bin/bench.test -test.run '^$' -test.bench "$pattern" -test.benchtime 1x -test.timeout 1h) 2>&1 | tee bin/bench.txt

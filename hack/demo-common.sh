@@ -2,6 +2,7 @@
 #
 # RIK_DEMO_NODE adds flags to every node: --vmm=none spares it the boot by which it
 # finds out how it can run microVMs.
+source hack/env.sh
 read -ra node_flags <<<"${RIK_DEMO_NODE:-}"
 say() { hack/say.sh "$@"; }
 show() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
@@ -99,7 +100,7 @@ remove_all() {
   fi
   if [ -d "$dir" ]; then
     say "removing what the node made"
-    "$bin/riklet" purge --state-dir "$dir/state" --run-dir "$run" --cgroup-parent "/$name"
+    "$bin/rik" purge --state-dir "$dir/state" --run-dir "$run" --cgroup-parent "/$name"
     rm -rf --one-file-system "$dir" "$run"
   fi
 }
@@ -111,14 +112,15 @@ instance_of() {
 }
 instance_ready() { "$bin/rikctl" wait --for=condition=Ready instance -l "rik.dev/workload=$1" --timeout=1s; }
 
-hello_program() { CGO_ENABLED=0 go build -ldflags '-s -w' -o "$dir/hello" ./examples/hello; }
+hello_program() { CGO_ENABLED=0 hack/build.sh "examples/hello" -ldflags '-s -w' -o "$dir/hello" ./examples/hello; }
 
 # hello_image: writes an image of examples/hello into $dir/image, without a registry.
 hello_image() {
   say "building an OCI image without a registry"
   mkdir -p -m 0755 "$dir/image"
   hello_program
-  go run -tags containers_image_openpgp ./hack/image -program "$dir/hello" -ref v1 -out "$dir/image"
+  CGO_ENABLED=0 hack/build.sh "hack/image" -tags "$RIK_TAGS" -o "$dir/make-image" ./hack/image
+  "$dir/make-image" -program "$dir/hello" -ref v1 -out "$dir/image"
 }
 
 # prove looks for what a demo must not leave; the caller adds what only it can make:

@@ -58,7 +58,7 @@ start_all() {
   say "starting a rik cluster, which will be east: a server with a node"
   begin server "$bin/rik" server --vmm none --data-dir "$dir/data" --state-dir "$dir/state" --run-dir "$run" --cgroup-parent "/$name"
   say "starting Kubernetes, which will be west: kube-apiserver and kube-controller-manager"
-  go build -tags containers_image_openpgp -ldflags '-s -w' -o "$dir/kubernetes" ./hack/kube
+  CGO_ENABLED=0 hack/build.sh "hack/kube" -tags "$RIK_TAGS" -ldflags '-s -w' -o "$dir/kubernetes" ./hack/kube
   begin kube "$dir/kubernetes" -dir "$dir/kube" -kubeconfig "$(kubeconfig west)"
   say "starting a kcp, with its controllers"
   begin kcp "$bin/rik" kcp --root-directory "$dir/kcp" --port 6443 --run-controllers --push-mode \

@@ -1,28 +1,148 @@
 #!/usr/bin/env bash
-# Installs from Debian what the build, the demo and the tests need, if missing.
+# Installs what the build, the demos and the tests need and this machine lacks: Debian
+# packages, and Go if there is none from 1.21 on. usage: deps.sh [containers]; with that word
+# only what building rik and running containers needs, without microVMs and tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source hack/env.sh
 
-need=()
+packages=(gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables procps util-linux)
+case ${1:-all} in
+  all) packages+=(qemu-system-x86 e2fsprogs lz4 protobuf-compiler libprotobuf-dev busybox-static curl) ;;
+  containers) ;;
+  *) echo "usage: deps.sh [containers]" >&2; exit 2 ;;
+esac
+
+# line WORD: what go.mod says on the line that begins with the word.
+line() { awk -v word="$1" '$1 == word { print $2; exit }' go.mod; }
+minimum=$(line go)
+toolchain=$(line toolchain)
+
+at_least() { printf '%s\n' "$1" "${2:-0}" | sort -V -C; }
+
+# installed: the version of the Go on the PATH, as in 1.26.8; empty without one.
+installed() {
+  local version
+  version=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null) || return 0
+  version=${version#devel }
+  version=${version#go}
+  printf '%s' "${version%% *}"
+}
+
+# switches: whether the Go on the PATH, from 1.21 on, has fetched the Go of go.mod for itself.
+# It does so with any command in this folder, unless GOTOOLCHAIN forbids it.
+switches() {
+  local has=$1 result
+  at_least 1.21 "$has" && [ "$(cd / && go env GOTOOLCHAIN)" != local ] || return 1
+  result=$(mktemp)
+  hack/progress.sh "Go $has fetches $toolchain" bash -c 'go version >"$1"' - "$result" || true
+  if ! grep -q "go version $toolchain " "$result"; then
+    rm -f "$result"
+    return 1
+  fi
+  rm -f "$result"
+}
+
+# proxies: the module proxies of GOPROXY, one a line. For this module "direct" is a proxy too:
+# https://golang.org/toolchain?go-get=1 names it.
+proxies() {
+  local setting=${GOPROXY:-} proxy
+  [ -n "$setting" ] || setting=$(cd / && go env GOPROXY 2>/dev/null) || true
+  for proxy in $(tr ',|' '  ' <<<"${setting:-https://proxy.golang.org,direct}"); do
+    case $proxy in
+      direct) echo https://go.dev/dl/mod ;;
+      off) return ;;
+      *) echo "${proxy%/}" ;;
+    esac
+  done
+}
+
+# hash FOLDER: the hash of a module, as go.sum has it, of the files below a folder.
+hash() {
+  local sum
+  sum=$(cd "$1" && find . -type f -printf '%P\0' | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
+  # shellcheck disable=SC2059 # the format is the bytes
+  printf "h1:%s\n" "$(printf "$(sed 's/../\\x&/g' <<<"${sum%% *}")" | base64)"
+}
+
+# fetch_go: puts Go into bin/toolchain, from its module. The hash is compared before anything
+# of it runs.
+fetch_go() {
+  local arch version sum dir proxy
+  case $(uname -m) in
+    x86_64) arch=amd64 ;;
+    aarch64) arch=arm64 ;;
+    *) echo "hack/toolchain.sum has no Go for $(uname -m): install Go $minimum or newer, see https://go.dev/doc/install" >&2; return 1 ;;
+  esac
+  version=v0.0.1-$toolchain.linux-$arch
+  sum=$(awk -v version="$version" '$2 == version { print $3 }' hack/toolchain.sum)
+  [ -n "$sum" ] || { echo "hack/toolchain.sum has no line for $version" >&2; return 1; }
+  mkdir -p bin
+  dir=$(mktemp -d "$PWD/bin/toolchain.XXXXXX")
+  # shellcheck disable=SC2064 # the folder of now
+  trap "chmod -R u+w '$dir'; rm -rf '$dir'" EXIT
+  for proxy in $(proxies); do
+    hack/progress.sh "fetching $toolchain from $proxy" \
+      curl -fsSL --retry 3 -o "$dir/zip" "$proxy/golang.org/toolchain/@v/$version.zip" && break
+  done
+  if ! [ -s "$dir/zip" ]; then
+    echo "Go cannot be fetched: set GOPROXY to a module proxy that this machine reaches, or install Go $minimum or newer (https://go.dev/doc/install)" >&2
+    return 1
+  fi
+  hack/progress.sh "unpacking $toolchain" unzip -q -d "$dir/module" "$dir/zip"
+  if [ "$(hash "$dir/module")" != "$sum" ]; then
+    echo "the Go from $proxy is not used: its hash is $(hash "$dir/module"), and hack/toolchain.sum says $sum" >&2
+    return 1
+  fi
+  # What a Go that fetches another does: modules have no modes, and no go.mod below their own.
+  cd "$dir/module/golang.org/toolchain@$version"
+  chmod a+x bin/* pkg/tool/*/*
+  find src -name _go.mod -execdir cp {} go.mod \;
+  # The packages below bin/toolchain are none of rik's.
+  echo "module toolchain" >go.mod
+  cd - >/dev/null
+  rm -rf bin/toolchain
+  mv "$dir/module/golang.org/toolchain@$version" bin/toolchain
+  hack/say.sh "$(bin/toolchain/bin/go version) is in bin/toolchain; it builds rik, and nothing else on this machine uses it"
+}
+
+need=() fetch=false
+has=$(installed)
+if ! at_least "$minimum" "$has"; then
+  if [ -n "$has" ] && switches "$has"; then
+    : # each command of Go in this folder now uses that one
+  else
+    fetch=true
+    hack/say.sh "rik is built by Go $minimum or newer; this machine has ${has:-none}"
+    for program in curl unzip; do command -v $program >/dev/null || need+=($program); done
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || need+=(ca-certificates)
+  fi
+fi
+
 have() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
-for package in gcc libc6-dev libseccomp-dev pkg-config protobuf-compiler libprotobuf-dev iproute2 iptables busybox-static procps util-linux e2fsprogs lz4 qemu-system-x86; do
+for package in "${packages[@]}"; do
   have "$package" || need+=("$package")
 done
-if ! command -v go >/dev/null; then
-  echo "rik needs Go 1.26 or newer on the PATH: see https://go.dev/doc/install" >&2
-  exit 1
-fi
-[ ${#need[@]} -eq 0 ] && exit 0
-if ! command -v apt-get >/dev/null; then
-  echo "this is not Debian or Ubuntu; install the counterparts of: ${need[*]}" >&2
-  exit 1
-fi
-hack/say.sh "installing ${need[*]}"
+
 sudo=()
-if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "missing packages, and neither root nor sudo: apt-get install ${need[*]}" >&2; exit 1; }
-  sudo=(sudo)
+apt() {
+  hack/progress.sh "$1" "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -o Dpkg::Use-Pty=0 "${@:2}"
+}
+
+if [ ${#need[@]} -gt 0 ]; then
+  if ! command -v apt-get >/dev/null; then
+    echo "this is not Debian or Ubuntu; install the counterparts of: ${need[*]}" >&2
+    exit 1
+  fi
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "missing packages, and neither root nor sudo: apt-get install ${need[*]}" >&2; exit 1; }
+    sudo=(sudo)
+  fi
+  hack/say.sh "installing ${need[*]}"
+  if ! apt-get install -s --no-install-recommends "${need[@]}" >/dev/null 2>&1 ||
+    ! apt "installing packages" install --no-install-recommends "${need[@]}"; then
+    apt "fetching the lists of packages" update
+    apt "installing packages" install --no-install-recommends "${need[@]}"
+  fi
 fi
-export DEBIAN_FRONTEND=noninteractive
-"${sudo[@]}" apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null 2>&1 ||
-  { "${sudo[@]}" apt-get update -qq && "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null; }
+if $fetch; then fetch_go; fi

@@ -66,6 +66,6 @@ openapi-gen --go-header-file /dev/null --output-dir "$apis/openapi" --output-pkg
   --output-file zz_generated.openapi.go --report-filename /dev/null ./api/rik/v1alpha1
 
 # The pages of reference.
-go build -tags containers_image_openpgp -ldflags '-s -w' -o "$tools/gendocs" ./hack/gendocs
+go build -tags "$RIK_TAGS" -ldflags '-s -w' -o "$tools/gendocs" ./hack/gendocs
 # A secret of the environment, which the pages' tests look for.
 RIK_TOKEN=never-on-a-page gendocs docs/reference

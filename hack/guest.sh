@@ -25,7 +25,12 @@ fetch() {
   dir=$(mktemp -d)
   trap 'rm -rf "$dir"' RETURN
   local meta=linux-image-cloud-$(dpkg --print-architecture)
-  package=$(apt-cache depends "$meta" 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }' || true)
+  newest() { apt-cache depends "$meta" 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }' || true; }
+  package=$(newest)
+  if [ -z "$package" ] && [ "$(id -u)" -eq 0 ]; then
+    hack/progress.sh "fetching the lists of packages" apt-get update || true
+    package=$(newest)
+  fi
   if [ -z "$package" ]; then
     echo "apt knows no $meta: run apt-get update as root, or put a kernel and its initramfs into $out yourself" >&2
     return 1
@@ -34,8 +39,9 @@ fetch() {
   # As root apt wants to fetch as its own user, which must be able to write here.
   [ "$(id -u)" -ne 0 ] || chown _apt "$dir" 2>/dev/null || true
   chmod 755 "$dir"
-  (cd "$dir" && apt-get download -qq "$package" >/dev/null)
-  dpkg -x "$dir"/linux-image*.deb "$dir/x"
+  local progress=$PWD/hack/progress.sh
+  (cd "$dir" && "$progress" "$package" apt-get download "$package")
+  hack/progress.sh "unpacking $package" dpkg -x "$dir"/linux-image*.deb "$dir/x"
   rm -rf "$out/modules"
   cp -r "$dir"/x/lib/modules/*/kernel "$out/modules"
   local image

@@ -5,10 +5,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/env.sh
 version=$1 out=$2
-hack/say.sh "building runc $version"
+module=github.com/opencontainers/runc@$version
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-GOBIN=$dir CGO_ENABLED=1 go install -tags seccomp -ldflags '-s -w' "github.com/opencontainers/runc@$version"
+# As make builds rik, so that packages of both are compiled once; runc's own static build has
+# the tags netgo and osusergo too.
+export GOBIN=$dir CGO_ENABLED=1 CGO_CFLAGS=-O2
+# The packages that will be compiled, for the progress. The shell's first argument is the file.
+RIK_PACKAGES=/dev/null hack/progress.sh "runc $version, looking for what to compile" bash -c '
+  source=$(go mod download -json "$1" | sed -n "s/^[[:space:]]*\"Dir\": \"\(.*\)\".*/\1/p")
+  cd "$source" && exec go list -mod=readonly -deps -tags seccomp,netgo,osusergo -f "{{if .Stale}}{{.ImportPath}}{{end}}" . >"$0"' "$dir/packages" "$module"
+RIK_PACKAGES=$dir/packages hack/progress.sh "runc $version" go install -v -tags seccomp,netgo,osusergo -ldflags '-s -w' "$module"
 mkdir -p "$(dirname "$out")"
 mv "$dir/runc" "$out"
 "$out" --version >&2

@@ -23,8 +23,8 @@ const (
 	testserver = "testserver"
 	// source of it, below the repository.
 	source = "./internal/testkit/testserver"
-	// tags are those of every build of rik.
-	tags = "containers_image_openpgp"
+	// tags are those of hack/env.sh: what make built already is not compiled again.
+	tags = "containers_image_openpgp,netgo,osusergo,grpcnotrace"
 )
 
 // built is for all tests of a process, also when it cannot be.
