@@ -97,7 +97,7 @@ $(BIN)/govulncheck: Makefile | deps-containers
 .PHONY: testprograms
 testprograms: deps-containers
 	@$(WITH_C) hack/build.sh testserver -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./internal/testkit/testserver
-	@CGO_ENABLED=0 hack/build.sh hello -ldflags '-s -w' -o $(BIN)/ ./examples/hello
+	@CGO_ENABLED=0 hack/build.sh hello -tags $(TAGS) -ldflags '-s -w' -o $(BIN)/ ./examples/hello
 
 # The Kubernetes that tests run against, and what is below it.
 KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager testprograms

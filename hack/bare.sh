@@ -77,12 +77,10 @@ watched() {
   done
   status=${PIPESTATUS[0]}
   set -e
-  hack/say.sh "$*: exit code $status, at most $longest s without output"
+  hack/say.sh "exit code $status, at most $longest s without output"
   [ "$status" -eq 0 ] && [ $longest -le $silence ]
 }
 
-start=$SECONDS
-watched make -C /root/rik demo
-hack/say.sh "make demo took $((SECONDS - start)) s"
+# Both in one go: what the demo started ends with the commands.
+watched bash -ec 'start=$SECONDS; make -C /root/rik demo; echo "make demo took $((SECONDS - start)) s"; make -C /root/rik demo-down'
 inside test -x /root/rik/bin/toolchain/bin/go
-watched make -C /root/rik demo-down

@@ -112,7 +112,7 @@ instance_of() {
 }
 instance_ready() { "$bin/rikctl" wait --for=condition=Ready instance -l "rik.dev/workload=$1" --timeout=1s; }
 
-hello_program() { CGO_ENABLED=0 hack/build.sh "examples/hello" -ldflags '-s -w' -o "$dir/hello" ./examples/hello; }
+hello_program() { CGO_ENABLED=0 hack/build.sh "examples/hello" -tags "$RIK_TAGS" -ldflags '-s -w' -o "$dir/hello" ./examples/hello; }
 
 # hello_image: writes an image of examples/hello into $dir/image, without a registry.
 hello_image() {

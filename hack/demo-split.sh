@@ -179,7 +179,7 @@ up() {
   trap cleanup EXIT
   start_all
   hello_image
-  CGO_ENABLED=0 hack/build.sh "examples/stream" -ldflags '-s -w' -o "$dir/stream" ./examples/stream
+  CGO_ENABLED=0 hack/build.sh "examples/stream" -tags "$RIK_TAGS" -ldflags '-s -w' -o "$dir/stream" ./examples/stream
   register
   deploy
   scale
