@@ -1,0 +1,66 @@
+package arch
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	heading   = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	link      = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	notInSlug = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// TestLinksOfDocuments fails for a link between documents whose file or heading does not exist.
+func TestLinksOfDocuments(t *testing.T) {
+	t.Parallel()
+	pages := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		names, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pages[filepath.Clean(name)] = codeBlock.ReplaceAllString(string(text), "")
+		}
+	}
+	if len(pages) < 15 {
+		t.Fatalf("found %d documents, want more", len(pages))
+	}
+	for name, text := range pages {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(m[1], "#")
+			target := name
+			if file != "" {
+				target = filepath.Join(filepath.Dir(name), file)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s, which does not exist", name, m[1])
+			} else if anchor != "" && !hasHeading(pages[target], anchor) {
+				t.Errorf("%s links to %s, which has no such heading", name, m[1])
+			}
+		}
+	}
+}
+
+// hasHeading tells whether a page has the heading that GitHub gives an anchor.
+func hasHeading(page, anchor string) bool {
+	for _, m := range heading.FindAllStringSubmatch(page, -1) {
+		slug := strings.ReplaceAll(notInSlug.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+		if slug == anchor {
+			return true
+		}
+	}
+	return false
+}
