@@ -329,11 +329,12 @@ spec: {deploy: Automatic, replicas: 4, terminationGracePeriodSeconds: 1, contain
 		name     string
 		path     []string
 		want     parts
+		suffix   bool // its parts have the names of leaves in the clusters
 	}{
-		{statefulSets, "db", []string{"spec", "replicas"}, parts{"north": 3}},
-		{daemonSets, "agent", nil, parts{"north": 1, "south": 1}},
-		{shopsType, "corner", []string{"spec", "tills"}, parts{"north": 3, "south": 2}},
-		{rikWorkloads, "hello", []string{"spec", "replicas"}, parts{"east": 2, "west": 2}},
+		{statefulSets, "db", []string{"spec", "replicas"}, parts{"north": 3}, false},
+		{daemonSets, "agent", nil, parts{"north": 1, "south": 1}, false},
+		{shopsType, "corner", []string{"spec", "tills"}, parts{"north": 3, "south": 2}, true},
+		{rikWorkloads, "hello", []string{"spec", "replicas"}, parts{"east": 2, "west": 2}, true},
 	} {
 		c.eventually(func() error {
 			got, err := c.parts(tc.resource, tc.name, tc.path...)
@@ -343,9 +344,13 @@ spec: {deploy: Automatic, replicas: 4, terminationGracePeriodSeconds: 1, contain
 			return err
 		})
 		for cluster := range tc.want {
+			name := tc.name
+			if tc.suffix {
+				name += "--" + cluster
+			}
 			c.eventually(func() error {
-				if found, err := c.has(cluster, tc.resource, tc.name+"--"+cluster); err != nil || found == nil {
-					return fmt.Errorf("%s does not have %s %s--%s (%w)", cluster, tc.resource.Resource, tc.name, cluster, err)
+				if found, err := c.has(cluster, tc.resource, name); err != nil || found == nil {
+					return fmt.Errorf("%s does not have %s %s (%w)", cluster, tc.resource.Resource, name, err)
 				}
 				return nil
 			})
@@ -367,7 +372,7 @@ spec: {deploy: Automatic, replicas: 4, terminationGracePeriodSeconds: 1, contain
 		return nil
 	})
 	c.kubectl("delete", "statefulset/db", "daemonset/agent", "shop/corner", "workload/hello", "--timeout=120s")
-	c.awaitHas(statefulSets, "db--north")
+	c.awaitHas(statefulSets, "db")
 	c.awaitHas(shopsType, "corner--north")
 	c.eventually(func() error {
 		for _, cluster := range []string{"east", "west"} {

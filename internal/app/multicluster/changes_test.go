@@ -259,7 +259,7 @@ func TestMemberChangesItsCRD(t *testing.T) {
 		c.arrives(name, size)
 	}
 	c.gadget("root", 2, false)
-	c.arrives("root--east", 2)
+	c.arrives("root", 2)
 	c.patch(c.down, crds, "", gadgetsName, types.JSONPatchType,
 		`[{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/size/maximum","value":100}]`)
 	c.says(workloadv1alpha1.ResourceIncompatible, ".spec.size")
@@ -290,7 +290,7 @@ func TestMemberChangesItsCRD(t *testing.T) {
 	// It is stored in the member as it was, and does not fit there.
 	c.deletes("huge")
 	c.unplaced("narrowed")
-	c.arrives("root--east", 2)
+	c.arrives("root", 2)
 
 	// The member takes it back.
 	c.patch(c.down, crds, "", gadgetsName, types.JSONPatchType,
@@ -298,7 +298,7 @@ func TestMemberChangesItsCRD(t *testing.T) {
 	c.cluster("nothing is wrong with gadgets", func(o *workloadv1alpha1.Cluster) bool {
 		return !slices.ContainsFunc(o.Status.ResourceProblems, func(p workloadv1alpha1.ResourceProblem) bool { return p.Resource == gadgetsName })
 	})
-	c.arrives("narrowed--east", 1)
+	c.arrives("narrowed", 1)
 
 	c.removeType()
 	c.says(workloadv1alpha1.ResourceNotServed, "")

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,9 +19,12 @@ func TestTypesThatAlwaysChange(t *testing.T) {
 		changes := make(chan struct{}, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		var mu sync.Mutex
 		var rounds, reported int
 		last := time.Now()
 		go i.rounds(ctx, changes, func(context.Context) time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
 			rounds++
 			last = time.Now()
 			if i.changing {
@@ -35,6 +39,7 @@ func TestTypesThatAlwaysChange(t *testing.T) {
 			}
 		}
 		synctest.Wait()
+		mu.Lock()
 		most := 1 + pullBurst + int(storm/pullInterval)
 		if rounds > most || rounds < most/2 {
 			t.Errorf("%d rounds in %v, want at most %d", rounds, storm, most)
@@ -45,6 +50,7 @@ func TestTypesThatAlwaysChange(t *testing.T) {
 		if time.Since(last) > pullInterval+settle {
 			t.Errorf("the last round was %v ago", time.Since(last))
 		}
+		mu.Unlock()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if i.changing {

@@ -284,20 +284,22 @@ func TestStoredVersionIsNotSaid(t *testing.T) {
 	const version = `served: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}`
 	crd := widgets(t, of.Group, `[{name: v1beta1, storage: false, `+version+`}, {name: v1, storage: true, `+version+`}]`)
 	installs(t, crd, of, k.config, physical.Rest())
-	offered := discovery.NewDiscoveryClientForConfigOrDie(k.config)
-	poll.Until(t, kube.Timeout, "discovery has both versions", func(context.Context) error {
-		_, lists, err := offered.ServerGroupsAndResources()
-		n := 0
-		for _, list := range lists {
-			if strings.HasPrefix(list.GroupVersion, of.Group+"/") && len(list.APIResources) > 0 {
-				n++
+	for _, server := range []*rest.Config{k.config, physical.Rest()} {
+		offered := discovery.NewDiscoveryClientForConfigOrDie(server)
+		poll.Until(t, kube.Timeout, "discovery has both versions", func(context.Context) error {
+			_, lists, err := offered.ServerGroupsAndResources()
+			n := 0
+			for _, list := range lists {
+				if strings.HasPrefix(list.GroupVersion, of.Group+"/") && len(list.APIResources) > 0 {
+					n++
+				}
 			}
-		}
-		if err == nil && n < 2 {
-			err = fmt.Errorf("it has %d", n)
-		}
-		return err
-	})
+			if err == nil && n < 2 {
+				err = fmt.Errorf("it has %d", n)
+			}
+			return err
+		})
+	}
 	var broken atomic.Bool
 	broken.Store(true)
 	k.register("east", "configmaps", "widgets.unsaid.example.com")
