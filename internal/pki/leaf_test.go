@@ -12,6 +12,7 @@ import (
 	"errors"
 	"math/big"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,11 +186,11 @@ func TestLeafOfAClockThatWasAhead(t *testing.T) {
 		}
 		cfg := clientLeafConfig(a, dir)
 		issue := cfg.Issue
-		var ahead bool
-		issued := 0
+		var ahead atomic.Bool
+		var issued atomic.Int64
 		cfg.Issue = func(ctx context.Context) ([]byte, []byte, error) {
-			issued++
-			if !ahead {
+			number := issued.Add(1)
+			if !ahead.Load() {
 				return issue(ctx)
 			}
 			key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -197,7 +198,7 @@ func TestLeafOfAClockThatWasAhead(t *testing.T) {
 				return nil, nil, err
 			}
 			from := time.Now().Add(24 * time.Hour)
-			template := &x509.Certificate{SerialNumber: big.NewInt(int64(issued)), NotBefore: from, NotAfter: from.Add(testValidity)}
+			template := &x509.Certificate{SerialNumber: big.NewInt(number), NotBefore: from, NotAfter: from.Add(testValidity)}
 			der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 			if err != nil {
 				return nil, nil, err
@@ -206,29 +207,29 @@ func TestLeafOfAClockThatWasAhead(t *testing.T) {
 			return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), err
 		}
 		valid := func(l *Leaf) bool { return !time.Now().Before(l.current().Leaf.NotBefore) }
-		ahead = true
+		ahead.Store(true)
 		if leaf, err := NewLeaf(t.Context(), cfg); err != nil || valid(leaf) {
 			t.Fatalf("the leaf is valid already, %v", err)
 		}
-		ahead = false
+		ahead.Store(false)
 		leaf, err := NewLeaf(t.Context(), cfg)
 		if err != nil || !valid(leaf) {
 			t.Errorf("after a start the leaf is not valid, %v", err)
 		}
-		ahead = true
+		ahead.Store(true)
 		if err := leaf.Renew(t.Context()); err != nil || valid(leaf) {
 			t.Fatalf("the leaf is valid already, %v", err)
 		}
-		issued = 0
+		issued.Store(0)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- leaf.Run(ctx) }()
 		time.Sleep(10*retryRenewal - time.Second)
 		synctest.Wait()
-		if issued != 10 {
-			t.Errorf("an issuer whose clock is ahead was asked %d times in 10 minutes, want 10", issued)
+		if got := issued.Load(); got != 10 {
+			t.Errorf("an issuer whose clock is ahead was asked %d times in 10 minutes, want 10", got)
 		}
-		ahead = false
+		ahead.Store(false)
 		time.Sleep(retryRenewal)
 		synctest.Wait()
 		if !valid(leaf) {
