@@ -112,9 +112,8 @@ const (
 // maxSocketPath is the room in sockaddr_un without its final zero.
 const maxSocketPath = 107
 
-// socketRoom is the longest path that the driver makes under Run:
-// /pods/<36 of UID>/c/<63 of name>/pty
-const socketRoom = len("/pods//shim.sock") + maxUID
+// socketRoom is the length of the longest path of a socket under Run: that of a microVM's guest.
+const socketRoom = len("/pods//guest.sock") + maxUID
 
 var cgroupPath = regexp.MustCompile(`^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$`)
 

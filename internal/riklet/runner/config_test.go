@@ -1,0 +1,26 @@
+package runner
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestSocketsFit: a run directory of the longest length that Validate accepts has room for each
+// socket of an instance.
+func TestSocketsFit(t *testing.T) {
+	t.Parallel()
+	run := "/" + strings.Repeat("r", maxSocketPath-socketRoom-1)
+	uid := strings.Repeat("u", maxUID)
+	d := &Driver{cfg: Config{Run: run}}
+	for _, path := range []string{d.socket(uid), d.guestSocket(uid)} {
+		if len(path) > maxSocketPath {
+			t.Errorf("the socket %s needs %d bytes, the limit is %d", path[len(run):], len(path), maxSocketPath)
+		}
+	}
+	for length, want := range map[string]bool{run: false, run + "r": true} {
+		err := Config{Root: "/state", Run: length, Shim: "/shim"}.Validate()
+		if got := strings.Contains(err.Error(), "too long for the sockets"); got != want {
+			t.Errorf("Validate with a run directory of %d bytes = %v, want a refusal: %v", len(length), err, want)
+		}
+	}
+}
