@@ -11,7 +11,8 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 )
 
-// bomb makes as many processes as it may. They share a fifth of a processor.
+// bomb returns an instance that starts as many processes as it may. They share a fifth of a
+// processor.
 func bomb(uid, script string) instance.Instance {
 	c := sh("main", script)
 	c.Resources.Limits = rikv1alpha1.ResourceList{rikv1alpha1.ResourceCPU: quantity("200m"), rikv1alpha1.ResourceMemory: quantity("128Mi")}
@@ -20,8 +21,8 @@ func bomb(uid, script string) instance.Instance {
 	return in
 }
 
-// What is throttled so hard that it does not even come to its SIGKILL could not be
-// deleted for many minutes.
+// Processes that are throttled so hard that they do not get to handle their SIGKILL once blocked
+// the deletion of their instance for many minutes.
 func TestPrivilegedAForkBombIsTakenBack(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -30,8 +31,8 @@ func TestPrivilegedAForkBombIsTakenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The one's first process lives on, the other's ends: the kernel then waits for all
-	// others before it tells of that, and their SIGKILL is the kernel's own.
+	// In one instance the first process continues. In the other it ends: the kernel then kills
+	// all other processes itself, and waits for their end before it reports the exit.
 	for uid, script := range map[string]string{"lives": "f(){ f | f & }; f; sleep 100000", "ends": "f(){ f | f & }; f; sleep 3"} {
 		n.ensure(bomb(uid, script))
 		n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
@@ -45,7 +46,7 @@ func TestPrivilegedAForkBombIsTakenBack(t *testing.T) {
 	}
 }
 
-// The pause between two attempts of taking back stays short.
+// The delay between two teardown attempts stays short.
 func TestTakingBackIsTriedAgainSoon(t *testing.T) {
 	t.Parallel()
 	var a attempts
@@ -58,7 +59,8 @@ func TestTakingBackIsTriedAgainSoon(t *testing.T) {
 	}
 }
 
-// What stands in the way of its end is told, whichever end it is.
+// The status contains the obstacle to a teardown, whether the instance was stopped or ended by
+// itself.
 func TestWhatIsNotTakenBackSaysWhy(t *testing.T) {
 	t.Parallel()
 	ended := func(m *machine) { m.finish(outcome{phase: rikv1alpha1.InstanceFailed, reason: reasonError}) }

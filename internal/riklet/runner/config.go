@@ -19,18 +19,18 @@ import (
 	"rik.dev/rik/internal/riklet/shim/logfile"
 )
 
-// Images is what a Driver needs of the node's image store; *image.Store has it.
+// Images is the part of the node's image store that a Driver uses. *image.Store implements it.
 type Images interface {
 	Pull(ctx context.Context, request image.PullRequest) (*image.Image, error)
 	Mount(ctx context.Context, id string, img *image.Image) (rootfs string, err error)
 	Unmount(ctx context.Context, id string, keepWritable bool) error
 	Mounted() ([]string, error)
-	// Written is the directory of what was written over an image, which need not be there.
+	// Written returns the directory of the files that a container wrote over its image. The
+	// directory may not exist.
 	Written(id string) string
 }
 
-// Clock tells the time to everything that waits for one: back-offs, probes and
-// grace periods.
+// Clock supplies the time for back-offs, probes and grace periods.
 type Clock interface {
 	Now() time.Time
 	After(d time.Duration) <-chan time.Time
@@ -41,83 +41,83 @@ type systemClock struct{}
 func (systemClock) Now() time.Time                         { return time.Now() }
 func (systemClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
-// NodeIdentity is what instances may know of their node.
+// NodeIdentity is what instances can read about their node.
 type NodeIdentity struct{ Name, Address string }
 
-// Config is all that a Driver is told. Root, Run, Shim, Images and Objects are
-// required.
+// Config configures a Driver. Root, Run, Shim, Images and Objects are required.
 type Config struct {
-	// Root is an absolute directory for what outlives a reboot.
+	// Root is the absolute path of the directory for files that survive a reboot.
 	Root string
-	// Run is an absolute directory for what must not. It has to be short: unix
-	// sockets lie in it. When it is not in memory the driver mounts a tmpfs
-	// there, because secrets are kept in it; Purge unmounts it.
+	// Run is the absolute path of the directory for files that must not survive a reboot. It must
+	// be short, because it contains unix sockets. It contains secrets, so the driver mounts a
+	// tmpfs there if it is not in memory yet. Purge unmounts that tmpfs.
 	Run string
 	// Runc is the default OCI runtime; "" means runc on the PATH.
 	Runc string
-	// AllowOldRunc takes a runc with known holes.
+	// AllowOldRunc accepts a runc version with known vulnerabilities.
 	AllowOldRunc bool
-	// Shim is the path of the program rik-shim.
+	// Shim is the path of the program rik-shim, the supervisor.
 	Shim string
-	// Runtimes maps the names that templates use to further OCI runtimes.
+	// Runtimes maps the runtime names of templates to the paths of more OCI runtimes.
 	Runtimes map[string]string
 	Images   Images
 	Objects  instance.Objects
-	// Archives are the files of Apps; nil: the node runs none.
+	// Archives supplies the files of Apps. If it is nil, the node runs no Apps.
 	Archives archive.Store
-	// AllowRootApps lets Apps be root that ask for it.
+	// AllowRootApps allows Apps to run as root if they request it.
 	AllowRootApps bool
-	// VM is what microVMs are made with; nil: the node runs none.
+	// VM configures microVMs. If it is nil, the node runs no microVMs.
 	VM *VM
-	// Network is where instances get their addresses; nil: they have their
-	// loopback and nothing else.
+	// Network attaches instances to the network and assigns their addresses. If it is nil,
+	// instances have only their loopback device.
 	Network instance.Network
-	// Dial connects to an instance's address as a client on the node does; nil:
-	// from the network of this process.
+	// Dial connects to an instance's address as a client on the node does. If it is nil, the
+	// driver dials from the network namespace of this process.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Resolver is the path of the host's resolv.conf(5); the usual one when empty.
+	// Resolver is the path of the host's resolv.conf(5). Empty means the usual path.
 	Resolver string
 	Node     NodeIdentity
-	// DrainDelay is how long after its order a stop signal is sent to an
-	// instance that serves ports; 0 means DefaultDrainDelay, or none without a
-	// Network; negative: none.
+	// DrainDelay is the time between the order to stop an instance that serves ports and its stop
+	// signal. 0 means DefaultDrainDelay, or no delay without a Network. A negative value means no
+	// delay.
 	DrainDelay time.Duration
-	Logger     *slog.Logger // nil discards
-	Clock      Clock        // nil: the system's
-	// LogLimits bound the log of each container.
+	Logger     *slog.Logger // nil discards logs
+	Clock      Clock        // nil means the system clock
+	// LogLimits bounds the log of each container.
 	LogLimits logfile.Limits
-	// StartsAtOnce bounds how many containers are started at the same time;
-	// default 4 a processor. Waiting for an image does not count.
+	// StartsAtOnce bounds how many containers start at the same time. The default is 4 for each
+	// processor. An image pull does not count.
 	StartsAtOnce int
-	// PIDsPerContainer bounds processes; 0 means spec.DefaultPIDs.
+	// PIDsPerContainer bounds the processes of a container. 0 means spec.DefaultPIDs.
 	PIDsPerContainer int64
-	// HealthInterval is how often a microVM is asked whether it is there, HealthTimeout
-	// how long it may take to say so; by default a minute and half of one.
+	// HealthInterval is the time between two health checks of a microVM, and HealthTimeout is the
+	// limit for one answer. The defaults are one minute and 30 seconds.
 	HealthInterval, HealthTimeout time.Duration
-	// CgroupParent is relative to the hierarchies' roots; default /rik.
+	// CgroupParent is relative to the roots of the cgroup hierarchies. The default is /rik.
 	CgroupParent string
-	// Changed is called when an observation changed. It must not block.
+	// Changed is called when an observation has changed. It must not block.
 	Changed func()
-	// Hook sees every step; for tests.
+	// Hook is called at every step. It is for tests.
 	Hook lifecycle.Hook
 }
 
-// Defaults of a Config.
+// Default values of a Config.
 const (
 	DefaultRuntime      = "runc"
 	DefaultCgroupParent = "/rik"
 	startsPerProcessor  = 4
 )
 
-// maxSocketPath is the room in sockaddr_un without its final zero.
+// maxSocketPath is the size of sun_path in sockaddr_un without its final NUL.
 const maxSocketPath = 107
 
-// socketRoom is the length of the longest path of a socket under Run: that of a microVM's guest.
+// socketRoom is the length of the longest path of a socket below Run, with the longest UID: that
+// of a microVM's guest.
 const socketRoom = len("/pods//guest.sock") + maxUID
 
 var cgroupPath = regexp.MustCompile(`^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$`)
 
-// Validate reports every problem of the configuration.
+// Validate reports every problem in the configuration.
 func (c Config) Validate() error {
 	var errs []error
 	for name, path := range map[string]string{"Root": c.Root, "Run": c.Run, "Shim": c.Shim} {
@@ -174,19 +174,19 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxUID bounds an instance's UID: they are UUIDs.
+// maxUID bounds the length of an instance's UID, which is a UUID.
 const maxUID = 36
 
 var (
-	// ErrInvalid is returned for an order that names something impossible.
+	// ErrInvalid is returned for an instance with an invalid name, UID or template.
 	ErrInvalid = errors.New("invalid instance")
 
 	validUID  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?$`)
 	validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 )
 
-// validate refuses what would become a path, before it does. The API server
-// refused it too; a node does not rely on that.
+// validate rejects names that are unsafe in a path, before the driver uses them in one. The API
+// server also rejects them, but a node does not rely on that.
 func (d *Driver) validate(in instance.Instance) error {
 	if !validUID.MatchString(in.UID) {
 		return fmt.Errorf("%w: UID %q", ErrInvalid, in.UID)

@@ -23,7 +23,7 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// container is one container of a machine; it belongs to the machine's owner.
+// container is one container of a machine. It belongs to the machine's goroutine.
 type container struct {
 	m     *machine
 	spec  rikv1alpha1.Container
@@ -31,10 +31,10 @@ type container struct {
 	init  bool
 
 	starting bool
-	pulling  string          // how far the pull of the image is, while it takes long
-	early    *shim.Container // an end that came before the news of the start
-	sent     syscall.Signal  // the last signal of its end
-	killAt   time.Time       // when a failed liveness probe's grace is over
+	pulling  string          // the progress of a slow image pull
+	early    *shim.Container // an exit that was reported before the result of the start
+	sent     syscall.Signal  // the last signal that was sent to end it
+	killAt   time.Time       // when the grace period after a failed liveness probe ends
 	killWhy  string
 	cancel   context.CancelFunc // ends the probes of the current run
 	address  string             // where the probes of the current run connect; "": to the instance's loopback
@@ -42,7 +42,7 @@ type container struct {
 
 func (c *container) state() rikv1alpha1.ContainerState { return c.m.rec.Containers[c.spec.Name].State }
 
-// start begins the next attempt, beside the owner.
+// start begins the next attempt, in another goroutine.
 func (c *container) start() {
 	m := c.m
 	s := m.rec.Containers[c.spec.Name]
@@ -51,7 +51,7 @@ func (c *container) start() {
 		again: s.Attempt > 0 || s.Reason != "", address: m.address(),
 	}
 	if m.rec.Instance.Template.RestartPolicy == rikv1alpha1.RestartNever {
-		// At most once, whatever happens: that it was tried is durable first.
+		// At most one attempt: it must be durable that it was tried, before it is tried.
 		rec := m.snapshot()
 		s.Attempt++
 		rec.Containers[c.spec.Name] = s
@@ -72,7 +72,7 @@ func (c *container) start() {
 	})
 }
 
-// join waits for a start that an earlier agent ordered.
+// join waits for a start that an earlier riklet process ordered.
 func (c *container) join(attempt int) {
 	c.begin()
 	m, client := c.m, c.m.shim
@@ -88,7 +88,7 @@ func (c *container) begin() {
 	c.m.starts++
 }
 
-// started takes the result of a start.
+// started handles the result of a start.
 func (c *container) started(f *fill, got shim.Container, err error) {
 	m := c.m
 	m.starts--
@@ -120,14 +120,14 @@ func (c *container) started(f *fill, got shim.Container, err error) {
 	c.beginProbes()
 }
 
-// codeNotStarted is what a shell says of a command that it could not run.
+// codeNotStarted is the exit code of a container that could not be started.
 const codeNotStarted = 128
 
-// notStarted sorts out why a start did not succeed.
+// notStarted handles a failed start.
 func (c *container) notStarted(f *fill, err error) {
 	m := c.m
 	if m.startCtx.Err() != nil || errors.Is(err, shim.ErrGone) {
-		return // stopped, or the supervisor is gone, which is told separately
+		return // stopped, or the supervisor is gone, which is reported separately
 	}
 	s := m.rec.Containers[c.spec.Name]
 	var config *configError
@@ -152,8 +152,8 @@ func (c *container) notStarted(f *fill, err error) {
 	}
 }
 
-// permanent errors come back however often one tries: the revision of an
-// instance never changes.
+// permanent reports whether an error recurs at every attempt. The reason is that the revision of
+// an instance never changes.
 func permanent(err error) bool {
 	for _, e := range []error{
 		image.ErrInvalidReference, image.ErrRefused, image.ErrTooLarge, image.ErrDigest, image.ErrPlatform, image.ErrUnsupported,
@@ -168,7 +168,7 @@ func permanent(err error) bool {
 	return false
 }
 
-// exited takes the end of a container.
+// exited handles the end of a container.
 func (m *machine) exited(e shim.Container) {
 	if e.Name == vmmContainer {
 		m.vmEnded(e)
@@ -184,7 +184,7 @@ func (m *machine) exited(e shim.Container) {
 		return
 	}
 	if s.State != rikv1alpha1.ContainerRunning || s.Attempt != e.Attempt {
-		return // known already
+		return // already recorded
 	}
 	c.endProbes()
 	reason, message, code := reasonError, "", int32(e.ExitCode) //nolint:gosec // 0..255
@@ -195,7 +195,7 @@ func (m *machine) exited(e shim.Container) {
 		reason, message = reasonOOMKilled, oomMessage(e.ExitCode)
 	case c.killWhy != "":
 		reason, message = reasonUnhealthy, c.killWhy
-	case e.Message != "": // not its own doing: its microVM is gone, or lies
+	case e.Message != "": // a failure of its microVM
 		reason, message = reasonVMEnded, e.Message
 	case e.ExitCode == 0:
 		reason = reasonCompleted
@@ -207,7 +207,7 @@ func (m *machine) exited(e shim.Container) {
 	m.log.Info("container ended", "container", e.Name, "code", code, "reason", reason)
 }
 
-// signal sends a signal of the container's end once, beside the owner.
+// signal sends a signal that ends the container, once, in another goroutine.
 func (c *container) signal(s syscall.Signal) {
 	if c.sent == s || c.m.shim == nil {
 		return
@@ -228,7 +228,7 @@ func (c *container) signal(s syscall.Signal) {
 	})
 }
 
-// The steps that make a container.
+// Names of the steps that create a container.
 const (
 	stepImage  = "image"
 	stepRootfs = "rootfs"
@@ -236,21 +236,21 @@ const (
 	stepStart  = "start"
 )
 
-// fill makes one attempt of a container, by the steps of its engine.
+// fill makes one attempt to start a container, with the steps of its engine.
 type fill struct {
 	d       *Driver
 	engine  engine
 	in      instance.Instance
 	c       rikv1alpha1.Container
-	address string // of the instance
+	address string // the instance's address
 	index   int
 	attempt int
-	again   bool // something of an earlier attempt may be there
+	again   bool // something of an earlier attempt may exist
 	shim    *shim.Client
-	before  func() error            // called just before it starts; may be nil
-	report  func(progress.Progress) // reported of a pull or a download that takes long; may be nil
+	before  func() error            // called just before the container starts; may be nil
+	report  func(progress.Progress) // receives the progress of a slow pull or download; may be nil
 
-	note imageNote // of what runs, once it was fetched
+	note imageNote // what runs, known once the image was fetched
 	got  shim.Container
 }
 
@@ -262,8 +262,8 @@ func (f *fill) sequence() lifecycle.Sequence {
 	return lifecycle.Sequence{Hook: f.d.cfg.Hook, Steps: f.engine.container(f)}
 }
 
-// run makes the container. Only what comes after the fetching counts among the
-// starts at once: a slow registry holds nobody else up.
+// run starts the container. Only the steps after the fetch count toward Config.StartsAtOnce, so
+// that a slow registry does not delay other instances.
 func (f *fill) run(ctx context.Context) (shim.Container, error) {
 	if f.again {
 		if err := f.sequence().Undo(ctx); err != nil {
@@ -287,10 +287,10 @@ func (f *fill) run(ctx context.Context) (shim.Container, error) {
 	return f.got, nil
 }
 
-// imageNote is what is to be known of a container's image after a crash.
+// imageNote is what must be known about a container's image after a crash.
 type imageNote struct{ Digest, StopSignal string }
 
-// makeBundle makes the container's directory, and notes its image there.
+// makeBundle creates the container's bundle directory and writes its imageNote there.
 func (f *fill) makeBundle() (dir string, err error) {
 	dir = f.d.bundle(f.in.UID, f.c.Name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -306,14 +306,14 @@ func (f *fill) removeBundle(context.Context) error {
 	return os.RemoveAll(f.d.bundle(f.in.UID, f.c.Name))
 }
 
-// startTimeout bounds the wait for the supervisor's answer. A start that was
-// ordered is waited for even when the instance is stopped meanwhile: what it made
-// must be known. One that hangs is called off, here or by callOffStarts.
+// startTimeout bounds the wait for the supervisor's answer to a start. The wait continues even if
+// the instance is stopped meanwhile, because it must be known what the start created. A start
+// that hangs is canceled here or by callOffStarts.
 const startTimeout = 3 * time.Minute
 
 var errNoStart = fmt.Errorf("it did not start within %v", startTimeout)
 
-// start gives the supervisor the order; the engine says what runs.
+// start sends the start order to the supervisor. The engine supplies what to run.
 func (f *fill) start(ctx context.Context, order shim.Start) (err error) {
 	if f.before != nil {
 		if err := f.before(); err != nil {
@@ -333,26 +333,26 @@ func (f *fill) start(ctx context.Context, order shim.Start) (err error) {
 	return err
 }
 
-// callOff ends a start that is under way, if it is: what it has begun is then taken
-// back as what any start leaves that fails.
+// callOff cancels a start that is under way. What the start has created so far is then undone as
+// after any failed start.
 func callOff(ctx context.Context, client *shim.Client, container string) {
 	ctx, cancel := context.WithTimeout(ctx, callOffTimeout)
 	defer cancel()
-	_ = client.Signal(ctx, container, syscall.SIGKILL) // an error says that there is none, or no supervisor
+	_ = client.Signal(ctx, container, syscall.SIGKILL) // an error: nothing to cancel
 }
 
 // callOffTimeout bounds the wait for a supervisor that only has to send a signal.
 const callOffTimeout = 10 * time.Second
 
-// removeCgroup ends what still runs of the container.
+// removeCgroup kills what still runs in the container's cgroup, and removes the cgroup.
 func (f *fill) removeCgroup(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	return f.d.cgroups.Destroy(ctx, f.cgroup())
 }
 
-// lastRun reads what a supervisor that is gone left about a container: the
-// attempt it last began, and how it ended if that is known.
+// lastRun reads the files that a supervisor left about a container: the last attempt that it
+// began, and how that run ended. end is nil if the end is not known.
 func (d *Driver) lastRun(uid, name string) (attempt int, end *shim.Container) {
 	if data, err := os.ReadFile(d.markFile(uid, name)); err == nil {
 		attempt, _ = strconv.Atoi(string(data))

@@ -8,13 +8,13 @@ import (
 	"rik.dev/rik/internal/riklet/state"
 )
 
-// view is what decide looks at: the containers as they are, in order.
+// view is the input of decide: the containers and their states, in order.
 type view struct {
 	policy     rikv1alpha1.RestartPolicy
 	init, main []containerView
 }
 
-// containerView is one container. Starting means that an attempt is under way.
+// containerView is the state of one container. starting means that an attempt is under way.
 type containerView struct {
 	name     string
 	starting bool
@@ -24,8 +24,8 @@ type containerView struct {
 // decision is what to do next.
 type decision struct {
 	start []string  // containers to start now
-	wake  time.Time // when to decide again; zero: when something happens
-	final *outcome  // how the instance ended, nil while it goes on
+	wake  time.Time // when to decide again; zero: after the next event
+	final *outcome  // how the instance ended; nil if it has not ended
 }
 
 // outcome is the end of an instance.
@@ -34,7 +34,7 @@ type outcome struct {
 	reason, message string
 }
 
-// Reasons of a container's or instance's state.
+// Reasons in the status of a container or an instance.
 const (
 	reasonCompleted      = "Completed"
 	reasonError          = "Error"
@@ -63,9 +63,9 @@ const (
 	reasonEvicted        = "Evicted"
 )
 
-// decide says what the instance needs: the next init container, or all
-// containers, again after a back-off as the restart policy has it, or nothing
-// more because it has ended.
+// decide returns what the instance needs next: to start the next init container or all
+// containers, after a back-off if the restart policy restarts them, or nothing more because the
+// instance has ended.
 func decide(v view, now time.Time) decision {
 	for _, c := range v.init {
 		if c.State == rikv1alpha1.ContainerExited && succeeded(c) {
@@ -96,7 +96,7 @@ func decide(v view, now time.Time) decision {
 	return d
 }
 
-// consider starts a container that does not run, once its time has come.
+// consider starts a container that does not run, unless its back-off has not passed yet.
 func (d *decision) consider(c containerView, policy rikv1alpha1.RestartPolicy, now time.Time) {
 	if c.starting || c.State == rikv1alpha1.ContainerRunning {
 		return
@@ -114,9 +114,8 @@ func (d *decision) consider(c containerView, policy rikv1alpha1.RestartPolicy, n
 	d.start = append(d.start, c.name)
 }
 
-// boundedAt is a stored time at which something is due, as far as it can be believed. What
-// is due after the longest possible wait was noted while the machine's clock was ahead, and is
-// due now.
+// boundedAt corrects a stored due time that is too far in the future. A time beyond the longest
+// possible wait was stored while the node's clock was ahead, so it is due now.
 func boundedAt(at, now time.Time, longest time.Duration) time.Time {
 	if at.After(now.Add(longest)) {
 		return now
@@ -124,8 +123,8 @@ func boundedAt(at, now time.Time, longest time.Duration) time.Time {
 	return at
 }
 
-// believed is a record as far as its times can be believed on a machine whose clock may have
-// been ahead when it was written: nothing waits longer than it could have waited from now on.
+// believed corrects the times of a record that was possibly written while the node's clock was
+// ahead. After the correction, nothing waits longer than a wait that begins now.
 func believed(r state.Record, now time.Time, grace time.Duration) state.Record {
 	if r.Stop != nil {
 		stop := *r.Stop
@@ -167,7 +166,7 @@ func verdict(main []containerView) *outcome {
 	return &outcome{phase: rikv1alpha1.InstanceCompleted, reason: reasonCompleted}
 }
 
-// ofContainer is a message of a container's as its instance's.
+// ofContainer turns a container's message into a message of its instance.
 func ofContainer(name, message string) string { return fmt.Sprintf("container %q: %s", name, message) }
 
 func failed(reason string, c containerView) *outcome {
@@ -185,15 +184,15 @@ func failed(reason string, c containerView) *outcome {
 	return &outcome{phase: rikv1alpha1.InstanceFailed, reason: reason, message: message}
 }
 
-// The back-off between restarts: doubled from the first to the longest, and
-// forgotten after a run that was long enough.
+// The back-off between restarts doubles from firstDelay to longestDelay. It is reset after a run
+// of at least steadyRun.
 const (
 	firstDelay   = time.Second
 	longestDelay = 5 * time.Minute
 	steadyRun    = 10 * time.Minute
 )
 
-// delay is the wait after a number of failures in a row.
+// delay returns the back-off after a number of consecutive failures.
 func delay(crashes int) time.Duration {
 	d := firstDelay
 	for range crashes {
@@ -204,7 +203,7 @@ func delay(crashes int) time.Duration {
 	return d
 }
 
-// exited notes the end of a run and when the next may begin.
+// exited records the end of a run and the time of the next attempt.
 func exited(c state.Container, code int32, reason, message string, at time.Time) state.Container {
 	if !c.StartedAt.IsZero() && at.Sub(c.StartedAt) >= steadyRun {
 		c.Crashes = 0
@@ -218,7 +217,7 @@ func exited(c state.Container, code int32, reason, message string, at time.Time)
 	return c
 }
 
-// heldUp notes that a container could not be started, and when to try again.
+// heldUp records that a container could not be started, and the time of the next attempt.
 func heldUp(c state.Container, reason, message string, at time.Time) state.Container {
 	if c.State != rikv1alpha1.ContainerExited {
 		c.State = rikv1alpha1.ContainerWaiting
@@ -229,8 +228,8 @@ func heldUp(c state.Container, reason, message string, at time.Time) state.Conta
 	return c
 }
 
-// afterReboot is what a record means on a machine that has started anew:
-// nothing runs, and the restart policy says what is made again.
+// afterReboot updates a record after a reboot of the node: no container runs any more, and the
+// restart policy decides which ones start again.
 func afterReboot(r state.Record, bootID string, now time.Time) state.Record {
 	if r.BootID == bootID || r.Terminated || r.Stop != nil || r.Final != nil {
 		r.BootID = bootID
@@ -242,8 +241,8 @@ func afterReboot(r state.Record, bootID string, now time.Time) state.Record {
 	for name, c := range r.Containers {
 		containers[name] = rebuilt(c, policy, now)
 	}
-	// What init containers made for the others may be gone with their memory:
-	// unless every container has ended for good, they run again.
+	// Data that init containers prepared in memory for the other containers may be lost. So they
+	// run again, unless every container has ended for good.
 	if policy != rikv1alpha1.RestartNever && !allSucceeded(r.Instance.Template.Processes(), containers, policy) {
 		for _, c := range r.Instance.Template.InitContainers {
 			if old, ok := containers[c.Name]; ok {

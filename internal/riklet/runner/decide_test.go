@@ -105,7 +105,7 @@ func TestBackOffIsForgottenAfterASteadyRun(t *testing.T) {
 	}
 }
 
-// The last end outlives a failed start and a reboot.
+// The last end survives a failed start and a reboot.
 func TestLastEndIsKept(t *testing.T) {
 	t.Parallel()
 	c := state.Container{State: rikv1alpha1.ContainerRunning, Attempt: 1, StartedAt: noon}
@@ -164,9 +164,9 @@ func TestAfterReboot(t *testing.T) {
 	}
 }
 
-// TestDecideNeverStartsWhatRuns: whatever the state, nothing that runs or is
-// being started is started, and an end comes only when nothing runs that could
-// still go on.
+// TestDecideNeverStartsWhatRuns checks that, in every state, decide starts no container that runs
+// or is starting. It also checks that the instance ends only when nothing runs that could
+// continue.
 func TestDecideNeverStartsWhatRuns(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -202,7 +202,7 @@ func TestDecideNeverStartsWhatRuns(t *testing.T) {
 	})
 }
 
-// One reason for all failures that are alike, whatever each answer says.
+// All failures of the same kind have one message, whatever text the answers contain.
 func TestReadiedTellsWhatIsNew(t *testing.T) {
 	t.Parallel()
 	c := state.Container{Ready: true}
@@ -240,7 +240,7 @@ func TestShownIsOneShortLine(t *testing.T) {
 	}
 }
 
-// The port that a probe was sent from differs each time.
+// The local port of a probe differs each time.
 func TestPlainErrorsAreAlike(t *testing.T) {
 	t.Parallel()
 	at := func(port int) net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port} }
@@ -255,7 +255,7 @@ func TestPlainErrorsAreAlike(t *testing.T) {
 	}
 }
 
-// Of several containers, the one that is held up is named.
+// The instance's message names the container that cannot start.
 func TestTheContainerInTroubleIsNamed(t *testing.T) {
 	t.Parallel()
 	m, _ := serving()
@@ -268,7 +268,7 @@ func TestTheContainerInTroubleIsNamed(t *testing.T) {
 	}
 }
 
-// A clock that was ahead does not freeze a back-off or an end.
+// A clock that was ahead must not block a back-off or an end.
 func TestTimesOfAClockThatWasAheadAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

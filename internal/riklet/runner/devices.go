@@ -13,13 +13,13 @@ import (
 	"rik.dev/rik/internal/riklet/runner/spec"
 )
 
-// ownDevices are what a container has of its own in /dev: terminals, shared memory, message
-// queues, and the devices that a runtime always makes.
+// ownDevices are the names in /dev that each container has for itself: terminals, shared memory,
+// message queues, and the devices that a runtime always creates.
 var ownDevices = []string{
 	"console", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero",
 }
 
-// devicesOf are those of the node for a privileged container, and none for others.
+// devicesOf returns the node's devices for a privileged container, and none for other containers.
 func devicesOf(s *rikv1alpha1.Security) ([]spec.Device, error) {
 	if s == nil || !s.Privileged {
 		return nil, nil
@@ -27,8 +27,8 @@ func devicesOf(s *rikv1alpha1.Security) ([]spec.Device, error) {
 	return devicesIn("/dev")
 }
 
-// devicesIn lists the device files in a directory and below. What goes away meanwhile, as
-// devices do that are unplugged, is left out.
+// devicesIn lists the device files in a directory and below. It leaves out files that disappear
+// meanwhile, such as those of unplugged devices.
 func devicesIn(dir string) ([]spec.Device, error) {
 	var list []spec.Device
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

@@ -13,9 +13,9 @@ import (
 
 const loopback = "127.0.0.1"
 
-// dialInside connects to a TCP port in the network namespace of a process; 0
-// means the node's own. It tries the loopback addresses first, then the instance's
-// address, if it has one: a server may listen on one of them alone.
+// dialInside connects to a TCP port in the network namespace of a process. pid 0 means the node's
+// own namespace. It tries the loopback addresses first and then the instance's address, because a
+// server may listen on only one of them.
 func dialInside(ctx context.Context, pid int, address string, port int32) (net.Conn, error) {
 	addresses := []string{loopback, "::1"}
 	if address != "" {
@@ -37,8 +37,8 @@ func dialInside(ctx context.Context, pid int, address string, port int32) (net.C
 	return conn, err
 }
 
-// dialFirst connects to the first address that answers, and else returns the first error.
-// An address without a name is dialed by the calling goroutine.
+// dialFirst connects to the first address that answers, and otherwise returns the first error.
+// The addresses are IP addresses, so the dial happens in the calling goroutine.
 func dialFirst(ctx context.Context, addresses []string, port int32) (net.Conn, error) {
 	var dialer net.Dialer
 	var first error

@@ -17,33 +17,32 @@ import (
 	"rik.dev/rik/internal/riklet/state"
 )
 
-// Driver runs the Pods of one node. See instance.Driver for what its methods
-// promise.
+// Driver runs the instances of one node. See instance.Driver for the contract of its methods.
 type Driver struct {
 	cfg     Config
 	store   *state.Store
 	cgroups cgroup.Layout
 	swap    bool
 	files   uint64 // hard limit of open files
-	// capabilities are those that what the node starts can have at most.
+	// capabilities is the bounding set of every process that the node starts.
 	capabilities spec.CapabilitySet
 	bootID       string
 	shims        []string // the cgroup.procs files of the supervisors' cgroup
 	turns        chan struct{}
-	boots        chan struct{} // places among the microVMs that boot
-	last         atomic.Int64  // sequence of the latest observation
+	boots        chan struct{} // limits how many microVMs boot at the same time
+	last         atomic.Int64  // sequence number of the latest observation
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	machines map[string]*machine
-	lost     map[string]map[string]state.Container // runs of containers whose record was lost, by UID
-	ctx      context.Context                       // of Run; nil before
+	lost     map[string]map[string]state.Container // container runs without a record, by UID
+	ctx      context.Context                       // the context of Run; nil before Run
 	group    sync.WaitGroup
 }
 
 var _ instance.Driver = (*Driver)(nil)
 
-// New makes a driver. It touches nothing but its directories and its state
-// file until Recover; Close releases the latter.
+// New creates a Driver. Until Recover, it touches only its directories and its state file. Close
+// releases the state file.
 func New(cfg Config) (*Driver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the Pod driver: %w", err)
@@ -60,7 +59,8 @@ func New(cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{cfg: cfg, store: store, machines: map[string]*machine{}, lost: map[string]map[string]state.Container{}, turns: make(chan struct{}, cfg.StartsAtOnce), boots: make(chan struct{}, runtime.NumCPU())}
-	// Time-based, so that it rises over restarts without a write for each.
+	// The sequence is based on the time, so that it grows over restarts without a disk write for
+	// each number.
 	d.last.Store(cfg.Clock.Now().UnixMicro())
 	return d, nil
 }
@@ -99,7 +99,7 @@ func (d *Driver) launchLocked(m *machine) {
 	}
 }
 
-// Ensure takes an instance on.
+// Ensure accepts an instance and starts it.
 func (d *Driver) Ensure(in instance.Instance) error {
 	if err := d.validate(in); err != nil {
 		return err
@@ -126,12 +126,12 @@ func (d *Driver) addLocked(m *machine) {
 	d.launchLocked(m)
 }
 
-// Stop takes an instance away.
+// Stop ends an instance and removes what it has on the node.
 func (d *Driver) Stop(uid string, grace time.Duration) {
 	d.mu.Lock()
 	m := d.machines[uid]
 	if m == nil {
-		// Nothing is here, and that is to be said.
+		// This node has no such instance. Report it as terminated.
 		delete(d.lost, uid)
 		m = newMachine(d, state.Record{BootID: d.bootID, Terminated: true, Instance: instance.Instance{UID: uid}})
 		m.publish()
@@ -143,14 +143,14 @@ func (d *Driver) Stop(uid string, grace time.Duration) {
 	m.post(func() { m.stop(grace) })
 }
 
-// Forget drops an instance that is gone.
+// Forget drops an instance that has terminated.
 func (d *Driver) Forget(uid string) {
 	if m := d.machine(uid); m != nil {
 		m.post(m.forget)
 	}
 }
 
-// remove takes a machine off the list.
+// remove removes a machine from the driver's map.
 func (d *Driver) remove(m *machine) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,7 +175,7 @@ func (d *Driver) all() []*machine {
 	return list
 }
 
-// List gives the UIDs of all instances.
+// List returns the UIDs of all instances.
 func (d *Driver) List() []string {
 	var uids []string
 	for _, m := range d.all() {
@@ -184,7 +184,7 @@ func (d *Driver) List() []string {
 	return uids
 }
 
-// Observations gives what was last seen of each instance.
+// Observations returns the latest observation of each instance.
 func (d *Driver) Observations() []instance.Observation {
 	var list []instance.Observation
 	for _, m := range d.all() {
@@ -195,15 +195,15 @@ func (d *Driver) Observations() []instance.Observation {
 	return list
 }
 
-// ObjectsChanged makes the instances look again at the ConfigMaps and Secrets
-// that they mount. They also do so now and then by themselves.
+// ObjectsChanged makes the instances check the ConfigMaps and Secrets that they mount. They also
+// check them at regular intervals.
 func (d *Driver) ObjectsChanged() {
 	for _, m := range d.all() {
 		m.post(m.refreshVolumes)
 	}
 }
 
-// Usage measures an instance.
+// Usage measures the resource usage of an instance.
 func (d *Driver) Usage(uid string) (instance.Usage, error) {
 	m := d.machine(uid)
 	if m == nil {
@@ -228,7 +228,7 @@ func (d *Driver) Usage(uid string) (instance.Usage, error) {
 	return u, nil
 }
 
-// sequence numbers observations.
+// sequence returns the sequence number of the next observation.
 func (d *Driver) sequence() int64 {
 	for {
 		last := d.last.Load()
@@ -239,7 +239,7 @@ func (d *Driver) sequence() int64 {
 	}
 }
 
-// turn waits for a place among the containers that are being started.
+// turn waits until fewer than StartsAtOnce containers are starting.
 func (d *Driver) turn(ctx context.Context) (release func(), err error) {
 	select {
 	case d.turns <- struct{}{}:

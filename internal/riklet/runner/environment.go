@@ -13,8 +13,8 @@ import (
 	"rik.dev/rik/internal/riklet/runner/spec"
 )
 
-// environment looks up the variables of a container, in the order in which
-// they apply. The address is the instance's own.
+// environment resolves the variables of a container, in the order in which they apply. address is
+// the instance's own address.
 func (d *Driver) environment(ctx context.Context, in instance.Instance, address string, c rikv1alpha1.Container) ([]spec.EnvVar, error) {
 	var list []spec.EnvVar
 	for _, from := range c.EnvFrom {
@@ -39,7 +39,8 @@ func (d *Driver) environment(ctx context.Context, in instance.Instance, address 
 			list = append(list, spec.EnvVar{Name: e.Name, Value: value, Fixed: true})
 		}
 	}
-	// A key that is no name is left out, as kubelet does: "=" in it would set another variable.
+	// A key that is not a valid name is left out, as kubelet does. A "=" in it would set another
+	// variable.
 	list = slices.DeleteFunc(list, func(e spec.EnvVar) bool {
 		return e.Name == "" || strings.ContainsAny(e.Name, "=\x00")
 	})
@@ -54,10 +55,10 @@ func (d *Driver) environment(ctx context.Context, in instance.Instance, address 
 	return list, nil
 }
 
-// maxVariable is MAX_ARG_STRLEN without the NUL: execve refuses a longer variable.
+// maxVariable is MAX_ARG_STRLEN without the NUL. execve rejects a longer variable.
 const maxVariable = 128<<10 - 1
 
-// entries reads the ConfigMap or the Secret.
+// entries reads the named ConfigMap or Secret.
 func (d *Driver) entries(ctx context.Context, namespace, configMap, secret string, optional bool) (instance.Entries, error) {
 	kind, name, get := "ConfigMap", configMap, d.cfg.Objects.ConfigMap
 	if secret != "" {
@@ -110,7 +111,7 @@ func (d *Driver) field(in instance.Instance, address, path string) (string, erro
 	case "status.hostAddress":
 		return d.cfg.Node.Address, nil
 	case "status.address":
-		if address == "" { // it has its loopback only
+		if address == "" { // it has only its loopback device
 			return "127.0.0.1", nil
 		}
 		return address, nil
@@ -119,8 +120,8 @@ func (d *Driver) field(in instance.Instance, address, path string) (string, erro
 	}
 }
 
-// pullSecret merges the credentials that the instance names. One that is not
-// there is skipped, as in Kubernetes: the pull then says what it lacks.
+// pullSecret merges the image pull credentials that the instance names. A missing Secret is
+// skipped, as in Kubernetes; the pull then fails with its own error if it needs that Secret.
 func (d *Driver) pullSecret(ctx context.Context, in instance.Instance) ([]byte, error) {
 	type file struct {
 		Auths map[string]json.RawMessage `json:"auths"`

@@ -16,11 +16,11 @@ import (
 	"rik.dev/rik/internal/riklet/mounts"
 )
 
-// The root of a container, an emptyDir on disk and the files of an App have no size of their
-// own. When the node's disk is nearly full, the instance that uses most of what it did not
-// request is ended, as a kubelet does, and what it wrote is removed.
+// Container root file systems, emptyDirs on disk and the files of Apps have no size limit. When
+// the node's disk is nearly full, the riklet evicts an instance that uses more than it requested,
+// as kubelet does, and removes what it wrote.
 
-// diskUse is what an instance has written on the node's disk.
+// diskUse is what an instance has written on the node's disk, in bytes.
 type diskUse struct {
 	m         *machine
 	priority  int32
@@ -30,8 +30,9 @@ type diskUse struct {
 
 func (u diskUse) excess() int64 { return u.used - u.requested }
 
-// Evict ends one instance, to make room on the node's disk, and tells which; "" if none uses more
-// than it requested. Until the room is there no other one is ended.
+// Evict ends one instance to free space on the node's disk, and returns its UID, or "" if no
+// instance exceeds its request. It evicts no other instance until that one has released its
+// space.
 func (d *Driver) Evict(ctx context.Context) (uid string, err error) {
 	var uses []diskUse
 	for _, m := range d.all() {
@@ -61,8 +62,8 @@ func (d *Driver) Evict(ctx context.Context) (uid string, err error) {
 	return victim.m.uid, nil
 }
 
-// evictable chooses the instance of the lowest priority, and of those the one that uses most
-// beyond its request.
+// evictable returns the instance with the lowest priority. Among several, it returns the one that
+// exceeds its request most.
 func evictable(uses []diskUse) (victim diskUse, found bool) {
 	uses = slices.DeleteFunc(slices.Clone(uses), func(u diskUse) bool { return u.excess() <= 0 })
 	if len(uses) == 0 {
@@ -73,14 +74,14 @@ func evictable(uses []diskUse) (victim diskUse, found bool) {
 	}), true
 }
 
-// evict is for the owner of an instance, which may have ended meanwhile.
+// evict runs in the goroutine of the machine. The instance may have ended meanwhile.
 func (m *machine) evict(message string) {
 	if m.rec.Stop == nil && m.rec.Final == nil && !m.rec.Terminated {
 		m.finish(outcome{rikv1alpha1.InstanceFailed, reasonEvicted, message})
 	}
 }
 
-// diskUse adds up what an instance has written. Its template never changes.
+// diskUse adds up what an instance has written. The instance's template never changes.
 func (d *Driver) diskUse(ctx context.Context, m *machine) (diskUse, error) {
 	t := m.rec.Instance.Template
 	u := diskUse{m: m, priority: t.Priority, requested: t.EffectiveRequests().Bytes(rikv1alpha1.ResourceDisk)}
@@ -100,7 +101,8 @@ func (d *Driver) diskUse(ctx context.Context, m *machine) (diskUse, error) {
 	return u, nil
 }
 
-// allocated is what files take of a disk, holes not counted. Instances change them meanwhile.
+// allocated returns the disk space that the files in a directory occupy, without holes. Instances
+// may change the files meanwhile.
 func allocated(ctx context.Context, dir string) (total int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
 		if ctx.Err() != nil {
@@ -114,7 +116,7 @@ func allocated(ctx context.Context, dir string) (total int64, err error) {
 		}
 		if info, err := entry.Info(); err == nil {
 			if st, ok := info.Sys().(*syscall.Stat_t); ok {
-				total += st.Blocks * 512 // of stat(2), whatever the file system's are
+				total += st.Blocks * 512 // the unit of st_blocks in stat(2)
 			}
 		}
 		return nil
@@ -122,8 +124,8 @@ func allocated(ctx context.Context, dir string) (total int64, err error) {
 	return total, err
 }
 
-// endByItself takes back what an instance that ended has. What it wrote stays for who looks at
-// its end, unless the room is needed: then it goes at once.
+// endByItself tears down an instance that has ended. What it wrote stays for inspection. After an
+// eviction, what it wrote is removed at once, because the space is needed.
 func (m *machine) endByItself() time.Time {
 	if m.rec.Final.Reason == reasonEvicted {
 		return m.end(m.rec.Final.At, allButLogs)
@@ -131,7 +133,7 @@ func (m *machine) endByItself() time.Time {
 	return m.end(m.rec.Final.At.Add(m.grace()), processes)
 }
 
-// removeWritten removes what an instance wrote, but for its logs.
+// removeWritten removes what an instance wrote, except its logs.
 func (d *Driver) removeWritten(uid string) error {
 	return errors.Join(mounts.RemoveAll(d.diskVolume(uid, "")), mounts.RemoveAll(d.appUpper(uid)),
 		ignoreMissing(os.Remove(d.scratch(uid))), ignoreMissing(os.Remove(d.diskNoteFile(uid))))

@@ -20,8 +20,8 @@ func everySecond(p rikv1alpha1.Probe) *rikv1alpha1.Probe {
 	return &p
 }
 
-// A command ends when its process ends, also when that left something behind that holds its
-// output open; what was written before is delivered. An exec probe is no different.
+// A command ends when its process ends, even if a background process holds its output open. The
+// output written before is delivered. The same holds for an exec probe.
 func TestPrivilegedCommandsDoNotWaitForWhatTheyLeave(t *testing.T) {
 	t.Parallel()
 	const leaves = "sleep 100000 & head -c 60000 /dev/zero | tr '\\0' x; echo end"
@@ -37,7 +37,7 @@ func TestPrivilegedCommandsDoNotWaitForWhatTheyLeave(t *testing.T) {
 			n := tc.newNode(t)
 			n.start()
 			probe := everySecond(rikv1alpha1.Probe{Exec: &rikv1alpha1.ExecProbe{Command: []string{"/bin/sh", "-c", "sleep 100000 & echo x"}}})
-			probe.TimeoutSeconds = 60 // the probe succeeds, and does not wait for the rest of it
+			probe.TimeoutSeconds = 60 // it does not wait for the process
 			in := tc.make("u1", rikv1alpha1.RestartAlways, sh("main", forever))
 			in.Template.Containers[0].ReadinessProbe = probe
 			n.ensure(in)
@@ -56,8 +56,8 @@ func TestPrivilegedCommandsDoNotWaitForWhatTheyLeave(t *testing.T) {
 	}
 }
 
-// failingRuntime makes a runtime that is runc, until the file that it returns exists: then
-// it executes nothing, and ends as runc does that cannot write its log.
+// failingRuntime creates a runtime that behaves like runc until the file flag exists. Then exec
+// fails like a runc that cannot write its log.
 func (n *node) failingRuntime() (path, flag string) {
 	n.Helper()
 	flag = filepath.Join(n.dir, "runtime-fails")
@@ -69,8 +69,8 @@ func (n *node) failingRuntime() (path, flag string) {
 	return path, flag
 }
 
-// What goes wrong in the runtime is not taken for the program's: no code of 255, and no failed
-// probe.
+// A failure of the runtime must not look like a failure of the command: neither as exit code 255
+// nor as a failed probe.
 func TestPrivilegedAFailingRuntimeIsNoFailedProbe(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -90,7 +90,7 @@ func TestPrivilegedAFailingRuntimeIsNoFailedProbe(t *testing.T) {
 	if code, err := d.Exec(t.Context(), "u1", "main", instance.ExecOptions{Command: []string{"true"}}); err == nil {
 		t.Errorf("Exec() = %d without an error, although nothing ran", code)
 	}
-	eventually(t, func() string { // one is ours, the others are probes
+	eventually(t, func() string { // one is the test's, the others are probes
 		if text, err := readFile(flag); err != nil || strings.Count(text, "failed") < 4 {
 			return "the runtime failed: " + text
 		}

@@ -25,8 +25,8 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// The published riklet said Terminated and deleted nothing. Here a stop that
-// cannot succeed yet is not called one, is reported, and is tried again.
+// The published riklet reported Terminated and deleted nothing. Here a stop that cannot succeed
+// yet is not reported as Terminated. Its obstacle is reported, and it is retried.
 func TestPrivilegedFault11TerminatedMeansNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -59,8 +59,8 @@ func TestPrivilegedFault11TerminatedMeansNothingIsLeft(t *testing.T) {
 	n.awaitPhase("unknown", rikv1alpha1.InstanceTerminated)
 }
 
-// Environment, limits, a shared network, restarts, logs and exec, all of which
-// the published riklet left out; the others are in the tests of their name.
+// The published riklet had no environment variables, limits, shared network, restarts, logs or
+// exec. This test covers some of them. The others have tests of their own.
 func TestPrivilegedFault12LimitsAndExitsCount(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -74,7 +74,7 @@ func TestPrivilegedFault12LimitsAndExitsCount(t *testing.T) {
 	n.await("u1", "restarted", func(s rikv1alpha1.InstanceStatus) bool {
 		return len(s.Containers) > 0 && s.Containers[0].RestartCount > 0
 	})
-	eventually(t, func() string { // of a run that may have just begun
+	eventually(t, func() string { // the run may have just begun
 		if got := n.log("u1", "main"); got != "hello\n" {
 			return "log = " + got
 		}
@@ -128,7 +128,7 @@ func TestPrivilegedFault13RootsAreNotShared(t *testing.T) {
 	}
 }
 
-// slowImages holds back the pulls of one reference.
+// slowImages delays the pulls of one reference.
 type slowImages struct {
 	Images
 	slow    string
@@ -162,7 +162,7 @@ func TestPrivilegedFault19ASlowPullHoldsNobodyUp(t *testing.T) {
 		_, _ = d.Close(), n.images.Close()
 		n.end = nil
 	}
-	for i := range 2 * cap(d.turns) { // more than are started at once
+	for i := range 2 * cap(d.turns) { // more than start at once
 		c := sh("main", forever)
 		c.Image = slow.slow
 		n.ensure(podOf(fmt.Sprintf("slow-%d", i), rikv1alpha1.RestartAlways, c))
@@ -216,8 +216,8 @@ func TestPrivilegedBadImages(t *testing.T) {
 	}
 }
 
-// What is there and may be executed, but is no program for this machine, is found out only
-// by the kernel, when the runtime has told that all is well.
+// If a file is executable but no program for this machine, only the kernel detects that, after
+// the runtime has reported success.
 func TestPrivilegedWhatIsNoProgram(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -230,7 +230,7 @@ func TestPrivilegedWhatIsNoProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	copy(foreign[18:], []byte{0xf3, 0xf3}) // e_machine: nobody's
+	copy(foreign[18:], []byte{0xf3, 0xf3}) // e_machine: an unused value
 	for name, content := range map[string][]byte{"foreign": foreign, "orphan": []byte("#!/no/such\n"), "text": []byte("text\n")} {
 		spec.Files["x/"+name] = ociimage.File{Content: content, Mode: 0o755}
 	}
@@ -239,7 +239,7 @@ func TestPrivilegedWhatIsNoProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	for uid, tc := range map[string]struct {
-		script string // else the file of the name
+		script string // "": run the file of that name
 		tty    bool
 		want   string
 	}{
@@ -320,7 +320,7 @@ func TestPrivilegedFiftyAtOnce(t *testing.T) {
 	}
 }
 
-// A container that escapes would start with what the defaults take away.
+// The defaults take away what a container would need first for an escape.
 func TestPrivilegedSafeDefaults(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -341,8 +341,9 @@ func TestPrivilegedSafeDefaults(t *testing.T) {
 	}
 }
 
-// A node that runs in a container itself holds fewer capabilities than the kernel has.
-// What is privileged gets those, and who asks for another is told.
+// A node that itself runs in a container has fewer capabilities than the kernel. A privileged
+// container gets those of the node. A container that requests another capability fails with an
+// error.
 func TestPrivilegedCapabilitiesOfTheNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -363,7 +364,7 @@ func TestPrivilegedCapabilitiesOfTheNode(t *testing.T) {
 	}
 }
 
-// The supervisor may be killed too, by an administrator say.
+// The supervisor may be killed too, for example by an administrator.
 func TestPrivilegedSupervisorLost(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)
@@ -404,7 +405,8 @@ func TestPrivilegedHostNetwork(t *testing.T) {
 	if s.Address != n.cfg.Node.Address {
 		t.Errorf("address = %q", s.Address)
 	}
-	// Not that of /proc/self, the first thread: other tests may have it elsewhere meanwhile.
+	// Do not use /proc/self, the first thread: other tests may have moved it to another
+	// namespace.
 	own, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)

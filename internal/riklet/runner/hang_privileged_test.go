@@ -13,7 +13,7 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// pipes is an image whose users and groups are pipes, which nobody writes to.
+// pipes creates an image in which the user and group databases are pipes without a writer.
 func pipes(t *testing.T) (reference string) {
 	t.Helper()
 	var layer bytes.Buffer
@@ -38,14 +38,14 @@ func pipes(t *testing.T) (reference string) {
 	return "oci:" + dir + ":latest"
 }
 
-// Who looks for a user, or for HOME, in a pipe waits for ever.
+// A lookup of a user or of HOME in a pipe would block forever.
 func TestPrivilegedUsersThatArePipes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
 	reference := pipes(t)
 	for uid, user := range map[string]string{"root": "", "number": "7:8", "name": "app"} {
-		// Not by id(1), which looks for its own name in the pipe.
+		// id(1) is unsuitable: it looks up the user's name in the pipe.
 		c := sh("main", "test -p /etc/passwd && while read key id rest; do case $key in Uid:|Gid:) echo $id;; esac; done < /proc/self/status; echo $HOME")
 		c.Image, c.User = reference, user
 		n.ensure(podOf(uid, rikv1alpha1.RestartNever, c))
@@ -79,13 +79,13 @@ func TestPrivilegedHomeIsTheUsers(t *testing.T) {
 	}
 }
 
-// A runtime that hangs once held up the end of its instance for minutes.
+// A runtime that hangs once delayed the end of its instance for minutes.
 func TestPrivilegedAHangingRuntimeIsCalledOff(t *testing.T) {
 	t.Parallel()
 	reference := pipes(t)
 	for name, script := range map[string]string{
 		"itself": `case "$*" in *" run "*) sleep 100000 ;; esac`,
-		// Without HOME its child opens the pipe inside.
+		// Without HOME, runc's child opens the pipe inside the container.
 		"inside": `for a in "$@"; do [ "$last" = --bundle ] && sed -i 's/"HOME=/"NOT_HOME=/' "$a/config.json"; last=$a; done`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestPrivilegedAHangingRuntimeIsCalledOff(t *testing.T) {
 				}
 				return ""
 			})
-			n.stop("u1", time.Hour) // not for so long: nothing of it runs that could be asked to end
+			n.stop("u1", time.Hour) // ends early: nothing can be signaled
 		})
 	}
 }

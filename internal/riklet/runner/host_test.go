@@ -14,26 +14,26 @@ import (
 	"rik.dev/rik/internal/riklet/lifecycle"
 )
 
-// envHost makes this test binary host a driver instead of running tests.
+// envHost is the variable that makes this test binary host a driver instead of running tests.
 const envHost = "RIK_TEST_POD_HOST"
 
-// hosting is what a hosting process is told through envHost.
+// hosting is the configuration that a hosting process receives in envHost.
 type hosting struct {
 	Dir, Tools string
 	Network    int    // a process in the node's network namespace; 0: no network
-	VMM        string // the name of a driver of microVMs; "": none
+	VMM        string // the name of a VMM driver; "": none
 	Instance   instance.Instance
-	// KillStep and KillAt are where the process ends itself with SIGKILL.
+	// KillStep and KillAt are the point at which the process kills itself with SIGKILL.
 	KillStep string
 	KillAt   lifecycle.Point
-	// Stop: once it runs the instance is stopped, and only then KillStep counts.
+	// Stop is true if the instance is stopped once it runs. KillStep applies only after that.
 	Stop bool
-	// Exec is a command that is run once the instance runs; it says "running"
-	// instead of the process.
+	// Exec is a command that is executed once the instance runs. It prints "running" instead of
+	// the host process.
 	Exec []string
 }
 
-// host runs a driver until it is killed. It says "running" once its instance is.
+// host runs a driver until it is killed. It prints "running" once its instance runs.
 func host() int {
 	if err := hostUntilKilled(); err != nil {
 		fmt.Fprintln(os.Stderr, "hosting a driver:", err)

@@ -11,8 +11,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestPrivilegedInterruptLeavesNothing stops, as Ctrl-C does, tests that have a Pod: it
-// stayed, with its supervisor, mounts and cgroups.
+// TestPrivilegedInterruptLeavesNothing interrupts tests that have a Pod, as Ctrl-C does. Once the
+// Pod remained, with its supervisor, mounts and cgroups.
 func TestPrivilegedInterruptLeavesNothing(t *testing.T) {
 	const dir, running = "RIK_TEST_POD_INTERRUPTED", "the Pod runs"
 	n := newNode(t).bare()
@@ -47,7 +47,7 @@ func TestPrivilegedInterruptLeavesNothing(t *testing.T) {
 			if len(traces(n.dir, n.cfg.CgroupParent)) == 0 {
 				t.Error("nothing is seen of a Pod that runs")
 			}
-			// To all of its group, as a terminal does.
+			// Signal the whole process group, as a terminal does.
 			if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
 				t.Error(err)
 			}

@@ -30,15 +30,15 @@ func (m *machine) loseSandbox(reason, why string) {
 	}
 }
 
-// loseRun notes that a container ended with the sandbox.
+// loseRun records that a container ended with the sandbox.
 func (m *machine) loseRun(c *container, reason, why string) {
 	if s := m.rec.Containers[c.spec.Name]; s.State == rikv1alpha1.ContainerRunning {
 		m.setContainer(c.spec.Name, exited(s, 128+9, reason, why, m.now()))
 	}
 }
 
-// ranWith notes with which writable disk the instance's sandbox runs. A disk that is not
-// the one of before is empty.
+// ranWith records the ID of the writable disk with which the instance's sandbox runs. If the disk
+// is not the recorded one, it is empty, so the volumes are lost.
 func (m *machine) ranWith(disk, why string) {
 	if disk == m.rec.Disk {
 		return
@@ -61,8 +61,7 @@ func everStarted(r state.Record) bool {
 	return false
 }
 
-// volumesOnDisk tells whether an instance has volumes that live on the writable disk of its
-// microVM.
+// volumesOnDisk reports whether an instance has volumes on the writable disk of its microVM.
 func volumesOnDisk(t rikv1alpha1.InstanceTemplate) bool {
 	return t.Virtual() && slices.ContainsFunc(t.Volumes, func(v rikv1alpha1.Volume) bool { return v.EmptyDir != nil && !v.EmptyDir.InMemory })
 }
@@ -83,8 +82,8 @@ func losesMemory(t rikv1alpha1.InstanceTemplate) bool {
 	})
 }
 
-// withoutVolumes is the record of an instance whose volumes are empty again: the containers
-// that ended say so, and init containers run again first.
+// withoutVolumes returns the record of an instance whose volumes are empty again. The status of
+// its ended containers contains the reason, and init containers run again first.
 func withoutVolumes(r state.Record, why string, now time.Time) state.Record {
 	r.Containers = maps.Clone(r.Containers)
 	for _, c := range r.Instance.Template.Processes() {
@@ -105,9 +104,9 @@ func joined(message, why string) string {
 	return message + "; " + why
 }
 
-// initAgain is the record of an instance whose init containers have to run again, because
-// something that they prepared is lost. A container that may start only once has failed
-// instead. Nothing changes when the other containers have all ended for good.
+// initAgain returns the record of an instance whose init containers have to run again, because
+// something that they prepared is lost. If the restart policy is Never, such a container has
+// failed instead. Nothing changes if the other containers have all ended for good.
 func initAgain(r state.Record, reason, why string, now time.Time) state.Record {
 	t := r.Instance.Template
 	if r.Terminated || r.Stop != nil || r.Final != nil || allSucceeded(t.Processes(), r.Containers, t.RestartPolicy) {
@@ -129,10 +128,10 @@ func initAgain(r state.Record, reason, why string, now time.Time) state.Record {
 	return r
 }
 
-// recordLost is what happened to the containers of an instance whose record was lost.
+// recordLost is the message of containers whose instance's record was lost.
 const recordLost = "this node lost its record of the instance, and ended what ran of it"
 
-// runsOf reads what an instance without a record left about the runs of its containers.
+// runsOf reads the traces of container runs that an instance without a record left.
 func (d *Driver) runsOf(uid string) map[string]state.Container {
 	runs := map[string]state.Container{}
 	for _, name := range d.namesOfRuns(uid) {
@@ -154,7 +153,7 @@ func (d *Driver) runsOf(uid string) map[string]state.Container {
 	return runs
 }
 
-// namesOfRuns lists the containers of which an instance without a record left anything.
+// namesOfRuns lists the containers that left traces, of an instance without a record.
 func (d *Driver) namesOfRuns(uid string) []string {
 	names, err := d.containersOf(instance.Instance{UID: uid})
 	if err != nil {
@@ -170,9 +169,10 @@ func (d *Driver) namesOfRuns(uid string) []string {
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == vmmContainer || !validName.MatchString(name) })
 }
 
-// afterRecordLoss is the record of an instance whose former one was lost, from what was found
-// of its runs. Its volumes are gone: unless its containers have ended for good, it begins with
-// its init containers. A container that may start only once has failed instead.
+// afterRecordLoss returns a new record for an instance whose record was lost, from the traces of
+// its runs. Its volumes are gone, so it starts with its init containers, unless its containers
+// have ended for good. If the restart policy is Never, a container that was running has failed
+// instead.
 func afterRecordLoss(r state.Record, runs map[string]state.Container, now time.Time) state.Record {
 	r.Containers = map[string]state.Container{}
 	for _, c := range allContainers(r.Instance.Template) {

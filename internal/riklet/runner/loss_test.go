@@ -9,8 +9,8 @@ import (
 	"rik.dev/rik/internal/riklet/state"
 )
 
-// lossRecord is an instance of one init container that succeeded and one container that
-// ended with the sandbox.
+// lossRecord returns the record of an instance with an init container that succeeded and a
+// container that ended with the sandbox.
 func lossRecord(policy rikv1alpha1.RestartPolicy, change func(*state.Record)) state.Record {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	in := microVM("u1", policy, rikv1alpha1.Container{Name: "main"})
@@ -106,7 +106,7 @@ func TestLosesMemory(t *testing.T) {
 	}
 }
 
-// A disk is compared with the one that the instance had, whenever the agent comes to know.
+// The disk is compared with the one that the record contains, whenever the riklet learns of it.
 func TestAnotherDiskIsALoss(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -14,58 +14,58 @@ import (
 	"rik.dev/rik/internal/riklet/state"
 )
 
-// machine is one instance. Its fields belong to the goroutine of run, and
-// before that to Recover, except those under mu.
+// machine is the runner of one instance. Its fields belong to the goroutine of run, except those
+// under mu. Before run starts, they belong to Recover.
 type machine struct {
 	d   *Driver
 	uid string
 	log *slog.Logger
-	// engine runs its processes; nil when what it was is not known.
+	// engine runs the instance's processes. It is nil if the instance's kind is not known.
 	engine engine
 
 	rec        state.Record
-	dirty      bool // the record is ahead of what is saved
+	dirty      bool // the record differs from the saved one
 	containers []*container
 	shim       *shim.Client
-	prepared   bool                 // directories, volumes and supervisor are there
-	leftovers  bool                 // something may be left of before; take it back first
-	attachment *instance.Attachment // its place in the network; nil: none yet
+	prepared   bool                 // the directories, the volumes and the supervisor exist
+	leftovers  bool                 // something may remain from an earlier run; undo it first
+	attachment *instance.Attachment // its network attachment, or nil
 	prepare    attempts
 	teardown   attempts
-	trouble    string    // what stands in the way of its making, or of its end
-	reason     string    // the word for a trouble with its making
-	pulling    string    // how far the pull of an image is, while that takes long and is part of its making
-	serving    bool      // it served when it was told to stop
-	signalAt   time.Time // when the stop signal may be sent
-	callOffAt  time.Time // when starts that are under way at its end are called off; zero: at the deadline
+	trouble    string    // why the instance cannot be prepared or torn down
+	reason     string    // the reason of a preparation trouble
+	pulling    string    // progress of a slow image pull that is part of the preparation
+	serving    bool      // it served ports when it was told to stop
+	signalAt   time.Time // the earliest time of the stop signal
+	callOffAt  time.Time // when starts under way are canceled at its end; zero: at the deadline
 	gone       bool
-	holding    bool            // it is being suspended or resumed
-	restoring  func(error)     // it is to go on from the disk; who asked wants to know
-	parked     attempts        // of taking back what it has besides
-	runCtx     context.Context // of Run
-	startCtx   context.Context // of everything that a stop interrupts
+	holding    bool            // a suspend or resume is under way
+	restoring  func(error)     // reports the result of a resume from disk; nil: none is under way
+	parked     attempts        // attempts to undo what an instance on disk still has on the node
+	runCtx     context.Context // the context of Run
+	startCtx   context.Context // the context of everything that a stop interrupts
 	stopStarts context.CancelCauseFunc
 	starts     int // operations under startCtx
 	tasks      sync.WaitGroup
-	refreshed  time.Time // when object volumes were last looked at
+	refreshed  time.Time // when object volumes were last checked
 	refreshing bool
 	oomAt      time.Time // when the counters of OOM kills were last read
-	askedAt    time.Time // when it was last asked whether it is there
+	askedAt    time.Time // when its health was last checked
 	asking     bool
-	silences   int // how many times in a row it said nothing
-	// evicting: it was chosen to be ended for the room on the disk.
+	silences   int // how many consecutive health checks got no answer
+	// evicting is set when the instance was chosen for eviction because the disk is full.
 	evicting atomic.Bool
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	inbox  []func()
-	wake   chan struct{} // has room for one
+	wake   chan struct{} // has a buffer of one
 	status instance.Observation
 	seen   bool // status is set
 	pid    int  // of the supervisor; 0: none
-	ended  bool // no log line will come any more
+	ended  bool // no more log lines will follow
 }
 
-// attempts is an operation that is retried with a back-off, up to the longest pause.
+// attempts is an operation that is retried with a back-off, up to a longest delay.
 type attempts struct {
 	active   bool
 	failures int
@@ -93,7 +93,7 @@ func newMachine(d *Driver, rec state.Record) *machine {
 	return m
 }
 
-// post hands work to the owner. It never blocks.
+// post sends work to the machine's goroutine. It never blocks.
 func (m *machine) post(work func()) {
 	m.mu.Lock()
 	m.inbox = append(m.inbox, work)
@@ -114,8 +114,8 @@ func (m *machine) takeInbox() {
 	}
 }
 
-// run drives the instance until ctx ends or it is forgotten. It stops nothing
-// that runs.
+// run drives the instance until ctx ends or the instance is forgotten. It does not stop the
+// instance's processes.
 func (m *machine) run(ctx context.Context) {
 	m.runCtx = ctx
 	m.startCtx, m.stopStarts = context.WithCancelCause(ctx)
@@ -152,7 +152,7 @@ func (m *machine) run(ctx context.Context) {
 
 func (m *machine) now() time.Time { return m.d.cfg.Clock.Now() }
 
-// task runs work beside the owner and posts what it returns.
+// task runs work in another goroutine and posts the function that work returns.
 func (m *machine) task(work func() (done func())) {
 	m.tasks.Go(func() {
 		if done := work(); done != nil {
@@ -161,7 +161,8 @@ func (m *machine) task(work func() (done func())) {
 	})
 }
 
-// step does what is due and says when to look again.
+// step does what is due and returns when to look again. The zero time means: after the next
+// event.
 func (m *machine) step() time.Time {
 	switch {
 	case m.gone || m.rec.Terminated:
@@ -178,7 +179,7 @@ func (m *machine) step() time.Time {
 	}
 }
 
-// drive brings the instance toward running.
+// drive moves the instance toward the phase Running.
 func (m *machine) drive() time.Time {
 	if m.rec.OnDisk && (m.restoring == nil || m.parked.active) {
 		return m.parkStep()
@@ -192,7 +193,7 @@ func (m *machine) drive() time.Time {
 	d := decide(m.view(), m.now())
 	if d.final != nil {
 		m.finish(*d.final)
-		return m.now() // look again at once: its end is to be made
+		return m.now() // look again at once, to tear it down
 	}
 	for _, name := range d.start {
 		m.container(name).start()
@@ -232,16 +233,16 @@ func (m *machine) container(name string) *container {
 	return nil
 }
 
-// finish notes how the instance ended; what is left of it is then taken away.
+// finish records how the instance ended. The machine then tears down what is left of it.
 func (m *machine) finish(o outcome) {
 	m.rec.Final = &state.Final{Phase: o.phase, Reason: o.reason, Message: o.message, At: m.now()}
 	m.callOffAt = m.now().Add(startWait)
-	m.trouble, m.reason = "", "" // with its making: how it ended says it now
+	m.trouble, m.reason = "", "" // these were about the preparation; Final now describes the end
 	m.dirty = true
 	m.log.Info("instance ended", "phase", o.phase, "reason", o.reason)
 }
 
-// stop begins to take the instance away, or shortens the grace it was given.
+// stop begins to delete the instance, or shortens the grace period of an earlier stop.
 func (m *machine) stop(grace time.Duration) {
 	if grace < 0 {
 		grace = m.grace()
@@ -273,7 +274,7 @@ func (m *machine) grace() time.Duration {
 	return 30 * time.Second
 }
 
-// forget drops the record of what is gone.
+// forget deletes the record of an instance that has terminated.
 func (m *machine) forget() {
 	if !m.rec.Terminated {
 		return
@@ -286,7 +287,7 @@ func (m *machine) forget() {
 	m.d.remove(m)
 }
 
-// save makes the record durable if it changed.
+// save makes the record durable if it has changed.
 func (m *machine) save() {
 	if !m.dirty {
 		return
@@ -298,7 +299,7 @@ func (m *machine) save() {
 	m.dirty = false
 }
 
-// snapshot is a copy of the record that another goroutine may read.
+// snapshot returns a copy of the record that another goroutine may read.
 func (m *machine) snapshot() state.Record {
 	r := m.rec
 	r.Containers = maps.Clone(r.Containers)
@@ -310,7 +311,8 @@ func (m *machine) setContainer(name string, c state.Container) {
 	m.dirty = true
 }
 
-// connected notes a supervisor's connection, from which on sessions find the instance.
+// connected stores the connection to the supervisor. From then on, sessions can find the
+// instance.
 func (m *machine) connected(c *shim.Client) {
 	m.shim = c
 	m.mu.Lock()
@@ -318,7 +320,7 @@ func (m *machine) connected(c *shim.Client) {
 	m.mu.Unlock()
 }
 
-// attach makes a supervisor's connection the instance's own.
+// attach stores the connection to the supervisor and handles the events from it.
 func (m *machine) attach(c *shim.Client) {
 	m.connected(c)
 	m.tasks.Go(func() {
@@ -329,7 +331,7 @@ func (m *machine) attach(c *shim.Client) {
 	})
 }
 
-// hangUp ends the connection to the supervisor.
+// hangUp closes the connection to the supervisor.
 func (m *machine) hangUp() {
 	if m.shim == nil {
 		return
@@ -343,8 +345,8 @@ func (m *machine) hangUp() {
 	m.mu.Unlock()
 }
 
-// lost is called when a connection to a supervisor has ended. Unless we hung
-// up, the supervisor is gone, and with it what we could know of the containers.
+// lost is called when a connection to a supervisor has ended. Unless this process closed it, the
+// supervisor is gone, and the state of its containers is no longer known.
 func (m *machine) lost(c *shim.Client) {
 	if m.shim != c || m.runCtx.Err() != nil {
 		return
@@ -361,8 +363,8 @@ func (m *machine) lost(c *shim.Client) {
 // supervisorEnded is the message of containers that ended with their supervisor.
 const supervisorEnded = "the supervisor of the instance ended"
 
-// namespaces gives the process whose network is the instance's, 0 for the
-// node's, and whether there is one.
+// namespaces returns a process in the instance's network namespace, or 0 for the node's own
+// network. ok is false if the instance has no supervisor.
 func (m *machine) namespaces() (pid int, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -375,7 +377,7 @@ func (m *machine) namespaces() (pid int, ok bool) {
 	return m.pid, true
 }
 
-// lastAddress is the instance's address as it was last published, from any goroutine.
+// lastAddress returns the instance's address as last published. Any goroutine may call it.
 func (m *machine) lastAddress() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,8 +29,8 @@ import (
 	"rik.dev/rik/internal/testkit/program"
 )
 
-// This test binary is also the child that unpacks images, and the process that hosts
-// a driver to be killed.
+// TestMain also makes this test binary the child process that unpacks images, and the process
+// that hosts a driver to be killed.
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "unpack":
@@ -42,7 +42,8 @@ func TestMain(m *testing.M) {
 	case os.Getenv(envHost) != "":
 		os.Exit(host())
 	}
-	// They wait most of their time: for processes to end, back-offs, guests to boot.
+	// The tests wait most of the time: for processes to end, for back-offs and for guests to
+	// boot.
 	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
 		panic(err)
 	}
@@ -53,13 +54,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tools are what every test shares and nobody changes.
+// tools are files that all tests share and no test changes.
 var tools struct {
 	once  sync.Once
 	err   error
 	dir   string
 	shim  string
-	vmm   string // the program of microVMs' doubles
+	vmm   string // the program of the fake VMM
 	image string // a reference
 }
 
@@ -83,7 +84,7 @@ func prepareTools() error {
 func shimIn(dir string) string   { return filepath.Join(dir, "rik-shim") }
 func doubleIn(dir string) string { return filepath.Join(dir, "double") }
 
-// runcPath is the runc that make built, or the machine's.
+// runcPath returns the path of the runc that make built, or of the machine's runc.
 func runcPath() string {
 	if dir, err := program.Dir(); err == nil {
 		built := filepath.Join(dir, "runc")
@@ -121,7 +122,7 @@ func (o *objects) setConfigMap(name string, data map[string][]byte) {
 	o.configMaps[name] = data
 }
 
-// node is a node of its own for one test: directories, cgroups, images.
+// node is a separate node for one test: directories, cgroups and images.
 type node struct {
 	testing.TB
 	dir     string
@@ -132,11 +133,11 @@ type node struct {
 	vm      *VM      // without its disks, which are opened with the images; nil: none
 	driver  *Driver
 	end     func()
-	// closeStores closes what the driver was opened with.
+	// closeStores closes the stores with which the driver was opened.
 	closeStores func() error
 }
 
-// settings are those of a node at dir, in whichever process.
+// settings returns the configuration of a node at dir. It is the same in every process.
 func settings(dir string, o *objects) Config {
 	return Config{
 		Root: filepath.Join(dir, "root"), Run: filepath.Join(dir, "run"), Runc: runcPath(), Shim: tools.shim,
@@ -171,7 +172,7 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// start recovers and runs a driver.
+// start opens a driver, recovers and runs it.
 func (n *node) start() *Driver {
 	n.Helper()
 	d := n.open()
@@ -220,7 +221,7 @@ func (n *node) open() *Driver {
 	return n.driver
 }
 
-// purge removes all that the test made, and says what the driver left.
+// purge removes everything that the test created, and reports what the driver left.
 func (n *node) purge() {
 	if n.end != nil {
 		n.end()
@@ -239,7 +240,7 @@ func (n *node) purge() {
 	}
 }
 
-// traces looks from outside, without asking the driver.
+// traces lists what is left on the node, without the driver's help.
 func traces(dir, parent string) []string {
 	var left []string
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
@@ -257,8 +258,8 @@ func traces(dir, parent string) []string {
 	return left
 }
 
-// processesOf lists the processes whose command line names the directory, and those
-// that work in it, as VMMs do.
+// processesOf lists the processes whose command line contains the directory or whose working
+// directory is below it, such as VMMs.
 func processesOf(dir string) []string {
 	var found []string
 	entries, _ := os.ReadDir("/proc")
@@ -275,7 +276,7 @@ func processesOf(dir string) []string {
 	return found
 }
 
-// leftOf says what there is of an instance on the node, looked at from outside.
+// leftOf lists what is left of an instance on the node, without the driver's help.
 func (n *node) leftOf(uid string) []string {
 	var left []string
 	for _, dir := range []string{filepath.Join(n.cfg.Root, "pods", uid), filepath.Join(n.cfg.Run, "pods", uid)} {
@@ -285,7 +286,7 @@ func (n *node) leftOf(uid string) []string {
 	}
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, n.dir+"/") && mentions(line, uid) { // others may be testing the same
+		if strings.Contains(line, n.dir+"/") && mentions(line, uid) { // other tests use the UID too
 			left = append(left, "mount "+strings.TrimSpace(line))
 		}
 	}
@@ -308,16 +309,16 @@ func (n *node) leftOf(uid string) []string {
 	return left
 }
 
-// mentions tells u1 from u17: a UID ends at a separator.
+// mentions distinguishes u1 from u17: a UID ends at a separator.
 func mentions(text, uid string) bool {
 	return strings.Contains(text, "/"+uid+"/") || strings.Contains(text, "."+uid+".")
 }
 
 const timeout = 3 * time.Minute
 
-// eventually polls until check says nothing more to complain of: often at first, and
-// more seldom where it takes long, for many checks look at every process there is. It
-// gives up when the tests are to stop, but for what removes what a test made.
+// eventually polls until check returns an empty string. It polls often at first and then less
+// often, because many checks look at every process on the machine. It fails when the tests are
+// interrupted, except in a cleanup.
 func eventually(t testing.TB, check func() string) {
 	t.Helper()
 	stop := interrupt.Done()
@@ -339,7 +340,7 @@ func eventually(t testing.TB, check func() string) {
 	t.Fatalf("after %s: %s", timeout, last)
 }
 
-// status gives the last status of an instance.
+// status returns the last status of an instance.
 func (n *node) status(uid string) rikv1alpha1.InstanceStatus {
 	for _, o := range n.driver.Observations() {
 		if o.UID == uid {
@@ -349,7 +350,7 @@ func (n *node) status(uid string) rikv1alpha1.InstanceStatus {
 	return rikv1alpha1.InstanceStatus{}
 }
 
-// await polls until the status is as wanted.
+// await polls until want accepts the instance's status.
 func (n *node) await(uid, what string, want func(rikv1alpha1.InstanceStatus) bool) rikv1alpha1.InstanceStatus {
 	n.Helper()
 	var s rikv1alpha1.InstanceStatus
@@ -372,7 +373,7 @@ func (n *node) awaitPhase(uid string, phase rikv1alpha1.InstancePhase) rikv1alph
 	})
 }
 
-// stop stops an instance and makes sure that nothing is left of it.
+// stop stops an instance and checks that nothing is left of it.
 func (n *node) stop(uid string, grace time.Duration) {
 	n.Helper()
 	n.driver.Stop(uid, grace)
@@ -405,15 +406,15 @@ func (n *node) log(uid, container string) string {
 	return out.String()
 }
 
-// sh is a container that runs a shell script.
+// sh returns a container that runs a shell script.
 func sh(name, script string) rikv1alpha1.Container {
 	return rikv1alpha1.Container{Name: name, Image: tools.image, Command: []string{"/bin/sh", "-c", script}}
 }
 
-// forever is a script that does nothing, and ends when it is asked to.
+// forever is a script that does nothing until it receives SIGTERM.
 const forever = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done"
 
-// upForever is forever that says when it listens.
+// upForever is forever, but it prints "up" once it handles signals.
 const upForever = "trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done"
 
 func podOf(uid string, policy rikv1alpha1.RestartPolicy, containers ...rikv1alpha1.Container) instance.Instance {

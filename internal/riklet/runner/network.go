@@ -19,13 +19,13 @@ import (
 
 const stepNetwork = "network"
 
-// networked tells whether an instance gets an address of its own. Of an orphan
-// nothing is known: it is taken to have one.
+// networked reports whether an instance gets its own address. An orphan's template is not known,
+// so networked assumes that it has an address.
 func (d *Driver) networked(t rikv1alpha1.InstanceTemplate) bool {
 	return d.cfg.Network != nil && !t.HostNetwork
 }
 
-// networkReady says why an instance cannot be connected yet.
+// networkReady returns why an instance cannot be connected to the network yet.
 func (d *Driver) networkReady(t rikv1alpha1.InstanceTemplate) error {
 	if !d.networked(t) {
 		return nil
@@ -33,23 +33,23 @@ func (d *Driver) networkReady(t rikv1alpha1.InstanceTemplate) error {
 	return d.cfg.Network.Ready()
 }
 
-// networkPoll is how often an instance looks whether the network is ready. That
-// is not a failure, so the wait does not grow.
+// networkPoll is how often an instance checks whether the network is ready. The wait is not a
+// failure, so its interval does not grow.
 const networkPoll = time.Second
 
-// waitForNetwork notes why the instance is not made yet.
+// waitForNetwork records why the instance is not prepared yet.
 func (m *machine) waitForNetwork(why error) {
 	m.prepare.retryAt = m.now().Add(networkPoll)
 	if m.trouble == why.Error() {
 		return
 	}
 	m.trouble, m.reason = why.Error(), reasonNetwork
-	m.dirty = true // it was ordered, and that is to outlive us while we wait
+	m.dirty = true // the order must survive a restart of this process during the wait
 	m.log.Info("instance waits for the network", "err", why)
 }
 
-// network connects the supervisor's namespace. It is the last step before the
-// containers, whose files it writes.
+// network connects the supervisor's network namespace to the node's network. It is the last step
+// before the containers start, because it writes their network files.
 func (b *build) network(ctx context.Context) error {
 	d, uid := b.d, b.in.UID
 	if !d.networked(b.in.Template) {
@@ -70,7 +70,7 @@ func (b *build) network(ctx context.Context) error {
 	return nil
 }
 
-// leaveNetwork takes the instance off the network, whether or not it was on it.
+// leaveNetwork detaches the instance from the network, whether or not it was attached.
 func (b *build) leaveNetwork(ctx context.Context) error {
 	if !b.d.networked(b.in.Template) {
 		return nil
@@ -81,7 +81,7 @@ func (b *build) leaveNetwork(ctx context.Context) error {
 	return b.d.cfg.Network.Detach(ctx, b.in.UID)
 }
 
-// attachmentOf reads what the network step noted, nil if it was not done.
+// attachmentOf reads the attachment that the network step saved. It returns nil if there is none.
 func (d *Driver) attachmentOf(uid string) *instance.Attachment {
 	var a instance.Attachment
 	data, err := os.ReadFile(d.networkFile(uid))
@@ -91,7 +91,8 @@ func (d *Driver) attachmentOf(uid string) *instance.Attachment {
 	return &a
 }
 
-// keepNetwork keeps the connections of what was found running and drops others.
+// keepNetwork keeps the attachments of the instances that were found running, and removes all
+// others.
 func (d *Driver) keepNetwork(ctx context.Context, known map[string]*machine) {
 	if d.cfg.Network == nil {
 		return
@@ -107,7 +108,7 @@ func (d *Driver) keepNetwork(ctx context.Context, known map[string]*machine) {
 	}
 }
 
-// address is the instance's, empty while it has none.
+// address returns the instance's address, or "" if it has none yet.
 func (m *machine) address() string {
 	switch {
 	case m.rec.Instance.Template.HostNetwork:
@@ -119,10 +120,9 @@ func (m *machine) address() string {
 	}
 }
 
-// resolver renders the instance's /etc/resolv.conf. With ndots:2 a workload and
-// workload.namespace are looked for in the cluster first, and then in the domains that the host
-// searches; a name with two dots is most likely one of the world outside, and is asked for as
-// it is.
+// resolver renders the instance's /etc/resolv.conf. With ndots:2, "workload" and
+// "workload.namespace" are looked up in the cluster first, and then in the host's search domains.
+// A name with two dots is most likely an external name, so it is looked up as it is.
 func resolver(a instance.Attachment, namespace string, host []string) string {
 	var b strings.Builder
 	b.WriteString("# written by rik; changes are lost when the instance ends\n")
@@ -144,18 +144,19 @@ func resolver(a instance.Attachment, namespace string, host []string) string {
 	return b.String()
 }
 
-// How many domains an instance searches, and how many bytes they have: as for a kubelet's Pods.
+// Limits of the search list: the number of domains and their total bytes, as for the Pods of a
+// kubelet.
 const (
 	maxSearch     = 32
 	maxSearchSize = 2048
 )
 
-// searchDomain is what may stand in a list of domains; a host may have the root there, which
-// is of no use.
+// searchDomain matches a domain that is valid in a search list. A host may have the root domain
+// there, which is useless for an instance.
 var searchDomain = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$`)
 
-// hostSearch gives the domains that the host searches, by its resolv.conf(5): the last line
-// counts.
+// hostSearch returns the host's search domains from its resolv.conf(5). The last search or domain
+// line counts.
 func hostSearch(path string) (domains []string) {
 	for line := range strings.Lines(readOr(path, "")) {
 		fields := strings.Fields(line)
@@ -172,18 +173,18 @@ func hostSearch(path string) (domains []string) {
 	return domains
 }
 
-// DefaultDrainDelay is how long after its order a stop signal is sent to an
-// instance that serves. The time is fixed: nodes that are connected have usually applied the
-// table without it by then, and nothing waits for those that have not.
+// DefaultDrainDelay is the time between the order to stop an instance that serves ports and its
+// stop signal. The time is fixed: connected nodes have usually applied the netmap without the
+// instance by then, and the riklet does not wait for nodes that have not.
 const DefaultDrainDelay = 3 * time.Second
 
-// drainDelay is the part of a grace in which an instance goes on serving. A
-// third at most: the rest is for its own end.
+// drainDelay returns the part of a grace period in which an instance continues to serve. It is at
+// most a third: the rest is for the instance's own shutdown.
 func drainDelay(configured, grace time.Duration) time.Duration {
 	return max(0, min(configured, grace/3))
 }
 
-// serves tells whether others may be sending the instance connections.
+// serves reports whether clients may be sending connections to the instance.
 func (m *machine) serves() bool {
 	if !m.render().Ready {
 		return false

@@ -27,19 +27,19 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// network is a node's side of the network, in a namespace of its own.
+// network is the network of a node, in its own network namespace.
 type network struct {
 	testing.TB
-	pid      int // of a process that holds the namespace
+	pid      int // a process in the namespace
 	settings bridge.Settings
 	bridge   *bridge.Bridge
-	paused   bool // it is not told its addresses
+	paused   bool // its pod CIDR is not configured
 	now      *bridge.Switch
 }
 
 var networkSettings = bridge.Settings{PodCIDR: netip.MustParsePrefix("10.62.7.0/24"), MTU: 1400, Domain: "rik.local"}
 
-// openNetwork is what an agent does when it starts.
+// openNetwork does what a riklet does when it starts.
 func openNetwork(pid int, settings bridge.Settings) (b *bridge.Bridge, s *bridge.Switch, err error) {
 	namespace, err := netns.Of(pid)
 	if err != nil {
@@ -54,19 +54,19 @@ func openNetwork(pid int, settings bridge.Settings) (b *bridge.Bridge, s *bridge
 		return nil, nil, err
 	}
 	s = bridge.NewSwitch(b, nil)
-	// The settings and the mount of /proc/sys are those of the thread.
+	// The settings and the mount of /proc/sys belong to the thread.
 	if err := s.Configure(context.Background(), settings); err != nil {
 		return nil, nil, errors.Join(err, b.Close())
 	}
 	return b, s, nil
 }
 
-// newNetworkNode is a node with a network.
+// newNetworkNode returns a node with a network.
 func newNetworkNode(t testing.TB) *node {
 	t.Helper()
 	privileged.Require(t)
 	cmd := exec.Command("sleep", "7200")
-	// Not in this group: Ctrl-C is for the test, which still needs the namespace then.
+	// Another process group: on Ctrl-C the test still needs the namespace.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func newNetworkNode(t testing.TB) *node {
 	return n
 }
 
-// open gives the network to a new agent.
+// open opens the network again, as a restarted riklet does.
 func (w *network) open() instance.Network {
 	w.Helper()
 	w.close()
@@ -108,7 +108,7 @@ func (w *network) close() {
 	w.bridge = nil
 }
 
-// dialerIn connects from the namespace of a process.
+// dialerIn returns a dialer that connects from the network namespace of a process.
 func dialerIn(pid int) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 		namespace, err := netns.Of(pid)
@@ -124,7 +124,7 @@ func dialerIn(pid int) func(context.Context, string, string) (net.Conn, error) {
 	}
 }
 
-// run calls a program in the namespace.
+// run runs a program in the network namespace.
 func (w *network) run(argv ...string) string {
 	w.Helper()
 	out, err := exec.Command("nsenter", append([]string{"-t", strconv.Itoa(w.pid), "-n", "--"}, argv...)...).CombinedOutput()
@@ -183,8 +183,8 @@ func TestPrivilegedPodsReachEachOther(t *testing.T) {
 	}
 }
 
-// Who may send raw frames may send them under others' addresses: no container may unless
-// an administrator says so. The busybox of the tests pings by a raw socket alone.
+// A process that may send raw frames can forge source addresses. So no container may, unless an
+// administrator allows it. The busybox of the tests can ping only with a raw socket.
 func TestPrivilegedContainersHaveNoRawSockets(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)
@@ -201,8 +201,8 @@ func TestPrivilegedContainersHaveNoRawSockets(t *testing.T) {
 	}
 }
 
-// A program that is not root may listen on every port of its instance, with and without a
-// network of the node, and on none of the node's below 1024.
+// A process that is not root may listen on every port of its instance, with and without a
+// network. It may not listen on the node's ports below 1024.
 func TestPrivilegedEveryUserListensOnLowPorts(t *testing.T) {
 	t.Parallel()
 	const script = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start; echo up > /tmp/index.html; httpd -p 127.0.0.1:80 -h /tmp && wget -q -O - http://127.0.0.1:80/"
@@ -267,7 +267,7 @@ func TestPrivilegedInstancesWaitForTheNetwork(t *testing.T) {
 	n.awaitPhase("u4", rikv1alpha1.InstanceRunning)
 	n.stop("u3", -1)
 	n.end()
-	// What waits is remembered.
+	// A waiting instance survives a restart.
 	n.start()
 	n.await("u1", "waiting", func(s rikv1alpha1.InstanceStatus) bool { return s.Reason == reasonNetwork })
 	if err := n.network.now.Configure(t.Context(), n.network.settings); err != nil {
@@ -277,7 +277,7 @@ func TestPrivilegedInstancesWaitForTheNetwork(t *testing.T) {
 	n.awaitPhase("u2", rikv1alpha1.InstanceCompleted)
 }
 
-// brokenNetwork cannot attach for a while.
+// brokenNetwork cannot attach while broken is set.
 type brokenNetwork struct {
 	instance.Network
 	broken atomic.Bool
@@ -342,7 +342,7 @@ func TestPrivilegedSupervisorLostMovesTheInstance(t *testing.T) {
 	n.stop("u1", 0)
 }
 
-// inside shows the addresses that an instance has.
+// inside returns the output of ip(8) about the instance's addresses.
 func inside(n *node, uid string) string {
 	n.Helper()
 	var out bytes.Buffer
@@ -362,7 +362,7 @@ func TestPrivilegedConnectionsOutliveTheAgent(t *testing.T) {
 	first := n.awaitPhase("u1", rikv1alpha1.InstanceRunning).Address
 	second := n.awaitPhase("u2", rikv1alpha1.InstanceRunning).Address
 	n.end()
-	// Another agent would have made these, and was killed.
+	// An earlier riklet that was killed could have left these.
 	n.network.run("ip", "link", "add", bridge.Device("gone"), "type", "veth", "peer", "name", "x")
 	n.network.run("ip", "link", "set", bridge.Device("gone"), "alias", "rik0 gone 10.62.7.77")
 	n.start()
@@ -409,8 +409,8 @@ func TestPrivilegedServingInstancesAreDrained(t *testing.T) {
 	if s.Ready || s.Address == "" {
 		t.Errorf("status = %+v, want not ready, with its address", s)
 	}
-	// The one that serves nothing was told at once; by then the other would
-	// have been, too.
+	// The instance without ports received its signal at once. By then the other one would have
+	// received its signal too, if there were no delay.
 	n.awaitPhase("u2", rikv1alpha1.InstanceTerminated)
 	if got := n.log("u1", ""); got != "up\n" {
 		t.Errorf("log = %q, want no signal while it is drained", got)
@@ -420,7 +420,7 @@ func TestPrivilegedServingInstancesAreDrained(t *testing.T) {
 	n.stop("u1", 0)
 	n.stop("u2", 0)
 
-	// And after the delay the signal does come.
+	// After the delay, the signal arrives.
 	n.end()
 	n.cfg.DrainDelay = 10 * time.Millisecond
 	n.start()

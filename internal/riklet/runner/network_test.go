@@ -71,7 +71,7 @@ func TestDrainDelay(t *testing.T) {
 	}
 }
 
-// stoppedClock is set by its test.
+// stoppedClock is a clock that the test sets.
 type stoppedClock struct {
 	systemClock
 	now *time.Time
@@ -79,8 +79,8 @@ type stoppedClock struct {
 
 func (c stoppedClock) Now() time.Time { return *c.now }
 
-// serving gives a machine whose instance is Running and ready, at a time that
-// the test sets.
+// serving returns a machine whose instance is Running and ready, and its clock, which the test
+// sets.
 func serving(ports ...rikv1alpha1.Port) (*machine, *time.Time) {
 	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	d := &Driver{cfg: Config{DrainDelay: 3 * time.Second, Clock: stoppedClock{now: &now}}.withDefaults()}
@@ -102,7 +102,7 @@ func TestStopSignalWaitsForTheConnections(t *testing.T) {
 		t.Errorf("the signal is sent after %s, want 3s", got)
 	}
 	*now = begin.Add(time.Second)
-	m.stop(28 * time.Second) // the rest of the grace, told again
+	m.stop(28 * time.Second) // the rest of the grace period, ordered again
 	if got := m.signalAt.Sub(begin); got != 3*time.Second {
 		t.Errorf("after the same order: %s, want 3s", got)
 	}
@@ -136,8 +136,8 @@ func TestStopSignalIsSentAtOnceToWhatServesNothing(t *testing.T) {
 	}
 }
 
-// TestWhyItWasNotMadeIsNoFailedStop: what stood in the way of an instance's making is how
-// it ended, not what keeps it from being taken away.
+// TestWhyItWasNotMadeIsNoFailedStop checks that a preparation failure describes how the instance
+// ended, and not an obstacle to its teardown.
 func TestWhyItWasNotMadeIsNoFailedStop(t *testing.T) {
 	t.Parallel()
 	m, _ := serving()

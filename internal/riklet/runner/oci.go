@@ -19,7 +19,7 @@ import (
 	"rik.dev/rik/internal/riklet/shim"
 )
 
-// ociEngine runs containers by an OCI runtime, on the node's own kernel.
+// ociEngine runs containers with an OCI runtime, on the node's own kernel.
 type ociEngine struct{ d *Driver }
 
 func (e ociEngine) validate(t rikv1alpha1.InstanceTemplate) error {
@@ -27,7 +27,7 @@ func (e ociEngine) validate(t rikv1alpha1.InstanceTemplate) error {
 	return err
 }
 
-// before makes the sources of what the containers mount.
+// before returns the step that creates the sources of the containers' mounts.
 func (ociEngine) before(b *build) []lifecycle.Step {
 	return []lifecycle.Step{{Name: "volumes", Do: b.volumes, Undo: b.removeVolumes}}
 }
@@ -44,7 +44,7 @@ func (ociEngine) container(f *fill) []lifecycle.Step {
 	}
 }
 
-// traces are containers that have a root or that a runtime knows.
+// traces lists the containers that have a root file system or a runtime state.
 func (e ociEngine) traces() ([]string, error) {
 	ids, err := e.d.cfg.Images.Mounted()
 	if err != nil {
@@ -64,7 +64,8 @@ func (e ociEngine) signal(ctx context.Context, client *shim.Client, in instance.
 	if r.name == DefaultRuntime {
 		return client.Signal(ctx, container, s)
 	}
-	// Its process is a stand-in on the node: the runtime knows the real one.
+	// The process that the supervisor started is only a proxy for the container's process. The
+	// runtime knows the real process.
 	return r.kill(ctx, containerID(in.UID, container), s)
 }
 
@@ -86,7 +87,7 @@ func (ociEngine) refresh(ctx context.Context, b *build, volumes []rikv1alpha1.Vo
 	return errors.Join(errs...)
 }
 
-// hold freezes the containers' cgroups, or lets them go on.
+// hold freezes or thaws the containers' cgroups.
 func (e ociEngine) hold(ctx context.Context, m *machine, running []string, held bool) error {
 	r, err := e.d.runtimeOf(m.rec.Instance.Template.Runtime)
 	if err != nil {
@@ -99,7 +100,7 @@ func (e ociEngine) hold(ctx context.Context, m *machine, running []string, held 
 	return errors.Join(errs...)
 }
 
-// ociFill is a fill by an OCI runtime.
+// ociFill is a fill with an OCI runtime.
 type ociFill struct {
 	*fill
 	image  *image.Image
@@ -200,9 +201,9 @@ func (f *ociFill) start(ctx context.Context) error {
 	})
 }
 
-// delete ends and removes the container, whichever runtime has it.
+// delete ends and removes the container, in every runtime that may have it.
 func (f *ociFill) delete(ctx context.Context) error {
-	throttled := f.d.cgroups.Unthrottle(f.cgroup()) // a runtime kills, and waits for a while only
+	throttled := f.d.cgroups.Unthrottle(f.cgroup()) // a runtime waits a limited time
 	for _, r := range f.d.runtimes() {
 		if err := r.delete(ctx, f.id()); err != nil {
 			return errors.Join(err, throttled)

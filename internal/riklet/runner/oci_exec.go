@@ -33,7 +33,7 @@ func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance
 	args := []string{"--root", r.root, "--log", log, "--log-format", "json", "exec", "--pid-file", pidFile}
 	args = append(args, "--tty="+strconv.FormatBool(o.TTY))
 	path, detach := r.path, !o.TTY && m.rec.Instance.Template.Runtime == ""
-	if detach { // of the node's own runtime it is known how its processes are waited for
+	if detach { // only for runc is it known how to wait for the process
 		args = append(args, "--detach")
 	}
 	if o.TTY && !hasVariable(d.environmentOf(uid, name), termName) {
@@ -45,8 +45,8 @@ func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance
 	}
 	x := &execution{o: o, cmd: exec.CommandContext(ctx, path, args...)}
 	x.cmd.WaitDelay = stuckCommand
-	// The command leads a session of its own inside the container; it ends first, and
-	// then the runtime that waits for it.
+	// The command leads a session inside the container. That session ends first, and then the
+	// runtime that waits for it.
 	x.cmd.Cancel = func() error {
 		if pid, ok := awaitNoted(pidFile); ok {
 			killSession(pid)
@@ -68,14 +68,14 @@ func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance
 		if _, _, ran := notedProcess(pidFile); ran {
 			return 0, nil, false
 		}
-		// The code is the runtime's own: it could not even write down why.
+		// The exit code is the runtime's own: it could not even log why it failed.
 		return 0, fmt.Errorf("running the command: the runtime ended with code %d before the command ran; the node may be out of memory, processes or space", x.cmd.ProcessState.ExitCode()), true
 	}
 	return x.do(ctx)
 }
 
-// A program on a terminal has to know of what kind that is; every client's understands xterm's
-// sequences.
+// A program on a terminal must know the type of the terminal. Every client's terminal understands
+// the control sequences of xterm.
 const (
 	termName    = "TERM"
 	defaultTerm = termName + "=xterm"
@@ -85,7 +85,7 @@ func hasVariable(env []string, name string) bool {
 	return slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
 }
 
-// environmentOf is the environment that a container was started with.
+// environmentOf returns the environment with which a container was started.
 func (d *Driver) environmentOf(uid, name string) []string {
 	var config struct {
 		Process struct {
@@ -98,8 +98,8 @@ func (d *Driver) environmentOf(uid, name string) []string {
 	return config.Process.Env
 }
 
-// The runtime notes a process just after the process has begun: to end the runtime in
-// between would leave the process to nobody.
+// The runtime writes a process's PID file just after the process has begun. If the runtime were
+// killed in between, the process would run on without an owner.
 const (
 	noteTimeout = 2 * time.Second
 	notePoll    = 5 * time.Millisecond
@@ -118,9 +118,9 @@ func killSession(pid int) {
 	_ = unix.Kill(pid, unix.SIGKILL)
 }
 
-// lastError is what a runtime logged last, if that was an error. It logs
-// nothing when a command that it ran ends badly, and the command cannot reach
-// the log.
+// lastError returns the last entry in a runtime's log, and whether it is an error. A runtime logs
+// nothing when a command that it ran exits with an error, and the command cannot write to the
+// log.
 func lastError(path string) (string, bool) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -134,9 +134,9 @@ func lastError(path string) (string, bool) {
 	return entry.Msg, entry.Level == "error"
 }
 
-// neverRan is the result of a command that the runtime could not run. The
-// runtime itself told the user why, and ends with a code that a command may
-// have as well. What is not about the program is an error.
+// neverRan returns the result of a command that the runtime could not run. The runtime has
+// already written the reason to the user, and its exit code is one that a command may return as
+// well. A failure that is not about the program is returned as an error.
 func neverRan(why string) (int, error) {
 	switch {
 	case strings.Contains(why, "executable file") && strings.Contains(why, "not found"):

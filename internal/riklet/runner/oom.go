@@ -8,22 +8,22 @@ import (
 	"rik.dev/rik/internal/riklet/state"
 )
 
-// The kernel counts the processes of a cgroup that it killed for want of memory. A container
-// whose first process was not among them goes on, or ends with a code of its own: the counter
-// alone tells what happened. The cgroup is a new one for every run.
+// The kernel counts the processes of a cgroup that it killed because memory was short. If the
+// container's first process was not among them, the container continues or ends with its own exit
+// code. Only the counter shows what happened. Every run has a new cgroup.
 
-// oomInterval is how often the counters of containers that run are read.
+// oomInterval is how often the counters of running containers are read.
 const oomInterval = 10 * time.Second
 
 // codeKilled is the exit code of a process that was killed.
 const codeKilled = 128 + 9
 
-// oomKills reads the counter of a container's current run.
+// oomKills reads the OOM kill counter of a container's current run.
 func (m *machine) oomKills(container string) uint64 {
 	return m.d.cgroups.OOMKills(m.d.cgroup(m.uid) + "/" + container)
 }
 
-// oomMessage says what happened to a run that ended.
+// oomMessage describes the OOM kill of a run that has ended.
 func oomMessage(code int) string {
 	if code == codeKilled {
 		return "it used more memory than its limit"
@@ -31,10 +31,10 @@ func oomMessage(code int) string {
 	return fmt.Sprintf("the kernel killed processes of it for want of memory; its first process then exited with %d", code)
 }
 
-// oomDue reads the counters when it is time, and says when it is time again.
+// oomDue reads the counters when they are due, and returns when they are due again.
 func (m *machine) oomDue() time.Time {
 	if m.rec.Instance.Template.Virtual() {
-		return time.Time{} // a guest counts, and tells it when a container ends
+		return time.Time{} // the guest counts, and reports it when a container ends
 	}
 	running := false
 	for _, c := range m.containers {
@@ -60,7 +60,7 @@ func (m *machine) oomDue() time.Time {
 	return m.oomAt.Add(oomInterval)
 }
 
-// lostToOOM notes that a container lost processes and goes on.
+// lostToOOM records that a container lost processes and continues.
 func lostToOOM(s state.Container, kills uint64, at time.Time) state.Container {
 	s.Last = &rikv1alpha1.ContainerEnd{
 		Reason: reasonOOMKilled, ExitCode: codeKilled, StartedAt: stamp(s.StartedAt), FinishedAt: stamp(at),

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outputs carry what a command writes, until the command has ended. A process that it left
-// behind may hold its pipes open for ever: what is in a pipe when the command ends is still
-// carried, and nothing that is written later.
+// outputs copies the output of a command until the command has ended. A background process that
+// the command started may hold the pipes open forever. So outputs copies only what is in a pipe
+// when the command ends, and nothing that is written later.
 type outputs struct {
 	readers, writers []*os.File
 	copies           sync.WaitGroup
 }
 
-// pipe gives the end of a pipe that a command writes to; nil for nobody who reads.
+// pipe returns the end of a pipe that a command writes to, or nil if there is no sink.
 func (o *outputs) pipe(sink io.Writer) (*os.File, error) {
 	if sink == nil {
 		return nil, nil //nolint:nilnil // documented
@@ -33,14 +33,14 @@ func (o *outputs) pipe(sink io.Writer) (*os.File, error) {
 	return w, nil
 }
 
-// started closes our own ends of what the command writes to.
+// started closes this process's copies of the write ends.
 func (o *outputs) started() {
 	for _, w := range o.writers {
 		_ = w.Close()
 	}
 }
 
-// ended carries what is left after the command's end. It returns when the reader has taken it
+// ended copies what remains after the command's end. It returns when the sinks have accepted it
 // or when ctx ends.
 func (o *outputs) ended(ctx context.Context) {
 	stopReading(o.readers...)
@@ -55,7 +55,7 @@ func (o *outputs) ended(ctx context.Context) {
 	}
 }
 
-// stopReading has the copies read what is there, and wait for nothing more.
+// stopReading makes the copies read what is available, without waiting for more.
 func stopReading(files ...*os.File) {
 	for _, f := range files {
 		_ = f.SetReadDeadline(time.Now())
@@ -86,6 +86,6 @@ func carry(sink io.Writer, from *os.File) {
 	}
 }
 
-// restAtMost is what a pipe holds at most for a process without privilege
+// restAtMost is the maximum size of a pipe for an unprivileged process
 // (/proc/sys/fs/pipe-max-size).
 const restAtMost = 1 << 20

@@ -11,24 +11,24 @@ import (
 	"rik.dev/rik/internal/riklet/state"
 )
 
-// To suspend an instance to disk is to suspend it in memory, to write that memory down,
-// and to take back all else that it has on the node. Each step is durable before the
-// next: an agent that dies between two leaves an instance that is suspended, in memory
-// or on disk, and one on disk needs nothing but the disk.
+// To suspend an instance to disk, the riklet suspends it in memory, writes that memory to disk,
+// and then removes everything else that the instance has on the node. Each step is durable before
+// the next one. If the riklet ends between two steps, the instance is suspended, in memory or on
+// disk. An instance on disk needs only the disk.
 
-// parker is an engine whose instances can be written to disk.
+// parker is an engine that can suspend instances to disk.
 type parker interface {
-	// settle pauses a machine so that its containers can change their session. It may
-	// be paused already.
+	// settle pauses a machine in a state that a snapshot can preserve: its containers can
+	// continue with a new connection later. The machine may be paused already.
 	settle(ctx context.Context, m *machine) error
-	// write writes a settled machine down. It stays as it is.
+	// write writes a settled machine to disk. The machine stays paused.
 	write(ctx context.Context, m *machine) error
 }
 
-// errNotParkable is returned for containers and processes.
+// errNotParkable is returned for instances that are not microVMs.
 var errNotParkable = fmt.Errorf("%w: only microVMs can be suspended to disk; suspend it in memory", errors.ErrUnsupported)
 
-// park begins to suspend to disk, beside the owner.
+// park begins to suspend the instance to disk, in another goroutine.
 func (m *machine) park(done func(error)) {
 	p, able := m.engine.(parker)
 	running, err := m.holdable()
@@ -59,11 +59,11 @@ func (m *machine) park(done func(error)) {
 type parking struct {
 	parker
 	running []string
-	held    bool // it was suspended before
+	held    bool // it was already suspended
 	done    func(error)
 }
 
-// settled takes the end of the first part: it is suspended in memory.
+// settled handles the end of the first part: the instance is suspended in memory.
 func (m *machine) settled(o *parking, err error) {
 	if err != nil {
 		m.notParked(o, err)
@@ -78,7 +78,8 @@ func (m *machine) settled(o *parking, err error) {
 	})
 }
 
-// written takes the end of the second: once that is durable, nothing in memory counts.
+// written handles the end of the second part. Once OnDisk is durable, the state in memory no
+// longer counts.
 func (m *machine) written(o *parking, err error) {
 	if err != nil {
 		m.notParked(o, err)
@@ -97,10 +98,10 @@ func (m *machine) written(o *parking, err error) {
 	o.done(nil)
 }
 
-// notParked makes the instance what it was.
+// notParked restores the instance's former state after a failed suspension.
 func (m *machine) notParked(o *parking, err error) {
 	ctx := m.runCtx
-	if ctx.Err() != nil { // another agent goes on with it
+	if ctx.Err() != nil { // the next riklet process continues with it
 		m.holding = false
 		o.done(err)
 		return
@@ -122,7 +123,7 @@ func (m *machine) notParked(o *parking, err error) {
 	})
 }
 
-// parkStep takes back what an instance on disk has besides.
+// parkStep removes everything that an instance on disk still has on the node.
 func (m *machine) parkStep() time.Time {
 	if !m.leftovers || m.parked.active {
 		return time.Time{}
@@ -150,7 +151,7 @@ func (m *machine) parkStep() time.Time {
 	return time.Time{}
 }
 
-// unpark begins to let an instance go on from the disk.
+// unpark begins to resume an instance from disk.
 func (m *machine) unpark(done func(error)) {
 	err := m.engine.validate(m.rec.Instance.Template)
 	switch {
@@ -166,7 +167,7 @@ func (m *machine) unpark(done func(error)) {
 	m.restoring, m.prepare = done, attempts{}
 }
 
-// restored answers who asked to resume, if anybody still does.
+// restored sends the result to the caller of Resume, if it still waits.
 func (m *machine) restored(err error) {
 	if done := m.restoring; done != nil {
 		m.restoring = nil
@@ -175,7 +176,7 @@ func (m *machine) restored(err error) {
 	}
 }
 
-// kept lists the containers that a snapshot of the instance has.
+// kept lists the containers that are in a snapshot of the instance.
 func (m *machine) kept() []keptRun {
 	var runs []keptRun
 	for _, c := range m.containers {
@@ -186,15 +187,15 @@ func (m *machine) kept() []keptRun {
 	return runs
 }
 
-// keptRun is a run that is to go on.
+// keptRun is a run that continues after a resume from disk.
 type keptRun struct {
 	container rikv1alpha1.Container
 	index     int
 	state.Container
-	lost string // why it does not
+	lost string // why it does not continue; "" if it does
 }
 
-// goesOn takes the end of a restoration.
+// goesOn handles the success of a resume from disk.
 func (m *machine) goesOn(b *build) {
 	m.rec.Suspended, m.rec.OnDisk, m.dirty = false, false, true
 	for _, r := range b.kept {
@@ -208,8 +209,8 @@ func (m *machine) goesOn(b *build) {
 	m.restored(nil)
 }
 
-// notRestored takes the failure of one. What is wrong with the snapshot itself stays
-// wrong; for all else the instance can be resumed another time.
+// notRestored handles the failure of a resume from disk. A defect of the snapshot is permanent.
+// After any other failure the instance stays on disk and can be resumed later.
 func (m *machine) notRestored(err error) {
 	unsound, lost := errors.AsType[*snapshotError](err)
 	switch {
@@ -226,16 +227,16 @@ func (m *machine) notRestored(err error) {
 	m.restored(err)
 }
 
-// loseSnapshot gives up what is on disk: the instance is made anew, as its restart
-// policy has it.
+// loseSnapshot discards the snapshot. The instance is started again, as its restart policy
+// allows.
 func (m *machine) loseSnapshot(why string) {
 	m.log.Warn("a snapshot cannot be used; the instance is made anew", "why", why)
 	m.rec.OnDisk = false
 	m.loseSandbox(reasonSnapshotLost, why)
 }
 
-// recoverParked finds out what became of an instance on disk, and reports whether that
-// was all: else it is resumed, and there is a supervisor.
+// recoverParked finds out what happened to an instance on disk. It returns true if the recovery
+// is complete, and false if the instance was resumed and has a supervisor.
 func (m *machine) recoverParked(whole bool) bool {
 	switch {
 	case m.d.hasSnapshot(m.uid):
@@ -251,10 +252,10 @@ func (m *machine) recoverParked(whole bool) bool {
 	return true
 }
 
-// onDiskMessage is what the status says of one.
+// onDiskMessage is the status message of an instance on disk.
 const onDiskMessage = "its memory is on the node's disk; rikctl resume lets it go on"
 
-// dropRestoring tells who waits for an instance that it ends instead.
+// dropRestoring reports to the caller of Resume that the instance ends instead.
 func (m *machine) dropRestoring() {
 	if !m.prepare.active {
 		m.restored(errStopped)

@@ -7,13 +7,13 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// idPrefix marks the roots and runtime states of Pods among others'.
+// idPrefix distinguishes the root file systems and runtime states of instances from others.
 const idPrefix = "pod."
 
-// containerID is the name of a container for the runtime and the image store.
+// containerID is the name of a container in the runtime and in the image store.
 func containerID(uid, container string) string { return idPrefix + uid + "." + container }
 
-// splitID takes a containerID apart.
+// splitID splits a containerID into its parts.
 func splitID(id string) (uid, container string, ok bool) {
 	rest, ok := strings.CutPrefix(id, idPrefix)
 	if !ok {
@@ -23,15 +23,16 @@ func splitID(id string) (uid, container string, ok bool) {
 	return uid, container, ok && validUID.MatchString(uid) && validName.MatchString(container)
 }
 
-// supervisors is the cgroup of all supervisors; no UID has an underscore.
+// supervisors is the cgroup of all supervisors. It cannot clash with a UID, because no UID has an
+// underscore.
 const supervisors = "_shims"
 
 func (d *Driver) cgroup(uid string) string { return d.cfg.CgroupParent + "/" + uid }
 
-// recordsFile has the records of all instances, in Config.Root.
+// recordsFile is the file in Config.Root with the records of all instances.
 const recordsFile = "pods.db"
 
-// Names in Config.Run.
+// Names of directories in Config.Run.
 const (
 	runPods     = "pods"
 	runRuntimes = "runtimes"
@@ -39,14 +40,14 @@ const (
 	runApp      = "app"
 )
 
-// RunNames are the names that a driver makes in Config.Run, by which a directory can be told
-// from somebody else's.
+// RunNames returns the names that a driver creates in Config.Run. With them, a run directory can
+// be distinguished from a directory of another program.
 func RunNames() []string { return []string{runPods, runRuntimes, runVMs, runApp} }
 
-// MachineDir is where the directories of microVMs are in a Config.Run.
+// MachineDir returns the directory for microVMs in a Config.Run.
 func MachineDir(run string) string { return filepath.Join(run, runVMs) }
 
-// In memory.
+// Paths in memory, below Config.Run.
 func (d *Driver) runDir(uid string) string  { return filepath.Join(d.cfg.Run, runPods, uid) }
 func (d *Driver) socket(uid string) string  { return filepath.Join(d.runDir(uid), "shim.sock") }
 func (d *Driver) shimLog(uid string) string { return filepath.Join(d.runDir(uid), "shim.log") }
@@ -64,8 +65,8 @@ func (d *Driver) subPaths(uid, container string) string {
 	return filepath.Join(d.runDir(uid), "subpaths", container)
 }
 
-// bundle is the directory of a container's config.json and of what the runtime
-// and the supervisor note about it.
+// bundle is the directory of a container's config.json and of the files that the runtime and the
+// supervisor write about the container.
 func (d *Driver) bundle(uid, container string) string {
 	return filepath.Join(d.runDir(uid), "c", container)
 }
@@ -77,7 +78,7 @@ func (d *Driver) imageFile(uid, container string) string {
 	return filepath.Join(d.bundle(uid, container), "image.json")
 }
 
-// On disk.
+// Paths on disk, below Config.Root.
 func (d *Driver) rootDir(uid string) string { return filepath.Join(d.cfg.Root, "pods", uid) }
 func (d *Driver) logDir(uid, container string) string {
 	return filepath.Join(d.rootDir(uid), "logs", container)
@@ -89,13 +90,13 @@ func (d *Driver) diskVolume(uid, name string) string {
 	return filepath.Join(d.rootDir(uid), "volumes", name)
 }
 
-// runtimeRoot is where a runtime keeps the state of its containers.
+// runtimeRoot is the directory in which a runtime keeps the state of its containers.
 func (d *Driver) runtimeRoot(runtime string) string {
 	return filepath.Join(d.cfg.Run, runRuntimes, runtime)
 }
 
-// allContainers are the init containers and the containers, in the order they
-// start; a Function or an App has one.
+// allContainers returns the init containers and the containers, in the order in which they start.
+// A Function or an App has one container.
 func allContainers(t rikv1alpha1.InstanceTemplate) []rikv1alpha1.Container {
 	return append(append([]rikv1alpha1.Container{}, t.InitContainers...), t.Processes()...)
 }

@@ -8,9 +8,9 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// A node's directories may be reached by a symbolic link: /var/run is one, and so is what
-// an administrator puts in the place of what was moved to a larger disk. The kernel names
-// mounts by their real path. A node that did not find them there deleted through them.
+// A node's directories may be symbolic links, such as /var/run, or a link that an administrator
+// created to move the data to a larger disk. The kernel lists mounts by their real path. A node
+// that did not find its mounts there once deleted files through them.
 func TestPrivilegedDirectoriesBehindASymlink(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

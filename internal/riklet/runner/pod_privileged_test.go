@@ -26,7 +26,7 @@ func TestPrivilegedRunToCompletion(t *testing.T) {
 	n.start()
 	in := podOf("u1", rikv1alpha1.RestartNever, sh("main", "echo out; echo err >&2; printf half"))
 	n.ensure(in)
-	n.ensure(in) // twice is once
+	n.ensure(in) // Ensure is idempotent
 	s := n.awaitPhase("u1", rikv1alpha1.InstanceCompleted)
 	if c := s.Containers[0]; c.ExitCode == nil || *c.ExitCode != 0 || c.Reason != reasonCompleted || c.ImageDigest == "" || c.RestartCount != 0 {
 		t.Errorf("container = %+v", c)
@@ -46,7 +46,7 @@ func TestPrivilegedFailureKeepsItsCode(t *testing.T) {
 	n.start()
 	n.ensure(podOf("u1", rikv1alpha1.RestartNever, sh("main", "exit 42"), sh("killed", "kill -9 $$")))
 	s := n.awaitPhase("u1", rikv1alpha1.InstanceFailed)
-	// PID 1 of a namespace ignores its own SIGKILL: the shell goes on and ends.
+	// PID 1 of a namespace ignores a SIGKILL from itself: the shell continues and exits.
 	if c := s.Containers[0]; c.ExitCode == nil || *c.ExitCode != 42 || c.Reason != reasonError {
 		t.Errorf("container = %+v", c)
 	}
@@ -114,8 +114,8 @@ func TestPrivilegedExec(t *testing.T) {
 	}
 }
 
-// execWithoutProgram runs what is not there or no program: the codes are those
-// of a shell, and the message names it. A command's own 255 stays.
+// execWithoutProgram executes missing files and files that are no programs. The exit codes are
+// those of a shell, and the message names the file. A command's own exit code 255 is unchanged.
 func execWithoutProgram(t *testing.T, d *Driver) {
 	t.Helper()
 	for _, tc := range []struct {
@@ -177,7 +177,8 @@ func TestPrivilegedRestartsWithBackOff(t *testing.T) {
 	in.Template.Volumes = []rikv1alpha1.Volume{{Name: "v", EmptyDir: &rikv1alpha1.EmptyDirVolume{}}}
 	in.Template.Containers[0].VolumeMounts = []rikv1alpha1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	n.ensure(in)
-	// The volume outlives the run, the root does not (u1 has none and goes on).
+	// The volume survives the restart. The root file system does not (u1 has no volume and
+	// continues).
 	s := n.await("u2", "completed", func(s rikv1alpha1.InstanceStatus) bool { return s.Phase == rikv1alpha1.InstanceCompleted })
 	if s.Containers[0].RestartCount != 1 {
 		t.Errorf("restarts = %d, want 1", s.Containers[0].RestartCount)
@@ -231,7 +232,7 @@ func TestPrivilegedGraceThenKill(t *testing.T) {
 	stubborn := sh("stubborn", "trap '' TERM; echo up; while :; do sleep 1; done")
 	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, polite, stubborn))
 	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
-	for _, name := range []string{"polite", "stubborn"} { // a first process without a handler gets no signal at all
+	for _, name := range []string{"polite", "stubborn"} { // PID 1 gets no unhandled signal
 		eventually(t, func() string { return cmp.Diff("up\n", n.log("u1", name)) })
 	}
 	follow := &output.Buffer{}
@@ -249,13 +250,13 @@ func TestPrivilegedGraceThenKill(t *testing.T) {
 	if s := n.status("u1"); s.Phase != rikv1alpha1.InstanceDestroying {
 		t.Errorf("phase = %s while one ignores the signal", s.Phase)
 	}
-	n.stop("u1", 0) // a shorter grace counts at once
+	n.stop("u1", 0) // a shorter grace period applies at once
 	if err := <-followed; err != nil {
 		t.Errorf("following the log = %v", err)
 	}
 }
 
-// Who follows a log gets what a deleted container said last.
+// A log follower receives the last output of a deleted container.
 func TestPrivilegedLastWordsAreFollowed(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -287,8 +288,8 @@ func TestPrivilegedOutOfMemory(t *testing.T) {
 	}
 }
 
-// The kernel kills the process that needs the memory, which need not be a container's first:
-// that one may go on, or end by itself with whatever code.
+// The kernel kills the process that needs the memory, which may not be a container's first
+// process. The first process may continue, or exit with any code.
 func TestPrivilegedOutOfMemoryBesideTheFirstProcess(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -317,8 +318,8 @@ func TestPrivilegedOutOfMemoryBesideTheFirstProcess(t *testing.T) {
 	n.stop("u3", time.Second)
 }
 
-// TestPrivilegedLastState: how a run ended is known while the next one goes on,
-// and to an agent that was not there.
+// TestPrivilegedLastState checks that the end of a run is still known during the next run, also
+// after a restart of the riklet.
 func TestPrivilegedLastState(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -394,8 +395,8 @@ func TestPrivilegedVolumesAndEnvironment(t *testing.T) {
 	}
 }
 
-// A container that writes without end to the files that the node gives it fills its own small
-// file system, also over restarts, and nothing that others need.
+// A container that writes endlessly to the files that the node mounts in it fills only its own
+// small file system, also over restarts.
 func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -421,7 +422,7 @@ func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
 	if code, err := d.Exec(t.Context(), "u1", "beside", instance.ExecOptions{Command: []string{"true"}}); code != 0 || err != nil {
 		t.Errorf("a command beside the one that fills = %d, %v", code, err)
 	}
-	// Another supervisor begins with whole files.
+	// A new supervisor starts with intact files.
 	n.killSupervisor("u1")
 	n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
 		return s.Containers[1].RestartCount == 1 && s.Containers[1].State == rikv1alpha1.ContainerRunning
@@ -431,7 +432,7 @@ func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
 	}
 }
 
-// The instance that fills the node's disk is ended, and what it wrote is removed; its log stays.
+// An instance that fills the node's disk is evicted, and what it wrote is removed. Its log stays.
 func TestPrivilegedWhoFillsTheDiskIsEvicted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -443,7 +444,7 @@ func TestPrivilegedWhoFillsTheDiskIsEvicted(t *testing.T) {
 	}
 	for uid, c := range map[string]rikv1alpha1.Container{"u1": fill("20", "20"), "u2": fill("25", "1"), "u3": fill("1", "50")} {
 		in := podOf(uid, rikv1alpha1.RestartAlways, c)
-		in.Template.TerminationGracePeriodSeconds = new(int64(3600)) // which it does not get
+		in.Template.TerminationGracePeriodSeconds = new(int64(3600)) // an eviction ignores it
 		in.Template.Volumes = []rikv1alpha1.Volume{{Name: "v", EmptyDir: &rikv1alpha1.EmptyDirVolume{}}}
 		if uid == "u3" { // it requested what it uses
 			in.Template.Containers[0].Resources.Requests = rikv1alpha1.ResourceList{rikv1alpha1.ResourceDisk: quantity("1Gi")}
@@ -479,8 +480,8 @@ func TestPrivilegedWhoFillsTheDiskIsEvicted(t *testing.T) {
 	}
 }
 
-// What an instance has in the run directory fills a file system of its own: here a Secret with
-// more keys than that has room for.
+// The run directory of an instance is a separate file system. Here a Secret has more keys than
+// fit into it.
 func TestPrivilegedObjectsOfAnInstanceAreBounded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -508,8 +509,8 @@ func TestPrivilegedObjectsOfAnInstanceAreBounded(t *testing.T) {
 	}
 }
 
-// runAsNonRoot is decided by the user that the container has in the end: its own, or its
-// image's, which is root here.
+// runAsNonRoot applies to the user that the container really has: its own, or the image's, which
+// is root here.
 func TestPrivilegedRunAsNonRoot(t *testing.T) {
 	t.Parallel()
 	for name, newNode := range map[string]func(*testing.T) *node{"container": func(t *testing.T) *node { return newNode(t) }, "microVM": newVMNode} {
@@ -534,8 +535,8 @@ func TestPrivilegedRunAsNonRoot(t *testing.T) {
 	}
 }
 
-// A user who may write to a volume may write below its subPaths, also where the directories
-// were missing.
+// A user who may write to a volume may write below its subPaths, also if the directories did not
+// exist.
 func TestPrivilegedSubPathsHaveTheVolumesMode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -20,8 +20,8 @@ import (
 	"rik.dev/rik/internal/riklet/shim"
 )
 
-// prepareStep makes what all containers share. The record becomes durable
-// beside it, and before any container starts.
+// prepareStep creates what all containers of the instance share. Meanwhile the record becomes
+// durable, before any container starts.
 func (m *machine) prepareStep() time.Time {
 	if m.prepare.active {
 		return time.Time{}
@@ -60,7 +60,7 @@ func (m *machine) preparedWith(b *build, err error) {
 	m.starts--
 	m.prepare.active, m.pulling = false, ""
 	if b.shim != nil && err != nil {
-		_ = b.shim.Close() // it is taken back with the rest
+		_ = b.shim.Close() // Undo removes the supervisor
 	}
 	if err == nil {
 		m.hangUp()
@@ -93,7 +93,7 @@ func (m *machine) preparedWith(b *build, err error) {
 	}
 }
 
-// prepareReason is the word for why an instance could not be prepared.
+// prepareReason returns the status reason for a failed preparation.
 func prepareReason(err error) string {
 	_, config := errors.AsType[*configError](err)
 	switch {
@@ -108,28 +108,29 @@ func prepareReason(err error) string {
 	}
 }
 
-// configError is an error in what an instance refers to: its user's to mend.
+// configError is an error in something that an instance refers to. The user must correct it.
 type configError struct{ err error }
 
 func (e *configError) Error() string { return e.err.Error() }
 func (e *configError) Unwrap() error { return e.err }
 
-// build makes what the containers of an instance share.
+// build creates what the containers of an instance share.
 type build struct {
 	d     *Driver
 	in    instance.Instance
-	clean bool // nothing is there
-	// restore: the instance goes on from its snapshot, with these runs.
+	clean bool // nothing remains from an earlier run
+	// restore is true if the instance is resumed from its snapshot. kept lists the runs that
+	// continue.
 	restore bool
 	kept    []keptRun
-	// keep: its snapshot, and what that needs, is not taken back.
+	// keep is true if Undo must not remove the instance's snapshot and the files that it needs.
 	keep bool
 
-	report func(progress.Progress) // reported of a pull or a download that takes long; may be nil
+	report func(progress.Progress) // receives the progress of a slow pull or download; may be nil
 
-	done []func() // called when the work is over, however it ended
+	done []func() // called when the work is over, whether or not it succeeded
 
-	shim       *shim.Client // made
+	shim       *shim.Client // results of the steps
 	attachment *instance.Attachment
 }
 
@@ -140,7 +141,7 @@ func (b *build) run(ctx context.Context, leftovers bool, save func() error) erro
 		}
 	}()
 	if leftovers {
-		// What was learned of the last run is durable before its traces go.
+		// What was learned about the last run must be durable before its traces are removed.
 		if err := save(); err != nil {
 			return err
 		}
@@ -173,10 +174,10 @@ func (b *build) sequence() lifecycle.Sequence {
 	return lifecycle.Sequence{Hook: b.d.cfg.Hook, Steps: append(steps, b.processes()...)}
 }
 
-// processes are the steps whose result ends with the instance's processes.
+// processes returns the steps whose results end with the instance's processes.
 func (b *build) processes() []lifecycle.Step {
 	steps := []lifecycle.Step{
-		{Name: "cgroup", Do: b.weigh}, // takeBack removes it, with the processes in it, before the others
+		{Name: "cgroup", Do: b.weigh}, // takeBack removes it first
 		{Name: stepSupervisor, Do: b.supervisor, Undo: b.endSupervisor},
 		{Name: stepNetwork, Do: b.network, Undo: b.leaveNetwork},
 	}
@@ -186,12 +187,13 @@ func (b *build) processes() []lifecycle.Step {
 	return steps
 }
 
-// vmmMilliCPU are what a VMM has beyond what its instance requests, in thousandths of a
-// processor: one that requests nothing boots all the same beside others that are busy.
+// vmmMilliCPU is the CPU weight that a VMM gets in addition to its instance's request, in
+// thousandths of a processor. With it, an instance that requests nothing still boots next to busy
+// instances.
 const vmmMilliCPU = 100
 
-// weigh has the processors shared by what instances request, as they were promised when
-// they were placed; below that the containers of one share what it has.
+// weigh sets the instance's CPU weight from its requests, which the scheduler reserved at its
+// placement. The containers of an instance share its weight.
 func (b *build) weigh(context.Context) error {
 	milli := b.in.Template.EffectiveRequests().MilliCPU()
 	if b.in.Template.Virtual() {
@@ -200,8 +202,8 @@ func (b *build) weigh(context.Context) error {
 	return b.d.cgroups.Weigh(b.d.cgroup(b.in.UID), milli)
 }
 
-// hostname is the node's own for an instance that is in the node's network and asks for no other,
-// as in Kubernetes.
+// hostname returns the instance's hostname. As in Kubernetes, it is the node's own hostname if
+// the instance uses the node's network and sets no hostname.
 func (b *build) hostname() string {
 	if b.in.Template.HostNetwork && b.in.Template.Hostname == "" {
 		if name, err := os.Hostname(); err == nil {
@@ -224,12 +226,12 @@ func (b *build) directories(context.Context) error {
 		}
 	}
 	hosts, resolv := spec.Hosts(b.hostname(), ""), "# this instance has no network beyond itself\n"
-	if b.in.Template.HostNetwork { // what the node sees
+	if b.in.Template.HostNetwork { // use the same files as the node
 		resolv = readOr(d.cfg.Resolver, resolv)
 		hosts = readOr("/etc/hosts", spec.Hosts(b.hostname(), d.cfg.Node.Address))
 	}
-	// Containers may write to these files. They have a file system of their own, so that they
-	// take no room that other instances and the node need.
+	// Containers may write to these files. The files are in a separate file system, so that
+	// containers cannot fill the space of other instances or of the node.
 	room := podFileBytes + roundUp(len(hosts)) + roundUp(len(resolv))
 	if err := tmpfs(d.podFile(uid, ""), fmt.Sprintf("mode=0755,nr_inodes=%d", podFileInodes), room, unix.MS_NOEXEC); err != nil {
 		return err
@@ -237,22 +239,21 @@ func (b *build) directories(context.Context) error {
 	if err := b.files(hosts, resolv); err != nil {
 		return err
 	}
-	// The directory that a container sees must be enterable by its user, the
-	// one around it by root alone.
+	// The container's user must be able to enter this directory. Only root can enter its parent.
 	return os.Chmod(d.podFile(uid, ""), 0o755) //nolint:gosec // below a 0700 directory
 }
 
-// What the run directory of an instance may take: its sockets and notes, the specifications of
-// its containers, and the files of the ConfigMaps and Secrets that it mounts, which exist twice
-// while they are brought up to date.
+// Limits of an instance's run directory. It contains the sockets and notes of the instance, the
+// OCI specifications of its containers, and the files of the ConfigMaps and Secrets that it
+// mounts. Those files exist twice during an update.
 const (
 	runDirBytes  = 32 << 20
 	runDirInodes = 16 << 10
 )
 
-// ownRunDir gives the instance's run directory a file system of its own: what an instance fills
-// there, with objects of many keys say, is missed by no other instance. One that has something
-// in it is used as it is.
+// ownRunDir mounts a separate file system at the instance's run directory. Thus an instance that
+// fills its directory, for example with objects of many keys, does not affect other instances. A
+// directory that already has files in it is used as it is.
 func (b *build) ownRunDir() error {
 	dir := b.d.runDir(b.in.UID)
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
@@ -261,24 +262,24 @@ func (b *build) ownRunDir() error {
 	return tmpfs(dir, fmt.Sprintf("mode=0700,nr_inodes=%d", runDirInodes), runDirBytes, 0)
 }
 
-// What the files that containers see in their /etc may take beyond what the node puts there: a
-// resolv.conf and a hosts file of an instance have some hundred bytes, those of the node may be
-// large.
+// Limits of the files that containers see in their /etc, in addition to the size of the files
+// that the node writes. The resolv.conf and hosts files of an instance have some hundred bytes.
+// Those of the node may be large.
 const (
 	podFileBytes  = 256 << 10
 	podFileInodes = 16
 )
 
-// roundUp gives whole pages.
+// roundUp rounds a size up to whole pages.
 func roundUp(bytes int) int64 {
 	page := int64(os.Getpagesize())
 	return (int64(bytes) + page - 1) / page * page
 }
 
-// files writes what containers see in their /etc.
+// files writes the files that containers see in their /etc.
 func (b *build) files(hosts, resolv string) error {
 	texts := map[string]string{"hosts": hosts, "hostname": b.hostname() + "\n", "resolv.conf": resolv}
-	for name := range texts { // what containers of before wrote may take all of the room
+	for name := range texts { // containers may have filled the whole file system
 		if err := os.Truncate(b.d.podFile(b.in.UID, name), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -326,7 +327,7 @@ func (b *build) supervisor(ctx context.Context) error {
 	return nil
 }
 
-// endTimeout bounds the wait for the end of a process that was told to end.
+// endTimeout bounds the wait for the end of a process after the order to end.
 const endTimeout = 30 * time.Second
 
 func (b *build) endSupervisor(ctx context.Context) error {

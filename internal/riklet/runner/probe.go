@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/riklet/state"
 )
 
-// ready tells whether a running container counts as ready.
+// ready reports whether a running container is ready.
 func (c *container) ready(s state.Container) bool {
 	if c.killWhy != "" || c.sent != 0 {
 		return false
@@ -29,7 +29,7 @@ func (c *container) ready(s state.Container) bool {
 	return (c.spec.StartupProbe == nil || s.Begun) && (c.spec.ReadinessProbe == nil || s.Ready)
 }
 
-// note changes what is remembered of the current run.
+// note changes the recorded state of the current run.
 func (c *container) note(change func(*state.Container)) {
 	s := c.m.rec.Containers[c.spec.Name]
 	before := s
@@ -38,7 +38,7 @@ func (c *container) note(change func(*state.Container)) {
 	}
 }
 
-// beginProbes starts the probes of a run that has just begun or was found.
+// beginProbes starts the probes of a run that has just begun or was recovered.
 func (c *container) beginProbes() {
 	m := c.m
 	ctx, cancel := context.WithCancel(m.startCtx)
@@ -50,7 +50,7 @@ func (c *container) beginProbes() {
 	c.probeOn(ctx)
 }
 
-// probeOn starts the probes that startup held back.
+// probeOn starts the probes that wait for the startup probe.
 func (c *container) probeOn(ctx context.Context) {
 	if p := c.spec.LivenessProbe; p != nil {
 		c.probe(ctx, *p, func(why error) bool {
@@ -68,9 +68,9 @@ func (c *container) probeOn(ctx context.Context) {
 	}
 }
 
-// readied takes a verdict on readiness: nil, or why not. Of failures that are alike the
-// first stays until another or a success: an answer that differs each time would be news
-// each time.
+// readied applies a readiness verdict: nil, or why the container is not ready. Of consecutive
+// failures of the same kind, the first message stays. Otherwise an answer that differs each time
+// would change the status each time.
 func readied(s state.Container, why error) state.Container {
 	s.Ready = why == nil
 	if why == nil {
@@ -84,8 +84,8 @@ func readied(s state.Container, why error) state.Container {
 	return s
 }
 
-// answerError is an answer that is not the one that was hoped for. Those of one kind are
-// alike, whatever the text that came along.
+// answerError is a probe answer that means failure. Errors of the same kind are equal, whatever
+// text the answer contained.
 type answerError struct{ kind, text string }
 
 func (e *answerError) Error() string {
@@ -127,7 +127,8 @@ func (m *machine) endProbes() {
 	}
 }
 
-// condemn ends an unhealthy run: politely, and at the end of the grace hard.
+// condemn ends an unhealthy run: with the stop signal first, and with SIGKILL after the grace
+// period.
 func (c *container) condemn(why string) {
 	if c.killWhy != "" {
 		return
@@ -137,7 +138,7 @@ func (c *container) condemn(why string) {
 	c.signal(signalNumber(c.m.rec.Containers[c.spec.Name].StopSignal))
 }
 
-// killsDue kills condemned containers whose grace is over.
+// killsDue kills condemned containers whose grace period is over.
 func (m *machine) killsDue() time.Time {
 	var next time.Time
 	for _, c := range m.containers {
@@ -153,10 +154,10 @@ func (m *machine) killsDue() time.Time {
 	return next
 }
 
-// counter turns single results into verdicts.
+// counter counts consecutive probe results and turns them into verdicts.
 type counter struct{ good, bad int32 }
 
-// add gives the counter after one more result, and whether a verdict is due.
+// add returns the counter after one more result, and whether a verdict is due.
 func (n counter) add(ok bool, p rikv1alpha1.Probe) (counter, bool) {
 	if ok {
 		n = counter{good: n.good + 1}
@@ -170,8 +171,8 @@ func (n counter) add(ok bool, p rikv1alpha1.Probe) (counter, bool) {
 	return n, n.bad >= threshold
 }
 
-// probe asks again and again until ctx ends or verdict, which the owner is
-// called with, nil or why not, says that it is enough.
+// probe repeats a probe until ctx ends or verdict returns false. The machine's goroutine calls
+// verdict with nil or the failure.
 func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, verdict func(why error) bool) {
 	m, clock := c.m, c.m.d.cfg.Clock
 	wait := func(d time.Duration) bool {
@@ -194,7 +195,8 @@ func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, verdict func
 				return
 			}
 			if failed, ok := errors.AsType[*nodeError](why); ok {
-				// Nothing is known of the container, so nothing is counted, as kubelet does.
+				// The result does not depend on the container, so it does not count. kubelet does
+				// the same.
 				m.log.Warn("a probe could not be made", "container", c.spec.Name, "err", failed.err)
 				continue
 			}
@@ -223,14 +225,14 @@ func seconds(n, otherwise int32) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// maxAnswer bounds what is read of a probe's output, maxAnswerShown what is told of it, in
-// bytes.
+// maxAnswer bounds how much of a probe's output is read. maxAnswerShown bounds how much of it is
+// reported. Both are in bytes.
 const (
 	maxAnswer      = 1 << 10
 	maxAnswerShown = 200
 )
 
-// shown is an answer as one short line.
+// shown formats an answer as one short line.
 func shown(answer string) string {
 	line := strings.Join(strings.FieldsFunc(answer, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) }), " ")
 	if len(line) > maxAnswerShown {
@@ -239,7 +241,7 @@ func shown(answer string) string {
 	return strings.ToValidUTF8(line, "")
 }
 
-// ask makes one probe, and gives nil when it succeeded.
+// ask makes one probe. It returns nil if the probe succeeded.
 func (c *container) ask(ctx context.Context, p rikv1alpha1.Probe) error {
 	timeout := seconds(p.TimeoutSeconds, 1)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer in %s", timeout))
@@ -265,8 +267,8 @@ func (c *container) ask(ctx context.Context, p rikv1alpha1.Probe) error {
 	return brief(plain(err))
 }
 
-// brief bounds what is told of an error: a library may quote all that came in it, and
-// what answered a probe is not trusted with the size of a status.
+// brief bounds the text of an error. A library may quote the whole answer in its error, and the
+// answering process must not determine the size of a status.
 func brief(err error) error {
 	if err == nil || len(err.Error()) <= maxAnswer {
 		return err
@@ -274,7 +276,7 @@ func brief(err error) error {
 	return &answerError{kind: shown(err.Error())}
 }
 
-// plain is an error without what differs each time: the port that the node called from.
+// plain removes from an error what differs each time: the local port of the connection.
 func plain(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
@@ -285,7 +287,8 @@ func plain(err error) error {
 	return err
 }
 
-// nodeError says that a probe was not made, because of the node and not of the container.
+// nodeError means that a probe was not made, because of a problem on the node and not in the
+// container.
 type nodeError struct{ err error }
 
 func (e *nodeError) Error() string { return "the probe could not be made: " + e.err.Error() }
@@ -311,11 +314,11 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// redirectsMost is how many redirects a probe follows, as kubelet does.
+// redirectsMost is how many redirects a probe follows, as in kubelet.
 const redirectsMost = 10
 
-// followRedirect follows redirects to the host that was asked, on whatever port, as kubelet does.
-// One to another host is the answer: it leads out of the instance.
+// followRedirect follows redirects to the same host on any port, as kubelet does. A redirect to
+// another host counts as the answer, because it leads out of the instance.
 func followRedirect(next *http.Request, via []*http.Request) error {
 	if next.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -335,8 +338,9 @@ func portOf(address string) (int32, error) {
 	return int32(port), err //nolint:gosec // 16 bits
 }
 
-// reach connects to a port as clients do: from the node to the instance's address. An
-// instance without an address has no clients but its own processes.
+// reach connects to a port as clients do: from the node to the instance's address. The only
+// clients of an instance without an address are its own processes, so it dials inside the
+// instance.
 func (c *container) reach(ctx context.Context, port int32) (net.Conn, error) {
 	if c.address == "" {
 		return c.m.engine.dial(ctx, c.m, port)

@@ -43,8 +43,8 @@ func TestPrivilegedProbes(t *testing.T) {
 	}
 }
 
-// Why a container is not ready is said, once for all answers that are alike, and no more
-// when it is.
+// The status contains why a container is not ready, once for all answers of the same kind, and
+// nothing once it is ready.
 func TestPrivilegedWhyItIsNotReady(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)
@@ -87,8 +87,8 @@ func TestPrivilegedWhyItIsNotReady(t *testing.T) {
 	}
 }
 
-// A probe takes the path of clients, whatever isolates the instance: a server that listens
-// on the loopback only serves nobody and is not ready, one that listens on its address only is.
+// A probe uses the same path as clients, in every kind of instance. A server that listens only on
+// the loopback is not ready. A server that listens only on the instance's address is ready.
 func TestPrivilegedProbesTakeThePathOfClients(t *testing.T) {
 	t.Parallel()
 	n, _ := newVMNode(t).withApps(t)
@@ -149,8 +149,8 @@ func TestPrivilegedProbesTakeThePathOfClients(t *testing.T) {
 	}
 }
 
-// With hostNetwork clients use the node's address; without a network there are none but the
-// instance's own processes.
+// With hostNetwork, clients use the node's address. Without a network, the instance's own
+// processes are the only clients.
 func TestPrivilegedProbesWithoutAnAddressOfTheInstance(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -24,12 +24,12 @@ import (
 	"rik.dev/rik/internal/riklet/shim/launch"
 )
 
-// errRootApp is for an App that would be root. It is its user's and the node's
-// administrator's to settle.
+// errRootApp is returned for an App that would run as root. Either its user or the node's
+// administrator can resolve that.
 var errRootApp = errors.New("the App would run as root or with a group of root's, which this node does not allow: give it another user, with a group as in 1000:1000 if it is none of the node's, or start the riklet with --allow-root-apps")
 
-// processEngine runs Apps: plain processes on the node, in a cgroup of their own, in
-// the instance's network, as a user that is nobody else's.
+// processEngine runs Apps: plain processes on the node, each in its own cgroup, in the instance's
+// network, and by default as a user that no other process has.
 type processEngine struct{ d *Driver }
 
 func (e processEngine) validate(t rikv1alpha1.InstanceTemplate) error {
@@ -44,7 +44,7 @@ func (e processEngine) validate(t rikv1alpha1.InstanceTemplate) error {
 	return nil
 }
 
-// before is for what outlives a restart of the process: its files.
+// before returns the step for what outlives a restart of the process: the App's files.
 func (e processEngine) before(b *build) []lifecycle.Step {
 	return []lifecycle.Step{{Name: "files", Undo: func(context.Context) error {
 		if err := mounts.Unmount(e.d.appDir(b.in.UID)); err != nil {
@@ -69,7 +69,7 @@ func (processEngine) container(f *fill) []lifecycle.Step {
 	}
 }
 
-// traces are the Apps that have files.
+// traces lists the Apps that have files.
 func (e processEngine) traces() ([]string, error) {
 	if e.d.cfg.Archives == nil {
 		return nil, nil
@@ -138,26 +138,25 @@ func (e processEngine) exec(ctx context.Context, m *machine, name string, o inst
 	return code, err
 }
 
-// processNote is what a command beside an App needs of it.
+// processNote is what a command that is executed in an App needs to know about the App.
 type processNote struct{ Process launch.Process }
 
 func (d *Driver) processFile(uid, name string) string {
 	return filepath.Join(d.bundle(uid, name), "process.json")
 }
 
-// appDir is where an App's files are mounted, appUpper what it writes over them.
+// appDir is where an App's files are mounted. appUpper contains what the App writes over them.
 func (d *Driver) appDir(uid string) string   { return filepath.Join(d.runDir(uid), "app") }
 func (d *Driver) appUpper(uid string) string { return filepath.Join(d.rootDir(uid), "app") }
 
-// firstUser begins the range of users that belong to one instance each: 0x70000000
-// up is free of others' by convention (systemd, Users, Groups, UIDs and GIDs), and
-// the number of the supervisor's process, which lives as long as what it supervises,
-// tells them apart.
+// firstUser is the first of the user IDs that each belong to one instance. By convention, no one
+// else uses the IDs from 0x70000000 up (systemd, Users, Groups, UIDs and GIDs). The user ID of an
+// instance is firstUser plus the PID of its supervisor, which is unique while the instance runs.
 const firstUser = 0x70000000
 
 func userOfInstance(supervisor int) uint32 { return firstUser + uint32(supervisor) } //nolint:gosec // at most 2^22, see proc(5)
 
-// processFill is a fill by a plain process.
+// processFill is a fill that starts a plain process.
 type processFill struct {
 	*fill
 	tree *archive.Tree
@@ -175,7 +174,7 @@ func (f *processFill) fetch(ctx context.Context) (err error) {
 	return err
 }
 
-// files gives the App its own view of an archive's files, which belong to its user there. A
+// files mounts the App's own view of an archive's files, which belong to the App's user there. A
 // directory of the node is used as it is.
 func (f *processFill) files(ctx context.Context) (err error) {
 	if f.user, err = f.findUser(); err != nil {
@@ -192,7 +191,7 @@ func (f *processFill) files(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	// With metacopy the change of an owner copies no content: that is copied when the App
+	// With metacopy, a change of the owner copies no content. The content is copied when the App
 	// first writes to the file (Documentation/filesystems/overlayfs.rst).
 	options := "lowerdir=" + f.tree.Dir + ",upperdir=" + upper + ",workdir=" + work + ",metacopy=on"
 	if err := unix.Mount("overlay", f.dir, "overlay", unix.MS_NODEV|unix.MS_NOSUID, options); err != nil {
@@ -201,8 +200,8 @@ func (f *processFill) files(ctx context.Context) (err error) {
 	return giveAll(ctx, f.dir, f.user)
 }
 
-// giveAll makes a user the owner of a tree, as if the user had unpacked it. Links are not
-// followed.
+// giveAll makes a user the owner of a file tree, as if the user had unpacked it. It does not
+// follow links.
 func giveAll(ctx context.Context, dir string, to spec.User) error {
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil {
@@ -222,7 +221,8 @@ func (f *processFill) removeFiles(context.Context) error {
 	return errors.Join(os.RemoveAll(f.d.appDir(f.in.UID)), os.RemoveAll(f.d.appUpper(f.in.UID)))
 }
 
-// findUser is one of the node's, by name or number, or else nobody else's.
+// findUser returns a user of the node, by name or number, or otherwise a user that only this
+// instance has.
 func (f *processFill) findUser() (spec.User, error) {
 	if f.c.User == "" {
 		id := userOfInstance(f.shim.PID())
@@ -251,8 +251,8 @@ func (f *processFill) bundle(ctx context.Context) error {
 	return err
 }
 
-// seenDir is where the App itself sees its files. What lies around them, the secrets
-// of other instances, is not for it.
+// seenDir is where the App itself sees its files. The directories around the real location
+// contain secrets of other instances, so the App cannot see them.
 func (f *processFill) seenDir() string {
 	if f.tree.Digest == "" {
 		return f.dir
@@ -260,8 +260,8 @@ func (f *processFill) seenDir() string {
 	return filepath.Join(f.d.cfg.Run, runApp)
 }
 
-// binds are what an App sees otherwise than the node: its files and, in a network of
-// its own, the names there.
+// binds returns the bind mounts of an App: its files and, if it has its own network, the hosts
+// and resolv.conf files of that network.
 func (f *processFill) binds() []launch.Bind {
 	var list []launch.Bind
 	if dir := f.seenDir(); dir != f.dir {
@@ -271,7 +271,7 @@ func (f *processFill) binds() []launch.Bind {
 		return list
 	}
 	for _, name := range []string{"hosts", "resolv.conf"} {
-		if _, err := os.Stat(filepath.Join("/etc", name)); err == nil { // else there is no place for it
+		if _, err := os.Stat(filepath.Join("/etc", name)); err == nil { // a mount target
 			list = append(list, launch.Bind{Source: f.d.podFile(f.in.UID, name), Target: filepath.Join("/etc", name)})
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 )
 
-// trees are the files of Apps without their fetching, which package archive tests.
+// trees supplies the files of Apps without downloads, which the tests of package archive cover.
 type trees struct {
 	dir    string
 	digest string
@@ -55,7 +55,7 @@ func (s *trees) Users() ([]string, error) {
 
 func (s *trees) Collect(context.Context, time.Duration) error { return nil }
 
-// newAppNode is a node whose Apps find one file.
+// newAppNode returns a node whose Apps have one file.
 func newAppNode(t *testing.T) (*node, *trees) {
 	t.Helper()
 	return newNode(t).withApps(t)
@@ -70,7 +70,7 @@ func (n *node) withApps(t *testing.T) (*node, *trees) {
 	if err := os.WriteFile(filepath.Join(s.dir, "say"), []byte("#!/bin/sh\necho said by $(id -u) in $PWD\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// An App is another user, and goes through the directories on the way.
+	// An App runs as another user, which needs to pass through the parent directories.
 	if err := os.Chmod(n.dir, 0o711); err != nil {
 		t.Fatal(err)
 	}
@@ -116,8 +116,8 @@ func TestPrivilegedAppRunsToCompletion(t *testing.T) {
 	}
 }
 
-// All of an App's files are its user's, at every depth, and the files of other instances stay
-// as they were. A link is not followed.
+// The App's user owns all files of the App, at every depth. The files of other instances are
+// unchanged. Links are not followed.
 func TestPrivilegedAppOwnsItsFiles(t *testing.T) {
 	t.Parallel()
 	n, s := newAppNode(t)
@@ -156,7 +156,7 @@ func TestPrivilegedAppOwnsItsFiles(t *testing.T) {
 	n.stop("u1", -1)
 }
 
-// awaitPhase2 is awaitPhase for an end that is expected.
+// awaitPhase2 is awaitPhase for an expected end.
 func (n *node) awaitPhase2(uid string, phase rikv1alpha1.InstancePhase) rikv1alpha1.InstanceStatus {
 	n.Helper()
 	return n.await(uid, string(phase), func(s rikv1alpha1.InstanceStatus) bool { return s.Phase == phase })
@@ -194,7 +194,7 @@ func TestPrivilegedAppLivesOnAndIsReached(t *testing.T) {
 	if usage, err := d.Usage("u1"); err != nil || usage.MemoryBytes == 0 {
 		t.Errorf("Usage() = %+v, %v", usage, err)
 	}
-	n.end() // the agent goes, the App does not
+	n.end() // the riklet ends, the App does not
 	started := time.Now()
 	d = n.start()
 	if s := n.awaitPhase("u1", rikv1alpha1.InstanceRunning); s.Containers[0].StartedAt.After(started) || s.Containers[0].RestartCount != 0 {
@@ -250,7 +250,7 @@ func TestPrivilegedSuspendAndResume(t *testing.T) {
 				t.Error("a command ran in what is suspended")
 			}
 			n.end()
-			d = n.start() // it stays so under another agent
+			d = n.start() // it stays so after a restart of the riklet
 			if s := n.status(uid); !s.Suspended {
 				t.Errorf("after a restart: %+v", s)
 			}
@@ -271,7 +271,7 @@ func TestPrivilegedSuspendAndResume(t *testing.T) {
 			if err := d.Suspend(t.Context(), uid, instance.InMemory); err != nil {
 				t.Fatal(err)
 			}
-			n.stop(uid, time.Minute) // what is suspended gets its signal, too
+			n.stop(uid, time.Minute) // a suspended instance receives its signal, too
 		})
 	}
 	if err := d.Suspend(t.Context(), "no", instance.InMemory); err == nil {
@@ -279,8 +279,8 @@ func TestPrivilegedSuspendAndResume(t *testing.T) {
 	}
 }
 
-// A command that is suspended with its instance dies of no signal: who waits for it can
-// leave all the same, and so can the agent.
+// A command of a suspended instance does not die of a signal. Its caller can stop waiting all the
+// same, and the riklet can end.
 func TestPrivilegedCommandsOfWhatIsSuspended(t *testing.T) {
 	t.Parallel()
 	n, _ := newAppNode(t)
@@ -319,7 +319,7 @@ func TestPrivilegedCommandsOfWhatIsSuspended(t *testing.T) {
 	}
 }
 
-// Of several containers an attempt that failed may have reached some.
+// After a failed attempt, only some of the containers may be paused.
 func TestPrivilegedSuspendGoesOnHalfWay(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -45,7 +45,7 @@ func TestRuncVersions(t *testing.T) {
 	}
 }
 
-// Every signal of Linux may be an image's stop signal, and what is none is refused.
+// Every Linux signal is a valid stop signal, and everything else is rejected.
 func TestStopSignals(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]syscall.Signal{
@@ -63,7 +63,8 @@ func TestStopSignals(t *testing.T) {
 	}
 }
 
-// A variable cannot hold a NUL byte. Left out, it would be missing without a word.
+// A variable cannot contain a NUL byte. If the riklet left it out, it would be missing without an
+// error.
 func TestVariablesWithANULAreRefused(t *testing.T) {
 	t.Parallel()
 	o := &objects{configMaps: map[string]map[string][]byte{"cm": {"bad": []byte("a\x00b"), "good": []byte("x")}}}
@@ -87,7 +88,8 @@ func TestVariablesWithANULAreRefused(t *testing.T) {
 	}
 }
 
-// Linux takes no variable of 128 KiB: starting the container would fail without saying which.
+// Linux accepts no variable of 128 KiB: the start of the container would fail without the name of
+// the variable.
 func TestVariablesThatTheKernelRefusesAreNamed(t *testing.T) {
 	t.Parallel()
 	o := &objects{configMaps: map[string]map[string][]byte{"cm": {"fits": bytes.Repeat([]byte("x"), 128<<10-3), "long": bytes.Repeat([]byte("x"), 128<<10-2)}}}
@@ -105,7 +107,7 @@ func TestVariablesThatTheKernelRefusesAreNamed(t *testing.T) {
 	}
 }
 
-// In a microVM too, one volume may lie in another, in whatever order they are written.
+// In a microVM too, one volume may be inside another, in any order of declaration.
 func TestGuestMountsAreMadeFromTheOutsideIn(t *testing.T) {
 	t.Parallel()
 	in := rikv1alpha1.InstanceTemplate{Volumes: []rikv1alpha1.Volume{{Name: "v", EmptyDir: &rikv1alpha1.EmptyDirVolume{}}}}
@@ -123,7 +125,7 @@ func TestGuestMountsAreMadeFromTheOutsideIn(t *testing.T) {
 	}
 }
 
-// A probe follows redirects within the instance only.
+// A probe follows redirects only within the instance.
 func TestRedirectsOfProbes(t *testing.T) {
 	t.Parallel()
 	request := func(address string) *http.Request { return httptest.NewRequest(http.MethodGet, address, nil) }
@@ -194,8 +196,8 @@ func TestProbeCounter(t *testing.T) {
 	}
 }
 
-// TestLongTextsAreCut: a status passes the scheduler and the API server, and what an
-// instance, its guest or a server says must not be what stops there.
+// TestLongTextsAreCut checks that long texts are truncated. A status passes through the scheduler
+// and the API server, and an instance, a guest or a server must not be able to block them.
 func TestLongTextsAreCut(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("ä", 1<<20)
@@ -214,7 +216,8 @@ func TestLongTextsAreCut(t *testing.T) {
 	}
 }
 
-// TestRepeatedTextsAreAlike: the port that a name server was asked from differs each time.
+// TestRepeatedTextsAreAlike checks that messages do not contain local ports, which differ each
+// time.
 func TestRepeatedTextsAreAlike(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -230,7 +233,8 @@ func TestRepeatedTextsAreAlike(t *testing.T) {
 	}
 }
 
-// TestTextsMoveNoCursor: the end of a guest's console is among them.
+// TestTextsMoveNoCursor checks that messages contain no control characters. Some messages quote a
+// guest's console.
 func TestTextsMoveNoCursor(t *testing.T) {
 	t.Parallel()
 	m, now := serving()
@@ -256,7 +260,8 @@ func (a answering) dial(context.Context, *machine, int32) (net.Conn, error) {
 	return ours, nil
 }
 
-// TestProbesDoNotQuoteEndlessly: net/http quotes a whole line that it does not understand.
+// TestProbesDoNotQuoteEndlessly checks the size of a probe error: net/http quotes a whole line
+// that it cannot parse.
 func TestProbesDoNotQuoteEndlessly(t *testing.T) {
 	t.Parallel()
 	m, _ := serving()
@@ -296,14 +301,14 @@ func TestObjectFilesSwitchAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if versions := len(entries) - topNames(files); versions != 2 { // "..data" and what it points to
+		if versions := len(entries) - topNames(files); versions != 2 { // "..data" and its target
 			t.Errorf("%d entries beside the names in %v", versions, entries)
 		}
 	}
 }
 
 func topNames(files map[string][]byte) int {
-	return len(files) // each of the test's files has a top name of its own
+	return len(files) // each file of the test has its own top-level name
 }
 
 func TestSelectFiles(t *testing.T) {
@@ -320,8 +325,8 @@ func TestSelectFiles(t *testing.T) {
 	}
 }
 
-// A node may be started with --vmm=none while microVMs of before run on it: what is
-// asked of them is refused, and the agent goes on.
+// A node may be started with --vmm=none while it still runs microVMs. Orders for these are
+// rejected, and the riklet continues.
 func TestHoldWithoutMicroVMs(t *testing.T) {
 	t.Parallel()
 	for _, held := range []bool{true, false} {
@@ -331,7 +336,8 @@ func TestHoldWithoutMicroVMs(t *testing.T) {
 	}
 }
 
-// Who uses most beyond its request goes first, and a higher priority last.
+// The instance that exceeds its request most is evicted first, and an instance of higher priority
+// last.
 func TestWhoIsEvicted(t *testing.T) {
 	t.Parallel()
 	use := func(uid string, priority int32, used, requested int64) diskUse {
@@ -355,7 +361,7 @@ func TestWhoIsEvicted(t *testing.T) {
 	}
 }
 
-// An emptyDir in memory is no way around the memory limits of the containers that use it.
+// An emptyDir in memory must not bypass the memory limits of the containers that use it.
 func TestMemoryVolumesHaveTheSizeOfTheirInstance(t *testing.T) {
 	t.Parallel()
 	limited := func(memory string) rikv1alpha1.Container {
@@ -379,7 +385,7 @@ func TestMemoryVolumesHaveTheSizeOfTheirInstance(t *testing.T) {
 	}
 }
 
-// A pull that takes long is shown with its progress, in place of why the last attempt failed.
+// The status shows the progress of a slow pull instead of the failure of the last attempt.
 func TestPullingIsShown(t *testing.T) {
 	t.Parallel()
 	m, _ := serving()
@@ -398,14 +404,14 @@ func TestPullingIsShown(t *testing.T) {
 		}
 		c.pulling = ""
 	}
-	// Of a microVM it is part of the making.
+	// In a microVM, the pull is part of the preparation.
 	m.prepared, m.trouble, m.reason, m.pulling = false, "the registry is away", reasonImagePull, "pulling a:v1: waiting for the registry"
 	if s := m.render(); s.Reason != reasonPulling || s.Message != m.pulling {
 		t.Errorf("status = %+v", s)
 	}
 }
 
-// The log of a container that never ran is not empty: there is none, and why is said.
+// A container that never ran has no log, and the error contains the reason.
 func TestNoLogBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	m, _ := serving()
@@ -431,7 +437,7 @@ func TestNoLogBeforeTheStart(t *testing.T) {
 	}
 }
 
-// slowEngine fetches for long.
+// slowEngine is an engine with a slow fetch.
 type slowEngine struct{ engine }
 
 func (slowEngine) container(*fill) []lifecycle.Step {
@@ -442,7 +448,7 @@ func (slowEngine) container(*fill) []lifecycle.Step {
 	}}}
 }
 
-// What a container is made of is reported while it is fetched, whatever its kind.
+// The progress of a fetch is reported, for every kind of instance.
 func TestFetchingIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,7 @@ import (
 	"rik.dev/rik/internal/riklet/state"
 )
 
-// Recover makes the node what the records say, after whatever happened.
+// Recover brings the node and the records into agreement after a restart or a crash.
 func (d *Driver) Recover(ctx context.Context) error {
 	if err := d.settle(ctx); err != nil {
 		return fmt.Errorf("preparing the node for Pods: %w", err)
@@ -61,10 +61,10 @@ func (d *Driver) Recover(ctx context.Context) error {
 	return nil
 }
 
-// recoverAtOnce bounds the supervisors that are spoken to at the same time.
+// recoverAtOnce bounds how many supervisors are contacted at the same time.
 const recoverAtOnce = 32
 
-// settle finds out what the node is and makes the driver's own places.
+// settle examines the node and creates the driver's own directories and cgroups.
 func (d *Driver) settle(ctx context.Context) (err error) {
 	r, _ := d.runtimeOf("")
 	if !d.cfg.AllowOldRunc {
@@ -78,7 +78,7 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 	if d.cgroups, err = cgroup.Detect(); err != nil {
 		return err
 	}
-	// As a kubelet's Pods have it: all instances together weigh as much as the machine.
+	// As with a kubelet's Pods, all instances together have the CPU weight of the whole machine.
 	if err := d.cgroups.Weigh(d.cfg.CgroupParent, 1000*int64(runtime.NumCPU())); err != nil {
 		return err
 	}
@@ -103,8 +103,8 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 	return os.MkdirAll(d.runDir(""), 0o700)
 }
 
-// ownRunDirectory makes Run a bounded file system in memory: secrets are kept in it, and what
-// fills it must not fill the machine's /run.
+// ownRunDirectory mounts a bounded tmpfs at Run. It is in memory because it contains secrets. It
+// is bounded because it must not fill the machine's /run.
 func (d *Driver) ownRunDirectory() error {
 	occupied := func() bool {
 		entries, err := os.ReadDir(d.runDir(""))
@@ -124,12 +124,13 @@ func (d *Driver) ownRunDirectory() error {
 	return nil
 }
 
-// bounding is the set of the capabilities that anything that this process starts can have.
+// bounding returns the capability bounding set of this process, which limits every process that
+// it starts.
 func bounding() (set spec.CapabilitySet) {
 	for c := range 64 {
 		held, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
 		if err != nil {
-			break // beyond the kernel's last
+			break // above the kernel's last capability
 		}
 		if held == 1 {
 			set |= 1 << c
@@ -138,8 +139,7 @@ func bounding() (set spec.CapabilitySet) {
 	return set
 }
 
-// recover finds out what became of one instance. It runs before the machine
-// has an owner.
+// recover finds out what happened to one instance. It runs before the machine's goroutine starts.
 func (m *machine) recover(ctx context.Context) {
 	if m.rec.Terminated {
 		return
@@ -148,8 +148,8 @@ func (m *machine) recover(ctx context.Context) {
 	rebooted := m.rec.BootID != m.d.bootID
 	client, err := shim.Connect(ctx, m.d.socket(m.uid))
 	attachment := m.d.attachmentOf(m.uid)
-	// One that has neither a place in the network nor a container was not
-	// finished. One with containers only is of before there was a network.
+	// An instance with neither a network attachment nor a container was not prepared completely.
+	// An instance with containers only is from a version of rik without a network.
 	finished := err == nil && (attachment != nil || !m.d.networked(m.rec.Instance.Template) || len(client.Containers()) > 0)
 	whole := finished && !rebooted && m.engine != nil && m.engine.whole(m.uid, client.Containers())
 	if m.rec.OnDisk && m.recoverParked(whole) {
@@ -159,7 +159,7 @@ func (m *machine) recover(ctx context.Context) {
 		return
 	}
 	if whole {
-		// Its state is told before its owner runs, so that sessions can come before.
+		// connected is called before run starts, because sessions can come earlier.
 		m.connected(client)
 		m.attachment, m.prepared = attachment, true
 		m.ranWith(m.diskOf())
@@ -182,7 +182,7 @@ func (m *machine) recover(ctx context.Context) {
 	m.dirty = true
 }
 
-// catchUp takes what a supervisor knows of its containers.
+// catchUp applies what a supervisor reports about its containers.
 func (m *machine) catchUp(seen []shim.Container) {
 	there := map[string]bool{}
 	for _, e := range seen {
@@ -207,7 +207,7 @@ func (m *machine) catchUp(seen []shim.Container) {
 	}
 }
 
-// noteRun takes over a run that the record does not know of yet.
+// noteRun records a run that the record does not contain yet.
 func (m *machine) noteRun(e shim.Container) {
 	s := m.rec.Containers[e.Name]
 	if s.Attempt > e.Attempt || (s.Attempt == e.Attempt && (s.State == rikv1alpha1.ContainerExited || s.State == rikv1alpha1.ContainerRunning)) {
@@ -226,7 +226,7 @@ func (m *machine) noteRun(e shim.Container) {
 	m.setContainer(e.Name, s)
 }
 
-// catchUpFromFiles does the same when the supervisor is gone.
+// catchUpFromFiles does the same as catchUp from files, when the supervisor is gone.
 func (m *machine) catchUpFromFiles() {
 	for _, c := range m.containers {
 		attempt, end := m.d.lastRun(m.uid, c.spec.Name)
@@ -236,8 +236,8 @@ func (m *machine) catchUpFromFiles() {
 			continue
 		}
 		if s := m.rec.Containers[c.spec.Name]; attempt == 0 && s.State == "" && s.Reason == "" {
-			// A start that must not happen twice was noted, and whether it
-			// happened is not known.
+			// The record says that a start was tried that must happen at most once. It is not
+			// known whether the start happened.
 			attempt, s.Attempt = s.Attempt, 0
 			m.rec.Containers[c.spec.Name] = s
 		}
@@ -247,7 +247,7 @@ func (m *machine) catchUpFromFiles() {
 	}
 }
 
-// attached goes on with what recover found, once there is an owner.
+// attached continues with what recover found, once the machine's goroutine runs.
 func (m *machine) attached() {
 	if m.shim == nil {
 		return
@@ -266,7 +266,7 @@ func (m *machine) attached() {
 	}
 }
 
-// removeOrphans takes back whatever bears our names and no record knows.
+// removeOrphans removes everything that has the driver's names and no record.
 func (d *Driver) removeOrphans(ctx context.Context, known map[string]*machine) {
 	for _, uid := range d.found() {
 		if known[uid] != nil {
@@ -283,8 +283,8 @@ func (d *Driver) removeOrphans(ctx context.Context, known map[string]*machine) {
 			d.lost[uid] = runs
 		}
 		if err := d.takeBack(ctx, in, everything); err != nil {
-			// It becomes an instance that is to go away, so that it is tried
-			// again and reported until it is gone.
+			// The orphan becomes an instance that is being stopped. Thus the removal is retried
+			// and reported until it succeeds.
 			d.cfg.Logger.Warn("an orphan could not be removed yet", "instance", uid, "err", err)
 			m := newMachine(d, state.Record{BootID: d.bootID, Instance: in, Stop: &state.Stop{Deadline: d.cfg.Clock.Now()}})
 			m.trouble = err.Error()
@@ -295,7 +295,7 @@ func (d *Driver) removeOrphans(ctx context.Context, known map[string]*machine) {
 	d.killStrayShims(known)
 }
 
-// found lists the UIDs of all that bears our names on this node.
+// found lists the UIDs of everything on this node that has the driver's names.
 func (d *Driver) found() []string {
 	uids := map[string]bool{}
 	for _, dir := range []string{d.runDir(""), d.rootDir("")} {
@@ -325,8 +325,8 @@ func (d *Driver) found() []string {
 	return slices.Sorted(maps.Keys(uids))
 }
 
-// killStrayShims ends supervisors that belong to no instance. Their sockets
-// are gone, or they would have been found by those.
+// killStrayShims ends supervisors that belong to no instance. Their sockets are gone; otherwise
+// they would have been found by their sockets.
 func (d *Driver) killStrayShims(known map[string]*machine) {
 	ours := map[int]bool{}
 	for _, m := range known {
@@ -336,21 +336,21 @@ func (d *Driver) killStrayShims(known map[string]*machine) {
 	}
 	for _, pid := range d.cgroups.Processes(d.cgroup(supervisors)) {
 		if ours[pid] || ours[parentOf(pid)] {
-			continue // the children are runtimes that a supervisor calls
+			continue // children of a supervisor are runtimes that it calls
 		}
 		d.cfg.Logger.Warn("ending a supervisor without an instance", "pid", pid)
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 }
 
-// parentOf reads the number of a process's parent, 0 if it is gone.
+// parentOf returns the PID of a process's parent, or 0 if the process is gone.
 func parentOf(pid int) int {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
-	// The name, in parentheses, may hold anything: what follows the last one
-	// is "state ppid ...", see proc_pid_stat(5).
+	// The process name, in parentheses, may contain any character. After the last parenthesis
+	// follows "state ppid ...", see proc_pid_stat(5).
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 2 {
 		return 0
@@ -359,8 +359,8 @@ func parentOf(pid int) int {
 	return ppid
 }
 
-// Purge removes every instance, its data and the driver's own places from the
-// node. It is called instead of Run, after Recover.
+// Purge removes every instance, its data and the driver's own files from the node. Call it after
+// Recover, instead of Run.
 func (d *Driver) Purge(ctx context.Context) error {
 	var errs []error
 	for _, m := range d.all() {

@@ -22,8 +22,8 @@ import (
 	"rik.dev/rik/internal/riklet/state"
 )
 
-// counted is an instance that writes a line for every start into a file of the
-// test's, then waits for the file "go", and ends with the code in it.
+// counted returns an instance that appends a line to a file in dir for every start. Then it waits
+// for the file "go", and exits with the code in it.
 func counted(t testing.TB, uid string, policy rikv1alpha1.RestartPolicy) (in instance.Instance, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -42,7 +42,7 @@ func starts(dir string) int {
 	return strings.Count(text, "start\n")
 }
 
-// hosted runs a driver in another process.
+// hosted returns a command that runs a driver in another process.
 func (n *node) hosted(h hosting) *exec.Cmd {
 	n.Helper()
 	h.Dir, h.Tools = n.dir, tools.dir
@@ -62,7 +62,7 @@ func (n *node) hosted(h hosting) *exec.Cmd {
 	return cmd
 }
 
-// dies runs a driver until it kills itself where it was told to.
+// dies runs a driver until it kills itself at the given step.
 func (n *node) dies(h hosting) {
 	n.Helper()
 	cmd := n.hosted(h)
@@ -72,7 +72,7 @@ func (n *node) dies(h hosting) {
 	}
 }
 
-// killedWhileRunning runs a driver until its instance runs, then kills it.
+// killedWhileRunning runs a driver until its instance runs, then kills the driver.
 func (n *node) killedWhileRunning(in instance.Instance) {
 	n.Helper()
 	n.killedOnceItRuns(hosting{Instance: in})
@@ -96,8 +96,8 @@ func (n *node) killedOnceItRuns(h hosting) {
 	_ = cmd.Wait()
 }
 
-// TestPrivilegedCommandsEndWithTheirAgent: a command that was run in a container
-// is ended by the next agent, and nothing else in the container is.
+// TestPrivilegedCommandsEndWithTheirAgent checks that a restarted riklet ends a command that was
+// executed in a container, and nothing else in the container.
 func TestPrivilegedCommandsEndWithTheirAgent(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -125,7 +125,7 @@ func TestPrivilegedCommandsEndWithTheirAgent(t *testing.T) {
 	n.stop("u1", time.Minute)
 }
 
-// sleeping are the processes in a cgroup that run the test's command.
+// sleeping lists the processes in a cgroup that run the test's command.
 func sleeping(group string) []int {
 	var found []int
 	layout, err := cgroup.Detect()
@@ -186,7 +186,7 @@ func TestPrivilegedKilledAtEveryStepOfAStop(t *testing.T) {
 				in, dir := counted(t, "u1", rikv1alpha1.RestartAlways)
 				n.dies(hosting{Instance: in, KillStep: step, KillAt: at, Stop: true})
 				n.start()
-				n.awaitPhase("u1", rikv1alpha1.InstanceTerminated) // without being told again
+				n.awaitPhase("u1", rikv1alpha1.InstanceTerminated) // without another order
 				n.stop("u1", -1)
 				if got := starts(dir); got > 1 {
 					t.Errorf("the container was started %d times", got)
@@ -228,8 +228,8 @@ func TestPrivilegedOrphansAreRemoved(t *testing.T) {
 	}
 }
 
-// TestPrivilegedLostRecordsCountARestart: an instance whose record was lost starts again,
-// counts that, and says why; one that may start only once has failed.
+// TestPrivilegedLostRecordsCountARestart checks that an instance whose record was lost starts
+// again, counts a restart and reports the reason. With restart policy Never it has failed.
 func TestPrivilegedLostRecordsCountARestart(t *testing.T) {
 	t.Parallel()
 	for policy, want := range map[rikv1alpha1.RestartPolicy]struct {
@@ -250,7 +250,7 @@ func TestPrivilegedLostRecordsCountARestart(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.start()
-			n.end() // what was found outlives another end of the agent
+			n.end() // what was found survives another restart of the riklet
 			n.start()
 			n.ensure(in)
 			s := n.awaitPhase("u1", want.phase)
@@ -273,7 +273,7 @@ func TestPrivilegedLostRecordsCountARestart(t *testing.T) {
 	}
 }
 
-// awaitExitFile waits until a supervisor, alone, has noted an end.
+// awaitExitFile waits until a supervisor has written the exit file while no riklet runs.
 func (n *node) awaitExitFile(uid string) {
 	n.Helper()
 	eventually(n, func() string {
@@ -317,7 +317,7 @@ func TestPrivilegedReattachKeepsEverything(t *testing.T) {
 	n := newNetworkNode(t)
 	in, dir := counted(t, "u1", rikv1alpha1.RestartOnFailure)
 	n.killedWhileRunning(in)
-	for range 3 { // and again, and by an end that is not a crash
+	for range 3 { // again, with an orderly end
 		d := n.start()
 		s := n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
 		if !s.Ready || s.Containers[0].RestartCount != 0 || s.Containers[0].ImageDigest == "" || s.Address != "10.62.7.2" {
@@ -338,7 +338,7 @@ func TestPrivilegedReattachKeepsEverything(t *testing.T) {
 	}
 }
 
-// killEverything ends all processes of the node's instances.
+// killEverything kills all processes of the node's instances.
 func (n *node) killEverything() {
 	n.Helper()
 	layout, err := cgroup.Detect()
@@ -362,8 +362,8 @@ func (n *node) killEverything() {
 	}
 }
 
-// reboot does to a node what starting its machine anew does: no process, no
-// mount, no memory is left, and the kernel has another boot id.
+// reboot simulates a reboot of the node: no process, mount or memory remains, and the kernel has
+// another boot ID.
 func (n *node) reboot() {
 	n.Helper()
 	n.killEverything()

@@ -22,13 +22,12 @@ import (
 var (
 	// ErrRuntime is returned for a runtime that the node does not have.
 	ErrRuntime = errors.New("this node has no such runtime")
-	// ErrOldRunc is returned by Recover for a runc with known holes.
+	// ErrOldRunc is returned by Recover for a runc version with known vulnerabilities.
 	ErrOldRunc = errors.New("runc is too old: it lets a container out (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881); " +
 		"install 1.2.8, 1.3.3, 1.4.0 or later")
 )
 
-// ociRuntime calls one OCI runtime with the command line that runc defined and
-// the others follow.
+// ociRuntime calls one OCI runtime with runc's command line, which other runtimes accept as well.
 type ociRuntime struct {
 	name, path, root string
 }
@@ -44,7 +43,7 @@ func (d *Driver) runtimeOf(name string) (ociRuntime, error) {
 	return ociRuntime{name, path, d.runtimeRoot(name)}, nil
 }
 
-// runtimes lists all that the node has.
+// runtimes lists all runtimes of the node.
 func (d *Driver) runtimes() []ociRuntime {
 	list := []ociRuntime{{DefaultRuntime, d.cfg.Runc, d.runtimeRoot(DefaultRuntime)}}
 	for name := range d.cfg.Runtimes {
@@ -55,7 +54,7 @@ func (d *Driver) runtimes() []ociRuntime {
 	return list
 }
 
-// runArgs is the command line that starts a container and returns.
+// runArgs returns the command line that starts a container and returns.
 func (r ociRuntime) runArgs(id, bundle, pidFile, log, console string) []string {
 	args := []string{r.path, "--root", r.root, "--log", log, "--log-format", "json", "run", "--detach",
 		"--bundle", bundle, "--pid-file", pidFile}
@@ -65,7 +64,7 @@ func (r ociRuntime) runArgs(id, bundle, pidFile, log, console string) []string {
 	return append(args, id)
 }
 
-// callTimeout bounds a call of a runtime that ought to take milliseconds.
+// callTimeout bounds a call of a runtime, which usually takes milliseconds.
 const callTimeout = 2 * time.Minute
 
 func (r ociRuntime) call(ctx context.Context, args ...string) error {
@@ -79,14 +78,14 @@ func (r ociRuntime) call(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// delete ends a container if it runs and removes the runtime's state of it.
-// One that the runtime does not know is no error.
+// delete ends a container if it runs, and removes the runtime's state for it. It is no error if
+// the runtime does not have the container.
 func (r ociRuntime) delete(ctx context.Context, id string) error {
 	if _, err := os.Lstat(filepath.Join(r.root, id)); errors.Is(err, fs.ErrNotExist) {
 		return nil // saves a process in the usual case
 	}
-	// By force runc waits a tenth of a second even for one that has ended, so it
-	// is for one that has not, or whose state is broken.
+	// With --force, runc waits 100 ms even for a container that has ended. So --force is only for
+	// a container that still runs or whose state is broken.
 	if r.call(ctx, "delete", id) == nil {
 		return nil
 	}
@@ -97,16 +96,16 @@ func (r ociRuntime) kill(ctx context.Context, id string, signal syscall.Signal) 
 	return r.call(ctx, "kill", id, strconv.Itoa(int(signal)))
 }
 
-// How often a container is paused, and how long after the last time. runc gives up
-// after 0.3 s when the processes of a cgroup of version 1 got no processor meanwhile: it
-// lets them go on every millisecond or so, and begins anew.
+// The number of attempts to pause a container, and the time between two attempts. runc gives up
+// after 0.3 s if the processes of a version 1 cgroup got no processor time meanwhile: about every
+// millisecond it thaws them and starts again.
 const (
 	holdsAtMost    = 10
 	holdAgainAfter = 100 * time.Millisecond
 )
 
-// hold pauses a container, or resumes it. One that is so already is no error: of
-// several, the call before may have reached some.
+// hold pauses or resumes a container. It is no error if the container is already in that state,
+// because an earlier call may have reached only some of the instance's containers.
 func (r ociRuntime) hold(ctx context.Context, id string, held bool) error {
 	order, status := "resume", "running"
 	if held {
@@ -128,7 +127,8 @@ func (r ociRuntime) hold(ctx context.Context, id string, held bool) error {
 	}
 }
 
-// status is what the runtime says of a container; "" if it does not know it.
+// status returns the state that the runtime reports for a container, or "" if the runtime does
+// not have it.
 func (r ociRuntime) status(ctx context.Context, id string) string {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -142,7 +142,7 @@ func (r ociRuntime) status(ctx context.Context, id string) string {
 	return state.Status
 }
 
-// states lists the containers that the runtime has anything of.
+// states lists the containers for which the runtime has a state directory.
 func (r ociRuntime) states() []string {
 	entries, err := os.ReadDir(r.root)
 	if err != nil {
@@ -155,7 +155,7 @@ func (r ociRuntime) states() []string {
 	return ids
 }
 
-// checkVersion refuses a runc with known holes.
+// checkVersion returns ErrOldRunc for a runc version with known vulnerabilities.
 func (r ociRuntime) checkVersion(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -172,8 +172,8 @@ func (r ociRuntime) checkVersion(ctx context.Context) error {
 
 var runcVersionLine = regexp.MustCompile(`(?m)^runc version v?(\d+)\.(\d+)\.(\d+)`)
 
-// runcVersion reads the first line of runc --version; ok is false for another
-// program that answers, crun say.
+// runcVersion reads the version from the output of runc --version. ok is false if another program
+// printed it, such as crun.
 func runcVersion(out string) (version [3]int, ok bool) {
 	m := runcVersionLine.FindStringSubmatch(out)
 	if m == nil {
@@ -185,7 +185,8 @@ func runcVersion(out string) (version [3]int, ok bool) {
 	return version, true
 }
 
-// safe holds the first releases of each branch with the fixes of November 2025.
+// safe reports whether a runc version has the fixes of November 2025, by the first fixed release
+// of each branch.
 func safe(v [3]int) bool {
 	switch {
 	case v[0] != 1:
@@ -199,16 +200,17 @@ func safe(v [3]int) bool {
 	}
 }
 
-// errStopSignal is for an image whose stop signal is none: what would ask its program to end is
-// not known, and another signal may do it harm.
+// errStopSignal is returned for an image whose stop signal is invalid. The signal that its
+// program expects is not known, and another signal may do harm.
 var errStopSignal = errors.New("the image's STOPSIGNAL is no signal of Linux: build it with one such as SIGTERM, SIGRTMIN+3 or 15")
 
-// The real-time signals as the C libraries number them, which keep two for themselves.
+// The range of real-time signals as the C libraries number them. They reserve two signals for
+// themselves.
 const (
 	signalMin, signalMax = 34, 64
 )
 
-// stopSignal takes the forms of an image's StopSignal; none is SIGTERM.
+// stopSignal parses an image's StopSignal. An empty name means SIGTERM.
 func stopSignal(name string) (syscall.Signal, error) {
 	if name == "" {
 		return syscall.SIGTERM, nil
@@ -233,7 +235,7 @@ func stopSignal(name string) (syscall.Signal, error) {
 		}
 		offset, err := 0, error(nil)
 		if rest != "" {
-			offset, err = strconv.Atoi(rest) // takes "+3" and "-3"
+			offset, err = strconv.Atoi(rest) // accepts "+3" and "-3"
 		}
 		n := base.number + offset
 		if err == nil && (rest == "" || rest[0] == '+' || rest[0] == '-') && n >= signalMin && n <= signalMax {
@@ -243,10 +245,10 @@ func stopSignal(name string) (syscall.Signal, error) {
 	return 0, fmt.Errorf("%w (it is %.40q)", errStopSignal, name)
 }
 
-// signalNumber is the stop signal of a container that was started.
+// signalNumber returns the stop signal of a container that was started.
 func signalNumber(name string) syscall.Signal {
 	if s, err := stopSignal(name); err == nil {
 		return s
 	}
-	return syscall.SIGTERM // of an image that an earlier version started
+	return syscall.SIGTERM // for an image that an earlier version of rik started
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// scripted is a runtime that fails to pause some times, and says of any container
-// that it is in a state.
+// scripted returns a runtime that fails to pause some times, and reports the given status for
+// every container.
 func scripted(t *testing.T, failures int, status string) (r ociRuntime, pauses func() int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,8 +36,8 @@ esac
 	}
 }
 
-// On a busy node runc cannot always pause at once, and of several containers some may
-// be paused when it is asked again.
+// On a busy node, runc cannot always pause at once. Of several containers, some may already be
+// paused at the next attempt.
 func TestPausingIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

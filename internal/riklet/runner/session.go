@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/riklet/shim/logfile"
 )
 
-// Logs writes a container's log.
+// Logs writes a container's log to w.
 func (d *Driver) Logs(ctx context.Context, uid, name string, o instance.LogOptions, w io.Writer) error {
 	m := d.machine(uid)
 	if m == nil {
@@ -45,7 +45,7 @@ func (d *Driver) Logs(ctx context.Context, uid, name string, o instance.LogOptio
 	return m.neverStarted(name)
 }
 
-// neverStarted says why a container that did not run yet has no log.
+// neverStarted returns why a container that has not run yet has no log.
 func (m *machine) neverStarted(name string) error {
 	o, _ := m.observation()
 	for _, list := range [][]rikv1alpha1.ContainerStatus{o.Status.InitContainers, o.Status.Containers} {
@@ -66,7 +66,7 @@ func (m *machine) neverStarted(name string) error {
 	return nil
 }
 
-// pick gives the named container, or the first one for no name.
+// pick returns the named container, or the first container if name is empty.
 func (m *machine) pick(name string) (string, error) {
 	t := m.rec.Instance.Template // never changes
 	if main := t.Processes(); name == "" && len(main) > 0 {
@@ -80,7 +80,7 @@ func (m *machine) pick(name string) (string, error) {
 	return "", fmt.Errorf("%w: container %q", instance.ErrUnknown, name)
 }
 
-// pickLog is pick, and the console of a microVM.
+// pickLog is pick, but it also accepts the console of a microVM.
 func (m *machine) pickLog(name string) (string, error) {
 	picked, err := m.pick(name)
 	if err != nil && name == rikv1alpha1.ConsoleLog && m.rec.Instance.Template.Virtual() {
@@ -89,18 +89,18 @@ func (m *machine) pickLog(name string) (string, error) {
 	return picked, err
 }
 
-// over tells that no log line will come any more.
+// over reports that no more log lines will follow.
 func (m *machine) over() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.ended
 }
 
-// stuckCommand is how long a command is waited for that was killed.
+// stuckCommand is how long to wait for a command after it was killed.
 const stuckCommand = 2 * time.Second
 
-// Exec runs a command in a container. It may return before a Stdin that gives
-// nothing has ended; its owner closes it.
+// Exec runs a command in a container. It may return while a read from Stdin still blocks. The
+// owner of Stdin closes it.
 func (d *Driver) Exec(ctx context.Context, uid, name string, o instance.ExecOptions) (int, error) {
 	m := d.machine(uid)
 	if m == nil {
@@ -126,7 +126,7 @@ func (m *machine) exec(ctx context.Context, name string, o instance.ExecOptions)
 	return m.engine.exec(ctx, m, name, o)
 }
 
-// runs tells whether the container was last seen running.
+// runs reports whether the container was running at the last observation.
 func (m *machine) runs(name string) bool {
 	o, _ := m.observation()
 	for _, c := range append(o.Status.Containers, o.Status.InitContainers...) {
@@ -137,15 +137,15 @@ func (m *machine) runs(name string) bool {
 	return false
 }
 
-// execution is one command in a container: a process of the node that is it, or
-// that stands for it.
+// execution is one command in a container. cmd is a process on the node: the command itself or a
+// proxy for it.
 type execution struct {
 	cmd *exec.Cmd
 	o   instance.ExecOptions
 	// start starts cmd.
 	start func() error
-	// refused tells, after cmd ended badly, whether the command was not run at all,
-	// and the code or error that this is.
+	// refused is called after cmd failed. It reports whether the command was not run at all, and
+	// returns the exit code or error for that case.
 	refused func() (code int, err error, refused bool)
 }
 
@@ -157,8 +157,8 @@ func (e *execution) do(ctx context.Context) (int, error) {
 	return e.run(ctx)
 }
 
-// doOrLeave is do for a command that is a process of the instance: one that is suspended
-// dies of no signal before it goes on, and nobody can wait for that.
+// doOrLeave is do for a command that is a process of the instance. It also returns when ctx ends:
+// a process of a suspended instance does not die of a signal until the instance resumes.
 func (e *execution) doOrLeave(ctx context.Context) (int, error) {
 	type result struct {
 		code int
@@ -213,8 +213,8 @@ func (e *execution) run(ctx context.Context) (int, error) {
 	return e.result(ctx, err)
 }
 
-// connect gives the command somewhere to write. One sink for both is one pipe, so that nothing
-// writes to it twice at once.
+// connect connects the command's output to the sinks. If both outputs have the same sink, they
+// share one pipe, so that there is only one writer.
 func (e *execution) connect(out *outputs) error {
 	w, err := out.pipe(e.o.Stdout)
 	if err != nil {
@@ -236,8 +236,8 @@ func (e *execution) connect(out *outputs) error {
 	return err
 }
 
-// runTTY gives the process a terminal of ours; a runtime makes another one inside
-// and passes on what it gets, sizes included.
+// runTTY connects the process to a terminal of the node. A runtime creates another terminal
+// inside the container and forwards the input and the window sizes.
 func (e *execution) runTTY(ctx context.Context) (int, error) {
 	master, slave, err := openPTY()
 	if err != nil {
@@ -289,7 +289,7 @@ func resize(master *os.File, sizes <-chan instance.Size, done <-chan struct{}) {
 	}
 }
 
-// result is the command's exit code.
+// result returns the command's exit code.
 func (e *execution) result(ctx context.Context, err error) (int, error) {
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
@@ -311,14 +311,15 @@ func (e *execution) result(ctx context.Context, err error) (int, error) {
 	}
 }
 
-// The codes with which shells tell a program that is not there from one that
-// cannot be run.
+// Exit codes with which shells distinguish a program that is not found from one that cannot be
+// executed.
 const (
 	codeNotRunnable = 126
 	codeNotFound    = 127
 )
 
-// openPTY makes a terminal in raw mode: the one inside does the editing.
+// openPTY opens a terminal in raw mode, because the terminal inside the container does the line
+// editing.
 func openPTY() (master, slave *os.File, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

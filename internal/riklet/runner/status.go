@@ -14,7 +14,7 @@ import (
 	"rik.dev/rik/internal/riklet/state"
 )
 
-// publish makes the observation that others see, if it changed.
+// publish makes a new observation if the status has changed.
 func (m *machine) publish() {
 	status := m.render()
 	m.mu.Lock()
@@ -28,17 +28,18 @@ func (m *machine) publish() {
 	}
 }
 
-// maxReported bounds each text of a status, in bytes. What processes, guests, registries and
-// servers say gets into them, and every status passes the scheduler and the API server.
+// maxReported bounds each text of a status, in bytes. These texts contain output of processes,
+// guests, registries and servers, and every status passes through the scheduler and the API
+// server.
 const maxReported = 2 << 10
 
-// withoutSource finds the local end of a connection in an error of Go's network, as in
-// "read udp 10.0.0.1:40001->10.0.0.53:53: i/o timeout". Its port is another one each time,
-// and repeated events are only merged while their messages are alike.
+// withoutSource matches the local address in an error of Go's net package, as in "read udp
+// 10.0.0.1:40001->10.0.0.53:53: i/o timeout". The local port differs each time, and repeated
+// events are merged only if their messages are equal.
 var withoutSource = regexp.MustCompile(`\b((?:read|write|dial) (?:tcp|udp)[46]? )(?:\[[0-9A-Fa-f:.%\w]+\]|[0-9.]+):\d+->`)
 
-// reported is a text as it may stand in a status, which ends on terminals: nothing in it
-// moves their cursor.
+// reported makes a text safe for a status. Statuses are shown on terminals, so the text must not
+// contain control characters.
 func reported(text string) string {
 	text = withoutSource.ReplaceAllString(text, "$1")
 	if len(text) > maxReported {
@@ -55,7 +56,7 @@ func reported(text string) string {
 	}, strings.ToValidUTF8(text, ""))
 }
 
-// render says what is, from the record.
+// render returns the status that follows from the record.
 func (m *machine) render() rikv1alpha1.InstanceStatus {
 	s := m.renderWhole()
 	s.Message = reported(s.Message)
@@ -97,7 +98,7 @@ func (m *machine) renderWhole() rikv1alpha1.InstanceStatus {
 	return s
 }
 
-// renderAlive says how far an instance is that has not ended.
+// renderAlive fills in the phase and readiness of an instance that has not ended.
 func (m *machine) renderAlive(s *rikv1alpha1.InstanceStatus) {
 	s.Phase, s.Ready = rikv1alpha1.InstanceRunning, true
 	for _, c := range s.Containers {
@@ -153,8 +154,8 @@ func (m *machine) renderAlive(s *rikv1alpha1.InstanceStatus) {
 	}
 }
 
-// render says how one container is. An ended one that waits for its restart
-// is Waiting, as kubectl's users know it, and keeps the exit code.
+// render returns the status of one container. A container that has ended and waits for its
+// restart is in state Waiting, as in kubectl, and keeps the exit code.
 func (c *container) render(s state.Container, now time.Time) rikv1alpha1.ContainerStatus {
 	status := rikv1alpha1.ContainerStatus{
 		Name: c.spec.Name, State: s.State, Reason: s.Reason, Message: s.Message, RestartCount: s.Restarts, ExitCode: s.ExitCode,
@@ -181,18 +182,19 @@ func (c *container) render(s state.Container, now time.Time) rikv1alpha1.Contain
 		status.State = rikv1alpha1.ContainerWaiting
 	}
 	if c.pulling != "" && status.State == rikv1alpha1.ContainerWaiting {
-		status.Reason, status.Message = reasonPulling, c.pulling // not why the attempt before failed
+		status.Reason, status.Message = reasonPulling, c.pulling // not the previous failure
 	}
 	return status
 }
 
-// heldUpBy tells reasons for which a container cannot start from those for
-// which its last run ended.
+// heldUpBy reports whether a reason means that a container cannot start. Other reasons mean that
+// its last run has ended.
 func heldUpBy(reason string) bool {
 	return reason == reasonImagePull || reason == reasonConfig || reason == reasonStart
 }
 
-// crashMessage says why the last run ended; the reason says that it waits.
+// crashMessage returns why the last run ended. The status reason already shows that the container
+// waits.
 func crashMessage(s state.Container) string {
 	if s.Message != "" {
 		return s.Reason + ": " + s.Message
@@ -200,7 +202,7 @@ func crashMessage(s state.Container) string {
 	return "last run: " + s.Reason
 }
 
-// stamp cuts to whole seconds: what is stored of a time in an object.
+// stamp truncates a time to whole seconds, the resolution of times in an API object.
 func stamp(t time.Time) *metav1.Time {
 	if t.IsZero() {
 		return nil

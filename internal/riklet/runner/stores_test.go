@@ -12,9 +12,9 @@ import (
 	"rik.dev/rik/internal/riklet/image"
 )
 
-// Stores that have the test's image, made once: unpacking it, and packing it again as
-// a disk, is most of what a node's first instance costs. Nodes get hard links to it;
-// stores replace their files and never write into them.
+// Stores with the test's image, made once. Unpacking the image and converting it to a disk is
+// most of the cost of a node's first instance. Nodes get hard links to these files. That is safe,
+// because stores replace their files and never write into them.
 var (
 	madeImages = sync.OnceValue(func() error {
 		images, err := openImages(tools.dir)
@@ -25,7 +25,7 @@ var (
 		return errors.Join(err, images.Close())
 	})
 	madeDisks = sync.OnceValue(func() error {
-		// From images of its own: nodes are given the others at the same time.
+		// Use separate images, because the others are linked into nodes at the same time.
 		dir := filepath.Join(tools.dir, "maker")
 		if err := errors.Join(os.Mkdir(dir, 0o700), give(dir, "images", madeImages)); err != nil {
 			return err
@@ -47,7 +47,7 @@ var (
 	})
 )
 
-// give puts a made store into a node's directory.
+// give links a prepared store into a node's directory.
 func give(dir, store string, made func() error) error {
 	if err := made(); err != nil {
 		return fmt.Errorf("making %s for all tests: %w", store, err)
@@ -55,11 +55,11 @@ func give(dir, store string, made func() error) error {
 	if out, err := exec.Command("cp", "-al", filepath.Join(tools.dir, store), dir).CombinedOutput(); err != nil {
 		return fmt.Errorf("giving a node its %s: %w: %s", store, err, out)
 	}
-	// A lock is of the file, whatever its name.
+	// A lock belongs to the file, whatever its name.
 	return os.Remove(filepath.Join(dir, store, "lock"))
 }
 
-// bare takes the made stores from a node: it unpacks and packs for itself.
+// bare removes the prepared stores from a node, so that the node unpacks and converts by itself.
 func (n *node) bare() *node {
 	n.Helper()
 	for _, store := range []string{"images", "disks"} {

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// execPrefix begins the folders of commands that run in a container: each has
-// the file in which the runtime notes the command's process.
+// execPrefix is the prefix of the directories for commands that run in a container. Each contains
+// the PID file that the runtime writes for the command's process.
 const execPrefix = "exec-"
 
-// endStrayExecs ends the commands that an earlier agent ran in the instance's
-// containers: nobody reads what they say or waits for them any more. It is
-// called before new ones can be run.
+// endStrayExecs ends the commands that an earlier riklet process executed in the instance's
+// containers. Their sessions ended with that process. It is called before new commands can be
+// executed.
 func (m *machine) endStrayExecs() {
 	for _, c := range m.containers {
 		bundle := m.d.bundle(m.uid, c.spec.Name)
@@ -33,8 +33,8 @@ func (m *machine) endStrayExecs() {
 }
 
 func (m *machine) endStrayExec(container, dir string) {
-	// A runtime that has yet to note the process does not find the folder any
-	// more, and then ends the process itself.
+	// A runtime that has not written the PID file yet does not find the directory any more, and
+	// then ends the process itself.
 	gone := filepath.Join(filepath.Dir(dir), "gone-"+filepath.Base(dir))
 	if err := os.Rename(dir, gone); err != nil {
 		m.log.Warn("a command of an earlier agent cannot be looked for", "container", container, "err", err)
@@ -49,7 +49,7 @@ func (m *machine) endStrayExec(container, dir string) {
 	killSession(pid)
 }
 
-// notedProcess reads the file in which a runtime noted a process.
+// notedProcess reads a PID file that a runtime wrote.
 func notedProcess(path string) (pid int, noted time.Time, ok bool) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -63,19 +63,20 @@ func notedProcess(path string) (pid int, noted time.Time, ok bool) {
 	return pid, info.ModTime(), err == nil && pid > 1
 }
 
-// ticksPerSecond of the times in /proc: USER_HZ, which is 100 on every
-// architecture that Go runs on.
+// ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture that
+// Go supports.
 const ticksPerSecond = 100
 
-// startedBefore tells a process that was noted from a later one of the same
-// number. A second is left for clocks that differ; in it the numbers of
-// processes do not begin anew.
+// startedBefore distinguishes a process whose PID was written at the time noted from a later
+// process with the same PID. It allows one second for differences between clocks. PIDs do not
+// wrap around within a second.
 func startedBefore(pid int, noted time.Time) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false
 	}
-	// The 22nd field, see proc_pid_stat(5); the first two end with the name's ')'.
+	// The start time is the 22nd field, see proc_pid_stat(5). The first two fields end with the
+	// name's ')'.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
 		return false

@@ -9,10 +9,10 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 )
 
-// errHolding is returned while an instance is being suspended or resumed.
+// errHolding is returned while an instance is already being suspended or resumed.
 var errHolding = errors.New("the instance is being suspended or resumed already")
 
-// Suspend holds the processes of an instance.
+// Suspend pauses the processes of an instance.
 func (d *Driver) Suspend(ctx context.Context, uid string, in instance.Place) error {
 	if in == instance.OnDisk {
 		return d.order(ctx, uid, (*machine).park)
@@ -20,7 +20,7 @@ func (d *Driver) Suspend(ctx context.Context, uid string, in instance.Place) err
 	return d.order(ctx, uid, func(m *machine, done func(error)) { m.hold(true, done) })
 }
 
-// Resume lets them go on.
+// Resume lets the processes of an instance continue.
 func (d *Driver) Resume(ctx context.Context, uid string) error {
 	return d.order(ctx, uid, func(m *machine, done func(error)) {
 		if m.rec.OnDisk {
@@ -31,8 +31,8 @@ func (d *Driver) Resume(ctx context.Context, uid string) error {
 	})
 }
 
-// order gives an instance's owner an order and waits until it says that it is done. Who
-// waits no longer does not call it back.
+// order sends an order to an instance's machine and waits until the machine has finished it. If
+// ctx ends first, order returns, but the order is not canceled.
 func (d *Driver) order(ctx context.Context, uid string, give func(m *machine, done func(error))) error {
 	m := d.machine(uid)
 	if m == nil {
@@ -48,14 +48,14 @@ func (d *Driver) order(ctx context.Context, uid string, give func(m *machine, do
 	}
 }
 
-// hold begins to suspend or resume, beside the owner.
+// hold begins to suspend or resume in memory, in another goroutine.
 func (m *machine) hold(held bool, done func(error)) {
 	running, err := m.holdable()
 	switch {
 	case m.holding:
 		err = errHolding
 	case m.rec.OnDisk, err == nil && m.rec.Suspended == held:
-		done(nil) // what is on disk does not run either
+		done(nil) // an instance on disk does not run either
 		return
 	}
 	if err != nil {
@@ -63,7 +63,7 @@ func (m *machine) hold(held bool, done func(error)) {
 		return
 	}
 	m.holding = true
-	if held { // what does not run cannot answer
+	if held { // stop the probes: a paused container cannot answer
 		m.endProbes()
 	}
 	ctx := m.runCtx
@@ -73,7 +73,7 @@ func (m *machine) hold(held bool, done func(error)) {
 	})
 }
 
-// holdable lists the containers that run, if the instance can be suspended now.
+// holdable lists the running containers, if the instance can be suspended now.
 func (m *machine) holdable() ([]string, error) {
 	for _, c := range m.containers {
 		if c.starting {
@@ -97,8 +97,8 @@ func (m *machine) running() []string {
 	return running
 }
 
-// held takes the result. One that failed half-way is as it was for everybody else:
-// it is asked again.
+// held handles the result of a suspend or resume. After a failure part of the way, the recorded
+// state is unchanged, and the caller repeats the request.
 func (m *machine) held(held bool, err error, done func(error)) {
 	m.holding = false
 	if err == nil {
@@ -107,11 +107,11 @@ func (m *machine) held(held bool, err error, done func(error)) {
 		m.save()
 	}
 	m.probeAgain()
-	m.publish() // who is told that it is so may ask at once
+	m.publish() // the caller may read the status at once
 	done(err)
 }
 
-// probeAgain begins the probes of what runs and has none.
+// probeAgain starts the probes of running containers that have none.
 func (m *machine) probeAgain() {
 	if m.rec.Suspended || m.rec.Stop != nil || m.rec.Final != nil {
 		return
@@ -123,8 +123,8 @@ func (m *machine) probeAgain() {
 	}
 }
 
-// release lets an instance go on that is to end: what is held takes no signal. It
-// reports whether that is under way. One on disk has nothing that could end by itself.
+// release resumes a suspended instance that must end, because a paused process does not receive
+// signals. It returns true while that is under way. An instance on disk has no processes.
 func (m *machine) release() bool {
 	if m.rec.Suspended && !m.rec.OnDisk && !m.holding {
 		m.holding = true
@@ -143,7 +143,7 @@ func (m *machine) release() bool {
 	return m.holding
 }
 
-// suspended tells why nothing inside can be reached, nil if it can.
+// suspended returns why the inside of the instance cannot be reached, or nil if it can.
 func (m *machine) suspended() error {
 	if o, _ := m.observation(); o.Status.Suspended {
 		return fmt.Errorf("%w: the instance is suspended; rikctl resume lets it go on", instance.ErrNotRunning)

@@ -15,31 +15,31 @@ import (
 	"rik.dev/rik/internal/riklet/mounts"
 )
 
-// extent is how much of an instance is taken back.
+// extent is how much of an instance is removed.
 type extent int
 
 const (
-	// processes: containers, roots, the supervisor and its namespaces. What the
-	// instance wrote into its volumes and logs stays.
+	// processes removes containers, root file systems, the supervisor and its namespaces. What
+	// the instance wrote into its volumes and logs stays.
 	processes extent = iota
-	// allButSnapshot: processes, but what the instance can go on from stays.
+	// allButSnapshot is processes, but what the instance needs to resume from its snapshot stays.
 	allButSnapshot
-	// allButLogs: processes, and what the instance wrote into its volumes.
+	// allButLogs is processes and what the instance wrote into its volumes.
 	allButLogs
-	// everything: nothing is left.
+	// everything leaves nothing.
 	everything
 )
 
 var errStopped = errors.New("the instance is being stopped")
 
-// end brings the instance to its end: signals, then taking everything back,
-// again and again until it succeeds.
+// end ends the instance: it sends signals and then tears everything down, with retries until that
+// succeeds.
 func (m *machine) end(deadline time.Time, what extent) time.Time {
-	m.save() // before anything is taken away: a successor must go on with it
+	m.save() // before the teardown: after a restart, it must continue
 	m.stopStarts(errStopped)
 	m.endProbes()
 	if m.release() || m.teardown.active {
-		return time.Time{} // their end wakes us
+		return time.Time{} // their end wakes this machine
 	}
 	if m.starts > 0 {
 		return m.callOffStarts(deadline)
@@ -60,16 +60,17 @@ func (m *machine) end(deadline time.Time, what extent) time.Time {
 	return time.Time{}
 }
 
-// A start takes a tenth of a second, and what it starts is then asked to end as all else.
-// One that takes longer than startWait may hang, and nothing of it runs that could be
-// asked. The order may come before the supervisor knows of the start, so it is repeated.
+// A start usually takes a tenth of a second, and then the started process receives the stop
+// signal like any other. A start that takes longer than startWait may hang, and it has no process
+// yet that could receive a signal. The order to cancel may arrive before the supervisor has
+// registered the start, so it is repeated.
 const (
 	startWait       = 2 * time.Second
 	callOffInterval = time.Second
 )
 
-// callOffStarts waits for the starts that are under way, but not for long. It gives the
-// time of the next look, zero if their end is all there is to wait for.
+// callOffStarts waits a limited time for the starts that are under way, and then cancels them. It
+// returns when to look again. The zero time means that the end of the starts wakes the machine.
 func (m *machine) callOffStarts(deadline time.Time) time.Time {
 	if m.shim == nil {
 		return time.Time{}
@@ -90,12 +91,12 @@ func (m *machine) callOffStarts(deadline time.Time) time.Time {
 	return now.Add(callOffInterval)
 }
 
-// hardKillTimeout is how long a container may take to die of SIGKILL before
-// its runtime and its cgroup are asked to see to it.
+// hardKillTimeout is how long to wait after SIGKILL before the runtime and the cgroup are used to
+// end a container.
 const hardKillTimeout = 10 * time.Second
 
-// endContainers signals what runs. It gives the time of the next look, zero
-// when nothing runs any more or signals do not help.
+// endContainers sends signals to the running containers. It returns when to look again, or the
+// zero time if nothing runs any more or signals do not help.
 func (m *machine) endContainers(deadline time.Time) time.Time {
 	now := m.now()
 	if m.shim == nil || !now.Before(deadline.Add(hardKillTimeout)) {
@@ -121,8 +122,8 @@ func (m *machine) endContainers(deadline time.Time) time.Time {
 	return next
 }
 
-// longestTeardownDelay bounds the pause before something is taken back again: what stood
-// in the way may go at any time, and what is left holds memory and processor time.
+// longestTeardownDelay bounds the back-off between teardown attempts. The obstacle may disappear
+// at any time, and the remains occupy memory and processor time.
 const longestTeardownDelay = 10 * time.Second
 
 func (m *machine) tookBack(what extent, err error) {
@@ -152,13 +153,13 @@ func (m *machine) tookBack(what extent, err error) {
 		return
 	}
 	m.rec.Final.Released = true
-	if m.rec.Stop != nil { // it came meanwhile, and has more to take away
+	if m.rec.Stop != nil { // a stop came meanwhile, and it removes more
 		m.log.Debug("instance ended and is to go away")
 	}
 }
 
-// takeBack undoes whatever was made of an instance, by whomever. It needs
-// nothing but the UID: an instance without a template is an orphan.
+// takeBack undoes everything that was created for an instance, by this process or an earlier one.
+// It needs only the UID: an instance without a template is an orphan.
 func (d *Driver) takeBack(ctx context.Context, in instance.Instance, what extent) error {
 	names, err := d.containersOf(in)
 	if err != nil {
@@ -195,7 +196,7 @@ func (d *Driver) removeCgroup(ctx context.Context, uid string) error {
 	return d.cgroups.Destroy(ctx, d.cgroup(uid))
 }
 
-// containersOf lists the containers that an instance has or left anything of.
+// containersOf lists the containers of an instance, including those that only left traces.
 func (d *Driver) containersOf(in instance.Instance) ([]string, error) {
 	var names []string
 	for _, c := range allContainers(in.Template) {

@@ -15,9 +15,9 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// What is in this file is as users of kubelet and of container engines know it.
+// The tests in this file check behavior that users know from kubelet and from container engines.
 
-// A probe follows a redirect within its instance: what is behind it decides.
+// A probe follows a redirect within its instance. The target determines the result.
 func TestPrivilegedProbesFollowRedirects(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)
@@ -37,7 +37,7 @@ chmod +x /tmp/www/cgi-bin/front; exec httpd -f -p 80 -h /tmp/www`)
 	n.stop("u1", 0)
 }
 
-// Programs on a terminal are told of what kind it is, unless the container says so itself.
+// TERM is set for programs on a terminal, unless the container sets it.
 func TestPrivilegedTerminalsHaveAKind(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -100,7 +100,7 @@ func TestPrivilegedHostNetworkHasTheNodesNames(t *testing.T) {
 	}
 }
 
-// A privileged container has the devices of the node, and another has not.
+// A privileged container has the devices of the node, and other containers do not.
 func TestPrivilegedDevicesOfTheNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -127,7 +127,7 @@ func TestPrivilegedDevicesOfTheNode(t *testing.T) {
 	}
 }
 
-// An image of 386 runs on an amd64 node.
+// An image for 386 runs on an amd64 node.
 func TestPrivilegedProgramsOf386Run(t *testing.T) {
 	t.Parallel()
 	if runtime.GOARCH != "amd64" {
@@ -158,7 +158,7 @@ func TestPrivilegedProgramsOf386Run(t *testing.T) {
 	}
 }
 
-// A volume at /etc has its own files, and beside them those that the node gives.
+// A volume at /etc shows its own files and those that the node mounts there.
 func TestPrivilegedAVolumeAtEtcKeepsTheNodesFiles(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -192,8 +192,8 @@ func TestPrivilegedAVolumeAtEtcKeepsTheNodesFiles(t *testing.T) {
 	}
 }
 
-// An image whose stop signal is none is not started: what would ask its program to end is not
-// known.
+// An image with an invalid stop signal is not started, because the signal that its program
+// expects is not known.
 func TestPrivilegedAnUnknownStopSignalIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -20,23 +20,24 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// VM is what a node makes microVMs with.
+// VM configures how a node runs microVMs.
 type VM struct {
 	Driver vmm.Driver
 	Disks  disk.Store
-	// Kernel and Initramfs are files that every user may read.
+	// Kernel and Initramfs are paths of files that every user may read.
 	Kernel, Initramfs string
 }
 
-// vmmContainer is the name of the VMM for the supervisor. No container has an
-// underscore in its own.
+// vmmContainer is the supervisor's name for the VMM process. It cannot clash with a container,
+// because container names have no underscore.
 const vmmContainer = "_vmm"
 
-// vmEngine runs an instance's containers in a virtual machine: one VM for all of
-// them, one image disk for each image, one writable disk below their roots.
+// vmEngine runs an instance's containers in a virtual machine. All containers share one VM. Each
+// image has one disk, and one writable disk is below all root file systems.
 type vmEngine struct{ d *Driver }
 
-// errNoMicroVMs is for a node that is not to run them; it may have some of before.
+// errNoMicroVMs is returned on a node that does not run microVMs. Such a node may still have
+// microVMs from an earlier configuration.
 var errNoMicroVMs = errors.New("this node does not run microVMs: start its riklet without --vmm=none")
 
 func (e vmEngine) validate(t rikv1alpha1.InstanceTemplate) error {
@@ -46,7 +47,8 @@ func (e vmEngine) validate(t rikv1alpha1.InstanceTemplate) error {
 	return validateVM(t)
 }
 
-// before is for what outlives a machine: one that is made anew has the same disks.
+// before returns the step for what outlives a machine: a machine that is replaced keeps its
+// disks.
 func (e vmEngine) before(b *build) []lifecycle.Step {
 	if e.d.cfg.VM == nil {
 		return nil
@@ -55,7 +57,7 @@ func (e vmEngine) before(b *build) []lifecycle.Step {
 }
 
 func (e vmEngine) after(b *build) []lifecycle.Step {
-	if e.d.cfg.VM == nil { // but it may have run some before
+	if e.d.cfg.VM == nil { // this node may have run microVMs before
 		return []lifecycle.Step{{Name: "machine", Undo: func(context.Context) error { return e.d.removeVMDir(b.in.UID) }}}
 	}
 	v := &vmBuild{build: b, vm: e.d.cfg.VM}
@@ -82,7 +84,7 @@ func (e vmEngine) container(f *fill) []lifecycle.Step {
 	}
 }
 
-// traces are the machines that have a directory or a disk.
+// traces lists the instances that have a VMM directory or a disk.
 func (e vmEngine) traces() ([]string, error) {
 	if e.d.cfg.VM == nil {
 		return nil, nil
@@ -104,7 +106,7 @@ func (vmEngine) signal(ctx context.Context, client *shim.Client, _ instance.Inst
 	return client.Signal(ctx, container, s)
 }
 
-// whole tells whether a supervisor that was found still has its machine.
+// whole reports whether a supervisor that was found still has a running VMM.
 func (e vmEngine) whole(uid string, seen []shim.Container) bool {
 	if _, err := e.d.vmNote(uid); err != nil {
 		return false
@@ -117,7 +119,7 @@ func (e vmEngine) whole(uid string, seen []shim.Container) bool {
 	return false
 }
 
-// guest is the instance's, whether or not it answers.
+// guest returns a client for the instance's guest. The guest may be unreachable.
 func (d *Driver) guest(uid string) guest.Guest {
 	return guest.New(shim.GuestOpener(d.guestSocket(uid)))
 }
@@ -144,7 +146,7 @@ func (e vmEngine) refresh(ctx context.Context, b *build, volumes []rikv1alpha1.V
 func (e vmEngine) exec(ctx context.Context, m *machine, name string, o instance.ExecOptions) (int, error) {
 	process := guest.Process{Container: name, Exec: true, Argv: o.Command, TTY: o.TTY}
 	if o.TTY {
-		process.Env = []string{defaultTerm} // behind the container's own, which the guest puts first
+		process.Env = []string{defaultTerm} // the container's TERM wins
 	}
 	running, err := e.d.guest(m.uid).Run(ctx, process, guest.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr})
 	if code, never := neverRanInside(err); never {
@@ -189,10 +191,10 @@ func resizeGuest(ctx context.Context, running guest.Running, sizes <-chan instan
 	}
 }
 
-// vmTimeout bounds what a VMM does at once.
+// vmTimeout bounds VMM operations that should finish at once.
 const vmTimeout = 30 * time.Second
 
-// hold pauses the machine. One that goes on is told what time it is.
+// hold pauses or resumes the machine. After a resume it sets the guest's clock.
 func (e vmEngine) hold(ctx context.Context, m *machine, _ []string, held bool) error {
 	if e.d.cfg.VM == nil {
 		return errNoMicroVMs
@@ -214,7 +216,8 @@ func (e vmEngine) hold(ctx context.Context, m *machine, _ []string, held bool) e
 	if err := vm.Resume(ctx); err != nil {
 		return err
 	}
-	// From now on its disks are not those of a snapshot that may have been begun.
+	// From now on the disks change, so a snapshot that may have been begun no longer matches
+	// them.
 	if err := e.d.removeSnapshot(m.uid); err != nil {
 		return err
 	}
@@ -225,31 +228,32 @@ func (e vmEngine) hold(ctx context.Context, m *machine, _ []string, held bool) e
 	return err
 }
 
-// vmDir is the VMM's own place: sockets with short names, and nobody else's files.
+// vmDir is the directory of one VMM. It contains sockets, whose paths must be short, and no files
+// of other instances.
 func (d *Driver) vmDir(uid string) string { return filepath.Join(MachineDir(d.cfg.Run), uid) }
 
-// removeVMDir removes what a VMM that is gone has in its place.
+// removeVMDir removes the directory of a VMM that has ended.
 func (d *Driver) removeVMDir(uid string) error {
 	return mounts.UnmountAndRemove(d.vmDir(uid))
 }
 
-// guestSocket is where the supervisor lends the guest's channel.
+// guestSocket is the socket on which the supervisor serves the guest's channel.
 func (d *Driver) guestSocket(uid string) string { return filepath.Join(d.runDir(uid), "guest.sock") }
 
 func (d *Driver) scratch(uid string) string { return filepath.Join(d.rootDir(uid), "scratch.img") }
 
 func (d *Driver) vmFile(uid string) string { return filepath.Join(d.runDir(uid), "vm.json") }
 
-// vmNote is what a later agent must know of a machine that runs.
+// vmNote is what a later riklet process must know about a running machine.
 type vmNote struct {
 	Machine vmm.Machine
 	Config  guest.Config       // without its files and entropy
 	Images  map[string]vmImage // by container
-	// DiskID identifies the writable disk, and DiskWhy says why that disk was made.
+	// DiskID identifies the writable disk. DiskWhy is the reason why that disk was created.
 	DiskID, DiskWhy string
 }
 
-// vmImage is the root of a container.
+// vmImage is the root file system of a container.
 type vmImage struct {
 	Digest string
 	Config disk.ImageConfig
@@ -265,7 +269,7 @@ func (d *Driver) vmNote(uid string) (vmNote, error) {
 	return note, err
 }
 
-// vmEnded takes the end of the VMM: everything in the guest ended with it.
+// vmEnded handles the end of the VMM. Everything in the guest ended with it.
 func (m *machine) vmEnded(e shim.Container) {
 	if m.rec.Stop != nil || m.rec.Final != nil || !m.prepared {
 		return

@@ -25,19 +25,20 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// vmBuild makes the machine of an instance.
+// vmBuild creates the machine of an instance.
 type vmBuild struct {
 	*build
 	vm *VM
 
 	images map[string]*disk.Image // by container
-	was    snapshotNote           // what it goes on from
+	was    snapshotNote           // the snapshot from which it resumes
 	note   vmNote
-	// replaced: the guest could not use its disk and got another.
+	// replaced is true if the guest could not use its disk and got another one.
 	replaced bool
 }
 
-// fetch gets the root of every container: a VM has all its disks from its start.
+// fetch fetches the root file system of every container, because a VM has all its disks from its
+// start.
 func (v *vmBuild) fetch(ctx context.Context) error {
 	v.images = map[string]*disk.Image{}
 	return progress.Watch(ctx, v.report, func(ctx context.Context) error {
@@ -67,7 +68,7 @@ func (v *vmBuild) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Imag
 	return v.vm.Disks.FromImage(ctx, v.in.UID, pulled)
 }
 
-// machine starts the VMM and the guest's kernel.
+// machine starts the VMM, which boots the guest's kernel.
 func (v *vmBuild) machine(ctx context.Context) error {
 	if err := v.describe(ctx); err != nil {
 		return err
@@ -80,7 +81,7 @@ func (v *vmBuild) machine(ctx context.Context) error {
 	return v.launch(ctx)
 }
 
-// launch starts the VMM of the machine that was described.
+// launch starts the VMM of the machine in note.
 func (v *vmBuild) launch(ctx context.Context) error {
 	m, size := v.note.Machine, sizeOf(v.in.Template)
 	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
@@ -116,7 +117,7 @@ func (v *vmBuild) launch(ctx context.Context) error {
 	return v.alive(ctx, v.startVM)
 }
 
-// startVM tells the VMM that runs to begin.
+// startVM orders the running VMM to start or restore the machine.
 func (v *vmBuild) startVM(ctx context.Context) error {
 	m, timeout := v.note.Machine, vmTimeout
 	if v.restore {
@@ -136,14 +137,14 @@ func (v *vmBuild) startVM(ctx context.Context) error {
 	return v.spent(errors.Join(vm.Start(ctx), vm.Close()))
 }
 
-// bootTurnMost is some times what a boot takes under software emulation.
+// bootTurnMost is several times the duration of a boot under software emulation.
 const bootTurnMost = 30 * time.Second
 
-// bootTurn waits for a place among the machines that boot. Under software emulation a
-// kernel that is not given its time while it measures its clock may keep one that
-// loses ticks, and stand still for good: no more boot at once than there are
-// processors. Who takes longer than most is by then slow by its own limits, of
-// processors or of its disks, and holds up nobody else for that.
+// bootTurn waits for a place among the machines that boot. At most as many machines boot at once
+// as the node has processors. The reason is software emulation: if a kernel gets too little
+// processor time while it measures its clock, it may choose a clock that loses ticks, and then it
+// can hang forever. The place is released after the time most. A machine that takes longer is
+// slowed down by its own limits (processor or disk), and must not delay other machines.
 func (d *Driver) bootTurn(ctx context.Context, most time.Duration) (release func(), err error) {
 	select {
 	case d.boots <- struct{}{}:
@@ -158,10 +159,10 @@ func (d *Driver) bootTurn(ctx context.Context, most time.Duration) (release func
 	}
 }
 
-// vmmThreads bounds the VMM's threads: those of its devices and 32 processors.
+// vmmThreads bounds the threads of a VMM: those of its devices and of 32 processors.
 const vmmThreads = 512
 
-// describe gathers what the machine is made of: its disks, its place in the network.
+// describe collects the parts of the machine: its disks and its network device.
 func (v *vmBuild) describe(ctx context.Context) error {
 	d, uid, t := v.d, v.in.UID, v.in.Template
 	size := sizeOf(t)
@@ -200,14 +201,14 @@ func (v *vmBuild) describe(ctx context.Context) error {
 	return nil
 }
 
-// endSeenAfter is how long a VMM's end is waited for when work with it has failed.
+// endSeenAfter is how long to wait for a VMM's end after an operation on the VMM has failed.
 const endSeenAfter = time.Second
 
-// errVMMEnded is the end of a VMM that was waited for.
+// errVMMEnded means that the VMM ended during an operation on it.
 var errVMMEnded = errors.New("the VMM ended")
 
-// alive does work that waits for the VMM, and stops waiting when the VMM ends. In
-// this time nothing else runs under the supervisor.
+// alive runs work that depends on the VMM, and cancels it when the VMM ends. No other process
+// runs under the supervisor during that time.
 func (v *vmBuild) alive(ctx context.Context, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -227,7 +228,7 @@ func (v *vmBuild) alive(ctx context.Context, work func(context.Context) error) e
 	}()
 	err := work(ctx)
 	if err != nil {
-		select { // the VMM's end says more, and may be seen a moment after what it broke
+		select { // the VMM's end explains more, and may be seen later
 		case <-ctx.Done():
 		case <-time.After(endSeenAfter):
 		}
@@ -239,15 +240,15 @@ func (v *vmBuild) alive(ctx context.Context, work func(context.Context) error) e
 		return err
 	}
 	if _, spent := errors.AsType[*snapshotError](err); spent {
-		return &snapshotError{cause} // whichever is seen first, the VMM's end or what it broke
+		return &snapshotError{cause} // the VMM's end or its effect
 	}
 	return cause
 }
 
-// consoleLines is how much of the console explains a failure.
+// consoleLines is how many lines of the console an error quotes.
 const consoleLines = 5
 
-// console is the end of what the VMM and the guest's kernel said.
+// console returns the last output of the VMM and the guest's kernel.
 func (v *vmBuild) console() string {
 	var text bytes.Buffer
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -258,16 +259,16 @@ func (v *vmBuild) console() string {
 	return strings.ToValidUTF8(strings.TrimSpace(text.String()), "?")
 }
 
-// guestTimeout bounds the boot of a guest: generous, for software emulation on a
-// loaded machine takes many seconds.
+// guestTimeout bounds the boot of a guest. It is long, because a boot under software emulation on
+// a loaded machine takes many seconds.
 const guestTimeout = 3 * time.Minute
 
-// bootsAtMost is how often a machine is booted until its guest is there. An init ends its
-// machine when the kernel came up unsound, which on a busy node happens to emulated ones;
-// that is not the instance's failure, which a restart policy would be asked about.
+// bootsAtMost is how often a machine is booted until its guest is ready. The guest init ends its
+// machine if the kernel started in an unusable state. That happens to emulated machines on a busy
+// node. It is no failure of the instance, so the restart policy does not apply.
 const bootsAtMost = 5
 
-// guest reaches the init and tells it who it is.
+// guest connects to the guest init and configures it.
 func (v *vmBuild) guest(ctx context.Context) error {
 	err := v.meet(ctx)
 	for boots := 1; v.mayBootAgain(err) && boots < bootsAtMost && ctx.Err() == nil; boots++ {
@@ -298,7 +299,7 @@ func (v *vmBuild) meet(ctx context.Context) error {
 	})
 }
 
-// link waits for the guest's init.
+// link waits for the guest init.
 func (v *vmBuild) link(ctx context.Context) error {
 	err := v.shim.Link(ctx, shim.Link{
 		Channel: v.vm.Driver.Channel(v.note.Machine), Socket: v.d.guestSocket(v.in.UID), TimeoutMillis: guestTimeout.Milliseconds(),
@@ -309,11 +310,11 @@ func (v *vmBuild) link(ctx context.Context) error {
 	return nil
 }
 
-// slowMilliCPU are so few thousandths of a processor that they are likely why a boot takes
-// longer than it may.
+// slowMilliCPU is the CPU limit, in thousandths of a processor, below which the limit is the
+// likely reason for a boot timeout.
 const slowMilliCPU = 200
 
-// slowBy names the limit that makes a boot slow, if one does.
+// slowBy names the CPU limit if it makes a boot slow.
 func slowBy(size vmSize) string {
 	if size.milliCPU == 0 || size.milliCPU >= slowMilliCPU {
 		return ""
@@ -321,7 +322,7 @@ func slowBy(size vmSize) string {
 	return fmt.Sprintf(" (its cpu limit of %dm makes its boot slow)", size.milliCPU)
 }
 
-// entropyBytes are a seed of the kernel's generator and a reserve.
+// entropyBytes is enough for a seed of the kernel's random number generator and a reserve.
 const entropyBytes = 64
 
 func entropy() ([]byte, error) {
@@ -351,7 +352,7 @@ func (v *vmBuild) guestVolumes(ctx context.Context) ([]guest.Volume, error) {
 	return list, nil
 }
 
-// projected is a ConfigMap or Secret as a guest gets it.
+// projected returns a ConfigMap or Secret in the form that a guest receives.
 func (b *build) projected(ctx context.Context, v rikv1alpha1.Volume) (guest.Volume, error) {
 	files, mode, err := b.objectFiles(ctx, v)
 	g := guest.Volume{Name: v.Name, Memory: true, Projected: true}
@@ -361,8 +362,8 @@ func (b *build) projected(ctx context.Context, v rikv1alpha1.Volume) (guest.Volu
 	return g, err
 }
 
-// removeMachine removes what the machine has on the node, but its writable disk: that stays
-// until the instance is deleted. Its process is gone with the instance's cgroup.
+// removeMachine removes what the machine has on the node, except its writable disk, which stays
+// until the instance is deleted. The machine's process ends with the instance's cgroup.
 func (v *vmBuild) removeMachine(ctx context.Context) error {
 	d, uid := v.d, v.in.UID
 	if err := v.clear(ctx); err != nil {
@@ -376,7 +377,7 @@ func (v *vmBuild) removeMachine(ctx context.Context) error {
 	return removeFiles(d.vmFile(uid), d.guestSocket(uid))
 }
 
-// clear removes what a VMM that has ended has on the node.
+// clear removes what a VMM that has ended left on the node.
 func (v *vmBuild) clear(ctx context.Context) error {
 	d, uid := v.d, v.in.UID
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
@@ -397,7 +398,7 @@ type vmFill struct {
 	vm   vmNote
 }
 
-// recall finds the container's disk, which the machine has since its start.
+// recall finds the container's disk. The machine has had it since its start.
 func (f *vmFill) recall(context.Context) (err error) {
 	if f.vm, err = f.d.vmNote(f.in.UID); err != nil {
 		return err

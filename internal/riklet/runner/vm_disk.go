@@ -13,14 +13,14 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 )
 
-// The writable disk of a microVM holds its volumes. It outlives the VMM: a machine that is
-// made anew mounts the disk of the one before, and the guest's kernel replays the journal.
-// A disk is replaced only when it cannot be used. Each disk has an ID, and the instance's
-// record names the disk that its init containers have seen: another disk than that means
-// that the volumes are lost, also when the agent ended meanwhile.
+// The writable disk of a microVM contains its volumes. It outlives the VMM: a machine that
+// replaces another one mounts the same disk, and the guest's kernel replays the journal. A disk
+// is replaced only if it cannot be used. Each disk has an ID, and the instance's record contains
+// the ID of the disk that its init containers have seen. If the machine runs with a disk of
+// another ID, the volumes are lost. This also holds if the riklet restarted meanwhile.
 
-// diskNote identifies a writable disk. It is written when the disk is made, and removed
-// before the disk is replaced: a disk without a note is not used.
+// diskNote identifies a writable disk. It is written when the disk is created, and removed before
+// the disk is replaced. A disk without a note is not used.
 type diskNote struct {
 	ID    string // random
 	Bytes int64  // size of the file
@@ -30,8 +30,8 @@ func (d *Driver) diskNoteFile(uid string) string {
 	return filepath.Join(d.rootDir(uid), "scratch.json")
 }
 
-// keptDisk returns the note of the instance's writable disk. An error says why there is no
-// disk that a guest could try to mount.
+// keptDisk returns the note of the instance's writable disk. The error is the reason why there is
+// no disk that a guest could try to mount.
 func (d *Driver) keptDisk(uid string) (diskNote, error) {
 	var note diskNote
 	info, err := os.Stat(d.scratch(uid))
@@ -49,7 +49,7 @@ func (d *Driver) keptDisk(uid string) (diskNote, error) {
 	return note, nil
 }
 
-// useDisk takes the disk that is there, or makes one. A snapshot has its disk.
+// useDisk uses the existing disk, or creates one. A snapshot already has its disk.
 func (v *vmBuild) useDisk(ctx context.Context) error {
 	note, why := v.d.keptDisk(v.in.UID)
 	if why != nil && !v.restore {
@@ -59,7 +59,7 @@ func (v *vmBuild) useDisk(ctx context.Context) error {
 	return nil
 }
 
-// newDisk makes an empty disk in place of what is there.
+// newDisk replaces the writable disk by an empty one.
 func (v *vmBuild) newDisk(ctx context.Context, why error) error {
 	d, uid := v.d, v.in.UID
 	if err := removeFiles(d.diskNoteFile(uid)); err != nil {
@@ -84,14 +84,14 @@ func (v *vmBuild) newDisk(ctx context.Context, why error) error {
 	return nil
 }
 
-// mayBootAgain tells whether another boot may help after err. A guest that cannot use an
-// empty disk either has another problem.
+// mayBootAgain reports whether another boot may help after err. If a guest cannot use an empty
+// disk either, the disk is not the problem.
 func (v *vmBuild) mayBootAgain(err error) bool {
 	return errors.Is(err, errVMMEnded) || errors.Is(err, guest.ErrDisk) && !v.replaced
 }
 
-// bootAgain boots the machine again after err, with an empty disk if it cannot use the one
-// that it has.
+// bootAgain boots the machine again after err. If the guest could not use its disk, the machine
+// gets an empty one.
 func (v *vmBuild) bootAgain(ctx context.Context, err error) error {
 	log := v.d.cfg.Logger.With("instance", v.in.UID, "err", err)
 	if clearErr := v.clear(ctx); clearErr != nil {
@@ -109,7 +109,7 @@ func (v *vmBuild) bootAgain(ctx context.Context, err error) error {
 	return v.launch(ctx)
 }
 
-// removeFiles removes files that may not be there.
+// removeFiles removes files. A missing file is no error.
 func removeFiles(files ...string) error {
 	for _, file := range files {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -119,8 +119,8 @@ func removeFiles(files ...string) error {
 	return nil
 }
 
-// diskOf is the ID of the writable disk that an instance's machine runs with, and why that
-// disk was made. Both are empty for an instance without a machine.
+// diskOf returns the ID of the writable disk with which an instance's machine runs, and why that
+// disk was created. Both are empty for an instance without a machine.
 func (m *machine) diskOf() (id, why string) {
 	if _, virtual := m.engine.(vmEngine); !virtual {
 		return "", ""

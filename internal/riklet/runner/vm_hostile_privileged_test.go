@@ -19,7 +19,7 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 )
 
-// hostileNode is a node with an honest microVM that nothing may happen to.
+// hostileNode returns a node with an ordinary microVM, which the hostile ones must not affect.
 func hostileNode(t *testing.T) *node {
 	n := newVMNode(t)
 	n.cfg.PIDsPerContainer = 64
@@ -29,8 +29,8 @@ func hostileNode(t *testing.T) *node {
 	return n
 }
 
-// unharmed checks the honest microVM, and what the riklet and the supervisor of the
-// other need of memory.
+// unharmed checks the ordinary microVM, and the memory of the riklet and of the hostile
+// instance's supervisor.
 func (n *node) unharmed(uid string) {
 	n.Helper()
 	code, err := n.driver.Exec(n.Context(), "honest", "", instance.ExecOptions{Command: []string{"true"}})
@@ -50,7 +50,7 @@ func (n *node) unharmed(uid string) {
 	}
 }
 
-// resident is the memory of a process in bytes; 0: it has gone.
+// resident returns the resident memory of a process in bytes, or 0 if the process has ended.
 func resident(t testing.TB, pid int) int {
 	t.Helper()
 	text, err := readFile("/proc/" + strconv.Itoa(pid) + "/statm")
@@ -65,7 +65,7 @@ func resident(t testing.TB, pid int) int {
 	return pages * os.Getpagesize()
 }
 
-// onDisk is what a directory takes of its disk, and the names of its files.
+// onDisk returns the disk space of a directory and the names of its files.
 func onDisk(dir string) (size int64, names []string) {
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -80,7 +80,7 @@ func onDisk(dir string) (size int64, names []string) {
 	return size, names
 }
 
-// root is a container that is given every capability of its guest.
+// root returns a container with every capability of its guest.
 func root(name, script string) rikv1alpha1.Container {
 	c := sh(name, "mkdir -p /d /s /p; mount -t devtmpfs d /d; mount -t sysfs s /s; mount -t proc p /p; "+script)
 	c.Security = &rikv1alpha1.Security{Privileged: true}
@@ -111,7 +111,7 @@ func TestPrivilegedVMHostileGuests(t *testing.T) {
 	}
 }
 
-// rolled waits until a log has begun anew a few times, and checks its size.
+// rolled waits until a log has been rotated a few times, and checks its size.
 func (n *node) rolled(uid, container string) {
 	n.Helper()
 	dir := n.driver.logDir(uid, container)
@@ -129,7 +129,8 @@ func (n *node) rolled(uid, container string) {
 	}
 }
 
-// floods has its VMM killed in the end, for good: it may start only once.
+// floods runs a guest that floods its logs, and kills its VMM in the end. The instance does not
+// restart.
 func floods(t *testing.T, n *node, uid string) {
 	n.ensure(microVM(uid, rikv1alpha1.RestartNever,
 		sh("main", "yes flood flood flood & yes err >&2 & tr '\\0' x < /dev/zero"), root("loud", "yes flood flood flood > /d/ttyS0")))
@@ -176,8 +177,8 @@ func fillsItsDisk(t *testing.T, n *node, uid string) {
 	n.killed(uid, 1)
 }
 
-// killed stops an instance of which one container does not end by itself, and looks
-// how that ended.
+// killed stops an instance in which one container does not end by itself, and checks how that
+// container ended.
 func (n *node) killed(uid string, container int) {
 	n.Helper()
 	n.driver.Stop(uid, time.Second)
@@ -192,7 +193,7 @@ func bombs(t *testing.T, n *node, uid string) {
 	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	for range 3 { // the init has a processor's share left
+	for range 3 { // the guest init still has a share of the processor
 		if err := n.driver.guest(uid).Health(ctx); err != nil {
 			t.Error(err)
 		}
@@ -202,8 +203,8 @@ func bombs(t *testing.T, n *node, uid string) {
 	}
 }
 
-// rebuilt waits until an instance was ended with its machine, so many times by now, and
-// runs in another.
+// rebuilt waits until an instance has lost its machine the given number of times and runs in a
+// new one.
 func (n *node) rebuilt(uid string, restarts int32) {
 	n.Helper()
 	s := n.await(uid, "running again", func(s rikv1alpha1.InstanceStatus) bool {
@@ -217,11 +218,12 @@ func (n *node) rebuilt(uid string, restarts int32) {
 	}
 }
 
-// awaitGo holds a script until its root has a certain file. The next run's has not.
+// awaitGo delays a script until its root file system contains a certain file. The next run's does
+// not.
 const awaitGo = "until [ -e /go ]; do sleep 0.1; done; "
 
-// letGo makes that file. The answer may be lost with the machine; where the question was,
-// it is asked again.
+// letGo creates that file. The answer may be lost with the machine. If the same run still exists,
+// letGo repeats the command.
 func (n *node) letGo(uid string) {
 	n.Helper()
 	before := n.status(uid).Containers[0].RestartCount
@@ -236,8 +238,8 @@ func (n *node) letGo(uid string) {
 	})
 }
 
-// asked has a guest asked until there is another run of it. That its channel fell silent,
-// and no more, is noticed after minutes: who asked three times in vain ends its VMM.
+// asked executes commands in a guest until another run of it has started. The riklet detects a
+// silent channel only after minutes, so asked kills the VMM after three failures.
 func (n *node) asked(uid string) {
 	n.Helper()
 	unanswered := 0
@@ -246,7 +248,7 @@ func (n *node) asked(uid string) {
 			return ""
 		}
 		if unanswered == 3 {
-			unanswered++                      // once: what comes next is the machine that is made anew
+			unanswered++                      // once: then the machine is replaced
 			for _, pid := range n.vmms(uid) { // none, if it ended meanwhile
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
@@ -261,7 +263,7 @@ func (n *node) asked(uid string) {
 	})
 }
 
-// panics has the guest's kernel end it, and then somebody else.
+// panics makes the guest's kernel panic, and then kills the VMM.
 func panics(_ *testing.T, n *node, uid string) {
 	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, root("main", awaitGo+"mount -o remount,rw /p; echo c > /p/sysrq-trigger; sleep 1000")))
 	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
@@ -271,8 +273,9 @@ func panics(_ *testing.T, n *node, uid string) {
 	n.rebuilt(uid, 2)
 }
 
-// breaksTheChannel takes the port away from the init, and writes rubbish to it; again,
-// where the init was faster. The machine that comes after it stands still.
+// breaksTheChannel takes the virtio port away from the guest init and writes garbage to it. It
+// repeats that, because the guest init may be faster. Then it freezes the VMM of the next
+// machine.
 func breaksTheChannel(_ *testing.T, n *node, uid string) {
 	script := awaitGo + "mount -o remount,rw /s; cd /s/bus/virtio/drivers/virtio_console; " +
 		"while :; do for d in virtio*; do echo $d > unbind; echo $d > bind; done; for v in /d/vport*; do cat /dev/urandom > $v & done; sleep 0.2; done"
@@ -285,8 +288,8 @@ func breaksTheChannel(_ *testing.T, n *node, uid string) {
 	n.killed(uid, 0)
 }
 
-// freeze stops the VMMs of an instance. The signal reaches a thread when it is next
-// looked at; until then it may still answer.
+// freeze stops the VMMs of an instance. A thread handles the signal the next time it is
+// scheduled. Until then it may still answer.
 func (n *node) freeze(uid string) {
 	n.Helper()
 	for _, pid := range n.vmms(uid) {
@@ -324,8 +327,8 @@ func (n *node) killVMM(uid string) {
 	}
 }
 
-// A guest that answers nothing any more is ended, and made anew. One that answers is left
-// alone, and so is one that cannot because it is suspended.
+// A guest that does not answer any more is ended and started again. A guest that answers, or is
+// suspended, is not.
 func TestPrivilegedHostileStillGuestIsEnded(t *testing.T) {
 	t.Parallel()
 	n := newDoubleNode(t)
@@ -350,7 +353,7 @@ func TestPrivilegedHostileStillGuestIsEnded(t *testing.T) {
 	n.stop("u1", time.Second)
 }
 
-// watched waits until an instance was asked some more times.
+// watched waits for a number of health checks of an instance.
 func (n *node) watched(uid string, times int) {
 	n.Helper()
 	m := n.driver.machine(uid)
@@ -370,7 +373,7 @@ func (n *node) watched(uid string, times int) {
 	}
 }
 
-// When a start fails only a guest that answers nothing is ended.
+// After a failed start, only a guest that does not answer is ended.
 func TestPrivilegedHostileStillGuestIsEndedAfterAStart(t *testing.T) {
 	t.Parallel()
 	n := newDoubleNode(t)

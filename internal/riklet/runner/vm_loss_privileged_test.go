@@ -15,8 +15,8 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 )
 
-// lossNode runs one microVM whose init container and main container write a line each into
-// a volume on disk every time they start. With memory, a volume in memory is there as well.
+// lossNode runs one microVM whose init container and main container each write a line into a
+// volume on disk at every start. If memory is true, it also has a volume in memory.
 func lossNode(t *testing.T, uid string, memory bool) *node {
 	n := newVMNode(t)
 	n.start()
@@ -36,7 +36,8 @@ func lossNode(t *testing.T, uid string, memory bool) *node {
 	return n
 }
 
-// awaitRun waits until the main container has been restarted so many times and has written.
+// awaitRun waits until the main container has restarted the given number of times and has written
+// its line.
 func (n *node) awaitRun(uid string, restarts int32) rikv1alpha1.InstanceStatus {
 	n.Helper()
 	s := n.await(uid, fmt.Sprintf("running after %d restarts", restarts), func(s rikv1alpha1.InstanceStatus) bool {
@@ -60,8 +61,8 @@ func (n *node) linesOf(uid string) string {
 	return strings.Join(strings.Fields(out.String()), " ")
 }
 
-// crash kills an instance's VMM and supervisor while no agent runs, does something, and
-// starts an agent.
+// crash kills an instance's VMM and supervisor while no riklet runs, calls meanwhile, and starts
+// a riklet.
 func (n *node) crash(uid string, meanwhile func(disk, note string) error) {
 	n.Helper()
 	pid, ok := n.driver.machine(uid).namespaces()
@@ -93,8 +94,8 @@ func (n *node) killSupervisor(uid string) {
 	}
 }
 
-// However a microVM loses its sandbox, its volumes on disk stay, and its init containers do
-// not run again.
+// However a microVM loses its sandbox, its volumes on disk stay, and its init containers do not
+// run again.
 func TestPrivilegedVMKeepsItsVolumes(t *testing.T) {
 	t.Parallel()
 	const uid = "u1"
@@ -145,8 +146,8 @@ func TestPrivilegedVMKeepsItsVolumes(t *testing.T) {
 	}
 }
 
-// Init containers run again, and first, when the disk with the volumes is lost in whatever
-// way. The loss is told.
+// If the disk with the volumes is lost, the init containers run again first, and the status
+// reports the loss.
 func TestPrivilegedVMThatLosesItsDiskStartsFromItsInitContainers(t *testing.T) {
 	t.Parallel()
 	const uid = "u1"
@@ -190,7 +191,7 @@ func TestPrivilegedVMThatLosesItsDiskStartsFromItsInitContainers(t *testing.T) {
 	n.stop(uid, time.Second)
 }
 
-// What init containers prepared in the memory of a microVM ends with it.
+// Data that init containers prepared in the memory of a microVM ends with the microVM.
 func TestPrivilegedVMWithAMemoryVolumeStartsFromItsInitContainers(t *testing.T) {
 	t.Parallel()
 	n := lossNode(t, "u1", true)

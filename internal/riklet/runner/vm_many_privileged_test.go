@@ -26,12 +26,12 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// censusIgnores are counters in what the kernel prints of its rules.
+// censusIgnores matches counters in the kernel's output about rules.
 var censusIgnores = regexp.MustCompile(`\[\d+:\d+\]|(?m)^#.*$|counter packets \d+ bytes \d+`)
 
-// census is all that instances could leave on a node, looked at from outside: devices,
-// addresses, routes, rules, mounts, cgroups, processes, files, and what the driver's own
-// process holds of sockets, TAPs and namespaces.
+// census lists everything that instances could leave on a node, without the driver's help:
+// devices, addresses, routes, rules, mounts, cgroups, processes and files, and the sockets, TAPs
+// and namespaces that this process holds.
 func (n *node) census() map[string][]string {
 	n.Helper()
 	c := map[string][]string{
@@ -70,8 +70,8 @@ func (n *node) census() map[string][]string {
 	return c
 }
 
-// descriptors are those of this process that an instance could have left open: sockets
-// by number only, namespaces, TAPs and deleted files.
+// descriptors lists what an instance could have left open in this process: the number of sockets,
+// and namespaces, TAPs and deleted files.
 func descriptors() []string {
 	var held []string
 	sockets := 0
@@ -89,14 +89,14 @@ func descriptors() []string {
 	return append(held, fmt.Sprintf("%d sockets", sockets))
 }
 
-// settled compares two counts; what is closed beside the driver may take a moment.
+// settled compares two censuses with retries, because some things close in other goroutines.
 func (n *node) settled(before map[string][]string) {
 	n.Helper()
 	eventually(n, func() string { return cmp.Diff(before, n.census()) })
 }
 
-// churn makes and deletes so many microVMs in one driver, some at a time. The script
-// says "up" and ends by SIGTERM.
+// churn creates and deletes count microVMs in one driver, some at a time. The script prints "up"
+// and ends on SIGTERM.
 func (n *node) churn(count, atOnce int, script string) {
 	n.Helper()
 	n.start()
@@ -114,7 +114,7 @@ func (n *node) churn(count, atOnce int, script string) {
 			n.stop(uid, time.Minute)
 		}
 	}
-	some([]string{"first"}) // what stays of any is there from now on
+	some([]string{"first"}) // permanent objects exist from now on
 	before := n.census()
 	var uids []string
 	for i := range count {
@@ -129,12 +129,12 @@ func (n *node) churn(count, atOnce int, script string) {
 	}
 }
 
-// hosts is how many addresses the range has for instances: all but the first, the
-// bridge's and the last.
+// hosts is how many addresses the range has for instances: all but the first, the bridge's and
+// the last.
 func (w *network) hosts() int { return 1<<(32-w.settings.PodCIDR.Bits()) - 3 }
 
-// A range was once used up by 64 microVMs, whose TAPs stayed. These are more than the
-// range has addresses; their VMM is a double, all else is real.
+// Once 64 microVMs used up a range, because their TAPs stayed. This test creates more microVMs
+// than the range has addresses. Their VMM is a fake; everything else is real.
 func TestPrivilegedFault16Fault17VMsLeaveNothing(t *testing.T) {
 	n := newDoubleNode(t)
 	if !privileged.Long() {
@@ -152,7 +152,7 @@ func TestPrivilegedFault16Fault17RealVMsLeaveNothing(t *testing.T) {
 	newVMNode(t).churn(count, 2, upForever)
 }
 
-// brokenVMM fails at one call, when it is told which.
+// brokenVMM is a VMM driver that fails at the call in at.
 type brokenVMM struct {
 	vmm.Driver
 	at atomic.Value // string
@@ -178,8 +178,8 @@ func (b *brokenVMM) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) 
 	return b.Driver.Connect(ctx, m)
 }
 
-// A start that failed once left its TAP, rules and files, and the next one failed for
-// them.
+// A start that failed once left its TAP, rules and files, and then the next start failed because
+// of them.
 func TestPrivilegedFault18FailedVMIsTakenBack(t *testing.T) {
 	for at, want := range map[string]string{
 		"prepare": errBroken.Error(), "connect": errBroken.Error(), "run": "the VMM ended with 7: no memory here",
@@ -209,7 +209,7 @@ func TestPrivilegedFault18FailedVMIsTakenBack(t *testing.T) {
 	}
 }
 
-// vmms are the processes of the node's VMMs.
+// vmms returns the PIDs of an instance's VMM.
 func (n *node) vmms(uid string) []int {
 	n.Helper()
 	layout, err := cgroup.Detect()
@@ -219,7 +219,7 @@ func (n *node) vmms(uid string) []int {
 	return layout.Processes(n.cfg.CgroupParent + "/" + uid + "/" + vmmContainer)
 }
 
-// MicroVMs once died with their agent, and had neither log nor console.
+// MicroVMs once died with the riklet, and had neither log nor console.
 func TestPrivilegedFault21VMOutlivesTheRiklet(t *testing.T) {
 	t.Parallel()
 	n := newVMNode(t)
@@ -237,8 +237,8 @@ func TestPrivilegedFault21VMOutlivesTheRiklet(t *testing.T) {
 		if code, err := d.Exec(t.Context(), "u1", "", instance.ExecOptions{Command: []string{"true"}}); err != nil || code != 0 {
 			t.Errorf("Exec() = %d, %v", code, err)
 		}
-		eventually(t, func() string { return cmp.Diff("up\n", n.log("u1", "main")) }) // of a process that may have just begun
-		n.log("u1", rikv1alpha1.ConsoleLog)                                           // fails without one
+		eventually(t, func() string { return cmp.Diff("up\n", n.log("u1", "main")) }) // the process may have just begun
+		n.log("u1", rikv1alpha1.ConsoleLog)                                           // fails if there is no console log
 		n.end()
 	}
 	n.start()
@@ -248,7 +248,8 @@ func TestPrivilegedFault21VMOutlivesTheRiklet(t *testing.T) {
 	n.stop("u1", time.Second)
 }
 
-// countedVM notes its starts on the node: what a double runs, runs there.
+// countedVM returns an instance that logs its starts on the node. That works because the
+// containers of a fake VMM run on the node.
 func countedVM(t testing.TB, uid string) (in instance.Instance, dir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "rikstarts")
@@ -289,13 +290,14 @@ func TestPrivilegedFault21KilledAtEveryStepOfAVMsStart(t *testing.T) {
 	}
 }
 
-// isUp waits until a script listens to signals, and says so.
+// isUp waits until a script handles signals and has printed "up".
 func (n *node) isUp(uid string) {
 	n.Helper()
 	eventually(n, func() string { return cmp.Diff("up\n", n.log(uid, "")) })
 }
 
-// oneVM goes on with what a killed agent left: there is one machine, and then nothing.
+// oneVM recovers what a killed riklet left: first there is exactly one machine, and after a stop
+// there is nothing.
 func (n *node) oneVM(in instance.Instance) {
 	n.Helper()
 	n.start()
@@ -323,7 +325,7 @@ func (n *node) oneVM(in instance.Instance) {
 	}
 }
 
-// The same where a real guest makes a difference.
+// The same for the steps at which a real guest makes a difference.
 func TestPrivilegedFault21KilledWhileARealVMStarts(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{stepMachine, stepGuest, stepStart} {
@@ -347,7 +349,7 @@ func TestPrivilegedFault21KilledAtEveryStepOfAVMsStop(t *testing.T) {
 				in, dir := countedVM(t, "u1")
 				n.dies(hosting{Instance: in, KillStep: step, KillAt: at, Stop: true})
 				n.start()
-				n.awaitPhase("u1", rikv1alpha1.InstanceTerminated) // without being told again
+				n.awaitPhase("u1", rikv1alpha1.InstanceTerminated) // without another order
 				n.stop("u1", -1)
 				if got := starts(dir); got > 1 {
 					t.Errorf("the container was started %d times", got)

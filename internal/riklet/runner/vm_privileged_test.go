@@ -21,10 +21,10 @@ import (
 	"rik.dev/rik/internal/riklet/vmm/vmmfake"
 )
 
-// newVMNode is a node with a network that runs microVMs by software emulation.
+// newVMNode returns a node with a network that runs microVMs under software emulation.
 func newVMNode(t *testing.T) *node { return newNodeOf(t, qemuName) }
 
-// newDoubleNode is one whose microVMs are doubles: all but the VMM is real.
+// newDoubleNode returns a node with a fake VMM. Everything else is real.
 func newDoubleNode(t *testing.T) *node { return newNodeOf(t, vmmfake.Driver{}.Name()) }
 
 const qemuName = "qemu"
@@ -42,7 +42,7 @@ func newNodeOf(t *testing.T, driver string) *node {
 	return n
 }
 
-// openVM is what a node in dir makes microVMs with, without its disks.
+// openVM returns the VM configuration of a node in dir, without its disks.
 func openVM(dir, driver string) (*VM, error) {
 	if driver != qemuName {
 		kernel := filepath.Join(dir, "kernel")
@@ -59,8 +59,8 @@ func guestFiles() (kernel, initramfs string) {
 	return filepath.Join(files, "kernel"), filepath.Join(files, "initramfs")
 }
 
-// qemuDriver is shared, for one that is new boots a guest to see that it can: once,
-// and again when the machine was too busy.
+// qemuDriver is shared, because a new driver boots a guest to check that it can. It retries if
+// the machine was too busy.
 var qemuDriver = sync.OnceValues(func() (vmm.Driver, error) {
 	if os.Getenv("RIK_GUEST") == "" {
 		return nil, errors.New("RIK_GUEST names no folder with a guest's kernel and initramfs: run the tests with make, or after hack/guest.sh")
@@ -128,8 +128,8 @@ func TestPrivilegedVMRunsToCompletion(t *testing.T) {
 	n.stop("u1", -1)
 }
 
-// misled has the first guests of its machines believe that their kernel measured its timer
-// wrongly, as it does when a busy node holds it up.
+// misled makes the first guests of its machines detect a badly calibrated kernel timer, which
+// happens when a busy node delays the kernel.
 type misled struct {
 	vmm.Driver
 	left *atomic.Int32
@@ -142,8 +142,8 @@ func (d misled) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, err
 	return d.Driver.Prepare(ctx, m)
 }
 
-// A machine whose kernel came up unsound is booted again, also for what may start only
-// once: it has not started.
+// A machine whose kernel started in an unusable state is booted again. That includes instances
+// with restart policy Never, because their containers have not started.
 func TestPrivilegedVMIsBootedAgain(t *testing.T) {
 	t.Parallel()
 	n := newVMNode(t)

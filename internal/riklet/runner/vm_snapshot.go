@@ -16,11 +16,12 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// A snapshot is a directory beside the instance's logs, root's alone: what the VMM
-// driver writes of the machine, and instance.json, which is written last and removed
-// first. The writable disk stays where it is, and belongs to the snapshot until then.
+// A snapshot is a directory next to the instance's logs, which only root can read. It contains
+// what the VMM driver writes about the machine, and instance.json. instance.json is written last
+// and removed first. The writable disk stays where it is, and belongs to the snapshot as long as
+// instance.json exists.
 
-// snapshotError says why an instance cannot go on from its snapshot, ever.
+// snapshotError is the reason why an instance can never resume from its snapshot.
 type snapshotError struct{ err error }
 
 func (e *snapshotError) Error() string { return "its snapshot cannot be used: " + e.err.Error() }
@@ -32,13 +33,13 @@ func (d *Driver) snapshotFile(uid string) string {
 	return filepath.Join(d.snapshot(uid), "instance.json")
 }
 
-// snapshotNote is what the machine is made of besides its memory.
+// snapshotNote describes the machine of a snapshot, except its memory.
 type snapshotNote struct {
 	Disks  []vmm.Disk
 	Images map[string]vmImage
-	// Files are those of the driver, with their sizes.
+	// Files are the VMM driver's files, with their sizes.
 	Files map[string]int64
-	// Scratch tells whether anybody has written to the disk since.
+	// Scratch is the stamp of the writable disk. It shows whether the disk was written to later.
 	Scratch fileStamp
 }
 
@@ -55,14 +56,14 @@ func stampOf(path string) (fileStamp, error) {
 	return fileStamp{Bytes: info.Size(), Modified: info.ModTime().UTC()}, nil
 }
 
-// hasSnapshot tells whether there is one that nothing has gone on from.
+// hasSnapshot reports whether there is a snapshot that was not used yet.
 func (d *Driver) hasSnapshot(uid string) bool {
 	_, err := os.Lstat(d.snapshotFile(uid))
 	return err == nil
 }
 
-// spendSnapshot makes sure that nothing goes on from it twice: the disks are written
-// from then on.
+// spendSnapshot marks a snapshot as used, so that the instance does not resume from it twice.
+// From then on the disks change.
 func (d *Driver) spendSnapshot(uid string) error {
 	if err := os.Remove(d.snapshotFile(uid)); err != nil {
 		return err
@@ -85,17 +86,17 @@ func syncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// A snapshot may be written and read more slowly than this: 16 MiB a second.
+// slowDisk is the lowest speed at which snapshots may be written and read: 16 MiB a second.
 const slowDisk = 16 << 20
 
 func snapshotTimeout(memoryBytes int64) time.Duration {
 	return vmTimeout + time.Duration(memoryBytes/slowDisk)*time.Second
 }
 
-// errNoSnapshots is returned when the node's VMM has none.
+// errNoSnapshots is returned if the node's VMM does not support snapshots.
 var errNoSnapshots = fmt.Errorf("%w: this node's VMM writes no snapshots; suspend the instance in memory", errors.ErrUnsupported)
 
-// settle pauses the machine when its init has made ready for it.
+// settle pauses the machine after the guest init has prepared for a snapshot.
 func (e vmEngine) settle(ctx context.Context, m *machine) error {
 	if e.d.cfg.VM == nil {
 		return errNoMicroVMs
@@ -121,7 +122,8 @@ func (e vmEngine) settle(ctx context.Context, m *machine) error {
 		return err
 	}
 	defer vm.Close()
-	// It may be held in memory already; its init has to run to be asked.
+	// The machine may already be suspended in memory. The guest init must run to handle the
+	// request.
 	if err := vm.Resume(ctx); err != nil {
 		return err
 	}
@@ -131,17 +133,17 @@ func (e vmEngine) settle(ctx context.Context, m *machine) error {
 	return vm.Pause(ctx)
 }
 
-// What a snapshot leaves free on the disk: a fiftieth of it, 512 MiB at most, as block
-// images do.
+// A snapshot leaves a reserve free on the disk: a fiftieth of the disk, at most 512 MiB, the same
+// as block images.
 const (
 	reserveShare = 50
 	reserveMost  = 512 << 20
-	// devicesMost is more than a machine's devices take in a snapshot.
+	// devicesMost is an upper bound for the state of a machine's devices in a snapshot.
 	devicesMost = 64 << 20
 )
 
-// roomFor refuses a snapshot that might fill the disk. Memory that the guest has never
-// used takes none, but which that is only the VMM knows.
+// roomFor rejects a snapshot that might fill the disk. Memory that the guest has never used
+// occupies no space in a snapshot, but only the VMM knows its size.
 func roomFor(dir string, memoryBytes int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -160,7 +162,7 @@ func roomIn(free, size, memoryBytes int64) error {
 		free>>20, need>>20, reserve>>20)
 }
 
-// write has the VMM write the machine down, and notes what belongs to it.
+// write makes the VMM write the machine to disk, and then writes the note of the snapshot.
 func (e vmEngine) write(ctx context.Context, m *machine) error {
 	d, uid := e.d, m.uid
 	note, err := d.vmNote(uid)
@@ -190,7 +192,7 @@ func (e vmEngine) write(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// noteSnapshot makes the snapshot one, durably.
+// noteSnapshot writes instance.json durably, which makes the snapshot valid.
 func (d *Driver) noteSnapshot(uid string, vm vmNote) (err error) {
 	note := snapshotNote{Disks: vm.Machine.Disks, Images: vm.Images}
 	if note.Files, err = sizesIn(d.snapshot(uid)); err != nil {
@@ -213,7 +215,7 @@ func (d *Driver) noteSnapshot(uid string, vm vmNote) (err error) {
 	return errors.Join(syncDir(d.snapshot(uid)), syncDir(d.rootDir(uid)))
 }
 
-// sizesIn are those of the files in a directory.
+// sizesIn returns the sizes of the files in a directory.
 func sizesIn(dir string) (map[string]int64, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -230,7 +232,7 @@ func sizesIn(dir string) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// recallSnapshot looks whether the machine can go on from what is there.
+// recallSnapshot checks whether the machine can resume from its snapshot.
 func (v *vmBuild) recallSnapshot(context.Context) error {
 	d, uid := v.d, v.in.UID
 	if err := readJSON(d.snapshotFile(uid), &v.was); err != nil {
@@ -255,7 +257,8 @@ func (v *vmBuild) recallSnapshot(context.Context) error {
 	return nil
 }
 
-// spent marks an error of a guest that may have gone on.
+// spent marks an error that occurred after the snapshot was used, when the guest may have
+// continued.
 func (v *vmBuild) spent(err error) error {
 	if err == nil || !v.restore {
 		return err
@@ -263,7 +266,7 @@ func (v *vmBuild) spent(err error) error {
 	return &snapshotError{err}
 }
 
-// rejoin reaches the guest, which is another machine now, and takes over its containers.
+// rejoin connects to the guest in its new machine, and takes over its containers.
 func (v *vmBuild) rejoin(ctx context.Context) error {
 	err := v.alive(ctx, func(ctx context.Context) error {
 		if err := v.link(ctx); err != nil {
@@ -289,7 +292,7 @@ func (v *vmBuild) rejoin(ctx context.Context) error {
 	return writeJSON(v.d.vmFile(v.in.UID), v.note)
 }
 
-// takeOver makes a container of the guest the supervisor's.
+// takeOver registers a container that already runs in the guest with the supervisor.
 func (v *vmBuild) takeOver(ctx context.Context, r *keptRun) error {
 	name := r.container.Name
 	f := &fill{
@@ -299,7 +302,8 @@ func (v *vmBuild) takeOver(ctx context.Context, r *keptRun) error {
 	if _, err := f.makeBundle(); err != nil {
 		return err
 	}
-	// It says how the run ended with its first supervisor, which is no end of it.
+	// The file contains how the run ended for its first supervisor, which is not the end of the
+	// run.
 	if err := os.Remove(v.d.exitFile(v.in.UID, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

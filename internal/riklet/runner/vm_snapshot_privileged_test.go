@@ -21,11 +21,11 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// counting counts in its memory, and says every number. It waits without starting a
-// process, which costs an emulated processor much.
+// counting counts in memory and prints every number. It waits without starting a process, which
+// is expensive on an emulated processor.
 const counting = "trap 'exit 0' TERM; mkfifo /nobody; exec 3<>/nobody; i=0; while :; do i=$((i+1)); echo tick $i; read -t 0.05 x <&3; done"
 
-// countingVM runs one microVM that counts, with a second container beside it.
+// countingVM runs one microVM that counts, with a second, idle container.
 func (n *node) countingVM(policy rikv1alpha1.RestartPolicy) {
 	n.Helper()
 	n.start()
@@ -36,8 +36,8 @@ func (n *node) countingVM(policy rikv1alpha1.RestartPolicy) {
 	n.counted(5)
 }
 
-// counted waits until it has counted so much further, and sees that no number is
-// missing: nothing that a process says is lost, and none says it twice.
+// counted waits until the count has advanced by further, and checks that no number is missing or
+// printed twice.
 func (n *node) counted(further int) {
 	n.Helper()
 	began := -1
@@ -87,7 +87,7 @@ func (n *node) resume() {
 	}
 }
 
-// onDisk sees that the instance is suspended and that nothing of it is in memory.
+// onDisk checks that the instance is suspended and that nothing of it is in memory.
 func (n *node) onDisk() {
 	n.Helper()
 	if s := n.status("u1"); !s.Suspended || s.Ready || s.Phase != rikv1alpha1.InstanceRunning || s.Message != onDiskMessage {
@@ -114,7 +114,7 @@ func (n *node) onDisk() {
 	}
 }
 
-// machineLife is one microVM and what its steps need to know of each other.
+// machineLife is one microVM and the state that the steps of its test share.
 type machineLife struct {
 	*node
 	forgets, breaks atomic.Bool // it cannot be written; its next VMM cannot be made
@@ -122,7 +122,7 @@ type machineLife struct {
 	mine, random    string
 }
 
-// TestPrivilegedVM boots one microVM and tries everything in it that leaves it running.
+// TestPrivilegedVM boots one microVM and tests everything that does not end it.
 func TestPrivilegedVM(t *testing.T) {
 	t.Parallel()
 	l := &machineLife{node: newVMNode(t)}
@@ -156,7 +156,7 @@ func TestPrivilegedVM(t *testing.T) {
 	}
 }
 
-// within does something whose failures are those of a subtest.
+// within runs do so that its failures belong to the subtest t.
 func (n *node) within(t *testing.T, do func()) {
 	outer := n.TB
 	n.TB, n.network.TB = t, t
@@ -188,8 +188,7 @@ func (l *machineLife) isReached() {
 	}
 }
 
-// measured is what its VMM counts. One that is busy is not waited for, and says nothing
-// for once.
+// measured returns what the VMM counts. A busy VMM may not answer, so measured retries.
 func (l *machineLife) measured() (u instance.VMUsage) {
 	l.Helper()
 	eventually(l, func() string {
@@ -220,7 +219,7 @@ func (l *machineLife) isMeasured() {
 	}
 }
 
-// The room of files that are deleted inside returns to the node.
+// The disk space of files that are deleted inside returns to the node.
 func (l *machineLife) givesRoomBack() {
 	taken := func() int64 {
 		size, _ := onDisk(filepath.Dir(l.driver.scratch("u1")))
@@ -263,7 +262,7 @@ func (l *machineLife) livesOnInMemory() {
 	l.counted(5)
 }
 
-// forgetful writes no snapshots when it is told so.
+// forgetful is a VMM driver that writes no snapshots while forgets is set.
 type forgetful struct {
 	vmm.Driver
 	forgets *atomic.Bool
@@ -313,7 +312,7 @@ func (l *machineLife) goesOnWhenItCannotBeWritten() {
 func (l *machineLife) isSuspendedToDisk() {
 	for round, place := range []instance.Place{instance.OnDisk, instance.InMemory} {
 		l.suspend(place)
-		for range 2 { // the first may put on disk what is held in memory
+		for range 2 { // the instance may be suspended in memory before the first one
 			l.suspend(instance.OnDisk)
 		}
 		l.onDisk()
@@ -326,13 +325,13 @@ func (l *machineLife) isSuspendedToDisk() {
 		if round == 0 {
 			l.end()
 			l.start()
-			l.onDisk() // another agent knows it
+			l.onDisk() // a restarted riklet still has it
 		}
 		l.goesOn()
 	}
 }
 
-// goesOn resumes it, and sees that it is the one that it was.
+// goesOn resumes the instance, and checks that it is the same one.
 func (l *machineLife) goesOn() {
 	l.Helper()
 	l.resume()
@@ -349,7 +348,7 @@ func (l *machineLife) goesOn() {
 	}
 }
 
-// A resume that fails for another reason than its snapshot can be tried again.
+// A resume that fails for a reason other than its snapshot can be retried.
 func (l *machineLife) staysOnDiskWhenItCannotGoOnYet() {
 	l.suspend(instance.OnDisk)
 	l.breaks.Store(true)
@@ -394,8 +393,8 @@ func (l *machineLife) endsOnDisk() {
 
 var majorVersion = regexp.MustCompile(`"version":"\d`)
 
-// What cannot be gone on from is said, and the instance is made anew as far as its
-// policy has it.
+// If a snapshot cannot be used, that is reported, and the instance is started again as far as its
+// restart policy allows.
 func TestPrivilegedVMWithAnUnsoundSnapshot(t *testing.T) {
 	t.Parallel()
 	n := newVMNode(t)
@@ -418,7 +417,7 @@ func TestPrivilegedVMWithAnUnsoundSnapshot(t *testing.T) {
 		"of another VMM": func() error {
 			path := filepath.Join(n.driver.snapshot("u1"), "machine.json")
 			data, err := os.ReadFile(path)
-			// Of the same length: the driver is to find it.
+			// Of the same length: the driver must detect the change.
 			return errors.Join(err, os.WriteFile(path, majorVersion.ReplaceAll(data, []byte(`"version":"0`)), 0o600))
 		},
 	} {
@@ -432,8 +431,8 @@ func TestPrivilegedVMWithAnUnsoundSnapshot(t *testing.T) {
 	n.stop("u1", time.Second)
 }
 
-// slowToFail has a VMM that cannot start be seen to have ended before the failure of its
-// start is, as on a busy machine: its snapshot is as lost.
+// slowToFail makes the end of a VMM visible before the error of its start, as on a busy machine.
+// The snapshot counts as lost in this case too.
 type slowToFail struct{ vmm.Driver }
 
 type slowToFailVM struct{ vmm.VM }
@@ -454,7 +453,7 @@ func (v slowToFailVM) Start(ctx context.Context) error {
 	return err
 }
 
-// losesItsSnapshot harms the snapshot of a microVM and sees it made anew.
+// losesItsSnapshot damages the snapshot of a microVM and checks that the instance starts again.
 func (n *node) losesItsSnapshot(harm func() error) {
 	n.Helper()
 	before := n.status("u1").Containers[0].RestartCount
@@ -488,7 +487,7 @@ func TestPrivilegedVMThatMayStartOnceIsNotMadeAnew(t *testing.T) {
 	n.suspend(instance.OnDisk)
 	n.onDisk()
 	n.end()
-	// As by an agent that ended while it resumed it.
+	// As left by a riklet that ended during the resume.
 	if err := os.Remove(filepath.Join(n.cfg.Root, "pods", "u1", "snapshot", "instance.json")); err != nil {
 		t.Fatal(err)
 	}
@@ -500,7 +499,7 @@ func TestPrivilegedVMThatMayStartOnceIsNotMadeAnew(t *testing.T) {
 	n.stop("u1", time.Second)
 }
 
-// Only what has a VMM that writes snapshots can be on disk.
+// Only an instance whose VMM writes snapshots can be suspended to disk.
 func TestPrivilegedSuspensionToDiskIsRefused(t *testing.T) {
 	t.Parallel()
 	n := newDoubleNode(t)

@@ -15,9 +15,9 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// What a template says about a microVM, as pure functions.
+// Pure functions that translate a template into the parts of a microVM.
 
-// validateVM names what no microVM has. The API server refused it too.
+// validateVM rejects fields that a microVM does not support. The API server also rejects them.
 func validateVM(t rikv1alpha1.InstanceTemplate) error {
 	var errs []error
 	if t.HostNetwork {
@@ -38,22 +38,22 @@ func validateVM(t rikv1alpha1.InstanceTemplate) error {
 }
 
 const (
-	// defaultVMDisk is what a microVM may write whose template does not say it.
+	// defaultVMDisk is the size of the writable disk if the template sets none.
 	defaultVMDisk = 1 << 30
-	// vmmOverhead bounds the VMM beside the guest's memory; software emulation keeps
-	// translated code.
+	// vmmOverhead bounds the memory of the VMM in addition to the guest's memory. Software
+	// emulation caches translated code.
 	vmmOverhead = 512 << 20
 )
 
-// vmSize is what a machine is made of.
+// vmSize is the size of a machine.
 type vmSize struct {
 	vcpus    int
-	milliCPU int64 // bound of the VMM; 0: none
+	milliCPU int64 // CPU limit of the VMM; 0: none
 	memory   int64
 	disk     int64
 }
 
-// sizeOf is the machine that the scheduler counted on, in units that every VMM takes.
+// sizeOf returns the machine size that the scheduler assumed, in units that every VMM accepts.
 func sizeOf(t rikv1alpha1.InstanceTemplate) vmSize {
 	m := t.Machine()
 	s := vmSize{vcpus: m.CPUs, memory: max(m.MemoryBytes, vmm.MinMemory) >> 20 << 20, disk: m.DiskBytes}
@@ -72,11 +72,11 @@ func sizeOf(t rikv1alpha1.InstanceTemplate) vmSize {
 	return s
 }
 
-// scratchDisk is the ID of the writable disk: the first one.
+// scratchDisk is the ID of the writable disk, which is the first disk.
 const scratchDisk = "scratch"
 
-// disksOf gives the machine's disks and where each container finds its root. Two
-// containers of one image share its disk.
+// disksOf returns the machine's disks and, for each container, the disk of its root file system.
+// Containers with the same image share a disk.
 func disksOf(containers []rikv1alpha1.Container, images map[string]*disk.Image, scratch string, limits *rikv1alpha1.RateLimits) ([]vmm.Disk, map[string]vmImage) {
 	disks := []vmm.Disk{{ID: scratchDisk, Path: scratch}}
 	roots := map[string]vmImage{}
@@ -97,11 +97,10 @@ func disksOf(containers []rikv1alpha1.Container, images map[string]*disk.Image, 
 	return disks, roots
 }
 
-// defaultCommand is what a root file system that comes without an image's
-// configuration runs.
+// defaultCommand is what a root file system without an image configuration runs.
 var defaultCommand = []string{"/sbin/init"}
 
-// guestProcess is one run of a container in the guest.
+// guestProcess returns one run of a container in the guest.
 func guestProcess(t rikv1alpha1.InstanceTemplate, c rikv1alpha1.Container, root vmImage, env []spec.EnvVar, hostname string, pids int64) (guest.Process, error) {
 	image := spec.Image{
 		Entrypoint: root.Config.Entrypoint, Cmd: root.Config.Cmd, Env: root.Config.Env,
@@ -120,7 +119,7 @@ func guestProcess(t rikv1alpha1.InstanceTemplate, c rikv1alpha1.Container, root 
 	if c.Security != nil {
 		security = *c.Security
 	}
-	capabilities, err := spec.Capabilities(c.Security, spec.EveryCapability) // of the guest's kernel
+	capabilities, err := spec.Capabilities(c.Security, spec.EveryCapability) // the guest's kernel
 	if err != nil {
 		return guest.Process{}, err
 	}
@@ -161,12 +160,12 @@ func guestMounts(t rikv1alpha1.InstanceTemplate, c rikv1alpha1.Container) ([]gue
 			Volume: vm.Name, Target: target, SubPath: vm.SubPath, ReadOnly: vm.ReadOnly || t.Volumes[at].EmptyDir == nil,
 		})
 	}
-	// As on the node: one volume may lie in another.
+	// As on the node: one volume may be mounted inside another.
 	slices.SortStableFunc(mounts, func(a, b guest.Mount) int { return strings.Count(a.Target, "/") - strings.Count(b.Target, "/") })
 	return mounts, nil
 }
 
-// identity is what a guest is told again after it stood still.
+// identity returns what a guest is configured with again after it was paused.
 func (n vmNote) identity() (guest.Identity, error) {
 	entropy, err := entropy()
 	return guest.Identity{

@@ -111,7 +111,7 @@ func TestGuestProcess(t *testing.T) {
 			t.Errorf("%s is accepted", name)
 		}
 	}
-	// A root file system by URL says nothing of its start.
+	// A root file system by URL has no configuration of its start.
 	template.Function = &rikv1alpha1.Function{Execution: rikv1alpha1.FunctionExecution{Rootfs: "https://x.example/r"}}
 	p, err = guestProcess(template, rikv1alpha1.Container{Name: "function"}, vmImage{}, nil, "host", 5)
 	if err != nil || len(p.Argv) != 1 || p.Argv[0] != "/sbin/init" {
@@ -137,7 +137,8 @@ func TestNoMoreMachinesBootThanThereIsRoomFor(t *testing.T) {
 	}
 }
 
-// TestASlowBootHoldsUpNobody: machines that are slow by their own limits boot for minutes.
+// TestASlowBootHoldsUpNobody checks that slow machines do not block others: machines that are
+// slow by their own limits boot for minutes.
 func TestASlowBootHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	d := &Driver{boots: make(chan struct{}, 1)}
@@ -150,7 +151,7 @@ func TestASlowBootHoldsUpNobody(t *testing.T) {
 	if _, err := d.bootTurn(waiting, time.Hour); err != nil {
 		t.Fatalf("another machine waited for a slow one: %v", err)
 	}
-	slow() // gives back no turn of others
+	slow() // does not release another machine's place
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errStopped)
 	if _, err := d.bootTurn(stopped, time.Hour); !errors.Is(err, errStopped) {

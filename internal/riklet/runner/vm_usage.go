@@ -11,11 +11,11 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 )
 
-// countTimeout is how long a VMM may take to answer: it does so at once, or is busy
-// with something that nobody is to wait for.
+// countTimeout bounds a VMM's answer about its counters. A VMM answers at once, or it is busy and
+// not worth waiting for.
 const countTimeout = 500 * time.Millisecond
 
-// count asks a machine's VMM what it counts; nil when it does not say.
+// count returns the counters of a machine's VMM, or nil if the VMM does not answer.
 func (e vmEngine) count(m *machine) *instance.VMUsage {
 	pid, ok := m.namespaces()
 	if !ok || e.d.cfg.VM == nil {
@@ -41,15 +41,16 @@ func (e vmEngine) count(m *machine) *instance.VMUsage {
 		VCPUNanos: found.VCPUNanos, Exits: found.Exits,
 		DiskReadBytes: found.DiskReadBytes, DiskWriteBytes: found.DiskWriteBytes, DiskReads: found.DiskReads, DiskWrites: found.DiskWrites,
 	}
-	// The kernel counts for every VMM, and believes no guest.
+	// The kernel counts the network traffic: that works for every VMM and does not trust the
+	// guest.
 	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid)); err == nil {
 		u.NetworkReceiveBytes, u.NetworkTransmitBytes = interfaceBytes(string(text), "eth0")
 	}
 	return u
 }
 
-// interfaceBytes reads what went through a device from the text of proc_pid_net(5):
-// after its name come eight numbers of what was received, then those of what was sent.
+// interfaceBytes parses the bytes of a network device from the text of proc_pid_net(5). After the
+// device name, there are eight numbers for received data and then those for sent data.
 func interfaceBytes(text, name string) (received, sent uint64) {
 	for line := range strings.Lines(text) {
 		device, numbers, ok := strings.Cut(line, ":")

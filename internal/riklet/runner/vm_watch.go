@@ -9,29 +9,29 @@ import (
 	"rik.dev/rik/internal/riklet/shim"
 )
 
-// A guest can fall silent without an end of any process that the node sees: its kernel
-// waits for ever, or nobody in it serves the channel. So its init is asked every minute,
-// and a guest that says nothing three times in a row is ended: its instance is made anew
+// A guest can hang while all its processes on the node still run: its kernel may be stuck, or no
+// process in it serves the channel. So the riklet checks the guest init every minute. If a guest
+// does not answer three times in a row, the riklet ends its VMM, and the instance is started
 // then, as after any other end of its VMM.
 const (
 	defaultHealthInterval = time.Minute
 	defaultHealthTimeout  = 30 * time.Second
 	silencesMost          = 3
-	// After a silence it is asked again so many times sooner.
+	// soonerAgain divides the interval of the health check after a check without an answer.
 	soonerAgain = 6
 )
 
-// watcher is an engine whose instances can fall silent.
+// watcher is an engine whose instances can hang.
 type watcher interface {
-	// answers asks an instance, and returns when it has answered anything at all:
-	// an error is its silence, or ctx's end.
+	// answers checks an instance. It returns nil if the instance answered at all, even with an
+	// error. An error means that it did not answer before ctx ended.
 	answers(ctx context.Context, uid string) error
-	// kill ends what is silent.
+	// kill ends an instance that does not answer.
 	kill(ctx context.Context, client *shim.Client) error
 }
 
-// healthDue asks the instance when it is time, and says when it is time again. What does
-// not run is not asked.
+// healthDue checks the instance's health when it is due, and returns when it is due again. An
+// instance that does not run is not checked.
 func (m *machine) healthDue() time.Time {
 	w, able := m.engine.(watcher)
 	if !able || m.asking {
@@ -63,8 +63,8 @@ func (m *machine) healthDue() time.Time {
 	return time.Time{}
 }
 
-// answered takes what came of it. Whatever was held meanwhile, or is another machine by
-// now, had no chance to answer.
+// answered handles the result of a health check. A failure does not count if the instance was
+// paused meanwhile, or if it now has another machine.
 func (m *machine) answered(w watcher, client *shim.Client, err error) {
 	if err == nil || m.startCtx.Err() != nil || m.shim != client || !m.prepared || m.rec.Suspended || m.holding {
 		m.silences = 0
@@ -86,8 +86,8 @@ func (m *machine) answered(w watcher, client *shim.Client, err error) {
 	})
 }
 
-// answers: only silence counts. A guest that refuses, or has too much to do for one
-// question more, is there.
+// answers returns an error only if the guest is silent. A guest that returns an error, or is too
+// busy for another request, still works.
 func (e vmEngine) answers(ctx context.Context, uid string) error {
 	if err := e.d.guest(uid).Health(ctx); ctx.Err() != nil {
 		return err
@@ -104,8 +104,8 @@ func (vmEngine) kill(ctx context.Context, client *shim.Client) error {
 	return nil
 }
 
-// endIfStill ends the VMM of a guest that answers nothing after a start has failed: the
-// machine is then made anew, and another attempt finds one that works.
+// endIfStill ends the VMM of a guest that does not answer after a start has failed. The machine
+// is then replaced, and the next attempt uses a machine that works.
 func (f *vmFill) endIfStill(ctx context.Context, timeout time.Duration) {
 	ctx = context.WithoutCancel(ctx)
 	asking, cancel := context.WithTimeout(ctx, timeout)

@@ -25,10 +25,10 @@ import (
 	"rik.dev/rik/internal/riklet/runner/spec"
 )
 
-// sharedMemoryBytes is the size of /dev/shm that programs know from Docker.
+// sharedMemoryBytes is the size of /dev/shm, the same as Docker's default.
 const sharedMemoryBytes = 64 << 20
 
-// volumes makes the sources of the instance's volumes.
+// volumes creates the sources of the instance's volumes.
 func (b *build) volumes(ctx context.Context) error {
 	err := tmpfs(b.d.shared(b.in.UID), "mode=1777", sharedMemoryBytes, unix.MS_NOEXEC)
 	if err != nil {
@@ -61,9 +61,9 @@ func (b *build) volume(ctx context.Context, v rikv1alpha1.Volume) error {
 	}
 }
 
-// memoryVolumeBytes is the size of an emptyDir in memory: its limit, and no more than the memory
-// that the containers may use together, as a kubelet has it. 0 is the kernel's default, half of
-// the machine's memory.
+// memoryVolumeBytes returns the size of an emptyDir in memory. As in kubelet, it is the volume's
+// limit, but at most the memory limits of all containers together. 0 means the kernel's default,
+// which is half of the machine's memory.
 func memoryVolumeBytes(t rikv1alpha1.InstanceTemplate, limit int64) int64 {
 	total := int64(0)
 	for _, c := range t.Processes() {
@@ -79,7 +79,7 @@ func memoryVolumeBytes(t rikv1alpha1.InstanceTemplate, limit int64) int64 {
 	return min(limit, total)
 }
 
-// tmpfs mounts memory at a path, once.
+// tmpfs mounts a tmpfs at a path, unless something is mounted there.
 func tmpfs(path, mode string, bytes int64, flags uintptr) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
@@ -110,8 +110,8 @@ func hostPath(v rikv1alpha1.HostPathVolume) error {
 	return nil
 }
 
-// removeVolumes unmounts all that is mounted for the instance. Its own
-// directories go with the directories step; a path of the node stays.
+// removeVolumes unmounts everything that is mounted for the instance. The step "directories"
+// removes the instance's own directories. A hostPath stays.
 func (b *build) removeVolumes(context.Context) error {
 	return mounts.UnmountInside(b.d.runDir(b.in.UID))
 }
@@ -130,8 +130,7 @@ func (b *build) objectVolume(ctx context.Context, v rikv1alpha1.Volume) error {
 	return err
 }
 
-// objectFiles gives the files of a ConfigMap or Secret by relative path, and their
-// mode.
+// objectFiles returns the files of a ConfigMap or Secret by relative path, and their mode.
 func (b *build) objectFiles(ctx context.Context, v rikv1alpha1.Volume) (files map[string][]byte, mode fs.FileMode, err error) {
 	source, configMap, secret, mode := v.ConfigMap, "", "", fs.FileMode(0o644)
 	if source != nil {
@@ -156,7 +155,7 @@ func (b *build) objectFiles(ctx context.Context, v rikv1alpha1.Volume) (files ma
 
 var validKey = regexp.MustCompile(`^[-._a-zA-Z0-9]{1,253}$`)
 
-// selectFiles gives the files of an object volume by relative path.
+// selectFiles returns the files of an object volume by relative path.
 func selectFiles(data map[string][]byte, v rikv1alpha1.ObjectVolume) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for key, value := range data {
@@ -180,9 +179,9 @@ func selectFiles(data map[string][]byte, v rikv1alpha1.ObjectVolume) (map[string
 	return files, nil
 }
 
-// publishFiles makes the directory show exactly these files, all at once: they
-// are written beside, and one rename of the link "..data" switches to them. A
-// reader sees all of the old ones or all of the new ones.
+// publishFiles replaces the files in a directory atomically. It writes them to a new directory
+// and then switches the link "..data" to it with one rename. A reader sees either all old files
+// or all new files.
 func publishFiles(dir string, files map[string][]byte, mode fs.FileMode) error {
 	version := ".." + digest(files, mode)
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // below a 0700 directory
@@ -222,7 +221,7 @@ func writeFile(path string, data []byte, mode fs.FileMode) error {
 	return os.Chmod(path, mode)
 }
 
-// linkNames makes the top names, which all lead through "..data".
+// linkNames creates the top-level names as links that lead through "..data".
 func linkNames(dir string, files map[string][]byte) error {
 	wanted := map[string]bool{}
 	for name := range files {
@@ -307,9 +306,9 @@ func (d *Driver) mountOf(in instance.Instance, v rikv1alpha1.Volume, vm rikv1alp
 	return m, nil
 }
 
-// subPath binds a path inside a volume to a place of our own. The containers
-// that write to the volume may put links in the way at any moment, so the
-// kernel resolves it inside the volume, and what is bound is what was opened.
+// subPath bind-mounts a path inside a volume to target, which containers cannot reach. Containers
+// that write to the volume may replace parts of the path by links at any time. Therefore the
+// kernel resolves the path inside the volume, and subPath mounts the descriptor that it opened.
 func subPath(volume, path, target string, create bool) (string, error) {
 	if !filepath.IsLocal(path) {
 		return "", &configError{fmt.Errorf("subPath %q does not stay inside the volume", path)}
@@ -339,8 +338,8 @@ func subPath(volume, path, target string, create bool) (string, error) {
 	return target, bindDescriptor(fd, target)
 }
 
-// mkdirLike makes the directories of a path with the mode of the root, as kubelet makes what is
-// missing of a subPath: who may write to the volume may write there.
+// mkdirLike creates the directories of a path with the mode of the volume's root, as kubelet does
+// for a missing subPath. Thus a user who may write to the volume may write there.
 func mkdirLike(root *os.Root, path string) error {
 	volume, err := root.Stat(".")
 	if err != nil {
@@ -355,7 +354,7 @@ func mkdirLike(root *os.Root, path string) error {
 		case err != nil:
 			return err
 		default:
-			// The umask took its part.
+			// Mkdir has applied the umask.
 			if err := root.Chmod(dir, mode); err != nil {
 				return err
 			}
@@ -392,7 +391,7 @@ func (d *Driver) removeSubPaths(uid, container string) error {
 	return mounts.UnmountAndRemove(d.subPaths(uid, container))
 }
 
-// refreshInterval is how often mounted objects are looked at unasked.
+// refreshInterval is how often mounted objects are checked without a notification.
 const refreshInterval = time.Minute
 
 func (m *machine) objectVolumes() []rikv1alpha1.Volume {
@@ -401,8 +400,7 @@ func (m *machine) objectVolumes() []rikv1alpha1.Volume {
 	})
 }
 
-// refreshDue looks at mounted objects when it is time, and says when it is
-// time again.
+// refreshDue checks the mounted objects when they are due, and returns when they are due again.
 func (m *machine) refreshDue() time.Time {
 	if len(m.objectVolumes()) == 0 || m.refreshing {
 		return time.Time{}
@@ -418,7 +416,7 @@ func (m *machine) refreshDue() time.Time {
 	return time.Time{}
 }
 
-// refreshVolumes writes mounted objects anew, beside the owner.
+// refreshVolumes writes the mounted objects again, in another goroutine.
 func (m *machine) refreshVolumes() {
 	volumes := m.objectVolumes()
 	if len(volumes) == 0 || m.refreshing || !m.prepared || m.rec.Suspended || m.rec.Stop != nil || m.rec.Final != nil {

@@ -21,7 +21,8 @@ func Hosts(hostname, address string) string {
 // maxHostname is HOST_NAME_MAX, see gethostname(2).
 const maxHostname = 64
 
-// Hostname makes a name that the kernel and DNS take out of an instance's.
+// Hostname returns the wanted name, or else the instance's name, in a form that the kernel and
+// DNS accept.
 func Hostname(wanted, instance string) string {
 	name := wanted
 	if name == "" {

@@ -11,16 +11,16 @@ import (
 	"rik.dev/rik/internal/riklet/cgroup"
 )
 
-// defaultCapabilities are what root keeps in a container: the set that users
-// of Docker and containerd know, but for NET_RAW, by which one forges frames:
-// ping goes by the sysctl net.ipv4.ping_group_range. Podman does the same.
+// defaultCapabilities are the capabilities of root in a container. They are the defaults of
+// Docker and containerd without NET_RAW, which allows a process to forge frames. ping works
+// through the sysctl net.ipv4.ping_group_range instead. Podman does the same.
 var defaultCapabilities = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
 	"CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
-// allCapabilities are those of capabilities(7), Linux 5.9 and later, each at the number
-// that the kernel gives it.
+// allCapabilities are those of capabilities(7), Linux 5.9 and later. The index of each is the
+// number that the kernel uses.
 var allCapabilities = []string{
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID",
 	"CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN", "CAP_NET_RAW",
@@ -30,10 +30,10 @@ var allCapabilities = []string{
 	"CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE",
 }
 
-// CapabilitySet has a bit for each capability that the kernel numbers.
+// CapabilitySet has one bit for each capability number of the kernel.
 type CapabilitySet uint64
 
-// EveryCapability is the set of a machine that holds none back.
+// EveryCapability is the set of a machine without restrictions.
 const EveryCapability = ^CapabilitySet(0)
 
 func (s CapabilitySet) has(name string) bool {
@@ -41,16 +41,16 @@ func (s CapabilitySet) has(name string) bool {
 	return i >= 0 && s&(1<<i) != 0
 }
 
-// of gives those of the names that are in the set, sorted.
+// of returns the names that are in the set, sorted.
 func (s CapabilitySet) of(names []string) []string {
 	held := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !s.has(name) })
 	slices.Sort(held)
 	return slices.Compact(held)
 }
 
-// Capabilities applies drops before additions, so that "drop ALL, add one"
-// leaves the one. Nobody gets more than the node holds, which may be less than the kernel
-// knows; only what is asked for by name must be there.
+// Capabilities applies drops before additions, so that "drop ALL, add one" leaves the one. A
+// container gets at most the capabilities of the node, which may be fewer than the kernel has.
+// Only a capability that was added by name must exist on the node.
 func Capabilities(s *rikv1alpha1.Security, node CapabilitySet) ([]string, error) {
 	if s == nil {
 		return node.of(defaultCapabilities), nil
@@ -86,7 +86,7 @@ func Capabilities(s *rikv1alpha1.Security, node CapabilitySet) ([]string, error)
 	return node.of(set), nil
 }
 
-// capability takes NET_ADMIN as well as CAP_NET_ADMIN.
+// capability accepts NET_ADMIN as well as CAP_NET_ADMIN.
 func capability(name string) (string, error) {
 	full := strings.ToUpper(name)
 	if !strings.HasPrefix(full, "CAP_") {
@@ -98,14 +98,14 @@ func capability(name string) (string, error) {
 	return full, nil
 }
 
-// maskedPaths hide what the kernel shows of the whole machine.
+// maskedPaths are hidden, because they show information about the whole machine.
 var maskedPaths = []string{
 	"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
 	"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
 	"/sys/devices/virtual/powercap", "/sys/firmware",
 }
 
-// readonlyPaths may be looked at but change the whole machine.
+// readonlyPaths are read-only, because writes to them change the whole machine.
 var readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 
 func linux(in Input) *specs.Linux {
@@ -125,7 +125,7 @@ func linux(in Input) *specs.Linux {
 	return l
 }
 
-// namespaces joins those of the Pod and makes the container's own.
+// namespaces returns those of the Pod, to join, and the container's own, to create.
 func namespaces(in Input) []specs.LinuxNamespace {
 	of := func(kind string) string { return fmt.Sprintf("/proc/%d/ns/%s", in.NamespaceOf, kind) }
 	list := []specs.LinuxNamespace{
@@ -141,7 +141,7 @@ func namespaces(in Input) []specs.LinuxNamespace {
 	return list
 }
 
-// The CFS period of a CPU quota, and the least quota the kernel takes.
+// The CFS period of a CPU quota, and the smallest quota that the kernel accepts.
 const (
 	cpuPeriodMicros   = 100_000
 	cpuMinQuotaMicros = 1_000
@@ -153,8 +153,8 @@ func resources(in Input) *specs.LinuxResources {
 		pids = DefaultPIDs
 	}
 	r := &specs.LinuxResources{
-		// Deny all; the runtime adds the harmless ones of its own (null, zero,
-		// full, random, urandom, tty, ptmx).
+		// Deny all devices. The runtime then allows harmless ones (null, zero, full, random,
+		// urandom, tty, ptmx).
 		Devices: []specs.LinuxDeviceCgroup{{Allow: security(in).Privileged, Access: "rwm"}},
 		Pids:    &specs.LinuxPids{Limit: &pids},
 		CPU:     cpu(in.Container.Resources),
@@ -186,8 +186,8 @@ func cpu(r rikv1alpha1.Resources) *specs.LinuxCPU {
 	return c
 }
 
-// oomScore makes the kernel take first what asked for nothing, and last what
-// may use no more than it reserved.
+// oomScore makes the kernel first kill containers without a memory request, and last those that
+// may use no more memory than they reserved.
 func oomScore(r rikv1alpha1.Resources) int {
 	requests := r.Requests.Bytes(rikv1alpha1.ResourceMemory)
 	limits := r.Limits.Bytes(rikv1alpha1.ResourceMemory)

@@ -11,8 +11,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// mounts lists the kernel's file systems, and then the Pod's files and the volumes, parents before
-// children: one volume may lie in another, and one at /etc keeps the Pod's files in it.
+// mounts lists the kernel's file systems, and then the Pod's files and the volumes, parents
+// before children. One volume may be mounted inside another, and a volume at /etc still shows the
+// Pod's files.
 func mounts(in Input) []specs.Mount {
 	sys := []string{"nosuid", "noexec", "nodev", "ro"}
 	if security(in).Privileged {
@@ -43,8 +44,9 @@ func mounts(in Input) []specs.Mount {
 
 func depth(m Mount) int { return strings.Count(path.Clean(m.Destination), "/") }
 
-// covered tells whether a volume takes the place of one of the Pod's files: it is mounted there,
-// or it is read-only around the place and has nothing there over which to mount the file.
+// covered reports whether a volume replaces one of the Pod's files. It does if it is mounted at
+// the file's path. It also does if it is read-only, contains that path, and has no file there to
+// mount over.
 func covered(file Mount, volumes []Mount) bool {
 	return slices.ContainsFunc(volumes, func(v Mount) bool {
 		if v.Destination == file.Destination {
@@ -65,8 +67,8 @@ func options(m Mount) []string {
 		o = append(o, "nosuid", "nodev")
 	}
 	if m.ReadOnly {
-		// Everything below too: a bind over a tree would otherwise leave the
-		// mounts inside it writable.
+		// The mounts below become read-only too. A read-only bind mount of a tree would otherwise
+		// leave the mounts inside it writable.
 		return append(o, "rro")
 	}
 	return append(o, "rw")

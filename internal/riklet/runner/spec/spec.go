@@ -1,9 +1,9 @@
-// Package spec translates a container of an instance into the bundle
-// configuration of an OCI runtime.
+// Package spec translates a container of an instance into the bundle configuration of an OCI
+// runtime.
 //
-// It is pure: what it needs to know of the node, of the image and of objects is
-// an argument, and Build twice with the same Input gives the same Spec. It owns
-// the safe defaults; it makes no file, mount or cgroup.
+// The package is pure: everything that it needs to know about the node, the image and the objects
+// is an argument, and Build returns the same Spec for the same Input. It owns the safe defaults.
+// It creates no file, mount or cgroup.
 package spec
 
 import (
@@ -21,26 +21,26 @@ import (
 )
 
 var (
-	// ErrNoCommand is returned when neither the image nor the container says what to run.
+	// ErrNoCommand is returned if neither the image nor the container sets a command.
 	ErrNoCommand = errors.New("neither the image nor the container says what to run")
-	// ErrUser is returned when a user cannot be found in the /etc/passwd that was looked at.
+	// ErrUser is returned if a user is not in the /etc/passwd that was read.
 	ErrUser = errors.New("no such user")
-	// ErrCapability is returned when the name of a capability is not known.
+	// ErrCapability is returned for an unknown capability name.
 	ErrCapability = errors.New("unknown capability")
-	// ErrNotHeld is returned when a container asks for a capability that the node has not.
+	// ErrNotHeld is returned if a container requests a capability that the node does not have.
 	ErrNotHeld = errors.New("the node itself does not hold the capability")
-	// ErrVolume is returned when a mount names a volume that the template does not have.
+	// ErrVolume is returned if a mount names a volume that the template does not have.
 	ErrVolume = errors.New("no such volume")
 )
 
-// Image is what an image says of how it is run.
+// Image is the part of an image's configuration that describes how to run it.
 type Image struct {
 	Entrypoint []string
 	Cmd        []string
 	Env        []string // NAME=value
 	WorkingDir string
 	User       string
-	// Architecture as Go names it; empty: the node's.
+	// Architecture is a GOARCH value. Empty means the node's architecture.
 	Architecture string
 }
 
@@ -49,8 +49,7 @@ type Mount struct {
 	Source      string
 	Destination string
 	ReadOnly    bool
-	// Devices lets device files work and set-user-id bits count; only for paths
-	// of the node.
+	// Devices allows device files and set-user-ID bits in the mount. It is only for hostPaths.
 	Devices bool
 }
 
@@ -63,7 +62,7 @@ type Device struct {
 	UID, GID     uint32
 }
 
-// Input is everything that Build looks at.
+// Input is the input of Build.
 type Input struct {
 	Container rikv1alpha1.Container
 	Image     Image
@@ -71,52 +70,54 @@ type Input struct {
 	Identity  User     // resolved from the image
 	Rootfs    string
 	Hostname  string
-	// CgroupPath is relative to the hierarchies' roots.
+	// CgroupPath is relative to the roots of the cgroup hierarchies.
 	CgroupPath string
-	// Namespaces of the Pod: the process whose network, IPC and UTS are shared.
+	// NamespaceOf is the PID of the process whose network, IPC and UTS namespaces the container
+	// joins.
 	NamespaceOf int
 	HostNetwork bool
-	// Files of the Pod that are put over the image's.
+	// Files of the Pod that are mounted over the image's files.
 	HostsFile, HostnameFile, ResolvFile string
 	SharedMemory                        string // directory behind /dev/shm
-	// Devices of the node that a privileged container gets.
+	// Devices are the devices of the node that a privileged container gets.
 	Devices []Device
 	Mounts  []Mount
-	// PIDs bounds the processes; 0 means DefaultPIDs.
+	// PIDs bounds the number of processes. 0 means DefaultPIDs.
 	PIDs int64
-	// OpenFiles is the node's own hard limit: not every root may go beyond.
+	// OpenFiles is the node's own hard limit. Even root in a container may not be able to exceed
+	// it.
 	OpenFiles uint64
-	// Capabilities are those that the node itself may have.
+	// Capabilities is the capability bounding set of the node.
 	Capabilities CapabilitySet
-	// GroupOOMKill: the kernel can kill a whole container when its memory is short, instead of
-	// one process.
+	// GroupOOMKill is true if the kernel can kill all processes of a container, instead of one,
+	// when its memory is short.
 	GroupOOMKill bool
-	// SwapAccounting: the kernel can bound memory and swap together.
+	// SwapAccounting is true if the kernel can bound memory and swap together.
 	SwapAccounting bool
 }
 
-// EnvVar is one variable after it was looked up. A Fixed value, of a ConfigMap,
-// Secret or field, is taken as it is: only written ones are expanded.
+// EnvVar is one resolved variable. A Fixed value comes from a ConfigMap, a Secret or a field, and
+// is used as it is. Only literal values are expanded.
 type EnvVar struct {
 	Name, Value string
 	Fixed       bool
 }
 
-// DefaultPIDs bounds the processes and threads of a container: a fork bomb must
-// not reach the node's own limit (32768 by default).
+// DefaultPIDs bounds the processes and threads of a container: a fork bomb must not reach the
+// node's own limit (32768 by default).
 const DefaultPIDs = 4096
 
-// DefaultPath is what a program finds when its image says nothing.
+// DefaultPath is the PATH of a program whose image sets none.
 const DefaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// nofile bounds open files: the soft limit suits programs that walk over all
-// descriptors, the hard one those that ask for more.
+// The limits of open files. The soft limit suits programs that iterate over all descriptors. The
+// hard limit is for programs that raise their limit.
 const (
 	nofileSoft = 1 << 16
 	nofileHard = 1 << 19
 )
 
-// Build makes the configuration.
+// Build returns the configuration of a container.
 func Build(in Input) (*specs.Spec, error) {
 	env := Environment(in)
 	args, err := Command(in.Container, in.Image, env)
@@ -133,7 +134,7 @@ func Build(in Input) (*specs.Spec, error) {
 		Root:     &specs.Root{Path: in.Rootfs, Readonly: security(in).ReadOnlyRootFilesystem},
 		Mounts:   mounts(in),
 		Linux:    linux(in),
-		Hostname: "", // the namespace is the Pod's and has its name already
+		Hostname: "", // the Pod's UTS namespace already has its hostname
 	}
 	if !security(in).Privileged {
 		if s.Linux.Seccomp, err = profile(s, in.Image.Architecture); err != nil {
@@ -143,15 +144,16 @@ func Build(in Input) (*specs.Spec, error) {
 	return s, nil
 }
 
-// profile is Docker's default profile for the image's own architecture alone. The second system
-// call table that 32-bit programs use is attack surface, and compiling the filter for three
-// tables instead of one adds 20 ms or more to every start: only an image of 386 gets it.
+// profile returns Docker's default seccomp profile for the image's own architecture only. The
+// second system call table, for 32-bit programs, is attack surface. Compiling the filter for
+// three tables instead of one also adds 20 ms or more to every start. Therefore only an image for
+// 386 gets that table.
 func profile(s *specs.Spec, architecture string) (*specs.LinuxSeccomp, error) {
 	p, err := seccomp.GetDefaultProfile(s)
 	if err != nil {
 		return nil, err
 	}
-	own := p.Architectures[:min(len(p.Architectures), 1)] // its own comes first
+	own := p.Architectures[:min(len(p.Architectures), 1)] // the image's own is the first
 	if architecture == "386" && slices.Contains(p.Architectures, specs.ArchX86) {
 		own = append(slices.Clone(own), specs.ArchX86)
 	}
@@ -174,8 +176,8 @@ func process(in Input, args, env []string, capabilities []string) *specs.Process
 		Args:     args,
 		Env:      env,
 		Cwd:      cwd,
-		// Neither inheritable nor ambient: a program of another user must not
-		// gain what it was not given (CVE-2022-24769).
+		// Neither inheritable nor ambient: a program of another user must not gain capabilities
+		// that it was not given (CVE-2022-24769).
 		Capabilities:    &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
 		NoNewPrivileges: !security(in).Privileged,
 		Rlimits:         []specs.POSIXRlimit{openFiles(in.OpenFiles)},
@@ -204,8 +206,8 @@ func first(values ...string) string {
 	return ""
 }
 
-// Command applies Kubernetes' rules: a command replaces the image's entrypoint
-// and its cmd, args alone replace only the cmd. $(NAME) is expanded.
+// Command applies the rules of Kubernetes: a command replaces the image's entrypoint and cmd, and
+// args without a command replace only the cmd. It expands $(NAME).
 func Command(c rikv1alpha1.Container, image Image, env []string) ([]string, error) {
 	command, args := c.Command, c.Args
 	if len(command) == 0 {
@@ -234,10 +236,10 @@ func Command(c rikv1alpha1.Container, image Image, env []string) ([]string, erro
 	return expanded, nil
 }
 
-// Environment puts the defaults, the image's and the container's variables
-// together; later ones win in place of earlier ones. HOME is never empty when the
-// user's is known: a runtime would else read the container's own /etc/passwd, which may
-// be a pipe, and wait for it.
+// Environment merges the defaults, the image's variables and the container's variables. A later
+// value replaces an earlier one in its place. HOME is never empty if the user's home directory is
+// known. Otherwise the runtime would read the container's own /etc/passwd, which may be a pipe,
+// and block.
 func Environment(in Input) []string {
 	list := []string{DefaultPath, "HOSTNAME=" + in.Hostname}
 	if in.Container.TTY {
@@ -275,7 +277,7 @@ func Environment(in Input) []string {
 	return list
 }
 
-// Expand replaces $(NAME) by a known value; $$ is a literal dollar sign, and a
+// Expand replaces $(NAME) with the variable's value. $$ becomes a literal dollar sign. A
 // reference to an unknown name stays as it is.
 func Expand(text string, values map[string]string) string {
 	var out strings.Builder

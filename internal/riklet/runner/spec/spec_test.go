@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// input is a container with nothing special, on a node made up.
+// input is an ordinary container on a fictitious node.
 func input(change func(*Input)) Input {
 	in := Input{
 		Container: rikv1alpha1.Container{Name: "main", Image: "busybox"},
@@ -64,7 +64,7 @@ func TestBuildGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The profile is a library's and differs between architectures.
+			// The profile comes from a library and differs between architectures.
 			if got := s.Linux.Seccomp != nil; got != (name != "privileged") {
 				t.Errorf("has a seccomp profile: %v", got)
 			}
@@ -223,7 +223,7 @@ func TestCapabilities(t *testing.T) {
 		"default":      {nil, len(defaultCapabilities), nil},
 		"drop all":     {&rikv1alpha1.Security{DropCapabilities: []string{"all"}}, 0, nil},
 		"drop one":     {&rikv1alpha1.Security{DropCapabilities: []string{"MKNOD"}}, len(defaultCapabilities) - 1, nil},
-		"drop none":    {&rikv1alpha1.Security{DropCapabilities: []string{"NET_RAW"}}, len(defaultCapabilities), nil}, // many drop it by habit
+		"drop none":    {&rikv1alpha1.Security{DropCapabilities: []string{"NET_RAW"}}, len(defaultCapabilities), nil}, // many users drop it by habit
 		"add raw":      {&rikv1alpha1.Security{AddCapabilities: []string{"NET_RAW"}}, len(defaultCapabilities) + 1, nil},
 		"add twice":    {&rikv1alpha1.Security{AddCapabilities: []string{"CAP_SYS_TIME", "sys_time", "KILL"}}, len(defaultCapabilities) + 1, nil},
 		"privileged":   {&rikv1alpha1.Security{Privileged: true}, len(allCapabilities), nil},
@@ -299,8 +299,8 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// An image whose user database is a link to the node's must not learn from it,
-// and one that is a pipe must not hold the node up.
+// An image's user database may be a link to the node's: the lookup must not read that. It may
+// also be a pipe: the lookup must not block.
 func TestLookUpStaysInTheImage(t *testing.T) {
 	t.Parallel()
 	outside := filepath.Join(t.TempDir(), "passwd")
@@ -322,7 +322,7 @@ func TestLookUpStaysInTheImage(t *testing.T) {
 	}
 }
 
-// What is no plain file is not read, and named when something in it is asked for.
+// A file that is not regular is not read. The error names it if a lookup needs it.
 func TestLookUpReadsPlainFilesOnly(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -366,8 +366,8 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// A volume at /etc keeps the files that the node puts there, and volumes lie in each other in
-// whatever order they are written.
+// A volume at /etc still shows the files that the node mounts there. Volumes can be inside each
+// other in any order of declaration.
 func TestMountsAreMadeFromTheOutsideIn(t *testing.T) {
 	t.Parallel()
 	has := t.TempDir()

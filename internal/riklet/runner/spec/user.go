@@ -14,26 +14,25 @@ import (
 	"rik.dev/rik/internal/riklet/safeopen"
 )
 
-// User is who a container's process is.
+// User is the identity of a container's process.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32
-	// Home is the value of HOME where nothing else sets it; "" leaves it to the runtime.
+	// Home is the value of HOME unless something else sets it. Empty leaves it to the runtime.
 	Home string
 }
 
-// noHome is where a user is at home of whom the image says nothing, as runtimes have it.
+// noHome is the home directory of a user that the image does not list, as in runtimes.
 const noHome = "/"
 
-// maxUserFile bounds what is read of an image's user database: it is hostile
-// input, and real ones have a few kilobytes.
+// maxUserFile bounds how many bytes of an image's user database are read. The database is
+// untrusted input, and real ones have a few kilobytes.
 const maxUserFile = 1 << 20
 
-// LookUp finds a user ("name", "uid", either with ":group"; "" is root) in the
-// image's own files. The files are opened inside the root: a link in the image
-// cannot lead out of it, and what is no plain file is not read: to open a pipe
-// would be to wait for ever. A number needs neither file. The root must not be in
-// use yet.
+// LookUp finds a user in the image's own files. name is "name" or "uid", either with ":group"; ""
+// means root. The files are opened inside rootfs, so that a link in the image cannot point
+// outside. A file that is not regular is not read, because opening a pipe could block forever. A
+// number needs neither file. No process may use rootfs yet.
 func LookUp(rootfs, name string) (User, error) {
 	passwd, errPasswd := openInside(rootfs, "/etc/passwd")
 	group, errGroup := openInside(rootfs, "/etc/group")
@@ -70,7 +69,7 @@ func parseUser(name string, passwd, group io.Reader) (User, error) {
 	return result, nil
 }
 
-// openInside gives an empty reader for a file that is not there, and beside an error.
+// openInside returns an empty reader if the file does not exist, and also together with an error.
 func openInside(rootfs, name string) (io.ReadCloser, error) {
 	nothing := io.NopCloser(strings.NewReader(""))
 	path, err := securejoin.SecureJoin(rootfs, name)
