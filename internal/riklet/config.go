@@ -25,135 +25,138 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Where the riklet keeps what it must not forget, and what a reboot may take.
+// Default directories for data that must survive a reboot, and for data that need not.
 const (
 	DefaultStateDir = "/var/lib/riklet"
 	DefaultRunDir   = "/run/riklet"
 )
 
-// ErrNotRoot says that the riklet lacks the rights to run anything.
+// ErrNotRoot is returned if the riklet does not run as root.
 var ErrNotRoot = errors.New("the riklet must run as root: it mounts file systems, makes namespaces and writes cgroups")
 
-// Host is what a driver is given of the riklet around it.
+// Host is what a driver or a network receives from the riklet.
 type Host struct {
-	// NodeName and Address are the node's.
+	// NodeName and Address are the node's name and address.
 	NodeName, Address string
-	// StateDir and RunDir are the riklet's; a driver makes its own below them.
+	// StateDir and RunDir are the riklet's directories. A driver creates its own directories in
+	// them.
 	StateDir, RunDir string
-	// Objects answers what templates refer to.
+	// Objects returns the objects that templates refer to.
 	Objects instance.Objects
-	// Network connects instances; nil when the node has none. Not for NetworkFunc.
+	// Network connects instances. It is nil if the node has no network, and in a NetworkFunc.
 	Network instance.Network
-	// Changed is to be called when the driver's Observations changed. It does not
-	// block.
+	// Changed must be called when the driver's Observations have changed. It does not block.
 	Changed func()
 	Logger  *slog.Logger
 }
 
-// DriverFunc makes a driver.
+// DriverFunc creates a driver.
 type DriverFunc func(Host) (instance.Driver, error)
 
-// Drives is a driver and the kinds that it runs.
+// Drives is a driver and the workload kinds that it runs.
 type Drives struct {
 	Kinds []rikv1alpha1.WorkloadKind
 	Make  DriverFunc
-	// Probes find out whether this machine can run a kind, which may take seconds: the
-	// node says that it does once they return nil. A kind without one always runs.
+	// Probes check whether this machine can run a kind, which may take seconds. The node
+	// registers the kind once its probe returns nil. A kind without a probe is registered at
+	// once.
 	Probes map[rikv1alpha1.WorkloadKind]func(context.Context) error
 }
 
-// Network is the node's network as the agent needs it; *network.Node.
+// Network is the part of the node's network that the agent uses. *network.Node implements it.
 type Network interface {
 	instance.Network
-	// Run keeps it as it should be until ctx ends.
+	// Run keeps the network configured until ctx ends.
 	Run(ctx context.Context) error
-	// Apply takes what the controller tells. It does not block.
+	// Apply applies changes from the controller. It does not block.
 	Apply(*nodev1.NetworkChanges)
-	// SetAddress says by which address other nodes reach this one.
+	// SetAddress sets the address at which other nodes reach this node.
 	SetAddress(netip.Addr)
-	// SetListeners says at which ports the machine's own processes listen.
+	// SetListeners sets the ports on which the machine's own processes listen.
 	SetListeners([]proxy.Listener)
-	// Lost says whether a workload has a port although a process listens on it.
+	// Lost reports whether a workload has a port although a process listens on it.
 	Lost(proxy.HostPort) bool
-	// Troubles say what of it does not work, with messages. The caller must not change it.
+	// Troubles returns messages about the parts of the network that do not work. The caller must
+	// not change the map.
 	Troubles() map[nodestate.TroubleKind]string
-	// News is readable after Troubles changed.
+	// News returns a channel that is readable after Troubles has changed.
 	News() <-chan struct{}
-	// NameServer is where the node's name server listens; invalid before it does.
+	// NameServer returns the address of the node's name server. It is invalid until the server
+	// listens.
 	NameServer() netip.AddrPort
-	// Close lets go of it. Run has returned.
+	// Close releases the network. Run must have returned.
 	Close() error
 }
 
-// NetworkFunc makes a node's network.
+// NetworkFunc creates a node's network.
 type NetworkFunc func(Host) (Network, error)
 
-// Images is the node's image store as the agent needs it.
+// Images is the part of the node's image store that the agent uses.
 type Images interface {
-	// References lists the images that are here.
+	// References lists the images on this node.
 	References() []string
-	// Collect removes what is not used: what is old, or under pressure all that
-	// it can.
+	// Collect removes unused images: old ones, or under disk pressure as many as possible.
 	Collect(ctx context.Context, pressure bool) (freedBytes int64, err error)
 }
 
-// Config of a [Riklet].
+// Config configures a [Riklet].
 type Config struct {
 	// NodeName is the node's name in the cluster. Required.
 	NodeName string
 	// StateDir and RunDir default to DefaultStateDir and DefaultRunDir.
 	StateDir, RunDir string
 
-	// SchedulerAddr and ControllerAddr are host:port of the services for nodes.
-	// Each is required unless the Dial function beside it is set.
+	// SchedulerAddr and ControllerAddr are the host:port addresses of the services for nodes.
+	// Each is required unless the corresponding Dial function is set.
 	SchedulerAddr, ControllerAddr string
-	// DialScheduler and DialController replace the network, and with it the
-	// node's certificate, for peers in the same process.
+	// DialScheduler and DialController connect to peers in the same process. They replace the
+	// network and the node's certificate.
 	DialScheduler, DialController connection.DialFunc
-	// Authority is the hash of the cluster's authority for peers in the same
-	// process; over the network the node's certificate tells it.
+	// Authority is the hash of the cluster's certificate authority, for peers in the same
+	// process. Over the network, the node's certificate contains it.
 	Authority string
-	// Token lets the node join; not needed once it has.
+	// Token lets the node join. It is not needed after that.
 	Token jointoken.Token
-	// ServerName is looked for in the servers' certificates. The host of each
-	// address when empty.
+	// ServerName is the name to verify in the servers' certificates. Empty means the host of each
+	// address.
 	ServerName string
-	// DialOptions are added to those of the connections over the network.
+	// DialOptions are added to the options of connections over the network.
 	DialOptions []grpc.DialOption
 
-	// Labels and Taints are asked for when the node first joins.
+	// Labels and Taints are requested when the node first joins.
 	Labels map[string]string
 	Taints []rikv1alpha1.Taint
-	// Reserved is kept from instances.
+	// Reserved is the capacity that instances cannot use.
 	Reserved rikv1alpha1.ResourceList
-	// MaxInstances is monitor.DefaultMaxInstances when 0.
+	// MaxInstances defaults to monitor.DefaultMaxInstances.
 	MaxInstances int64
-	// InternalAddress and ExternalAddress win over what is found; ExternalAddress
-	// is not looked for.
+	// InternalAddress and ExternalAddress override detected addresses. ExternalAddress is never
+	// detected.
 	InternalAddress, ExternalAddress string
 
-	// Drivers make what runs the instances. An instance of another
-	// kind is Failed with a message.
+	// Drivers create the drivers that run instances. An instance of a kind without a driver is
+	// Failed with a message.
 	Drivers []Drives
-	// Network may be nil: then instances have their loopback and nothing else.
+	// Network may be nil. Then instances have only their loopback device.
 	Network NetworkFunc
-	// Images may be nil for a node without any.
+	// Images may be nil for a node without images.
 	Images Images
-	// RuntimeVersion of the default OCI runtime, and the names of all.
+	// RuntimeVersion is the version of the default OCI runtime. Runtimes are the names of all OCI
+	// runtimes.
 	RuntimeVersion string
 	Runtimes       []string
 
-	// MetricsInterval is monitor.DefaultInterval when 0.
+	// MetricsInterval defaults to monitor.DefaultInterval.
 	MetricsInterval time.Duration
 	// Unprivileged skips the check for root, for drivers that do not need it.
 	Unprivileged bool
-	// Version is this riklet's.
+	// Version is the version of this riklet.
 	Version string
-	// Logger discards when nil.
+	// Logger may be nil, which discards logs.
 	Logger *slog.Logger
 }
 
-// Validate reports every problem.
+// Validate reports every problem in the configuration.
 func (c *Config) Validate() error {
 	var problems []error
 	for _, p := range nodestate.NodeNameProblems(c.NodeName) {
@@ -198,7 +201,7 @@ func (c *Config) validatePeers() []error {
 			problems = append(problems, fmt.Errorf("the %s's address %q is not host:port: %w", peer.name, peer.address, err))
 		}
 	}
-	// One identity serves both connections; half of it in process makes no sense.
+	// One identity serves both connections, so both peers must be in the same process or neither.
 	if (c.DialScheduler == nil) != (c.DialController == nil) {
 		problems = append(problems, errors.New("either both peers are in the process or none"))
 	}
@@ -210,8 +213,8 @@ func (c *Config) validatePeers() []error {
 	return problems
 }
 
-// ValidateNode reports the problems of what the node says of itself but for its name,
-// which can be judged before there are drivers and peers.
+// ValidateNode reports the problems in the node's settings, except its name. They can be checked
+// before the drivers and the peers are known.
 func (c *Config) ValidateNode() []error {
 	var problems []error
 	for key, value := range c.Labels {

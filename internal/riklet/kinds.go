@@ -9,7 +9,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// certain are the kinds that the node runs without having found out.
+// certain returns the kinds that the node runs without a probe.
 func (r *Riklet) certain() []rikv1alpha1.WorkloadKind {
 	var kinds []rikv1alpha1.WorkloadKind
 	for _, d := range r.cfg.Drivers {
@@ -23,8 +23,8 @@ func (r *Riklet) certain() []rikv1alpha1.WorkloadKind {
 	return kinds
 }
 
-// probe finds out about the others, all at once, and says so as it learns. What the
-// node cannot run is no failure of the node, and may be otherwise later.
+// probe runs the probes of the other kinds in parallel, and registers each kind that succeeds. A
+// kind that the node cannot run is no failure, and the probe is repeated later.
 func (r *Riklet) probe(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -42,14 +42,14 @@ func (r *Riklet) probe(ctx context.Context) {
 	}
 }
 
-// The pauses between two looks at whether a machine can run a kind, which may cost it a
-// boot: one that was only busy is asked again soon, one that cannot now and then.
+// The pauses between two probes of a kind, which may boot a guest. The first retry comes soon,
+// because the machine may only have been busy. Later retries are rare.
 const (
 	firstProbePause = 2 * time.Minute
 	lastProbePause  = time.Hour
 )
 
-// untilAble asks until the answer is yes, or ctx ends.
+// untilAble repeats a probe until it succeeds or ctx ends.
 func untilAble(ctx context.Context, able func(context.Context) error, notYet func(err error, pause time.Duration)) bool {
 	for pause := firstProbePause; ; pause = min(2*pause, lastProbePause) {
 		err := able(ctx)

@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestBusyMachineIsAskedAgain has a machine on which no guest boots in time at first.
+// TestBusyMachineIsAskedAgain checks the retries on a machine on which guests boot too slowly at
+// first.
 func TestBusyMachineIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -35,7 +36,7 @@ func TestBusyMachineIsAskedAgain(t *testing.T) {
 	})
 }
 
-// TestProbingEndsWithTheAgent waits for no pause.
+// TestProbingEndsWithTheAgent checks that the probes end with ctx, without waiting for a pause.
 func TestProbingEndsWithTheAgent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

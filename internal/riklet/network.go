@@ -16,11 +16,11 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// lookInterval bounds how often the machine is asked for ports and address.
+// lookInterval is the time between two checks of the machine's ports and address.
 const lookInterval = 10 * time.Second
 
-// ports are those that processes of the machine hold, which are none of rik's.
-// It belongs to the goroutine that sends heartbeats.
+// ports are the ports on which processes of the machine listen, without rik's own. They belong to
+// the goroutine that sends heartbeats.
 type ports struct {
 	reader   *monitor.Ports
 	looked   time.Time
@@ -28,14 +28,14 @@ type ports struct {
 	reported []*schedulerv1.UsedPort
 }
 
-// facts are those of the node, which the caller must not change.
+// facts returns the facts of the node. The caller must not change them.
 func (r *Riklet) facts() *rikv1alpha1.NodeStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.status
 }
 
-// refresh looks for the node's address again, unless it was given.
+// refresh detects the node's address again, unless it was configured.
 func (r *Riklet) refresh() *rikv1alpha1.NodeStatus {
 	facts := r.facts()
 	if r.cfg.InternalAddress != "" {
@@ -53,7 +53,7 @@ func (r *Riklet) refresh() *rikv1alpha1.NodeStatus {
 	return facts
 }
 
-// amend replaces the facts by changed ones.
+// amend replaces the facts by a changed copy.
 func (r *Riklet) amend(change func(*rikv1alpha1.NodeStatus)) *rikv1alpha1.NodeStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +63,7 @@ func (r *Riklet) amend(change func(*rikv1alpha1.NodeStatus)) *rikv1alpha1.NodeSt
 	return status
 }
 
-// readdress tells the network the node's address.
+// readdress sends the node's address to the network.
 func (r *Riklet) readdress(facts *rikv1alpha1.NodeStatus) {
 	if r.network == nil {
 		return
@@ -72,8 +72,8 @@ func (r *Riklet) readdress(facts *rikv1alpha1.NodeStatus) {
 	r.network.SetAddress(address.Unmap())
 }
 
-// followAddress registers again with another address. A connection over the
-// network breaks by itself when the address goes; one in this process does not.
+// followAddress registers again if the node's address has changed. A connection over the network
+// breaks by itself when the address disappears. A connection in this process does not.
 func (r *Riklet) followAddress() {
 	if r.cfg.DialScheduler == nil {
 		return
@@ -83,8 +83,8 @@ func (r *Riklet) followAddress() {
 	}
 }
 
-// usedPorts are the ports to be told in a heartbeat. Every so often it looks at
-// the machine.
+// usedPorts returns the used ports for a heartbeat, and whether to send them. At most once per
+// lookInterval, it checks the machine.
 func (r *Riklet) usedPorts(whole bool) (used []*schedulerv1.UsedPort, changed bool) {
 	if now := time.Now(); now.Sub(r.ports.looked) >= lookInterval {
 		r.ports.looked = now
@@ -97,15 +97,14 @@ func (r *Riklet) usedPorts(whole bool) (used []*schedulerv1.UsedPort, changed bo
 	return r.ports.reported, true
 }
 
-// used is what the scheduler is told of a port. One at loopback addresses, or one that a
-// workload has, keeps away only instances in the node's own network, which cannot listen
-// on it.
+// used converts a port for the scheduler. Loopback ports and ports that a workload also has
+// affect only instances in the node's own network, which cannot listen on them.
 func (r *Riklet) used(p monitor.Port) *schedulerv1.UsedPort {
 	lost := r.network != nil && r.network.Lost(proxy.HostPort{Protocol: p.Protocol, Port: p.Port})
 	return &schedulerv1.UsedPort{Protocol: string(p.Protocol), Port: int32(p.Port), HostNetworkOnly: p.Loopback || lost}
 }
 
-// troubles are what of the network does not work.
+// troubles returns the parts of the network that do not work.
 func (r *Riklet) troubles() (reported []*schedulerv1.NodeTrouble) {
 	if r.network == nil {
 		return nil
@@ -117,7 +116,7 @@ func (r *Riklet) troubles() (reported []*schedulerv1.NodeTrouble) {
 	return reported
 }
 
-// lookForPorts leaves out what is rik's: the name server, and instances in the
+// lookForPorts updates the used ports. It leaves out the name server and the instances in the
 // node's own network, whose ports the scheduler knows.
 func (r *Riklet) lookForPorts() (changed bool) {
 	var own netip.AddrPort

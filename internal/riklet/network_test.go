@@ -20,7 +20,7 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// notedNetwork is a network that notes what it is told.
+// notedNetwork is a network that records its calls.
 type notedNetwork struct {
 	instance.Network
 	mu       sync.Mutex
@@ -110,7 +110,7 @@ func TestANodeWithANetwork(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
 		<-r.Ready()
-		// What the kernel chose is told once it was seen twice.
+		// A port that the kernel chose is reported after it was seen twice.
 		time.Sleep(3 * lookInterval)
 		synctest.Wait()
 		b.cluster.report(t, "n7")
@@ -145,8 +145,9 @@ func TestANodeWithANetwork(t *testing.T) {
 	})
 }
 
-// TestAnotherAddressIsRegistered: the connection of a node in its server's process
-// does not break when the address goes.
+// TestAnotherAddressIsRegistered checks that a node registers again after a change of its
+// address. The connection of a node in its server's process does not break when the address
+// disappears.
 func TestAnotherAddressIsRegistered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -179,7 +180,7 @@ func TestAnotherAddressIsRegistered(t *testing.T) {
 	})
 }
 
-// report sends news of the network.
+// report sends changes of the network to the node.
 func (c *cluster) report(t *testing.T, peer string) {
 	t.Helper()
 	c.mu.Lock()
@@ -192,14 +193,14 @@ func (c *cluster) report(t *testing.T, peer string) {
 	synctest.Wait()
 }
 
-// lastTroubles are those that the node told of last.
+// lastTroubles returns the troubles that the node last reported.
 func (c *cluster) lastTroubles() []*schedulerv1.NodeTrouble {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.troubles
 }
 
-// used are the ports that the node told of last.
+// used returns the ports that the node last reported.
 func (c *cluster) used() []*schedulerv1.UsedPort {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// newScheduler joins the parts to the connection to the scheduler.
+// newScheduler returns the connection to the scheduler, with the riklet's parts as its handlers.
 func (r *Riklet) newScheduler() *connection.Scheduler {
 	dial := r.cfg.DialScheduler
 	if dial == nil {
@@ -31,7 +31,7 @@ func (r *Riklet) newScheduler() *connection.Scheduler {
 	}
 }
 
-// newMonitor measures what the drivers have.
+// newMonitor returns the monitor that measures the node and its instances.
 func (r *Riklet) newMonitor() *monitor.Monitor {
 	reader := monitor.NewReader(r.cfg.StateDir)
 	cfg := monitor.Config{
@@ -52,7 +52,7 @@ type evictor interface {
 	Evict(ctx context.Context) (uid string, err error)
 }
 
-// evict ends an instance of the first driver that has one to end.
+// evict ends an instance of the first driver that has one to evict.
 func (r *Riklet) evict(ctx context.Context) (string, error) {
 	var errs []error
 	for _, d := range r.drivers {
@@ -67,7 +67,7 @@ func (r *Riklet) evict(ctx context.Context) (string, error) {
 	return "", errors.Join(errs...)
 }
 
-// register describes the node as it is now.
+// register returns the current description of the node.
 func (r *Riklet) register() *schedulerv1.Register {
 	facts := r.refresh()
 	status, err := facts.Marshal()
@@ -85,8 +85,8 @@ func (r *Riklet) register() *schedulerv1.Register {
 	}
 }
 
-// heartbeat tells images and ports only when they changed; whole tells them
-// anyway.
+// heartbeat returns a heartbeat. It contains images and ports only if they changed or whole is
+// true.
 func (r *Riklet) heartbeat(whole bool) *schedulerv1.Heartbeat {
 	beat := &schedulerv1.Heartbeat{DiskPressure: r.monitor.DiskPressure()}
 	beat.UsedPorts, beat.UsedPortsChanged = r.usedPorts(whole)
@@ -104,7 +104,7 @@ func (r *Riklet) heartbeat(whole bool) *schedulerv1.Heartbeat {
 	return beat
 }
 
-// measure reads what every instance uses.
+// measure returns the usage of every instance.
 func (r *Riklet) measure() []monitor.Instance {
 	var all []monitor.Instance
 	for _, d := range r.drivers {
@@ -124,11 +124,11 @@ func (r *Riklet) measure() []monitor.Instance {
 	return all
 }
 
-// measuredAtOnce bounds the instances that are measured side by side: a VMM that does
-// not answer holds up few others.
+// measuredAtOnce bounds how many instances are measured at the same time. Thus a VMM that does
+// not answer delays few others.
 const measuredAtOnce = 16
 
-// usages measures the instances of one driver. One that does not run uses nothing.
+// usages measures the instances of one driver. An instance that does not run uses nothing.
 func usages(d instance.Driver, of []monitor.Instance) {
 	var group errgroup.Group
 	group.SetLimit(measuredAtOnce)
@@ -143,7 +143,7 @@ func usages(d instance.Driver, of []monitor.Instance) {
 	_ = group.Wait()
 }
 
-// resolve finds who serves a session.
+// resolve finds the driver and the default container for a session.
 func (r *Riklet) resolve(uid string) (driver instance.Driver, container string, ok bool) {
 	if driver, ok = r.manager.Driver(uid); !ok {
 		return nil, "", false

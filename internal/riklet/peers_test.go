@@ -19,8 +19,8 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// cluster is both of the node's peers. It admits every node, allows what was
-// ordered, acknowledges what it is told, and has every revision.
+// cluster is both of the node's peers. It admits every node, allows all ordered instances,
+// acknowledges every observation, and has every revision.
 type cluster struct {
 	schedulerv1.UnimplementedWorkerServer
 	nodev1.UnimplementedNodeServer
@@ -46,7 +46,7 @@ func newCluster() *cluster {
 	return &cluster{term: 1, reported: map[string]*schedulerv1.Observation{}, data: map[int64][]*nodev1.StreamData{}}
 }
 
-// locked is for what a test looks at.
+// locked calls f with the lock, for tests that read the state.
 func (c *cluster) locked(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,7 @@ func caller(ctx context.Context) string {
 	return ""
 }
 
-// workerEnd is the scheduler; two services with a method Connect need two types.
+// workerEnd is the scheduler. There are two types, because two services have a method Connect.
 type workerEnd struct {
 	schedulerv1.UnimplementedWorkerServer
 	*cluster
@@ -188,8 +188,7 @@ func answer(get *nodev1.Get) *nodev1.ControllerMessage {
 	return &nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Object{Object: object}}
 }
 
-// session opens one and returns all that came back when it has ended.
-// change sends a later version of a secret, as the controller does unasked.
+// change sends a later version of a Secret, without a request, as the controller does.
 func (c *cluster) change(t *testing.T, name, value string) {
 	t.Helper()
 	c.mu.Lock()
@@ -221,7 +220,7 @@ func (c *cluster) session(t *testing.T, open *nodev1.OpenStream) (out string, la
 	return out, last
 }
 
-// endpoint serves the cluster in memory; each half can be away.
+// endpoint serves the cluster in memory. Each half can be down.
 type endpoint struct {
 	mu       sync.Mutex
 	listener *bufconn.Listener

@@ -1,10 +1,10 @@
-// Package riklet is the node agent. It obeys the scheduler with its drivers,
-// has the controller give it what instances refer to, and tells what it sees.
+// Package riklet is the node agent. It obeys the orders of the scheduler with its drivers, gets
+// the objects that instances refer to from the controller, and reports the state of its
+// instances.
 //
-// The parts are packages of their own: manager (the papers' Node Manager),
-// monitor (Node Monitor), contact (the two connections), session (logs,
-// commands, ports), objects, ledger, join and identity. The drivers come from
-// outside. When the agent ends, by whatever cause, its instances go on; the next
+// Its parts are packages of their own: manager (the papers' Node Manager), monitor (Node
+// Monitor), connection (the two connections), session (logs, exec, port-forward), objects,
+// checkpoint, join and identity. The caller supplies the drivers. When the agent ends, for any
 // one takes them over.
 package riklet
 
@@ -35,11 +35,11 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// maxMessage bounds what a peer may send at once: a node with thousands of
-// instances is told of all of them in one message.
+// maxMessage bounds the size of a message from a peer. A node with thousands of instances
+// receives all of them in one message.
 const maxMessage = 32 << 20
 
-// lookup bounds the search for the address that leads to the scheduler.
+// lookup is the timeout for finding the local address that reaches the scheduler.
 const lookup = 5 * time.Second
 
 // Riklet is the agent of one node.
@@ -53,8 +53,8 @@ type Riklet struct {
 	network  Network // nil: none
 	monitor  *monitor.Monitor
 	outbox   *connection.Outbox
-	identity *join.Identity // nil when the peers are in the process
-	// installation is the key that proves which riklet of the machine this is; run names
+	identity *join.Identity // nil if the peers are in this process
+	// installation is the key that proves which riklet of the machine this is. run identifies
 	// this run of it.
 	installation, run string
 	ready             chan struct{}
@@ -63,12 +63,12 @@ type Riklet struct {
 
 	mu     sync.Mutex
 	status *rikv1alpha1.NodeStatus // replaced as a whole
-	images []string                // as last told
+	images []string                // as last reported
 	ports  ports
 }
 
-// New makes a riklet and its drivers, in directories that the caller keeps others off.
-// Nothing runs before Run. Close releases what New took.
+// New returns a riklet with its drivers. The caller must hold the lock on its directories.
+// Nothing runs before Run. Close releases what New opened.
 func New(cfg Config) (*Riklet, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func New(cfg Config) (*Riklet, error) {
 	return r, nil
 }
 
-// open does what may go wrong.
+// open does the parts of New that can fail.
 func (r *Riklet) open() error {
 	for _, dir := range []string{r.cfg.StateDir, r.cfg.RunDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -123,12 +123,12 @@ func (r *Riklet) open() error {
 	return nil
 }
 
-// mounter is a driver whose instances mount ConfigMaps and Secrets as files,
-// which follow their content while the instance runs.
+// mounter is a driver whose instances mount ConfigMaps and Secrets as files, which change with
+// the objects while the instance runs.
 type mounter interface{ ObjectsChanged() }
 
-// objectsChanged lets the mounts follow at once instead of at the driver's own
-// next look. The drivers are all there before the first object can arrive.
+// objectsChanged makes the drivers update mounted files at once, before their next regular check.
+// All drivers exist before the first object can arrive.
 func (r *Riklet) objectsChanged() {
 	for _, d := range r.drivers {
 		if m, ok := d.(mounter); ok {
@@ -137,7 +137,7 @@ func (r *Riklet) objectsChanged() {
 	}
 }
 
-// look asks the machine once; what can change meanwhile is in the metrics.
+// look reads the facts of the machine once. Facts that can change meanwhile are in the metrics.
 func (r *Riklet) look() (*rikv1alpha1.NodeStatus, error) {
 	machine, err := identity.Source{}.MachineID(r.cfg.StateDir)
 	if err != nil {
@@ -150,7 +150,7 @@ func (r *Riklet) look() (*rikv1alpha1.NodeStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The name service may be away; the address is then found otherwise.
+	// DNS may not work; the address is then found in another way.
 	ctx, cancel := context.WithTimeout(context.Background(), lookup)
 	defer cancel()
 	return monitor.Facts(ctx, monitor.FactsConfig{
@@ -163,14 +163,14 @@ func (r *Riklet) look() (*rikv1alpha1.NodeStatus, error) {
 	})
 }
 
-// host is what the agent is to those who make parts of it.
+// host returns what the constructors of drivers and of the network receive.
 func (r *Riklet) host() Host {
 	h := Host{
 		NodeName: r.cfg.NodeName, Address: r.status.Info.InternalAddress,
 		StateDir: r.cfg.StateDir, RunDir: r.cfg.RunDir,
 		Objects: r.objects, Changed: r.manager.Changed, Logger: r.cfg.Logger,
 	}
-	if r.network != nil { // else it would be an interface that holds one
+	if r.network != nil { // else it would be an interface that holds a nil pointer
 		h.Network = r.network
 	}
 	return h
@@ -189,8 +189,8 @@ func (r *Riklet) makeNetwork() error {
 	return nil
 }
 
-// makeDrivers fills the map that the manager has already: it is not read before
-// Run, and a driver may call the manager from its first moment.
+// makeDrivers fills the map that the manager already has. The manager does not read the map
+// before Run, and a driver may call the manager as soon as it exists.
 func (r *Riklet) makeDrivers() error {
 	for _, d := range r.cfg.Drivers {
 		driver, err := d.Make(r.host())
@@ -215,23 +215,23 @@ func (r *Riklet) openIdentity() error {
 	return err
 }
 
-// Ready is closed when the scheduler has said what the node may run, and the
-// node has begun to.
+// Ready returns a channel that is closed when the scheduler has sent what the node may run and
+// the node has obeyed that.
 func (r *Riklet) Ready() <-chan struct{} { return r.ready }
 
-// Metrics gives the latest metrics in the papers' JSON shapes: of the node, and
-// of its instances by UID. Empty until the first measurement.
+// Metrics returns the latest metrics in the papers' JSON format: of the node, and of its
+// instances by UID. They are empty until the first measurement.
 func (r *Riklet) Metrics() (node string, instances map[string]string) {
 	return r.monitor.Latest()
 }
 
-// Resources are the node's facts in the paper's JSON shape.
+// Resources returns the node's facts in the paper's JSON format.
 func (r *Riklet) Resources() monitor.NodeResources {
 	return monitor.Resources(r.cfg.NodeName, &r.facts().Info)
 }
 
-// Close releases the network and the drivers' files. Run must have returned.
-// Instances are not touched.
+// Close releases the network and the drivers' files. Run must have returned. Instances keep
+// running.
 func (r *Riklet) Close() error {
 	var problems []error
 	for _, d := range r.drivers {
@@ -246,7 +246,7 @@ func (r *Riklet) Close() error {
 	return errors.Join(problems...)
 }
 
-// Run recovers what runs here, then obeys until ctx ends or the node cannot
+// Run recovers the instances on this node, then obeys orders until ctx ends or the node cannot
 // join its cluster. It leaves all instances running.
 func (r *Riklet) Run(ctx context.Context) error {
 	for i, d := range r.drivers {
@@ -266,7 +266,7 @@ func (r *Riklet) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { r.probe(ctx); return nil })
 	if r.network != nil {
-		// First: a process that listens on a port already keeps it from a workload.
+		// First: a port on which a process already listens must not go to a workload.
 		r.lookForPorts()
 		group.Go(func() error { return r.network.Run(ctx) })
 	}
@@ -275,8 +275,8 @@ func (r *Riklet) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// connect joins if need be and keeps the connections. What runs here does not
-// wait for any of it.
+// connect joins the cluster if necessary and runs the connections. Instances on this node do not
+// wait for it.
 func (r *Riklet) connect(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if r.identity != nil {
@@ -292,8 +292,8 @@ func (r *Riklet) connect(ctx context.Context) error {
 	return group.Wait()
 }
 
-// belong tells the ledger whose orders come now. The instances of another
-// cluster before are not touched here: this one's first order stops them.
+// belong stores in the checkpoint which cluster gives the orders. It does not stop the instances
+// of an earlier cluster. The first order of this cluster stops them.
 func (r *Riklet) belong() {
 	var cluster []string
 	switch {
@@ -311,8 +311,8 @@ func (r *Riklet) belong() {
 	}
 }
 
-// outside is for a node that its cluster does not take: what still runs here
-// keeps being looked after, and only an empty node gives up.
+// outside handles a node that its cluster does not accept. If instances run on the node, the
+// riklet continues to look after them. Otherwise it returns the cause.
 func (r *Riklet) outside(ctx context.Context, cause error) error {
 	if ctx.Err() == nil {
 		running := len(r.manager.List())
@@ -325,7 +325,7 @@ func (r *Riklet) outside(ctx context.Context, cause error) error {
 	return nil
 }
 
-// dial connects to a peer over the network as the node.
+// dial returns a function that connects to a peer over the network with the node's certificate.
 func (r *Riklet) dial(address string) connection.DialFunc {
 	return func(context.Context) (*grpc.ClientConn, error) {
 		name := r.cfg.ServerName
@@ -344,7 +344,7 @@ func (r *Riklet) dial(address string) connection.DialFunc {
 			grpc.WithTransportCredentials(credentials.NewTLS(config)), connection.KeepAlive(), grpc.WithNoProxy(),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		}, r.cfg.DialOptions...)
-		// passthrough: the dialer resolves names, each time anew.
+		// passthrough: the dialer resolves the name at every connection.
 		return grpc.NewClient("passthrough:///"+address, options...)
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// store is an image store with a changing list.
+// store is an image store whose list the test changes.
 type store struct {
 	mu     sync.Mutex
 	images []string
@@ -55,10 +55,10 @@ type bench struct {
 	objects instance.Objects
 	stop    func()
 
-	lookedAgain atomic.Int32 // how often the driver was told that objects changed
+	lookedAgain atomic.Int32 // how often the driver was notified of changed objects
 }
 
-// mountingDriver is a driver that wants to hear of ConfigMaps and Secrets.
+// mountingDriver is a driver that counts the notifications of changed ConfigMaps and Secrets.
 type mountingDriver struct {
 	instance.Driver
 	reported *atomic.Int32
@@ -88,7 +88,7 @@ func (b *bench) config() Config {
 	}
 }
 
-// boot starts the riklet; b.stop ends it and leaves the machine.
+// boot starts the riklet. b.stop ends it and leaves the machine as it is.
 func (b *bench) boot() {
 	b.t.Helper()
 	r, err := New(b.config())
@@ -210,8 +210,8 @@ func TestSessionsAndObjects(t *testing.T) {
 	})
 }
 
-// Neither the end of the riklet nor the loss of its peers touches what runs,
-// and a riklet without a controller goes on from what is on its disk.
+// Neither the end of the riklet nor the loss of its peers affects running instances. A riklet
+// without a controller continues from what is on its disk.
 func TestFault07InstancesSurviveTheRiklet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestFault07InstancesSurviveTheRiklet(t *testing.T) {
 		if got := b.host.Running(); !slices.Equal(got, []string{"a"}) {
 			t.Errorf("after the riklet ended run %v, want a", got)
 		}
-		// What was ordered meanwhile comes with the next Allowed.
+		// Orders during the absence arrive with the next Allowed.
 		b.cluster.locked(func() { b.cluster.order = nil })
 		b.cluster.run("b")
 		b.scheduler.up()
@@ -251,8 +251,8 @@ func TestFault07InstancesSurviveTheRiklet(t *testing.T) {
 	})
 }
 
-// TestClusterSetUpAnew keeps the node's state and loses the cluster's: the first
-// term of the new one is lower than the last of the old, and is obeyed.
+// TestClusterSetUpAnew keeps the node's state and loses the cluster's. The first term of the new
+// cluster is lower than the last term of the old one, and the node still obeys it.
 func TestClusterSetUpAnew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestDriverThatCannotBeMade(t *testing.T) {
 	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "[Function]: no KVM") {
 		t.Errorf("New() = %v, want it to name the kind and the cause", err)
 	}
-	// The failure let go of the state directory.
+	// The failed New has released the state directory.
 	r, err := New(b.config())
 	if err != nil {
 		t.Fatal(err)

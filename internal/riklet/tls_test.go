@@ -29,11 +29,11 @@ import (
 
 const (
 	secret = "0123456789abcdef0123"
-	// timeout is for machines that have much else to do.
+	// timeout is long, for busy machines.
 	timeout = time.Minute
 )
 
-// joinEnd signs whoever has the secret.
+// joinEnd signs the certificate of every node that has the secret.
 type joinEnd struct {
 	nodev1.UnimplementedJoinServer
 	authority *pki.Authority
@@ -52,7 +52,7 @@ func (j joinEnd) Join(_ context.Context, in *nodev1.JoinRequest) (*nodev1.JoinRe
 	return &nodev1.JoinResponse{CertificatePem: cert, CaPem: j.authority.CertificatePEM()}, nil
 }
 
-// serveTLS serves on a port of the loopback that the kernel chose.
+// serveTLS serves on a loopback port that the kernel chooses.
 func serveTLS(t *testing.T, authority *pki.Authority, auth tls.ClientAuthType, register func(*grpc.Server)) (address string) {
 	t.Helper()
 	certPEM, keyPEM, err := authority.IssueServer([]string{"127.0.0.1"}, time.Hour)
@@ -80,7 +80,7 @@ func serveTLS(t *testing.T, authority *pki.Authority, auth tls.ClientAuthType, r
 	return listener.Addr().String()
 }
 
-// overTLS is a bench whose cluster is reached over the network.
+// overTLS returns a bench whose cluster is reached over the network.
 func overTLS(t *testing.T) (*bench, Config) {
 	t.Helper()
 	authority, err := pki.LoadOrCreate(filepath.Join(t.TempDir(), "ca"))
@@ -120,7 +120,7 @@ func running(t *testing.T, cfg Config) (r *Riklet, done <-chan error, stop func(
 	return r, ended, stop
 }
 
-// eventually polls, since real connections have no bubble.
+// eventually polls, because real connections do not work in a bubble.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -148,7 +148,7 @@ func TestJoinAndRunOverTLS(t *testing.T) {
 		}
 	})
 	stop()
-	// The certificate is kept: the token has done its work.
+	// The node has saved its certificate, so it needs no token any more.
 	cfg.Token = jointoken.Token{}
 	again, _, _ := running(t, cfg)
 	select {
@@ -190,8 +190,7 @@ func TestRunEndsWhenTheNodeMayNotJoin(t *testing.T) {
 	}
 }
 
-// A node whose certificate is of no use any more goes on looking after what
-// runs on it.
+// A node whose certificate is no longer valid continues to look after its instances.
 func TestInstancesGoOnOutsideTheCluster(t *testing.T) {
 	t.Parallel()
 	b, cfg := overTLS(t)
@@ -199,7 +198,7 @@ func TestInstancesGoOnOutsideTheCluster(t *testing.T) {
 	b.cluster.run("a")
 	eventually(t, "running", func() bool { return b.cluster.phase("a") == string(rikv1alpha1.InstanceRunning) })
 	stop()
-	cfg.NodeName = "n2" // the kept certificate does not fit
+	cfg.NodeName = "n2" // the saved certificate is for another name
 	cfg.Token.Secret = strings.Repeat("0", 20)
 	said := &output.Buffer{}
 	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))

@@ -7,23 +7,24 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// An instance with a fence runs only while the kcp that it came from is known to have been
-// in touch with the cluster less than the time of the fence ago. The controller knows, and
-// stops it long before; what counts here is the case that the controller cannot, or cannot
-// be heard.
+// An instance with a fence runs only while it is known that the kcp it came from was connected to
+// the cluster within the time of the fence. Normally the controller checks that and stops the
+// instance long before. The check here is for the case that the controller cannot check, or that
+// the node cannot reach the controller.
 
 const (
-	// asksPerFence is how often a proof is asked for in the time of a fence, and
-	// askAtLeast how often at most.
+	// asksPerFence is how often a proof is requested in the time of a fence. askAtLeast is the
+	// shortest time between two requests.
 	asksPerFence = 10
 	askAtLeast   = time.Second
-	// unproven is how long, and at most half a fence, what a riklet found when it began may
-	// go on without a proof: the riklet was away for longer than anybody knows, and the
-	// kcp waits 25 s more than the fence.
+	// unproven is how long instances that were found at the start of the riklet may continue
+	// without a proof, but at most half the time of the fence. It is not known how long the
+	// riklet was down, and the kcp waits 25 s longer than the fence.
 	unproven = 15 * time.Second
 )
 
-// keepProof remembers that an instance has a fence, for a riklet that comes after this one.
+// keepProof saves that an instance has a fence, so that the fence survives a restart of the
+// riklet.
 func (m *Manager) keepProof(r *run, template *rikv1alpha1.InstanceTemplate) {
 	after, asks := fence.After(template.Annotations)
 	if !asks || r.after == after {
@@ -35,7 +36,7 @@ func (m *Manager) keepProof(r *run, template *rikv1alpha1.InstanceTemplate) {
 	}
 }
 
-// recall takes over the fences of what the drivers found.
+// recall restores the fences of instances that the drivers found.
 func (m *Manager) recall() {
 	for uid, held := range m.cfg.Ledger.Proven() {
 		if r := m.runs[uid]; r != nil {
@@ -44,7 +45,7 @@ func (m *Manager) recall() {
 	}
 }
 
-// until is when an instance with a fence has to stop; zero: never.
+// until returns when an instance with a fence must stop; zero means never.
 func (m *Manager) until(r *run) time.Time {
 	proven, free := m.cfg.Objects.Fence(r.home)
 	until := proven.Add(r.after)
@@ -57,7 +58,7 @@ func (m *Manager) until(r *run) time.Time {
 	return until
 }
 
-// isProven says whether an instance may be started.
+// isProven reports whether an instance may be started.
 func (m *Manager) isProven(r *run, now time.Time) bool {
 	if r.after == 0 {
 		return true
@@ -66,8 +67,8 @@ func (m *Manager) isProven(r *run, now time.Time) bool {
 	return until.IsZero() || now.Before(until)
 }
 
-// prove stops what has a fence and no proof, and asks for proofs. It returns when to look
-// again; zero: there is nothing to look at.
+// prove stops instances that have a fence and no valid proof, and requests proofs. It returns
+// when to check again; zero means never.
 func (m *Manager) prove(now time.Time) (again time.Time) {
 	soonest := map[string]time.Duration{}
 	for _, r := range m.runs {
@@ -105,7 +106,7 @@ func (m *Manager) prove(now time.Time) (again time.Time) {
 	return again
 }
 
-// earlier is the first of two times, of which zero is none.
+// earlier returns the first of two times. A zero a does not count.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b

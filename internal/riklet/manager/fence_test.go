@@ -9,8 +9,8 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// answerFences answers what is asked about fences, and nothing else; each age is that of the
-// proof, nil for none. It returns how many questions there were.
+// answerFences answers the requests for fence proofs, and nothing else. age is the age of the
+// proof, or nil for no proof. It returns the number of requests.
 func (n *node) answerFences(age *time.Duration, found bool) int {
 	n.t.Helper()
 	asked := 0
@@ -30,7 +30,7 @@ func (n *node) answerFences(age *time.Duration, found bool) int {
 	return asked
 }
 
-// pass lets time go by in which proofs of an age arrive.
+// pass lets time pass in which proofs of the given age arrive.
 func (n *node) pass(seconds int, age *time.Duration, found bool) (asked int) {
 	for range seconds {
 		time.Sleep(time.Second)
@@ -58,8 +58,8 @@ func TestProofsLetFencedInstancesRun(t *testing.T) {
 			t.Errorf("asked %d times in a minute, want about 20", asked)
 		}
 		n.wantRunning("a", "plain")
-		// Old proofs are as good as none: the last good one was 2 s old when it was asked for,
-		// at most 3 s ago.
+		// Old proofs do not count. The last valid proof was 2 s old when it was requested, at
+		// most 3 s ago.
 		n.pass(24, aged(time.Hour), true)
 		n.wantRunning("a", "plain")
 		n.pass(5, aged(time.Hour), true)
@@ -70,7 +70,7 @@ func TestProofsLetFencedInstancesRun(t *testing.T) {
 	})
 }
 
-// Nobody answers: neither the controller nor the scheduler has to be lost for that.
+// No proof arrives, although neither the controller nor the scheduler is lost.
 func TestNoAnswerIsNoProof(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.run(1, "a", "proof30s")
@@ -86,7 +86,7 @@ func TestNoAnswerIsNoProof(t *testing.T) {
 	})
 }
 
-// An answer that took long proves only what was so when it was asked for.
+// A slow answer proves only the state at the time of the request.
 func TestAProofCountsFromItsQuestion(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.run(1, "a", "proof30s")
@@ -95,7 +95,7 @@ func TestAProofCountsFromItsQuestion(t *testing.T) {
 		n.wantRunning("a")
 		n.objects.Reconnected()
 		time.Sleep(4 * time.Second)
-		n.settle() // asked
+		n.settle() // requested
 		time.Sleep(20 * time.Second)
 		n.answerFences(aged(0), true)
 		time.Sleep(11 * time.Second)
@@ -104,7 +104,7 @@ func TestAProofCountsFromItsQuestion(t *testing.T) {
 	})
 }
 
-// A namespace that is no kcp's has nothing to prove.
+// In a namespace that does not come from a kcp, the fence has no effect.
 func TestAnnotationOutsideOfAKCPMeansNothing(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		n.run(1, "a", "proof30s")
@@ -117,7 +117,7 @@ func TestAnnotationOutsideOfAKCPMeansNothing(t *testing.T) {
 	})
 }
 
-// A riklet that starts again has a moment to get a proof.
+// A riklet that restarts has a short time to get a proof.
 func TestFencesOutliveTheRiklet(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		for _, uid := range []string{"a", "b"} {
@@ -128,7 +128,7 @@ func TestFencesOutliveTheRiklet(t *testing.T) {
 		n.wantRunning("a", "b")
 		n.stop()
 		n.boot(instancefake.Config{})
-		n.pass(20, aged(0), true) // asks, though it has no orders
+		n.pass(20, aged(0), true) // it requests proofs, although it has no orders
 		n.wantRunning("a", "b")
 		n.stop()
 		n.boot(instancefake.Config{})

@@ -9,17 +9,18 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// maxUnknown is the share of its instances, as 1/maxUnknown, that a node stops because a
-// full list does not name them and the cluster has no record of them. A list that would
-// stop more is that of a datastore which has lost them: a restored copy, or another one.
+// maxUnknown limits how many instances a node stops because a complete list does not contain them
+// and the cluster has no record of them: at most the share 1/maxUnknown. A list that would stop
+// more probably comes from a datastore that has lost them, such as a restored backup or another
+// datastore.
 const maxUnknown = 4
 
-// tooMany says whether the cluster has no record of so many of a node's instances that an
-// operator has to confirm their end.
+// tooMany reports whether the unknown instances are so many that an operator must confirm their
+// end.
 func tooMany(unknown, all int) bool { return unknown*maxUnknown > all }
 
-// split sorts what is here by what a full list says of it: gone was deleted, unknown is
-// named by nothing.
+// split sorts the instances here by a complete list. gone are the deleted ones. unknown are those
+// that the list does not mention.
 func split(here []string, list *schedulerv1.Allowed) (gone, unknown []string) {
 	may := make(map[string]bool, len(list.GetInstances()))
 	for _, in := range list.GetInstances() {
@@ -41,7 +42,7 @@ func split(here []string, list *schedulerv1.Allowed) (gone, unknown []string) {
 	return gone, unknown
 }
 
-// holdID names a hold by all that its confirmation means.
+// holdID returns the ID of a hold. It covers everything that a confirmation would do.
 func holdID(reason, cluster string, uids []string) string {
 	hash := sha256.New()
 	for _, word := range append([]string{reason, cluster}, slices.Sorted(slices.Values(uids))...) {
@@ -50,18 +51,20 @@ func holdID(reason, cluster string, uids []string) string {
 	return hex.EncodeToString(hash.Sum(nil))[:16]
 }
 
-// held is what waits for a confirmation. The zero value waits for nothing.
+// held is a decision that waits for a confirmation. In the zero value, nothing waits.
 type held struct {
 	hold *schedulerv1.Hold
-	// withheld are the instances that stop once it is confirmed.
+	// withheld are the instances that stop after the confirmation.
 	withheld map[string]bool
-	// cluster is the one that gives orders now; only while another one is obeyed.
+	// cluster is the cluster that gives orders now. It is set only while the node belongs to
+	// another cluster.
 	cluster string
-	// term is the lower one that was refused.
+	// term is the lower term that was refused.
 	term int64
 }
 
-// holdBack begins to wait, or goes on with fewer instances under the same id.
+// holdBack starts to wait for a confirmation. If the same wait continues with fewer instances, it
+// keeps the ID.
 func (m *Manager) holdBack(reason string, uids []string, order *schedulerv1.Order) {
 	next := held{
 		hold: &schedulerv1.Hold{
@@ -80,7 +83,7 @@ func (m *Manager) holdBack(reason string, uids []string, order *schedulerv1.Orde
 	}
 	if before := m.held; before.hold.GetReason() == reason && before.cluster == next.cluster && before.term == next.term &&
 		!slices.ContainsFunc(uids, func(uid string) bool { return !before.withheld[uid] }) {
-		// An operator may be about to confirm it.
+		// An operator may be about to confirm the former ID.
 		next.hold.Id = before.hold.GetId()
 	}
 	if m.held.hold.GetId() != next.hold.GetId() {
@@ -89,7 +92,7 @@ func (m *Manager) holdBack(reason string, uids []string, order *schedulerv1.Orde
 	m.setHeld(next)
 }
 
-// setHeld publishes what waits, if that is news.
+// setHeld publishes the pending confirmation if it has changed.
 func (m *Manager) setHeld(next held) {
 	before := m.held.hold
 	m.held = next
@@ -104,22 +107,22 @@ func (m *Manager) setHeld(next held) {
 	}
 }
 
-// Hold is what the node waits for; nil when it waits for nothing. Any goroutine may ask.
+// Hold returns the pending confirmation, or nil if there is none. Any goroutine may call it.
 func (m *Manager) Hold() *schedulerv1.Hold {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.hold
 }
 
-// foreign says whether an order is of another cluster than the one that the node belongs
-// to. An order that does not say counts for the node's own.
+// foreign reports whether an order comes from another cluster than the node's own. An order
+// without a cluster counts as the node's own.
 func (m *Manager) foreign(order *schedulerv1.Order) bool {
 	own := m.cfg.Ledger.Cluster()
 	return own != "" && order.GetCluster() != "" && own != order.GetCluster()
 }
 
-// refuseForeign keeps everything as it is. Only a full list tells what a confirmation would
-// stop.
+// refuseForeign refuses an order of another cluster and changes nothing. Only a complete list
+// shows which instances a confirmation would stop, so only such a list creates a hold.
 func (m *Manager) refuseForeign(order *schedulerv1.Order) {
 	if order.GetAllowed() == nil {
 		m.cfg.Logger.Warn("order refused: it is of another cluster", "cluster", order.GetCluster(), "own", m.cfg.Ledger.Cluster())
@@ -129,7 +132,7 @@ func (m *Manager) refuseForeign(order *schedulerv1.Order) {
 	m.holdBack(rikv1alpha1.ConfirmOtherCluster, unknown, order)
 }
 
-// here lists what a driver has and was not yet told to stop.
+// here lists the instances that a driver has and that were not ordered to stop.
 func (m *Manager) here() []string {
 	var uids []string
 	for uid, r := range m.runs {
@@ -140,7 +143,8 @@ func (m *Manager) here() []string {
 	return uids
 }
 
-// endUnmade ends what was ordered and never made, and is not named any more.
+// endUnmade ends instances that were ordered but never created, and that the list no longer
+// contains.
 func (m *Manager) endUnmade(list *schedulerv1.Allowed) {
 	var unmade []string
 	for uid, r := range m.runs {
@@ -154,7 +158,7 @@ func (m *Manager) endUnmade(list *schedulerv1.Allowed) {
 	}
 }
 
-// confirmed does what waited, if it is still the same.
+// confirmed carries out the pending decision, if its ID is the confirmed one.
 func (m *Manager) confirmed(id string) {
 	waits := m.held
 	if waits.hold == nil || waits.hold.GetId() != id {
@@ -174,9 +178,9 @@ func (m *Manager) confirmed(id string) {
 			m.cfg.Moved()
 		}
 	default:
-		return // the controller takes a higher term
+		return // the controller adopts a higher term
 	}
-	// The scheduler answers the news with its full list.
+	// The scheduler answers the change of the hold with its complete list.
 	m.setHeld(held{})
 }
 
@@ -189,7 +193,7 @@ func (m *Manager) endAll(uids map[string]bool) {
 	}
 }
 
-// dismissed stops everything: the Node was deleted.
+// dismissed stops all instances, because the Node was deleted.
 func (m *Manager) dismissed() {
 	m.cfg.Logger.Warn("the node was deleted from the cluster: stopping everything")
 	for _, r := range m.runs {

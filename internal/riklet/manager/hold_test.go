@@ -10,7 +10,7 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// send gives a full list of a cluster.
+// send sends a complete list of a cluster.
 func (n *node) send(cluster string, term int64, gone []string, uids ...string) {
 	n.t.Helper()
 	list := &schedulerv1.Allowed{Gone: gone}
@@ -42,7 +42,7 @@ func (n *node) wantHold(reason string, instances int32) *schedulerv1.Hold {
 	return hold
 }
 
-// How many unknown instances of how many stop without a question.
+// The number of unknown instances that stop without a confirmation.
 func TestTheShareThatIsStoppedWithoutAQuestion(t *testing.T) {
 	for _, c := range []struct {
 		unknown, all int
@@ -54,8 +54,8 @@ func TestTheShareThatIsStoppedWithoutAQuestion(t *testing.T) {
 	}
 }
 
-// An empty datastore answers with an empty list: nothing stops, new work is still done, and a
-// restart of the riklet changes nothing. Only the confirmation of just this stops them.
+// An empty datastore sends an empty list: nothing stops, new work still starts, and a restart of
+// the riklet changes nothing. Only the confirmation with the right ID stops the instances.
 func TestAnEmptyListStopsNothingUnconfirmed(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		n.with("c1", 1, "a", "b", "c", "d", "e")
@@ -75,13 +75,13 @@ func TestAnEmptyListStopsNothingUnconfirmed(t *testing.T) {
 	})
 }
 
-// A datastore that comes back ends the question; nothing was stopped or started again.
+// When the datastore is restored, the hold ends. No instance was stopped or started again.
 func TestTheRightListEndsTheQuestion(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.with("c1", 1, "a", "b")
 		n.send("c1", 2, nil)
 		first := n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 2).GetId()
-		// One of them ends by an order of its own: the question stays the same.
+		// One of them ends by a separate order: the hold keeps its ID.
 		n.order(&schedulerv1.Order{Term: 2, Cluster: "c1", Message: &schedulerv1.Order_Stop{Stop: &schedulerv1.StopOrder{Uid: "b"}}})
 		n.send("c1", 2, nil)
 		if again := n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 1).GetId(); again != first {
@@ -96,7 +96,8 @@ func TestTheRightListEndsTheQuestion(t *testing.T) {
 	})
 }
 
-// What was deleted stops at once, however many: the cluster has a record of it.
+// Deleted instances stop at once, however many there are, because the cluster has a record of
+// their deletion.
 func TestDeletedInstancesNeedNoConfirmation(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		n.with("c1", 1, "a", "b", "c")
@@ -109,7 +110,7 @@ func TestDeletedInstancesNeedNoConfirmation(t *testing.T) {
 	})
 }
 
-// Orders of another cluster are refused, whatever they are, until an operator moves the node.
+// Every order of another cluster is refused until an operator moves the node.
 func TestAnotherClusterIsRefused(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.with("c1", 7, "a", "b")
@@ -131,7 +132,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 		n.deliver()
 		n.wantRunning("x")
 		n.wantHold("", 0)
-		// It is of the other cluster now, also after a restart.
+		// The node now belongs to the other cluster, also after a restart.
 		n.stop()
 		n.boot(instancefake.Config{})
 		n.send("c1", 8, nil)
@@ -142,8 +143,8 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 	})
 }
 
-// A node that never heard of a cluster's identity does not take that of an empty one: the
-// right one comes back.
+// A node that does not know its cluster's identity yet does not adopt that of an empty cluster.
+// It adopts the right one when it returns.
 func TestTheIdentityIsLearntFromAListThatIsObeyed(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.with("", 1, "a", "b")
@@ -157,8 +158,8 @@ func TestTheIdentityIsLearntFromAListThatIsObeyed(t *testing.T) {
 	})
 }
 
-// A restored cluster counts its terms from an older one: the node says so, and obeys again
-// when the term is above.
+// A restored cluster continues from an older term. The node reports that, and obeys again when
+// the term is higher than the last one.
 func TestALowerTermIsReported(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.with("c1", 41, "a")
@@ -168,7 +169,7 @@ func TestALowerTermIsReported(t *testing.T) {
 		if hold.GetTerm() != 41 {
 			t.Errorf("hold %v, want the node's term", hold)
 		}
-		n.confirm(hold.GetId()) // the controller's matter
+		n.confirm(hold.GetId()) // the controller must handle this
 		n.wantHold(rikv1alpha1.ConfirmLowerTerm, 0)
 		n.send("c1", 42, nil, "a", "b")
 		n.deliver()
@@ -177,7 +178,7 @@ func TestALowerTermIsReported(t *testing.T) {
 	})
 }
 
-// A node that joined another cluster on purpose stops what the one before had.
+// A node that joined another cluster on purpose stops the instances of the former cluster.
 func TestAMoveByJoiningNeedsNoConfirmation(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		if _, err := n.ledger.Belong([]string{"authority 1"}); err != nil {
@@ -198,7 +199,7 @@ func TestAMoveByJoiningNeedsNoConfirmation(t *testing.T) {
 	})
 }
 
-// One lost record of many is no lost datastore.
+// One lost record among many does not mean that the datastore is lost.
 func TestAFewUnknownInstancesStop(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		var uids []string

@@ -11,8 +11,8 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// start hands an instance to its driver as soon as its template is here. One
-// that waits holds up no other.
+// start passes an instance to its driver as soon as its template has arrived. An instance that
+// waits for its template delays no other.
 func (m *Manager) start(r *run) {
 	if r.order == nil || r.stop || r.used || r.phase.Ended() && r.driver == nil {
 		return
@@ -31,7 +31,7 @@ func (m *Manager) start(r *run) {
 	}
 	m.keepProof(r, template)
 	if r.driver == nil && !m.isProven(r, time.Now()) {
-		return // the kcp may have one elsewhere; a proof is asked for
+		return // the kcp may run one elsewhere; a proof is requested
 	}
 	r.used = true
 	m.keepInfo(r, template)
@@ -42,7 +42,7 @@ func (m *Manager) start(r *run) {
 	}
 }
 
-// ensure gives the instance to the driver of its kind.
+// ensure passes the instance to the driver of its kind.
 func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 	kind := cmp.Or(template.Kind, rikv1alpha1.KindPod)
 	driver := m.cfg.Drivers[kind]
@@ -62,7 +62,7 @@ func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 	m.cfg.Logger.Info("instance ordered", "instance", r.uid, "namespace", r.order.GetNamespace(), "name", r.order.GetName(), "revision", r.order.GetRevision())
 }
 
-// keepInfo publishes what sessions and metrics need.
+// keepInfo publishes what sessions and metrics need to know about an instance.
 func (m *Manager) keepInfo(r *run, t *rikv1alpha1.InstanceTemplate) {
 	info := Info{UID: r.uid, Namespace: r.order.GetNamespace(), Name: r.order.GetName(), Workload: r.order.GetWorkload()}
 	processes := t.Processes()
@@ -85,7 +85,7 @@ func (m *Manager) keepInfo(r *run, t *rikv1alpha1.InstanceTemplate) {
 	m.infos[r.uid] = info
 }
 
-// observe passes on what changed at the drivers.
+// observe sends the changed observations of all drivers.
 func (m *Manager) observe() {
 	still := map[string]bool{}
 	for _, d := range m.drivers() {
@@ -100,11 +100,11 @@ func (m *Manager) observe() {
 	m.forgotten = still
 }
 
-// observed passes on what is new.
+// observed sends an observation if it is new.
 func (m *Manager) observed(d instance.Driver, o instance.Observation) {
 	r := m.runs[o.UID]
 	if r == nil {
-		// Ended before the riklet was restarted, hence in no list.
+		// The instance ended before the riklet restarted, so no list contained it.
 		r = &run{uid: o.UID, driver: d}
 		m.runs[o.UID] = r
 	}
@@ -117,7 +117,7 @@ func (m *Manager) observed(d instance.Driver, o instance.Observation) {
 	}
 }
 
-// say is for what no driver sees. It says the same thing once.
+// say sends a status that no driver reports. It sends the same status only once.
 func (m *Manager) say(r *run, phase rikv1alpha1.InstancePhase, reason, text string) {
 	if r.phase == phase && r.reason == reason && r.text == text {
 		return
@@ -125,8 +125,8 @@ func (m *Manager) say(r *run, phase rikv1alpha1.InstancePhase, reason, text stri
 	m.send(r, &rikv1alpha1.InstanceStatus{Phase: phase, Reason: reason, Message: text})
 }
 
-// send numbers an observation and puts it into the outbox. The numbers are
-// ours, not the driver's: they rise over everything that may be lost.
+// send numbers an observation and puts it into the outbox. The sequence numbers are the
+// manager's, not the driver's. They keep growing even if a driver loses its state.
 func (m *Manager) send(r *run, status *rikv1alpha1.InstanceStatus) {
 	sequence, err := m.cfg.Ledger.NextSequence()
 	if err != nil {
@@ -135,7 +135,7 @@ func (m *Manager) send(r *run, status *rikv1alpha1.InstanceStatus) {
 	status.Sequence = sequence
 	encoded, err := status.Marshal()
 	if err != nil {
-		// The types are ours and hold nothing that cannot be encoded.
+		// The types are rik's own and contain nothing that cannot be encoded.
 		panic("programmer error: encoding a status: " + err.Error())
 	}
 	if r.phase != status.Phase {
@@ -147,14 +147,14 @@ func (m *Manager) send(r *run, status *rikv1alpha1.InstanceStatus) {
 	})
 }
 
-// keepFence remembers which instances must not outlive the contact.
+// keepFence saves whether an instance must stop after a loss of the connection.
 func (m *Manager) keepFence(uid string, fenced bool) {
 	if err := m.cfg.Ledger.Fence(uid, fenced); err != nil {
 		m.cfg.Logger.Error("fence is kept in memory only", "instance", uid, "err", err)
 	}
 }
 
-// hear starts or ends the time after which fenced instances stop.
+// hear starts or stops the time after which fenced instances stop.
 func (m *Manager) hear(connected bool) {
 	if connected == m.connected {
 		return
@@ -167,15 +167,15 @@ func (m *Manager) hear(connected bool) {
 	m.lost()
 }
 
-// lost is also how a riklet begins: nobody knows how long it was away, and the
-// scheduler counts anew as well.
+// lost starts that time. It is also called when the riklet starts: it is not known how long the
+// riklet was down, and the scheduler starts its own time again as well.
 func (m *Manager) lost() {
 	if timeout := m.cfg.Ledger.Timeout(); timeout > 0 {
 		m.deadline = time.Now().Add(timeout)
 	}
 }
 
-// fence stops what must not run while its replacement may run elsewhere.
+// fence stops instances that must not run while their replacements may run elsewhere.
 func (m *Manager) fence() {
 	if m.deadline.IsZero() || time.Now().Before(m.deadline) {
 		return

@@ -1,9 +1,9 @@
-// Package manager is the Node Manager: it obeys the scheduler's orders with
-// the drivers and turns what the drivers see into observations.
+// Package manager is the Node Manager. It carries out the scheduler's orders with the drivers,
+// and turns the drivers' observations into observations for the scheduler.
 //
-// One goroutine, [Manager.Run], owns all of its state. Orders and news of the
-// drivers only wake it, so neither a slow scheduler nor a slow driver holds up
-// the other, and nothing is done twice at once.
+// One goroutine, [Manager.Run], owns all of its state. Orders and changes in the drivers only
+// wake it up. Thus a slow scheduler does not delay a driver or the reverse, and nothing happens
+// twice at the same time.
 package manager
 
 import (
@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// disallowedGrace leaves time for the hard signal within the 10 s in which a
-	// node stops what it may not run.
+	// disallowedGrace leaves time for SIGKILL within the 10 s in which a node stops instances
+	// that it may not run.
 	disallowedGrace = 8 * time.Second
-	// sweepInterval bounds how long a template that nobody uses stays on disk.
+	// sweepInterval bounds how long an unused template stays on disk.
 	sweepInterval = 10 * time.Minute
 )
 
-// Objects give templates and are told who uses them; *objects.Store.
+// Objects supplies templates and tracks which instances use them. *objects.Store implements it.
 type Objects interface {
 	Revision(namespace, name string) (*rikv1alpha1.InstanceTemplate, error)
 	Retry() time.Time
@@ -39,98 +39,97 @@ type Objects interface {
 	AskFence(namespace string)
 }
 
-// Outbox takes observations; *contact.Outbox.
+// Outbox sends observations. *connection.Outbox implements it.
 type Outbox interface {
 	Put(*schedulerv1.Observation)
 	Ack(uid string, sequence int64) bool
 	Drop(uid string)
 }
 
-// Config of a [Manager]. Everything is required but for Held and Moved.
+// Config configures a [Manager]. Every field except Held and Moved is required.
 type Config struct {
-	// Drivers have recovered before Run is called. One may be that of several kinds.
+	// Drivers must have recovered before Run is called. One driver may run several kinds.
 	Drivers map[rikv1alpha1.WorkloadKind]instance.Driver
 	Objects Objects
 	Outbox  Outbox
 	Ledger  *checkpoint.Ledger
-	// Allowed is called after the first Allowed was obeyed.
+	// Allowed is called after the first Allowed order was carried out.
 	Allowed func()
-	// Held is called when [Manager.Hold] has changed. It must not block. May be nil.
+	// Held is called when [Manager.Hold] has changed. It must not block. It may be nil.
 	Held func()
-	// Moved is called when an operator has moved the node to another cluster: what the node
-	// said when it registered, such as its term, is of the one before. May be nil.
+	// Moved is called when an operator has moved the node to another cluster. The data of the
+	// node's registration, such as its term, then belongs to the former cluster. It may be nil.
 	Moved  func()
 	Logger *slog.Logger
 }
 
-// Manager obeys orders. Its exported methods may be called from any goroutine
-// and do not block, except Run.
+// Manager carries out orders. Its exported methods may be called from any goroutine and do not
+// block, except Run.
 type Manager struct {
 	cfg  Config
-	wake chan struct{} // one token while there is something to do
+	wake chan struct{} // holds one token while there is work
 
 	mu     sync.Mutex
 	orders []*schedulerv1.Order
-	// contact is news that the loop has not seen yet; nil for none.
+	// contact is a change that the loop has not handled yet. It is nil if there is none.
 	contact *bool
 	infos   map[string]Info
-	hold    *schedulerv1.Hold // what held waits for, for other goroutines
+	hold    *schedulerv1.Hold // a copy of held.hold for other goroutines
 
-	// What follows belongs to the goroutine of Run.
+	// The following fields belong to the goroutine of Run.
 
 	runs map[string]*run
-	// forgotten are instances that a driver was told to forget and may not yet
-	// have forgotten: what it still says of them is old.
+	// forgotten are instances that their driver was ordered to forget. Until it has, its
+	// observations about them are old.
 	forgotten map[string]bool
-	allowed   bool // an Allowed was obeyed: runs is all that there is
+	allowed   bool // an Allowed order was carried out, so runs is complete
 	held      held
-	deadline  time.Time // when fenced instances stop; zero while in contact
+	deadline  time.Time // when fenced instances stop; zero while connected
 	sweepAt   time.Time // zero: nothing to sweep
 	connected bool
-	// began is when Run was called; asked when a proof was last asked for, by namespace.
-	// proofAt is when fences have to be looked at; zero: never.
+	// began is when Run was called. asked is when a proof was last requested, by namespace.
+	// proofAt is when fences must be checked next; zero means never.
 	began   time.Time
 	asked   map[string]time.Time
 	proofAt time.Time
-	// cutOff is true from the moment at which fenced instances stop until an
-	// Allowed says what may run.
+	// cutOff is true from the moment at which fenced instances stop until the next Allowed order.
 	cutOff bool
 }
 
-// Info is what the node knows of an instance beside what its driver sees.
+// Info is what the node knows about an instance in addition to its driver's observations.
 type Info struct {
 	UID, Namespace, Name, Workload string
-	// Containers names them; the first is meant when none is named.
+	// Containers are the names of its containers. The first one is the default.
 	Containers []string
-	// Source is the first container's image, or where a function or an app comes
-	// from; Version is an app's.
+	// Source is the first container's image, or the source of a Function or an App. Version is an
+	// App's version.
 	Source, Version string
-	// HostPorts are those that it has in the node's own network.
+	// HostPorts are its ports in the node's own network.
 	HostPorts []rikv1alpha1.Port
 }
 
 // run is one instance that the node has, or was ordered to have.
 type run struct {
 	uid    string
-	order  *schedulerv1.Run // nil for one that a driver recovered and no order named yet
-	driver instance.Driver  // nil while its template is awaited, and when none can run it
-	used   bool             // Objects knows that it uses its template
-	stop   bool             // it was ordered to go
-	// after is the time of its fence, zero if it has none, and home the namespace that it is
-	// in. found: it was here when the riklet began.
+	order  *schedulerv1.Run // nil if a driver recovered it and no order named it yet
+	driver instance.Driver  // nil before its template arrives, and if no driver can run it
+	used   bool             // Objects counts it as a user of its template
+	stop   bool             // it was ordered to stop
+	// after is the time of its fence, or zero if it has none. home is its namespace. found is
+	// true if it was on the node when the riklet started.
 	after time.Duration
 	home  string
 	found bool
 
-	seen int64 // sequence of the driver's observation that was last passed on
+	seen int64 // sequence number of the driver's last observation that was sent
 
-	sent   int64 // sequence of the last observation
+	sent   int64 // sequence number of the last observation sent
 	phase  rikv1alpha1.InstancePhase
 	reason string
 	text   string
 }
 
-// New returns a manager that has not begun.
+// New returns a manager. Run starts it.
 func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, wake: make(chan struct{}, 1), runs: map[string]*run{}, forgotten: map[string]bool{}, asked: map[string]time.Time{}, infos: map[string]Info{}}
 }
@@ -143,7 +142,7 @@ func (m *Manager) Order(order *schedulerv1.Order) {
 	m.Changed()
 }
 
-// Contact says whether the scheduler is heard of.
+// Contact sets whether the node is connected to the scheduler.
 func (m *Manager) Contact(connected bool) {
 	m.mu.Lock()
 	m.contact = &connected
@@ -151,7 +150,7 @@ func (m *Manager) Contact(connected bool) {
 	m.Changed()
 }
 
-// Changed makes the manager look at the drivers and the objects again.
+// Changed makes the manager check the drivers and the objects again.
 func (m *Manager) Changed() {
 	select {
 	case m.wake <- struct{}{}:
@@ -159,7 +158,7 @@ func (m *Manager) Changed() {
 	}
 }
 
-// HostPorts are the ports that instances here have in the node's own network.
+// HostPorts returns the ports of all instances in the node's own network.
 func (m *Manager) HostPorts() []rikv1alpha1.Port {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,7 +169,7 @@ func (m *Manager) HostPorts() []rikv1alpha1.Port {
 	return ports
 }
 
-// drivers are those of all kinds, each once.
+// drivers returns the drivers of all kinds, each once.
 func (m *Manager) drivers() []instance.Driver {
 	var list []instance.Driver
 	for _, d := range m.cfg.Drivers {
@@ -181,7 +180,7 @@ func (m *Manager) drivers() []instance.Driver {
 	return list
 }
 
-// List gives the UIDs that a driver has anything of.
+// List returns the UIDs of all instances that a driver has.
 func (m *Manager) List() []string {
 	uids := []string{}
 	for _, d := range m.drivers() {
@@ -191,7 +190,7 @@ func (m *Manager) List() []string {
 	return uids
 }
 
-// Driver finds who runs an instance.
+// Driver returns the driver that runs an instance.
 func (m *Manager) Driver(uid string) (instance.Driver, bool) {
 	for _, d := range m.drivers() {
 		if slices.Contains(d.List(), uid) {
@@ -201,8 +200,8 @@ func (m *Manager) Driver(uid string) (instance.Driver, bool) {
 	return nil, false
 }
 
-// Info gives what is known of an instance; only its UID before its template is
-// here.
+// Info returns what is known about an instance. Before its template has arrived, that is only its
+// UID.
 func (m *Manager) Info(uid string) Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -212,7 +211,7 @@ func (m *Manager) Info(uid string) Info {
 	return Info{UID: uid}
 }
 
-// Run obeys until ctx ends. It stops no instance then.
+// Run carries out orders until ctx ends. It stops no instance when it returns.
 func (m *Manager) Run(ctx context.Context) error {
 	m.began = time.Now()
 	m.recovered()
@@ -233,7 +232,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// recovered takes over what the drivers found.
+// recovered adds the instances that the drivers found.
 func (m *Manager) recovered() {
 	for _, d := range m.drivers() {
 		for _, uid := range d.List() {
@@ -242,8 +241,7 @@ func (m *Manager) recovered() {
 	}
 }
 
-// step does all that there is to do. It is level-based: a lost wake-up costs
-// time, nothing else.
+// step does all pending work. It is level-based: a lost wake-up only causes a delay.
 func (m *Manager) step() {
 	m.mu.Lock()
 	orders, contact := m.orders, m.contact
@@ -264,7 +262,7 @@ func (m *Manager) step() {
 	m.sweep()
 }
 
-// next is when step has to be done at the latest.
+// next returns when step must run again at the latest.
 func (m *Manager) next() time.Time {
 	first := time.Now().Add(time.Hour)
 	for _, t := range []time.Time{m.cfg.Objects.Retry(), m.deadline, m.sweepAt, m.proofAt} {
@@ -275,7 +273,7 @@ func (m *Manager) next() time.Time {
 	return first
 }
 
-// obey does one order, unless its term is not the highest.
+// obey carries out one order, unless its term is lower than the highest one.
 func (m *Manager) obey(order *schedulerv1.Order) {
 	switch {
 	case order.GetAdmitted() != nil:
@@ -290,8 +288,8 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 		m.refuseForeign(order)
 		return
 	case order.GetAck() != nil:
-		// An acknowledgement of a controller that is no longer active promises
-		// nothing; one without a term comes from the scheduler itself.
+		// An acknowledgement of a controller that is no longer active is void. An acknowledgement
+		// without a term is from the scheduler itself.
 		if term := order.GetTerm(); term == 0 || term >= m.cfg.Ledger.Term() {
 			m.acknowledged(order.GetAck())
 		}
@@ -318,8 +316,9 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 	}
 }
 
-// allow is told all that may run here and stops the rest: at once what was deleted, and
-// what the cluster has no record of unless that is too much.
+// allow handles the complete list of instances that may run here, and stops the others. It stops
+// deleted instances at once. It stops instances of which the cluster has no record only if they
+// are not too many.
 func (m *Manager) allow(order *schedulerv1.Order) {
 	list := order.GetAllowed()
 	here := m.here()
@@ -352,7 +351,7 @@ func (m *Manager) allow(order *schedulerv1.Order) {
 	}
 }
 
-// ordered remembers that an instance is to run. start does the rest.
+// ordered records that an instance must run. start does the rest.
 func (m *Manager) ordered(in *schedulerv1.Run) {
 	r := m.runs[in.GetUid()]
 	if r == nil {
@@ -367,7 +366,7 @@ func (m *Manager) ordered(in *schedulerv1.Run) {
 	}
 }
 
-// stopped takes one instance away, wherever it is.
+// stopped handles an order to stop one instance.
 func (m *Manager) stopped(order *schedulerv1.StopOrder) {
 	grace := time.Duration(order.GetGraceSeconds()) * time.Second
 	if order.GetForce() {
@@ -381,8 +380,8 @@ func (m *Manager) stopped(order *schedulerv1.StopOrder) {
 	m.end(r, grace)
 }
 
-// end leaves the confirmation to the driver: only it knows that nothing is
-// left. Without a driver nothing was ever made.
+// end stops an instance. The driver confirms the end, because only the driver knows when nothing
+// is left. Without a driver, nothing was created.
 func (m *Manager) end(r *run, grace time.Duration) {
 	r.stop = true
 	if r.driver != nil {
@@ -392,7 +391,7 @@ func (m *Manager) end(r *run, grace time.Duration) {
 	m.send(r, &rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceTerminated, Reason: "NotHere", Message: "the node has nothing of the instance"})
 }
 
-// acknowledged forgets an instance whose end the controller knows.
+// acknowledged forgets an instance when the controller has acknowledged its end.
 func (m *Manager) acknowledged(ack *schedulerv1.Ack) {
 	r := m.runs[ack.GetUid()]
 	if !m.cfg.Outbox.Ack(ack.GetUid(), ack.GetSequence()) || r == nil || r.phase != rikv1alpha1.InstanceTerminated {
@@ -417,8 +416,8 @@ func (m *Manager) acknowledged(ack *schedulerv1.Ack) {
 	}
 }
 
-// sweep lets go of templates that nobody needs. Until an Allowed came, the
-// revisions of what was recovered are not known.
+// sweep removes unused templates. Before an Allowed order, the revisions of recovered instances
+// are not known.
 func (m *Manager) sweep() {
 	if m.sweepAt.IsZero() || time.Now().Before(m.sweepAt) {
 		return

@@ -25,8 +25,7 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// node is a manager with real parts around it, in a bubble. The test is both
-// of its peers.
+// node is a manager with real parts around it, in a bubble. The test acts as both of its peers.
 type node struct {
 	t       *testing.T
 	dir     string
@@ -43,14 +42,14 @@ type node struct {
 	moved   int
 }
 
-// start makes a node on an empty machine. The bubble ends it.
+// start creates a node on an empty machine. The bubble ends it.
 func start(t *testing.T, cfg instancefake.Config) *node {
 	n := &node{t: t, dir: t.TempDir(), host: instancefake.NewHost()}
 	n.boot(cfg)
 	return n
 }
 
-// boot starts the riklet's part; the machine and the disk are as they were.
+// boot starts the riklet's part. The machine and the disk are unchanged.
 func (n *node) boot(cfg instancefake.Config) {
 	n.t.Helper()
 	var err error
@@ -85,7 +84,7 @@ func (n *node) boot(cfg instancefake.Config) {
 	}
 }
 
-// settle waits until nothing moves and takes what was told.
+// settle waits until all goroutines are idle, and collects the observations.
 func (n *node) settle() {
 	n.t.Helper()
 	synctest.Wait()
@@ -127,8 +126,8 @@ func runOf(uid, revision string) *schedulerv1.Run {
 	return &schedulerv1.Run{Uid: uid, Namespace: "shop", Name: "web-" + uid, Workload: "web", Revision: revision}
 }
 
-// deliver answers what the node asks for. Each revision is named after the
-// change that it makes to a plain Pod.
+// deliver answers the node's requests for objects. Each revision is named after its change to a
+// plain Pod.
 func (n *node) deliver() {
 	n.t.Helper()
 	for _, get := range n.objects.Questions() {
@@ -157,7 +156,7 @@ func (n *node) deliver() {
 	n.settle()
 }
 
-// want compares what the node last told of an instance.
+// want checks the phase that the node last reported for an instance.
 func (n *node) want(uid string, phase rikv1alpha1.InstancePhase) {
 	n.t.Helper()
 	if got := n.sent[uid].GetPhase(); got != string(phase) {
@@ -208,8 +207,8 @@ func TestRunAndStop(t *testing.T) {
 	})
 }
 
-// A driver that takes its time to forget must not be heard as news: each would
-// be acknowledged, and so make the next.
+// A driver may take its time to forget an instance. Its observations in that time must not be
+// sent: each would be acknowledged and would cause the next one.
 func TestWhatIsBeingForgottenIsNoNews(t *testing.T) {
 	bubble(t, instancefake.Config{ForgetTakes: time.Minute}, func(t *testing.T, n *node) {
 		n.run(1, "a", "r1")
@@ -226,7 +225,7 @@ func TestWhatIsBeingForgottenIsNoNews(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		n.manager.Changed()
 		n.settle()
-		// Should the same be asked once more, it is answered once more.
+		// If the same stop is ordered again, it is confirmed again.
 		n.stopOrder("a", 0)
 		n.want("a", rikv1alpha1.InstanceTerminated)
 		if got := n.sent["a"].GetSequence(); got == last {
@@ -235,7 +234,7 @@ func TestWhatIsBeingForgottenIsNoNews(t *testing.T) {
 	})
 }
 
-// Terminated is said only when nothing is left, and not before.
+// Terminated is reported only when nothing is left.
 func TestFault11TerminatedMeansGone(t *testing.T) {
 	bubble(t, instancefake.Config{StopTakes: time.Minute}, func(_ *testing.T, n *node) {
 		n.run(1, "a", "r1")
@@ -254,13 +253,13 @@ func TestStopOfWhatIsNotHereIsConfirmed(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		n.stopOrder("unknown", 30)
 		n.want("unknown", rikv1alpha1.InstanceTerminated)
-		// Ordered, but its template never came.
+		// The instance was ordered, but its template never arrived.
 		n.run(1, "waiting", "r1")
 		n.stopOrder("waiting", 30)
 		n.want("waiting", rikv1alpha1.InstanceTerminated)
 		n.deliver()
 		n.wantRunning()
-		// An order that was overtaken by its own end.
+		// The order arrives after the end of the instance.
 		n.run(1, "unknown", "r1")
 		n.deliver()
 		n.wantRunning()
@@ -278,7 +277,7 @@ func TestLowerTermsAreRefused(t *testing.T) {
 		if n.allowed != 0 {
 			t.Error("an Allowed of a lower term was obeyed")
 		}
-		// Nor after a restart, and an acknowledgement of then is worth nothing.
+		// Nor after a restart. An acknowledgement with a lower term is void.
 		n.stop()
 		n.boot(instancefake.Config{})
 		n.run(4, "b", "r1")
@@ -320,8 +319,8 @@ func TestAllowedIsEverything(t *testing.T) {
 	})
 }
 
-// The riklet is restarted while both peers are away: everything runs on, and
-// what is ordered again needs no controller.
+// The riklet restarts while both peers are down. All instances keep running, and a repeated order
+// needs no controller.
 func TestFault07RestartKeepsInstances(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.run(1, "a", "r1")
@@ -347,7 +346,7 @@ func TestFault07RestartKeepsInstances(t *testing.T) {
 	})
 }
 
-// One instance that cannot be made yet holds up no other.
+// An instance that cannot be created yet delays no other.
 func TestFault19OneInstanceDoesNotBlockAnother(t *testing.T) {
 	slow := func(ctx context.Context, in instance.Instance) error {
 		if in.UID != "slow" {
@@ -393,7 +392,7 @@ func TestWhatCannotRunSaysWhy(t *testing.T) {
 				if o := n.sent["a"]; o.GetReason() != tc.reason || !strings.Contains(o.GetMessage(), tc.says) {
 					t.Errorf("told %q: %q, want %s that says %q", o.GetReason(), o.GetMessage(), tc.reason, tc.says)
 				}
-				// It is said once, however often the manager looks.
+				// The status is sent once, however often the manager checks.
 				said := n.sent["a"].GetSequence()
 				n.manager.Changed()
 				n.settle()
@@ -432,14 +431,14 @@ func TestFencedInstancesStopWithoutContact(t *testing.T) {
 		n.run(1, "fenced", "fenced")
 		n.run(1, "plain", "r1")
 		n.deliver()
-		// A short loss does nothing.
+		// A short loss of the connection has no effect.
 		n.manager.Contact(false)
 		time.Sleep(19 * time.Second)
 		n.manager.Contact(true)
 		time.Sleep(time.Hour)
 		n.settle()
 		n.wantRunning("fenced", "plain")
-		// A loss that a restart interrupts counts from the restart.
+		// If a restart interrupts a loss, the time starts again at the restart.
 		n.manager.Contact(false)
 		n.settle()
 		n.stop()
@@ -454,8 +453,8 @@ func TestFencedInstancesStopWithoutContact(t *testing.T) {
 	})
 }
 
-// What was ordered before the contact was lost, and could not start until then,
-// starts only when it is allowed again.
+// An instance that was ordered before the loss of the connection, and that could not start until
+// then, starts only when it is allowed again.
 func TestCutOffNodeStartsNothingFenced(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		n.order(&schedulerv1.Order{Message: &schedulerv1.Order_Admitted{Admitted: &schedulerv1.Admitted{TimeoutMillis: 20_000}}})
