@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// lookInterval is how often the host is looked at without a reason.
+	// lookInterval is the time between two checks of the host without a trigger.
 	lookInterval = 15 * time.Second
-	// retryInterval is the same while something is not as it should be.
+	// retryInterval is the same while something does not work.
 	retryInterval = 5 * time.Second
-	// coalesce is the shortest time between two looks.
+	// coalesce is the shortest time between two checks.
 	coalesce = 100 * time.Millisecond
 )
 
-// converge makes bridge, overlay and names as they should be, whenever that or
-// the host changed, until ctx ends. The proxy follows the table by itself.
+// converge applies the desired state of bridge, overlay and name server whenever it or the host
+// has changed, until ctx ends. The proxy follows the netmap by itself.
 func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
 	defer n.names.stop()
 	timer := time.NewTimer(0)
@@ -32,7 +32,7 @@ func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
 	pass := pass{node: n}
 	for look := true; ; {
 		s := n.table.Snapshot()
-		// Instances come and go all the time; only nodes concern us here.
+		// Instances change all the time; only nodes matter here.
 		if look || s.Partial != pass.seen.Partial || s.Settings != pass.seen.Settings || !maps.EqualFunc(s.Peers, pass.seen.Peers, samePlace) {
 			pass.run(ctx, s)
 			timer.Reset(pass.wait())
@@ -54,13 +54,13 @@ func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// samePlace says whether the way to a node is the same.
+// samePlace reports whether two versions of a node need the same route.
 func samePlace(a, b netmap.Peer) bool {
 	a.Answers = b.Answers
 	return a == b
 }
 
-// pass is one look, with the memory of the last.
+// pass is one check, with the state of the last one.
 type pass struct {
 	node    *Node
 	seen    netmap.Snapshot
@@ -68,7 +68,7 @@ type pass struct {
 	trouble string
 }
 
-// wait is how long the next look may take to come.
+// wait returns the longest time until the next check.
 func (p *pass) wait() time.Duration {
 	if p.trouble != "" {
 		return retryInterval
@@ -76,10 +76,10 @@ func (p *pass) wait() time.Duration {
 	return lookInterval
 }
 
-// run converges once. What fails is logged when it is news, and tried again.
+// run converges once. A failure is logged if it is new, and retried.
 func (p *pass) run(ctx context.Context, s *netmap.Snapshot) {
 	p.seen = *s
-	p.seen.Endpoints, p.seen.Services = nil, nil // not to be held
+	p.seen.Endpoints, p.seen.Services = nil, nil // do not keep them in memory
 	err := p.apply(ctx, s)
 	if ctx.Err() != nil {
 		return
@@ -102,7 +102,7 @@ func (p *pass) apply(ctx context.Context, s *netmap.Snapshot) error {
 	n := p.node
 	own := s.Peers[n.cfg.Node].PodCIDR
 	if !own.IsValid() {
-		return nil // not a fault: the controller has not said yet
+		return nil // not a fault: the controller has not sent the settings yet
 	}
 	n.mu.Lock()
 	address := n.address
@@ -115,7 +115,7 @@ func (p *pass) apply(ctx context.Context, s *netmap.Snapshot) error {
 	return errors.Join(network, names)
 }
 
-// setUp makes the network of a node that has a range, and says what of it does not work.
+// setUp sets up the network of a node that has a pod CIDR, and returns what of it does not work.
 func (p *pass) setUp(ctx context.Context, s *netmap.Snapshot, own netip.Prefix, address netip.Addr) (network, names error) {
 	n := p.node
 	host, err := overlay.Look(n.cfg.Node, address)
@@ -125,8 +125,8 @@ func (p *pass) setUp(ctx context.Context, s *netmap.Snapshot, own netip.Prefix, 
 	if n.cfg.Tunnels {
 		host.OnLink = nil
 	}
-	// What cannot be set up takes nothing away. Instances that an earlier setup
-	// connected keep their ports and names.
+	// A setup that fails removes nothing. Instances that an earlier setup connected keep their
+	// ports and the name server.
 	configured := n.ports.Configure(ctx, settings(s, own, host))
 	if configured != nil {
 		stands, err := n.bridge.Stands(netip.PrefixFrom(own.Addr().Next(), own.Bits()))
@@ -138,7 +138,8 @@ func (p *pass) setUp(ctx context.Context, s *netmap.Snapshot, own netip.Prefix, 
 		return errors.Join(configured, err), nil
 	}
 	plan := overlay.Desired(s, host)
-	// At the bridge's address, which is there now. The rules lead to the port that it gets.
+	// The name server listens at the bridge's address, which exists now. The rules lead to its
+	// port.
 	names = n.names.serve(ctx, own.Addr().Next())
 	p.factsFor(own, host, plan)
 	if !errors.Is(configured, bridge.ErrClash) { // new routes might take addresses from the host
@@ -147,8 +148,8 @@ func (p *pass) setUp(ctx context.Context, s *netmap.Snapshot, own netip.Prefix, 
 	return errors.Join(configured, err), names
 }
 
-// ways makes those to other nodes. Before the own address is known those of an
-// earlier life stay.
+// ways applies the routes to other nodes. Before the node's own address is known, the routes of
+// an earlier run stay.
 func (p *pass) ways(s *netmap.Snapshot, plan overlay.Plan, own netip.Addr) error {
 	if !own.IsValid() {
 		return nil
@@ -179,7 +180,7 @@ func ends(plan overlay.Plan) int {
 	return len(plan.Tunnel.Ends)
 }
 
-// report tells of nodes that are left out, once.
+// report logs the nodes that are left out, once.
 func (p *pass) report(refused []string) {
 	text := ""
 	for _, r := range refused {
@@ -193,7 +194,7 @@ func (p *pass) report(refused []string) {
 	}
 }
 
-// factsFor tells the proxy what there is.
+// factsFor passes the facts of the node to the proxy.
 func (p *pass) factsFor(own netip.Prefix, host overlay.Host, plan overlay.Plan) {
 	links := []string{bridge.DefaultName}
 	if plan.Tunnel != nil {
@@ -202,7 +203,7 @@ func (p *pass) factsFor(own netip.Prefix, host overlay.Host, plan overlay.Plan) 
 	if host.LinkName != "" {
 		links = append(links, host.LinkName)
 	}
-	// Also without a tunnel of our own: another node may see the links otherwise than we do.
+	// Also without a tunnel on this node: another node may have different links and use one.
 	ways := []string{overlay.Device}
 	if host.LinkName != "" && len(host.OnLink) > 0 {
 		ways = append(ways, host.LinkName)
@@ -215,8 +216,8 @@ func (p *pass) factsFor(own netip.Prefix, host overlay.Host, plan overlay.Plan) 
 	if at := n.names.at(); at.IsValid() {
 		n.facts.NamePort = at.Port()
 	} else if n.facts.NamePort == 0 {
-		// Nobody is there, so instances hear at once that no name server runs. Without a
-		// redirection they would ask whoever has port 53 of the machine.
+		// The name server does not run, so instances get an error at once. Without a redirection
+		// they would query any process that has port 53 of the machine.
 		n.facts.NamePort = nameserver.Port
 	}
 	if plan.Tunnel != nil {

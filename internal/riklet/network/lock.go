@@ -16,11 +16,11 @@ import (
 	"rik.dev/rik/internal/lockfile"
 )
 
-// lockDir has a lock for each network namespace that a node uses, whatever the node's own
-// directories are: two nodes in one namespace would change each other's rules. It is a fixed
-// place that only root can write to, and nodes in containers that share a network namespace
-// must share it. An abstract unix socket, which also ends with its
-// process, can be taken by every local user.
+// lockDir contains a lock for each network namespace that a node uses. The lock does not depend
+// on the node's own directories, because two nodes in one namespace would change each other's
+// rules. The directory has a fixed path that only root can write to. Nodes in containers that
+// share a network namespace must share it. An abstract unix socket, which also disappears with
+// its process, is no alternative: every local user can bind one.
 const lockDir = "/run/rik-network"
 
 // netLock is a held lock of one network namespace.
@@ -29,7 +29,7 @@ type netLock struct {
 	path string
 }
 
-// lock keeps a second node off the network namespace of the calling thread.
+// lock locks the network namespace of the calling thread against other nodes.
 func lock(ctx context.Context) (*netLock, error) {
 	deadline := time.Now().Add(lockTimeout)
 	for {
@@ -52,8 +52,8 @@ func lock(ctx context.Context) (*netLock, error) {
 	}
 }
 
-// lockPath is the lock's file for the network namespace of the calling thread. Its directory
-// is made if need be, and must be root's alone.
+// lockPath returns the lock file for the network namespace of the calling thread. It creates the
+// directory if necessary. Only root may have access to the directory.
 func lockPath(dir string) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
@@ -72,15 +72,15 @@ func lockPath(dir string) (string, error) {
 	return filepath.Join(dir, "net-"+strconv.FormatUint(namespace.Ino, 10)), nil
 }
 
-// beside is the path of another file that belongs to the same network namespace.
+// beside returns the path of another file for the same network namespace.
 func (l *netLock) beside(what string) string {
 	return filepath.Join(filepath.Dir(l.path), what+strings.TrimPrefix(filepath.Base(l.path), "net"))
 }
 
-// release lets go of the lock, and leaves nothing behind where nobody else has one.
+// release releases the lock. It removes the directory if it contains no other lock.
 func (l *netLock) release() error {
-	removed := os.Remove(l.path) // while it is held: who waits for it takes a new file
+	removed := os.Remove(l.path) // while it is held: a waiting node creates a new file
 	err := errors.Join(removed, l.file.Release())
-	_ = os.Remove(filepath.Dir(l.path)) // fails while others have locks
+	_ = os.Remove(filepath.Dir(l.path)) // fails if other locks exist
 	return err
 }

@@ -8,7 +8,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// The directory of locks is root's alone, or it locks nothing.
+// The lock directory must belong to root alone, or the locks have no effect.
 func TestPrivilegedLocksLieWhereOnlyRootWrites(t *testing.T) {
 	privileged.Require(t)
 	base := t.TempDir()

@@ -9,7 +9,8 @@ import (
 	"rik.dev/rik/internal/riklet/network/nameserver"
 )
 
-// names is the name server, once it has an address: a process that outlives this one.
+// names controls the name server, once it has an address. The name server is a process that
+// outlives this one.
 type names struct {
 	cfg  Config
 	lock *netLock
@@ -19,17 +20,17 @@ type names struct {
 	mu      sync.Mutex
 	address netip.AddrPort
 	cancel  context.CancelFunc
-	done    chan struct{} // closed when the process is no longer fed
+	done    chan struct{} // closed when the process no longer gets the netmap
 }
 
-// at is where the process listens; invalid before it does.
+// at returns where the name server listens. It is invalid before that.
 func (n *names) at() netip.AddrPort {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.address
 }
 
-// nameServer says which process answers at an address.
+// nameServer returns the configuration of the name server for an address.
 func nameServer(cfg Config, lock *netLock, address netip.Addr) nameserver.Config {
 	return nameserver.Config{
 		Program: cfg.NameServer, Socket: lock.beside("dns"), Log: filepath.Join(cfg.Dir, "dns.log"),
@@ -37,8 +38,8 @@ func nameServer(cfg Config, lock *netLock, address netip.Addr) nameserver.Config
 	}
 }
 
-// serve has the process answer at an address and feeds it, if that is not so already. It is
-// called by one goroutine, as stop is.
+// serve makes the process answer at an address and sends it the netmap, unless that is already
+// so. serve and stop must be called by the same goroutine.
 func (n *names) serve(ctx context.Context, address netip.Addr) error {
 	if n.at().Addr() == address && !n.ended() {
 		return nil
@@ -75,7 +76,7 @@ func (n *names) ended() bool {
 	}
 }
 
-// stop no longer feeds the process, which goes on with what it knows.
+// stop stops sending the netmap to the process. The process continues with its last netmap.
 func (n *names) stop() {
 	if n.cancel == nil {
 		return

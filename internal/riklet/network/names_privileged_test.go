@@ -26,7 +26,8 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// nameServerWord makes this test binary the name server instead of running tests.
+// nameServerWord is the argument that makes this test binary the name server instead of running
+// tests.
 const nameServerWord = "name-server"
 
 func TestMain(m *testing.M) {
@@ -50,7 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// noNameServer ends the one of this namespace.
+// noNameServer ends the name server of this namespace.
 func noNameServer(t *testing.T) {
 	t.Helper()
 	path, err := lockPath(lockDir)
@@ -58,14 +59,14 @@ func noNameServer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		err = nameserver.Remove(ctx, (&netLock{path: path}).beside("dns"))
-		_ = os.Remove(lockDir) // unless others have locks
+		_ = os.Remove(lockDir) // fails if other locks exist
 	}
 	if err != nil {
 		t.Error(err)
 	}
 }
 
-// nameServers are the processes that answer names in this network namespace.
+// nameServers returns the PIDs of the name servers in this network namespace.
 func nameServers(t *testing.T) (pids []int) {
 	t.Helper()
 	own, err := os.Readlink("/proc/self/ns/net")
@@ -90,7 +91,7 @@ func nameServers(t *testing.T) (pids []int) {
 	return pids
 }
 
-// asking asks for a name without a pause, and tells of every question without an answer.
+// asking queries a name without a pause. stop fails the test if a query got no answer.
 func asking(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -115,7 +116,7 @@ func asking(t *testing.T) (stop func()) {
 	}
 }
 
-// Names are answered while the agent restarts, is down, and is upgraded.
+// Names are answered while the riklet restarts, is down, and is upgraded.
 func TestPrivilegedNamesOutliveTheAgent(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
@@ -148,7 +149,7 @@ func TestPrivilegedNamesOutliveTheAgent(t *testing.T) {
 	if now := nameServers(t); !slices.Equal(now, first) {
 		t.Errorf("after a restart the name server is %v, want %v as before", now, first)
 	}
-	// It is fed again.
+	// The process gets changes again.
 	more := whole()
 	more.Services[0].Addresses = append(more.Services[0].Addresses, "10.63.0.8")
 	stop()
@@ -178,7 +179,7 @@ func TestPrivilegedNamesOutliveTheAgent(t *testing.T) {
 	})
 	stop()
 
-	// One that ends is started again.
+	// A process that ends is started again.
 	if err := syscall.Kill(second[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +202,7 @@ func TestPrivilegedNamesOutliveTheAgent(t *testing.T) {
 	})
 }
 
-// has is nil when the name has an address.
+// has returns nil if the name has an address.
 func has(t *testing.T, address string) error {
 	t.Helper()
 	reply, err := dns.ExchangeContext(t.Context(), new(dns.Msg).SetQuestion("web.default.rik.local.", dns.TypeA), "10.62.1.1:53")
@@ -211,7 +212,7 @@ func has(t *testing.T, address string) error {
 	return err
 }
 
-// replace puts a copy of this program at a path.
+// replace copies this program to a path.
 func replace(t *testing.T, path string) {
 	t.Helper()
 	from, err := os.Open("/proc/self/exe")
@@ -229,8 +230,8 @@ func replace(t *testing.T, path string) {
 	}
 }
 
-// foreign are name servers of somebody else at all addresses of the machine, by UDP and TCP.
-// They deny every name.
+// foreign starts name servers at all addresses of the machine, by UDP and TCP, that are not
+// rik's. They deny every name.
 func foreign(t *testing.T) {
 	t.Helper()
 	for _, l := range []struct{ network, address string }{{"udp4", "0.0.0.0:53"}, {"tcp4", "0.0.0.0:53"}, {"udp6", "[::]:53"}, {"tcp6", "[::]:53"}} {
@@ -252,8 +253,8 @@ func foreign(t *testing.T) {
 	}
 }
 
-// askFrom asks for a workload's name in the namespace of a process, by UDP from one and the
-// same port, and by TCP. It waits for an answer, and fails when somebody denies the name.
+// askFrom queries a workload's name in the namespace of a process, by UDP always from the same
+// port, and by TCP. It waits for an answer, and fails if the name is denied.
 func askFrom(t *testing.T, pid int) {
 	t.Helper()
 	home, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
@@ -279,8 +280,9 @@ func askFrom(t *testing.T, pid int) {
 	}
 }
 
-// TestPrivilegedNameServersOfOthers: a server of somebody else on port 53 of all addresses is
-// not asked by instances, whichever started first, and does not keep names from being answered.
+// TestPrivilegedNameServersOfOthers checks that instances do not use a foreign server on port 53
+// of all addresses, whichever server started first, and that such a server does not stop names
+// from being answered.
 func TestPrivilegedNameServersOfOthers(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
@@ -310,10 +312,10 @@ func TestPrivilegedNameServersOfOthers(t *testing.T) {
 			if trouble := r.Troubles(); len(trouble) > 0 {
 				t.Errorf("troubles: %v, want none", trouble)
 			}
-			// Somebody removes the redirection.
+			// Another program removes the redirection.
 			sh(t, "iptables", "-t", "nat", "-F", "RIKLET")
 			askFrom(t, instance)
-			// The process ends, and comes back.
+			// The process ends, and is started again.
 			for _, pid := range nameServers(t) {
 				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 					t.Fatal(err)
@@ -329,7 +331,7 @@ func TestPrivilegedNameServersOfOthers(t *testing.T) {
 	}
 }
 
-// TestPrivilegedThePortOfNamesIsTaken: the name server takes another port of its own then.
+// TestPrivilegedThePortOfNamesIsTaken checks that the name server then uses another port.
 func TestPrivilegedThePortOfNamesIsTaken(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {

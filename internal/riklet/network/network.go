@@ -1,11 +1,11 @@
-// Package network is a node's network, put together of its parts: the table of
-// what the controller tells, the bridge that instances are connected to, the way
-// to the instances of other nodes (overlay), the Node Proxy, and the names (dns).
+// Package network is the network of a node. It combines the netmap from the controller, the
+// bridge for instances, the overlay to instances on other nodes, the node proxy, and the name
+// server (dns).
 //
-// Each part says in a pure function what should be and makes it so. A Node has
-// them do that whenever what they go by changes, and now and then besides, since
-// others may change the kernel too. What it made stays when it ends: instances go
-// on, and so does their network. [Purge] takes it away.
+// Each part computes the desired state in a pure function and then applies it. A Node runs the
+// parts whenever their input changes, and at regular intervals, since other programs may change
+// the kernel's state too. The kernel's state stays when a Node ends: instances keep running and
+// keep their network. [Purge] removes it.
 package network
 
 import (
@@ -35,36 +35,37 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// ErrInUse says that another node has the network of this machine.
+// ErrInUse is returned if another node uses the network of this machine.
 var ErrInUse = errors.New("another node of rik has this machine's network: stop it, give each its own network namespace, or run this one with --network=none")
 
 const (
-	// lockTimeout is for an agent that was replaced and is about to end.
+	// lockTimeout is long enough for a riklet that was replaced and is about to end.
 	lockTimeout  = 5 * time.Second
 	lockInterval = 50 * time.Millisecond
-	// resolver is where every machine names its name servers.
+	// resolver is the usual path of resolv.conf(5).
 	resolver = "/etc/resolv.conf"
 )
 
-// Config of a [Node].
+// Config configures a [Node].
 type Config struct {
 	// Node is the node's name. Required.
 	Node string
-	// Dir is the network's own directory; made if need be. Required.
+	// Dir is the network's own directory. It is created if necessary. Required.
 	Dir string
-	// Tunnels has everything go through tunnels, also to nodes on the same link:
-	// some clouds drop what comes from addresses that they did not give.
+	// Tunnels sends all traffic to other nodes through tunnels, also to nodes on the same link.
+	// Some clouds drop packets with source addresses that they did not assign.
 	Tunnels bool
-	// AllowFrom are ranges outside the cluster that may use the addresses of instances,
-	// virtual addresses and names through this node. Others may not.
+	// AllowFrom are ranges outside the cluster that may reach instances, virtual addresses and
+	// the name server through this node. Others may not.
 	AllowFrom []netip.Prefix
-	// Resolver is the host's resolv.conf(5); the usual one when empty.
+	// Resolver is the path of the host's resolv.conf(5). Empty means the usual path.
 	Resolver string
-	// NameServer is the command line of rik-dns, which answers names. Required by Open.
+	// NameServer is the command line of rik-dns, which answers DNS queries. Required by Open.
 	NameServer []string
-	// Interval and Silence are those of the overlay's check, see package reach; its own when zero.
+	// Interval and Silence configure the check of the overlay, see package reach. 0 means its
+	// defaults.
 	Interval, Silence time.Duration
-	// Logger discards when nil.
+	// Logger may be nil, which discards logs.
 	Logger *slog.Logger
 }
 
@@ -78,32 +79,32 @@ type Node struct {
 	proxy  *proxy.Proxy
 	feed   *nameserver.Feed
 	names  names
-	// look has a token when the host may have changed, and rules when what the
-	// proxy goes by did.
+	// look has a token when the host may have changed. rules has a token when the input of the
+	// proxy has changed.
 	look, rules chan struct{}
-	news        chan struct{} // a token after troubles changed
+	news        chan struct{} // a token after the troubles have changed
 	checker     *reach.Checker
 
 	mu        sync.Mutex
 	address   netip.Addr
 	facts     proxy.Facts
 	conflicts []proxy.Conflict
-	troubles  map[nodestate.TroubleKind]string // but for ports
+	troubles  map[nodestate.TroubleKind]string // without the ports
 	lost      map[proxy.HostPort]bool
 	ends      tunnelEnds
-	ruled     bool  // the rules were brought in once
-	unruled   error // why they could not be, the last time
-	attempts  int   // that failed since they could
+	ruled     bool  // the rules were applied at least once
+	unruled   error // why the last attempt to apply the rules failed
+	attempts  int   // failed attempts since the last success
 }
 
-// unruledAttempts at bringing rules in fail before that is a trouble of the node. Another
-// program may hold the lock of iptables for a while.
+// unruledAttempts is the number of failed attempts to apply the rules after which that counts as
+// a trouble. Another program may hold the lock of iptables for a while.
 const unruledAttempts = 3
 
 var _ instance.Network = (*Node)(nil)
 
-// Open takes the network of this machine. Nothing is changed before Run. Close
-// releases it.
+// Open acquires the network of this machine. Nothing changes before Run. Close releases the
+// network.
 func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -118,7 +119,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// open does what may go wrong.
+// open does the parts of Open that can fail.
 func (n *Node) open(ctx context.Context) error {
 	if _, _, err := iptables.Find(ctx); err != nil {
 		return fmt.Errorf("the node proxy cannot work here (--network=none does without): %w", err)
@@ -145,7 +146,7 @@ func (n *Node) open(ctx context.Context) error {
 	return err
 }
 
-// sleep is false when ctx ended.
+// sleep waits for d. It returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -157,7 +158,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Close lets go of the network; it stays as it is. Run must have returned.
+// Close releases the network, whose state in the kernel stays. Run must have returned.
 func (n *Node) Close() error {
 	var errs []error
 	if n.bridge != nil {
@@ -169,7 +170,7 @@ func (n *Node) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run keeps the network as it should be until ctx ends.
+// Run keeps the network in its desired state until ctx ends.
 func (n *Node) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.table.Run(ctx) })
@@ -186,11 +187,11 @@ func (n *Node) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Apply takes what the controller tells of the network.
+// Apply applies changes of the network from the controller.
 func (n *Node) Apply(c *nodev1.NetworkChanges) { n.feed.Apply(c) }
 
-// SetAddress says by which address other nodes reach this one; the invalid
-// address while that is not known. It does not block.
+// SetAddress sets the address at which other nodes reach this node. An invalid address means that
+// it is not known. SetAddress does not block.
 func (n *Node) SetAddress(a netip.Addr) {
 	n.mu.Lock()
 	changed := n.address != a
@@ -201,7 +202,7 @@ func (n *Node) SetAddress(a netip.Addr) {
 	}
 }
 
-// SetListeners says at which ports the machine's own processes listen. It does not block.
+// SetListeners sets the ports on which the machine's own processes listen. It does not block.
 func (n *Node) SetListeners(all []proxy.Listener) {
 	n.mu.Lock()
 	n.facts.Listeners = all
@@ -209,7 +210,7 @@ func (n *Node) SetListeners(all []proxy.Listener) {
 	notify(n.rules)
 }
 
-// conflict notes which ports both services and processes want.
+// conflict records the ports that both a service and a process use.
 func (n *Node) conflict(all []proxy.Conflict, lost map[proxy.HostPort]bool) {
 	n.mu.Lock()
 	n.conflicts, n.lost = all, lost
@@ -221,7 +222,7 @@ func (n *Node) conflict(all []proxy.Conflict, lost map[proxy.HostPort]bool) {
 	}
 }
 
-// Troubles say what of the network does not work, with messages.
+// Troubles returns messages about the parts of the network that do not work.
 func (n *Node) Troubles() map[nodestate.TroubleKind]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -243,10 +244,10 @@ func (n *Node) Troubles() map[nodestate.TroubleKind]string {
 	return all
 }
 
-// errNotSetUp is the trouble of a node that has just begun.
+// errNotSetUp is the trouble of a node that has just started.
 var errNotSetUp = errors.New("the network of instances is not set up yet")
 
-// trouble notes whether a part works.
+// trouble records whether a part works.
 func (n *Node) trouble(kind nodestate.TroubleKind, err error) {
 	text := ""
 	if err != nil {
@@ -268,28 +269,28 @@ func (n *Node) trouble(kind nodestate.TroubleKind, err error) {
 	n.troubles[kind] = text
 }
 
-// News is readable after Troubles changed.
+// News returns a channel that is readable after Troubles has changed.
 func (n *Node) News() <-chan struct{} { return n.news }
 
-// Lost says whether a workload has a port although a process of the machine listens on it.
+// Lost reports whether a workload has a port although a process of the machine listens on it.
 func (n *Node) Lost(p proxy.HostPort) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.lost[p]
 }
 
-// proxyFacts is what the proxy is to know of the node.
+// proxyFacts returns what the proxy must know about the node.
 func (n *Node) proxyFacts() proxy.Facts {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.facts
 }
 
-// NameServer is where the node's name server listens: at the node's address among its
-// instances. It is invalid before the name server runs.
+// NameServer returns the address of the node's name server: the node's address among its
+// instances and a port. It is invalid before the name server runs.
 func (n *Node) NameServer() netip.AddrPort { return n.names.at() }
 
-// applied notes whether the rules could be brought in.
+// applied records whether the rules could be applied.
 func (n *Node) applied(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -304,8 +305,8 @@ func (n *Node) applied(err error) {
 	}
 }
 
-// rulesReady says why instances must wait for the rules. Without them an instance would ask
-// whoever has port 53 of the machine for names.
+// rulesReady returns why instances must wait for the rules. Without the rules, an instance would
+// send its DNS queries to any process that has port 53 of the machine.
 func (n *Node) rulesReady() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -29,7 +29,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// running is a Node and the end of its Run.
+// running is a Node and a function that ends its Run.
 type running struct {
 	*Node
 	t    *testing.T
@@ -68,7 +68,7 @@ func openWith(t *testing.T, cfg Config) *running {
 	return r
 }
 
-// eventually waits for what comes by itself.
+// eventually polls until f returns nil.
 func eventually(t *testing.T, what string, f func() error) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -93,13 +93,13 @@ func sh(t *testing.T, name string, arguments ...string) string {
 	return string(out)
 }
 
-// lan is the host's own link, with a name server nowhere.
+// lan creates the host's own link. No name server is on it.
 func lan(t *testing.T, address string) {
 	t.Helper()
 	sh(t, "ip", "link", "add", "lan0", "type", "bridge")
 	sh(t, "ip", "link", "set", "lan0", "up")
 	sh(t, "ip", "address", "add", address, "dev", "lan0")
-	for _, table := range []string{"nat", "filter"} { // which iptables makes once and never removes
+	for _, table := range []string{"nat", "filter"} { // iptables never removes them
 		sh(t, "iptables", "-t", table, "-N", "x")
 		sh(t, "iptables", "-t", table, "-X", "x")
 	}
@@ -108,10 +108,10 @@ func lan(t *testing.T, address string) {
 // counters change with every packet.
 var counters = regexp.MustCompile(`\[\d+:\d+\]|(?m)^#.*$`)
 
-// state is all that a node may change and must take back.
+// state is everything that a node may change and must remove again.
 func state(t *testing.T) string {
 	t.Helper()
-	// With their numbers: what is removed and made again is not the same.
+	// With the device numbers, so that removed and recreated devices count as different.
 	links := slices.Sorted(strings.Lines(sh(t, "ip", "-o", "-4", "address")))
 	for line := range strings.Lines(sh(t, "ip", "-o", "link")) {
 		links = append(links, strings.Join(strings.Fields(line)[:2], " ")+"\n")
@@ -135,7 +135,7 @@ func whole() *nodev1.NetworkChanges {
 	}
 }
 
-// contains waits until a program says something.
+// contains waits until the output of a program contains want.
 func contains(t *testing.T, want, name string, arguments ...string) {
 	t.Helper()
 	eventually(t, name+" "+strings.Join(arguments, " "), func() error {
@@ -147,11 +147,11 @@ func contains(t *testing.T, want, name string, arguments ...string) {
 	})
 }
 
-// sleeper is a process in a network namespace of its own.
+// sleeper starts a process in its own network namespace.
 func sleeper(t *testing.T) int {
 	t.Helper()
 	c := exec.Command("sleep", "600")
-	// Not in this group: Ctrl-C is for the test, which still needs the namespace then.
+	// Another process group: on Ctrl-C the test still needs the namespace.
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -194,13 +194,13 @@ func TestPrivilegedTheWholeNetwork(t *testing.T) {
 	if _, err := r.Attach(t.Context(), "u7", sleeper(t)); err != nil {
 		t.Fatal(err)
 	}
-	// What others take away comes back.
+	// State that other programs remove is restored.
 	sh(t, "ip", "link", "delete", overlay.Device)
 	contains(t, "10.62.3.0/24 via 10.62.3.0 dev rik.1", "ip", "route")
 	sh(t, "ip", "link", "delete", "rik0")
 	contains(t, "10.62.1.1/24", "ip", "address", "show", "rik0")
 	answers(t)
-	// A node goes.
+	// A node is removed.
 	gone := whole()
 	gone.Peers = gone.Peers[:2]
 	r.Apply(gone)
@@ -210,7 +210,7 @@ func TestPrivilegedTheWholeNetwork(t *testing.T) {
 		}
 		return nil
 	})
-	// All of it outlives the agent; the next one needs no controller.
+	// Everything survives the riklet. The next one needs no controller.
 	r.stop()
 	left := state(t)
 	r = open(t, dir)
@@ -283,13 +283,13 @@ func TestPrivilegedAClashIsSaid(t *testing.T) {
 	if now := state(t); now != before {
 		t.Errorf("a clash (-before +now):\n%s", cmp.Diff(before, now))
 	}
-	// The cause goes, and everything is as it should be without a restart.
+	// The cause disappears, and the network works without a restart.
 	sh(t, "ip", "address", "del", "10.62.77.1/24", "dev", "lan0")
 	r.ready()
 }
 
-// TestPrivilegedAVPNIsNoClash: a less specific route through a gateway, which a VPN adds,
-// stops nothing.
+// TestPrivilegedAVPNIsNoClash checks that a less specific route through a gateway, as a VPN adds,
+// is no clash.
 func TestPrivilegedAVPNIsNoClash(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
@@ -306,7 +306,7 @@ func TestPrivilegedAVPNIsNoClash(t *testing.T) {
 	contains(t, "via 192.0.2.2", "ip", "route", "get", "10.62.2.9")
 }
 
-// TestPrivilegedAClashTakesNothingAway: when the network cannot be set up any more,
+// TestPrivilegedAClashTakesNothingAway checks that, if the network cannot be set up any more,
 // connected instances keep their ports and names, and new ones wait.
 func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
 	privileged.Require(t)
@@ -341,7 +341,7 @@ func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
 	contains(t, "10.62.2.10:8080", "iptables-save")
 	r.stop()
 
-	// Without the bridge there is nothing to serve; the rules still stay.
+	// Without the bridge there is nothing to serve. The rules still stay.
 	left = counters.ReplaceAllString(sh(t, "iptables-save"), "")
 	sh(t, "ip", "link", "delete", "rik0")
 	r = open(t, dir)
@@ -357,8 +357,8 @@ func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
 	}
 }
 
-// TestPrivilegedTroublesAreReported: a network that clashes, a name server that cannot be
-// started, and a port of a workload that a process has.
+// TestPrivilegedTroublesAreReported checks the reports of a network that clashes, a name server
+// that cannot be started, and a workload's port that a process has.
 func TestPrivilegedTroublesAreReported(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
@@ -408,7 +408,7 @@ func TestPrivilegedEverythingThroughTunnels(t *testing.T) {
 	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
 	r.Apply(whole())
 	contains(t, "10.62.2.0/24 via 10.62.2.0 dev rik.1", "ip", "route")
-	// The node moves; its tunnels begin at the new address.
+	// The node's address changes. Its tunnels start at the new address.
 	sh(t, "ip", "address", "add", "192.0.2.99/24", "dev", "lan0")
 	r.SetAddress(netip.MustParseAddr("192.0.2.99"))
 	contains(t, "local 192.0.2.99", "ip", "-d", "link", "show", overlay.Device)
@@ -420,7 +420,7 @@ func TestPrivilegedOneNodeForEachNetwork(t *testing.T) {
 	if !netnstest.Alone(t) {
 		return
 	}
-	// Any local user can have abstract sockets; they keep nobody off.
+	// Any local user can bind abstract sockets. They must not block a node.
 	taken, err := net.Listen("unix", "@rik.dev/network")
 	if err != nil {
 		t.Fatal(err)
@@ -432,7 +432,7 @@ func TestPrivilegedOneNodeForEachNetwork(t *testing.T) {
 		_, err := Open(ctx, Config{Node: "n2", Dir: dir + "2"})
 		return err
 	})
-	// A node without a network of its own purges nobody else's.
+	// A node without a network of its own must not purge another node's network.
 	if err := Purge(t.Context(), Config{Node: "n3", Dir: dir + "3"}); err != nil {
 		t.Error(err)
 	}
@@ -441,8 +441,8 @@ func TestPrivilegedOneNodeForEachNetwork(t *testing.T) {
 	open(t, dir).stop()
 }
 
-// refused sees that something waits for a network that is in use until its time is over,
-// and says so. On a busy machine a short time may be over before it waits.
+// refused checks that an operation on a network in use waits until its timeout, and then returns
+// ErrInUse. On a busy machine a short timeout may pass before the wait starts.
 func refused(t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
 	var err error

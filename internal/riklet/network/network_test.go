@@ -9,8 +9,8 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 )
 
-// TestRulesThatCannotBeWritten: instances wait for the rules, and a node that cannot write them
-// says so.
+// TestRulesThatCannotBeWritten checks that instances wait for the rules, and that a node which
+// cannot write them reports that.
 func TestRulesThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	n := &Node{}

@@ -10,13 +10,13 @@ import (
 	"rik.dev/rik/internal/riklet/network/reach"
 )
 
-// tunnelEnds are those of the tunnels that were made last.
+// tunnelEnds are the ends of the tunnels that were last set up.
 type tunnelEnds struct {
 	tunnel *overlay.Tunnel // nil: none was needed
 	known  bool            // all other nodes were known
 }
 
-// newChecker checks whether packets of the overlay pass between this node and others.
+// newChecker returns the check of whether overlay packets pass between this node and others.
 func (n *Node) newChecker() *reach.Checker {
 	return reach.New(reach.Config{
 		View: n.view, Port: overlay.Port, Path: filepath.Join(n.cfg.Dir, "overlay"),
@@ -31,17 +31,17 @@ func (n *Node) newChecker() *reach.Checker {
 	})
 }
 
-// setPlan notes which ways to other nodes there are.
+// setPlan records the tunnels to other nodes.
 func (n *Node) setPlan(s *netmap.Snapshot, plan overlay.Plan) {
 	n.mu.Lock()
-	// A table that is not whole any more says nothing else about what was known before.
+	// A netmap that has become partial does not invalidate what was known before.
 	n.ends = tunnelEnds{tunnel: plan.Tunnel, known: n.ends.known || !s.Partial}
 	n.mu.Unlock()
 	n.checker.Look()
 }
 
-// view is whom the checker may ask: nodes at the other ends of tunnels that can answer, as
-// far as the cluster knows. Nodes on the same link are reached without a tunnel.
+// view returns the nodes that the checker may query: those at the other ends of tunnels that can
+// answer, as far as the cluster knows. Nodes on the same link are reached without a tunnel.
 func (n *Node) view() reach.View {
 	n.mu.Lock()
 	tunnel, known := n.ends.tunnel, n.ends.known

@@ -26,8 +26,8 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// nodeWord makes this test binary a node's network, with a name, an address and a directory.
-// It reads changes of the table, one a line, and writes the node's troubles.
+// nodeWord is the argument that makes this test binary a node's network, with a name, an address
+// and a directory. It reads changes of the netmap, one per line, and writes the node's troubles.
 const nodeWord = "node"
 
 func runNode(name, address, dir string) error {
@@ -69,7 +69,7 @@ type machine struct {
 	ended    chan struct{}
 	mu       sync.Mutex
 	notified map[nodestate.TroubleKind]string // nil: nothing yet
-	ever     bool                             // there was a trouble of the overlay since the last look
+	ever     bool                             // there was an overlay trouble since the last check
 }
 
 func (m *machine) start(table *nodev1.NetworkChanges) {
@@ -129,7 +129,7 @@ func (m *machine) stop() {
 	}
 }
 
-// whole waits until the node has no trouble at all.
+// whole waits until the node has no trouble.
 func (m *machine) whole() {
 	m.t.Helper()
 	eventually(m.t, "the end of troubles of "+m.name, func() error {
@@ -143,7 +143,7 @@ func (m *machine) whole() {
 	})
 }
 
-// troubled waits until the node has a trouble of the overlay whose message has the parts.
+// troubled waits until the node has an overlay trouble whose message contains the parts.
 func (m *machine) troubled(parts ...string) {
 	m.t.Helper()
 	eventually(m.t, "the trouble of "+m.name, func() error {
@@ -158,7 +158,7 @@ func (m *machine) troubled(parts ...string) {
 	})
 }
 
-// quiet fails if the node had a trouble of the overlay since it was whole.
+// quiet fails if the node had an overlay trouble since whole.
 func (m *machine) quiet() {
 	m.t.Helper()
 	m.mu.Lock()
@@ -168,7 +168,7 @@ func (m *machine) quiet() {
 	}
 }
 
-// machines are three nodes on links of their own, with a router between them.
+// machines returns three nodes on separate links, with a router between them.
 func machines(t *testing.T) (a, b, c *machine, router *netnstest.NS, table *nodev1.NetworkChanges) {
 	t.Helper()
 	dir := t.TempDir()
@@ -199,22 +199,22 @@ func machines(t *testing.T) (a, b, c *machine, router *netnstest.NS, table *node
 	return all["a"], all["b"], all["c"], router, table
 }
 
-// rule adds a rule, or removes it again.
+// rule adds or removes a rule.
 func rule(ns *netnstest.NS, how, rule string) {
 	ns.Run("iptables", append([]string{"-t", strings.Fields(rule)[0], how}, strings.Fields(rule)[1:]...)...)
 }
 
 const tunnels = " -p udp --dport 8472 -j DROP"
 
-// TestPrivilegedOverlayIsChecked: a node whose packets of tunnels are dropped says so, with
-// the cause, and the nodes that it does not answer do not.
+// TestPrivilegedOverlayIsChecked checks that a node whose tunnel packets are dropped reports that
+// with the cause, and that the nodes which it does not answer do not.
 func TestPrivilegedOverlayIsChecked(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
 		return
 	}
 	a, b, c, router, table := machines(t)
-	// Blocked when it joins: it says so from the beginning.
+	// Blocked when it joins: it reports that from the start.
 	rule(c.NS, "-A", "mangle INPUT"+tunnels)
 	a.start(table)
 	b.start(table)
@@ -249,29 +249,29 @@ func TestPrivilegedOverlayIsChecked(t *testing.T) {
 		c.whole()
 	}
 
-	// What is dropped now and then is no trouble.
+	// Occasional packet loss is no trouble.
 	half := "filter FORWARD -m statistic --mode random --probability 0.3" + tunnels
 	rule(router, "-A", half)
-	// A node that is gone does not answer, and is nobody's trouble.
+	// A removed node does not answer, and causes no trouble.
 	rule(router, "-A", "filter FORWARD -d 192.0.2.17 -j DROP")
 	gone := &nodev1.NetworkChanges{Peers: []*nodev1.Peer{table.Peers[1]}}
 	gone.Peers[0].Answers = false
 	a.apply(gone)
 	c.apply(gone)
 	b.stop()
-	for range 2 { // the other variant of iptables, where the agent's rules are not
+	for range 2 { // the other variant of iptables, without the riklet's rules
 		c.Run("iptables-legacy", "-P", "INPUT", "DROP")
 		c.troubled("no packet", "accept UDP port 8472", "a (192.0.2.1)")
-		// The node that receives the other's questions is not in trouble.
+		// The node that receives the other's queries has no trouble.
 		a.quiet()
 		c.Run("iptables-legacy", "-P", "INPUT", "ACCEPT")
 		c.whole()
 	}
-	// Two that do not reach each other both say so.
+	// If two nodes cannot reach each other, both report that.
 	rule(router, "-A", "filter FORWARD"+tunnels)
 	a.troubled("no packet", "c (192.0.2.33)")
 	c.troubled("no packet", "a (192.0.2.1)")
-	// The last one has nobody to ask.
+	// The last node has no other node to query.
 	alone := &nodev1.NetworkChanges{Peers: []*nodev1.Peer{table.Peers[2]}}
 	alone.Peers[0].Answers = false
 	a.apply(alone)

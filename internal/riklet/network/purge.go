@@ -14,9 +14,9 @@ import (
 	"rik.dev/rik/internal/riklet/network/proxy"
 )
 
-// Purge takes away what a node that does not run made of the network: the name server, rules,
-// ways to other nodes, the bridge, and its directory. A node that never had a
-// network, as it has no directory, leaves that of others alone.
+// Purge removes everything that a stopped node created for its network: the name server, rules,
+// routes to other nodes, the bridge, and its directory. If the directory does not exist, the node
+// never had a network, and Purge leaves the networks of other nodes alone.
 func Purge(ctx context.Context, cfg Config) error {
 	if _, err := os.Stat(cfg.Dir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -42,7 +42,7 @@ func Purge(ctx context.Context, cfg Config) error {
 		return errors.Join(err, links.Close())
 	}
 	ended := nameserver.Remove(ctx, lock.beside("dns"))
-	// The rules first: they lead to what goes next.
+	// The rules first: they refer to devices that are removed next.
 	err = errors.Join(ended, rules.Remove(ctx))
 	_, removed := overlay.Apply(overlay.Plan{})
 	if err := errors.Join(err, removed, links.Remove(ctx), links.Close()); err != nil {

@@ -12,8 +12,8 @@ import (
 	"rik.dev/rik/internal/riklet/network/overlay"
 )
 
-// watch has the host looked at when its links or addresses change, until ctx
-// ends. What it misses the next look finds.
+// watch triggers a check of the host when its links or addresses change, until ctx ends. The next
+// regular check finds changes that watch misses.
 func (n *Node) watch(ctx context.Context) {
 	for {
 		if err := n.listen(ctx); err != nil {
@@ -26,8 +26,8 @@ func (n *Node) watch(ctx context.Context) {
 	}
 }
 
-// listen returns when the kernel stops to tell, as it does when it had too much
-// to tell at once.
+// listen returns when the kernel stops sending events. The kernel does that when there are too
+// many at once.
 func (n *Node) listen(ctx context.Context) error {
 	done := make(chan struct{})
 	links, addresses := make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate)
@@ -77,8 +77,8 @@ func end(done chan<- struct{}, links <-chan netlink.LinkUpdate, addresses <-chan
 	}
 }
 
-// matters leaves out instances, which come and go, and what happens to our own
-// devices because they do.
+// matters reports whether a link event needs a check. It ignores the links of instances, which
+// change often, and the changes of rik's own devices that follow from them.
 func matters(u netlink.LinkUpdate) bool {
 	name := u.Attrs().Name
 	if !strings.HasPrefix(name, "rik") {

@@ -19,23 +19,22 @@ import (
 	"rik.dev/rik/internal/riklet/netns"
 )
 
-// ErrForeign is returned when a device has a name of ours and is not ours.
+// ErrForeign is returned if a device has one of rik's names but was not created by rik.
 var ErrForeign = errors.New("a device that rik did not make has its name")
 
-// Bridge makes and removes the devices of one network namespace: the one that
-// it was made in, whatever thread calls it. Its methods may be called from any
-// goroutine.
+// Bridge creates and removes the devices of the network namespace in which New was called, from
+// any thread. Its methods may be called from any goroutine.
 type Bridge struct {
 	name   string
 	home   *os.File // the namespace
 	handle *netlink.Handle
-	// sockets are for requests that the handle does not know.
+	// sockets are for requests that the handle does not support.
 	sockets map[int]*nl.SocketHandle
 	reaper  reaper
 }
 
-// New makes a Bridge for the network namespace of the calling thread. It
-// touches nothing; Close releases it.
+// New returns a Bridge for the network namespace of the calling thread. It changes nothing. Close
+// releases it.
 func New(name string) (*Bridge, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -56,8 +55,7 @@ func New(name string) (*Bridge, error) {
 	return &Bridge{name: name, home: home, handle: handle, sockets: sockets}, nil
 }
 
-// Close releases what New opened, once no other method is under way. The
-// devices stay.
+// Close releases what New opened. No other method may be running. The devices stay.
 func (b *Bridge) Close() error {
 	b.reaper.group.Wait()
 	b.handle.Close()
@@ -67,18 +65,18 @@ func (b *Bridge) Close() error {
 	return b.home.Close()
 }
 
-// ours tells the bridge that we made by its hardware address, which it has from
-// its first moment.
+// ours reports whether a link is rik's bridge. It checks the hardware address, which the bridge
+// has from its creation.
 func ours(link netlink.Link) bool {
 	mac := link.Attrs().HardwareAddr
 	return link.Type() == "bridge" && bytes.HasPrefix(mac, MAC(netip.IPv4Unspecified())[:2])
 }
 
-// find gives the bridge, nil if there is none.
+// find returns the bridge, or nil if it does not exist.
 func (b *Bridge) find() (netlink.Link, error) {
 	link, err := b.handle.LinkByName(b.name)
 	if isNotFound(err) {
-		return nil, nil //nolint:nilnil // there is none, and that is no error
+		return nil, nil //nolint:nilnil // a missing bridge is no error
 	}
 	if err != nil {
 		return nil, fmt.Errorf("looking for %s: %w", b.name, err)
@@ -89,8 +87,8 @@ func (b *Bridge) find() (netlink.Link, error) {
 	return link, nil
 }
 
-// Stands tells whether the bridge is there with its address. Then instances may be
-// connected, whether or not everything else about it is as it should be.
+// Stands reports whether the bridge exists with its address. If so, instances can be connected,
+// even if other settings are not as desired.
 func (b *Bridge) Stands(gateway netip.Prefix) (bool, error) {
 	link, err := b.find()
 	if link == nil || err != nil {
@@ -107,7 +105,7 @@ func isNotFound(err error) bool {
 	return errors.As(err, new(netlink.LinkNotFoundError)) || errors.Is(err, unix.ENODEV)
 }
 
-// Apply makes the bridge as planned and tells whether anything had to change.
+// Apply creates or changes the bridge as planned, and reports whether anything changed.
 func (b *Bridge) Apply(ctx context.Context, p Plan) (changed bool, err error) {
 	if err := context.Cause(ctx); err != nil {
 		return false, err
@@ -136,7 +134,7 @@ func (b *Bridge) Apply(ctx context.Context, p Plan) (changed bool, err error) {
 func (b *Bridge) create(p Plan) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr, attrs.MTU = p.Name, p.MAC, p.MTU
-	// Snooping would keep timers for every port, for groups that nobody joins.
+	// Multicast snooping would run timers for every port, for groups that no instance joins.
 	snooping := false
 	link := &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}
 	if err := b.handle.LinkAdd(link); err != nil {
@@ -195,12 +193,12 @@ func (b *Bridge) up(link netlink.Link, _ Plan) (changed bool, err error) {
 	return true, b.handle.LinkSetUp(link)
 }
 
-// members puts right what the instances' devices lack: their bridge, if somebody
-// removed it, their filter, and what node and bridge know of them. An agent that did not
-// filter yet may have made them.
+// members repairs the instances' devices: their membership in the bridge, if another program
+// removed it, their filters, and the neighbor entries of node and bridge. An earlier version of
+// rik may have created the devices without filters.
 func (b *Bridge) members(link netlink.Link, _ Plan) (changed bool, err error) {
 	bridge := link.Attrs().Index
-	// First: an instance that is connected meanwhile is among the ports, then.
+	// First: an instance that is connected meanwhile is among the ports then.
 	known, err := b.known(bridge)
 	if err != nil {
 		return false, err
@@ -251,7 +249,7 @@ func (b *Bridge) member(p Port, bridge int, known known) (changed bool, err erro
 	return changed, nil
 }
 
-// isGone tells whether a device was removed, by which whatever is done to it fails.
+// isGone reports whether a device was removed, which makes every operation on it fail.
 func (b *Bridge) isGone(link netlink.Link) bool {
 	_, err := b.handle.LinkByIndex(link.Attrs().Index)
 	return isNotFound(err)
@@ -261,15 +259,15 @@ func (b *Bridge) isGone(link netlink.Link) bool {
 func (b *Bridge) join(port netlink.Link, bridge int, address netip.Addr) error {
 	return errors.Join(
 		b.handle.LinkSetMasterByIndex(port, bridge),
-		// What an instance sends to its own virtual address comes back to it.
+		// An instance's packet to its own virtual address returns to the same port.
 		b.handle.LinkSetHairpin(port, true),
 		b.place(port, bridge, address),
 		b.handle.LinkSetUp(port),
 	)
 }
 
-// Remove takes the bridge and all devices of instances away. None there is no
-// error. The kernel's settings stay: others may rely on them by now.
+// Remove removes the bridge and all devices of instances. It is no error if there are none. The
+// kernel's settings stay, because other programs may rely on them by now.
 func (b *Bridge) Remove(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -289,8 +287,7 @@ func (b *Bridge) Remove(ctx context.Context) error {
 	return errors.Join(err, b.delete(all...))
 }
 
-// dumpsAtMost bounds how often a list is asked for again that changed while the
-// kernel told it.
+// dumpsAtMost bounds how often a list is requested again because it changed during the dump.
 const dumpsAtMost = 20
 
 func retried[T any](dump func() ([]T, error)) ([]T, error) {

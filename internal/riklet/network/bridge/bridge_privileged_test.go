@@ -37,7 +37,7 @@ func mustDesire(t testing.TB, s Settings) Plan {
 	return p
 }
 
-// seen is the bridge as ip shows it.
+// seen formats the state of the bridge from the output of ip.
 func (n *namespace) seen() string {
 	n.Helper()
 	var list []struct {
@@ -105,7 +105,7 @@ func TestPrivilegedBridgeIsPutRight(t *testing.T) {
 			t.Errorf("after %s: %s, want %s", spoil, got, want)
 		}
 	}
-	// The node of another cluster: what is left of the bridge is taken over.
+	// The node joins another cluster: the existing bridge is changed.
 	other := someSettings
 	other.PodCIDR, other.MTU = netip.MustParsePrefix("10.99.3.0/26"), 0
 	mustApply(t, b, mustDesire(t, other), true)
@@ -281,8 +281,8 @@ func TestPrivilegedAttachAndDetach(t *testing.T) {
 	}
 }
 
-// Containers have no CAP_NET_RAW: what pings for them are sockets that the kernel gives to
-// groups, root's among them. By default it gives them to none.
+// Containers have no CAP_NET_RAW, so their ping uses a socket type that the kernel allows only
+// for certain groups. By default it allows no group. Here root's group is allowed.
 func TestPrivilegedInstancesMayPing(t *testing.T) {
 	privileged.Require(t)
 	_, s := newSwitch(t)
@@ -328,7 +328,7 @@ func TestPrivilegedAttachElsewhere(t *testing.T) {
 	if left := first.devices(); len(left) > 0 {
 		t.Errorf("left in the former namespace: %v", left)
 	}
-	// What an agent that was killed in the middle leaves.
+	// States that a riklet may leave if it is killed during Attach.
 	for _, spoil := range []string{"ip addr flush dev eth0", "ip route flush dev eth0", "ip link set eth0 down"} {
 		second.run(strings.Fields(spoil)...)
 		mustAttach(t, s, "u1", second)
@@ -447,9 +447,8 @@ func TestPrivilegedEveryAddressIsInUse(t *testing.T) {
 	}
 }
 
-// talk sends something over TCP from one namespace to another and back. The
-// address to dial may be another one than the listener's; from is who the
-// listener must see.
+// talk sends data over TCP from one namespace to another and back. dial may differ from the
+// listener's address. from is the client address that the listener must see.
 func talk(t testing.TB, client, server *namespace, listen, dial, from string) {
 	t.Helper()
 	var l net.Listener
@@ -478,7 +477,7 @@ func talk(t testing.TB, client, server *namespace, listen, dial, from string) {
 
 const timeout = time.Minute
 
-// greet tells one client who it is.
+// greet sends one client its own address.
 func greet(l net.Listener) error {
 	conn, err := l.Accept()
 	if err != nil {
@@ -511,19 +510,20 @@ func TestPrivilegedTraffic(t *testing.T) {
 			talk(t, one, two, "10.62.7.3", "", "10.62.7.2")
 			talk(t, host, two, "10.62.7.3", "", "10.62.7.1")
 			talk(t, two, host, "10.62.7.1", "", "10.62.7.3")
-			// A neighbor by a virtual address sees the true source, and its
-			// answers find their way back through the node.
+			// A neighbor sees the true source of a connection to a virtual address, and its
+			// replies return through the node.
 			talk(t, one, two, "10.62.7.3", "10.63.0.9", "10.62.7.2")
 		})
 	}
-	// An instance by its own virtual address: it must not see itself.
+	// An instance connects to its own virtual address: it must not see its own address as the
+	// source.
 	host.run("iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "10.62.7.3", "-d", "10.62.7.3", "-j", "MASQUERADE")
 	talk(t, two, two, "10.62.7.3", "10.63.0.9", "10.62.7.1")
 }
 
-// The published riklet freed under another key than it took, and never removed a
-// device: after 64 instances there was no network for another. Ten thousand of them in a
-// long run; a thousand, four times the range, otherwise.
+// The published riklet released addresses under another key than it had allocated them, and never
+// removed a device: after 64 instances no network was left. A long run uses ten thousand
+// instances; otherwise the test uses a thousand, four times the range.
 func TestPrivilegedFault16Fault17TenThousandLeaveNothing(t *testing.T) {
 	privileged.Require(t)
 	const atOnce = 50
@@ -566,7 +566,7 @@ func TestPrivilegedFault16Fault17TenThousandLeaveNothing(t *testing.T) {
 	noThreadElsewhere(t)
 }
 
-// noThreadElsewhere looks for threads of this process in other namespaces.
+// noThreadElsewhere checks that no thread of this process is in another namespace.
 func noThreadElsewhere(t *testing.T) {
 	t.Helper()
 	own, err := os.Readlink("/proc/self/ns/net")
@@ -595,7 +595,7 @@ func attachAndDetach(s *Switch, uid string, in *namespace, times int) error {
 	return nil
 }
 
-// errGroup is a few goroutines and the errors of all of them.
+// errGroup runs a few goroutines and collects all their errors.
 type errGroup struct {
 	n    int
 	errs chan error

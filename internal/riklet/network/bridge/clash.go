@@ -7,28 +7,28 @@ import (
 	"strings"
 )
 
-// ErrClash is returned when a range of the cluster is in use on the host.
+// ErrClash is returned if the host uses a range of the cluster.
 var ErrClash = errors.New("the host uses addresses of the cluster")
 
-// RouteProtocol marks the routes that rik adds to the node's main table (see
-// rt_protos in iproute2; nobody has registered 62).
+// RouteProtocol marks the routes that rik adds to the node's main table (see rt_protos in
+// iproute2; 62 is not registered).
 const RouteProtocol = 62
 
 // Claim is a range that the cluster needs for itself.
 type Claim struct {
 	Prefix netip.Prefix
-	What   string // for people: "the range of this node's instances"
-	Flag   string // by which another one is chosen
+	What   string // for messages: "the range of this node's instances"
+	Flag   string // the flag that chooses another range
 }
 
-// Use is an address or a route that the host has.
+// Use is an address or a route of the host.
 type Use struct {
 	Prefix   netip.Prefix
-	Device   string // may be empty, for a blackhole say
+	Device   string // may be empty, for example for a blackhole
 	Protocol int    // of a route
-	Address  bool   // an address with the length of its network
-	// Beyond: a route to no link that is shared with other machines. It goes through
-	// a gateway, over a point-to-point device such as a VPN's, or to nowhere.
+	Address  bool   // an address with the prefix length of its network
+	// Beyond is true for a route that does not lead to a link shared with other machines. Such a
+	// route uses a gateway or a point-to-point device such as a VPN's, or it drops packets.
 	Beyond bool
 }
 
@@ -43,28 +43,28 @@ func (u Use) String() string {
 	return kind + " on " + u.Device
 }
 
-// ours tells what rik made itself: the bridge, the overlay's devices, the
-// instances' devices, and marked routes.
+// ours reports whether rik created it: the bridge, the overlay's device, the instances' devices,
+// or a marked route.
 func (u Use) ours(bridge string) bool {
 	return u.Device == bridge || u.Protocol == RouteProtocol ||
 		deviceName.MatchString(u.Device) || strings.HasPrefix(u.Device, devicePrefix+".")
 }
 
-// yields tells of a route that it stops nobody from using a range: it is for a larger
-// range, so the cluster's own routes are more specific and the kernel prefers them.
-// A VPN adds such a route for 10.0.0.0/8. A network of the host's own is not one: its
-// machines may have any address in it.
+// yields reports whether a route of the host does not prevent the use of a range. That is so if
+// it is for a larger range: the cluster's own routes are more specific and the kernel prefers
+// them. A VPN adds such a route for 10.0.0.0/8. A directly connected network of the host does not
+// qualify, because its machines may have any address in it.
 func (u Use) yields(to netip.Prefix) bool {
 	return u.Beyond && !u.Address && u.Prefix.Bits() < to.Bits()
 }
 
-// shortestUse is the length below which a route means "everywhere else": the
-// default route, and the two halves of it that VPNs set instead.
+// shortestUse is the prefix length below which a route is a kind of default route: the default
+// route itself, or the two halves of it that VPNs add instead.
 const shortestUse = 2
 
-// Clash says which of the host's own networks overlap with what the cluster
-// claims. A less specific route through a gateway does not. The error names every pair
-// and the flag that chooses another range.
+// Clash checks which of the host's own networks overlap with the ranges that the cluster claims.
+// A less specific route through a gateway does not count. The error contains every pair and the
+// flag that chooses another range.
 func Clash(bridge string, claims []Claim, host []Use) error {
 	var pairs []string
 	seen := map[string]bool{}

@@ -15,9 +15,9 @@ func ethernet(to, from net.HardwareAddr, kind uint16, payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(frame, kind), payload...)
 }
 
-// says is an ARP answer: an address is at a MAC.
+// says is an ARP reply: an address is at a MAC.
 func says(address netip.Addr, at net.HardwareAddr, to netip.Addr) []byte {
-	arp := []byte{0, 1, 8, 0, 6, 4, 0, 2} // RFC 826: Ethernet, IPv4, their lengths, an answer
+	arp := []byte{0, 1, 8, 0, 6, 4, 0, 2} // RFC 826: Ethernet, IPv4, their lengths, a reply
 	arp = append(append(arp, at...), address.AsSlice()...)
 	return append(append(arp, MAC(to)...), to.AsSlice()...)
 }

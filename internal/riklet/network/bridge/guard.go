@@ -20,7 +20,7 @@ const (
 	drop = 2
 )
 
-// Lengths of headers and places of fields in an Ethernet frame: RFC 894, 791 and 826.
+// Lengths of headers and offsets of fields in an Ethernet frame: RFC 894, 791 and 826.
 const (
 	ipv4Frame = 34
 	arpFrame  = 42
@@ -28,16 +28,16 @@ const (
 	atSource     = 6 // the sender's hardware address
 	atType       = 12
 	atIPv4Source = 26
-	atARPKind    = 16 // the protocol, then the lengths of its two kinds of addresses
+	atARPKind    = 16 // the protocol types, then the lengths of both addresses
 	atARPMAC     = 22
 	atARPAddress = 28
 )
 
-// genuine is the program that a frame of an instance must pass: it comes from the
-// instance's own hardware and IPv4 addresses, and ARP tells of no others. Nothing else
-// is let through: a guest's kernel, or who may open raw sockets, would take the place of
-// another instance or of the gateway. A tag of a VLAN is gone by the time that the
-// program sees a frame; one within another is dropped.
+// genuine returns the filter program for frames from an instance. A frame passes if it comes from
+// the instance's own hardware address and IPv4 address, and if its ARP fields contain no other
+// sender. All other frames are dropped: otherwise a guest's kernel, or a process that may open
+// raw sockets, could impersonate another instance or the gateway. The kernel removes a VLAN tag
+// before the program sees the frame. A nested tag is dropped.
 func genuine(address netip.Addr) []bpf.Instruction {
 	mac, own := MAC(address), binary.BigEndian.Uint32(address.AsSlice())
 	high, low := binary.BigEndian.Uint32(mac), uint32(binary.BigEndian.Uint16(mac[4:]))
@@ -50,7 +50,7 @@ func genuine(address netip.Addr) []bpf.Instruction {
 		[]bpf.Instruction{bpf.RetConstant{Val: pass}},
 	)
 	return program(
-		// What is read beyond the end would end the program with 0, which is to pass.
+		// A read beyond the end of the frame would end the program with 0, which means pass.
 		atLeast(ipv4Frame),
 		field(atSource, 4, high), field(atSource+4, 2, low),
 		[]bpf.Instruction{
@@ -70,7 +70,7 @@ func program(parts ...[]bpf.Instruction) (all []bpf.Instruction) {
 	return all
 }
 
-// must drops the frame unless what was loaded is the value.
+// must drops the frame unless the loaded value equals value.
 func must(value uint32) []bpf.Instruction {
 	return []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpEqual, Val: value, SkipTrue: 1}, bpf.RetConstant{Val: drop}}
 }
@@ -86,8 +86,7 @@ func atLeast(length uint32) []bpf.Instruction {
 	}
 }
 
-// assemble gives a program as the kernel takes it: struct sock_filter, one after the
-// other.
+// assemble returns a program in the kernel's format: a sequence of struct sock_filter.
 func assemble(program []bpf.Instruction) ([]byte, error) {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
@@ -102,14 +101,14 @@ func assemble(program []bpf.Instruction) ([]byte, error) {
 	return code, nil
 }
 
-// instruction is the size of one, in bytes.
+// instruction is the size of one instruction, in bytes.
 const instruction = 8
 
-// ingress is what filters of incoming frames hang on, see tc(8).
+// ingress is the parent of filters of incoming frames, see tc(8).
 var ingress = netlink.MakeHandle(0xffff, 0)
 
-// gate makes the place for guard. On a device that is up the kernel waits until nobody
-// uses it any more, so it comes early.
+// gate creates the ingress qdisc for guard. It is called early, because on a device that is up
+// the kernel waits until no thread uses the device any more.
 func (b *Bridge) gate(link netlink.Link) error {
 	qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: link.Attrs().Index, Handle: ingress, Parent: netlink.HANDLE_INGRESS,
@@ -120,17 +119,16 @@ func (b *Bridge) gate(link netlink.Link) error {
 	return nil
 }
 
-// guard has the kernel drop what an instance forges, where it comes in: before the
-// bridge, and before the node. For the first filter behind a gate the kernel waits for
-// those who used the place before, unless some milliseconds went by since it was made;
-// many that come at once wait together. See tc-bpf(8); netlink's own filters know only
-// programs of the other kind, which need the system call bpf(2).
+// guard installs the filter on a device, before the bridge and the node handle its frames. When
+// the first filter is installed, the kernel waits for earlier users of the qdisc, unless some
+// milliseconds have passed since its creation. Concurrent calls wait together. See tc-bpf(8). The
+// filter types of package netlink support only eBPF programs, which need the system call bpf(2).
 func (b *Bridge) guard(link netlink.Link, address netip.Addr) error {
 	code, err := assemble(genuine(address))
 	if err != nil {
 		return err
 	}
-	// Without NLM_F_EXCL it replaces one that is there.
+	// Without NLM_F_EXCL it replaces an existing filter.
 	request := b.request(unix.RTM_NEWTFILTER, unix.NLM_F_ACK|unix.NLM_F_CREATE)
 	request.AddData(&nl.TcMsg{
 		Family: nl.FAMILY_ALL, Ifindex: int32(link.Attrs().Index), Handle: 1, Parent: ingress, //nolint:gosec // indexes are 31 bits
@@ -148,7 +146,7 @@ func (b *Bridge) guard(link netlink.Link, address netip.Addr) error {
 	return nil
 }
 
-// guarded tells whether guard was done.
+// guarded reports whether the filter is installed.
 func (b *Bridge) guarded(link netlink.Link, address netip.Addr) (bool, error) {
 	code, err := assemble(genuine(address))
 	if err != nil {
@@ -170,15 +168,15 @@ func (b *Bridge) guarded(link netlink.Link, address netip.Addr) (bool, error) {
 	return false, nil
 }
 
-// request is one over the bridge's own socket.
+// request returns a request over the bridge's own socket.
 func (b *Bridge) request(kind, flags int) *nl.NetlinkRequest {
 	r := nl.NewNetlinkRequest(kind, flags)
 	r.Sockets = b.sockets
 	return r
 }
 
-// neighbor is the knowledge of who is behind a device, the bridge or an instance's
-// own. It is permanent: no ARP changes it, and none is needed.
+// neighbor returns the neighbor entry for an address behind a device: the bridge or an instance's
+// own device. It is permanent: ARP does not change it and is not needed.
 func neighbor(device int, address netip.Addr) *netlink.Neigh {
 	return &netlink.Neigh{
 		LinkIndex: device, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT,
@@ -189,9 +187,9 @@ func neighbor(device int, address netip.Addr) *netlink.Neigh {
 // sticky is NTF_STICKY of linux/neighbor.h.
 const sticky = 0x40
 
-// station is the bridge's knowledge of where an instance is. Who is never asked for by
-// ARP may be silent for long; without it the bridge would forget where it is, and send
-// what is for one to all. Nobody else's frames move it.
+// station returns the bridge's forwarding entry for an instance. An instance that is never
+// queried by ARP may be silent for long. Without the entry, the bridge would forget its port and
+// flood its frames to all ports. Frames from other ports do not move the entry.
 func station(port int, address netip.Addr) *netlink.Neigh {
 	return &netlink.Neigh{
 		LinkIndex: port, Family: unix.AF_BRIDGE, HardwareAddr: MAC(address),
@@ -199,7 +197,7 @@ func station(port int, address netip.Addr) *netlink.Neigh {
 	}
 }
 
-// place tells node and bridge where an instance is.
+// place adds the entries of node and bridge for an instance.
 func (b *Bridge) place(port netlink.Link, bridge int, address netip.Addr) error {
 	return errors.Join(
 		b.handle.NeighSet(station(port.Attrs().Index, address)),
@@ -207,7 +205,8 @@ func (b *Bridge) place(port netlink.Link, bridge int, address netip.Addr) error 
 	)
 }
 
-// forget takes the node's knowledge of an instance away. The bridge's goes with the port.
+// forget removes the node's neighbor entry for an instance. The bridge's entry disappears with
+// the port.
 func (b *Bridge) forget(port netlink.Link) error {
 	_, address, ok := readAlias(b.name, port.Attrs().Alias)
 	if bridge := port.Attrs().MasterIndex; ok && bridge != 0 {
@@ -223,7 +222,7 @@ func (b *Bridge) unlearn(n *netlink.Neigh) error {
 	return nil
 }
 
-// known is what node and bridge know for good.
+// known are the permanent entries of node and bridge.
 type known struct {
 	neighbors []netlink.Neigh // of the bridge, permanent ones only
 	stations  []netlink.Neigh
@@ -254,8 +253,8 @@ func among(list []netlink.Neigh, want *netlink.Neigh) bool {
 	return false
 }
 
-// strangers are the permanent neighbors that are no instance's: what an agent that was
-// killed in the middle leaves.
+// strangers returns the permanent neighbor entries that belong to no instance. A riklet that was
+// killed during an operation may leave some.
 func (k known) strangers(ports []Port) (list []netlink.Neigh) {
 	here := map[netip.Addr]bool{}
 	for _, p := range ports {

@@ -15,10 +15,10 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// forger sends what frames it likes from an instance.
+// forger sends arbitrary frames from an instance.
 type forger func(frame []byte) error
 
-// rawSocket is what CAP_NET_RAW gives to a container.
+// rawSocket is a forger with what CAP_NET_RAW gives to a container.
 func rawSocket(t *testing.T, in *namespace) forger {
 	t.Helper()
 	var fd int
@@ -36,7 +36,7 @@ func rawSocket(t *testing.T, in *namespace) forger {
 	return func(frame []byte) error { return unix.Sendto(fd, frame, 0, &to) }
 }
 
-// guestKernel is what a microVM's has: the other end of the VMM's TAP.
+// guestKernel is a forger with what a microVM's kernel has: the other end of the VMM's TAP.
 func guestKernel(t *testing.T, in *namespace) forger {
 	t.Helper()
 	if _, err := tap.Join(tap.Wire{PID: in.pid, Interface: inside}); err != nil {
@@ -63,7 +63,7 @@ func guestKernel(t *testing.T, in *namespace) forger {
 	}
 }
 
-// whereabouts is what the host and the victim know of each other.
+// whereabouts returns the entries of the host and the victim about each other.
 func whereabouts(host, victim *namespace) string {
 	host.Helper()
 	var stations []string
@@ -99,7 +99,7 @@ func TestPrivilegedNobodyTakesAnothersAddress(t *testing.T) {
 			if got := whereabouts(host, victim); got != want {
 				t.Errorf("after what was forged: %s\nwant %s", got, want)
 			}
-			// Even where nothing is filtered, nobody is believed, by ARP or by its MAC.
+			// Even without the filter, forged ARP and forged MACs have no effect.
 			host.run("tc", "qdisc", "del", "dev", Device("u1"), "ingress")
 			forge(t, send)
 			if got := whereabouts(host, victim); got != want {
@@ -111,8 +111,8 @@ func TestPrivilegedNobodyTakesAnothersAddress(t *testing.T) {
 	}
 }
 
-// forgeARP says that the forger is the victim, and that it is the gateway, to all and to
-// the other of the two.
+// forgeARP claims to be the victim and to be the gateway, in broadcasts and in replies to the
+// other of the two.
 func forgeARP(t *testing.T, send forger) {
 	t.Helper()
 	own := MAC(theForger)
@@ -130,8 +130,7 @@ func forgeARP(t *testing.T, send forger) {
 
 const seen = 9999
 
-// forge sends all that pretends to come from another, and last what is true, so that it
-// is known when all has arrived.
+// forge sends forged frames, and a genuine one last, which shows that all have arrived.
 func forge(t *testing.T, send forger) {
 	t.Helper()
 	forgeARP(t, send)
@@ -155,7 +154,7 @@ func forge(t *testing.T, send forger) {
 	}
 }
 
-// hears sends, and reads what arrives at an address: only what is true.
+// hears calls send, and checks that only genuine datagrams arrive at an address.
 func hears(t *testing.T, n *namespace, at interface{ String() string }, send func()) {
 	t.Helper()
 	var conn net.PacketConn
@@ -173,7 +172,7 @@ func hears(t *testing.T, n *namespace, at interface{ String() string }, send fun
 	}
 }
 
-// What somebody removes comes back with the next look, and what is no instance's goes.
+// The next check restores what another program removed, and removes entries of no instance.
 func TestPrivilegedGuardsArePutRight(t *testing.T) {
 	privileged.Require(t)
 	host, s := newSwitch(t)

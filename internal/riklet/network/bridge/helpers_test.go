@@ -14,7 +14,7 @@ import (
 	"rik.dev/rik/internal/riklet/netns"
 )
 
-// namespace is a network namespace of its own, held by a process that sleeps.
+// namespace is a separate network namespace, held by a sleeping process.
 type namespace struct {
 	testing.TB
 	pid  int
@@ -42,7 +42,7 @@ func newNamespace(t testing.TB) *namespace {
 	return n
 }
 
-// run calls a program inside and gives what it says.
+// run runs a program inside and returns its output.
 func (n *namespace) run(argv ...string) string {
 	n.Helper()
 	cmd := exec.Command("nsenter", append([]string{"-t", strconv.Itoa(n.pid), "-n", "--"}, argv...)...)
@@ -75,7 +75,7 @@ func (n *namespace) do(work func() error) {
 	}
 }
 
-// newBridge is a Bridge in a namespace of its own.
+// newBridge returns a Bridge in its own namespace.
 func newBridge(t testing.TB) (*namespace, *Bridge) {
 	t.Helper()
 	host := newNamespace(t)
@@ -107,13 +107,13 @@ func newSwitch(t testing.TB) (*namespace, *Switch) {
 	return host, s
 }
 
-// devices lists all but the loopback, by name.
+// devices lists the names of all devices except the loopback.
 func (n *namespace) devices() []string {
 	n.Helper()
 	var names []string
 	for line := range strings.Lines(n.run("ip", "-o", "link")) {
 		name, _, _ := strings.Cut(strings.Fields(line)[1], "@")
-		// Some kernels put tunnels into every namespace.
+		// Some kernels create tunnel devices in every namespace.
 		if name = strings.TrimSuffix(name, ":"); name != "lo" && strings.Contains(line, "link/ether") {
 			names = append(names, name)
 		}

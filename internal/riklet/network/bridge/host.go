@@ -43,7 +43,7 @@ func (b *Bridge) Host() ([]Use, error) {
 	return uses, nil
 }
 
-// beyond tells of a route that it goes through a gateway or to nowhere.
+// beyond reports whether a route uses a gateway or drops packets.
 func beyond(r netlink.Route) bool {
 	switch r.Type {
 	case unix.RTN_BLACKHOLE, unix.RTN_UNREACHABLE, unix.RTN_PROHIBIT, unix.RTN_THROW:
@@ -55,8 +55,8 @@ func beyond(r netlink.Route) bool {
 	return r.Gw != nil || r.Via != nil
 }
 
-// LinkMTU gives the MTU of the device that has an address, which is that of
-// what the node sends from it.
+// LinkMTU returns the MTU of the device that has an address. That is the MTU of what the node
+// sends from the address.
 func (b *Bridge) LinkMTU(address netip.Addr) (int, error) {
 	addresses, err := retried(func() ([]netlink.Addr, error) { return b.handle.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 
 // Port is an instance's connection, as the kernel has it.
 type Port struct {
-	UID     string // empty for one that was not finished
+	UID     string // empty for an incomplete connection
 	Address netip.Addr
 	Device  string
 	link    netlink.Link
 }
 
-// Wire describes a connection to be made.
+// Wire describes a connection to create.
 type Wire struct {
 	UID     string
 	PID     int // a process in the instance's namespace
 	Address netip.Addr
 	Gateway netip.Addr
-	MTU     int // 0: as the kernel has it
+	MTU     int // 0: the kernel's default
 }
 
 // Ports lists the connections of this bridge.
@@ -46,15 +46,15 @@ func (b *Bridge) Ports() ([]Port, error) {
 		}
 		uid, address, ok := readAlias(b.name, attrs.Alias)
 		if !ok && attrs.Alias != "" {
-			continue // somebody else's
+			continue // not rik's
 		}
 		ports = append(ports, Port{UID: uid, Address: address, Device: attrs.Name, link: l})
 	}
 	return ports, nil
 }
 
-// Attach connects an instance. One that is connected as described is left as
-// it is; whatever else has its name among ours is replaced.
+// Attach connects an instance. If it is already connected as described, nothing changes. Any
+// other device of rik with its name is replaced.
 func (b *Bridge) Attach(ctx context.Context, w Wire) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -73,17 +73,15 @@ func (b *Bridge) Attach(ctx context.Context, w Wire) error {
 	return nil
 }
 
-// How long the devices may take to come up, and how often to look.
+// How long the devices may take to come up, and how often to check.
 const (
 	settleTimeout = 30 * time.Second
 	settlePoll    = time.Millisecond
 )
 
-// settle waits until what is sent through the devices goes somewhere: the
-// kernel makes a device a port that forwards some time after it has a carrier,
-// up to a second. The first frame would be lost before, and sent again only
-// after another second. To look at a device makes the kernel do it at once
-// since Linux 6.9.
+// settle waits until the devices forward frames. The kernel lets a port forward some time after
+// it has a carrier, up to a second. A frame sent before that would be lost, and sent again only a
+// second later. Since Linux 6.9, a query of the device makes the kernel do it at once.
 func (b *Bridge) settle(ctx context.Context, devices ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errors.New("a device does not come up"))
 	defer cancel()
@@ -129,13 +127,12 @@ func (b *Bridge) attach(w Wire, namespace *os.File) error {
 	return netns.Within(namespace, func() error { return configure(w) })
 }
 
-// pair makes the two devices, one of them in the instance's namespace from its
-// first moment.
+// pair creates the two devices. One of them is in the instance's namespace from the start.
 func (b *Bridge) pair(w Wire, namespace *os.File) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = Device(w.UID), w.MTU
-	// One queue, as it was by default before Linux 5.14: for one for each
-	// processor the kernel waits a millisecond, and only XDP has a use for them.
+	// Use one queue, which was the default before Linux 5.14. For one queue per processor the
+	// kernel waits a millisecond, and only XDP needs that.
 	attrs.NumTxQueues, attrs.NumRxQueues = 1, 1
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerHardwareAddr = inside, MAC(w.Address)
@@ -143,13 +140,14 @@ func (b *Bridge) pair(w Wire, namespace *os.File) (netlink.Link, error) {
 	return veth, b.handle.LinkAdd(veth)
 }
 
-// outside marks the node's device and plugs it in.
+// outside sets the alias of the node's device and adds it to the bridge.
 func (b *Bridge) outside(w Wire, link netlink.Link) error {
 	name := link.Attrs().Name
 	if err := b.handle.LinkSetAlias(link, alias(b.name, w.UID, w.Address)); err != nil {
 		return fmt.Errorf("marking %s: %w", name, err)
 	}
-	// Before it is up: else it joins groups, and says so to all other ports.
+	// Before the device is up: otherwise it joins multicast groups and announces that on all
+	// other ports.
 	err := netns.Within(b.home, func() error {
 		_, err := set(Sysctl{"net/ipv6/conf/" + name + "/disable_ipv6", "1"})
 		return err
@@ -170,11 +168,11 @@ func (b *Bridge) outside(w Wire, link netlink.Link) error {
 	if err := b.join(link, bridge.Attrs().Index, w.Address); err != nil {
 		return fmt.Errorf("adding %s to %s: %w", name, b.name, err)
 	}
-	// Nothing was sent yet: the instance's device is not up.
+	// Nothing was sent yet, because the instance's device is not up.
 	return b.guard(link, w.Address)
 }
 
-// configure sets the instance's device up, on a thread in its namespace.
+// configure sets up the instance's device, on a thread in its namespace.
 func configure(w Wire) error {
 	if _, err := set(insideSysctls...); err != nil {
 		return err
@@ -195,11 +193,11 @@ func configure(w Wire) error {
 	if err := handle.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bringing %s up: %w", inside, err)
 	}
-	// No ARP changes where the gateway is, and none is needed.
+	// ARP does not change the gateway's entry and is not needed.
 	if err := handle.NeighSet(neighbor(link.Attrs().Index, w.Gateway)); err != nil {
 		return fmt.Errorf("setting the neighbor %s: %w", w.Gateway, err)
 	}
-	// The gateway is in no network of the instance's; the device leads to it.
+	// The gateway is in no network of the instance, so the route needs the flag onlink.
 	route := netlink.Route{LinkIndex: link.Attrs().Index, Gw: w.Gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}
 	if err := handle.RouteAdd(&route); err != nil {
 		return fmt.Errorf("adding the route by way of %s: %w", w.Gateway, err)
@@ -207,7 +205,7 @@ func configure(w Wire) error {
 	return nil
 }
 
-// connected tells whether the instance has all that attach would make.
+// connected reports whether the instance has everything that attach would create.
 func (b *Bridge) connected(w Wire, namespace *os.File) (bool, error) {
 	link, err := b.handle.LinkByName(Device(w.UID))
 	if isNotFound(err) {
@@ -229,8 +227,8 @@ func (b *Bridge) connected(w Wire, namespace *os.File) (bool, error) {
 	return complete, err
 }
 
-// configured tells whether configure was done, on a thread in the instance's
-// namespace, for the device whose other end is given.
+// configured reports whether configure was done for the device whose peer is given. It runs on a
+// thread in the instance's namespace.
 func configured(w Wire, peer int) (bool, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -257,7 +255,7 @@ func configured(w Wire, peer int) (bool, error) {
 		len(addresses) == 1 && addresses[0].IP.Equal(w.Address.AsSlice()), nil
 }
 
-// Detach removes an instance's devices; none there is no error.
+// Detach removes an instance's devices. It is no error if there are none.
 func (b *Bridge) Detach(ctx context.Context, uid string) error {
 	if err := context.Cause(ctx); err != nil {
 		return err

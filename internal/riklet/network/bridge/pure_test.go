@@ -44,7 +44,7 @@ func use(prefix, device string) Use {
 	return Use{Prefix: netip.MustParsePrefix(prefix), Device: device}
 }
 
-// beyondLink is a route that does not lead to machines on a link.
+// beyondLink returns a route that does not lead to machines on a link.
 func beyondLink(prefix, device string) Use {
 	u := use(prefix, device)
 	u.Beyond = true

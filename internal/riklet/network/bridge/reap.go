@@ -12,23 +12,23 @@ import (
 	"rik.dev/rik/internal/riklet/netns"
 )
 
-// doomed is the group of the devices that are to go: "rik" and a byte that says
-// so. Devices are in group 0 unless somebody moves them.
+// doomed is the device group of devices that must be deleted: "rik" and one more byte. Devices
+// are in group 0 by default.
 const doomed = 'r'<<24 | 'i'<<16 | 'k'<<8 | 0xdd
 
-// reaper deletes devices together. The kernel takes some twenty milliseconds
-// for one, in which it waits until nobody reads it any more, and one after the
-// other for many; a whole group costs it no more than one.
+// reaper deletes devices together. The kernel needs some twenty milliseconds to delete one
+// device, because it waits until no thread uses it any more. It deletes devices one after the
+// other, but a whole group takes no longer than one device.
 type reaper struct {
 	group sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows; never held over I/O
+	mu      sync.Mutex // guards the fields below; never held over I/O
 	waiting []chan error
 	running bool
 }
 
-// delete removes devices and returns when they are gone; one that is gone by
-// now is no error.
+// delete removes devices and returns when they are gone. A device that is already gone is no
+// error.
 func (b *Bridge) delete(links ...netlink.Link) error {
 	var errs []error
 	for _, link := range links {
@@ -43,7 +43,7 @@ func (b *Bridge) delete(links ...netlink.Link) error {
 	return errors.Join(errs...)
 }
 
-// join waits for the end of a run of work that begins from now on.
+// join waits for the end of a run of work that starts after this call.
 func (r *reaper) join(work func() error) error {
 	done := make(chan error, 1)
 	r.mu.Lock()
@@ -73,8 +73,8 @@ func (r *reaper) run(work func() error) {
 	}
 }
 
-// deleteDoomed removes all devices of the group, on a socket of its own: the
-// others are not held up.
+// deleteDoomed removes all devices of the group, on a separate socket so that other requests are
+// not delayed.
 func (b *Bridge) deleteDoomed() error {
 	err := netns.Within(b.home, func() error {
 		request := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)

@@ -14,14 +14,14 @@ import (
 	"rik.dev/rik/internal/riklet/network/ipam"
 )
 
-// Switch gives instances addresses and connects them. Configure makes it ready,
-// and is called again whenever the settings may have changed and now and then
-// besides: it puts right what somebody else changed.
+// Switch assigns addresses to instances and connects them. Configure makes it ready. It must be
+// called again when the settings may have changed, and at regular intervals, to repair what other
+// programs changed.
 type Switch struct {
 	bridge *Bridge
 	log    *slog.Logger
 
-	mu       sync.Mutex // guards what follows; never held over I/O
+	mu       sync.Mutex // guards the fields below; never held over I/O
 	settings Settings
 	plan     Plan
 	pool     *ipam.Pool      // nil until configured
@@ -31,8 +31,7 @@ type Switch struct {
 
 var _ instance.Network = (*Switch)(nil)
 
-// NewSwitch makes a Switch of a Bridge, which it does not close. A nil logger
-// discards.
+// NewSwitch returns a Switch for a Bridge, which it does not close. A nil logger discards logs.
 func NewSwitch(b *Bridge, log *slog.Logger) *Switch {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -42,7 +41,7 @@ func NewSwitch(b *Bridge, log *slog.Logger) *Switch {
 
 var errUntold = fmt.Errorf("%w: it was not told its addresses yet", instance.ErrNetworkNotReady)
 
-// Ready is instance.Network's.
+// Ready implements instance.Network.
 func (s *Switch) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,9 +51,9 @@ func (s *Switch) Ready() error {
 	return s.trouble
 }
 
-// Configure makes the bridge as the settings say. When it cannot, or when they
-// clash with what the host has, instances that are connected stay as they are,
-// and new ones wait. Only one may be under way at a time.
+// Configure sets up the bridge according to the settings. If that fails, or if the settings clash
+// with the host's networks, connected instances stay connected, and new ones wait. Only one call
+// may run at a time.
 func (s *Switch) Configure(ctx context.Context, settings Settings) error {
 	plan, pool, err := s.configure(ctx, settings)
 	s.mu.Lock()
@@ -70,7 +69,7 @@ func (s *Switch) Configure(ctx context.Context, settings Settings) error {
 	return nil
 }
 
-// configure gives a pool when there is to be another one.
+// configure returns a pool if the Switch needs a new one.
 func (s *Switch) configure(ctx context.Context, settings Settings) (Plan, *ipam.Pool, error) {
 	plan, err := Desired(s.bridge.name, settings)
 	if err != nil {
@@ -97,7 +96,7 @@ func (s *Switch) configure(ctx context.Context, settings Settings) (Plan, *ipam.
 	return plan, pool, err
 }
 
-// has tells whether the pool is of that range; one of another range is dropped.
+// has reports whether the pool is for that range. It drops a pool for another range.
 func (s *Switch) has(prefix netip.Prefix) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,8 +107,8 @@ func (s *Switch) has(prefix netip.Prefix) bool {
 	return false
 }
 
-// installLocked puts a pool in place. What was detached since it began to be
-// filled may be in it still.
+// installLocked installs a pool. It releases the addresses that were detached while the pool was
+// being filled.
 func (s *Switch) installLocked(pool *ipam.Pool) {
 	for uid := range s.freed {
 		pool.Release(uid)
@@ -118,7 +117,7 @@ func (s *Switch) installLocked(pool *ipam.Pool) {
 	s.pool = pool
 }
 
-// fill makes a pool in which the addresses that instances have are taken.
+// fill returns a pool in which the addresses of connected instances are reserved.
 func (s *Switch) fill(prefix netip.Prefix) (*ipam.Pool, error) {
 	pool, err := ipam.New(prefix)
 	if err != nil {
@@ -139,7 +138,7 @@ func (s *Switch) fill(prefix netip.Prefix) (*ipam.Pool, error) {
 	return pool, nil
 }
 
-// Attach is instance.Network's.
+// Attach implements instance.Network.
 func (s *Switch) Attach(ctx context.Context, uid string, pid int) (instance.Attachment, error) {
 	address, plan, domain, err := s.allocate(uid)
 	if err != nil {
@@ -167,7 +166,7 @@ func (s *Switch) allocate(uid string) (netip.Addr, Plan, string, error) {
 	return address, s.plan, s.settings.Domain, err
 }
 
-// Detach is instance.Network's.
+// Detach implements instance.Network.
 func (s *Switch) Detach(ctx context.Context, uid string) error {
 	if err := s.bridge.Detach(ctx, uid); err != nil {
 		return err
@@ -176,7 +175,7 @@ func (s *Switch) Detach(ctx context.Context, uid string) error {
 	return nil
 }
 
-// Keep is instance.Network's.
+// Keep implements instance.Network.
 func (s *Switch) Keep(ctx context.Context, uids []string) error {
 	ports, err := s.bridge.Ports()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// set writes what differs, in the namespace of the calling thread, and tells
-// whether anything did. A kernel without IPv6 needs none of its settings.
+// set writes the settings that differ, in the namespace of the calling thread, and reports
+// whether any did. It skips IPv6 settings on a kernel without IPv6.
 func set(sysctls ...Sysctl) (changed bool, err error) {
 	for _, s := range sysctls {
 		path := filepath.Join("/proc/sys", s.Path)

@@ -11,13 +11,13 @@ import (
 	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
-// within says whether a name is the domain's to answer. Before the node has
-// heard of its domain none is.
+// within reports whether a name belongs to the domain. It returns false before the node knows its
+// domain.
 func within(name, domain string) bool {
 	return domain != "" && dns.IsSubDomain(dns.Fqdn(domain), strings.ToLower(name))
 }
 
-// found is what a name means.
+// found is the result of a lookup.
 type found struct {
 	exists    bool
 	addresses []netip.Addr
@@ -25,13 +25,12 @@ type found struct {
 	targets   []netip.Addr // of the ports
 }
 
-// answer is the reply about a name of the cluster. It depends on nothing but its
-// arguments.
+// answer returns the reply about a name of the cluster. It depends only on its arguments.
 func answer(s *netmap.Snapshot, q *dns.Msg) *dns.Msg {
 	return describe(s, q, look(s, strings.ToLower(q.Question[0].Name)))
 }
 
-// describe is the reply to a question about what was found.
+// describe returns the reply to a query, from the result of the lookup.
 func describe(s *netmap.Snapshot, q *dns.Msg, what found) *dns.Msg {
 	reply := new(dns.Msg).SetReply(q)
 	reply.Authoritative, reply.RecursionAvailable = true, true
@@ -62,7 +61,7 @@ func describe(s *netmap.Snapshot, q *dns.Msg, what found) *dns.Msg {
 		reply.Rcode = dns.RcodeNameError
 	}
 	if len(reply.Answer) == 0 {
-		// Says for how long "no" may be remembered.
+		// The SOA record sets how long a negative answer may be cached.
 		reply.Ns = []dns.RR{soa(s.Settings.Domain)}
 	}
 	return reply
@@ -93,7 +92,7 @@ func addresses(header dns.RR_Header, kind uint16, all []netip.Addr) []dns.RR {
 	return records
 }
 
-// look finds a name, which is in lower case and within the domain.
+// look looks up a name, which must be in lower case and within the domain.
 func look(s *netmap.Snapshot, name string) found {
 	rest := strings.TrimSuffix(name, dns.Fqdn(s.Settings.Domain))
 	labels := dns.SplitDomainName(rest)
@@ -129,8 +128,8 @@ func hasNamespace(s *netmap.Snapshot, namespace string) bool {
 	return false
 }
 
-// lookPort finds a port by its name, or by its number. Without a port the name
-// stands for all of a protocol: it exists, and means nothing.
+// lookPort finds a port by its name or number. Without a port, the name means all ports of a
+// protocol: it exists, but has no records.
 func lookPort(s *netmap.Snapshot, service netmap.Service, protocol string, port []string) found {
 	what := found{targets: service.Addresses}
 	for _, p := range service.Ports {
@@ -151,7 +150,7 @@ func lookPort(s *netmap.Snapshot, service netmap.Service, protocol string, port 
 	return what
 }
 
-// lookInstance finds an instance, ready or not: who names one means that one,
+// lookInstance finds an instance, ready or not. A client that uses its name means that instance,
 // and cluster software must find its own members before they are ready.
 func lookInstance(s *netmap.Snapshot, key netmap.ServiceKey, name string) found {
 	for _, e := range s.Endpoints[key] {

@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// An answer is kept for as long as it says, and maxAge at most, as CoreDNS does in
-	// Kubernetes.
+	// maxAge bounds how long an answer is cached. An answer is cached for its TTL, but at most
+	// for maxAge, as CoreDNS does in Kubernetes.
 	maxAge = 30 * time.Second
-	// maxCached answers of maxCachedSize bytes are kept: 8 MiB.
+	// The cache has at most maxCached answers of at most maxCachedSize bytes: 8 MiB.
 	maxCached     = 4096
 	maxCachedSize = 2048
 )
 
-// question is what clients can ask alike.
+// question is the part of a query that determines the answer.
 type question struct {
 	name        string // in lower case
 	kind, class uint16
-	dnssec      bool // DNSSEC records are wanted
-	unchecked   bool // the server is not to check them
+	dnssec      bool // DNSSEC records are requested
+	unchecked   bool // the server must not validate them
 	tcp         bool
 }
 
@@ -35,15 +35,15 @@ func questionOf(q *dns.Msg, tcp bool) question {
 	return key
 }
 
-// message is the question as servers are asked: nothing else of a client's message is passed
-// on, for the answer is everyone's.
+// message returns the query for the servers. It contains nothing else from a client's message,
+// because the answer is shared by all clients.
 func (k question) message() *dns.Msg {
 	m := new(dns.Msg).SetQuestion(k.name, k.kind)
 	m.Question[0].Qclass, m.CheckingDisabled = k.class, k.unchecked
 	return m.SetEdns0(udpSize, k.dnssec)
 }
 
-// cache keeps the answers of servers. It is safe for concurrent use.
+// cache stores the answers of servers. It is safe for concurrent use.
 type cache struct{ entries *lru.Cache }
 
 type cached struct {
@@ -55,7 +55,7 @@ func newCache() *cache { return &cache{lru.New(maxCached)} }
 
 func (c *cache) clear() { c.entries.Clear() }
 
-// put keeps an answer, if it may be kept.
+// put stores an answer if it may be cached.
 func (c *cache) put(key question, reply *dns.Msg, now time.Time) {
 	age := ageOf(reply)
 	if age <= 0 || reply.Truncated {
@@ -65,11 +65,11 @@ func (c *cache) put(key question, reply *dns.Msg, now time.Time) {
 	if err != nil || len(packed) > maxCachedSize {
 		return
 	}
-	key.tcp = false // a whole answer is one for both
+	key.tcp = false // a complete answer serves both protocols
 	c.entries.Add(key, cached{packed, now, now.Add(age)})
 }
 
-// get gives an answer of which the caller may change everything; nil when there is none.
+// get returns a copy of an answer, which the caller may change, or nil if there is none.
 func (c *cache) get(key question, now time.Time) *dns.Msg {
 	key.tcp = false
 	found, ok := c.entries.Get(key)
@@ -93,8 +93,8 @@ func (c *cache) get(key question, now time.Time) *dns.Msg {
 	return reply
 }
 
-// ageOf says for how long an answer may be kept. "No" is kept for as long as the zone's SOA
-// says (RFC 2308), and not without one.
+// ageOf returns how long an answer may be cached. A negative answer is cached for the time in the
+// zone's SOA record (RFC 2308), and not at all without one.
 func ageOf(reply *dns.Msg) time.Duration {
 	if reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError {
 		return 0

@@ -1,11 +1,11 @@
-// Package dns answers names on a node. Those of the cluster come from the
-// network's table, so they are answered whether or not the controller is there;
-// all others are asked of the host's own name servers.
+// Package dns answers DNS queries on a node. Names of the cluster come from the netmap, so they
+// are answered even if the controller is down. All other queries are forwarded to the host's own
+// name servers.
 //
 //	<workload>.<namespace>.<domain>             the workload's virtual addresses
 //	<instance>.<workload>.<namespace>.<domain>  the instance
-//	_port._proto.<workload>.<namespace>.<domain>  SRV: where a port is
-//	<workload>.<namespace>.short_names.<domain>   the same for those who search, see [instance.ShortNames]
+//	_port._proto.<workload>.<namespace>.<domain>  SRV: the address of a port
+//	<workload>.<namespace>.short_names.<domain>   the same for search lists, see [instance.ShortNames]
 package dns
 
 import (
@@ -24,35 +24,35 @@ import (
 )
 
 const (
-	// ttl is short: what a workload's name means may change at any time.
+	// ttl is short, because the answer for a workload may change at any time.
 	ttl = 5
-	// forwardsAtOnce bounds the questions that wait for other servers. Also a
-	// loop of servers that ask each other ends there. See share.
+	// forwardsAtOnce bounds the queries that wait for other servers. It also ends a loop of
+	// servers that query each other. See share.
 	forwardsAtOnce = 256
-	// waitsAtOnce bounds the questions that wait for an answer to the same question.
+	// waitsAtOnce bounds the queries that wait for an answer to the same query.
 	waitsAtOnce = 2048
-	// connectionsAtOnce bounds TCP connections; each may stay idle for a while. They are
-	// shared as well.
+	// connectionsAtOnce bounds TCP connections, which may be idle for a while. They are shared
+	// among clients as well.
 	connectionsAtOnce = 128
 	idle              = 10 * time.Second
-	// udpSize is what passes any network in one piece, as all servers agreed on
-	// (DNS flag day 2020).
+	// udpSize is the packet size that passes any network without fragmentation, as agreed for all
+	// servers (DNS flag day 2020).
 	udpSize = 1232
 )
 
-// Config of a [Server]. All but Logger is required.
+// Config configures a [Server]. All fields except Logger are required.
 type Config struct {
-	// Listen is the address that is answered at, by UDP and TCP.
+	// Listen is the address at which the server answers, by UDP and TCP.
 	Listen netip.AddrPort
-	// Snapshot gives the present table.
+	// Snapshot returns the current netmap.
 	Snapshot func() *netmap.Snapshot
 	// Resolver is the path of the host's resolv.conf(5).
 	Resolver string
-	// Logger discards when nil.
+	// Logger may be nil, which discards logs.
 	Logger *slog.Logger
 }
 
-// Server has its sockets open from [Listen] on.
+// Server answers DNS queries. Its sockets are open from its creation.
 type Server struct {
 	cfg      Config
 	udp      net.PacketConn
@@ -60,7 +60,7 @@ type Server struct {
 	upstream *upstream
 }
 
-// Listen opens the sockets. With port 0 the kernel chooses one.
+// Listen opens the sockets. With port 0, the kernel chooses one.
 func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	var listen net.ListenConfig
 	udp, err := listen.ListenPacket(ctx, "udp", cfg.Listen.String())
@@ -75,7 +75,7 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	return New(cfg, udp, tcp), nil
 }
 
-// New answers at sockets that are open; they are the server's from now on.
+// New returns a server for open sockets, which then belong to the server.
 func New(cfg Config, udp net.PacketConn, tcp net.Listener) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -85,13 +85,13 @@ func New(cfg Config, udp net.PacketConn, tcp net.Listener) *Server {
 	return s
 }
 
-// Address is where the server answers.
+// Address returns the address at which the server answers.
 func (s *Server) Address() netip.AddrPort {
 	return s.udp.LocalAddr().(*net.UDPAddr).AddrPort() //nolint:forcetypeassert // it listens on UDP
 }
 
-// Run answers until ctx ends, and closes the sockets. Questions that came before are answered,
-// which takes perQuestion at most.
+// Run answers until ctx ends, and closes the sockets. It still answers the queries that it has
+// received, which takes at most perQuestion.
 func (s *Server) Run(ctx context.Context) error {
 	inFlight := context.WithoutCancel(ctx)
 	group, ctx := errgroup.WithContext(ctx)
@@ -119,7 +119,7 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	err := group.Wait()
-	// Those that did not serve did not close theirs.
+	// Servers that did not start have not closed their sockets.
 	_, _ = s.udp.Close(), s.tcp.Close()
 	if ctx.Err() != nil && errors.Is(err, net.ErrClosed) {
 		return nil
@@ -130,7 +130,7 @@ func (s *Server) Run(ctx context.Context) error {
 // Close releases the sockets of a server that does not run.
 func (s *Server) Close() error { return errors.Join(s.udp.Close(), s.tcp.Close()) }
 
-// serve answers one question.
+// serve answers one query.
 func (s *Server) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
 	snapshot := s.cfg.Snapshot()
 	var reply *dns.Msg
@@ -149,13 +149,12 @@ func (s *Server) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) {
 	if !isTCP(w) {
 		reply.Truncate(sizeFor(q))
 	}
-	// A client that is gone needs no answer.
+	// If the client is gone, it needs no answer.
 	_ = w.WriteMsg(reply)
 }
 
-// serves says whether somebody may ask for names of the world: the machine
-// itself and the cluster's instances may, others would use the node to ask in
-// its name.
+// serves reports whether a client may query names outside the cluster. The machine itself and the
+// cluster's instances may. Other clients could misuse the node as an open resolver.
 func (s *Server) serves(snapshot *netmap.Snapshot, client net.Addr) bool {
 	a := clientOf(client)
 	return a.IsLoopback() || a == s.Address().Addr() || snapshot.Settings.ClusterCIDR.Contains(a)
@@ -163,7 +162,7 @@ func (s *Server) serves(snapshot *netmap.Snapshot, client net.Addr) bool {
 
 func isTCP(w dns.ResponseWriter) bool { return w.RemoteAddr().Network() == "tcp" }
 
-// sizeFor is how large an answer by UDP may be.
+// sizeFor returns the maximum size of an answer by UDP.
 func sizeFor(q *dns.Msg) int {
 	if opt := q.IsEdns0(); opt != nil {
 		return max(dns.MinMsgSize, min(int(opt.UDPSize()), udpSize))

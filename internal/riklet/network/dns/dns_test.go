@@ -21,7 +21,7 @@ import (
 
 func address(text string) netip.Addr { return netip.MustParseAddr(text) }
 
-// known is the table that the tests' server answers from.
+// known returns the netmap from which the tests' server answers.
 func known() *netmap.Snapshot {
 	web := netmap.ServiceKey{Namespace: "default", Workload: "web"}
 	many := netmap.Service{Key: netmap.ServiceKey{Namespace: "other", Workload: "many"}}
@@ -49,7 +49,7 @@ func known() *netmap.Snapshot {
 	}
 }
 
-// run runs a server on loopback until the test ends.
+// run runs a server on the loopback until the test ends.
 func run(t *testing.T, change func(*Config)) *Server {
 	t.Helper()
 	snapshot := known()
@@ -83,7 +83,7 @@ func run(t *testing.T, change func(*Config)) *Server {
 	return s
 }
 
-// ask asks a server and fails the test without an answer.
+// ask sends a query and fails the test without an answer.
 func ask(t *testing.T, s *Server, network, name string, kind uint16) *dns.Msg {
 	t.Helper()
 	q := new(dns.Msg).SetQuestion(name, kind)
@@ -100,7 +100,7 @@ func exchange(t *testing.T, s *Server, network string, q *dns.Msg) *dns.Msg {
 	return reply
 }
 
-// texts are records as people write them, with one space between the fields.
+// texts returns records in text form, with one space between the fields.
 func texts(records []dns.RR) []string {
 	var all []string
 	for _, r := range records {
@@ -161,7 +161,7 @@ func TestNamesOfTheCluster(t *testing.T) {
 			if diff := cmp.Diff(tc.answer, texts(reply.Answer)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", label, diff)
 			}
-			// Nothing in the sections that lists addresses but what was asked for.
+			// The additional section must contain no other records.
 			var extra []string
 			for _, text := range texts(reply.Extra) {
 				if !strings.Contains(text, "OPT") {
@@ -193,7 +193,7 @@ func TestWhatIsTooLongComesByTCP(t *testing.T) {
 	}
 }
 
-// world is a name server of the host. It counts the questions.
+// world is a name server of the host. It counts the queries.
 type world struct {
 	asked atomic.Int32
 	*dns.Server
@@ -224,7 +224,8 @@ func newWorld(t *testing.T, handle dns.HandlerFunc) *world {
 	return w
 }
 
-// ports gives the same one twice. What is free for UDP may be taken for TCP.
+// ports returns listeners with the same UDP and TCP port. A port that is free for UDP may be
+// taken for TCP.
 func ports(t *testing.T) (net.PacketConn, net.Listener) {
 	t.Helper()
 	for range 20 {
@@ -242,7 +243,7 @@ func ports(t *testing.T) (net.PacketConn, net.Listener) {
 	return nil, nil
 }
 
-// behind makes a server that asks the given servers of the host.
+// behind returns a server that forwards to the given servers of the host.
 func behind(t *testing.T, port string, hosts ...string) *Server {
 	t.Helper()
 	return behindWith(t, nil, port, hosts...)
@@ -302,8 +303,8 @@ func TestOtherNamesAreAskedOfTheHostsServers(t *testing.T) {
 	}
 }
 
-// TestOneClientDoesNotSilenceOthers: whoever asks for names that nobody answers takes no
-// more than its share of the questions that may wait.
+// TestOneClientDoesNotSilenceOthers checks that a client whose queries are never answered uses no
+// more than its share of the waiting queries.
 func TestOneClientDoesNotSilenceOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(rw dns.ResponseWriter, q *dns.Msg) {
@@ -387,7 +388,7 @@ func TestConnectionsAreShared(t *testing.T) {
 func TestASecondServerIsAsked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, echo)
-	// Nothing listens at the first: the kernel says so at once.
+	// No server listens at the first address: the kernel reports that at once.
 	s := behind(t, w.port, "127.0.0.2", "127.0.0.1")
 	if reply := ask(t, s, "udp", "example.com.", dns.TypeA); len(reply.Answer) != 1 {
 		t.Errorf("rcode %s, %v", dns.RcodeToString[reply.Rcode], reply.Answer)
@@ -419,7 +420,7 @@ func TestItselfIsNotAsked(t *testing.T) {
 	}
 	s := run(t, nil)
 	looped := behind(t, fmt.Sprint(s.Address().Port()), "127.0.0.1")
-	// Two servers that ask each other end as well.
+	// A loop of two servers that query each other ends as well.
 	if err := os.WriteFile(s.cfg.Resolver, []byte("nameserver 127.0.0.1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,8 @@ import (
 	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
-// A question that many ask at the same time is asked once, and none of them is turned away.
+// A query that many clients send at the same time is forwarded once, and none of the clients is
+// refused.
 func TestIdenticalQuestionsAreMerged(t *testing.T) {
 	t.Parallel()
 	const clients = 200
@@ -26,7 +27,7 @@ func TestIdenticalQuestionsAreMerged(t *testing.T) {
 		echo(rw, q)
 	})
 	s = behind(t, w.port, "127.0.0.1")
-	go func() { // until more wait than one client could have questions on their way, or some have waited long
+	go func() { // until more wait than one client may have forwarded, or some have waited long
 		defer close(together)
 		for end := time.Now().Add(perQuestion / 2); time.Now().Before(end); {
 			s.upstream.waits.mu.Lock()
@@ -158,7 +159,7 @@ func TestHowLongAnswersAreKept(t *testing.T) {
 	}
 }
 
-// A packet that is lost is no reason for a client to hear of a failure.
+// A lost packet must not cause a failure for the client.
 func TestAQuestionIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	var came atomic.Int32
@@ -173,7 +174,7 @@ func TestAQuestionIsAskedAgain(t *testing.T) {
 	}
 }
 
-// A server that takes long for its answer is not asked for nothing.
+// A late answer of a slow server still counts.
 func TestALateAnswerCounts(t *testing.T) {
 	t.Parallel()
 	var first atomic.Bool
@@ -217,14 +218,14 @@ func TestASilentServerIsAskedLast(t *testing.T) {
 	if got := u.order(until.Add(-time.Nanosecond)); !slices.Equal(got, []string{second, first}) {
 		t.Errorf("order = %v", got)
 	}
-	// After the pause one question tries it.
+	// After the pause, one query tries it.
 	for i, want := range [][]string{{first, second}, {second, first}} {
 		if got := u.order(now.Add(time.Hour)); !slices.Equal(got, want) {
 			t.Errorf("order %d after the pause = %v, want %v", i, got, want)
 		}
 	}
 	u.failed(map[string]int{first: 1})
-	u.failed(map[string]int{first: 1}) // of a question that asked it last
+	u.failed(map[string]int{first: 1}) // from a query that tried it last
 	u.mu.Lock()
 	times := u.silent[first].times
 	u.mu.Unlock()
@@ -237,7 +238,7 @@ func TestASilentServerIsAskedLast(t *testing.T) {
 	}
 }
 
-// What a program finds by a search in the cluster is never what it means in the world.
+// A name that a program finds through the search list must never hide a name outside the cluster.
 func TestANamespaceDoesNotAnswerForTheWorld(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(rw dns.ResponseWriter, q *dns.Msg) {
@@ -276,7 +277,7 @@ func TestANamespaceDoesNotAnswerForTheWorld(t *testing.T) {
 	}
 }
 
-// On a host without name servers there is no world that could be meant.
+// On a host without name servers, no name outside the cluster can be meant.
 func TestShortNamesWithoutAWorld(t *testing.T) {
 	t.Parallel()
 	key := netmap.ServiceKey{Namespace: "dev", Workload: "web"}

@@ -6,20 +6,21 @@ import (
 	"sync"
 )
 
-// share divides places among clients. None may have more than it leaves free: who asks
-// much, or of servers that never answer, keeps nobody else from being answered.
+// share divides places among clients. A client may have at most as many places as it leaves free.
+// Thus a client that sends many queries, or queries that are never answered, does not block other
+// clients.
 type share struct {
 	most int
 
 	mu sync.Mutex
-	// Below is guarded by mu.
+	// The fields below are guarded by mu.
 	taken int
 	of    map[netip.Addr]int
 }
 
 func newShare(most int) *share { return &share{most: most, of: map[netip.Addr]int{}} }
 
-// take is false when the client may have no further place now.
+// take returns false if the client may not have another place now.
 func (s *share) take(client netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,13 +41,13 @@ func (s *share) give(client netip.Addr) {
 	}
 }
 
-// clientOf is invalid for what is no address of IP.
+// clientOf returns the client's address. It is invalid for an address that is not IP.
 func clientOf(a net.Addr) netip.Addr {
 	parsed, _ := netip.ParseAddrPort(a.String())
 	return parsed.Addr().Unmap()
 }
 
-// sharing is a listener that turns away those who have more connections than their share.
+// sharing is a listener that rejects clients with more connections than their share.
 type sharing struct {
 	net.Listener
 	share *share
@@ -67,7 +68,7 @@ func (l sharing) Accept() (net.Conn, error) {
 	}
 }
 
-// shared is a connection that has a place.
+// shared is a connection that occupies a place.
 type shared struct {
 	net.Conn
 	give func()

@@ -16,7 +16,7 @@ import (
 // RFC 6762 appendix G, RFC 8375).
 var private = []string{"corp", "domain", "home", "internal", "intranet", "invalid", "lan", "local", "localdomain", "localhost", "private", "test"}
 
-// topLevel tells whether a label is a top-level domain that exists outside of the cluster.
+// topLevel reports whether a label is a top-level domain that exists outside the cluster.
 func topLevel(label string) bool {
 	_, icann := publicsuffix.PublicSuffix(label)
 	return icann || slices.Contains(private, label)
@@ -29,10 +29,10 @@ func shortDomain(s *netmap.Snapshot) string {
 	return instance.ShortNames + "." + s.Settings.Domain
 }
 
-// short answers a short name. Where the namespace is called as a top-level domain, the world
-// comes first: a name that exists there is not the cluster's, and the client that searches goes
-// on to it. If no server answers that is unknown, and there is no answer; a host without name
-// servers knows no world.
+// short answers a short name. If the namespace has the name of a top-level domain, names outside
+// the cluster come first: a name that exists there is denied here, and the client's resolver
+// continues with it. If no server answers, it is not known whether the name exists, and the
+// client gets a failure. On a host without name servers, no outside names exist.
 func (s *Server) short(ctx context.Context, w dns.ResponseWriter, q *dns.Msg, snapshot *netmap.Snapshot) *dns.Msg {
 	name := strings.TrimSuffix(strings.ToLower(q.Question[0].Name), dns.Fqdn(shortDomain(snapshot)))
 	labels := dns.SplitDomainName(name)

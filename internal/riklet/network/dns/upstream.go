@@ -15,53 +15,53 @@ import (
 )
 
 const (
-	// perQuestion bounds the wait for other servers. Clients ask again after 5 s.
+	// perQuestion bounds the wait for other servers. Clients retry after 5 s.
 	perQuestion = 4500 * time.Millisecond
-	// leastAttempts is how often a question is asked at least, of one server or of several.
+	// leastAttempts is the minimum number of attempts for a query, with one server or several.
 	leastAttempts = 3
-	// A server that does not answer is asked after the others for firstPause, and for twice as
-	// long each time that it fails again, up to longestPause.
+	// A server that does not answer is tried after the others for firstPause. The pause doubles
+	// each time it fails again, up to longestPause.
 	firstPause   = 2 * time.Second
 	longestPause = 30 * time.Second
-	// lookInterval bounds how often the host's file is looked at.
+	// lookInterval is the shortest time between two reads of the host's file.
 	lookInterval = 5 * time.Second
 )
 
-// clientPort is where clients ask; the node's rules redirect it to this server.
+// clientPort is where clients send queries. The node's rules redirect it to this server.
 const clientPort = 53
 
 var errNoServer = errors.New("the host has no name server to ask")
 
-// upstream are the host's name servers, with a cache before them.
+// upstream forwards queries to the host's name servers, with a cache.
 type upstream struct {
 	path   string
-	port   string         // empty: 53, there is no other in such a file
-	own    netip.AddrPort // never asked, nor port 53 there: it leads to the same server
-	slots  *share         // of questions to the servers
-	waits  *share         // of questions that wait for an answer, also one that is on its way
+	port   string         // empty: 53, such a file has no other
+	own    netip.AddrPort // never queried, nor port 53 there: it leads to this server
+	slots  *share         // of queries to the servers
+	waits  *share         // of queries that wait for an answer, including one under way
 	cache  *cache
 	logger *slog.Logger
 
 	mu sync.Mutex
-	// Below is guarded by mu.
+	// The fields below are guarded by mu.
 	looked  time.Time
-	changed time.Time // when the file was
+	changed time.Time // modification time of the file
 	servers []string
 	silent  map[string]silence
 	flights map[question]*flight
 }
 
-// silence is what is remembered of a server that did not answer.
+// silence is the state of a server that did not answer.
 type silence struct {
 	times int
 	until time.Time
-	tried bool // one question tries it
+	tried bool // one query tries it
 }
 
-// flight is a question that the servers are asked, on behalf of all that ask it meanwhile.
+// flight is a query to the servers, shared by all clients that send it meanwhile.
 type flight struct {
-	done  chan struct{} // closed when reply is there
-	reply *dns.Msg      // nil: nobody answered
+	done  chan struct{} // closed when reply is set
+	reply *dns.Msg      // nil: no answer
 }
 
 func newUpstream(cfg Config, own netip.AddrPort) *upstream {
@@ -71,8 +71,8 @@ func newUpstream(cfg Config, own netip.AddrPort) *upstream {
 	}
 }
 
-// ask answers a client's question from the cache, or hands it on. When nobody answers, that
-// is the answer.
+// ask answers a client's query from the cache, or forwards it. If no server answers, the answer
+// is a failure.
 func (u *upstream) ask(ctx context.Context, q *dns.Msg, tcp bool, client netip.Addr) *dns.Msg {
 	key := questionOf(q, tcp)
 	if reply := u.cache.get(key, time.Now()); reply != nil {
@@ -97,7 +97,7 @@ func (u *upstream) ask(ctx context.Context, q *dns.Msg, tcp bool, client netip.A
 	return replyTo(q, f.reply.Copy())
 }
 
-// replyTo makes what a server answered the answer to a client's question.
+// replyTo adapts a server's answer to a client's query.
 func replyTo(q, reply *dns.Msg) *dns.Msg {
 	reply.Id, reply.Question, reply.RecursionDesired, reply.CheckingDisabled = q.Id, q.Question, q.RecursionDesired, q.CheckingDisabled
 	reply.Extra = slices.DeleteFunc(reply.Extra, func(r dns.RR) bool { return r.Header().Rrtype == dns.TypeOPT })
@@ -113,8 +113,8 @@ func failure(q *dns.Msg) *dns.Msg {
 	return reply
 }
 
-// join gives the flight of a question: the one that is under way, or one that begins. It is
-// nil when the client has its share of them.
+// join returns the flight of a query: the one under way, or a new one. It returns nil if the
+// client has used up its share.
 func (u *upstream) join(ctx context.Context, key question, client netip.Addr) *flight {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -143,20 +143,20 @@ func (u *upstream) join(ctx context.Context, key question, client netip.Addr) *f
 	return f
 }
 
-// outcome is what came of one attempt.
+// outcome is the result of one attempt.
 type outcome struct {
 	server string
-	reply  *dns.Msg // nil when it did not answer
+	reply  *dns.Msg // nil if it did not answer
 	err    error
 }
 
-// useful tells whether the reply is an answer, and not that there is none.
+// useful reports whether the reply is a real answer, not a server failure or a refusal.
 func (o outcome) useful() bool {
 	return o.reply != nil && o.reply.Rcode != dns.RcodeServerFailure && o.reply.Rcode != dns.RcodeRefused
 }
 
-// exchange asks one server after the other, and again. An attempt that has no answer yet stays
-// open while the next ones are made: the first useful answer counts.
+// exchange tries one server after the other, repeatedly. Earlier attempts stay open while later
+// ones run. The first useful answer counts.
 func (u *upstream) exchange(ctx context.Context, key question) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, perQuestion, errors.New("no name server answered in time"))
 	defer cancel()
@@ -193,7 +193,7 @@ func (u *upstream) exchange(ctx context.Context, key question) (*dns.Msg, error)
 			case o.useful():
 				u.answered(o.server)
 				return o.reply, nil
-			case o.reply != nil: // it would say the same again
+			case o.reply != nil: // it would answer the same again
 				u.answered(o.server)
 				attempts = append(attempts[:made:made], slices.DeleteFunc(attempts[made:], func(s string) bool { return s == o.server })...)
 			default:
@@ -210,7 +210,8 @@ func (u *upstream) exchange(ctx context.Context, key question) (*dns.Msg, error)
 	}
 }
 
-// attemptsAt lists whom to ask, in this order: each server twice, and one alone more often.
+// attemptsAt lists the servers in the order of the attempts: each server twice, and a single one
+// more often.
 func attemptsAt(servers []string) []string {
 	var all []string
 	for len(all) < max(leastAttempts, 2*len(servers)) {
@@ -219,7 +220,7 @@ func attemptsAt(servers []string) []string {
 	return all
 }
 
-// attempt asks one server once. Nobody who sees one question can guess the next.
+// attempt queries one server once. An observer of one query cannot predict the next.
 func (u *upstream) attempt(ctx context.Context, key question, server string) outcome {
 	client := &dns.Client{Net: "udp", Timeout: perQuestion, UDPSize: dns.MaxMsgSize}
 	if key.tcp {
@@ -236,8 +237,8 @@ func (u *upstream) attempt(ctx context.Context, key question, server string) out
 	return o
 }
 
-// order gives the servers, those that are silent last. After its pause a silent server is tried
-// by one question at a time.
+// order returns the servers, silent ones last. After its pause, a silent server is tried by one
+// query at a time.
 func (u *upstream) order(now time.Time) []string {
 	servers := slices.Clone(u.list())
 	u.mu.Lock()
@@ -258,8 +259,8 @@ func (u *upstream) order(now time.Time) []string {
 	return servers
 }
 
-// failed notes the servers of which an attempt has no answer. It counts once for all
-// questions that wait at the same time.
+// failed records the servers with an unanswered attempt. It counts once for all queries that wait
+// at the same time.
 func (u *upstream) failed(open map[string]int) {
 	now := time.Now()
 	u.mu.Lock()
@@ -288,7 +289,7 @@ func (u *upstream) answered(server string) {
 	}
 }
 
-// list reads the host's file again when it changed.
+// list reads the host's file again if it has changed.
 func (u *upstream) list() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -310,13 +311,13 @@ func (u *upstream) list() []string {
 		config.Port = u.port
 	}
 	u.changed, u.servers = info.ModTime(), usable(config, u.own)
-	// Other servers may know other names.
+	// Other servers may have other names.
 	u.cache.clear()
 	clear(u.silent)
 	return u.servers
 }
 
-// usable leaves out what would lead back to this server.
+// usable leaves out addresses that lead back to this server.
 func usable(config *dns.ClientConfig, own netip.AddrPort) []string {
 	var servers []string
 	for _, host := range config.Servers {

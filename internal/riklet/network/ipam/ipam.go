@@ -1,9 +1,8 @@
-// Package ipam gives out the addresses of one node's range.
+// Package ipam allocates the addresses of one node's range.
 //
-// A Pool is a value in memory: it does no I/O, takes no locks and tells no
-// time. Nothing of it is written down, because the kernel remembers which
-// instance has which address (package bridge) for as long as the instance has
-// one; a new agent fills its Pool from there.
+// A Pool is a value in memory: it does no I/O, and uses no locks and no clock. It is not saved,
+// because the kernel stores the address of each instance (package bridge) as long as the instance
+// has it. A new riklet process fills its Pool from there.
 package ipam
 
 import (
@@ -13,37 +12,36 @@ import (
 )
 
 var (
-	// ErrRange is returned by New for a range that no Pool can be made of.
+	// ErrRange is returned by New for an unusable range.
 	ErrRange = errors.New("unusable range of addresses")
-	// ErrExhausted is returned by Allocate when every address has an owner.
+	// ErrExhausted is returned by Allocate if every address has an owner.
 	ErrExhausted = errors.New("no address is free")
-	// ErrTaken is returned by Reserve for an address that another owner has.
+	// ErrTaken is returned by Reserve for an address of another owner.
 	ErrTaken = errors.New("address is taken")
-	// ErrOutside is returned by Reserve for an address that cannot be given out.
+	// ErrOutside is returned by Reserve for an address that is not allocatable.
 	ErrOutside = errors.New("address is not one of the range")
 )
 
-// The sizes of a range: one for the gateway and one to give out at least, and
-// no more than can be scanned at once when it is nearly full.
+// The prefix lengths of a range. It needs at least one address for the gateway and one to
+// allocate. It must be small enough to scan when it is nearly full.
 const (
 	longest  = 30
 	shortest = 16
 )
 
-// Pool is the addresses of one range and who has them. Its methods must not be
-// called at the same time.
+// Pool is the addresses of one range and their owners. It is not safe for concurrent use.
 type Pool struct {
 	prefix    netip.Prefix
 	gateway   netip.Addr
-	last      netip.Addr // the highest to give out
-	latest    netip.Addr // given out most recently
+	last      netip.Addr // the highest to allocate
+	latest    netip.Addr // allocated most recently
 	capacity  int
 	owners    map[netip.Addr]string
 	addresses map[string]netip.Addr
 }
 
-// New makes a Pool of a range, all of whose addresses are free. The first is
-// the gateway's.
+// New returns a Pool for a range in which all addresses are free. The first address is the
+// gateway's.
 func New(prefix netip.Prefix) (*Pool, error) {
 	if !prefix.IsValid() || !prefix.Addr().Is4() {
 		return nil, fmt.Errorf("%w: %s: only IPv4 can be used yet", ErrRange, prefix)
@@ -63,7 +61,7 @@ func New(prefix netip.Prefix) (*Pool, error) {
 	return p, nil
 }
 
-// offset adds to an IPv4 address.
+// offset adds n to an IPv4 address.
 func offset(a netip.Addr, n int) netip.Addr {
 	b := a.As4()
 	for i := len(b) - 1; i >= 0 && n > 0; i-- {
@@ -74,24 +72,24 @@ func offset(a netip.Addr, n int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// Prefix is the range.
+// Prefix returns the range.
 func (p *Pool) Prefix() netip.Prefix { return p.prefix }
 
-// Gateway is the address that the node itself has in the range.
+// Gateway returns the address that the node itself has in the range.
 func (p *Pool) Gateway() netip.Addr { return p.gateway }
 
-// Free counts the addresses without an owner.
+// Free returns the number of addresses without an owner.
 func (p *Pool) Free() int { return p.capacity - len(p.owners) }
 
-// Address gives the address of an owner.
+// Address returns the address of an owner.
 func (p *Pool) Address(owner string) (netip.Addr, bool) {
 	a, ok := p.addresses[owner]
 	return a, ok
 }
 
-// Allocate gives an owner an address, the same one if it has one already. It
-// goes round the range: whoever still talks to the former owner of a freed
-// address must not find another there at once.
+// Allocate returns an address for an owner, the same one if it already has one. It cycles through
+// the range, so that a freed address is not reused at once: clients may still send to its former
+// owner.
 func (p *Pool) Allocate(owner string) (netip.Addr, error) {
 	if a, ok := p.addresses[owner]; ok {
 		return a, nil
@@ -108,7 +106,7 @@ func (p *Pool) Allocate(owner string) (netip.Addr, error) {
 	return a, nil
 }
 
-// after is the next address to give out, the first one after the last.
+// after returns the next address to allocate, which is the first one after the last.
 func (p *Pool) after(a netip.Addr) netip.Addr {
 	if !a.Less(p.last) {
 		return p.gateway.Next()
@@ -121,7 +119,7 @@ func (p *Pool) take(owner string, a netip.Addr) {
 	p.addresses[owner] = a
 }
 
-// Reserve notes an address that an owner has already.
+// Reserve records an address that an owner already has.
 func (p *Pool) Reserve(owner string, a netip.Addr) error {
 	if has, ok := p.addresses[owner]; ok && has == a {
 		return nil
@@ -135,14 +133,14 @@ func (p *Pool) Reserve(owner string, a netip.Addr) error {
 		return fmt.Errorf("%w: %s belongs to %s", ErrTaken, a, other)
 	}
 	p.take(owner, a)
-	// So that a new agent, too, goes on behind those that were given out last.
+	// So that a new riklet process, too, continues after the addresses that were allocated last.
 	if p.latest.Less(a) {
 		p.latest = a
 	}
 	return nil
 }
 
-// Release frees what an owner has, if it has any.
+// Release frees the address of an owner, if it has one.
 func (p *Pool) Release(owner string) {
 	if a, ok := p.addresses[owner]; ok {
 		delete(p.owners, a)

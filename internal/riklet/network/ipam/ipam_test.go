@@ -89,7 +89,7 @@ func TestReserve(t *testing.T) {
 			t.Errorf("Reserve(%s, %s) = %v, want %v", s.owner, s.address, err, s.err)
 		}
 	}
-	// It goes on behind the highest that is in use, here from the beginning.
+	// It continues after the highest address in use, here at the start of the range.
 	if a, err := p.Allocate("c"); err != nil || a.String() != "10.62.1.2" {
 		t.Errorf("Allocate() = %s, %v", a, err)
 	}
@@ -99,7 +99,7 @@ func TestReserve(t *testing.T) {
 type model struct {
 	pool   *Pool
 	held   map[string]netip.Addr
-	latest netip.Addr // given out
+	latest netip.Addr // allocated
 }
 
 func TestPoolProperties(t *testing.T) {

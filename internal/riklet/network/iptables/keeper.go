@@ -10,34 +10,33 @@ import (
 	"strings"
 )
 
-// Keeper brings rulesets into the kernel and remembers what it brought, so that
-// the next transaction holds only what changed. It is not for more than one caller
-// at a time.
+// Keeper writes rulesets into the kernel and remembers them, so that the next transaction
+// contains only what changed. It is not safe for concurrent use.
 type Keeper struct {
 	tool   *Tool
-	tables map[string]*contents // nil: not looked yet
-	lines  int                  // that there were to read the last time
+	tables map[string]*contents // nil: no look yet
+	lines  int                  // number of lines at the last look
 }
 
-// fewLines are read in a few milliseconds, so that what was written is looked at
-// right away. Where there are more, a rule that somebody exchanges for another
-// between a change of its chain and the next Look is not noticed.
+// fewLines can be read in a few milliseconds, so they are read again right after a write. With
+// more lines, a rule that another program replaces between a change of its chain and the next
+// Look is not noticed.
 const fewLines = 2000
 
-// NewKeeper gives a keeper that knows nothing: its first Apply looks at what is
-// there, writes every chain anew and deletes those of ours that are not wanted.
+// NewKeeper returns a keeper without knowledge of the rules. Its first Apply reads the existing
+// rules, writes every chain again and deletes rik's chains that are not desired.
 func NewKeeper(tool *Tool) *Keeper { return &Keeper{tool: tool} }
 
-// Changes says what an Apply did.
+// Changes describes what an Apply did.
 type Changes struct {
 	Written, Removed int // chains
-	Moved            int // jumps that were put first, or taken away
+	Moved            int // jumps that were moved to the front, or removed
 }
 
-// Apply brings the ruleset in, with one run of iptables-restore when anything
-// differs from what is known to be there and none otherwise. Each table changes as
-// a whole or not at all. When somebody has changed ours meanwhile, so that the
-// transaction does not fit, it looks and tries once more.
+// Apply applies the ruleset. It runs iptables-restore once if anything differs from the known
+// state, and not at all otherwise. Each table changes as a whole or not at all. If another
+// program has changed rik's rules meanwhile and the transaction fails, Apply reads the rules and
+// tries once more.
 func (k *Keeper) Apply(ctx context.Context, want Ruleset) (Changes, error) {
 	if k.tables != nil {
 		done, err := k.apply(ctx, want)
@@ -72,22 +71,22 @@ func (k *Keeper) apply(ctx context.Context, want Ruleset) (Changes, error) {
 		return Changes{}, nil
 	}
 	if err := k.tool.write(ctx, []byte(text.String())); err != nil {
-		// The tables before the one that failed may have changed.
+		// The tables before the failed one may have changed.
 		k.tables = nil
 		return Changes{}, fmt.Errorf("changing the machine's rules: %w", err)
 	}
 	k.tables = after
 	if k.lines+want.Rules() <= fewLines {
-		// What is lost already is put right by the next Apply.
+		// The next Apply repairs what is already lost.
 		_, err := k.Look(ctx)
 		return done, err
 	}
 	return done, nil
 }
 
-// Look reads what is there and compares it with what was brought in. It says how
-// many chains and jumps were lost, altered or moved by somebody else; the next
-// Apply puts them right. The first Look of a keeper finds nothing lost.
+// Look reads the rules and compares them with what was applied. It returns how many chains and
+// jumps another program removed, changed or moved. The next Apply repairs them. The first Look of
+// a keeper returns 0.
 func (k *Keeper) Look(ctx context.Context) (lost int, err error) {
 	seen := newReader()
 	if err := k.tool.read(ctx, seen.line); err != nil {
@@ -113,8 +112,7 @@ func (k *Keeper) Look(ctx context.Context) (lost int, err error) {
 	return lost, nil
 }
 
-// compare fills in what is still known of the chains that are there, and counts
-// what is not as it was.
+// compare fills in what is still known about the existing chains, and counts what has changed.
 func compare(before, now *contents) (lost int) {
 	if before == nil {
 		before = newContents()
@@ -141,8 +139,8 @@ func compare(before, now *contents) (lost int) {
 	return lost
 }
 
-// reader takes what iptables-save prints, line by line: the rules of ours are
-// counted and summed, never stored.
+// reader parses the output of iptables-save, line by line. It counts and hashes rik's rules, and
+// never stores them.
 type reader struct {
 	tables map[string]*contents
 	table  *contents
@@ -172,7 +170,7 @@ func (r *reader) line(line string) {
 	}
 }
 
-// chain reads ":NAME POLICY [packets:bytes]"; only the kernel's have a policy.
+// chain parses ":NAME POLICY [packets:bytes]". Only the kernel's chains have a policy.
 func (r *reader) chain(line string) {
 	name, rest, _ := strings.Cut(line, " ")
 	switch {
@@ -210,7 +208,7 @@ func (r *reader) rule(name, rule string) {
 		j.rules = append(j.rules, rule)
 		r.table.jumps[name] = j
 	default:
-		// Somebody wrote a rule of their own that uses a chain of ours.
+		// Another program has a rule that uses one of rik's chains.
 		c := r.table.chains[to]
 		c.pinned = true
 		r.table.chains[to] = c
@@ -227,7 +225,7 @@ func (r *reader) finish() {
 	r.sums = nil
 }
 
-// target is the chain or target that a printed rule leads to.
+// target returns the chain or target of a printed rule.
 func target(rule string) string {
 	fields := strings.Fields(rule)
 	for i := len(fields) - 2; i >= 0; i-- {

@@ -7,21 +7,19 @@ import (
 	"strings"
 )
 
-// Ruleset is what there is to be, by table ("nat", "filter"). The zero value is
-// nothing at all.
+// Ruleset is the desired rules, by table ("nat", "filter"). The zero value has no rules.
 type Ruleset map[string]*Table
 
-// Table is what there is to be in one table.
+// Table is the desired content of one table.
 type Table struct {
-	// Jumps go from the kernel's own chains, at most one from each, and stand first
-	// there.
+	// Jumps lead from the kernel's own chains to rik's, at most one from each. They are the first
+	// rules there.
 	Jumps []Jump
-	// Chains are the rules by the chain's name, written as iptables takes them after
-	// "-A NAME ".
+	// Chains are the rules by the chain's name, in the syntax of iptables after "-A NAME ".
 	Chains map[string][]string
 }
 
-// Jump goes from a chain of the kernel to one of ours, for every packet.
+// Jump leads from a chain of the kernel to one of rik's, for every packet.
 type Jump struct{ From, To string }
 
 // Rules counts the rules of all chains.
@@ -35,7 +33,7 @@ func (r Ruleset) Rules() int {
 	return n
 }
 
-// Chain makes an empty chain in a table, both if need be, and returns the table.
+// Chain creates an empty chain in a table, if necessary with the table, and returns the table.
 func (r Ruleset) Chain(table, name string) *Table {
 	t := r[table]
 	if t == nil {
@@ -48,33 +46,34 @@ func (r Ruleset) Chain(table, name string) *Table {
 	return t
 }
 
-// Add appends a rule to a chain, which is made if need be.
+// Add appends a rule to a chain, which it creates if necessary.
 func (r Ruleset) Add(table, chain, rule string) {
 	t := r.Chain(table, chain)
 	t.Chains[chain] = append(t.Chains[chain], rule)
 }
 
-// held is what is known of one chain of ours in the kernel.
+// held is what is known about one of rik's chains in the kernel.
 type held struct {
-	// wanted is the sum of the rules as they were written; 0: not known, it is to be
-	// written again.
+	// wanted is the checksum of the rules as they were written. 0 means unknown: the chain must
+	// be written again.
 	wanted uint64
 	rules  int
-	// printed is the sum of the rules as the kernel's program prints them; 0 until
-	// it was looked at. How it prints them differs from version to version, so that
-	// it is compared with itself only.
+	// printed is the checksum of the rules as iptables-save prints them, or 0 before the first
+	// look. The format differs between versions, so it is compared only with itself.
 	printed uint64
-	// once are the rules that it had before somebody changed it, onceAs how they
-	// were printed: when it is put back, what is printed can be compared at once.
+	// once is the checksum of the rules before another program changed the chain, and onceAs the
+	// one of their printed form. When the chain is restored, its printed form can be compared at
+	// once.
 	once, onceAs uint64
-	// pinned: a rule of somebody else leads there, so that it cannot be deleted.
+	// pinned is true if a rule of another program refers to the chain, so that it cannot be
+	// deleted.
 	pinned bool
 }
 
-// jumps are the rules of one of the kernel's chains that lead to ours.
+// jumps are the rules in one of the kernel's chains that lead to rik's.
 type jumps struct {
 	rules []string // as printed, without "-A CHAIN "
-	first bool     // the first of them is the first of the chain
+	first bool     // the first of them is the first rule of the chain
 }
 
 func (j jumps) are(to string) bool {
@@ -93,7 +92,7 @@ func newContents() *contents {
 
 var seed = maphash.MakeSeed()
 
-// sum is never 0.
+// sum returns the checksum of some lines. It is never 0.
 func sum(lines []string) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -104,15 +103,15 @@ func sum(lines []string) uint64 {
 	return h.Sum64() | 1
 }
 
-// change is what brings one table from what is known to what is wanted.
+// change is the difference between the known and the desired content of one table.
 type change struct {
 	text  strings.Builder // without "*table" and "COMMIT"; empty: nothing to do
 	after *contents
-	// write and remove count chains, move the jumps.
+	// write and remove count chains, move counts jumps.
 	write, remove, move int
 }
 
-// plan compares. It is pure; nothing it is given is changed.
+// plan compares the known with the desired content. It is pure and does not change its arguments.
 func plan(have *contents, want *Table) *change {
 	if have == nil {
 		have = newContents()
@@ -128,8 +127,8 @@ func plan(have *contents, want *Table) *change {
 			return c
 		}
 	}
-	// A chain that is named with its counters is made when it is not there and
-	// emptied when it is.
+	// A chain line with counters creates the chain if it does not exist, and empties it
+	// otherwise.
 	for _, name := range slices.Concat(write, remove) {
 		c.line(":", name, " - [0:0]")
 	}
@@ -155,7 +154,7 @@ func (c *change) line(parts ...string) {
 	c.text.WriteByte('\n')
 }
 
-// chains sorts out which are to be written and which are to go.
+// chains decides which chains to write and which to remove.
 func (c *change) chains(have *contents, want *Table) (write, remove []string) {
 	for _, name := range slices.Sorted(maps.Keys(want.Chains)) {
 		rules := want.Chains[name]
@@ -188,8 +187,7 @@ func (c *change) chains(have *contents, want *Table) (write, remove []string) {
 	return write, remove
 }
 
-// moveJumps takes away every jump that is not as wanted, then puts the wanted in
-// front.
+// moveJumps removes every jump that is not as desired, then adds the desired jumps at the front.
 func (c *change) moveJumps(have *contents, want *Table) {
 	wanted := map[string]string{}
 	for _, j := range want.Jumps {
@@ -214,7 +212,7 @@ func (c *change) moveJumps(have *contents, want *Table) {
 	}
 }
 
-// sameJumps says whether exactly the wanted jumps are there.
+// sameJumps reports whether exactly the desired jumps exist.
 func sameJumps(have *contents, want *Table) bool {
 	if len(have.jumps) != len(want.Jumps) {
 		return false

@@ -1,11 +1,11 @@
-// Package iptables brings chains into the kernel and keeps them there. It finds
-// the variant of iptables that the machine uses, reads what is there, and changes
-// what differs in one transaction.
+// Package iptables writes chains into the kernel and keeps them there. It finds the variant of
+// iptables that the machine uses, reads the existing rules, and changes the differences in one
+// transaction.
 //
-// It knows nothing of what the rules mean: package proxy says which there are to
-// be. A Tool runs the programs, a Keeper remembers what it brought in. All that
-// belongs to the Keeper bears the Prefix; what others have is neither changed nor
-// moved, except that a jump of ours stands before it.
+// It does not depend on the meaning of the rules: package proxy supplies them. A Tool runs the
+// programs. A Keeper remembers what it wrote. Everything that belongs to the Keeper has the
+// Prefix. The rules of other programs are neither changed nor moved, except that a jump of rik's
+// is placed before them.
 package iptables
 
 import (
@@ -25,43 +25,42 @@ import (
 )
 
 var (
-	// ErrMissing says that the machine has no iptables.
+	// ErrMissing is returned if the machine has no iptables.
 	ErrMissing = errors.New("iptables is not installed: install the package iptables, with iptables-restore and iptables-save in PATH or in /usr/sbin")
-	// ErrUnsupported says that the kernel, or the installed iptables, lacks a match
-	// or a target. The error that wraps it quotes the rule.
+	// ErrUnsupported is returned if the kernel, or the installed iptables, lacks a match or a
+	// target. The error that wraps it quotes the rule.
 	ErrUnsupported = errors.New("this machine's iptables or kernel lacks what a rule needs")
 )
 
-// Prefix begins the name of every chain of ours, alone or before a dash.
+// Prefix is the start of the name of every chain of rik's: the whole name, or followed by a dash.
 const Prefix = "RIKLET"
 
-// ours says whether a chain is ours by its name.
+// ours reports whether a chain is rik's, by its name.
 func ours(chain string) bool { return chain == Prefix || strings.HasPrefix(chain, Prefix+"-") }
 
-// Variant is which part of the kernel holds the rules. A machine can have both
-// programs; rules in both are passed by every packet, one after the other.
+// Variant is the kernel subsystem that holds the rules. A machine can have both programs. If both
+// subsystems have rules, every packet passes both, one after the other.
 type Variant string
 
-// The variants, named as the programs name themselves.
+// The variants, with the names that the programs print.
 const (
 	NFTables Variant = "nf_tables"
 	Legacy   Variant = "legacy"
 )
 
-// timeout bounds one run of a program. Another program may hold the lock of
-// the legacy variant for long on a busy machine.
+// timeout bounds one run of a program. On a busy machine, another program may hold the lock of
+// the legacy variant for long.
 const timeout = 2 * time.Minute
 
-// Tool runs the programs of one variant, in the network namespace of the thread
-// that calls it.
+// Tool runs the programs of one variant, in the network namespace of the thread that calls it.
 type Tool struct {
 	Variant       Variant
 	save, restore string // absolute paths
 }
 
-// Find gives the tool whose variant the machine uses: the one that already has
-// rules of others, and the machine's default when neither or both have. other is
-// the second variant's, nil when that is not installed.
+// Find returns the tool whose variant the machine uses: the one that already has rules of other
+// programs, or the machine's default if neither or both have. other is the tool of the second
+// variant, or nil if that is not installed.
 func Find(ctx context.Context) (use, other *Tool, err error) {
 	byDefault, err := open(ctx, "iptables")
 	if err != nil {
@@ -92,7 +91,7 @@ func Find(ctx context.Context) (use, other *Tool, err error) {
 	return byDefault, other, nil
 }
 
-// Open gives the tool of one variant, for a machine that has both.
+// Open returns the tool of one variant, for a machine that has both.
 func Open(ctx context.Context, v Variant) (*Tool, error) {
 	if v == Legacy {
 		return open(ctx, "iptables-legacy")
@@ -113,7 +112,7 @@ func open(ctx context.Context, name string) (*Tool, error) {
 	if err := run(ctx, nil, &out, t.restore, "--version"); err != nil {
 		return nil, err
 	}
-	// Before 1.8 there was one variant, and the program did not name it.
+	// Before 1.8 there was one variant, and the program did not print its name.
 	t.Variant = Legacy
 	if strings.Contains(out.String(), string(NFTables)) {
 		t.Variant = NFTables
@@ -121,8 +120,8 @@ func open(ctx context.Context, name string) (*Tool, error) {
 	return t, nil
 }
 
-// lookup searches where Debian and others keep the program too: the PATH of an
-// ordinary user's shell does not have these.
+// lookup also searches the directories where Debian and others install the program. The PATH of
+// an ordinary user's shell does not contain these.
 func lookup(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return filepath.Abs(path)
@@ -136,8 +135,8 @@ func lookup(name string) (string, error) {
 	return "", fmt.Errorf("%w (%s was not found)", ErrMissing, name)
 }
 
-// hasRules says whether the variant holds a rule that is not ours. What we left
-// there in an earlier life must not decide.
+// hasRules reports whether the variant has a rule that is not rik's. Rules that rik left there
+// earlier must not decide.
 func (t *Tool) hasRules(ctx context.Context) (bool, error) {
 	found := false
 	err := t.read(ctx, func(line string) {
@@ -146,7 +145,7 @@ func (t *Tool) hasRules(ctx context.Context) (bool, error) {
 	return found, err
 }
 
-// Rules gives the rules of one chain as the program prints them, in whatever table.
+// Rules returns the rules of one chain as the program prints them, in any table.
 func (t *Tool) Rules(ctx context.Context, chain string) ([]string, error) {
 	var rules []string
 	err := t.read(ctx, func(line string) {
@@ -157,7 +156,7 @@ func (t *Tool) Rules(ctx context.Context, chain string) ([]string, error) {
 	return rules, err
 }
 
-// RulesBelow gives the rules of all chains whose names begin with one of the prefixes.
+// RulesBelow returns the rules of all chains whose names begin with one of the prefixes.
 func (t *Tool) RulesBelow(ctx context.Context, prefixes ...string) ([]string, error) {
 	var rules []string
 	err := t.read(ctx, func(line string) {
@@ -171,8 +170,8 @@ func (t *Tool) RulesBelow(ctx context.Context, prefixes ...string) ([]string, er
 	return rules, err
 }
 
-// read passes on every line of what the variant holds. Tables that are not in use
-// are not looked at: asking the legacy variant for one by name would bring it up.
+// read passes every line of the variant's rules to line. It does not read unused tables by name,
+// because that would load them in the legacy variant.
 func (t *Tool) read(ctx context.Context, line func(string)) error {
 	r, w := io.Pipe()
 	done := make(chan error, 1)
@@ -186,13 +185,13 @@ func (t *Tool) read(ctx context.Context, line func(string)) error {
 		_ = r.CloseWithError(err) // the program does not wait for a reader that is gone
 		done <- err
 	}()
-	// The program is started on this thread: the thread's namespace is the one meant.
+	// The program starts on this thread, because the thread's namespace is the right one.
 	err := run(ctx, nil, w, t.save)
 	_ = w.Close()
 	return errors.Join(err, <-done)
 }
 
-// write gives one transaction to the kernel: all of it, or for each table nothing.
+// write applies one transaction. Each table changes as a whole or not at all.
 func (t *Tool) write(ctx context.Context, text []byte) error {
 	err := run(ctx, bytes.NewReader(text), io.Discard, t.restore, "--noflush", "--wait")
 	if err == nil {
@@ -227,8 +226,8 @@ func run(ctx context.Context, in io.Reader, out io.Writer, path string, args ...
 	return fmt.Errorf("running %s: %w: %s", filepath.Base(path), err, said)
 }
 
-// lacking recognizes what the programs say of a match or target that is not to be
-// had. Neither gives it an exit code of its own.
+// lacking recognizes the messages of the programs about a missing match or target. Neither
+// program has a separate exit code for that.
 func lacking(said string) bool {
 	for _, part := range []string{
 		"Couldn't load match", "Couldn't load target", "No chain/target/match by that name",
@@ -243,7 +242,7 @@ func lacking(said string) bool {
 
 var lineNumber = regexp.MustCompile(`line:? (\d+)`)
 
-// failedLine finds the line of the transaction that the program complains of.
+// failedLine returns the line of the transaction that the program rejected.
 func failedLine(said string, text []byte) (string, bool) {
 	m := lineNumber.FindStringSubmatch(said)
 	if m == nil {

@@ -13,7 +13,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// inSpace moves the test to a network namespace of its own, until it ends.
+// inSpace moves the test to its own network namespace, until it ends.
 func inSpace(t *testing.T) {
 	t.Helper()
 	privileged.Require(t)
@@ -46,7 +46,7 @@ func command(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// saved is what iptables-save prints of a table, without times and counters.
+// saved returns the output of iptables-save for a table, without times and counters.
 func saved(t *testing.T, program, table string) string {
 	t.Helper()
 	var kept strings.Builder
@@ -70,8 +70,8 @@ func sample() Ruleset {
 	return r
 }
 
-// TestPrivilegedKeeper makes, repeats, changes, loses, and removes rules of both
-// variants, and looks from outside.
+// TestPrivilegedKeeper creates, repeats, changes, loses, and removes rules in both variants, and
+// checks the result with the programs.
 func TestPrivilegedKeeper(t *testing.T) {
 	for _, variant := range []struct {
 		name    Variant
@@ -101,7 +101,7 @@ func TestPrivilegedKeeper(t *testing.T) {
 			apply(t, k, sample(), Changes{Written: 1})
 			looked(t, k, 0)
 
-			// Somebody flushes one table, and puts a rule before ours in the other.
+			// Another program flushes one table, and adds a rule before rik's in the other.
 			command(t, variant.program, "-t", "nat", "-F")
 			command(t, variant.program, "-t", "nat", "-X")
 			command(t, variant.program, "-I", "FORWARD", "1", "-s", "203.0.113.2/32", "-j", "DROP")
@@ -112,7 +112,7 @@ func TestPrivilegedKeeper(t *testing.T) {
 				t.Errorf("before and after the flush (-before +after):\n%s", diff)
 			}
 
-			// Without a look in between, the change that does not fit is tried again.
+			// Without a Look in between, a transaction that fails is retried.
 			command(t, variant.program, "-D", "FORWARD", "-j", "RIKLET-FORWARD")
 			command(t, variant.program, "-F", "RIKLET-FORWARD")
 			command(t, variant.program, "-X", "RIKLET-FORWARD")
@@ -150,8 +150,8 @@ func looked(t *testing.T, k *Keeper, lost int) {
 	}
 }
 
-// TestPrivilegedRestart: a keeper that knows nothing replaces what an earlier one
-// left, without a moment in between without rules.
+// TestPrivilegedRestart checks that a new keeper replaces the rules of an earlier one, without a
+// moment without rules.
 func TestPrivilegedRestart(t *testing.T) {
 	inSpace(t)
 	tool, _, err := Find(t.Context())
@@ -172,8 +172,8 @@ func TestPrivilegedRestart(t *testing.T) {
 	}
 }
 
-// TestPrivilegedUnsupported: what the kernel or the program lacks is said with the
-// rule, and the table stays as it was.
+// TestPrivilegedUnsupported checks that the error about a missing feature contains the rule, and
+// that the table is unchanged.
 func TestPrivilegedUnsupported(t *testing.T) {
 	inSpace(t)
 	for _, v := range []Variant{NFTables, Legacy} {

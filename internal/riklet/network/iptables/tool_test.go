@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestMissing says what to install.
+// TestMissing checks that the error names the missing program.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	if _, err := open(t.Context(), "iptables-of-nobody"); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "iptables-of-nobody-save") {
@@ -15,7 +15,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestReadFails: half of what there is is not taken for the whole.
+// TestReadFails checks that a partial read is an error.
 func TestReadFails(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]string{"refused.sh": "no permission", "endless.sh": "token too long"} {

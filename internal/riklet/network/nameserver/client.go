@@ -24,23 +24,22 @@ import (
 const (
 	// answerWithin bounds the wait for a process that accepted a connection.
 	answerWithin = 10 * time.Second
-	// receiveBuffer is the room for questions that were not read yet, in bytes.
+	// receiveBuffer is the buffer for queries that were not read yet, in bytes.
 	receiveBuffer = 4 << 20
 	// maxHello bounds the greeting, in bytes.
 	maxHello = 64 << 10
-	// maxLog bounds the file that a process writes its log to, in bytes.
+	// maxLog bounds the log file of a process, in bytes.
 	maxLog = 1 << 20
 )
 
-// errGone says that no process listens at the socket.
+// errGone is returned if no process listens at the socket.
 var errGone = errors.New("no name server runs")
 
-// Config says which process is wanted.
+// Config describes the desired process.
 type Config struct {
 	// Program is its command line, without the settings.
 	Program []string
-	// Socket is the path that it is reached at, 107 bytes at most; Log is the file that it
-	// writes to.
+	// Socket is the path of its control socket, at most 107 bytes. Log is its log file.
 	Socket, Log string
 	Settings    Settings
 }
@@ -52,9 +51,9 @@ type Client struct {
 	gone  chan struct{}
 }
 
-// Ensure connects to the process that is wanted. One that runs already is kept. One of another
-// version, or with other settings, is replaced: the new one takes over its sockets, so that no
-// question is lost. Otherwise the sockets are opened here.
+// Ensure connects to the desired process. A running process that suits is kept. A process of
+// another version, or with other settings, is replaced: the new process takes over its sockets,
+// so that no query is lost. Otherwise Ensure opens the sockets.
 func Ensure(ctx context.Context, cfg Config) (*Client, error) {
 	program, err := programOf(cfg.Program)
 	if err != nil {
@@ -118,16 +117,16 @@ func Remove(ctx context.Context, socket string) error {
 	return nil
 }
 
-// Address is where the process listens.
+// Address returns the address at which the process listens.
 func (c *Client) Address() netip.AddrPort { return c.hello.Settings.Address }
 
-// Gone is closed when the process has ended, or serves another connection.
+// Gone returns a channel that is closed when the process has ended or serves another connection.
 func (c *Client) Gone() <-chan struct{} { return c.gone }
 
-// Close ends the connection; the process goes on.
+// Close closes the connection. The process continues.
 func (c *Client) Close() { _ = c.conn.Close() }
 
-// send passes on changes of the table.
+// send sends changes of the netmap.
 func (c *Client) send(changes *nodev1.NetworkChanges) error {
 	payload, err := proto.Marshal(changes)
 	if err != nil {
@@ -137,7 +136,7 @@ func (c *Client) send(changes *nodev1.NetworkChanges) error {
 	return WriteFrame(c.conn, Table, payload)
 }
 
-// watch notices the end of the connection; nothing else comes on it.
+// watch detects the end of the connection. Nothing else arrives on it.
 func (c *Client) watch() {
 	_ = c.conn.SetReadDeadline(time.Time{})
 	go func() {
@@ -146,7 +145,7 @@ func (c *Client) watch() {
 	}()
 }
 
-// connect is errGone when nobody listens.
+// connect returns errGone if no process listens.
 func connect(ctx context.Context, socket string) (*Client, error) {
 	raw, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
@@ -168,12 +167,12 @@ func connect(ctx context.Context, socket string) (*Client, error) {
 	return c, nil
 }
 
-// replace ends a process, and gives its sockets if they are at the wanted address.
+// replace ends a process, and returns its sockets if they are at the desired address.
 func (c *Client) replace(address netip.Addr) ([]*os.File, error) {
 	defer c.Close()
 	sockets, err := c.leave()
 	if err != nil {
-		// It runs, so the number is still its own.
+		// The process still runs, so its PID was not reused.
 		if killed := unix.Kill(c.hello.PID, unix.SIGKILL); killed != nil {
 			return nil, fmt.Errorf("ending name server %d: %w", c.hello.PID, errors.Join(err, killed))
 		}
@@ -186,7 +185,7 @@ func (c *Client) replace(address netip.Addr) ([]*os.File, error) {
 	return sockets, nil
 }
 
-// leave has a process hand over its sockets and end.
+// leave makes a process pass on its sockets and end.
 func (c *Client) leave() ([]*os.File, error) {
 	_ = c.conn.SetDeadline(time.Now().Add(answerWithin))
 	if err := WriteFrame(c.conn, Leave, nil); err != nil {
@@ -221,8 +220,8 @@ func (c *Client) leave() ([]*os.File, error) {
 // attempts bounds the search for a port that is free for both UDP and TCP.
 const attempts = 10
 
-// bind opens the sockets of UDP and TCP. When a process of the machine has the port, the
-// kernel chooses another.
+// bind opens the UDP and TCP sockets. If a process of the machine has the port, the kernel
+// chooses another one.
 func bind(ctx context.Context, address netip.AddrPort) (sockets []*os.File, at netip.AddrPort, err error) {
 	for range attempts {
 		sockets, at, err = bindTo(ctx, address)
@@ -234,11 +233,12 @@ func bind(ctx context.Context, address netip.AddrPort) (sockets []*os.File, at n
 	return sockets, at, err
 }
 
-// bindTo opens them at a port, or at one that the kernel chooses when it is 0.
+// bindTo opens the sockets at a port. If the port is 0, the kernel chooses one.
 func bindTo(ctx context.Context, address netip.AddrPort) ([]*os.File, netip.AddrPort, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
-			// All instances of the node may ask at once. Without the privilege it stays as it is.
+			// All instances of the node may send queries at once. Without the privilege, the
+			// buffer keeps its size.
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) //nolint:gosec // a descriptor is small
 		})
 	}}
@@ -264,7 +264,7 @@ func bindTo(ctx context.Context, address netip.AddrPort) ([]*os.File, netip.Addr
 	return []*os.File{first, second}, address, nil
 }
 
-// start makes a process in a session of its own, which is not stopped by the end of this one.
+// start starts a process in its own session, so that it outlives this process.
 func start(ctx context.Context, cfg Config, sockets []*os.File) error {
 	settings, err := json.Marshal(cfg.Settings)
 	if err != nil {
@@ -292,12 +292,12 @@ func start(ctx context.Context, cfg Config, sockets []*os.File) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting the name server %s: %w", cfg.Program[0], err)
 	}
-	// It is our child for as long as we live: someone has to take its end.
+	// It is a child of this process, which must wait for its end.
 	go func() { _ = cmd.Wait() }()
 	return nil
 }
 
-// listen makes the socket as a file to hand down.
+// listen creates the control socket as a file for the process to inherit.
 func listen(ctx context.Context, path string) (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

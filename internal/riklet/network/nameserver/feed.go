@@ -8,33 +8,33 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// maxPending is how many changes wait for a process before it gets the whole table instead.
+// maxPending is how many changes wait for a process before it gets the complete netmap instead.
 const maxPending = 1024
 
-// Feed passes on what a table is told.
+// Feed applies changes to a netmap and forwards them to the process.
 type Feed struct {
 	table *netmap.Table
-	wake  chan struct{} // has a token when there is something to send
+	wake  chan struct{} // has a token if there is something to send
 
 	mu sync.Mutex
-	// Below is guarded by mu, which also keeps the order of changes.
-	whole   bool // the process is to get all of the table
+	// The fields below are guarded by mu, which also preserves the order of changes.
+	whole   bool // the process must get the complete netmap
 	pending []*nodev1.NetworkChanges
 }
 
-// NewFeed gives the feed of a table, which is changed through it only.
+// NewFeed returns the feed of a netmap, which must only be changed through the feed.
 func NewFeed(t *netmap.Table) *Feed {
 	return &Feed{table: t, wake: make(chan struct{}, 1), whole: true}
 }
 
-// Apply changes the table.
+// Apply changes the netmap.
 func (f *Feed) Apply(c *nodev1.NetworkChanges) {
 	f.mu.Lock()
 	f.table.Apply(c)
 	switch {
 	case f.whole:
 	case c.GetComplete() || len(f.pending) == maxPending:
-		// What is not part of a whole goes at its end.
+		// Entries that are not in a complete netmap are removed at its end.
 		f.whole, f.pending = true, nil
 	default:
 		f.pending = append(f.pending, forNames(c))
@@ -46,7 +46,7 @@ func (f *Feed) Apply(c *nodev1.NetworkChanges) {
 	}
 }
 
-// Run sends a process the table, and then its changes, until ctx or the connection ends.
+// Run sends the process the netmap, and then its changes, until ctx or the connection ends.
 func (f *Feed) Run(ctx context.Context, c *Client) error {
 	f.mu.Lock()
 	f.whole, f.pending = true, nil
@@ -67,7 +67,7 @@ func (f *Feed) Run(ctx context.Context, c *Client) error {
 	}
 }
 
-// take gives what the process does not know.
+// take returns the changes that the process does not have yet.
 func (f *Feed) take() []*nodev1.NetworkChanges {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,9 +1,10 @@
-// Package nameserver runs a node's name server as a process of its own, cmd/rik-dns, which goes
-// on when the riklet ends, as containers do: names are answered while the riklet restarts, is
-// upgraded, or is down. The riklet finds it by its socket, feeds it the network's table, and
-// starts it again when it has ended.
+// Package nameserver runs a node's name server as a separate process, cmd/rik-dns. It outlives
+// the riklet, as containers do: DNS queries are answered while the riklet restarts, is upgraded,
+// or is down. The riklet finds the process by its socket, sends it the netmap, and starts it
+// again when it has ended.
 //
-// The process itself is package server. This one holds the riklet's side and what both agree on.
+// Package server implements the process itself. This package contains the riklet's side and the
+// protocol between them.
 package nameserver
 
 import (
@@ -17,11 +18,11 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Protocol is the version of what the riklet and the process say to each other. What a process
-// of another version understands in any case is the greeting and Leave.
+// Protocol is the version of the protocol between the riklet and the process. The greeting and
+// Leave are the same in all versions.
 const Protocol = 1
 
-// Descriptors that the process is started with.
+// Descriptors that the process inherits.
 const (
 	ControlFD = 3 + iota // the listening unix socket
 	UDPFD
@@ -29,54 +30,54 @@ const (
 )
 
 const (
-	// Port is where the process listens if it can; else the kernel chooses a port. Clients ask
-	// port 53, and the rules of the Node Proxy redirect them. So another name server may have
-	// port 53 of all addresses, before or after this one.
+	// Port is where the process listens if the port is free. Otherwise the kernel chooses a port.
+	// Clients use port 53, and the rules of the node proxy redirect them. Thus another name
+	// server may have port 53 of all addresses, before or after this one.
 	Port = 4953
-	// clientPort is where clients ask. Earlier versions listened there.
+	// clientPort is where clients send queries. Earlier versions of rik listened there.
 	clientPort = 53
 )
 
 // Settings are the process's only argument, in JSON.
 type Settings struct {
-	// Address is where names are answered. When it is asked for, its port is a wish.
+	// Address is where DNS queries are answered. In a request, its port is only a preference.
 	Address netip.AddrPort
 	// Resolver is the path of the host's resolv.conf(5).
 	Resolver string
 }
 
-// suits says whether a process with these settings does what is wanted.
+// suits reports whether a process with these settings is the desired one.
 func (s Settings) suits(wanted Settings) bool {
 	return s.Resolver == wanted.Resolver && s.listensAt(wanted.Address.Addr())
 }
 
-// listensAt says whether sockets at the address can be kept.
+// listensAt reports whether sockets at the address can be kept.
 func (s Settings) listensAt(wanted netip.Addr) bool {
 	return s.Address.Addr() == wanted && s.Address.Port() != clientPort
 }
 
-// Hello is the first line on each connection, in JSON; it comes from the process.
+// Hello is the first line on each connection, in JSON, from the process.
 type Hello struct {
 	Protocol int
-	// Program is which file it was started from, see [Program].
+	// Program is the file from which it was started, see [Program].
 	Program  string
 	PID      int
 	Settings Settings
 }
 
-// Kind is what a frame asks of the process.
+// Kind is the kind of a frame to the process.
 type Kind byte
 
 const (
-	// Table brings changes of the table, encoded as a NetworkChanges. The first one on a
-	// connection is a whole.
+	// Table contains changes of the netmap, encoded as NetworkChanges. The first one on a
+	// connection is complete.
 	Table Kind = 1
-	// Leave has the process hand over its sockets, answer what it was asked before, and end.
-	// It answers with one byte, and the descriptors of UDP and TCP.
+	// Leave makes the process pass on its sockets, answer the queries that it has received, and
+	// end. It answers with one byte, and the UDP and TCP descriptors.
 	Leave Kind = 2
 )
 
-// maxFrame is far above the table of a large cluster, in bytes.
+// maxFrame is far above the netmap of a large cluster, in bytes.
 const maxFrame = 1 << 30
 
 // WriteFrame writes one frame.
@@ -104,7 +105,7 @@ func ReadFrame(r io.Reader) (Kind, []byte, error) {
 	return Kind(header[0]), payload, err
 }
 
-// Program identifies a program's file: one that was replaced is another.
+// Program returns an identifier of a program's file, which changes when the file is replaced.
 func Program(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -114,7 +115,7 @@ func Program(path string) (string, error) {
 	return fmt.Sprintf("%d:%d:%d:%d", at.Dev, at.Ino, info.ModTime().UnixNano(), info.Size()), nil
 }
 
-// forNames is what names depend on.
+// forNames returns the part of the changes that DNS answers depend on.
 func forNames(c *nodev1.NetworkChanges) *nodev1.NetworkChanges {
 	slim := &nodev1.NetworkChanges{
 		Settings: c.GetSettings(), Services: c.GetServices(), ServicesGone: c.GetServicesGone(), EndpointsGone: c.GetEndpointsGone(),

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestSuits: a process is kept that does what is wanted, on whichever port; one of an earlier
-// version, on the port that clients ask, is not.
+// TestSuits checks that a process with the desired settings is kept, on any port, except on the
+// clients' port, which an earlier version used.
 func TestSuits(t *testing.T) {
 	t.Parallel()
 	wanted := Settings{Address: netip.MustParseAddrPort("10.62.1.1:4953"), Resolver: "/etc/resolv.conf"}

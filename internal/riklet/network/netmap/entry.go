@@ -13,7 +13,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// String is how people write the name of a workload.
+// String returns the usual form of a workload's name.
 func (k ServiceKey) String() string { return k.Namespace + "/" + k.Workload }
 
 func (s Service) equal(o Service) bool {
@@ -25,7 +25,7 @@ func (e Endpoint) equal(o Endpoint) bool {
 		e.Address == o.Address && e.Ready == o.Ready && e.Draining == o.Draining && slices.Equal(e.Ports, o.Ports)
 }
 
-// once keeps one copy of a text that comes with thousands of entries.
+// once returns a shared copy of a string that occurs in thousands of entries.
 func once(s string) string { return unique.Make(s).Value() }
 
 func decodeSettings(m *nodev1.NetworkSettings) (Settings, error) {
@@ -47,7 +47,7 @@ func decodeSettings(m *nodev1.NetworkSettings) (Settings, error) {
 	return Settings{ClusterCIDR: cluster, ServiceCIDR: service, Domain: domain}, nil
 }
 
-// decodePrefix takes IPv4 only: what is made of it on the node is IPv4 so far.
+// decodePrefix parses an IPv4 range. A node does not support IPv6 yet.
 func decodePrefix(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	switch {
@@ -82,7 +82,7 @@ func decodePeer(m *nodev1.Peer) (Peer, error) {
 	return p, err
 }
 
-// decodeAddress gives the invalid address for an empty text.
+// decodeAddress returns the invalid address for an empty text.
 func decodeAddress(text string) (netip.Addr, error) {
 	if text == "" {
 		return netip.Addr{}, nil
@@ -127,8 +127,8 @@ func (t *Table) decodeService(m *nodev1.Service) (Service, error) {
 	return s, nil
 }
 
-// decodePorts passes over a port that it does not understand: a newer
-// controller's service is to be had at the others.
+// decodePorts skips ports that it cannot parse. The service of a newer controller can still be
+// reached at its other ports.
 func (t *Table) decodePorts(kind, name string, ms []*nodev1.ServicePort) []Port {
 	var ports []Port
 	for _, m := range ms {
@@ -180,13 +180,13 @@ func (t *Table) decodeEndpoint(m *nodev1.Endpoint) (Endpoint, error) {
 	if e.Address, err = decodeAddress(m.GetAddress()); err != nil {
 		return Endpoint{}, err
 	}
-	// Nobody can be sent to it, whatever it is ready for.
+	// Without an address it cannot receive connections, even if it is ready.
 	e.Ready = e.Ready && e.Address.IsValid()
 	e.Ports = t.decodePorts("endpoint", e.UID, m.GetPorts())
 	return e, nil
 }
 
-// Encode is the whole table as one message that Apply understands.
+// Encode returns the whole netmap as one message for Apply.
 func (s *Snapshot) Encode() *nodev1.NetworkChanges {
 	c := &nodev1.NetworkChanges{Begin: true, Complete: true}
 	if s.Settings != (Settings{}) {
@@ -229,7 +229,7 @@ func encodePorts(ports []Port) []*nodev1.ServicePort {
 	return ms
 }
 
-// addressText is empty for the invalid address, which is its zero value.
+// addressText returns "" for the invalid address, which is the zero value.
 func addressText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""

@@ -14,11 +14,11 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// saveInterval bounds how often the file is written: what it misses after a crash
-// comes from the controller again.
+// saveInterval bounds how often the file is written. After a crash, the controller sends what the
+// file lacks.
 const saveInterval = 2 * time.Second
 
-// load fills a new table.
+// load fills a new table from the file.
 func (t *Table) load() {
 	if t.cfg.Path == "" {
 		return
@@ -36,14 +36,14 @@ func (t *Table) load() {
 		return
 	}
 	t.Apply(kept)
-	// The file holds all of that.
+	// The file already contains all of that.
 	select {
 	case <-t.unsaved:
 	default:
 	}
 }
 
-// Run keeps the file up to date until ctx ends, and once more then.
+// Run saves changes to the file until ctx ends, and once more then.
 func (t *Table) Run(ctx context.Context) error {
 	if t.cfg.Path == "" {
 		<-ctx.Done()
@@ -74,8 +74,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// save leaves the file behind when it cannot be written; the next change tries
-// again.
+// save writes the file. If that fails, the next change tries again.
 func (t *Table) save() {
 	if err := t.write(); err != nil {
 		t.cfg.Logger.Warn("what is known of the network could not be kept", "path", t.cfg.Path, "err", err)

@@ -1,7 +1,7 @@
-// Package netmap is what a node knows of the cluster's network: the other nodes,
-// the virtual addresses, and the instances behind them. It is filled by what the
-// controller sends (rik.node.v1 NetworkChanges) and kept on disk, so that a node
-// which cannot reach the controller goes on with the last that it heard.
+// Package netmap is a node's copy of the cluster's network: the other nodes, the virtual
+// addresses, and the instances behind them. The controller sends it (rik.node.v1 NetworkChanges).
+// It is saved to disk, so that a node that cannot reach the controller continues with the last
+// copy.
 package netmap
 
 import (
@@ -10,31 +10,32 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Settings hold for the whole cluster. The zero value means that the node has not
-// seen of its network yet.
+// Settings apply to the whole cluster. The zero value means that the node has not received them
+// yet.
 type Settings struct {
 	ClusterCIDR netip.Prefix // all addresses of instances
 	ServiceCIDR netip.Prefix // all virtual addresses
-	Domain      string       // of the names, such as rik.local
+	Domain      string       // of DNS names, such as rik.local
 }
 
-// Peer is a node of the cluster, this one included.
+// Peer is a node of the cluster, including this one.
 type Peer struct {
 	Name    string
-	Address netip.Addr   // by which other nodes reach it; invalid while unknown
+	Address netip.Addr   // at which other nodes reach it; invalid while unknown
 	PodCIDR netip.Prefix // invalid while it has none
-	// External is the address at which nodes on other links reach it. If it is not valid,
-	// they use Address.
+	// External is the address at which nodes on other links reach it. If it is not valid, they
+	// use Address.
 	External netip.Addr
-	// Answers: the cluster hears of it and its network is set up, or does not know yet.
+	// Answers is true if the cluster has contact with the node, and the node's network is set up
+	// or its state is not known yet.
 	Answers bool
 }
 
-// Sources are the addresses that packets of the node's tunnels come from: whether they
-// are translated on the way depends on who receives them. Either may be invalid.
+// Sources returns the possible source addresses of the node's tunnel packets. NAT on the path may
+// translate them, which depends on the receiver. Either may be invalid.
 func (p Peer) Sources() []netip.Addr { return []netip.Addr{p.Address, p.External} }
 
-// ServiceKey names a workload that serves ports.
+// ServiceKey identifies a workload that serves ports.
 type ServiceKey struct{ Namespace, Workload string }
 
 // Port is a port that clients use.
@@ -48,7 +49,7 @@ type Port struct {
 // Service is a workload that serves ports.
 type Service struct {
 	Key       ServiceKey
-	Addresses []netip.Addr // virtual ones
+	Addresses []netip.Addr // virtual addresses
 	Ports     []Port
 }
 
@@ -58,18 +59,19 @@ type Endpoint struct {
 	Service ServiceKey
 	Name    string // of the instance
 	Node    string
-	Address netip.Addr // its own, or its node's for one in the node's network
-	Ready   bool       // it may get new connections
-	// Draining: it is being deleted; flows that it has may stay for the drain period.
+	Address netip.Addr // its own, or its node's if it uses the node's network
+	Ready   bool       // it may receive new connections
+	// Draining is true while the instance is being deleted. Its existing flows may stay for the
+	// drain period.
 	Draining bool
-	// Ports of its own revision. A service's port reaches it where port number and
-	// protocol are the same, at the TargetPort given here.
+	// Ports are the ports of the instance's own revision. A service's port leads to the Port with
+	// the same number and protocol, at its TargetPort.
 	Ports []Port
 }
 
-// Snapshot is the whole table at one moment. It is shared: nobody changes it.
+// Snapshot is the whole netmap at one moment. It is shared and must not be changed.
 type Snapshot struct {
-	// Partial: the controller is about to tell the whole.
+	// Partial is true until the controller has sent the complete netmap.
 	Partial   bool
 	Settings  Settings
 	Peers     map[string]Peer

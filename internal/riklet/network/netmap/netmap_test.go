@@ -45,7 +45,7 @@ func endpoint(uid, workload, address string, ready bool) *nodev1.Endpoint {
 	}
 }
 
-// compare prints addresses as text.
+// compare compares addresses by value.
 var compare = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
@@ -84,7 +84,7 @@ func TestApplyKeepsWhatIsSent(t *testing.T) {
 		Services: map[ServiceKey]Service{web: {web, []netip.Addr{netip.MustParseAddr("10.63.0.7")}, ports}},
 		Endpoints: map[ServiceKey]map[string]Endpoint{web: {
 			"u1": {"u1", web, "web-u1", "n1", netip.MustParseAddr("10.62.1.2"), true, false, ports},
-			// It has no address to be sent to, so it cannot be ready.
+			// An endpoint without an address cannot be ready.
 			"u2": {"u2", web, "web-u2", "n1", netip.Addr{}, false, false, ports},
 		}},
 	}
@@ -101,7 +101,7 @@ func TestNothingGoesBeforeTheWholeIsComplete(t *testing.T) {
 		Services:  []*nodev1.Service{service("web", "10.63.0.1"), service("old", "10.63.0.2")},
 		Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", true), endpoint("u2", "old", "10.62.1.3", true)},
 	})
-	// A whole that breaks off, then another in two pieces.
+	// A complete message sequence that breaks off, then another one in two parts.
 	table.Apply(&nodev1.NetworkChanges{Begin: true, Settings: settings()})
 	table.Apply(&nodev1.NetworkChanges{Begin: true, Settings: settings(), Peers: []*nodev1.Peer{{Name: "n1"}, {Name: "n3"}}})
 	s := table.Snapshot()
@@ -242,7 +242,7 @@ func TestOutlivesTheProcess(t *testing.T) {
 		if diff := cmp.Diff(table.Snapshot(), again.Snapshot(), compare); diff != "" {
 			t.Errorf("read back (-kept +read):\n%s", diff)
 		}
-		// The last change is not lost with the process.
+		// The last change is saved when the process ends.
 		table.Apply(&nodev1.NetworkChanges{EndpointsGone: []string{"u1"}})
 		cancel()
 		if err := <-done; err != nil {
@@ -266,8 +266,8 @@ func TestABrokenFileIsNone(t *testing.T) {
 	}
 }
 
-// TestAnySplitIsTheWhole: however the whole is cut and whatever was known, the
-// table ends up the same.
+// TestAnySplitIsTheWhole checks that the result does not depend on how the netmap is split into
+// messages, or on the former content.
 func TestAnySplitIsTheWhole(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -330,7 +330,7 @@ func whole(c *nodev1.NetworkChanges) *nodev1.NetworkChanges {
 
 type fataler interface{ Fatalf(string, ...any) }
 
-// checkIndex looks for what does not fit together.
+// checkIndex checks that the table's indexes are consistent.
 func checkIndex(t fataler, table *Table) {
 	count := 0
 	for key, all := range table.Snapshot().Endpoints {
@@ -349,7 +349,7 @@ func checkIndex(t fataler, table *Table) {
 	}
 }
 
-// FuzzApply: whatever comes, nothing panics and the parts fit together.
+// FuzzApply checks that no input causes a panic or inconsistent indexes.
 func FuzzApply(f *testing.F) {
 	for _, c := range []*nodev1.NetworkChanges{
 		whole(&nodev1.NetworkChanges{
@@ -383,7 +383,7 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// TestPartsAreSaid: a node tells the whole from a part, as of the nodes that there are.
+// TestPartsAreSaid checks that a snapshot is marked while it is partial.
 func TestPartsAreSaid(t *testing.T) {
 	t.Parallel()
 	table := Open(Config{})

@@ -8,16 +8,16 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Config of a [Table].
+// Config configures a [Table].
 type Config struct {
-	// Path is the file that the table is kept in; its directory must exist.
-	// Empty: it is not kept.
+	// Path is the file in which the netmap is saved. Its directory must exist. Empty means that
+	// the netmap is not saved.
 	Path string
-	// Logger is told of entries that make no sense. Nil discards.
+	// Logger logs invalid entries. nil discards logs.
 	Logger *slog.Logger
 }
 
-// Table is the present state. Its methods are safe for concurrent use.
+// Table is the current netmap. Its methods are safe for concurrent use.
 type Table struct {
 	cfg Config
 
@@ -28,26 +28,27 @@ type Table struct {
 	endpoints map[ServiceKey]map[string]Endpoint
 	// home is the service of each endpoint, by UID.
 	home map[string]ServiceKey
-	// snapshot shares the inner maps of endpoints, except for those in own, which
-	// were made since. Nil when something changed since it was taken.
+	// snapshot shares the inner maps of endpoints, except for those in own, which were created
+	// since. It is nil if the table has changed since the last snapshot.
 	snapshot *Snapshot
 	own      map[ServiceKey]bool
-	// whole is what came of a whole that is not complete; nil otherwise.
+	// whole collects the entries of a complete netmap that is being received. It is nil
+	// otherwise.
 	whole       *seen
 	subscribers []chan struct{}
-	// unsaved has a token when the file is behind.
+	// unsaved has a token if the file is outdated.
 	unsaved chan struct{}
 }
 
-// seen are the entries of a whole.
+// seen are the entries of a complete netmap.
 type seen struct {
 	peers     map[string]bool
 	services  map[ServiceKey]bool
 	endpoints map[string]bool
 }
 
-// Open reads what was kept. A file that cannot be read counts as none: the
-// controller sends all of it again.
+// Open returns a table with the saved netmap. A file that cannot be read counts as empty, because
+// the controller sends everything again.
 func Open(cfg Config) *Table {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -61,9 +62,8 @@ func Open(cfg Config) *Table {
 	return t
 }
 
-// Subscribe gives a channel that is readable after something changed, for as
-// long as the table lives. It may say so more than once for one change, and
-// once for many.
+// Subscribe returns a channel that is readable after a change, as long as the table exists. It
+// may be readable several times for one change, and once for several changes.
 func (t *Table) Subscribe() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +72,7 @@ func (t *Table) Subscribe() <-chan struct{} {
 	return c
 }
 
-// Snapshot gives the present state. The caller must not change it.
+// Snapshot returns the current netmap. The caller must not change it.
 func (t *Table) Snapshot() *Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,8 +86,8 @@ func (t *Table) Snapshot() *Snapshot {
 	return t.snapshot
 }
 
-// Apply takes what the controller sent. An entry that makes no sense is logged
-// and passed over; the others count.
+// Apply applies a message of the controller. It logs and skips invalid entries, and applies the
+// others.
 func (t *Table) Apply(c *nodev1.NetworkChanges) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +103,7 @@ func (t *Table) Apply(c *nodev1.NetworkChanges) {
 	changed = t.applyEndpointsLocked(c) || changed
 	if c.GetComplete() {
 		changed = t.completeLocked() || changed
-		// Who has seen a part hears that it is the whole now.
+		// Subscribers that have seen a partial netmap must be notified that it is complete.
 		changed = changed || t.snapshot != nil && t.snapshot.Partial
 	}
 	if changed {
@@ -111,7 +111,7 @@ func (t *Table) Apply(c *nodev1.NetworkChanges) {
 	}
 }
 
-// changedLocked tells everyone.
+// changedLocked notifies all subscribers.
 func (t *Table) changedLocked() {
 	t.snapshot = nil
 	notify(t.unsaved)
@@ -254,7 +254,7 @@ func (t *Table) removeEndpointLocked(key ServiceKey, uid string) {
 	}
 }
 
-// ownLocked gives the endpoints of a service in a map that no snapshot shares.
+// ownLocked returns the endpoints of a service in a map that no snapshot shares.
 func (t *Table) ownLocked(key ServiceKey) map[string]Endpoint {
 	if !t.own[key] {
 		m := maps.Clone(t.endpoints[key])
@@ -266,7 +266,7 @@ func (t *Table) ownLocked(key ServiceKey) map[string]Endpoint {
 	return t.endpoints[key]
 }
 
-// completeLocked forgets what the whole did not hold.
+// completeLocked removes the entries that were not in the complete netmap.
 func (t *Table) completeLocked() (changed bool) {
 	w := t.whole
 	t.whole = nil

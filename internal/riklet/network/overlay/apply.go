@@ -15,9 +15,9 @@ import (
 	"rik.dev/rik/internal/riklet/network/bridge"
 )
 
-// Apply makes the kernel's state as planned in the network namespace of the
-// calling thread, and says how much it had to change. What it can do it does,
-// also when another part is in its way. Applying the zero plan removes all.
+// Apply applies the plan in the network namespace of the calling thread, and returns how many
+// changes it made. If one part fails, it still applies the others. Applying the zero plan removes
+// everything.
 func Apply(p Plan) (changes int, err error) {
 	k := &kernel{}
 	index, err := k.device(p.Tunnel)
@@ -33,7 +33,7 @@ func Apply(p Plan) (changes int, err error) {
 	return k.changes, errors.Join(k.errs...)
 }
 
-// kernel counts what is done to it.
+// kernel applies changes and counts them.
 type kernel struct {
 	changes int
 	errs    []error
@@ -45,7 +45,7 @@ func (k *kernel) failed(err error) {
 	}
 }
 
-// did counts a change that went well.
+// did counts a change that succeeded.
 func (k *kernel) did(err error) error {
 	if err == nil {
 		k.changes++
@@ -53,8 +53,7 @@ func (k *kernel) did(err error) error {
 	return err
 }
 
-// dumpTries bounds how often a list is asked for anew because it changed
-// meanwhile.
+// dumpTries bounds how often a list is requested again because it changed during the dump.
 const dumpTries = 10
 
 func dump[T any](list func() ([]T, error)) (all []T, err error) {
@@ -66,8 +65,8 @@ func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// device makes the tunnels' end, or removes it when none is wanted, in which
-// case the index is 0.
+// device creates the tunnel device and returns its index. If no tunnel is wanted, it removes the
+// device and returns 0.
 func (k *kernel) device(want *Tunnel) (index int, err error) {
 	link, err := netlink.LinkByName(Device)
 	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -76,7 +75,7 @@ func (k *kernel) device(want *Tunnel) (index int, err error) {
 	if link != nil {
 		vxlan, ok := link.(*netlink.Vxlan)
 		if (!ok || vxlan.VxlanId != VNI) && want == nil {
-			return 0, nil // not ours
+			return 0, nil // not rik's
 		}
 		if !ok || vxlan.VxlanId != VNI {
 			return 0, fmt.Errorf("there is a link %s that rik did not make: remove it with \"ip link delete %s\"", Device, Device)
@@ -84,7 +83,7 @@ func (k *kernel) device(want *Tunnel) (index int, err error) {
 		if want != nil && same(vxlan, want) {
 			return link.Attrs().Index, k.settings(link, want)
 		}
-		// Most of a tunnel's end cannot be changed.
+		// Most settings of a VXLAN device cannot be changed.
 		if err := k.did(netlink.LinkDel(link)); err != nil {
 			return 0, fmt.Errorf("removing %s: %w", Device, err)
 		}
@@ -113,9 +112,9 @@ func (k *kernel) create(want *Tunnel) (int, error) {
 	return link.Index, k.settings(link, want)
 }
 
-// settings are what can be changed while the link is there. Replies to what came
-// in here may leave directly, when another node sees the links otherwise than we
-// do: the kernel must not take that for forgery.
+// settings applies the settings that can be changed on an existing device. Replies to packets
+// from a tunnel may leave directly, if another node has different links. Therefore rp_filter is
+// loose, so that the kernel does not drop such packets as spoofed.
 func (k *kernel) settings(link netlink.Link, want *Tunnel) error {
 	for _, s := range []struct{ path, value string }{
 		{"/proc/sys/net/ipv4/conf/" + Device + "/rp_filter", "2"},
@@ -138,7 +137,7 @@ func (k *kernel) settings(link netlink.Link, want *Tunnel) error {
 	return nil
 }
 
-// portTaken names the next step when a process has the port of the tunnels.
+// portTaken adds the next step to the error if a process has the port of the tunnels.
 func portTaken(err error) error {
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Errorf("a process of this machine listens on UDP port %d, which tunnels need: stop it, or have it listen on another port: %w", Port, err)
@@ -146,7 +145,8 @@ func portTaken(err error) error {
 	return err
 }
 
-// sysctl leaves alone what the kernel does not have, such as IPv6.
+// sysctl writes a setting. It skips settings that the kernel does not have, such as those of
+// IPv6.
 func (k *kernel) sysctl(path, value string) error {
 	have, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && string(bytes.TrimSpace(have)) == value {
@@ -158,7 +158,7 @@ func (k *kernel) sysctl(path, value string) error {
 	return nil
 }
 
-// inner gives the end its address, and takes away others.
+// inner sets the address of the tunnel device, and removes other addresses.
 func (k *kernel) inner(index int, want *Tunnel) error {
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index, Name: Device}}
 	have, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
@@ -185,7 +185,7 @@ func (k *kernel) inner(index int, want *Tunnel) error {
 	return nil
 }
 
-// neighbors says which MAC address the other ends have.
+// neighbors sets the MAC addresses of the other ends.
 func (k *kernel) neighbors(index int, want *Tunnel) error {
 	entries := map[string]netlink.Neigh{}
 	for _, e := range want.Ends {
@@ -197,7 +197,7 @@ func (k *kernel) neighbors(index int, want *Tunnel) error {
 	return k.table(index, netlink.FAMILY_V4, entries, func(n netlink.Neigh) string { return n.IP.String() })
 }
 
-// forwarding says where the machine with a MAC address is.
+// forwarding sets the node address for each MAC address.
 func (k *kernel) forwarding(index int, want *Tunnel) error {
 	entries := map[string]netlink.Neigh{}
 	for _, e := range want.Ends {
@@ -209,7 +209,7 @@ func (k *kernel) forwarding(index int, want *Tunnel) error {
 	return k.table(index, unix.AF_BRIDGE, entries, func(n netlink.Neigh) string { return n.HardwareAddr.String() })
 }
 
-// table makes one of the device's two tables hold the entries and no others.
+// table makes one of the device's two tables contain exactly the given entries.
 func (k *kernel) table(index, family int, want map[string]netlink.Neigh, key func(netlink.Neigh) string) error {
 	have, err := dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, family) })
 	if err != nil {
@@ -222,8 +222,8 @@ func (k *kernel) table(index, family int, want map[string]netlink.Neigh, key fun
 			delete(want, key(n))
 			continue
 		}
-		// What the kernel learned by itself, such as a failed question, is no change
-		// of ours, and goes by itself.
+		// Entries that the kernel learned by itself, such as an unanswered ARP request, are not
+		// rik's. They expire by themselves.
 		if n.State&netlink.NUD_PERMANENT == 0 {
 			continue
 		}
@@ -240,7 +240,7 @@ func (k *kernel) table(index, family int, want map[string]netlink.Neigh, key fun
 	return errors.Join(errs...)
 }
 
-// routes are those of a plan; index is the tunnels' end, 0 when there is none.
+// routes returns the routes of a plan. index is the tunnel device, or 0 if there is none.
 func routes(p Plan, index int) map[netip.Prefix]netlink.Route {
 	all := map[netip.Prefix]netlink.Route{}
 	if v := p.Virtual; v != nil {
@@ -259,14 +259,14 @@ func routes(p Plan, index int) map[netip.Prefix]netlink.Route {
 	for _, e := range p.Tunnel.Ends {
 		all[e.To] = netlink.Route{
 			Dst: netOf(e.To), Gw: e.Inner.AsSlice(), LinkIndex: index, Protocol: bridge.RouteProtocol, Table: unix.RT_TABLE_MAIN,
-			Flags: int(netlink.FLAG_ONLINK), // nobody else has an address there
+			Flags: int(netlink.FLAG_ONLINK), // no machine has an address there
 		}
 	}
 	return all
 }
 
-// routes makes our routes those and no others. A route to the same place that
-// is not ours is an error, and stays.
+// routes makes rik's routes equal to want. A route of another program to the same destination is
+// an error, and stays.
 func (k *kernel) routes(want map[netip.Prefix]netlink.Route) error {
 	have, err := dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)

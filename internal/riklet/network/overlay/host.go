@@ -11,8 +11,8 @@ import (
 	"rik.dev/rik/internal/riklet/network/bridge"
 )
 
-// Look finds the link that has the node's address. An address that no link has
-// is no error: the node may be reached through a NAT.
+// Look finds the link that has the node's address. It is no error if no link has the address: the
+// node may be behind a NAT.
 func Look(name string, address netip.Addr) (Host, error) {
 	host := Host{Name: name, Address: address.Unmap()}
 	if !address.IsValid() {
@@ -31,7 +31,7 @@ func Look(name string, address netip.Addr) (Host, error) {
 		return host, nil
 	}
 	for _, a := range addresses {
-		// A subnet of one address, or an address with a peer, is no shared link.
+		// A subnet with one address, or an address with a peer, is not a shared link.
 		if p := prefixOf(a.IPNet); a.LinkIndex == host.Link && p.Bits() < 32 && (a.Peer == nil || a.Peer.IP.Equal(a.IP)) {
 			host.OnLink = append(host.OnLink, p.Masked())
 		}
@@ -44,7 +44,7 @@ func Look(name string, address netip.Addr) (Host, error) {
 	return host, nil
 }
 
-// LookBridge finds the link of this node's instances; 0 when there is none.
+// LookBridge returns the index of the bridge of this node's instances, or 0 if there is none.
 func LookBridge() (int, error) {
 	link, err := netlink.LinkByName(bridge.DefaultName)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -56,7 +56,7 @@ func LookBridge() (int, error) {
 	return link.Attrs().Index, nil
 }
 
-// prefixOf is invalid for what is not IPv4.
+// prefixOf converts a network. The result is invalid if it is not IPv4.
 func prefixOf(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}

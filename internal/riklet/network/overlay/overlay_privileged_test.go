@@ -14,7 +14,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// node is a machine of its own, and what it knows.
+// node is a machine in its own namespace.
 type node struct {
 	*netnstest.NS
 	t       *testing.T
@@ -22,8 +22,8 @@ type node struct {
 	address string
 }
 
-// cluster is three nodes: n1 and n2 on one link, n3 behind a router. Instances
-// are addresses of links that lead nowhere.
+// cluster creates three nodes: n1 and n2 on one link, n3 behind a router. Instances are addresses
+// of links without a peer.
 func cluster(t *testing.T) (n1, n2, n3 *node, s *netmap.Snapshot) {
 	router := netnstest.New(t)
 	router.Run("ip", "link", "add", "lan", "type", "bridge")
@@ -53,7 +53,7 @@ func cluster(t *testing.T) (n1, n2, n3 *node, s *netmap.Snapshot) {
 	return n1, n2, n3, peers("n1 192.0.2.1 10.62.1.0/24", "n2 192.0.2.2 10.62.2.0/24", "n3 198.51.100.3 10.62.3.0/24")
 }
 
-// apply converges a node and looks that the second time changes nothing.
+// apply converges a node and checks that the second time changes nothing.
 func (n *node) apply(s *netmap.Snapshot) (changes int) {
 	n.t.Helper()
 	n.Do(func() {
@@ -72,7 +72,7 @@ func (n *node) apply(s *netmap.Snapshot) (changes int) {
 	return changes
 }
 
-// reach sends from an address of one node to one of another and back.
+// reach sends from an address of one node to an address of another and back.
 func reach(from *node, source string, to *node, target string) error {
 	var server net.PacketConn
 	var err error
@@ -104,7 +104,7 @@ func reach(from *node, source string, to *node, target string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	// As large as fits into a tunnel: what is too large does not arrive.
+	// As large as fits into a tunnel: larger packets do not arrive.
 	message := []byte(strings.Repeat("x", 1450-28))
 	for range 40 {
 		if _, err = conn.Write(message); err != nil {
@@ -143,7 +143,7 @@ func TestPrivilegedInstancesOfAllNodesReachEachOther(t *testing.T) {
 	} {
 		pair.from.reaches(pair.to, pair.target)
 	}
-	// Also a node by itself reaches instances, from whatever address it has.
+	// The node itself also reaches instances, from any of its addresses.
 	if err := reach(n1, "", n3, "10.62.3.1"); err != nil {
 		t.Error(err)
 	}
@@ -181,7 +181,7 @@ func TestPrivilegedFollowsChanges(t *testing.T) {
 	n3.apply(s)
 	n1.reaches(n3, "10.62.3.1")
 	n3.reaches(n1, "10.62.1.1")
-	// It goes; what led to it goes with it, and the rest stays.
+	// The node is removed. The routes to it are removed with it, and the rest stays.
 	s = peers("n1 192.0.2.1 10.62.1.0/24", "n2 192.0.2.2 10.62.2.0/24")
 	n1.apply(s)
 	for _, look := range [][]string{{"ip", "route"}, {"bridge", "fdb", "show", "dev", Device}, {"ip", "neigh", "show", "nud", "permanent"}} {
@@ -300,8 +300,8 @@ func TestPrivilegedLook(t *testing.T) {
 	})
 }
 
-// TestPrivilegedThePortIsTaken: a process that has the port of tunnels is named as the cause,
-// and the tunnels work once it is gone.
+// TestPrivilegedThePortIsTaken checks that the error names a process that has the port of tunnels
+// as the cause, and that the tunnels work once it has ended.
 func TestPrivilegedThePortIsTaken(t *testing.T) {
 	privileged.Require(t)
 	for _, address := range []string{"0.0.0.0:8472", "192.0.2.1:8472"} {

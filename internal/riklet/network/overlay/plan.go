@@ -1,11 +1,10 @@
-// Package overlay lets the instances of different nodes reach each other. What
-// should be is computed from the network's table by [Desired]; [Apply] makes the
-// kernel's state so, and touches only what is rik's: the device [Device], and
-// routes that bear bridge.RouteProtocol.
+// Package overlay lets the instances of different nodes reach each other. [Desired] computes the
+// desired state from the netmap. [Apply] applies it to the kernel, and changes only what belongs
+// to rik: the device [Device], and routes with bridge.RouteProtocol.
 //
-// A node that is on the same link is reached by a plain route. To any other goes
-// a VXLAN tunnel. Nothing about tunnels is exchanged between nodes: everything
-// follows from a node's address and its range.
+// A node on the same link is reached by a plain route. Every other node is reached through a
+// VXLAN tunnel. Nodes do not exchange data about tunnels: everything follows from a node's
+// address and its range.
 package overlay
 
 import (
@@ -19,67 +18,67 @@ import (
 )
 
 const (
-	// Device is the name of the tunnels' end.
+	// Device is the name of the tunnel device.
 	Device = "rik.1"
-	// VNI of the tunnels.
+	// VNI is the VXLAN network identifier of the tunnels.
 	VNI = 4096
-	// Port of the tunnels: the one that Linux used before there was a standard.
-	// Firewalls of clusters have it open already.
+	// Port is the UDP port of the tunnels. Linux used it before there was a standard port, so
+	// firewalls of clusters often have it open already.
 	Port = 8472
 	// Overhead is what a tunnel adds to a packet: Ethernet, IPv4, UDP and VXLAN.
 	Overhead = 14 + 20 + 8 + 8
 )
 
-// Host is this node as its kernel sees it.
+// Host is this node as its kernel describes it.
 type Host struct {
-	// Name of the node.
+	// Name is the name of the node.
 	Name string
-	// Address by which other nodes reach this one; invalid while unknown.
+	// Address is the address at which other nodes reach this one. It is invalid while unknown.
 	Address netip.Addr
-	// Link has that address. It is 0 when no link has, as behind a NAT; then
-	// everything goes through tunnels.
+	// Link is the index of the link that has that address. It is 0 if no link has it, as behind a
+	// NAT. Then all traffic uses tunnels.
 	Link int
-	// LinkName is that link's.
+	// LinkName is the name of that link.
 	LinkName string
 	// OnLink are the subnets of that link.
 	OnLink []netip.Prefix
-	// MTU of that link.
+	// MTU is the MTU of that link.
 	MTU int
-	// Bridge is the link of this node's instances; 0 while there is none.
+	// Bridge is the index of the bridge of this node's instances, or 0 if there is none yet.
 	Bridge int
 }
 
-// Plan is what should be in the kernel. The zero value is nothing at all.
+// Plan is the desired state of the kernel. The zero value has nothing.
 type Plan struct {
-	// Tunnel is nil when this node needs none.
+	// Tunnel is nil if this node needs none.
 	Tunnel *Tunnel
 	// Direct are routes to nodes on the same link.
 	Direct []Route
-	// Virtual leads to the virtual addresses; nil before there is a bridge. Nobody
-	// has them: the node proxy puts another in their place, but only after the
-	// kernel has found a way for them. Without a default route there would be none.
+	// Virtual is the route to the virtual addresses, or nil if there is no bridge yet. No machine
+	// has these addresses. The node proxy replaces them, but only after the kernel has found a
+	// route, and a node may have no default route.
 	Virtual *Route
-	// Refused says which nodes are left out, and why.
+	// Refused lists the nodes that are left out, and why.
 	Refused []string
 }
 
-// Route leads to a node's instances, or to what is on a link when Via is invalid.
+// Route is a route to a node's instances, or to destinations on a link if Via is invalid.
 type Route struct {
 	To   netip.Prefix
 	Via  netip.Addr
 	Link int
 }
 
-// Tunnel is this node's end and all that it knows of the others'.
+// Tunnel is this node's end of the tunnels, and the other ends.
 type Tunnel struct {
 	MAC   net.HardwareAddr
-	Local netip.Addr // of the outer packets; invalid: as the kernel routes them
-	Inner netip.Addr // of the end itself
+	Local netip.Addr // source of the outer packets; invalid: the kernel chooses
+	Inner netip.Addr // address of the tunnel device itself
 	MTU   int
 	Ends  []End
 }
 
-// End is that of another node.
+// End is the tunnel end of another node.
 type End struct {
 	Name  string // of the node
 	To    netip.Prefix
@@ -88,8 +87,7 @@ type End struct {
 	Outer netip.Addr
 }
 
-// Desired computes what this node needs to reach all others. It depends on
-// nothing but its arguments.
+// Desired computes what this node needs to reach all others. It depends only on its arguments.
 func Desired(s *netmap.Snapshot, host Host) Plan {
 	own := s.Peers[host.Name].PodCIDR
 	var plan Plan
@@ -114,8 +112,8 @@ func Desired(s *netmap.Snapshot, host Host) Plan {
 			continue
 		}
 		taken.add(p.PodCIDR)
-		// The end is there even if all are on our link: they may see that otherwise,
-		// and send through tunnels.
+		// The tunnel device exists even if all nodes are on this node's link. Other nodes may
+		// have different links and send through tunnels.
 		if plan.Tunnel == nil {
 			plan.Tunnel = &Tunnel{MAC: mac(own), Inner: own.Addr(), MTU: MTU(host)}
 			if host.Link != 0 { // else the kernel could not send from it
@@ -140,11 +138,11 @@ func sorted(peers map[string]netmap.Peer) []netmap.Peer {
 	return all
 }
 
-// usable are addresses at which another machine can be reached by IPv4.
+// usable reports whether another machine can be reached at the address by IPv4.
 func usable(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() }
 
-// refuse says why a node must not be routed to: what it claims would cut off
-// others or the outside.
+// refuse returns why a node must not be routed to, because its range or address would cut off
+// other nodes or external networks. It returns "" if there is no reason.
 func refuse(p netmap.Peer, cluster netip.Prefix, own netip.Addr, taken ranges) string {
 	switch {
 	case !usable(p.Address):
@@ -159,11 +157,11 @@ func refuse(p netmap.Peer, cluster netip.Prefix, own netip.Addr, taken ranges) s
 	return ""
 }
 
-// ranges are some that do not overlap. Asking takes as long as an address has
-// bits, however many there are: a cluster may have thousands of nodes.
+// ranges is a set of ranges that do not overlap. A lookup takes at most one step per address bit,
+// because a cluster may have thousands of nodes.
 type ranges struct{ taken, above map[netip.Prefix]bool }
 
-// add notes a range, and all larger ones around it.
+// add adds a range, and records all larger ranges around it.
 func (r ranges) add(p netip.Prefix) {
 	r.taken[p] = true
 	for bits := range p.Bits() {
@@ -180,7 +178,7 @@ func (r ranges) overlap(p netip.Prefix) bool {
 	return r.taken[p] || r.above[p]
 }
 
-// shortened is the range of that length around another.
+// shortened returns the range of the given length around p.
 func shortened(p netip.Prefix, bits int) netip.Prefix {
 	return netip.PrefixFrom(p.Addr(), bits).Masked()
 }
@@ -189,22 +187,22 @@ func (h Host) onLink(a netip.Addr) bool {
 	return h.Link != 0 && slices.ContainsFunc(h.OnLink, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Limits of what instances' links get: the least that IPv6 allows, and what
-// any network carries when nothing is known of the host's.
+// Limits for the MTU of instances: the minimum of IPv6, and an assumption for a host whose MTU is
+// not known.
 const (
 	leastMTU, ordinaryMTU = 1280, 1500
-	// mostMTU is that of jumbo frames. A loopback has more.
+	// mostMTU is the MTU of jumbo frames. The loopback's MTU is larger.
 	mostMTU = 9000
 )
 
-// MTU is what an instance's packets may have to fit into a tunnel.
+// MTU returns the largest MTU of instances whose packets fit into a tunnel.
 func MTU(host Host) int {
 	underlay := cmp.Or(host.MTU, ordinaryMTU)
 	return max(min(underlay, mostMTU)-Overhead, leastMTU)
 }
 
-// mac is the address of a node's end, known to all who know the node's range.
-// The first byte says that it is one machine's and locally administered.
+// mac returns the MAC address of a node's tunnel device. Every node can derive it from the node's
+// range. The first byte marks it as unicast and locally administered.
 func mac(p netip.Prefix) net.HardwareAddr {
 	a := p.Addr().As4()
 	return net.HardwareAddr{0x06, 'r', a[0], a[1], a[2], a[3]}

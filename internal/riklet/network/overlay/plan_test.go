@@ -23,7 +23,7 @@ var settings = netmap.Settings{
 	ClusterCIDR: netip.MustParsePrefix("10.62.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16"), Domain: "rik.local",
 }
 
-// peers are written "name address range"; "-" leaves one out.
+// peers parses nodes written as "name address range". "-" omits a field.
 func peers(texts ...string) *netmap.Snapshot {
 	s := &netmap.Snapshot{Settings: settings, Peers: map[string]netmap.Peer{}}
 	for _, text := range texts {
@@ -41,8 +41,8 @@ func peers(texts ...string) *netmap.Snapshot {
 	return s
 }
 
-// TestExternalAddresses: a tunnel goes to a node's external address, a route on the same
-// link to the internal one.
+// TestExternalAddresses checks that a tunnel uses a node's external address, and a route on the
+// same link the internal one.
 func TestExternalAddresses(t *testing.T) {
 	t.Parallel()
 	host := Host{
@@ -63,7 +63,7 @@ func TestExternalAddresses(t *testing.T) {
 	if len(plan.Direct) != 1 || plan.Direct[0].Via != netip.MustParseAddr("192.0.2.2") {
 		t.Errorf("routes = %v, want one to n2's internal address", plan.Direct)
 	}
-	// With tunnels to all, behind NATs that may use the same addresses.
+	// With tunnels to all nodes, behind NATs that may use the same addresses.
 	host.OnLink = nil
 	p := s.Peers["n4"]
 	p.External = netip.MustParseAddr("203.0.113.4")
@@ -163,8 +163,8 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// TestEveryNodeReachesEveryOther computes all nodes' plans and looks whether
-// what one sends arrives where it should.
+// TestEveryNodeReachesEveryOther computes the plans of all nodes and checks that packets between
+// them arrive at the right node.
 func TestEveryNodeReachesEveryOther(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

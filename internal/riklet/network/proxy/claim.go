@@ -12,16 +12,16 @@ import (
 	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
-// Conflict is a port that both a service and a process of this node want.
+// Conflict is a port that both a service and a process of this node use.
 type Conflict struct {
 	HostPort
 	Service netmap.ServiceKey
-	// Served: the service has it. Otherwise the process keeps it, and the service cannot
-	// be reached at that port of this node.
+	// Served is true if the service has the port. Otherwise the process keeps it, and the service
+	// cannot be reached at that port of this node.
 	Served bool
 }
 
-// String says it for people.
+// String returns a description for messages.
 func (c Conflict) String() string {
 	what := "a process of the machine has it"
 	if c.Served {
@@ -30,7 +30,7 @@ func (c Conflict) String() string {
 	return fmt.Sprintf("%s %d of %s: %s", c.Protocol, c.Port, c.Service, what)
 }
 
-// reach is at which addresses of the node a service has a port.
+// reach is the set of node addresses at which a service has a port.
 type reach int
 
 const (
@@ -42,7 +42,7 @@ const (
 // reserved are the ports that services have on this node.
 type reserved map[HostPort]reach
 
-// reservedBy gives those of the fronts.
+// reservedBy returns the reserved ports of the fronts.
 func reservedBy(all []front) reserved {
 	r := reserved{}
 	for i := range all {
@@ -56,10 +56,10 @@ func reservedBy(all []front) reserved {
 	return r
 }
 
-// onePort is a rule of the trees of ports for a single one.
+// onePort matches a rule for a single port in the trees of ports.
 var onePort = regexp.MustCompile(`(^| )-p (tcp|udp|sctp) .*--dport (\d+)( |$)`)
 
-// reservedIn reads what an earlier process reserved from its rules, as they are printed.
+// reservedIn parses the ports that an earlier process reserved from its printed rules.
 func reservedIn(rules []string) reserved {
 	r := reserved{}
 	for _, rule := range rules {
@@ -81,10 +81,10 @@ func reservedIn(rules []string) reserved {
 	return r
 }
 
-// settle decides which listeners keep their ports. A privileged one always does, others
-// only if they were there before the service. One at loopback addresses keeps it there
-// and nowhere else. The first who came stays, so nobody can take a port away that a
-// service has, nor a service one from a process.
+// settle decides which listeners keep their ports. A privileged listener always does. Other
+// listeners do only if they were there before the service. A listener at loopback addresses keeps
+// the port only there. The first user of a port keeps it: a process cannot take a port from a
+// service, and a service cannot take one from a process.
 func (r reserved) settle(listeners []Listener) (host, atLoopback []HostPort, lost map[HostPort]bool) {
 	lost = map[HostPort]bool{}
 	for _, l := range listeners {
@@ -102,8 +102,7 @@ func (r reserved) settle(listeners []Listener) (host, atLoopback []HostPort, los
 	return host, atLoopback, lost
 }
 
-// conflicts lists the ports of services that a process of the node wants too, in a fixed
-// order.
+// conflicts lists the ports of services that a process of the node also uses, in a fixed order.
 func conflicts(in Input, lost map[HostPort]bool) []Conflict {
 	var all []Conflict
 	c := collector{in: in}

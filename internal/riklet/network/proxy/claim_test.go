@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSettle: who came first keeps a port, but for privileged processes at addresses that
-// others reach.
+// TestSettle checks that the first user keeps a port, except that privileged processes get it at
+// addresses that others reach.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	p := HostPort{tcp, 30080}
@@ -42,8 +42,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestRenderLoopbackListeners: a process at a loopback address keeps the port there, and
-// the service has it at all others.
+// TestRenderLoopbackListeners checks that a process at a loopback address keeps the port there,
+// and that the service has it at all other addresses.
 func TestRenderLoopbackListeners(t *testing.T) {
 	t.Parallel()
 	s := basic()
@@ -79,7 +79,7 @@ func TestRenderLoopbackListeners(t *testing.T) {
 	}
 }
 
-// TestConflicts names what a process keeps from a service and what a service keeps.
+// TestConflicts checks the lists of conflicts that a process or a service wins.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	s := basic()

@@ -6,12 +6,12 @@ import (
 	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
-// drains are the endpoints that drain, by UID, with the time at which this node came to know.
-// Clocks of several nodes are not compared.
+// drains maps the UIDs of draining endpoints to the time at which this node learned of it. Thus
+// the clocks of different nodes do not matter.
 type drains map[string]time.Time
 
-// over notes what drains now. It gives the UIDs whose drain period is over, and when the next
-// one will be; zero: no other drains.
+// over updates the draining endpoints. It returns the UIDs whose drain period is over, and the
+// time at which the next one is over. The zero time means that no other endpoint drains.
 func (d drains) over(s *netmap.Snapshot, now time.Time, period time.Duration) (drained map[string]bool, next time.Time) {
 	drained = map[string]bool{}
 	there := map[string]bool{}

@@ -13,39 +13,39 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// flows tells which of the flows that the kernel remembers lead where nobody is any
-// more. Only UDP and SCTP: a client of these may go on sending for ever, and while
-// it does the kernel asks no rule where to. A TCP client notices by itself.
+// flows decides which of the kernel's tracked flows lead to endpoints that no longer exist. It
+// handles only UDP and SCTP: such a client may send forever, and during that time the kernel does
+// not consult the rules again. A TCP client notices by itself.
 type flows struct {
 	cluster, services netip.Prefix
-	names             netip.AddrPort // where questions are sent to
+	names             netip.AddrPort // where DNS queries are sent
 	answers           netip.AddrPort // where the node's name server listens
 	virtual           map[place]*goal
 	node              map[place]*goal // by port, with the zero address
 	local             func(netip.Addr) bool
 }
 
-// place is where clients send to.
+// place is a destination of clients.
 type place struct {
 	protocol uint8
 	at       netip.AddrPort
 }
 
-// goal is where they may end.
+// goal describes where flows to a place may end.
 type goal struct {
-	open     bool                    // new flows are led somewhere
+	open     bool                    // rules redirect new flows
 	spared   bool                    // but not those to loopback addresses
-	backends map[netip.AddrPort]bool // that serve, or that drain
+	backends map[netip.AddrPort]bool // those that serve or drain
 }
 
-// flow is what matters of a flow: where the client sends to, and who answers.
+// flow is the relevant part of a flow: the client's destination, and the address that answers.
 type flow struct {
 	protocol uint8
 	to, from netip.AddrPort
-	marked   bool // with our mark
+	marked   bool // with rik's mark
 }
 
-// newFlows gives flows without the means to tell which addresses are this node's.
+// newFlows returns flows without the function local, which the caller must set.
 func newFlows(in Input, all []front) *flows {
 	f := &flows{virtual: map[place]*goal{}, node: map[place]*goal{}}
 	if !in.active() {
@@ -75,7 +75,7 @@ func newFlows(in Input, all []front) *flows {
 	return f
 }
 
-// ipProtocol is 0 for those whose flows are left alone.
+// ipProtocol returns the protocol number, or 0 for protocols whose flows are left alone.
 func ipProtocol(p rikv1alpha1.Protocol) uint8 {
 	switch p {
 	case rikv1alpha1.ProtocolUDP:
@@ -87,7 +87,7 @@ func ipProtocol(p rikv1alpha1.Protocol) uint8 {
 	}
 }
 
-// stale says whether the kernel must forget the flow.
+// stale reports whether the kernel must forget the flow.
 func (f *flows) stale(x flow) bool {
 	if x.protocol != unix.IPPROTO_UDP && x.protocol != unix.IPPROTO_SCTP {
 		return false
@@ -103,8 +103,8 @@ func (f *flows) stale(x flow) bool {
 	g := f.node[place{x.protocol, netip.AddrPortFrom(netip.Addr{}, x.to.Port())}]
 	switch {
 	case g == nil:
-		// The port was exposed once, and now is not. Flows that others lead elsewhere
-		// are theirs.
+		// The port was exposed once, and now is not. Flows that other programs redirect are left
+		// alone.
 		return led && (x.marked || f.cluster.Contains(x.from.Addr()) && f.local(x.to.Addr()))
 	case !f.local(x.to.Addr()):
 		return false
@@ -115,7 +115,7 @@ func (f *flows) stale(x flow) bool {
 	}
 }
 
-// MatchConntrackFlow makes flows a filter of package netlink.
+// MatchConntrackFlow implements the filter of package netlink.
 func (f *flows) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 	to, ok := netip.AddrFromSlice(c.Forward.DstIP)
 	from, ok2 := netip.AddrFromSlice(c.Reverse.SrcIP)
@@ -127,7 +127,7 @@ func (f *flows) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 	})
 }
 
-// sum changes whenever a flow may have become stale.
+// sum returns a value that changes whenever a flow may have become stale.
 func (f *flows) sum() uint64 {
 	total := add(0, f.answers)
 	for _, all := range []map[place]*goal{f.virtual, f.node} {
@@ -139,7 +139,7 @@ func (f *flows) sum() uint64 {
 			if g.spared {
 				one += 2
 			}
-			// Sums, because maps have no order.
+			// Use sums, because maps have no order.
 			var ends uint64
 			for b := range g.backends {
 				ends += add(one, b)
@@ -161,7 +161,7 @@ func add(start uint64, at netip.AddrPort) uint64 {
 	return h.Sum64()
 }
 
-// forget removes the stale flows from the kernel and counts them.
+// forget removes the stale flows from the kernel and returns their number.
 func (f *flows) forget() (uint, error) {
 	n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, f)
 	if err != nil {
@@ -170,8 +170,8 @@ func (f *flows) forget() (uint, error) {
 	return n, nil
 }
 
-// localAddresses says of an address whether it is one of this machine's. The list
-// is that of the calling thread's namespace.
+// localAddresses returns a function that reports whether an address belongs to this machine. It
+// uses the addresses of the calling thread's namespace.
 func localAddresses() (func(netip.Addr) bool, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

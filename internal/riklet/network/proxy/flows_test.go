@@ -75,7 +75,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// TestFlowsSum: it tells whether there is a reason to look at the flows.
+// TestFlowsSum checks that the sum changes if flows must be checked.
 func TestFlowsSum(t *testing.T) {
 	t.Parallel()
 	s := basic()
@@ -145,7 +145,7 @@ func TestLocalnet(t *testing.T) {
 		return all
 	}
 	set("rik0", "0\n")
-	set("eth0", "1\n") // somebody's
+	set("eth0", "1\n") // set by another program
 	set("other", "0\n")
 	links := []string{"rik0", "eth0", "missing"}
 	l := newLocalnet(dir)
@@ -162,7 +162,7 @@ func TestLocalnet(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"rik0": "1", "eth0": "1", "other": "0"}, values()); diff != "" {
 		t.Errorf("opened (-want +got):\n%s", diff)
 	}
-	// A later life knows it by the rules that it finds.
+	// A later process reads the links from the rules that it finds.
 	in := input(basic())
 	in.Opened = append(opened, "gone0")
 	l = newLocalnet(dir)

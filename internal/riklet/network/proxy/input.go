@@ -7,37 +7,36 @@ import (
 	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
-// Facts are what the proxy must know of its own node, beside the table.
+// Facts are the facts about its own node that the proxy needs in addition to the netmap.
 type Facts struct {
-	// Node is this node's name in the table.
+	// Node is this node's name in the netmap.
 	Node string
-	// PodCIDR is the range of this node's instances; its first address is that of
-	// the bridge. While it is invalid the proxy changes nothing: rules of an earlier
-	// process stay.
+	// PodCIDR is the range of this node's instances. Its first address is the bridge's. While it
+	// is invalid the proxy changes nothing, so the rules of an earlier process stay.
 	PodCIDR netip.Prefix
-	// Listeners are the processes of the host that listen on ports. Sync decides by
-	// them about the next two.
+	// Listeners are the processes of the host that listen on ports. Sync derives HostPorts and
+	// LoopbackPorts from them.
 	Listeners []Listener
-	// HostPorts stay with processes of the host that listen on them.
+	// HostPorts are the ports that processes of the host keep.
 	HostPorts []HostPort
-	// LoopbackPorts are the same at loopback addresses only.
+	// LoopbackPorts are the ports that processes keep at loopback addresses only.
 	LoopbackPorts []HostPort
-	// Bridge is the link of this node's instances.
+	// Bridge is the name of the bridge of this node's instances.
 	Bridge string
-	// Ways are the links by which packets of other nodes' instances arrive: the overlay's
-	// device, and the link to the other nodes where packets go straight.
+	// Ways are the links on which packets of other nodes' instances arrive: the overlay's device,
+	// and the link to the other nodes where packets are sent directly.
 	Ways []string
-	// AllowFrom are ranges outside the cluster that may use the addresses of instances,
-	// virtual addresses and names through this node.
+	// AllowFrom are ranges outside the cluster that may reach instances, virtual addresses and
+	// the name server through this node.
 	AllowFrom []netip.Prefix
-	// NamePort is where the node's name server listens at the bridge's address. Questions
-	// to port 53 there are redirected to it.
+	// NamePort is the port of the node's name server at the bridge's address. DNS queries to port
+	// 53 there are redirected to it.
 	NamePort uint16
-	// TunnelPort is the UDP port of the overlay; 0: there is none.
+	// TunnelPort is the UDP port of the overlay, or 0 if there is none.
 	TunnelPort uint16
-	// Links lead to instances: the bridge, the overlay's device, and the link to the
-	// other nodes. Connections of the node's own to 127.0.0.1 leave through them,
-	// which the kernel must be told to allow. May be empty.
+	// Links are the links that lead to instances: the bridge, the overlay's device, and the link
+	// to the other nodes. The node's own connections to 127.0.0.1 leave through them, which the
+	// kernel must be configured to allow. It may be empty.
 	Links []string
 }
 
@@ -50,25 +49,25 @@ type HostPort struct {
 // Listener is a process of the host that listens on a port.
 type Listener struct {
 	HostPort
-	// Loopback: at loopback addresses only.
+	// Loopback is true if it listens only at loopback addresses.
 	Loopback bool
-	// Privileged: it keeps the port even if a service has it already.
+	// Privileged is true if it keeps the port even if a service already has it.
 	Privileged bool
 }
 
-// Input is all that Render goes by.
+// Input is the complete input of Render.
 type Input struct {
-	Snapshot *netmap.Snapshot // nil: nothing heard yet
+	Snapshot *netmap.Snapshot // nil: nothing received yet
 	Facts    Facts
 	// Drained are the UIDs of endpoints whose drain period is over.
 	Drained map[string]bool
-	// Opened are the links whose route_localnet is ours to take back (localnet.go).
-	// They are written into a rule: the kernel keeps them for a later life of ours.
+	// Opened are the links on which rik must reset route_localnet later (localnet.go). A rule
+	// contains their names, so that the kernel keeps them over a restart of the riklet.
 	Opened []string
 }
 
-// active says whether there is a network to have rules for. Settings, PodCIDR and
-// everything else that is not IPv4 is passed over: iptables has no place for it.
+// active reports whether there is a network to render rules for. The settings and the PodCIDR
+// must be IPv4, because iptables does not support IPv6.
 func (in Input) active() bool {
 	if in.Snapshot == nil {
 		return false
@@ -79,5 +78,5 @@ func (in Input) active() bool {
 
 func is4(p netip.Prefix) bool { return p.IsValid() && p.Addr().Is4() }
 
-// gateway is the bridge's own address: the first of the range.
+// gateway returns the bridge's own address, which is the first of the range.
 func (f Facts) gateway() netip.Addr { return f.PodCIDR.Masked().Addr().Next() }

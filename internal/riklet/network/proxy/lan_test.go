@@ -23,7 +23,7 @@ import (
 	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
-// timeout is for what is expected to happen; a busy machine may take its time.
+// timeout is the limit for expected events. It is long, for busy machines.
 const timeout = 60 * time.Second
 
 // space is a network namespace of a test.
@@ -33,7 +33,7 @@ type space struct {
 	handle netns.NsHandle
 }
 
-// newSpace makes an empty namespace that is gone with the test.
+// newSpace creates an empty namespace that is removed after the test.
 func newSpace(tb testing.TB, name string) *space {
 	tb.Helper()
 	s := &space{tb: tb, name: name}
@@ -48,7 +48,7 @@ func newSpace(tb testing.TB, name string) *space {
 	return s
 }
 
-// onThread runs f on a thread of its own that it may move to another namespace.
+// onThread runs f on a separate thread, which f may move to another namespace.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -87,7 +87,7 @@ func (s *space) must(f func() error) {
 	}
 }
 
-// run runs a program inside and gives what it printed.
+// run runs a program inside and returns its output.
 func (s *space) run(name string, args ...string) string {
 	s.tb.Helper()
 	var out []byte
@@ -105,7 +105,7 @@ func (s *space) sysctl(path, value string) {
 	s.must(func() error { return os.WriteFile("/proc/sys/net/"+path, []byte(value), 0o644) })
 }
 
-// plug joins a new link of this space to the bridge of another.
+// plug connects a new link of this space to the bridge of another.
 func (s *space) plug(link string, into *space, bridge, port string, address string) {
 	s.tb.Helper()
 	into.must(func() error {
@@ -119,7 +119,7 @@ func (s *space) plug(link string, into *space, bridge, port string, address stri
 		if err := netlink.LinkAdd(pair); err != nil {
 			return err
 		}
-		// What is sent back to where it came from, for an instance that reaches itself.
+		// Allow packets back to their origin, for an instance that connects to itself.
 		if err := netlink.LinkSetHairpin(pair, bridge == "rik0"); err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func (s *space) plug(link string, into *space, bridge, port string, address stri
 //	                   |                                     +-- a2 10.62.1.3
 //	                   +-- nodeB 192.0.2.2 --rik0 10.62.2.1----- b1 10.62.2.2
 //
-// Only nodeA has a proxy. It drops what it would forward, as Docker has it.
+// Only nodeA has a proxy. By default it drops forwarded packets, as Docker does.
 type lan struct {
 	nodeA, nodeB, client, a1, a2, b1 *space
 }
@@ -158,8 +158,8 @@ func newLAN(tb testing.TB) *lan {
 		node.run("ip", "route", "add", "default", "via", "192.0.2.9")
 		node.sysctl("ipv4/ip_forward", "1")
 	}
-	// Replies between two instances of a node pass the bridge; they must not bypass
-	// what turns their addresses back.
+	// Replies between two instances of a node pass the bridge. They must not bypass the rules
+	// that translate their addresses back.
 	l.nodeA.sysctl("bridge/bridge-nf-call-iptables", "1")
 	for _, x := range []struct {
 		instance, node    *space
@@ -175,8 +175,8 @@ func newLAN(tb testing.TB) *lan {
 	return l
 }
 
-// serve answers on a port over TCP and UDP until the test ends, with the server's
-// name and the client's address; over UDP with the question, too.
+// serve answers on a port over TCP and UDP until the test ends, with the server's name and the
+// client's address. Over UDP it also sends the request back.
 func (s *space) serve(name, address string) {
 	s.tb.Helper()
 	var listener net.Listener
@@ -218,10 +218,10 @@ func (s *space) serve(name, address string) {
 
 func host(a net.Addr) string { return netip.MustParseAddrPort(a.String()).Addr().String() }
 
-// ask sends from this space and gives the answer: "NAME CLIENT".
+// ask sends a request from this space and returns the answer: "NAME CLIENT".
 func (s *space) ask(network, address string) (string, error) {
 	var conn net.Conn
-	// Only the socket has to be made inside; it stays there.
+	// Only the socket must be created inside. It stays there.
 	if err := s.do(func() (err error) {
 		conn, err = net.DialTimeout(network, address, 5*time.Second)
 		return err
@@ -232,11 +232,10 @@ func (s *space) ask(network, address string) (string, error) {
 	return hear(conn)
 }
 
-// questions numbers what is asked over UDP, so that a late answer to an earlier
-// question is told from the answer to this one.
+// questions numbers the UDP requests, so that a late answer to an earlier request is recognized.
 var questions atomic.Uint64
 
-// hear gets one answer on an open connection.
+// hear reads one answer on an open connection.
 func hear(conn net.Conn) (string, error) {
 	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return "", err
@@ -260,7 +259,8 @@ func hear(conn net.Conn) (string, error) {
 	}
 }
 
-// want asks until each of the answers came, and fails at once on any other.
+// want repeats requests until each of the answers has arrived, and fails at once on any other
+// answer.
 func (s *space) want(network, address string, answers ...string) {
 	s.tb.Helper()
 	missing := map[string]bool{}
@@ -286,8 +286,8 @@ func (s *space) want(network, address string, answers ...string) {
 	}
 }
 
-// refused asks and wants to hear at once that nobody answers. A lost packet of UDP
-// is sent again.
+// refused checks that a request is refused at once. It repeats the request if a UDP packet is
+// lost.
 func (s *space) refused(network, address string) {
 	s.tb.Helper()
 	deadline := time.Now().Add(timeout)
@@ -305,7 +305,7 @@ func (s *space) refused(network, address string) {
 	}
 }
 
-// world is what nodeA knows; tests change it and call sync.
+// world is the state of nodeA. Tests change it and call sync.
 type world struct {
 	*lan
 	snapshot *netmap.Snapshot
@@ -343,7 +343,7 @@ func (w *world) sync(t *testing.T) {
 
 func logger() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// basic is a table of two nodes without services.
+// basic returns a netmap of two nodes without services.
 func basic() *netmap.Snapshot {
 	return &netmap.Snapshot{
 		Settings: netmap.Settings{ClusterCIDR: netip.MustParsePrefix("10.62.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16"), Domain: "rik.local"},
@@ -360,7 +360,7 @@ func key(workload string) netmap.ServiceKey {
 	return netmap.ServiceKey{Namespace: "default", Workload: workload}
 }
 
-// port is one that is served on another number inside.
+// port returns a port whose target port is a different number.
 func port(number, target uint16, protocol rikv1alpha1.Protocol, typ rikv1alpha1.PortType) netmap.Port {
 	return netmap.Port{Port: number, TargetPort: target, Protocol: protocol, Type: typ}
 }

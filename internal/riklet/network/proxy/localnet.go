@@ -12,34 +12,33 @@ import (
 	"strings"
 )
 
-// sysctls is where the kernel shows the settings of the reader's own namespace.
+// sysctls is the directory of the settings in the namespace of the reader.
 const sysctls = "/proc/sys/net/ipv4/conf"
 
-// noteBegins is how the note about opened links begins; see Input.Opened.
+// noteBegins is the start of the rule comment that lists opened links, see Input.Opened.
 const noteBegins = "route_localnet of "
 
 var (
 	note = regexp.MustCompile(`--comment "` + noteBegins + `([^"]*)"`)
-	// plain are the names of links that a note can hold. A link may have any other.
+	// plain matches the link names that the comment can contain. Other link names are possible.
 	plain = regexp.MustCompile(`^[A-Za-z0-9@:_.-]{1,15}$`)
 )
 
-// mostLinks fit into a note: the kernel takes 255 characters.
+// mostLinks is how many links fit into the comment, which the kernel limits to 255 characters.
 const mostLinks = 12
 
-// localnet lets connections of the node's own to 127.0.0.1 leave through links to
-// instances: the kernel drops such packets unless route_localnet allows them, link
-// by link.
+// localnet allows the node's own connections to 127.0.0.1 to leave through links to instances.
+// The kernel drops such packets unless route_localnet is set for the link.
 type localnet struct {
 	dir string
-	// opened are the links that we allowed it, in this life or, by the note that was
-	// found, in an earlier one. Where somebody else did it is left alone.
+	// opened are the links on which rik has set route_localnet, in this process or, according to
+	// the comment, in an earlier one. Links on which another program has set it are left alone.
 	opened map[string]bool
 }
 
 func newLocalnet(dir string) *localnet { return &localnet{dir: dir, opened: map[string]bool{}} }
 
-// remember reads the note in rules of an earlier life.
+// remember parses the comment in the rules of an earlier process.
 func (l *localnet) remember(rules []string) {
 	for _, rule := range rules {
 		if m := note.FindStringSubmatch(rule); m != nil {
@@ -52,14 +51,14 @@ func (l *localnet) remember(rules []string) {
 	}
 }
 
-// plan says which links are ours to open, those included that already are.
+// plan returns the links that rik opens, including those that are already open.
 func (l *localnet) plan(links []string) []string {
 	all := maps.Clone(l.opened)
 	for _, link := range links {
 		if link == "." || link == ".." || !plain.MatchString(link) {
 			continue
 		}
-		// One that is not there comes later, and one that is set is somebody else's.
+		// A missing link may appear later. If the value is set, another program has set it.
 		if value, err := os.ReadFile(l.path(link)); err == nil && strings.TrimSpace(string(value)) == "0" {
 			all[link] = true
 		}
@@ -68,7 +67,7 @@ func (l *localnet) plan(links []string) []string {
 	return sorted[:min(len(sorted), mostLinks)]
 }
 
-// open sets it for planned links, after they were noted in the kernel.
+// open sets route_localnet for planned links, after the kernel has the comment.
 func (l *localnet) open(links []string) error {
 	var errs []error
 	for _, link := range links {
@@ -84,11 +83,11 @@ func (l *localnet) open(links []string) error {
 	return errors.Join(errs...)
 }
 
-// restore takes it back from the links that we opened.
+// restore resets route_localnet on the links that rik opened.
 func (l *localnet) restore() error {
 	var errs []error
 	for _, link := range slices.Sorted(maps.Keys(l.opened)) {
-		// Not made when it is missing: this is no file, and the link is gone.
+		// Do not create the file: if it is missing, the link no longer exists.
 		f, err := os.OpenFile(l.path(link), os.O_WRONLY, 0)
 		if err == nil {
 			_, err = f.WriteString("0")

@@ -14,45 +14,47 @@ import (
 )
 
 const (
-	// DefaultInterval is how often the rules are looked at.
+	// DefaultInterval is the time between two checks of the rules in the kernel.
 	DefaultInterval = 15 * time.Second
-	// DefaultCoalesce is the shortest time between two changes of the rules. The
-	// first after a while is made at once.
+	// DefaultCoalesce is the shortest time between two changes of the rules. After a quiet time,
+	// the first change happens at once.
 	DefaultCoalesce = 20 * time.Millisecond
-	// breather times what a change took is the least time to the next, so that
-	// thousands of exposed instances that come and go do not take a whole CPU.
+	// breather limits the CPU usage: after a change, the pause is at least this many times the
+	// duration of the change. Otherwise thousands of exposed instances with frequent changes
+	// would use a whole CPU.
 	breather = 2
-	// restful keeps looking below a twentieth of one CPU, on a machine with so many
-	// rules, of whomever, that reading them takes long.
+	// restful limits checks to a twentieth of one CPU, on a machine with so many rules, from any
+	// program, that reading them takes long.
 	restful = 20
-	// soon is when rules that changed are looked at for the first time.
+	// soon is the time between a change of the rules and their first check.
 	soon = time.Second
-	// DefaultDrainPeriod is how long flows stay on an endpoint that is being deleted: as long
-	// as its riklet waits before the stop signal (riklet/runner DefaultDrainDelay), unless its
-	// grace period is shorter than three times that.
+	// DefaultDrainPeriod is how long flows stay on an endpoint that is being deleted. It is as
+	// long as the riklet waits before the stop signal (riklet/runner DefaultDrainDelay), unless
+	// the instance's grace period is shorter than three times that.
 	DefaultDrainPeriod = 3 * time.Second
-	// firstRetry is how soon a change that did not succeed is tried again; the time
-	// doubles up to the interval.
+	// firstRetry is the delay before a failed change is retried. It doubles up to the interval.
 	firstRetry = time.Second
 )
 
-// Config is what a Proxy needs.
+// Config configures a Proxy.
 type Config struct {
 	Logger *slog.Logger
-	// Table gives what is known of the cluster, nil while nothing is. It is called
-	// often, by the goroutine in Run.
+	// Table returns the current netmap, or nil if there is none. The goroutine in Run calls it
+	// often.
 	Table func() *netmap.Snapshot
-	// Facts gives what is known of this node, likewise.
+	// Facts returns the facts about this node. The goroutine in Run calls it often.
 	Facts func() Facts
-	// Changed has something to receive after what Table or Facts give has changed.
-	// A channel of capacity 1 that is written to without waiting is enough.
+	// Changed is readable after the results of Table or Facts have changed. A channel of capacity
+	// 1 with non-blocking writes is sufficient.
 	Changed <-chan struct{}
-	// Conflicts is told of the ports that services and processes of this node both want,
-	// and which processes do not have theirs, when that changed. May be nil.
+	// Conflicts is called when the conflicts have changed. all are the ports that both services
+	// and processes of this node use. lost are the ports that processes do not have. It may be
+	// nil.
 	Conflicts func(all []Conflict, lost map[HostPort]bool)
-	// Applied is told of each attempt to bring the rules in, nil or why it failed. May be nil.
+	// Applied is called after each attempt to apply the rules, with nil or the error. It may be
+	// nil.
 	Applied func(error)
-	// Interval, Coalesce and DrainPeriod are the defaults when zero.
+	// Interval, Coalesce and DrainPeriod default to the package's constants.
 	Interval, Coalesce, DrainPeriod time.Duration
 }
 
@@ -74,24 +76,24 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Proxy keeps the rules of one network namespace: the one of the thread that calls
-// its methods. It is not for more than one caller at a time.
+// Proxy manages the rules of one network namespace: that of the thread that calls its methods. It
+// is not safe for concurrent use.
 type Proxy struct {
 	config   Config
 	keeper   *iptables.Keeper // nil until iptables was found
-	other    *iptables.Tool   // the other variant, while it may hold rules of an earlier process
+	other    *iptables.Tool   // the other variant, while it may have rules of an earlier process
 	localnet *localnet
 	drains   drains
 	drained  time.Time // when the next drain period is over; zero: nothing drains
 	reserved reserved  // what services have on this node, after the last Sync
 	notified []Conflict
 	lost     map[HostPort]bool
-	flows    uint64 // what the flows were last compared with
+	flows    uint64 // the sum of the flows at the last comparison
 	changes  int    // how often the rules changed
 	complain string // the last error that was logged
 }
 
-// New makes a proxy. It touches nothing yet.
+// New returns a proxy. It changes nothing yet.
 func New(config Config) (*Proxy, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -108,8 +110,8 @@ func New(config Config) (*Proxy, error) {
 	return &Proxy{config: config, localnet: newLocalnet(sysctls), drains: drains{}}, nil
 }
 
-// Run keeps the rules until ctx ends. The rules stay then: instances outlive the
-// riklet, and so does the way to them. What fails is logged once and tried again.
+// Run keeps the rules in their desired state until ctx ends. The rules then stay, because the
+// instances outlive the riklet. A failure is logged once and retried.
 func (p *Proxy) Run(ctx context.Context) error {
 	retry, cost := firstRetry, time.Duration(0)
 	lookAt := time.Now().Add(p.config.Interval)
@@ -151,7 +153,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// sleep waits for the time or for early, and says whether ctx still goes on.
+// sleep waits for d or early. It returns false if ctx has ended.
 func sleep(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -164,7 +166,7 @@ func sleep(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
 	return ctx.Err() == nil
 }
 
-// report logs an error unless it is the one that was logged last.
+// report logs an error unless it equals the last one.
 func (p *Proxy) report(err error) {
 	if text := err.Error(); text != p.complain {
 		p.complain = text
@@ -172,9 +174,9 @@ func (p *Proxy) report(err error) {
 	}
 }
 
-// Sync makes the rules what Table and Facts ask for, at once. Run does the same
-// whenever something changed. While the node's network is not known, the rules stay as
-// they are; only Remove takes them away.
+// Sync applies the rules for Table and Facts at once. Run does the same whenever something has
+// changed. While the node's network is not known, the rules do not change. Only Remove removes
+// them.
 func (p *Proxy) Sync(ctx context.Context) error {
 	in := Input{Snapshot: p.config.Table(), Facts: p.config.Facts()}
 	if !in.active() {
@@ -187,7 +189,7 @@ func (p *Proxy) Sync(ctx context.Context) error {
 	return err
 }
 
-// sync does what Sync is for while the network is known.
+// sync does the work of Sync while the network is known.
 func (p *Proxy) sync(ctx context.Context, in Input) error {
 	if err := p.find(ctx); err != nil {
 		return err
@@ -207,11 +209,11 @@ func (p *Proxy) sync(ctx context.Context, in Input) error {
 		p.changes++
 		p.config.Logger.Debug("rules changed", "written", done.Written, "removed", done.Removed, "jumps", done.Moved)
 	}
-	// Only now: the rules keep strangers from what this opens.
+	// Only now: the rules protect what this opens from strangers.
 	return errors.Join(p.clearOther(ctx), p.localnet.open(in.Opened), p.forget(newFlows(in, all)))
 }
 
-// notify passes on what changed of the conflicts.
+// notify reports the conflicts if they have changed.
 func (p *Proxy) notify(all []Conflict, lost map[HostPort]bool) {
 	if p.config.Conflicts == nil || slices.Equal(all, p.notified) && maps.Equal(lost, p.lost) {
 		return
@@ -220,8 +222,8 @@ func (p *Proxy) notify(all []Conflict, lost map[HostPort]bool) {
 	p.config.Conflicts(all, lost)
 }
 
-// clearOther takes away what an earlier process left in the other variant of iptables,
-// once the rules are in ours.
+// clearOther removes what an earlier process left in the other variant of iptables, once the
+// rules are in the current variant.
 func (p *Proxy) clearOther(ctx context.Context) error {
 	if p.other == nil {
 		return nil
@@ -233,7 +235,8 @@ func (p *Proxy) clearOther(ctx context.Context) error {
 	return nil
 }
 
-// find chooses the variant of iptables, once, and reads what earlier processes noted.
+// find chooses the variant of iptables, once, and reads what earlier processes recorded in their
+// rules.
 func (p *Proxy) find(ctx context.Context) error {
 	if p.keeper != nil {
 		return nil
@@ -264,7 +267,7 @@ func (p *Proxy) find(ctx context.Context) error {
 	return nil
 }
 
-// look finds out whether somebody changed our rules; the next Sync repairs them.
+// look checks whether another program changed rik's rules. The next Sync repairs them.
 func (p *Proxy) look(ctx context.Context) {
 	if p.keeper == nil {
 		return
@@ -279,7 +282,7 @@ func (p *Proxy) look(ctx context.Context) {
 	}
 }
 
-// forget has the kernel forget what became stale since the last time.
+// forget makes the kernel forget the flows that have become stale since the last time.
 func (p *Proxy) forget(f *flows) error {
 	sum := f.sum() | 1 // 0: not compared yet
 	if sum == p.flows {
@@ -300,9 +303,8 @@ func (p *Proxy) forget(f *flows) error {
 	return nil
 }
 
-// Remove takes everything of ours out of the kernel, whichever variant holds it,
-// and nothing else. Again is no error; nor is a machine without iptables, which
-// holds nothing.
+// Remove removes everything of rik's from the kernel, in both variants, and nothing else. It is
+// idempotent. It succeeds on a machine without iptables, which has no rules.
 func (p *Proxy) Remove(ctx context.Context) error {
 	use, other, err := iptables.Find(ctx)
 	if errors.Is(err, iptables.ErrMissing) {
@@ -319,7 +321,7 @@ func (p *Proxy) Remove(ctx context.Context) error {
 	return errors.Join(append(errs, p.localnet.restore())...)
 }
 
-// clear takes our rules out of one variant and keeps what they noted.
+// clear removes rik's rules from one variant and remembers the links that they contain.
 func (p *Proxy) clear(ctx context.Context, tool *iptables.Tool) error {
 	rules, err := tool.Rules(ctx, chainInput)
 	if err != nil {

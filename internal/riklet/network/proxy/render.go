@@ -11,7 +11,7 @@ import (
 	"rik.dev/rik/internal/riklet/network/iptables"
 )
 
-// The chains that are there on every node with a network. RIKLET-... of doc.go.
+// The chains that exist on every node with a network, see doc.go.
 const (
 	nat, filter = "nat", "filter"
 
@@ -27,30 +27,29 @@ const (
 	chainRefused = "RIKLET-N"
 )
 
-// mark is set on connections to endpoints in another node's network: they are
-// ours although nothing in their addresses says so. It is a bit of the connection's
-// mark, not of the packets'; 0x2000 to 0x8000 are used by Kubernetes and CNI.
+// mark is set on connections to endpoints in another node's network. Their addresses do not show
+// that they are rik's. It is a bit of the connection's mark, not of the packets'. Kubernetes and
+// CNI use 0x2000 to 0x8000.
 const mark = "0x1000/0x1000"
 
-// markBit is the same as a number.
+// markBit is the same bit as a number.
 const markBit = 0x1000
 
-// namePort is where instances ask for names, at the bridge's address. The name server
+// namePort is the port for DNS queries of instances, at the bridge's address. The name server
 // listens at Facts.NamePort.
 const namePort = 53
 
-// protocol is one that ports can have.
+// protocol is a protocol that ports can have.
 type protocol struct {
 	api  rikv1alpha1.Protocol
 	name string
 }
 
-// protocols in the order of their rules, with the names that iptables has.
+// protocols are in the order of their rules, with their names in iptables.
 var protocols = []protocol{{rikv1alpha1.ProtocolTCP, "tcp"}, {rikv1alpha1.ProtocolUDP, "udp"}, {rikv1alpha1.ProtocolSCTP, "sctp"}}
 
-// Render says which rules the node needs. It is pure, and the same input gives the
-// same rules; a small change of the input changes few chains. A node without a
-// network gets none.
+// Render returns the rules that the node needs. It is pure, and the same input gives the same
+// rules. A small change of the input changes few chains. A node without a network gets no rules.
 func Render(in Input) iptables.Ruleset { return render(in, fronts(in)) }
 
 func render(in Input, all []front) iptables.Ruleset {
@@ -77,17 +76,17 @@ func render(in Input, all []front) iptables.Ruleset {
 type renderer struct {
 	in  Input
 	out iptables.Ruleset
-	// ranges and addresses as they stand in rules
+	// ranges and addresses as rules contain them
 	cluster, service, pods, gateway string
 }
 
-// add writes a rule from its parts.
+// add adds a rule that consists of the parts.
 func (r *renderer) add(table, chain string, parts ...string) {
 	r.out.Add(table, chain, strings.Join(parts, " "))
 }
 
-// routes makes the trees from address and port to endpoint, and that of the ports
-// nobody serves.
+// routes renders the trees from address and port to endpoint, and the tree of the ports without a
+// ready endpoint.
 func (r *renderer) routes(all []front) {
 	var virtual []leaf
 	ports, refused := make([][]leaf, len(protocols)), make([][]leaf, len(protocols))
@@ -149,8 +148,8 @@ func spare(f *front, match string) []leaf {
 	return []leaf{{uint32(f.port), "-d " + loopback + " " + match + " -j RETURN"}}
 }
 
-// onNode narrows a match to the node's addresses at which the port is the service's:
-// names are asked for at the bridge's, and are the node's to answer there.
+// onNode narrows a match to the node addresses at which the service has the port. At the bridge's
+// address, the DNS port belongs to the name server.
 func (r *renderer) onNode(f *front, match string) string {
 	if f.port == namePort && f.protocol != rikv1alpha1.ProtocolSCTP {
 		return "! -d " + r.gateway + "/32 " + match
@@ -158,7 +157,7 @@ func (r *renderer) onNode(f *front, match string) string {
 	return match
 }
 
-// addresses is the tree of the virtual addresses.
+// addresses renders the tree of the virtual addresses.
 func (r *renderer) addresses(leaves []leaf) {
 	cidr := r.in.Snapshot.Settings.ServiceCIDR.Masked()
 	tree{
@@ -171,7 +170,7 @@ func (r *renderer) addresses(leaves []leaf) {
 	}.grow(chainVirtual, number(cidr.Addr()), cidr.Bits(), leaves)
 }
 
-// byPort is the tree of the ports of one protocol. It returns its first chain.
+// byPort renders the tree of the ports of one protocol. It returns the tree's first chain.
 func (r *renderer) byPort(table, chain, protocol string, leaves []leaf) string {
 	root := chain + "-" + strings.ToUpper(protocol)
 	tree{
@@ -189,7 +188,7 @@ func onPort(protocol string, port int) string {
 	return "-p " + protocol + " -m " + protocol + " --dport " + strconv.Itoa(port)
 }
 
-// refuse is how a client hears at once that nobody answers.
+// refuse returns a target that makes connections fail at once.
 func refuse(protocol string) string {
 	if protocol == "tcp" {
 		return "-j REJECT --reject-with tcp-reset"
@@ -197,8 +196,8 @@ func refuse(protocol string) string {
 	return "-j REJECT --reject-with icmp-port-unreachable"
 }
 
-// target ends a rule: with one endpoint it leads there, with several to the chain
-// that picks one.
+// target returns the end of a rule. With one endpoint the rule leads there, with several to a
+// chain that selects one.
 func (r *renderer) target(f *front, protocol string) string {
 	if len(f.ready) == 1 {
 		return r.send(protocol, f.ready[0])
@@ -208,7 +207,7 @@ func (r *renderer) target(f *front, protocol string) string {
 	return "-g " + chain
 }
 
-// send leads to one endpoint.
+// send returns a target that leads to one endpoint.
 func (r *renderer) send(protocol string, b backend) string {
 	to := "-j DNAT --to-destination " + b.to.String()
 	if !b.away {
@@ -222,26 +221,26 @@ func (r *renderer) send(protocol string, b backend) string {
 	return "-g " + chain
 }
 
-// post gives connections an address of ours where the replies would otherwise take
-// another way back, or none.
+// post adds the rules for source addresses. They change the source of connections whose replies
+// would otherwise take another path or none.
 func (r *renderer) post() {
 	add := func(parts ...string) { r.add(nat, chainPost, parts...) }
 	add("-m connmark --mark", mark, "-j MASQUERADE")
-	// The node's own, sent to 127.0.0.1: no other machine answers to that.
+	// The node's own connections to 127.0.0.1: no other machine can reply to that source.
 	add("-s 127.0.0.0/8 -d", r.cluster, "-j SNAT --to-source", r.gateway)
 	if r.loops() {
 		add("-s", r.pods, "-d", r.pods, "-m conntrack --ctstate DNAT -g", chainLoop)
 	}
 	add("-d", r.pods, "-j RETURN")
-	// The other node would answer the client itself, from an address that the client
-	// never sent to. The bridge's address is one that it sends back to us.
+	// Otherwise the other node would reply directly to the client, from an address that the
+	// client never used. It sends replies to the bridge's address back to this node.
 	add("! -s", r.cluster, "-d", r.cluster, "-j SNAT --to-source", r.gateway)
 	add("-s", r.pods, "-d 224.0.0.0/4 -j RETURN")
 	add("-s", r.pods, "! -d", r.cluster, "! -o lo -j MASQUERADE")
 }
 
-// loops covers instances that were sent to themselves: they drop packets from
-// their own address.
+// loops adds rules for instances that connect to themselves through a service: they drop packets
+// from their own address.
 func (r *renderer) loops() bool {
 	seen := map[netip.Addr]bool{}
 	var leaves []leaf
@@ -268,9 +267,9 @@ func (r *renderer) loops() bool {
 	return true
 }
 
-// guard keeps the loopback range to the node itself. Links are told to let it
-// through for the node's own connections (localnet.go); without these two rules,
-// neighbors could reach what listens on 127.0.0.1 only, as in CVE-2020-8558.
+// guard protects the loopback range from other machines. localnet.go makes links accept these
+// addresses for the node's own connections. Without these two rules, neighbors could reach
+// services that listen only on 127.0.0.1, as in CVE-2020-8558.
 func (r *renderer) guard() {
 	r.add(filter, chainInput, "! -i lo -s 127.0.0.0/8 -j DROP")
 	note := ""
@@ -280,8 +279,8 @@ func (r *renderer) guard() {
 	r.add(filter, chainInput, "! -i lo -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT "+note+"-j DROP")
 }
 
-// names redirects questions to the name server. Another one may have port 53 of all the
-// node's addresses; it gets none of them.
+// names redirects DNS queries to the name server. Another server may have port 53 of all the
+// node's addresses; it receives none of these queries.
 func (r *renderer) names() {
 	to := netip.AddrPortFrom(r.in.Facts.gateway(), r.in.Facts.NamePort)
 	for _, p := range nameProtocols {
@@ -293,11 +292,11 @@ func (r *renderer) names() {
 	}
 }
 
-// nameProtocols are those that questions come by.
+// nameProtocols are the protocols of DNS queries.
 var nameProtocols = []string{"udp", "tcp"}
 
-// input lets instances ask for names. A question that was not redirected, because somebody
-// removed the rules of table nat, is dropped: a server of others could answer it.
+// input allows DNS queries of instances. It drops a query that was not redirected because another
+// program removed the rules of table nat: a foreign server could answer it.
 func (r *renderer) input() {
 	for _, p := range nameProtocols {
 		r.add(filter, chainInput, "-s", r.pods, "-d", r.gateway+"/32", onPort(p, int(r.in.Facts.NamePort)), "-j ACCEPT")
@@ -305,8 +304,8 @@ func (r *renderer) input() {
 	}
 }
 
-// output refuses the node's own connections to virtual addresses that lead
-// nowhere: those that lead somewhere have got another destination by now.
+// output refuses the node's own connections to virtual addresses without a service. Connections
+// to other virtual addresses already have a new destination at this point.
 func (r *renderer) output() { r.nowhere(chainOutput) }
 
 func (r *renderer) nowhere(chain string) {
@@ -314,7 +313,7 @@ func (r *renderer) nowhere(chain string) {
 	r.add(filter, chain, "-d", r.service, refuse("icmp"))
 }
 
-// forward lets through what is of the cluster, and drops what strangers send to it.
+// forward accepts packets of the cluster, and drops those of strangers to it.
 func (r *renderer) forward() {
 	add := func(parts ...string) { r.add(filter, chainForward, parts...) }
 	r.nowhere(chainForward)
@@ -323,8 +322,8 @@ func (r *renderer) forward() {
 		add("-i", r.in.Facts.Bridge, "! -d", r.cluster, onPort("udp", int(port)), "-j DROP")
 	}
 	r.add(filter, chainForward, "-d", r.cluster, "-j", chainStrangers)
-	// A reply that the kernel cannot match to its connection keeps the instance's
-	// address; the client would take it for a stranger's and break off.
+	// A reply that the kernel cannot match to its connection keeps the instance's address. The
+	// client would reject it and reset the connection.
 	add("-s", r.pods, "-m conntrack --ctstate INVALID -j DROP")
 	add("-s", r.cluster, "-d", r.cluster, "-j ACCEPT")
 	add("-s", r.pods, "-j ACCEPT")

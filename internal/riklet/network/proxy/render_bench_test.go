@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkRender is the part of a change that grows with what there is.
+// BenchmarkRender measures the part of a change whose cost grows with the number of services.
 func BenchmarkRender(b *testing.B) {
 	for _, n := range []int{10, 1000, 10000} {
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {

@@ -20,7 +20,7 @@ import (
 	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
-// notOurs says that a port is none of rik's own, which workloads do not have.
+// notOurs reports whether a port is not one of rik's own, which workloads cannot have.
 func notOurs(port int) bool { return port != 8472 && port != 4953 }
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -31,7 +31,7 @@ func input(s *netmap.Snapshot) Input {
 	}}
 }
 
-// TestRenderGolden shows the rules of a small cluster as a person would read them.
+// TestRenderGolden shows the rules of a small cluster in a readable form.
 func TestRenderGolden(t *testing.T) {
 	t.Parallel()
 	s := basic()
@@ -100,7 +100,7 @@ func TestRenderNothing(t *testing.T) {
 	}
 }
 
-// cluster is drawn by rapid: any services, endpoints and ports of the host.
+// cluster draws services, endpoints and ports of the host.
 func cluster(t *rapid.T) Input {
 	s := basic()
 	in := input(s)
@@ -136,7 +136,8 @@ func cluster(t *rapid.T) Input {
 	return in
 }
 
-// TestRenderShares: each ready endpoint gets its share, and nobody else anything.
+// TestRenderShares checks that each ready endpoint gets its share, and no other address gets
+// anything.
 func TestRenderShares(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -182,7 +183,7 @@ func TestRenderShares(t *testing.T) {
 	})
 }
 
-// shares are those that the ready endpoints of a port must get.
+// shares returns the expected shares of the ready endpoints of a port.
 func shares(in Input, name netmap.ServiceKey, p netmap.Port) map[string]float64 {
 	first := slices.IndexFunc(in.Snapshot.Services[name].Ports, func(q netmap.Port) bool { return q.Port == p.Port && q.Protocol == p.Protocol })
 	target := in.Snapshot.Services[name].Ports[first].TargetPort
@@ -199,7 +200,7 @@ func shares(in Input, name netmap.ServiceKey, p netmap.Port) map[string]float64 
 	return want
 }
 
-// same compares what the rules do with what they are to do, and what it costs.
+// same compares the effect of the rules with the expected shares, and checks their cost.
 func same(rt *rapid.T, t *testing.T, rules iptables.Ruleset, p packet, want map[string]float64) {
 	got := simulate(t, rules[nat], chainEntry, p)
 	rest := 1.0
@@ -217,13 +218,13 @@ func same(rt *rapid.T, t *testing.T, rules iptables.Ruleset, p packet, want map[
 	if math.Abs(got.odds[""]-rest) > 1e-6 {
 		rt.Fatalf("%s port %d to %s: passed on with %v, want %v", p.protocol, p.port, p.to, got.odds[""], rest)
 	}
-	// 16 to a chain of a tree and 64 at its end, twice.
+	// 16 for each chain of a tree and 64 at its end, twice.
 	if got.rules > 250 || got.depth > 12 {
 		rt.Fatalf("%s port %d to %s: passes %d rules, %d chains deep", p.protocol, p.port, p.to, got.rules, got.depth)
 	}
 }
 
-// large has a number of services with one endpoint each.
+// large returns a netmap with n services with one endpoint each.
 func large(n int) *netmap.Snapshot {
 	s := basic()
 	for i := range n {
@@ -234,8 +235,8 @@ func large(n int) *netmap.Snapshot {
 	return s
 }
 
-// TestRenderGrowth: a connection passes few rules however many services there are,
-// and a change of one of them changes few chains.
+// TestRenderGrowth checks that a connection passes few rules even with many services, and that a
+// change of one service changes few chains.
 func TestRenderGrowth(t *testing.T) {
 	t.Parallel()
 	s := large(10000)
@@ -259,7 +260,7 @@ func TestRenderGrowth(t *testing.T) {
 	}
 }
 
-// TestRenderManyEndpoints is the same for one service of many.
+// TestRenderManyEndpoints is the same for one service with many endpoints.
 func TestRenderManyEndpoints(t *testing.T) {
 	t.Parallel()
 	s := basic()
@@ -284,7 +285,7 @@ func TestRenderManyEndpoints(t *testing.T) {
 	}
 }
 
-// differ counts the chains that a transaction from one to the other must hold.
+// differ counts the chains that a transaction between the two must contain.
 func differ(a, b iptables.Ruleset) int {
 	n := 0
 	for _, name := range []string{nat, filter} {
@@ -301,7 +302,7 @@ func differ(a, b iptables.Ruleset) int {
 	return n
 }
 
-// TestRenderPost goes through who is to see which address.
+// TestRenderPost checks which source address a destination sees.
 func TestRenderPost(t *testing.T) {
 	t.Parallel()
 	s := basic()
@@ -334,7 +335,7 @@ func TestRenderPost(t *testing.T) {
 	}
 }
 
-// TestRenderFilter goes through who is let through.
+// TestRenderFilter checks which packets are accepted.
 func TestRenderFilter(t *testing.T) {
 	t.Parallel()
 	rules := Render(input(basic()))
@@ -385,8 +386,8 @@ func TestRenderFilter(t *testing.T) {
 	}
 }
 
-// TestRenderStrangers: virtual addresses are for the node and its instances, unless the
-// operator allows others.
+// TestRenderStrangers checks that only the node and its instances can use virtual addresses,
+// unless the operator allows others.
 func TestRenderStrangers(t *testing.T) {
 	t.Parallel()
 	s := basic()
@@ -423,7 +424,7 @@ func TestRenderStrangers(t *testing.T) {
 	}
 }
 
-// TestRenderManyNodes: with thousands of nodes a packet of a tunnel passes few rules.
+// TestRenderManyNodes checks that a tunnel packet passes few rules even with thousands of nodes.
 func TestRenderManyNodes(t *testing.T) {
 	t.Parallel()
 	s := basic()
@@ -441,7 +442,7 @@ func TestRenderManyNodes(t *testing.T) {
 	}
 }
 
-// TestRenderConflicts: what two want, one gets.
+// TestRenderConflicts checks that, if two services want a port, one gets it.
 func TestRenderConflicts(t *testing.T) {
 	t.Parallel()
 	s := basic()
@@ -465,9 +466,9 @@ func TestRenderConflicts(t *testing.T) {
 	}
 }
 
-// TestRenderPortsOfNodesAreReserved: a port of the nodes is its who has an instance that
-// the scheduler placed with it. A workload that only asks for it gets nothing and takes
-// nothing away, also when older instances of it serve that port inside the cluster.
+// TestRenderPortsOfNodesAreReserved checks that a node port belongs to the workload that has an
+// instance that the scheduler placed with it. A workload that only requests the port gets nothing
+// and takes nothing away, even if older instances of it serve that port inside the cluster.
 func TestRenderPortsOfNodesAreReserved(t *testing.T) {
 	t.Parallel()
 	for name, theirs := range map[string][]netmap.Port{
@@ -499,8 +500,8 @@ func TestRenderPortsOfNodesAreReserved(t *testing.T) {
 	}
 }
 
-// TestRenderNamesStayTheNodes: instances ask the bridge's address for names, whatever
-// port of the nodes a workload has.
+// TestRenderNamesStayTheNodes checks that DNS queries of instances to the bridge's address reach
+// the name server, whatever node ports a workload has.
 func TestRenderNamesStayTheNodes(t *testing.T) {
 	t.Parallel()
 	for name, ready := range map[string]bool{"ready": true, "not ready": false} {
@@ -529,7 +530,8 @@ func TestRenderNamesStayTheNodes(t *testing.T) {
 			if got := simulate(t, rules[filter], chainInput, redirected); got.odds["ACCEPT"] != 1 {
 				t.Errorf("%s, %s: a question for a name: %v, want ACCEPT", name, protocol, got.odds)
 			}
-			// Somebody removed the redirection; who has port 53 is not asked.
+			// Another program removed the redirection. A foreign server on port 53 must get no
+			// query.
 			if got := simulate(t, rules[filter], chainInput, at("10.62.1.1")); got.odds["DROP"] != 1 {
 				t.Errorf("%s, %s: a question that is not redirected: %v, want DROP", name, protocol, got.odds)
 			}
@@ -541,8 +543,8 @@ func TestRenderNamesStayTheNodes(t *testing.T) {
 	}
 }
 
-// TestRenderRevisions: each endpoint is reached at the port of its own revision,
-// one that lacks the port not at all.
+// TestRenderRevisions checks that each endpoint is reached at the port of its own revision, and
+// an endpoint without the port not at all.
 func TestRenderRevisions(t *testing.T) {
 	t.Parallel()
 	s := basic()

@@ -18,12 +18,12 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// running is a proxy in Run, and what it sees, which a test may change meanwhile.
+// running is a proxy in Run and its input, which a test may change meanwhile.
 type running struct {
 	space    *space
 	changed  chan struct{}
 	lock     sync.Mutex
-	snapshot *netmap.Snapshot // of those that are never changed any more
+	snapshot *netmap.Snapshot // a snapshot in it never changes
 	facts    Facts
 }
 
@@ -37,7 +37,7 @@ func (r *running) set(s *netmap.Snapshot, f Facts) {
 	}
 }
 
-// run starts the proxy in a space; it ends with the test.
+// run starts the proxy in a space. It ends with the test.
 func run(t *testing.T, s *space) *running {
 	t.Helper()
 	r := &running{space: s, changed: make(chan struct{}, 1)}
@@ -61,7 +61,7 @@ func run(t *testing.T, s *space) *running {
 	return r
 }
 
-// until waits for rules that are as wanted.
+// until waits until ok accepts the rules.
 func (r *running) until(t *testing.T, program, what string, ok func(rules string) bool) string {
 	t.Helper()
 	deadline := time.Now().Add(timeout)
@@ -76,8 +76,8 @@ func (r *running) until(t *testing.T, program, what string, ok func(rules string
 	}
 }
 
-// TestPrivilegedHeal: Run follows what changes, and puts back what somebody takes
-// away, all of it or a part.
+// TestPrivilegedHeal checks that Run follows changes, and restores rules that another program
+// removes, all or some.
 func TestPrivilegedHeal(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, program string) {
 		before := w.nodeA.rules(program)
@@ -108,7 +108,7 @@ func TestPrivilegedHeal(t *testing.T) {
 				})
 				w.nodeA.run(program, "-D", "FORWARD", "-s", "203.0.113.99/32", "-j", "DROP")
 			case "a table flushed":
-				// What others had in it is theirs to put back.
+				// The other program must restore its own rules in the table.
 				for _, rule := range []string{"-t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER", "-t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE"} {
 					w.nodeA.run(program, strings.Fields(rule)...)
 				}
@@ -118,7 +118,7 @@ func TestPrivilegedHeal(t *testing.T) {
 		next := basic()
 		r.set(next, w.facts)
 		r.until(t, program, "the service's end", func(rules string) bool { return !strings.Contains(rules, "10.62.2.2:8080") })
-		// A process that does not know the node's network leaves the rules alone.
+		// A process that does not know the node's network does not change the rules.
 		w.facts = Facts{Node: "a"}
 		r.set(next, w.facts)
 		rules := w.nodeA.rules(program)
@@ -134,8 +134,8 @@ func TestPrivilegedHeal(t *testing.T) {
 	})
 }
 
-// TestPrivilegedOtherVariant: rules that an earlier life left in the variant that
-// the machine no longer uses are taken away.
+// TestPrivilegedOtherVariant checks that rules of an earlier process in the variant that the
+// machine no longer uses are removed.
 func TestPrivilegedOtherVariant(t *testing.T) {
 	privileged.Require(t)
 	node := newSpace(t, "node")
@@ -158,7 +158,7 @@ func TestPrivilegedOtherVariant(t *testing.T) {
 	}
 }
 
-// TestPrivilegedSCTP sends what opens an association and looks at what arrives: this
+// TestPrivilegedSCTP sends the packet that opens an association and checks what arrives. The test
 // kernel can route and translate SCTP, but has no sockets for it.
 func TestPrivilegedSCTP(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, _ string) {
@@ -181,7 +181,7 @@ func TestPrivilegedSCTP(t *testing.T) {
 				t.Errorf("%s: arrived with checksum %08x, want %08x", name, sum, checksum(packet))
 			}
 		}
-		// The endpoint moves: the association that is not answered goes there, too.
+		// The endpoint moves. The unanswered association must follow.
 		delete(w.snapshot.Endpoints[key("gateway")], "1")
 		end(w.snapshot, "gateway", "2", "b", "10.62.2.2", true)
 		w.sync(t)
@@ -191,7 +191,7 @@ func TestPrivilegedSCTP(t *testing.T) {
 	})
 }
 
-// exchange sends until a packet arrives, and gives its source and what it held.
+// exchange sends until a packet arrives, and returns its source and content.
 func exchange(t *testing.T, from, at *space, to string, port uint16) (string, []byte) {
 	t.Helper()
 	receiver, sender := raw(t, at), raw(t, from)
@@ -205,7 +205,7 @@ func exchange(t *testing.T, from, at *space, to string, port uint16) (string, []
 		}
 		n, source, err := syscall.Recvfrom(receiver, buffer, 0)
 		if err != nil {
-			continue // the socket waits no longer than a second
+			continue // the socket waits at most a second
 		}
 		header := int(buffer[0]&0xf) * 4
 		if v4, ok := source.(*syscall.SockaddrInet4); ok && n >= header+12 {
@@ -216,7 +216,7 @@ func exchange(t *testing.T, from, at *space, to string, port uint16) (string, []
 	return "", nil
 }
 
-// raw opens a socket for packets of SCTP.
+// raw opens a raw socket for SCTP.
 func raw(t *testing.T, s *space) int {
 	t.Helper()
 	var fd int
@@ -231,7 +231,7 @@ func raw(t *testing.T, s *space) int {
 	return fd
 }
 
-// initiate is a packet with an INIT chunk, as of RFC 9260 sections 3.1 and 3.3.2.
+// initiate returns a packet with an INIT chunk, see RFC 9260 sections 3.1 and 3.3.2.
 func initiate(from, to uint16) []byte {
 	p := make([]byte, 12+20)
 	binary.BigEndian.PutUint16(p[0:], from)
@@ -239,7 +239,7 @@ func initiate(from, to uint16) []byte {
 	chunk := p[12:]
 	chunk[0] = 1                                    // INIT
 	binary.BigEndian.PutUint16(chunk[2:], 20)       // its length
-	binary.BigEndian.PutUint32(chunk[4:], 0xfeed)   // the tag that replies are to bear
+	binary.BigEndian.PutUint32(chunk[4:], 0xfeed)   // the tag that replies must have
 	binary.BigEndian.PutUint32(chunk[8:], 65536)    // window
 	binary.BigEndian.PutUint16(chunk[12:], 1)       // streams out
 	binary.BigEndian.PutUint16(chunk[14:], 1)       // streams in
@@ -248,7 +248,7 @@ func initiate(from, to uint16) []byte {
 	return p
 }
 
-// checksum is that of the packet with its own field as zero.
+// checksum returns the checksum of the packet, with its own field as zero.
 func checksum(packet []byte) uint32 {
 	p := append([]byte(nil), packet...)
 	copy(p[8:12], net.IPv4zero.To4())

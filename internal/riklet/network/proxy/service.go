@@ -14,7 +14,7 @@ import (
 	"rik.dev/rik/internal/riklet/network/netmap"
 )
 
-// backend is where a connection can end.
+// backend is a destination of connections.
 type backend struct {
 	uid  string
 	to   netip.AddrPort
@@ -30,17 +30,16 @@ type front struct {
 	node     bool         // on the node's addresses, too
 	spared   bool         // but not at its loopback addresses
 	ready    []backend    // by UID
-	draining []backend    // being deleted: no new connections, but flows that are there stay for a while
+	draining []backend    // being deleted: no new connections, but existing flows stay for a while
 }
 
-// name identifies the front; it goes into the names of its chains.
+// name identifies the front. The names of its chains are derived from it.
 func (f *front) name() string {
 	return fmt.Sprintf("%s/%s/%s/%d", f.service.Namespace, f.service.Workload, f.protocol, f.port)
 }
 
-// fronts are the ports that this node makes reachable, in a fixed order. Where two
-// services want the same, which the controller does not let happen for long, the
-// first by name has it.
+// fronts returns the ports that this node makes reachable, in a fixed order. If two services want
+// the same port, the first by name gets it. The controller does not let that happen for long.
 func fronts(in Input) []front {
 	if !in.active() {
 		return nil
@@ -70,7 +69,7 @@ func fronts(in Input) []front {
 	return all
 }
 
-// collector knows what is taken.
+// collector tracks the ports that are taken.
 type collector struct {
 	in      Input
 	host    map[HostPort]bool // of the host's own, and of services already seen
@@ -83,9 +82,9 @@ type virtualPort struct {
 	protocol rikv1alpha1.Protocol
 }
 
-// hostPorts collects what processes of the host listen on. Instances in this node's
-// own network belong to them, also before they listen: their probes must reach them
-// and nobody else.
+// hostPorts collects the ports of processes of the host. It includes the ports of instances in
+// this node's own network, even before they listen: their probes must reach them and no other
+// endpoint.
 func (c *collector) hostPorts() {
 	for _, p := range c.in.Facts.HostPorts {
 		c.host[p] = true
@@ -102,8 +101,8 @@ func (c *collector) hostPorts() {
 	}
 }
 
-// addresses are the virtual ones that this port of the service is the first to
-// have. One outside the range of virtual addresses belongs to somebody else.
+// addresses returns the virtual addresses at which this service is the first to have the port. It
+// ignores addresses outside the service CIDR.
 func (c *collector) addresses(s netmap.Service, p netmap.Port) []netip.Addr {
 	var free []netip.Addr
 	for _, a := range s.Addresses {
@@ -117,9 +116,9 @@ func (c *collector) addresses(s netmap.Service, p netmap.Port) []netip.Addr {
 	return free
 }
 
-// onNode says whether the service has the port on the nodes' addresses. Who asks for one
-// does not have it: the scheduler gives it, by placing an instance with it, and to one
-// workload at a time.
+// onNode reports whether the service has the port on the nodes' addresses. A request alone is not
+// enough: the scheduler assigns the port by placing an instance with it, and to one workload at a
+// time.
 func (c *collector) onNode(key netmap.ServiceKey, p netmap.Port) bool {
 	at := HostPort{p.Protocol, p.Port}
 	if !ofNodes(p) || c.host[at] || !c.placed(key, p) {
@@ -142,9 +141,9 @@ func (c *collector) placed(key netmap.ServiceKey, p netmap.Port) bool {
 	return false
 }
 
-// backends are the endpoints that serve the port: each where its own revision has
-// it. Those that serve it nowhere are left out, and so are those that serve nobody: they
-// are not ready, their node is not heard of, or their drain period is over.
+// backends returns the endpoints that serve the port, each at the port of its own revision. It
+// leaves out endpoints without the port. It also leaves out those that get no connections: they
+// are not ready, their node is lost, or their drain period is over.
 func (c *collector) backends(key netmap.ServiceKey, p netmap.Port) (ready, draining []backend) {
 	cluster := c.in.Snapshot.Settings.ClusterCIDR
 	for uid, e := range c.in.Snapshot.Endpoints[key] {
@@ -167,8 +166,8 @@ func (c *collector) backends(key netmap.ServiceKey, p netmap.Port) (ready, drain
 	return ready, draining
 }
 
-// hash makes a chain's name of up to 28 characters, the kernel's limit, out of any
-// text. 80 bits: no two services meet by chance, and nobody can make them.
+// hash returns a chain name of at most 28 characters, the kernel's limit. It uses 80 bits:
+// accidental collisions do not occur, and constructing one is not feasible.
 func hash(prefix string, parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return prefix + base32.StdEncoding.EncodeToString(sum[:10])

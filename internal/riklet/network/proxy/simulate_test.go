@@ -12,7 +12,7 @@ import (
 	"rik.dev/rik/internal/riklet/network/iptables"
 )
 
-// packet is the first one of a connection.
+// packet is the first packet of a connection.
 type packet struct {
 	from, to netip.Addr
 	protocol string
@@ -23,15 +23,15 @@ type packet struct {
 	marked   bool
 }
 
-// outcome is what the rules do with a packet: how likely each verdict is, and how
-// many rules were passed in the worst case.
+// outcome is the effect of the rules on a packet: the probability of each verdict, and the number
+// of rules passed in the worst case.
 type outcome struct {
 	odds  map[string]float64 // "DNAT 10.62.1.2:80", "REJECT", "ACCEPT"...; "" is none
 	rules int
 	depth int
 }
 
-// simulate sends a packet through a chain, as the kernel would.
+// simulate sends a packet through a chain, as the kernel does.
 func simulate(t testing.TB, table *iptables.Table, chain string, p packet) outcome {
 	t.Helper()
 	o := outcome{odds: map[string]float64{}}
@@ -39,7 +39,7 @@ func simulate(t testing.TB, table *iptables.Table, chain string, p packet) outco
 	return o
 }
 
-// walk returns the odds of coming back from the chain without a verdict.
+// walk returns the probability of a return from the chain without a verdict.
 func (o *outcome) walk(t testing.TB, table *iptables.Table, chain string, p packet, odds float64, passed, depth int) float64 {
 	t.Helper()
 	o.depth = max(o.depth, depth)
@@ -75,8 +75,7 @@ func (o *outcome) walk(t testing.TB, table *iptables.Table, chain string, p pack
 	return back + odds
 }
 
-// rule is one that is taken apart. The simulation fails on what it does not know,
-// so that a match that nobody tests cannot slip in.
+// rule is a parsed rule. The simulation fails on an unknown match, so that every match is tested.
 type rule struct {
 	conditions            []func(packet) bool
 	chance                float64
@@ -92,7 +91,7 @@ func (r rule) matches(p packet) float64 {
 	return r.chance
 }
 
-// parsed are rules by their text: each packet meets most of them.
+// parsed caches rules by their text, because each packet meets most of them.
 var parsed sync.Map
 
 func parse(t testing.TB, text string) rule {
@@ -143,7 +142,7 @@ func parse(t testing.TB, text string) rule {
 	return r
 }
 
-// parseMatch knows the words that say what a rule is for.
+// parseMatch parses the conditions of a rule.
 func parseMatch(t testing.TB, word, next string) (condition func(packet) bool, known bool) {
 	switch word {
 	case "-m", "--mode":
@@ -176,7 +175,7 @@ func parseMatch(t testing.TB, word, next string) (condition func(packet) bool, k
 		return func(p packet) bool { return from <= p.port && p.port <= to }, true
 	case "--dst-type":
 		return func(p packet) bool { return p.local }, next == "LOCAL"
-	case "--src-type": // of a packet that came in by no link, the node's own
+	case "--src-type": // a packet without an input link is the node's own
 		return func(p packet) bool { return p.in == "" || p.in == "lo" }, next == "LOCAL"
 	case "--ctstate":
 		return func(p packet) bool { return slices.Contains(strings.Split(next, ","), p.state) }, true
@@ -186,7 +185,7 @@ func parseMatch(t testing.TB, word, next string) (condition func(packet) bool, k
 	return nil, false
 }
 
-// check looks at what must hold for any ruleset.
+// check checks the properties that every ruleset must have.
 func check(t testing.TB, rules iptables.Ruleset) {
 	t.Helper()
 	for name, table := range rules {

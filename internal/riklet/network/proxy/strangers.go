@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// Chains that keep strangers out. Strangers are machines that are not of the cluster,
-// and containers of others on this machine.
+// Chains that protect against strangers. Strangers are machines outside the cluster, and
+// containers of other programs on this machine.
 const (
-	// chainStrangers drops what strangers send to addresses of the cluster.
+	// chainStrangers drops packets of strangers to addresses of the cluster.
 	chainStrangers = "RIKLET-X"
-	// chainTunnel takes packets of tunnels from known nodes only.
+	// chainTunnel accepts tunnel packets only from known nodes.
 	chainTunnel = "RIKLET-T"
 )
 
-// virtualFrom leads to the tree of virtual addresses from this node, its instances and
-// whoever is allowed.
+// virtualFrom adds the rules to the tree of virtual addresses for packets from this node, its
+// instances and the allowed ranges.
 func (r *renderer) virtualFrom() {
 	add := func(parts ...string) {
 		r.add(nat, chainEntry, append([]string{"-d", r.service}, append(parts, "-g", chainVirtual)...)...)
@@ -28,8 +28,8 @@ func (r *renderer) virtualFrom() {
 	}
 }
 
-// outsiders are the matches of those who may use addresses of the cluster from beyond this
-// machine, and of its instances.
+// outsiders returns matches for packets of this machine's instances, and of those outside this
+// machine that may use addresses of the cluster.
 func (r *renderer) outsiders() []string {
 	all := []string{"-i " + r.in.Facts.Bridge}
 	for _, link := range r.in.Facts.Ways {
@@ -41,13 +41,13 @@ func (r *renderer) outsiders() []string {
 	return all
 }
 
-// friends are the same with the machine itself.
+// friends returns the matches of outsiders and one for the machine itself.
 func (r *renderer) friends() []string {
 	return append(r.outsiders(), "-m addrtype --src-type LOCAL")
 }
 
-// strangers drops what is sent to addresses of the cluster by others than instances, this
-// node and whoever is allowed. What came to an exposed port, and replies, pass.
+// strangers adds the rules that drop packets to addresses of the cluster, except from instances,
+// this node and allowed ranges. Connections to exposed ports, and replies, pass.
 func (r *renderer) strangers() {
 	add := func(parts ...string) { r.add(filter, chainStrangers, parts...) }
 	add("-m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN")
@@ -59,9 +59,9 @@ func (r *renderer) strangers() {
 	r.add(filter, chainInput, "-d", r.pods, "-j", chainStrangers)
 }
 
-// tunnel takes packets of the overlay from the addresses of the cluster's nodes only, and
-// opens the port for these, whatever comes after us. Instances send none: behind the
-// node's own address these would look like the node's.
+// tunnel accepts overlay packets only from the addresses of the cluster's nodes. For these it
+// opens the port, whatever rules follow. It drops those of instances: behind the node's own
+// address they would look like the node's.
 func (r *renderer) tunnel() {
 	if r.in.Facts.TunnelPort == 0 {
 		return
@@ -83,7 +83,7 @@ func (r *renderer) tunnel() {
 	r.add(filter, chainTunnel, "-j DROP")
 }
 
-// peers are the addresses of the other nodes.
+// peers returns the addresses of the other nodes.
 func (r *renderer) peers() []netip.Addr {
 	var all []netip.Addr
 	for name, p := range r.in.Snapshot.Peers {

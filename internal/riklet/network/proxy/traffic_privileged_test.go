@@ -24,14 +24,14 @@ const (
 	outside        = rikv1alpha1.PortLoadBalancer
 )
 
-// isRefused also takes what a process of the node itself gets that sends UDP: its
-// packet is stopped before it leaves.
+// isRefused also accepts the error that a process of the node itself gets for UDP. Its packet is
+// stopped before it leaves.
 func isRefused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EPERM)
 }
 
-// variants runs a test with each variant of iptables. Rules of somebody else decide
-// which one is taken; they also drop what is forwarded, and must stay as they are.
+// variants runs a test with each variant of iptables. Rules of another program determine the
+// variant. These rules also drop forwarded packets, and must not change.
 func variants(t *testing.T, test func(t *testing.T, w *world, program string)) {
 	t.Helper()
 	privileged.Require(t)
@@ -50,8 +50,8 @@ func variants(t *testing.T, test func(t *testing.T, w *world, program string)) {
 	}
 }
 
-// TestPrivilegedReach sends to two instances, one on this node and one on another,
-// from everywhere.
+// TestPrivilegedReach connects to two instances, one on this node and one on another, from every
+// kind of client.
 func TestPrivilegedReach(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, _ string) {
 		w.a2.serve("a2", "10.62.1.3:8080")
@@ -62,23 +62,22 @@ func TestPrivilegedReach(t *testing.T) {
 		end(w.snapshot, "web", "uid-a1", "a", "10.62.1.2", false)
 		w.sync(t)
 		for _, network := range []string{"tcp", "udp"} {
-			// Instances and local endpoints: the client's own address is kept.
+			// From instances, and to local endpoints: the client's own address is kept.
 			w.a1.want(network, "10.63.0.5:30080", "a2 10.62.1.2", "b1 10.62.1.2")
 			w.a1.want(network, "192.0.2.1:30080", "a2 10.62.1.2", "b1 10.62.1.2")
 			w.client.want(network, "192.0.2.1:30080", "a2 192.0.2.9", "b1 10.62.1.1")
 			w.nodeB.want(network, "192.0.2.1:30080", "a2 192.0.2.2", "b1 10.62.1.1")
-			// The node's own processes.
+			// From the node's own processes.
 			w.nodeA.want(network, "10.63.0.5:30080", "a2 192.0.2.1", "b1 10.62.1.1")
 			w.nodeA.want(network, "192.0.2.1:30080", "a2 192.0.2.1", "b1 10.62.1.1")
 			w.nodeA.want(network, "127.0.0.1:30080", "a2 10.62.1.1", "b1 10.62.1.1")
-			// From itself.
+			// From the instance itself.
 			w.a2.want(network, "10.63.0.5:30080", "a2 10.62.1.1", "b1 10.62.1.3")
 		}
 	})
 }
 
-// TestPrivilegedOutward sends from an instance to a machine that knows nothing of
-// the cluster.
+// TestPrivilegedOutward connects from an instance to a machine outside the cluster.
 func TestPrivilegedOutward(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, _ string) {
 		w.client.serve("client", "192.0.2.9:7000")
@@ -88,13 +87,13 @@ func TestPrivilegedOutward(t *testing.T) {
 	})
 }
 
-// TestPrivilegedRefused: whoever sends to a service without a ready instance hears
-// so at once, and a port that the host uses stays with it.
+// TestPrivilegedRefused checks that a connection to a service without a ready instance is refused
+// at once, and that a port that the host uses still leads to the host.
 func TestPrivilegedRefused(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, program string) {
 		w.a2.serve("a2", "10.62.1.3:8080")
 		w.nodeA.serve("host", "192.0.2.1:30081")
-		w.nodeA.run(program, "-P", "INPUT", "DROP") // a firewall that says nothing
+		w.nodeA.run(program, "-P", "INPUT", "DROP") // a firewall that drops silently
 		w.nodeA.run(program, "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
 		w.nodeA.run(program, "-A", "INPUT", "-p", "tcp", "--dport", "30081", "-j", "ACCEPT")
 		for _, p := range []struct {
@@ -112,7 +111,7 @@ func TestPrivilegedRefused(t *testing.T) {
 			}
 			for _, from := range []*space{w.a1, w.nodeA} {
 				from.refused(network, "10.63.0.5:30080")
-				from.refused(network, "10.63.77.77:1") // nobody's
+				from.refused(network, "10.63.77.77:1") // no service has it
 			}
 		}
 		w.client.want("tcp", "192.0.2.1:30081", "host 192.0.2.9")
@@ -124,7 +123,7 @@ func TestPrivilegedRefused(t *testing.T) {
 	})
 }
 
-// TestPrivilegedHostNetwork has endpoints that share their node's address.
+// TestPrivilegedHostNetwork tests endpoints that share their node's address.
 func TestPrivilegedHostNetwork(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, _ string) {
 		w.nodeB.serve("b", "192.0.2.2:9000")
@@ -151,15 +150,17 @@ func TestPrivilegedHostNetwork(t *testing.T) {
 			w.a1.want(network, "10.63.0.8:30091", "a 10.62.1.2")
 			w.client.want(network, "192.0.2.1:30091", "a 192.0.2.9")
 			w.nodeA.want(network, "192.0.2.1:30091", "a 192.0.2.1")
-			// The instance on this node is probed at its own port: nobody else answers.
+			// The probes of the instance on this node use its own port, so no other endpoint may
+			// answer there.
 			w.client.want(network, "192.0.2.1:9000", "a 192.0.2.9")
 			w.a1.want(network, "10.63.0.9:9000", "b 192.0.2.1")
 		}
 	})
 }
 
-// TestPrivilegedFlows: a client that goes on sending from one port stays with an endpoint
-// that is being deleted, for the drain period, and leaves one that is not ready or is gone.
+// TestPrivilegedFlows checks a client that sends from one port for a long time. It stays with an
+// endpoint that is being deleted for the drain period. It leaves an endpoint that is not ready or
+// no longer exists.
 func TestPrivilegedFlows(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, _ string) {
 		w.a2.serve("a2", "10.62.1.3:8080")
@@ -204,7 +205,7 @@ func TestPrivilegedFlows(t *testing.T) {
 		delete(w.snapshot.Endpoints[key("dns")], "1")
 		w.sync(t)
 		both("gone", "b1")
-		// A restarted proxy catches up with what it missed.
+		// A restarted proxy handles the changes that it missed.
 		end(w.snapshot, "dns", "3", "a", "10.62.1.3", true)
 		delete(w.snapshot.Endpoints[key("dns")], "2")
 		w.proxy = w.newProxy(t)
@@ -213,7 +214,7 @@ func TestPrivilegedFlows(t *testing.T) {
 	})
 }
 
-// answer asks until an answer comes: UDP may lose packets.
+// answer repeats the request until an answer arrives, because UDP may lose packets.
 func answer(t *testing.T, conn net.Conn) string {
 	t.Helper()
 	deadline := time.Now().Add(timeout)
@@ -228,8 +229,8 @@ func answer(t *testing.T, conn net.Conn) string {
 	}
 }
 
-// TestPrivilegedLoopback: a neighbor that sends to 127.0.0.1 on the wire does not
-// reach what listens there.
+// TestPrivilegedLoopback checks that packets of a neighbor to 127.0.0.1 do not reach local
+// listeners.
 func TestPrivilegedLoopback(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, program string) {
 		w.nodeA.serve("secret", "127.0.0.1:7777")
@@ -258,7 +259,7 @@ func TestPrivilegedLoopback(t *testing.T) {
 	})
 }
 
-// drops are the counters of the rules that guard the loopback range.
+// drops returns the counters of the rules that protect the loopback range.
 func (s *space) drops(program string) string {
 	var all []string
 	for line := range strings.Lines(s.run(program+"-save", "-c", "-t", "filter")) {
@@ -269,8 +270,8 @@ func (s *space) drops(program string) string {
 	return strings.Join(all, "")
 }
 
-// TestPrivilegedUntouched: what others have is byte for byte the same with our rules
-// in and after they are gone.
+// TestPrivilegedUntouched checks that the rules of other programs are byte for byte the same with
+// rik's rules and after their removal.
 func TestPrivilegedUntouched(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, program string) {
 		before := w.nodeA.rules(program)
@@ -299,7 +300,7 @@ func TestPrivilegedUntouched(t *testing.T) {
 		if got := setting(); got != "11" {
 			t.Errorf("route_localnet of both links: got %q, want 11", got)
 		}
-		w.proxy = w.newProxy(t) // as a purge by a new process, which knows no links
+		w.proxy = w.newProxy(t) // as a purge by a new process, which has no links
 		w.facts = Facts{}
 		for range 2 {
 			w.nodeA.must(func() error { return w.proxy.Remove(t.Context()) })
@@ -313,8 +314,8 @@ func TestPrivilegedUntouched(t *testing.T) {
 	})
 }
 
-// rules prints what is in the kernel, without the comments that have times in them.
-// Tables without a rule come and go with the programs that look at them.
+// rules returns the rules in the kernel, without comments that contain times. Tables without a
+// rule appear and disappear with the programs that read them.
 func (s *space) rules(program string) string {
 	s.tb.Helper()
 	var kept strings.Builder
@@ -327,7 +328,7 @@ func (s *space) rules(program string) string {
 	return kept.String()
 }
 
-// foreign leaves out what is ours.
+// foreign returns the rules that are not rik's.
 func foreign(rules string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(rules) {
@@ -338,8 +339,9 @@ func foreign(rules string) string {
 	return kept.String()
 }
 
-// TestPrivilegedNobodyTakesAReservedPort: what a service has on a node, no unprivileged
-// process takes, also across a restart of the riklet. A port at loopback stays there.
+// TestPrivilegedNobodyTakesAReservedPort checks that an unprivileged process cannot take a port
+// that a service has on a node, also across a restart of the riklet. A process at a loopback
+// address keeps the port there.
 func TestPrivilegedNobodyTakesAReservedPort(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, _ string) {
 		w.a2.serve("a2", "10.62.1.3:8080")
@@ -361,7 +363,7 @@ func TestPrivilegedNobodyTakesAReservedPort(t *testing.T) {
 			}
 		}
 		check("at first")
-		// A user comes, and listens on what the service has.
+		// A user's process starts to listen on the service's port.
 		w.facts.Listeners = append(w.facts.Listeners, Listener{HostPort: HostPort{tcp, 30080}}, Listener{HostPort: HostPort{tcp, 30080}, Loopback: true})
 		w.nodeA.serve("late", "127.0.0.1:30080")
 		w.sync(t)
@@ -371,7 +373,7 @@ func TestPrivilegedNobodyTakesAReservedPort(t *testing.T) {
 		w.sync(t)
 		check("after a restart")
 		w.nodeA.want("tcp", "127.0.0.1:30080", "a2 10.62.1.1")
-		// root takes it.
+		// A process of root takes the port.
 		w.facts.Listeners = append(w.facts.Listeners, Listener{HostPort: HostPort{tcp, 30080}, Privileged: true})
 		w.sync(t)
 		if _, err := w.client.ask("tcp", "192.0.2.1:30080"); err == nil {
@@ -380,9 +382,9 @@ func TestPrivilegedNobodyTakesAReservedPort(t *testing.T) {
 	})
 }
 
-// TestPrivilegedStrangers: a machine of the LAN that has a route to the cluster's ranges
-// reaches neither instances nor virtual addresses nor names, and no tunnel takes its
-// packets; exposed ports it reaches. Whoever is allowed reaches all.
+// TestPrivilegedStrangers checks a machine of the LAN that has a route to the cluster's ranges.
+// It reaches neither instances nor virtual addresses nor the name server, and its tunnel packets
+// are dropped. It reaches exposed ports. An allowed machine reaches everything.
 func TestPrivilegedStrangers(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, program string) {
 		w.nodeA.run(program, "-P", "FORWARD", "ACCEPT")
@@ -405,7 +407,8 @@ func TestPrivilegedStrangers(t *testing.T) {
 			}
 		}
 		w.client.want("tcp", "192.0.2.1:30080", "a2 192.0.2.9")
-		// An instance makes no tunnel, neither to its node nor, behind that, to another.
+		// An instance cannot send tunnel packets, neither to its node nor through it to another
+		// node.
 		w.nodeB.serve("tunnel", "192.0.2.2:8472")
 		for _, address := range []string{"192.0.2.1:8472", "192.0.2.2:8472"} {
 			if got, err := w.a1.ask("udp", address); err == nil {

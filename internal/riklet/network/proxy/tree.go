@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	// fewRules are cheaper to pass one by one than to be divided again.
+	// fewRules is the number of rules up to which a linear chain is cheaper than a further
+	// division.
 	fewRules = 64
-	// fewBackends is the same where every rule throws dice.
+	// fewBackends is the same for rules that each draw a random number.
 	fewBackends = 32
 	// step is how many bits a chain of a tree divides by.
 	step = 4
@@ -24,17 +25,17 @@ type leaf struct {
 	rule   string
 }
 
-// tree spreads rules over chains by the leading bits of their numbers.
+// tree distributes rules over chains by the leading bits of their numbers.
 type tree struct {
 	add   func(chain, rule string)
-	name  func(base uint32, bits int) string // of the chain for numbers that begin so
-	match func(base uint32, bits int) string // what such numbers are matched by
+	name  func(base uint32, bits int) string // the chain for numbers with these bits
+	match func(base uint32, bits int) string // the match for such numbers
 	width int                                // bits of a number
-	jump  bool                               // what no chain below decides comes back
+	jump  bool                               // unmatched packets return from the chains below
 }
 
-// grow fills a chain with the rules of the numbers that begin with the given bits
-// of base: as they are when they are few, otherwise by way of more chains.
+// grow fills a chain with the rules of the numbers that begin with the given bits of base:
+// directly if they are few, otherwise through more chains.
 func (t tree) grow(chain string, base uint32, bits int, leaves []leaf) {
 	slices.SortStableFunc(leaves, func(a, b leaf) int { return cmp.Compare(a.number, b.number) })
 	t.divide(chain, base, bits, leaves)
@@ -76,9 +77,9 @@ func address(n uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// balance fills a chain that gives every backend the same share. Many are divided
-// by a hash of their UIDs, so that one that comes or goes changes its own part and
-// the odds of the others, not their order.
+// balance fills a chain that gives every backend the same share. Many backends are divided by a
+// hash of their UIDs. Thus a backend that is added or removed changes only its own part and the
+// probabilities of the others, not their order.
 func (r *renderer) balance(chain, name, protocol string, backends []backend, depth int) {
 	type part struct {
 		target string
@@ -100,25 +101,24 @@ func (r *renderer) balance(chain, name, protocol string, backends []backend, dep
 		}
 	}
 	left := len(backends)
-	// The protocol is said again in every rule: a target with a port demands it.
+	// Every rule repeats the protocol, because a target with a port requires it.
 	for _, p := range parts {
 		if p.weight == left {
 			r.add(nat, chain, "-p", protocol, p.target)
 			return
 		}
-		// Eleven digits: the kernel keeps 31 bits of it.
+		// Eleven digits: the kernel uses 31 bits of it.
 		odds := strconv.FormatFloat(float64(p.weight)/float64(left), 'f', 11, 64)
 		r.add(nat, chain, "-p", protocol, "-m statistic --mode random --probability", odds, p.target)
 		left -= p.weight
 	}
 }
 
-// maxDepth bounds the chains that lead to one another: the kernel follows 16. Four
-// here are enough for two million endpoints of one service.
+// maxDepth bounds the depth of nested chains. The kernel allows 16. Four here are enough for two
+// million endpoints of one service.
 const maxDepth = 4
 
-// divide sorts backends into sixteen parts. Depth says which four bits of the
-// hash to go by.
+// divide sorts backends into sixteen parts. depth selects the four bits of the hash.
 func divide(backends []backend, depth int) (parts [1 << step][]backend) {
 	for _, b := range backends {
 		sum := sha256.Sum256([]byte(b.uid))

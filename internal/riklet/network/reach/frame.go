@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lengths and places in a frame: RFC 894 and 826.
+// Lengths and offsets in a frame: RFC 894 and 826.
 const (
 	arpLength = 42
 
 	atDestination = 0
 	atSource      = 6
 	atType        = 12
-	atFixed       = 14 // kinds and lengths of addresses
+	atFixed       = 14 // types and lengths of addresses
 	atOperation   = 20
 	atSenderMAC   = 22
 	atSenderIP    = 28
@@ -29,11 +29,11 @@ const (
 	reply   = 2
 )
 
-// fixed begins each ARP packet for IPv4 over Ethernet.
+// fixed is the start of each ARP packet for IPv4 over Ethernet.
 var fixed = []byte{0, 1, 8, 0, 6, 4}
 
-// mark follows the packet, where kernels do not look. The byte after it says what the sender
-// knows: deafByte that it receives nothing.
+// mark follows the ARP packet, where kernels do not look. The byte after it contains the sender's
+// state: deafByte means that it receives nothing.
 var mark = []byte("rik.1 reach")
 
 const (
@@ -41,8 +41,8 @@ const (
 	deafByte  = 1
 )
 
-// question is an ARP request to one node. Its kernel answers, whatever its firewall does with
-// the packets of IP: what is tested is the way of the tunnel's packets alone.
+// question returns an ARP request to one node. The node's kernel answers it even if its firewall
+// drops IP packets. Thus only the path of the tunnel packets is tested.
 func question(from, to Peer, target netip.Addr, deaf bool) []byte {
 	f := make([]byte, arpLength, arpLength+len(mark)+1)
 	copy(f[atDestination:], to.MAC)
@@ -60,14 +60,14 @@ func question(from, to Peer, target netip.Addr, deaf bool) []byte {
 	return append(append(f, mark...), said)
 }
 
-// received is a frame that came in.
+// received is a frame that was received.
 type received struct {
 	from   net.HardwareAddr
 	answer bool
 	deaf   bool
 }
 
-// read understands questions and answers that are for a node, and nothing else.
+// read parses requests and replies to a node, and rejects all other frames.
 func read(f []byte, self Peer) (h received, ok bool) {
 	if len(f) < arpLength || !bytes.Equal(f[atDestination:atDestination+6], self.MAC) ||
 		binary.BigEndian.Uint16(f[atType:]) != unix.ETH_P_ARP || !bytes.Equal(f[atFixed:atFixed+len(fixed)], fixed) {
@@ -81,7 +81,7 @@ func read(f []byte, self Peer) (h received, ok bool) {
 	case request:
 		rest := f[arpLength:]
 		if !bytes.HasPrefix(rest, mark) || len(rest) == len(mark) {
-			return h, true // the kernel asks by itself
+			return h, true // the kernel sends requests by itself
 		}
 		h.deaf = rest[len(mark)] == deafByte
 		return h, true

@@ -1,13 +1,15 @@
-// Package reach checks that the packets of the overlay pass between this node and others. A
-// firewall that drops them makes no error anywhere: connections of instances just time out.
+// Package reach checks that overlay packets pass between this node and others. A firewall that
+// drops them causes no error: connections of instances just time out.
 //
-// A node asks its neighbors on a ring of names, through the device of the tunnels. The question
-// is an ARP request, which the other node's kernel answers without any help. So the answer
-// comes also while its riklet restarts, and firewalls see nothing but the tunnel's own packets.
-// Instances can neither ask nor answer: their ARP does not leave their bridge.
+// A node sends requests to its neighbors on a ring of node names, through the tunnel device. A
+// request is an ARP request, which the other node's kernel answers by itself. Thus the answer
+// arrives even while the other riklet restarts, and firewalls see only tunnel packets. Instances
+// can neither send nor answer these requests, because their ARP packets do not leave their
+// bridge.
 //
-// Each question also says whether its sender receives anything. A node that hears this from
-// those who do not answer knows that the way to them is closed, and not its own.
+// Each request also contains whether its sender receives anything. If the nodes that do not
+// answer report that they receive nothing, the path to them is blocked, and not the path to this
+// node.
 package reach
 
 import (
@@ -29,46 +31,46 @@ import (
 // Peer is a node's end of the tunnels.
 type Peer struct {
 	Name  string
-	Outer netip.Addr // where its packets of tunnels go
-	Inner netip.Addr // of the end itself
-	// Bridge is the address that the node has among its instances.
+	Outer netip.Addr // destination of its tunnel packets
+	Inner netip.Addr // address of the tunnel device itself
+	// Bridge is the node's address among its instances.
 	Bridge netip.Addr
 	MAC    net.HardwareAddr
 }
 
-// View is whom there is to ask.
+// View is the current input of the check: the nodes that can be queried.
 type View struct {
-	// Known is false before anything is known of the overlay: an earlier result stays then.
+	// Known is false before the overlay's state is known. Until then, an earlier result stays.
 	Known bool
-	// Device is the link of the tunnels; empty while there is none.
+	// Device is the name of the tunnel device, or "" if there is none yet.
 	Device string
 	Self   Peer
 	// Peers are the other ends, of nodes that can answer as far as the cluster knows.
 	Peers []Peer
 }
 
-// Config of a Checker. All but Logger, Every and Silence is required.
+// Config configures a Checker. All fields except Logger, Interval and Silence are required.
 type Config struct {
-	// View gives whom there is to ask now.
+	// View returns the current view.
 	View func() View
-	// Notified is called with what keeps packets from passing, empty for nothing, when that changed.
+	// Notified is called with the new trouble when it has changed. "" means no trouble.
 	Notified func(trouble string)
-	// Path is the file that holds the last result for a later life.
+	// Path is the file with the last result, which survives a restart.
 	Path string
-	// Port of the tunnels, for messages.
+	// Port is the UDP port of the tunnels, for messages.
 	Port uint16
-	// Interval and Silence are the package's when zero.
+	// Interval and Silence default to the package's constants.
 	Interval, Silence time.Duration
-	// Logger discards when nil.
+	// Logger may be nil, which discards logs.
 	Logger *slog.Logger
 }
 
-// Checker asks and listens.
+// Checker sends requests and receives replies.
 type Checker struct {
 	cfg    Config
 	memory memory
 	socket *socket
-	failed string // why there is no socket, as it was logged last
+	failed string // why there is no socket, as last logged
 
 	view  View
 	names map[string]string // of the view's peers, by MAC
@@ -77,7 +79,7 @@ type Checker struct {
 	wake  chan struct{}
 }
 
-// New gives a checker that begins with what an earlier one found, and tells of it.
+// New returns a checker that starts with the result of an earlier one, and reports that result.
 func New(cfg Config) *Checker {
 	if cfg.Interval == 0 {
 		cfg.Interval = Interval
@@ -103,7 +105,7 @@ func New(cfg Config) *Checker {
 	return c
 }
 
-// Look has the checker look at once whom there is to ask. It does not block.
+// Look makes the checker read the view again at once. It does not block.
 func (c *Checker) Look() {
 	select {
 	case c.wake <- struct{}{}:
@@ -137,7 +139,8 @@ func (c *Checker) Run(ctx context.Context) error {
 	}
 }
 
-// pause is shorter while a node waits for an answer, and more so for the first.
+// pause returns the time to the next round. It is shorter while a node waits for an answer, and
+// shortest before the first one.
 func (c *Checker) pause() time.Duration {
 	switch {
 	case !c.memory.Checked:
@@ -149,7 +152,7 @@ func (c *Checker) pause() time.Duration {
 	}
 }
 
-// look finds out whom there is to ask, and is false while nothing is known.
+// look reads the view. It returns false if nothing is known yet.
 func (c *Checker) look() bool {
 	c.view, c.names = c.cfg.View(), map[string]string{}
 	for _, p := range c.view.Peers {
@@ -158,7 +161,7 @@ func (c *Checker) look() bool {
 	return c.view.Known
 }
 
-// round asks each neighbor.
+// round sends a request to each neighbor.
 func (c *Checker) round(now time.Time) {
 	asked := map[string]*seen{}
 	for _, p := range chosen(c.view) {
@@ -167,9 +170,9 @@ func (c *Checker) round(now time.Time) {
 			s = &seen{since: now}
 		}
 		asked[p.Name] = s
-		// Before others judge by it.
+		// Report that earlier than other nodes need it for their verdict.
 		deaf := c.came.last.IsZero() || now.Sub(c.came.last) >= c.cfg.Silence/2
-		// Old kernels take the address of the end itself for that of a broadcast.
+		// Old kernels treat the tunnel device's own address as a broadcast address.
 		for _, target := range []netip.Addr{p.Inner, p.Bridge} {
 			if err := c.socket.send(question(c.view.Self, p, target, deaf)); err != nil {
 				c.cfg.Logger.Debug("a node cannot be asked", "node", p.Name, "err", err)
@@ -180,7 +183,7 @@ func (c *Checker) round(now time.Time) {
 	c.all = asked
 }
 
-// chosen are the neighbors among the peers of a view.
+// chosen returns the neighbors among the peers of a view.
 func chosen(v View) []Peer {
 	names := make([]string, len(v.Peers))
 	for i, p := range v.Peers {
@@ -190,7 +193,7 @@ func chosen(v View) []Peer {
 	return slices.DeleteFunc(slices.Clone(v.Peers), func(p Peer) bool { return !slices.Contains(names, p.Name) })
 }
 
-// take notes what came in, and says whether that may be news.
+// take records a received frame, and reports whether it may change the verdict.
 func (c *Checker) take(data []byte, now time.Time) bool {
 	h, ok := read(data, c.view.Self)
 	if !ok {
@@ -214,7 +217,7 @@ func (c *Checker) take(data []byte, now time.Time) bool {
 	return false
 }
 
-// conclude follows what was seen, and tells and keeps what is new.
+// conclude computes the verdict, and reports and saves it if it is new.
 func (c *Checker) conclude(now time.Time) {
 	s := validate(c.all, c.came, now, c.cfg.Silence)
 	var asked []Peer
@@ -245,8 +248,8 @@ func (c *Checker) save() error {
 	return pki.WriteFile(c.cfg.Path, data)
 }
 
-// open has a socket at the view's device if there is anybody to ask. Without a socket the last
-// result stays.
+// open opens a socket on the view's device if there are peers. Without a socket, the last result
+// stays.
 func (c *Checker) open(frames chan<- frame) bool {
 	if len(c.view.Peers) == 0 {
 		c.close()

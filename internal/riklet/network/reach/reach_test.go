@@ -32,7 +32,8 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// TestNeighborsAreMutual: whoever is asked asks back, however many there are.
+// TestNeighborsAreMutual checks that every node queries the nodes that query it, for any number
+// of nodes.
 func TestNeighborsAreMutual(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -115,7 +116,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestDescribe: a message names what to open and from where, and fits into a condition.
+// TestDescribe checks that a message contains what to open and from where, and fits into a
+// condition.
 func TestDescribe(t *testing.T) {
 	t.Parallel()
 	var peers []Peer
@@ -143,7 +145,7 @@ func TestFrames(t *testing.T) {
 		if _, ok := read(f, a); ok {
 			t.Error("a node reads what is for another")
 		}
-		f[arpLength-1]++ // the address that is asked for
+		f[arpLength-1]++ // the requested address
 		if _, ok := read(f, b); !ok {
 			t.Error("a question for another address of the node is not read")
 		}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// frame is one that a socket received.
+// frame is a frame that a socket received.
 type frame struct {
 	from *socket
 	data []byte
@@ -21,9 +21,10 @@ type socket struct {
 	done  chan struct{}
 }
 
-// open gives a socket that passes on what it receives, and drops it while nobody takes it.
+// open returns a socket that sends received frames to a channel, and drops them while the channel
+// is full.
 func open(index int, frames chan<- frame) (*socket, error) {
-	// Without a protocol it receives nothing before it is bound to the link.
+	// Without a protocol, the socket receives nothing before it is bound to the link.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -37,12 +38,12 @@ func open(index int, frames chan<- frame) (*socket, error) {
 	return s, nil
 }
 
-// network16 is a number in the order of the network, as the kernel wants it here.
+// network16 returns a number in network byte order, as the kernel requires here.
 func network16(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// receive ends when the socket is closed.
+// receive returns when the socket is closed.
 func (s *socket) receive(frames chan<- frame) {
 	defer close(s.done)
 	for {
@@ -55,7 +56,7 @@ func (s *socket) receive(frames chan<- frame) {
 			}
 			continue
 		}
-		// The link went down: the next round looks whether there is another.
+		// The link went down. The next round checks whether there is another one.
 		if err != nil && !isDown(err) {
 			return
 		}
@@ -69,7 +70,7 @@ func (s *socket) send(f []byte) error {
 	return err
 }
 
-// close returns when receive has ended.
+// close closes the socket and waits until receive has returned.
 func (s *socket) close() {
 	_ = s.file.Close()
 	<-s.done

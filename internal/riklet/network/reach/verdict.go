@@ -8,17 +8,18 @@ import (
 )
 
 const (
-	// Interval is the time between two rounds of questions.
+	// Interval is the time between two rounds of requests.
 	Interval = 5 * time.Second
-	// Silence without an answer is a trouble. It is twelve rounds, so that lost packets do not
-	// count, and three times as long as the scheduler takes to notice that a node is gone.
+	// Silence is the time without an answer after which there is a trouble. It is twelve rounds,
+	// so that lost packets do not matter, and three times as long as the scheduler takes to
+	// detect a lost node.
 	Silence = time.Minute
-	// each side of the ring has this many neighbors.
+	// eachSide is the number of neighbors on each side of the ring.
 	eachSide = 2
 )
 
-// neighbors chooses whom a node asks: those before and after it on a ring of sorted names. So
-// a node of a large cluster asks four others and is asked by the same four.
+// neighbors returns the nodes that a node queries: those before and after it on a ring of sorted
+// names. Thus a node of a large cluster queries four others and is queried by the same four.
 func neighbors(self string, names []string) []string {
 	names = slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(n string) bool { return n == self })
 	if len(names) <= 2*eachSide {
@@ -33,33 +34,35 @@ func neighbors(self string, names []string) []string {
 	return chosen
 }
 
-// seen is what one neighbor was seen to do. Zero times: never.
+// seen is the state of one neighbor. A zero time means never.
 type seen struct {
-	since    time.Time // it is asked
+	since    time.Time // when the requests to it started
 	answered time.Time
-	deaf     time.Time // it said that it receives nothing from anybody
+	deaf     time.Time // when it reported that it receives nothing
 }
 
-// state is where a check stands.
+// state is the result of a check.
 type state string
 
 const (
-	// idle: there is nobody to ask.
+	// idle means that there is no node to query.
 	idle state = "idle"
-	// waiting: it is too early to say.
+	// waiting means that there is no result yet.
 	waiting state = "waiting"
-	// fine: packets pass, or it is the others that receive none.
+	// fine means that packets pass, or that only other nodes receive none.
 	fine state = "fine"
-	// inbound: nothing arrives from anybody.
+	// inbound means that this node receives nothing.
 	inbound state = "inbound"
-	// outbound: packets of others arrive, and none is answered by those that receive others'.
+	// outbound means that other nodes' packets arrive, but that nodes which receive packets of
+	// others do not answer.
 	outbound state = "outbound"
 )
 
-// arrivals are when anything came from any node: the first after a silence, and the last.
+// arrivals are the times of received packets from any node: the first after a silence, and the
+// last.
 type arrivals struct{ first, last time.Time }
 
-// add notes one more.
+// add records one more packet.
 func (a *arrivals) add(now time.Time, silence time.Duration) {
 	if a.last.IsZero() || now.Sub(a.last) >= silence {
 		a.first = now
@@ -67,13 +70,15 @@ func (a *arrivals) add(now time.Time, silence time.Duration) {
 	a.last = now
 }
 
-// validate says what the neighbors show. One neighbor that answers is enough: another that does not has a trouble of its own.
+// validate returns the result of a check. One neighbor that answers is enough: another that does
+// not answer has a trouble of its own.
 //
-// Of two nodes that do not reach each other, the one that receives the other's questions is
-// fine: the other one says that it receives nothing, so the way to it is closed.
+// If two nodes cannot reach each other, the one that receives the other's requests is fine. The
+// other one reports that it receives nothing, so the path to it is blocked.
 //
-// Right after a way was opened, packets come before answers do. So those must have come for
-// as long as an answer may take, and who said that it receives nothing has as long, too.
+// Right after a path was opened, requests arrive before replies do. Therefore requests must have
+// arrived for as long as a reply may take. A node that reported that it receives nothing has the
+// same time.
 func validate(all map[string]*seen, came arrivals, now time.Time, silence time.Duration) state {
 	recent := func(t time.Time) bool { return !t.IsZero() && now.Sub(t) < silence }
 	asked, able := 0, 0
@@ -105,19 +110,20 @@ func validate(all map[string]*seen, came arrivals, now time.Time, silence time.D
 	}
 }
 
-// memory is what outlives the agent.
+// memory is the state that survives a restart of the riklet.
 type memory struct {
-	// Checked: the node was fine once. Before that it waits for an answer, so that a node that
-	// cannot be reached gets no work when it joins.
+	// Checked is true if the node was fine once. Before that, the node waits for an answer, so
+	// that a node that cannot be reached gets no work when it joins.
 	Checked bool
-	// Trouble is the last one, empty for none.
+	// Trouble is the last trouble, or "" for none.
 	Trouble string
 }
 
-// unchecked is the trouble of a node that has just begun.
+// unchecked is the trouble of a node that has just started.
 const unchecked = "the overlay was not checked yet"
 
-// next follows a state. While it is not known yet, a node stays what it was.
+// next returns the state after a check. While the result is not known yet, the state does not
+// change.
 func (m memory) next(s state, message string) memory {
 	switch {
 	case s == fine || s == idle:
@@ -128,7 +134,7 @@ func (m memory) next(s state, message string) memory {
 	return memory{Checked: m.Checked, Trouble: message}
 }
 
-// describe says what to open, and from where.
+// describe returns a message with what to open and from where.
 func describe(s state, port uint16, peers []Peer) string {
 	var who []string
 	for _, p := range peers {

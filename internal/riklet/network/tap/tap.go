@@ -1,11 +1,11 @@
-// Package tap gives a microVM the place in the network that its instance has: a TAP
-// device in the instance's own namespace, joined to the instance's interface so that
-// every frame which comes for the one goes out of the other.
+// Package tap connects a microVM to its instance's network. It creates a TAP device in the
+// instance's namespace and joins it to the instance's interface: every frame that arrives at one
+// leaves from the other.
 //
-// The guest takes over the interface's hardware and IP addresses. The node's bridge,
-// its address management and its rules see an instance like any other, and the TAP
-// goes with the namespace, whatever else happens. The two are joined by tc, see
-// tc-mirred(8): ingress qdiscs whose only filter sends everything across.
+// The guest takes over the interface's hardware and IP addresses. The node's bridge, its address
+// management and its rules treat the instance like any other. The TAP disappears with the
+// namespace in any case. The two devices are joined by tc, see tc-mirred(8): each has an ingress
+// qdisc whose only filter sends everything to the other.
 package tap
 
 import (
@@ -24,26 +24,25 @@ import (
 // Device is the name of the TAP in the instance's namespace.
 const Device = "tap0"
 
-// Wire describes the device to be made.
+// Wire describes the device to create.
 type Wire struct {
-	// PID is a process in the instance's namespace, Interface the instance's own
-	// device there.
+	// PID is a process in the instance's namespace. Interface is the instance's own device there.
 	PID       int
 	Interface string
 	// UID and GID are those of the VMM, which may open the device.
 	UID, GID uint32
-	// Limits in bytes per second as the guest sees them; 0: none.
+	// Limits in bytes per second from the guest's perspective. 0 means no limit.
 	ReceiveBytesPerSecond, TransmitBytesPerSecond int64
 }
 
-// Link is what the guest is to be told.
+// Link is the link configuration for the guest.
 type Link struct {
 	MAC net.HardwareAddr
 	MTU int
 }
 
-// Join makes the device and joins it. Done again it replaces what is there, which no
-// VMM may use any more.
+// Join creates the device and joins it to the interface. If the device exists, Join replaces it,
+// so no VMM may use it any more.
 func Join(w Wire) (Link, error) {
 	namespace, err := netns.Of(w.PID)
 	if err != nil {
@@ -61,7 +60,7 @@ func Join(w Wire) (Link, error) {
 	return link, nil
 }
 
-// join works on the thread's namespace.
+// join does the work of Join in the thread's namespace.
 func join(w Wire) (Link, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -96,7 +95,7 @@ func join(w Wire) (Link, error) {
 	return Link{MAC: attrs.HardwareAddr, MTU: attrs.MTU}, nil
 }
 
-// remove takes away the device of an earlier VMM.
+// remove removes the device of an earlier VMM.
 func remove(h *netlink.Handle) error {
 	link, err := h.LinkByName(Device)
 	if _, none := errors.AsType[netlink.LinkNotFoundError](err); none {
@@ -108,7 +107,7 @@ func remove(h *netlink.Handle) error {
 	return h.LinkDel(link)
 }
 
-// makeTAP makes the device, persistent: the VMM opens it later, as its own user.
+// makeTAP creates the device. It is persistent, because the VMM opens it later as its own user.
 func makeTAP(h *netlink.Handle, w Wire, mtu int) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = Device, mtu
@@ -126,7 +125,7 @@ func makeTAP(h *netlink.Handle, w Wire, mtu int) (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The thread's namespace has no IPv6 neighbors to look for on it.
+	// No IPv6 neighbors are to be discovered on it in this namespace.
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+Device+"/disable_ipv6", []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -136,15 +135,14 @@ func makeTAP(h *netlink.Handle, w Wire, mtu int) (netlink.Link, error) {
 	return link, nil
 }
 
-// redirect sends all that comes in on one device out of the other. u32 without a key
-// matches every packet; matchall, which says so plainly, is a module that not every
-// kernel has.
+// redirect sends everything that arrives at one device out of the other. A u32 filter without a
+// key matches every packet. matchall would be clearer, but not every kernel has that module.
 func redirect(h *netlink.Handle, from, to netlink.Link) error {
 	index := from.Attrs().Index
 	qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS,
 	}}
-	// The filters of an earlier VMM go with it.
+	// The filters of an earlier VMM disappear with it.
 	if err := h.QdiscDel(qdisc); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("removing the ingress of %s: %w", from.Attrs().Name, err)
 	}
@@ -163,14 +161,14 @@ func redirect(h *netlink.Handle, from, to netlink.Link) error {
 	return nil
 }
 
-// The bucket of a limit holds what flows in a tenth of a second, and at least some
-// large frames; what waits longer than the latency is dropped.
+// The burst of a limit is the data of a tenth of a second, and at least some large frames. Data
+// that would wait longer than the latency is dropped.
 const (
 	minBurst  = 256 << 10
 	latencyMS = 50
 )
 
-// limit bounds what goes out of a device; 0 is no bound.
+// limit bounds the rate at which a device sends. 0 means no limit.
 func limit(h *netlink.Handle, link netlink.Link, rate int64) error {
 	if rate <= 0 {
 		return nil

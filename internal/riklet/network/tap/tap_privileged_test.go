@@ -22,8 +22,8 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// place is an instance's namespace, with its interface, whose other end is in the
-// namespace of the test.
+// place creates an instance's namespace with its interface. The other end of the interface is in
+// the namespace of the test.
 func place(t *testing.T) (pid int, namespace *os.File) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "sleep", "600")
@@ -62,7 +62,7 @@ func within(t *testing.T, namespace *os.File, work func() error) {
 	}
 }
 
-// openTAP is what a VMM does, without the header that it asks for.
+// openTAP opens the TAP as a VMM does, without the header that a VMM requests.
 func openTAP(t *testing.T, namespace *os.File) *os.File {
 	t.Helper()
 	var tap *os.File
@@ -86,14 +86,14 @@ func openTAP(t *testing.T, namespace *os.File) *os.File {
 	return tap
 }
 
-// frame is one of an EtherType that is for experiments (IEEE 802).
+// frame has an EtherType for experiments (IEEE 802).
 func frame(to, from string, text string) []byte {
 	dst, _ := net.ParseMAC(to)
 	src, _ := net.ParseMAC(from)
 	return append(append(append(dst, src...), 0x88, 0xb5), append([]byte(text), make([]byte, 60)...)...)
 }
 
-// vnetHeader stands before every frame of the device, see virtio_net_hdr.
+// vnetHeader is the length of the header before every frame of the device, see virtio_net_hdr.
 const vnetHeader = 10
 
 func TestPrivilegedTAPCarriesFramesBothWays(t *testing.T) {
@@ -102,7 +102,7 @@ func TestPrivilegedTAPCarriesFramesBothWays(t *testing.T) {
 		return
 	}
 	pid, namespace := place(t)
-	for range 2 { // a second VMM of the instance takes the first one's place
+	for range 2 { // a second VMM of the instance replaces the first one
 		link, err := Join(Wire{PID: pid, Interface: "eth0", ReceiveBytesPerSecond: 1 << 20, TransmitBytesPerSecond: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
@@ -141,8 +141,8 @@ func packets(t *testing.T, device string) *os.File {
 	return f
 }
 
-// carries sends a frame until one with the text arrives: a device that just came up loses
-// some, and the kernel sends some of its own.
+// carries sends a frame until one with the text arrives. A device that just came up loses some,
+// and the kernel sends some of its own.
 func carries(t *testing.T, from *os.File, message []byte, to *os.File, text string) {
 	t.Helper()
 	buffer := make([]byte, 4096)

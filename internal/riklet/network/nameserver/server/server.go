@@ -1,5 +1,5 @@
-// Package server is the process of a node's name server, cmd/rik-dns. It answers from the table
-// that the riklet last sent, for as long as it runs.
+// Package server is the process of a node's name server, cmd/rik-dns. It answers from the netmap
+// that the riklet last sent, as long as it runs.
 package server
 
 import (
@@ -24,7 +24,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// maxLog bounds the log, in bytes: it begins anew then.
+// maxLog is the size of the log, in bytes, at which it is truncated.
 const maxLog = 1 << 20
 
 type server struct {
@@ -34,14 +34,14 @@ type server struct {
 	tcp     *net.TCPListener
 	table   *netmap.Table
 	end     context.CancelFunc
-	known   chan struct{} // closed when the first table is there
+	known   chan struct{} // closed when the first netmap has arrived
 
 	mu      sync.Mutex
-	current *net.UnixConn // the connection whose frames count: the last one
+	current *net.UnixConn // the last connection: only its frames count
 }
 
-// Run answers names until ctx ends, or the riklet says so. It is called with the settings, and
-// with the sockets as descriptors.
+// Run answers DNS queries until ctx ends, or the riklet orders it to end. args are the settings.
+// The sockets are inherited descriptors.
 func Run(ctx context.Context, args []string) error {
 	var settings nameserver.Settings
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &settings) != nil {
@@ -62,7 +62,7 @@ func Run(ctx context.Context, args []string) error {
 	defer s.end()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		// Questions wait in the sockets until there is something to answer from.
+		// Queries wait in the sockets until there is a netmap.
 		select {
 		case <-ctx.Done():
 			return names.Close()
@@ -79,7 +79,7 @@ func Run(ctx context.Context, args []string) error {
 	return group.Wait()
 }
 
-// take makes sockets of the descriptors.
+// take creates sockets from the descriptors.
 func (s *server) take() error {
 	for fd, use := range map[uintptr]func(*os.File) error{
 		nameserver.ControlFD: func(f *os.File) error { return as(&s.control, f, net.FileListener) },
@@ -128,7 +128,7 @@ func (s *server) accept(ctx context.Context) error {
 	}
 }
 
-// serve does what one connection asks for.
+// serve handles the frames of one connection.
 func (s *server) serve(conn *net.UnixConn) {
 	defer conn.Close()
 	hello, err := json.Marshal(s.hello)
@@ -153,7 +153,7 @@ func (s *server) serve(conn *net.UnixConn) {
 	}
 }
 
-// apply takes changes of the table. They count only on the last connection.
+// apply applies changes of the netmap. They count only on the last connection.
 func (s *server) apply(conn *net.UnixConn, payload []byte) bool {
 	changes := &nodev1.NetworkChanges{}
 	if err := proto.Unmarshal(payload, changes); err != nil {
@@ -173,8 +173,8 @@ func (s *server) apply(conn *net.UnixConn, payload []byte) bool {
 	return true
 }
 
-// leave hands the sockets over and ends. What was asked before is still answered. The
-// connection stays open until the process ends.
+// leave passes the sockets to the riklet and ends the server. Queries that it has received are
+// still answered. The connection stays open until the process ends.
 func (s *server) leave(conn *net.UnixConn) {
 	err := withFD(s.udp, func(udp int) error {
 		return withFD(s.tcp, func(tcp int) error {
@@ -183,13 +183,13 @@ func (s *server) leave(conn *net.UnixConn) {
 		})
 	})
 	if err != nil {
-		return // the riklet kills who does not leave
+		return // the riklet kills a process that does not leave
 	}
 	s.end()
 	_, _ = conn.Read(make([]byte, 1))
 }
 
-// withFD lends a socket's descriptor.
+// withFD calls use with a socket's descriptor.
 func withFD(c syscall.Conn, use func(int) error) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -200,7 +200,7 @@ func withFD(c syscall.Conn, use func(int) error) error {
 	return errors.Join(err, used)
 }
 
-// bounded is a log that begins anew when it has maxLog bytes.
+// bounded is a log that is truncated at maxLog bytes.
 type bounded struct {
 	mu   sync.Mutex
 	file *os.File
