@@ -1,7 +1,7 @@
-// Package checkpoint keeps the few facts about obedience that must outlive the
-// riklet: whom it obeys, the highest term it obeyed, how far observations are numbered, and
-// which instances it has to stop when it loses contact. What runs here is not
-// its business; the drivers keep records of that.
+// Package checkpoint saves the few facts about orders and observations that must survive a
+// restart of the riklet: the cluster that it obeys, the highest term that it obeyed, the sequence
+// numbers that it used, and the instances that it must stop when it loses contact. It does not
+// save which instances run. The drivers keep records of that.
 package checkpoint
 
 import (
@@ -18,44 +18,45 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// version of the file's form.
+// version is the version of the file's format.
 const version = 1
 
 // block is how many sequence numbers are reserved with one write.
 const block = 1 << 20
 
-// ErrLowerTerm refuses an order of a controller that is no longer active.
+// ErrLowerTerm is returned for an order of a controller that is no longer active.
 var ErrLowerTerm = errors.New("order has a lower term than one already obeyed")
 
 type record struct {
 	Version int   `json:"version"`
 	Term    int64 `json:"term"`
-	// Sequence is above every number that was ever given out.
+	// Sequence is above every number that was ever used.
 	Sequence int64 `json:"sequence"`
-	// TimeoutMillis after which the scheduler counts the node as lost.
+	// TimeoutMillis is the time without contact after which the scheduler treats the node as
+	// lost.
 	TimeoutMillis int64 `json:"timeoutMillis,omitempty"`
 	// Fenced are the UIDs of instances with onDisconnect: Stop.
 	Fenced map[string]bool `json:"fenced,omitempty"`
-	// Proofs are the instances that a kcp has to be in touch for.
+	// Proofs are the instances that need a proof of contact with their kcp.
 	Proofs map[string]Proof `json:"proofs,omitempty"`
-	// Cluster are the hashes of the authorities of the cluster that Term is of.
+	// Cluster are the hashes of the certificate authorities of the cluster that Term belongs to.
 	Cluster []string `json:"cluster,omitempty"`
-	// ID is the identity of that cluster, once its list of instances was obeyed.
+	// ID is the identity of that cluster, set once its list of instances was obeyed.
 	ID string `json:"clusterID,omitempty"`
-	// Moved: the node has joined another cluster, whose list was not obeyed yet.
+	// Moved is true if the node has joined another cluster whose list was not obeyed yet.
 	Moved bool `json:"moved,omitempty"`
 }
 
-// Proof is what an instance with a fence needs to run: that the kcp of its namespace was in
-// touch with the cluster less than After ago.
+// Proof is the condition for an instance with a fence to run: the kcp of its namespace was in
+// contact with the cluster less than After ago.
 type Proof struct {
 	Namespace string        `json:"namespace"`
 	After     time.Duration `json:"after"`
 }
 
-// Ledger is one file. Its methods are safe for concurrent use; those that
-// change something return after it is durable, or with an error if it is only
-// kept in memory.
+// Ledger is the checkpoint file. Its methods are safe for concurrent use. A method that changes
+// something returns after the change is durable, or returns an error if the change is only in
+// memory.
 type Ledger struct {
 	path string
 
@@ -65,8 +66,8 @@ type Ledger struct {
 	next  int64 // the next sequence number
 }
 
-// Open reads the file at path or begins a new one. A file that another version
-// of rik wrote in another form is refused: forgetting a term is not safe.
+// Open reads the file at path or starts a new one. It rejects a file in the format of another
+// version of rik, because it is not safe to forget a term.
 func Open(path string) (*Ledger, error) {
 	l := &Ledger{path: path, kept: record{Version: version, Fenced: map[string]bool{}}}
 	text, err := os.ReadFile(path)
@@ -85,16 +86,16 @@ func Open(path string) (*Ledger, error) {
 	if l.kept.Fenced == nil {
 		l.kept.Fenced = map[string]bool{}
 	}
-	// The clock makes numbers rise even for a node whose disk was replaced; the
-	// record makes them rise when the clock was set back.
+	// The clock makes the numbers grow even on a node whose disk was replaced. The record makes
+	// them grow if the clock was set back.
 	l.next = max(l.kept.Sequence, time.Now().UnixMicro())
 	return l, nil
 }
 
-// saveLocked takes the record over and writes it; the lock is held, since two
-// writes must not swap. The file is small and written a few times a day. When
-// the disk is full the record counts nevertheless, so that the node goes on to
-// obey, and the next change writes it.
+// saveLocked adopts the record and writes it to disk. The lock is held during the write, so that
+// two writes cannot change their order. The file is small and written a few times a day. If the
+// disk is full, the record still applies in memory, so that the node continues to obey, and the
+// next change writes it.
 func (l *Ledger) saveLocked(next record) error {
 	l.kept, l.dirty = next, true
 	text, err := json.Marshal(next)
@@ -108,11 +109,10 @@ func (l *Ledger) saveLocked(next record) error {
 	return nil
 }
 
-// Belong says which cluster gives the orders from now on, by the hashes of its
-// authorities. One that shares none with the cluster before is another, and so
-// are its terms: those of the old one, and its instances that were to stop
-// without contact, are forgotten, and Belong returns true. The error is that of
-// the disk.
+// Belong sets which cluster gives the orders from now on, by the hashes of its certificate
+// authorities. If it shares none with the former cluster, it is another cluster with its own
+// terms. Then Belong forgets the term of the former cluster and its fenced instances, and returns
+// true. An error means that the change could not be saved.
 func (l *Ledger) Belong(cluster []string) (moved bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,23 +131,22 @@ func (l *Ledger) Belong(cluster []string) (moved bool, err error) {
 	return moved, l.saveLocked(next)
 }
 
-// Cluster is the identity of the cluster that is obeyed; empty before it is known.
+// Cluster returns the identity of the cluster that is obeyed. It is empty before it is known.
 func (l *Ledger) Cluster() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.kept.ID
 }
 
-// Moved says whether the node has joined another cluster and not yet obeyed its first list
-// of instances, which does not know those of the cluster before.
+// Moved reports whether the node has joined another cluster and not yet obeyed its first list of
+// instances. That list does not contain the instances of the former cluster.
 func (l *Ledger) Moved() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.kept.Moved
 }
 
-// Adopt notes that the list of a cluster was obeyed. An empty id leaves the one that is
-// known.
+// Adopt records that the list of a cluster was obeyed. An empty id keeps the known one.
 func (l *Ledger) Adopt(id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,8 +161,8 @@ func (l *Ledger) Adopt(id string) error {
 	return l.saveLocked(next)
 }
 
-// Move makes another cluster the one that is obeyed, because an operator has confirmed it.
-// The terms of the old one, and what was to stop without contact with it, are forgotten.
+// Move makes another cluster the one that is obeyed, after a confirmation by an operator. It
+// forgets the term of the former cluster, its fenced instances and its proofs.
 func (l *Ledger) Move(id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,9 +171,9 @@ func (l *Ledger) Move(id string) error {
 	return l.saveLocked(next)
 }
 
-// Obey checks an order's term. A lower one than before gives [ErrLowerTerm] and
-// must not be obeyed. A higher one is durable when Obey returns nil; any other
-// error says that it is only kept in memory.
+// Obey checks an order's term. If the term is lower than an earlier one, it returns
+// [ErrLowerTerm], and the order must not be obeyed. If Obey returns nil, a higher term is
+// durable. Any other error means that the term is only in memory.
 func (l *Ledger) Obey(term int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,16 +188,16 @@ func (l *Ledger) Obey(term int64) error {
 	return l.saveLocked(next)
 }
 
-// Term is the highest one obeyed.
+// Term returns the highest term obeyed.
 func (l *Ledger) Term() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.kept.Term
 }
 
-// NextSequence gives a number above all given before, also before a restart.
-// The number is good even with an error, which says that only the clock makes
-// those after a restart higher.
+// NextSequence returns a number above all earlier ones, including those before a restart. The
+// number is valid even with an error. The error means that after a restart only the clock makes
+// the numbers grow.
 func (l *Ledger) NextSequence() (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,7 +211,7 @@ func (l *Ledger) NextSequence() (int64, error) {
 	return l.next - 1, err
 }
 
-// SetTimeout remembers how long the node may be silent.
+// SetTimeout saves the time without contact after which the scheduler treats the node as lost.
 func (l *Ledger) SetTimeout(d time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,14 +223,14 @@ func (l *Ledger) SetTimeout(d time.Duration) error {
 	return l.saveLocked(next)
 }
 
-// Timeout is the last one set; zero before the first.
+// Timeout returns the last saved timeout, or zero before the first one.
 func (l *Ledger) Timeout() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Duration(l.kept.TimeoutMillis) * time.Millisecond
 }
 
-// Fence remembers whether an instance must stop when the node loses contact.
+// Fence saves whether an instance must stop when the node loses contact.
 func (l *Ledger) Fence(uid string, fenced bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -259,7 +258,7 @@ func (l *Ledger) Fenced() []string {
 	return uids
 }
 
-// Prove remembers what an instance needs to run; after 0 forgets it.
+// Prove saves the proof that an instance needs to run. after 0 removes it.
 func (l *Ledger) Prove(uid, namespace string, after time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -280,7 +279,7 @@ func (l *Ledger) Prove(uid, namespace string, after time.Duration) error {
 	return l.saveLocked(next)
 }
 
-// Proven lists the instances that need a proof, and which.
+// Proven returns the instances that need a proof, with the proof.
 func (l *Ledger) Proven() map[string]Proof {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -42,13 +42,13 @@ func TestObeyKeepsTheHighestTerm(t *testing.T) {
 	}
 }
 
-// A cluster that was set up anew begins with its first term. Nodes that kept
-// their state obey it, and no longer the old one.
+// A cluster that was set up again starts with its first term. Nodes that kept their state obey
+// it, and no longer the old cluster.
 func TestTermsAreOfOneCluster(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.json")
 	l := open(t, path)
-	if err := l.Obey(7); err != nil { // as a ledger without a cluster
+	if err := l.Obey(7); err != nil { // as a checkpoint without a cluster
 		t.Fatal(err)
 	}
 	if err := l.Fence("a", true); err != nil {
@@ -78,7 +78,7 @@ func TestTermsAreOfOneCluster(t *testing.T) {
 	}
 }
 
-// Numbers rise over restarts, whatever the clock does meanwhile.
+// Sequence numbers grow over restarts, whatever the clock does meanwhile.
 func TestSequenceRises(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.json")
@@ -98,9 +98,9 @@ func TestSequenceRises(t *testing.T) {
 	}
 	draw(open(t, path))
 	draw(open(t, path))
-	// The clock in a bubble begins in the year 2000.
+	// The clock in a bubble starts in the year 2000.
 	synctest.Test(t, func(t *testing.T) { draw(open(t, path)) })
-	// A lost disk: the clock alone carries on.
+	// After a loss of the disk, only the clock makes the numbers grow.
 	fresh := filepath.Join(t.TempDir(), "ledger.json")
 	n, err := open(t, fresh).NextSequence()
 	if err != nil || n < time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro() {
@@ -148,7 +148,7 @@ func TestFenceAndTimeoutOutliveARestart(t *testing.T) {
 	}
 }
 
-// A full disk must not keep a node from obeying.
+// A full disk must not stop a node from obeying orders.
 func TestUnwritableLedgerStillCounts(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "missing")

@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// peer serves one service over memory; it can be taken away and come back.
+// peer serves one service in memory. It can go down and come up again.
 type peer struct {
 	register func(*grpc.Server)
 
@@ -88,7 +88,7 @@ type rig struct {
 	stop func()
 
 	mu       sync.Mutex
-	received []string // what the scheduler got, in short
+	received []string // short forms of the messages that the scheduler received
 	contact  []bool
 	orders   []*schedulerv1.Order
 }
@@ -108,7 +108,7 @@ func (r *rig) note(m *schedulerv1.WorkerMessage) {
 	}
 }
 
-// take returns what came since the last time.
+// take returns what the scheduler received since the last call.
 func (r *rig) take() []string {
 	synctest.Wait()
 	r.mu.Lock()
@@ -128,7 +128,7 @@ func (r *rig) want(t *testing.T, want ...string) {
 	}
 }
 
-// listen notes everything until the stream ends.
+// listen records all messages until the stream ends.
 func (r *rig) listen(stream schedulerv1.Worker_ConnectServer) error {
 	for {
 		m, err := stream.Recv()
@@ -141,7 +141,7 @@ func (r *rig) listen(stream schedulerv1.Worker_ConnectServer) error {
 
 type script func(r *rig, stream schedulerv1.Worker_ConnectServer) error
 
-// newRig starts both ends; stop ends them. The caller is in a bubble.
+// newRig starts both ends, and stop ends them. The caller must be in a bubble.
 func newRig(t *testing.T, script script) *rig {
 	r := &rig{}
 	r.peer = &peer{register: func(s *grpc.Server) {
@@ -238,8 +238,8 @@ func TestUnansweredRegistrationIsGivenUp(t *testing.T) {
 	})
 }
 
-// Everything is told again to a scheduler that came back, also what an earlier
-// one acknowledged; and nothing twice on one connection.
+// After a reconnect, the node sends everything again, including what the former connection
+// acknowledged. It sends nothing twice on one connection.
 func TestReconnectTellsEverythingAgain(t *testing.T) {
 	withScheduler(t, admitAndListen, func(t *testing.T, r *rig) {
 		r.node.Outbox.Put(see("a", 1))
@@ -279,7 +279,7 @@ func TestANodeCanRegisterAgain(t *testing.T) {
 	})
 }
 
-// A refused node goes on asking, ever more rarely.
+// A rejected node retries with growing pauses.
 func TestRefusalIsTriedAgain(t *testing.T) {
 	refuse := func(r *rig, stream schedulerv1.Worker_ConnectServer) error {
 		m, err := stream.Recv()
@@ -321,7 +321,7 @@ func TestObservationsAreSentUntilAcknowledged(t *testing.T) {
 	})
 }
 
-// A scheduler that does not read holds up nobody: what it misses is replaced.
+// A scheduler that does not read blocks no other part. It then gets only the latest observations.
 func TestSlowSchedulerOnlyCoalesces(t *testing.T) {
 	var read chan struct{} // made in the bubble
 	script := func(r *rig, stream schedulerv1.Worker_ConnectServer) error {
@@ -339,7 +339,7 @@ func TestSlowSchedulerOnlyCoalesces(t *testing.T) {
 		read = make(chan struct{})
 		r := newRig(t, script)
 		synctest.Wait()
-		// More than the transport can hold, so that Send blocks.
+		// More than the transport can buffer, so that Send blocks.
 		big := make([]byte, 1<<10)
 		for sequence := range int64(2000) {
 			r.node.Outbox.Put(&schedulerv1.Observation{Uid: "a", Sequence: sequence, Status: big})

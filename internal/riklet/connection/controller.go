@@ -11,7 +11,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Objects are what the controller is asked for; *objects.Store.
+// Objects requests objects from the controller and stores them. *objects.Store implements it.
 type Objects interface {
 	Asked() <-chan struct{}
 	Questions() []*nodev1.Get
@@ -19,12 +19,12 @@ type Objects interface {
 	Deliver(*nodev1.Object)
 }
 
-// Sessions are logs, commands and ports that the controller opens;
-// *session.Mux.
+// Sessions are the logs, commands and ports that the controller opens. *session.Mux implements
+// it.
 type Sessions interface {
-	// Open begins a session and returns at once.
+	// Open starts a session and returns at once.
 	Open(*nodev1.OpenStream)
-	// Data hands a piece to its session and does not block.
+	// Data passes a piece of data to its session and does not block.
 	Data(*nodev1.StreamData)
 	// Close ends all sessions and returns when they have ended.
 	Close()
@@ -32,32 +32,30 @@ type Sessions interface {
 
 // Controller is the node's end of the controller's Node service.
 type Controller struct {
-	// Dial reaches the controller. Required.
+	// Dial connects to the controller. Required.
 	Dial DialFunc
-	// Hello introduces the node. Required.
+	// Hello is the node's first message. Required.
 	Hello *nodev1.NodeHello
-	// Objects are asked for and delivered over the stream. Required.
+	// Objects are requested and delivered over the stream. Required.
 	Objects Objects
-	// Sessions makes the sessions of one connection, which send through the
-	// given function. It blocks while the connection is busy, and may be called
-	// from any goroutine. Required.
+	// Sessions creates the sessions of one connection. They send through the given function,
+	// which blocks while the connection is busy and may be called from any goroutine. Required.
 	Sessions func(ctx context.Context, send func(*nodev1.StreamData) error) Sessions
-	// Network takes what the controller tells of the cluster's network. It must
-	// not block. Nil: nobody here wants to know.
+	// Network handles changes of the cluster's network. It must not block. nil ignores them.
 	Network func(*nodev1.NetworkChanges)
-	// Logger reports connections. Required.
+	// Logger logs the state of the connection. Required.
 	Logger *slog.Logger
 }
 
-// Run keeps the connection until ctx ends.
+// Run maintains the connection until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	reconnect(ctx, "controller", c.Logger, c.session)
 	return nil
 }
 
-// line is a stream that many goroutines send on.
+// line is a stream on which many goroutines send.
 type line struct {
-	mu     sync.Mutex // one sender at a time: gRPC allows no more
+	mu     sync.Mutex // gRPC allows only one sender at a time
 	stream nodev1.Node_ConnectClient
 }
 
@@ -67,7 +65,7 @@ func (l *line) send(m *nodev1.NodeMessage) error {
 	return l.stream.Send(m)
 }
 
-// session is one connection. Its goroutines and sessions end with it.
+// session runs one connection. Its goroutines and sessions end with it.
 func (c *Controller) session(ctx context.Context) (taken bool, err error) {
 	conn, err := c.Dial(ctx)
 	if err != nil {
@@ -119,7 +117,7 @@ func (c *Controller) receive(stream nodev1.Node_ConnectClient, sessions Sessions
 	}
 }
 
-// ask sends what is asked for.
+// ask sends the pending requests for objects.
 func (c *Controller) ask(ctx context.Context, l *line) error {
 	for {
 		for _, get := range c.Objects.Questions() {

@@ -17,8 +17,8 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// nodeServer is a scripted controller: it notes what it is asked and answers
-// interval question for a secret.
+// nodeServer is a scripted controller. It records the requests and answers every request for a
+// Secret.
 type nodeServer struct {
 	nodev1.UnimplementedNodeServer
 
@@ -72,7 +72,7 @@ func (n *nodeServer) take() []string {
 	return asked
 }
 
-// send is the controller's word on the current stream.
+// send sends a controller's message on the current stream.
 func (n *nodeServer) send(t *testing.T, m *nodev1.ControllerMessage) {
 	t.Helper()
 	n.mu.Lock()
@@ -84,7 +84,7 @@ func (n *nodeServer) send(t *testing.T, m *nodev1.ControllerMessage) {
 	synctest.Wait()
 }
 
-// echoSessions answer every piece with the same.
+// echoSessions returns every piece of data.
 type echoSessions struct {
 	send   func(*nodev1.StreamData) error
 	opened []int64

@@ -7,18 +7,18 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// resendAfter is how long a sent observation may stay unacknowledged on a
-// healthy connection: the scheduler acknowledges only what a controller took,
-// and may have lost what it held for one.
+// resendAfter is how long a sent observation may stay unacknowledged on a working connection. The
+// scheduler acknowledges an observation only after a controller has received it, and it may have
+// lost observations that waited for a controller.
 const resendAfter = 30 * time.Second
 
-// Outbox holds the latest observation of each instance until it is dropped.
-// However slow the scheduler is, it holds one per instance. Its methods are
-// safe for concurrent use and do not block.
+// Outbox holds the latest observation of each instance until it is dropped. Even with a slow
+// scheduler, it holds only one per instance. Its methods are safe for concurrent use and do not
+// block.
 type Outbox struct {
 	mu     sync.Mutex
 	latest map[string]*letter
-	queue  []string // UIDs to be sent, in the order of their news; no UID twice
+	queue  []string // UIDs to send, in the order of their changes; no UID twice
 	ready  chan struct{}
 }
 
@@ -29,12 +29,12 @@ type letter struct {
 	sentAt      time.Time
 }
 
-// NewOutbox returns an empty one.
+// NewOutbox returns an empty outbox.
 func NewOutbox() *Outbox {
 	return &Outbox{latest: map[string]*letter{}, ready: make(chan struct{}, 1)}
 }
 
-// Put replaces the instance's observation. The caller no longer changes it.
+// Put replaces the instance's observation. The caller must not change it any more.
 func (o *Outbox) Put(observation *schedulerv1.Observation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,8 +58,7 @@ func (o *Outbox) queueLocked(uid string, l *letter) {
 	}
 }
 
-// Ack marks an observation, and all before it, as received. It reports whether
-// that was the latest.
+// Ack marks an observation, and all before it, as received. It reports whether it was the latest.
 func (o *Outbox) Ack(uid string, sequence int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -71,15 +70,15 @@ func (o *Outbox) Ack(uid string, sequence int64) bool {
 	return true
 }
 
-// Drop forgets an instance.
+// Drop removes an instance's observation.
 func (o *Outbox) Drop(uid string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.latest, uid)
 }
 
-// Again queues everything, also what was acknowledged: a scheduler that was
-// restarted knows nothing.
+// Again queues all observations, including acknowledged ones, because a scheduler that restarted
+// has lost them.
 func (o *Outbox) Again() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -88,7 +87,7 @@ func (o *Outbox) Again() {
 	}
 }
 
-// Overdue queues what was sent long ago and is not acknowledged.
+// Overdue queues observations that were sent long ago and are not acknowledged.
 func (o *Outbox) Overdue(now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,10 +98,10 @@ func (o *Outbox) Overdue(now time.Time) {
 	}
 }
 
-// Ready is readable when Next may have something.
+// Ready returns a channel that is readable when Next may return an observation.
 func (o *Outbox) Ready() <-chan struct{} { return o.ready }
 
-// Next takes the next observation to send; nil if there is none.
+// Next returns the next observation to send, or nil if there is none.
 func (o *Outbox) Next(now time.Time) *schedulerv1.Observation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -114,6 +113,6 @@ func (o *Outbox) Next(now time.Time) *schedulerv1.Observation {
 			return l.observation
 		}
 	}
-	o.queue = nil // lets go of the array
+	o.queue = nil // frees the array
 	return nil
 }

@@ -1,7 +1,6 @@
-// Package connection keeps the node's two connections: to the scheduler, which
-// says what to run and is told what is seen, and to the controller, which has
-// what instances refer to and opens sessions. Both are dialed by the node,
-// and both are dialed again when they are lost, for as long as the node runs.
+// Package connection maintains the node's two connections. From the scheduler, the node receives
+// orders, and it sends observations. From the controller, it receives the objects that instances
+// refer to, and sessions. The node dials both, and dials again after a loss, as long as it runs.
 package connection
 
 import (
@@ -17,23 +16,24 @@ import (
 )
 
 const (
-	// pauseFirst and pauseMost bound the wait before the next try to connect.
+	// pauseFirst and pauseMost bound the pause before the next attempt to connect.
 	pauseFirst = 250 * time.Millisecond
 	pauseMost  = 15 * time.Second
 )
 
-// DialFunc makes a connection that the caller closes. It need not be up.
+// DialFunc creates a connection, which the caller closes. The connection need not be established
+// yet.
 type DialFunc func(ctx context.Context) (*grpc.ClientConn, error)
 
-// KeepAlive are the client's options for a connection over a network: they
-// notice a peer that vanished without a word. 10 s is the least that gRPC
-// allows a client; servers must allow it with a keepalive.EnforcementPolicy.
+// KeepAlive returns the client's options for a connection over a network. They detect a peer that
+// disappeared without closing the connection. 10 s is the minimum that gRPC allows a client.
+// Servers must allow it with a keepalive.EnforcementPolicy.
 func KeepAlive() grpc.DialOption {
 	return grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true})
 }
 
-// reconnect runs sessions one after the other until ctx ends. A session says
-// whether the peer took it; then the next try follows soon.
+// reconnect runs sessions one after the other until ctx ends. If a session reports that the peer
+// accepted it, the next attempt starts soon.
 func reconnect(ctx context.Context, peer string, logger *slog.Logger, session func(context.Context) (taken bool, err error)) {
 	pause := pauseFirst
 	for {
@@ -61,8 +61,8 @@ func reconnect(ctx context.Context, peer string, logger *slog.Logger, session fu
 	}
 }
 
-// unlessEnded leaves it to the receiver to say why a stream has ended: gRPC
-// tells the sender only that it has.
+// unlessEnded drops io.EOF from a sender. gRPC reports to the sender only that the stream has
+// ended, and to the receiver why.
 func unlessEnded(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -70,8 +70,8 @@ func unlessEnded(err error) error {
 	return err
 }
 
-// jitter spreads the nodes of a cluster over the time from half of d to d: all
-// of them lost the same server.
+// jitter returns a random time between half of d and d. It spreads the attempts of a cluster's
+// nodes, which all lose the same server at the same time.
 func jitter(d time.Duration) time.Duration {
 	return d/2 + time.Duration(rand.Int64N(int64(d/2)+1))
 }

@@ -18,39 +18,39 @@ const admission = 30 * time.Second
 
 // Scheduler is the node's end of the scheduler's Worker service.
 type Scheduler struct {
-	// Dial reaches the scheduler. Required.
+	// Dial connects to the scheduler. Required.
 	Dial DialFunc
-	// Register describes the node; called for each connection. Required.
+	// Register describes the node. It is called for each connection. Required.
 	Register func() *schedulerv1.Register
-	// Heartbeat is called for each one; whole asks for the list of images even
-	// if it has not changed. Required.
+	// Heartbeat is called for each heartbeat. If whole is true, the result must contain
+	// everything, even if it has not changed. Required.
 	Heartbeat func(whole bool) *schedulerv1.Heartbeat
-	// News is readable when a heartbeat should be sent at once. Nil: never.
+	// News is readable when a heartbeat should be sent at once. It may be nil.
 	News <-chan struct{}
-	// Orders takes each order in turn. It must not block. Required.
+	// Orders handles one order at a time. It must not block. Required.
 	Orders func(*schedulerv1.Order)
-	// Contact is told when the node is admitted and when it lost the scheduler.
-	// It must not block. Required.
+	// Contact is called when the node is admitted and when it has lost the scheduler. It must not
+	// block. Required.
 	Contact func(connected bool)
-	// Hold is what the node waits for now, nil for nothing. Nil: it never waits.
+	// Hold returns the pending confirmation of the node, or nil if there is none. The function
+	// may be nil.
 	Hold func() *schedulerv1.Hold
-	// Outbox holds what is to be told. Required.
+	// Outbox holds the observations to send. Required.
 	Outbox *Outbox
-	// Logger reports connections. Required.
+	// Logger logs the state of the connection. Required.
 	Logger *slog.Logger
 
 	mu      sync.Mutex
 	metrics *schedulerv1.Metrics // the latest, not yet sent
 	wake    chan struct{}        // one token while metrics is set
 	again   chan struct{}        // one token while Reconnect waits
-	held    chan struct{}        // one token while there is news of Hold
+	held    chan struct{}        // one token while a change of Hold is unsent
 }
 
-// errAgain ends a session for another one.
+// errAgain ends a session so that another one starts.
 var errAgain = errors.New("the node registers again")
 
-// Reconnect has the node register again, as it does after every connect. It does
-// not block.
+// Reconnect makes the node register again, as after every connect. It does not block.
 func (s *Scheduler) Reconnect() {
 	select {
 	case s.reconnects() <- struct{}{}:
@@ -67,7 +67,7 @@ func (s *Scheduler) reconnects() chan struct{} {
 	return s.again
 }
 
-// HoldChanged has the scheduler told what the node waits for. It does not block.
+// HoldChanged makes the node send its pending confirmation. It does not block.
 func (s *Scheduler) HoldChanged() {
 	select {
 	case s.holds() <- struct{}{}:
@@ -84,7 +84,7 @@ func (s *Scheduler) holds() chan struct{} {
 	return s.held
 }
 
-// SetMetrics replaces the metrics to be sent next. It does not block.
+// SetMetrics replaces the metrics to send next. It does not block.
 func (s *Scheduler) SetMetrics(m *schedulerv1.Metrics) {
 	s.mu.Lock()
 	s.metrics = m
@@ -117,13 +117,13 @@ func (s *Scheduler) takeMetrics() *schedulerv1.Metrics {
 	return m
 }
 
-// Run keeps the connection until ctx ends.
+// Run maintains the connection until ctx ends.
 func (s *Scheduler) Run(ctx context.Context) error {
 	reconnect(ctx, "scheduler", s.Logger, s.session)
 	return nil
 }
 
-// session is one connection, from Register to its loss.
+// session runs one connection, from Register to its loss.
 func (s *Scheduler) session(ctx context.Context) (taken bool, err error) {
 	conn, err := s.Dial(ctx)
 	if err != nil {
@@ -156,7 +156,7 @@ type workerStream = interface {
 	Recv() (*schedulerv1.Order, error)
 }
 
-// receive hands on the orders. taken is read after it returned.
+// receive passes on the orders. taken may be read after receive has returned.
 func (s *Scheduler) receive(stream workerStream, admitted chan<- time.Duration, taken *bool) error {
 	for {
 		order, err := stream.Recv()
@@ -167,7 +167,7 @@ func (s *Scheduler) receive(stream workerStream, admitted chan<- time.Duration, 
 			*taken = true
 			s.Logger.Info("admitted by the scheduler", "heartbeatMillis", a.GetHeartbeatMillis(), "term", order.GetTerm())
 			s.Contact(true)
-			// Before the sender begins: it must find everything queued.
+			// Before the sender starts: it must find everything queued.
 			s.Outbox.Again()
 			admitted <- interval(a)
 		}
@@ -175,7 +175,7 @@ func (s *Scheduler) receive(stream workerStream, admitted chan<- time.Duration, 
 	}
 }
 
-// interval of heartbeats, within reason whatever the scheduler says.
+// interval returns the heartbeat interval that the scheduler requests, within fixed limits.
 func interval(a *schedulerv1.Admitted) time.Duration {
 	asked := time.Duration(a.GetHeartbeatMillis()) * time.Millisecond
 	if asked <= 0 {
@@ -184,8 +184,8 @@ func interval(a *schedulerv1.Admitted) time.Duration {
 	return min(max(asked, 100*time.Millisecond), time.Minute)
 }
 
-// send tells the scheduler what there is to tell. Heartbeats go between
-// observations, so that a long queue does not make the node look dead.
+// send sends everything to the scheduler. It sends heartbeats between observations, so that the
+// node does not appear dead while a long queue is sent.
 func (s *Scheduler) send(ctx context.Context, stream workerStream, admitted <-chan time.Duration) error {
 	var interval time.Duration
 	timeout := time.NewTimer(admission)
@@ -256,7 +256,7 @@ func (s *Scheduler) flush(stream workerStream, tick <-chan time.Time) error {
 	}
 }
 
-// holdNews is empty when the node waits for nothing.
+// holdNews returns the message with the pending confirmation. It is empty if there is none.
 func (s *Scheduler) holdNews() *schedulerv1.WorkerMessage {
 	hold := &schedulerv1.Hold{}
 	if s.Hold != nil {

@@ -21,29 +21,29 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// DefaultMaxInstances is how many instances a node takes unless told
-// otherwise: each has a supervisor, a mount and a network namespace.
+// DefaultMaxInstances is the default limit for a node's instances. Each has a supervisor, a mount
+// and a network namespace.
 const DefaultMaxInstances = 250
 
-// FactsConfig says what cannot be read from the machine.
+// FactsConfig contains what cannot be read from the machine.
 type FactsConfig struct {
-	// Path lies on the file system whose size counts. Required.
+	// Path is on the file system whose size is the node's disk size. Required.
 	Path string
-	// Reserved is kept from instances.
+	// Reserved is the capacity that instances cannot use.
 	Reserved rikv1alpha1.ResourceList
-	// MaxInstances is DefaultMaxInstances when 0.
+	// MaxInstances defaults to DefaultMaxInstances.
 	MaxInstances int64
-	// Server is host:port of a peer; the address that leads there is the node's
-	// internal one. Empty: the first address that is not of the machine itself.
+	// Server is the host:port of a peer. The local address that reaches it is the node's internal
+	// address. If Server is empty, the internal address is the first address of the machine that
+	// rik did not add.
 	Server string
-	// InternalAddress and ExternalAddress win over what is found.
+	// InternalAddress and ExternalAddress override detected addresses.
 	InternalAddress, ExternalAddress string
-	// Info is filled in beforehand with what others know: ids, versions, kinds
-	// and runtimes.
+	// Info contains what the caller already knows: IDs, versions, kinds and runtimes.
 	Info rikv1alpha1.NodeInfo
 }
 
-// Facts reads what the node is and has.
+// Facts reads the facts and the capacity of the node.
 func Facts(ctx context.Context, cfg FactsConfig) (*rikv1alpha1.NodeStatus, error) {
 	info := cfg.Info
 	capacity, err := Capacity(ctx, cfg.Path)
@@ -68,8 +68,8 @@ func Facts(ctx context.Context, cfg FactsConfig) (*rikv1alpha1.NodeStatus, error
 	return &rikv1alpha1.NodeStatus{Capacity: capacity, Allocatable: subtract(capacity, cfg.Reserved), Info: info}, nil
 }
 
-// Capacity is what the machine has of processors and memory, and of space on the file
-// system that path lies on.
+// Capacity returns the processors and memory of the machine, and the space of the file system
+// that contains path.
 func Capacity(ctx context.Context, path string) (rikv1alpha1.ResourceList, error) {
 	memory, err := mem.VirtualMemoryWithContext(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func Capacity(ctx context.Context, path string) (rikv1alpha1.ResourceList, error
 	}, nil
 }
 
-// subtract never goes below nothing.
+// subtract subtracts the reserved resources, and never goes below zero.
 func subtract(capacity, reserved rikv1alpha1.ResourceList) rikv1alpha1.ResourceList {
 	left := rikv1alpha1.ResourceList{}
 	for name, q := range capacity {
@@ -114,7 +114,7 @@ func kernel() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// distribution reads os-release(5) where it is looked for by everyone.
+// distribution reads os-release(5) from its standard locations.
 func distribution() (name, release string) {
 	for _, path := range []string{"/etc/os-release", "/usr/lib/os-release"} {
 		f, err := os.Open(path)
@@ -128,7 +128,7 @@ func distribution() (name, release string) {
 	return "", ""
 }
 
-// parseRelease shortens names such as "Debian GNU/Linux" to what people say.
+// parseRelease shortens names such as "Debian GNU/Linux" to their common form.
 func parseRelease(r io.Reader) (name, release string) {
 	for scanner := bufio.NewScanner(r); scanner.Scan(); {
 		key, value, _ := strings.Cut(scanner.Text(), "=")
@@ -145,10 +145,10 @@ func parseRelease(r io.Reader) (name, release string) {
 	return name, release
 }
 
-// Address finds the address of this machine by which others reach it: the one
-// that leads to a peer (host:port), or without a peer the first that is not of the
-// machine itself. It asks the kernel's routes; no packet is sent. Empty: there is
-// no telling.
+// Address returns the address at which other machines reach this one: the local address that
+// reaches a peer (host:port), or without a peer the machine's first address that rik did not add.
+// It reads the kernel's routes and sends no packet. It returns "127.0.0.1" if there is no other
+// address, and "" if the links cannot be read.
 func Address(ctx context.Context, server string) string {
 	if server != "" {
 		var dialer net.Dialer
@@ -175,10 +175,10 @@ func Address(ctx context.Context, server string) string {
 	return firstAddress(addresses)
 }
 
-// ours are the devices of instances, the bridge that they are connected to, and
-// the tunnels' end: nobody outside reaches what rik itself gave the machine.
+// ours reports whether a device is rik's: a device of an instance, the bridge, or the tunnel
+// device. Other machines cannot reach the addresses that rik itself added.
 func ours(name string) bool {
-	const instance = len("rik") + 11 // as long as their names are
+	const instance = len("rik") + 11 // the length of their names
 	return name == "rik0" || strings.HasPrefix(name, "rik.") || strings.HasPrefix(name, "rik") && len(name) == instance
 }
 

@@ -1,7 +1,7 @@
-// Package monitor is the Node Monitor: what the node is and has, and, every
-// few seconds, what it and its instances use. It tells that in the JSON shapes
-// of the papers. It also watches the disk: one that is nearly full is told to
-// the scheduler, and images that nobody uses are collected.
+// Package monitor is the Node Monitor. It reads the facts of the node and, at a regular interval,
+// the usage of the node and its instances, and reports them in the JSON formats of the papers. It
+// also watches the disk: it reports a nearly full disk to the scheduler, and triggers the removal
+// of unused images and the eviction of instances.
 package monitor
 
 import (
@@ -18,51 +18,52 @@ import (
 )
 
 const (
-	// DefaultInterval is the papers'.
+	// DefaultInterval is the interval of the papers.
 	DefaultInterval = 15 * time.Second
-	// pressureHigh and pressureLow are in percent of the disk. The distance keeps
-	// a node from changing its mind with every log line.
+	// pressureHigh and pressureLow are in percent of the disk. Their distance avoids frequent
+	// changes of the state.
 	pressureHigh = 90
 	pressureLow  = 85
-	// evictHigh is when even the removal of images did not help: an instance has to go.
+	// evictHigh is the usage above which the removal of images was not enough, so an instance
+	// must be evicted.
 	evictHigh = 95
-	// collectInterval is for what merely grew old; under pressure it is more often.
+	// collectInterval applies to old images. Under disk pressure, collectUnderPress applies.
 	collectInterval   = 10 * time.Minute
 	collectUnderPress = time.Minute
 )
 
-// Instance is one that is measured.
+// Instance is an instance to measure.
 type Instance struct {
 	UID, Name, Workload string
-	// Source is an image or where else the process comes from; Version may be
-	// part of it.
+	// Source is an image or another origin of the process. Version may be a part of Source.
 	Source, Version string
 	Phase           rikv1alpha1.InstancePhase
 	Address         string
-	Usage           instance.Usage // zero for one that does not run
+	Usage           instance.Usage // zero for an instance that does not run
 }
 
-// Config of a [Monitor]. Node, Path, Read, Instances and Report are required.
+// Config configures a [Monitor]. Node, Path, Read, Instances and Report are required.
 type Config struct {
 	Node string
-	// Path lies on the disk that is watched.
+	// Path is on the disk that is watched.
 	Path string
-	// Interval is DefaultInterval when 0.
+	// Interval defaults to DefaultInterval.
 	Interval time.Duration
 	// Read measures the node.
 	Read func(ctx context.Context) (Reading, error)
 	// Instances measures the instances.
 	Instances func() []Instance
-	// Report takes the texts: of the node, and of each instance by UID.
+	// Report handles the texts: of the node, and of each instance by UID.
 	Report func(node string, instances map[string]string)
-	// Collect removes unused images; pressure asks for all that it can. Nil: the
-	// node keeps none.
+	// Collect removes unused images; with pressure, as many as possible. If it is nil, the node
+	// has no images.
 	Collect func(ctx context.Context, pressure bool) (freedBytes int64, err error)
-	// DiskUsed is the share of the watched disk that is used, in percent. Required with Evict.
+	// DiskUsed returns the used share of the watched disk, in percent. Required with Evict.
 	DiskUsed func(ctx context.Context) (percent float64, err error)
-	// Evict ends an instance that fills the disk; "" when none does. Nil: nothing can.
+	// Evict ends an instance that fills the disk, and returns its UID or "". If it is nil,
+	// nothing is evicted.
 	Evict  func(ctx context.Context) (uid string, err error)
-	Logger *slog.Logger // nil discards
+	Logger *slog.Logger // nil discards logs
 }
 
 // Monitor measures until its Run ends.
@@ -76,7 +77,7 @@ type Monitor struct {
 	instances map[string]string
 }
 
-// New returns a monitor that has not begun.
+// New returns a monitor. Run starts it.
 func New(cfg Config) *Monitor {
 	if cfg.Interval <= 0 {
 		cfg.Interval = DefaultInterval
@@ -87,15 +88,15 @@ func New(cfg Config) *Monitor {
 	return &Monitor{cfg: cfg, last: map[string]instance.Usage{}}
 }
 
-// DiskPressure says whether the disk is nearly full.
+// DiskPressure reports whether the disk is nearly full.
 func (m *Monitor) DiskPressure() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.pressure
 }
 
-// Latest gives the last texts; empty before the first measurement. The caller
-// must not change the map.
+// Latest returns the last texts, which are empty before the first measurement. The caller must
+// not change the map.
 func (m *Monitor) Latest() (node string, instances map[string]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,7 +138,7 @@ func (m *Monitor) measuring(ctx context.Context) {
 	}
 }
 
-// measure takes one reading and tells of it.
+// measure takes one reading and reports it.
 func (m *Monitor) measure(ctx context.Context) {
 	reading, err := m.cfg.Read(ctx)
 	if err != nil {
@@ -165,7 +166,7 @@ func (m *Monitor) measure(ctx context.Context) {
 	m.cfg.Report(node, texts)
 }
 
-// pressed decides with a memory of what it decided before.
+// pressed decides whether there is disk pressure, depending on the former decision.
 func pressed(before bool, usedPercent float64) bool {
 	if before {
 		return usedPercent > pressureLow
@@ -173,8 +174,8 @@ func pressed(before bool, usedPercent float64) bool {
 	return usedPercent >= pressureHigh
 }
 
-// cpuMillis is the load between two measurements, or since the start at the
-// first one; 0 for a process that was started anew in between.
+// cpuMillis returns the load between two measurements, or since the start of the process for the
+// first one. It returns 0 for a process that restarted in between.
 func cpuMillis(before, now instance.Usage) int64 {
 	if before.At.IsZero() {
 		before = instance.Usage{At: now.StartedAt}
@@ -186,7 +187,7 @@ func cpuMillis(before, now instance.Usage) int64 {
 	return int64(now.CPUNanos-before.CPUNanos) * 1000 / int64(elapsed)
 }
 
-// collecting looks every so often whether images can go.
+// collecting checks regularly whether images can be removed.
 func (m *Monitor) collecting(ctx context.Context) {
 	ticker := time.NewTicker(collectUnderPress)
 	defer ticker.Stop()
@@ -211,8 +212,8 @@ func (m *Monitor) collecting(ctx context.Context) {
 	}
 }
 
-// evicting looks at the disk at every interval. Before an instance is ended, all images go that
-// nobody uses.
+// evicting checks the disk at every interval. Before an instance is evicted, all unused images
+// are removed.
 func (m *Monitor) evicting(ctx context.Context) {
 	ticker := time.NewTicker(m.cfg.Interval)
 	defer ticker.Stop()
@@ -245,13 +246,13 @@ func (m *Monitor) evicting(ctx context.Context) {
 	}
 }
 
-// full says whether the disk is as full as is borne.
+// full reports whether the disk usage has reached evictHigh.
 func (m *Monitor) full(ctx context.Context) bool {
 	percent, err := m.cfg.DiskUsed(ctx)
 	return err == nil && percent >= evictHigh
 }
 
-// text encodes our own types, which cannot go wrong.
+// text encodes types of this package, which cannot fail.
 func text(v any) string {
 	encoded, err := json.Marshal(v)
 	if err != nil {

@@ -241,8 +241,8 @@ func TestFirstAddress(t *testing.T) {
 	}
 }
 
-// script is what the monitor's surroundings say and saw. Goroutines of a bubble
-// that only time joins need a lock like any others.
+// script is the scripted environment of the monitor. Goroutines of a bubble that only time
+// synchronizes need a lock like any others.
 type script struct {
 	mu        sync.Mutex
 	used      float64
@@ -280,7 +280,7 @@ func (s *script) collect(_ context.Context, pressure bool) (int64, error) {
 	return 1, nil
 }
 
-// An instance is ended only when the removal of images was not enough, one at each look.
+// An instance is evicted only if the removal of images was not enough, one at each check.
 func TestRunEvictsWhenImagesAreNotEnough(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

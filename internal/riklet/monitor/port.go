@@ -19,43 +19,44 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Port is a port of the machine at which a process of it listens.
+// Port is a port of the machine on which a process of the machine listens.
 type Port struct {
 	Protocol rikv1alpha1.Protocol
 	Port     uint16
-	// Loopback: it listens at loopback addresses only, where no other machine reaches it.
-	// A port that is listened at both there and elsewhere is given twice.
+	// Loopback is true if the process listens only at loopback addresses, which no other machine
+	// can reach. A port with listeners both there and elsewhere is listed twice.
 	Loopback bool
-	// Privileged: only root, or who was given a capability for it, can have opened it as
-	// a server.
+	// Privileged is true if only root, or a process with a capability for it, can have opened the
+	// port as a server.
 	Privileged bool
 }
 
-// place is what belongs to one Port.
+// place identifies one Port.
 type place struct {
 	protocol rikv1alpha1.Protocol
 	port     uint16
 	loopback bool
 }
 
-// listener is a socket that takes what is sent to a port.
+// listener is a socket that receives what is sent to a port.
 type listener struct {
 	port     uint16
 	loopback bool
 	uid      uint64
 }
 
-// Ports tells which ports the machine's own processes hold.
+// Ports reads which ports the machine's own processes use.
 type Ports struct {
 	dir string // as /proc/net
-	// fleeting are the ports that the kernel gives to those that ask for none.
+	// first and last bound the ports that the kernel assigns to sockets without a fixed port.
 	first, last uint16
 	// unprivileged is the first port that needs no capability.
 	unprivileged uint16
-	before       map[place]bool // as read last
+	before       map[place]bool // as last read
 }
 
-// NewPorts reads below a directory such as /proc; its network is meant.
+// NewPorts returns a reader for a directory such as /proc, which belongs to one network
+// namespace.
 func NewPorts(proc string) *Ports {
 	p := &Ports{dir: filepath.Join(proc, "net"), unprivileged: 1024}
 	if text, err := os.ReadFile(filepath.Join(proc, "sys/net/ipv4/ip_local_port_range")); err == nil {
@@ -67,10 +68,10 @@ func NewPorts(proc string) *Ports {
 	return p
 }
 
-// Look gives the ports, sorted. What listens at own does not count. A port that
-// the kernel chose counts once it was seen twice: most belong to clients, and are
-// gone by then. With UDP a client's port cannot be told from a server's there: one
-// of an unprivileged process does not count, and one of root is not Privileged.
+// Look returns the ports, sorted, without a listener at own. A port that the kernel chose counts
+// after it was seen twice, because most of these belong to clients and soon disappear. For UDP,
+// such a port of a client looks like one of a server. So it does not count for an unprivileged
+// process, and it is not Privileged for a process of root.
 func (p *Ports) Look(own netip.AddrPort) (ports []Port, err error) {
 	found, ours := map[place]bool{}, text4(own) // with true for those that are privileged
 	for _, table := range []struct {
@@ -124,7 +125,7 @@ func compareBool(a, b bool) int {
 
 func (p *Ports) fleeting(port uint16) bool { return port >= p.first && port <= p.last }
 
-// note adds a listener to those that were found.
+// note adds a listener to the result.
 func (p *Ports) note(found map[place]bool, protocol rikv1alpha1.Protocol, l listener) {
 	privileged := l.uid == 0 || l.port < p.unprivileged
 	if protocol == rikv1alpha1.ProtocolUDP && p.fleeting(l.port) {
@@ -137,7 +138,7 @@ func (p *Ports) note(found map[place]bool, protocol rikv1alpha1.Protocol, l list
 	found[at] = found[at] || privileged
 }
 
-// scan gives the fields of each line but the first, which names them.
+// scan passes the fields of each line to line, except of the header line.
 func scan(r io.Reader, line func(fields []string)) error {
 	lines := bufio.NewScanner(r)
 	lines.Scan()
@@ -149,12 +150,12 @@ func scan(r io.Reader, line func(fields []string)) error {
 
 // The kernel's numbers of states (include/net/tcp_states.h).
 const (
-	stateClosed = "07" // a UDP socket that is not bound to one peer
+	stateClosed = "07" // a UDP socket that is not connected to a peer
 	stateListen = "0A"
 )
 
-// listensTCP and listensUDP read a line "sl local remote state queues timer retransmits
-// uid ...".
+// listensTCP and listensUDP parse a line "sl local remote state queues timer retransmits uid
+// ...".
 func listensTCP(fields []string, own string) (listener, bool) {
 	return listens(fields, own, stateListen)
 }
@@ -173,8 +174,8 @@ func listens(fields []string, own, state string) (l listener, ok bool) {
 	return listener{port: port, loopback: loopbackOnly(address), uid: uid}, ok && err == nil
 }
 
-// loopbackOnly reads an address as these tables write it: words of 32 bits in the
-// machine's own order.
+// loopbackOnly parses an address in the format of these tables: words of 32 bits in the machine's
+// byte order.
 func loopbackOnly(text string) bool {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw)%4 != 0 {
@@ -187,8 +188,7 @@ func loopbackOnly(text string) bool {
 	return ok && address.Unmap().IsLoopback()
 }
 
-// text4 is how these tables write an IPv4 address: as a number in the machine's
-// own order.
+// text4 formats an IPv4 address as these tables do: as a number in the machine's byte order.
 func text4(a netip.AddrPort) string {
 	if !a.Addr().Is4() {
 		return ""
@@ -203,7 +203,7 @@ func portOf(address string) (uint16, bool) {
 	return uint16(n), err == nil && n != 0
 }
 
-// listensSCTP reads a line "endpoint socket style state bucket port uid inode addresses".
+// listensSCTP parses a line "endpoint socket style state bucket port uid inode addresses".
 func listensSCTP(fields []string, _ string) (l listener, ok bool) {
 	if len(fields) < 8 || fields[3] != "10" { // SCTP_SS_LISTENING
 		return l, false

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// procNet writes the kernel's tables as it would.
+// procNet writes tables in the format of the kernel.
 func procNet(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -37,9 +37,9 @@ func TestPorts(t *testing.T) {
 		"net/tcp": head +
 			"   0: 00000000:0016 00000000:0000 0A 0:0 0 0 0 137\n" +
 			"   1: 0100007F:1F90 00000000:0000 0A 0:0 0 0 65534 138\n" + // on the loopback alone
-			"   7: 0100007F:0016 00000000:0000 0A 0:0 0 0 1000 143\n" + // there too, by somebody else
+			"   7: 0100007F:0016 00000000:0000 0A 0:0 0 0 1000 143\n" + // there too, of another user
 			"   8: 00000000:0BB8 00000000:0000 0A 0:0 0 0 472 144\n" + // of a user
-			"   2: " + text4(own) + " 00000000:0000 0A 0:0 0 0 0 139\n" + // ours
+			"   2: " + text4(own) + " 00000000:0000 0A 0:0 0 0 0 139\n" + // rik's own
 			"   3: 0100007F:AA03 0100007F:C05A 01 0:0 0 0 0 140\n" + // connected
 			"   4: 00000000:9000 00000000:0000 0A 0:0 0 0 0 141\n" + // the kernel's choice
 			"   5: 00000000:0016 00000000:0000 0A 0:0 0 0 0 142\n" + // twice
@@ -70,7 +70,7 @@ func TestPorts(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("look %d (-want +got):\n%s", i+1, diff)
 		}
-		// They are there to stay.
+		// The ports still exist at the second look.
 		want = slices.Insert(want, 8, Port{"TCP", 0x9000, false, true})
 		want = append(want, Port{"UDP", 0x9002, false, false})
 	}
@@ -108,7 +108,7 @@ func TestPortsOfThisMachine(t *testing.T) {
 	if want := (Port{"UDP", of(udp.LocalAddr()).Port(), true, false}); slices.Contains(got, want) != root {
 		t.Errorf("Look() = %v, want %v in it: %v", got, want, root)
 	}
-	// As the kernel writes it, so that it can be left out.
+	// In the kernel's format, so that it can be left out.
 	if table, err := os.ReadFile("/proc/net/tcp"); err != nil || !strings.Contains(string(table), " "+text4(of(tcp.Addr()))+" ") {
 		t.Errorf("%s is not in the kernel's table, %v", text4(of(tcp.Addr())), err)
 	}

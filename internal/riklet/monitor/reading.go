@@ -21,7 +21,7 @@ type Reading struct {
 	CPUPercent                   float64 // of all processors, since the last reading
 	MemoryTotal, MemoryAvailable uint64
 	Disks                        []Disk
-	// WatchedUsedPercent is of the file system that instances live on.
+	// WatchedUsedPercent is the usage of the file system on which instances live.
 	WatchedUsedPercent float64
 }
 
@@ -31,7 +31,7 @@ type Disk struct {
 	Total, Free uint64
 }
 
-// Reader measures the machine. The first reading counts since boot.
+// Reader measures the machine. The first reading covers the time since boot.
 type Reader struct {
 	path string
 
@@ -39,7 +39,7 @@ type Reader struct {
 	last cpu.TimesStat
 }
 
-// NewReader watches the file system that path lies on.
+// NewReader returns a Reader that watches the file system that contains path.
 func NewReader(path string) *Reader { return &Reader{path: path} }
 
 // Read measures now.
@@ -74,7 +74,7 @@ func (r *Reader) Read(ctx context.Context) (Reading, error) {
 	}, nil
 }
 
-// DiskUsed is the share of the watched disk that is used, in percent.
+// DiskUsed returns the used share of the watched disk, in percent.
 func (r *Reader) DiskUsed(ctx context.Context) (float64, error) {
 	watched, err := disk.UsageWithContext(ctx, r.path)
 	if err != nil {
@@ -83,9 +83,9 @@ func (r *Reader) DiskUsed(ctx context.Context) (float64, error) {
 	return watched.UsedPercent, nil
 }
 
-// busy is the share of time that was spent neither idle nor waiting for a disk.
+// busy returns the share of time that was spent neither idle nor waiting for a disk.
 func busy(before, now cpu.TimesStat) float64 {
-	// The time of guests is part of user and nice already.
+	// The time of guests is already part of user and nice.
 	total := func(t cpu.TimesStat) float64 {
 		return t.User + t.Nice + t.System + t.Irq + t.Softirq + t.Steal + t.Idle + t.Iowait
 	}
@@ -98,7 +98,7 @@ func busy(before, now cpu.TimesStat) float64 {
 	return min(max(share, 0), 100)
 }
 
-// disks lists each device once; one that cannot be read is left out.
+// disks lists each device once, without those that cannot be read.
 func disks(ctx context.Context) []Disk {
 	partitions, err := disk.PartitionsWithContext(ctx, false)
 	if err != nil {

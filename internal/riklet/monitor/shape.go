@@ -9,8 +9,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// NodeResources is what a node has: "Node resources" of the node agent's paper,
-// with its keys.
+// NodeResources describes a node's resources: "Node resources" of the node agent's paper, with
+// its keys.
 type NodeResources struct {
 	ID            string     `json:"id"`
 	CPU           int32      `json:"cpu"`
@@ -30,8 +30,8 @@ type networking struct {
 	ExternalIP string `json:"externalip"`
 }
 
-// version is a number where it can be one, as in the paper, and a text for
-// distributions whose versions are words.
+// version is encoded as a number if possible, as in the paper, and as a text for distributions
+// whose versions are words.
 type version string
 
 // MarshalJSON implements json.Marshaler.
@@ -43,7 +43,7 @@ func (v version) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(v))
 }
 
-// Resources are the facts of a node in the paper's shape.
+// Resources returns the facts of a node in the paper's format.
 func Resources(node string, info *rikv1alpha1.NodeInfo) NodeResources {
 	return NodeResources{
 		ID: node, CPU: info.CPUs, Memory: info.MemoryBytes, DiskSize: info.DiskBytes,
@@ -53,10 +53,9 @@ func Resources(node string, info *rikv1alpha1.NodeInfo) NodeResources {
 	}
 }
 
-// NodeUsage is what a node uses now. It has the keys of both papers at once:
-// "Realtime node resources" of the node agent's, and the riklet's metrics,
-// whose objects have the same names and other members. The last two are ours,
-// for tools that want plain numbers.
+// NodeUsage is a node's current usage. It has the keys of both papers: "Realtime node resources"
+// of the node agent's paper, and the riklet's metrics, whose objects have the same names and
+// other members. The last two fields are rik's own, for tools that need plain numbers.
 type NodeUsage struct {
 	ID          string      `json:"id"`
 	State       string      `json:"state"`
@@ -88,7 +87,7 @@ type diskUsage struct {
 	Free     uint64 `json:"free"`
 }
 
-// Usage is a reading of a node in the papers' shapes.
+// Usage converts a reading of a node to the papers' formats.
 func Usage(node string, r Reading) NodeUsage {
 	used := r.MemoryTotal - min(r.MemoryAvailable, r.MemoryTotal)
 	u := NodeUsage{
@@ -112,11 +111,11 @@ func percent(part, whole uint64) float64 {
 	return round(float64(part) / float64(whole) * 100)
 }
 
-// round keeps one decimal: more is noise, and makes texts that never repeat.
+// round keeps one decimal. More decimals are noise, and would make every text different.
 func round(f float64) float64 { return math.Round(f*10) / 10 }
 
-// AppUsage is what an instance uses now: "Realtime app resources" of the node
-// agent's paper. The last three are ours.
+// AppUsage is an instance's current usage: "Realtime app resources" of the node agent's paper.
+// The last three fields are rik's own.
 type AppUsage struct {
 	AppID        string     `json:"appId"`
 	State        string     `json:"state"`
@@ -130,7 +129,7 @@ type AppUsage struct {
 	VM           *vmUsage   `json:"vm,omitempty"`
 }
 
-// vmUsage are counters of a microVM since its VMM was started.
+// vmUsage contains counters of a microVM since the start of its VMM.
 type vmUsage struct {
 	VCPUNanos            uint64 `json:"vcpuNanos"`
 	Exits                uint64 `json:"exits"`
@@ -148,7 +147,7 @@ type deployment struct {
 	Version    string `json:"version"`
 }
 
-// App is an instance in the paper's shape. cpuMillis is what it used since the
+// App returns an instance's usage in the paper's format. cpuMillis is its CPU usage since the
 // last reading.
 func App(node string, in Instance, cpuMillis int64) AppUsage {
 	repository, tag := in.Source, in.Version
@@ -170,7 +169,7 @@ func App(node string, in Instance, cpuMillis int64) AppUsage {
 	}
 }
 
-// splitSource takes a digest or tag off an image reference.
+// splitSource splits a digest or tag off an image reference.
 func splitSource(source string) (repository, tag string) {
 	if at := strings.LastIndexByte(source, '@'); at >= 0 {
 		return source[:at], source[at+1:]

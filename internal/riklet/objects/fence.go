@@ -6,19 +6,18 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// proof is what is known of the fence of one namespace.
+// proof is what is known about the fence of one namespace.
 type proof struct {
-	// askedAt is when the question was put that is not answered yet; zero: there is none.
+	// askedAt is the time of the unanswered request. It is zero if there is none.
 	askedAt time.Time
-	// proven is the latest time after which the kcp was in touch; zero: none is known.
+	// proven is the time of the kcp's last proven contact. It is zero if none is known.
 	proven time.Time
-	// free: the controller said last that the namespace belongs to no kcp.
+	// free is true if the controller's last answer was that the namespace belongs to no kcp.
 	free bool
 }
 
-// Fence says until when nothing speaks against what is fenced in a namespace: the latest
-// time, by the clock of this node, after which the namespace's kcp was in touch with the
-// cluster; zero if none is known. free is true where nothing is fenced.
+// Fence returns the last proven contact between the namespace's kcp and the cluster, by the clock
+// of this node. It is zero if none is known. free is true if the namespace has no fence.
 func (s *Store) Fence(namespace string) (proven time.Time, free bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,8 +28,7 @@ func (s *Store) Fence(namespace string) (proven time.Time, free bool) {
 	return p.proven, p.free
 }
 
-// AskFence asks for a new proof, unless an answer is awaited. Changed is called when it is
-// here.
+// AskFence requests a new proof, unless a request is pending. Changed is called after the answer.
 func (s *Store) AskFence(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,18 +40,18 @@ func (s *Store) AskFence(namespace string) {
 	if !p.askedAt.IsZero() {
 		return
 	}
-	// From before the question is sent: what the answer proves may be older, never younger.
+	// The time before the request is sent: the proven contact may be older, never younger.
 	p.askedAt = time.Now()
 	s.askLocked(Key{nodev1.Kind_KIND_FENCE, namespace, ""})
 }
 
-// deliverFence takes an answer. Without an age it proves nothing.
+// deliverFence handles an answer. An answer without an age proves nothing.
 func (s *Store) deliverFence(key Key, object *nodev1.Object) {
 	s.mu.Lock()
 	p := s.fences[key.Namespace]
 	if p == nil || p.askedAt.IsZero() {
 		s.mu.Unlock()
-		return // nobody asked
+		return // no request is pending
 	}
 	asked := p.askedAt
 	p.askedAt = time.Time{}

@@ -18,23 +18,22 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// fileSuffix marks the files that are ours to remove.
+// fileSuffix marks the files that the store may remove.
 const fileSuffix = ".revision"
 
-// revision is what is known of one template.
+// revision is what is known about one template.
 type revision struct {
 	template *rikv1alpha1.InstanceTemplate
-	missing  bool // it was looked for on disk and is not there
-	pending  bool // asked for, and no answer yet
+	missing  bool // it is not on disk
+	pending  bool // requested, and no answer yet
 	err      error
 	failures int
-	retryAt  time.Time // when to ask again after err
+	retryAt  time.Time // when to request it again after err
 }
 
-// Revision gives a template at once if it is here, in memory or on disk. If it
-// is not, it is asked for, Changed is called when the answer came, and the
-// error says what the controller last said; nil if nothing yet. The template
-// must not be changed.
+// Revision returns a template if it is in memory or on disk. Otherwise it requests the template
+// and returns nil and the controller's last error, or nil and nil if there is none yet. Changed
+// is called after the answer. The template must not be changed.
 func (s *Store) Revision(namespace, name string) (*rikv1alpha1.InstanceTemplate, error) {
 	key := Key{nodev1.Kind_KIND_REVISION, namespace, name}
 	s.mu.Lock()
@@ -60,8 +59,8 @@ func (s *Store) Revision(namespace, name string) (*rikv1alpha1.InstanceTemplate,
 	return nil, r.err
 }
 
-// Retry is when a template that could not be had is asked for again; the zero
-// time if there is none such. The caller then calls Revision.
+// Retry returns when a template that could not be fetched must be requested again. It returns the
+// zero time if there is none. The caller then calls Revision.
 func (s *Store) Retry() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +93,7 @@ func (s *Store) deliverRevision(key Key, object *nodev1.Object) {
 	r := s.revisions[key]
 	if r == nil {
 		s.mu.Unlock()
-		return // nobody wants it any more
+		return // no longer wanted
 	}
 	news := r.template == nil
 	r.pending = false
@@ -110,7 +109,7 @@ func (s *Store) deliverRevision(key Key, object *nodev1.Object) {
 		s.cfg.Changed()
 	}
 	if news && err == nil {
-		// After it was handed on: a start does not wait for the disk.
+		// After the notification: a start does not wait for the disk.
 		if err := s.save(key, object); err != nil {
 			s.cfg.Logger.Warn("template was not kept", "revision", key.Namespace+"/"+key.Name, "err", err)
 		}
@@ -131,8 +130,8 @@ func decode(object *nodev1.Object) (*rikv1alpha1.InstanceTemplate, error) {
 	return template, nil
 }
 
-// Retain forgets the templates that are not in use, also on disk. The caller
-// knows every instance when it calls.
+// Retain removes the templates that are not in use, also from disk. The caller must have the
+// complete list of instances.
 func (s *Store) Retain(inUse func(namespace, name string) bool) error {
 	files, err := os.ReadDir(s.cfg.Dir)
 	if err != nil {
@@ -162,13 +161,14 @@ func (s *Store) Retain(inUse func(namespace, name string) bool) error {
 	return errors.Join(problems...)
 }
 
-// file never contains a name that came over the network.
+// file returns the path for a template. The path never contains a name that came over the
+// network.
 func (s *Store) file(key Key) string {
 	sum := sha256.Sum256([]byte(key.Namespace + "/" + key.Name))
 	return filepath.Join(s.cfg.Dir, hex.EncodeToString(sum[:])+fileSuffix)
 }
 
-// save keeps the whole object, so that its name can be checked when it is read.
+// save saves the whole object, so that its name can be checked when it is read.
 func (s *Store) save(key Key, object *nodev1.Object) error {
 	text, err := proto.Marshal(object)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *Store) save(key Key, object *nodev1.Object) error {
 	return pki.WriteFile(s.file(key), text)
 }
 
-// load returns nil without an error when nothing is kept.
+// load returns nil without an error if nothing is saved.
 func (s *Store) load(key Key) (*rikv1alpha1.InstanceTemplate, error) {
 	object, err := readObject(s.file(key))
 	if errors.Is(err, fs.ErrNotExist) {

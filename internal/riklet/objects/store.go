@@ -1,11 +1,10 @@
-// Package objects holds what instances refer to: the templates of their
-// revisions, ConfigMaps and Secrets. All of it comes from the controller's
-// stream, which the caller feeds in with Deliver and whose questions it takes
-// with Questions.
+// Package objects holds the objects that instances refer to: the templates of their revisions,
+// ConfigMaps and Secrets. All of them come from the controller's stream. The caller passes
+// answers to Deliver, and takes the requests from Questions.
 //
-// Templates are immutable and are kept on disk, so that a node can start what
-// it was ordered to while the controller is away. ConfigMaps and Secrets stay
-// in memory and go with the last instance that refers to them.
+// Templates are immutable and saved to disk, so that a node can start the instances that it was
+// ordered to run while the controller is down. ConfigMaps and Secrets stay in memory, and are
+// removed with the last instance that refers to them.
 package objects
 
 import (
@@ -25,20 +24,19 @@ import (
 )
 
 const (
-	// retryFirst and retryMost bound the pause before a template that could not
-	// be had is asked for again: the controller may be a moment behind the
-	// scheduler.
+	// retryFirst and retryMost bound the pause before a template that could not be fetched is
+	// requested again. The controller may be a moment behind the scheduler.
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
 )
 
-// Key names an object.
+// Key identifies an object.
 type Key struct {
 	Kind            nodev1.Kind
 	Namespace, Name string
 }
 
-// String is for messages, such as "secret shop/password".
+// String returns a form for messages, such as "secret shop/password".
 func (k Key) String() string {
 	kind := map[nodev1.Kind]string{
 		nodev1.Kind_KIND_REVISION: "workloadrevision", nodev1.Kind_KIND_CONFIG_MAP: "configmap", nodev1.Kind_KIND_SECRET: "secret",
@@ -47,18 +45,17 @@ func (k Key) String() string {
 	return kind + " " + k.Namespace + "/" + k.Name
 }
 
-// Config of a [Store].
+// Config configures a [Store].
 type Config struct {
-	// Dir keeps templates. It is made if missing. Required.
+	// Dir is the directory for templates. It is created if missing. Required.
 	Dir string
-	// Changed is called, without a lock held, after a template came or could
-	// not be had. It must not block. Nil is allowed.
+	// Changed is called, without a lock held, after a template or the proof of a fence arrived,
+	// or could not be fetched. It must not block. It may be nil.
 	Changed func()
-	// Updated is called, without a lock held, after a ConfigMap or Secret that
-	// was here already got other content, so that who mounts it can look again.
-	// It must not block. Nil is allowed.
+	// Updated is called, without a lock held, after the content of a known ConfigMap or Secret
+	// has changed, so that mounts of it can be updated. It must not block. It may be nil.
 	Updated func()
-	// Logger reports what could not be kept. Nil discards.
+	// Logger logs what could not be saved. nil discards logs.
 	Logger *slog.Logger
 }
 
@@ -67,26 +64,26 @@ type Store struct {
 	cfg Config
 
 	mu        sync.Mutex
-	entries   map[Key]instance.Entries // ConfigMaps and Secrets as last sent
+	entries   map[Key]instance.Entries // ConfigMaps and Secrets as last received
 	waiting   map[Key]*answer          // for readers of what is not in entries
 	revisions map[Key]*revision        // templates
 	fences    map[string]*proof        // by namespace
 	asked     []Key                    // to be sent; no key twice
-	asking    map[Key]bool             // what is in asked
+	asking    map[Key]bool             // the keys in asked
 	uses      map[string][]Key         // by UID
 	users     map[Key]int              // how many UIDs refer to a key
 	wake      chan struct{}            // holds one token while asked is not empty
 }
 
-// answer is what the readers of one key wait for. Its other fields are set
-// before done is closed and never afterward.
+// answer is what the readers of one key wait for. Its other fields are set before done is closed
+// and never afterward.
 type answer struct {
 	done    chan struct{}
 	entries instance.Entries
 	err     error
 }
 
-// New opens the store and makes its directory.
+// New opens the store and creates its directory.
 func New(cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -117,8 +114,8 @@ func (s *Store) Secret(ctx context.Context, namespace, name string) (instance.En
 	return s.read(ctx, Key{nodev1.Kind_KIND_SECRET, namespace, name})
 }
 
-// read answers from memory or asks and waits. A refusal ends the wait; the
-// next call asks again.
+// read answers from memory, or requests the object and waits. A refusal ends the wait. The next
+// call sends another request.
 func (s *Store) read(ctx context.Context, key Key) (instance.Entries, error) {
 	s.mu.Lock()
 	if have, ok := s.entries[key]; ok {
@@ -144,7 +141,7 @@ func (s *Store) read(ctx context.Context, key Key) (instance.Entries, error) {
 	return copyOf(a.entries), nil
 }
 
-// copyOf lets the caller keep the map; the bytes are never changed in place.
+// copyOf copies the map for the caller. The bytes are never changed in place.
 func copyOf(e instance.Entries) instance.Entries {
 	e.Data = maps.Clone(e.Data)
 	return e
@@ -162,10 +159,10 @@ func (s *Store) askLocked(key Key) {
 	}
 }
 
-// Asked is readable when Questions has something.
+// Asked returns a channel that is readable when Questions has requests.
 func (s *Store) Asked() <-chan struct{} { return s.wake }
 
-// Questions takes what has to be asked of the controller.
+// Questions takes the pending requests to the controller.
 func (s *Store) Questions() []*nodev1.Get {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,8 +176,8 @@ func (s *Store) Questions() []*nodev1.Get {
 	return gets
 }
 
-// Reconnected asks anew for everything that may change or is awaited: the
-// controller forgets with the stream who wants to hear of what.
+// Reconnected requests everything again that may change or is awaited. The controller's
+// subscriptions end with the stream.
 func (s *Store) Reconnected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +188,7 @@ func (s *Store) Reconnected() {
 		s.askLocked(key)
 	}
 	for _, p := range s.fences {
-		p.askedAt = time.Time{} // what was asked over the last stream gets no answer
+		p.askedAt = time.Time{} // a request on the last stream gets no answer
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.revisions), compare) {
 		if r := s.revisions[key]; r.template == nil && r.missing {
@@ -201,7 +198,7 @@ func (s *Store) Reconnected() {
 	}
 }
 
-// Deliver takes an answer, or a later version of one, from the controller.
+// Deliver handles an answer, or a later version of one, from the controller.
 func (s *Store) Deliver(object *nodev1.Object) {
 	key := Key{object.GetKind(), object.GetNamespace(), object.GetName()}
 	switch key.Kind {
@@ -218,19 +215,20 @@ func (s *Store) Deliver(object *nodev1.Object) {
 	}
 }
 
-// deliverEntries says whether other content took the place of what was here.
+// deliverEntries stores the content. It reports whether the content of a known object has
+// changed.
 func (s *Store) deliverEntries(key Key, object *nodev1.Object) (updated bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, held := s.entries[key]
 	a := s.waiting[key]
 	if !held && a == nil {
-		return false // nobody refers to it any more
+		return false // no instance refers to it any more
 	}
 	got := instance.Entries{Found: object.GetFound(), Type: object.GetType(), Data: object.GetEntries()}
 	var err error
 	if object.GetError() != "" {
-		// What may no longer be had is not handed out either.
+		// An object that the node may no longer read must not be returned either.
 		delete(s.entries, key)
 		err = fmt.Errorf("the controller says: %s", object.GetError())
 	} else {

@@ -25,7 +25,7 @@ func newStore(t *testing.T, dir string) *Store {
 	return s
 }
 
-// questions are what is asked now, as text.
+// questions returns the pending requests as text.
 func questions(s *Store) []string {
 	asked := []string{}
 	for _, g := range s.Questions() {
@@ -61,7 +61,7 @@ func revisionObject(t *testing.T, name string) *nodev1.Object {
 	return &nodev1.Object{Kind: nodev1.Kind_KIND_REVISION, Namespace: "shop", Name: name, Found: true, Data: data}
 }
 
-// ask reads a secret in the background and returns once it waits.
+// ask reads a Secret in another goroutine and returns once that waits.
 func ask(ctx context.Context, s *Store, name string) <-chan result {
 	out := make(chan result, 1)
 	go func() {
@@ -89,7 +89,7 @@ func TestReadersWaitForTheController(t *testing.T) {
 				t.Errorf("Secret() = %+v, want the value one", got)
 			}
 		}
-		// A pushed update is what later readers see, without another question.
+		// Later readers get a pushed update without another request.
 		s.Deliver(secretObject("password", "two"))
 		if got, err := s.Secret(t.Context(), "shop", "password"); err != nil || string(got.Data["k"]) != "two" {
 			t.Errorf("Secret() after an update = %+v, %v, want the value two", got, err)
@@ -163,7 +163,7 @@ func TestSecretsGoWithTheirLastUser(t *testing.T) {
 			t.Errorf("Secret() with a user left = %+v, %v", got, err)
 		}
 		s.Release("b")
-		// Nobody was told of changes meanwhile: a new user reads it anew.
+		// The controller sent no changes meanwhile: for a new user, the object is read again.
 		s.Use("c", "shop", refers)
 		r = ask(t.Context(), s, "pull")
 		wantQuestions(t, s, "secret shop/pull")
@@ -216,7 +216,7 @@ func TestRevisionIsAskedOnceAndKept(t *testing.T) {
 	if diff := cmp.Diff(template("web-1"), got); err != nil || diff != "" || changed != 1 {
 		t.Errorf("Revision() = %v, changed %d times (-want +got):\n%s", err, changed, diff)
 	}
-	// A restarted node without a controller.
+	// A node that restarts without a controller.
 	again := newStore(t, dir)
 	got, err = again.Revision("shop", "web-1")
 	if diff := cmp.Diff(template("web-1"), got); err != nil || diff != "" {
@@ -292,7 +292,7 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// Names of the cluster never become paths of the node.
+// Names from the cluster never become paths on the node.
 func TestHostileNamesStayInTheDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

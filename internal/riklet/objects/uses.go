@@ -7,9 +7,9 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Use says that an instance is about to run from a template. What only it
-// refers to is read anew: while no instance referred to it, the controller did
-// not say how it changed.
+// Use records that an instance is about to run from a template. Objects that only this instance
+// refers to are requested again, because the controller sends no changes of objects without an
+// instance.
 func (s *Store) Use(uid, namespace string, template *rikv1alpha1.InstanceTemplate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,8 +25,8 @@ func (s *Store) Use(uid, namespace string, template *rikv1alpha1.InstanceTemplat
 	}
 }
 
-// Release says that nothing of an instance is left. What nobody refers to any
-// more is forgotten, secrets above all.
+// Release records that nothing of an instance is left. Objects that no instance refers to any
+// more are removed from memory, which matters most for Secrets.
 func (s *Store) Release(uid string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func References(namespace string, t *rikv1alpha1.InstanceTemplate) []Key {
 	return keys
 }
 
-// consumers are all parts of a template that have an environment.
+// consumers returns all parts of a template that have an environment.
 func consumers(t *rikv1alpha1.InstanceTemplate) []rikv1alpha1.Container {
 	all := slices.Concat(t.InitContainers, t.Containers)
 	if f := t.Function; f != nil {

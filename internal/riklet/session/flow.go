@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// grantAt is how much is consumed before credit goes out: few messages, and
-// never so late that the peer runs dry while it is being read.
+// grantAt is how much data is consumed before credit is granted. It keeps the number of messages
+// low, and the peer does not run out of credit while its data is read.
 const grantAt = Window / 4
 
-// outflow counts what may still be sent.
+// outflow counts how much may still be sent.
 type outflow struct {
 	mu     sync.Mutex
 	credit int64
@@ -20,8 +20,7 @@ func newOutflow() *outflow {
 	return &outflow{credit: Window, more: make(chan struct{}, 1)}
 }
 
-// grant adds credit. A peer that grants absurdly much gets no more than it
-// could ever use.
+// grant adds credit. It caps absurdly large grants far above any possible use.
 func (o *outflow) grant(n int64) {
 	o.mu.Lock()
 	o.credit = min(o.credit+min(n, 1<<40), 1<<40)
@@ -58,15 +57,15 @@ func (o *outflow) take(ctx context.Context, want int) (int, error) {
 	}
 }
 
-// inflow holds what was received and not yet read. It is an io.Reader.
+// inflow holds received data until it is read. It is an io.Reader.
 type inflow struct {
-	grant func(int64) // tells the peer; may block
+	grant func(int64) // sends credit to the peer; may block
 
 	mu       sync.Mutex
 	buffer   []byte
 	held     int64 // bytes that the peer has no credit for yet
 	consumed int64 // of held: read, and not yet granted again
-	err      error // after the buffer
+	err      error // returned after the buffer
 	more     chan struct{}
 }
 
@@ -81,8 +80,8 @@ func (i *inflow) signal() {
 	}
 }
 
-// put adds what was received. It reports false when the peer had no credit for
-// it. What comes after the end is dropped.
+// put adds received data. It returns false if the peer had no credit for it. Data after the end
+// is dropped.
 func (i *inflow) put(data []byte) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -98,7 +97,7 @@ func (i *inflow) put(data []byte) bool {
 	return true
 }
 
-// end makes Read return err after what is buffered. The first one counts.
+// end makes Read return err after the buffered data. Only the first call has an effect.
 func (i *inflow) end(err error) {
 	i.mu.Lock()
 	if i.err == nil {
@@ -125,20 +124,20 @@ func (i *inflow) Read(p []byte) (int, error) {
 	}
 }
 
-// next takes what is there and says how much credit is due.
+// next returns available data and the credit to grant.
 func (i *inflow) next(p []byte) (n int, credit int64, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if len(i.buffer) == 0 {
 		if i.err != nil {
-			i.signal() // for whoever reads again
+			i.signal() // for the next Read
 		}
 		return 0, 0, i.err
 	}
 	n = copy(p, i.buffer)
 	i.buffer = i.buffer[n:]
 	if len(i.buffer) == 0 {
-		i.buffer = nil // lets go of the array
+		i.buffer = nil // frees the array
 	}
 	i.consumed += int64(n)
 	if i.consumed >= grantAt && i.err == nil {

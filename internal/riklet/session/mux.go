@@ -1,9 +1,8 @@
-// Package session carries logs, commands and ports of instances over the one
-// stream between the node and its controller.
+// Package session carries logs, commands and ports of instances over the single stream between
+// the node and its controller.
 //
-// Each session may send as much as its peer gave it credit for, so a reader
-// that is slow holds up its own session and no other, and neither side buffers
-// more than [Window] for one.
+// Each session may send as much data as its peer has granted credit for. Thus a slow reader
+// delays only its own session, and neither side buffers more than [Window] for one session.
 package session
 
 import (
@@ -20,36 +19,34 @@ import (
 )
 
 const (
-	// Window is the credit that each side of a session begins with; the number
-	// is part of the protocol.
+	// Window is the initial credit of each side of a session. The number is part of the protocol.
 	Window = 256 << 10
-	// piece is the most that one message carries: small enough that sessions
-	// take turns, large enough that framing does not matter.
+	// piece is the maximum data in one message. It is small enough that sessions take turns, and
+	// large enough that the framing costs little.
 	piece = 32 << 10
-	// maxSessions bounds what one connection can make the node hold.
+	// maxSessions bounds the number of sessions of one connection.
 	maxSessions = 256
 )
 
-// errOverrun ends a session whose peer does not keep to its credit.
+// errOverrun ends a session whose peer exceeds its credit.
 var errOverrun = errors.New("more was sent than there was credit for")
 
-// Resolve finds who runs an instance, and its first container's name if that
-// is known.
+// Resolve returns the driver of an instance, and the name of its first container if that is
+// known.
 type Resolve func(uid string) (driver instance.Driver, container string, ok bool)
 
-// Config of a [Mux].
+// Config configures a [Mux].
 type Config struct {
 	Resolve Resolve
-	// Send gives a message to the stream. It may block, and may be called from
-	// any goroutine.
+	// Send sends a message on the stream. It may block, and may be called from any goroutine.
 	Send   func(*nodev1.StreamData) error
 	Logger *slog.Logger
 }
 
-// Mux holds the sessions of one connection.
+// Mux manages the sessions of one connection.
 type Mux struct {
 	cfg    Config
-	ctx    context.Context // ends with the connection; only ever handed on
+	ctx    context.Context // ends with the connection; only passed on
 	cancel context.CancelFunc
 	group  sync.WaitGroup
 
@@ -70,12 +67,12 @@ type session struct {
 	mux    *Mux
 	id     int64
 	cancel context.CancelCauseFunc
-	in     *inflow  // what the controller sends
-	out    *outflow // what it may still be sent
+	in     *inflow  // data from the controller
+	out    *outflow // the credit for data to the controller
 	resize chan instance.Size
 }
 
-// Open begins a session and returns at once.
+// Open starts a session and returns at once.
 func (m *Mux) Open(open *nodev1.OpenStream) {
 	ctx, cancel := context.WithCancelCause(m.ctx)
 	s := &session{mux: m, id: open.GetStream(), cancel: cancel, resize: make(chan instance.Size, 1)}
@@ -83,7 +80,7 @@ func (m *Mux) Open(open *nodev1.OpenStream) {
 	s.out = newOutflow()
 	problem, duplicate := m.add(s)
 	if duplicate {
-		// An answer would end the session that has the id.
+		// An answer would end the session that has the ID.
 		cancel(nil)
 		m.cfg.Logger.Warn("a session with the id of another was not opened", "stream", s.id)
 		return
@@ -108,7 +105,7 @@ func (m *Mux) Open(open *nodev1.OpenStream) {
 	})
 }
 
-// add refuses without a word to the peer's other sessions.
+// add adds a session, or returns why it cannot. It does not affect other sessions.
 func (m *Mux) add(s *session) (problem string, duplicate bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,8 +127,8 @@ func (m *Mux) remove(s *session) {
 	delete(m.sessions, s.id)
 }
 
-// Data hands a piece to its session without blocking. One that has ended is
-// ignored: the two sides may end it at the same time.
+// Data passes a piece of data to its session without blocking. It ignores data for a session that
+// has ended, because both sides may end a session at the same time.
 func (m *Mux) Data(d *nodev1.StreamData) {
 	m.mu.Lock()
 	s := m.sessions[d.GetStream()]
@@ -159,7 +156,7 @@ func (m *Mux) Data(d *nodev1.StreamData) {
 	}
 }
 
-// resized keeps only the latest size that was not taken yet.
+// resized keeps only the latest size that was not read yet.
 func (s *session) resized(size instance.Size) {
 	for {
 		select {
@@ -183,7 +180,7 @@ func (m *Mux) Close() {
 	m.group.Wait()
 }
 
-// sendOr ends the session when the connection no longer takes anything.
+// sendOr sends a message, and ends the session if the connection has failed.
 func (s *session) sendOr(d *nodev1.StreamData) {
 	if err := s.mux.cfg.Send(d); err != nil {
 		s.cancel(err)
@@ -216,7 +213,7 @@ func (s *session) serve(ctx context.Context, open *nodev1.OpenStream) (int, erro
 	}
 }
 
-// hold suspends an instance or lets it go on.
+// hold suspends or resumes an instance.
 func hold(ctx context.Context, driver instance.Driver, uid string, h *nodev1.HoldSession) error {
 	switch {
 	case !h.GetSuspended():
@@ -228,7 +225,7 @@ func hold(ctx context.Context, driver instance.Driver, uid string, h *nodev1.Hol
 	}
 }
 
-// problemOf is the kind of an error in the protocol.
+// problemOf returns the kind of an error in the protocol.
 func problemOf(err error) nodev1.Problem {
 	switch {
 	case errors.Is(err, instance.ErrUnknown):
@@ -263,25 +260,24 @@ func (s *session) exec(ctx context.Context, driver instance.Driver, uid, contain
 	if exec.GetStdin() {
 		options.Stdin = s.in
 	}
-	// A driver that waits for its copy of stdin must see the end when the
-	// session is canceled.
+	// A driver that waits for its copy of stdin must see the end when the session is canceled.
 	defer context.AfterFunc(ctx, func() { s.in.end(io.EOF) })()
 	return driver.Exec(ctx, uid, container, options)
 }
 
-// port copies both ways until both sides have said all, or the peer closes.
+// port copies data in both directions until both sides have finished, or the peer closes.
 func (s *session) port(ctx context.Context, driver instance.Driver, uid string, port int32) error {
 	conn, err := driver.Dial(ctx, uid, port)
 	if err != nil {
 		return err
 	}
-	// Closing the connection is what ends both copies.
+	// Closing the connection ends both copies.
 	defer context.AfterFunc(ctx, func() {
 		s.in.end(io.EOF)
 		_ = conn.Close()
 	})()
 	var inward sync.WaitGroup
-	var refused error // what the peer sent and the instance did not take
+	var refused error // the error of writing the peer's data to the instance
 	inward.Go(func() {
 		_, refused = io.Copy(conn, s.in)
 		if half, ok := conn.(interface{ CloseWrite() error }); ok {
@@ -290,7 +286,7 @@ func (s *session) port(ctx context.Context, driver instance.Driver, uid string, 
 	})
 	_, err = io.Copy(s.writer(ctx, nodev1.Channel_CHANNEL_STDOUT), conn)
 	if err == nil && ctx.Err() == nil {
-		// The instance may still listen: one end of a connection is not the other.
+		// The instance may still read: each direction of a connection ends separately.
 		s.sendOr(&nodev1.StreamData{Stream: s.id, EndOfInput: true})
 		inward.Wait()
 	}
@@ -307,7 +303,7 @@ func (s *session) port(ctx context.Context, driver instance.Driver, uid string, 
 	return refused
 }
 
-// writer sends what is written to it on a channel, as credit allows.
+// writer returns a writer that sends on a channel, within the credit.
 func (s *session) writer(ctx context.Context, channel nodev1.Channel) io.Writer {
 	return writerFunc(func(p []byte) (int, error) {
 		for done := 0; done < len(p); {

@@ -19,7 +19,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// controller is the other end. It gives credit only when a test says so.
+// controller is the other end. It grants credit only when a test does so.
 type controller struct {
 	t    *testing.T
 	host *instancefake.Host
@@ -27,8 +27,8 @@ type controller struct {
 
 	mu     sync.Mutex
 	got    map[int64]map[nodev1.Channel]*bytes.Buffer
-	last   map[int64]*nodev1.StreamData // the one with closed
-	credit map[int64]int64              // that the node gave
+	last   map[int64]*nodev1.StreamData // the message with Closed set
+	credit map[int64]int64              // granted by the node
 	broken bool
 }
 
@@ -279,12 +279,12 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("session %d ended with %q, want it to say %q", stream, got, want)
 			}
 		}
-		// Pieces of a session that is not there are of no consequence.
+		// Data for a missing session has no effect.
 		c.mux.Data(&nodev1.StreamData{Stream: 99, Data: []byte("x"), Closed: true})
 	})
 }
 
-// blaster writes for ever; how much got through is what its reader allowed.
+// blaster writes forever. How much gets through depends on its reader.
 func blaster(ctx context.Context, _, _ string, options instance.ExecOptions) (int, error) {
 	chunk := make([]byte, 10_000)
 	for ctx.Err() == nil {
@@ -313,8 +313,8 @@ func TestSlowReaderHoldsUpOnlyItself(t *testing.T) {
 	})
 }
 
-// An exec that does not read its input is sent no more than the window, and
-// one that reads gives credit for all of it.
+// An exec that does not read its input receives no more than the window. An exec that reads
+// grants credit for everything.
 func TestInputIsBounded(t *testing.T) {
 	with(t, instancefake.Config{}, func(t *testing.T, c *controller) {
 		full := bytes.Repeat([]byte("x"), Window)
@@ -332,7 +332,7 @@ func TestInputIsBounded(t *testing.T) {
 		if first != 0 || second != Window {
 			t.Errorf("credit %d and %d, want none and %d", first, second, Window)
 		}
-		// Who sends without credit loses the session, and only that.
+		// A peer that sends without credit loses the session, and only that one.
 		c.mux.Data(&nodev1.StreamData{Stream: 1, Data: []byte("x")})
 		if got := c.ended(1); !strings.Contains(got.GetError(), "credit") {
 			t.Errorf("an overrun session ended with %v", got)
@@ -370,7 +370,7 @@ func TestTooManySessions(t *testing.T) {
 		if got := c.ended(maxSessions).GetError(); !strings.Contains(got, fmt.Sprint(maxSessions)) {
 			t.Errorf("one too many ended with %q", got)
 		}
-		// An id that is in use opens nothing and ends nothing.
+		// A duplicate ID opens no session and ends none.
 		c.exec(0, false, "sleep")
 		if got := c.ended(0); got != nil {
 			t.Errorf("a stream id used twice ended its first session with %v", got)

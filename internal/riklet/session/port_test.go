@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// timeout is for a busy machine under the race detector.
+// timeout is long, for a busy machine under the race detector.
 const timeout = time.Minute
 
 // listening is a driver of which only the ports are used.
@@ -30,8 +30,8 @@ func (l listening) Dial(ctx context.Context, _ string, _ int32) (io.ReadWriteClo
 	return (&net.Dialer{}).DialContext(ctx, "tcp", l.address)
 }
 
-// dialed opens a session to a TCP server that runs serve once. What the node
-// sends arrives in the channel.
+// dialed opens a session to a TCP server that runs serve once. The messages of the node arrive on
+// the channel.
 func dialed(t *testing.T, serve func(*net.TCPConn)) (*Mux, <-chan *nodev1.StreamData) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,8 +64,8 @@ func dialed(t *testing.T, serve func(*net.TCPConn)) (*Mux, <-chan *nodev1.Stream
 	return m, sent
 }
 
-// until reads what the node sends, gives credit for data, and returns the first
-// message that last wants.
+// until reads the node's messages, grants credit for data, and returns the first message that
+// last accepts.
 func until(t *testing.T, m *Mux, sent <-chan *nodev1.StreamData, data io.Writer, last func(*nodev1.StreamData) bool) *nodev1.StreamData {
 	t.Helper()
 	deadline := time.After(timeout)
@@ -87,8 +87,8 @@ func until(t *testing.T, m *Mux, sent <-chan *nodev1.StreamData, data io.Writer,
 
 func closed(d *nodev1.StreamData) bool { return d.GetClosed() }
 
-// TestPortHalfClose: a client that has said all still hears the whole answer,
-// and an instance that has said all still hears the client.
+// TestPortHalfClose checks that a client that has finished sending still receives the whole
+// answer, and that an instance that has finished sending still receives the client's data.
 func TestPortHalfClose(t *testing.T) {
 	t.Parallel()
 	seen := make(chan string, 1)
@@ -113,7 +113,7 @@ func TestPortHalfClose(t *testing.T) {
 	}
 }
 
-// TestPortEchoesMuch sends more than any window holds, both ways at once.
+// TestPortEchoesMuch sends more than any window holds, in both directions at once.
 func TestPortEchoesMuch(t *testing.T) {
 	t.Parallel()
 	m, sent := dialed(t, func(c *net.TCPConn) {
@@ -123,7 +123,7 @@ func TestPortEchoesMuch(t *testing.T) {
 	const total = 8 << 20
 	random := rand.NewChaCha8([32]byte{1})
 	want, got := sha256.New(), sha256.New()
-	// The controller's credit is counted here as the controller would.
+	// The test tracks the controller's credit as the controller does.
 	credit, left := int64(Window), total
 	chunk := make([]byte, 16<<10)
 	for left > 0 {
@@ -146,7 +146,7 @@ func TestPortEchoesMuch(t *testing.T) {
 	}
 }
 
-// TestPortReset: a connection that an instance breaks off does not end well.
+// TestPortReset checks that a connection that the instance resets ends with an error.
 func TestPortReset(t *testing.T) {
 	t.Parallel()
 	m, sent := dialed(t, func(c *net.TCPConn) {

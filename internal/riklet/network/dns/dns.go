@@ -5,7 +5,7 @@
 //	<workload>.<namespace>.<domain>             the workload's virtual addresses
 //	<instance>.<workload>.<namespace>.<domain>  the instance
 //	_port._proto.<workload>.<namespace>.<domain>  SRV: the address of a port
-//	<workload>.<namespace>.short_names.<domain>   the same for search lists, see [instance.ShortNames]
+//	<workload>.<namespace>.short_names.<domain>   for search lists, see [instance.ShortNames]
 package dns
 
 import (
