@@ -5,7 +5,7 @@
 // Its parts are packages of their own: manager (the papers' Node Manager), monitor (Node
 // Monitor), connection (the two connections), session (logs, exec, port-forward), objects,
 // checkpoint, join and identity. The caller supplies the drivers. When the agent ends, for any
-// one takes them over.
+// reason, its instances keep running, and the next agent recovers them.
 package riklet
 
 import (

@@ -168,7 +168,7 @@ func Address(ctx context.Context, server string) string {
 		if ours(link.Name) || link.Flags&net.FlagUp == 0 {
 			continue
 		}
-		if found, err := link.Addrs(); err == nil { // else it is gone by now
+		if found, err := link.Addrs(); err == nil { // else it no longer exists
 			addresses = append(addresses, found...)
 		}
 	}
@@ -182,7 +182,7 @@ func ours(name string) bool {
 	return name == "rik0" || strings.HasPrefix(name, "rik.") || strings.HasPrefix(name, "rik") && len(name) == instance
 }
 
-// firstAddress prefers IPv4, which everything in a cluster understands.
+// firstAddress prefers IPv4, which every part of a cluster supports.
 func firstAddress(addresses []net.Addr) string {
 	var six string
 	for _, a := range addresses {

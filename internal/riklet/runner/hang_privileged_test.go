@@ -106,7 +106,7 @@ func TestPrivilegedAHangingRuntimeIsCalledOff(t *testing.T) {
 				}
 				return ""
 			})
-			n.stop("u1", time.Hour) // ends early: nothing can be signaled
+			n.stop("u1", time.Hour) // it ends much earlier
 		})
 	}
 }

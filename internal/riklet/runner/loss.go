@@ -17,8 +17,8 @@ import (
 // its namespaces, or a microVM. It can end in many ways: a kill, a crash, a snapshot that
 // cannot be used. loseSandbox handles all of them alike.
 
-// loseSandbox notes that the instance's sandbox ended, and with it whatever ran in it. The
-// instance gets another sandbox, as its restart policy has it.
+// loseSandbox records that the instance's sandbox ended, with everything that ran in it. The
+// instance gets a new sandbox, as its restart policy allows.
 func (m *machine) loseSandbox(reason, why string) {
 	m.prepared, m.leftovers, m.attachment, m.rec.Suspended, m.dirty = false, true, nil, false, true
 	for _, c := range m.containers {
@@ -66,7 +66,7 @@ func volumesOnDisk(t rikv1alpha1.InstanceTemplate) bool {
 	return t.Virtual() && slices.ContainsFunc(t.Volumes, func(v rikv1alpha1.Volume) bool { return v.EmptyDir != nil && !v.EmptyDir.InMemory })
 }
 
-// losesMemory tells whether init containers may have prepared something that ends with the
+// losesMemory reports whether init containers may have prepared something that ends with the
 // sandbox: files in the memory of a microVM, or settings of the network namespace or of the
 // microVM's kernel. The memory volumes of other Pods belong to the node and stay.
 func losesMemory(t rikv1alpha1.InstanceTemplate) bool {

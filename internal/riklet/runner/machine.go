@@ -35,7 +35,7 @@ type machine struct {
 	trouble    string    // why the instance cannot be prepared or torn down
 	reason     string    // the reason of a preparation trouble
 	pulling    string    // progress of a slow image pull that is part of the preparation
-	serving    bool      // it served ports when it was told to stop
+	serving    bool      // it served ports when its stop was ordered
 	signalAt   time.Time // the earliest time of the stop signal
 	callOffAt  time.Time // when starts under way are canceled at its end; zero: at the deadline
 	gone       bool

@@ -136,7 +136,7 @@ func TestPrivilegedProbesTakeThePathOfClients(t *testing.T) {
 			n.await(kind+"-"+how+"-loopback", "refused", func(s rikv1alpha1.InstanceStatus) bool {
 				return !s.Ready && len(s.Containers) == 1 && strings.Contains(s.Containers[0].Message, "connection refused")
 			})
-			// port-forward reaches either.
+			// port-forward reaches both servers.
 			for _, listen := range []string{"-own", "-loopback"} {
 				conn, err := n.driver.Dial(t.Context(), kind+"-"+how+listen, 8080)
 				if err != nil {

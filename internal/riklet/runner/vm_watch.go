@@ -12,7 +12,7 @@ import (
 // A guest can hang while all its processes on the node still run: its kernel may be stuck, or no
 // process in it serves the channel. So the riklet checks the guest init every minute. If a guest
 // does not answer three times in a row, the riklet ends its VMM, and the instance is started
-// then, as after any other end of its VMM.
+// again as after any other end of its VMM.
 const (
 	defaultHealthInterval = time.Minute
 	defaultHealthTimeout  = 30 * time.Second

@@ -125,7 +125,7 @@ func makeTAP(h *netlink.Handle, w Wire, mtu int) (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	// No IPv6 neighbors are to be discovered on it in this namespace.
+	// The device has no IPv6 neighbors, so IPv6 is disabled on it.
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+Device+"/disable_ipv6", []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
