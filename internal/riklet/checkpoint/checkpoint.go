@@ -1,7 +1,7 @@
 // Package checkpoint saves the few facts about orders and observations that must survive a
 // restart of the riklet: the cluster that it obeys, the highest term that it obeyed, the sequence
-// numbers that it used, and the instances that it must stop when it loses contact. It does not
-// save which instances run. The drivers keep records of that.
+// numbers that it used, and the instances that it must stop when it loses the connection to the
+// scheduler. It does not save which instances run. The drivers keep records of that.
 package checkpoint
 
 import (
@@ -32,12 +32,12 @@ type record struct {
 	Term    int64 `json:"term"`
 	// Sequence is above every number that was ever used.
 	Sequence int64 `json:"sequence"`
-	// TimeoutMillis is the time without contact after which the scheduler treats the node as
+	// TimeoutMillis is the time without a heartbeat after which the scheduler treats the node as
 	// lost.
 	TimeoutMillis int64 `json:"timeoutMillis,omitempty"`
 	// Fenced are the UIDs of instances with onDisconnect: Stop.
 	Fenced map[string]bool `json:"fenced,omitempty"`
-	// Proofs are the instances that need a proof of contact with their kcp.
+	// Proofs are the instances that need a proof that their kcp was reachable.
 	Proofs map[string]Proof `json:"proofs,omitempty"`
 	// Cluster are the hashes of the certificate authorities of the cluster that Term belongs to.
 	Cluster []string `json:"cluster,omitempty"`
@@ -47,8 +47,8 @@ type record struct {
 	Moved bool `json:"moved,omitempty"`
 }
 
-// Proof is the condition for an instance with a fence to run: the kcp of its namespace was in
-// contact with the cluster less than After ago.
+// Proof is the condition for an instance with a fence to run: the kcp of its namespace was
+// reachable from the cluster less than After ago.
 type Proof struct {
 	Namespace string        `json:"namespace"`
 	After     time.Duration `json:"after"`
@@ -211,7 +211,8 @@ func (l *Ledger) NextSequence() (int64, error) {
 	return l.next - 1, err
 }
 
-// SetTimeout saves the time without contact after which the scheduler treats the node as lost.
+// SetTimeout saves the time without a heartbeat after which the scheduler treats the node as
+// lost.
 func (l *Ledger) SetTimeout(d time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,7 +231,7 @@ func (l *Ledger) Timeout() time.Duration {
 	return time.Duration(l.kept.TimeoutMillis) * time.Millisecond
 }
 
-// Fence saves whether an instance must stop when the node loses contact.
+// Fence saves whether an instance must stop when the node loses the scheduler.
 func (l *Ledger) Fence(uid string, fenced bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,7 +248,7 @@ func (l *Ledger) Fence(uid string, fenced bool) error {
 	return l.saveLocked(next)
 }
 
-// Fenced lists the instances that must stop when the node loses contact.
+// Fenced lists the instances that must stop when the node loses the scheduler.
 func (l *Ledger) Fenced() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

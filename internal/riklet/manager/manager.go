@@ -71,7 +71,8 @@ type Manager struct {
 
 	mu     sync.Mutex
 	orders []*schedulerv1.Order
-	// contact is a change that the loop has not handled yet. It is nil if there is none.
+	// contact is a change of the connection that the loop has not handled yet. It is nil if there
+	// is none.
 	contact *bool
 	infos   map[string]Info
 	hold    *schedulerv1.Hold // a copy of held.hold for other goroutines

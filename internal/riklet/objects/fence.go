@@ -10,14 +10,16 @@ import (
 type proof struct {
 	// askedAt is the time of the unanswered request. It is zero if there is none.
 	askedAt time.Time
-	// proven is the time of the kcp's last proven contact. It is zero if none is known.
+	// proven is a time at or after which the kcp was reachable, as late as the answers prove. It
+	// is zero if there is no proof.
 	proven time.Time
 	// free is true if the controller's last answer was that the namespace belongs to no kcp.
 	free bool
 }
 
-// Fence returns the last proven contact between the namespace's kcp and the cluster, by the clock
-// of this node. It is zero if none is known. free is true if the namespace has no fence.
+// Fence returns a time, by the clock of this node, at or after which the namespace's kcp was
+// reachable from the cluster. It is as late as the answers prove, and zero if there is no proof.
+// free is true if the namespace has no fence.
 func (s *Store) Fence(namespace string) (proven time.Time, free bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +42,8 @@ func (s *Store) AskFence(namespace string) {
 	if !p.askedAt.IsZero() {
 		return
 	}
-	// The time before the request is sent: the proven contact may be older, never younger.
+	// Take the time before the request is sent, so that the resulting proof is rather too old
+	// than too young.
 	p.askedAt = time.Now()
 	s.askLocked(Key{nodev1.Kind_KIND_FENCE, namespace, ""})
 }

@@ -120,7 +120,8 @@ func (c *container) started(f *fill, got shim.Container, err error) {
 	c.beginProbes()
 }
 
-// codeNotStarted is the exit code of a container that could not be started.
+// codeNotStarted is the exit code of a container that could not be started, as in the CRI plugin
+// of containerd (errorStartExitCode).
 const codeNotStarted = 128
 
 // notStarted handles a failed start.

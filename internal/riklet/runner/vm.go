@@ -194,7 +194,8 @@ func resizeGuest(ctx context.Context, running guest.Running, sizes <-chan instan
 // vmTimeout bounds VMM operations that should finish at once.
 const vmTimeout = 30 * time.Second
 
-// hold pauses or resumes the machine. After a resume it sets the guest's clock.
+// hold pauses or resumes the machine. After a resume, it sends the guest its identity and the
+// time.
 func (e vmEngine) hold(ctx context.Context, m *machine, _ []string, held bool) error {
 	if e.d.cfg.VM == nil {
 		return errNoMicroVMs

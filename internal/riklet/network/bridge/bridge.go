@@ -76,7 +76,7 @@ func ours(link netlink.Link) bool {
 func (b *Bridge) find() (netlink.Link, error) {
 	link, err := b.handle.LinkByName(b.name)
 	if isNotFound(err) {
-		return nil, nil //nolint:nilnil // a missing bridge is no error
+		return nil, nil //nolint:nilnil // there is none, and that is no error
 	}
 	if err != nil {
 		return nil, fmt.Errorf("looking for %s: %w", b.name, err)

@@ -26,8 +26,8 @@ type Peer struct {
 	// External is the address at which nodes on other links reach it. If it is not valid, they
 	// use Address.
 	External netip.Addr
-	// Answers is true if the cluster has contact with the node, and the node's network is set up
-	// or its state is not known yet.
+	// Answers is true if the cluster receives the node's heartbeats, and the node's network is
+	// set up or its state is not known yet.
 	Answers bool
 }
 

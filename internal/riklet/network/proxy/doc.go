@@ -28,10 +28,10 @@
 //
 // Table filter refuses connections without a ready endpoint, so that clients do not wait for a
 // timeout. It accepts the other traffic of the cluster, whatever rules follow (Docker drops
-// forwarded packets by default), and drops packets of strangers.
+// forwarded packets by default), and drops packets of unknown clients.
 //
 //	RIKLET-INPUT    from INPUT      RIKLET-FORWARD  from FORWARD
 //	RIKLET-OUTPUT   from OUTPUT     RIKLET-N...     ports without a ready endpoint
-//	RIKLET-X        strangers that send to addresses of the cluster
+//	RIKLET-X        unknown clients that send to addresses of the cluster
 //	RIKLET-T...     tunnels of the overlay: from nodes of the cluster only
 package proxy

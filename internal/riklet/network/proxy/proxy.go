@@ -209,7 +209,7 @@ func (p *Proxy) sync(ctx context.Context, in Input) error {
 		p.changes++
 		p.config.Logger.Debug("rules changed", "written", done.Written, "removed", done.Removed, "jumps", done.Moved)
 	}
-	// Only now: the rules protect what this opens from strangers.
+	// Only now: the rules protect what this opens from unknown clients.
 	return errors.Join(p.clearOther(ctx), p.localnet.open(in.Opened), p.forget(newFlows(in, all)))
 }
 

@@ -313,7 +313,7 @@ func (r *renderer) nowhere(chain string) {
 	r.add(filter, chain, "-d", r.service, refuse("icmp"))
 }
 
-// forward accepts packets of the cluster, and drops those of strangers to it.
+// forward accepts packets of the cluster, and drops those of unknown clients to it.
 func (r *renderer) forward() {
 	add := func(parts ...string) { r.add(filter, chainForward, parts...) }
 	r.nowhere(chainForward)

@@ -519,7 +519,7 @@ func TestRenderNamesStayTheNodes(t *testing.T) {
 				p.from, p.in = netip.MustParseAddr(from), link
 				want := dnat("10.62.1.1", 4953)
 				if link == "eth0" {
-					want = "" // a stranger
+					want = "" // an unknown client
 				}
 				if got := simulate(t, rules[nat], chainEntry, p); got.odds[want] != 1 {
 					t.Errorf("%s, %s: a question for a name of %s ends at %v, want %q", name, protocol, from, got.odds, want)

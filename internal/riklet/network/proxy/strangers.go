@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Chains that protect against strangers. Strangers are machines outside the cluster, and
-// containers of other programs on this machine.
+// Chains that protect against unknown clients, called strangers in this package: machines outside
+// the cluster, and containers of other programs on this machine.
 const (
-	// chainStrangers drops packets of strangers to addresses of the cluster.
+	// chainStrangers drops packets of unknown clients to addresses of the cluster.
 	chainStrangers = "RIKLET-X"
 	// chainTunnel accepts tunnel packets only from known nodes.
 	chainTunnel = "RIKLET-T"
