@@ -1,17 +1,15 @@
-// Package scheduler is the component between the controller and the nodes: it
-// chooses a node for every instance, hands orders to the nodes and what they
-// see to the controller.
+// Package scheduler is the component between the controller and the nodes. It chooses a node
+// for every instance, sends orders to the nodes, and forwards the nodes' observations to the
+// controller.
 //
-// It serves two gRPC services. Scheduler/Sync joins the active controller;
-// Worker/Connect joins each node. All state is in memory, in an
-// inventory.Inventory: the controller and the nodes rebuild it after a restart.
-// An order to run an instance leaves only after the controller has acknowledged
-// that the binding is durable.
+// It serves two gRPC services. The active controller calls Scheduler/Sync, and each node calls
+// Worker/Connect. All state is in memory, in an inventory.Inventory: the controller and the
+// nodes rebuild it after a restart. The scheduler sends an order to run an instance only after
+// the controller has acknowledged that the binding is durable.
 //
-// Nothing here waits for a peer: what is to be sent lies in one outbox per
-// stream, in which a newer message takes the place of an older one about the
-// same thing, so a slow peer costs memory in proportion to what it knows of, and
-// holds up nobody else.
+// No code here blocks on a peer. Messages wait in one outbox per stream, in which a newer
+// message replaces an older one about the same object. A slow peer therefore costs memory in
+// proportion to the number of its objects, and does not delay other peers.
 package scheduler
 
 import (
@@ -28,52 +26,54 @@ import (
 	"rik.dev/rik/internal/scheduler/placement"
 )
 
-// What Config falls back to.
+// Defaults of Config.
 const (
 	DefaultHeartbeatInterval = 5 * time.Second
 	DefaultNodeTimeout       = 20 * time.Second
 )
 
-// Endpoint is a listener of one service and how its peers prove who they are.
+// Endpoint is the listener of one service, with the settings by which peers authenticate.
 type Endpoint struct {
-	// Listener is closed by Run.
+	// Listener accepts the connections. Run closes it.
 	Listener net.Listener
-	// TLS must demand and verify client certificates. Required unless Trusted.
+	// TLS must require and verify client certificates. It is required unless Trusted is set.
 	TLS *tls.Config
-	// Trusted accepts every peer as whom it claims to be. Only for listeners
-	// inside the process.
+	// Trusted accepts every peer under the identity that the peer states. It is only for
+	// listeners inside the process.
 	Trusted bool
 }
 
-// Config of a Scheduler.
+// Config configures a Scheduler.
 type Config struct {
-	// Controllers and Workers may each have several endpoints (say, one on the
-	// network and one inside the process), or none.
+	// Controllers and Workers may each have several endpoints (such as one on the network and one
+	// inside the process), or none.
 	Controllers []Endpoint
 	Workers     []Endpoint
-	// LegacyController and LegacyWorker serve the published protocol, without
-	// encryption or identity, and only when set. For loopback.
+	// LegacyController and LegacyWorker serve the published protocol, which has no encryption and
+	// no identities. They are optional and must listen on loopback.
 	LegacyController net.Listener
 	LegacyWorker     net.Listener
 
-	// HeartbeatInterval is what nodes are asked for; 0 is the default.
+	// HeartbeatInterval is the interval at which nodes must send heartbeats. Zero means the
+	// default.
 	HeartbeatInterval time.Duration
-	// NodeTimeout is the silence after which a node counts as lost; 0 is the default.
+	// NodeTimeout is the time without a message after which a node is lost. Zero means the
+	// default.
 	NodeTimeout time.Duration
-	// Placement chooses the strategy and the salt of ties.
+	// Placement sets the strategy and the salt that decides ties.
 	Placement placement.Options
 
-	// Name is told to controllers, for their log.
+	// Name is sent to controllers, for their log.
 	Name string
-	// Clock is the real one when nil.
+	// Clock is the real clock when nil.
 	Clock clock.Clock
-	// Logger discards when nil.
+	// Logger discards all messages when nil.
 	Logger *slog.Logger
-	// Registry takes the metrics, when set.
+	// Registry registers the metrics. It is optional.
 	Registry prometheus.Registerer
 }
 
-// Validate reports every problem of a configuration.
+// Validate reports every problem in a configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	for kind, endpoints := range map[string][]Endpoint{"controllers": c.Controllers, "workers": c.Workers} {
@@ -113,7 +113,7 @@ func (e *Endpoint) validate() error {
 	return nil
 }
 
-// inProcess says whether an address is none that another process could dial.
+// inProcess reports whether no other process can dial the address.
 func inProcess(a net.Addr) bool {
 	switch a.(type) {
 	case *net.TCPAddr, *net.UnixAddr:

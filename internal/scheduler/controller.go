@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/scheduler/inventory"
 )
 
-// controllerService serves Scheduler on one endpoint.
+// controllerService serves the gRPC service Scheduler on one endpoint.
 type controllerService struct {
 	schedulerv1.UnimplementedSchedulerServer
 	*Scheduler
@@ -28,13 +28,13 @@ type controllerStream struct {
 	name string
 	term int64
 	out  *outbox[*schedulerv1.SyncResponse]
-	// seen counts the messages that were handled.
+	// seen counts the handled messages.
 	seen int64
 	// replaced is closed when a newer stream takes over.
 	replaced chan struct{}
 }
 
-// Sync joins a controller until it leaves or another one takes over.
+// Sync serves a controller until the controller disconnects or another one takes over.
 func (c *controllerService) Sync(stream grpc.BidiStreamingServer[schedulerv1.SyncRequest, schedulerv1.SyncResponse]) error {
 	if err := c.gate.controller(stream.Context()); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (c *controllerService) Sync(stream grpc.BidiStreamingServer[schedulerv1.Syn
 	return c.send(session, stream, received)
 }
 
-// receive handles what the controller says.
+// receive handles the messages of the controller.
 func (s *Scheduler) receive(session *controllerStream, stream grpc.BidiStreamingServer[schedulerv1.SyncRequest, schedulerv1.SyncResponse]) error {
 	for {
 		m, err := stream.Recv()
@@ -77,7 +77,7 @@ func (s *Scheduler) receive(session *controllerStream, stream grpc.BidiStreaming
 	}
 }
 
-// send carries the outbox to the controller.
+// send sends the messages in the outbox to the controller.
 func (s *Scheduler) send(
 	session *controllerStream, stream grpc.BidiStreamingServer[schedulerv1.SyncRequest, schedulerv1.SyncResponse], received <-chan error,
 ) error {
@@ -108,7 +108,8 @@ func (s *Scheduler) send(
 	}
 }
 
-// begin lets a controller take over, unless it is older than one that was here.
+// begin makes a controller the active one. It refuses a controller whose term is lower than a
+// term that was seen before.
 func (s *Scheduler) begin(hello *schedulerv1.Hello) (*controllerStream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +125,7 @@ func (s *Scheduler) begin(hello *schedulerv1.Hello) (*controllerStream, error) {
 	}
 	s.controller, s.term, s.cluster = session, hello.Term, hello.Cluster
 	s.inventory.Begin()
-	// The controller tells again what it still holds against.
+	// The controller sends the deleted instances again for which it still has tombstones.
 	clear(s.condemned)
 	session.put(aboutSession, "", &schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Welcome{
 		Welcome: &schedulerv1.Welcome{Scheduler: s.config.Name},
@@ -133,7 +134,7 @@ func (s *Scheduler) begin(hello *schedulerv1.Hello) (*controllerStream, error) {
 	return session, nil
 }
 
-// end notes that a stream is over.
+// end handles the end of a stream.
 func (s *Scheduler) end(session *controllerStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +146,7 @@ func (s *Scheduler) end(session *controllerStream) {
 	s.log.Info("controller left", "controller", session.name, "term", session.term)
 }
 
-// handle applies one message of the controller. It is called with mu held.
+// handle applies one message of the controller. The caller holds mu.
 func (s *Scheduler) handle(m *schedulerv1.SyncRequest) {
 	switch x := m.Message.(type) {
 	case *schedulerv1.SyncRequest_Node:
@@ -192,7 +193,7 @@ func (s *Scheduler) setNode(m *schedulerv1.Node) {
 	}
 	object.Name = m.Name
 	if old := s.inventory.NodeObject(m.Name); old != nil && old.UID != object.UID {
-		s.deleteNode(old) // and made anew
+		s.deleteNode(old) // and created again under the same name
 	}
 	s.inventory.SetNode(object, s.clock.Now())
 	if session := s.workers[m.Name]; session != nil && s.inventory.Ready() && !s.expel(m.Name) {
@@ -222,19 +223,19 @@ func (s *Scheduler) setTemplate(m *schedulerv1.Template) {
 
 func (s *Scheduler) setBound(m *schedulerv1.Instance) {
 	facts := factsOf(m)
-	// The node may have said that nothing is left before the controller could
-	// write it down: it must not get the instance again.
+	// The node may have reported that the instance has terminated before the controller could
+	// write that. The node must not get the instance again.
 	facts.Ended = facts.Ended || s.terminated(facts.UID)
 	in, news := s.inventory.SetBound(facts)
-	// During a listing nothing is dispatched one by one: Synced gives every node
-	// its full set.
+	// During a listing the scheduler dispatches no single instances: Synced sends every node its
+	// full set.
 	if news && s.inventory.Ready() && !in.Ended {
 		s.dispatch(in, false)
 	}
 }
 
-// setGone forgets an instance. If its node may still have something of it, that
-// has to go too.
+// setGone removes an instance. If its node may still have parts of it, the node is ordered to
+// remove them.
 func (s *Scheduler) setGone(uid string) {
 	in := s.inventory.Remove(uid)
 	left := s.terminated(uid)
@@ -250,15 +251,15 @@ func (s *Scheduler) setStop(m *schedulerv1.Stop) {
 		s.log.Debug("stop of an unknown instance", "instance", m.Uid)
 		return
 	}
-	// A proposed instance waits for its acknowledgement: only then is it known
-	// whether a node will ever have it.
+	// A proposed instance waits for its acknowledgment: only then is it certain whether a node
+	// will get it.
 	if in.State == inventory.Bound {
 		s.dispatch(in, false)
 	}
 }
 
-// synced ends the listing: every node gets its full set, and the controller
-// what the scheduler knows of nodes and instances.
+// synced ends the listing. It sends every node its full set, and sends the controller the
+// scheduler's state of nodes and instances.
 func (s *Scheduler) synced() {
 	gone := s.inventory.Synced()
 	for _, in := range gone {
@@ -296,8 +297,8 @@ func (s *Scheduler) fullReport(c inventory.Connectivity) *schedulerv1.NodeReport
 	return r
 }
 
-// report tells the controller of a node. What an untold older report says stays
-// unless the newer one says it again.
+// report sends the controller a report about a node. Fields of an older report that is still
+// queued stay, unless the newer report sets them.
 func (s *Scheduler) report(r *schedulerv1.NodeReport) {
 	if s.controller == nil {
 		return
@@ -324,7 +325,7 @@ func (c *controllerStream) put(k kind, id string, m *schedulerv1.SyncResponse) {
 	c.out.put(key{k, id}, m, nil)
 }
 
-// send hands the decisions of a round to the controller.
+// send queues the decisions of a round for the controller.
 func (c *controllerStream) send(r inventory.Result) {
 	for _, b := range r.Bindings {
 		c.put(aboutBinding, b.UID, &schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Binding{
@@ -343,7 +344,7 @@ func (c *controllerStream) send(r inventory.Result) {
 	}
 }
 
-// Explain answers why an instance is where it is, or nowhere.
+// Explain returns why an instance is on its node, or why it has no node.
 func (c *controllerService) Explain(ctx context.Context, r *schedulerv1.ExplainRequest) (*schedulerv1.Explanation, error) {
 	if err := c.gate.controller(ctx); err != nil {
 		return nil, err

@@ -22,11 +22,10 @@ import (
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// harness is a scheduler with peers in the same process and a clock that stands
-// still. Both ends of every stream count messages, so that settle knows when all
-// has been said. (testing/synctest would do it too, but with the race detector
-// it ends now and then with a failed check of the detector's own, golang/go
-// issue 78156.)
+// harness is a scheduler with peers in the same process and a clock that does not advance by
+// itself. Both ends of every stream count messages, so that settle can detect when all messages
+// have been handled. (testing/synctest could do this too. With the race detector it sometimes
+// fails with a check of the detector itself, see golang/go issue 78156.)
 type harness struct {
 	t           *testing.T
 	s           *Scheduler
@@ -37,7 +36,7 @@ type harness struct {
 	stop        func()
 }
 
-// newHarness starts a scheduler of the test's own.
+// newHarness starts a scheduler for one test.
 func newHarness(t *testing.T) *harness {
 	t.Helper()
 	t.Parallel()
@@ -47,7 +46,7 @@ func newHarness(t *testing.T) *harness {
 	return h
 }
 
-// start makes a new scheduler, with nothing of an earlier one.
+// start creates a new scheduler with an empty state.
 func (h *harness) start() {
 	h.t.Helper()
 	h.controllers, h.workers = bufconn.Listen(1<<20), bufconn.Listen(1<<20)
@@ -73,14 +72,14 @@ func (h *harness) start() {
 	}
 }
 
-// counted is a party whose messages are counted.
+// counted is a peer whose messages are counted.
 type counted interface {
-	// quiet says whether everything between the party and the scheduler has been
-	// said and handled. It is called with the scheduler's lock held.
+	// quiet reports whether all messages between the peer and the scheduler have been sent and
+	// handled. The caller holds the scheduler's lock.
 	quiet(s *Scheduler) bool
 }
 
-// settle waits until nobody has anything left to do but wait.
+// settle waits until the scheduler and its peers have no work left.
 func (h *harness) settle() {
 	h.t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -103,7 +102,7 @@ func (h *harness) quiet() bool {
 	return h.s.answered.Load() == h.s.asked.Load()
 }
 
-// later lets time pass.
+// later advances the clock.
 func (h *harness) later(d time.Duration) {
 	h.t.Helper()
 	h.settle()
@@ -124,11 +123,11 @@ func dial(t *testing.T, l *bufconn.Listener) *grpc.ClientConn {
 	return conn
 }
 
-// party is the client's end of a stream: it records what comes.
+// party is the client's end of a stream. It records the received messages.
 type party[Req, Res any] struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[Req, Res]
-	// id tells the scheduler's end of the stream from that of others.
+	// id distinguishes the scheduler's end of this stream from those of other streams.
 	id string
 
 	mu        sync.Mutex
@@ -136,11 +135,11 @@ type party[Req, Res any] struct {
 	err       error
 	listening bool
 	closed    bool
-	// sent and got count messages, without the first that introduces the party.
+	// sent and got count messages, without the first message, which introduces the party.
 	sent, got int64
 }
 
-// listen reads what comes until the stream ends.
+// listen receives messages until the stream ends.
 func (p *party[Req, Res]) listen() {
 	p.mu.Lock()
 	p.listening = true
@@ -179,8 +178,8 @@ func (p *party[Req, Res]) introduce(m *Req) {
 	}
 }
 
-// atRest compares the counts of both ends. There is no other end when the
-// scheduler does not know the stream (any more).
+// atRest compares the counts of both ends. There is no other end if the scheduler does not have
+// the stream, or no longer has it.
 func (p *party[Req, Res]) atRest(there bool, seen int64, out func() (waiting int, taken, delivered int64)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -194,7 +193,7 @@ func (p *party[Req, Res]) atRest(there bool, seen int64, out func() (waiting int
 	return !p.listening || waiting == 0 && taken == delivered && taken == p.got
 }
 
-// counts is what atRest needs of an outbox.
+// counts returns the function by which atRest reads an outbox.
 func counts[M any](o *outbox[M]) func() (waiting int, taken, delivered int64) {
 	return func() (int, int64, int64) {
 		waiting := o.waiting()
@@ -204,14 +203,14 @@ func counts[M any](o *outbox[M]) func() (waiting int, taken, delivered int64) {
 	}
 }
 
-// ended is the error with which the stream ended; nil while it lasts.
+// ended returns the error with which the stream ended, or nil while the stream is open.
 func (p *party[Req, Res]) ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
 }
 
-// take returns what came since the last call.
+// take returns the messages received since the last call.
 func (p *party[Req, Res]) take() []*Res {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +219,7 @@ func (p *party[Req, Res]) take() []*Res {
 	return out
 }
 
-// controllerPeer plays the controller.
+// controllerPeer acts as the controller.
 type controllerPeer struct {
 	party[schedulerv1.SyncRequest, schedulerv1.SyncResponse]
 	client schedulerv1.SchedulerClient
@@ -260,8 +259,8 @@ func (h *harness) controller(term int64) *controllerPeer {
 	return c
 }
 
-// joinController is a controller that knows some nodes and has one template,
-// "w", of which an instance needs a core, and reads what it is sent.
+// joinController connects a controller that has some nodes and one template, "w", whose
+// instances need one core. The controller receives its messages.
 func (h *harness) joinController(term int64, nodes ...string) *controllerPeer {
 	h.t.Helper()
 	c := h.controller(term)
@@ -329,7 +328,7 @@ func (c *controllerPeer) gone(uid string) {
 	c.send(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Gone{Gone: &schedulerv1.InstanceGone{Uid: uid}}})
 }
 
-// news is what a controller was told, sorted by kind.
+// news is what a controller received, sorted by kind.
 type news struct {
 	bindings     map[string]string
 	unplaced     map[string]string
@@ -360,7 +359,7 @@ func (c *controllerPeer) news() news {
 	return n
 }
 
-// ackAll makes every proposal durable and returns where each went.
+// ackAll acknowledges every proposed binding as durable and returns the node of each instance.
 func (c *controllerPeer) ackAll(n news) map[string]string {
 	for _, uid := range slices.Sorted(maps.Keys(n.bindings)) {
 		c.ack(uid, true)
@@ -368,7 +367,7 @@ func (c *controllerPeer) ackAll(n news) map[string]string {
 	return n.bindings
 }
 
-// workerPeer plays a riklet.
+// workerPeer acts as a riklet.
 type workerPeer struct {
 	party[schedulerv1.WorkerMessage, schedulerv1.Order]
 	name   string
@@ -423,7 +422,7 @@ func (h *harness) connect(r *schedulerv1.Register) *workerPeer {
 	return w
 }
 
-// join is a riklet that reads its orders.
+// join connects a riklet that receives its orders.
 func (h *harness) join(name string, running ...string) *workerPeer {
 	h.t.Helper()
 	w := h.connect(register(h.t, name, running...))
@@ -441,7 +440,7 @@ func (w *workerPeer) observe(uid string, sequence int64, phase rikv1alpha1.Insta
 	}})
 }
 
-// orders is what a node was told.
+// orders is what a node received.
 type orders struct {
 	first    []string // kinds, in order
 	allowed  map[string]bool

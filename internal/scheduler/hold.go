@@ -12,11 +12,11 @@ import (
 	"rik.dev/rik/internal/scheduler/validate"
 )
 
-// maxDeletedNodes bounds the deleted Nodes that are remembered; the controller sends
+// maxDeletedNodes bounds how many deleted Nodes the scheduler remembers. The controller sends
 // fewer.
 const maxDeletedNodes = 1 << 16
 
-// setHold takes over what a node says that it waits for, as far as it makes sense.
+// setHold stores the confirmation that a node reports to wait for, if it is valid.
 func (w *workerStream) setHold(h *schedulerv1.Hold) {
 	w.hold = nil
 	if validate.Hold(h) {
@@ -24,21 +24,22 @@ func (w *workerStream) setHold(h *schedulerv1.Hold) {
 	}
 }
 
-// held notes what a connected node says that it waits for.
+// held handles the report of a connected node about the confirmation that it waits for.
 func (s *Scheduler) held(session *workerStream, h *schedulerv1.Hold) {
 	over := session.hold != nil && h.GetId() == ""
 	session.setHold(h)
 	s.inventory.SetRefusal(session.name, s.refusal(session))
 	s.report(s.briefReport(session.name))
 	if over && s.inventory.Ready() {
-		// It obeys again, and may have refused orders meanwhile.
+		// The node obeys again. It may have refused orders in the meantime.
 		s.allow(session)
 	}
 	s.confirm(session)
 	s.poke()
 }
 
-// holdFor is what a session waits for, by its own word and by what the cluster knows.
+// holdFor returns the confirmation that a session waits for. The node reports it, or the
+// scheduler derives it from the cluster's state.
 func (s *Scheduler) holdFor(session *workerStream) *schedulerv1.Hold {
 	hold := session.hold
 	if hold == nil && session.register.HighestTerm > s.term && s.inventory.Ready() {
@@ -66,7 +67,8 @@ func (s *Scheduler) holdOf(node string) *schedulerv1.Hold {
 	return s.holdFor(session)
 }
 
-// refusal says why a connected node is given nothing.
+// refusal returns why no instances are placed on a connected node. It is empty if there is no
+// reason.
 func (s *Scheduler) refusal(session *workerStream) string {
 	hold := s.holdFor(session)
 	if hold == nil {
@@ -75,8 +77,8 @@ func (s *Scheduler) refusal(session *workerStream) string {
 	return fmt.Sprintf("the node waits for `rikctl node confirm %s` (%s)", session.name, hold.Reason)
 }
 
-// reconsider is for a node whose Node has changed: an operator may have confirmed its
-// certificate.
+// reconsider handles a change of a node's Node object, in which an operator may have confirmed
+// the node's certificate.
 func (s *Scheduler) reconsider(session *workerStream) {
 	was := session.unknown
 	if s.unknownLocked(session) == was {
@@ -88,10 +90,10 @@ func (s *Scheduler) reconsider(session *workerStream) {
 	s.poke()
 }
 
-// confirm passes an operator's word on to a node that waits for just that.
+// confirm sends an operator's confirmation to a node that waits for exactly that confirmation.
 func (s *Scheduler) confirm(session *workerStream) {
 	if session.hold == nil || session.hold.Reason == rikv1alpha1.ConfirmLowerTerm {
-		return // The controller sees to the latter.
+		return // The controller handles a lower term.
 	}
 	if s.inventory.NodeAnnotation(session.name, rikv1alpha1.AnnotationConfirmed) != session.hold.Id {
 		return
@@ -101,15 +103,15 @@ func (s *Scheduler) confirm(session *workerStream) {
 	}))
 }
 
-// deleteNode notes that the controller's object of a node was deleted on purpose.
+// deleteNode records that a Node object was deleted on purpose.
 func (s *Scheduler) deleteNode(n *rikv1alpha1.Node) {
 	s.forgetCertificates(append([]types.UID{
 		types.UID(n.Annotations[rikv1alpha1.AnnotationConfirmedCertificate]), types.UID(n.Annotations[rikv1alpha1.AnnotationUnconfirmedCertificate]),
 	}, n.UID)...)
 }
 
-// forgetCertificates remembers that Nodes were deleted on purpose, and sends away the nodes
-// whose certificates were given for them.
+// forgetCertificates records that Nodes were deleted on purpose, and disconnects the nodes
+// whose certificates were issued for them.
 func (s *Scheduler) forgetCertificates(uids ...types.UID) {
 	for _, uid := range uids {
 		if uid == "" || len(s.deletedNodes) >= maxDeletedNodes {
@@ -118,11 +120,12 @@ func (s *Scheduler) forgetCertificates(uids ...types.UID) {
 		s.deletedNodes[uid] = true
 	}
 	for name := range s.workers {
-		s.expel(name) // not before the listing is complete: Synced looks at every node
+		s.expel(name) // no effect before the listing is complete: Synced checks every node
 	}
 }
 
-// asks says whether a node holds before it stops what the cluster has no record of.
+// asks reports whether a node waits for a confirmation before it stops instances that the
+// cluster has no record of.
 func (s *Scheduler) asks(node string) bool {
 	session := s.workers[node]
 	return session != nil && session.register.Asks

@@ -15,11 +15,11 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// gate checks who calls. Peers of a trusted endpoint are inside the process and
-// need no certificate.
+// gate authenticates peers. Peers of a trusted endpoint are inside the process and need no
+// certificate.
 type gate struct{ trusted bool }
 
-// controller admits only the controller's own identity.
+// controller accepts only the controller's identity.
 func (g gate) controller(ctx context.Context) error {
 	if g.trusted {
 		return nil
@@ -34,9 +34,9 @@ func (g gate) controller(ctx context.Context) error {
 	return nil
 }
 
-// node admits only the certificate of that node. It returns the UID of the Node
-// that the certificate was given for; empty on a trusted endpoint, and for one
-// of an authority that does not write it down.
+// node accepts only the certificate of the named node. It returns the UID of the Node that the
+// certificate was issued for. The UID is empty on a trusted endpoint, and if the authority does
+// not write it into certificates.
 func (g gate) node(ctx context.Context, name string) (uid types.UID, err error) {
 	if g.trusted {
 		return "", nil
@@ -55,7 +55,7 @@ func (g gate) node(ctx context.Context, name string) (uid types.UID, err error) 
 	return types.UID(subject.SerialNumber), nil
 }
 
-// from is where a peer is, for people.
+// from returns where a peer connects from, for messages to people.
 func (g gate) from(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if g.trusted || !ok || p.Addr == nil {

@@ -31,8 +31,8 @@ type secured struct {
 	ca                  *pki.Authority
 	controllers, worker string
 	legacyWorker        string
-	// deleted are the Nodes that the controller says were deleted; older: the riklets are of
-	// a version that does not hold.
+	// deleted lists the Nodes that the controller reports as deleted. older makes the riklets act
+	// like a version that does not wait for confirmations.
 	deleted []string
 	older   bool
 }
@@ -91,7 +91,7 @@ func (s *secured) pair(cert, key []byte, err error) tls.Certificate {
 	return pair
 }
 
-// dial connects with a certificate of the subject; nil has none.
+// dial connects with a certificate of the subject, or without a certificate if it is nil.
 func (s *secured) dial(address string, subject *pkix.Name) *grpc.ClientConn {
 	s.t.Helper()
 	config := &tls.Config{RootCAs: s.ca.Pool(), MinVersion: tls.VersionTLS13}
@@ -114,7 +114,7 @@ func (s *secured) sync(subject *pkix.Name) error {
 	if err != nil {
 		return err
 	}
-	// The server may have refused already; Recv says why.
+	// The server may have refused already. Recv returns the reason.
 	_ = stream.Send(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Hello{Hello: &schedulerv1.Hello{Term: 1}}})
 	m, err := stream.Recv()
 	if err == nil && m.GetWelcome() == nil {
@@ -176,8 +176,8 @@ func (s *secured) explain(subject *pkix.Name) error {
 	return err
 }
 
-// legacy asks the published service for something that it refuses with a code
-// of its own, so that the answer proves that it is served.
+// legacy sends the published service a request that it refuses with a specific code. The answer
+// proves that the service is reachable.
 func (s *secured) legacy() error {
 	conn, err := grpc.NewClient("passthrough:///"+s.legacyWorker, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -228,7 +228,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// fakeListener has an address that nobody needs to listen on.
+// fakeListener is a listener that has an address and does not listen.
 type fakeListener struct {
 	net.Listener
 	addr net.Addr

@@ -17,8 +17,8 @@ import (
 	"rik.dev/rik/internal/scheduler/validate"
 )
 
-// TestSlowNodeHoldsUpNobody: a node that does not read gets no more than its
-// windows hold; the others get theirs.
+// TestSlowNodeHoldsUpNobody: a node that does not read receives no more than its flow control
+// windows hold. Other nodes receive their orders.
 func TestSlowNodeHoldsUpNobody(t *testing.T) {
 	h := newHarness(t)
 	slow := h.connect(register(t, "slow"))
@@ -43,8 +43,8 @@ func TestSlowNodeHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// TestSlowControllerCoalesces: while the controller does not read, what nodes
-// say of one instance takes the place of what they said before.
+// TestSlowControllerCoalesces: while the controller does not read, a newer observation of an
+// instance replaces the older one.
 func TestSlowControllerCoalesces(t *testing.T) {
 	h := newHarness(t)
 	node := h.join("a")
@@ -77,7 +77,8 @@ func TestSlowControllerCoalesces(t *testing.T) {
 	}
 }
 
-// TestAnEndlessObservationIsCut: what one node says of one instance fits into an object.
+// TestAnEndlessObservationIsCut: the observation of one instance is cut to a size that fits
+// into an object.
 func TestAnEndlessObservationIsCut(t *testing.T) {
 	h := newHarness(t)
 	node := h.join("a")
@@ -98,8 +99,8 @@ func TestAnEndlessObservationIsCut(t *testing.T) {
 	}
 }
 
-// explainedAgain is time enough to tell a changed explanation, and too short to
-// lose a node.
+// explainedAgain is long enough for the scheduler to send a changed explanation, and too short
+// for a node to be lost.
 const explainedAgain = 10 * time.Second
 
 func TestThousandsArePlacedAndLeftoversExplained(t *testing.T) {
@@ -130,8 +131,8 @@ func TestThousandsArePlacedAndLeftoversExplained(t *testing.T) {
 			t.Fatalf("%s: reason %s, node %q", uid, reason, where[uid])
 		}
 	}
-	// Room for one more: the oldest of those that wait gets it, and nobody
-	// polled for it.
+	// There is room for one more instance. The instance that has waited longest gets it, without
+	// polling.
 	c.gone("0000")
 	h.settle()
 	if got := c.news().bindings; len(got) != 1 {
@@ -179,8 +180,8 @@ func TestPreemptionIsReportedAndServed(t *testing.T) {
 	}
 }
 
-// TestUsedPorts: a port that a node's machine holds keeps those away that want
-// it, until it is free.
+// TestUsedPorts: a port in use on a node's machine rejects instances that need the port, until
+// it is free.
 func TestUsedPorts(t *testing.T) {
 	h := newHarness(t)
 	node := h.join("a")
@@ -204,15 +205,15 @@ func TestUsedPorts(t *testing.T) {
 	if got := c.news().unplaced["x"]; got != "HostPortTaken" || err != nil || !strings.Contains(e.Summary, "8080/TCP on a") {
 		t.Errorf("unplaced = %q, %v, %v, want the port to be named", got, e, err)
 	}
-	// At loopback addresses only it is in nobody's way.
+	// A port in use at loopback addresses only does not reject instances.
 	beat(&schedulerv1.UsedPort{Protocol: "TCP", Port: 8080, HostNetworkOnly: true})
 	if got := c.news().bindings["x"]; got != "a" {
 		t.Errorf("x is on %q, want a: the port is free", got)
 	}
 }
 
-// TestNodeWithoutNetworkServesNoPorts, until it joins with one. A node that says
-// nothing of it has one.
+// TestNodeWithoutNetworkServesNoPorts: a node without a network gets no instances with ports
+// until it joins with a network. A node that does not report this field has a network.
 func TestNodeWithoutNetworkServesNoPorts(t *testing.T) {
 	h := newHarness(t)
 	r := register(t, "a")
@@ -283,7 +284,8 @@ func TestHeartbeatNews(t *testing.T) {
 	}
 }
 
-// TestNodesInTroubleTakeNothing, until they say that it is over; the controller hears of it.
+// TestNodesInTroubleTakeNothing: nodes in trouble get no instances until they report that the
+// trouble is over. The controller receives both reports.
 func TestNodesInTroubleTakeNothing(t *testing.T) {
 	h := newHarness(t)
 	node := h.join("a")
@@ -299,7 +301,7 @@ func TestNodesInTroubleTakeNothing(t *testing.T) {
 	if got := c.news().unplaced["x"]; got != "NodeNetworkUnavailable" {
 		t.Errorf("unplaced = %q, want the node's network as the reason", got)
 	}
-	// A conflict of ports keeps nobody away.
+	// A conflict of ports does not reject instances.
 	beat(&schedulerv1.NodeTrouble{Kind: "ports", Message: "TCP 30080"})
 	if got := c.news().bindings["x"]; got != "a" {
 		t.Errorf("x is on %q, want a: the trouble is over", got)
@@ -310,8 +312,8 @@ func TestNodesInTroubleTakeNothing(t *testing.T) {
 	}
 }
 
-// TestOverlayTrouble: instances go to nodes that packets of others reach. While there is none of
-// these, they go to the others, as nothing could be placed else.
+// TestOverlayTrouble: instances go to nodes that receive packets from other nodes. If no node
+// does, instances go to nodes with overlay trouble, because they could not be placed otherwise.
 func TestOverlayTrouble(t *testing.T) {
 	h := newHarness(t)
 	blocked := &schedulerv1.NodeTrouble{Kind: "overlay", Message: "no packet arrives"}
@@ -337,10 +339,10 @@ func TestOverlayTrouble(t *testing.T) {
 			t.Errorf("%s is on %q, want %q", uid, got, want)
 		}
 	}
-	placed("w", "a") // there is nothing better
+	placed("w", "a") // there is no better node
 	beat(b)
 	for _, uid := range []string{"x1", "x2", "x3"} {
-		placed(uid, "b") // though a is emptier
+		placed(uid, "b") // even if a has fewer instances
 	}
 	beat(b, blocked)
 	placed("y", "a")

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics count what the scheduler does. They work without a registry too.
+// metrics count the scheduler's actions. They also work without a registry.
 type metrics struct {
 	proposals    prometheus.Counter
 	unplaced     prometheus.Counter
@@ -33,7 +33,7 @@ func newMetrics() *metrics {
 	}
 }
 
-// register adds the metrics and gauges over the scheduler's state.
+// register registers the metrics, and gauges over the scheduler's state.
 func (s *Scheduler) register(r prometheus.Registerer) error {
 	gauge := func(name, help string, read func() int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{

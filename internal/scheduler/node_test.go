@@ -68,7 +68,8 @@ func TestReconnectWithinTheDeadlineIsNoLoss(t *testing.T) {
 	}
 }
 
-// TestDeletedNodeIsNotLostLater: nothing is kept or said of it once it is gone.
+// TestDeletedNodeIsNotLostLater: after a node's deletion the scheduler keeps no state of it and
+// sends no reports about it.
 func TestDeletedNodeIsNotLostLater(t *testing.T) {
 	h := newHarness(t)
 	node, stays := h.join("a"), h.join("b")
@@ -120,7 +121,8 @@ func TestSecondStreamOfANodeEndsTheFirst(t *testing.T) {
 	}
 }
 
-// Two riklets that were one node ended each other's connection several times a second.
+// TestAnotherRikletDoesNotEndTheFirstStream: before this fix, two riklets with the same node
+// name ended each other's connection several times a second.
 func TestAnotherRikletDoesNotEndTheFirstStream(t *testing.T) {
 	h := newHarness(t)
 	as := func(installation, run string) *schedulerv1.Register {
@@ -186,8 +188,8 @@ func TestNodeThatObeysANewerControllerGetsNothing(t *testing.T) {
 	}
 }
 
-// TestNodeThatLostItsRecords counts its observations from the start, and is
-// seen all the same.
+// TestNodeThatLostItsRecords: a node that lost its records counts its observations from the
+// start. The scheduler still accepts them.
 func TestNodeThatLostItsRecords(t *testing.T) {
 	h := newHarness(t)
 	node := h.join("a")

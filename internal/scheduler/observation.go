@@ -7,25 +7,24 @@ import (
 )
 
 const (
-	// maxEarly bounds the observations kept for a listing that is not complete.
-	// A node tells again what was not acknowledged.
+	// maxEarly bounds the observations kept while a listing is not complete. A node sends an
+	// observation again if it was not acknowledged.
 	maxEarly = 1 << 16
-	// maxCondemned bounds what nodes can make the scheduler remember by claiming
-	// to run what nobody knows. Beyond it they are told to stop it once, each
-	// time that they claim it.
+	// maxCondemned bounds the memory that nodes can make the scheduler use by reporting unknown
+	// instances. Above the bound, a node is ordered to stop such an instance once for each
+	// report.
 	maxCondemned = 1 << 16
 )
 
-// sighting is the last observation of an instance. It is kept after it was
-// handed over, because a controller may end between reading and writing it; the
-// next one gets it again.
+// sighting is the last observation of an instance. It is kept after it was sent, because a
+// controller may end between reading and writing it. The next controller receives it again.
 type sighting struct {
 	observation *schedulerv1.Observation
 	handed      bool
 }
 
-// observe takes in what a node saw; NodeName says which. It is called with mu
-// held. Observations are never changed after this.
+// observe handles an observation. NodeName is the node that sent it. The caller holds mu.
+// Observations do not change after this.
 func (s *Scheduler) observe(o *schedulerv1.Observation) {
 	in := s.inventory.Instance(o.Uid)
 	if in == nil || in.State != inventory.Bound || in.Node != o.NodeName {
@@ -49,8 +48,8 @@ func (s *Scheduler) observe(o *schedulerv1.Observation) {
 	s.forward(o)
 }
 
-// observeStranger handles what a node says of an instance that it should not
-// have. Before the listing is complete that may yet turn out otherwise.
+// observeStranger handles an observation of an instance that does not belong to the node.
+// Before the listing is complete, the instance may turn out to belong to it.
 func (s *Scheduler) observeStranger(in *inventory.Instance, o *schedulerv1.Observation) {
 	switch {
 	case !s.inventory.Ready():
@@ -62,13 +61,14 @@ func (s *Scheduler) observeStranger(in *inventory.Instance, o *schedulerv1.Obser
 			delete(s.condemned, o.Uid)
 		}
 		if in == nil {
-			// The controller may hold a tombstone that can go now.
+			// The controller may have a tombstone that it can now remove.
 			s.forward(o)
 			return
 		}
 		s.acknowledge(o)
 	case in == nil && s.asks(o.NodeName):
-		// Its full list says so, and it holds if they are too many.
+		// The node's full list contains the instance, and the node waits for a confirmation if
+		// there are too many.
 		s.log.Warn("node has an instance that the cluster has no record of", "node", o.NodeName, "instance", o.Uid, "phase", o.Phase)
 		s.acknowledge(o)
 	default:
@@ -87,15 +87,15 @@ func (s *Scheduler) forward(o *schedulerv1.Observation) {
 	}
 }
 
-// resight queues the last observation of everything for a new controller, which
-// drops those that it has written already.
+// resight queues the last observation of every instance for a new controller. The controller
+// ignores those that it has already written.
 func (s *Scheduler) resight() {
 	for _, known := range s.seen {
 		s.forward(known.observation)
 	}
 }
 
-// handed notes that an observation is on its way to the controller.
+// handed records that an observation was sent to the controller.
 func (s *Scheduler) handed(o *schedulerv1.Observation) {
 	s.metrics.observations.Inc()
 	s.mu.Lock()
@@ -116,20 +116,20 @@ func (s *Scheduler) acknowledge(o *schedulerv1.Observation) {
 	}))
 }
 
-// terminated says whether the node said that nothing of the instance is left.
+// terminated reports whether the node reported that no part of the instance is left.
 func (s *Scheduler) terminated(uid string) bool {
 	known := s.seen[uid]
 	return known != nil && known.observation.Phase == string(rikv1alpha1.InstanceTerminated)
 }
 
-// condemn has a node leave nothing of an instance, now or when it comes back.
-// Without a node it is whichever says that it has it.
+// condemn orders a node to remove an instance completely, now or when the node reconnects.
+// Without a node, the order goes to any node that reports the instance.
 func (s *Scheduler) condemn(uid, node string) {
 	if len(s.condemned) < maxCondemned {
 		s.condemned[uid] = node
 	}
 	if !s.inventory.Ready() {
-		return // Synced tells every node.
+		return // Synced sends it to every node.
 	}
 	if node != "" {
 		s.execute(s.workers[node], uid)

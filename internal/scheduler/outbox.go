@@ -2,8 +2,8 @@ package scheduler
 
 import "sync"
 
-// key names what a message is about. A later message about the same thing takes
-// the place of an earlier one that has not left yet.
+// key identifies the object of a message. A later message about the same object replaces an
+// earlier one that was not sent yet.
 type key struct {
 	kind kind
 	id   string
@@ -24,16 +24,16 @@ const (
 	aboutConfirmed
 )
 
-// outbox holds what is to be sent on one stream, in the order in which the
-// things were first mentioned. put never blocks. One goroutine takes.
+// outbox holds the messages to send on one stream, in the order in which their objects were
+// first queued. put does not block. Only one goroutine calls take.
 type outbox[M any] struct {
 	mu    sync.Mutex
 	order []key
 	items map[key]M
-	// taken and delivered count the messages that were taken, and those of them
-	// with which the taker is done. In between is one that is being sent.
+	// taken counts the messages that were taken. delivered counts those of them whose sending is
+	// done. The difference is the message that is being sent.
 	taken, delivered int64
-	// ready holds a token while there may be something to take.
+	// ready holds a token while there may be messages.
 	ready chan struct{}
 }
 
@@ -41,8 +41,8 @@ func newOutbox[M any]() *outbox[M] {
 	return &outbox[M]{items: map[key]M{}, ready: make(chan struct{}, 1)}
 }
 
-// put adds a message. merge says what becomes of an older one about the same
-// thing; nil keeps the newer.
+// put adds a message. merge combines it with an older message about the same object. If merge
+// is nil, the newer message replaces the older one.
 func (o *outbox[M]) put(k key, m M, merge func(older, newer M) M) {
 	o.mu.Lock()
 	older, waiting := o.items[k]
@@ -60,7 +60,7 @@ func (o *outbox[M]) put(k key, m M, merge func(older, newer M) M) {
 	}
 }
 
-// take returns the oldest message, if there is one.
+// take returns the oldest message. ok is false if there is no message.
 func (o *outbox[M]) take() (k key, m M, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -76,7 +76,7 @@ func (o *outbox[M]) take() (k key, m M, ok bool) {
 	return key{}, m, false
 }
 
-// done says that the message taken last has been sent.
+// done records that the message taken last was sent.
 func (o *outbox[M]) done() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,7 +99,7 @@ func (o *outbox[M]) drop(match func(key, M) bool) {
 	o.order = kept
 }
 
-// waiting counts the messages.
+// waiting returns the number of messages.
 func (o *outbox[M]) waiting() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"rik.dev/rik/internal/scheduler/placement"
 )
 
-// usedPorts are the ports that a node's machine holds, with true for those that keep off
-// only instances in the node's own network.
+// usedPorts returns the ports in use on a node's machine. The value is true for ports that
+// conflict only with instances in the node's own network.
 func usedPorts(sent []*schedulerv1.UsedPort) map[placement.Port]bool {
 	used := make(map[placement.Port]bool, len(sent))
 	for _, p := range sent {

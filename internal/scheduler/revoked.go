@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// behind is how long the controller's word of a new Node may take: the node
-	// comes here as soon as it has its certificate.
+	// behind is how long the scheduler waits for the controller to send a new Node. The node
+	// connects as soon as it has its certificate, so the controller's message may arrive later.
 	behind = 3 * time.Second
-	// behindPoll is how often that is looked at meanwhile.
+	// behindPoll is the interval at which await checks for the Node.
 	behindPoll = 20 * time.Millisecond
 )
 
@@ -25,7 +25,7 @@ var (
 	errTaken   = errors.New("the name is that of another node")
 )
 
-// await gives the controller time to tell of a node that has just joined.
+// await gives the controller time to send the Node of a node that has just joined.
 func (s *Scheduler) await(ctx context.Context, session *workerStream) error {
 	if !s.isUnknown(session) {
 		return nil
@@ -52,9 +52,10 @@ func (s *Scheduler) isUnknown(session *workerStream) bool {
 	return s.unknownLocked(session)
 }
 
-// unknownLocked says whether the cluster has no record of the Node that the certificate
-// was given for, neither that it exists nor that it was deleted: the datastore has lost it,
-// or is another one. Nothing may be stopped because of that before an operator says so.
+// unknownLocked reports whether the cluster has no record of the Node that the certificate was
+// issued for: the Node does not exist, and no record says that it was deleted. Then the
+// datastore has lost the Node, or it is another datastore. No instance may be stopped because
+// of that before an operator confirms it.
 func (s *Scheduler) unknownLocked(session *workerStream) bool {
 	session.unknown = false
 	if session.trusted || !s.inventory.Ready() || s.deletedLocked(session) {
@@ -66,14 +67,13 @@ func (s *Scheduler) unknownLocked(session *workerStream) bool {
 	return session.unknown
 }
 
-// deletedLocked says whether the Node of the certificate was deleted: a certificate ends
-// with its Node.
+// deletedLocked reports whether the Node of the certificate was deleted. A certificate is valid
+// only while its Node exists.
 func (s *Scheduler) deletedLocked(session *workerStream) bool {
 	return !session.trusted && s.inventory.Ready() && session.uid != "" && s.deletedNodes[session.uid]
 }
 
-// takenLocked says whether a node that the cluster does not know has the name of one that
-// it knows.
+// takenLocked reports whether an unknown node has the name of a known one.
 func (s *Scheduler) takenLocked(session *workerStream) bool {
 	if _, exists := s.inventory.NodeUID(session.name); !exists || !s.unknownLocked(session) {
 		return false
@@ -81,14 +81,14 @@ func (s *Scheduler) takenLocked(session *workerStream) bool {
 	return string(session.uid) != s.inventory.NodeAnnotation(session.name, rikv1alpha1.AnnotationUnconfirmedCertificate)
 }
 
-// expel ends the stream of a node whose Node was deleted. It is called with mu held
-// and says whether it did.
+// expel ends the stream of a node whose Node was deleted, and reports whether it did. The
+// caller holds mu.
 func (s *Scheduler) expel(name string) bool {
 	session := s.workers[name]
 	if session == nil || !s.deletedLocked(session) {
 		return false
 	}
-	// Nothing that it still says counts, nor does its leaving.
+	// Further messages of the node have no effect, and neither has its disconnection.
 	delete(s.workers, name)
 	delete(s.registers, name)
 	s.inventory.Leave(name)
@@ -97,8 +97,8 @@ func (s *Scheduler) expel(name string) bool {
 	return true
 }
 
-// sendAway tells a node that it was deleted and may run nothing, which it obeys within
-// 10 s, and why it is not heard any more.
+// sendAway informs a node that it was deleted and may run no instances. The node obeys within
+// 10 s. The returned status says why the stream ends.
 func (s *Scheduler) sendAway(session *workerStream, stream workerServer) error {
 	s.mu.Lock()
 	away := s.stamp(&schedulerv1.Order{Message: &schedulerv1.Order_Dismissed{Dismissed: &schedulerv1.Dismissed{}}})
@@ -113,7 +113,8 @@ func (s *Scheduler) sendAway(session *workerStream, stream workerServer) error {
 		"node %q was deleted from the cluster, and its certificate is revoked with it: to join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`", session.name)
 }
 
-// refuseTaken leaves what the node runs alone.
+// refuseTaken returns the refusal of a node whose name belongs to another node. The instances
+// on the refused node keep running.
 func refuseTaken(name string) error {
 	return status.Errorf(codes.PermissionDenied,
 		"node %q of this cluster is another one than the certificate was given for, and the cluster has no record of that one: delete the Node (rikctl delete node %s) if its machine is gone, "+

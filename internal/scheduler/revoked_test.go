@@ -18,7 +18,7 @@ import (
 
 type syncStream = schedulerv1.Scheduler_SyncClient
 
-// master is a controller that has told all.
+// master is a controller whose listing is complete.
 func (s *secured) master(nodes ...*rikv1alpha1.Node) syncStream {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
@@ -79,7 +79,7 @@ func (s *secured) agentOf(name, uid string) schedulerv1.Worker_ConnectClient {
 	return stream
 }
 
-// admitted reads until the node has its set.
+// admitted receives messages until the node has its full set.
 func admitted(t *testing.T, stream schedulerv1.Worker_ConnectClient) {
 	t.Helper()
 	if m, err := stream.Recv(); err != nil || m.GetAdmitted() == nil {
@@ -90,7 +90,8 @@ func admitted(t *testing.T, stream schedulerv1.Worker_ConnectClient) {
 	}
 }
 
-// sentAway reads that the node may run nothing, and why.
+// sentAway checks that the node is ordered to run no instances, and that the stream ends with
+// the reason.
 func sentAway(t *testing.T, stream schedulerv1.Worker_ConnectClient) {
 	t.Helper()
 	m, err := stream.Recv()
@@ -102,8 +103,8 @@ func sentAway(t *testing.T, stream schedulerv1.Worker_ConnectClient) {
 	}
 }
 
-// TestDeletedNodeIsSentAway: its certificate is of no use from that moment, also
-// beside a new node of the name, and it stops what it runs.
+// TestDeletedNodeIsSentAway: the certificate of a deleted node is invalid from that moment,
+// even if a new node has the same name. The deleted node stops its instances.
 func TestDeletedNodeIsSentAway(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -114,19 +115,19 @@ func TestDeletedNodeIsSentAway(t *testing.T) {
 	sentAway(t, old)
 	sentAway(t, s.agent("u1"))
 
-	// A node comes with its new certificate before the controller's word of it.
+	// A node connects with its new certificate before the controller sends the new Node.
 	fresh := s.agent("u2")
 	sendOf(t, controller, nodeObject("u2"))
 	admitted(t, fresh)
 	sentAway(t, s.agent("u1"))
-	// Deleted and made anew at once, so that the controller tells only the latter.
+	// The Node is deleted and created again at once, so the controller sends only the new Node.
 	sendOf(t, controller, nodeObject("u3"))
 	sentAway(t, fresh)
 	admitted(t, s.agent("u3"))
 }
 
-// TestNodeDeletedWhileNobodyKnew: a Node that was deleted while no scheduler ran is in the
-// controller's record.
+// TestNodeDeletedWhileNobodyKnew: the controller has a record of a Node that was deleted while
+// no scheduler ran.
 func TestNodeDeletedWhileNobodyKnew(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -139,8 +140,9 @@ func TestNodeDeletedWhileNobodyKnew(t *testing.T) {
 	sentAway(t, agent)
 }
 
-// TestANodeThatTheClusterHasNoRecordOfIsNotSentAway: the datastore may have lost it. It is
-// sent what it may run, which it does not obey without a confirmation, and is given nothing.
+// TestANodeThatTheClusterHasNoRecordOfIsNotSentAway: the datastore may have lost the Node. The
+// node receives the list of what it may run, which it does not obey without a confirmation. It
+// gets no new instances.
 func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -156,7 +158,7 @@ func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 	if hold.GetReason() != rikv1alpha1.ConfirmUnknownNode || hold.GetCertificate() != "u1" || hold.GetInstances() != 2 {
 		t.Fatalf("the controller is told %v, want an unknown node with two instances", hold)
 	}
-	// The controller makes a Node that shows it.
+	// The controller creates a Node that shows the certificate.
 	shown := nodeObject("u2")
 	shown.Annotations = map[string]string{rikv1alpha1.AnnotationUnconfirmedCertificate: "u1"}
 	sendOf(t, controller, shown)
@@ -186,7 +188,7 @@ func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 			break
 		}
 	}
-	// Another node that has the name now is none of its business.
+	// Another node with that name does not affect this one.
 	if _, err := s.agentOf("b", "u9").Recv(); err != nil {
 		t.Errorf("another unknown node: %v, want it admitted", err)
 	}
@@ -194,7 +196,7 @@ func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 	if _, err := other.Recv(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "is another one") {
 		t.Errorf("an unknown node with the name of a known one: %v, want PermissionDenied and no order", err)
 	}
-	// The Node is deleted: so is the certificate that was confirmed for it.
+	// Deleting the Node also revokes the certificate that was confirmed for it.
 	say(t, controller, &schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_NodeGone{NodeGone: &schedulerv1.NodeGone{Name: "a"}}})
 	for {
 		m, err := agent.Recv()
@@ -207,7 +209,7 @@ func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 	}
 }
 
-// reported reads until the controller is told of a hold.
+// reported receives messages until the controller gets the report of a hold.
 func reported(t *testing.T, stream syncStream) *schedulerv1.Hold {
 	t.Helper()
 	for {
@@ -221,7 +223,8 @@ func reported(t *testing.T, stream syncStream) *schedulerv1.Hold {
 	}
 }
 
-// TestAnOlderRikletThatIsUnknownHearsNothing: it would stop everything at once.
+// TestAnOlderRikletThatIsUnknownHearsNothing: an older riklet would stop all its instances at
+// once.
 func TestAnOlderRikletThatIsUnknownHearsNothing(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)

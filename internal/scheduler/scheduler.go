@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// roundSize bounds the decisions made while the state is locked, so that
-	// streams are served between rounds.
+	// roundSize bounds the decisions that one round makes while the state is locked. Streams are
+	// served between rounds.
 	roundSize = 256
-	// maxMessage bounds what a peer may send. A list of every UID on a node
-	// with a hundred thousand of them stays below it.
+	// maxMessage bounds the size of a message from a peer. A list of every UID on a node with
+	// 100,000 instances is smaller.
 	maxMessage = 16 << 20
-	// streamBuffer is the size of a connection's read and write buffers. The
-	// default of 32 KiB each would be 320 MB for 5,000 nodes.
+	// streamBuffer is the size of a connection's read and write buffers. The default of 32 KiB
+	// each would use 320 MB for 5,000 nodes.
 	streamBuffer = 4 << 10
 )
 
-// Scheduler is the component. Make it with New and run it once.
+// Scheduler is the scheduler component. Create it with New and call Run once.
 type Scheduler struct {
 	config    Config
 	heartbeat time.Duration
@@ -44,36 +44,39 @@ type Scheduler struct {
 	metrics   *metrics
 	legacy    *legacy.Service
 
-	// wake holds a token while there may be something to place or to expire.
+	// wake holds a token while there may be instances to place or nodes to expire.
 	wake chan struct{}
-	// asked counts the calls of poke, answered those that the loop has seen to.
+	// asked counts the calls of poke. answered is the value of asked that the loop has handled.
 	asked, answered atomic.Int64
 	// streams counts goroutines that outlive the handler that started them.
 	streams sync.WaitGroup
 
-	// mu guards everything below. It is never held while anything is sent.
+	// mu guards the fields below. It is never held while a message is sent.
 	mu        sync.Mutex
 	inventory *inventory.Inventory
-	// term of the newest controller ever seen, and its stream while it lasts.
+	// term is the highest term ever seen. controller is the stream of its controller while the
+	// stream is open.
 	term       int64
 	controller *controllerStream
-	// cluster is the identity that the controller tells; empty if it does not know.
+	// cluster is the cluster identity that the controller sent. It is empty if the controller
+	// does not have it.
 	cluster string
-	// deletedNodes are the UIDs of Nodes that were deleted on purpose.
+	// deletedNodes holds the UIDs of Nodes that were deleted on purpose.
 	deletedNodes map[types.UID]bool
 	workers      map[string]*workerStream
 	// registers holds the last registration of every node.
 	registers map[string]*registration
 	// seen holds the last observation of every instance.
 	seen map[string]*sighting
-	// early holds observations of instances that the listing has not named yet.
+	// early holds observations of instances that the listing has not included yet.
 	early map[string]*schedulerv1.Observation
-	// condemned lists, by UID, what no node may run although the controller
-	// does not know it (any more), with the node that has it; empty for any.
+	// condemned holds, by UID, instances that no node may run because the controller does not
+	// have them, or no longer has them. The value is the node that has the instance. It is empty
+	// for any node.
 	condemned map[string]string
 }
 
-// New makes a scheduler. It takes the listeners over: Run closes them.
+// New creates a scheduler. The scheduler owns the listeners: Run closes them.
 func New(c Config) (*Scheduler, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the scheduler: %w", err)
@@ -101,8 +104,8 @@ func New(c Config) (*Scheduler, error) {
 	return s, nil
 }
 
-// Run serves until ctx ends or a listener breaks. When it returns, every
-// connection is closed and everything it started has ended.
+// Run serves until ctx ends or a listener fails. When it returns, every connection is closed
+// and every goroutine that it started has ended.
 func (s *Scheduler) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, e := range s.config.Controllers {
@@ -130,7 +133,7 @@ func (s *Scheduler) server(e Endpoint) *grpc.Server {
 	return grpc.NewServer(
 		grpc.Creds(creds), grpc.MaxRecvMsgSize(maxMessage), grpc.WaitForHandlers(true),
 		grpc.ReadBufferSize(streamBuffer), grpc.WriteBufferSize(streamBuffer),
-		// A peer that is cut off without a goodbye is noticed within a timeout.
+		// The server detects within the timeout that a peer was cut off.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.heartbeat, Timeout: s.timeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)
@@ -163,7 +166,7 @@ func (s *Scheduler) serve(ctx context.Context, group *errgroup.Group, server *gr
 	})
 }
 
-// poke makes the loop look at what there is to place.
+// poke makes the loop run another round.
 func (s *Scheduler) poke() {
 	s.asked.Add(1)
 	select {
@@ -172,7 +175,7 @@ func (s *Scheduler) poke() {
 	}
 }
 
-// loop places whenever something changed, and notices lost nodes.
+// loop runs a round whenever something changed, and detects lost nodes.
 func (s *Scheduler) loop(ctx context.Context) error {
 	timer := s.clock.NewTimer(s.timeout)
 	defer timer.Stop()
@@ -197,8 +200,8 @@ func (s *Scheduler) loop(ctx context.Context) error {
 	}
 }
 
-// round makes one round of decisions. It returns how long nothing need be done
-// unless something happens, or that there is more to do at once.
+// round makes one round of decisions. It returns how long the loop may wait if no event occurs,
+// or that there is more work at once.
 func (s *Scheduler) round() (next time.Duration, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +227,7 @@ func (s *Scheduler) round() (next time.Duration, more bool) {
 	return max(next, time.Millisecond), r.More
 }
 
-// expire tells the controller of the nodes that are lost.
+// expire reports lost nodes to the controller.
 func (s *Scheduler) expire(now time.Time) {
 	for _, name := range s.inventory.Expire(now) {
 		s.log.Warn("node is lost", "node", name, "timeout", s.timeout)

@@ -97,8 +97,8 @@ func TestFirstMessageIsChecked(t *testing.T) {
 	}
 }
 
-// TestSpreadFault03: instances that come one at a time do not all land on the
-// first node.
+// TestSpreadFault03: instances that are created one at a time are not all placed on the first
+// node.
 func TestSpreadFault03(t *testing.T) {
 	h := newHarness(t)
 	names := []string{"a", "b", "c", "d"}
@@ -121,8 +121,8 @@ func TestSpreadFault03(t *testing.T) {
 	}
 }
 
-// TestStopFault04: a stop goes to the node that has the instance, whoever is
-// first, and is repeated until that node confirms.
+// TestStopFault04: a stop order goes to the node that has the instance, not to the first node.
+// It is repeated until that node confirms.
 func TestStopFault04(t *testing.T) {
 	h := newHarness(t)
 	nodes := map[string]*workerPeer{}
@@ -151,7 +151,7 @@ func TestStopFault04(t *testing.T) {
 			t.Errorf("stop = %v, want 7 s of grace", stop)
 		}
 	}
-	// The owner is away before it confirms, and gets the order again.
+	// The owner disconnects before it confirms, and receives the order again.
 	nodes[owner].close()
 	h.settle()
 	w := h.join(owner, "4")
@@ -181,8 +181,8 @@ func TestStopFault04(t *testing.T) {
 	}
 }
 
-// TestUnknownInstanceFault02: what is said of an instance that nobody knows
-// ends nothing.
+// TestUnknownInstanceFault02: a message about an unknown instance does not end a stream or the
+// scheduler.
 func TestUnknownInstanceFault02(t *testing.T) {
 	h := newHarness(t)
 	node := h.join("a")
@@ -232,8 +232,8 @@ func TestForeignObservationIsNotForwarded(t *testing.T) {
 	}
 }
 
-// TestRestartFault07: a scheduler that starts anew learns everything from the
-// controller and the nodes; nothing is started twice, lost or left over.
+// TestRestartFault07: a restarted scheduler rebuilds its state from the controller and the
+// nodes. No instance is started twice, lost or left over.
 func TestRestartFault07(t *testing.T) {
 	h := newHarness(t)
 	h.join("a")
@@ -248,8 +248,8 @@ func TestRestartFault07(t *testing.T) {
 	c.close()
 
 	h.start()
-	// The binding of "written" was made durable, its acknowledgement was lost;
-	// "orphan" is known to the node only.
+	// The binding of "written" was made durable and its acknowledgment was lost. Only the node
+	// has "orphan".
 	node := h.join("a", "kept", "orphan")
 	h.settle()
 	node.observe("kept", 4, rikv1alpha1.InstanceRunning)
@@ -280,7 +280,7 @@ func TestRestartFault07(t *testing.T) {
 	}
 }
 
-// TestControllerRestartFault07: a new controller is told again what its
+// TestControllerRestartFault07: a new controller receives again the observations that its
 // predecessor may not have written.
 func TestControllerRestartFault07(t *testing.T) {
 	h := newHarness(t)
@@ -328,7 +328,7 @@ func TestTerminatedInstanceIsNotStartedAgain(t *testing.T) {
 	node.observe("x", 3, rikv1alpha1.InstanceTerminated)
 	h.settle()
 	node.orders()
-	// The next controller lists it before it has written that it is gone.
+	// The next controller lists the instance before it has written that the instance is gone.
 	c = h.joinController(2, "a")
 	c.bound("x", "a")
 	c.synced()

@@ -8,10 +8,11 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// maxTrouble bounds a node's message, which becomes that of a condition.
+// maxTrouble bounds the length of a node's message in bytes. The message becomes that of a
+// condition.
 const maxTrouble = 1024
 
-// troublesOf keeps of what a node tells the kinds that are known, each once.
+// troublesOf returns the troubles of known kinds that a node reported, each kind once.
 func troublesOf(sent []*schedulerv1.NodeTrouble) map[nodestate.TroubleKind]string {
 	all := map[nodestate.TroubleKind]string{}
 	for _, t := range sent {
@@ -22,7 +23,7 @@ func troublesOf(sent []*schedulerv1.NodeTrouble) map[nodestate.TroubleKind]strin
 	return all
 }
 
-// troubles are the same for the controller, in a fixed order.
+// troubles converts troubles to messages for the controller, in a fixed order.
 func troubles(all map[nodestate.TroubleKind]string) (sent []*schedulerv1.NodeTrouble) {
 	for _, kind := range nodestate.TroubleKinds() {
 		if message, there := all[kind]; there {

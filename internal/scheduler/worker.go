@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/scheduler/validate"
 )
 
-// workerService serves Worker on one endpoint.
+// workerService serves the gRPC service Worker on one endpoint.
 type workerService struct {
 	schedulerv1.UnimplementedWorkerServer
 	*Scheduler
@@ -26,7 +26,7 @@ type workerService struct {
 
 type workerServer = grpc.BidiStreamingServer[schedulerv1.WorkerMessage, schedulerv1.Order]
 
-// registration is what a node said when it joined.
+// registration is what a node sent when it joined.
 type registration struct {
 	register *schedulerv1.Register
 	status   *rikv1alpha1.NodeStatus
@@ -37,28 +37,28 @@ type workerStream struct {
 	registration
 	name string
 	from string // address of the peer, for people
-	// trusted: the peer is in this process and has no certificate.
+	// trusted means that the peer is in this process and has no certificate.
 	trusted bool
-	// uid is that of the Node that the peer's certificate was given for; empty
-	// when it does not say, and counts then for the one of its name.
+	// uid is the UID of the Node that the peer's certificate was issued for. If it is empty, the
+	// certificate counts for the Node of the peer's name.
 	uid types.UID
-	// unknown: the cluster has no record of the Node of the certificate, as it was last
-	// judged.
+	// unknown is the last result of unknownLocked: the cluster has no record of the Node of the
+	// certificate.
 	unknown bool
-	// hold is what the node says that it waits for; nil for nothing.
+	// hold is the confirmation that the node reports to wait for, or nil.
 	hold *schedulerv1.Hold
-	// running are the UIDs that the node had when it joined.
+	// running holds the UIDs of the instances that the node had when it joined.
 	running map[string]bool
 	out     *outbox[*schedulerv1.Order]
-	// seen counts the messages that were handled.
+	// seen counts the handled messages.
 	seen int64
 	// replaced is closed when a newer stream of the node takes over.
 	replaced chan struct{}
-	// revoked is closed when the Node of the certificate is gone.
+	// revoked is closed when the Node of the certificate is deleted.
 	revoked chan struct{}
 }
 
-// Connect joins a node until it leaves or connects anew.
+// Connect serves a node until it disconnects or connects again.
 func (w *workerService) Connect(stream workerServer) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -106,7 +106,7 @@ func newWorkerStream(r *schedulerv1.Register) (*workerStream, error) {
 	return s, nil
 }
 
-// listen handles what the node says.
+// listen handles the messages of the node.
 func (s *Scheduler) listen(session *workerStream, stream workerServer) error {
 	for {
 		m, err := stream.Recv()
@@ -125,7 +125,7 @@ func (s *Scheduler) listen(session *workerStream, stream workerServer) error {
 	}
 }
 
-// order carries the outbox to the node.
+// order sends the messages in the outbox to the node.
 func (s *Scheduler) order(session *workerStream, stream workerServer, received <-chan error) error {
 	for {
 		k, m, ok := session.out.take()
@@ -162,9 +162,9 @@ func errReplaced(node string) error {
 	return status.Errorf(codes.Aborted, "node %q connected anew", node)
 }
 
-// join takes a node in. The same riklet may connect anew at any time; another one of
-// the same name, on another machine or with a copy of its certificate, may not while the
-// first is heard of: each would end the other's connection.
+// join admits a node. The same riklet may connect again at any time. Another riklet with the
+// same name is refused while the first is connected. Such a riklet is on another machine or has
+// a copy of the certificate, and the two would end each other's connections.
 func (s *Scheduler) join(session *workerStream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,8 +203,8 @@ func (s *Scheduler) join(session *workerStream) error {
 	return nil
 }
 
-// forgetSightings drops what was seen of instances that the node has nothing of
-// any more: a node that lost its records counts its observations from the start.
+// forgetSightings drops the observations of instances that the node no longer has. A node that
+// lost its records counts its observations from the start.
 func (s *Scheduler) forgetSightings(session *workerStream) {
 	for _, in := range s.inventory.OnNode(session.name) {
 		if !session.running[in.UID] && !s.terminated(in.UID) {
@@ -213,8 +213,9 @@ func (s *Scheduler) forgetSightings(session *workerStream) {
 	}
 }
 
-// another says that a stream is of another riklet than the one that is connected under
-// its name, and what to do; empty when it is not known to be.
+// another returns a message if a stream belongs to another riklet than the one that is
+// connected under its name. The message says what to do. It is empty if the streams are not
+// known to differ.
 func another(old, next *workerStream) string {
 	differ := func(a, b string) bool { return a != "" && b != "" && a != b }
 	switch {
@@ -241,15 +242,15 @@ func (s *Scheduler) leave(session *workerStream) {
 	s.log.Info("node disconnected", "node", session.name)
 }
 
-// tidyRegister forgets what a node said when it joined, once it has no stream and
-// is not heard of. It is called with mu held.
+// tidyRegister drops the registration of a node that has no stream and is not connected. The
+// caller holds mu.
 func (s *Scheduler) tidyRegister(name string) {
 	if s.workers[name] == nil && !s.inventory.Connectivity(name).Connected {
 		delete(s.registers, name)
 	}
 }
 
-// handleWorker applies one message of a node. It is called with mu held.
+// handleWorker applies one message of a node. The caller holds mu.
 func (s *Scheduler) handleWorker(session *workerStream, m *schedulerv1.WorkerMessage) {
 	name := session.name
 	if wasLost := s.inventory.Seen(name, s.clock.Now()); wasLost {
@@ -306,13 +307,13 @@ func (s *Scheduler) briefReport(name string) *schedulerv1.NodeReport {
 	return &schedulerv1.NodeReport{Name: name, Connected: c.Connected, DiskPressure: c.DiskPressure, NoNetwork: c.NoNetwork, Hold: s.holdOf(name), Troubles: troubles(c.Troubles)}
 }
 
-// allow gives a node its full set. What is queued for it is said by that too.
+// allow sends a node its full set, which replaces the orders that are queued for the node.
 func (s *Scheduler) allow(session *workerStream) {
 	if s.unknownLocked(session) && !session.register.Asks {
-		return // It would stop everything at once.
+		return // The riklet would stop all its instances at once.
 	}
 	session.out.drop(func(k key, _ *schedulerv1.Order) bool { return k.kind == aboutOrder })
-	// The set itself is made when it leaves, so that it is never stale.
+	// The set is built when it is sent, so that it is never stale.
 	session.put(aboutAllowed, "", nil)
 	for _, in := range s.inventory.OnNode(session.name) {
 		if in.Stop != nil {
@@ -321,7 +322,7 @@ func (s *Scheduler) allow(session *workerStream) {
 	}
 	for uid, node := range s.condemned {
 		if in := s.inventory.Instance(uid); in != nil && in.State == inventory.Bound && in.Node == session.name {
-			// It has come to be the node's own since.
+			// The instance has become the node's own in the meantime.
 			delete(s.condemned, uid)
 			continue
 		}
@@ -331,9 +332,9 @@ func (s *Scheduler) allow(session *workerStream) {
 	}
 }
 
-// allowedOrder makes the full set of what the node may run, as it is now. What
-// is being stopped is in it as ended, so that it is not started, and its own
-// order says with how much grace it goes.
+// allowedOrder builds the current full set of what the node may run. Instances that are being
+// stopped are in it as ended, so that the node does not start them. A separate order sets their
+// grace period.
 func (s *Scheduler) allowedOrder(session *workerStream) *schedulerv1.Order {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -355,16 +356,15 @@ func (s *Scheduler) allowedOrder(session *workerStream) *schedulerv1.Order {
 	return s.stamp(&schedulerv1.Order{Message: &schedulerv1.Order_Allowed{Allowed: allowed}})
 }
 
-// stamp says whose order it is.
+// stamp sets the term and the cluster of an order.
 func (s *Scheduler) stamp(o *schedulerv1.Order) *schedulerv1.Order {
 	o.Term, o.Cluster = s.term, s.cluster
 	return o
 }
 
-// dispatch orders an instance's own node to run it, or to stop it when it is to
-// go. A node that is not connected gets its full set when it is. Fresh says that
-// the node cannot know the instance, so that a stop is to be confirmed all the
-// same.
+// dispatch orders an instance's node to run it, or to stop it if it has a stop request. A node
+// that is not connected gets its full set when it connects. fresh means that the node has never
+// received the instance. The node must then confirm the stop all the same.
 func (s *Scheduler) dispatch(in *inventory.Instance, fresh bool) {
 	session := s.workers[in.Node]
 	if session == nil || !s.inventory.Ready() {
@@ -380,8 +380,8 @@ func (s *Scheduler) dispatch(in *inventory.Instance, fresh bool) {
 	session.put(aboutOrder, in.UID, s.stamp(&schedulerv1.Order{Message: &schedulerv1.Order_Run{Run: runOf(in)}}))
 }
 
-// mergeOrders makes a stop that overtakes its run a forced one: the node never
-// seen of the instance, and is to confirm all the same.
+// mergeOrders turns a stop that replaces a queued run into a forced stop. The node never
+// received the instance and must confirm the stop all the same.
 func mergeOrders(older, newer *schedulerv1.Order) *schedulerv1.Order {
 	if older.GetRun() != nil && newer.GetStop() != nil {
 		newer.GetStop().Force = true
@@ -405,7 +405,7 @@ func (w *workerStream) put(k kind, id string, m *schedulerv1.Order) {
 	w.out.put(key{k, id}, m, nil)
 }
 
-// forgetOrder drops an order that has become pointless.
+// forgetOrder drops the queued order of an instance.
 func (w *workerStream) forgetOrder(uid string) {
 	w.out.drop(func(k key, _ *schedulerv1.Order) bool { return k == key{aboutOrder, uid} })
 }
