@@ -7,7 +7,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// BenchmarkPlace measures a decision with its Put, over clusters of two sizes.
+// BenchmarkPlace measures one decision and its Put, on clusters of two sizes.
 func BenchmarkPlace(b *testing.B) {
 	host := rikv1alpha1.LabelHostname
 	shapes := map[string]func(b *testing.B, i int) *Shape{
@@ -57,7 +57,7 @@ func benchCluster(nodes int) *Snapshot {
 	return s
 }
 
-// benchPlace starts afresh after a million instances, to bound the memory.
+// benchPlace starts with an empty cluster after a million instances, to bound the memory.
 func benchPlace(b *testing.B, nodes int, shape func(*testing.B, int) *Shape) {
 	s := benchCluster(nodes)
 	uids := make([]string, 1<<20)
@@ -81,7 +81,7 @@ func benchPlace(b *testing.B, nodes int, shape func(*testing.B, int) *Shape) {
 	}
 }
 
-// benchNewShapes is the worst case: no two requests share anything.
+// benchNewShapes measures the worst case: no two requests share a shape.
 func benchNewShapes(b *testing.B, nodes int) {
 	s := benchCluster(nodes)
 	shapes := make([]*Shape, 2000)

@@ -36,7 +36,7 @@ func taint(key string, effect rikv1alpha1.TaintEffect) func(*Node) {
 	return func(n *Node) { n.Taints = append(n.Taints, rikv1alpha1.Taint{Key: key, Effect: effect}) }
 }
 
-// testShape is a Pod of one container that asks for milli CPU.
+// testShape is a Pod of one container that requests the given millicores.
 func testShape(t testing.TB, workload string, milli int64, change ...func(*ShapeConfig)) *Shape {
 	t.Helper()
 	c := ShapeConfig{
@@ -97,12 +97,12 @@ func termOn(workload, key string) rikv1alpha1.InstanceTerm {
 	}
 }
 
-// noNetwork has the node's instances have their loopback only.
+// noNetwork gives the node's instances only their loopback.
 func brokenNetwork(n *Node) { n.NetworkTrouble = "port 53 is taken" }
 
 func noNetwork(n *Node) { n.NoNetwork = true }
 
-// port is served inside the cluster.
+// port adds a port that is served inside the cluster.
 func port(number int32) func(*ShapeConfig) {
 	return func(c *ShapeConfig) {
 		c.Template.Containers[0].Ports = append(c.Template.Containers[0].Ports, rikv1alpha1.Port{Port: number})
@@ -130,7 +130,7 @@ func balanced(number int32) func(*ShapeConfig) {
 	}
 }
 
-// uses has processes of the machine hold TCP ports.
+// uses makes processes of the machine use TCP ports.
 func uses(numbers ...int32) func(*Node) {
 	return func(n *Node) {
 		n.UsedPorts = map[Port]bool{}
@@ -140,7 +140,7 @@ func uses(numbers ...int32) func(*Node) {
 	}
 }
 
-// binds is uses for ports that only instances in the node's own network cannot have.
+// binds is like uses, for ports that conflict only with instances in the node's own network.
 func binds(numbers ...int32) func(*Node) {
 	return func(n *Node) {
 		n.UsedPorts = map[Port]bool{}
@@ -150,7 +150,7 @@ func binds(numbers ...int32) func(*Node) {
 	}
 }
 
-// cluster makes a snapshot of nodes.
+// cluster creates a snapshot of nodes.
 func cluster(nodes ...Node) *Snapshot {
 	s := NewSnapshot(Options{Salt: 7})
 	for _, n := range nodes {
@@ -159,8 +159,8 @@ func cluster(nodes ...Node) *Snapshot {
 	return s
 }
 
-// fill places n instances of a shape, as a scheduler would, and returns how
-// many each node got.
+// fill places n instances of a shape, as the scheduler does, and returns the number on each
+// node.
 func fill(s *Snapshot, shape *Shape, n int) map[string]int {
 	got := map[string]int{}
 	for range n {

@@ -32,7 +32,7 @@ func exampleShape() *placement.Shape {
 	return shape
 }
 
-// Place decides and changes nothing. Put makes a decision count.
+// ExamplePlace shows that Place decides and changes nothing. Put makes a decision take effect.
 func ExamplePlace() {
 	snapshot, shape := exampleSnapshot(), exampleShape()
 	for _, uid := range []string{"a", "b"} {
@@ -49,7 +49,7 @@ func ExamplePlace() {
 	// b: NodesUnschedulable: 0 of 2 nodes fit: 1 unschedulable, 1 with too little cpu
 }
 
-// Explain shows the result of the filters for each node.
+// ExampleExplain shows the result of the filters for each node.
 func ExampleExplain() {
 	explanation := placement.Explain(exampleSnapshot(), placement.Request{UID: "a", Shape: exampleShape()})
 	fmt.Println(explanation.Summary)

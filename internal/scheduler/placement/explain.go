@@ -12,28 +12,28 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Verdict is what placement said of one node.
+// Verdict is the result of placement for one node.
 type Verdict struct {
 	Node string
-	// Filter that rejected the node; empty when it fits.
+	// Filter is the filter that rejected the node. It is empty if the node fits.
 	Filter string
-	// Reason in words; empty when it fits.
+	// Reason says in words why the filter rejected the node. It is empty if the node fits.
 	Reason string
-	// Score and its parts by scorer, weights included, when it fits.
+	// Score is the score of a node that fits. Scores are its parts by scorer, with weights
+	// applied.
 	Score  int64
 	Scores map[string]int64
 }
 
-// Explanation is a Decision with the verdict on every node, by name.
+// Explanation is a Decision with the verdict for every node, sorted by name.
 type Explanation struct {
 	Decision
 	Summary  string
 	Verdicts []Verdict
 }
 
-// Explain places the request in thought and says what every filter and scorer
-// said of every node. It looks at each node, so it is for people, not for
-// batches.
+// Explain decides a placement and returns the result of every filter and scorer for every node.
+// It places nothing. It evaluates each node, so it is for people and not for batches.
 func Explain(s *Snapshot, r Request) Explanation {
 	defer s.lift(r.UID)()
 	st := s.state(r.Shape)
@@ -59,7 +59,7 @@ func Explain(s *Snapshot, r Request) Explanation {
 	return e
 }
 
-// lift takes an instance from its place and returns what puts it back.
+// lift removes an instance from its node and returns a function that puts it back.
 func (s *Snapshot) lift(uid string) (restore func()) {
 	o := s.placed[uid]
 	if o == nil {
@@ -155,7 +155,7 @@ func (s *Snapshot) because(st *shapeState, n *node, said verdict) string {
 	return "node is " + words[said]
 }
 
-// constraintText says what is asked of the node's place that it does not keep to.
+// constraintText says in words which constraint the node's domain violates.
 func (v *view) constraintText(s *Snapshot, at int32, lows []int32, said verdict) string {
 	n, st := s.nodes[at], v.state
 	if said == repels {
@@ -184,7 +184,7 @@ func (v *view) constraintText(s *Snapshot, at int32, lows []int32, said verdict)
 	return "node is " + words[said]
 }
 
-// text says in words what a constraint asks.
+// text says in words what a constraint requires.
 func (c *constraint) text() string {
 	switch c.role {
 	case requires:
@@ -217,7 +217,8 @@ func selectorText(s labels.Selector) string {
 	return s.String()
 }
 
-// maxText of what a user wrote, in characters: it is for one line of a table.
+// maxText is the maximum length of a user's text in an explanation, in characters. The text
+// must fit into one line of a table.
 const maxText = 200
 
 func shortened(text string) string {
@@ -227,8 +228,8 @@ func shortened(text string) string {
 	return text
 }
 
-// needText and freeText write bytes as a quantity with one decimal, rounded so that
-// what is too little looks like it.
+// needText and freeText format bytes as a quantity with one decimal. A need is rounded up and
+// free space is rounded down, so that a shortage stays visible.
 func needText(bytes int64) string { return bytesText(bytes, math.Ceil) }
 
 func freeText(bytes int64) string { return bytesText(bytes, math.Floor) }

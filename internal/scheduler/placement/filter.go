@@ -8,7 +8,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// verdict is what the filters said of a node: fits, or what rejected it.
+// verdict is the result of the filters for a node: fits, or the reason for its rejection.
 type verdict uint8
 
 const (
@@ -31,14 +31,14 @@ const (
 	lacksInstances
 	portTaken
 	apart   // instanceRequired
-	repels  // instanceForbidden, of this or of another
+	repels  // instanceForbidden, of this shape or of another
 	skewed  // topologySpread
-	unknown // not a node that SetNode made known
+	unknown // not set by SetNode
 	verdicts
 )
 
-// filters names the filter behind each verdict, and words says it for people
-// after a number of nodes.
+// filters maps each verdict to its filter. words describes each verdict to people, after a
+// number of nodes.
 var (
 	filters = [verdicts]string{
 		notReady: "Readiness", unschedulable: "Unschedulable", diskPressure: "DiskPressure",
@@ -70,7 +70,7 @@ var (
 	}
 )
 
-// checkStatic applies the filters that depend on nothing that is placed.
+// checkStatic applies the filters that do not depend on placed instances.
 func (s *Shape) checkStatic(n *node) verdict {
 	switch {
 	case !n.known:
@@ -104,7 +104,7 @@ func (s *Shape) checkStatic(n *node) verdict {
 	return fits
 }
 
-// foreignPort finds a port of the shape that a process of the machine holds.
+// foreignPort finds a port of the shape that a process of the machine uses.
 func (s *Shape) foreignPort(n *node) (Port, bool) {
 	if len(n.UsedPorts) == 0 {
 		return Port{}, false
@@ -122,7 +122,7 @@ func (s *Shape) foreignPort(n *node) (Port, bool) {
 	return Port{}, false
 }
 
-// untolerated finds a taint of one of the effects that the shape does not bear.
+// untolerated finds a taint with one of the effects that the shape does not tolerate.
 func (s *Shape) untolerated(n *node, effects ...rikv1alpha1.TaintEffect) *rikv1alpha1.Taint {
 	for i := range n.Taints {
 		if slices.Contains(effects, n.Taints[i].Effect) && !n.Taints[i].Tolerated(s.tolerations) {
@@ -141,7 +141,7 @@ func (s *Shape) selects(n *node) bool {
 	return true
 }
 
-// nodeAffine says whether one of the required node terms matches, or none is set.
+// nodeAffine reports whether one of the required node terms matches, or none is set.
 func (s *Shape) nodeAffine(n *node) bool {
 	if len(s.nodeRequired) == 0 {
 		return true
@@ -161,7 +161,7 @@ func (s *Shape) kindOn(n *node) bool {
 	return slices.Contains(n.Kinds, s.kind)
 }
 
-// defaultRuntime is what a template without a runtime asks for.
+// defaultRuntime is the runtime of a template that names none.
 const defaultRuntime = "runc"
 
 func (s *Shape) runtimeOn(n *node) bool {
@@ -174,7 +174,7 @@ func (s *Shape) runtimeOn(n *node) bool {
 	return slices.Contains(n.Runtimes, s.runtime)
 }
 
-// checkPlaced applies the filters over what is on the node itself.
+// checkPlaced applies the filters that depend on the instances on the node itself.
 func (s *Snapshot) checkPlaced(st *shapeState, n *node) verdict {
 	if v := n.free.lacking(&st.shape.requests); v != fits {
 		return v
@@ -219,8 +219,8 @@ func repellingAt(t *term, n *node) int32 {
 	return 0
 }
 
-// clusterPortTaken finds a port of the shape that another workload has on all
-// nodes, or that an instance in its node's own network listens on.
+// clusterPortTaken finds a port of the shape that another workload reserves on all nodes, or on
+// which an instance in its node's own network listens.
 func (s *Snapshot) clusterPortTaken(st *shapeState) (Port, bool) {
 	for _, p := range st.shape.clusterPorts {
 		if takenByOther(s.clusterPorts[p], st.workload) || takenByOther(s.ownPorts[p], st.workload) {
@@ -244,8 +244,8 @@ func takenByOther(takers map[*workloadState]int32, w *workloadState) bool {
 	return false
 }
 
-// summary says how many of n nodes which filter rejected, the largest group
-// first, and names the reason of that group.
+// summary says how many of n nodes each filter rejected, the largest group first. It returns
+// the reason of that group.
 func summary(n int, rejected *[verdicts]int32) (reason, message string) {
 	if n == 0 {
 		return "NoNodes", "no node has joined"

@@ -11,8 +11,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestFilters asks about one node after the other: each case has one node that
-// its filter must reject and one that it must take.
+// TestFilters checks one filter per case. Each case has a node that the filter must reject and
+// a node that it must accept.
 func TestFilters(t *testing.T) {
 	t.Parallel()
 	gpu := func(c *ShapeConfig) { c.Template.NodeSelector = map[string]string{"gpu": "yes"} }
@@ -34,8 +34,8 @@ func TestFilters(t *testing.T) {
 		bad, good Node
 		shape     []func(*ShapeConfig)
 		milli     int64
-		// on is what an earlier workload, "other", looks like, placed on the
-		// node "bad" (and "elsewhere").
+		// on is the shape of an earlier workload, "other", placed on the node "bad" (or on the
+		// node "good" if elsewhere is set).
 		on        []func(*ShapeConfig)
 		elsewhere bool
 		filter    string
@@ -190,8 +190,8 @@ func TestFilters(t *testing.T) {
 			t.Parallel()
 			s := cluster(tc.bad, tc.good)
 			shape := testShape(t, "mine", tc.milli, tc.shape...)
-			// The view exists before the other workload does, so that the case
-			// covers the incremental path too.
+			// The view is created before the other workload is placed, so that the case also
+			// covers the incremental update.
 			Place(s, Request{Shape: shape})
 			if tc.on != nil {
 				on := "bad"
@@ -241,8 +241,8 @@ func TestNodePortBelongsToOneWorkload(t *testing.T) {
 	}
 }
 
-// TestPortsOfTheMachine: a choice that cannot be honored is refused in words
-// that help, and is looked at again when the port is free.
+// TestPortsOfTheMachine: a port that cannot be reserved is refused with a helpful message. The
+// shape is evaluated again when the port is free.
 func TestPortsOfTheMachine(t *testing.T) {
 	t.Parallel()
 	s := cluster(testNode("a", uses(30080)))
@@ -263,8 +263,8 @@ func TestPortsOfTheMachine(t *testing.T) {
 	}
 }
 
-// TestNodeWithoutNetwork: it takes what serves no ports, and what serves them on the
-// node's own addresses, and everything once it has a network.
+// TestNodeWithoutNetwork: the node accepts instances without ports and instances in the host
+// network. It accepts all instances once it has a network.
 func TestNodeWithoutNetwork(t *testing.T) {
 	t.Parallel()
 	s := cluster(testNode("a", noNetwork))
@@ -404,7 +404,8 @@ func TestTextsAreShort(t *testing.T) {
 	}
 }
 
-// TestABrokenNetworkTakesTheHostNetworks: instances in a node's own network need no other.
+// TestABrokenNetworkTakesTheHostNetworks: instances in the host network do not need the
+// instance network.
 func TestABrokenNetworkTakesTheHostNetworks(t *testing.T) {
 	t.Parallel()
 	s := cluster(testNode("a", brokenNetwork))

@@ -6,15 +6,14 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// maxAmount bounds every amount, so that sums over the instances of a node
-// never overflow: 2^50 bytes is a pebibyte, and thousands of those still fit
-// in 63 bits.
+// maxAmount bounds every amount, so that sums over the instances of a node never overflow: 2^50
+// bytes is a pebibyte, and thousands of those still fit in 63 bits.
 const maxAmount = int64(1) << 50
 
-// unlimited is the number of instances of a node that names no limit.
+// unlimited is the instance limit of a node that sets no limit.
 const unlimited = math.MaxInt64 / 4
 
-// Resources is an amount of everything that is reserved on a node.
+// Resources is an amount of every resource that is reserved on a node.
 type Resources struct {
 	MilliCPU    int64
 	MemoryBytes int64
@@ -22,9 +21,8 @@ type Resources struct {
 	Instances   int64
 }
 
-// AllocatableOf is what a node's status offers. A node that sets no limit to
-// its number of instances has none; of any other resource that it does not name
-// it has nothing.
+// AllocatableOf returns the resources that a node's status offers. Without a limit on the
+// number of instances it is unlimited. Any other resource that is missing is zero.
 func AllocatableOf(list rikv1alpha1.ResourceList) Resources {
 	r := Resources{
 		MilliCPU:    bounded(list.MilliCPU()),
@@ -38,7 +36,7 @@ func AllocatableOf(list rikv1alpha1.ResourceList) Resources {
 	return r
 }
 
-// requestsOf is what one instance of a template reserves.
+// requestsOf returns the resources that one instance of a template reserves.
 func requestsOf(template *rikv1alpha1.InstanceTemplate) Resources {
 	list := template.EffectiveRequests()
 	return Resources{
@@ -65,9 +63,8 @@ func (r *Resources) subtract(o Resources) {
 	r.Instances -= o.Instances
 }
 
-// lacking names the first resource of which a request exceeds what is free. A
-// resource that is not asked for is never lacking, even on an overcommitted
-// node.
+// lacking returns the first resource of which the request exceeds the free amount. A resource
+// that is not requested is never lacking, even on an overcommitted node.
 func (r *Resources) lacking(request *Resources) verdict {
 	switch {
 	case request.MilliCPU > 0 && request.MilliCPU > r.MilliCPU:
@@ -82,50 +79,47 @@ func (r *Resources) lacking(request *Resources) verdict {
 	return fits
 }
 
-// Node is what placement knows of a node. The snapshot keeps what it is given:
-// callers must not change maps and slices afterward.
+// Node is the state of a node that placement uses. The snapshot keeps the value, so callers
+// must not change its maps and slices afterward.
 type Node struct {
 	Name          string
 	Labels        map[string]string
 	Taints        []rikv1alpha1.Taint
 	Unschedulable bool
-	// Ready is true while the node is connected, has reported what it is, and
-	// may be given instances.
+	// Ready is true while the node is connected, has sent its status, and accepts instances.
 	Ready bool
 	// NotReady says why Ready is false, for explanations.
 	NotReady     string
 	DiskPressure bool
-	// NoNetwork is true where instances have their loopback only, so that nobody
-	// reaches their ports.
+	// NoNetwork means that instances have only their loopback, so their ports cannot be reached.
 	NoNetwork bool
-	// NetworkTrouble says why instances that come now would have no network or no names;
-	// empty: they have both.
+	// NetworkTrouble says why new instances would have no network or no name resolution. It is
+	// empty if both work.
 	NetworkTrouble string
 	Allocatable    Resources
-	// Kinds that it runs. Empty means Pods only.
+	// Kinds are the workload kinds that the node runs. Empty means Pods only.
 	Kinds []rikv1alpha1.WorkloadKind
-	// Runtimes that it has. Empty means runc only.
+	// Runtimes are the container runtimes on the node. Empty means runc only.
 	Runtimes []string
-	// Images that it need not pull.
+	// Images are the images that are already on the node.
 	Images map[string]struct{}
-	// UsedPorts are held by processes of the machine that are no instances; true: only
-	// instances in the node's own network are kept off.
+	// UsedPorts are the ports that other processes of the machine use. The value true means that
+	// only instances in the node's own network conflict.
 	UsedPorts map[Port]bool
 }
 
-// node is a Node with what is on it.
+// node is a Node with the instances on it.
 type node struct {
 	Node
-	// known is false for a name that only occupants speak of.
+	// known is false for a name to which only occupants refer.
 	known bool
 	hash  uint64
 	free  Resources
-	// occupants in no order; each knows its index.
+	// occupants are in no order. Each occupant stores its index.
 	occupants []*occupant
-	// ports taken in the node's own network, with the number of takers.
+	// ports counts the instances on each port of the node's own network.
 	ports map[Port]int32
-	// static counts the changes to everything but occupants, version counts
-	// all changes.
+	// static counts the changes to everything except occupants. version counts all changes.
 	static  uint32
 	version uint64
 }
@@ -139,7 +133,7 @@ type occupant struct {
 	created int64
 }
 
-// mix scrambles a 64 bit number (the finalizer of splitmix64).
+// mix scrambles a 64-bit number (the finalizer of splitmix64).
 func mix(h uint64) uint64 {
 	h ^= h >> 30
 	h *= 0xbf58476d1ce4e5b9
@@ -148,8 +142,8 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// hashOf is FNV-1a: the same in every process, so that a decision can be
-// repeated elsewhere.
+// hashOf is FNV-1a. It is the same in every process, so that a decision can be repeated
+// elsewhere.
 func hashOf(s string) uint64 {
 	h := uint64(0xcbf29ce484222325)
 	for i := range len(s) {

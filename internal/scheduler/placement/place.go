@@ -5,28 +5,29 @@ import (
 	"math"
 )
 
-// Request asks for a place for one instance.
+// Request requests a node for one instance.
 type Request struct {
-	// UID of the instance, if it has one. Explain and Preempt answer as if an
-	// instance that has a place had none; Place is for those that have none.
+	// UID is that of the instance, if it has one. Explain and Preempt ignore the current node of
+	// an instance. Place is only for instances without a node.
 	UID   string
 	Shape *Shape
 }
 
 // Decision is the answer to a Request.
 type Decision struct {
-	// Node is the chosen one; empty when none fits.
+	// Node is the chosen node. It is empty if no node fits.
 	Node string
-	// Score of the node; only good for comparing the nodes of one decision.
+	// Score is the score of the node. It is only comparable within one decision.
 	Score int64
-	// HostPorts that the instance reserves. Shared: not to be changed.
+	// HostPorts are the ports that the instance reserves. The slice is shared and must not be
+	// changed.
 	HostPorts []int32
 	// Reason (one CamelCase word) and Message say why no node fits.
 	Reason, Message string
 }
 
-// Place chooses a node. It places nothing: the caller does so with Put, once
-// or never.
+// Place chooses a node. It changes nothing: the caller calls Put if the decision is to take
+// effect.
 func Place(s *Snapshot, r Request) Decision {
 	st := s.state(r.Shape)
 	v := s.viewOf(st)
@@ -55,8 +56,9 @@ func Place(s *Snapshot, r Request) Decision {
 	return Decision{Node: s.nodes[best.node].Name, Score: bestScore, HostPorts: r.Shape.hostPorts}
 }
 
-// CouldHelp says whether something that left a node can make room for the shape,
-// which did not fit anywhere before. It may say yes in vain, never no.
+// CouldHelp reports whether an instance that left the node can make room for the shape, which
+// did not fit on any node before. The answer may be true by mistake, but never false by
+// mistake.
 func CouldHelp(s *Snapshot, shape *Shape, nodeName string) bool {
 	st := s.state(shape)
 	if len(st.required)+len(st.forbidden)+len(st.repelled)+len(st.spread)+len(shape.hostPorts) > 0 {
@@ -70,7 +72,7 @@ func CouldHelp(s *Snapshot, shape *Shape, nodeName string) bool {
 	return shape.checkStatic(n) == fits && s.checkPlaced(st, n) == fits
 }
 
-// nowhere explains, from the counts that the view keeps, why nothing fits.
+// nowhere explains why no node fits, from the counts in the view.
 func (s *Snapshot) nowhere(v *view, lows []int32) Decision {
 	rejected := v.rejected
 	rejected[fits] = 0
@@ -84,8 +86,8 @@ func (s *Snapshot) nowhere(v *view, lows []int32) Decision {
 	return Decision{Reason: reason, Message: message}
 }
 
-// foreignPorts names a port that kept the shape away from a node, since the
-// number of such nodes alone helps nobody.
+// foreignPorts names a port that kept the shape off a node, because the number of such nodes
+// alone does not help the user.
 func (s *Snapshot) foreignPorts(v *view) string {
 	var first *node
 	for at := range v.slots {
@@ -98,8 +100,8 @@ func (s *Snapshot) foreignPorts(v *view) string {
 	return fmt.Sprintf(" (port %s on %s)", p, first.Name)
 }
 
-// lows finds, for every constraint that compares places, the smallest count
-// over the places with a node that passes the static filters.
+// lows finds the smallest count for every constraint that compares domains. It considers
+// domains with a node that passes the static filters.
 func (v *view) lows() []int32 {
 	if v.lowest == nil {
 		v.lowest = make([]int32, len(v.constraints))
@@ -120,7 +122,7 @@ func (v *view) lows() []int32 {
 	return lows
 }
 
-// checkGroup applies the filters over places.
+// checkGroup applies the filters that depend on the domains.
 func (v *view) checkGroup(g *group, lows []int32) verdict {
 	for i := range v.constraints {
 		if said := v.checkConstraint(&v.constraints[i], g.cells[i], lows[i]); said != fits {
@@ -130,7 +132,7 @@ func (v *view) checkGroup(g *group, lows []int32) verdict {
 	return fits
 }
 
-// checkConstraint looks at one place; at is nil where the nodes lack its label.
+// checkConstraint checks one domain. The cell at is nil if the nodes lack the label.
 func (v *view) checkConstraint(c *constraint, at *cell, low int32) verdict {
 	switch c.role {
 	case requires:
@@ -153,11 +155,11 @@ func (v *view) checkConstraint(c *constraint, at *cell, low int32) verdict {
 	return fits
 }
 
-// first says whether the shape's instance would be the first that its own
-// required term matches: then any place will do, or it could never start.
+// first reports whether the shape's instance would be the first that its own required term
+// matches. Such an instance may go anywhere, because otherwise it could never start.
 func (v *view) first(t *term) bool { return t.total == 0 && t.matches(v.state.shape) }
 
-// scoreGroup is the part of the score that depends on the place.
+// scoreGroup is the part of the score that depends on the domain.
 func (v *view) scoreGroup(g *group, lows []int32) int64 {
 	var score int64
 	for i := range v.constraints {
@@ -172,12 +174,12 @@ func (v *view) scoreGroup(g *group, lows []int32) int64 {
 	return score
 }
 
-// evenness is best in the places with the fewest, and worst where the nodes
-// lack the key.
+// evenness is highest for the domains with the lowest count. It is zero if the nodes lack the
+// key.
 func evenness(at *cell, low int32) int64 {
 	if at == nil {
 		return 0
 	}
-	// A place that no eligible node is in may hold fewer than the low.
+	// A domain without an eligible node may have a count below low.
 	return scale / (1 + max(0, int64(at.matching)-int64(low)))
 }

@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// preemptTries bounds on how many nodes Preempt tries a removal in full. The
-// candidates are tried in the order of what the removal seems to cost, so that
-// the bound matters only where ports or affinity make the first ones useless.
+// preemptTries bounds the number of nodes on which Preempt tries a removal in full. Candidates
+// are tried in the order of their estimated cost, so the bound matters only if ports or
+// affinity rule out the first ones.
 const preemptTries = 64
 
-// Preemption is a node and the instances whose end would make room on it.
+// Preemption is a node and the instances whose removal would make room on it.
 type Preemption struct {
 	Node    string
 	Victims []string
 }
 
-// cost orders preemptions: the least important victim first, then the fewest
-// victims, then the youngest.
+// cost orders preemptions: the lowest priority of the victims first, then the fewest victims,
+// then the youngest.
 type cost struct {
 	priority int32
 	victims  int
@@ -37,9 +37,9 @@ type candidate struct {
 	cost
 }
 
-// Preempt finds the node on which the request would fit if instances of lower
-// priority went, and the victims: of the lowest priority, then the fewest. It
-// removes nothing. ok is false when no such node exists.
+// Preempt finds the node on which the request would fit if instances of lower priority were
+// removed, and the victims. It prefers victims of the lowest priority, then the fewest victims.
+// It removes nothing. ok is false when no such node exists.
 func Preempt(s *Snapshot, r Request) (p Preemption, ok bool) {
 	defer s.lift(r.UID)()
 	st := s.state(r.Shape)
@@ -58,8 +58,8 @@ func Preempt(s *Snapshot, r Request) (p Preemption, ok bool) {
 	return p, ok
 }
 
-// preemptCandidates lists nodes on which resources alone would suffice, the
-// cheapest estimate first.
+// preemptCandidates lists nodes on which the resources alone would suffice, the lowest
+// estimated cost first.
 func (s *Snapshot) preemptCandidates(v *view) []candidate {
 	var out []candidate
 	for at := range v.slots {
@@ -96,8 +96,8 @@ func (s *Snapshot) estimate(st *shapeState, at int32) (candidate, bool) {
 	return c, free.lacking(&st.shape.requests) == fits
 }
 
-// couldFree says whether the node would have enough if all that is lower went.
-// It comes first because it allocates nothing: most nodes end here.
+// couldFree reports whether the node would have enough resources if all instances of lower
+// priority were removed. It runs first because it allocates no memory and rules out most nodes.
 func couldFree(shape *Shape, n *node) bool {
 	free, any := n.free, false
 	for _, o := range n.occupants {
@@ -109,8 +109,8 @@ func couldFree(shape *Shape, n *node) bool {
 	return any && free.lacking(&shape.requests) == fits
 }
 
-// lower lists the instances of a node that the shape may displace, the least
-// important and youngest first.
+// lower lists the instances of a node that the shape may preempt, the lowest priority and the
+// youngest first.
 func (s *Snapshot) lower(shape *Shape, n *node) []*occupant {
 	var out []*occupant
 	for _, o := range n.occupants {
@@ -127,8 +127,8 @@ func (s *Snapshot) lower(shape *Shape, n *node) []*occupant {
 	return out
 }
 
-// tryVictims takes every lower instance from a node, then gives back those that
-// need not go, the most important first. The snapshot ends as it began.
+// tryVictims removes every instance of lower priority from a node, then puts back those that
+// can stay, the highest priority first. The snapshot is unchanged at the end.
 func (s *Snapshot) tryVictims(v *view, at int32) (victims []string, c cost) {
 	n := s.nodes[at]
 	lower := s.lower(v.state.shape, n)
@@ -167,7 +167,7 @@ func (s *Snapshot) tryVictims(v *view, at int32) (victims []string, c cost) {
 	return victims, c
 }
 
-// fitsOn asks all filters about one node, as it is now.
+// fitsOn applies all filters to the current state of one node.
 func (s *Snapshot) fitsOn(v *view, at int32) bool {
 	if s.checkPlaced(v.state, s.nodes[at]) != fits {
 		return false

@@ -11,8 +11,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// world drives a snapshot with random changes, and keeps the plain facts beside
-// it from which a second snapshot can be built.
+// world applies random changes to a snapshot. It also keeps the nodes and occupants from which
+// a second snapshot can be built.
 type world struct {
 	t      testing.TB
 	s      *Snapshot
@@ -138,7 +138,7 @@ func (w *world) uids() []string {
 	return uids
 }
 
-// free counts what a node has left, from the plain facts.
+// free computes what a node has left from the recorded nodes and occupants.
 func (w *world) free(name string) Resources {
 	free := w.nodes[name].Allocatable
 	for _, o := range w.placed {
@@ -149,7 +149,7 @@ func (w *world) free(name string) Resources {
 	return free
 }
 
-// rebuilt makes a snapshot from the plain facts, with nodes in another order.
+// rebuilt creates a snapshot from the recorded nodes and occupants, in another order.
 func (w *world) rebuilt() *Snapshot {
 	s := NewSnapshot(w.s.options)
 	var names []string
@@ -222,8 +222,8 @@ func TestPlanningTwiceChangesNothing(t *testing.T) {
 	})
 }
 
-// TestVerdictsAgreeWithDecision: the explanation finds a fitting node exactly
-// when the decision does, and the decision takes the one with the best score.
+// TestVerdictsAgreeWithDecision: Explain finds a node that fits exactly when Place does, and
+// Place chooses the one with the best score.
 func TestVerdictsAgreeWithDecision(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -246,8 +246,8 @@ func TestVerdictsAgreeWithDecision(t *testing.T) {
 	})
 }
 
-// TestPreemptionMakesRoom: with the victims gone the request fits on the node,
-// and with any of them back it does not.
+// TestPreemptionMakesRoom: the request fits on the node without the victims, and does not fit
+// if any victim stays.
 func TestPreemptionMakesRoom(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -292,9 +292,9 @@ func fitsNode(s *Snapshot, r Request, name string) bool {
 	return false
 }
 
-// TestRemoveFault08: the published scheduler kept its counts by adding and
-// subtracting replicas, and ended below zero. Here a UID counts once however
-// often it is put or removed.
+// TestRemoveFault08: the published scheduler added and subtracted replicas in its counts, and
+// the counts fell below zero. Here a UID counts once, even if it is put or removed several
+// times.
 func TestRemoveFault08(t *testing.T) {
 	t.Parallel()
 	s := cluster(testNode("a"), testNode("b"))

@@ -6,12 +6,11 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// scale is the best that one scorer gives, before its weight.
+// scale is the highest score of one scorer, before its weight.
 const scale = 10_000
 
-// What a scorer counts for in the sum. A taint that prefers to be avoided
-// outweighs everything but spread over zones, which must survive the loss of
-// one.
+// Weights of the scorers in the sum. The taint effect PreferNoSchedule outweighs every scorer
+// except the spread over zones, because a workload must survive the loss of a zone.
 const (
 	weightResources = 2
 	weightApart     = 3
@@ -22,17 +21,16 @@ const (
 	weightTaints    = 3
 )
 
-// imageScale is less than the best of the other scorers: having an image saves one
-// node one pull, and must not gather a workload where it happened to run first.
+// imageScale is lower than the highest score of the other scorers. An image on a node saves one
+// pull, and must not gather a workload on the node where it first ran.
 const imageScale = scale / 5
 
-// nominalInstances is the number of instances that counts as a full node where
-// the node sets no limit.
+// nominalInstances is the number of instances at which a node without a limit counts as full.
 const nominalInstances = 1024
 
 func labelsOf(n *node) labels.Set { return labels.Set(n.Labels) }
 
-// scoreStatic is the part that depends on nothing that is placed.
+// scoreStatic is the part of the score that does not depend on placed instances.
 func (s *Shape) scoreStatic(n *node) int64 {
 	return weightImages*s.scoreImages(n) + weightPreferred*s.scorePreferred(n) + weightTaints*s.scoreTaints(n)
 }
@@ -70,7 +68,7 @@ func (s *Shape) scoreTaints(n *node) int64 {
 	return scale
 }
 
-// scorePlaced is the part that depends on what is on the node.
+// scorePlaced is the part of the score that depends on the instances on the node.
 func (s *Snapshot) scorePlaced(st *shapeState, n *node, at int32) int64 {
 	score := weightResources * s.scoreResources(st.shape, n)
 	if s.options.Strategy != BinPack {
@@ -79,8 +77,8 @@ func (s *Snapshot) scorePlaced(st *shapeState, n *node, at int32) int64 {
 	return score
 }
 
-// scoreResources is the mean share that would be free (Spread) or used
-// (BinPack) of CPU, memory and the number of instances.
+// scoreResources is the mean share of CPU, memory and instances that would be free (Spread) or
+// used (BinPack).
 func (s *Snapshot) scoreResources(shape *Shape, n *node) int64 {
 	free := &n.free
 	sum := share(free.MilliCPU-shape.requests.MilliCPU, n.Allocatable.MilliCPU) +
@@ -100,13 +98,13 @@ func share(part, whole int64) int64 {
 	if whole <= 0 || part <= 0 {
 		return 0
 	}
-	// Allocatable stays below 2^50, so that the product with scale could pass
-	// 63 bits; a float holds the ratio well enough.
+	// Allocatable stays below 2^50, and its product with scale could exceed 63 bits. A float
+	// holds the ratio with enough precision.
 	if part > 1<<48 {
 		return int64(float64(part) / float64(whole) * scale)
 	}
 	return part * scale / whole
 }
 
-// scoreApart keeps the instances of a workload on different nodes.
+// scoreApart spreads the instances of a workload over different nodes.
 func scoreApart(st *shapeState, at int32) int64 { return scale / (1 + st.workload.on(at)) }

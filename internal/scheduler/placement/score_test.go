@@ -71,8 +71,8 @@ func TestBinPackFillsOneNodeFirst(t *testing.T) {
 	}
 }
 
-// TestPlaceFault03: the published scheduler began at the first ready worker at
-// every event, so that all instances that came one at a time landed there.
+// TestPlaceFault03: the published scheduler started at the first ready worker for every event.
+// All instances that were created one at a time therefore went to that worker.
 func TestPlaceFault03(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]bool{"one workload": true, "a workload each": false} {
@@ -102,7 +102,7 @@ func TestPlaceFault03(t *testing.T) {
 	}
 }
 
-// TestImagesDoNotGather has one node of two with the image.
+// TestImagesDoNotGather: one of two nodes has the image.
 func TestImagesDoNotGather(t *testing.T) {
 	t.Parallel()
 	s := NewSnapshot(Options{})
@@ -140,8 +140,7 @@ func TestTiesDependOnTheSalt(t *testing.T) {
 	}
 }
 
-// TestPlaceFault05: the published scheduler used neither requests nor
-// affinity.
+// TestPlaceFault05: the published scheduler ignored requests and affinity.
 func TestPlaceFault05(t *testing.T) {
 	t.Parallel()
 	s := cluster(

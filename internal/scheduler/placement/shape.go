@@ -11,24 +11,24 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// ShapeConfig is what a Shape is made from.
+// ShapeConfig is the input of NewShape.
 type ShapeConfig struct {
 	Namespace string
 	Workload  string
-	// Labels of the instances, against which selectors of affinity match.
+	// Labels are the labels of the instances, which affinity selectors match.
 	Labels   map[string]string
 	Template *rikv1alpha1.InstanceTemplate
 }
 
-// Shape is everything that placement needs of a template, worked out once.
-// Requests that share a Shape share their filter and score work, so callers
-// should make one Shape for all instances of a revision. It is immutable and may
-// be used with several snapshots.
+// Shape holds all that placement needs from a template, computed once. Requests with the same
+// Shape share their filter and score work, so callers should create one Shape for all instances
+// of a revision. It is immutable and may be used with several snapshots.
 type Shape struct {
 	namespace, workload string
 	labels              labels.Set
 
-	// kind that a node must run: a Pod in a microVM needs what a Function needs.
+	// kind is the workload kind that a node must run. A Pod in a microVM needs the same as a
+	// Function.
 	kind     rikv1alpha1.WorkloadKind
 	virtual  bool
 	runtime  string
@@ -48,13 +48,13 @@ type Shape struct {
 	spread    []spreadSpec
 	zone      *termSpec
 
-	// clusterPorts are reserved on every node for the workload, nodePorts on
-	// the instance's own node for the instance.
+	// clusterPorts are reserved on every node for the workload. nodePorts are reserved on the
+	// instance's node for the instance.
 	clusterPorts, nodePorts []Port
 	hostPorts               []int32
-	// networked: it serves ports on an address of its own.
+	// networked means that the instances serve ports on their own addresses.
 	networked bool
-	// hostNetwork: its instances are in their nodes' own network.
+	// hostNetwork means that the instances are in their nodes' own network.
 	hostNetwork bool
 }
 
@@ -64,7 +64,7 @@ type Port struct {
 	Number   int32
 }
 
-// String writes a port as people do.
+// String formats a port as number/protocol.
 func (p Port) String() string { return fmt.Sprintf("%d/%s", p.Number, p.Protocol) }
 
 type preference struct {
@@ -78,8 +78,8 @@ type spreadSpec struct {
 	hard    bool
 }
 
-// NewShape works out the shape of a template. It refuses selectors that cannot
-// be parsed.
+// NewShape computes the shape of a template. It returns an error if a selector cannot be
+// parsed.
 func NewShape(c ShapeConfig) (*Shape, error) {
 	t := c.Template
 	s := &Shape{
@@ -109,10 +109,10 @@ func NewShape(c ShapeConfig) (*Shape, error) {
 	return s, nil
 }
 
-// Priority of the shape's requests.
+// Priority returns the priority of the shape's instances.
 func (s *Shape) Priority() int32 { return s.priority }
 
-// Requests is what an instance of the shape reserves.
+// Requests returns the resources that an instance of the shape reserves.
 func (s *Shape) Requests() Resources { return s.requests }
 
 func (s *Shape) takePorts(t *rikv1alpha1.InstanceTemplate) {
@@ -123,7 +123,7 @@ func (s *Shape) takePorts(t *rikv1alpha1.InstanceTemplate) {
 		if protocol == "" {
 			protocol = rikv1alpha1.ProtocolTCP
 		}
-		// A load balancer's port is open on every node too.
+		// A port of type LoadBalancer is open on every node too.
 		onNodes := p.Type == rikv1alpha1.PortNodePort || p.Type == rikv1alpha1.PortLoadBalancer
 		if onNodes && p.Port > 0 {
 			s.clusterPorts = append(s.clusterPorts, Port{protocol, p.Port})
@@ -142,8 +142,8 @@ func (s *Shape) takePorts(t *rikv1alpha1.InstanceTemplate) {
 	s.hostPorts = slices.Compact(s.hostPorts)
 }
 
-// takeSpread reads the constraints on the spread of the whole workload, older
-// revisions included: during a rollout they hold their places too.
+// takeSpread reads the spread constraints. They count the whole workload, with older revisions,
+// because those use domains too during a rollout.
 func (s *Shape) takeSpread(t *rikv1alpha1.InstanceTemplate) {
 	s.zone = s.workloadTerm(rikv1alpha1.LabelZone)
 	for _, c := range t.TopologySpread {
@@ -198,7 +198,6 @@ func nodeSelector(term *rikv1alpha1.NodeTerm) (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: term.MatchExpressions})
 }
 
-// DependsOnOthers says whether the place of another instance can make room for
-// one of this shape: by required affinity, or by raising the smallest count of a
-// spread.
+// DependsOnOthers reports whether placing another instance can make room for one of this shape:
+// by required affinity, or by raising the smallest count of a spread.
 func (s *Shape) DependsOnOthers() bool { return len(s.required) > 0 || len(s.spread) > 0 }

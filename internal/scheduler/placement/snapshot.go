@@ -7,22 +7,21 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Strategy says how nodes are filled.
+// Strategy decides how nodes are filled.
 type Strategy string
 
 const (
-	// Spread prefers the emptier node. The default.
+	// Spread prefers nodes with more free resources. It is the default.
 	Spread Strategy = "Spread"
-	// BinPack prefers the fuller node, so that others stay empty.
+	// BinPack prefers nodes with fewer free resources, so that others stay empty.
 	BinPack Strategy = "BinPack"
 )
 
-// Options of a Snapshot.
+// Options configures a Snapshot.
 type Options struct {
 	// Strategy is Spread when empty.
 	Strategy Strategy
-	// Salt decides between nodes of equal score: the same salt gives the same
-	// choice.
+	// Salt decides between nodes of equal score. The same salt gives the same choice.
 	Salt uint64
 }
 
@@ -31,43 +30,43 @@ type Occupant struct {
 	UID   string
 	Shape *Shape
 	Node  string
-	// CreatedUnixNano decides whom Preempt spares: the older.
+	// CreatedUnixNano is the creation time. Preempt spares older instances.
 	CreatedUnixNano int64
 }
 
-// Snapshot is what placement knows of a cluster: the nodes and the instances
-// that hold their resources. It is not safe for concurrent use: one goroutine
-// owns it. Use Clone for what-if questions.
+// Snapshot is the state of a cluster that placement uses: the nodes and the instances that hold
+// their resources. It is not safe for concurrent use: one goroutine owns it. Use Clone to try
+// out changes.
 type Snapshot struct {
 	options Options
 
-	// nodes keep their index for life; a removed one leaves a nil and its index
-	// to the next.
+	// nodes keep their index until they are removed. A removed node leaves nil, and the next new
+	// node gets its index.
 	nodes  []*node
 	byName map[string]int32
 	free   []int32
 	known  int
-	// oddHostnames counts nodes whose host name label is not their name.
+	// oddHostnames counts nodes whose host name label differs from their name.
 	oddHostnames int
 
 	placed    map[string]*occupant
 	states    map[*Shape]*shapeState
 	workloads map[string]*workloadState
 	terms     map[string]*term
-	// clusterPorts counts for each port the instances by workload; ownPorts
-	// those that have it in their node's own network, on any node.
+	// clusterPorts counts the instances that reserve each port on all nodes, by workload.
+	// ownPorts counts those that use it in their node's own network, on any node.
 	clusterPorts map[Port]map[*workloadState]int32
 	ownPorts     map[Port]map[*workloadState]int32
 
-	// changed holds the indexes of nodes in the order in which they changed;
-	// its first entry has number changedFrom.
+	// changed holds the indexes of nodes in the order in which they changed. Its first entry has
+	// the number changedFrom.
 	changed     []int32
 	changedFrom uint64
 	views       []*view
 	clock       uint64
 }
 
-// NewSnapshot makes an empty one.
+// NewSnapshot creates an empty snapshot.
 func NewSnapshot(o Options) *Snapshot {
 	return &Snapshot{
 		options: o, byName: map[string]int32{}, placed: map[string]*occupant{},
@@ -76,13 +75,13 @@ func NewSnapshot(o Options) *Snapshot {
 	}
 }
 
-// Nodes counts the nodes that SetNode made known.
+// Nodes returns the number of nodes set by SetNode.
 func (s *Snapshot) Nodes() int { return s.known }
 
-// Occupants counts the instances that hold resources.
+// Occupants returns the number of instances that hold resources.
 func (s *Snapshot) Occupants() int { return len(s.placed) }
 
-// Where is the node that an instance holds resources of.
+// Where returns the node whose resources an instance holds.
 func (s *Snapshot) Where(uid string) (node string, ok bool) {
 	o := s.placed[uid]
 	if o == nil {
@@ -91,7 +90,7 @@ func (s *Snapshot) Where(uid string) (node string, ok bool) {
 	return s.nodes[o.node].Name, true
 }
 
-// SetNode makes a node known or changes it. What is placed on it stays.
+// SetNode adds or updates a node. The instances on it stay.
 func (s *Snapshot) SetNode(n Node) {
 	at := s.index(n.Name)
 	if !s.nodes[at].known {
@@ -101,7 +100,7 @@ func (s *Snapshot) SetNode(n Node) {
 	s.replace(at, n)
 }
 
-// replace gives a node new facts and corrects all that was counted by the old.
+// replace updates a node and corrects all counts that depended on its old state.
 func (s *Snapshot) replace(at int32, n Node) {
 	old := s.nodes[at]
 	moved := !maps.Equal(old.Labels, n.Labels)
@@ -122,7 +121,7 @@ func (s *Snapshot) replace(at int32, n Node) {
 	s.touch(at)
 }
 
-// odd is 1 for a node whose host name label names another.
+// odd is 1 for a node whose host name label is another name.
 func odd(n *Node) int {
 	if host, ok := n.Labels[rikv1alpha1.LabelHostname]; ok && host != n.Name {
 		return 1
@@ -130,9 +129,8 @@ func odd(n *Node) int {
 	return 0
 }
 
-// RemoveNode makes a node unknown. Instances on it keep their place until they
-// are removed, since they may still run, but the node is nowhere: its labels are
-// forgotten.
+// RemoveNode removes a node. Instances on it keep their place until they are removed, since
+// they may still run. The node's labels are dropped, so those instances count in no domain.
 func (s *Snapshot) RemoveNode(name string) {
 	at, ok := s.byName[name]
 	if !ok || !s.nodes[at].known {
@@ -144,7 +142,7 @@ func (s *Snapshot) RemoveNode(name string) {
 	s.dropGhost(at)
 }
 
-// dropGhost frees the index of a node that is neither known nor used.
+// dropGhost frees the index of a node that was removed and has no instances.
 func (s *Snapshot) dropGhost(at int32) {
 	n := s.nodes[at]
 	if n.known || len(n.occupants) > 0 {
@@ -155,7 +153,7 @@ func (s *Snapshot) dropGhost(at int32) {
 	s.free = append(s.free, at)
 }
 
-// index finds or makes the place of a node.
+// index returns the index of a node. It creates the node if necessary.
 func (s *Snapshot) index(name string) int32 {
 	if at, ok := s.byName[name]; ok {
 		return at
@@ -171,17 +169,16 @@ func (s *Snapshot) index(name string) int32 {
 		s.nodes = append(s.nodes, n)
 	}
 	s.byName[name] = at
-	// Versions go on rising over everything that ever had the index, so that a
-	// view never takes a new node for the one it knew.
+	// Versions keep rising across all nodes that had the same index, so that a view never
+	// mistakes a new node for an old one.
 	s.clock++
 	n.version = s.clock
 	n.static = uint32(s.clock)
 	return at
 }
 
-// Put gives an instance its place: after a decision, or because it is known to
-// be there. It replaces what was known of the same UID, and it does not ask
-// whether there is room.
+// Put places an instance on a node, after a decision or because it already runs there. It
+// replaces an earlier place of the same UID. It does not check whether there is room.
 func (s *Snapshot) Put(o Occupant) {
 	st := s.state(o.Shape)
 	if old := s.placed[o.UID]; old != nil {
@@ -205,8 +202,7 @@ func (s *Snapshot) put(o *occupant) {
 	s.touch(o.node)
 }
 
-// Remove takes an instance away and frees what it held. It does nothing for
-// one that holds nothing.
+// Remove removes an instance and frees its resources. It does nothing for an unknown UID.
 func (s *Snapshot) Remove(uid string) {
 	o := s.placed[uid]
 	if o == nil {
@@ -283,12 +279,12 @@ func take(ports map[Port]map[*workloadState]int32, p Port, w *workloadState, n i
 	}
 }
 
-// touch notes that a node changed.
+// touch records that a node changed.
 func (s *Snapshot) touch(at int32) {
 	s.clock++
 	s.nodes[at].version = s.clock
-	// A view that is further behind than a few rounds over all nodes is cheaper
-	// to build anew, so the log need not be longer.
+	// If a view is more than a few rounds over all nodes behind, it is cheaper to rebuild it. The
+	// log therefore need not be longer.
 	if len(s.changed) > 4*len(s.nodes)+1024 {
 		half := len(s.changed) / 2
 		s.changed = slices.Delete(s.changed, 0, half)
@@ -297,7 +293,7 @@ func (s *Snapshot) touch(at int32) {
 	s.changed = append(s.changed, at)
 }
 
-// Clone makes an independent copy, for what-if questions.
+// Clone creates an independent copy, to try out changes.
 func (s *Snapshot) Clone() *Snapshot {
 	c := NewSnapshot(s.options)
 	for _, n := range s.nodes {

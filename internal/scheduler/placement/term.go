@@ -8,13 +8,12 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// termSpec names a set of instances and a node label over which they are
-// counted. Equal terms of different shapes have the same id and share one
-// count in a snapshot.
+// termSpec defines a set of instances and a node label over whose values they are counted.
+// Equal terms of different shapes have the same id and share one count in a snapshot.
 type termSpec struct {
 	id        string
 	namespace string
-	// selector of instances; nil means all of one workload.
+	// selector selects instances. If it is nil, the term counts all instances of one workload.
 	selector labels.Selector
 	workload string
 	key      string
@@ -44,11 +43,11 @@ func (t *termSpec) matches(s *Shape) bool {
 	return t.selector.Matches(s.labels)
 }
 
-// cell counts, for one term in one place (a value of the term's node label).
+// cell holds the counts of one term in one domain (a value of the term's node label).
 type cell struct {
-	// matching instances.
+	// matching counts the instances that the term matches.
 	matching int32
-	// repelling counts instances that forbid those that match.
+	// repelling counts the instances that forbid matching instances.
 	repelling int32
 }
 
@@ -56,10 +55,10 @@ type cell struct {
 type term struct {
 	*termSpec
 	cells map[string]*cell
-	// total of matching instances, on nodes without the label too.
+	// total counts the matching instances, including those on nodes without the label.
 	total int32
-	// users and forbidders count the shapes that name the term, and those that
-	// name it in instanceForbidden.
+	// users counts the shapes that use the term. forbidders counts those that use it in
+	// instanceForbidden.
 	users, forbidders int
 }
 
@@ -76,26 +75,26 @@ func (t *term) cell(domain string) *cell {
 type shapeState struct {
 	shape    *Shape
 	workload *workloadState
-	// byNode counts the shape's instances per node index.
+	// byNode counts the shape's instances by node index.
 	byNode map[int32]int32
 
 	required, forbidden []*term
 	spread              []*term
 	zone                *term
-	// counted are all terms that match the shape's instances, repelled those
-	// of them by which another shape keeps them away.
+	// counted holds all terms that match the shape's instances. repelled holds those of them with
+	// which another shape forbids these instances.
 	counted, repelled []*term
 
 	view *view
 }
 
-// workloadState groups the shapes of one workload: one for each revision and
-// set of labels.
+// workloadState groups the shapes of one workload. There is one for each revision and set of
+// labels.
 type workloadState struct {
 	shapes []*shapeState
 }
 
-// on counts the workload's instances on a node.
+// on returns the number of the workload's instances on a node.
 func (w *workloadState) on(node int32) int64 {
 	var n int64
 	for _, s := range w.shapes {
@@ -104,7 +103,7 @@ func (w *workloadState) on(node int32) int64 {
 	return n
 }
 
-// state finds or makes the snapshot's counts for a shape.
+// state returns the snapshot's counts for a shape. It creates them if necessary.
 func (s *Snapshot) state(shape *Shape) *shapeState {
 	if st := s.states[shape]; st != nil {
 		return st
@@ -135,7 +134,7 @@ func (s *Snapshot) state(shape *Shape) *shapeState {
 	return st
 }
 
-// count notes that a term counts the shape's instances, if it does.
+// count adds a term to those that count the shape's instances, if it matches them.
 func (st *shapeState) count(t *term) {
 	if !t.matches(st.shape) {
 		return
@@ -146,7 +145,7 @@ func (st *shapeState) count(t *term) {
 	}
 }
 
-// useTerm finds the term or makes it, counting the instances that are there.
+// useTerm returns the term. It creates it if necessary and counts the placed instances.
 func (s *Snapshot) useTerm(spec *termSpec) *term {
 	t := s.terms[spec.id]
 	if t == nil {
@@ -169,8 +168,8 @@ func (s *Snapshot) useTerm(spec *termSpec) *term {
 	return t
 }
 
-// forbidTerm is useTerm for instanceForbidden: those that match are from now on
-// repelled by the shape's instances.
+// forbidTerm is useTerm for instanceForbidden. From now on, the shape's instances repel the
+// matching instances.
 func (s *Snapshot) forbidTerm(spec *termSpec) *term {
 	t := s.useTerm(spec)
 	t.forbidders++
@@ -186,8 +185,8 @@ func (s *Snapshot) forbidTerm(spec *termSpec) *term {
 	return t
 }
 
-// Forget drops what the snapshot keeps for a shape of which no instance is
-// placed. It does nothing while there is one.
+// Forget drops the snapshot's state of a shape that has no placed instances. It does nothing if
+// there are some.
 func (s *Snapshot) Forget(shape *Shape) {
 	st := s.states[shape]
 	if st == nil || len(st.byNode) > 0 {
@@ -228,8 +227,8 @@ func (s *Snapshot) releaseTerm(t *term) {
 	}
 }
 
-// perNode says whether every node is a place of its own for a label, so that
-// counts over it change only together with the node itself.
+// perNode reports whether every node is its own domain for a label. Counts over that label
+// change only together with the node itself.
 func (s *Snapshot) perNode(key string) bool {
 	return key == rikv1alpha1.LabelHostname && s.oddHostnames == 0
 }

@@ -7,34 +7,32 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// viewBudget bounds the memory of all views: the number of views times the
-// number of nodes. A slot and a heap entry are some 80 bytes, so this is 48 MB
-// at the very most.
+// viewBudget bounds the memory of all views: the number of views times the number of nodes. A
+// slot and a heap entry use about 80 bytes, so the maximum is 48 MB.
 const viewBudget = 600_000
 
-// view is a shape's heap of nodes. Nodes that are in the same places for every
-// topology key that matters to the shape form a group with a heap of its own,
-// ordered by the score of the node itself; what depends on the place (affinity
-// between instances, spread) is the same for all nodes of a group and is worked
-// out per group at every decision.
+// view is a shape's heap of nodes. Nodes form a group if they are in the same domain for every
+// topology key that the shape uses. Each group has a heap, ordered by the score of the node
+// itself. Affinity between instances and spread are the same for all nodes of a group and are
+// computed per group at every decision.
 type view struct {
 	state *shapeState
-	// keys are the topology keys, constraints what is asked of them.
+	// keys are the topology keys. constraints are the requirements on their domains.
 	keys        []string
 	constraints []constraint
-	// seen is the number of the first change that the view does not know.
+	// seen is the number of the first change that the view has not applied.
 	seen   uint64
 	used   uint64
 	slots  []slot
 	groups []*group
 	byKey  map[string]*group
-	// lowest is what lows returns, kept to save the allocation.
+	// lowest is the result of lows, reused to avoid an allocation.
 	lowest []int32
-	// rejected counts the nodes by what rejected them, fits included.
+	// rejected counts the nodes by verdict, including fits.
 	rejected [verdicts]int32
 }
 
-// constraint is something asked of a place.
+// constraint is a requirement on a domain.
 type constraint struct {
 	role role
 	term *term
@@ -54,28 +52,28 @@ const (
 	repelledBy
 )
 
-// slot is what a view knows of a node.
+// slot is the state of a node in a view.
 type slot struct {
 	group       *group
 	staticScore int64
 	version     uint64
-	position    int32 // in the heap; -1 when it does not fit
+	position    int32 // in the heap; -1 if the node does not fit
 	static      uint32
 	verdict     verdict
-	validated   verdict // by the static filters
+	validated   verdict // of the static filters
 	present     bool
 }
 
-// group is a set of nodes in the same places.
+// group is a set of nodes in the same domains.
 type group struct {
-	// cells, one for each constraint; nil where the nodes lack the key.
+	// cells holds one cell for each constraint. It is nil if the nodes lack the key.
 	cells []*cell
 	heap  []entry
 	// eligible counts the nodes that pass the static filters.
 	eligible int32
 }
 
-// entry is a node that fits. It carries what orders it, so that the heap reads
+// entry is a node that fits. It contains the values that order it, so that heap operations read
 // no other memory.
 type entry struct {
 	score int64
@@ -90,7 +88,7 @@ func (e *entry) before(o *entry) bool {
 	return e.tie < o.tie
 }
 
-// viewOf gives the shape's view, up to date.
+// viewOf returns the current view of the shape.
 func (s *Snapshot) viewOf(st *shapeState) *view {
 	v := st.view
 	if v == nil || v.seen < s.changedFrom {
@@ -137,7 +135,7 @@ func (s *Snapshot) dropViews() {
 	s.views = nil
 }
 
-// constrain lists what the shape asks of places.
+// constrain adds the shape's requirements on domains to the view.
 func (v *view) constrain(s *Snapshot) {
 	st := v.state
 	if s.options.Strategy != BinPack {
@@ -174,7 +172,7 @@ func (v *view) ask(c constraint) {
 	v.constraints = append(v.constraints, c)
 }
 
-// refresh brings what the view knows of one node up to date.
+// refresh updates the view's state of one node.
 func (s *Snapshot) refresh(v *view, at int32) {
 	for int(at) >= len(v.slots) {
 		v.slots = append(v.slots, slot{position: -1})
@@ -210,7 +208,7 @@ func (s *Snapshot) refresh(v *view, at int32) {
 	v.give(sl, e)
 }
 
-// forget undoes everything that the view knows of a node.
+// forget removes a node from the view.
 func (v *view) forget(sl *slot) {
 	if !sl.present {
 		return
@@ -223,7 +221,7 @@ func (v *view) forget(sl *slot) {
 	*sl = slot{position: -1}
 }
 
-// learn works out what does not depend on what is placed.
+// learn computes the parts that do not depend on placed instances.
 func (v *view) learn(sl *slot, n *node) {
 	sl.present, sl.static = true, n.static
 	sl.group = v.groupOf(n)
@@ -236,7 +234,7 @@ func (v *view) learn(sl *slot, n *node) {
 	}
 }
 
-// groupOf finds or makes the group of the nodes in the same places.
+// groupOf returns the group of the nodes in the same domains. It creates it if necessary.
 func (v *view) groupOf(n *node) *group {
 	key := v.groupKey(n)
 	g := v.byKey[key]
@@ -265,7 +263,7 @@ func (v *view) groupKey(n *node) string {
 	for _, key := range v.keys {
 		domain, ok := n.Labels[key]
 		if !ok {
-			// No label value holds a control character.
+			// No label value contains a control character.
 			domain = "\x01"
 		}
 		b.WriteString(domain)
@@ -292,7 +290,7 @@ func (v *view) take(sl *slot) {
 	v.fix(sl.group, at)
 }
 
-// give puts a node into its group's heap or moves it there.
+// give adds a node to its group's heap, or moves it there.
 func (v *view) give(sl *slot, e entry) {
 	g := sl.group
 	if sl.position < 0 {
@@ -304,7 +302,7 @@ func (v *view) give(sl *slot, e entry) {
 	v.fix(g, int(sl.position))
 }
 
-// fix restores the heap's order around one entry.
+// fix restores the heap order after one entry changed.
 func (v *view) fix(g *group, at int) {
 	h, e := g.heap, g.heap[at]
 	start := at
@@ -324,7 +322,7 @@ func (v *view) fix(g *group, at int) {
 	v.slots[e.node].position = int32(at)
 }
 
-// sink finds the place of an entry below at, moving better ones up.
+// sink finds the position of an entry below at and moves better entries up.
 func (v *view) sink(h []entry, at int, e entry) int {
 	for {
 		child := 2*at + 1
