@@ -17,9 +17,9 @@ import (
 	"rik.dev/rik/internal/scheduler/simulate"
 )
 
-// BenchmarkToRunning measures an instance from pending to Running through the
-// real protocols in one process, with a controller that makes everything durable
-// at once: what the scheduler and its streams cost by themselves.
+// BenchmarkToRunning measures an instance from pending to Running. It uses the real protocols
+// in one process, with a controller that acknowledges every binding at once. The result is the
+// cost of the scheduler and its streams alone.
 func BenchmarkToRunning(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) { benchToRunning(b, n) })
@@ -70,7 +70,7 @@ func benchToRunning(b *testing.B, nodes int) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "instances/s")
 }
 
-// lockedStream lets two goroutines send.
+// lockedStream allows two goroutines to send.
 type lockedStream struct {
 	grpc.BidiStreamingClient[schedulerv1.SyncRequest, schedulerv1.SyncResponse]
 	mu sync.Mutex
@@ -92,10 +92,10 @@ func dialFor(b *testing.B, l *bufconn.Listener) *grpc.ClientConn {
 	return conn
 }
 
-// obliging is a controller that knows every node and acknowledges everything.
+// obliging is a controller that admits every node and acknowledges every binding.
 func obliging(stream *lockedStream, nodes, instances int, joined, running chan struct{}) {
 	send := func(m *schedulerv1.SyncRequest) {
-		// When the stream has ended, Recv says so.
+		// If the stream has ended, Recv returns the error.
 		_ = stream.Send(m)
 	}
 	send(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Hello{Hello: &schedulerv1.Hello{Term: 1}}})

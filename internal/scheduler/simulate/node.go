@@ -16,15 +16,15 @@ import (
 
 type workerStream = grpc.BidiStreamingClient[schedulerv1.WorkerMessage, schedulerv1.Order]
 
-// node is one simulated riklet. One goroutine runs it; a second one only takes
-// orders from the stream into inbox.
+// node is one simulated riklet. One goroutine runs it. A second goroutine only receives orders
+// from the stream into inbox.
 type node struct {
 	config   *Config
 	name     string
 	index    int
 	register *schedulerv1.Register
 
-	// term is the highest that was obeyed.
+	// term is the highest term that the node obeyed.
 	term      int64
 	instances map[string]*instance
 	due       dueList
@@ -34,7 +34,7 @@ type node struct {
 	ready chan struct{}
 }
 
-// instance is what the node has of an instance.
+// instance is the node's state of an instance.
 type instance struct {
 	uid      string
 	sequence int64
@@ -42,8 +42,8 @@ type instance struct {
 	started  metav1.Time
 }
 
-// due is something that happens to an instance later. Delays are the same for
-// all, so that those of one kind fall due in the order in which they were made.
+// due is a later step of an instance. Delays are the same for all instances, so steps of one
+// kind fall due in the order in which they were added.
 type due struct {
 	at  time.Time
 	uid string
@@ -76,12 +76,12 @@ func newNode(c *Config, index int) (*node, error) {
 	return n, nil
 }
 
-// address makes one of the node's own out of 10.0.0.0/8, that leads nowhere.
+// address returns an address of this node from 10.0.0.0/8, at which nothing listens.
 func (n *node) address(host int) string {
 	return fmt.Sprintf("10.%d.%d.%d", n.index/256%256, n.index%256, host%254+1)
 }
 
-// run connects until ctx ends.
+// run connects again after each disconnection, until ctx ends.
 func (n *node) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := n.connect(ctx)
@@ -94,7 +94,7 @@ func (n *node) run(ctx context.Context) error {
 	return nil
 }
 
-// connect joins and works until the stream ends.
+// connect joins the scheduler and works until the stream ends.
 func (n *node) connect(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -119,14 +119,14 @@ func (n *node) connect(ctx context.Context) error {
 	go func() { ended <- n.listen(stream) }()
 	err = n.work(ctx, stream, ended)
 	cancel()
-	// When work gave up, what ends the stream now is our own cancellation.
+	// If work returned an error, the stream ends because of our own cancellation.
 	if end := <-ended; err == nil {
 		err = end
 	}
 	return err
 }
 
-// listen takes orders in until the stream ends.
+// listen receives orders until the stream ends.
 func (n *node) listen(stream workerStream) error {
 	for {
 		o, err := stream.Recv()
@@ -143,8 +143,8 @@ func (n *node) listen(stream workerStream) error {
 	}
 }
 
-// work does what falls due until the stream ends, and then leaves in ended what
-// listen put there.
+// work performs the due steps until the stream ends. It then puts the error of listen back into
+// ended.
 func (n *node) work(ctx context.Context, stream workerStream, ended chan error) error {
 	heartbeat := 5 * time.Second
 	beat := time.Now().Add(heartbeat)
@@ -182,7 +182,7 @@ func (n *node) work(ctx context.Context, stream workerStream, ended chan error) 
 	}
 }
 
-// next is when something falls due, or the heartbeat.
+// next returns the time of the next due step or heartbeat.
 func (n *node) next(beat time.Time) time.Time {
 	for _, list := range [][]due{n.due.starts, n.due.stops} {
 		if len(list) > 0 && list[0].at.Before(beat) {
@@ -192,8 +192,8 @@ func (n *node) next(beat time.Time) time.Time {
 	return beat
 }
 
-// obey carries out what is in the inbox. It returns the heartbeat interval when
-// one was told.
+// obey executes the orders in the inbox. It returns the heartbeat interval if an order
+// contained one.
 func (n *node) obey(stream workerStream) (interval time.Duration, err error) {
 	n.mu.Lock()
 	orders := n.inbox
@@ -228,8 +228,8 @@ func (n *node) carryOut(stream workerStream, o *schedulerv1.Order) error {
 	return nil
 }
 
-// allow runs and stops what it takes to have the full set, and says again what
-// is there already.
+// allow starts and stops instances until the node has exactly the full set. It reports the
+// instances again that already run.
 func (n *node) allow(stream workerStream, a *schedulerv1.Allowed) error {
 	allowed := make(map[string]bool, len(a.Instances))
 	for _, run := range a.Instances {
@@ -264,7 +264,7 @@ func (n *node) start(stream workerStream, run *schedulerv1.Run) error {
 	return n.observe(stream, in, rikv1alpha1.InstanceCreating)
 }
 
-// stop confirms also what was never here.
+// stop confirms the stop of an instance, even if the node never had it.
 func (n *node) stop(stream workerStream, uid string) error {
 	in := n.instances[uid]
 	if in == nil {
@@ -277,7 +277,7 @@ func (n *node) stop(stream workerStream, uid string) error {
 	return n.observe(stream, in, rikv1alpha1.InstanceDestroying)
 }
 
-// proceed lets happen what has fallen due.
+// proceed performs the steps that have fallen due.
 func (n *node) proceed(stream workerStream, now time.Time) error {
 	for len(n.due.starts) > 0 && !now.Before(n.due.starts[0].at) {
 		in := n.instances[n.due.starts[0].uid]
@@ -304,7 +304,7 @@ func (n *node) proceed(stream workerStream, now time.Time) error {
 	return nil
 }
 
-// observe reports a phase of an instance.
+// observe reports the phase of an instance.
 func (n *node) observe(stream workerStream, in *instance, phase rikv1alpha1.InstancePhase) error {
 	in.sequence++
 	in.phase = phase

@@ -1,10 +1,10 @@
-// Package simulate runs many riklets in one process that speak the real Worker
-// protocol and run nothing. They make a control plane work as hard as real nodes
-// would, for benchmarks and for trying out placement.
+// Package simulate runs many riklets in one process that use the real Worker protocol and run
+// no instances. They put the same load on a control plane as real nodes, for benchmarks and for
+// tests of placement.
 //
-// A simulated node is honest: it obeys the highest term, reports Creating and
-// Running for what it is told to run, confirms what it is told to stop, keeps its
-// instances over a reconnect and then says again what it has.
+// A simulated node behaves correctly. It obeys the highest term. It reports Creating and
+// Running for run orders and confirms stop orders. It keeps its instances across a reconnect
+// and reports them again.
 package simulate
 
 import (
@@ -20,31 +20,30 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Config of a simulation.
+// Config configures a simulation.
 type Config struct {
-	// Nodes is how many there are. Required.
+	// Nodes is the number of nodes. Required.
 	Nodes int
-	// Prefix of the nodes' names, which continue with a number of five digits.
-	// "sim-" when empty.
+	// Prefix starts the nodes' names. A number of five digits follows. The default is "sim-".
 	Prefix string
-	// Dial connects a node to the scheduler; release is called when the node is
-	// done with the connection. Nodes may share one where identities allow it.
+	// Dial connects a node to the scheduler. The node calls release when it no longer uses the
+	// connection. Nodes may share a connection if the scheduler's authentication allows it.
 	// Required.
 	Dial func(ctx context.Context, node string) (conn grpc.ClientConnInterface, release func(), err error)
-	// Allocatable is what every node offers. Required.
+	// Allocatable is the capacity of every node. Required.
 	Allocatable rikv1alpha1.ResourceList
-	// Zones spreads the nodes over so many zones; 0 leaves the label out.
+	// Zones is the number of zones over which nodes are spread. Zero omits the label.
 	Zones int
-	// StartDelay and StopDelay are how long an instance takes to run, and to be
-	// gone.
+	// StartDelay is the time until an instance is Running. StopDelay is the time until a stopped
+	// instance is Terminated.
 	StartDelay, StopDelay time.Duration
-	// RetryDelay is the pause before a node connects anew. A second when 0.
+	// RetryDelay is the pause before a node connects again. The default is one second.
 	RetryDelay time.Duration
-	// Logger discards when nil.
+	// Logger discards all messages when nil.
 	Logger *slog.Logger
 }
 
-// Validate reports every problem of a configuration.
+// Validate reports every problem in a configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Nodes < 1 || c.Nodes > 99_999 {
@@ -62,7 +61,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// NodeName is the name of the i-th node, counted from 0.
+// NodeName returns the name of the i-th node, counted from 0.
 func (c *Config) NodeName(i int) string {
 	prefix := c.Prefix
 	if prefix == "" {
@@ -71,7 +70,7 @@ func (c *Config) NodeName(i int) string {
 	return fmt.Sprintf("%s%05d", prefix, i)
 }
 
-// Run simulates until ctx ends. Nodes that lose their connection connect anew.
+// Run simulates until ctx ends. Nodes that lose their connection connect again.
 func Run(ctx context.Context, c Config) error {
 	if err := c.Validate(); err != nil {
 		return fmt.Errorf("configuring the simulation: %w", err)

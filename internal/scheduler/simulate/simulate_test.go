@@ -31,14 +31,14 @@ const (
 	instances = 500
 )
 
-// system is a scheduler with simulated nodes and a controller that keeps what a
-// real one would keep in its store.
+// system is a scheduler with simulated nodes, and a controller that keeps what a real
+// controller would store.
 type system struct {
 	t    *testing.T
 	stop func()
 
 	mu      sync.Mutex
-	workers *grpc.ClientConn // of all nodes; changes with a restart
+	workers *grpc.ClientConn // of all nodes; changes at a restart
 	term    int64
 	stream  grpc.BidiStreamingClient[schedulerv1.SyncRequest, schedulerv1.SyncResponse]
 	nodes   map[string]bool
@@ -67,8 +67,7 @@ func connection(t *testing.T, l *bufconn.Listener) *grpc.ClientConn {
 	return conn
 }
 
-// start begins a scheduler and the next term of the controller, which lists what
-// it knows.
+// start starts a scheduler and the next term of the controller, which lists its objects.
 func (y *system) start() {
 	y.t.Helper()
 	controllers, workers := bufconn.Listen(1<<20), bufconn.Listen(1<<20)
@@ -143,8 +142,7 @@ func (y *system) sendNode(name string) {
 	y.send(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Node{Node: &schedulerv1.Node{Name: name, Object: object}}})
 }
 
-// read does what the controller does with the scheduler's messages, until the
-// scheduler is stopped.
+// read handles the scheduler's messages as the controller does, until the scheduler stops.
 func (y *system) read(stream grpc.BidiStreamingClient[schedulerv1.SyncRequest, schedulerv1.SyncResponse]) {
 	for {
 		m, err := stream.Recv()
@@ -183,7 +181,7 @@ func (y *system) observed(o *schedulerv1.Observation) {
 	}
 }
 
-// count counts the instances in a phase.
+// count returns the number of instances in a phase.
 func (y *system) count(phase string) int {
 	n := 0
 	for _, p := range y.phases {
@@ -209,8 +207,8 @@ func (y *system) simulate(ctx context.Context) error {
 	})
 }
 
-// TestLifeOverARestart runs instances on simulated nodes, restarts scheduler and
-// controller in the middle, and takes the instances away again.
+// TestLifeOverARestart runs instances on simulated nodes, restarts scheduler and controller in
+// between, and removes the instances again.
 func TestLifeOverARestart(t *testing.T) {
 	t.Parallel()
 	y := newSystem(t)
@@ -268,7 +266,7 @@ func TestLifeOverARestart(t *testing.T) {
 	})
 }
 
-// until polls a condition, which is asked with the system locked.
+// until polls a condition. It calls the condition with the system locked.
 func (y *system) until(what string, holds func() bool) {
 	y.t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -289,7 +287,7 @@ func (y *system) until(what string, holds func() bool) {
 	}
 }
 
-// do looks at the system or changes it.
+// do calls f with the system locked.
 func (y *system) do(f func()) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
