@@ -1,10 +1,10 @@
-// Package validate judges what a node says, before anything uses it. A node may be broken or in
-// the hands of somebody: what it says reaches the scheduler's memory, the controller's, and
-// objects that others read.
+// Package validate checks the messages of a node before any code uses them. A node may be
+// broken or compromised, and its messages reach the memory of the scheduler and the controller,
+// and objects that others read.
 //
-// What is too long is cut, what makes no sense is dropped, and a registration that makes no
-// sense is refused. A riklet of ours says nothing that is changed here. The limits of text are
-// those of Kubernetes for what kubelet says, where it has one.
+// Text that is too long is cut. Invalid parts are dropped. An invalid registration is refused.
+// A correct riklet sends no message that is changed here. The limits of text are those of
+// Kubernetes for the kubelet, where Kubernetes has one.
 package validate
 
 import (
@@ -21,34 +21,38 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// What one node may say at most.
+// Limits of the messages of one node.
 const (
-	// MaxText of a reason, a message or a fact, in bytes.
+	// MaxText is the length of a reason, a message or a fact, in bytes.
 	MaxText = 4 << 10
-	// MaxWord of an ID, a name or an address.
+	// MaxWord is the length of an ID, a name or an address, in bytes.
 	MaxWord = 253
-	// MaxInstances that a node has anything of; the API takes a million as a capacity.
+	// MaxInstances is the number of instances on a node. The API accepts a capacity of one
+	// million.
 	MaxInstances = 1 << 20
-	// MaxContainers of an instance, init containers apart; the API takes fewer in a template.
+	// MaxContainers is the number of containers of an instance. Init containers have the same
+	// limit separately. The API accepts fewer in a template.
 	MaxContainers = 128
-	// MaxConditions of an instance.
+	// MaxConditions is the number of conditions of an instance.
 	MaxConditions = 32
-	// MaxImages that a node tells of.
+	// MaxImages is the number of images that a node reports.
 	MaxImages = 10_000
-	// MaxPorts of a machine: each number once for each of three protocols.
+	// MaxPorts is the number of ports in use on a machine: each number once for each of three
+	// protocols.
 	MaxPorts = 3 * 65536
-	// MaxMeasured is the size of the metrics of a node or of one instance.
+	// MaxMeasured is the size of the metrics of a node or of one instance, in bytes.
 	MaxMeasured = 16 << 10
-	// MaxLabels that a node asks for.
+	// MaxLabels is the number of labels that a node requests.
 	MaxLabels = 256
-	// MaxHoldWord of the id and the cluster of a hold: ids and UIDs are shorter.
+	// MaxHoldWord is the length of the ID and the cluster of a hold, in bytes. IDs and UIDs are
+	// shorter.
 	MaxHoldWord = 64
-	// MaxTaints that a node asks for, in bytes of JSON.
+	// MaxTaints is the size of the taints that a node requests, in bytes of JSON.
 	MaxTaints = 64 << 10
 )
 
-// Register checks a node's registration and returns the status in it. The error says what the
-// node has to change.
+// Register checks a node's registration and returns its status. The error says what the node
+// must change.
 func Register(r *schedulerv1.Register) (*rikv1alpha1.NodeStatus, error) {
 	if r == nil {
 		return nil, errors.New("the first message must be Register")
@@ -76,7 +80,7 @@ func Register(r *schedulerv1.Register) (*rikv1alpha1.NodeStatus, error) {
 	r.Running = slices.DeleteFunc(r.Running, func(uid string) bool { return !isUID(uid) })
 	for key, value := range r.GetLabels() {
 		if len(key) > 2*MaxWord || len(value) > MaxWord {
-			delete(r.Labels, key) // no label has that; the API would refuse the Node
+			delete(r.Labels, key) // no label is that long; the API would refuse the Node
 		}
 	}
 	facts(status)
@@ -89,8 +93,8 @@ func Register(r *schedulerv1.Register) (*rikv1alpha1.NodeStatus, error) {
 	return status, nil
 }
 
-// capacity refuses what the API refuses: otherwise the scheduler would believe what nobody can
-// see.
+// capacity refuses resources that the API refuses. Otherwise the scheduler would use values
+// that are not in the Node.
 func capacity(s *rikv1alpha1.NodeStatus) error {
 	largest := rikv1alpha1.LargestResources()
 	for what, list := range map[string]rikv1alpha1.ResourceList{"capacity": s.Capacity, "allocatable": s.Allocatable} {
@@ -109,9 +113,9 @@ func capacity(s *rikv1alpha1.NodeStatus) error {
 	return nil
 }
 
-// facts cuts what a node tells of itself. What it may not say there at all is dropped.
+// facts cuts a node's facts to their limits. Fields that a node may not set are dropped.
 func facts(s *rikv1alpha1.NodeStatus) {
-	s.Conditions, s.Confirmation = nil, nil // the controller's
+	s.Conditions, s.Confirmation = nil, nil // set by the controller
 	i := &s.Info
 	for _, word := range []*string{
 		&i.MachineID, &i.BootID, &i.AgentVersion, &i.RuntimeVersion, &i.Distribution, &i.DistributionVersion,
@@ -131,7 +135,7 @@ func facts(s *rikv1alpha1.NodeStatus) {
 	i.CPUs, i.MemoryBytes, i.DiskBytes = max(i.CPUs, 0), max(i.MemoryBytes, 0), max(i.DiskBytes, 0)
 }
 
-// Heartbeat keeps what a heartbeat may say.
+// Heartbeat drops the invalid and excess parts of a heartbeat.
 func Heartbeat(h *schedulerv1.Heartbeat) {
 	h.Images = h.GetImages()[:min(len(h.GetImages()), MaxImages)]
 	h.Images = slices.DeleteFunc(h.Images, func(name string) bool { return len(name) > MaxText })
@@ -141,14 +145,15 @@ func Heartbeat(h *schedulerv1.Heartbeat) {
 	})
 }
 
-// Hold says whether what a node says that it waits for makes sense.
+// Hold reports whether a node's hold is valid.
 func Hold(h *schedulerv1.Hold) bool {
 	reasons := []string{rikv1alpha1.ConfirmUnknownInstances, rikv1alpha1.ConfirmOtherCluster, rikv1alpha1.ConfirmLowerTerm}
 	return h.GetId() != "" && len(h.GetId()) <= MaxHoldWord && len(h.GetCluster()) <= MaxHoldWord &&
 		h.GetTerm() >= 0 && h.GetInstances() >= 0 && slices.Contains(reasons, h.GetReason())
 }
 
-// Metrics keeps those of the node itself and of the instances that it has, as mine says.
+// Metrics keeps the metrics of the node itself and of the node's own instances. mine reports
+// whether the node has an instance.
 func Metrics(m *schedulerv1.Metrics, mine func(uid string) bool) {
 	if !measured(m.GetNode()) {
 		m.Node = ""
@@ -162,8 +167,8 @@ func Metrics(m *schedulerv1.Metrics, mine func(uid string) bool) {
 
 func measured(text string) bool { return len(text) <= MaxMeasured && json.Valid([]byte(text)) }
 
-// Observation cuts what a node saw of an instance. It is false for one that says nothing.
-// What was dropped is told in words.
+// Observation cuts an observation to its limits. ok is false if it lacks a valid UID, sequence
+// number or phase. dropped describes what was dropped.
 func Observation(o *schedulerv1.Observation) (ok bool, dropped string) {
 	if !isUID(o.GetUid()) || o.GetSequence() < 0 || !slices.Contains(phases, rikv1alpha1.InstancePhase(o.GetPhase())) {
 		return false, "it names no instance, no sequence or no phase"
@@ -191,7 +196,7 @@ var phases = []rikv1alpha1.InstancePhase{
 	rikv1alpha1.InstanceDestroying, rikv1alpha1.InstanceTerminated,
 }
 
-// details keeps of an instance's status what the API takes.
+// details drops the parts of an instance's status that the API would refuse.
 func details(s *rikv1alpha1.InstanceStatus) (dropped string) {
 	s.Reason, s.Message = Text(s.Reason, MaxText), Text(s.Message, MaxText)
 	for _, address := range []*string{&s.Address, &s.HostAddress} {
@@ -236,7 +241,8 @@ func containers(list []rikv1alpha1.ContainerStatus) []rikv1alpha1.ContainerStatu
 	return list
 }
 
-// Text cuts a text to so many bytes, at a character, and says that it did.
+// Text cuts a text to the given number of bytes, at a character boundary, and marks the cut
+// with "...".
 func Text(text string, most int) string {
 	if len(text) <= most {
 		return strings.ToValidUTF8(text, "")
@@ -244,5 +250,6 @@ func Text(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "..."
 }
 
-// isUID says whether a text can be that of an object: API servers make them of 36 characters.
+// isUID reports whether a text can be the UID of an object. API servers create UIDs of 36
+// characters.
 func isUID(text string) bool { return text != "" && len(text) <= MaxWord }

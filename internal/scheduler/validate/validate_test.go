@@ -28,7 +28,7 @@ func registers(t *testing.T, change func(*schedulerv1.Register, *rikv1alpha1.Nod
 	return r, sent, err
 }
 
-// A registration that nobody could believe is refused with the reason.
+// TestRegistrationsThatAreRefused: an implausible registration is refused with the reason.
 func TestRegistrationsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -93,14 +93,15 @@ func TestWhatIsLeftOfARegistration(t *testing.T) {
 	if err := again.Unmarshal(r.Status); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []*rikv1alpha1.NodeStatus{sent, again} { // what is used here, and what is passed on
+	for _, s := range []*rikv1alpha1.NodeStatus{sent, again} { // the value used here, and the value passed on
 		if len(s.Info.Hostname) > MaxWord+3 || s.Info.ExternalAddress != "" || s.Info.InternalAddress != "192.0.2.1" || len(s.Info.Kinds) != 1 || s.Info.CPUs != 0 || s.Confirmation != nil {
 			t.Errorf("the status is %d bytes of host name, %+v", len(s.Info.Hostname), s.Info.Kinds)
 		}
 	}
 }
 
-// Metrics of invented instances and of other nodes' go nowhere.
+// TestOnlyOwnInstancesAreMeasured: metrics of invented instances and of other nodes' instances
+// are dropped.
 func TestOnlyOwnInstancesAreMeasured(t *testing.T) {
 	t.Parallel()
 	m := &schedulerv1.Metrics{Node: `{"cpu":{}}`, Instances: map[string]string{"mine": `{}`, "theirs": `{}`, "big": `"` + strings.Repeat("x", MaxMeasured) + `"`, "broken": "{"}}
