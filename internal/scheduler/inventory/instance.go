@@ -8,66 +8,66 @@ import (
 	"rik.dev/rik/internal/scheduler/placement"
 )
 
-// State is where an instance is on its way to a node.
+// State is the placement state of an instance.
 type State uint8
 
 const (
-	// Pending is without a node.
+	// Pending means that the instance has no node.
 	Pending State = iota
-	// Proposed has a node in a proposal, which holds its resources.
+	// Proposed means that a proposal names a node and holds its resources.
 	Proposed
-	// Bound has a node for good: the binding is durable.
+	// Bound means that the binding is durable. The node does not change.
 	Bound
 )
 
-// Instance is what the scheduler knows of an instance. Callers of Inventory
-// read it and change only Stop.
+// Instance is the inventory's state of an instance. Callers of Inventory may read it and change
+// only Stop.
 type Instance struct {
 	UID, Namespace, Name, Workload, Revision string
 
 	CreatedUnixNano int64
 
 	State State
-	// Node that it is bound or proposed to.
+	// Node is the node to which the instance is bound or proposed.
 	Node string
-	// Ended: it holds no resources, but its node may remember it.
+	// Ended means that the instance holds no resources. Its node may still have a record of it.
 	Ended bool
-	// Stop is the order to take it away, until its node confirms.
+	// Stop is the stop request for the instance, until its node confirms.
 	Stop *Stop
 
 	labels  map[string]string
 	listing uint64
-	group   *group // nil while its template is not known
-	heap    int    // index in the group's queue; -1 when not waiting
+	group   *group // nil until its template has arrived
+	heap    int    // index in the group's queue; -1 if not waiting
 	sent    string // the explanation that was reported last
 }
 
-// Stop is an order to take an instance away.
+// Stop is a request to stop an instance.
 type Stop struct {
-	// GraceSeconds is negative for what the template says.
+	// GraceSeconds is the grace period. A negative value means that of the template.
 	GraceSeconds int64
 	Force        bool
 }
 
-// Facts are what a controller tells of an instance.
+// Facts are the fields of an instance that a controller sends.
 type Facts struct {
 	UID, Namespace, Name, Workload, Revision string
 
 	Labels          map[string]string
 	CreatedUnixNano int64
-	// Node and Ended only for SetBound.
+	// Node and Ended are used only by SetBound.
 	Node  string
 	Ended bool
 }
 
-// revision is a template and the shapes of the instances that were made of it.
+// revision is a template and the shapes of its instances.
 type revision struct {
 	name      string
 	listing   uint64
 	template  *rikv1alpha1.InstanceTemplate
 	forgotten bool
 	groups    []*group
-	// waiting instances for which the template has not come.
+	// waiting holds the instances that wait for the template to arrive.
 	waiting []*Instance
 }
 
@@ -80,7 +80,7 @@ func (v *Inventory) revision(name string) *revision {
 	return r
 }
 
-// tidy drops what no instance uses any more.
+// tidy drops the parts of a revision that no instance uses.
 func (v *Inventory) tidy(r *revision) {
 	r.groups = slices.DeleteFunc(r.groups, func(g *group) bool {
 		if g.members > 0 || !r.forgotten {
@@ -96,10 +96,10 @@ func (v *Inventory) tidy(r *revision) {
 	}
 }
 
-// Instance finds an instance by its UID; nil when it is not known.
+// Instance returns the instance with a UID, or nil.
 func (v *Inventory) Instance(uid string) *Instance { return v.instances[uid] }
 
-// OnNode lists the instances bound to a node, by UID.
+// OnNode returns the instances bound to a node, sorted by UID.
 func (v *Inventory) OnNode(name string) []*Instance {
 	bound := v.onNode[name]
 	out := make([]*Instance, 0, len(bound))
@@ -109,8 +109,8 @@ func (v *Inventory) OnNode(name string) []*Instance {
 	return out
 }
 
-// SetPending queues an instance for placement. It changes nothing for one that
-// is known already, unless a listing says that it lost its place.
+// SetPending queues an instance for placement. It does not change an instance that is already
+// in the inventory, unless a listing reports a bound instance as pending.
 func (v *Inventory) SetPending(f Facts) {
 	in := v.instances[f.UID]
 	if in == nil {
@@ -124,8 +124,8 @@ func (v *Inventory) SetPending(f Facts) {
 	}
 }
 
-// SetBound notes where an instance is, and whether it has ended. It says
-// whether that is news, in which case its node is to be told.
+// SetBound records the node of an instance, and whether the instance has ended. news reports
+// whether that is a change. Then the node must be sent an order.
 func (v *Inventory) SetBound(f Facts) (in *Instance, news bool) {
 	in = v.instances[f.UID]
 	if in == nil {
@@ -143,10 +143,10 @@ func (v *Inventory) SetBound(f Facts) (in *Instance, news bool) {
 	return in, true
 }
 
-// Ack answers a proposal. When the binding is durable the instance is bound and
-// returned, to be dispatched; otherwise its resources are free again and the
-// instance is forgotten: it is gone, or the controller will say where it is. An
-// acknowledgement of something else than a proposal returns nil.
+// Ack handles the answer to a proposal. If the binding is durable, the instance is bound and
+// returned, to be dispatched. Otherwise its resources are freed and the instance is removed: it
+// was deleted, or the controller will send its node. An acknowledgment of an instance that is
+// not proposed returns nil.
 func (v *Inventory) Ack(uid string, durable bool) *Instance {
 	in := v.instances[uid]
 	if in == nil || in.State != Proposed {
@@ -162,8 +162,7 @@ func (v *Inventory) Ack(uid string, durable bool) *Instance {
 	return in
 }
 
-// SetStop asks for an instance to be taken away. One that has no place yet is
-// not placed any more.
+// SetStop requests that an instance be stopped. A pending instance is no longer placed.
 func (v *Inventory) SetStop(uid string, stop Stop) *Instance {
 	in := v.instances[uid]
 	if in == nil {
@@ -176,8 +175,8 @@ func (v *Inventory) SetStop(uid string, stop Stop) *Instance {
 	return in
 }
 
-// End notes that nothing of a bound instance is left on its node: it holds no
-// resources, and need not be stopped any more.
+// End records that no part of a bound instance is left on its node. The instance holds no
+// resources and need not be stopped any more.
 func (v *Inventory) End(uid string) {
 	in := v.instances[uid]
 	if in == nil || in.State != Bound {
@@ -189,8 +188,8 @@ func (v *Inventory) End(uid string) {
 	v.remember(in)
 }
 
-// Remove forgets an instance and frees all that it held. It returns the
-// instance as it was; nil for an unknown one.
+// Remove removes an instance and frees its resources. It returns a copy of the instance from
+// before, or nil if there was none.
 func (v *Inventory) Remove(uid string) *Instance {
 	in := v.instances[uid]
 	if in == nil {
@@ -219,8 +218,8 @@ func (v *Inventory) add(f Facts) *Instance {
 	return in
 }
 
-// admit gives an instance its group and then its place: in the queue, or in the
-// snapshot. Without its template it waits for that.
+// admit assigns an instance to its group, and then to the queue or the snapshot. An instance
+// without its template waits for the template.
 func (v *Inventory) admit(in *Instance) {
 	if in.group == nil {
 		r := v.revision(in.Namespace + "/" + in.Revision)
@@ -242,8 +241,9 @@ func (v *Inventory) admit(in *Instance) {
 	}
 }
 
-// groupFor finds or makes the group of instances that are placed alike. All
-// instances of a revision are, unless someone changed the labels of one.
+// groupFor returns the group of instances with the same placement rules. It creates the group
+// if necessary. All instances of a revision are in one group, unless the labels of one were
+// changed.
 func (v *Inventory) groupFor(r *revision, in *Instance) *group {
 	for _, g := range r.groups {
 		if g.workload == in.Workload && maps.Equal(g.labels, in.labels) {
@@ -258,7 +258,7 @@ func (v *Inventory) groupFor(r *revision, in *Instance) *group {
 	return g
 }
 
-// put takes resources for an instance.
+// put reserves resources for an instance.
 func (v *Inventory) put(in *Instance, node string) {
 	v.snapshot.Put(placement.Occupant{
 		UID: in.UID, Shape: in.group.shape, Node: node, CreatedUnixNano: in.CreatedUnixNano,
@@ -266,7 +266,7 @@ func (v *Inventory) put(in *Instance, node string) {
 	v.queue.unblockDependents()
 }
 
-// remember notes which node an instance is bound to.
+// remember records the node to which an instance is bound.
 func (v *Inventory) remember(in *Instance) {
 	bound := v.onNode[in.Node]
 	if bound == nil {
@@ -276,7 +276,7 @@ func (v *Inventory) remember(in *Instance) {
 	bound[in.UID] = in
 }
 
-// unplace frees what an instance holds and makes it Pending, outside the queue.
+// unplace frees the resources of an instance and makes it Pending, outside the queue.
 func (v *Inventory) unplace(in *Instance) {
 	switch in.State {
 	case Proposed:
@@ -295,20 +295,20 @@ func (v *Inventory) unplace(in *Instance) {
 	in.State, in.Node, in.Ended = Pending, "", false
 }
 
-// unpropose voids a proposal and queues the instance again.
+// unpropose cancels a proposal and queues the instance again.
 func (v *Inventory) unpropose(in *Instance) {
 	v.unplace(in)
 	v.admit(in)
 }
 
-// withdraw takes an instance out of the queue.
+// withdraw removes an instance from the queue.
 func (v *Inventory) withdraw(in *Instance) {
 	v.dropNomination(in.UID)
 	v.queue.remove(in)
 }
 
-// countPriority keeps the priorities in use, so that preemption is tried only
-// where something less important exists.
+// countPriority counts the instances of each priority, so that preemption is tried only if an
+// instance of lower priority exists.
 func (v *Inventory) countPriority(g *group, n int) {
 	if g.shape == nil {
 		return

@@ -1,16 +1,15 @@
-// Package inventory holds what the scheduler knows of a cluster, all of it in
-// memory: the nodes with what they reported and when they were last heard of,
-// the instances with their places, and those that wait for one. It keeps a
-// placement.Snapshot in step with that and chooses what is placed next.
+// Package inventory holds the scheduler's state of a cluster in memory. It holds the nodes with
+// their reports and the time of the last one, the placed instances, and the instances that wait
+// for a node. It keeps a placement.Snapshot up to date and chooses which instance is placed
+// next.
 //
-// It does no I/O, starts nothing and reads no clock: times are arguments. It is
-// not safe for concurrent use; internal/scheduler guards it.
+// It does no I/O, starts no goroutine and reads no clock: times are arguments. It is not safe
+// for concurrent use. internal/scheduler guards it.
 //
-// After a restart it is empty and is rebuilt by the controller (Begin, the
-// listing, Synced) and by the nodes (Join). Nothing is placed before Synced; a
-// node gets instances only once it has joined itself and the controller knows
-// it; and the deadline of every node starts anew, so a dead node holds up
-// nobody.
+// After a restart it is empty. The controller (Begin, the listing, Synced) and the nodes (Join)
+// rebuild it. Nothing is placed before Synced. A node gets instances only after it has joined
+// and the controller has sent its Node. The deadline of every node starts again, so a dead node
+// does not delay placement.
 package inventory
 
 import (
@@ -21,29 +20,28 @@ import (
 	"rik.dev/rik/internal/scheduler/placement"
 )
 
-// Options of an Inventory.
+// Options configures an Inventory.
 type Options struct {
 	Placement placement.Options
-	// NodeTimeout is the time without a word after which a node counts as lost.
+	// NodeTimeout is the time without a message after which a node is lost.
 	NodeTimeout time.Duration
 }
 
-// Inventory is what the scheduler knows. Its owner must not use it from two
-// goroutines at once.
+// Inventory is the scheduler's state of a cluster. It is not safe for concurrent use.
 type Inventory struct {
 	options  Options
 	snapshot *placement.Snapshot
 
-	// listing is the number of the controller's present listing, and synced
-	// whether it is complete.
+	// listing is the number of the controller's current listing. synced reports whether that
+	// listing is complete.
 	listing uint64
 	synced  bool
 
 	nodes map[string]*node
-	// reached counts the nodes that are.
+	// reached counts the nodes for which node.reached is true.
 	reached int
-	// seen orders nodes by when they were last heard of, the longest ago first;
-	// lost ones are not in it.
+	// seen orders nodes by the time of their last message, the oldest first. Lost nodes are not
+	// in it.
 	seen list.List
 
 	revisions map[string]*revision
@@ -54,13 +52,13 @@ type Inventory struct {
 	priorities map[int32]int
 	nominees   map[string]*nomination
 	proposed   int
-	// improved is set when something happened that can make any blocked group
-	// fit; freed lists nodes that have more room and are otherwise as they were.
+	// improved is set after an event that can make any blocked group fit. freed holds nodes that
+	// have more free resources and are otherwise unchanged.
 	improved bool
 	freed    map[string]struct{}
 }
 
-// New makes an empty inventory.
+// New creates an empty inventory.
 func New(o Options) *Inventory {
 	return &Inventory{
 		options: o, snapshot: placement.NewSnapshot(o.Placement),
@@ -70,9 +68,9 @@ func New(o Options) *Inventory {
 	}
 }
 
-// Begin starts a controller's listing: everything that is not named again
-// before Synced is forgotten then. Proposals that no one has acknowledged are
-// void, since their acknowledgement can no longer come.
+// Begin starts a controller's listing. Synced will drop everything that the listing does not
+// include. Proposals without an acknowledgment are canceled, because the acknowledgment can no
+// longer arrive.
 func (v *Inventory) Begin() {
 	v.listing++
 	v.synced = false
@@ -86,8 +84,8 @@ func (v *Inventory) Begin() {
 	}
 }
 
-// Synced ends the listing: what it did not name is forgotten, and placing
-// begins. It returns the instances that were forgotten.
+// Synced ends the listing. It drops everything that the listing did not include, and starts
+// placement. It returns the instances that it removed.
 func (v *Inventory) Synced() (gone []*Instance) {
 	for uid, in := range v.instances {
 		if in.listing != v.listing {
@@ -108,20 +106,20 @@ func (v *Inventory) Synced() (gone []*Instance) {
 	return gone
 }
 
-// Ready says whether the controller's listing is complete.
+// Ready reports whether the controller's listing is complete.
 func (v *Inventory) Ready() bool { return v.synced }
 
-// Interrupt notes that the controller is gone: nothing is placed until the next
+// Interrupt records that the controller has disconnected. Nothing is placed until the next
 // listing is complete.
 func (v *Inventory) Interrupt() { v.synced = false }
 
-// Stats counts what the inventory holds.
+// Stats holds counts of the inventory's objects.
 type Stats struct {
 	Nodes, ReadyNodes        int
 	Pending, Proposed, Bound int
 }
 
-// Stats counts what the inventory holds.
+// Stats counts the inventory's objects.
 func (v *Inventory) Stats() Stats {
 	s := Stats{Nodes: len(v.nodes), Proposed: v.proposed}
 	for _, n := range v.nodes {
@@ -134,8 +132,8 @@ func (v *Inventory) Stats() Stats {
 	return s
 }
 
-// SetTemplate makes the template of a revision (namespace/name) known.
-// Revisions are immutable, so a second one of the same name changes nothing.
+// SetTemplate sets the template of a revision (namespace/name). Revisions are immutable, so a
+// second template of the same name changes nothing.
 func (v *Inventory) SetTemplate(name string, template *rikv1alpha1.InstanceTemplate) {
 	r := v.revision(name)
 	r.listing = v.listing
@@ -151,7 +149,7 @@ func (v *Inventory) SetTemplate(name string, template *rikv1alpha1.InstanceTempl
 	}
 }
 
-// RemoveTemplate forgets a template once no instance uses it.
+// RemoveTemplate removes a template once no instance uses it.
 func (v *Inventory) RemoveTemplate(name string) {
 	if r := v.revisions[name]; r != nil {
 		r.forgotten = true

@@ -35,7 +35,7 @@ func nodeStatus(cores int64) *rikv1alpha1.NodeStatus {
 	}}
 }
 
-// template asks for one core.
+// template requests one core.
 func template(priority int32) *rikv1alpha1.InstanceTemplate {
 	return &rikv1alpha1.InstanceTemplate{
 		Priority: priority,
@@ -55,13 +55,13 @@ func boundTo(uid, node string) Facts {
 	return f
 }
 
-// addNode makes a node that is known to the controller and has joined.
+// addNode adds a node that the controller has sent and that has joined.
 func addNode(v *Inventory, name string, cores int64) {
 	v.SetNode(nodeObject(name), start)
 	v.Join(name, Registration{Status: nodeStatus(cores)}, "", start)
 }
 
-// place runs rounds until nothing more is decided at once.
+// place runs rounds until there is no more to decide at once.
 func place(v *Inventory, now time.Time) Result {
 	var all Result
 	for {
@@ -114,7 +114,8 @@ func TestNodeTakesInstancesOnlyWhenKnownJoinedAndSynced(t *testing.T) {
 	}
 }
 
-// TestNodeTakesAsManyAsItHasAddresses: in a node's own range, whatever it says it takes.
+// TestNodeTakesAsManyAsItHasAddresses: a node accepts no more instances than its address range
+// allows, even if it reports a higher limit.
 func TestNodeTakesAsManyAsItHasAddresses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -171,7 +172,7 @@ func TestDeadlines(t *testing.T) {
 	if next, ok := v.NextDeadline(); !ok || !next.Equal(start.Add(35*time.Second)) {
 		t.Fatalf("next deadline = %v %v, want that of lively", next, ok)
 	}
-	// The dead ones hold up nobody.
+	// Dead nodes do not delay placement.
 	v.SetTemplate("ns/w", template(0))
 	v.SetPending(facts("a", "w"))
 	if r := place(v, start); len(r.Bindings) != 1 || r.Bindings[0].Node != "lively" {
@@ -189,8 +190,8 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// TestDeletedNodeIsForgotten: with its Node and its connection a node is gone, from
-// the explanations too, and is not lost later. Its instances keep their places.
+// TestDeletedNodeIsForgotten: a node without a Node and a connection is removed. It is not in
+// explanations and is not reported as lost later. Its instances keep their places.
 func TestDeletedNodeIsForgotten(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*Inventory){
@@ -261,8 +262,8 @@ func TestDeletedNodeIsForgotten(t *testing.T) {
 	}
 }
 
-// TestUnlistedNodeMayBeListedYet: a node that leaves before the controller has told of
-// it is kept until the listing is complete.
+// TestUnlistedNodeMayBeListedYet: a node that disconnects before the controller has listed it
+// is kept until the listing is complete.
 func TestUnlistedNodeMayBeListedYet(t *testing.T) {
 	t.Parallel()
 	v := newInventory()
@@ -430,7 +431,7 @@ func TestPreemptionHoldsThePlace(t *testing.T) {
 	if r = place(v, start); len(r.Displaced) != 0 {
 		t.Fatalf("displaced again: %+v", r)
 	}
-	// A less important newcomer must not take the place that is held.
+	// A new instance of lower priority must not take the reserved place.
 	v.SetPending(facts("late", "low"))
 	v.Remove(victim)
 	r = place(v, start)
@@ -509,8 +510,8 @@ func TestStoppedPendingIsNotPlaced(t *testing.T) {
 	}
 }
 
-// TestFreedNodeWakesOnlyThoseItCanHelp: what leaves a node gives another chance
-// to those that could go there, and leaves the others alone.
+// TestFreedNodeWakesOnlyThoseItCanHelp: when an instance leaves a node, only the waiting
+// instances that could fit there are evaluated again.
 func TestFreedNodeWakesOnlyThoseItCanHelp(t *testing.T) {
 	t.Parallel()
 	v := newInventory()
@@ -537,8 +538,8 @@ func TestFreedNodeWakesOnlyThoseItCanHelp(t *testing.T) {
 	}
 }
 
-// TestNothingFittingStaysBlocked: the queue agrees with a decision for each that
-// waits, whatever happened before.
+// TestNothingFittingStaysBlocked: after any sequence of events, the queue agrees with a new
+// decision for each waiting instance.
 func TestNothingFittingStaysBlocked(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

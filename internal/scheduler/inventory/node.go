@@ -16,41 +16,41 @@ import (
 	"rik.dev/rik/internal/scheduler/placement"
 )
 
-// node is what is known of one node, by the controller's word (object) and by
-// its own (status).
+// node is the inventory's state of one node. object comes from the controller, Registration
+// from the node itself.
 type node struct {
 	name    string
 	object  *rikv1alpha1.Node
 	listing uint64
 
-	// Registration is what the node told when it joined; its Status is nil before
-	// that.
+	// Registration is what the node sent when it joined. Its Status is nil before that.
 	Registration
 	connected    bool
 	refusal      string
 	diskPressure bool
 	images       map[string]struct{}
 	usedPorts    map[placement.Port]bool
-	// reached: instances of other nodes are reached from it, and it takes any.
+	// reached means that packets of other nodes arrive at this node, and that it accepts any
+	// instance.
 	reached bool
 
 	seenAt time.Time
-	// place in the list of deadlines; nil for a lost node.
+	// deadline is the element in the list of deadlines. It is nil for a lost node.
 	deadline *list.Element
 }
 
-// Registration is what a node tells of itself when it joins.
+// Registration is what a node sends when it joins.
 type Registration struct {
 	Status *rikv1alpha1.NodeStatus
-	// NoNetwork: its instances have their loopback only.
+	// NoNetwork means that the node's instances have only their loopback.
 	NoNetwork bool
-	// Troubles are what keeps it from serving instances, with messages.
+	// Troubles maps the kinds of trouble that keep the node from serving instances to messages.
 	Troubles map[nodestate.TroubleKind]string
 }
 
 func (n *node) ready() bool { return n.unready() == "" }
 
-// unready says why the node takes no instances; empty when it does.
+// unready says why the node accepts no instances. It is empty if it accepts them.
 func (n *node) unready() string {
 	switch {
 	case n.Status == nil:
@@ -65,27 +65,27 @@ func (n *node) unready() string {
 	return n.refusal
 }
 
-// Connectivity is what the controller is told of a node.
+// Connectivity is the state of a node that is reported to the controller.
 type Connectivity struct {
 	Name         string
 	Connected    bool
 	Status       *rikv1alpha1.NodeStatus
 	DiskPressure bool
 	NoNetwork    bool
-	// Troubles are what the node told of last, with messages.
+	// Troubles maps the kinds of trouble that the node reported last to messages.
 	Troubles map[nodestate.TroubleKind]string
 }
 
-// SetNode takes over the controller's object of a node. A node that has never
-// been heard of gets a whole timeout from now to show itself.
+// SetNode sets the controller's object of a node. A node that has never sent a message gets a
+// full timeout from now.
 func (v *Inventory) SetNode(object *rikv1alpha1.Node, now time.Time) {
 	n := v.node(object.Name, now)
 	n.object, n.listing = object, v.listing
 	v.publish(n)
 }
 
-// RemoveNode forgets the controller's object of a node. What is placed there
-// stays until it is removed itself.
+// RemoveNode removes the controller's object of a node. Instances on the node stay until they
+// are removed.
 func (v *Inventory) RemoveNode(name string) {
 	n := v.nodes[name]
 	if n == nil {
@@ -96,7 +96,7 @@ func (v *Inventory) RemoveNode(name string) {
 	v.dropNode(n)
 }
 
-// NodeUID is that of the controller's object of a node, if there is one.
+// NodeUID returns the UID of the controller's object of a node, if there is one.
 func (v *Inventory) NodeUID(name string) (uid types.UID, exists bool) {
 	n := v.nodes[name]
 	if n == nil || n.object == nil {
@@ -105,7 +105,7 @@ func (v *Inventory) NodeUID(name string) (uid types.UID, exists bool) {
 	return n.object.UID, true
 }
 
-// NodeObject is the controller's object of a node; nil if there is none.
+// NodeObject returns the controller's object of a node, or nil.
 func (v *Inventory) NodeObject(name string) *rikv1alpha1.Node {
 	if n := v.nodes[name]; n != nil {
 		return n.object
@@ -113,7 +113,8 @@ func (v *Inventory) NodeObject(name string) *rikv1alpha1.Node {
 	return nil
 }
 
-// NodeAnnotation is that of the controller's object of a node; empty if there is none.
+// NodeAnnotation returns an annotation of the controller's object of a node. It is empty if
+// there is no object.
 func (v *Inventory) NodeAnnotation(name, key string) string {
 	n := v.nodes[name]
 	if n == nil || n.object == nil {
@@ -122,8 +123,8 @@ func (v *Inventory) NodeAnnotation(name, key string) string {
 	return n.object.Annotations[key]
 }
 
-// Join notes that a node is connected and what it told of itself. A refusal
-// keeps instances away from it although it is connected.
+// Join records that a node is connected, with its registration. A refusal keeps instances off
+// the node although it is connected.
 func (v *Inventory) Join(name string, r Registration, refusal string, now time.Time) {
 	n := v.node(name, now)
 	n.Registration, n.connected, n.refusal = r, true, refusal
@@ -131,8 +132,8 @@ func (v *Inventory) Join(name string, r Registration, refusal string, now time.T
 	v.publish(n)
 }
 
-// SetRefusal says why a node that has joined is given nothing; empty when there
-// is no reason.
+// SetRefusal sets the reason why a node that has joined gets no instances. An empty reason
+// lifts the refusal.
 func (v *Inventory) SetRefusal(name, refusal string) {
 	n := v.nodes[name]
 	if n == nil || n.refusal == refusal {
@@ -142,8 +143,8 @@ func (v *Inventory) SetRefusal(name, refusal string) {
 	v.publish(n)
 }
 
-// Leave notes that a node's connection is gone. Its deadline runs on, unless the
-// controller has no such node: then it is forgotten.
+// Leave records that a node has disconnected. Its deadline continues. If the controller has no
+// such node, the node is removed.
 func (v *Inventory) Leave(name string) {
 	n := v.nodes[name]
 	if n == nil || !n.connected {
@@ -154,7 +155,8 @@ func (v *Inventory) Leave(name string) {
 	v.dropNode(n)
 }
 
-// Seen moves a node's deadline. It says whether the node counted as lost.
+// Seen records a message of a node and moves its deadline. It reports whether the node was
+// lost.
 func (v *Inventory) Seen(name string, now time.Time) (wasLost bool) {
 	n := v.nodes[name]
 	if n == nil {
@@ -170,7 +172,7 @@ func (v *Inventory) Seen(name string, now time.Time) (wasLost bool) {
 	return true
 }
 
-// SetDiskPressure says whether that is news.
+// SetDiskPressure sets a node's disk pressure and reports whether it changed.
 func (v *Inventory) SetDiskPressure(name string, pressure bool) bool {
 	n := v.nodes[name]
 	if n == nil || n.diskPressure == pressure {
@@ -181,7 +183,7 @@ func (v *Inventory) SetDiskPressure(name string, pressure bool) bool {
 	return true
 }
 
-// SetImages replaces the list of images that a node has.
+// SetImages replaces the list of images on a node.
 func (v *Inventory) SetImages(name string, images []string) {
 	n := v.nodes[name]
 	if n == nil {
@@ -194,7 +196,7 @@ func (v *Inventory) SetImages(name string, images []string) {
 	v.publish(n)
 }
 
-// SetTroubles notes what keeps a node from serving instances, and says whether that is news.
+// SetTroubles sets the troubles of a node and reports whether they changed.
 func (v *Inventory) SetTroubles(name string, all map[nodestate.TroubleKind]string) bool {
 	n := v.nodes[name]
 	if n == nil || maps.Equal(all, n.Troubles) {
@@ -205,8 +207,7 @@ func (v *Inventory) SetTroubles(name string, all map[nodestate.TroubleKind]strin
 	return true
 }
 
-// SetUsedPorts replaces the list of ports that processes of a node's machine
-// hold.
+// SetUsedPorts replaces the list of ports that processes of a node's machine use.
 func (v *Inventory) SetUsedPorts(name string, used map[placement.Port]bool) {
 	n := v.nodes[name]
 	if n == nil || maps.Equal(used, n.usedPorts) {
@@ -216,8 +217,8 @@ func (v *Inventory) SetUsedPorts(name string, used map[placement.Port]bool) {
 	v.publish(n)
 }
 
-// Expire returns the nodes whose deadline has passed. Each is returned once,
-// until it is heard of again.
+// Expire returns the nodes whose deadline has passed. It returns each once, until the node
+// sends a message again.
 func (v *Inventory) Expire(now time.Time) (lost []string) {
 	for {
 		front := v.seen.Front()
@@ -236,7 +237,7 @@ func (v *Inventory) Expire(now time.Time) (lost []string) {
 	}
 }
 
-// NextDeadline is when the next node is lost unless it is heard of.
+// NextDeadline returns when the next node is lost if it sends no message.
 func (v *Inventory) NextDeadline() (time.Time, bool) {
 	front := v.seen.Front()
 	if front == nil {
@@ -245,9 +246,9 @@ func (v *Inventory) NextDeadline() (time.Time, bool) {
 	return front.Value.(*node).seenAt.Add(v.options.NodeTimeout), true
 }
 
-// Connectivities lists, by name, every node that has joined or that is lost:
-// what a controller that has just synced must know. A node that has neither
-// joined nor passed its deadline is left out, for nothing is known of it yet.
+// Connectivities returns, by name, every node that has joined or that is lost. A controller
+// needs this after its listing. A node that has not joined and whose deadline has not passed is
+// omitted, because its state is not yet certain.
 func (v *Inventory) Connectivities() []Connectivity {
 	var out []Connectivity
 	for _, name := range slices.Sorted(maps.Keys(v.nodes)) {
@@ -259,7 +260,7 @@ func (v *Inventory) Connectivities() []Connectivity {
 	return out
 }
 
-// Connectivity is what is known of one node's connection.
+// Connectivity returns the state of one node's connection.
 func (v *Inventory) Connectivity(name string) Connectivity {
 	if n := v.nodes[name]; n != nil {
 		return n.connectivity()
@@ -284,9 +285,9 @@ func (v *Inventory) node(name string, now time.Time) *node {
 	return n
 }
 
-// dropNode forgets a node of which neither the controller nor a connection
-// speaks. Before the listing is complete the controller may yet speak of it, and
-// then it is to count as heard of: it stays until its deadline.
+// dropNode removes a node that has neither a Node nor a connection. Before the listing is
+// complete, the controller may still list it. The node then counts as seen, so it stays until
+// its deadline.
 func (v *Inventory) dropNode(n *node) {
 	if n.object != nil || n.connected || n.deadline != nil && !v.synced {
 		return
@@ -298,8 +299,8 @@ func (v *Inventory) dropNode(n *node) {
 	v.snapshot.RemoveNode(n.name)
 }
 
-// publish brings a node into the snapshot as it now is, and others when what is wrong with
-// them counts by it.
+// publish updates a node in the snapshot. It also updates other nodes whose overlay trouble
+// counts only while a node is reached.
 func (v *Inventory) publish(n *node) {
 	before := v.reached > 0
 	if n.reached {
@@ -319,8 +320,8 @@ func (v *Inventory) publish(n *node) {
 	}
 }
 
-// isReached says whether the node is one where instances go rather than to nodes that packets
-// of others do not reach.
+// isReached reports whether instances should go to this node instead of nodes that packets of
+// other nodes do not reach.
 func (n *node) isReached() bool {
 	for _, kind := range []nodestate.TroubleKind{nodestate.TroubleNetwork, nodestate.TroubleNames, nodestate.TroubleOverlay} {
 		if n.Troubles[kind] != "" {
@@ -333,8 +334,9 @@ func (n *node) isReached() bool {
 	return !slices.ContainsFunc(n.object.Spec.Taints, func(t rikv1alpha1.Taint) bool { return t.Effect != rikv1alpha1.TaintPreferNoSchedule })
 }
 
-// networkTrouble keeps instances away. Packets that do not pass do so only while another node
-// is reached: else nothing could be placed at all, as in a cluster of two.
+// networkTrouble returns the trouble that keeps instances off the node. Overlay trouble counts
+// only while another node is reached. Otherwise no instance could be placed, such as in a
+// cluster of two nodes.
 func (v *Inventory) networkTrouble(n *node) string {
 	trouble := cmp.Or(n.Troubles[nodestate.TroubleNetwork], n.Troubles[nodestate.TroubleNames])
 	if trouble == "" && v.reached > 0 {
@@ -370,13 +372,15 @@ func (v *Inventory) publishOne(n *node) {
 	}
 }
 
-// addresses is how many instances a node's range has an address for. An instance that
-// found none would wait there for one, and not go where there are some.
+// addresses returns the number of instances for which a node's range has addresses. Without
+// this limit, instances could wait on a node without free addresses instead of using another
+// node.
 func addresses(podCIDR string) int64 {
 	prefix, err := netip.ParsePrefix(podCIDR)
 	if err != nil || !prefix.Addr().Is4() {
-		return math.MaxInt64 // there is none yet
+		return math.MaxInt64 // not assigned yet
 	}
-	// The range itself, the node in it, and its broadcast address are nobody's.
+	// The range's own address, the node's address and the broadcast address are not for
+	// instances.
 	return max(0, int64(1)<<(prefix.Addr().BitLen()-prefix.Bits())-3)
 }

@@ -9,54 +9,52 @@ import (
 )
 
 const (
-	// maxProposed bounds the proposals without an acknowledgement. It is far
-	// above the number of writes that a controller has in flight (256), so that
-	// it never waits for proposals, and bounds what a slow one queues.
+	// maxProposed bounds the proposals without an acknowledgment. It is far above the number of
+	// writes that a controller has in flight (256), so a controller never waits for proposals. It
+	// bounds the queue of a slow controller.
 	maxProposed = 8192
-	// explainInterval bounds how often a changed explanation is told to all that
-	// wait for the same reason. The first one is told at once.
+	// explainInterval is the minimum time between two explanations to all instances that wait for
+	// the same reason. The first explanation is sent at once.
 	explainInterval = 5 * time.Second
 )
 
-// reservation is put before the UID of an instance to name the place that is
-// held for it while its victims go.
+// reservation is the prefix of an instance's UID that names the reservation for it, while its
+// victims are removed.
 const reservation = "reserved/"
 
-// Result is what a round of placing decided.
+// Result holds the decisions of a round of placement.
 type Result struct {
 	Bindings  []Binding
 	Unplaced  []Unplaced
 	Displaced []Displacement
-	// More says that there is more to place at once.
+	// More means that there is more to place at once.
 	More bool
-	// SendAt is when Place should be called again to tell changed explanations;
-	// zero when there are none.
+	// SendAt is when Place should be called again to send changed explanations. It is zero if
+	// there are none.
 	SendAt time.Time
 }
 
-// Binding is a proposal.
+// Binding is a proposal to bind an instance to a node.
 type Binding struct {
 	UID, Node string
 	HostPorts []int32
 }
 
-// Unplaced says why an instance waits.
+// Unplaced says why an instance is waiting.
 type Unplaced struct{ UID, Reason, Message string }
 
-// Displacement names an instance that has to go for another.
+// Displacement names an instance to preempt and the instance that needs its place.
 type Displacement struct{ UID, For string }
 
-// nomination holds a place for an instance of higher priority until its
-// victims are gone.
+// nomination reserves a place for an instance of higher priority until its victims are gone.
 type nomination struct {
 	instance *Instance
 	node     string
 	victims  map[string]struct{}
 }
 
-// Place decides up to limit times: the highest priority first, then the oldest.
-// What finds no place waits, without being asked again, until something changes
-// that could help.
+// Place makes up to limit decisions, the highest priority first, then the oldest. An instance
+// without a place waits, and is not evaluated again until an event that could help.
 func (v *Inventory) Place(limit int, now time.Time) Result {
 	var out Result
 	if !v.synced {
@@ -76,12 +74,11 @@ func (v *Inventory) Place(limit int, now time.Time) Result {
 	return out
 }
 
-// maxFreed bounds the nodes that are looked at one by one for every blocked
-// group. Beyond it another decision for each group is cheaper.
+// maxFreed bounds the nodes that are checked one by one for every blocked group. Above it, one
+// more decision for each group is cheaper.
 const maxFreed = 64
 
-// reconsider gives those blocked groups another chance for which what happened
-// could have made room.
+// reconsider unblocks those groups for which recent events could have made room.
 func (v *Inventory) reconsider() {
 	all := v.improved || len(v.freed) > maxFreed
 	if !all && len(v.freed) == 0 {
@@ -105,7 +102,7 @@ func (v *Inventory) helped(g *group) bool {
 			return true
 		}
 	}
-	// A higher priority may now get by with displacing fewer.
+	// An instance of higher priority may now need fewer victims.
 	return v.lowerExists(g.priority())
 }
 
@@ -130,7 +127,7 @@ func (v *Inventory) placeFirst(g *group, out *Result) {
 	out.Bindings = append(out.Bindings, Binding{UID: in.UID, Node: d.Node, HostPorts: d.HostPorts})
 }
 
-// send reports explanations that have not been told.
+// send adds explanations that have not been sent to the result.
 func (v *Inventory) send(now time.Time, out *Result) {
 	for g := range v.queue.untold {
 		due := g.sentAt.Add(explainInterval)
@@ -163,8 +160,8 @@ func (out *Result) send(in *Instance, g *group) {
 	out.Unplaced = append(out.Unplaced, Unplaced{UID: in.UID, Reason: g.reason, Message: g.message})
 }
 
-// preempt looks for instances of lower priority whose end would make room, asks
-// for it, and holds the place meanwhile.
+// preempt finds instances of lower priority whose removal would make room. It requests their
+// removal and reserves the place.
 func (v *Inventory) preempt(in *Instance, out *Result) bool {
 	if !v.lowerExists(in.group.priority()) {
 		return false
@@ -204,7 +201,8 @@ func (v *Inventory) lowerExists(priority int32) bool {
 	return false
 }
 
-// victimGone ends the nominations that waited for an instance only.
+// victimGone removes an instance from the victims of each nomination. A nomination without
+// further victims ends, and its instance is queued again.
 func (v *Inventory) victimGone(uid string) {
 	for nominee, n := range v.nominees {
 		if _, ok := n.victims[uid]; !ok {
@@ -216,7 +214,7 @@ func (v *Inventory) victimGone(uid string) {
 	}
 }
 
-// abandonNominations gives up the places held on a node that takes nothing now.
+// abandonNominations cancels the reservations on a node that no longer accepts instances.
 func (v *Inventory) abandonNominations(node string) {
 	for uid, n := range v.nominees {
 		if n.node == node {
@@ -225,7 +223,7 @@ func (v *Inventory) abandonNominations(node string) {
 	}
 }
 
-// cancelNomination gives up a held place and queues the instance again.
+// cancelNomination cancels a reservation and queues the instance again.
 func (v *Inventory) cancelNomination(uid string) {
 	if n := v.dropNomination(uid); n != nil {
 		v.queue.push(n.instance)
@@ -243,8 +241,8 @@ func (v *Inventory) dropNomination(uid string) *nomination {
 	return n
 }
 
-// Explain says where an instance is or would be placed, and what every filter
-// says of every node. ok is false for an instance that is not known.
+// Explain returns where an instance is or would be placed, with the result of every filter for
+// every node. ok is false for an unknown instance.
 func (v *Inventory) Explain(uid string) (e placement.Explanation, ok bool) {
 	in := v.instances[uid]
 	if in == nil {

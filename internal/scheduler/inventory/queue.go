@@ -8,8 +8,8 @@ import (
 	"rik.dev/rik/internal/scheduler/placement"
 )
 
-// group is the set of instances that are placed alike: those of one revision
-// with the same labels. It queues the waiting ones, the oldest first.
+// group is a set of instances with the same placement rules: those of one revision with the
+// same labels. It queues the waiting instances, the oldest first.
 type group struct {
 	workload string
 	labels   map[string]string
@@ -19,13 +19,13 @@ type group struct {
 	members int
 
 	waiting instanceHeap
-	// index in the queue of active groups; -1 when blocked or without waiting
-	// instances.
+	// index is the index in the queue of active groups. It is -1 if the group is blocked or has
+	// no waiting instances.
 	index   int
 	blocked bool
-	// reason and message of the last decision that found no place, and when all
-	// waiting instances were told last. Untold is set while some may not have
-	// been; newcomers are those that came since the group is blocked.
+	// reason and message are those of the last decision that found no node. sentAt is when all
+	// waiting instances last received them. untold is set while some instances may not have
+	// received them. newcomers are the instances added since the group was blocked.
 	reason, message string
 	sentAt          time.Time
 	untold          bool
@@ -39,15 +39,15 @@ func (g *group) priority() int32 {
 	return g.shape.Priority()
 }
 
-// queue orders the groups that may have a place to find: by priority, then by
-// their oldest waiting instance.
+// queue orders the groups that may fit on a node by priority, then by their oldest waiting
+// instance.
 type queue struct {
 	active  groupHeap
 	blocked map[*group]struct{}
-	// dependents are the blocked groups that may go where others are, untold those
-	// with something to tell.
+	// dependents are the blocked groups whose instances may go where others are. untold are the
+	// blocked groups with explanations to send.
 	dependents, untold map[*group]struct{}
-	// waiting counts instances in groups, blocked ones too.
+	// waiting counts the waiting instances in all groups, including blocked ones.
 	waiting int
 }
 
@@ -74,7 +74,7 @@ func (q *queue) push(in *Instance) {
 	q.fix(g)
 }
 
-// remove takes an instance out; nothing happens when it does not wait.
+// remove removes an instance from the queue. It does nothing if the instance is not waiting.
 func (q *queue) remove(in *Instance) {
 	if in.heap < 0 {
 		return
@@ -90,7 +90,7 @@ func (q *queue) remove(in *Instance) {
 	}
 }
 
-// fix puts a group where it belongs after its waiting instances changed.
+// fix corrects a group's position after its waiting instances changed.
 func (q *queue) fix(g *group) {
 	switch {
 	case len(g.waiting) == 0 && g.index >= 0:
@@ -102,7 +102,7 @@ func (q *queue) fix(g *group) {
 	}
 }
 
-// first is the group to place from next; nil when there is none.
+// first returns the next group to place from, or nil.
 func (q *queue) first() *group {
 	if len(q.active) == 0 {
 		return nil
@@ -110,7 +110,7 @@ func (q *queue) first() *group {
 	return q.active[0]
 }
 
-// block sets a group aside until something changes.
+// block removes a group from the active groups until an event that could help.
 func (q *queue) block(g *group, reason, message string) {
 	g.reason, g.message, g.untold = reason, message, true
 	if g.index >= 0 {
@@ -132,7 +132,7 @@ func (q *queue) unblock(g *group) {
 	q.fix(g)
 }
 
-// unblockDependents gives those another chance that may go where others are.
+// unblockDependents unblocks the groups whose instances may go where others are.
 func (q *queue) unblockDependents() {
 	for g := range q.dependents {
 		q.unblock(g)

@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRebuildFault07: nothing is lost by a restart of either side. A second
-// inventory that is told what the controller has made durable ends with the
-// same places, and every other instance waits again.
+// TestRebuildFault07: a restart of either side loses nothing. A second inventory that receives
+// what the controller has made durable ends with the same places, and every other instance
+// waits again.
 func TestRebuildFault07(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -20,7 +20,7 @@ func TestRebuildFault07(t *testing.T) {
 		v.Begin()
 		v.SetTemplate("ns/w", template(0))
 		v.Synced()
-		durable := map[string]string{} // uid -> node; "" pending
+		durable := map[string]string{} // uid -> node; "" means pending
 		unacked := map[string]string{}
 		next := 0
 		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
@@ -69,7 +69,7 @@ func TestRebuildFault07(t *testing.T) {
 	})
 }
 
-// relist gives an inventory a whole listing and checks what it knows then.
+// relist sends an inventory a whole listing and checks its state afterward.
 func relist(v *Inventory, durable map[string]string) error {
 	v.Begin()
 	v.SetTemplate("ns/w", template(0))
@@ -100,7 +100,8 @@ func relist(v *Inventory, durable map[string]string) error {
 	return overfull(v)
 }
 
-// overfull places all that waits and finds a node with more than it can bear.
+// overfull places all waiting instances and returns an error for a node with more instances
+// than it can hold.
 func overfull(v *Inventory) error {
 	place(v, start)
 	on := map[string]int{}
