@@ -1,11 +1,11 @@
-// Package legacy serves the two services of the published RIK scheduler to old
-// controllers and old workers, and passes between them. It knows nothing of
-// rik's own instances and nodes: an old worker cannot run those.
+// Package legacy serves the two services of the published RIK scheduler to old controllers and
+// old workers, and passes messages between them. It does not use rik's own instances and nodes,
+// which an old worker cannot run.
 //
-// As published, a worker has no identity beyond its host name, nothing is
-// re-attached and nothing is fenced. What the published scheduler got wrong is
-// right here: work is spread over the workers, a DESTROY goes to the worker that
-// has the instance, and no message of a peer ends the service.
+// As in the published scheduler, a worker has no identity except its host name. Nothing is
+// reattached and nothing is fenced. Three faults of the published scheduler are fixed here.
+// Work is spread over the workers. A DESTROY goes to the worker that has the instance. No
+// message of a peer ends the service.
 package legacy
 
 import (
@@ -27,10 +27,10 @@ import (
 	"rik.dev/rik/internal/rpc/legacy/worker"
 )
 
-// maxInstances bounds what peers without an identity can make us remember.
+// maxInstances bounds the memory that peers without an identity can use.
 const maxInstances = 100_000
 
-// Service is both services over one state.
+// Service implements both services over one state.
 type Service struct {
 	log *slog.Logger
 
@@ -40,32 +40,34 @@ type Service struct {
 	// unassigned holds instances that wait for a worker, in order of arrival.
 	unassigned []*instance
 	turn       int64
-	// updates for the controller: the last of each subject, in order.
+	// updates holds the last status of each subject for the controller. order holds the subjects
+	// in order.
 	updates    map[string]*common.WorkerStatus
 	order      []string
 	updated    chan struct{}
 	subscribed bool
 }
 
-// connection is a worker while it is connected.
+// connection is a connected worker.
 type connection struct {
 	host   string
 	orders []*worker.InstanceScheduling
 	ready  chan struct{}
 	load   int
-	// turn is when it last got something; the longest ago is next.
+	// turn is the turn in which the worker last got an instance. The worker with the lowest turn
+	// is next.
 	turn int64
 }
 
 type instance struct {
 	id, definition string
-	// host that has it; empty while unassigned.
+	// host is the worker that has the instance. It is empty while the instance is unassigned.
 	host string
-	// destroyed is set once it is to go.
+	// destroyed is set when the controller has requested a DESTROY.
 	destroyed bool
 }
 
-// New makes a service without workers.
+// New creates a service without workers.
 func New(log *slog.Logger) *Service {
 	return &Service{
 		log: log, workers: map[string]*connection{}, instances: map[string]*instance{},
@@ -93,8 +95,8 @@ type workerServer struct {
 	*Service
 }
 
-// ScheduleInstance takes an instance or its end in. Success means no more than
-// that it is pending.
+// ScheduleInstance accepts a CREATE or a DESTROY of an instance. Success means only that the
+// request is pending.
 func (c *controllerServer) ScheduleInstance(_ context.Context, r *controller.WorkloadScheduling) (*emptypb.Empty, error) {
 	if r.InstanceId == "" {
 		return nil, status.Error(codes.InvalidArgument, "instance_id is missing")
@@ -118,7 +120,7 @@ func (c *controllerServer) ScheduleInstance(_ context.Context, r *controller.Wor
 	return &emptypb.Empty{}, nil
 }
 
-// destroy sends the end of an instance to the worker that has it.
+// destroy sends the DESTROY of an instance to the worker that has it.
 func (s *Service) destroy(id string) error {
 	in := s.instances[id]
 	if in == nil {
@@ -137,8 +139,8 @@ func (s *Service) destroy(id string) error {
 	return nil
 }
 
-// assign gives what waits to the least loaded workers, and among those to the
-// one whose turn was the longest ago.
+// assign assigns the waiting instances to the least loaded workers. Among equally loaded
+// workers, the one with the lowest turn is next.
 func (s *Service) assign() {
 	for len(s.unassigned) > 0 && len(s.workers) > 0 {
 		in := s.unassigned[0]
@@ -182,13 +184,13 @@ func poke(c chan struct{}) {
 	}
 }
 
-// GetStatusUpdates streams what workers say. One controller at a time.
+// GetStatusUpdates streams the workers' statuses to one controller at a time.
 func (c *controllerServer) GetStatusUpdates(_ *emptypb.Empty, stream grpc.ServerStreamingServer[common.WorkerStatus]) error {
 	if !c.subscribe() {
 		return status.Error(codes.AlreadyExists, "another controller is subscribed")
 	}
 	defer c.unsubscribe()
-	// Headers tell the controller that it is subscribed, before there is news.
+	// The headers confirm the subscription to the controller before there is an update.
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
@@ -223,8 +225,7 @@ func (s *Service) unsubscribe() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.subscribed = false
-	// A token that the last subscriber took may have been for updates that it
-	// never sent.
+	// The token that the last subscriber took may have been for updates that it did not send.
 	poke(s.updated)
 }
 
@@ -242,7 +243,7 @@ func (s *Service) nextUpdate() (*common.WorkerStatus, string) {
 	return m, key
 }
 
-// unsent puts an update back, unless a newer one has come.
+// unsent puts an update back, unless a newer one has arrived.
 func (s *Service) unsent(key string, m *common.WorkerStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,8 +252,8 @@ func (s *Service) unsent(key string, m *common.WorkerStatus) {
 	}
 }
 
-// update queues a status for the controller; a newer one of the same subject
-// takes the place of an older.
+// update queues a status for the controller. A newer status of the same subject replaces an
+// older one.
 func (s *Service) update(key string, m *common.WorkerStatus) {
 	if s.updates[key] == nil {
 		if len(s.order) >= 2*maxInstances {
@@ -264,7 +265,7 @@ func (s *Service) update(key string, m *common.WorkerStatus) {
 	poke(s.updated)
 }
 
-// sendInstance reports a status that the scheduler itself gives an instance.
+// sendInstance reports a status of an instance that the scheduler itself sets.
 func (s *Service) sendInstance(id string, is common.ResourceStatus) {
 	s.update("instance/"+id, &common.WorkerStatus{
 		Identifier: id,
@@ -272,7 +273,7 @@ func (s *Service) sendInstance(id string, is common.ResourceStatus) {
 	})
 }
 
-// Register joins a worker until it disconnects.
+// Register serves a worker until it disconnects.
 func (w *workerServer) Register(r *common.WorkerRegistration, stream grpc.ServerStreamingServer[worker.InstanceScheduling]) error {
 	if r.Hostname == "" {
 		return status.Error(codes.FailedPrecondition, "hostname is missing")
@@ -282,7 +283,7 @@ func (w *workerServer) Register(r *common.WorkerRegistration, stream grpc.Server
 		return status.Errorf(codes.AlreadyExists, "worker %q is connected already", r.Hostname)
 	}
 	defer w.disconnect(c)
-	// Headers tell the worker that it is in, before there is work.
+	// The headers confirm the registration to the worker before there is work.
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
@@ -302,8 +303,8 @@ func (w *workerServer) Register(r *common.WorkerRegistration, stream grpc.Server
 	}
 }
 
-// connect takes a worker in; nil when its name is taken. One that comes back
-// learns what was to be destroyed meanwhile.
+// connect admits a worker. It returns nil if a worker of that name is connected. A worker that
+// reconnects receives the DESTROY requests that arrived in the meantime.
 func (s *Service) connect(host string) *connection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,7 +328,7 @@ func (s *Service) connect(host string) *connection {
 	return c
 }
 
-// disconnect forgets a worker. What it has not been sent goes to another.
+// disconnect removes a worker. Instances that were not yet sent to it go to another worker.
 func (s *Service) disconnect(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -363,7 +364,7 @@ func (s *Service) nextOrder(c *connection) *worker.InstanceScheduling {
 	return m
 }
 
-// SendStatusUpdates takes in what a worker says, until it ends the stream.
+// SendStatusUpdates handles the statuses of a worker until the worker ends the stream.
 func (w *workerServer) SendStatusUpdates(stream grpc.ClientStreamingServer[common.WorkerStatus, emptypb.Empty]) error {
 	address := addressOf(stream.Context())
 	for {
@@ -393,8 +394,8 @@ func addressOf(ctx context.Context) string {
 	return host
 }
 
-// take passes a status on. One of an instance that is not known, or that says
-// nothing, is dropped: an old controller would end on it.
+// take passes a status on. It drops an empty status and a status of an unknown instance,
+// because either would crash an old controller.
 func (s *Service) take(m *common.WorkerStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// raw passes frames as they are, so that the tests speak with the bytes that an
-// old peer sends, made by hand from the published numbers.
+// raw passes frames unchanged, so that the tests send the bytes of an old peer, encoded by hand
+// from the published field numbers.
 type raw struct{}
 
 func (raw) Name() string                  { return "proto" }
@@ -29,10 +29,10 @@ func (raw) Unmarshal(b []byte, v any) error {
 	return nil
 }
 
-// text is a length-delimited field.
+// text encodes a length-delimited field.
 func text(number byte, s string) string { return string([]byte{number<<3 | 2, byte(len(s))}) + s }
 
-// number is a varint field.
+// number encodes a varint field.
 func number(field, value byte) string { return string([]byte{field << 3, value}) }
 
 func schedule(id string) string { return text(1, "workload") + text(2, "{}") + text(4, id) }
@@ -40,8 +40,8 @@ func destroy(id string) string {
 	return text(1, "workload") + text(2, "{}") + number(3, 1) + text(4, id)
 }
 
-// created and destroyed are what a worker gets, updated what a controller gets
-// from the scheduler itself.
+// created and destroyed are frames that a worker receives. updated is a frame that a controller
+// receives from the scheduler itself.
 func created(id string) string   { return text(1, id) + text(2, "{}") }
 func destroyed(id string) string { return text(1, id) + text(2, "{}") + number(3, 1) }
 func updated(id string, status byte) string {
@@ -97,7 +97,7 @@ func (p *peers) schedule(frame string) error {
 	return p.call("/controller.Controller/ScheduleInstance", frame)
 }
 
-// reader is a stream that the server fills.
+// reader is a stream on which the server sends.
 type reader struct {
 	t      *testing.T
 	stream grpc.ClientStream
@@ -122,14 +122,14 @@ func (p *peers) open(method, frame string) *reader {
 	return &reader{t: p.t, stream: stream, cancel: cancel}
 }
 
-// accepted opens a stream and waits until the server has taken it; one that is
-// refused because an earlier stream has not ended yet is tried again.
+// accepted opens a stream and waits until the server has accepted it. It tries again if the
+// server refuses because an earlier stream has not ended yet.
 func (p *peers) accepted(method, frame string) *reader {
 	p.t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
 		r := p.open(method, frame)
-		// A refused stream has no headers, and its error comes with Recv.
+		// A refused stream has no headers, and Recv returns its error.
 		if md, err := r.stream.Header(); err == nil && md != nil {
 			return r
 		}
@@ -174,7 +174,7 @@ func (r *reader) want(frames ...string) {
 	}
 }
 
-// canonical orders the fields of a frame, which may come in any order.
+// canonical sorts the fields of a frame, whose order may differ.
 func canonical(t *testing.T, frame string) string {
 	t.Helper()
 	var fields []string
@@ -190,7 +190,7 @@ func canonical(t *testing.T, frame string) string {
 	return strings.Join(fields, "")
 }
 
-// say sends statuses as a worker does, and waits for the answer.
+// say sends statuses as a worker does, and waits for the response.
 func (p *peers) say(frames ...string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
@@ -241,7 +241,7 @@ func TestLifeOfAnInstance(t *testing.T) {
 	w := p.worker("w1")
 	updates.want(workerUpdate("w1", running), updated("i1", creating))
 	w.want(created("i1"))
-	// The published worker leaves host_address out; the scheduler fills it.
+	// The published worker omits host_address. The scheduler sets it.
 	said := text(1, number(1, running)+text(2, `{"cpu":1}`)+text(3, "i1")) + text(3, "w1")
 	p.say(said)
 	updates.want(said + text(4, "127.0.0.1"))
@@ -297,7 +297,7 @@ func TestOneSubscriber(t *testing.T) {
 	second.want(updated("i1", pending))
 }
 
-// TestSpreadFault03: instances that come one at a time go to all workers.
+// TestSpreadFault03: instances that are created one at a time go to all workers.
 func TestSpreadFault03(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
@@ -315,8 +315,8 @@ func TestSpreadFault03(t *testing.T) {
 	}
 }
 
-// TestDestroyFault04: the end of an instance goes to its owner, also when the
-// owner was away.
+// TestDestroyFault04: a DESTROY goes to the owner of the instance, even if the owner was
+// disconnected.
 func TestDestroyFault04(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
@@ -331,15 +331,15 @@ func TestDestroyFault04(t *testing.T) {
 		t.Fatalf("DESTROY = %v", err)
 	}
 	p.worker("owner").want(destroyed("i1"))
-	// The other worker's next order is one of its own: it was not asked.
+	// The next order of the other worker is for its own instance: it did not receive the DESTROY.
 	if err := p.schedule(schedule("i2")); err != nil {
 		t.Fatalf("ScheduleInstance = %v", err)
 	}
 	other.want(created("i2"))
 }
 
-// TestUnknownInstanceFault02: a status of an instance that nobody knows, an
-// empty one, and ends of unknown instances leave the service as it was.
+// TestUnknownInstanceFault02: a status of an unknown instance, an empty status, and a DESTROY
+// of an unknown instance do not change the service.
 func TestUnknownInstanceFault02(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
