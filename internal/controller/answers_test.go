@@ -19,7 +19,7 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// TestHandlers answers why and how much.
+// TestHandlers checks the handlers that explain placement and report usage.
 func TestHandlers(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.manual("web", 1)
@@ -70,7 +70,7 @@ func TestHandlers(t *testing.T) {
 	})
 }
 
-// TestTenant makes a tenant's namespace and rights, and takes all away again.
+// TestTenant creates a tenant's namespace and permissions, and removes them again.
 func TestTenant(t *testing.T) {
 	c := start(t, nil)
 	name := "tenant-" + c.namespace

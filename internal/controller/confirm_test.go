@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// hold has a node say that it waits; nil that it does not.
+// hold makes a node report that it waits for a confirmation, or that it does not if h is nil.
 func (c *cluster) hold(name string, h *schedulerv1.Hold) {
 	c.scheduler.do(func() {
 		c.scheduler.holds[name] = h
@@ -32,7 +32,7 @@ func (c *cluster) node(name string) *rikv1alpha1.Node {
 	return n
 }
 
-// waits compares what the Node shows.
+// waits checks the confirmation that the Node shows.
 func (c *cluster) waits(name, reason string) {
 	c.Helper()
 	c.eventually(fmt.Sprintf("node %s shows %q", name, reason), func() string {
@@ -51,8 +51,8 @@ func (c *cluster) waits(name, reason string) {
 	})
 }
 
-// TestHeldNodesShowWhatTheyWaitFor, and what an operator confirms reaches the scheduler, and
-// counts once.
+// TestHeldNodesShowWhatTheyWaitFor: a Node shows the confirmation that its node waits for. An
+// operator's confirmation reaches the scheduler and counts once.
 func TestHeldNodesShowWhatTheyWaitFor(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.waits("node-a", "")
@@ -89,7 +89,8 @@ func TestHeldNodesShowWhatTheyWaitFor(t *testing.T) {
 		}
 		return ""
 	})
-	// The event of the way back is the last one: all before it have been written.
+	// The event that the node is ready again is the last one. All earlier events have been
+	// written by then.
 	var said []string
 	c.eventually("an event says that the node is ready again", func() string {
 		events := &corev1.EventList{}
@@ -115,11 +116,11 @@ func TestHeldNodesShowWhatTheyWaitFor(t *testing.T) {
 	}
 }
 
-// TestALowerTermIsLeftWhenThatIsConfirmed: the controller of a restored datastore takes a term
-// above that of all nodes, but for one that is far away and was not named.
+// TestALowerTermIsLeftWhenThatIsConfirmed: the controller of a restored datastore continues
+// with a term above that of all nodes. A far higher term is used only after it was confirmed.
 func TestALowerTermIsLeftWhenThatIsConfirmed(t *testing.T) {
 	c := start(t, nil, "near", "nearer", "far")
-	c.waits("far", "") // the scheduler knows the term then
+	c.waits("far", "") // by then the scheduler has the term
 	var term int64
 	c.scheduler.do(func() { term = c.scheduler.term })
 	lower := func(above int64) *schedulerv1.Hold {
@@ -155,13 +156,14 @@ func TestALowerTermIsLeftWhenThatIsConfirmed(t *testing.T) {
 	above("a term above that of the node that was named", term+1_000_000, term+2_000_000)
 	c.hold("far", nil)
 	c.waits("far", "")
-	// A controller that starts later goes on above it.
+	// A controller that starts later continues above that term.
 	c.stop()
 	c.run()
 	above("a term above all before", term+1_000_001, term+2_000_000)
 }
 
-// TestAnUnknownNodeIsShown with the certificate that it has; deleting it revokes that one.
+// TestAnUnknownNodeIsShown: an unknown node gets a Node that names the node's certificate.
+// Deleting the Node revokes that certificate.
 func TestAnUnknownNodeIsShown(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.waits("node-a", "")

@@ -1,11 +1,10 @@
-// Package controller is the active part of a cluster's control plane: it
-// starts, follows, replaces and ends instances, and keeps nodes and tenants.
-// One controller is active at a time, under a Lease whose term fences off
-// earlier ones.
+// Package controller is the active part of a cluster's control plane. It starts, tracks,
+// replaces and ends instances, and manages nodes and tenants. One controller is active at a
+// time. It holds a Lease, whose term fences off earlier controllers.
 //
-// The reconcilers are in the packages below: workload, instance, node, tenant;
-// network gives out addresses and tells nodes of each other; scheduling is the stream to the scheduler. They meet here and read from the
-// views that the watches fill.
+// The reconcilers are in the packages below: workload, instance, node and tenant. Package
+// network allocates addresses and sends nodes the netmap. Package scheduling is the stream to
+// the scheduler. This package connects them. They read from the views that the watches fill.
 package controller
 
 import (
@@ -33,49 +32,50 @@ import (
 	"rik.dev/rik/internal/reconcile/runtimelog"
 )
 
-// What Config's zero values mean.
+// Defaults of Config.
 const (
 	DefaultReplaceAfter = 60 * time.Second
-	// DefaultNodeTimeout is the scheduler's.
+	// DefaultNodeTimeout is the same as the scheduler's.
 	DefaultNodeTimeout = 20 * time.Second
-	// DefaultWrites in flight: etcd batches what arrives during one fsync.
+	// DefaultWrites is the default number of writes in flight: etcd batches the writes that
+	// arrive during one fsync.
 	DefaultWrites = 256
-	// electionPause is between two attempts to become the active controller.
+	// electionPause is the pause between two attempts to become the active controller.
 	electionPause = time.Second
 )
 
-// Config is what a controller is made of.
+// Config configures a Controller.
 type Config struct {
-	// RestConfig reaches the API server as rik:controller. Required.
+	// RestConfig connects to the API server as rik:controller. Required.
 	RestConfig *rest.Config
-	// Instances writes Instances; a client over RestConfig by default.
+	// Instances writes Instances. The default is a client over RestConfig.
 	Instances store.Instances
-	// SchedulerDial connects to the scheduler; it is called again after a
-	// connection broke. Required.
+	// SchedulerDial connects to the scheduler. It is called again after a connection broke.
+	// Required.
 	SchedulerDial func(ctx context.Context) (*grpc.ClientConn, error)
 	// Identity names this controller in the Lease and in the log. Required.
 	Identity string
-	// LeaderElection waits for other controllers to give up the Lease. Without
-	// it this is the only one and takes the Lease over at once.
+	// LeaderElection waits until other controllers release the Lease. Without it this controller
+	// must be the only one, and takes over the Lease at once.
 	LeaderElection bool
-	// ReplaceAfter is the silence of a node after which its instances are
-	// replaced: DefaultReplaceAfter when 0.
+	// ReplaceAfter is the time without a message from a node after which its instances are
+	// replaced. Zero means DefaultReplaceAfter.
 	ReplaceAfter time.Duration
-	// NodeTimeout is the time without a scheduler, to whom nodes speak, after which
-	// nodes and instances are shown as Unknown; the scheduler has the same for the
-	// silence of one node. DefaultNodeTimeout when 0.
+	// NodeTimeout is the time without a scheduler after which nodes and instances are shown as
+	// Unknown, because nodes report to the scheduler. The scheduler uses the same time for a node
+	// without a message. Zero means DefaultNodeTimeout.
 	NodeTimeout time.Duration
-	// Network holds the ranges of addresses and the domain; each has a default.
+	// Network holds the address ranges and the domain. Each has a default.
 	Network network.Options
-	// Writes in flight: DefaultWrites when 0.
+	// Writes is the number of writes in flight. Zero means DefaultWrites.
 	Writes int
 	// Logger is slog.Default when nil.
 	Logger *slog.Logger
-	// Metrics registers the controller's metrics; none when nil.
+	// Metrics registers the controller's metrics. It is optional.
 	Metrics prometheus.Registerer
 }
 
-// Validate reports every problem.
+// Validate reports every problem in a configuration.
 func (c *Config) Validate() error {
 	var problems []error
 	if c.RestConfig == nil {
@@ -94,17 +94,17 @@ func (c *Config) Validate() error {
 	return errors.Join(append(problems, err)...)
 }
 
-// Controller runs the reconcilers while it is the active one.
+// Controller runs the reconcilers while it is the active controller.
 type Controller struct {
 	config Config
 	client client.Client
-	// acting is the client of the active controller: it writes only while the lease is held.
+	// acting is the client of the active controller. It writes only while the lease is held.
 	acting  client.Client
 	leads   *leadership
 	clients kubernetes.Interface
 	cache   cache.Cache
 	metrics *metrics
-	// network tells nodes the table while this controller is the active one.
+	// network sends nodes the netmap while this controller is active.
 	network  *network.Publisher
 	settings network.Settings
 	now      func() time.Time
@@ -113,11 +113,11 @@ type Controller struct {
 	readyOnce sync.Once
 
 	mu sync.RWMutex
-	// active is guarded by mu; nil while another controller is the active one.
+	// active is guarded by mu. It is nil while another controller is active.
 	active *term
 }
 
-// New makes a controller. It connects to nothing yet.
+// New creates a controller. It does not connect yet.
 func New(c Config) (*Controller, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the controller: %w", err)
@@ -161,7 +161,8 @@ func New(c Config) (*Controller, error) {
 
 func (c *Controller) connect() error {
 	config := rest.CopyConfig(c.config.RestConfig)
-	// The workers bound themselves; a limit in the client would only queue.
+	// The reconcilers limit their own concurrency. A limit in the client would only delay
+	// requests.
 	config.QPS, config.Burst = -1, 0
 	if config.UserAgent == "" {
 		config.UserAgent = "rik-controller"
@@ -190,19 +191,19 @@ func (c *Controller) connect() error {
 	return nil
 }
 
-// Cache is the cache that the controller fills while it runs, active or not;
-// other services of the same process may read from it and add informers to it.
+// Cache is the cache that the controller fills while it runs, active or not. Other services of
+// the same process may read from it and add informers to it.
 func (c *Controller) Cache() cache.Cache { return c.cache }
 
-// Client reads past every cache, and writes.
+// Client reads from the API server without a cache, and writes.
 func (c *Controller) Client() client.Client { return c.client }
 
-// Network tells nodes what they have to know of the network between instances.
+// Network returns the publisher that sends nodes the netmap.
 func (c *Controller) Network() *network.Publisher { return c.network }
 
-// Fence says how long ago the kcp that a namespace belongs to was last known to be in
-// touch with this cluster, if it ever was; found is false for a namespace that belongs to
-// none. It may be asked of a controller that is not the active one.
+// Fence returns the time since the last proof that the kcp of a namespace could reach this
+// cluster. proven is false if there was no proof yet. found is false for a namespace that does
+// not belong to a kcp. Fence also works on a controller that is not active.
 func (c *Controller) Fence(ctx context.Context, namespace string) (age time.Duration, proven, found bool, err error) {
 	if t := c.current(); t != nil {
 		return t.fences.Age(ctx, namespace)
@@ -210,13 +211,14 @@ func (c *Controller) Fence(ctx context.Context, namespace string) (age time.Dura
 	return fence.Ask(ctx, c.client, namespace, c.now())
 }
 
-// Ready is closed once the caches are filled and either the reconcilers run or
-// another controller is known to be the active one.
+// Ready is closed once the caches are filled and either the reconcilers run or another
+// controller is active.
 func (c *Controller) Ready() <-chan struct{} { return c.ready }
 
 func (c *Controller) becomeReady() { c.readyOnce.Do(func() { close(c.ready) }) }
 
-// Run works until ctx ends and returns when everything has stopped. It runs once.
+// Run runs the controller until ctx ends, and returns when all its work has stopped. Call it
+// once.
 func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -229,7 +231,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// compete becomes the active controller, again and again, until ctx ends.
+// compete tries to become the active controller, again and again, until ctx ends.
 func (c *Controller) compete(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := c.attempt(ctx)
@@ -283,11 +285,11 @@ func (c *Controller) lead(ctx context.Context, number int64) error {
 	return t.run(ctx)
 }
 
-// cluster is the identity of the cluster for its nodes: the UID of the namespace
-// kube-system, which lives as long as the datastore's content, and by which other tools know
-// a cluster too.
+// cluster returns the cluster's identity, which is sent to the nodes. It is the UID of the
+// namespace kube-system, which lives as long as the datastore's content. Other tools identify a
+// cluster by it too.
 func (c *Controller) cluster(ctx context.Context) (string, error) {
-	// The API server makes it too, a moment after its first start.
+	// The API server creates this namespace too, shortly after its first start.
 	if err := ensureNamespace(ctx, c.client, metav1.NamespaceSystem); err != nil {
 		return "", err
 	}

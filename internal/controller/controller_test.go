@@ -25,8 +25,8 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// cluster is an API server, a controller and a scripted scheduler with nodes.
-// Its tests run one after the other: a controller works on the whole cluster.
+// cluster is an API server, a controller and a scripted scheduler with nodes. Its tests run one
+// after the other, because a controller works on the whole cluster.
 type cluster struct {
 	*testing.T
 	api       *apiprocess.Server
@@ -37,14 +37,14 @@ type cluster struct {
 	config    controller.Config
 
 	controller *controller.Controller
-	// dial reaches the scheduler that is served now; loseScheduler ends that one.
+	// dial connects to the current scheduler server. loseScheduler stops that server.
 	dial          atomic.Pointer[func(context.Context) (*grpc.ClientConn, error)]
 	loseScheduler func()
-	// stop ends controller and scheduler, leaveOnly the controller alone.
+	// stop ends the controller and the scheduler. leaveOnly ends only the controller.
 	stop, leaveOnly func()
 }
 
-// asController is the identity that the controller has in a cluster.
+// asController returns a configuration with the identity of the controller in a cluster.
 func asController(c *rest.Config) *rest.Config {
 	out := rest.CopyConfig(c)
 	out.Impersonate = rest.ImpersonationConfig{UserName: rikv1alpha1.UserController, Groups: []string{"system:masters"}}
@@ -72,7 +72,7 @@ func start(t *testing.T, change func(*controller.Config), nodes ...string) *clus
 	return c
 }
 
-// run starts a controller and a server for the scheduler; stop ends both.
+// run starts a controller and a server for the scheduler. stop ends both.
 func (c *cluster) run() {
 	c.Helper()
 	c.serveScheduler()
@@ -106,7 +106,7 @@ func (c *cluster) run() {
 	}
 }
 
-// serveScheduler brings the scheduler up, or back after it was lost.
+// serveScheduler starts the scheduler's server, or starts it again after loseScheduler.
 func (c *cluster) serveScheduler() {
 	c.Helper()
 	dial, stop := c.scheduler.serve(c)
@@ -114,7 +114,7 @@ func (c *cluster) serveScheduler() {
 	c.loseScheduler = stop
 }
 
-// wipe leaves nothing for the next test.
+// wipe deletes all objects before the next test.
 func (c *cluster) wipe() {
 	c.stop()
 	ctx := context.Background()
@@ -171,7 +171,7 @@ func objects(list client.ObjectList) []client.Object {
 	return out
 }
 
-// writer writes instances as a controller beside its API server does.
+// writer writes instances as a controller does that runs next to its API server.
 func writer(t *testing.T, api *apiprocess.Server) store.Instances {
 	t.Helper()
 	upstream, err := client.New(asController(api.Config), client.Options{Scheme: controller.Scheme})
@@ -212,7 +212,8 @@ func (c counting) Delete(ctx context.Context, namespace, name string, uid types.
 	return c.Instances.Delete(ctx, namespace, name, uid, grace)
 }
 
-// eventually polls until check says "", and otherwise reports what it said last.
+// eventually polls until check returns an empty string. If that does not happen in time, it
+// reports the last result.
 func (c *cluster) eventually(what string, check func() string) {
 	c.Helper()
 	deadline := time.Now().Add(served.Timeout)
@@ -237,7 +238,7 @@ func (c *cluster) create(o client.Object) {
 	}
 }
 
-// change updates an object, again on conflict.
+// change updates an object and retries on conflicts.
 func change[T client.Object](c *cluster, key types.NamespacedName, o T, edit func(T)) {
 	c.Helper()
 	c.eventually("updating "+key.String(), func() string {
@@ -296,8 +297,8 @@ func (c *cluster) workload(name string) *rikv1alpha1.Workload {
 	return &w
 }
 
-// settled restarts the controller and says whether the second look at a
-// converged cluster wrote any instance: it must not.
+// settled restarts the controller and checks that the second pass over a converged cluster
+// writes no instance.
 func (c *cluster) settled() {
 	c.Helper()
 	c.eventually("every status is final", c.unfinished)
@@ -314,8 +315,8 @@ func (c *cluster) settled() {
 		})
 		return out
 	})
-	// A workload of its own goes all the way: whatever the second look had to
-	// write was written before.
+	// A new workload runs through all steps. By then, all other writes of the second pass would
+	// have been made.
 	c.create(&rikv1alpha1.Workload{
 		ObjectMeta: automatic(c.namespace, "sentinel", 1).ObjectMeta, Spec: automatic(c.namespace, "sentinel", 1).Spec,
 	})
@@ -331,8 +332,8 @@ func (c *cluster) settled() {
 	}
 }
 
-// unfinished says what the controller has yet to write: statuses, which it
-// writes once a second at most, and the removal of revisions that nobody owns.
+// unfinished returns what the controller has not written yet: statuses, which it writes at most
+// once a second, and the removal of revisions without an owner.
 func (c *cluster) unfinished() string {
 	c.Helper()
 	var workloads rikv1alpha1.WorkloadList
@@ -368,7 +369,7 @@ func (c *cluster) unfinished() string {
 	return ""
 }
 
-// snapshot maps instances, workloads, revisions and nodes to their versions.
+// snapshot maps instances, workloads, revisions and nodes to their resource versions.
 func (c *cluster) snapshot() map[string]string {
 	c.Helper()
 	out := map[string]string{}

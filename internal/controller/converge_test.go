@@ -13,7 +13,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestAutomaticConverges counts the writes too: three on an instance's way up.
+// TestAutomaticConverges also counts the writes: three until an instance is running.
 func TestAutomaticConverges(t *testing.T) {
 	c := start(t, nil, "node-a", "node-b")
 	const n = 20
@@ -44,7 +44,8 @@ func TestAutomaticConverges(t *testing.T) {
 	c.settled()
 }
 
-// TestNodesAppear from what the scheduler reports, with the labels they may have.
+// TestNodesAppear: Nodes are created from the scheduler's reports, with the labels that nodes
+// may set.
 func TestNodesAppear(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.eventually("the node", func() string {
@@ -60,7 +61,7 @@ func TestNodesAppear(t *testing.T) {
 	})
 }
 
-// TestRollout goes to a new revision and back.
+// TestRolloutAndRollback rolls out a new revision and rolls it back.
 func TestRolloutAndRollback(t *testing.T) {
 	c := start(t, nil, "node-a", "node-b")
 	key := types.NamespacedName{Namespace: c.namespace, Name: "web"}
@@ -115,8 +116,8 @@ func (c *cluster) manual(name string, instances int) {
 	}
 }
 
-// TestCascadeFault01: deleting a workload ends its instances, also Manual ones,
-// and nothing of the controller ends with them.
+// TestCascadeFault01: deleting a workload ends its instances, including Manual ones. It does
+// not end any part of the controller.
 func TestCascadeFault01(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.manual("hand", 3)
@@ -143,12 +144,13 @@ func TestCascadeFault01(t *testing.T) {
 			t.Errorf("nodes still run %v", c.scheduler.running)
 		}
 	})
-	// The controller works on.
+	// The controller still works.
 	c.create(automatic(c.namespace, "auto", 1))
 	c.wantRunning("auto", 1)
 }
 
-// TestCascadePolicies: orphans stay and run; with Foreground the workload goes last.
+// TestCascadePolicies: orphans stay and keep running. With Foreground the workload is deleted
+// last.
 func TestCascadePolicies(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.manual("orphans", 2)
@@ -184,9 +186,9 @@ func TestCascadePolicies(t *testing.T) {
 	}
 }
 
-// TestCascadeOutlivesTheController: what a deletion asked for is known to a
-// controller that has never seen it asked, although Kubernetes' garbage
-// collector has long taken the finalizer off.
+// TestCascadeOutlivesTheController: a new controller applies the propagation policy of a
+// deletion that it did not see, although the garbage collector of Kubernetes has already
+// removed the finalizer.
 func TestCascadeOutlivesTheController(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.manual("kept", 2)

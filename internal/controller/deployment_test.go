@@ -30,8 +30,8 @@ func deploymentIn(namespace, name string, replicas int32) *appsv1.Deployment {
 	}
 }
 
-// rolledOut waits as kubectl rollout status does, until so many replicas run what
-// is asked for.
+// rolledOut waits like kubectl rollout status until the given number of replicas run the
+// current template.
 func (c *cluster) rolledOut(name string, replicas int32) *appsv1.Deployment {
 	c.Helper()
 	var d appsv1.Deployment
@@ -48,8 +48,8 @@ func (c *cluster) rolledOut(name string, replicas int32) *appsv1.Deployment {
 	return &d
 }
 
-// TestDeploymentRuns follows a Deployment from its creation to its end. What it
-// made is corrected, and a look at a converged one writes nothing.
+// TestDeploymentRuns follows a Deployment from its creation to its deletion. Changes to the
+// objects that it created are reverted. A pass over a converged Deployment writes nothing.
 func TestDeploymentRuns(t *testing.T) {
 	c := start(t, nil, "node-a", "node-b")
 	key := types.NamespacedName{Namespace: c.namespace, Name: "shop"}
@@ -86,8 +86,8 @@ func TestDeploymentRuns(t *testing.T) {
 	}
 }
 
-// TestDeploymentEnds: deleted in the foreground it goes after its instances,
-// though the garbage collector knows nothing of them.
+// TestDeploymentEnds: a Deployment deleted in the foreground is removed after its instances,
+// although the garbage collector does not see them.
 func TestDeploymentEnds(t *testing.T) {
 	c := start(t, nil, "node-a")
 	key := types.NamespacedName{Namespace: c.namespace, Name: "shop"}
@@ -99,7 +99,7 @@ func TestDeploymentEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.eventually("the deployment is gone", func() string {
-		// The list is asked for first: instances do not come back.
+		// Read the list first: instances do not return.
 		left := len(c.instances())
 		err := c.client.Get(t.Context(), key, d)
 		switch {
@@ -117,8 +117,8 @@ func TestDeploymentEnds(t *testing.T) {
 	}
 }
 
-// TestDeploymentAdoptsOrphan: a Deployment that is made again takes over what the earlier one was
-// reported to leave, and the instances run on.
+// TestDeploymentAdoptsOrphan: a Deployment that is created again adopts the objects that the
+// earlier one was deleted without. The instances keep running.
 func TestDeploymentAdoptsOrphan(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.create(deploymentIn(c.namespace, "shop", 2))
@@ -154,8 +154,8 @@ func TestDeploymentAdoptsOrphan(t *testing.T) {
 	}
 }
 
-// TestDeploymentIsNotRolledBackBeside: a Workload that a Deployment made refuses to
-// go back by itself, and says who decides.
+// TestDeploymentIsNotRolledBackBeside: a Workload of a Deployment refuses a rollback by itself
+// and names the Deployment as its owner.
 func TestDeploymentIsNotRolledBackBeside(t *testing.T) {
 	c := start(t, nil, "node-a")
 	key := types.NamespacedName{Namespace: c.namespace, Name: "shop"}

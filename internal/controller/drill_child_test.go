@@ -19,8 +19,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// The environment of a child of the drill: a controller that does nothing but write, as fast as
-// it can, while it is the active one.
+// Environment variables of a child process of the drill. The child is a controller that only
+// writes, as fast as it can, while it is active.
 const (
 	EnvDrillConfig    = "RIK_TEST_DRILL_CONFIG"
 	EnvDrillNamespace = "RIK_TEST_DRILL_NAMESPACE"
@@ -29,7 +29,7 @@ const (
 
 func IsDrillChild() bool { return os.Getenv(EnvDrillConfig) != "" }
 
-// DrillChild runs until it is told to end.
+// DrillChild runs until it receives SIGTERM.
 func DrillChild() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -71,14 +71,14 @@ func drillChild(ctx context.Context) error {
 	return nil
 }
 
-// write goes on although writes fail: only the lease and the datastore may stop it.
+// write continues although writes fail: only the lease and the datastore may stop it.
 func write(ctx context.Context, c *Controller, number int64) error {
 	for i := 0; ctx.Err() == nil; i++ {
 		o := &corev1.ConfigMap{}
 		if err := c.client.Get(ctx, types.NamespacedName{Namespace: os.Getenv(EnvDrillNamespace), Name: DrillObject}, o); err != nil {
 			continue
 		}
-		o.ResourceVersion = "" // the last one wins
+		o.ResourceVersion = "" // the last write wins
 		o.Data = map[string]string{"term": strconv.FormatInt(number, 10), "n": strconv.Itoa(i)}
 		_ = c.acting.Update(ctx, o)
 	}

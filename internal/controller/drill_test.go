@@ -22,15 +22,16 @@ import (
 	"rik.dev/rik/internal/testkit/apiprocess"
 )
 
-// envRounds says how often a controller is stopped; once by default. A round takes some 20 s.
+// envRounds is the number of times that a controller is stopped, 1 by default. A round takes
+// about 20 s.
 const envRounds = "RIK_DRILL_ROUNDS"
 
-// child is a controller of the drill.
+// child is a controller process of the drill.
 type child struct {
 	cmd *exec.Cmd
 
 	mu     sync.Mutex
-	active int64 // its term; 0 while it is not the active one
+	active int64 // its term; 0 while it is not active
 }
 
 func (c *child) term() int64 {
@@ -78,9 +79,9 @@ func startChild(t *testing.T, config, namespace string) *child {
 	return c
 }
 
-// TestAStoppedControllerWritesNothingMore: the active of two controllers is stopped past its
-// lease and goes on after the other has taken over. Each writes as fast as it can and
-// does not stop by itself. No write of an older term comes after one of a newer.
+// TestAStoppedControllerWritesNothingMore: the active of two controllers is stopped until after
+// its lease has ended. It continues after the other has taken over. Each writes as fast as it
+// can and does not stop by itself. No write of an older term may follow a write of a newer one.
 func TestAStoppedControllerWritesNothingMore(t *testing.T) {
 	rounds := 1
 	if text := os.Getenv(envRounds); text != "" {
@@ -89,8 +90,8 @@ func TestAStoppedControllerWritesNothingMore(t *testing.T) {
 			t.Fatalf("%s: %v", envRounds, err)
 		}
 	}
-	// The Lease is one for all: the tests of this package that have a controller of their own
-	// run one after the other.
+	// There is only one Lease, so the tests of this package that start a controller run one after
+	// the other.
 	api := apiprocess.Shared(t)
 	namespace := api.Namespace(t)
 	clients, err := kubernetes.NewForConfig(asController(api.Config))
@@ -155,7 +156,7 @@ func TestAStoppedControllerWritesNothingMore(t *testing.T) {
 	t.Logf("%d rounds, %d writes", rounds, h.count())
 }
 
-// history is what the object went through.
+// history is the sequence of the object's states.
 type history struct {
 	t *testing.T
 

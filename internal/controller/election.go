@@ -22,22 +22,22 @@ import (
 )
 
 const (
-	// Namespace holds what the controller keeps for itself.
+	// Namespace is the namespace of the controller's own objects.
 	Namespace = "rik-system"
 	// LeaseName is the Lease that the active controller holds.
 	LeaseName = "rik-controller"
 
-	// As Kubernetes' own controllers have them.
+	// The same values as in Kubernetes' own controllers.
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
 )
 
-// lead runs a body while this controller is the active one. The term is higher
-// than that of any earlier one, also of this process.
+// lead runs a body while this controller is active. The term is higher than any earlier one,
+// including earlier terms of this process.
 type lead func(ctx context.Context, term int64) error
 
-// ensureNamespace makes a namespace unless it exists.
+// ensureNamespace creates a namespace unless it exists.
 func ensureNamespace(ctx context.Context, c client.Client, name string) error {
 	err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -46,14 +46,14 @@ func ensureNamespace(ctx context.Context, c client.Client, name string) error {
 	return nil
 }
 
-// annotationTermBase on the Lease is added to the term: an operator has confirmed that
-// nodes have obeyed higher ones than the Lease, which was restored, has counted.
+// annotationTermBase is an annotation of the Lease whose value is added to the term. It is set
+// when an operator has confirmed that nodes obeyed terms above that of a restored Lease.
 const annotationTermBase = "rik.dev/term-base"
 
 var errRaised = errors.New("leaving the term for a higher one, which an operator has confirmed")
 
-// termOf is the term of a Lease's holder: every change of holder counts one up,
-// and every run is a holder of its own. The first holder has 0 changes.
+// termOf returns the term of a Lease's holder. Every change of holder adds one, and every run
+// is a new holder. The first holder has 0 changes.
 func termOf(l *coordinationv1.Lease) int64 {
 	base, err := strconv.ParseInt(l.Annotations[annotationTermBase], 10, 64)
 	if err != nil || base < 0 {
@@ -88,8 +88,8 @@ func raiseTerm(ctx context.Context, c client.Client, above int64) error {
 	return nil
 }
 
-// takeLease makes this run the holder without waiting for the last one to
-// expire: for a cluster that has one controller, which was just started anew.
+// takeLease makes this run the holder without waiting until the last holder's lease expires. It
+// is for a cluster with one controller that was just restarted.
 func takeLease(ctx context.Context, c client.Client, identity string, now func() time.Time) (int64, error) {
 	var term int64
 	err := retry.OnError(retry.DefaultBackoff, func(err error) bool {
@@ -126,9 +126,9 @@ func takeLease(ctx context.Context, c client.Client, identity string, now func()
 	return term, nil
 }
 
-// candidacy is one attempt to become the active controller. mu guards the rest:
-// the elector starts the body in a goroutine of its own, which may come after
-// the elector has already given up.
+// candidacy is one attempt to become the active controller. mu guards the other fields: the
+// elector starts the body in another goroutine, which may run after the elector has already
+// given up.
 type candidacy struct {
 	mu      sync.Mutex
 	started bool
@@ -137,7 +137,7 @@ type candidacy struct {
 	err     error
 }
 
-// begin is false when the candidacy is over.
+// begin returns false if the candidacy is over.
 func (c *candidacy) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *candidacy) begin() bool {
 	return true
 }
 
-// end says whether a body was started.
+// end ends the candidacy and reports whether a body was started.
 func (c *candidacy) end() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,8 +156,8 @@ func (c *candidacy) end() bool {
 	return c.started
 }
 
-// elect waits for the Lease, runs body while it is held, and returns when body
-// has returned. The Lease is given back only after that.
+// elect waits for the Lease, runs body while it is held, and returns when body has returned.
+// The Lease is released only after that.
 func elect(ctx context.Context, clients kubernetes.Interface, leads *leadership, identity string, standby func(), body lead) error {
 	identity += "_" + string(uuid.NewUUID())
 	attempt := &candidacy{done: make(chan struct{})}
@@ -204,7 +204,7 @@ func elect(ctx context.Context, clients kubernetes.Interface, leads *leadership,
 	return attempt.err
 }
 
-// underLease runs the body until the lease is lost or the process is to stop.
+// underLease runs the body until the lease is lost or the process must stop.
 func underLease(leading, process context.Context, clients kubernetes.Interface, identity string, body lead) error {
 	ctx, cancel := context.WithCancel(leading)
 	defer cancel()

@@ -18,8 +18,8 @@ import (
 	"rik.dev/rik/internal/testkit/apiprocess"
 )
 
-// TestElection: of two controllers one works; when it leaves, the other takes
-// over with a higher term, and nothing is started twice.
+// TestElection: one of two controllers is active. When it ends, the other takes over with a
+// higher term. No instance is started twice.
 func TestElection(t *testing.T) {
 	c := start(t, func(cfg *controller.Config) { cfg.LeaderElection, cfg.Identity = true, "first" }, "node-a")
 	c.manual("web", 3)
@@ -73,9 +73,9 @@ func TestElection(t *testing.T) {
 	leave()
 }
 
-// stumbling is a store that refuses, conflicts and loses answers, as a slow
-// etcd does: every write fails some times before it succeeds, and some succeed
-// although the answer is an error.
+// stumbling is a store that refuses writes, returns conflicts and loses responses, like a slow
+// etcd. Every write fails some times before it succeeds. Some writes succeed although the
+// response is an error.
 type stumbling struct {
 	store.Instances
 	n *atomic.Int64
@@ -107,7 +107,7 @@ func (s stumbling) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1al
 	}
 	out, err := s.Instances.Bind(ctx, in)
 	if err == nil && s.n.Add(1)%2 == 0 {
-		return nil, errSlow // stored, and nobody was told
+		return nil, errSlow // stored, but the response is lost
 	}
 	return out, err
 }
@@ -133,7 +133,7 @@ func (s stumbling) Delete(ctx context.Context, namespace, name string, uid types
 	return s.Instances.Delete(ctx, namespace, name, uid, grace)
 }
 
-// TestSlowStoreFault07: a datastore that fails now and then delays and loses
+// TestSlowStoreFault07: a datastore that sometimes fails delays the controller and loses
 // nothing.
 func TestSlowStoreFault07(t *testing.T) {
 	c := start(t, func(cfg *controller.Config) {
@@ -162,7 +162,8 @@ func TestSlowStoreFault07(t *testing.T) {
 	})
 }
 
-// TestFailedInstance is said with its reason, and replaced after a while only.
+// TestFailedInstance: the workload shows a failed instance with its reason. The instance is
+// replaced only after a while.
 func TestFailedInstance(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.create(automatic(c.namespace, "web", 1))

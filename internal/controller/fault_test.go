@@ -23,8 +23,8 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// TestStrangersFault02: what the scheduler says of instances that nobody knows,
-// and what makes no sense, harms nobody.
+// TestStrangersFault02: messages of the scheduler about unknown instances, and invalid
+// messages, have no effect.
 func TestStrangersFault02(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.manual("web", 1)
@@ -64,9 +64,8 @@ func TestStrangersFault02(t *testing.T) {
 	})
 }
 
-// TestNodeLossFault06: the instances of a silent node are replaced, also Manual
-// ones, each once, by new ones of the same revision; the old ones are stopped
-// when the node returns.
+// TestNodeLossFault06: the instances of a lost node, including Manual ones, are each replaced
+// once by new ones of the same revision. The old ones are stopped when the node returns.
 func TestNodeLossFault06(t *testing.T) {
 	c := start(t, nil, "node-a", "node-b", "node-c")
 	c.manual("hand", 6)
@@ -136,11 +135,11 @@ func TestNodeLossFault06(t *testing.T) {
 	})
 }
 
-// TestManySilentNodes: when more than a third of the nodes fall silent at once
-// nothing is replaced; Unknown is said, and goes when they return.
+// TestManySilentNodes: if more than a third of the nodes are lost at once, no instance is
+// replaced. The instances are shown as Unknown until the nodes return.
 func TestManySilentNodes(t *testing.T) {
-	// An hour: the reports come one after the other, and the first node alone
-	// would be no reason to pause.
+	// The time is one hour because the reports arrive one after the other, and the first lost
+	// node alone would not pause replacement.
 	c := start(t, func(cfg *controller.Config) { cfg.ReplaceAfter = time.Hour }, "node-a", "node-b", "node-c")
 	c.create(automatic(c.namespace, "auto", 6))
 	before := c.wantRunning("auto", 6)
@@ -183,8 +182,8 @@ func TestManySilentNodes(t *testing.T) {
 	}
 }
 
-// TestRestartsFault07: neither the end of the scheduler nor that of the
-// controller loses anything or starts anything twice.
+// TestRestartsFault07: a restart of the scheduler or the controller loses nothing and starts no
+// instance twice.
 func TestRestartsFault07(t *testing.T) {
 	c := start(t, nil, "node-a", "node-b")
 	c.create(automatic(c.namespace, "auto", 5))
@@ -203,7 +202,7 @@ func TestRestartsFault07(t *testing.T) {
 		return out
 	})
 	c.stop()
-	// While nobody works: a deletion, and a scheduler that has forgotten all.
+	// While no controller runs, a workload is deleted, and the scheduler loses its state.
 	if err := c.client.Delete(t.Context(), doomed); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +226,7 @@ func TestRestartsFault07(t *testing.T) {
 	c.settled()
 }
 
-// TestStreamBreaks: the controller comes back by itself.
+// TestStreamBreaks: the controller reconnects by itself.
 func TestStreamBreaks(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.manual("web", 2)
@@ -251,8 +250,8 @@ func TestStreamBreaks(t *testing.T) {
 	}
 }
 
-// TestSchedulerAway: without a scheduler nothing is shown as known, and nothing is
-// replaced or deleted for that; when it is back all goes on as it was.
+// TestSchedulerAway: without a scheduler, nodes and instances are shown as Unknown. No instance
+// is replaced or deleted because of that. When the scheduler is back, all continues as before.
 func TestSchedulerAway(t *testing.T) {
 	c := start(t, func(cfg *controller.Config) { cfg.NodeTimeout = 200 * time.Millisecond }, "node-a", "node-b")
 	c.create(automatic(c.namespace, "auto", 4))
@@ -308,8 +307,8 @@ func TestSchedulerAway(t *testing.T) {
 	c.settled()
 }
 
-// TestStoppedWhileTheSchedulerWasAway: what was last seen of an instance before the
-// scheduler was lost is not taken for news when its node is heard of again.
+// TestStoppedWhileTheSchedulerWasAway: the last observation of an instance from before the loss
+// of the scheduler does not count as new when its node reconnects.
 func TestStoppedWhileTheSchedulerWasAway(t *testing.T) {
 	c := start(t, func(cfg *controller.Config) { cfg.NodeTimeout = 200 * time.Millisecond }, "node-a")
 	c.manual("web", 1)
@@ -325,7 +324,7 @@ func TestStoppedWhileTheSchedulerWasAway(t *testing.T) {
 	}
 	c.loseScheduler()
 	c.eventually("it is not known any more", phase(rikv1alpha1.InstanceUnknown))
-	c.scheduler.do(func() { c.scheduler.running[uid] = "nobody" }) // who says nothing of it
+	c.scheduler.do(func() { c.scheduler.running[uid] = "nobody" }) // a node that reports nothing about it
 	c.serveScheduler()
 	c.eventually("the node is heard of", func() string {
 		var n rikv1alpha1.Node
@@ -337,7 +336,8 @@ func TestStoppedWhileTheSchedulerWasAway(t *testing.T) {
 		}
 		return ""
 	})
-	// What is made now goes all the way; by then the other would be claimed to run.
+	// A new workload runs through all steps. By then, the other instance would be wrongly shown
+	// as running.
 	other := automatic("other-"+c.namespace, "later", 1)
 	c.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other.Namespace}})
 	c.create(other)
@@ -371,8 +371,8 @@ func uids(list []rikv1alpha1.Instance) []string {
 	return out
 }
 
-// TestReplicaArithmeticFault08: what was asked for is what exists, whatever the
-// way there, and never a negative number.
+// TestReplicaArithmeticFault08: the number of instances is the requested number after any
+// sequence of changes, and never negative.
 func TestReplicaArithmeticFault08(t *testing.T) {
 	c := start(t, nil, "node-a", "node-b")
 	key := types.NamespacedName{Namespace: c.namespace, Name: "web"}
@@ -389,8 +389,8 @@ func TestReplicaArithmeticFault08(t *testing.T) {
 	}
 }
 
-// TestForce: an instance on a node that is not heard of goes when that is
-// forced, and the node must not run it when it returns.
+// TestForceLeavesATombstone: a forced deletion removes an instance on a lost node. The node
+// must not run the instance when it returns.
 func TestForceLeavesATombstone(t *testing.T) {
 	c := start(t, func(cfg *controller.Config) { cfg.ReplaceAfter = time.Hour }, "node-a", "node-b", "node-c")
 	c.manual("web", 1)
@@ -416,7 +416,7 @@ func TestForceLeavesATombstone(t *testing.T) {
 	if got := tombstones(); got != 1 {
 		t.Fatalf("%d tombstones, want 1", got)
 	}
-	// The tombstone survives the controller.
+	// The tombstone outlives the controller.
 	c.stop()
 	c.scheduler.do(func() { clear(c.scheduler.tombstoned) })
 	c.run()
@@ -443,7 +443,7 @@ func TestForceLeavesATombstone(t *testing.T) {
 	})
 }
 
-// TestNodeDeletion frees the instances of the node at once.
+// TestNodeDeletionFreesInstances: deleting a Node replaces the instances of the node at once.
 func TestNodeDeletionFreesInstances(t *testing.T) {
 	c := start(t, func(cfg *controller.Config) { cfg.ReplaceAfter = time.Hour }, "node-a", "node-b", "node-c")
 	c.create(automatic(c.namespace, "auto", 3))
@@ -462,7 +462,7 @@ func TestNodeDeletionFreesInstances(t *testing.T) {
 		}
 		return fmt.Sprintf("%v %v", n.Finalizers, err)
 	})
-	// Before that, all three may still run where they were.
+	// Before that, all three may still run on their old nodes.
 	for _, name := range []string{"auto", "hand"} {
 		for _, in := range c.wantRunning(name, 3) {
 			if in.Spec.NodeName == "node-a" {
@@ -472,8 +472,8 @@ func TestNodeDeletionFreesInstances(t *testing.T) {
 	}
 }
 
-// TestDeletedNodeStaysAway: what the scheduler last told of a node that is
-// connected does not bring it back, only what it tells anew.
+// TestDeletedNodeStaysAway: the scheduler's last report of a connected node does not create the
+// deleted Node again. Only a new report does.
 func TestDeletedNodeStaysAway(t *testing.T) {
 	c := start(t, nil, "node-a", "node-b", "node-c")
 	c.create(automatic(c.namespace, "auto", 3))
@@ -491,7 +491,7 @@ func TestDeletedNodeStaysAway(t *testing.T) {
 	}
 	c.eventually("the node is gone", gone)
 	c.wantRunning("auto", 3)
-	// A change of another node is seen after whatever the deletion set off.
+	// The change of another node is visible after all effects of the deletion.
 	c.scheduler.disconnect("node-b")
 	c.eventually("node-b is silent", func() string {
 		var n rikv1alpha1.Node
@@ -508,7 +508,7 @@ func TestDeletedNodeStaysAway(t *testing.T) {
 	}
 }
 
-// TestNoExecute replaces what does not tolerate a taint.
+// TestNoExecuteTaintReplaces: instances that do not tolerate a NoExecute taint are replaced.
 func TestNoExecuteTaintReplaces(t *testing.T) {
 	c := start(t, nil, "node-a", "node-b")
 	tolerant := automatic(c.namespace, "tolerant", 2)
@@ -517,7 +517,7 @@ func TestNoExecuteTaintReplaces(t *testing.T) {
 	c.create(automatic(c.namespace, "plain", 2))
 	stays := c.wantRunning("tolerant", 2)
 	c.wantRunning("plain", 2)
-	// The scripted scheduler knows no taints; it places on the rest.
+	// The scripted scheduler ignores taints, so it gets only the other nodes.
 	c.scheduler.do(func() { delete(c.scheduler.objects, "node-a") })
 	change(c, types.NamespacedName{Name: "node-a"}, &rikv1alpha1.Node{}, func(n *rikv1alpha1.Node) {
 		n.Spec.Taints = append(n.Spec.Taints, rikv1alpha1.Taint{Key: "broken", Effect: rikv1alpha1.TaintNoExecute})
@@ -542,7 +542,7 @@ func TestNoExecuteTaintReplaces(t *testing.T) {
 	}
 }
 
-// TestPreemption: the event of what has to go names who it makes room for.
+// TestPreemption: the event of a preempted instance names the instance for which it makes room.
 func TestPreemption(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.manual("low", 1)

@@ -16,13 +16,13 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// kcpOf is the syncer of a kcp that the cluster's namespace belongs to.
+// kcpOf is the syncer of a kcp to which the cluster's namespace belongs.
 type kcpOf struct {
 	*cluster
 	lease *coordinationv1.Lease
 }
 
-// belongTo makes the cluster's namespace that of a Cluster upstream, with a Lease.
+// belongTo makes the cluster's namespace belong to a Cluster upstream, with a Lease.
 func belongTo(c *cluster, uid string) *kcpOf {
 	c.Helper()
 	ctx := context.Background()
@@ -57,7 +57,8 @@ func belongTo(c *cluster, uid string) *kcpOf {
 	return k
 }
 
-// answer writes the present challenge back; it says false when that was done before.
+// answer writes the current challenge back as the proof. It returns false if that was done
+// before.
 func (k *kcpOf) answer() bool {
 	k.Helper()
 	ctx := context.Background()
@@ -76,7 +77,8 @@ func (k *kcpOf) answer() bool {
 	return true
 }
 
-// running waits for so many instances, in touch or not.
+// running waits for the given number of running instances. If inTouch is set, it answers the
+// challenges.
 func (k *kcpOf) running(n int, inTouch, fenced bool) {
 	k.Helper()
 	k.eventually(fmt.Sprintf("%d instances run", n), func() string {
@@ -97,8 +99,8 @@ func (k *kcpOf) running(n int, inTouch, fenced bool) {
 	})
 }
 
-// TestFenceFollowsTheLease stops what is fenced when no challenge is answered, and starts
-// it again when one is; also when the controller starts anew meanwhile.
+// TestFenceFollowsTheLease: fenced instances are stopped when no challenge is answered, and
+// start again when one is. This also holds if the controller restarts in between.
 func TestFenceFollowsTheLease(t *testing.T) {
 	c := start(t, nil, "node-1")
 	k := belongTo(c, "uid-"+c.namespace)
@@ -122,7 +124,7 @@ func TestFenceFollowsTheLease(t *testing.T) {
 		}
 		return ""
 	})
-	k.running(1, false, true) // 5 s after the last answer at the latest
+	k.running(1, false, true) // at most 5 s after the last answer
 	c.stop()
 	c.run()
 	k.running(1, false, true)

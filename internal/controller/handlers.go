@@ -27,8 +27,8 @@ const (
 	MetricsPath = "/rik/metrics/"
 )
 
-// WhyHandler answers GET /rik/why/<namespace>/<instance> with the scheduler's
-// explanation of where the instance is, or why it is nowhere, as JSON.
+// WhyHandler serves GET /rik/why/<namespace>/<instance>. The response is the scheduler's
+// explanation of why the instance is on its node, or why it has none, as JSON.
 func (c *Controller) WhyHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		namespace, name, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, WhyPath), "/")
@@ -53,8 +53,8 @@ func (c *Controller) WhyHandler() http.Handler {
 	})
 }
 
-// explainTimeout bounds the wait for a scheduler that cannot be reached and whose
-// machine does not say so.
+// explainTimeout bounds the wait for a scheduler that cannot be reached and whose machine does
+// not refuse the connection.
 const explainTimeout = 10 * time.Second
 
 func (c *Controller) explain(w http.ResponseWriter, r *http.Request, uid string) {
@@ -88,7 +88,8 @@ func (c *Controller) explain(w http.ResponseWriter, r *http.Request, uid string)
 	w.Write(body) //nolint:errcheck // the reader is gone
 }
 
-// Usage is what a node or an instance uses now. Absent numbers were not told.
+// Usage is the current resource usage of a node or an instance. Numbers that were not reported
+// are absent.
 type Usage struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
@@ -96,17 +97,17 @@ type Usage struct {
 	// CPUMillis is in thousandths of a core, MemoryBytes in bytes.
 	CPUMillis   *int64 `json:"cpuMillis,omitempty"`
 	MemoryBytes *int64 `json:"memoryBytes,omitempty"`
-	// CPUPercent and MemoryPercent are of all that the machine has.
+	// CPUPercent and MemoryPercent are percentages of the machine's total.
 	CPUPercent    *float64 `json:"cpuPercent,omitempty"`
 	MemoryPercent *float64 `json:"memoryPercent,omitempty"`
-	// VM are counters of a microVM since its VMM was started.
+	// VM holds counters of a microVM since its VMM was started.
 	VM *VMUsage `json:"vm,omitempty"`
-	// Raw is the paper's JSON as the node sent it.
+	// Raw is the JSON that the node sent, in the format of the published RIK.
 	Raw json.RawMessage `json:"raw,omitempty"`
 }
 
-// VMUsage is what a VMM and the node's kernel count of a microVM; 0 is also what they
-// do not count. Bytes of the network are as the guest sees them.
+// VMUsage holds the counters of a microVM that the VMM and the node's kernel count. Counters
+// that they do not count are 0. Network bytes are from the guest's point of view.
 type VMUsage struct {
 	VCPUNanos            uint64 `json:"vcpuNanos"`
 	Exits                uint64 `json:"exits"`
@@ -118,14 +119,14 @@ type VMUsage struct {
 	NetworkTransmitBytes uint64 `json:"networkTransmitBytes"`
 }
 
-// UsageList is the answer of the metrics handler.
+// UsageList is the response of the metrics handler.
 type UsageList struct {
 	Items []Usage `json:"items"`
 }
 
-// MetricsHandler answers GET /rik/metrics/nodes and /rik/metrics/instances with
-// a UsageList of what the nodes measured last. The query parameter namespace
-// narrows the instances to one.
+// MetricsHandler serves GET /rik/metrics/nodes and /rik/metrics/instances. The response is a
+// UsageList of the nodes' last measurements. The query parameter namespace restricts the
+// instances to one namespace.
 func (c *Controller) MetricsHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		what := strings.TrimPrefix(r.URL.Path, MetricsPath)
@@ -182,8 +183,8 @@ func (t *term) instanceUsage(namespace string) []Usage {
 	return out
 }
 
-// measured is the shape of the papers: usage in percent of a total. Instances
-// add absolute numbers.
+// measured is the format of the published RIK: usage in percent of a total. Instances add
+// absolute numbers.
 type measured struct {
 	CPU *struct {
 		Total *float64 `json:"totalCpu"`
@@ -198,7 +199,7 @@ type measured struct {
 	VM          *VMUsage `json:"vm"`
 }
 
-// parseUsage reads what a node told; of malformed text nothing is left.
+// parseUsage parses a node's measurement. Malformed text gives an empty Usage.
 func parseUsage(text string) Usage {
 	var m measured
 	if err := json.Unmarshal([]byte(text), &m); err != nil {
@@ -237,8 +238,8 @@ func reads(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// withoutScheduler says that the scheduler does not answer, and since when there is
-// none, if this controller knows.
+// withoutScheduler responds that the scheduler does not answer, and since when there is none,
+// if this controller has that time.
 func (c *Controller) withoutScheduler(w http.ResponseWriter, why string) {
 	message := "the scheduler does not answer: " + why
 	if t := c.current(); t != nil {
@@ -263,7 +264,8 @@ func refuse(w http.ResponseWriter, code int, message string) {
 	answer(w, &metav1.Status{Code: int32(code), Reason: reasons[code], Message: message}) //nolint:gosec // an HTTP status
 }
 
-// answer refuses as the API server does: clients show the message of nothing else.
+// answer writes an error in the API server's format, because clients show the message of no
+// other format.
 func answer(w http.ResponseWriter, s *metav1.Status) {
 	s.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 	s.Status = metav1.StatusFailure

@@ -19,25 +19,26 @@ import (
 	"rik.dev/rik/internal/controllerterm"
 )
 
-// errNotActive refuses what only the active controller may do.
+// errNotActive refuses an action that only the active controller may do.
 var errNotActive = errors.New("this is not the active controller any more: its lease has ended")
 
-// leadership is until when this controller is the active one. It goes by the monotonic clock,
-// which runs on while a process is stopped and which nobody sets: a controller that was
-// stopped past its lease finds out before its next write, not when its elector does.
+// leadership stores until when this controller is active. It uses the monotonic clock, which
+// continues while a process is stopped and which no one can set. A controller that was stopped
+// past its lease therefore detects that before its next write, and not only when its elector
+// does.
 //
-// Between the look at the clock and the arrival of a write at the datastore the lease may
-// end. Each write has its rest as deadline, and etcd refuses those of an older term
-// altogether; with a SQL datastore a process that is stopped just there writes once more.
+// The lease may end between the check of the clock and the arrival of a write at the datastore.
+// Each write has the rest of the lease as its deadline, and etcd refuses all writes of an older
+// term. With a SQL datastore, a process that is stopped exactly in between can write once more.
 type leadership struct {
 	mu     sync.Mutex
 	number int64
-	// until is the end of the lease; the zero time is no end.
+	// until is the end of the lease. The zero time means no end.
 	until time.Time
 	held  bool
 }
 
-// begin is called when a term begins, whose lease may already have been renewed.
+// begin starts a term, whose lease may already have been renewed.
 func (l *leadership) begin(number int64, ends bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,21 +48,21 @@ func (l *leadership) begin(number int64, ends bool) {
 	}
 }
 
-// renewed moves the end: the lease was asked for at the given time.
+// renewed moves the end of the lease. at is the time of the renewal request.
 func (l *leadership) renewed(at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until = at.Add(leaseDuration)
 }
 
-// end is called when the term's work has ended.
+// end ends a term after its work has ended.
 func (l *leadership) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held = false
 }
 
-// check gives the term and what is left of the lease; 0 is no end.
+// check returns the term and the rest of the lease. A rest of 0 means no end.
 func (l *leadership) check() (number int64, left time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +78,7 @@ func (l *leadership) check() (number int64, left time.Duration, err error) {
 	return l.number, left, nil
 }
 
-// within is a context for one write of the term: it ends with the lease.
+// within returns a context for one write of the term. The context ends with the lease.
 func (l *leadership) within(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	number, left, err := l.check()
 	if err != nil {
@@ -91,7 +92,7 @@ func (l *leadership) within(ctx context.Context) (context.Context, context.Cance
 	return ctx, cancel, nil
 }
 
-// lock is the Lease as the elector sees it; it notes when it was renewed.
+// lock is the elector's Lease. It records the renewals.
 type lock struct {
 	resourcelock.Interface
 	leads *leadership
@@ -119,8 +120,7 @@ func (l lock) note(record resourcelock.LeaderElectionRecord, at time.Time, err e
 	}
 }
 
-// active lets only the active controller's writes through to the API server, and marks them
-// with their term.
+// active passes only the active controller's writes to the API server, and adds their term.
 type active struct {
 	inner http.RoundTripper
 	leads *leadership
@@ -146,7 +146,7 @@ func (a active) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// released frees the deadline once the answer has been read.
+// released cancels the context of the deadline once the response was read.
 type released struct {
 	io.ReadCloser
 	release context.CancelFunc
@@ -158,7 +158,7 @@ func (r released) Close() error {
 	return r.ReadCloser.Close()
 }
 
-// activeStore lets only the active controller write Instances.
+// activeStore allows only the active controller to write Instances.
 type activeStore struct {
 	inner store.Instances
 	leads *leadership
@@ -203,7 +203,8 @@ func (a activeStore) Delete(ctx context.Context, namespace, name string, uid typ
 	return a.inner.Delete(ctx, namespace, name, uid, grace)
 }
 
-// termBegun is the term that has begun, if a write was refused because its own is over.
+// termBegun returns the term that has begun, if a write was refused because its own term is
+// over.
 func termBegun(err error) (int64, bool) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
@@ -218,11 +219,11 @@ func termBegun(err error) (int64, bool) {
 	return 0, false
 }
 
-// establish makes the term known to the datastore. A Lease that was deleted or restored alone
-// counts below what the datastore knows; the term is then raised above that, and the next
-// attempt goes on there.
+// establish announces the term to the datastore. A Lease that was deleted, or restored alone,
+// may count below the datastore's term. The term is then raised above that, and the next
+// attempt continues there.
 func (c *Controller) establish(ctx context.Context) error {
-	// Any write does; this one changes nothing.
+	// Any write announces the term. This one changes nothing.
 	err := ensureNamespace(ctx, c.acting, Namespace)
 	if begun, over := termBegun(err); over {
 		if err := raiseTerm(ctx, c.client, begun); err != nil {

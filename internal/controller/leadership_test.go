@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/controllerterm"
 )
 
-// server notes what reaches the API server.
+// server records the requests that reach the API server.
 type server struct {
 	terms []int64
 	wait  time.Duration
@@ -51,8 +51,9 @@ func send(t *testing.T, a active, method string) error {
 	return err
 }
 
-// A controller whose lease has ended writes nothing, though its elector has not noticed, and
-// a write that takes longer than the rest of the lease is given up.
+// TestNothingIsWrittenAfterTheLease: a controller whose lease has ended writes nothing, even if
+// its elector has not detected that. A write that takes longer than the rest of the lease is
+// canceled.
 func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,7 +96,8 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	})
 }
 
-// A controller that is alone has no lease that ends.
+// TestASingleControllersTermHasNoEnd: without leader election, the lease of a controller does
+// not end.
 func TestASingleControllersTermHasNoEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,7 +142,8 @@ type brokenLock struct {
 func (b brokenLock) Update(context.Context, resourcelock.LeaderElectionRecord) error { return b.err }
 func (b brokenLock) Identity() string                                                { return "me" }
 
-// Only a renewal that succeeded, and is our own, moves the end of the lease.
+// TestWhatRenewsTheLease: only a successful renewal by this controller moves the end of the
+// lease.
 func TestWhatRenewsTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"rik.dev/rik/internal/controller/store"
 )
 
-// metrics of a controller, over all its terms.
+// metrics are the metrics of a controller over all its terms.
 type metrics struct {
 	writes     *prometheus.CounterVec
 	scheduling *scheduling.Metrics
@@ -55,7 +55,7 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	return errors.Join(problems...)
 }
 
-// counted counts the writes that pass through it.
+// counted counts the writes of Instances by verb.
 type counted struct {
 	inner  store.Instances
 	writes *prometheus.CounterVec

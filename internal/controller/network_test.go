@@ -29,18 +29,19 @@ func serving(namespace, name string, replicas int32, port rikv1alpha1.Port) *rik
 	return w
 }
 
-// reported is what a node was told, as it uses it. It is filled by a follower.
+// reported is the netmap that a node received, in the form in which the node uses it. A
+// follower fills it.
 type reported struct {
 	mu sync.Mutex
-	// Below is guarded by mu.
+	// mu guards the fields below.
 	peers     map[string]string // name -> range
 	services  map[string]string // name -> addresses
 	endpoints map[string]string // name of the instance -> address and readiness
-	names     map[string]string // UID -> name
+	names     map[string]string // instance UID -> name
 	wholes    int
 }
 
-// follow reads what the present controller tells nodes, until the test ends.
+// follow reads the netmap that the current controller sends, until the test ends.
 func (c *cluster) follow() *reported {
 	c.Helper()
 	out := &reported{}
@@ -88,7 +89,7 @@ func (o *reported) take(m *nodev1.NetworkChanges) error {
 	return nil
 }
 
-// eventually waits until what was told is as it should be.
+// eventually waits until check returns an empty string.
 func (o *reported) eventually(c *cluster, what string, check func() string) {
 	c.Helper()
 	c.eventually(what, func() string {
@@ -125,8 +126,8 @@ func (c *cluster) addresses(name string) []string {
 	return out
 }
 
-// TestAddressesAreKept: nodes and workloads get addresses once, keep them over a
-// restart of the controller, and what is deleted is freed.
+// TestAddressesAreKept: nodes and workloads get addresses once and keep them when the
+// controller restarts. The addresses of deleted objects are freed.
 func TestAddressesAreKept(t *testing.T) {
 	c := start(t, nil, "n1", "n2")
 	c.create(serving(c.namespace, "web", 1, rikv1alpha1.Port{Port: 80}))
@@ -169,7 +170,8 @@ func TestAddressesAreKept(t *testing.T) {
 	}
 }
 
-// TestAddressesRunOut: who finds nothing left says so, and gets what is freed.
+// TestAddressesRunOut: a node or workload that gets no address reports that, and later gets a
+// freed address.
 func TestAddressesRunOut(t *testing.T) {
 	c := start(t, func(config *controller.Config) {
 		config.Network = network.Options{ClusterCIDR: "10.62.0.0/24", ServiceCIDR: "10.63.0.0/30"}
@@ -233,8 +235,8 @@ func TestAddressesRunOut(t *testing.T) {
 	})
 }
 
-// TestNodesAreReported: a node hears of nodes, services and instances, of an ending
-// instance before it is gone, and of everything again from the next controller.
+// TestNodesAreReported: a node receives nodes, services and instances. It receives an ending
+// instance before that is gone. It receives everything again from the next controller.
 func TestNodesAreReported(t *testing.T) {
 	c := start(t, nil, "n1")
 	c.scheduler.do(func() { c.scheduler.address = "10.62.0.9" })
@@ -256,7 +258,7 @@ func TestNodesAreReported(t *testing.T) {
 	seen = c.follow()
 	seen.eventually(c, "all of it again", complete)
 
-	// The node does not stop the instance: it stays, but gets nothing new.
+	// The node does not stop the instance. The instance stays, but gets no new connections.
 	c.scheduler.do(func() { c.scheduler.nodes["n1"] = false })
 	if err := c.client.Delete(c.Context(), c.workload("web")); err != nil {
 		t.Fatal(err)
@@ -276,8 +278,8 @@ func TestNodesAreReported(t *testing.T) {
 	})
 }
 
-// TestSilentNodeGetsNothingNew: the instances of a node that is not heard of are
-// reported of as not ready before anything is replaced.
+// TestSilentNodeGetsNothingNew: the instances of a lost node are sent as not ready before any
+// instance is replaced.
 func TestSilentNodeGetsNothingNew(t *testing.T) {
 	c := start(t, nil, "n1")
 	c.scheduler.do(func() { c.scheduler.address = "10.62.0.9" })
@@ -294,7 +296,7 @@ func TestSilentNodeGetsNothingNew(t *testing.T) {
 		})
 	}
 	readiness("true")
-	// The only node is never given up, so nothing is replaced.
+	// The only node is never given up, so no instance is replaced.
 	c.scheduler.disconnect("n1")
 	readiness("false")
 	c.scheduler.connect("n1")

@@ -33,14 +33,14 @@ func newScheme() *runtime.Scheme {
 			panic("programmer error: registering API types: " + err.Error())
 		}
 	}
-	// rik's types speak protobuf as Kubernetes' own do.
+	// rik's types use protobuf, like those of Kubernetes.
 	if err := apiutil.AddToProtobufScheme(rikv1alpha1.AddToScheme); err != nil {
 		panic("programmer error: registering API types for protobuf: " + err.Error())
 	}
 	return s
 }
 
-// mapper knows the resources by heart: a start needs no discovery.
+// mapper returns a static mapping of the resources, so that a start needs no discovery.
 func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	add := func(gv schema.GroupVersion, scope meta.RESTScope, kinds ...string) {
@@ -59,8 +59,9 @@ func mapper() meta.RESTMapper {
 	return m
 }
 
-// cacheOptions keep of namespaces and roles only those of tenants, of Leases only those
-// of syncers, and of no object the managed fields, which nobody here reads.
+// cacheOptions limits the cache. Of namespaces and roles it keeps only those of tenants, and of
+// Leases only those of syncers. It drops the managed fields of all objects, because the
+// controller does not read them.
 func cacheOptions(c *http.Client) cache.Options {
 	mine, err := labels.NewRequirement(rikv1alpha1.LabelTenant, selection.Exists, nil)
 	if err != nil {

@@ -19,24 +19,23 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// scripted is a scheduler with nodes behind it: the real generated server, of
-// which a test decides what it says. What the nodes run outlives its streams,
-// as it does in a cluster.
+// scripted is a scheduler with nodes. It is the real generated server, and a test decides its
+// messages. Instances on the nodes outlive its streams, as in a cluster.
 type scripted struct {
 	schedulerv1.UnimplementedSchedulerServer
 
 	mu sync.Mutex
-	// Below is guarded by mu.
+	// mu guards the fields below.
 	session    *syncSession
 	term       int64
 	sessions   int
 	synced     bool
 	nodes      map[string]bool // connected
-	objects    map[string]bool // Nodes that the controller told of
+	objects    map[string]bool // Nodes that the controller sent
 	pending    map[string]*schedulerv1.Instance
-	bound      map[string]string // uid -> node, as the controller told
+	bound      map[string]string // uid -> node, as sent by the controller
 	proposed   map[string]string // uid -> node
-	running    map[string]string // uid -> node: what a node really runs
+	running    map[string]string // uid -> node that really runs it
 	sequence   map[string]int64
 	starts     map[string]int
 	tombstoned map[string]string
@@ -45,8 +44,8 @@ type scripted struct {
 	hold       bool // propose nothing
 	next       int
 	address    string // of every instance
-	// holds are what nodes wait for; confirmed what the controller told of its Nodes, and
-	// deleted the Nodes that it said were deleted.
+	// holds maps nodes to the confirmations that they wait for. confirmed holds the confirmations
+	// in the controller's Nodes. deleted holds the Nodes that the controller reported as deleted.
 	holds     map[string]*schedulerv1.Hold
 	confirmed map[string]string
 	deleted   map[string]bool
@@ -74,8 +73,8 @@ func newScripted(nodes ...string) *scripted {
 	return s
 }
 
-// serve runs a server for it over memory and gives what dials it. stop ends the
-// server as a crash would.
+// serve runs a server in memory and returns a function that dials it. stop ends the server as a
+// crash would.
 func (s *scripted) serve(tb testing.TB) (dial func(context.Context) (*grpc.ClientConn, error), stop func()) {
 	tb.Helper()
 	var mu sync.Mutex
@@ -209,7 +208,7 @@ func (s *scripted) hear(m *schedulerv1.SyncRequest) {
 	s.placeLocked()
 }
 
-// placeLocked proposes a node for everything that is pending, in turn.
+// placeLocked proposes nodes for all pending instances, in turn.
 func (s *scripted) placeLocked() {
 	if !s.synced || s.hold {
 		return
@@ -248,7 +247,7 @@ func (s *scripted) ackedLocked(a *schedulerv1.BindingAck) {
 	s.startLocked(a.GetUid(), node, false)
 }
 
-// startLocked has a node run an instance, once.
+// startLocked makes a node run an instance, once.
 func (s *scripted) startLocked(uid, node string, ended bool) {
 	if ended || s.running[uid] != "" || !s.nodes[node] || s.tombstoned[uid] != "" {
 		return
@@ -312,7 +311,7 @@ func (s *scripted) reportLocked(name string, connected bool) {
 	s.say(&schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Node{Node: r}})
 }
 
-// say must be called with mu held.
+// say sends a message. The caller holds mu.
 func (s *scripted) say(m *schedulerv1.SyncResponse) {
 	if s.session == nil {
 		return
@@ -323,14 +322,14 @@ func (s *scripted) say(m *schedulerv1.SyncResponse) {
 	}
 }
 
-// do changes the script.
+// do changes the script under its lock.
 func (s *scripted) do(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-// connect and disconnect a node, as its heartbeats would.
+// connect connects a node as its heartbeats would. disconnect does the opposite.
 func (s *scripted) connect(name string) {
 	s.do(func() {
 		s.nodes[name] = true

@@ -34,15 +34,15 @@ import (
 	"rik.dev/rik/internal/controller/workload"
 )
 
-// settledContact is how long the scheduler is away, or back, before pending
-// instances say so: a restart of it is not worth a write of each of them.
+// settledContact is how long the scheduler must be lost, or back, before pending instances show
+// that. A short restart of the scheduler does not justify a write for each of them.
 const settledContact = 5 * time.Second
 
-// suffixAlphabet has no vowels, so that no name spells a word.
+// suffixAlphabet has no vowels, so that no suffix forms a word.
 const suffixAlphabet = "bcdfghjklmnpqrstvwxz2456789"
 
-// term is everything that lives while this is the active controller: views,
-// reconcilers and the stream to the scheduler, all made anew each time.
+// term holds everything that exists only while this controller is active: views, reconcilers
+// and the stream to the scheduler. They are created again for each term.
 type term struct {
 	number      int64
 	controller  *Controller
@@ -55,7 +55,7 @@ type term struct {
 	deployView    *index.Objects[*appsv1.Deployment]
 	instanceView  *index.Instances
 	registrations []registration
-	// over ends the run for another term.
+	// over ends the run so that another term can begin.
 	over chan struct{}
 
 	tombstones *instance.Tombstones
@@ -134,8 +134,8 @@ func newTerm(c *Controller, number int64, cluster string) *term {
 	return t
 }
 
-// allocators give nodes and workloads their addresses. They listen before the
-// reconcilers do, which ask them.
+// allocators creates the allocators of addresses for nodes and workloads. They subscribe before
+// the reconcilers, which use them.
 func (t *term) allocators() (*network.Ranges, *network.Addresses) {
 	settings := t.controller.settings
 	ranges := network.NewRanges(settings, func(name string) { t.nodes.Enqueue(name) })
@@ -146,13 +146,13 @@ func (t *term) allocators() (*network.Ranges, *network.Addresses) {
 	return ranges, addresses
 }
 
-// fenced says why no instance of a workload may run now.
+// fenced says why no instance of a workload may run now. It is empty if they may run.
 func (t *term) fenced(ctx context.Context, w *rikv1alpha1.Workload) (string, error) {
 	verdict, err := t.fences.Evaluate(ctx, w)
 	return verdict.Message, err
 }
 
-// raise leaves this term for one above another.
+// raise ends this term for one above the given term.
 func (t *term) raise(ctx context.Context, above int64) error {
 	if err := raiseTerm(ctx, t.controller.client, above); err != nil {
 		return err
@@ -164,13 +164,13 @@ func (t *term) raise(ctx context.Context, above int64) error {
 	return nil
 }
 
-// seen says whether new connections may be sent to a node.
+// seen reports whether new connections may go to a node.
 func (t *term) seen(name string) bool {
 	facts := t.nodes.Facts(name)
 	return facts.Exists && !facts.Silent
 }
 
-// suffix ends the name of a new instance.
+// suffix returns the end of a new instance's name.
 func suffix() string {
 	out := make([]byte, 5)
 	for i := range out {
@@ -215,11 +215,11 @@ func (t *term) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// syncPoll is how often attach looks whether the first listings are through.
+// syncPoll is the interval at which attach checks whether the first listings are complete.
 const syncPoll = 10 * time.Millisecond
 
-// attach connects the views to the watches and waits until all are full. No
-// reconciler runs yet, so the order does not matter.
+// attach connects the views to the watches and waits until all views are full. No reconciler
+// runs yet, so the order does not matter.
 func (t *term) attach(ctx context.Context) error {
 	changed := func(o client.Object) { t.tenants.Enqueue(o.GetLabels()[rikv1alpha1.LabelTenant]) }
 	problems := []error{
@@ -251,7 +251,7 @@ func touch[T client.Object](f func(client.Object)) func(T) {
 	return func(o T) { f(o) }
 }
 
-// follow hands every object of a kind to observe, and to remove when it is gone.
+// follow passes every object of a kind to observe, and to remove when it was deleted.
 func follow[T client.Object](ctx context.Context, t *term, kind T, observe, remove func(T)) error {
 	informer, err := t.controller.cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -286,7 +286,7 @@ func (t *term) detach() {
 	}
 }
 
-// sink passes on what the scheduler says to those it concerns.
+// sink passes the scheduler's messages to the reconcilers that handle them.
 type sink struct{ t *term }
 
 func (s sink) SessionBegan() {
@@ -318,7 +318,7 @@ func (s sink) Measured(name, metrics string, instances map[string]string) {
 	s.t.nodes.Measured(name, metrics, instances)
 }
 
-// bounded keeps events within what the API accepts: words come from nodes.
+// bounded cuts events to the limits of the API, because their texts come from nodes.
 type bounded struct{ events.EventRecorder }
 
 const (
