@@ -70,13 +70,13 @@ func TestReplacedUnderItsName(t *testing.T) {
 	}
 }
 
-// TestEveryOrder: whatever the order in which the watch and the answers to the
-// writes come, the view ends as the store is.
+// TestEveryOrder: the watch and the responses to writes may arrive in any order. The view ends
+// in the state of the store.
 func TestEveryOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		v := index.NewInstances()
-		// The history of one object: made, changed, perhaps deleted.
+		// The history of one object: created, changed, perhaps deleted.
 		length := rapid.IntRange(1, 6).Draw(t, "versions")
 		deleted := rapid.Bool().Draw(t, "deleted")
 		watched, answered := 0, 0

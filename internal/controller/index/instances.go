@@ -1,9 +1,8 @@
-// Package index holds what the active controller knows of the cluster's
-// instances: what the watch delivered, overlaid by the answers to its own
-// writes, so that no decision is made on a state that the controller itself has
-// already changed.
+// Package index holds the active controller's view of the cluster's instances. It combines the
+// objects from the watch with the responses to the controller's own writes. No decision is
+// therefore based on a state that the controller itself has already changed.
 //
-// Everything in it is shared and must not be changed: copy before writing.
+// All objects in it are shared and must not be changed: copy them before writing.
 package index
 
 import (
@@ -14,39 +13,39 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Key names an instance.
+// Key returns the namespaced name of an instance.
 func Key(in *rikv1alpha1.Instance) types.NamespacedName {
 	return types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
 }
 
-// WorkloadKey names the workload of an instance.
+// WorkloadKey returns the namespaced name of an instance's workload.
 func WorkloadKey(in *rikv1alpha1.Instance) types.NamespacedName {
 	return types.NamespacedName{Namespace: in.Namespace, Name: in.Spec.Workload}
 }
 
 type set = map[types.UID]*rikv1alpha1.Instance
 
-// Listener is told of every change; before is nil for a new instance and after
-// for one that is gone. It is called with no lock held and must not block.
+// Listener is called for every change. before is nil for a new instance, and after is nil for a
+// deleted one. It is called without a lock and must not block.
 type Listener func(before, after *rikv1alpha1.Instance)
 
-// Instances indexes instances by name, UID, workload and node. The newest
-// resource version of an object wins, wherever it came from.
+// Instances indexes instances by name, UID, workload and node. It keeps the newest resource
+// version of an object, whether that came from the watch or from a write.
 type Instances struct {
 	listeners []Listener
 
 	mu sync.RWMutex
-	// The maps below and seen are guarded by mu.
+	// mu guards the maps below and seen.
 	byKey      map[types.NamespacedName]*rikv1alpha1.Instance
 	byUID      set
 	byWorkload map[types.NamespacedName]set
 	byNode     map[string]set
-	// seen is the highest resource version that the watch delivered: an object
-	// with a lower one that is not in the maps is gone, not new.
+	// seen is the highest resource version from the watch. An object that has a lower version and
+	// is not in the maps was deleted: it is not new.
 	seen uint64
 }
 
-// NewInstances makes an empty view.
+// NewInstances creates an empty view.
 func NewInstances(listeners ...Listener) *Instances {
 	return &Instances{
 		listeners:  listeners,
@@ -57,13 +56,13 @@ func NewInstances(listeners ...Listener) *Instances {
 	}
 }
 
-// Subscribe adds a listener. It must be called before the first change.
+// Subscribe adds a listener. Call it before the first change.
 func (v *Instances) Subscribe(l Listener) { v.listeners = append(v.listeners, l) }
 
-// Observe takes what the watch delivered.
+// Observe applies an object from the watch.
 func (v *Instances) Observe(in *rikv1alpha1.Instance) { v.take(in, true) }
 
-// Put takes the answer to a write.
+// Put applies the response to a write.
 func (v *Instances) Put(in *rikv1alpha1.Instance) { v.take(in, false) }
 
 func (v *Instances) take(in *rikv1alpha1.Instance, watched bool) {
@@ -94,7 +93,7 @@ func (v *Instances) take(in *rikv1alpha1.Instance, watched bool) {
 	v.notify(present, in)
 }
 
-// Remove takes a deletion that the watch delivered.
+// Remove applies a deletion from the watch.
 func (v *Instances) Remove(in *rikv1alpha1.Instance) {
 	v.mu.Lock()
 	v.seen = max(v.seen, versionOf(in))
@@ -146,49 +145,49 @@ func drop[K comparable](index map[K]set, key K, uid types.UID) {
 	}
 }
 
-// Get finds an instance by name; nil when there is none.
+// Get returns the instance with a name, or nil.
 func (v *Instances) Get(key types.NamespacedName) *rikv1alpha1.Instance {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.byKey[key]
 }
 
-// ByUID finds an instance by UID; nil when there is none.
+// ByUID returns the instance with a UID, or nil.
 func (v *Instances) ByUID(uid types.UID) *rikv1alpha1.Instance {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.byUID[uid]
 }
 
-// OfWorkload lists a workload's instances in no order.
+// OfWorkload returns a workload's instances in no order.
 func (v *Instances) OfWorkload(key types.NamespacedName) []*rikv1alpha1.Instance {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return values(v.byWorkload[key])
 }
 
-// CountOfWorkload is the number of instances of a workload.
+// CountOfWorkload returns the number of a workload's instances.
 func (v *Instances) CountOfWorkload(key types.NamespacedName) int {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return len(v.byWorkload[key])
 }
 
-// OnNode lists the instances that are bound to a node in no order.
+// OnNode returns the instances that are bound to a node in no order.
 func (v *Instances) OnNode(name string) []*rikv1alpha1.Instance {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return values(v.byNode[name])
 }
 
-// All lists every instance in no order.
+// All returns every instance in no order.
 func (v *Instances) All() []*rikv1alpha1.Instance {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return values(v.byUID)
 }
 
-// Workloads lists the workloads that have instances.
+// Workloads returns the workloads that have instances.
 func (v *Instances) Workloads() []types.NamespacedName {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -199,7 +198,7 @@ func (v *Instances) Workloads() []types.NamespacedName {
 	return out
 }
 
-// CountIn is the number of instances in a namespace.
+// CountIn returns the number of instances in a namespace.
 func (v *Instances) CountIn(namespace string) int {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

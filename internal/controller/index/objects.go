@@ -9,31 +9,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Objects is the view of one kind of which there are few enough to need no
-// index. As in Instances the newest version wins, and nothing in it may be
-// changed.
+// Objects is the view of a kind with so few objects that it needs no index. As in Instances, it
+// keeps the newest version, and its objects must not be changed.
 type Objects[T client.Object] struct {
 	listeners []func(before, after T)
 
 	mu sync.RWMutex
-	// byKey and seen are guarded by mu; seen is as in Instances.
+	// mu guards byKey and seen. seen is as in Instances.
 	byKey map[types.NamespacedName]T
 	seen  uint64
 }
 
-// NewObjects makes an empty view.
+// NewObjects creates an empty view.
 func NewObjects[T client.Object]() *Objects[T] {
 	return &Objects[T]{byKey: map[types.NamespacedName]T{}}
 }
 
-// Subscribe adds a listener, before the first change. It must not block;
-// before is nil for a new object and after for one that is gone.
+// Subscribe adds a listener. Call it before the first change. The listener must not block.
+// before is nil for a new object, and after is nil for a deleted one.
 func (v *Objects[T]) Subscribe(l func(before, after T)) { v.listeners = append(v.listeners, l) }
 
-// Observe takes what the watch delivered.
+// Observe applies an object from the watch.
 func (v *Objects[T]) Observe(o T) { v.take(o, true) }
 
-// Put takes the answer to a write.
+// Put applies the response to a write.
 func (v *Objects[T]) Put(o T) { v.take(o, false) }
 
 func (v *Objects[T]) take(o T, watched bool) {
@@ -53,7 +52,7 @@ func (v *Objects[T]) take(o T, watched bool) {
 	v.notify(present, o)
 }
 
-// Remove takes a deletion that the watch delivered.
+// Remove applies a deletion from the watch.
 func (v *Objects[T]) Remove(o T) {
 	key := client.ObjectKeyFromObject(o)
 	v.mu.Lock()
@@ -76,14 +75,14 @@ func (v *Objects[T]) notify(before, after T) {
 	}
 }
 
-// Get finds an object by name; the zero value (nil) when there is none.
+// Get returns the object with a name, or the zero value (nil).
 func (v *Objects[T]) Get(key types.NamespacedName) T {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.byKey[key]
 }
 
-// All lists every object in no order.
+// All returns every object in no order.
 func (v *Objects[T]) All() []T {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -94,14 +93,14 @@ func (v *Objects[T]) All() []T {
 	return out
 }
 
-// None says whether an object of a listener or a look-up is absent.
+// None reports whether an object from a listener or from Get is absent.
 func None[T client.Object](o T) bool {
 	v := reflect.ValueOf(o)
 	return !v.IsValid() || v.IsNil()
 }
 
-// numberOf reads a resource version as the number that it is by contract since
-// Kubernetes 1.35.
+// numberOf parses a resource version. The Kubernetes API guarantees since version 1.35 that it
+// is a number.
 func numberOf(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
