@@ -1,10 +1,9 @@
-// Package scheduling is the controller's end of the scheduler's Sync stream:
-// it tells the scheduler the present state and passes on what it answers.
+// Package scheduling is the controller's end of the scheduler's Sync stream. It sends the
+// current state to the scheduler and passes the scheduler's messages to the reconcilers.
 //
-// It is level-based: each session begins with everything, and later changes are
-// recomputed from the views when they are sent. Loss of the scheduler, of the
-// stream or of the controller loses nothing, since nothing is kept here that is
-// not in the views.
+// It is level-based. Each session begins with the full state, and later changes are computed
+// from the views when they are sent. Losing the scheduler, the stream or the controller loses
+// no state, because all state is in the views.
 //
 // Reads: the views of nodes, revisions and instances. Writes: nothing.
 package scheduling
@@ -27,20 +26,20 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// Between attempts to reach the scheduler.
+// Times between attempts to connect to the scheduler.
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 5 * time.Second
-	// lasting is how long a session must last for the next attempt to be immediate.
+	// lasting is how long a session must last so that the next delay starts again at the minimum.
 	lasting = 10 * time.Second
 )
 
-// Sink takes what the scheduler says. None of its methods may block.
+// Sink handles the scheduler's messages. Its methods must not block.
 type Sink interface {
-	// SessionBegan is called before anything of a session is passed on.
+	// SessionBegan is called before any message of a session is passed on.
 	SessionBegan()
-	// Welcomed is called when the scheduler has taken the session: a port at which
-	// something answers is no scheduler yet, nor is one that refuses.
+	// Welcomed is called when the scheduler has accepted the session. An open port alone does not
+	// show that a scheduler is there, and a scheduler may refuse the session.
 	Welcomed()
 	SessionEnded()
 	Bind(uid types.UID, b instance.Binding)
@@ -51,16 +50,16 @@ type Sink interface {
 	Measured(name, metrics string, instances map[string]string)
 }
 
-// Config is what a Client works with. All fields are needed.
+// Config configures a Client. All fields are required unless they say otherwise.
 type Config struct {
 	Dial     func(ctx context.Context) (*grpc.ClientConn, error)
 	Identity string
 	Term     int64
-	// Cluster is the cluster's identity; empty if it is not known.
+	// Cluster is the cluster's identity. It is empty if it is not known.
 	Cluster string
-	// Active fails once the lease has ended: then nothing is said any more.
+	// Active returns an error once the lease has ended. Then the client sends nothing.
 	Active func() error
-	// DeletedNodes are the UIDs of Nodes that were deleted on purpose.
+	// DeletedNodes returns the UIDs of Nodes that were deleted on purpose.
 	DeletedNodes func() []types.UID
 	Instances    *index.Instances
 	Nodes        *index.Objects[*rikv1alpha1.Node]
@@ -71,14 +70,14 @@ type Config struct {
 	Metrics      *Metrics
 }
 
-// Client keeps one session with the scheduler for as long as it runs.
+// Client keeps a session with the scheduler open while it runs.
 type Client struct {
 	config Config
 	outbox *outbox
 }
 
-// New makes a client and subscribes it to the views. The sink may be set later,
-// before Run, since sink and client need each other.
+// New creates a client and subscribes it to the views. The sink may be set later, but before
+// Run, because sink and client refer to each other.
 func New(c Config) *Client {
 	l := &Client{config: c, outbox: newOutbox()}
 	c.Instances.Subscribe(func(before, after *rikv1alpha1.Instance) {
@@ -106,20 +105,20 @@ func New(c Config) *Client {
 	return l
 }
 
-// SetSink sets who takes what the scheduler says.
+// SetSink sets the handler of the scheduler's messages.
 func (l *Client) SetSink(s Sink) { l.config.Sink = s }
 
-// Acknowledge tells the scheduler what became of a binding.
+// Acknowledge informs the scheduler whether a binding is durable.
 func (l *Client) Acknowledge(uid types.UID, node string, durable bool) {
 	l.outbox.add(func(b *batch) { b.acks = append(b.acks, ack{uid: uid, node: node, durable: durable}) })
 }
 
-// Tombstone tells the scheduler of a UID that no node may run.
+// Tombstone sends the scheduler the UID of an instance that no node may run.
 func (l *Client) Tombstone(t instance.Tombstone) {
 	l.outbox.add(func(b *batch) { b.tombstones = append(b.tombstones, t) })
 }
 
-// Run keeps a session until ctx ends.
+// Run keeps a session open until ctx ends.
 func (l *Client) Run(ctx context.Context) error {
 	backoff := newBackoff()
 	for ctx.Err() == nil {
@@ -143,8 +142,8 @@ func (l *Client) Run(ctx context.Context) error {
 	return nil //nolint:nilerr // it was told to end
 }
 
-// maxMessage is twice what the scheduler takes of a node, whose words it passes on: what a
-// node says must not end the session of all.
+// maxMessage is twice the size that the scheduler accepts from a node. The scheduler passes the
+// nodes' messages on, and a large message of one node must not end the session for all nodes.
 const maxMessage = 32 << 20
 
 func newBackoff() wait.Backoff {

@@ -2,8 +2,8 @@ package scheduling
 
 import rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 
-// grace is the time between the polite and the hard signal that a deletion
-// asked for; negative when it is the template's to say.
+// grace returns the time between SIGTERM and SIGKILL that a deletion requested, in seconds. A
+// negative value means that the template sets the time.
 func grace(in *rikv1alpha1.Instance) int64 {
 	if in.DeletionGracePeriodSeconds == nil {
 		return -1
@@ -11,8 +11,8 @@ func grace(in *rikv1alpha1.Instance) int64 {
 	return *in.DeletionGracePeriodSeconds
 }
 
-// ended says whether an instance will never run again. Its deletion overwrites
-// the phase, but not the time at which it ended.
+// ended reports whether an instance will never run again. A deletion overwrites the phase, but
+// not the time at which the instance ended.
 func ended(in *rikv1alpha1.Instance) bool {
 	return in.Status.Phase.Ended() || in.Status.FinishedAt != nil
 }

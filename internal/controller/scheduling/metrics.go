@@ -2,12 +2,12 @@ package scheduling
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what passes between controller and scheduler.
+// Metrics counts the messages between controller and scheduler.
 type Metrics struct {
 	sessions, sent, received prometheus.Counter
 }
 
-// NewMetrics makes the counters; Collectors gives them for registration.
+// NewMetrics creates the counters. Collectors returns them for registration.
 func NewMetrics() *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{
@@ -21,7 +21,7 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// Collectors lists what to register.
+// Collectors returns the counters for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.sessions, m.sent, m.received}
 }

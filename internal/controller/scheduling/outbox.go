@@ -8,18 +8,18 @@ import (
 	"rik.dev/rik/internal/controller/instance"
 )
 
-// outbox collects what the scheduler must be told next, each thing once. What
-// exactly is told is decided when it is sent, so that a slow scheduler gets the
-// present state and not the way to it.
+// outbox collects the objects about which the scheduler must be informed, each object once. The
+// content of a message is computed when it is sent, so that a slow scheduler receives the
+// current state and no intermediate states.
 type outbox struct {
 	mu sync.Mutex
-	// Below is guarded by mu.
+	// mu guards the fields up to wake.
 	work batch
-	// wake has room for one signal, given under mu's protection of work.
+	// wake has room for one signal, which is sent after work has changed.
 	wake chan struct{}
 }
 
-// batch is what was collected since the last take.
+// batch holds the objects collected since the last take.
 type batch struct {
 	nodes      map[string]struct{}
 	revisions  map[types.NamespacedName]struct{}
@@ -46,7 +46,7 @@ func newOutbox() *outbox {
 	return &outbox{work: newBatch(), wake: make(chan struct{}, 1)}
 }
 
-// add changes what is collected and wakes the sender.
+// add changes the batch and wakes the sender.
 func (o *outbox) add(change func(*batch)) {
 	o.mu.Lock()
 	change(&o.work)
@@ -57,7 +57,7 @@ func (o *outbox) add(change func(*batch)) {
 	}
 }
 
-// take gives what was collected and starts anew.
+// take returns the batch and starts a new one.
 func (o *outbox) take() batch {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -19,20 +19,20 @@ import (
 
 type stream = grpc.BidiStreamingClient[schedulerv1.SyncRequest, schedulerv1.SyncResponse]
 
-// sent is what the scheduler was told of an instance in this session.
+// sent is the state of an instance that the scheduler received in this session.
 type sent struct {
 	node  string // empty while pending
 	ended bool
 	stop  *order
 }
 
-// order is a stop as it was last given.
+// order is the stop request that was sent last.
 type order struct {
 	grace int64
 	force bool
 }
 
-// session is one stream. Only the sending goroutine touches its maps.
+// session is one stream. Only the sending goroutine accesses its maps.
 type session struct {
 	config *Config
 	outbox *outbox
@@ -41,7 +41,7 @@ type session struct {
 	nodes     map[string][]byte
 	templates map[types.NamespacedName]struct{}
 	instances map[types.UID]sent
-	// waiting are the instances whose revision is not in the view yet.
+	// waiting holds the instances whose revision is not in the view yet.
 	waiting map[types.NamespacedName]map[types.UID]struct{}
 }
 
@@ -55,7 +55,7 @@ func newSession(c *Config, o *outbox, s stream) *session {
 	}
 }
 
-// send tells everything, then changes, until the session ends.
+// send sends the full state, then changes, until the session ends.
 func (s *session) send(ctx context.Context) error {
 	if err := s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Hello{
 		Hello: &schedulerv1.Hello{Term: s.config.Term, Controller: s.config.Identity, Cluster: s.config.Cluster},
@@ -86,9 +86,9 @@ func (s *session) send(ctx context.Context) error {
 	}
 }
 
-// everything is a batch of all that there is. What was collected for an earlier
-// session is part of it, except acknowledgements, which mean nothing to a
-// session in which nothing was proposed.
+// everything returns a batch with all objects. The objects collected for an earlier session are
+// included. Acknowledgments are not, because the scheduler has proposed nothing in this
+// session.
 func (s *session) everything() batch {
 	b := s.outbox.take()
 	b.acks = nil
@@ -102,7 +102,7 @@ func (s *session) everything() batch {
 	return b
 }
 
-// sendMessage sends one message.
+// sendMessage sends one message, unless the lease has ended.
 func (s *session) sendMessage(m *schedulerv1.SyncRequest) error {
 	if err := s.config.Active(); err != nil {
 		return err
@@ -145,7 +145,7 @@ func (s *session) flush(b batch) error {
 	return nil
 }
 
-// sendNode sends what placement needs of a node, when that changed.
+// sendNode sends the parts of a node that placement needs, if they changed.
 func (s *session) sendNode(name string) error {
 	n := s.config.Nodes.Get(types.NamespacedName{Name: name})
 	if n == nil || n.DeletionTimestamp != nil {
@@ -174,7 +174,7 @@ func (s *session) sendNode(name string) error {
 	}})
 }
 
-// confirmations keeps of a Node's annotations what an operator confirmed.
+// confirmations returns those of a Node's annotations that record confirmations.
 func confirmations(n *rikv1alpha1.Node) map[string]string {
 	var kept map[string]string
 	for _, key := range []string{rikv1alpha1.AnnotationConfirmed, rikv1alpha1.AnnotationConfirmedCertificate, rikv1alpha1.AnnotationUnconfirmedCertificate} {
@@ -200,8 +200,8 @@ func (s *session) sendDeleted(uids []types.UID) error {
 	return nil
 }
 
-// sendRevision forgets a revision that is gone, and adds to the batch the
-// instances that waited for one.
+// sendRevision reports a deleted revision. For an existing revision, it adds the instances that
+// waited for it to the batch.
 func (s *session) sendRevision(key types.NamespacedName, b *batch) error {
 	if s.config.Revisions.Get(key) != nil {
 		for uid := range s.waiting[key] {
@@ -219,8 +219,8 @@ func (s *session) sendRevision(key types.NamespacedName, b *batch) error {
 	}})
 }
 
-// sendTemplate sends the template of an instance once. It is false while the
-// view does not have it.
+// sendTemplate sends the template of an instance once. It returns false if the view does not
+// have the revision yet.
 func (s *session) sendTemplate(in *rikv1alpha1.Instance) (bool, error) {
 	key := types.NamespacedName{Namespace: in.Namespace, Name: in.Spec.Revision}
 	if _, ok := s.templates[key]; ok {
@@ -255,13 +255,14 @@ func (s *session) sendAck(a ack) error {
 	if err != nil || a.durable || s.config.Instances.ByUID(a.uid) == nil {
 		return err
 	}
-	// Refused, but it is still there: the scheduler is told anew what it is.
+	// The binding was refused and the instance still exists, so the scheduler receives its state
+	// again.
 	delete(s.instances, a.uid)
 	return s.sendInstance(a.uid)
 }
 
-// sendInstance sends the difference between what the scheduler was told of an
-// instance and what is.
+// sendInstance sends the difference between the state of an instance that the scheduler has and
+// the current state.
 func (s *session) sendInstance(uid types.UID) error {
 	in := s.config.Instances.ByUID(uid)
 	before, known := s.instances[uid]
@@ -288,7 +289,8 @@ func (s *session) sendInstance(uid types.UID) error {
 	return s.sendStop(in, now)
 }
 
-// sendStop passes on a deletion, once per wording.
+// sendStop sends the deletion of an instance, once for each combination of grace period and
+// force.
 func (s *session) sendStop(in *rikv1alpha1.Instance, before sent) error {
 	if in.DeletionTimestamp == nil || in.Spec.NodeName == "" ||
 		!slices.Contains(in.Finalizers, rikv1alpha1.FinalizerNode) {
@@ -318,7 +320,7 @@ func message(in *rikv1alpha1.Instance) *schedulerv1.SyncRequest {
 	return &schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Bound{Bound: m}}
 }
 
-// receive passes on what the scheduler says until the stream ends.
+// receive passes the scheduler's messages on until the stream ends.
 func (s *session) receive() error {
 	for {
 		m, err := s.stream.Recv()
@@ -394,7 +396,7 @@ func (s *session) passReport(r *schedulerv1.NodeReport) {
 	}
 }
 
-// holdOf is what a node waits for, as its status shows it.
+// holdOf converts the confirmation that a node waits for to its form in the Node's status.
 func holdOf(h *schedulerv1.Hold, term int64) *rikv1alpha1.NodeConfirmation {
 	if h.GetId() == "" {
 		return nil

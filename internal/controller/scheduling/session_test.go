@@ -23,14 +23,14 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// timeout bounds a wait; nothing is measured by it.
+// timeout bounds a wait. It is not part of a measurement.
 const timeout = time.Minute
 
-// recorder is a scheduler that only hears. Each stream is handed to the test.
+// recorder is a scheduler that only receives. It passes each stream to the test.
 type recorder struct {
 	schedulerv1.UnimplementedSchedulerServer
 	streams chan *seen
-	says    *schedulerv1.SyncResponse // first; may be nil
+	says    *schedulerv1.SyncResponse // sent first; may be nil
 }
 
 type seen struct {
@@ -65,7 +65,7 @@ func (r *recorder) Sync(stream grpc.BidiStreamingServer[schedulerv1.SyncRequest,
 	}
 }
 
-// ignore takes everything and does nothing.
+// ignore is a Sink that ignores all messages.
 type ignore struct{}
 
 func (ignore) SessionBegan()                              {}
@@ -133,8 +133,8 @@ func (f *fixture) stream() *seen {
 	}
 }
 
-// until collects what is told up to and with the first that begins with the
-// word.
+// until collects the received messages up to and including the first whose text has the prefix
+// last.
 func (f *fixture) until(h *seen, last string) []string {
 	f.Helper()
 	var out []string
@@ -239,7 +239,8 @@ func (f *fixture) node(name, version string, change func(*rikv1alpha1.Node)) {
 	f.nodes.Observe(n)
 }
 
-// TestListing tells everything once, each thing after what it needs.
+// TestListing: a listing sends every object once, and each after the objects to which it
+// refers.
 func TestListing(t *testing.T) {
 	t.Parallel()
 	f := fix(t, instance.Tombstone{UID: "dead", Node: "n"})
@@ -267,7 +268,7 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// TestChanges tells what changed and nothing else.
+// TestChanges: only changes are sent.
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	f := fix(t)
@@ -277,22 +278,23 @@ func TestChanges(t *testing.T) {
 
 	f.node("n", "1", nil)
 	f.want(f.until(h, "node"), "node n")
-	// An instance whose revision is not here yet waits for it.
+	// An instance whose revision has not arrived yet waits for it.
 	f.instances.Observe(object("1", "3", ""))
 	f.revision("r", "2")
 	f.want(f.until(h, "pending"), "template ns/r", "pending 1")
-	// A binding is told by its acknowledgement alone.
+	// A binding is reported only by its acknowledgment.
 	f.client.Acknowledge("1", "n", true)
 	f.instances.Put(object("1", "5", "n"))
 	f.want(f.until(h, "ack"), "ack 1")
-	// A status that changes nothing for the scheduler is not told, nor is that of a node.
+	// A status that does not concern the scheduler is not sent, and neither is a node's status.
 	f.instances.Observe(object("1", "6", "n", func(in *rikv1alpha1.Instance) { in.Status.Ready = true }))
 	f.node("n", "7", func(n *rikv1alpha1.Node) { n.Status.Info.Hostname = "x" })
 	f.node("n", "8", func(n *rikv1alpha1.Node) { n.Spec.Unschedulable = true })
 	f.want(f.until(h, "node"), "node n")
 	f.instances.Observe(object("1", "9", "n", ending))
 	f.want(f.until(h, "bound"), "bound 1 n ended")
-	// Its deletion does not bring it back to life, and is told once per wording.
+	// A deletion does not report the ended instance as running. It is sent once for each
+	// combination of grace period and force.
 	end := func(in *rikv1alpha1.Instance) { ending(in); deleting(30)(in) }
 	f.instances.Observe(object("1", "10", "n", end))
 	f.want(f.until(h, "stop"), "stop 1")
@@ -307,8 +309,8 @@ func TestChanges(t *testing.T) {
 	f.want(f.until(h, "template gone"), "template gone ns/r")
 }
 
-// TestRefusal tells the scheduler anew what it proposed for.
-// TestANodesWordsDoNotEndTheSession: the scheduler passes on as much as it takes of a node.
+// TestANodesWordsDoNotEndTheSession: the largest message that the scheduler accepts from a node
+// does not end the session.
 func TestANodesWordsDoNotEndTheSession(t *testing.T) {
 	f := fix(t)
 	seen := measured{nodes: make(chan string, 1)}
@@ -327,7 +329,7 @@ func TestANodesWordsDoNotEndTheSession(t *testing.T) {
 	}
 }
 
-// measured takes the names of nodes that are reported.
+// measured records the names of reported nodes.
 type measured struct {
 	ignore
 	nodes chan string
@@ -349,8 +351,8 @@ func TestRefusal(t *testing.T) {
 	f.want(f.until(h, "nack"), "nack unknown")
 }
 
-// TestReconnectFault07: after the loss of the scheduler everything is told again,
-// and of an earlier session's proposals nothing.
+// TestReconnectFault07: after the loss of the scheduler the full state is sent again.
+// Acknowledgments of an earlier session's proposals are not sent.
 func TestReconnectFault07(t *testing.T) {
 	t.Parallel()
 	f := fix(t)
