@@ -15,12 +15,12 @@ import (
 	"rik.dev/rik/internal/controller/instance"
 )
 
-// maxOutside bounds how many addresses of nodes the status of a workload names:
-// it is for people and for name servers, which take a few.
+// maxOutside bounds how many node addresses the status of a workload lists. The list is for
+// people and for name servers, which need only a few.
 const maxOutside = 32
 
-// Addresses gives every workload that serves ports its virtual address, which
-// status.addresses keeps as its first. It is safe for concurrent use.
+// Addresses allocates a virtual address to every workload that serves ports. The address is
+// stored as the first of status.addresses. It is safe for concurrent use.
 type Addresses struct {
 	settings  Settings
 	workloads *index.Objects[*rikv1alpha1.Workload]
@@ -28,21 +28,20 @@ type Addresses struct {
 	wake      func(types.NamespacedName)
 
 	mu sync.Mutex
-	// Below is guarded by mu. Owners in the pool are UIDs, of which names knows
-	// the workloads. waiting found no address left; balanced serve ports of type
-	// loadBalancer.
+	// mu guards the fields below. Owners in the pool are UIDs, and names maps them to workloads.
+	// waiting holds workloads for which no address was left. balanced holds workloads that serve
+	// ports of type LoadBalancer.
 	pool              *pool
 	names             map[types.UID]types.NamespacedName
 	waiting, balanced map[types.UID]struct{}
-	// outside are the addresses of nodes that loadBalancer ports are reached
-	// on; worked out anew when it is stale.
+	// outside holds the addresses of nodes at which LoadBalancer ports can be reached. It is
+	// computed again when stale is set.
 	outside []string
 	stale   bool
 }
 
-// NewAddresses makes an allocator that knows of no workload yet. wake is told of
-// each workload for which Of would answer otherwise than before; it must not
-// block.
+// NewAddresses creates an allocator without workloads. wake is called for each workload for
+// which the result of Of has changed. It must not block.
 func NewAddresses(s Settings, workloads *index.Objects[*rikv1alpha1.Workload], nodes *index.Objects[*rikv1alpha1.Node], wake func(types.NamespacedName)) *Addresses {
 	return &Addresses{
 		settings: s, workloads: workloads, nodes: nodes, wake: wake, pool: newAddressPool(s.ServiceCIDR),
@@ -51,9 +50,9 @@ func NewAddresses(s Settings, workloads *index.Objects[*rikv1alpha1.Workload], n
 	}
 }
 
-// Observe follows the workloads: it is a listener of their view. An address is
-// given back only when the store no longer has it, never when that is merely
-// intended: the next controller would else find it twice.
+// Observe is a listener of the workloads' view. It frees an address only when it is no longer
+// in the store, and not when the removal is only intended. Otherwise the next controller could
+// find the address on two workloads.
 func (a *Addresses) Observe(before, after *rikv1alpha1.Workload) {
 	var awake []types.NamespacedName
 	a.mu.Lock()
@@ -78,7 +77,8 @@ func (a *Addresses) claimLocked(w *rikv1alpha1.Workload) (awake []types.Namespac
 		return nil
 	}
 	a.names[w.UID] = client.ObjectKeyFromObject(w)
-	// Whose is older keeps it; who lost it is given another by its next pass.
+	// The older workload keeps the address. The workload that lost it gets another in its next
+	// pass.
 	lost, _ := a.pool.claim(string(w.UID), netip.PrefixFrom(address, address.BitLen()), w.CreationTimestamp.UnixNano())
 	for _, owner := range lost {
 		awake = append(awake, a.names[types.UID(owner)])
@@ -86,7 +86,7 @@ func (a *Addresses) claimLocked(w *rikv1alpha1.Workload) (awake []types.Namespac
 	return awake
 }
 
-// forgetLocked frees what a workload had, and names one that waits for it.
+// forgetLocked frees the address of a workload, and returns a workload that waits for one.
 func (a *Addresses) forgetLocked(uid types.UID) []types.NamespacedName {
 	if _, known := a.names[uid]; !known {
 		return nil
@@ -105,8 +105,8 @@ func (a *Addresses) forgetLocked(uid types.UID) []types.NamespacedName {
 	return nil
 }
 
-// virtual finds the virtual address in a status. One of an earlier
-// --service-cidr is none any more.
+// virtual finds the virtual address in a status. An address of an earlier --service-cidr does
+// not count.
 func (a *Addresses) virtual(w *rikv1alpha1.Workload) (netip.Addr, bool) {
 	for _, text := range w.Status.Addresses {
 		if address, err := netip.ParseAddr(text); err == nil && a.settings.ServiceCIDR.Contains(address) {
@@ -116,8 +116,8 @@ func (a *Addresses) virtual(w *rikv1alpha1.Workload) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// Of lists the addresses that a workload has or should have, the virtual one
-// first, or says why it has none.
+// Of returns the addresses that a workload has or should have, the virtual one first, or says
+// why it has none.
 func (a *Addresses) Of(w *rikv1alpha1.Workload) (addresses []string, problem string) {
 	if !serves(&w.Spec.InstanceTemplate) {
 		return nil, ""
@@ -126,7 +126,7 @@ func (a *Addresses) Of(w *rikv1alpha1.Workload) (addresses []string, problem str
 	defer a.mu.Unlock()
 	name := client.ObjectKeyFromObject(w)
 	if known := a.workloads.Get(name); known == nil || known.UID != w.UID {
-		return nil, "" // it is gone, and what it had was freed
+		return nil, "" // deleted; its address was freed
 	}
 	a.names[w.UID] = name
 	prefix, ok := a.pool.take(string(w.UID))
@@ -147,8 +147,8 @@ func (a *Addresses) Of(w *rikv1alpha1.Workload) (addresses []string, problem str
 	return append(addresses, a.outside...), problem
 }
 
-// usable are the virtual addresses that nodes may be told of: stored, and nobody
-// else's.
+// usable returns the virtual addresses that may be sent to nodes: those that are stored and
+// belong to no other workload.
 func (a *Addresses) usable(w *rikv1alpha1.Workload) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -162,7 +162,7 @@ func (a *Addresses) usable(w *rikv1alpha1.Workload) []string {
 	return []string{stored.String()}
 }
 
-// ObserveNode follows the nodes: it is a listener of their view.
+// ObserveNode is a listener of the nodes' view.
 func (a *Addresses) ObserveNode(before, after *rikv1alpha1.Node) {
 	if entrance(before) == entrance(after) {
 		return
@@ -179,11 +179,11 @@ func (a *Addresses) ObserveNode(before, after *rikv1alpha1.Node) {
 	}
 }
 
-// way is where a node can be reached.
+// way holds the addresses at which a node can be reached.
 type way struct{ internal, external string }
 
-// entrance is where a node lets traffic in from outside; nowhere while it is
-// not heard of. While nobody hears of any node, what was so last still counts.
+// entrance returns the addresses at which a node accepts traffic from outside. It is empty
+// while the node is lost. While no scheduler is connected, the last known state counts.
 func entrance(n *rikv1alpha1.Node) way {
 	if n == nil || n.DeletionTimestamp != nil {
 		return way{}
@@ -197,8 +197,8 @@ func entrance(n *rikv1alpha1.Node) way {
 	return way{}
 }
 
-// outside lists, by the names of the nodes, the external addresses of those
-// that are ready; where no node has one, the internal ones.
+// outside returns the external addresses of the ready nodes, sorted by node name. If no node
+// has an external address, it returns the internal ones.
 func outside(nodes []*rikv1alpha1.Node) []string {
 	slices.SortFunc(nodes, func(a, b *rikv1alpha1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	var external, internal []string
@@ -217,7 +217,7 @@ func outside(nodes []*rikv1alpha1.Node) []string {
 	return internal
 }
 
-// address keeps what is one.
+// address returns the text if it is an IP address, and an empty string otherwise.
 func address(text string) string {
 	a, err := netip.ParseAddr(text)
 	if err != nil {

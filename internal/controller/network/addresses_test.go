@@ -36,8 +36,8 @@ func TestAddressesExhausted(t *testing.T) {
 	}
 }
 
-// TestAddressIsFreedWhenStored: a workload that serves nothing any more keeps
-// its address until the store says so.
+// TestAddressIsFreedWhenStored: a workload that no longer serves ports keeps its address until
+// the removal is stored.
 func TestAddressIsFreedWhenStored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{ServiceCIDR: "10.63.0.0/30"})
@@ -60,8 +60,8 @@ func TestAddressIsFreedWhenStored(t *testing.T) {
 	}
 }
 
-// TestAddressTwice: of two workloads that claim one address, which the API does
-// not prevent, the older keeps it and the other is given another.
+// TestAddressTwice: two workloads may claim one address, because the API does not prevent it.
+// The older one keeps the address and the other gets a new one.
 func TestAddressTwice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})

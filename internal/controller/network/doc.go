@@ -1,13 +1,11 @@
-// Package network is the controller's side of the network between instances: it
-// gives every node its range of addresses and every workload that serves ports
-// its virtual address, and keeps the table of nodes, services and endpoints of
-// which nodes are told.
+// Package network is the controller's part of the network between instances. It allocates an
+// address range to every node and a virtual address to every workload that serves ports. It
+// also maintains the netmap: the nodes, services and endpoints that are sent to each node.
 //
-// What was given is kept in the objects (spec.podCIDR of a Node, status.addresses
-// of a Workload) and in memory found again from their lists; the reconcilers of
-// those objects ask Ranges and Addresses and write. Table follows the views and
-// is told to nodes through a Publisher, by the active controller alone.
+// Allocations are stored in the objects: spec.podCIDR of a Node and status.addresses of a
+// Workload. After a restart they are read from the lists of these objects. The reconcilers of
+// these objects call Ranges and Addresses and write the result. Table follows the views. A
+// Publisher sends it to the nodes, in the active controller only.
 //
-// Reads: Nodes, Workloads, WorkloadRevisions, the view of instances. Writes:
-// nothing itself.
+// Reads: Nodes, Workloads, WorkloadRevisions, the view of instances. Writes: nothing itself.
 package network

@@ -8,25 +8,25 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// pace is the least time between two sets of changes for one reader: what
-// changes meanwhile is sent once, as it then is.
+// pace is the minimum time between two batches of changes for one reader. An object that
+// changes several times in between is sent once, in its last state.
 const pace = 50 * time.Millisecond
 
-// batch are the messages that bring a reader from one version to another.
-// Many readers share one; nobody changes it.
+// batch holds the messages that bring a reader from one version to another. Many readers share
+// a batch, so it must not be changed.
 type batch struct {
 	from, to uint64
 	messages []*nodev1.NetworkChanges
 }
 
-// batches keeps the latest of each sort: thousands of nodes are told the same at
-// nearly the same moment.
+// batches caches the latest batch of each kind, because thousands of nodes receive the same
+// messages at nearly the same time.
 type batches struct {
 	mu             sync.Mutex
 	whole, changes *batch
 }
 
-// whole gives the messages with everything.
+// whole returns a batch with the whole netmap.
 func (t *Table) whole() *batch {
 	t.batches.mu.Lock()
 	defer t.batches.mu.Unlock()
@@ -46,9 +46,9 @@ func (t *Table) whole() *batch {
 	return b
 }
 
-// changes gives what changed after a version, and a channel that is closed at
-// the next change. Without a batch the reader is too far behind and needs the
-// whole; an empty one says that nothing changed.
+// changes returns the changes after a version, and a channel that is closed at the next change.
+// A nil batch means that the reader is too far behind and needs the whole netmap. An empty
+// batch means that nothing changed.
 func (t *Table) changes(from uint64) (b *batch, news <-chan struct{}) {
 	t.batches.mu.Lock()
 	defer t.batches.mu.Unlock()
@@ -70,8 +70,8 @@ func (t *Table) changes(from uint64) (b *batch, news <-chan struct{}) {
 	return b, news
 }
 
-// follow tells one reader the whole and then every change, until ctx ends, the
-// table is over, or send fails.
+// follow sends one reader the whole netmap and then every change, until ctx ends, the table is
+// replaced, or send fails.
 func (t *Table) follow(ctx context.Context, over <-chan struct{}, send func(*nodev1.NetworkChanges) error) error {
 	b := t.whole()
 	for {
@@ -113,7 +113,8 @@ func ended(ctx context.Context, over <-chan struct{}) bool {
 	}
 }
 
-// pause lets changes meet; false when there is nothing to wait for any more.
+// pause waits so that changes accumulate. It returns false if the reader or the table has
+// ended.
 func pause(ctx context.Context, over <-chan struct{}) bool {
 	timer := time.NewTimer(pace)
 	defer timer.Stop()
@@ -127,20 +128,20 @@ func pause(ctx context.Context, over <-chan struct{}) bool {
 	}
 }
 
-// Publisher tells nodes what the table of the active controller holds. Readers
-// stay through a change of controllers in this process: each new table is told
-// as a whole. While this controller is not the active one, nothing is told.
+// Publisher sends nodes the netmap of the active controller. Readers stay connected when the
+// active controller of this process changes: each new table is sent as a whole. While this
+// controller is not active, nothing is sent.
 type Publisher struct {
 	mu sync.Mutex
-	// table is guarded by mu, and so is over, which is closed when it is replaced.
+	// mu guards table and over. over is closed when table is replaced.
 	table *Table
 	over  chan struct{}
 }
 
-// NewPublisher makes one that has nothing to tell yet.
+// NewPublisher creates a publisher without a table.
 func NewPublisher() *Publisher { return &Publisher{over: make(chan struct{})} }
 
-// Set tells another table from now on, or none.
+// Set replaces the table. A nil table stops the sending.
 func (p *Publisher) Set(t *Table) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,9 +156,9 @@ func (p *Publisher) present() (*Table, <-chan struct{}) {
 	return p.table, p.over
 }
 
-// Follow calls send with the whole table and then with every change, several at
-// a time, until ctx ends or send fails, of which it returns the error. Messages
-// are shared: send must not change them.
+// Follow calls send with the whole netmap and then with every change, several at a time, until
+// ctx ends or send fails. It returns the error of send. Messages are shared: send must not
+// change them.
 func (p *Publisher) Follow(ctx context.Context, send func(*nodev1.NetworkChanges) error) error {
 	for ctx.Err() == nil {
 		table, over := p.present()

@@ -15,7 +15,7 @@ import (
 // reader is a node that follows a publisher.
 type reader struct {
 	mu sync.Mutex
-	// Below is guarded by mu.
+	// mu guards the fields below.
 	mirror   mirror
 	messages int
 }
@@ -68,7 +68,8 @@ func TestFollow(t *testing.T) {
 			t.Errorf("%d messages with settings %v, want 3 for 2502 entries", r.messages, r.mirror.settings)
 		}
 
-		// The first change after a silence goes at once, what follows soon meets.
+		// The first change after a quiet time is sent at once. Changes that follow soon are sent
+		// together.
 		timePasses()
 		w.change(w.instances.ByUID("i7"), func(in *rikv1alpha1.Instance) { in.Status.Ready = false })
 		synctest.Wait()
@@ -82,7 +83,7 @@ func TestFollow(t *testing.T) {
 			t.Errorf("%d messages for changes in two moments, want 2", r.messages-3)
 		}
 
-		// Another term tells the whole again, of nothing that is gone.
+		// Another term sends the whole netmap again, without deleted objects.
 		next := newWorld(t, Options{})
 		next.node("other", "192.0.2.2")
 		p.Set(nil)
@@ -96,7 +97,8 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// TestFollowBehind: who slept through more than is remembered gets the whole.
+// TestFollowBehind: a reader that missed more changes than are remembered gets the whole
+// netmap.
 func TestFollowBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

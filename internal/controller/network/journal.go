@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// maxPiece is how many entries one message holds; see network.proto.
+	// maxPiece is the number of entries in one message; see network.proto.
 	maxPiece = 1000
-	// maxPieceBytes keeps a message far below what gRPC takes (4 MiB).
+	// maxPieceBytes keeps a message far below the limit of gRPC (4 MiB).
 	maxPieceBytes = 1 << 20
-	// maxGone bounds what is remembered of entries that are gone. Who is further
-	// behind than that is told the whole again.
+	// maxGone bounds the number of removed entries that are remembered. A reader that is further
+	// behind gets the whole netmap.
 	maxGone = 10_000
 )
 
-// key names an entry: a node, a service or an endpoint.
+// key identifies an entry: a node, a service or an endpoint.
 type key struct {
 	kind kind
-	// namespace is empty but for services; name is a UID for endpoints.
+	// namespace is set only for services. name is a UID for endpoints.
 	namespace, name string
 }
 
@@ -33,8 +33,8 @@ const (
 	endpointKind
 )
 
-// entry is one line of the table, or the memory of one that is gone. It is not
-// changed after it was made; one of the messages is set, none when it is gone.
+// entry is one entry of the netmap, or the record of a removed one. It is not changed after its
+// creation. One of the messages is set, or none if the entry was removed.
 type entry struct {
 	key      key
 	version  uint64
@@ -47,7 +47,7 @@ type entry struct {
 func (e *entry) gone() bool { return e.peer == nil && e.service == nil && e.endpoint == nil }
 
 func (e *entry) measure() int {
-	const around = 16 // tag and length of the entry itself, with room to spare
+	const around = 16 // tag and length of the entry itself, with some reserve
 	switch {
 	case e.peer != nil:
 		return proto.Size(e.peer) + around
@@ -59,12 +59,12 @@ func (e *entry) measure() int {
 	return len(e.key.namespace) + len(e.key.name) + around
 }
 
-// journal is the table in the order of its changes. Each key is in it once, so
-// what waits for a slow reader is bounded by the table itself, and a change
-// costs the same however many read. It has no lock.
+// journal holds the netmap in the order of its changes. It contains each key once. The data
+// that waits for a slow reader is therefore bounded by the netmap, and the cost of a change
+// does not depend on the number of readers. It has no lock.
 type journal struct {
 	version uint64
-	// floor: what vanished up to this version may be forgotten already.
+	// floor is a version. Entries that were removed up to it may be forgotten already.
 	floor      uint64
 	index      map[key]*list.Element
 	live, gone list.List // of *entry, the latest change last
@@ -77,7 +77,7 @@ func newJournal() *journal {
 	return &journal{index: map[key]*list.Element{}, mostGone: maxGone, news: make(chan struct{})}
 }
 
-// get is the entry of a key, nil when there is none.
+// get returns the entry of a key, or nil.
 func (j *journal) get(k key) *entry {
 	at := j.index[k]
 	if at == nil || at.Value.(*entry).gone() {
@@ -119,8 +119,7 @@ func (j *journal) remove(k key) {
 	}
 }
 
-// since lists what changed after a version. It is false when some of that is
-// forgotten.
+// since returns the changes after a version. It returns false if some of them are forgotten.
 func (j *journal) since(version uint64) ([]*entry, bool) {
 	if version < j.floor {
 		return nil, false
@@ -134,7 +133,7 @@ func (j *journal) since(version uint64) ([]*entry, bool) {
 	return out, true
 }
 
-// all lists what there is.
+// all returns all current entries.
 func (j *journal) all() []*entry {
 	out := make([]*entry, 0, j.live.Len())
 	for at := j.live.Front(); at != nil; at = at.Next() {
@@ -143,7 +142,7 @@ func (j *journal) all() []*entry {
 	return out
 }
 
-// pieces packs entries into messages of bounded size. There is always one.
+// pieces packs entries into messages of bounded size. It returns at least one message.
 func pieces(entries []*entry) []*nodev1.NetworkChanges {
 	out := []*nodev1.NetworkChanges{{}}
 	count, bytes := 0, 0

@@ -14,8 +14,8 @@ func peer(name, address string) *entry {
 	return &entry{key: key{kind: peerKind, name: name}, peer: &nodev1.Peer{Name: name, Address: address}}
 }
 
-// TestJournalAnySplit: a reader that comes back at any time, however often, ends
-// with what there is.
+// TestJournalAnySplit: a reader that reads at any times, any number of times, ends with the
+// current netmap.
 func TestJournalAnySplit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

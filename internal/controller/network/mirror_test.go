@@ -10,7 +10,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// mirror is what a node knows: it does with messages what network.proto says.
+// mirror is a node's copy of the netmap. It applies messages as network.proto defines.
 type mirror struct {
 	lines    map[key]string
 	staged   map[key]string // since begin
@@ -69,7 +69,7 @@ func applyTo(lines map[key]string, c *nodev1.NetworkChanges) {
 	}
 }
 
-// linesOf are the lines of a journal.
+// linesOf returns the entries of a journal as text.
 func linesOf(j *journal) map[key]string {
 	out := map[key]string{}
 	for _, m := range pieces(j.all()) {

@@ -7,20 +7,20 @@ import (
 	"net/netip"
 )
 
-// tentative is the age of a claim that is not known to be durable: everyone
-// else's is older.
+// tentative is the age of a claim that may not be durable. Every other claim is older.
 const tentative = math.MaxInt64
 
-// pool gives out equal blocks of an IPv4 range, each to one owner. It is pure
-// bookkeeping: no lock, no clock. The same calls in the same order give the same
-// blocks. A block that was given back is given out again as late as possible, so
-// that who still remembers it meets nobody else there.
+// pool allocates equal blocks of an IPv4 range, each to one owner. It only does bookkeeping,
+// without a lock or clock. The same calls in the same order give the same blocks. A freed block
+// is allocated again as late as possible, so that a client with an old address does not reach a
+// new owner.
 type pool struct {
 	within netip.Prefix
 	bits   int
-	// first and count are the numbers of the blocks that may be given out.
+	// first is the number of the first block that may be allocated. count is the number of such
+	// blocks.
 	first, count uint32
-	next         uint32 // offset from first at which the search begins
+	next         uint32 // offset from first at which the search starts
 	held         map[string]claim
 	// blocks counts the claims on each block.
 	blocks map[uint32]int
@@ -31,7 +31,7 @@ type claim struct {
 	since  int64
 }
 
-// newPool shares out all blocks of a range.
+// newPool creates a pool of all blocks of a range.
 func newPool(within netip.Prefix, bits int) *pool {
 	return &pool{
 		within: within, bits: bits, count: 1 << (bits - within.Bits()),
@@ -39,21 +39,21 @@ func newPool(within netip.Prefix, bits int) *pool {
 	}
 }
 
-// newAddressPool shares out single addresses, without the range's first and
-// last, which mean the network and everyone in it.
+// newAddressPool creates a pool of single addresses. It excludes the first and last address of
+// the range, which are the network and the broadcast address.
 func newAddressPool(within netip.Prefix) *pool {
 	p := newPool(within, within.Addr().BitLen())
 	p.first, p.count = 1, p.count-2
 	return p
 }
 
-// of is what an owner has.
+// of returns the block of an owner.
 func (p *pool) of(owner string) (netip.Prefix, bool) {
 	c, ok := p.held[owner]
 	return c.prefix, ok
 }
 
-// take gives the owner what it has already, or a block that nobody has.
+// take returns the owner's block. If the owner has none, it allocates a free block.
 func (p *pool) take(owner string) (netip.Prefix, bool) {
 	if c, ok := p.held[owner]; ok {
 		return c.prefix, true
@@ -75,13 +75,13 @@ func (p *pool) take(owner string) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// room says whether the search for a free block is worth while. It may say yes
-// in vain only where a claim of another size covers more than one block.
+// room reports whether a free block may exist. The result can be true by mistake, but only if a
+// claim of another size covers more than one block.
 func (p *pool) room() bool { return uint64(len(p.blocks)) < uint64(p.count) }
 
-// claim notes what an owner has durably, since when. Should that overlap what
-// others have, the older wins: the younger ones are named and have nothing any
-// more, or, when the owner is the younger, who has it is the error.
+// claim records a durable claim of an owner, with the time since when it exists. If it overlaps
+// other claims, the older claim wins. Younger owners lose their claims and are returned. If
+// this owner is the younger one, the error names the older owner.
 func (p *pool) claim(owner string, prefix netip.Prefix, since int64) (lost []string, err error) {
 	if c, ok := p.held[owner]; ok && c.prefix == prefix {
 		c.since = min(c.since, since)
@@ -107,7 +107,7 @@ func (p *pool) claim(owner string, prefix netip.Prefix, since int64) (lost []str
 	return lost, nil
 }
 
-// release gives back what an owner has, if anything.
+// release frees the block of an owner, if it has one.
 func (p *pool) release(owner string) {
 	c, ok := p.held[owner]
 	if !ok {
@@ -129,12 +129,11 @@ func (p *pool) add(owner string, c claim) {
 func (p *pool) touched(prefix netip.Prefix) bool {
 	taken := false
 	p.each(prefix, func(number uint32) { taken = taken || p.blocks[number] > 0 })
-	// A range from another time lies outside, where blocks are not counted.
+	// A range from earlier settings lies outside, where blocks are not counted.
 	return taken || !p.within.Contains(prefix.Addr())
 }
 
-// each visits the numbers of the blocks that a prefix lies in or covers, of
-// those that may be given out.
+// each calls visit with the numbers of the allocatable blocks that contain or overlap a prefix.
 func (p *pool) each(prefix netip.Prefix, visit func(number uint32)) {
 	if !prefix.Addr().Is4() || !p.within.Overlaps(prefix) {
 		return

@@ -40,7 +40,7 @@ func TestPoolEdges(t *testing.T) {
 	}
 }
 
-// TestPoolReusesLate: what was given back last comes last.
+// TestPoolReusesLate: the block that was freed last is allocated last.
 func TestPoolReusesLate(t *testing.T) {
 	t.Parallel()
 	p := newAddressPool(netip.MustParsePrefix("10.63.0.0/29"))
@@ -83,7 +83,7 @@ func TestPoolOlderWins(t *testing.T) {
 	if got, ok := p.take("late"); ok {
 		t.Errorf("take of a full pool = %s", got)
 	}
-	// One of an earlier range is kept and counts only against its like.
+	// A claim of an earlier range is kept and conflicts only with claims of that range.
 	if lost, err := p.claim("elsewhere", outside, 1); len(lost) > 0 || err != nil {
 		t.Errorf("claim outside = %v, %v", lost, err)
 	}
@@ -96,8 +96,8 @@ func TestPoolOlderWins(t *testing.T) {
 	}
 }
 
-// TestPoolProperty: whatever happens, no two owners overlap, everyone keeps what
-// it has, and a pool is full only when nothing is left.
+// TestPoolProperty: after any sequence of calls, no two owners overlap, every owner keeps its
+// block, and a pool is full only when no block is free.
 func TestPoolProperty(t *testing.T) {
 	t.Parallel()
 	within := netip.MustParsePrefix("10.62.0.0/20")
@@ -112,7 +112,7 @@ func TestPoolProperty(t *testing.T) {
 				if before, has := had[who]; has && (!ok || got != before) {
 					t.Fatalf("%s had %s and got %s, %v", who, before, got, ok)
 				}
-				if !ok && len(had) < 8 { // a claim covers two blocks at most
+				if !ok && len(had) < 8 { // a claim covers at most two blocks
 					t.Fatalf("full with %d owners", len(had))
 				}
 				if ok {

@@ -7,15 +7,14 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// serves says whether instances of a template can be reached by a virtual
-// address.
+// serves reports whether instances of a template can be reached at a virtual address.
 func serves(t *rikv1alpha1.InstanceTemplate) bool { return len(t.AllPorts()) > 0 }
 
 func hasType(t *rikv1alpha1.InstanceTemplate, want rikv1alpha1.PortType) bool {
 	return slices.ContainsFunc(t.AllPorts(), func(p rikv1alpha1.Port) bool { return p.Type == want })
 }
 
-// portsOf are the ports of a template, with what is left out in it filled in.
+// portsOf returns the ports of a template with their defaults set.
 func portsOf(t *rikv1alpha1.InstanceTemplate) []*nodev1.ServicePort {
 	all := t.AllPorts()
 	if len(all) == 0 {
@@ -40,14 +39,14 @@ func portsOf(t *rikv1alpha1.InstanceTemplate) []*nodev1.ServicePort {
 	return out
 }
 
-// exposure is what all instances of a revision have in common.
+// exposure holds what all instances of a revision have in common.
 type exposure struct {
 	ports []*nodev1.ServicePort
-	// onHost: they have no address of their own.
+	// onHost means that the instances have no addresses of their own.
 	onHost bool
 }
 
-// exposureOf is false for a revision that serves nothing.
+// exposureOf returns false for a revision that serves no ports.
 func exposureOf(r *rikv1alpha1.WorkloadRevision) (exposure, bool) {
 	ports := portsOf(&r.Template)
 	return exposure{

@@ -8,21 +8,21 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Ranges gives every node its share of the cluster's addresses, which
-// spec.podCIDR keeps. It is safe for concurrent use.
+// Ranges allocates a part of the cluster's addresses to every node. It is stored in
+// spec.podCIDR. It is safe for concurrent use.
 type Ranges struct {
 	settings Settings
 	wake     func(node string)
 
 	mu sync.Mutex
-	// Below is guarded by mu. clashing are nodes whose range someone older has,
-	// waiting those for which none was left.
+	// mu guards the fields below. clashing holds nodes whose range belongs to an older node.
+	// waiting holds nodes for which no range was left.
 	pool              *pool
 	clashing, waiting map[string]struct{}
 }
 
-// NewRanges makes an allocator that knows of no node yet. wake is told of each
-// node for which Of would answer otherwise than before; it must not block.
+// NewRanges creates an allocator without nodes. wake is called for each node for which the
+// result of Of has changed. It must not block.
 func NewRanges(s Settings, wake func(node string)) *Ranges {
 	return &Ranges{
 		settings: s, wake: wake, pool: newPool(s.ClusterCIDR, s.NodeCIDRSize),
@@ -30,14 +30,14 @@ func NewRanges(s Settings, wake func(node string)) *Ranges {
 	}
 }
 
-// Observe follows the nodes: it is a listener of their view.
+// Observe is a listener of the nodes' view.
 func (r *Ranges) Observe(before, after *rikv1alpha1.Node) {
 	if after == nil {
 		r.Forget(before.Name)
 		return
 	}
 	r.mu.Lock()
-	// A clash is told by Of, which the node's own pass asks.
+	// The node's own pass calls Of, which reports a conflict.
 	awake, _ := r.claimLocked(after)
 	r.mu.Unlock()
 	for _, name := range awake {
@@ -45,8 +45,8 @@ func (r *Ranges) Observe(before, after *rikv1alpha1.Node) {
 	}
 }
 
-// forgetLocked frees what a node had, and names those to whom that is news: one
-// that waits, and all that clashed with someone.
+// forgetLocked frees the range of a node. It returns the nodes whose result changed: one
+// waiting node and all nodes with a conflict.
 func (r *Ranges) forgetLocked(name string) (awake []string) {
 	r.pool.release(name)
 	delete(r.clashing, name)
@@ -64,7 +64,7 @@ func (r *Ranges) forgetLocked(name string) (awake []string) {
 	return awake
 }
 
-// claimLocked notes the range that a node has durably.
+// claimLocked records the stored range of a node.
 func (r *Ranges) claimLocked(n *rikv1alpha1.Node) (lost []string, err error) {
 	if n.Spec.PodCIDR == "" {
 		return nil, nil
@@ -93,8 +93,8 @@ func (r *Ranges) claimLocked(n *rikv1alpha1.Node) (lost []string, err error) {
 	return lost, nil
 }
 
-// Of is the range that a node has or should be given, or why it has none that
-// can be used. A range that was given stays the node's until it is deleted.
+// Of returns the range that a node has or should get, or says why it has no usable range. A
+// stored range stays the node's range until the node is deleted.
 func (r *Ranges) Of(n *rikv1alpha1.Node) (podCIDR, problem string) {
 	r.mu.Lock()
 	podCIDR, problem, awake := r.ofLocked(n)
@@ -107,7 +107,7 @@ func (r *Ranges) Of(n *rikv1alpha1.Node) (podCIDR, problem string) {
 
 func (r *Ranges) ofLocked(n *rikv1alpha1.Node) (podCIDR, problem string, awake []string) {
 	if n.Spec.PodCIDR != "" {
-		// Claimed once more: who had it may be gone.
+		// Claim the range again, because its previous owner may be deleted.
 		lost, err := r.claimLocked(n)
 		if err != nil {
 			problem = err.Error() + ": delete the Node, and it joins again with another"
@@ -123,7 +123,7 @@ func (r *Ranges) ofLocked(n *rikv1alpha1.Node) (podCIDR, problem string, awake [
 	return prefix.String(), "", nil
 }
 
-// Forget frees what was meant for a node that does not exist.
+// Forget frees the range that was reserved for a node that does not exist.
 func (r *Ranges) Forget(name string) {
 	r.mu.Lock()
 	awake := r.forgetLocked(name)
@@ -133,7 +133,8 @@ func (r *Ranges) Forget(name string) {
 	}
 }
 
-// usable is the range that other nodes may be told of: stored, and nobody else's.
+// usable returns the range that may be sent to other nodes: one that is stored and belongs to
+// no other node.
 func (r *Ranges) usable(n *rikv1alpha1.Node) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -49,7 +49,7 @@ func TestRangesClash(t *testing.T) {
 	w := newWorld(t, Options{})
 	old := w.node("old", "")
 	young := &rikv1alpha1.Node{ObjectMeta: w.meta("", "young"), Spec: rikv1alpha1.NodeSpec{PodCIDR: old.Spec.PodCIDR}}
-	// The lists come in any order: here the younger first.
+	// The lists may arrive in any order. Here the younger node is first.
 	for _, order := range [][]*rikv1alpha1.Node{{old, young}, {young, old}} {
 		w := newWorld(t, Options{})
 		for _, n := range order {
@@ -87,8 +87,8 @@ func TestRangesClash(t *testing.T) {
 	}
 }
 
-// TestRestartKeeps: an allocator that is filled from lists, in any order, gives
-// everyone what they had, and nothing of it to anyone else.
+// TestRestartKeeps: an allocator that is filled from lists in any order gives each owner its
+// old addresses, and gives them to no other owner.
 func TestRestartKeeps(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// What a cluster has unless told otherwise: 256 nodes with 253 instances each,
-// and 65,534 virtual addresses.
+// Defaults of Options. They allow 256 nodes with 253 instances each, and 65,534 virtual
+// addresses.
 const (
 	DefaultClusterCIDR  = "10.62.0.0/16"
 	DefaultServiceCIDR  = "10.63.0.0/16"
@@ -18,37 +18,36 @@ const (
 	DefaultDomain       = "rik.local"
 )
 
-// Bounds of sizes. A node's range has, beside its network and its broadcast
-// address, the node's own and one for an instance.
+// Bounds of sizes. In addition to its network and broadcast addresses, a node's range needs an
+// address for the node and one for an instance.
 const (
 	smallestNodeRange    = 30
 	smallestServiceRange = 30
 	largestRange         = 8
-	// maxNodeBits keeps what remembers the taken ones small.
+	// maxNodeBits keeps the memory for the allocated ranges small.
 	maxNodeBits = 20
 )
 
-// Options are the settings as a user writes them; see Settings. An empty one
-// means its default.
+// Options are the settings in the form in which a user writes them; see Settings. An empty
+// field means its default.
 type Options struct {
 	ClusterCIDR, ServiceCIDR, Domain string
 	NodeCIDRSize                     int
 }
 
-// Settings hold for a whole cluster and for all its life: addresses that were
-// given are not taken back when they change.
+// Settings apply to a whole cluster for its whole life. Allocated addresses are not taken back
+// when the settings change.
 type Settings struct {
-	// ClusterCIDR holds the addresses of all instances, ServiceCIDR the virtual
-	// ones of workloads.
+	// ClusterCIDR holds the addresses of all instances. ServiceCIDR holds the virtual addresses
+	// of workloads.
 	ClusterCIDR, ServiceCIDR netip.Prefix
-	// NodeCIDRSize is the prefix length of one node's share of ClusterCIDR.
+	// NodeCIDRSize is the prefix length of one node's part of ClusterCIDR.
 	NodeCIDRSize int
-	// Domain is what the names of workloads end in.
+	// Domain is the suffix of the workloads' DNS names.
 	Domain string
 }
 
-// Parse reads and judges options; it reports every problem, by the flag that
-// it concerns.
+// Parse parses and validates the options. It reports every problem with the name of its flag.
 func (o Options) Parse() (Settings, error) {
 	if o.ClusterCIDR == "" {
 		o.ClusterCIDR = DefaultClusterCIDR
@@ -93,7 +92,7 @@ func (s *Settings) validateNodeSize() error {
 	return nil
 }
 
-// parseRange reads an IPv4 range that machines may have addresses from.
+// parseRange parses an IPv4 range whose addresses machines may have.
 func parseRange(flag, text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	switch {

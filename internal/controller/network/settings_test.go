@@ -10,7 +10,7 @@ func TestParse(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		options Options
-		wrong   []string // words of the error; none when it is good
+		wrong   []string // words of the error; none if the options are valid
 	}{
 		"defaults":      {Options{}, nil},
 		"other ranges":  {Options{ClusterCIDR: "192.168.0.0/20", ServiceCIDR: "192.168.16.0/24", NodeCIDRSize: 26, Domain: "a.example."}, nil},

@@ -15,32 +15,32 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Config of a Table. All fields are needed.
+// Config configures a Table. All fields are required unless they say otherwise.
 type Config struct {
 	Settings  Settings
 	Nodes     *index.Objects[*rikv1alpha1.Node]
 	Workloads *index.Objects[*rikv1alpha1.Workload]
 	Revisions *index.Objects[*rikv1alpha1.WorkloadRevision]
 	Instances *index.Instances
-	// Seen says whether a node is heard of.
+	// Seen reports whether a node is connected.
 	Seen func(node string) bool
-	// Carries says of a node that is heard of whether packets of others reach its instances.
-	// Nil: always.
+	// Carries reports whether packets of other nodes reach the instances of a connected node. Nil
+	// means always.
 	Carries func(node string) bool
-	// Ranges and Addresses say which of the stored ones are valid.
+	// Ranges and Addresses decide which of the stored addresses are valid.
 	Ranges    *Ranges
 	Addresses *Addresses
 }
 
-// Table follows the views and keeps what nodes have to know. A change of an
-// instance that serves no port costs one look into a map. One of an instance
-// that does costs the same however many instances and nodes there are.
+// Table follows the views and maintains the netmap. A change of an instance that serves no port
+// costs one map lookup. A change of an instance that serves ports has a constant cost, whatever
+// the number of instances and nodes.
 type Table struct {
 	config Config
 
 	mu sync.RWMutex
-	// Below is guarded by mu. exposed are the revisions that serve ports; home
-	// is the node of each of their instances that has one, onNode the reverse.
+	// mu guards the fields below. exposed holds the revisions that serve ports. home maps their
+	// bound instances to nodes. onNode is the reverse of home.
 	exposed map[types.NamespacedName]exposure
 	home    map[types.UID]string
 	onNode  map[string]map[types.UID]struct{}
@@ -49,8 +49,8 @@ type Table struct {
 	batches batches
 }
 
-// NewTable makes an empty table and subscribes it to the views. The listeners of
-// Ranges and Addresses must have been subscribed before.
+// NewTable creates an empty table and subscribes it to the views. The listeners of Ranges and
+// Addresses must be subscribed first.
 func NewTable(c Config) *Table {
 	t := &Table{
 		config: c, exposed: map[types.NamespacedName]exposure{},
@@ -63,9 +63,9 @@ func NewTable(c Config) *Table {
 	return t
 }
 
-// observeNode brings a node's line up to date, and what depends on its address.
-// Listeners may come out of turn: each looks at the view with mu held, so that
-// the last look sees the last state.
+// observeNode updates a node's entry and the entries that depend on the node's address.
+// Listeners may be called out of order. Each reads the view with mu held, so the last call sees
+// the last state.
 func (t *Table) observeNode(before, after *rikv1alpha1.Node) {
 	name := either(before, after).Name
 	t.mu.Lock()
@@ -74,7 +74,7 @@ func (t *Table) observeNode(before, after *rikv1alpha1.Node) {
 	t.reviewNodeLocked(name)
 }
 
-// reviewPeerLocked brings a node's own line up to date.
+// reviewPeerLocked updates a node's own entry.
 func (t *Table) reviewPeerLocked(name string) {
 	k := key{kind: peerKind, name: name}
 	n := t.config.Nodes.Get(types.NamespacedName{Name: name})
@@ -91,7 +91,7 @@ func (t *Table) reviewPeerLocked(name string) {
 	}
 }
 
-// NodeChanged looks again at whether a node and its instances can be reached.
+// NodeChanged checks again whether a node and its instances can be reached.
 func (t *Table) NodeChanged(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,7 +113,7 @@ func (t *Table) observeWorkload(before, after *rikv1alpha1.Workload) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if before == nil || after == nil || before.UID != after.UID {
-		for _, in := range t.config.Instances.OfWorkload(name) { // theirs may be another one now
+		for _, in := range t.config.Instances.OfWorkload(name) { // their workload may be another one now
 			t.reviewLocked(in.UID)
 		}
 	}
@@ -161,8 +161,8 @@ func (t *Table) observeInstance(before, after *rikv1alpha1.Instance) {
 	t.mu.RLock()
 	_, exposed := t.exposed[types.NamespacedName{Namespace: in.Namespace, Name: in.Spec.Revision}]
 	t.mu.RUnlock()
-	// One that is waiting for a node is of no interest yet. A revision that is
-	// not known yet brings its instances when it comes.
+	// An instance without a node is not in the netmap yet. A revision that arrives later adds its
+	// instances.
 	if !exposed || in.Spec.NodeName == "" {
 		return
 	}
@@ -171,7 +171,7 @@ func (t *Table) observeInstance(before, after *rikv1alpha1.Instance) {
 	t.reviewLocked(in.UID)
 }
 
-// reviewLocked brings the line of one instance up to date.
+// reviewLocked updates the entry of one instance.
 func (t *Table) reviewLocked(uid types.UID) {
 	k := key{kind: endpointKind, name: string(uid)}
 	in := t.config.Instances.ByUID(uid)
@@ -181,7 +181,8 @@ func (t *Table) reviewLocked(uid types.UID) {
 		e, exposed = t.exposed[types.NamespacedName{Namespace: in.Namespace, Name: in.Spec.Revision}]
 	}
 	if exposed {
-		// An instance of an earlier Workload of the name serves nobody who means its successor.
+		// An instance of an earlier Workload with the same name must not serve clients of its
+		// successor.
 		w := t.config.Workloads.Get(types.NamespacedName{Namespace: in.Namespace, Name: in.Spec.Workload})
 		exposed = w == nil || instance.Belongs(in, w)
 	}
@@ -190,7 +191,7 @@ func (t *Table) reviewLocked(uid types.UID) {
 		t.leaveLocked(uid)
 		return
 	}
-	// Also one without an address: its node may yet come to have one.
+	// This includes an instance without an address, because its Node may still get one.
 	t.enterLocked(uid, in.Spec.NodeName)
 	at := ""
 	n := t.config.Nodes.Get(types.NamespacedName{Name: in.Spec.NodeName})
@@ -198,15 +199,15 @@ func (t *Table) reviewLocked(uid types.UID) {
 		at = reachedAt(in, n, e.onHost)
 	}
 	ready := in.DeletionTimestamp == nil && serving(&in.Status) && t.config.Seen(in.Spec.NodeName)
-	// Only an instance that ends in an orderly way goes on serving what it has: nobody knows
-	// what an instance does whose node is not heard of, is suspended or fails its probe.
+	// Only an instance that ends normally keeps serving its existing connections. The state of an
+	// instance is not certain if its node is lost, if it is suspended, or if its probe fails.
 	draining := in.DeletionTimestamp != nil && !in.Status.Suspended && t.config.Seen(in.Spec.NodeName)
 	known := t.journal.get(k)
 	switch {
 	case at == "":
 		t.journal.remove(k)
 	case known == nil || known.endpoint.GetAddress() != at || known.endpoint.GetReady() != ready || known.endpoint.GetDraining() != draining:
-		// All else of an instance never changes.
+		// The other fields of an instance never change.
 		t.journal.put(&entry{key: k, endpoint: &nodev1.Endpoint{
 			Uid: string(uid), Service: &nodev1.ServiceKey{Namespace: in.Namespace, Workload: in.Spec.Workload},
 			Name: in.Name, Node: in.Spec.NodeName, Address: at, Ready: ready, Draining: draining, Ports: e.ports,
@@ -214,9 +215,9 @@ func (t *Table) reviewLocked(uid types.UID) {
 	}
 }
 
-// serving says whether connections may go to an instance. While no scheduler is
-// connected nobody knows; taking all instances of a cluster for gone would end what
-// runs, so what its containers were last counts.
+// serving reports whether new connections may go to an instance. While no scheduler is
+// connected, the state of instances is not certain. Treating all instances as gone would
+// interrupt running services, so the last state of their containers counts.
 func serving(s *rikv1alpha1.InstanceStatus) bool {
 	if s.Phase == rikv1alpha1.InstanceUnknown && s.Reason == instance.ReasonSchedulerUnavailable {
 		unready := func(c rikv1alpha1.ContainerStatus) bool { return !c.Ready }
@@ -225,9 +226,9 @@ func serving(s *rikv1alpha1.InstanceStatus) bool {
 	return s.Phase == rikv1alpha1.InstanceRunning && s.Ready
 }
 
-// reachedAt is the address of an instance, empty while it has none. What a node
-// says of that must lie within its own range: it could else draw the traffic of
-// others to itself.
+// reachedAt returns the address of an instance. It is empty while the instance has none. The
+// address that a node reports must lie within the node's own range. Otherwise a node could
+// redirect the traffic of other nodes to itself.
 func reachedAt(in *rikv1alpha1.Instance, n *rikv1alpha1.Node, onHost bool) string {
 	if onHost {
 		if at := address(n.Status.Info.InternalAddress); at != "" {
@@ -248,7 +249,7 @@ func reachedAt(in *rikv1alpha1.Instance, n *rikv1alpha1.Node, onHost bool) strin
 
 func (t *Table) enterLocked(uid types.UID, node string) {
 	if _, known := t.home[uid]; known {
-		return // it never moves
+		return // an instance never moves
 	}
 	t.home[uid] = node
 	if t.onNode[node] == nil {

@@ -14,7 +14,7 @@ import (
 
 var web = rikv1alpha1.Port{Name: "web", Port: 80, TargetPort: 8080, Type: rikv1alpha1.PortNodePort}
 
-// state is an endpoint in short: where, and whether it may get connections.
+// state describes an endpoint: its address, and whether it may get new connections.
 func (w *world) state(uid string) string {
 	e := w.table.journal.get(key{kind: endpointKind, name: uid})
 	switch {
@@ -29,7 +29,7 @@ func (w *world) state(uid string) string {
 	}
 }
 
-// serve makes a workload with a revision "web-1" whose template was changed.
+// serve creates a workload with a revision "web-1" whose template change may modify.
 func (w *world) serve(change func(*rikv1alpha1.InstanceTemplate)) {
 	o := &rikv1alpha1.Workload{ObjectMeta: w.meta("ns", "web")}
 	o.Spec.Containers = []rikv1alpha1.Container{{Name: "main", Ports: []rikv1alpha1.Port{web}}}
@@ -43,8 +43,9 @@ func (w *world) serve(change func(*rikv1alpha1.InstanceTemplate)) {
 	w.revisions.Observe(r)
 }
 
-// An instance that an earlier Workload of the name left behind serves nobody who means its
-// successor, in whatever order the two become known.
+// TestInstancesOfAnEarlierWorkloadServeNobody: an instance of an earlier Workload with the same
+// name does not serve clients of its successor. The order in which the two are observed does
+// not matter.
 func TestInstancesOfAnEarlierWorkloadServeNobody(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -147,7 +148,8 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestEndpointFollowsItsNode: what depends on the node follows it.
+// TestEndpointFollowsItsNode: the fields of an endpoint that depend on the node follow the
+// node's changes.
 func TestEndpointFollowsItsNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
@@ -193,7 +195,7 @@ func TestEndpointFollowsItsNode(t *testing.T) {
 	}
 }
 
-// TestRevisionAfterItsInstances: the lists come in any order.
+// TestRevisionAfterItsInstances: the lists arrive in any order.
 func TestRevisionAfterItsInstances(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
@@ -249,8 +251,8 @@ func TestService(t *testing.T) {
 	}
 }
 
-// TestTableConverges: whatever changes, in whatever order, and whenever a node
-// reads, it ends with what a table has that is made of the objects anew.
+// TestTableConverges: after any changes in any order, and reads at any time, a node has the
+// same netmap as a table that is built from the objects.
 func TestTableConverges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -312,7 +314,7 @@ func randomSteps(w *world, read func()) map[string]func(*rapid.T) {
 				w.workloads.Remove(o)
 				return
 			}
-			// A revision of one name has one template for ever.
+			// A revision name always has the same template.
 			if who == "w0" || who == "w1" {
 				w.workload(who)
 			} else {
@@ -334,7 +336,7 @@ func randomSteps(w *world, read func()) map[string]func(*rapid.T) {
 	}
 }
 
-// again makes a world of the same objects as a controller that starts does.
+// again creates a world of the same objects, as a controller that starts does.
 func again(w *world) *world {
 	out := newWorld(testing.TB(nil), Options{ClusterCIDR: "10.62.0.0/22"})
 	out.silent = w.silent
@@ -353,8 +355,8 @@ func again(w *world) *world {
 	return out
 }
 
-// BenchmarkInstanceWithoutPorts is what the change of an instance costs that
-// serves nothing, in a cluster in which others do.
+// BenchmarkInstanceWithoutPorts measures a change of an instance that serves no ports, in a
+// cluster where other instances do.
 func BenchmarkInstanceWithoutPorts(b *testing.B) {
 	w := newWorld(b, Options{})
 	w.node("n", "192.0.2.1")
@@ -367,8 +369,7 @@ func BenchmarkInstanceWithoutPorts(b *testing.B) {
 	}
 }
 
-// BenchmarkInstanceChange is what a change of readiness costs among 100,000
-// endpoints.
+// BenchmarkInstanceChange measures a change of readiness among 100,000 endpoints.
 func BenchmarkInstanceChange(b *testing.B) {
 	w := newWorld(b, Options{ClusterCIDR: "10.0.0.0/12", ServiceCIDR: "10.63.0.0/16"})
 	w.serve(nil)

@@ -13,8 +13,7 @@ import (
 	"rik.dev/rik/internal/controller/index"
 )
 
-// world is a table over views that a test fills as watches would. It is used by
-// one goroutine.
+// world is a table over views that a test fills like watches do. It is used by one goroutine.
 type world struct {
 	t         testing.TB
 	nodes     *index.Objects[*rikv1alpha1.Node]
@@ -60,13 +59,13 @@ func (w *world) meta(namespace, name string) metav1.ObjectMeta {
 	}
 }
 
-// bump gives an object that changed its next version.
+// bump gives a changed object its next version.
 func (w *world) bump(m *metav1.ObjectMeta) {
 	w.version++
 	m.ResourceVersion = strconv.Itoa(w.version)
 }
 
-// node is one with an address and the range that it is given.
+// node creates a node with an address and its allocated range.
 func (w *world) node(name, address string) *rikv1alpha1.Node {
 	n := &rikv1alpha1.Node{ObjectMeta: w.meta("", name)}
 	n.Status.Info.InternalAddress = address
@@ -84,8 +83,8 @@ func (w *world) changeNode(n *rikv1alpha1.Node, change func(*rikv1alpha1.Node)) 
 	return n
 }
 
-// reconcile gives a workload the addresses that it should have, as its
-// reconciler does, and returns the problem.
+// reconcile sets the addresses that a workload should have, as its reconciler does, and returns
+// the problem.
 func (w *world) reconcile(o *rikv1alpha1.Workload) (*rikv1alpha1.Workload, string) {
 	o = o.DeepCopy()
 	var problem string
@@ -106,7 +105,7 @@ func (w *world) workload(name string, ports ...rikv1alpha1.Port) *rikv1alpha1.Wo
 	return o
 }
 
-// instance of a workload that runs and is ready.
+// instance creates a running and ready instance of a workload.
 func (w *world) instance(workload, name, node, address string) *rikv1alpha1.Instance {
 	in := &rikv1alpha1.Instance{ObjectMeta: w.meta("ns", name)}
 	in.Spec = rikv1alpha1.InstanceSpec{Workload: workload, Revision: workload + "-1", NodeName: node}
@@ -131,7 +130,7 @@ func (w *world) remove(in *rikv1alpha1.Instance) {
 
 func uidOf(i int) types.UID { return types.UID("i" + strconv.Itoa(i)) }
 
-// timePasses lets a pause end, in a bubble.
+// timePasses lets a pause end, in a synctest bubble.
 func timePasses() {
 	<-time.After(2 * pace)
 	synctest.Wait()
