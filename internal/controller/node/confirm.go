@@ -12,7 +12,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Explain says what a node waits for and what confirming it does.
+// Explain says why a node waits for a confirmation and what confirming does.
 func Explain(node string, c *rikv1alpha1.NodeConfirmation) string {
 	next := fmt.Sprintf("`rikctl node confirm %s`", node)
 	other := ""
@@ -36,7 +36,7 @@ func Explain(node string, c *rikv1alpha1.NodeConfirmation) string {
 	return "the node waits for " + next
 }
 
-// confirmable says what the node waits for; absent when it waits for nothing.
+// confirmable sets the confirmation that the node waits for in its status, or removes it.
 func confirmable(s *rikv1alpha1.NodeStatus, node string, r *Report, now metav1.Time) {
 	if !r.Connected || r.Hold == nil {
 		s.Confirmation = nil
@@ -47,7 +47,8 @@ func confirmable(s *rikv1alpha1.NodeStatus, node string, r *Report, now metav1.T
 	set(s, now, rikv1alpha1.NodeConfirmationNeeded, metav1.ConditionTrue, r.Hold.Reason, Explain(node, r.Hold))
 }
 
-// announceHold makes an event when a node begins to wait, and when it does for another thing.
+// announceHold emits an event when a node starts to wait for a confirmation, and when it waits
+// for a different one.
 func (r *Reconciler) announceHold(before, after *rikv1alpha1.Node) {
 	was, is := before.Status.Confirmation, after.Status.Confirmation
 	if is == nil || was != nil && was.ID == is.ID {
@@ -57,16 +58,16 @@ func (r *Reconciler) announceHold(before, after *rikv1alpha1.Node) {
 	r.config.Events.Eventf(after, nil, corev1.EventTypeWarning, rikv1alpha1.NodeConfirmationNeeded, "Watching", "%s", Explain(after.Name, is))
 }
 
-// Held is what one node waits for.
+// Held is a node that waits for a confirmation.
 type Held struct {
 	Node         string
 	Confirmed    bool
 	Confirmation *rikv1alpha1.NodeConfirmation
 }
 
-// TermAbove is the highest term to leave behind once an operator has confirmed one of the
-// nodes that refuse a lower term; 0 when nobody has. Each confirmed node's own term counts,
-// and those of others that are at most FarTerm above ours.
+// TermAbove returns the highest term to exceed once an operator has confirmed one of the nodes
+// that refuse a lower term. It returns 0 if no node is confirmed. The terms of all confirmed
+// nodes count, and those of other nodes that are at most FarTerm above the controller's term.
 func TermAbove(ours int64, nodes []Held) int64 {
 	var highest, near int64
 	for _, n := range nodes {
@@ -87,7 +88,7 @@ func TermAbove(ours int64, nodes []Held) int64 {
 	return max(highest, near)
 }
 
-// raise takes a higher term if an operator has confirmed that.
+// raise switches to a higher term if an operator has confirmed that.
 func (r *Reconciler) raise(ctx context.Context) error {
 	var nodes []Held
 	for _, n := range r.config.Nodes.All() {
@@ -107,8 +108,8 @@ func (r *Reconciler) raise(ctx context.Context) error {
 	return r.config.Raise(ctx, term)
 }
 
-// settle acts on a confirmation, and forgets one whose matter is over: it must not count for
-// a later one.
+// settle acts on a confirmation. It removes a confirmation that is no longer needed, so that it
+// does not count for a later hold.
 func (r *Reconciler) settle(ctx context.Context, n *rikv1alpha1.Node, report *Report) error {
 	confirmed, ok := n.Annotations[rikv1alpha1.AnnotationConfirmed]
 	switch {

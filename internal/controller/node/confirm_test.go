@@ -40,7 +40,7 @@ func TestTermAbove(t *testing.T) {
 	}
 }
 
-// TestExplain: every reason names the node, the next step and what it does.
+// TestExplain: the text of every reason names the node, the next step and its effect.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []string{rikv1alpha1.ConfirmUnknownInstances, rikv1alpha1.ConfirmOtherCluster, rikv1alpha1.ConfirmLowerTerm, rikv1alpha1.ConfirmUnknownNode} {
@@ -51,7 +51,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestAHeldNodeIsNotReady, and looking again changes nothing, not even a time.
+// TestAHeldNodeIsNotReady: a node that waits for a confirmation is not ready. A second pass
+// changes nothing, not even a time.
 func TestAHeldNodeIsNotReady(t *testing.T) {
 	t.Parallel()
 	at := metav1.NewTime(noon)

@@ -19,34 +19,34 @@ import (
 )
 
 const (
-	// deletedName is the ConfigMap that holds the record.
+	// deletedName is the name of the ConfigMap that holds the record.
 	deletedName = "deleted-nodes"
-	// maxDeleted bounds it: a ConfigMap holds 1 MiB, and each takes some 60 bytes. The
-	// oldest go first, whose certificates have most likely ended.
+	// maxDeleted bounds the record: a ConfigMap holds 1 MiB, and each entry uses about 60 bytes.
+	// The oldest entries are dropped first, because their certificates have most likely expired.
 	maxDeleted = 10_000
 )
 
 // Deleted is the durable record of the Nodes that were deleted on purpose. A node with a
-// certificate for one of them is told to stop everything; one whose Node is in no record at
-// all is not, because the datastore may have lost it.
+// certificate for one of them is ordered to stop all its instances. A node whose Node is in no
+// record is not, because the datastore may have lost that Node.
 type Deleted struct {
 	client    client.Client
 	namespace string
 	now       func() time.Time
 
-	// write serializes stores; it is held across requests, mu never is.
+	// write serializes writes to the API server. It is held across requests, and mu never is.
 	write sync.Mutex
 	mu    sync.Mutex
 	// uids is guarded by mu and replaced as a whole.
 	uids map[string]string
 }
 
-// NewDeleted makes an empty record; Load fills it.
+// NewDeleted creates an empty record. Load fills it.
 func NewDeleted(c client.Client, namespace string, now func() time.Time) *Deleted {
 	return &Deleted{client: c, namespace: namespace, now: now}
 }
 
-// Load reads what an earlier controller stored.
+// Load reads the record that an earlier controller stored.
 func (d *Deleted) Load(ctx context.Context) error {
 	var object corev1.ConfigMap
 	err := d.client.Get(ctx, types.NamespacedName{Namespace: d.namespace, Name: deletedName}, &object)
@@ -59,7 +59,7 @@ func (d *Deleted) Load(ctx context.Context) error {
 	return nil
 }
 
-// All lists them.
+// All returns the UIDs in the record.
 func (d *Deleted) All() []types.UID {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,7 +70,7 @@ func (d *Deleted) All() []types.UID {
 	return out
 }
 
-// Add returns when the record is durable.
+// Add adds UIDs and returns when the record is durable.
 func (d *Deleted) Add(ctx context.Context, uids ...types.UID) error {
 	d.write.Lock()
 	defer d.write.Unlock()
@@ -99,7 +99,7 @@ func (d *Deleted) Add(ctx context.Context, uids ...types.UID) error {
 	return nil
 }
 
-// save overwrites: only the active controller writes the object.
+// save overwrites the object: only the active controller writes it.
 func (d *Deleted) save(ctx context.Context, uids map[string]string) error {
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: d.namespace, Name: deletedName}, Data: uids}
 	err := d.client.Update(ctx, object)
@@ -109,8 +109,8 @@ func (d *Deleted) save(ctx context.Context, uids map[string]string) error {
 	return d.client.Create(ctx, object)
 }
 
-// UIDs are those whose certificates count for a Node: its own, and one that an operator has
-// confirmed or that waits for that.
+// UIDs returns the UIDs whose certificates are valid for a Node: its own UID, and one that an
+// operator has confirmed or that waits for a confirmation.
 func UIDs(n *rikv1alpha1.Node) []types.UID {
 	uids := []types.UID{n.UID}
 	for _, key := range []string{rikv1alpha1.AnnotationConfirmedCertificate, rikv1alpha1.AnnotationUnconfirmedCertificate} {

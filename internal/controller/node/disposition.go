@@ -8,26 +8,26 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Why an instance cannot stay on its node.
+// Reasons why an instance cannot stay on its node.
 const (
 	ReasonGone        = "NodeGone"
 	ReasonUnreachable = "NodeUnreachable"
 	ReasonTainted     = "NodeTainted"
 )
 
-// Disposition is what becomes of an instance because of its node.
+// Disposition is what happens to an instance because of its node.
 type Disposition struct {
-	// Lost: the instance is to be replaced and taken away, for Reason.
+	// Lost means that the instance is to be replaced and removed. Reason says why.
 	Lost   bool
 	Reason string
-	// Again says after how long to ask again; 0 means at the next change.
+	// Again is the time until Disposition should be called again. Zero means at the next change.
 	Again time.Duration
 }
 
-// situation is all that a fate depends on.
+// situation is the input of dispositionOf.
 type situation struct {
 	node *rikv1alpha1.Node
-	// silent: told so by the scheduler in the session that is alive now.
+	// silent means that the scheduler reported the node as lost in the current session.
 	silent, paused bool
 	tolerations    []rikv1alpha1.Toleration
 	replaceAfter   time.Duration
@@ -49,7 +49,7 @@ func dispositionOf(s situation) Disposition {
 	}
 	ready := meta.FindStatusCondition(s.node.Status.Conditions, rikv1alpha1.NodeReady)
 	if ready == nil || ready.Reason != reasonSilent {
-		// The condition, whose time counts, is being written.
+		// The condition with the start of the time is being written.
 		return Disposition{Again: s.replaceAfter}
 	}
 	left := ready.LastTransitionTime.Add(s.replaceAfter).Sub(s.now)

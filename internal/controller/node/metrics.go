@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Measured takes what a node measured of itself and of its instances, as the
-// JSON texts of the papers. An empty text or map leaves what was told before.
+// Measured stores a node's measurements of itself and of its instances, as JSON in the format
+// of the published RIK. An empty text or map leaves the earlier measurements unchanged.
 func (r *Reconciler) Measured(name, metrics string, instances map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -19,7 +19,7 @@ func (r *Reconciler) Measured(name, metrics string, instances map[string]string)
 	}
 }
 
-// Measurements gives the latest texts: by node, and by instance.
+// Measurements returns the latest measurements by node and by instance.
 func (r *Reconciler) Measurements() (nodes map[string]string, instances map[types.UID]string) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -18,42 +18,43 @@ import (
 	"rik.dev/rik/internal/controller/instance"
 )
 
-// Finalizer holds a Node until the instances that ran there have been freed: a
-// Node deleted and made again at once must not keep them.
+// Finalizer keeps a deleted Node until its instances have been freed. A Node that is deleted
+// and created again at once must not keep them.
 const Finalizer = "rik.dev/instances"
 
-// ConditionReplacementPaused is True on a silent node whose instances are not
-// replaced because too many nodes fell silent at once.
+// ConditionReplacementPaused is True on a lost node whose instances are not replaced because
+// too many nodes were lost at once.
 const ConditionReplacementPaused = "ReplacementPaused"
 
-// ConditionNetworkUnavailable is True on a node that has no range of addresses
-// of its own: its instances get no address.
+// ConditionNetworkUnavailable is True on a node without an address range. Its instances get no
+// address.
 const ConditionNetworkUnavailable = "NetworkUnavailable"
 
-// Report is what the scheduler told of a node in this session.
+// Report is what the scheduler reported about a node in this session.
 type Report struct {
 	Connected    bool
 	DiskPressure bool
-	// NoNetwork: its instances have their loopback only.
+	// NoNetwork means that the node's instances have only their loopback.
 	NoNetwork bool
-	// Troubles are what keeps it from serving instances as it should, with messages.
+	// Troubles maps the kinds of trouble that keep the node from serving instances properly to
+	// messages.
 	Troubles map[nodestate.TroubleKind]string
-	// Status has no conditions; nil until the node told it.
+	// Status has no conditions. It is nil until the node has sent it.
 	Status *rikv1alpha1.NodeStatus
-	// Labels and Taints are what the node asks for; they count once, when its
-	// object is made.
+	// Labels and Taints are those that the node requests. They are applied once, when its object
+	// is created.
 	Labels map[string]string
 	Taints []rikv1alpha1.Taint
-	// Hold is what the node waits for; nil when it waits for nothing.
+	// Hold is the confirmation that the node waits for, or nil.
 	Hold *rikv1alpha1.NodeConfirmation
 }
 
-// allowedLabels are those of reserved domains that a node may ask for.
+// allowedLabels are the labels of reserved domains that a node may request.
 var allowedLabels = []string{rikv1alpha1.LabelZone, rikv1alpha1.LabelRegion}
 
-// AskedLabels keeps of the labels that a node asks for those that are well
-// formed and that a node may give itself: a node that could take any label
-// could attract the workloads of others.
+// AskedLabels splits the labels that a node requests into those that it may set and those that
+// are refused: malformed or reserved labels. A node that could set any label could attract the
+// workloads of others.
 func AskedLabels(asked map[string]string) (kept map[string]string, refused []string) {
 	kept = map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(asked)) {
@@ -83,8 +84,8 @@ func reserved(key string) bool {
 	return false
 }
 
-// ParseTaints reads the taints that a node asks for and drops what is malformed
-// or rik's own.
+// ParseTaints parses the taints that a node requests. It drops malformed taints and those
+// reserved for rik.
 func ParseTaints(text []byte) ([]rikv1alpha1.Taint, error) {
 	if len(text) == 0 {
 		return nil, nil
@@ -102,18 +103,18 @@ func ParseTaints(text []byte) ([]rikv1alpha1.Taint, error) {
 	}), nil
 }
 
-// Fresh makes the object of a node that was never seen before.
+// Fresh returns the object of a new node.
 func Fresh(name string, r *Report) *rikv1alpha1.Node {
 	return Shape(&rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, r)
 }
 
-// Shape is the node with the metadata and spec that it should have: once, what
-// it asks for itself; always, the labels that tell what it is and rik's own
-// taints. It copies.
+// Shape returns a copy of the node with its desired metadata and spec. The node's requested
+// labels and taints are applied once. The labels that describe the node and rik's own taints
+// are always applied.
 func Shape(n *rikv1alpha1.Node, r *Report) *rikv1alpha1.Node {
 	out := n.DeepCopy()
 	if r != nil && r.Status != nil && !slices.Contains(out.Finalizers, Finalizer) {
-		// The finalizer tells that the wishes of the first join were heard.
+		// The finalizer also marks that the requests of the first join were applied.
 		out.Finalizers = append(out.Finalizers, Finalizer)
 		apply(out, r)
 	}
@@ -122,8 +123,8 @@ func Shape(n *rikv1alpha1.Node, r *Report) *rikv1alpha1.Node {
 			out.Labels = map[string]string{}
 		}
 		info := &r.Status.Info
-		// The node's name, not what its machine calls itself: two nodes on one
-		// machine, or clones of one, have the same name of the latter kind.
+		// Use the node's name and not the machine's host name: two nodes on one machine, or
+		// clones of one machine, have the same host name.
 		for key, value := range map[string]string{
 			rikv1alpha1.LabelHostname: n.Name, rikv1alpha1.LabelArch: info.Architecture, rikv1alpha1.LabelOS: info.OperatingSystem,
 		} {
@@ -139,7 +140,8 @@ func Shape(n *rikv1alpha1.Node, r *Report) *rikv1alpha1.Node {
 	return out
 }
 
-// apply takes over what a node asks for that nobody has decided otherwise.
+// apply applies the labels and taints that a node requests, unless the object already sets
+// them.
 func apply(n *rikv1alpha1.Node, r *Report) {
 	labels, _ := AskedLabels(r.Labels)
 	if n.Labels != nil {
@@ -166,13 +168,14 @@ func taint(taints []rikv1alpha1.Taint, key string, want bool) []rikv1alpha1.Tain
 	return slices.DeleteFunc(taints, func(t rikv1alpha1.Taint) bool { return t == own })
 }
 
-// reasonSilent is that of the condition Ready of a node which the scheduler says it
-// does not hear of. The condition's time is when the silence began to count.
+// reasonSilent is the reason of the condition Ready of a node that the scheduler reports as
+// lost. The condition's transition time is the start of the time that counts toward
+// replacement.
 const reasonSilent = "NodeSilent"
 
-// Status is the status that the node should have. Without a report in this
-// session nothing is known, and what was written before stays. If there has been no
-// scheduler since unheard, a zero time for "there is one", what was Ready is Unknown.
+// Status returns the desired status of the node. Without a report in this session the state is
+// not known, and the earlier status stays. unheard is the time since when there has been no
+// scheduler, or zero if there is one. A node that was Ready is then Unknown.
 func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now metav1.Time) rikv1alpha1.NodeStatus {
 	out := *n.Status.DeepCopy()
 	ready := meta.FindStatusCondition(out.Conditions, rikv1alpha1.NodeReady)
@@ -197,8 +200,8 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 	switch {
 	case !r.Connected:
 		if ready != nil && (ready.Reason != reasonSilent || ready.LastTransitionTime.After(now.Time)) {
-			// Its time counts from now on, though it may have been Unknown before, or the clock
-			// was ahead when it was written.
+			// The time counts from now on, even if the condition was Unknown before for another
+			// reason, or if the clock was ahead when it was written.
 			meta.RemoveStatusCondition(&out.Conditions, rikv1alpha1.NodeReady)
 		}
 		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, reasonSilent, "the node is not heard of")
@@ -227,7 +230,7 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 	return out
 }
 
-// networked says why the node has no range of addresses, if there is a reason.
+// networked sets the condition for a node without an address range, or removes it.
 func networked(s *rikv1alpha1.NodeStatus, problem string, now metav1.Time) {
 	if problem == "" {
 		if c := meta.FindStatusCondition(s.Conditions, ConditionNetworkUnavailable); c != nil && c.Reason == reasonNotSetUp {
@@ -245,15 +248,14 @@ func set(s *rikv1alpha1.NodeStatus, now metav1.Time, kind string, status metav1.
 	})
 }
 
-// sameSpec says whether two versions of a node differ in nothing that Shape sets.
+// sameSpec reports whether two versions of a node do not differ in fields that Shape sets.
 func sameSpec(a, b *rikv1alpha1.Node) bool {
 	return equality.Semantic.DeepEqual(a.Labels, b.Labels) && equality.Semantic.DeepEqual(a.Spec, b.Spec) &&
 		slices.Equal(a.Finalizers, b.Finalizers)
 }
 
-// Paused says whether so many nodes are silent at once that the fault is more
-// likely between them and us than in them: more than a third and at least two,
-// or all.
+// Paused reports whether so many nodes are lost at once that the fault is more likely in the
+// network than in the nodes: more than a third and at least two, or all.
 func Paused(silent, all int) bool {
 	return silent > 0 && (silent == all || silent >= 2 && 3*silent > all)
 }

@@ -65,7 +65,8 @@ func TestShape(t *testing.T) {
 	if !sameSpec(first, Shape(first, report(true))) {
 		t.Error("shaping twice changes the node")
 	}
-	// What an administrator took away does not come back with the next join.
+	// A label or taint that an administrator removed or changed is not set again by the next
+	// join.
 	first.Spec.Taints, first.Labels["disk"] = nil, "slow"
 	if again := Shape(first, report(true)); again.Labels["disk"] != "slow" || len(again.Spec.Taints) != 0 {
 		t.Errorf("a later join was heard: %+v", again)
@@ -85,7 +86,7 @@ func TestShape(t *testing.T) {
 	if cordoned := Shape(lost, report(true)); len(cordoned.Spec.Taints) != 1 || cordoned.Spec.Taints[0].Key != rikv1alpha1.TaintUnschedulable {
 		t.Errorf("taints of a cordoned node: %v", cordoned.Spec.Taints)
 	}
-	// A node object that was made at joining, before its first report.
+	// The Node object was created when the node joined, before its first report.
 	joined := Shape(&rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "mine"}}}, report(true))
 	if joined.Labels["disk"] != "mine" || len(joined.Spec.Taints) != 1 {
 		t.Errorf("first report of a node that had joined: %+v", joined)
@@ -137,8 +138,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestStatusWithoutScheduler: what was Ready is no longer said to be so, what was
-// silent stays so, and a silence that is told later counts from then on.
+// TestStatusWithoutScheduler: a node that was Ready becomes Unknown. A node that was lost stays
+// lost. If a node is reported as lost later, the time counts from then on.
 func TestStatusWithoutScheduler(t *testing.T) {
 	t.Parallel()
 	lost, later := noon.Add(time.Minute), noon.Add(time.Hour)
@@ -233,7 +234,7 @@ func TestDisposition(t *testing.T) {
 	}
 }
 
-// TestShapeIsStable for whatever a node asks.
+// TestShapeIsStable: Shape is stable for any requests of a node.
 func TestShapeIsStable(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -246,7 +247,8 @@ func TestShapeIsStable(t *testing.T) {
 	})
 }
 
-// TestSilenceOfAClockThatWasAhead counts from when the clock was set right.
+// TestSilenceOfAClockThatWasAhead: the time of a lost node counts from when the clock was
+// corrected.
 func TestSilenceOfAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	n := &rikv1alpha1.Node{}

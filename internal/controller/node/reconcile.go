@@ -1,10 +1,9 @@
-// Package node keeps the Node objects true to what the scheduler reports of
-// the nodes' connections, and tells the other reconcilers what that means for
-// the instances there.
+// Package node updates the Node objects from the scheduler's reports about the nodes'
+// connections. It also computes what that means for the instances on a node, for the other
+// reconcilers.
 //
-// Reads: Nodes, the view of instances, the scheduler's node reports (in memory;
-// no heartbeat is ever written). Writes: Nodes and their status, when a
-// condition or a fact changes.
+// Reads: Nodes, the view of instances, the scheduler's node reports (in memory; heartbeats are
+// never written). Writes: Nodes and their status, when a condition or a fact changes.
 package node
 
 import (
@@ -30,11 +29,11 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// recentlySilent is how long a node that has no instances left counts in the
-// judgment whether too many are silent at once.
+// recentlySilent is how long a lost node without instances counts in the decision whether too
+// many nodes are lost at once.
 const recentlySilent = 10 * time.Minute
 
-// Config is what a Reconciler works with. All fields are needed.
+// Config configures a Reconciler. All fields are required.
 type Config struct {
 	Client    client.Client
 	Nodes     *index.Objects[*rikv1alpha1.Node]
@@ -43,45 +42,45 @@ type Config struct {
 	Events    events.EventRecorder
 	Logger    *slog.Logger
 	Now       func() time.Time
-	// Term of the controller, and Raise, which leaves it for one above the given term: it
-	// ends the reconciler's run.
+	// Term is the controller's term. Raise ends it in favor of one above the given term, which
+	// also ends the reconciler's run.
 	Term  int64
 	Raise func(ctx context.Context, above int64) error
 	// Deleted is the record of deleted Nodes.
 	Deleted *Deleted
-	// NodeTimeout is the time without a scheduler after which nobody hears of nodes.
+	// NodeTimeout is the time without a scheduler after which the state of nodes is shown as
+	// Unknown.
 	NodeTimeout time.Duration
 }
 
-// Ranges gives out the ranges of addresses of nodes. It does not block.
+// Ranges allocates the address ranges of nodes. Its methods do not block.
 type Ranges interface {
-	// Of is the range that a node has or should get, or why it has none that
-	// can be used.
+	// Of returns the range that a node has or should get, or says why it has no usable range.
 	Of(n *rikv1alpha1.Node) (podCIDR, problem string)
-	// Forget frees what was meant for a node that does not exist.
+	// Forget frees the range that was reserved for a node that does not exist.
 	Forget(name string)
 }
 
-// Reconciler keeps Nodes.
+// Reconciler reconciles Nodes.
 type Reconciler struct {
 	config Config
 	queue  *reconcile.Queue[string]
-	// changed is told of a node whose meaning for its instances changed.
+	// changed holds functions that are called when a change of a node concerns its instances.
 	changed []func(node string)
 
 	mu sync.RWMutex
-	// Below is guarded by mu.
+	// mu guards the fields below.
 	reports  map[string]*Report
 	measured map[string]string
 	usage    map[types.UID]string
-	// live: a session with the scheduler is established and has been told all.
+	// live means that there is a session with the scheduler.
 	live    bool
 	contact instance.Contact
-	// paused is the last judgment that was announced.
+	// paused is the last decision that was announced.
 	paused bool
 }
 
-// New makes a reconciler and subscribes it to the views.
+// New creates a reconciler and subscribes it to the views.
 func New(c Config) *Reconciler {
 	r := &Reconciler{
 		config: c, reports: map[string]*Report{}, measured: map[string]string{}, usage: map[types.UID]string{},
@@ -93,11 +92,11 @@ func New(c Config) *Reconciler {
 	return r
 }
 
-// OnChange adds a function that is told of each node whose meaning for its
-// instances changed. It must not block and is added before Run.
+// OnChange adds a function that is called for each node whose change concerns its instances.
+// The function must not block. Call OnChange before Run.
 func (r *Reconciler) OnChange(f func(node string)) { r.changed = append(r.changed, f) }
 
-// Enqueue asks for a pass over a node.
+// Enqueue requests a pass over a node.
 func (r *Reconciler) Enqueue(name string) { r.queue.Add(name) }
 
 // Run works until ctx ends.
@@ -107,8 +106,7 @@ func (r *Reconciler) onNode(before, after *rikv1alpha1.Node) {
 	n := after
 	if n == nil {
 		n = before
-		// What was heard of it must not bring it back: a node that was deleted
-		// joins anew, or not at all.
+		// Earlier reports must not create the deleted node again. It can only join again.
 		r.mu.Lock()
 		delete(r.reports, n.Name)
 		delete(r.measured, n.Name)
@@ -118,7 +116,7 @@ func (r *Reconciler) onNode(before, after *rikv1alpha1.Node) {
 	r.notify(n.Name)
 }
 
-// onInstance looks at a node again that waits for its instances to go.
+// onInstance enqueues a deleted node that waits until its instances are gone.
 func (r *Reconciler) onInstance(before, after *rikv1alpha1.Instance) {
 	if after != nil && after.DeletionTimestamp == nil && !after.Status.Phase.Ended() || before == nil {
 		return
@@ -139,19 +137,19 @@ func (r *Reconciler) notify(node string) {
 	}
 }
 
-// SessionBegan forgets what an earlier scheduler session said: silence counts
-// only when the present scheduler says it.
+// SessionBegan drops the reports of an earlier scheduler session. A node counts as lost only if
+// the current scheduler reports it.
 func (r *Reconciler) SessionBegan() { r.session(true) }
 
-// Welcomed notes that there is a scheduler.
+// Welcomed records that there is a scheduler.
 func (r *Reconciler) Welcomed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.contact = instance.Contact{Connected: true, Since: r.config.Now()}
 }
 
-// SessionEnded keeps what is known but lets nothing be lost until the next session.
-// If that does not come, nothing is shown as known any more after NodeTimeout.
+// SessionEnded keeps the reports, and no instance counts as lost until the next session. If no
+// session begins within NodeTimeout, nodes are shown as Unknown.
 func (r *Reconciler) SessionEnded() {
 	r.session(false)
 	r.mu.Lock()
@@ -168,16 +166,15 @@ func (r *Reconciler) SessionEnded() {
 	}
 }
 
-// Contact is that with the scheduler.
+// Contact returns the state of the connection to the scheduler.
 func (r *Reconciler) Contact() instance.Contact {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.contact
 }
 
-// unheard says since when there has been no scheduler, once that has been for so
-// long that nobody is taken to hear of any node; otherwise the zero time, and after
-// how long it will be so if none comes.
+// unheard returns since when there has been no scheduler, once NodeTimeout has passed. Before
+// that it returns the zero time, and the time that is left until NodeTimeout.
 func (r *Reconciler) unheard() (since time.Time, in time.Duration) {
 	contact := r.Contact()
 	if contact.Connected {
@@ -198,8 +195,8 @@ func (r *Reconciler) session(live bool) {
 	}
 }
 
-// Take takes a report. Fields that the scheduler left out because they did not
-// change keep their value.
+// Take stores a report. Fields that the scheduler omitted because they did not change keep
+// their value.
 func (r *Reconciler) Take(name string, report Report) {
 	r.mu.Lock()
 	last := r.reports[name]
@@ -223,7 +220,8 @@ func (r *Reconciler) Take(name string, report Report) {
 	}
 }
 
-// Carries says whether packets of other nodes reach the instances of a node, as far as is known.
+// Carries reports whether packets of other nodes reach the instances of a node. Without a
+// report it returns true.
 func (r *Reconciler) Carries(name string) bool {
 	report := r.report(name)
 	return report == nil || report.carries()
@@ -237,7 +235,7 @@ func (r *Reconciler) report(name string) *Report {
 	return r.reports[name]
 }
 
-// Facts is what the instance reconciler needs of a node.
+// Facts returns the state of a node that the instance reconciler needs.
 func (r *Reconciler) Facts(name string) instance.NodeFacts {
 	n := r.config.Nodes.Get(types.NamespacedName{Name: name})
 	if n == nil || n.DeletionTimestamp != nil {
@@ -246,8 +244,8 @@ func (r *Reconciler) Facts(name string) instance.NodeFacts {
 	report := r.report(name)
 	address := n.Status.Info.InternalAddress
 	if report != nil && report.Status != nil {
-		// The status of a new node is a second write, which may come after the
-		// first binding.
+		// The status of a new node is written in a second write, which may come after the first
+		// binding.
 		address = report.Status.Info.InternalAddress
 	}
 	unheard, _ := r.unheard()
@@ -257,7 +255,7 @@ func (r *Reconciler) Facts(name string) instance.NodeFacts {
 	}
 }
 
-// Disposition says what becomes of an instance because of its node.
+// Disposition returns what happens to an instance because of its node.
 func (r *Reconciler) Disposition(name string, tolerations []rikv1alpha1.Toleration, replaceAfter time.Duration) Disposition {
 	r.mu.RLock()
 	report := r.reports[name]
@@ -269,8 +267,8 @@ func (r *Reconciler) Disposition(name string, tolerations []rikv1alpha1.Tolerati
 	})
 }
 
-// evaluate counts the silent nodes. One that is long silent and has nothing left
-// on it is merely not yet deleted and says nothing about the network.
+// evaluate decides whether replacement is paused. A node that has been lost for long and has no
+// instances left is only waiting for its deletion, and shows nothing about the network.
 func (r *Reconciler) evaluate() bool {
 	silent, all := 0, 0
 	for _, n := range r.config.Nodes.All() {
@@ -317,12 +315,12 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 	}
 	r.announcePause()
 	if !unheard.IsZero() {
-		r.notify(name) // time alone brought it
+		r.notify(name) // no event: the time passed
 	}
 	return again, quiet(err)
 }
 
-// quiet leaves a conflict to the next event.
+// quiet turns a conflict into a retry, and ignores an object that was deleted.
 func quiet(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
@@ -383,7 +381,7 @@ func (r *Reconciler) update(ctx context.Context, n *rikv1alpha1.Node, report *Re
 	return nil
 }
 
-// announce makes an event of a change of readiness.
+// announce emits an event for a change of readiness.
 func (r *Reconciler) announce(before, after *rikv1alpha1.Node) {
 	was, is := readiness(before), readiness(after)
 	if was == is {
@@ -394,7 +392,7 @@ func (r *Reconciler) announce(before, after *rikv1alpha1.Node) {
 	switch {
 	case is == reasonSilent || is == instance.ReasonSchedulerUnavailable:
 		r.config.Events.Eventf(after, nil, corev1.EventTypeWarning, is, "Watching", "the node is not heard of")
-	case is == rikv1alpha1.NodeConfirmationNeeded: // announceHold says it, and why
+	case is == rikv1alpha1.NodeConfirmationNeeded: // announceHold reports it with the reason
 	case was != "":
 		r.config.Events.Eventf(after, nil, corev1.EventTypeNormal, is, "Watching", "the node's readiness changed from %s to %s", was, is)
 	}
@@ -409,8 +407,8 @@ func readiness(n *rikv1alpha1.Node) string {
 	return ""
 }
 
-// free lets a deleted node go when nothing lives on it any more; the workload
-// and instance reconcilers see that it is being deleted and free its instances.
+// free removes the finalizer of a deleted node when no instance is left on it. The workload and
+// instance reconcilers see the deletion and free its instances.
 func (r *Reconciler) free(ctx context.Context, n *rikv1alpha1.Node) error {
 	if !slices.Contains(n.Finalizers, Finalizer) {
 		return nil
@@ -420,7 +418,7 @@ func (r *Reconciler) free(ctx context.Context, n *rikv1alpha1.Node) error {
 		return nil
 	}
 	if err := r.config.Deleted.Add(ctx, UIDs(n)...); err != nil {
-		return err // its certificate must stay revoked
+		return err // the certificate must stay revoked
 	}
 	want := n.DeepCopy()
 	want.Finalizers = slices.DeleteFunc(want.Finalizers, func(f string) bool { return f == Finalizer })
@@ -431,8 +429,8 @@ func (r *Reconciler) free(ctx context.Context, n *rikv1alpha1.Node) error {
 	return nil
 }
 
-// announcePause makes one event of each change of the judgment and looks at
-// every silent node again, whose condition says it.
+// announcePause emits one event for each change of the decision. It enqueues every lost node,
+// because the node's condition shows the decision.
 func (r *Reconciler) announcePause() {
 	paused := r.evaluate()
 	r.mu.Lock()

@@ -8,11 +8,12 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// reasonNotSetUp is that of NetworkUnavailable when the node says it, and not the lack of
-// a range of addresses.
+// reasonNotSetUp is the reason of NetworkUnavailable when the node itself reports it. The other
+// cause is a missing address range.
 const reasonNotSetUp = "NetworkNotSetUp"
 
-// troubled has a condition for each trouble that a node tells of, and none for others.
+// troubled sets a condition for each trouble that a node reports, and removes the conditions of
+// other troubles.
 func troubled(s *rikv1alpha1.NodeStatus, troubles map[nodestate.TroubleKind]string, now metav1.Time) {
 	for _, c := range []struct {
 		kind            nodestate.TroubleKind

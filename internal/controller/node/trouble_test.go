@@ -12,7 +12,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestTroublesAreConditions, for as long as the node tells of them.
+// TestTroublesAreConditions: a node has a condition for each trouble while it reports the
+// trouble.
 func TestTroublesAreConditions(t *testing.T) {
 	t.Parallel()
 	n := &rikv1alpha1.Node{}
@@ -59,7 +60,7 @@ func TestTroublesAreConditions(t *testing.T) {
 	}
 }
 
-// TestCarries: packets of others do not reach instances where no network is set up.
+// TestCarries: packets of other nodes do not reach instances on a node without a network.
 func TestCarries(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
