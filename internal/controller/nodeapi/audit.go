@@ -12,25 +12,26 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// UserOfToken before a token's ID is who joined a node in the audit log.
+// UserOfToken is the prefix before a join token's ID that forms the user of a join in the audit
+// log.
 const UserOfToken = "rik:join-token:"
 
 // groupOfTokens is the group of those users.
 const groupOfTokens = "rik:join-tokens"
 
-// AuditEntry says who asked for a node's certificate, and what came of it.
+// AuditEntry records who requested a node's certificate, and the result.
 type AuditEntry struct {
-	// Verb is "join" or "renew"; Method is the call's full name.
+	// Verb is "join" or "renew". Method is the full name of the call.
 	Verb, Method string
 	// User is the node, or the join token by its ID. It is empty if the token was refused.
 	User   string
 	Groups []string
-	// Node is the name that was asked for, and From the caller's address.
+	// Node is the requested name. From is the caller's address.
 	Node, From string
-	// Code is as the status code of an HTTP answer, and Message the reason of a refusal.
+	// Code is the corresponding HTTP status code. Message is the reason of a refusal.
 	Code    int32
 	Message string
-	// Annotations are further facts.
+	// Annotations are additional facts.
 	Annotations map[string]string
 }
 
@@ -39,7 +40,7 @@ func joined(ctx context.Context, request *nodev1.JoinRequest, err error) AuditEn
 		Verb: "join", Method: nodev1.Join_Join_FullMethodName, Node: request.GetNodeName(), From: remoteHost(ctx),
 		Annotations: map[string]string{AnnotationMachine: request.GetMachineId()},
 	}
-	// The ID of a refused token is not known to be true.
+	// The ID of a refused token may be false.
 	if token, malformed := jointoken.Parse(request.GetToken()); malformed == nil && httpCode(err) != http.StatusUnauthorized {
 		e.User, e.Groups = UserOfToken+token.ID, []string{groupOfTokens}
 	}
@@ -64,14 +65,14 @@ func (s *Server) audit(e AuditEntry, err error) {
 	s.cfg.Audit(e)
 }
 
-// httpCode translates the errors of joining and renewing.
+// httpCode translates the errors of joining and renewing to HTTP status codes.
 func httpCode(err error) int32 {
 	switch status.Code(err) {
 	case codes.OK:
 		return http.StatusOK
 	case codes.InvalidArgument:
 		return http.StatusBadRequest
-	case codes.Unauthenticated, codes.ResourceExhausted: // refused tokens are too many only without a good one
+	case codes.Unauthenticated, codes.ResourceExhausted: // too many refused tokens matter only without a valid one
 		return http.StatusUnauthorized
 	case codes.PermissionDenied, codes.FailedPrecondition: // the latter until an operator confirms
 		return http.StatusForbidden

@@ -11,7 +11,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// recorder keeps what is recorded.
+// recorder stores the audit entries.
 type recorder struct {
 	mu      sync.Mutex
 	entries []AuditEntry

@@ -9,11 +9,11 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// revisionKey names a WorkloadRevision.
+// revisionKey identifies a WorkloadRevision.
 type revisionKey struct{ namespace, name string }
 
-// bindings knows which revisions each node has instances of. It follows the
-// watch, which may be a moment behind the datastore.
+// bindings records the revisions whose instances each node has. It follows the watch, which may
+// be slightly behind the datastore.
 type bindings struct {
 	mu      sync.Mutex
 	node    map[types.UID]string                          // of each bound instance
@@ -31,7 +31,7 @@ func newBindings() *bindings {
 	}
 }
 
-// set takes an instance as it is now.
+// set records an instance.
 func (b *bindings) set(in *rikv1alpha1.Instance) {
 	if in.Spec.NodeName == "" {
 		return
@@ -56,7 +56,7 @@ func (b *bindings) set(in *rikv1alpha1.Instance) {
 	b.changed = make(chan struct{})
 }
 
-// remove forgets an instance.
+// remove removes an instance.
 func (b *bindings) remove(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,15 +76,15 @@ func (b *bindings) remove(uid types.UID) {
 	}
 }
 
-// namespace of a bound instance; empty for one that is not known.
+// namespace returns the namespace of a bound instance. It is empty for an unknown one.
 func (b *bindings) namespace(uid types.UID) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.rev[uid].namespace
 }
 
-// revisions are those that the node has instances of in a namespace, and a
-// channel that is closed at the next change.
+// revisions returns the revisions whose instances the node has in a namespace, and a channel
+// that is closed at the next change.
 func (b *bindings) revisions(node, namespace string) ([]revisionKey, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,8 +97,8 @@ func (b *bindings) revisions(node, namespace string) ([]revisionKey, <-chan stru
 	return keys, b.changed
 }
 
-// await calls fits with the node's revisions in the namespace, again after each
-// change, until it is true or ctx ends.
+// await calls fits with the node's revisions in the namespace, and again after each change. It
+// returns true when fits does, and false when ctx ends.
 func (b *bindings) await(ctx context.Context, node, namespace string, fits func([]revisionKey) bool) bool {
 	for {
 		keys, changed := b.revisions(node, namespace)

@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// questionsAtOnce bounds how many questions of one node are answered at a time.
+// questionsAtOnce bounds how many requests of one node are answered at a time.
 const questionsAtOnce = 32
 
 var errReplaced = errors.New("the node has connected again")
@@ -25,18 +25,18 @@ var errReplaced = errors.New("the node has connected again")
 type connection struct {
 	node   string
 	from   string    // address of the peer, for people
-	run    string    // of the riklet; empty if it does not say
-	uid    types.UID // of the Node that its certificate is of; empty if that is not known
+	run    string    // of the riklet; empty if it does not send one
+	uid    types.UID // of its certificate's Node; empty if that is not known
 	stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]
 	end    context.CancelCauseFunc
 	ctx    context.Context //nolint:containedctx // the stream's own, which ends with it
 
-	// sending serializes Send, which gRPC does not allow side by side.
+	// sending serializes Send, which gRPC does not allow concurrently.
 	sending sync.Mutex
 
 	mu       sync.Mutex
-	given    map[objectKey]bool // what the node is told about when it changes
-	dirty    map[objectKey]bool // given objects that changed
+	given    map[objectKey]bool // objects whose changes are sent to the node
+	dirty    map[objectKey]bool // given objects that have changed
 	wake     chan struct{}      // holds one token while dirty is not empty
 	sessions map[int64]*Session
 	next     int64
@@ -67,8 +67,8 @@ func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, node
 	defer end(nil)
 	c := newConnection(ctx, end, node, stream)
 	c.uid, c.run, c.from = caller.uid, caller.run, f.from(ctx)
-	// Before the first word, by which a riklet knows that it was taken: one that was not
-	// takes longer for each try.
+	// Check before the first message. A riklet that receives it assumes that it was accepted. A
+	// riklet that was refused increases its delay before each retry.
 	if err := f.refusal(c); err != nil {
 		f.log.Warn("node is refused", "node", node, "from", c.from, "err", err)
 		return err
@@ -96,13 +96,13 @@ func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, node
 	c.close(err)
 	f.log.Info("node disconnected", "node", node, "err", err)
 	if errors.Is(err, errReplaced) {
-		// The handler's return is what ends the stream's reader.
+		// The stream's reader ends when the handler returns.
 		return status.Error(codes.Aborted, err.Error())
 	}
 	return err
 }
 
-// from is where a caller is, for people.
+// from returns where a caller connects from, for messages to people.
 func (f *front) from(ctx context.Context) string {
 	if f.trusted {
 		return "the server's own process"
@@ -110,8 +110,8 @@ func (f *front) from(ctx context.Context) string {
 	return remoteHost(ctx)
 }
 
-// nodeGone ends the connection of a node whose Node is gone, and those that are
-// about to be.
+// nodeGone ends the connection of a node whose Node was deleted, and marks the Node so that
+// connections that are being set up are refused.
 func (s *Server) nodeGone(node *rikv1alpha1.Node) {
 	s.mu.Lock()
 	s.gone[node.UID] = true
@@ -122,7 +122,7 @@ func (s *Server) nodeGone(node *rikv1alpha1.Node) {
 	}
 }
 
-// hello reads the first message and decides who the node is.
+// hello reads the first message and returns the identity of the node.
 func (f *front) hello(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]) (identity, error) {
 	caller, err := f.caller(stream.Context())
 	if err != nil {
@@ -143,8 +143,8 @@ func (f *front) hello(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1
 	return caller, nil
 }
 
-// receive reads until the stream ends. Questions are answered beside it, so
-// that a slow answer holds up no session.
+// receive reads until the stream ends. Requests are answered in other goroutines, so that a
+// slow answer does not delay sessions.
 func (f *front) receive(c *connection, work *sync.WaitGroup) error {
 	places := make(chan struct{}, questionsAtOnce)
 	for {
@@ -175,9 +175,10 @@ func (f *front) receive(c *connection, work *sync.WaitGroup) error {
 	}
 }
 
-// give answers one question.
+// give answers one request.
 func (s *Server) give(c *connection, key objectKey) {
-	// Noted before it is read: a change in between is then sent once more.
+	// The key is noted before the object is read. If the object changes in between, it is sent
+	// once more.
 	c.note(key, true)
 	object, keep := s.answer(c.ctx, c.node, key)
 	if !keep {
@@ -191,8 +192,8 @@ func (s *Server) give(c *connection, key objectKey) {
 	}
 }
 
-// refreshes sends what changed of the objects that the node was given. One that
-// no instance of the node refers to any longer is not sent again.
+// refreshes sends the objects given to the node again when they change. An object to which no
+// instance of the node refers any longer is not sent again.
 func (s *Server) refreshes(c *connection) {
 	for {
 		select {
@@ -216,7 +217,7 @@ func (c *connection) note(key objectKey, given bool) {
 	}
 }
 
-// refresh notes that an object changed; it does not block.
+// refresh records that an object changed. It does not block.
 func (c *connection) refresh(key objectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,7 +242,7 @@ func (c *connection) takeDirty() []objectKey {
 	return keys
 }
 
-// send may block while the node does not read; keepalive then ends the stream.
+// send may block while the node does not read. Keepalive then ends the stream.
 func (c *connection) send(m *nodev1.ControllerMessage) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -251,7 +252,8 @@ func (c *connection) send(m *nodev1.ControllerMessage) error {
 // close ends every session with the reason.
 func (c *connection) close(reason error) {
 	lost := ErrNodeLost
-	// That it was canceled is how a stream says that its connection is no more.
+	// Canceled is how a stream reports that its connection has ended, so it is not added as a
+	// reason.
 	if reason != nil && status.Code(reason) != codes.Canceled && !errors.Is(reason, context.Canceled) {
 		lost = fmt.Errorf("%w: %w", ErrNodeLost, reason)
 	}
@@ -265,7 +267,7 @@ func (c *connection) close(reason error) {
 	}
 }
 
-// deliver hands data to its session. Data of a session that is over is dropped.
+// deliver passes data to its session. Data of an ended session is dropped.
 func (c *connection) deliver(data *nodev1.StreamData) {
 	c.mu.Lock()
 	s := c.sessions[data.GetStream()]

@@ -9,7 +9,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// fences answers for the namespace shop.
+// fences has a fence for the namespace shop only.
 type fences struct {
 	age           time.Duration
 	proven, found bool
@@ -23,7 +23,8 @@ func (f *fences) Fence(_ context.Context, namespace string) (time.Duration, bool
 	return f.age, f.proven, f.found, f.err
 }
 
-// TestANodeIsSentHowOldAProofIs, and nothing where there is none.
+// TestANodeIsSentHowOldAProofIs: a node receives the age of the last proof, and no age if there
+// is no proof.
 func TestANodeIsSentHowOldAProofIs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, revisionWithSecret("web-1", "mine"))

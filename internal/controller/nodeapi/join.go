@@ -25,9 +25,9 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Annotations on a Node that say who joined under its name: the id of the machine,
-// and of the riklet's installation on it. Another is refused; deleting the Node frees
-// the name.
+// Annotations on a Node that identify who joined under its name: the ID of the machine, and of
+// the riklet's installation on it. Another machine or installation is refused. Deleting the
+// Node frees the name.
 const (
 	AnnotationMachine      = "rik.dev/machine-id"
 	AnnotationInstallation = "rik.dev/installation-id"
@@ -44,7 +44,7 @@ func (s *Server) Join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 
 func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1.JoinResponse, error) {
 	from := remoteHost(ctx)
-	// Others behind the address may have good ones.
+	// Other nodes behind the address may have valid tokens.
 	if !s.failures.allowed(from) && !s.cfg.Tokens.Plausible(ctx, request.GetToken()) {
 		return nil, status.Error(codes.ResourceExhausted, "too many refused join tokens from this address; try again in a minute")
 	}
@@ -73,7 +73,7 @@ func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 	return response, err
 }
 
-// refuseToken tells the log why and the caller only that.
+// refuseToken logs the reason of a refusal. The caller receives only the refusal.
 func (s *Server) refuseToken(from string, err error) error {
 	if !errors.Is(err, jointoken.ErrRefused) {
 		s.log.Error("checking a join token", "err", err)
@@ -84,11 +84,13 @@ func (s *Server) refuseToken(from string, err error) error {
 	return status.Error(codes.Unauthenticated, jointoken.ErrRefused.Error()+": make a new one on the server")
 }
 
-// owner is who has a Node's name. A part that is not known is empty.
+// owner identifies the machine and installation that own a Node's name. A part that is not
+// known is empty.
 type owner struct{ machine, installation string }
 
-// ownerOf reads it: of a node that never joined, as the server's own, or did so before
-// installations were told apart, from what it said of itself.
+// ownerOf returns the owner of a Node. If the annotations are missing, it uses the status that
+// the node sent. They are missing if the node never joined (such as the server's own node), or
+// if it joined before installations were distinguished.
 func ownerOf(node *rikv1alpha1.Node) owner {
 	return owner{
 		machine:      cmp.Or(node.Annotations[AnnotationMachine], node.Status.Info.MachineID),
@@ -96,8 +98,7 @@ func ownerOf(node *rikv1alpha1.Node) owner {
 	}
 }
 
-// claim ties the name to the machine and the installation, durably, and returns the
-// Node's UID.
+// claim binds the name to the machine and the installation durably, and returns the Node's UID.
 func (s *Server) claim(ctx context.Context, name string, by owner) (types.UID, error) {
 	var node rikv1alpha1.Node
 	err := s.cfg.Client.Get(ctx, client.ObjectKey{Name: name}, &node)
@@ -105,7 +106,7 @@ func (s *Server) claim(ctx context.Context, name string, by owner) (types.UID, e
 		node = rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		by.write(&node)
 		err = s.cfg.Client.Create(ctx, &node)
-		if apierrors.IsAlreadyExists(err) { // another request was quicker
+		if apierrors.IsAlreadyExists(err) { // another request was faster
 			err = s.cfg.Client.Get(ctx, client.ObjectKey{Name: name}, &node)
 		}
 	}
@@ -134,8 +135,8 @@ func (s *Server) claim(ctx context.Context, name string, by owner) (types.UID, e
 	return node.UID, nil
 }
 
-// refusal is what a node is told of an error of the API: that it is refused, when trying
-// again is of no use, and what for now otherwise.
+// refusal translates an error of the API for a node. If a retry cannot succeed, the node is
+// refused. Otherwise the status is Unavailable with the message now.
 func refusal(err error, now string) error {
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
@@ -147,7 +148,7 @@ func refusal(err error, now string) error {
 	}
 }
 
-// write notes the owner on a Node, and says whether that changed it.
+// write sets the owner on a Node, and reports whether that changed it.
 func (o owner) write(node *rikv1alpha1.Node) (changed bool) {
 	for key, value := range map[string]string{AnnotationMachine: o.machine, AnnotationInstallation: o.installation} {
 		if value != "" && node.Annotations[key] != value {
@@ -158,10 +159,11 @@ func (o owner) write(node *rikv1alpha1.Node) (changed bool) {
 	return changed
 }
 
-// taken says why a name is not to be had, and what to do; empty when it is. A Node goes
-// to nobody but its owner, also while nothing is heard of that: its instances may go on
-// without a riklet. An owner of before installations were told apart, whose connection
-// is now if there is one, is only known to be another while it is connected.
+// taken says why a name is not available, and what to do. It is empty if the name is available.
+// A Node belongs only to its owner, even while the owner is lost, because the owner's instances
+// may keep running without a riklet. An owner without an installation ID (from before
+// installations were distinguished) can be told apart only while it is connected. now is its
+// connection, or nil.
 func taken(name string, has, wants owner, now *connection) string {
 	switch {
 	case has.machine != "" && has.machine != wants.machine:
@@ -177,7 +179,7 @@ func taken(name string, has, wants owner, now *connection) string {
 	}
 }
 
-// Renew gives the caller a new certificate for its own name.
+// Renew issues a new certificate for the caller's own name.
 func (f *front) Renew(ctx context.Context, request *nodev1.RenewRequest) (*nodev1.JoinResponse, error) {
 	caller, err := f.caller(ctx)
 	if err != nil {
@@ -195,8 +197,8 @@ func (f *front) Renew(ctx context.Context, request *nodev1.RenewRequest) (*nodev
 	return response, err
 }
 
-// living refuses a certificate whose Node is gone: it was revoked with it. One
-// that does not say which Node it was given for counts for the one of its name.
+// living refuses a certificate whose Node was deleted, because the certificate was revoked with
+// it. A certificate without the UID of a Node is valid for the Node of its name.
 func (s *Server) living(ctx context.Context, caller identity) (types.UID, error) {
 	var node rikv1alpha1.Node
 	err := s.cfg.Client.Get(ctx, client.ObjectKey{Name: caller.name}, &node)
@@ -221,16 +223,16 @@ func errRevoked(node string) error {
 		"node %q was deleted from the cluster, and its certificate is revoked with it: to join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`", node)
 }
 
-// errNoNode leaves open which it is: a Node that was deleted, or one that a datastore has
-// lost. The scheduler tells the node apart.
+// errNoNode covers two cases: a deleted Node, and a Node that the datastore has lost. The
+// scheduler tells the node which it is.
 func errNoNode(node string) error {
 	return status.Errorf(codes.PermissionDenied,
 		"the cluster has no Node for the certificate of node %q. If it was deleted, its certificate is revoked with it: to join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`. "+
 			"If the datastore was restored or replaced, `rikctl get nodes` shows it within a minute, and `rikctl node confirm %s` takes it in", node, node)
 }
 
-// sign gives a certificate that ends with the Node: its serial number is the
-// Node's UID, which no later Node of the name has.
+// sign issues a certificate that is valid only while the Node exists. Its serial number is the
+// Node's UID, which no later Node of that name has.
 func (s *Server) sign(csr []byte, name string, uid types.UID) (*nodev1.JoinResponse, error) {
 	subject := pkix.Name{CommonName: rikv1alpha1.NodeUserPrefix + name, Organization: []string{rikv1alpha1.GroupNodes}, SerialNumber: string(uid)}
 	certificate, err := s.cfg.Authority.SignCSR(csr, subject, s.cfg.Validity)
@@ -240,17 +242,17 @@ func (s *Server) sign(csr []byte, name string, uid types.UID) (*nodev1.JoinRespo
 	return &nodev1.JoinResponse{CertificatePem: certificate, CaPem: s.cfg.Authority.CertificatePEM()}, nil
 }
 
-// identity is what a certificate says of its node.
+// identity holds the facts about a node in its certificate and its first message.
 type identity struct {
 	name string
-	// uid of the Node that it was given for; empty when it does not say.
+	// uid is the UID of the Node that the certificate was issued for. It is empty if the
+	// certificate does not contain it.
 	uid types.UID
-	// run of the riklet, as it says.
+	// run identifies the run of the riklet, as the riklet reports it.
 	run string
 }
 
-// caller is the node that the peer's certificate names; empty on a trusted
-// listener.
+// caller returns the node that the peer's certificate names. It is empty on a trusted listener.
 func (f *front) caller(ctx context.Context) (identity, error) {
 	if f.trusted {
 		return identity{}, nil
@@ -271,7 +273,7 @@ func (f *front) caller(ctx context.Context) (identity, error) {
 	return identity{name: name, uid: types.UID(subject.SerialNumber)}, nil
 }
 
-// nodeOf reads the node's name from a verified certificate's subject.
+// nodeOf returns the node's name from a verified certificate's subject.
 func nodeOf(subject pkix.Name) (string, error) {
 	const prefix = rikv1alpha1.NodeUserPrefix
 	inGroup := false
@@ -298,13 +300,13 @@ func remoteHost(ctx context.Context) string {
 }
 
 const (
-	// failuresAllowed is how many refused tokens an address has in failureWindow, until its
-	// tokens are only looked at closely when they are like one that there is.
-	// A secret is 256 random bits, so this only keeps the log readable and the
-	// datastore idle.
+	// failuresAllowed is the number of refused tokens that an address may have in failureWindow.
+	// After that, a token of the address is verified only if it resembles an existing one. A
+	// secret has 256 random bits, so the limit only keeps the log readable and the datastore
+	// idle.
 	failuresAllowed = 20
 	failureWindow   = time.Minute
-	// maxAddresses bounds the memory that callers can make us use.
+	// maxAddresses bounds the memory that callers can make the server use.
 	maxAddresses = 4096
 )
 

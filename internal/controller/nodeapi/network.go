@@ -7,16 +7,16 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Network tells what nodes have to know of the network between instances.
+// Network sends the netmap to nodes.
 type Network interface {
-	// Follow calls send with the whole and then with every change, until ctx ends
-	// or send fails, of which it returns the error. Nobody changes the messages.
+	// Follow calls send with the whole netmap and then with every change, until ctx ends or send
+	// fails. It returns the error of send. The messages must not be changed.
 	Follow(ctx context.Context, send func(*nodev1.NetworkChanges) error) error
 }
 
-// sendNetwork tells a node of the network until its stream ends. A node that
-// does not read holds up nobody else, and makes nothing wait here: what changes
-// meanwhile is looked up when it has read what came before.
+// sendNetwork sends a node the netmap until its stream ends. A node that does not read does not
+// delay other nodes, and no messages accumulate for it: the changes are computed when it has
+// read the earlier ones.
 func (s *Server) sendNetwork(c *connection) {
 	if s.cfg.Network == nil {
 		return

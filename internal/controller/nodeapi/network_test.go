@@ -11,7 +11,8 @@ import (
 	"rik.dev/rik/internal/controller/network"
 )
 
-// TestNodesReceiveTheNetwork: without asking, and again after every connect.
+// TestNodesReceiveTheNetwork: a node receives the netmap without a request, and again after
+// every connect.
 func TestNodesReceiveTheNetwork(t *testing.T) {
 	t.Parallel()
 	settings, err := network.Options{}.Parse()

@@ -41,7 +41,7 @@ import (
 // timeout is long enough for a busy machine under the race detector.
 const timeout = time.Minute
 
-// world is a server on loopback TLS with an authority of its own.
+// world is a server on loopback TLS with its own authority.
 type world struct {
 	server    *Server
 	client    client.Client
@@ -55,7 +55,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	return newWorldOf(t, nil, objects...)
 }
 
-// newWorldOf is one in which nodes are told of a network.
+// newWorldOf creates a world whose nodes receive a netmap.
 func newWorldOf(t *testing.T, network Network, objects ...client.Object) *world {
 	t.Helper()
 	authority, err := pki.LoadOrCreate(t.TempDir())
@@ -69,7 +69,7 @@ func newWorldOf(t *testing.T, network Network, objects ...client.Object) *world 
 		}
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
-		// As a server does, unlike the fake.
+		// The API server sets a UID, and the fake client does not.
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			o.SetUID(uuid.NewUUID())
 			return c.Create(ctx, o, options...)
@@ -107,7 +107,7 @@ func (w *world) serve(t *testing.T) {
 	w.address = listener.Addr().String()
 }
 
-// dial connects, with a node's certificate if it is not nil.
+// dial connects, with a node's certificate if pair is not nil.
 func (w *world) dial(t *testing.T, pair *tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	config := &tls.Config{RootCAs: w.authority.Pool(), MinVersion: tls.VersionTLS13}
@@ -211,8 +211,8 @@ func TestJoinIgnoresTheSubjectAsked(t *testing.T) {
 	}
 }
 
-// TestJoinFault20: gethostname was the identity, so two hosts of one name collided,
-// and anyone could register.
+// TestJoinFault20: the published RIK used gethostname as the identity. Two hosts with the same
+// name collided, and any host could register.
 func TestJoinFault20(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -236,7 +236,7 @@ func TestJoinFault20(t *testing.T) {
 	}
 }
 
-// TestJoinRefusals: what the API refuses for good is no reason to try again.
+// TestJoinRefusals: a permanent refusal by the API must not cause a retry.
 func TestJoinRefusals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -280,8 +280,8 @@ func (w *world) joinAs(t *testing.T, node, machine, key string) error {
 	return err
 }
 
-// A machine's id did not tell a second riklet on it from the first, so that both were one
-// node and each ran all its instances.
+// TestASecondRikletOfAMachineIsRefused: before this fix, the machine ID did not distinguish two
+// riklets on one machine. Both were one node, and each ran all its instances.
 func TestASecondRikletOfAMachineIsRefused(t *testing.T) {
 	t.Parallel()
 	own := &rikv1alpha1.Node{
@@ -346,7 +346,8 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// Two riklets with one certificate ended each other's connection several times a second.
+// TestACopiedCertificateDoesNotEndTheFirstConnection: before this fix, two riklets with one
+// certificate ended each other's connection several times a second.
 func TestACopiedCertificateDoesNotEndTheFirstConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -466,7 +467,7 @@ func TestRenewKeepsTheName(t *testing.T) {
 	}
 }
 
-// bound makes an instance on a node whose revision refers to a secret.
+// bound creates an instance on a node, of a revision that refers to a secret.
 func bound(uid, node, revision string) *rikv1alpha1.Instance {
 	return &rikv1alpha1.Instance{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "i-" + uid, UID: types.UID(uid)},
@@ -532,7 +533,7 @@ func TestANodeGetsOnlyWhatItsInstancesReferTo(t *testing.T) {
 		}
 	}
 
-	// A change is pushed while an instance refers to it, and no longer.
+	// A change is sent only while an instance refers to the object.
 	changed := secret("mine")
 	changed.Data["key"] = []byte("new")
 	if err := w.client.Update(t.Context(), changed); err != nil {
@@ -562,7 +563,7 @@ func TestABindingThatTheWatchShowsLateIsAwaited(t *testing.T) {
 	if err := stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Get{Get: get}}); err != nil {
 		t.Fatal(err)
 	}
-	// The question is being answered once the connection has noted it.
+	// The server has started to answer the request when the connection has noted it.
 	c := w.server.connection("node-1")
 	eventually(t, func() error {
 		c.mu.Lock()
@@ -605,7 +606,7 @@ func TestANewerStreamEndsTheOlder(t *testing.T) {
 	}
 }
 
-// opened starts a session and reads the node's side of it.
+// opened starts a session and receives its open message on the node's side.
 func opened(t *testing.T, w *world, stream grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage]) (*Session, int64) {
 	t.Helper()
 	s, err := w.server.Open(t.Context(), "node-1", &nodev1.OpenStream{Uid: "u"})
@@ -653,7 +654,7 @@ func TestASlowReaderHoldsUpNoOtherSession(t *testing.T) {
 		t.Fatalf("after its end: %v, want EOF", err)
 	}
 
-	// Credit lets the slow one's node go on.
+	// Credit allows the node of the slow session to continue.
 	for range firstCredit / piece {
 		if _, err := slow.Recv(); err != nil {
 			t.Fatal(err)
@@ -711,7 +712,8 @@ func TestANodeThatSendsTooMuchLosesTheSession(t *testing.T) {
 	}
 }
 
-// TestANodeThatSaysNothingTooOftenLosesTheSession: messages without data need no credit.
+// TestANodeThatSaysNothingTooOftenLosesTheSession: messages without data need no credit, so
+// their number is limited.
 func TestANodeThatSaysNothingTooOftenLosesTheSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -738,7 +740,7 @@ func TestANodeThatSaysNothingTooOftenLosesTheSession(t *testing.T) {
 	}
 }
 
-// TestSessionsAreSharedAmongNamespaces: whoever has opened many leaves some to others.
+// TestSessionsAreSharedAmongNamespaces: a namespace with many sessions leaves some to others.
 func TestSessionsAreSharedAmongNamespaces(t *testing.T) {
 	t.Parallel()
 	c := newConnection(t.Context(), func(error) {}, "node-1", nil)
@@ -785,7 +787,7 @@ func TestSessionsEndWithTheStreamAndTheContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stream.Recv(); err != nil { // the open
+	if _, err := stream.Recv(); err != nil { // the open message
 		t.Fatal(err)
 	}
 	cancel()
@@ -805,8 +807,8 @@ func TestSessionsEndWithTheStreamAndTheContext(t *testing.T) {
 	}
 }
 
-// TestBadTokensDoNotBlockGoodOnes: one machine behind an address tries bad tokens, and
-// another one there joins all the same.
+// TestBadTokensDoNotBlockGoodOnes: if one machine behind an address tries invalid tokens,
+// another machine at the same address can still join.
 func TestBadTokensDoNotBlockGoodOnes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

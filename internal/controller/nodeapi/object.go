@@ -16,11 +16,11 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// behind is how long a question may wait for the watch to show the binding that
-// justifies it: the scheduler dispatches as soon as the binding is durable.
+// behind is how long a request may wait until the watch shows the binding that justifies it.
+// The scheduler dispatches as soon as the binding is durable, so the watch may be later.
 const behind = 3 * time.Second
 
-// objectKey names what a node can ask for.
+// objectKey identifies an object that a node can request.
 type objectKey struct {
 	kind            nodev1.Kind
 	namespace, name string
@@ -58,7 +58,7 @@ func (s *Server) watch(ctx context.Context) error {
 	return nil
 }
 
-// watchNodes sends away those that are deleted.
+// watchNodes disconnects nodes whose Nodes are deleted.
 func (s *Server) watchNodes(ctx context.Context) error {
 	nodes, err := s.cfg.Informers.GetInformer(ctx, &rikv1alpha1.Node{})
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Server) watchMetadata(ctx context.Context, kind nodev1.Kind, name strin
 	return err
 }
 
-// changed wakes the connections whose nodes were given the object.
+// changed wakes the connections whose nodes received the object.
 func (s *Server) changed(_ context.Context, key objectKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,8 +118,8 @@ func (s *Server) changed(_ context.Context, key objectKey) {
 	}
 }
 
-// answer reads what a node asked for, if it may have it. keep says whether the
-// node is to be told of changes.
+// answer reads an object that a node requested, if the node may read it. keep reports whether
+// changes of the object are to be sent to the node.
 func (s *Server) answer(ctx context.Context, node string, key objectKey) (answer *nodev1.Object, keep bool) {
 	answer = &nodev1.Object{Kind: key.kind, Namespace: key.namespace, Name: key.name}
 	if !s.mayRead(ctx, node, key) {
@@ -139,7 +139,7 @@ func (s *Server) answer(ctx context.Context, node string, key objectKey) (answer
 		err = s.readSecret(ctx, key, answer)
 	}
 	switch {
-	case apierrors.IsNotFound(err): // found stays false
+	case apierrors.IsNotFound(err): // Found stays false
 	case err != nil:
 		s.log.Error("reading an object for a node", "node", node, "namespace", key.namespace, "name", key.name, "err", err)
 		answer.Error = "it cannot be read now"
@@ -147,7 +147,8 @@ func (s *Server) answer(ctx context.Context, node string, key objectKey) (answer
 	return answer, key.kind != nodev1.Kind_KIND_REVISION
 }
 
-// mayRead waits a moment for the watch when nothing justifies the question yet.
+// mayRead reports whether a node may read an object. If no binding justifies it yet, mayRead
+// waits a moment for the watch.
 func (s *Server) mayRead(ctx context.Context, node string, key objectKey) bool {
 	ctx, cancel := context.WithTimeout(ctx, behind)
 	defer cancel()
@@ -167,7 +168,7 @@ func (s *Server) mayRead(ctx context.Context, node string, key objectKey) bool {
 	}
 }
 
-// refers says whether the revision's template names the object.
+// refers reports whether the revision's template refers to the object.
 func (s *Server) refers(ctx context.Context, revision revisionKey, key objectKey) bool {
 	object, err := s.revision(ctx, revision)
 	if err != nil {
@@ -180,7 +181,8 @@ func (s *Server) refers(ctx context.Context, revision revisionKey, key objectKey
 	return slices.Contains(references.ConfigMaps, key.name)
 }
 
-// revision reads from the cache, and past it what the cache does not have yet.
+// revision reads from the cache. If the cache does not have the revision yet, it reads from the
+// API server.
 func (s *Server) revision(ctx context.Context, key revisionKey) (*rikv1alpha1.WorkloadRevision, error) {
 	var object rikv1alpha1.WorkloadRevision
 	name := client.ObjectKey{Namespace: key.namespace, Name: key.name}
@@ -204,8 +206,8 @@ func (s *Server) readRevision(ctx context.Context, key objectKey, answer *nodev1
 	return nil
 }
 
-// readFence says how old the last proof is. A node that gets no answer stops what is
-// fenced, so an error needs no more than to be told.
+// readFence reads the age of the last proof. A node without an answer stops its fenced
+// instances, so an error needs only to be reported.
 func (s *Server) readFence(ctx context.Context, node string, key objectKey, answer *nodev1.Object) (keep bool) {
 	if s.cfg.Fences == nil {
 		return false
@@ -218,7 +220,7 @@ func (s *Server) readFence(ctx context.Context, node string, key objectKey, answ
 	}
 	answer.Found = found
 	if proven {
-		// Rounded up: older is safer.
+		// Rounded up, because a higher age is safer.
 		millis := age.Milliseconds() + 1
 		answer.AgeMillis = &millis
 	}

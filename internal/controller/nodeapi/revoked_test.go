@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// hello tries to connect and returns how the stream answers.
+// hello tries to connect and returns the error of the stream.
 func (w *world) hello(t *testing.T, pair *tls.Certificate, node string) error {
 	t.Helper()
 	stream, err := nodev1.NewNodeClient(w.dial(t, pair)).Connect(t.Context())
@@ -27,7 +27,7 @@ func (w *world) hello(t *testing.T, pair *tls.Certificate, node string) error {
 	return err
 }
 
-// remove deletes a Node as the watch would tell of it.
+// remove deletes a Node and reports that as the watch would.
 func (w *world) remove(t *testing.T, name string) {
 	t.Helper()
 	var node rikv1alpha1.Node
@@ -40,8 +40,8 @@ func (w *world) remove(t *testing.T, name string) {
 	w.server.nodeGone(&node)
 }
 
-// TestDeletedNodeIsRevoked: its certificate ends with the Node, at once, and
-// stays ended when another machine takes the name.
+// TestDeletedNodeIsRevoked: a node's certificate is revoked as soon as its Node is deleted. It
+// stays revoked when another machine takes the name.
 func TestDeletedNodeIsRevoked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -85,8 +85,8 @@ func TestDeletedNodeIsRevoked(t *testing.T) {
 	}
 }
 
-// TestCertificateThatNamesNoNode, as older servers gave them, counts for the
-// Node of its name.
+// TestCertificateThatNamesNoNode: a certificate without a Node's UID, as older servers issued
+// them, is valid for the Node of its name.
 func TestCertificateThatNamesNoNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -100,7 +100,8 @@ func TestCertificateThatNamesNoNode(t *testing.T) {
 	w.connect(t, old, "node-1")
 }
 
-// TestJoinCountsUses, and a revoked token joins nobody.
+// TestJoinCountsUses: each join counts as a use of the token. A revoked token cannot be used to
+// join.
 func TestJoinCountsUses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -1,11 +1,12 @@
-// Package nodeapi is the controller's side of the connections that nodes keep
-// to it: joining, certificates, what instances refer to, and the sessions (logs,
-// commands, ports) that users open on instances.
+// Package nodeapi is the controller's side of its connections with nodes. It handles joining,
+// certificates, the objects to which instances refer, and the sessions (logs, commands, ports)
+// that users open on instances.
 //
-// A node is who its certificate says. It is given only the revisions,
-// ConfigMaps and Secrets that instances bound to it refer to.
-// Reads: instances, workloadrevisions, configmaps, secrets, nodes.
-// Writes: nodes, once each, at joining.
+// A node's certificate is its identity. A node may read only the revisions, ConfigMaps and
+// Secrets to which the instances bound to it refer.
+//
+// Reads: instances, workloadrevisions, configmaps, secrets, nodes. Writes: nodes, once each, at
+// joining.
 package nodeapi
 
 import (
@@ -27,16 +28,16 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// DefaultValidity of a node's certificate; it renews itself long before.
+// DefaultValidity is the validity of a node's certificate. A node renews it long before it
+// expires.
 const DefaultValidity = 30 * 24 * time.Hour
 
-// Verifier says whether a join token is valid. Refusals are
-// jointoken.ErrRefused.
+// Verifier checks join tokens. The error of a refusal is jointoken.ErrRefused.
 type Verifier interface {
-	// Plausible says, at little cost, whether a token may be valid.
+	// Plausible reports, at little cost, whether a token may be valid.
 	Plausible(ctx context.Context, text string) bool
 	Verify(ctx context.Context, text string) error
-	// Use verifies as well, and counts.
+	// Use verifies the token and counts the use.
 	Use(ctx context.Context, text string) error
 }
 
@@ -46,39 +47,40 @@ type Authority interface {
 	CertificatePEM() []byte
 }
 
-// Config of a [Server].
+// Config configures a [Server].
 type Config struct {
-	// Client reads and writes past any cache. Required.
+	// Client reads and writes without a cache. Required.
 	Client client.Client
-	// Reader answers from a cache, which may be a moment behind. Required.
+	// Reader reads from a cache, which may be slightly behind. Required.
 	Reader client.Reader
-	// Informers tell of changes of instances, ConfigMaps and Secrets; the latter
-	// two are watched by their metadata only. Required.
+	// Informers report changes of instances, ConfigMaps and Secrets. Only the metadata of the
+	// latter two is watched. Required.
 	Informers cache.Informers
-	// Tokens and Authority serve joining. Required.
+	// Tokens and Authority are used for joining. Required.
 	Tokens    Verifier
 	Authority Authority
-	// Network tells of the network between instances. Nil tells nodes nothing.
+	// Network sends the netmap. If it is nil, nodes receive no netmap.
 	Network Network
-	// Fences tells nodes whether what is fenced may run. Nil: nothing is.
+	// Fences decides whether fenced instances may run. If it is nil, no instance is fenced.
 	Fences Fences
-	// Validity of a node's certificate. DefaultValidity when 0.
+	// Validity is the validity of a node's certificate. Zero means DefaultValidity.
 	Validity time.Duration
-	// Version is told to nodes.
+	// Version is sent to nodes.
 	Version string
-	// Audit records who joined and renewed a certificate, and who was refused. Nil: nobody.
+	// Audit records joins, renewals and refusals. If it is nil, nothing is recorded.
 	Audit func(AuditEntry)
-	// Logger reports joining, connections and refusals. Nil discards.
+	// Logger logs joins, connections and refusals. If it is nil, nothing is logged.
 	Logger *slog.Logger
 }
 
-// Fences says how long ago the kcp that a namespace belongs to was last known to be in
-// touch, if it ever was; found is false for a namespace that belongs to none.
+// Fences returns the time since the last proof that the kcp of a namespace could reach this
+// cluster. proven is false if there was no proof yet. found is false for a namespace that does
+// not belong to a kcp.
 type Fences interface {
 	Fence(ctx context.Context, namespace string) (age time.Duration, proven, found bool, err error)
 }
 
-// Validate reports every problem.
+// Validate reports every problem in a configuration.
 func (c *Config) Validate() error {
 	var problems []error
 	for name, missing := range map[string]bool{
@@ -95,8 +97,8 @@ func (c *Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Server implements the Join and Node services and opens sessions on nodes.
-// Several listeners may share one.
+// Server implements the Join and Node services and opens sessions on nodes. Several listeners
+// may share one.
 type Server struct {
 	nodev1.UnimplementedJoinServer
 	nodev1.UnimplementedNodeServer
@@ -108,11 +110,11 @@ type Server struct {
 
 	mu    sync.Mutex
 	nodes map[string]*connection
-	// gone are the Nodes that were deleted since this server runs.
+	// gone holds the Nodes that were deleted since this server started.
 	gone map[types.UID]bool
 }
 
-// New makes a server. Run must be called before nodes are served.
+// New creates a server. Call Run before nodes are served.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -133,9 +135,9 @@ func New(cfg Config) (*Server, error) {
 	}, nil
 }
 
-// Register adds both services to a gRPC server. Callers of a trusted one need no
-// certificate and are who they say: for a node in the same process, over a
-// listener that nobody else can reach. Several registrations share one state.
+// Register adds both services to a gRPC server. If trusted is set, callers need no certificate
+// and their stated identity is accepted. That is for a node in the same process, over a
+// listener that no other process can reach. Several registrations share one state.
 func (s *Server) Register(registrar grpc.ServiceRegistrar, trusted bool) {
 	nodev1.RegisterJoinServer(registrar, s)
 	nodev1.RegisterNodeServer(registrar, &front{Server: s, trusted: trusted})
@@ -147,8 +149,7 @@ type front struct {
 	trusted bool
 }
 
-// Run follows the cluster's changes until ctx ends. The cache must be started
-// by someone else.
+// Run follows the cluster's changes until ctx ends. The caller must start the cache.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.watch(ctx); err != nil {
 		return err
@@ -157,7 +158,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// Connected lists the nodes that have a stream now.
+// Connected returns the nodes that have a stream now.
 func (s *Server) Connected() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,9 +169,9 @@ func (s *Server) Connected() []string {
 	return names
 }
 
-// enter makes a connection the node's only one; an older one of the same riklet ends.
-// It does not when its Node has been deleted since that was looked up, or when another
-// riklet is connected.
+// enter makes a connection the only one of its node. An older connection of the same riklet is
+// ended. enter returns an error if the Node was deleted since it was read, or if another riklet
+// is connected.
 func (s *Server) enter(c *connection) error {
 	s.mu.Lock()
 	if err := s.refusalLocked(c); err != nil {
@@ -186,7 +187,7 @@ func (s *Server) enter(c *connection) error {
 	return nil
 }
 
-// refusal says why a connection may not be the node's; nil if it may.
+// refusal says why a connection is refused, or returns nil.
 func (s *Server) refusal(c *connection) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +205,7 @@ func (s *Server) refusalLocked(c *connection) error {
 	return nil
 }
 
-// leave removes a connection unless a newer one took its place.
+// leave removes a connection unless a newer one has replaced it.
 func (s *Server) leave(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

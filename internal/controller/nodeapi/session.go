@@ -13,32 +13,32 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// firstCredit is what a node may send before the user of a session has consumed
-// anything; see node.proto.
+// firstCredit is the number of bytes that a node may send before the user of a session has
+// consumed any; see node.proto.
 const firstCredit = 256 << 10
 
 const (
-	// maxSessions is how many a node carries at a time; it refuses more.
+	// maxSessions is the number of sessions on a node at a time. Further sessions are refused.
 	maxSessions = 256
-	// maxBare bounds the messages without data that wait for the user. Of those that
-	// credit is for there are a few.
+	// maxBare bounds the messages without data that wait for the user. Messages with data are
+	// bounded by credit.
 	maxBare = 1024
 )
 
 // Errors of sessions.
 var (
-	// ErrNodeNotConnected says that the node has no stream now.
+	// ErrNodeNotConnected means that the node has no stream now.
 	ErrNodeNotConnected = errors.New("the node is not connected")
-	// ErrNodeLost says that the stream ended during the session.
+	// ErrNodeLost means that the stream ended during the session.
 	ErrNodeLost = errors.New("the connection to the node was lost")
-	// ErrBusy says that no further session may be opened on the node now.
+	// ErrBusy means that no further session may be opened on the node now.
 	ErrBusy = errors.New("too many sessions")
-	// errOverrun says that a node sent more than it was allowed to.
+	// errOverrun means that a node sent more than its credit allowed.
 	errOverrun = errors.New("the node sent more than it may")
 )
 
-// Open starts a session on a node. The session ends with ctx, with Close, or
-// with the node's stream.
+// Open starts a session on a node. The session ends with ctx, with Close, or with the node's
+// stream.
 func (s *Server) Open(ctx context.Context, node string, open *nodev1.OpenStream) (*Session, error) {
 	c := s.connection(node)
 	if c == nil {
@@ -59,7 +59,7 @@ func (s *Server) Open(ctx context.Context, node string, open *nodev1.OpenStream)
 	session.stop = stop
 	ended := session.over || session.err != nil
 	session.mu.Unlock()
-	if ended { // it left before there was something to stop
+	if ended { // it ended before stop was set
 		stop()
 	}
 	return session, nil
@@ -81,8 +81,8 @@ func (c *connection) register(namespace string) (*Session, error) {
 	return s, nil
 }
 
-// sessionsLocked counts those of a namespace. None may have more than it leaves to all
-// others together: who has not opened any yet always can.
+// sessionsLocked counts the sessions of a namespace. A namespace may not have more sessions
+// than it leaves to all others together, so a namespace without a session can always open one.
 func (c *connection) sessionsLocked(namespace string) (n int) {
 	for _, s := range c.sessions {
 		if s.namespace == namespace {
@@ -92,29 +92,27 @@ func (c *connection) sessionsLocked(namespace string) (n int) {
 	return n
 }
 
-// Session is a log, a command or a port on a node. Send and Recv may be called
-// side by side, each by one goroutine. Credit is the user's to give and to obey:
-// messages pass as they are. A node that sends more than it was given credit for
-// loses the session, so that what waits here is bounded.
+// Session is a log, a command or a port on a node. Send and Recv may be called concurrently,
+// each by one goroutine. The user grants and obeys credit: messages are passed on unchanged. A
+// node that exceeds its credit loses the session, so that the queue is bounded.
 type Session struct {
 	id        int64
 	c         *connection
-	namespace string      // of the instance; empty if that is not known yet
-	stop      func() bool // forgets the context of Open
+	namespace string      // of the instance; empty if not known yet
+	stop      func() bool // unregisters from the context of Open
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	queue   []*nodev1.StreamData // received, not yet taken
+	queue   []*nodev1.StreamData // received, not yet read
 	allowed int64                // what the node may still send
-	bare    int                  // how many in the queue have no data
-	over    bool                 // the last message is in the queue, or was taken
+	bare    int                  // number of queued messages without data
+	over    bool                 // the last message is in the queue or was read
 	closed  bool                 // by us
-	err     error                // why it failed
+	err     error                // the cause of a failure
 }
 
-// Recv returns the next message of the node. One with Closed set is the last;
-// after it Recv returns io.EOF. After a failure, what had arrived is returned
-// first.
+// Recv returns the next message of the node. A message with Closed set is the last. After it,
+// Recv returns io.EOF. After a failure, messages that had arrived are returned first.
 func (s *Session) Recv() (*nodev1.StreamData, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +133,7 @@ func (s *Session) Recv() (*nodev1.StreamData, error) {
 	return data, nil
 }
 
-// Send gives a message to the node.
+// Send sends a message to the node.
 func (s *Session) Send(data *nodev1.StreamData) error {
 	s.mu.Lock()
 	err := s.err
@@ -158,8 +156,8 @@ func (s *Session) transmit(data *nodev1.StreamData) error {
 	return nil
 }
 
-// Close ends the session and tells the node, unless it ended by itself. A
-// second call does nothing.
+// Close ends the session and informs the node, unless the session had already ended. A second
+// call does nothing.
 func (s *Session) Close() {
 	s.mu.Lock()
 	send := !s.closed && !s.over && s.err == nil
@@ -169,12 +167,12 @@ func (s *Session) Close() {
 	s.mu.Unlock()
 	s.leave()
 	if send {
-		// A failure to send is the end of the node's stream, and of this with it.
+		// If sending fails, the node's stream has ended, and the session with it.
 		_ = s.transmit(&nodev1.StreamData{Closed: true})
 	}
 }
 
-// deliver takes a message of the node; it does not block.
+// deliver queues a message of the node. It does not block.
 func (s *Session) deliver(data *nodev1.StreamData) {
 	s.mu.Lock()
 	s.allowed -= int64(len(data.GetData()))
@@ -182,7 +180,7 @@ func (s *Session) deliver(data *nodev1.StreamData) {
 		s.bare++
 	}
 	if !data.GetClosed() {
-		data.Error = "" // it means nothing, and may be long
+		data.Error = "" // an error counts only in the last message, and may be long
 	}
 	overrun := s.allowed < 0 || s.bare > maxBare
 	if !s.closed && !overrun {
@@ -201,7 +199,7 @@ func (s *Session) deliver(data *nodev1.StreamData) {
 	}
 }
 
-// fail ends the session from outside.
+// fail ends the session with an error.
 func (s *Session) fail(err error) {
 	s.mu.Lock()
 	if s.err == nil && !s.over {
@@ -212,7 +210,7 @@ func (s *Session) fail(err error) {
 	s.leave()
 }
 
-// leave takes the session off its connection.
+// leave removes the session from its connection.
 func (s *Session) leave() {
 	s.c.mu.Lock()
 	delete(s.c.sessions, s.id)
