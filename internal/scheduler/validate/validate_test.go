@@ -93,7 +93,7 @@ func TestWhatIsLeftOfARegistration(t *testing.T) {
 	if err := again.Unmarshal(r.Status); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []*rikv1alpha1.NodeStatus{sent, again} { // the value used here and the one passed on
+	for _, s := range []*rikv1alpha1.NodeStatus{sent, again} { // used here, passed on
 		if len(s.Info.Hostname) > MaxWord+3 || s.Info.ExternalAddress != "" || s.Info.InternalAddress != "192.0.2.1" || len(s.Info.Kinds) != 1 || s.Info.CPUs != 0 || s.Confirmation != nil {
 			t.Errorf("the status is %d bytes of host name, %+v", len(s.Info.Hostname), s.Info.Kinds)
 		}
