@@ -7,8 +7,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// The reasons of events, those of Kubernetes where it has one for the same:
-// people and their alerts know them.
+// Reasons of events. They are those of Kubernetes where it has one for the same event, because
+// users and their alerts use them.
 const (
 	eventUnplaced  = "FailedScheduling"
 	eventFailed    = "Failed"
@@ -16,7 +16,7 @@ const (
 	eventUnhealthy = "Unhealthy"
 )
 
-// Reasons of containers that riklets give.
+// Reasons of containers that riklets set.
 const (
 	containerCrashLoop = "CrashLoopBackOff"
 	containerOOMKilled = "OOMKilled"
@@ -24,16 +24,16 @@ const (
 	containerNotReady  = "NotReady"
 )
 
-// lossReasons are the reasons of an end that was not a container's own doing: what it ran
-// in, or its volumes, were lost. Each is the reason of an event.
+// lossReasons are the reasons of an end that a container did not cause: its environment or its
+// volumes were lost. Each is also the reason of an event.
 var lossReasons = []string{"VMEnded", "SupervisorLost", "SnapshotLost", "VolumesLost"}
 
-// occurrence is what is worth an event: a failure or a decision. The recorder
-// counts those of one instance, reason and action instead of storing each.
+// occurrence is a failure or a decision for which an event is emitted. The recorder counts the
+// occurrences of one instance, reason and action instead of storing each.
 type occurrence struct{ reason, action, note string }
 
-// occurrences says what a change of an instance's status means. What stays as it
-// was is not told again, so that heartbeats and restarts tell nothing.
+// occurrences returns the occurrences in a change of an instance's status. Unchanged parts give
+// none, so that heartbeats and restarts of the controller emit no events.
 func occurrences(before, after *rikv1alpha1.InstanceStatus) []occurrence {
 	var out []occurrence
 	switch {
@@ -55,7 +55,7 @@ func occurrences(before, after *rikv1alpha1.InstanceStatus) []occurrence {
 	} {
 		for i := range lists[1] {
 			if c := &lists[1][i]; failed && c.State == rikv1alpha1.ContainerWaiting && c.Reason == after.Reason {
-				continue // the instance failed for it, and has told of it
+				continue // the instance failed for it and has an event
 			}
 			out = append(out, containerOccurrences(find(lists[0], lists[1][i].Name), &lists[1][i])...)
 		}
@@ -63,7 +63,7 @@ func occurrences(before, after *rikv1alpha1.InstanceStatus) []occurrence {
 	return out
 }
 
-// ofContainer says whether an instance's reason is that of one of its containers.
+// ofContainer reports whether an instance's reason is that of one of its containers.
 func ofContainer(s *rikv1alpha1.InstanceStatus, reason string) bool {
 	has := func(c rikv1alpha1.ContainerStatus) bool { return c.Reason == reason }
 	return reason == "" || slices.ContainsFunc(s.Containers, has) || slices.ContainsFunc(s.InitContainers, has)
@@ -110,7 +110,7 @@ func containerOccurrences(before, after *rikv1alpha1.ContainerStatus) []occurren
 	return out
 }
 
-// endOf is how the latest run of a container ended.
+// endOf returns how the latest run of a container ended.
 func endOf(c *rikv1alpha1.ContainerStatus) *rikv1alpha1.ContainerEnd {
 	if c.State == rikv1alpha1.ContainerExited && c.ExitCode != nil {
 		return &rikv1alpha1.ContainerEnd{Reason: c.Reason, Message: c.Message, ExitCode: *c.ExitCode, FinishedAt: c.FinishedAt}
@@ -118,8 +118,9 @@ func endOf(c *rikv1alpha1.ContainerStatus) *rikv1alpha1.ContainerEnd {
 	return c.LastState
 }
 
-// sameEnd goes by the time and the reason; two ends within a second are told as one. What
-// was lost with a container may become known after its end, with another reason.
+// sameEnd compares the time, the exit code and the reason. Two ends within a second count as
+// one. The loss of a container's environment may become known after its end, with another
+// reason.
 func sameEnd(a, b *rikv1alpha1.ContainerEnd) bool {
 	return b != nil && a.FinishedAt.Equal(b.FinishedAt) && a.ExitCode == b.ExitCode && a.Reason == b.Reason
 }

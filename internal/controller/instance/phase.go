@@ -11,25 +11,25 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// AnnotationForce on an Instance that is being deleted gives up waiting for its
-// node, like a grace period of 0.
+// AnnotationForce on an Instance that is being deleted ends the wait for its node, like a grace
+// period of 0.
 const AnnotationForce = "rik.dev/force"
 
-// Reasons that the controller itself gives to a status.
+// Reasons that the controller itself sets in a status.
 const (
 	ReasonNodeUnreachable = "NodeUnreachable"
 	ReasonStoppedByNode   = "StoppedByNode"
-	// ReasonNotHere is a riklet's, of an instance of which its node has nothing.
+	// ReasonNotHere is set by a riklet for an instance of which its node has no parts.
 	ReasonNotHere = "NotHere"
-	// ReasonSchedulerUnavailable is of what is Pending because nobody places it, and
-	// of what is Unknown because nobody hears of its node; also of nodes.
+	// ReasonSchedulerUnavailable is the reason of instances that are Pending or Unknown because
+	// no scheduler is connected. It is also used for nodes.
 	ReasonSchedulerUnavailable = "SchedulerUnavailable"
 )
 
-// messageNobodyPlaces says no time, which would change with each controller.
+// messageNobodyPlaces contains no time, because that would change with each controller.
 const messageNobodyPlaces = "no scheduler is connected to the controller: no instance is placed until one is"
 
-// messageStoppedByNode is for users who find an ended instance that nobody deleted.
+// messageStoppedByNode is for users who find an ended instance that no user deleted.
 const messageStoppedByNode = "its node stopped it, after so long without contact that it might have been replaced (onDisconnect: Stop, or a fence)"
 
 // Binding is the scheduler's proposal of a node.
@@ -38,12 +38,12 @@ type Binding struct {
 	HostPorts []int32
 }
 
-// Unplaced is the scheduler's word on why no node takes an instance.
+// Unplaced is the scheduler's explanation of why no node accepts an instance.
 type Unplaced struct {
 	Reason, Message string
 }
 
-// Observation is what a node saw of an instance.
+// Observation is what a node reported about an instance.
 type Observation struct {
 	Node            string
 	Sequence        int64
@@ -52,59 +52,61 @@ type Observation struct {
 	Status          *rikv1alpha1.InstanceStatus
 }
 
-// NodeFacts is what matters of the node that an instance is bound to, or is
-// about to be.
+// NodeFacts is the relevant state of the node to which an instance is bound, or is about to be
+// bound.
 type NodeFacts struct {
-	// Exists: there is a Node object that is not being deleted.
+	// Exists means that there is a Node object that is not being deleted.
 	Exists bool
-	// Silent and Heard: the scheduler said in this session that it hears nothing
-	// of it, or that it does. Neither: the scheduler has not said yet.
+	// Silent means that the scheduler reported the node as lost in this session. LastSeen means
+	// that it reported the node as connected. If neither is set, it has not reported yet.
 	Silent, LastSeen bool
-	// Unheard: nobody hears of it, because no scheduler has been connected for so
-	// long that a node would count as lost.
+	// Unheard means that the node's state is unknown because no scheduler has been connected for
+	// the time after which a node would be lost.
 	Unheard bool
 	// Address is the node's internal address.
 	Address string
 }
 
-// Facts is all that the next step of an instance depends on beside its object.
+// Facts is the input of Next in addition to the object.
 type Facts struct {
 	Binding     *Binding
 	Unplaced    *Unplaced
 	Observation *Observation
 	Node        NodeFacts
-	// Away and Back: for some seconds there has been no scheduler, or has again been
-	// one. Neither: that changed just now.
+	// Away means that there has been no scheduler for some seconds. Back means that there has
+	// been one again for some seconds. If neither is set, that changed just now.
 	Away, Back bool
 	Now        metav1.Time
 }
 
-// Contact is whether a scheduler is connected, and since when it is or is not.
+// Contact is whether a scheduler is connected, and since when.
 type Contact struct {
 	Connected bool
 	Since     time.Time
 }
 
-// Step is the one write that an instance needs next. The zero Step is none.
+// Step is the next write of an instance. The zero Step writes nothing.
 type Step struct {
-	// Bind is the node to bind to; Status is then part of the same write.
+	// Bind is the node to bind to. Status is then part of the same write.
 	Bind string
-	// Refuse says that the binding must not be made.
+	// Refuse means that the proposed binding must not be made.
 	Refuse bool
-	// Release removes the finalizer of the node, after a tombstone if Tombstone.
+	// Release removes the finalizer rik.dev/node. If Tombstone is set, a tombstone is written
+	// first.
 	Release, Tombstone bool
-	// Status replaces the present one; nil leaves it.
+	// Status replaces the current status. Nil leaves it unchanged.
 	Status *rikv1alpha1.InstanceStatus
 }
 
-// Next is the state machine of an instance: a function of the object and of
-// the latest that is known, so that it gives the same answer after any restart.
+// Next is the state machine of an instance. It is a function of the object and of the latest
+// facts, so it gives the same result after any restart.
 func Next(in *rikv1alpha1.Instance, f Facts) Step {
 	switch {
 	case in.DeletionTimestamp != nil:
 		return ending(in, f)
 	case in.Status.Phase.Ended():
-		// It will never run again, whatever a node that missed that says.
+		// The instance will never run again, even if a node that missed the end reports
+		// otherwise.
 		return Step{Refuse: f.Binding != nil}
 	case in.Spec.NodeName == "":
 		return waiting(in, f)
@@ -115,9 +117,9 @@ func Next(in *rikv1alpha1.Instance, f Facts) Step {
 	}
 }
 
-// ending holds an instance until nothing of it can run any more. The phase is
-// not written: the deletion timestamp says Destroying, and each write counts. Only
-// what keeps the node from taking it away is worth one.
+// ending keeps an instance until no part of it can run any more. It does not write the phase:
+// the deletion timestamp implies Destroying, and each write has a cost. It writes only what
+// prevents the node from removing the instance.
 func ending(in *rikv1alpha1.Instance, f Facts) Step {
 	step := Step{Refuse: f.Binding != nil}
 	if !slices.Contains(in.Finalizers, rikv1alpha1.FinalizerNode) {
@@ -139,7 +141,7 @@ func ending(in *rikv1alpha1.Instance, f Facts) Step {
 	return step
 }
 
-// Forced says whether a deletion does not wait for the node.
+// Forced reports whether a deletion does not wait for the node.
 func Forced(in *rikv1alpha1.Instance) bool {
 	if in.DeletionTimestamp == nil {
 		return false
@@ -163,7 +165,7 @@ func waiting(in *rikv1alpha1.Instance, f Facts) Step {
 	return step
 }
 
-// unplaced says why no node has the instance yet.
+// unplaced explains in the status why the instance has no node yet.
 func unplaced(in *rikv1alpha1.Instance, f Facts) Step {
 	status := rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstancePending}
 	switch u := f.Unplaced; {
@@ -172,7 +174,7 @@ func unplaced(in *rikv1alpha1.Instance, f Facts) Step {
 	case u != nil:
 		status.Reason, status.Message = u.Reason, u.Message
 	case f.Back && in.Status.Reason == ReasonSchedulerUnavailable:
-		// It has not said yet.
+		// The scheduler has not sent an explanation yet.
 	default:
 		return Step{}
 	}
@@ -185,12 +187,12 @@ func placed(in *rikv1alpha1.Instance, f Facts) Step {
 	case f.Node.Silent:
 		return lost(in, ReasonNodeUnreachable, "node "+in.Spec.NodeName+" is not heard of")
 	case f.Node.Unheard && in.Status.Phase == rikv1alpha1.InstanceUnknown:
-		return Step{} // what is known of it is older
+		return Step{} // the known state is older
 	case f.Node.Unheard:
 		return lost(in, ReasonSchedulerUnavailable, "nobody hears of node "+in.Spec.NodeName+", because no scheduler is connected")
 	}
 	if in.Status.Phase == rikv1alpha1.InstanceUnknown && !f.Node.LastSeen {
-		// An observation from before the silence says nothing of now.
+		// An observation from before the loss does not show the current state.
 		return Step{}
 	}
 	if seen := f.Observation; seen != nil && seen.Node == in.Spec.NodeName && seen.Sequence >= in.Status.Sequence {
@@ -209,7 +211,7 @@ func placed(in *rikv1alpha1.Instance, f Facts) Step {
 	return Step{}
 }
 
-// lost keeps what was last seen, and says that it may no longer be so.
+// lost keeps the last known status, and marks it as possibly outdated.
 func lost(in *rikv1alpha1.Instance, reason, message string) Step {
 	status := *in.Status.DeepCopy()
 	status.Phase, status.Ready = rikv1alpha1.InstanceUnknown, false
@@ -217,7 +219,7 @@ func lost(in *rikv1alpha1.Instance, reason, message string) Step {
 	return changed(in, status)
 }
 
-// observed makes the status of what the node saw.
+// observed builds the status from an observation.
 func observed(in *rikv1alpha1.Instance, seen *Observation, f Facts) Step {
 	status := rikv1alpha1.InstanceStatus{}
 	if seen.Status != nil {
@@ -234,7 +236,7 @@ func observed(in *rikv1alpha1.Instance, seen *Observation, f Facts) Step {
 	case rikv1alpha1.InstanceCompleted, rikv1alpha1.InstanceFailed:
 		finish(&status, f.Now)
 	case rikv1alpha1.InstanceTerminated:
-		// Nobody asked for its end: the node gave it up.
+		// No deletion was requested: the node gave the instance up.
 		status.Phase = rikv1alpha1.InstanceFailed
 		if status.Reason == "" {
 			status.Reason, status.Message = ReasonStoppedByNode, messageStoppedByNode
@@ -260,7 +262,7 @@ func finish(status *rikv1alpha1.InstanceStatus, now metav1.Time) {
 	}
 }
 
-// keep carries over what only the controller knows.
+// keep copies the fields that only the controller sets.
 func keep(status, before *rikv1alpha1.InstanceStatus, address string) {
 	status.HostAddress = before.HostAddress
 	if status.HostAddress == "" {
@@ -274,8 +276,8 @@ func keep(status, before *rikv1alpha1.InstanceStatus, address string) {
 	}
 }
 
-// quiet keeps the way up at three writes: while an instance is being made,
-// only trouble is worth a write, not each step that goes well.
+// quiet limits the writes until an instance is running to three: while it is being created,
+// only trouble is written, and not each successful step.
 func quiet(before, after *rikv1alpha1.InstanceStatus) bool {
 	if before.Phase != rikv1alpha1.InstanceCreating || after.Phase != rikv1alpha1.InstanceCreating {
 		return false
@@ -283,8 +285,8 @@ func quiet(before, after *rikv1alpha1.InstanceStatus) bool {
 	return !trouble(after) && !trouble(before)
 }
 
-// trouble says whether a container was started again or ended badly, or the
-// node gave a reason of which it wants the user to know: one with a message.
+// trouble reports whether a container was restarted or ended with an error, or whether the node
+// set a reason with a message for the user.
 func trouble(s *rikv1alpha1.InstanceStatus) bool {
 	if s.Reason != "" && s.Message != "" {
 		return true
@@ -296,11 +298,11 @@ func trouble(s *rikv1alpha1.InstanceStatus) bool {
 	return slices.ContainsFunc(s.Containers, bad) || slices.ContainsFunc(s.InitContainers, bad)
 }
 
-// changed is a step that writes the status if it says anything new. A higher
-// sequence number alone does not.
+// changed returns a step that writes the status if it has changed. A higher sequence number
+// alone does not count.
 func changed(in *rikv1alpha1.Instance, status rikv1alpha1.InstanceStatus) Step {
 	same := status
-	same.Sequence, same.Conditions = in.Status.Sequence, in.Status.Conditions // the server's
+	same.Sequence, same.Conditions = in.Status.Sequence, in.Status.Conditions // set by the server
 	if equality.Semantic.DeepEqual(same, in.Status) {
 		return Step{}
 	}

@@ -13,7 +13,7 @@ import (
 
 var noon = metav1.NewTime(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 
-// object makes an instance that its node holds by the finalizer.
+// object creates an instance with the finalizer of its node.
 func object(phase rikv1alpha1.InstancePhase, node string, changes ...func(*rikv1alpha1.Instance)) *rikv1alpha1.Instance {
 	in := &rikv1alpha1.Instance{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-1", UID: "u", Finalizers: []string{rikv1alpha1.FinalizerNode}},
@@ -56,7 +56,7 @@ func TestNext(t *testing.T) {
 	crash.Status.Containers = []rikv1alpha1.ContainerStatus{{Name: "c", ExitCode: &two}}
 	elsewhere := seen("Running", 3)
 	elsewhere.Node = "other"
-	held := seen("Running", 3) // by a node that forgets to say that it is not ready
+	held := seen("Running", 3) // by a node that does not clear ready
 	held.Status.Suspended = true
 	heldAndFailed := seen("Failed", 5)
 	heldAndFailed.Status.Suspended = true
@@ -170,8 +170,8 @@ func drawFacts(t *rapid.T) Facts {
 	return f
 }
 
-// TestNextIsStable: the step that was carried out leaves no other to do, so that
-// a restart at any point writes nothing twice.
+// TestNextIsStable: after a step was executed, the next step is empty. A restart at any point
+// therefore writes nothing twice.
 func TestNextIsStable(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -190,7 +190,7 @@ func TestNextIsStable(t *testing.T) {
 				t.Fatalf("bound twice")
 			}
 			in.Spec.NodeName = step.Bind
-			// The same facts name the node that it is now bound to.
+			// The same facts apply to the node that the instance is now bound to.
 		}
 		if step.Status != nil {
 			in.Status = *step.Status
@@ -201,7 +201,7 @@ func TestNextIsStable(t *testing.T) {
 		if step.Release {
 			in.Finalizers = nil
 		}
-		facts.Binding = nil // settled
+		facts.Binding = nil // acknowledged
 		if step.Bind != "" {
 			facts.Observation = nil
 			facts.Node.Silent, facts.Node.Unheard = false, false

@@ -1,12 +1,12 @@
-// Package instance is the single writer of Instances: it makes bindings
-// durable, turns observations into phases, and lets go of what has ended.
+// Package instance is the only writer of Instances. It makes bindings durable, translates
+// observations into phases, and releases instances that have ended.
 //
-// Reads: the view of instances, the node facts, and what the scheduler says
-// (bindings, explanations, observations), which is kept in memory and coalesced
-// per instance: a slow store delays it, and the latest is never lost.
-// Writes: Instances, and the tombstones of those given up.
+// Reads: the view of instances, the node facts, and the scheduler's messages (bindings,
+// explanations, observations). The messages are kept in memory, the latest of each kind per
+// instance. A slow store delays them, and the latest is never lost. Writes: Instances, and
+// tombstones of instances that were given up.
 //
-// The decision is Next, a pure function; Reconciler carries it out.
+// Next, a pure function, makes the decisions. Reconciler executes them.
 package instance
 
 import (
@@ -30,26 +30,26 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// maxBackoff after errors: the workers bound the load on a store that is in
-// trouble, and a binding that waits holds resources.
+// maxBackoff bounds the delay after errors. It can be short: the number of workers bounds the
+// load on a store in trouble, and a waiting binding holds resources.
 const maxBackoff = 5 * time.Second
 
-// Scheduler hears what became of its proposals. None of the methods blocks.
+// Scheduler receives the results of its proposals. Its methods do not block.
 type Scheduler interface {
-	// Acknowledge says that a binding to the node is durable, or must be forgotten.
+	// Acknowledge reports that a binding to the node is durable, or was refused.
 	Acknowledge(uid types.UID, node string, durable bool)
-	// Tombstone says that the node may not run the UID.
+	// Tombstone reports that the node may not run the UID.
 	Tombstone(t Tombstone)
 }
 
-// Config is what a Reconciler works with. All fields are needed.
+// Config configures a Reconciler. All fields are required.
 type Config struct {
 	View      *index.Instances
 	Store     store.Instances
 	Scheduler Scheduler
 	Nodes     func(name string) NodeFacts
-	// Contact is that with the scheduler. What it is counts once it has been so for
-	// the time Settled.
+	// Contact is the state of the connection to the scheduler. A state counts once it has lasted
+	// for the time Settled.
 	Contact    func() Contact
 	Settled    time.Duration
 	Tombstones *Tombstones
@@ -60,20 +60,20 @@ type Config struct {
 	Workers int
 }
 
-// news is what the scheduler said of one instance.
+// news holds the scheduler's latest messages about one instance.
 type news struct {
 	binding     *Binding
 	unplaced    *Unplaced
 	observation *Observation
-	// old: the observation is of an earlier session.
+	// old means that the observation is from an earlier session.
 	old bool
 }
 
-// Reconciler brings instances forward.
+// Reconciler reconciles instances.
 type Reconciler struct {
 	config Config
 	queue  *reconcile.Queue[types.NamespacedName]
-	// confirmed are tombstones that their nodes have honored.
+	// confirmed queues tombstones that their nodes have confirmed.
 	confirmed *reconcile.Queue[Tombstone]
 
 	mu sync.Mutex
@@ -81,7 +81,7 @@ type Reconciler struct {
 	news map[types.UID]*news
 }
 
-// New makes a reconciler and subscribes it to the view.
+// New creates a reconciler and subscribes it to the view.
 func New(c Config) *Reconciler {
 	r := &Reconciler{config: c, news: map[types.UID]*news{}}
 	r.queue = reconcile.New(reconcile.Options{
@@ -100,10 +100,10 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Waiting is the number of instances that wait for a pass.
+// Waiting returns the number of instances that wait for a pass.
 func (r *Reconciler) Waiting() int { return r.queue.Len() }
 
-// Enqueue asks for a pass over the instances of a node, whose facts changed.
+// Enqueue requests a pass over the instances of a node whose facts changed.
 func (r *Reconciler) Enqueue(node string) {
 	for _, in := range r.config.View.OnNode(node) {
 		r.queue.Add(index.Key(in))
@@ -124,9 +124,9 @@ func (r *Reconciler) onChange(before, after *rikv1alpha1.Instance) {
 	}
 }
 
-// note stores news under the UID and asks for a pass. It is false for an
-// instance that does not exist: the store comes first and the look second, so
-// that whoever removes the instance in between finds the news and drops it.
+// note stores news under the UID and requests a pass. It returns false for an instance that
+// does not exist. It stores first and checks second. If the instance is removed in between, the
+// removal finds the news and drops it.
 func (r *Reconciler) note(uid types.UID, change func(*news)) bool {
 	r.mu.Lock()
 	n := r.news[uid]
@@ -147,7 +147,7 @@ func (r *Reconciler) note(uid types.UID, change func(*news)) bool {
 	return true
 }
 
-// Bind takes a proposal.
+// Bind handles a proposal.
 func (r *Reconciler) Bind(uid types.UID, b Binding) {
 	known := r.note(uid, func(n *news) { n.binding, n.unplaced = &b, nil })
 	if !known {
@@ -155,14 +155,14 @@ func (r *Reconciler) Bind(uid types.UID, b Binding) {
 	}
 }
 
-// Explain takes the reason why an instance is not placed.
+// Explain handles the reason why an instance is not placed.
 func (r *Reconciler) Explain(uid types.UID, u Unplaced) {
 	r.note(uid, func(n *news) { n.unplaced = &u })
 }
 
-// Observe takes what a node saw. An earlier sequence number than the latest of
-// the same node is dropped, and so is what concerns an unknown instance, unless
-// it confirms a tombstone.
+// Observe handles an observation. It drops an observation with a lower sequence number than the
+// latest of the same node. It also drops observations of unknown instances, unless they confirm
+// a tombstone.
 func (r *Reconciler) Observe(uid types.UID, o Observation) {
 	known := r.note(uid, func(n *news) {
 		last := n.observation
@@ -179,8 +179,8 @@ func (r *Reconciler) confirm(ctx context.Context, t Tombstone) (time.Duration, e
 	return 0, r.config.Tombstones.Confirm(ctx, t.Node, t.UID)
 }
 
-// Reset forgets proposals that were made in a scheduler session that has ended, and
-// notes which observations are not of the one that begins: all are told again.
+// Reset drops proposals of an earlier scheduler session, and marks its observations as old. The
+// new session sends all of them again.
 func (r *Reconciler) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,7 +189,7 @@ func (r *Reconciler) Reset() {
 	}
 }
 
-// ContactChanged asks for a pass over the instances that wait for the scheduler.
+// ContactChanged requests a pass over the instances that wait for the scheduler.
 func (r *Reconciler) ContactChanged() {
 	for _, in := range r.config.View.All() {
 		if in.Spec.NodeName == "" && !in.Status.Phase.Ended() {
@@ -198,8 +198,8 @@ func (r *Reconciler) ContactChanged() {
 	}
 }
 
-// facts gathers what the next step depends on. again is after how long the contact
-// with the scheduler says more; 0 while nothing depends on it.
+// facts collects the input of the next step. again is the time after which the state of the
+// connection to the scheduler changes the result. It is 0 if the result does not depend on it.
 func (r *Reconciler) facts(in *rikv1alpha1.Instance) (f Facts, again time.Duration) {
 	now := r.config.Now()
 	f.Now = metav1.NewTime(now)
@@ -247,13 +247,13 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 		err = r.status(ctx, in, step.Status)
 	}
 	if in.Spec.NodeName != "" && facts.Binding != nil && !step.Refuse && err == nil {
-		// Proposed again after it had become durable.
+		// The scheduler proposed the binding again after it had become durable.
 		r.settle(in.UID, facts.Binding, true)
 	}
 	return again, outdated(err)
 }
 
-// settle drops a proposal and tells the scheduler, unless a newer one came.
+// settle drops a proposal and acknowledges it to the scheduler, unless a newer one has arrived.
 func (r *Reconciler) settle(uid types.UID, b *Binding, durable bool) {
 	r.mu.Lock()
 	n := r.news[uid]
@@ -274,8 +274,8 @@ func (r *Reconciler) bind(ctx context.Context, in *rikv1alpha1.Instance, b *Bind
 	if err != nil {
 		return fmt.Errorf("binding instance %s to node %s: %w", index.Key(in), step.Bind, err)
 	}
-	// In this order the acknowledgement alone tells the scheduler; the change of
-	// the view would otherwise send it the bound instance as well.
+	// In this order only the acknowledgment informs the scheduler. In the other order, the change
+	// of the view would also send the bound instance.
 	r.settle(in.UID, b, true)
 	r.config.View.Put(stored)
 	return nil
@@ -293,7 +293,7 @@ func (r *Reconciler) status(ctx context.Context, in *rikv1alpha1.Instance, s *ri
 	return nil
 }
 
-// announce makes events of what a change means.
+// announce emits events for the occurrences in a change.
 func (r *Reconciler) announce(in *rikv1alpha1.Instance, s *rikv1alpha1.InstanceStatus) {
 	for _, h := range occurrences(&in.Status, s) {
 		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, h.reason, h.action, "%s", h.note)
@@ -321,9 +321,8 @@ func (r *Reconciler) release(ctx context.Context, in *rikv1alpha1.Instance, tomb
 	return nil
 }
 
-// outdated makes little of the errors that only mean that the watch will bring
-// a newer state: a conflict is tried again without noise, and an object that is
-// gone needs nothing.
+// outdated reduces errors that only mean that the watch will deliver a newer state. A conflict
+// is retried without a log message. An object that was deleted needs no action.
 func outdated(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):

@@ -17,44 +17,44 @@ import (
 )
 
 const (
-	// labelTombstones marks the ConfigMaps that hold tombstones; their names are
-	// those of the nodes with a prefix.
+	// labelTombstones marks the ConfigMaps that hold tombstones. Their names are the nodes' names
+	// with a prefix.
 	labelTombstones  = "rik.dev/tombstones"
 	tombstonesPrefix = "tombstones."
-	// tombstoneLife bounds the list: a node that returns later waits for an operator,
-	// because the cluster has no record of its instances any more.
+	// tombstoneLife is how long a tombstone is kept. A node that returns later waits for an
+	// operator, because the cluster no longer has a record of its instances.
 	tombstoneLife = 90 * 24 * time.Hour
-	// maxTombstones of one node; a ConfigMap holds 1 MiB and each takes some 60 bytes.
+	// maxTombstones is the maximum for one node. A ConfigMap holds 1 MiB, and each tombstone uses
+	// about 60 bytes.
 	maxTombstones = 10_000
 )
 
-// Tombstone is the UID of an instance that was given up while its node may
-// still run it.
+// Tombstone is the UID of an instance that was given up while its node may still run it.
 type Tombstone struct {
 	UID  types.UID
 	Node string
 }
 
-// Tombstones keeps, durably, the UIDs that a node must not run although nobody
-// saw it stop them. There is one ConfigMap per node in the system's namespace.
+// Tombstones stores, durably, the UIDs that a node must not run although it has not confirmed
+// their end. There is one ConfigMap per node in the system's namespace.
 type Tombstones struct {
 	client    client.Client
 	namespace string
 	now       func() time.Time
 
-	// write serializes stores; it is held across requests, mu never is.
+	// write serializes writes to the API server. It is held across requests, and mu never is.
 	write sync.Mutex
 	mu    sync.Mutex
 	// byNode is guarded by mu.
 	byNode map[string]map[string]string
 }
 
-// NewTombstones makes an empty list; Load fills it.
+// NewTombstones creates an empty list. Load fills it.
 func NewTombstones(c client.Client, namespace string, now func() time.Time) *Tombstones {
 	return &Tombstones{client: c, namespace: namespace, now: now, byNode: map[string]map[string]string{}}
 }
 
-// Load reads what an earlier controller stored.
+// Load reads the tombstones that an earlier controller stored.
 func (t *Tombstones) Load(ctx context.Context) error {
 	var list corev1.ConfigMapList
 	err := t.client.List(ctx, &list, client.InNamespace(t.namespace), client.HasLabels{labelTombstones})
@@ -73,7 +73,7 @@ func (t *Tombstones) Load(ctx context.Context) error {
 	return nil
 }
 
-// All lists them by node and UID.
+// All returns the tombstones by node and UID.
 func (t *Tombstones) All() []Tombstone {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,7 +86,7 @@ func (t *Tombstones) All() []Tombstone {
 	return out
 }
 
-// Has says whether there is one.
+// Has reports whether there is a tombstone.
 func (t *Tombstones) Has(node string, uid types.UID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,7 +94,7 @@ func (t *Tombstones) Has(node string, uid types.UID) bool {
 	return ok
 }
 
-// Add stores one and returns when it is durable.
+// Add stores a tombstone and returns when it is durable.
 func (t *Tombstones) Add(ctx context.Context, node string, uid types.UID) error {
 	return t.change(ctx, node, func(uids map[string]string) bool {
 		if _, ok := uids[string(uid)]; ok {
@@ -106,7 +106,7 @@ func (t *Tombstones) Add(ctx context.Context, node string, uid types.UID) error 
 	})
 }
 
-// Confirm removes one: its node said that nothing of it is left.
+// Confirm removes a tombstone: its node reported that no part of the instance is left.
 func (t *Tombstones) Confirm(ctx context.Context, node string, uid types.UID) error {
 	return t.change(ctx, node, func(uids map[string]string) bool {
 		_, ok := uids[string(uid)]
@@ -115,16 +115,16 @@ func (t *Tombstones) Confirm(ctx context.Context, node string, uid types.UID) er
 	})
 }
 
-// prune drops what is too old, and the oldest when there are too many.
+// prune drops tombstones that are too old, and the oldest if there are too many.
 func prune(uids map[string]string, now time.Time) {
 	oldest := now.Add(-tombstoneLife).UTC().Format(time.RFC3339)
 	maps.DeleteFunc(uids, func(_, since string) bool { return since < oldest })
 	KeepNewest(uids, maxTombstones, now)
 }
 
-// KeepNewest drops the oldest of more than limit. The values are times in RFC 3339 and UTC. One
-// that is later than now is of a clock that was ahead, and becomes now: it must not outlive those
-// that come after it.
+// KeepNewest drops the oldest entries above the limit. The values are times in RFC 3339 and
+// UTC. A time later than now comes from a clock that was ahead. It is set to now, so that it
+// does not outlive later entries.
 func KeepNewest(uids map[string]string, limit int, now time.Time) {
 	latest := now.UTC().Format(time.RFC3339)
 	for uid, since := range uids {
@@ -163,7 +163,7 @@ func (t *Tombstones) change(ctx context.Context, node string, edit func(map[stri
 	return nil
 }
 
-// save overwrites: only the active controller writes these objects.
+// save overwrites the object: only the active controller writes these objects.
 func (t *Tombstones) save(ctx context.Context, node string, uids map[string]string) error {
 	object := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
