@@ -18,11 +18,11 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// nameAttempts bounds how often another name is tried.
+// nameAttempts bounds how often create tries another name.
 const nameAttempts = 8
 
-// apply carries a plan out. Nothing is deleted for being lost unless every
-// creation succeeded, since one of them may be its replacement.
+// apply executes a plan. Lost instances are deleted only if every creation succeeded, because
+// one of the new instances may replace them.
 func (r *Reconciler) apply(ctx context.Context, w *rikv1alpha1.Workload, p Plan) error {
 	var room, lost []Deletion
 	for _, d := range p.Delete {
@@ -44,13 +44,12 @@ func (r *Reconciler) apply(ctx context.Context, w *rikv1alpha1.Workload, p Plan)
 	return each(ctx, r.config.Writes, lost, remove)
 }
 
-// enoughErrors ends a round of writes: with that many, the rest would most
-// likely fail too, and the back-off is the better place to wait.
+// enoughErrors is the number of errors that ends a round of writes. The remaining writes would
+// most likely fail too, and the back-off then limits the retries.
 const enoughErrors = 16
 
-// each does something with all of a list, a bounded number at once. An error
-// does not keep it from the others, so that a store which fails now and then
-// slows a plan down and does not stop it.
+// each calls do for all items of a list, a bounded number at once. An error does not skip other
+// items. A store that sometimes fails therefore slows a plan down and does not stop it.
 func each[T any](ctx context.Context, limit int, list []T, do func(context.Context, T) error) error {
 	var group errgroup.Group
 	group.SetLimit(max(limit, 1))
@@ -92,7 +91,7 @@ func (r *Reconciler) create(ctx context.Context, w *rikv1alpha1.Workload, c Crea
 		var have rikv1alpha1.Instance
 		err = r.config.Client.Get(ctx, client.ObjectKeyFromObject(in), &have)
 		if err == nil && have.Spec.Replaces == string(c.Replaces) {
-			// Made before a restart, or by a pass that the view has forgotten.
+			// Created before a restart, or by a pass whose result is no longer in the view.
 			r.config.Instances.Put(&have)
 			return nil
 		}
@@ -100,8 +99,8 @@ func (r *Reconciler) create(ctx context.Context, w *rikv1alpha1.Workload, c Crea
 	return fmt.Errorf("creating an instance of %s/%s: no free name in %d attempts", w.Namespace, w.Name, nameAttempts)
 }
 
-// name is random for a new instance. The name of a replacement follows from
-// what it replaces, so that it is made once.
+// name returns a random name for a new instance. The name of a replacement is derived from the
+// replaced instance, so that only one replacement is created.
 func (r *Reconciler) name(w *rikv1alpha1.Workload, c Creation, attempt int) string {
 	if c.Replaces == "" {
 		return w.Name + "-" + r.config.Suffix()
@@ -120,7 +119,8 @@ func (r *Reconciler) delete(ctx context.Context, w *rikv1alpha1.Workload, d Dele
 	err := r.config.Store.Delete(ctx, in.Namespace, in.Name, in.UID, nil)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		// Gone, or another object of the same name: the watch will tell.
+		// The instance was deleted, or is another object of the same name. The watch will report
+		// it.
 		return nil
 	case err != nil:
 		r.mu.Lock()
@@ -129,7 +129,7 @@ func (r *Reconciler) delete(ctx context.Context, w *rikv1alpha1.Workload, d Dele
 		return fmt.Errorf("deleting instance %s/%s: %w", in.Namespace, in.Name, err)
 	}
 	if now := r.config.Instances.ByUID(in.UID); now == nil || now.DeletionTimestamp != nil {
-		// The watch was faster than the answer.
+		// The watch was faster than the response.
 		r.mu.Lock()
 		delete(r.doomed, in.UID)
 		r.mu.Unlock()

@@ -20,7 +20,7 @@ const (
 	finalizerOrphan     = metav1.FinalizerOrphanDependents
 	finalizerForeground = metav1.FinalizerDeleteDependents
 
-	// Finalizer is put on by the API server.
+	// Finalizer is set by the API server.
 	Finalizer = rikv1alpha1.FinalizerWorkload
 
 	reasonCascade = "WorkloadDeleted"
@@ -28,10 +28,10 @@ const (
 
 func hasFinalizer(o client.Object, name string) bool { return slices.Contains(o.GetFinalizers(), name) }
 
-// ownedBy says whether the Workload with the UID owns the object.
+// ownedBy reports whether the Workload with the UID owns the object.
 func ownedBy(o client.Object, uid types.UID) bool { return instance.Owner(o) == uid }
 
-// sweep ends what an earlier workload of the same name left behind.
+// sweep ends the instances and revisions of an earlier workload of the same name.
 func (r *Reconciler) sweep(ctx context.Context, key types.NamespacedName, w *rikv1alpha1.Workload) error {
 	for _, in := range r.config.Instances.OfWorkload(key) {
 		if instance.Belongs(in, w) {
@@ -44,11 +44,11 @@ func (r *Reconciler) sweep(ctx context.Context, key types.NamespacedName, w *rik
 	return r.sweepRevisions(ctx, key, w.UID)
 }
 
-// cascade ends the instances and revisions of a workload that is being deleted
-// or is gone, or lets go of them if the deletion orphans. w is nil when it is gone.
+// cascade ends the instances and revisions of a workload that is being deleted or was deleted,
+// or releases them if the deletion orphans. w is nil if the workload was deleted.
 func (r *Reconciler) cascade(ctx context.Context, key types.NamespacedName, w *rikv1alpha1.Workload) error {
 	if w == nil {
-		// The view is synced, but this is too grave to trust a cache.
+		// The view is synced, but this decision is too serious to rely on a cache.
 		var live rikv1alpha1.Workload
 		if err := r.config.Client.Get(ctx, key, &live); !apierrors.IsNotFound(err) {
 			if err == nil {
@@ -74,10 +74,10 @@ func (r *Reconciler) cascade(ctx context.Context, key types.NamespacedName, w *r
 	return r.letGo(ctx, key, w)
 }
 
-// waitingFirst parts instances into those that no node has and the others. The
-// first have to go before the others do: the room that a stopped instance leaves
-// would else be given to one that is about to be deleted too, and a large
-// workload would start most of its waiting instances on its way out.
+// waitingFirst splits instances into those without a node and the others. The first must be
+// deleted before the others. Otherwise the room of a stopped instance would go to an instance
+// that is about to be deleted too. A large workload would then start most of its waiting
+// instances during its deletion.
 func waitingFirst(list []*rikv1alpha1.Instance) [2][]*rikv1alpha1.Instance {
 	var rounds [2][]*rikv1alpha1.Instance
 	for _, in := range list {
@@ -90,8 +90,8 @@ func waitingFirst(list []*rikv1alpha1.Instance) [2][]*rikv1alpha1.Instance {
 	return rounds
 }
 
-// leave ends an instance that has no workload, or makes it an orphan. An orphan
-// stays until it is deleted by name or its node is.
+// leave ends an instance without a workload, or makes it an orphan. An orphan stays until it is
+// deleted by name or its node is deleted.
 func (r *Reconciler) leave(ctx context.Context, in *rikv1alpha1.Instance) error {
 	r.mu.Lock()
 	_, keep := r.orphaned[instance.Owner(in)]
@@ -118,7 +118,7 @@ func (r *Reconciler) leave(ctx context.Context, in *rikv1alpha1.Instance) error 
 	return r.delete(ctx, nil, Deletion{in, reasonCascade})
 }
 
-// free takes the owner from an object and marks it as an orphan.
+// free removes the owner from an object and marks it as an orphan.
 func free(o client.Object) {
 	o.SetOwnerReferences(slices.DeleteFunc(o.GetOwnerReferences(), func(ref metav1.OwnerReference) bool {
 		return ref.Kind == "Workload"
@@ -131,8 +131,7 @@ func free(o client.Object) {
 	o.SetAnnotations(annotations)
 }
 
-// sweepRevisions deletes the revisions that no living workload owns and no
-// instance uses any more.
+// sweepRevisions deletes the revisions that no existing workload owns and no instance uses.
 func (r *Reconciler) sweepRevisions(ctx context.Context, key types.NamespacedName, alive types.UID) error {
 	used := map[string]bool{}
 	for _, in := range r.config.Instances.OfWorkload(key) {
@@ -152,8 +151,8 @@ func (r *Reconciler) sweepRevisions(ctx context.Context, key types.NamespacedNam
 	return errors.Join(problems...)
 }
 
-// letGo takes the finalizers off: at once, or with the policy Foreground when
-// nothing is left.
+// letGo removes the finalizers: at once, or with the policy Foreground when no instance is
+// left.
 func (r *Reconciler) letGo(ctx context.Context, key types.NamespacedName, w *rikv1alpha1.Workload) error {
 	own := []string{Finalizer, finalizerOrphan, finalizerForeground}
 	mine := func(f string) bool { return slices.Contains(own, f) }
@@ -173,7 +172,7 @@ func (r *Reconciler) letGo(ctx context.Context, key types.NamespacedName, w *rik
 	return nil
 }
 
-// waits says whether a workload that is being deleted goes after its instances.
+// waits reports whether a workload that is being deleted must wait for its instances.
 func (r *Reconciler) waits(ctx context.Context, w *rikv1alpha1.Workload) (bool, error) {
 	r.mu.Lock()
 	_, wait := r.foreground[w.UID]
@@ -184,8 +183,8 @@ func (r *Reconciler) waits(ctx context.Context, w *rikv1alpha1.Workload) (bool, 
 	return r.config.OwnerWaits(ctx, w)
 }
 
-// holdOn puts the finalizer on a workload that someone took it from, or that was
-// stored by a version which did not put it on at creation.
+// holdOn adds the finalizer to a workload that lacks it. Someone removed it, or an earlier
+// version stored the workload without it.
 func (r *Reconciler) holdOn(ctx context.Context, w *rikv1alpha1.Workload) (*rikv1alpha1.Workload, error) {
 	if hasFinalizer(w, Finalizer) {
 		return w, nil

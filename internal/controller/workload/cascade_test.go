@@ -8,8 +8,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// What waits for room goes first: else the room that the others leave would be
-// given to it while it is about to be deleted as well.
+// TestWaitingInstancesEndFirst: instances that wait for room are deleted first. Otherwise they
+// would get the room of the others while they are about to be deleted too.
 func TestWaitingInstancesEndFirst(t *testing.T) {
 	t.Parallel()
 	list := []*rikv1alpha1.Instance{

@@ -8,7 +8,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestWinnerIsNamedInItsNamespaceOnly: an event is read by the users of its namespace.
+// TestWinnerIsNamedInItsNamespaceOnly: an event must not name an instance of another namespace,
+// because users of the event's namespace read it.
 func TestWinnerIsNamedInItsNamespaceOnly(t *testing.T) {
 	t.Parallel()
 	at := func(namespace, name string) *rikv1alpha1.Instance {

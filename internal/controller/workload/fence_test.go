@@ -12,8 +12,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestFencedStopsAndStartsNothing holds for any workload: everything that runs or could is
-// told to stop, what has ended stays, and nothing new is made.
+// TestFencedStopsAndStartsNothing: for any fenced workload, all instances that run or could run
+// are stopped, ended ones stay, and no new ones are created.
 func TestFencedStopsAndStartsNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -39,7 +39,7 @@ func TestFencedStopsAndStartsNothing(t *testing.T) {
 	})
 }
 
-// TestFencedStatus is what users see.
+// TestFencedStatus checks the status that users see.
 func TestFencedStatus(t *testing.T) {
 	t.Parallel()
 	w := &rikv1alpha1.Workload{Spec: *spec(2, nil)}
@@ -75,7 +75,7 @@ func TestFencedStatus(t *testing.T) {
 	}
 }
 
-// TestRollbackKeepsTheFence: what a workload asks for is no part of an older template.
+// TestRollbackKeepsTheFence: a rollback does not restore the fence of an older template.
 func TestRollbackKeepsTheFence(t *testing.T) {
 	t.Parallel()
 	older := &rikv1alpha1.InstanceTemplate{

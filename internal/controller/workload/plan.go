@@ -13,54 +13,54 @@ import (
 )
 
 const (
-	// keptFailures is how many failed instances of an Automatic workload are
-	// kept for a look at what went wrong.
+	// keptFailures is the number of failed instances of an Automatic workload that are kept, so
+	// that users can inspect them.
 	keptFailures = 5
-	// firstDelay before failed instances are replaced; it doubles with each wave of
-	// failures, up to as many as are kept.
+	// firstDelay is the delay before failed instances are replaced. It doubles with each wave of
+	// failures, for up to keptFailures waves.
 	firstDelay = 10 * time.Second
-	// longestDelay is that after keptFailures waves.
+	// longestDelay is the delay after keptFailures waves.
 	longestDelay = firstDelay << (keptFailures - 1)
-	// steady is how long nothing must have failed, counted from the end of the last
-	// pause, for the delay to begin anew.
+	// steady is the time without failures, counted from the end of the last delay, after which
+	// the delay starts again at firstDelay.
 	steady = 10 * time.Minute
 )
 
-// Member is an instance of the workload and what its node means for it.
+// Member is an instance of the workload with the effect of its node on it.
 type Member struct {
 	Instance *rikv1alpha1.Instance
-	// Ending: it is being deleted, though the object may not say so yet.
+	// Ending means that the instance is being deleted, even if the object does not show it yet.
 	Ending bool
-	// Lost: it cannot stay on its node, for Reason.
+	// Lost means that the instance cannot stay on its node. Reason says why.
 	Lost   bool
 	Reason string
 }
 
-// Situation is all that a plan depends on.
+// Situation is the input of a plan.
 type Situation struct {
 	Spec *rikv1alpha1.WorkloadSpec
-	// Revision is the name of the present template's revision.
+	// Revision is the name of the current template's revision.
 	Revision string
 	Members  []Member
 	Now      time.Time
-	// Fenced, if not empty, is why no instance may run now.
+	// Fenced says why no instance may run now. It is empty if they may.
 	Fenced string
 }
 
-// Creation asks for a new instance.
+// Creation requests a new instance.
 type Creation struct {
 	Revision string
-	// Replaces is the UID of the lost instance that it stands in for.
+	// Replaces is the UID of the lost instance that the new one replaces.
 	Replaces types.UID
 }
 
-// Deletion asks for an end.
+// Deletion requests the deletion of an instance.
 type Deletion struct {
 	Instance *rikv1alpha1.Instance
 	Reason   string
 }
 
-// lost says whether the instance goes because it cannot stay on its node.
+// lost reports whether the instance is deleted because it cannot stay on its node.
 func (d Deletion) lost() bool {
 	switch d.Reason {
 	case reasonScaledDown, reasonUpdated, reasonHistory, reasonFenced:
@@ -69,17 +69,17 @@ func (d Deletion) lost() bool {
 	return true
 }
 
-// Plan is what brings a workload one step closer to what is asked. It is carried
-// out in the order that keeps to the bounds: first what is deleted to make room,
-// then what is created, then what is lost, each after its replacement exists.
+// Plan brings a workload one step closer to its spec. The order of execution respects the
+// rollout bounds: first deletions that make room, then creations, then deletions of lost
+// instances, each after its replacement exists.
 type Plan struct {
 	Create []Creation
 	Delete []Deletion
-	// Again says when time alone changes the plan; 0 means never.
+	// Again is the time after which the plan changes without an event. Zero means never.
 	Again time.Duration
 }
 
-// Empty says whether nothing is to be done now.
+// Empty reports whether there is nothing to do now.
 func (p *Plan) Empty() bool { return len(p.Create) == 0 && len(p.Delete) == 0 }
 
 // Reasons of deletions.
@@ -90,8 +90,8 @@ const (
 	reasonFenced     = "Fenced"
 )
 
-// Make plans. It is a pure function: planning again after the plan was carried
-// out, with nothing else changed, plans nothing.
+// Make returns a plan. It is a pure function. After a plan was executed and nothing else
+// changed, the next plan is empty.
 func Make(s Situation) Plan {
 	if s.Fenced != "" {
 		return fenced(s.Members)
@@ -103,8 +103,8 @@ func Make(s Situation) Plan {
 	return g.automatic()
 }
 
-// fenced stops everything that runs or could, and starts nothing. What has ended stays: it
-// says what was done.
+// fenced stops all instances that run or could run, and starts none. Ended instances stay,
+// because they show their results.
 func fenced(members []Member) Plan {
 	var p Plan
 	for _, m := range members {
@@ -115,15 +115,15 @@ func fenced(members []Member) Plan {
 	return p
 }
 
-// groups are the members by what they mean to the plan.
+// groups are the members, grouped by their role in the plan.
 type groups struct {
 	Situation
-	fresh, old []Member // that run or will, by revision
-	lost       []Member // that cannot stay
-	oldEnding  int      // of older revisions, not gone yet
+	fresh, old []Member // that run or will run, by revision
+	lost       []Member // that cannot stay on their node
+	oldEnding  int      // number of older revisions, still ending
 	oldEnded   []Member // of older revisions
-	filled     int      // ended ones that need no other
-	failed     int      // those of filled that failed
+	filled     int      // number of ended ones that need no replacement
+	failed     int      // number of those in filled that failed
 	spent      []Member // failed ones, to be replaced; the oldest first
 	replaced   map[types.UID]bool
 }
@@ -159,8 +159,8 @@ func sortMembers(s Situation) *groups {
 	return g
 }
 
-// sortEnded: with restart policy Never nothing is retried, whatever the exit
-// code; with OnFailure only what failed is.
+// sortEnded sorts an ended member. With restart policy Never no instance is retried, whatever
+// its exit code. With OnFailure only failed instances are retried.
 func (g *groups) sortEnded(m Member, current bool) {
 	policy := g.Spec.RestartPolicy
 	completed := m.Instance.Status.Phase == rikv1alpha1.InstanceCompleted
@@ -177,8 +177,9 @@ func (g *groups) sortEnded(m Member, current bool) {
 	}
 }
 
-// finished is when an instance ended, to the second, as it is stored. Its node says
-// so, by its own clock, which may be slow: it was not before the instance was made.
+// finished returns when an instance ended, to the second, as it is stored. The time comes from
+// the node's clock, which may be slow. It is therefore never earlier than the creation of the
+// instance.
 func finished(in *rikv1alpha1.Instance) time.Time {
 	at := in.CreationTimestamp.Time
 	if end := in.Status.FinishedAt; end != nil && end.After(at) {
@@ -187,24 +188,24 @@ func finished(in *rikv1alpha1.Instance) time.Time {
 	return at.Truncate(time.Second)
 }
 
-// byNode says whether an instance ended through its node, which is no fault of the
-// workload's: the node stopped it, or has nothing of it.
+// byNode reports whether the node caused the end of an instance, and not the workload: the node
+// stopped the instance, or has no parts of it.
 func byNode(in *rikv1alpha1.Instance) bool {
 	return in.Status.Reason == instance.ReasonStoppedByNode || in.Status.Reason == instance.ReasonNotHere
 }
 
-// backOff is what the failures of a workload mean for its next instances.
+// backOff is the effect of a workload's failures on its next instances.
 type backOff struct {
-	// failed is how many of those that are kept count.
+	// failed is the number of kept failures that count.
 	failed int
-	// until is when the next is created; the zero time if nothing failed.
+	// until is when the next instance may be created. It is zero if there is no failure.
 	until time.Time
-	// waves holds the first of each wave: of the failures that came before the pause
-	// after the first of them was over.
+	// waves holds the first failure of each wave. A wave contains the failures before the end of
+	// the delay that follows its first failure.
 	waves []Member
 }
 
-// backOff follows from the objects, so a restart does not shorten it.
+// backOff is computed from the objects, so a restart does not shorten it.
 func (g *groups) backOff() backOff {
 	var b backOff
 	for _, m := range g.spent {
@@ -225,8 +226,8 @@ func (g *groups) backOff() backOff {
 	return b
 }
 
-// history lists what is ended and beyond what is kept, the oldest first. The first of
-// each wave stays before others: the next delay depends on them.
+// history returns the ended instances beyond those that are kept, the oldest first. The first
+// failure of each wave is kept in preference to others, because the next delay depends on it.
 func (g *groups) history() []Member {
 	waves := g.backOff().waves
 	kept := map[types.UID]bool{}
@@ -239,8 +240,7 @@ func (g *groups) history() []Member {
 	return slices.DeleteFunc(slices.Clone(g.spent), func(m Member) bool { return kept[m.Instance.UID] })
 }
 
-// manual touches instances only to replace those that are lost, each by one of
-// its own revision.
+// manual changes instances only to replace lost ones, each by a new one of the same revision.
 func (g *groups) manual() Plan {
 	var p Plan
 	for _, m := range g.lost {
@@ -286,8 +286,8 @@ func replicas(s *rikv1alpha1.WorkloadSpec) int {
 	return max(int(*s.Replicas), 0)
 }
 
-// hold keeps the number while a rollout is paused: new ones are of the revision
-// that most of the present ones have.
+// hold keeps the number of instances while a rollout is paused. New instances have the revision
+// that most current instances have.
 func (g *groups) hold(p *Plan, want int) {
 	live := slices.Concat(g.old, g.fresh)
 	revision := g.Revision
@@ -313,7 +313,7 @@ func mostCommon(members []Member) string {
 	return best
 }
 
-// recreate starts nothing new before everything old is gone from its node.
+// recreate starts new instances only when all old ones are gone from their nodes.
 func (g *groups) recreate(p *Plan, want int) {
 	g.remove(p, surplus(g.old), len(g.old), reasonUpdated)
 	if len(g.old)+g.oldEnding == 0 {
@@ -322,8 +322,8 @@ func (g *groups) recreate(p *Plan, want int) {
 	g.trim(p, g.fresh, len(g.fresh)-want, reasonScaledDown)
 }
 
-// roll replaces a few at a time: never more than want+surge exist, and what is
-// available is never taken below want-unavailable.
+// roll replaces a few instances at a time. At most want+surge instances exist, and the
+// available ones never fall below want-unavailable.
 func (g *groups) roll(p *Plan, want int) {
 	surge, unavailable := bounds(&g.Spec.Strategy, want)
 	g.trim(p, g.fresh, len(g.fresh)-want, reasonScaledDown)
@@ -344,8 +344,8 @@ func (g *groups) roll(p *Plan, want int) {
 	gone := min(available-least, len(healthy))
 	g.remove(p, healthy, gone, reasonUpdated)
 
-	// After a scale-down in the middle of a rollout there may be too many still:
-	// those that serve nobody go.
+	// After a scale-down during a rollout there may still be too many instances. Those that are
+	// not ready are deleted.
 	left := len(freshKept) + len(old) - max(gone, 0)
 	idle := slices.DeleteFunc(slices.Concat(old, freshKept), ready)
 	g.remove(p, idle, left-(want+surge), reasonScaledDown)
@@ -358,33 +358,33 @@ func (g *groups) add(p *Plan, n int) {
 	}
 }
 
-// remove takes the first n.
+// remove deletes the first n.
 func (g *groups) remove(p *Plan, from []Member, n int, reason string) {
 	for i := range min(max(n, 0), len(from)) {
 		p.Delete = append(p.Delete, Deletion{from[i].Instance, reason})
 	}
 }
 
-// trim takes the n that can be spared most. Ordering them costs more than all else
-// in a pass over thousands, so it waits until one has to go.
+// trim deletes the n most dispensable members. Sorting them is the most expensive part of a
+// pass over thousands, so it is done only if one must be deleted.
 func (g *groups) trim(p *Plan, from []Member, n int, reason string) {
 	if n > 0 {
 		g.remove(p, surplus(from), n, reason)
 	}
 }
 
-// delay holds creations back after failures.
+// delay postpones creations after failures.
 func (g *groups) delay(p *Plan) {
 	if len(g.spent) == 0 || len(p.Create) == 0 {
 		return
 	}
-	// A wait that is longer than any is of a clock that was ahead, and is not believed.
+	// A delay longer than longestDelay comes from a clock that was ahead, and is ignored.
 	if left := g.backOff().until.Sub(g.Now); left > 0 && left <= longestDelay {
 		p.Create, p.Again = nil, left
 	}
 }
 
-// pair notes which lost instance a new one of the same revision stands in for.
+// pair assigns new instances to lost ones of the same revision.
 func (g *groups) pair(p *Plan) {
 	lost := slices.DeleteFunc(slices.Clone(g.lost), func(m Member) bool { return g.replaced[m.Instance.UID] })
 	for i := range p.Create {
@@ -396,8 +396,8 @@ func (g *groups) pair(p *Plan) {
 	}
 }
 
-// bounds are how many more and how many fewer than want a rollout may have. Both
-// zero would be a standstill.
+// bounds returns how many instances above and below want a rollout may have. If both were zero,
+// the rollout could not proceed.
 func bounds(s *rikv1alpha1.UpdateStrategy, want int) (surge, unavailable int) {
 	quarter := intstr.FromString("25%")
 	scale := func(v *intstr.IntOrString, up bool) int {
@@ -430,9 +430,8 @@ func count(members []Member, is func(Member) bool) int {
 	return n
 }
 
-// surplus orders members by who goes first: those that no node has, then those
-// that are not ready, then those that share their node with most others, then
-// the youngest.
+// surplus sorts members by which are deleted first: those without a node, then those that are
+// not ready, then those that share their node with most others, then the youngest.
 func surplus(members []Member) []Member {
 	crowd := map[string]int{}
 	for _, m := range members {

@@ -41,7 +41,7 @@ func drawMembers(t *rapid.T) []Member {
 	return out
 }
 
-// carryOut does what a plan says: the new ones are pending, the deleted end.
+// carryOut executes a plan: created members are pending, and deleted members are ending.
 func carryOut(s Situation, p Plan, made *int) Situation {
 	gone := map[types.UID]bool{}
 	for _, d := range p.Delete {
@@ -77,8 +77,8 @@ func tallied(s Situation) (live, available, gone int) {
 	return live, available, gone
 }
 
-// TestPlanTwiceChangesNothing: a plan that was carried out leaves nothing to do
-// until something else happens.
+// TestPlanTwiceChangesNothing: after a plan was executed, there is nothing to do until another
+// event.
 func TestPlanTwiceChangesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -91,8 +91,8 @@ func TestPlanTwiceChangesNothing(t *testing.T) {
 	})
 }
 
-// TestPlanBounds: creations never lead above replicas and surge, deletions never
-// take what is available below replicas less unavailable.
+// TestPlanBounds: creations never exceed replicas plus surge. Deletions never bring the
+// available instances below replicas minus unavailable.
 func TestPlanBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -120,7 +120,7 @@ func TestPlanBounds(t *testing.T) {
 	})
 }
 
-// TestManualIsLeftAlone: nothing but what is lost is touched.
+// TestManualIsLeftAlone: only lost instances are changed.
 func TestManualIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -138,8 +138,8 @@ func TestManualIsLeftAlone(t *testing.T) {
 	})
 }
 
-// TestConverges simulates a cluster in which everything that is created comes
-// up and everything that is deleted goes, in an order of its own.
+// TestConverges simulates a cluster in which every created instance starts and every deleted
+// one ends, in random order.
 func TestConverges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -171,7 +171,7 @@ func TestConverges(t *testing.T) {
 	})
 }
 
-// happen lets the cluster do some of what it was told; at least one thing.
+// happen performs some of the outstanding starts and ends, at least one.
 func happen(t *rapid.T, s *Situation) bool {
 	happened := false
 	var members []Member

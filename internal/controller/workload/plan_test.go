@@ -19,7 +19,7 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// member makes an instance by its name; what is "up" runs and is ready.
+// member creates an instance with a name. The state "up" means running and ready.
 func member(name, revision, state string) Member {
 	in := &rikv1alpha1.Instance{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(noon)},
@@ -63,7 +63,7 @@ func spec(replicas int32, change func(*rikv1alpha1.WorkloadSpec)) *rikv1alpha1.W
 	return s
 }
 
-// outcome is a plan in a form that tables can show.
+// outcome is a plan in a form for test tables.
 type outcome struct {
 	Create []string
 	Delete []string
@@ -152,15 +152,15 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// failedAt is an instance that failed some time after noon.
+// failedAt is an instance that failed at a time after noon.
 func failedAt(name string, after time.Duration) Member {
 	m := member(name, "new", "failed")
 	m.Instance.Status.FinishedAt = &metav1.Time{Time: noon.Add(after)}
 	return m
 }
 
-// TestFailuresBackOffAndAreBounded: instances that fail one after the other, each as
-// soon as it is started.
+// TestFailuresBackOffAndAreBounded: instances fail one after the other, each as soon as it is
+// started.
 func TestFailuresBackOffAndAreBounded(t *testing.T) {
 	t.Parallel()
 	want := []time.Duration{10, 20, 40, 80, 160, 160, 160, 160}
@@ -202,7 +202,7 @@ func TestBackOff(t *testing.T) {
 	stopped.Instance.Status.Reason = instance.ReasonStoppedByNode
 	forgotten := failedAt("d", 5*time.Second)
 	forgotten.Instance.Status.Reason = instance.ReasonNotHere
-	// Made when the first pause was over, on a node whose clock is a minute slow.
+	// Created when the first delay was over, on a node whose clock is a minute slow.
 	slow := failedAt("e", -50*time.Second)
 	slow.Instance.CreationTimestamp = metav1.NewTime(noon.Add(10*time.Second + 300*time.Millisecond))
 	for name, tc := range map[string]struct {
@@ -312,7 +312,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestConditions of workloads whose instances end.
+// TestConditions checks the conditions of workloads whose instances end.
 func TestConditions(t *testing.T) {
 	t.Parallel()
 	ended := func(state string, n int) (out []Member) {
@@ -362,7 +362,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestHeldBackIsSaid of a workload that had been rolled out, for as long as it lasts.
+// TestHeldBackIsSaid: the condition of a rolled-out workload shows the delay while it lasts.
 func TestHeldBackIsSaid(t *testing.T) {
 	t.Parallel()
 	w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 1}, Spec: *spec(2, nil)}
@@ -381,8 +381,8 @@ func TestHeldBackIsSaid(t *testing.T) {
 	}
 }
 
-// TestTimesToComeAreNotBelieved: an instance that failed while the clock was ahead holds
-// nothing up, and a rollout that began then has its deadline from now on.
+// TestTimesToComeAreNotBelieved: an instance that failed while the clock was ahead does not
+// delay others. The deadline of a rollout that began then counts from now on.
 func TestTimesToComeAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	p := Make(Situation{Spec: spec(1, nil), Revision: "new", Members: []Member{failedAt("f", 365*24*time.Hour)}, Now: noon})

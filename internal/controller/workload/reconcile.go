@@ -1,12 +1,12 @@
-// Package workload starts, replaces and ends the instances of Workloads, and
-// keeps their revisions and status.
+// Package workload starts, replaces and ends the instances of Workloads, and manages their
+// revisions and status.
 //
-// Reads: Workloads, WorkloadRevisions, the view of instances, what the nodes
-// mean for them. Writes: Instances (create, delete), WorkloadRevisions, and
-// Workloads (status; the template on a rollback).
+// Reads: Workloads, WorkloadRevisions, the view of instances, and the nodes' effect on them.
+// Writes: Instances (create, delete), WorkloadRevisions, and Workloads (status; the template on
+// a rollback).
 //
-// The decisions are pure functions: Make (what to create and delete), Status,
-// Expired. Reconciler carries them out.
+// The decisions are pure functions: Make (what to create and delete), Status and Expired.
+// Reconciler executes them.
 package workload
 
 import (
@@ -37,74 +37,74 @@ import (
 )
 
 const (
-	// statusInterval is the least time between two status writes of a workload.
+	// statusInterval is the minimum time between two status writes of a workload.
 	statusInterval = time.Second
-	// settleDelay lets the changes of many instances meet in one pass.
+	// settleDelay makes one pass handle the changes of many instances.
 	settleDelay = 50 * time.Millisecond
-	// settleEach is added for each instance, up to a second: a pass looks at all of
-	// them, and should not take a large part of a CPU while thousands change.
+	// settleEach is added to the delay for each instance, up to a second. A pass reads all
+	// instances, and should not use a large part of a CPU while thousands change.
 	settleEach = 25 * time.Microsecond
 	settleMost = time.Second
-	// stopMargin is added to the time after which a node that hears nothing has
-	// itself stopped an instance with onDisconnect Stop.
+	// stopMargin is added to the time after which a node without a connection has itself stopped
+	// an instance with onDisconnect Stop.
 	stopMargin = 10 * time.Second
-	// maxBackoff after errors.
+	// maxBackoff bounds the delay after errors.
 	maxBackoff = 5 * time.Second
 	// defaultGrace is the API's default of the termination grace period.
 	defaultGrace = 30 * time.Second
-	// reasonDisplaced is why an instance of a lower priority has to go.
+	// reasonDisplaced is the reason of an instance that is preempted.
 	reasonDisplaced = "Displaced"
 )
 
-// Config is what a Reconciler works with. All fields are needed.
+// Config configures a Reconciler. All fields are required.
 type Config struct {
-	// Client writes; it reads past every cache.
+	// Client writes. It reads without a cache.
 	Client    client.Client
 	Store     store.Instances
 	Workloads *index.Objects[*rikv1alpha1.Workload]
 	Revisions *index.Objects[*rikv1alpha1.WorkloadRevision]
 	Instances *index.Instances
-	// Disposition says what a node means for an instance.
+	// Disposition returns a node's effect on an instance.
 	Disposition func(node string, tolerations []rikv1alpha1.Toleration, replaceAfter time.Duration) node.Disposition
-	// ReplaceAfter is the silence of a node after which its instances are
-	// replaced, unless their workload says otherwise.
+	// ReplaceAfter is the time without a message from a node after which its instances are
+	// replaced, unless their workload sets another time.
 	ReplaceAfter time.Duration
-	// Addresses lists the addresses of a workload that serves ports, or says why
-	// it has none. It does not block.
+	// Addresses returns the addresses of a workload that serves ports, or says why it has none.
+	// It does not block.
 	Addresses func(*rikv1alpha1.Workload) (addresses []string, problem string)
-	// Fenced says why no instance of a workload may run now; empty if they may.
+	// Fenced says why no instance of a workload may run now. It is empty if they may.
 	Fenced func(context.Context, *rikv1alpha1.Workload) (why string, err error)
-	// OwnerWaits says whether what owns the workload is deleted only after its
-	// instances are gone.
+	// OwnerWaits reports whether the owner of the workload is deleted only after the instances
+	// are gone.
 	OwnerWaits func(context.Context, *rikv1alpha1.Workload) (bool, error)
 	Events     events.EventRecorder
 	Logger     *slog.Logger
 	Now        func() time.Time
-	// Suffix gives the random end of a new instance's name.
+	// Suffix returns the random end of a new instance's name.
 	Suffix func() string
-	// Workers bounds how many workloads are worked on at once, and Writes how
-	// many writes one of them has in flight.
+	// Workers bounds how many workloads are reconciled at once. Writes bounds the writes in
+	// flight for one workload.
 	Workers, Writes int
 }
 
-// Reconciler brings workloads forward.
+// Reconciler reconciles workloads.
 type Reconciler struct {
 	config Config
 	queue  *reconcile.Queue[types.NamespacedName]
 
 	mu sync.Mutex
-	// Below is guarded by mu. doomed are the instances whose deletion was stored
-	// but not seen yet; displaced those that have to make room; orphaned the
-	// workloads that are deleted without their instances.
+	// mu guards the fields below. doomed holds the instances whose deletion was stored but is not
+	// in the view yet. displaced holds the instances to preempt. orphaned holds the workloads
+	// that are deleted without their instances.
 	doomed    map[types.UID]struct{}
 	displaced map[types.UID]struct{}
 	orphaned  map[types.UID]struct{}
-	// foreground are the workloads that go after their instances.
+	// foreground holds the workloads that are deleted after their instances.
 	foreground map[types.UID]struct{}
 	written    map[types.NamespacedName]time.Time
 }
 
-// New makes a reconciler and subscribes it to the views.
+// New creates a reconciler and subscribes it to the views.
 func New(c Config) *Reconciler {
 	r := &Reconciler{
 		config: c,
@@ -124,22 +124,22 @@ func New(c Config) *Reconciler {
 // Run works until ctx ends.
 func (r *Reconciler) Run(ctx context.Context) error { return r.queue.Run(ctx) }
 
-// Waiting is the number of workloads that wait for a pass.
+// Waiting returns the number of workloads that wait for a pass.
 func (r *Reconciler) Waiting() int { return r.queue.Len() }
 
-// Enqueue asks for a pass over every workload that has an instance on the node.
+// Enqueue requests a pass over every workload that has an instance on the node.
 func (r *Reconciler) Enqueue(node string) {
 	for _, in := range r.config.Instances.OnNode(node) {
 		r.queue.AddAfter(index.WorkloadKey(in), settleDelay)
 	}
 }
 
-// EnqueueWorkload asks for a pass over a workload.
+// EnqueueWorkload requests a pass over a workload.
 func (r *Reconciler) EnqueueWorkload(key types.NamespacedName) {
 	r.queue.AddAfter(key, settleDelay)
 }
 
-// Displace asks for the end of an instance that has to make room for another.
+// Displace requests the preemption of an instance for another one.
 func (r *Reconciler) Displace(uid, forUID types.UID) {
 	r.mu.Lock()
 	_, again := r.displaced[uid]
@@ -158,8 +158,8 @@ func (r *Reconciler) Displace(uid, forUID types.UID) {
 	r.queue.Add(index.WorkloadKey(in))
 }
 
-// winner names the instance that another makes room for, to those who see the other:
-// what is in another namespace is not theirs to know.
+// winner names the other instance for the users of in's namespace. It does not name an instance
+// in another namespace.
 func winner(in, other *rikv1alpha1.Instance) string {
 	switch {
 	case other == nil:
@@ -184,8 +184,8 @@ func (r *Reconciler) onWorkload(before, after *rikv1alpha1.Workload) {
 		w = before
 	}
 	if after != nil && w.DeletionTimestamp != nil {
-		// Kubernetes' garbage collector, which knows nothing of instances, takes
-		// these finalizers off; the API server then leaves the wish in an annotation.
+		// The garbage collector of Kubernetes, which does not see instances, removes these
+		// finalizers. The API server then records the propagation policy in an annotation.
 		cascade := w.Annotations[rikv1alpha1.AnnotationCascade]
 		r.mu.Lock()
 		if hasFinalizer(w, finalizerOrphan) || cascade == rikv1alpha1.CascadeOrphan {
@@ -221,7 +221,7 @@ func (r *Reconciler) onInstance(before, after *rikv1alpha1.Instance) {
 	r.queue.AddAfter(key, settle(r.config.Instances.CountOfWorkload(key)))
 }
 
-// settle is how long the change of one of n instances may wait for others.
+// settle returns how long the change of one of n instances may wait for other changes.
 func settle(n int) time.Duration {
 	return min(settleDelay+time.Duration(n)*settleEach, settleMost)
 }
@@ -270,8 +270,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 	return reconcile.Soonest(again, plan.Again, later, wait), quiet(err)
 }
 
-// quiet leaves a conflict to the next event, and an object that is gone needs
-// nothing.
+// quiet turns a conflict into a retry, and ignores an object that was deleted.
 func quiet(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
@@ -282,7 +281,7 @@ func quiet(err error) error {
 	return err
 }
 
-// situation gathers what a plan depends on, and after how long a node's silence
+// situation collects the input of a plan, and returns the time after which the loss of a node
 // changes it.
 func (r *Reconciler) situation(w *rikv1alpha1.Workload, current string) (Situation, time.Duration) {
 	s := Situation{Spec: &w.Spec, Revision: current, Now: r.config.Now()}
@@ -325,8 +324,8 @@ func replaceAfter(w *rikv1alpha1.Workload, fallback time.Duration) time.Duration
 	return after
 }
 
-// ensureRevision makes the revision of the present template, or gives it the
-// highest number again when the template went back to it.
+// ensureRevision creates the revision of the current template. If the template returned to an
+// older revision, that revision gets the highest number.
 func (r *Reconciler) ensureRevision(ctx context.Context, w *rikv1alpha1.Workload) (*rikv1alpha1.WorkloadRevision, error) {
 	want := revision.For(w)
 	key := client.ObjectKeyFromObject(want)
@@ -340,7 +339,7 @@ func (r *Reconciler) ensureRevision(ctx context.Context, w *rikv1alpha1.Workload
 		want.Revision = highest + 1
 		err := r.config.Client.Create(ctx, want)
 		if apierrors.IsAlreadyExists(err) {
-			// The API server made it for an instance; the view lags behind.
+			// The API server created it for an instance, and the view is behind.
 			err = r.config.Client.Get(ctx, key, want)
 		}
 		if err != nil {
@@ -361,7 +360,7 @@ func (r *Reconciler) ensureRevision(ctx context.Context, w *rikv1alpha1.Workload
 	return next, nil
 }
 
-// revisions lists those of exactly this workload.
+// revisions returns the revisions of exactly this workload.
 func (r *Reconciler) revisions(w *rikv1alpha1.Workload) []*rikv1alpha1.WorkloadRevision {
 	var out []*rikv1alpha1.WorkloadRevision
 	for _, o := range r.config.Revisions.All() {
@@ -372,7 +371,7 @@ func (r *Reconciler) revisions(w *rikv1alpha1.Workload) []*rikv1alpha1.WorkloadR
 	return out
 }
 
-// rollback puts an older template back, as `rollout undo` asks by annotation.
+// rollback restores an older template, as `rollout undo` requests by annotation.
 func (r *Reconciler) rollback(ctx context.Context, w *rikv1alpha1.Workload) error {
 	next := w.DeepCopy()
 	asked := next.Annotations[rikv1alpha1.AnnotationRollback]
@@ -394,8 +393,8 @@ func (r *Reconciler) rollback(ctx context.Context, w *rikv1alpha1.Workload) erro
 	return nil
 }
 
-// withoutFence is an older template without the fence that the workload asked for: what it
-// asks for now is added again.
+// withoutFence returns an older template without the fence that came from the workload. The
+// workload's current fence is added again later.
 func withoutFence(older *rikv1alpha1.InstanceTemplate, w *rikv1alpha1.Workload) *rikv1alpha1.InstanceTemplate {
 	out := older.DeepCopy()
 	if _, own := fence.After(w.Spec.Annotations); own {
@@ -428,8 +427,8 @@ func (r *Reconciler) prune(ctx context.Context, w *rikv1alpha1.Workload, current
 	return nil
 }
 
-// writeStatus stores the status if it changed, at most once a second; otherwise
-// it says after how long to come back.
+// writeStatus stores the status if it changed, at most once a second. Otherwise it returns the
+// time until the next attempt.
 func (r *Reconciler) writeStatus(ctx context.Context, w *rikv1alpha1.Workload, status rikv1alpha1.WorkloadStatus) (time.Duration, error) {
 	if equality.Semantic.DeepEqual(status, w.Status) {
 		return 0, nil
@@ -460,7 +459,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, w *rikv1alpha1.Workload, s
 
 type change struct{ kind, reason, note string }
 
-// fenceChange is what users are told when a fence closes or opens; nil if neither does.
+// fenceChange returns the event for users when a fence closes or opens, or nil.
 func fenceChange(before, after *rikv1alpha1.WorkloadStatus) *change {
 	now := meta.FindStatusCondition(after.Conditions, ConditionFenced)
 	switch was := meta.FindStatusCondition(before.Conditions, ConditionFenced); {

@@ -7,12 +7,12 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// DefaultRevisionHistoryLimit is how many unused revisions are kept unless the
-// workload says otherwise.
+// DefaultRevisionHistoryLimit is the number of unused revisions that are kept unless the
+// workload sets another limit.
 const DefaultRevisionHistoryLimit = 10
 
-// Expired chooses the revisions beyond the history limit: the oldest ones that
-// no instance uses, and never the present one.
+// Expired returns the revisions beyond the history limit: the oldest unused ones, and never the
+// current one.
 func Expired(revisions []*rikv1alpha1.WorkloadRevision, used map[string]bool, current string, limit int) []*rikv1alpha1.WorkloadRevision {
 	unused := slices.DeleteFunc(slices.Clone(revisions), func(r *rikv1alpha1.WorkloadRevision) bool {
 		return used[r.Name] || r.Name == current
@@ -23,8 +23,8 @@ func Expired(revisions []*rikv1alpha1.WorkloadRevision, used map[string]bool, cu
 	return unused[:max(len(unused)-max(limit, 0), 0)]
 }
 
-// Target finds the revision that a rollback asks for: the one with the number,
-// or with 0 the highest one below the present.
+// Target returns the revision for a rollback: the one with the number, or for 0 the one with
+// the highest number apart from the current one.
 func Target(revisions []*rikv1alpha1.WorkloadRevision, current string, number int64) *rikv1alpha1.WorkloadRevision {
 	var best *rikv1alpha1.WorkloadRevision
 	for _, r := range revisions {

@@ -10,8 +10,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Status is the status that a workload should have, and after how long time
-// alone changes it. failure is why instances could not be created.
+// Status returns the desired status of a workload, and the time after which it changes without
+// an event. failure says why instances could not be created.
 func Status(w *rikv1alpha1.Workload, s Situation, failure error) (rikv1alpha1.WorkloadStatus, time.Duration) {
 	out := *w.Status.DeepCopy()
 	tally(&out, s)
@@ -43,15 +43,15 @@ func Status(w *rikv1alpha1.Workload, s Situation, failure error) (rikv1alpha1.Wo
 	return out, progress(&out, &w.Status, s, set)
 }
 
-// ConditionFenced is True while a workload of a kcp is stopped because the kcp is not in
-// touch with this cluster.
+// ConditionFenced is True while a workload of a kcp is stopped because the kcp cannot reach
+// this cluster.
 const ConditionFenced = "Fenced"
 
-// ConditionAddressFailure is True while a workload serves ports and no virtual
-// address is left for it.
+// ConditionAddressFailure is True while a workload serves ports and no virtual address is left
+// for it.
 const ConditionAddressFailure = "AddressFailure"
 
-// addressed sets the addresses, or why the virtual one is missing.
+// addressed sets the addresses, or the condition that says why the virtual one is missing.
 func addressed(out *rikv1alpha1.WorkloadStatus, addresses []string, problem string, now metav1.Time) {
 	out.Addresses = addresses
 	if problem == "" {
@@ -94,9 +94,9 @@ func tally(out *rikv1alpha1.WorkloadStatus, s Situation) {
 
 type setter func(kind string, status metav1.ConditionStatus, reason, message string)
 
-// available compares with how many instances should be ready: those asked for,
-// without the ones that have done their work. A Manual workload wants those that
-// it has.
+// available compares the ready instances with the number that should be ready: the requested
+// number, without the instances that have completed. For a Manual workload that is the number
+// that exists.
 func available(out *rikv1alpha1.WorkloadStatus, s Situation, set setter) {
 	least, failed := int(out.Replicas), 0
 	if s.Spec.Deploy == rikv1alpha1.DeployAutomatic {
@@ -119,11 +119,11 @@ func available(out *rikv1alpha1.WorkloadStatus, s Situation, set setter) {
 	}
 }
 
-// reasonFailed: instances failed that are not started again.
+// reasonFailed means that instances failed and are not restarted.
 const reasonFailed = "InstancesFailed"
 
-// missing is how many are wanted that failed for good. What has done its work counts
-// before what failed.
+// missing returns the number of requested instances that failed permanently. Completed
+// instances count before failed ones.
 func (g *groups) missing() int {
 	return max(min(replicas(g.Spec)-g.filled+g.failed, g.failed), 0)
 }
@@ -132,8 +132,8 @@ func failedForGood(failed int, s Situation) string {
 	return fmt.Sprintf("%d of %d instances failed, and restartPolicy Never starts none again", failed, replicas(s.Spec))
 }
 
-// held says why the next instance is not there yet, after what else is said; empty
-// if none is held back.
+// held says why the next instance does not exist yet, as an addition to another message. It is
+// empty if no instance is delayed.
 func held(out *rikv1alpha1.WorkloadStatus, g *groups, want int32) string {
 	b := g.backOff()
 	if out.Replicas >= want || !b.until.After(g.Now) {
@@ -146,8 +146,8 @@ func held(out *rikv1alpha1.WorkloadStatus, g *groups, want int32) string {
 	return fmt.Sprintf("; %s failed, the next is started at %s", what, b.until.UTC().Format(time.RFC3339))
 }
 
-// progress judges a rollout. The condition's time is that of the last progress:
-// a count that moved toward the end.
+// progress sets the condition of a rollout. The time of the condition is that of the last
+// progress: a count that moved toward the goal.
 func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) time.Duration {
 	const kind = rikv1alpha1.WorkloadProgressing
 	g := sortMembers(s)
@@ -170,7 +170,7 @@ func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) 
 		return 0
 	}
 	last := meta.FindStatusCondition(before.Conditions, kind)
-	// A time to come is of a clock that was ahead: the deadline counts from now on.
+	// A time in the future comes from a clock that was ahead: the deadline counts from now on.
 	moved := last == nil || last.Status == metav1.ConditionUnknown || last.LastTransitionTime.After(s.Now) ||
 		before.CurrentRevision != out.CurrentRevision || before.ObservedGeneration != out.ObservedGeneration ||
 		out.UpdatedReplicas > before.UpdatedReplicas || out.ReadyReplicas > before.ReadyReplicas ||
@@ -181,7 +181,7 @@ func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) 
 		return deadline(s.Spec)
 	}
 	if last.Reason == "Complete" {
-		// An instance became unready by itself: that is not a rollout.
+		// An instance became unready by itself. That is not a rollout.
 		set(kind, metav1.ConditionTrue, "Complete", complete+note)
 		return 0
 	}

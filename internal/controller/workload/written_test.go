@@ -20,7 +20,7 @@ type statuses struct {
 
 func (s statuses) Status() client.SubResourceWriter { return s.ledger }
 
-// ledger counts what is written.
+// ledger counts the writes.
 type ledger struct {
 	client.SubResourceWriter
 
@@ -33,8 +33,8 @@ func (l *ledger) Update(context.Context, client.Object, ...client.SubResourceUpd
 	return nil
 }
 
-// TestStatusIsWrittenOnceASecond: however often the instances of a workload change, and
-// the last change is not forgotten.
+// TestStatusIsWrittenOnceASecond: the status is written at most once a second, however often
+// the instances change. The last change is not lost.
 func TestStatusIsWrittenOnceASecond(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
