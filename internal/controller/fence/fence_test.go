@@ -28,13 +28,13 @@ func TestLease(t *testing.T) {
 	if !l.Observe(first, first, at(9)) {
 		t.Error("an answer needs no new challenge")
 	}
-	// What counts is when the challenge was set, not when the answer came.
+	// The time when the challenge was set counts, and not the time of the answer.
 	if want := at(1 + 15); !l.Stops(after).Equal(want) {
 		t.Errorf("the fence closes at %v, want %v", l.Stops(after), want)
 	}
 	second := l.Issue(at(10), "b")
 	l.Observe(second, second, at(11))
-	l.Observe(second, first, at(12)) // a write that was delayed
+	l.Observe(second, first, at(12)) // a delayed write
 	if want := at(10 + 15); !l.Stops(after).Equal(want) {
 		t.Errorf("after a delayed answer the fence closes at %v, want %v", l.Stops(after), want)
 	}

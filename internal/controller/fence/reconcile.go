@@ -24,59 +24,62 @@ import (
 )
 
 const (
-	// maxBackoff after an error: a challenge that is late shortens what a lease is good for.
+	// maxBackoff bounds the delay after an error. A late challenge shortens the time that the
+	// next answer proves.
 	maxBackoff = time.Second
-	// writeTimeout keeps a slow write from delaying the judgment of what has lapsed.
+	// writeTimeout keeps a slow write from delaying the check of expired fences.
 	writeTimeout = 5 * time.Second
-	// askAgain is how long a namespace that no syncer made is not looked at again.
+	// askAgain is how long a namespace that does not belong to a kcp is not read again.
 	askAgain = time.Minute
 )
 
-// Config is what a Reconciler works with. All fields are needed.
+// Config configures a Reconciler. All fields are required.
 type Config struct {
-	// Client reads past every cache, and writes.
+	// Client reads without a cache, and writes.
 	Client    client.Client
 	Workloads *index.Objects[*rikv1alpha1.Workload]
-	// Changed is told of a Workload whose fence has closed or opened. It must not block.
+	// Changed is called for a Workload whose fence has closed or opened. It must not block.
 	Changed func(types.NamespacedName)
 	Logger  *slog.Logger
 	Now     func() time.Time
-	// Name makes each challenge another one.
+	// Name returns a different name for each challenge.
 	Name func() string
 }
 
-// Reconciler keeps the Leases and says what is fenced.
+// Reconciler writes the challenges and decides which Workloads are fenced.
 type Reconciler struct {
 	config Config
 	queue  *reconcile.Queue[string]
 
 	mu sync.Mutex
-	// Below is guarded by mu. sites are by the UID of the Cluster upstream.
+	// mu guards the fields below. sites is keyed by the UID of the Cluster upstream.
 	sites map[string]*site
 	homes map[string]home
 }
 
-// site is what belongs to one Cluster upstream.
+// site is the state of one Cluster upstream.
 type site struct {
 	lease Lease
-	// exists: there is a Lease to write a challenge on. due: it has to be a new one.
+	// exists means that there is a Lease to write a challenge on. due means that a new challenge
+	// is needed.
 	exists, due bool
 	members     map[types.NamespacedName]member
 }
 
-// member is a Workload that asks for a fence, as it was last judged.
+// member is a Workload with a fence, and the last result of its evaluation.
 type member struct {
 	after  time.Duration
 	fenced bool
 }
 
-// home is which Cluster upstream a namespace was made for; no UID: for none, as of then.
+// home is the Cluster upstream for which a namespace was created. An empty UID means that there
+// was none at the time at.
 type home struct {
 	clusterUID string
 	at         time.Time
 }
 
-// New makes a reconciler.
+// New creates a reconciler.
 func New(c Config) *Reconciler {
 	r := &Reconciler{config: c, sites: map[string]*site{}, homes: map[string]home{}}
 	r.queue = reconcile.New(reconcile.Options{
@@ -88,10 +91,10 @@ func New(c Config) *Reconciler {
 // Run works until ctx ends.
 func (r *Reconciler) Run(ctx context.Context) error { return r.queue.Run(ctx) }
 
-// Observe takes a Lease that the watch delivered.
+// Observe applies a Lease from the watch.
 func (r *Reconciler) Observe(lease *coordinationv1.Lease) { r.take(lease, true) }
 
-// Remove takes a deletion. What was proven stays so, and grows old.
+// Remove applies the deletion of a Lease. Its last proof stays and ages.
 func (r *Reconciler) Remove(lease *coordinationv1.Lease) { r.take(lease, false) }
 
 func (r *Reconciler) take(lease *coordinationv1.Lease, exists bool) {
@@ -117,15 +120,15 @@ func (r *Reconciler) siteLocked(uid string) *site {
 	return s
 }
 
-// Verdict says whether a Workload may run.
+// Verdict is whether a Workload may run.
 type Verdict struct {
-	// Fenced: its instances have to stop, for the reason in Message.
+	// Fenced means that the instances must stop. Message says why.
 	Fenced  bool
 	Message string
 }
 
-// Evaluate says whether a Workload is fenced now, and has Changed called when that becomes
-// another. What asks for no fence, or is not a kcp's, never is.
+// Evaluate returns whether a Workload is fenced now. Changed is called when that changes. A
+// workload without a fence, or without a kcp, is never fenced.
 func (r *Reconciler) Evaluate(ctx context.Context, w *rikv1alpha1.Workload) (Verdict, error) {
 	key := client.ObjectKeyFromObject(w)
 	after, asks := revision.Fence(w)
@@ -143,7 +146,7 @@ func (r *Reconciler) Evaluate(ctx context.Context, w *rikv1alpha1.Workload) (Ver
 	before, known := s.members[key]
 	s.members[key] = m
 	if !known || before.after != after {
-		r.queue.Add(uid) // for the time at which it changes
+		r.queue.Add(uid) // for the time at which the result changes
 	}
 	return verdict(s, m), nil
 }
@@ -163,8 +166,8 @@ func (s *site) fenced(after time.Duration, now time.Time) bool {
 	return !now.Before(s.lease.Stops(after))
 }
 
-// Age is how long ago the kcp that a namespace belongs to was last known to be in touch.
-// fenced is false for a namespace that belongs to none: nothing in it is fenced.
+// Age returns the age of the last proof that the kcp of a namespace could reach this cluster.
+// fenced is false for a namespace that does not belong to a kcp: nothing in it is fenced.
 func (r *Reconciler) Age(ctx context.Context, namespace string) (age time.Duration, proven, fenced bool, err error) {
 	uid, err := r.clusterOf(ctx, namespace)
 	if err != nil || uid == "" {
@@ -176,7 +179,7 @@ func (r *Reconciler) Age(ctx context.Context, namespace string) (age time.Durati
 	return age, proven, true, nil
 }
 
-// clusterOf is the UID of the Cluster upstream that a namespace was made for.
+// clusterOf returns the UID of the Cluster upstream for which a namespace was created.
 func (r *Reconciler) clusterOf(ctx context.Context, namespace string) (string, error) {
 	now := r.config.Now()
 	r.mu.Lock()
@@ -195,7 +198,7 @@ func (r *Reconciler) clusterOf(ctx context.Context, namespace string) (string, e
 	return uid, nil
 }
 
-// clusterOf asks for the namespace's locator. One that cannot be read is none.
+// clusterOf reads the namespace's locator. A malformed locator counts as missing.
 func clusterOf(ctx context.Context, c client.Reader, namespace string) (string, error) {
 	found := &corev1.Namespace{}
 	err := c.Get(ctx, client.ObjectKey{Name: namespace}, found)
@@ -209,8 +212,8 @@ func clusterOf(ctx context.Context, c client.Reader, namespace string) (string, 
 	return locator.ClusterUID, nil
 }
 
-// Ask is what [Reconciler.Age] is for a controller that is not the active one. It asks the
-// API server, and goes by what is written on the Lease.
+// Ask is [Reconciler.Age] for a controller that is not active. It reads from the API server and
+// uses the time written on the Lease.
 func Ask(ctx context.Context, c client.Reader, namespace string, now time.Time) (age time.Duration, proven, fenced bool, err error) {
 	uid, err := clusterOf(ctx, c, namespace)
 	if err != nil || uid == "" {
@@ -227,8 +230,8 @@ func Ask(ctx context.Context, c client.Reader, namespace string, now time.Time) 
 	return age, proven, true, nil
 }
 
-// reconcile tells of the Workloads of one Cluster whose fence has closed or opened, and
-// writes a challenge if one is due.
+// reconcile calls Changed for the Workloads of one Cluster whose fence has closed or opened,
+// and writes a challenge if one is due.
 func (r *Reconciler) reconcile(ctx context.Context, uid string) (time.Duration, error) {
 	changed, again, due := r.look(uid)
 	for _, key := range changed {
@@ -240,7 +243,7 @@ func (r *Reconciler) reconcile(ctx context.Context, uid string) (time.Duration, 
 	return again, r.challenge(ctx, uid)
 }
 
-// look finds the Workloads to be judged anew, and after how long there are others.
+// look finds the Workloads to evaluate again, and the time until more of them change.
 func (r *Reconciler) look(uid string) (changed []types.NamespacedName, again time.Duration, due bool) {
 	now := r.config.Now()
 	r.mu.Lock()
@@ -267,12 +270,12 @@ func asksForFence(w *rikv1alpha1.Workload) bool {
 	return asks
 }
 
-// challenge writes a new challenge. The time that it stands for is from before the write.
+// challenge writes a new challenge. Its time is from before the write.
 func (r *Reconciler) challenge(ctx context.Context, uid string) error {
 	r.mu.Lock()
 	s := r.siteLocked(uid)
 	text := s.lease.Issue(r.config.Now(), r.config.Name())
-	s.due = false // from here on the watch says whether the next one is
+	s.due = false // the watch reports whether the next one is due
 	r.mu.Unlock()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"annotations": map[string]any{workloadv1alpha1.FenceChallengeAnnotation: text},
