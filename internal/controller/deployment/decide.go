@@ -11,16 +11,16 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Action is what brings the Workload of a Deployment to what is asked. At most one
-// of Create and Update is set.
+// Action brings the Workload of a Deployment to its desired state. At most one of Create and
+// Update is set.
 type Action struct {
 	Create, Update *rikv1alpha1.Workload
-	// Problem is why there can be none.
+	// Problem says why there is no action.
 	Problem *Problem
 }
 
-// Problem is what keeps a Deployment from being run: a reason in one word, and what
-// to do about it.
+// Problem is what prevents a Deployment from running. Reason is one word. Message says what to
+// do about it.
 type Problem struct{ Reason, Message string }
 
 // Reasons of a Problem.
@@ -30,9 +30,8 @@ const (
 	ReasonRefused     = "WorkloadRefused"
 )
 
-// Decide compares a Deployment with the Workload of its name, which may be nil. It
-// is a pure function, and deciding again after the action was carried out decides
-// nothing.
+// Decide compares a Deployment with the Workload of its name, which may be nil. It is a pure
+// function. After the action was executed, the next decision is empty.
 func Decide(d *appsv1.Deployment, w *rikv1alpha1.Workload) Action {
 	if errs := translation.Validate(d); len(errs) > 0 {
 		return Action{Problem: &Problem{ReasonNotHonoured, errs.ToAggregate().Error()}}
@@ -47,7 +46,7 @@ func Decide(d *appsv1.Deployment, w *rikv1alpha1.Workload) Action {
 	case !metav1.IsControlledBy(w, d):
 		return Action{Problem: taken(w, d)}
 	case w.DeletionTimestamp != nil:
-		return Action{} // another is made when it is gone
+		return Action{} // the next one is created after its removal
 	}
 	if next, changed := translation.Changed(w, wanted, equality.Semantic.DeepEqual); changed {
 		return Action{Update: next}
@@ -55,7 +54,8 @@ func Decide(d *appsv1.Deployment, w *rikv1alpha1.Workload) Action {
 	return Action{}
 }
 
-// taken: what somebody else made is never adopted.
+// taken returns the problem of a name that another object uses. A Workload that another object
+// created is never adopted.
 func taken(w *rikv1alpha1.Workload, d *appsv1.Deployment) *Problem {
 	owner := metav1.GetControllerOf(w)
 	switch {

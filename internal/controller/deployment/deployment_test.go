@@ -36,7 +36,7 @@ func wanted() *appsv1.Deployment {
 	}
 }
 
-// stored is the Workload that runs it.
+// stored is the Workload of a Deployment.
 func stored(d *appsv1.Deployment) *rikv1alpha1.Workload {
 	w := translation.Workload(d)
 	w.UID, w.ResourceVersion, w.Generation, w.Status.ObservedGeneration = "w1", "7", 2, 2
@@ -109,8 +109,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestMarksOfTools: the instances have what the template says, and the Workload that nobody
-// wrote is none of a tool's objects.
+// TestMarksOfTools: the instances have the labels of the template. The Workload does not have
+// the labels by which tools such as Helm recognize their objects, because no tool created it.
 func TestMarksOfTools(t *testing.T) {
 	t.Parallel()
 	d := wanted()
@@ -136,7 +136,7 @@ func word(a deployment.Action) string {
 	return ""
 }
 
-// fits compares the first word, and looks for the others.
+// fits compares the first word, and searches for the other words.
 func fits(got, want string) bool {
 	first, rest, _ := strings.Cut(want, " ")
 	gotFirst, gotRest, _ := strings.Cut(got, " ")
@@ -145,14 +145,14 @@ func fits(got, want string) bool {
 
 var now = metav1.NewTime(time.Unix(1000, 0))
 
-// seen is what a Workload says of itself.
+// seen sets the status of a Workload.
 func seen(w *rikv1alpha1.Workload, replicas, updated, ready int32, status metav1.ConditionStatus, reason string) *rikv1alpha1.Workload {
 	w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.ReadyReplicas = replicas, updated, ready
 	w.Status.Conditions = []metav1.Condition{{Type: rikv1alpha1.WorkloadProgressing, Status: status, Reason: reason, Message: "so"}}
 	return w
 }
 
-// conditions in the form TYPE=STATUS/REASON.
+// conditions formats conditions as TYPE=STATUS/REASON.
 func conditions(s appsv1.DeploymentStatus) string {
 	var out []string
 	for _, c := range s.Conditions {
@@ -224,8 +224,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestStatusOfAProblem: a Deployment that cannot run exceeds its deadline, for which kubectl rollout
-// status ends; the clock starts anew with a new spec.
+// TestStatusOfAProblem: a Deployment that cannot run exceeds its deadline, at which kubectl
+// rollout status ends. The time starts again with a new spec.
 func TestStatusOfAProblem(t *testing.T) {
 	t.Parallel()
 	d, problem := wanted(), &deployment.Problem{Reason: "NameTaken", Message: "delete it"}
@@ -262,8 +262,8 @@ func TestStatusOfAProblem(t *testing.T) {
 	}
 }
 
-// TestStatusRecovers: what went wrong is not said for longer than it is so, and the
-// time of a transition is that of a changed status.
+// TestStatusRecovers: a problem disappears from the status when it is solved. The transition
+// time is that of the changed status.
 func TestStatusRecovers(t *testing.T) {
 	t.Parallel()
 	d := wanted()
@@ -280,7 +280,8 @@ func TestStatusRecovers(t *testing.T) {
 	}
 }
 
-// TestAProblemOfAClockThatWasAhead has its deadline from when the clock was set right.
+// TestAProblemOfAClockThatWasAhead: the deadline of a problem counts from when the clock was
+// corrected.
 func TestAProblemOfAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	d, problem := wanted(), &deployment.Problem{Reason: "NameTaken", Message: "delete it"}

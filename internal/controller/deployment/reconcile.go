@@ -1,14 +1,12 @@
-// Package deployment runs the Deployments of apps/v1 as Workloads of the same
-// names, which it makes, keeps as they are asked for, and reports about in the
-// words of Kubernetes' own controller. Instances, rollouts and revisions are the
-// Workload's; its end is the garbage collector's, which follows the owner
-// reference.
+// Package deployment runs the Deployments of apps/v1 as Workloads of the same names. It creates
+// the Workload, updates it, and reports its state with the conditions of Kubernetes' own
+// controller. The Workload handles instances, rollouts and revisions. The garbage collector
+// deletes the Workload, by its owner reference.
 //
-// Reads: Deployments, Workloads. Writes: Workloads (create, update), Deployments
-// (status).
+// Reads: Deployments, Workloads. Writes: Workloads (create, update), Deployments (status).
 //
-// The decisions are pure functions: Decide (what to do about the Workload) and
-// Status. Reconciler carries them out.
+// The decisions are pure functions: Decide (what to do about the Workload) and Status.
+// Reconciler executes them.
 package deployment
 
 import (
@@ -33,29 +31,29 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// maxBackoff after errors.
+// maxBackoff bounds the delay after errors.
 const maxBackoff = 5 * time.Second
 
-// Config is what a Reconciler works with. All fields are needed.
+// Config configures a Reconciler. All fields are required.
 type Config struct {
-	// Client writes; it reads past every cache.
+	// Client writes. It reads without a cache.
 	Client      client.Client
 	Deployments *index.Objects[*appsv1.Deployment]
 	Workloads   *index.Objects[*rikv1alpha1.Workload]
 	Events      events.EventRecorder
 	Logger      *slog.Logger
 	Now         func() time.Time
-	// Workers bounds how many deployments are worked on at once.
+	// Workers bounds how many deployments are reconciled at once.
 	Workers int
 }
 
-// Reconciler keeps a Workload for every Deployment.
+// Reconciler reconciles a Workload for every Deployment.
 type Reconciler struct {
 	config Config
 	queue  *reconcile.Queue[types.NamespacedName]
 }
 
-// New makes a reconciler and subscribes it to the views.
+// New creates a reconciler and subscribes it to the views.
 func New(c Config) *Reconciler {
 	r := &Reconciler{config: c}
 	r.queue = reconcile.New(reconcile.Options{
@@ -96,7 +94,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 	if w != nil && !metav1.IsControlledBy(w, d) {
 		w = nil
 	}
-	// Of what was just written the next event tells.
+	// The next event shows the result of a write that was just made.
 	settled := action.Create == nil && action.Update == nil
 	status := Status(d, w, settled, action.Problem, metav1.NewTime(r.config.Now()))
 	if err := r.writeStatus(ctx, d, status); err != nil {
@@ -107,15 +105,15 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 	return Overdue(reported, action.Problem, r.config.Now()), quiet(failure)
 }
 
-// Waits says whether the Deployment that owns a Workload is being deleted in the
-// foreground, and so goes after the instances. The garbage collector, which knows
-// nothing of instances, does not ask for that when it deletes the Workload.
+// Waits reports whether the Deployment that owns a Workload is being deleted in the foreground.
+// Then the Workload must wait for its instances. The garbage collector, which does not see
+// instances, does not request that when it deletes the Workload.
 func (r *Reconciler) Waits(ctx context.Context, w *rikv1alpha1.Workload) (bool, error) {
 	owner := metav1.GetControllerOf(w)
 	if owner == nil || owner.Kind != translation.Kind || owner.APIVersion != appsv1.SchemeGroupVersion.String() {
 		return false, nil
 	}
-	// The view may not have heard of the deletion yet.
+	// The view may not show the deletion yet.
 	var d appsv1.Deployment
 	err := r.config.Client.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: owner.Name}, &d)
 	if err != nil {
@@ -124,13 +122,13 @@ func (r *Reconciler) Waits(ctx context.Context, w *rikv1alpha1.Workload) (bool, 
 	return d.UID == owner.UID && d.DeletionTimestamp != nil && slices.Contains(d.Finalizers, metav1.FinalizerDeleteDependents), nil
 }
 
-// act carries out what was decided.
+// act executes an action.
 func (r *Reconciler) act(ctx context.Context, a Action) error {
 	switch {
 	case a.Create != nil:
 		err := r.config.Client.Create(ctx, a.Create)
 		if apierrors.IsAlreadyExists(err) {
-			// The view lags behind: look at what there is.
+			// The view is behind: read the existing Workload.
 			var live rikv1alpha1.Workload
 			if err := r.config.Client.Get(ctx, client.ObjectKeyFromObject(a.Create), &live); err != nil {
 				return err
@@ -151,7 +149,8 @@ func (r *Reconciler) act(ctx context.Context, a Action) error {
 	return nil
 }
 
-// refusal is what the API server has against a Workload; nil for every other error.
+// refusal returns the API server's reason for refusing a Workload, or nil for every other
+// error.
 func refusal(err error) *Problem {
 	switch {
 	case err == nil, apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
@@ -162,8 +161,8 @@ func refusal(err error) *Problem {
 	return nil
 }
 
-// quiet leaves a conflict to the next event; an object that is gone, or about to
-// go with its namespace, needs nothing.
+// quiet turns a conflict into a retry. It ignores an object that was deleted, or that will be
+// deleted with its namespace.
 func quiet(err error) error {
 	switch {
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
@@ -174,7 +173,7 @@ func quiet(err error) error {
 	return err
 }
 
-// writeStatus stores the status if it changed, and tells of a new problem.
+// writeStatus stores the status if it changed, and emits an event for a new problem.
 func (r *Reconciler) writeStatus(ctx context.Context, d *appsv1.Deployment, status appsv1.DeploymentStatus) error {
 	if equality.Semantic.DeepEqual(status, d.Status) {
 		return nil

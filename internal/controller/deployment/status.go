@@ -14,8 +14,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// The reasons of conditions, as Kubernetes' own controller writes them: kubectl and
-// others look for them.
+// Reasons of conditions, as Kubernetes' own controller writes them. kubectl and other tools
+// check for them.
 const (
 	reasonAvailable   = "MinimumReplicasAvailable"
 	reasonUnavailable = "MinimumReplicasUnavailable"
@@ -26,10 +26,9 @@ const (
 	reasonFailed      = "FailedCreate"
 )
 
-// Status is the status that a Deployment should have, with w its own Workload or
-// nil. It speaks of the Deployment's present generation only once the Workload has
-// been brought to it (settled) and has itself been observed; until then it stays
-// as it is.
+// Status returns the desired status of a Deployment. w is its own Workload or nil. The status
+// describes the current generation only once the Workload has been updated to it (settled) and
+// its controller has observed that. Until then the status does not change.
 func Status(d *appsv1.Deployment, w *rikv1alpha1.Workload, settled bool, problem *Problem, now metav1.Time) appsv1.DeploymentStatus {
 	out := *d.Status.DeepCopy()
 	if problem != nil {
@@ -59,7 +58,7 @@ func Status(d *appsv1.Deployment, w *rikv1alpha1.Workload, settled bool, problem
 	return out
 }
 
-// count: an instance is available as soon as it is ready.
+// count copies the counts. An instance is available as soon as it is ready.
 func count(out *appsv1.DeploymentStatus, w *rikv1alpha1.WorkloadStatus) {
 	out.Replicas, out.UpdatedReplicas = w.Replicas, w.UpdatedReplicas
 	out.ReadyReplicas, out.AvailableReplicas = w.ReadyReplicas, w.ReadyReplicas
@@ -74,8 +73,8 @@ func available(d *appsv1.Deployment, out *appsv1.DeploymentStatus, now metav1.Ti
 	set(out, appsv1.DeploymentAvailable, corev1.ConditionFalse, reasonUnavailable, "Deployment does not have minimum availability.", now)
 }
 
-// least is how many replicas must be available, as Kubernetes counts it: all of them
-// but those that a rolling update may take away.
+// least returns how many replicas must be available, as Kubernetes counts them: all except
+// those that a rolling update may remove.
 func least(d *appsv1.Deployment) int32 {
 	want := int32(1)
 	if d.Spec.Replicas != nil {
@@ -96,7 +95,7 @@ func least(d *appsv1.Deployment) int32 {
 	return max(want-int32(unavailable), 0) //nolint:gosec // at most want, unless it is cut off here
 }
 
-// progress says in Kubernetes' words what the Workload says of its rollout.
+// progress translates the Workload's rollout condition to that of Kubernetes.
 func progress(out *appsv1.DeploymentStatus, w *rikv1alpha1.WorkloadStatus, now metav1.Time) {
 	c := meta.FindStatusCondition(w.Conditions, rikv1alpha1.WorkloadProgressing)
 	if c == nil {
@@ -114,21 +113,21 @@ func progress(out *appsv1.DeploymentStatus, w *rikv1alpha1.WorkloadStatus, now m
 	set(out, appsv1.DeploymentProgressing, corev1.ConditionStatus(c.Status), reason, c.Message, now)
 }
 
-// stuck says that there is no progress because of a problem: at first with its reason, and when it
-// lasts longer than the progress deadline with the one that kubectl rollout status ends for.
+// stuck reports that a problem prevents progress. It first uses the reason of the problem.
+// After the progress deadline it uses the reason at which kubectl rollout status ends.
 func stuck(d *appsv1.Deployment, out *appsv1.DeploymentStatus, problem *Problem, now metav1.Time) {
 	reason, message := problem.Reason, problem.Message
 	if before := overdue(d, problem); before != nil && now.Sub(before.LastUpdateTime.Time) >= Deadline(d) {
 		reason, message = reasonDeadline, fmt.Sprintf("no progress for %s: %s", Deadline(d), problem.Message)
 	}
 	if before := overdue(d, problem); d.Status.ObservedGeneration != d.Generation || before != nil && before.LastUpdateTime.After(now.Time) {
-		remove(out, appsv1.DeploymentProgressing) // the time counts from the new spec on, or from now if the clock was ahead
+		remove(out, appsv1.DeploymentProgressing) // count from the new spec, or from now if the clock was ahead
 	}
 	set(out, appsv1.DeploymentProgressing, corev1.ConditionFalse, reason, message, now)
 }
 
-// overdue is the condition that says since when a problem keeps the present spec from being run;
-// nil if nothing says so yet.
+// overdue returns the condition with the time since when a problem prevents the current spec
+// from running. It is nil if there is no such condition yet.
 func overdue(d *appsv1.Deployment, problem *Problem) *appsv1.DeploymentCondition {
 	for i := range d.Status.Conditions {
 		c := &d.Status.Conditions[i]
@@ -140,7 +139,7 @@ func overdue(d *appsv1.Deployment, problem *Problem) *appsv1.DeploymentCondition
 	return nil
 }
 
-// Deadline is how long a Deployment may make no progress.
+// Deadline returns how long a Deployment may make no progress.
 func Deadline(d *appsv1.Deployment) time.Duration {
 	seconds := int32(600) // the default of Kubernetes
 	if d.Spec.ProgressDeadlineSeconds != nil {
@@ -149,8 +148,8 @@ func Deadline(d *appsv1.Deployment) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// Overdue is in how long a problem will have lasted longer than the progress deadline; 0 if it has,
-// or the status does not tell of it yet.
+// Overdue returns the time until a problem has lasted for the progress deadline. It is 0 if the
+// deadline has passed, or if the status does not show the problem yet.
 func Overdue(d *appsv1.Deployment, problem *Problem, now time.Time) time.Duration {
 	if problem == nil {
 		return 0
