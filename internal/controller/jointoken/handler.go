@@ -17,21 +17,19 @@ import (
 )
 
 const (
-	// maxRequest bounds the body of a request.
+	// maxRequest bounds the body of a request, in bytes.
 	maxRequest = 16 << 10
-	// maxDescription and maxSeconds bound what a token is made of; the latter is
-	// a hundred years.
+	// maxDescription and maxSeconds bound the fields of a token. maxSeconds is a hundred years.
 	maxDescription = 256
 	maxSeconds     = 100 * 366 * 24 * 3600
 )
 
 var resource = schema.GroupResource{Group: rikv1alpha1.GroupName, Resource: jointoken.Resource}
 
-// Handler serves tokens at [jointoken.Path]. It must be mounted behind
-// authorization.
+// Handler serves tokens at [jointoken.Path]. It must be mounted behind authorization.
 func (t *Tokens) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// An answer may hold a token.
+		// A response may contain a token.
 		w.Header().Set("Cache-Control", "no-store")
 		code, answer, err := t.serve(w, r)
 		if err != nil {
@@ -45,7 +43,7 @@ func (t *Tokens) Handler() http.Handler {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(answer) // the reader is gone
+		_ = json.NewEncoder(w).Encode(answer) // the client has disconnected
 	})
 }
 

@@ -1,8 +1,9 @@
-// Package jointoken keeps the tokens with which machines join the cluster.
+// Package jointoken manages the tokens with which machines join the cluster.
 //
-// A token is a Secret in the system namespace that holds the hash of the
-// token's secret part, never that part itself: who reads the datastore cannot
-// join. Reads: secrets of type rik.dev/join-token. Writes: the same.
+// A token is a Secret in the system namespace that holds the hash of the token's secret part,
+// and never that part itself. A person who can read the datastore therefore cannot join.
+//
+// Reads: secrets of type rik.dev/join-token. Writes: the same.
 package jointoken
 
 import (
@@ -34,9 +35,9 @@ import (
 )
 
 const (
-	// Namespace holds the Secrets.
+	// Namespace is the namespace of the Secrets.
 	Namespace = "rik-system"
-	// SecretType tells them from others.
+	// SecretType distinguishes them from other Secrets.
 	SecretType corev1.SecretType = "rik.dev/join-token"
 
 	namePrefix     = "join-token-"
@@ -50,61 +51,61 @@ const (
 	idBytes        = 5
 )
 
-// maxAhead is how much later than now a token may have been made: clocks of several servers differ.
-// One that is further ahead was made while a server's clock was wrong. Its end says nothing, so
-// that it has ended: it could otherwise be used for as long as the clock was ahead, and its life.
+// maxAhead is how much later than now the creation time of a token may be, because the clocks
+// of several servers differ. A token that is further ahead was created while a server's clock
+// was wrong. Its expiry time is then meaningless, and the token is treated as expired.
+// Otherwise it could be used for its lifetime plus the time by which the clock was ahead.
 const maxAhead = 5 * time.Minute
 
-// endInterval is how often tokens are looked through for such ones.
+// endInterval is the interval at which Run searches for such tokens.
 const endInterval = 10 * time.Minute
 
-// ErrRefused is returned for every token that lets nobody join: unknown,
-// expired, revoked or wrong. The message says which only to the server's log.
+// ErrRefused is returned for every token that cannot be used to join: unknown, expired, revoked
+// or wrong. Only the server's log contains the exact reason.
 var ErrRefused = errors.New("the join token is not valid")
 
-// Authority is whose certificate's hash goes into a token.
+// Authority is the authority whose certificate's hash is part of a token.
 type Authority interface {
 	// Hash is "sha256:" and the hash in hexadecimal.
 	Hash() string
 }
 
-// Tokens makes, checks and revokes tokens.
+// Tokens creates, verifies and revokes tokens.
 type Tokens struct {
 	client client.Client
 	caHash string
 	now    func() time.Time
 
-	using sync.Mutex // uses are counted one after the other
+	using sync.Mutex // serializes the counting of uses
 
 	reading singleflight.Group
 	known   atomic.Pointer[known]
 }
 
-// known is what there was of tokens a moment ago: their hashes by the Secret's name.
+// known is a recent copy of the token hashes, by the Secret's name.
 type known struct {
 	at     time.Time
 	hashes map[string][]byte
 }
 
-// knownFor is how long that is good enough to look at.
+// knownFor is how long known may be used.
 const knownFor = time.Second
 
-// New needs a client that may read and write Secrets in Namespace, and makes no
-// request. The client should not read from a cache: a revoked token must not
-// work a moment longer.
+// New creates Tokens and makes no request. The client must be able to read and write Secrets in
+// Namespace. It should not read from a cache, so that a revoked token stops working at once.
 func New(c client.Client, authority Authority, now func() time.Time) *Tokens {
 	return &Tokens{client: c, caHash: strings.TrimPrefix(authority.Hash(), "sha256:"), now: now}
 }
 
-// Options of a new token.
+// Options configures a new token.
 type Options struct {
-	// Life of the token; for ever when 0.
+	// Life is the lifetime of the token. Zero means forever.
 	Life time.Duration
-	// Description for people, such as whom it was given to.
+	// Description is for people, such as the recipient of the token.
 	Description string
 }
 
-// Create makes a token. It is the only moment at which its text can be had.
+// Create creates a token. The text of the token can be read only from its result.
 func (t *Tokens) Create(ctx context.Context, options Options) (jointoken.Token, error) {
 	if options.Life < 0 {
 		return jointoken.Token{}, fmt.Errorf("a token's life of %v has ended before it began", options.Life)
@@ -130,9 +131,8 @@ func (t *Tokens) Create(ctx context.Context, options Options) (jointoken.Token, 
 	return token, nil
 }
 
-// Verify returns nil for a token that may be used now, ErrRefused (wrapped with
-// the reason, for the log) for one that may not, and another error when that
-// could not be found out.
+// Verify returns nil for a token that may be used now. It returns ErrRefused (wrapped with the
+// reason, for the log) for one that may not. It returns another error if the check failed.
 func (t *Tokens) Verify(ctx context.Context, text string) error {
 	token, err := jointoken.Parse(text)
 	if err != nil {
@@ -142,9 +142,9 @@ func (t *Tokens) Verify(ctx context.Context, text string) error {
 	return err
 }
 
-// Plausible says whether a token may be valid, by what was known of tokens within the last
-// second: it reads the datastore once a second at most, however often it is called. Verify
-// decides.
+// Plausible reports whether a token may be valid, from data that is at most one second old. It
+// reads the datastore at most once a second, however often it is called. Verify makes the final
+// decision.
 func (t *Tokens) Plausible(ctx context.Context, text string) bool {
 	token, err := jointoken.Parse(text)
 	if err != nil {
@@ -152,10 +152,10 @@ func (t *Tokens) Plausible(ctx context.Context, text string) bool {
 	}
 	now := t.known.Load()
 	if now == nil || t.now().Sub(now.at) >= knownFor {
-		// The first of several callers must not end it for the others.
+		// The cancellation of one of several callers must not cancel the read for the others.
 		read, err, _ := t.reading.Do("", func() (any, error) { return t.readKnown(context.WithoutCancel(ctx)) })
 		if err != nil {
-			return true // Verify reports it
+			return true // Verify reports the error
 		}
 		now, _ = read.(*known)
 	}
@@ -178,7 +178,7 @@ func (t *Tokens) readKnown(ctx context.Context) (*known, error) {
 	return fresh, nil
 }
 
-// stored reads what there is of a token, if it may be used now.
+// stored returns the Secret of a token, if the token may be used now.
 func (t *Tokens) stored(ctx context.Context, token jointoken.Token) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := t.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: namePrefix + token.ID}, secret)
@@ -194,8 +194,8 @@ func (t *Tokens) stored(ctx context.Context, token jointoken.Token) (*corev1.Sec
 	return secret, check(secret, token, t.now())
 }
 
-// end ends a token that was made later than now, durably: it must not come to life again when
-// that time comes.
+// end ends a token that was created later than now, durably. The token must not become valid
+// when that time comes.
 func (t *Tokens) end(ctx context.Context, stored *corev1.Secret) error {
 	now := t.now()
 	if stored.Type != SecretType || !ahead(stored, now) {
@@ -210,19 +210,19 @@ func (t *Tokens) end(ctx context.Context, stored *corev1.Secret) error {
 	return nil
 }
 
-// ahead tells whether a token with an end was made later than now.
+// ahead reports whether a token with an expiry time was created later than now.
 func ahead(stored *corev1.Secret, now time.Time) bool {
 	if len(stored.Data[keyExpires]) == 0 {
 		return false
 	}
 	made, err := time.Parse(time.RFC3339, string(stored.Data[keyCreated]))
 	if err != nil {
-		made = stored.CreationTimestamp.Time // it is of an earlier version
+		made = stored.CreationTimestamp.Time // created by an earlier version
 	}
 	return made.After(now.Add(maxAhead))
 }
 
-// Run ends tokens that were made while a server's clock was ahead, until ctx ends.
+// Run ends tokens that were created while a server's clock was ahead, until ctx ends.
 func (t *Tokens) Run(ctx context.Context, log *slog.Logger) error {
 	for {
 		if err := t.endAll(ctx, log); err != nil && ctx.Err() == nil {
@@ -255,7 +255,7 @@ func (t *Tokens) endAll(ctx context.Context, log *slog.Logger) error {
 
 func idOf(s *corev1.Secret) string { return strings.TrimPrefix(s.Name, namePrefix) }
 
-// check decides on a stored token.
+// check decides whether a stored token may be used.
 func check(stored *corev1.Secret, token jointoken.Token, now time.Time) error {
 	if stored.Type != SecretType {
 		return fmt.Errorf("%w: secret %s is not a join token", ErrRefused, stored.Name)
@@ -273,8 +273,8 @@ func check(stored *corev1.Secret, token jointoken.Token, now time.Time) error {
 	return nil
 }
 
-// Use is Verify, and counts the use, durably: it is to be called right before a
-// certificate is given. A token that is revoked at that moment is refused.
+// Use verifies a token like Verify, and counts the use durably. Call it right before a
+// certificate is issued. A token that was just revoked is refused.
 func (t *Tokens) Use(ctx context.Context, text string) error {
 	token, err := jointoken.Parse(text)
 	if err != nil {
@@ -288,7 +288,7 @@ func (t *Tokens) Use(ctx context.Context, text string) error {
 		if err != nil {
 			return err
 		}
-		uses, _ := strconv.ParseInt(string(stored.Data[keyUses]), 10, 64) // none yet, or nonsense
+		uses, _ := strconv.ParseInt(string(stored.Data[keyUses]), 10, 64) // missing or malformed counts as 0
 		stored.Data[keyUses] = strconv.AppendInt(nil, uses+1, 10)
 		stored.Data[keyLastUsed] = []byte(t.now().UTC().Format(time.RFC3339))
 		return t.client.Update(ctx, stored)
@@ -302,7 +302,7 @@ func (t *Tokens) Use(ctx context.Context, text string) error {
 	return err
 }
 
-// List gives all tokens, the oldest first.
+// List returns all tokens, the oldest first.
 func (t *Tokens) List(ctx context.Context) ([]jointoken.Info, error) {
 	var list corev1.SecretList
 	if err := t.client.List(ctx, &list, client.InNamespace(Namespace)); err != nil {
@@ -325,8 +325,8 @@ func (t *Tokens) List(ctx context.Context) ([]jointoken.Info, error) {
 	return infos, nil
 }
 
-// infoOf reads a stored token. One with a time that cannot be read lets nobody
-// join, and is still listed: it is to be deleted.
+// infoOf reads a stored token. A token with a malformed time cannot be used to join. It is
+// still listed, so that it can be deleted.
 func infoOf(s *corev1.Secret) jointoken.Info {
 	info := jointoken.Info{
 		ID:          idOf(s),
@@ -345,8 +345,8 @@ func infoOf(s *corev1.Secret) jointoken.Info {
 	return info
 }
 
-// Delete revokes a token, at once. Certificates that were given for it stay
-// valid: deleting their Nodes revokes those.
+// Delete revokes a token at once. Certificates that were issued for it stay valid. Deleting
+// their Nodes revokes them.
 func (t *Tokens) Delete(ctx context.Context, id string) error {
 	if problem := (jointoken.Token{CAHash: t.caHash, ID: id, Secret: strings.Repeat("x", secretBytes)}).Validate(); problem != nil {
 		return apierrors.NewBadRequest(problem.Error())
@@ -381,7 +381,7 @@ func expiry(s *corev1.Secret) (time.Time, error) {
 	return at, nil
 }
 
-// hash needs no salt: what it hides is 256 random bits.
+// hash uses no salt, because the secret has 256 random bits.
 func hash(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:])
@@ -393,6 +393,6 @@ func randomSecret() string { return base64.RawURLEncoding.EncodeToString(random(
 
 func random(n int) []byte {
 	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails: crypto/rand ends the program instead
+	_, _ = rand.Read(b) // never fails: crypto/rand crashes the program instead
 	return b
 }

@@ -97,7 +97,7 @@ func TestCreateRefusesAPastExpiry(t *testing.T) {
 	}
 }
 
-// TestUse counts, and refuses what was revoked a moment ago.
+// TestUse: uses are counted, and a token that was just revoked is refused.
 func TestUse(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
@@ -174,13 +174,14 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// TestATokenOfAClockThatWasAhead: a token that was made later than now has ended, also when that
-// time comes; one without an end and one of a clock that differs a little have not.
+// TestATokenOfAClockThatWasAhead: a token that was created later than now has ended, and stays
+// ended when that time comes. This does not apply to a token without an expiry time, or to one
+// of a clock that differs only a little.
 func TestATokenOfAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		ahead, life time.Duration
-		old, swept  bool // of an earlier version; ended by Run, before anybody used it
+		old, swept  bool // by an earlier version; ended by Run before its first use
 		refused     bool
 	}{
 		"a year":                        {ahead: 365 * 24 * time.Hour, life: time.Hour, refused: true},
@@ -223,7 +224,7 @@ func TestATokenOfAClockThatWasAhead(t *testing.T) {
 			} else if err := tokens.Use(t.Context(), token.Text()); errors.Is(err, ErrRefused) != tc.refused {
 				t.Errorf("Use = %v; refused: want %v", err, tc.refused)
 			}
-			now = right.Add(tc.ahead + time.Minute) // it would live now
+			now = right.Add(tc.ahead + time.Minute) // it would be valid now
 			if err := tokens.Verify(t.Context(), token.Text()); errors.Is(err, ErrRefused) != tc.refused {
 				t.Errorf("Verify at the time when it was made = %v; refused: want %v", err, tc.refused)
 			}
