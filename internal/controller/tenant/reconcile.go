@@ -1,8 +1,7 @@
-// Package tenant gives every Tenant its namespace, and its users their rights
-// in it.
+// Package tenant creates a namespace for every Tenant, and the permissions of its users in it.
 //
-// Reads: Tenants; the namespaces, roles and bindings that bear their label.
-// Writes: those, and the status of Tenants.
+// Reads: Tenants; the namespaces, roles and role bindings with their label. Writes: the same
+// namespaces, roles and role bindings, and the status of Tenants.
 package tenant
 
 import (
@@ -29,7 +28,7 @@ import (
 )
 
 const (
-	// Finalizer holds a Tenant until its namespace is being deleted.
+	// Finalizer keeps a Tenant until its namespace is gone.
 	Finalizer = "rik.dev/tenant"
 	// ConditionReady is True when a tenant's users can use it.
 	ConditionReady = "Ready"
@@ -39,9 +38,9 @@ const (
 
 var errForeign = errors.New("there is a namespace of this name that does not belong to the tenant")
 
-// Config is what a Reconciler works with. All fields are needed.
+// Config configures a Reconciler. All fields are required.
 type Config struct {
-	// Client reads past every cache: tenants are few and change seldom.
+	// Client reads without a cache, because tenants are few and change rarely.
 	Client    client.Client
 	Tenants   *index.Objects[*rikv1alpha1.Tenant]
 	Instances *index.Instances
@@ -50,13 +49,13 @@ type Config struct {
 	Now       func() time.Time
 }
 
-// Reconciler keeps tenants.
+// Reconciler reconciles tenants.
 type Reconciler struct {
 	config Config
 	queue  *reconcile.Queue[string]
 }
 
-// New makes a reconciler and subscribes it to the views.
+// New creates a reconciler and subscribes it to the views.
 func New(c Config) *Reconciler {
 	r := &Reconciler{config: c}
 	r.queue = reconcile.New(reconcile.Options{Name: "tenants", Workers: 2, Logger: c.Logger}, r.reconcile)
@@ -81,7 +80,7 @@ func (r *Reconciler) counted(namespace string) {
 	}
 }
 
-// Enqueue asks for a pass over a tenant, of whose objects one changed.
+// Enqueue requests a pass over a tenant after one of its objects changed.
 func (r *Reconciler) Enqueue(name string) { r.queue.Add(name) }
 
 // Run works until ctx ends.
@@ -104,7 +103,7 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 		return 0, quiet(err)
 	}
 	if errors.Is(problem, errForeign) {
-		// Nothing that we do changes it; an event of the namespace does.
+		// The controller cannot change this. An event of the namespace or a later pass will.
 		return time.Minute, nil
 	}
 	return 0, quiet(problem)
@@ -133,7 +132,7 @@ func (r *Reconciler) holdOn(ctx context.Context, t *rikv1alpha1.Tenant) (*rikv1a
 	return next, nil
 }
 
-// ensure makes what is missing and corrects what was changed.
+// ensure creates missing objects and corrects changed ones.
 func (r *Reconciler) ensure(ctx context.Context, t *rikv1alpha1.Tenant) error {
 	var have corev1.Namespace
 	err := r.config.Client.Get(ctx, types.NamespacedName{Name: t.Name}, &have)
@@ -195,7 +194,7 @@ func (r *Reconciler) ensureBinding(ctx context.Context, want *rbacv1.RoleBinding
 	return nil
 }
 
-// dropOthers takes the rights of users who are no longer named.
+// dropOthers removes the permissions of users who are no longer in the Tenant.
 func (r *Reconciler) dropOthers(ctx context.Context, t *rikv1alpha1.Tenant, wanted map[string]bool) error {
 	mine := []client.ListOption{client.InNamespace(t.Name), client.MatchingLabels{rikv1alpha1.LabelTenant: t.Name}}
 	var bindings rbacv1.RoleBindingList
@@ -247,8 +246,8 @@ func (r *Reconciler) status(ctx context.Context, t *rikv1alpha1.Tenant, problem 
 	return nil
 }
 
-// remove deletes the namespace, with all that is in it, and lets the tenant go
-// when it is gone. A namespace that is not the tenant's stays.
+// remove deletes the namespace with all its content, and removes the tenant's finalizer when
+// the namespace is gone. A namespace that does not belong to the tenant stays.
 func (r *Reconciler) remove(ctx context.Context, t *rikv1alpha1.Tenant) error {
 	if !slices.Contains(t.Finalizers, Finalizer) {
 		return nil
@@ -262,7 +261,7 @@ func (r *Reconciler) remove(ctx context.Context, t *rikv1alpha1.Tenant) error {
 		if have.DeletionTimestamp == nil {
 			err = r.config.Client.Delete(ctx, &have, client.Preconditions{UID: &have.UID})
 		}
-		// The end of the namespace is an event that brings us back.
+		// The deletion of the namespace triggers the next pass.
 		return client.IgnoreNotFound(err)
 	}
 	next := t.DeepCopy()

@@ -13,16 +13,17 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Namespace is the namespace that a tenant owns.
+// Namespace returns the namespace that a tenant owns.
 func Namespace(t *rikv1alpha1.Tenant) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: t.Name, Labels: map[string]string{rikv1alpha1.LabelTenant: t.Name},
 	}}
 }
 
-// Role is what a user may do in the tenant's namespace: the verbs on the resources
-// that are named or covered by "*", of what package tenancy lets them have, and
-// events to read. Never on roles: a user could give themself the rest.
+// Role returns the permissions of a user in the tenant's namespace. It contains the requested
+// verbs on the resources that are named or covered by "*", as far as package tenancy allows
+// them, and read access to events. It never covers roles: otherwise users could give themselves
+// more permissions.
 func Role(t *rikv1alpha1.Tenant, u *rikv1alpha1.TenantUser) *rbacv1.Role {
 	names := u.Resources
 	if len(names) == 0 {
@@ -52,9 +53,8 @@ var (
 	writing = []string{"create", "update", "patch", "delete", "deletecollection"}
 )
 
-// verbs are what a user may do with a resource. "*" is spelled out: the wildcard
-// would include the verb that lifts the bounds of a container, which is for
-// administrators.
+// verbs returns the verbs that a user gets on a resource. "*" is expanded, because the wildcard
+// would include the verb that allows privileged containers, which is for administrators.
 func verbs(u *rikv1alpha1.TenantUser, r tenancy.Resource) []string {
 	asked, known := u.Verbs, slices.Concat(reading, writing)
 	if len(asked) == 0 || slices.Contains(asked, tenancy.All) {
@@ -66,7 +66,7 @@ func verbs(u *rikv1alpha1.TenantUser, r tenancy.Resource) []string {
 	return slices.DeleteFunc(slices.Clone(asked), func(v string) bool { return !slices.Contains(known, v) })
 }
 
-// addTo puts the resource into the rule for its group that gives the same verbs.
+// addTo adds the resource to the rule of its group with the same verbs, or adds a new rule.
 func addTo(rules []rbacv1.PolicyRule, r tenancy.Resource, verbs []string) []rbacv1.PolicyRule {
 	for i := range rules {
 		if rules[i].APIGroups[0] == r.Group && slices.Equal(rules[i].Verbs, verbs) {
@@ -77,7 +77,7 @@ func addTo(rules []rbacv1.PolicyRule, r tenancy.Resource, verbs []string) []rbac
 	return append(rules, rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Name}, Verbs: verbs})
 }
 
-// Binding gives a user their role.
+// Binding binds a user to their role.
 func Binding(t *rikv1alpha1.Tenant, u *rikv1alpha1.TenantUser) *rbacv1.RoleBinding {
 	m := meta(t, u)
 	return &rbacv1.RoleBinding{
@@ -87,8 +87,8 @@ func Binding(t *rikv1alpha1.Tenant, u *rikv1alpha1.TenantUser) *rbacv1.RoleBindi
 	}
 }
 
-// meta names a user's role and binding. A user's name may be anything, an
-// object's may not: it is hashed.
+// meta returns the metadata of a user's role and binding. The name of the object contains a
+// hash of the user's name, because that may contain any characters.
 func meta(t *rikv1alpha1.Tenant, u *rikv1alpha1.TenantUser) metav1.ObjectMeta {
 	sum := sha256.Sum256([]byte(u.Name))
 	return metav1.ObjectMeta{

@@ -63,7 +63,7 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// TestNames: whatever a user is called, the objects have names, and their own.
+// TestNames: the objects have valid and distinct names for any user names.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
