@@ -1,5 +1,5 @@
-// Package store is the controller's way of writing Instances: the contract of
-// the hot path and a default over an ordinary API client.
+// Package store defines how the controller writes Instances. It has the interface for these
+// frequent writes and an implementation with an ordinary API client.
 package store
 
 import (
@@ -13,35 +13,34 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Instances writes Instances. Every method is safe for concurrent use, takes
-// over none of its arguments, and answers with the stored object. Updates are
-// guarded by the resource version they carry; errors are those of
-// k8s.io/apimachinery/pkg/api/errors.
+// Instances writes Instances. Every method is safe for concurrent use, does not keep its
+// arguments, and returns the stored object. The resource version guards updates. Errors are
+// those of k8s.io/apimachinery/pkg/api/errors.
 type Instances interface {
 	Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
-	// Bind stores spec.nodeName and the status, in one write where it can.
+	// Bind stores spec.nodeName and the status, in one write if possible.
 	Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
-	// Update stores metadata and spec. Taking the last finalizer from an
-	// instance that is being deleted removes it.
+	// Update stores metadata and spec. Removing the last finalizer of an instance that is being
+	// deleted removes the instance.
 	Update(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
-	// UpdateStatus stores the status alone.
+	// UpdateStatus stores only the status.
 	UpdateStatus(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
-	// Delete asks for the end of exactly the instance with the UID; nil grace
-	// means the template's.
+	// Delete requests the deletion of exactly the instance with the UID. A nil grace period means
+	// that of the template.
 	Delete(ctx context.Context, namespace, name string, uid types.UID, graceSeconds *int64) error
 }
 
-// Writer writes whole instances: Update stores metadata, node and status at once.
+// Writer writes whole instances. Update stores metadata, node and status at once.
 type Writer interface {
 	Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
 	Update(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
 	UpdateStatus(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
 }
 
-// DeleteFunc is Instances.Delete.
+// DeleteFunc is the type of Instances.Delete.
 type DeleteFunc func(ctx context.Context, namespace, name string, uid types.UID, graceSeconds *int64) error
 
-// OverWriter writes through a Writer, with which a binding is one write.
+// OverWriter writes through a Writer, so that a binding is one write.
 func OverWriter(w Writer, remove DeleteFunc) Instances { return &overWriter{w, remove} }
 
 type overWriter struct {
@@ -57,9 +56,8 @@ func (o *overWriter) Delete(ctx context.Context, namespace, name string, uid typ
 	return o.remove(ctx, namespace, name, uid, grace)
 }
 
-// OverClient writes through an API client. Its Bind takes two requests; should
-// the second fail, the reconciler finds a bound instance without a phase and
-// completes it.
+// OverClient writes through an API client. Its Bind needs two requests. If the second fails,
+// the reconciler finds a bound instance without a phase and completes it.
 func OverClient(c client.Client) Instances { return &overClient{client: c} }
 
 type overClient struct{ client client.Client }
