@@ -324,7 +324,7 @@ func TestStoppedWhileTheSchedulerWasAway(t *testing.T) {
 	}
 	c.loseScheduler()
 	c.eventually("it is not known any more", phase(rikv1alpha1.InstanceUnknown))
-	c.scheduler.do(func() { c.scheduler.running[uid] = "nobody" }) // a node that reports nothing about it
+	c.scheduler.do(func() { c.scheduler.running[uid] = "nobody" }) // a silent node
 	c.serveScheduler()
 	c.eventually("the node is heard of", func() string {
 		var n rikv1alpha1.Node

@@ -113,7 +113,7 @@ func (t *Table) observeWorkload(before, after *rikv1alpha1.Workload) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if before == nil || after == nil || before.UID != after.UID {
-		for _, in := range t.config.Instances.OfWorkload(name) { // their workload may be another one now
+		for _, in := range t.config.Instances.OfWorkload(name) { // their workload may be another one
 			t.reviewLocked(in.UID)
 		}
 	}
