@@ -288,7 +288,7 @@ func (t *Tokens) Use(ctx context.Context, text string) error {
 		if err != nil {
 			return err
 		}
-		uses, _ := strconv.ParseInt(string(stored.Data[keyUses]), 10, 64) // missing or malformed counts as 0
+		uses, _ := strconv.ParseInt(string(stored.Data[keyUses]), 10, 64) // none, or malformed
 		stored.Data[keyUses] = strconv.AppendInt(nil, uses+1, 10)
 		stored.Data[keyLastUsed] = []byte(t.now().UTC().Format(time.RFC3339))
 		return t.client.Update(ctx, stored)
