@@ -11,13 +11,13 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// RIKConfig is the client configuration of the papers: YAML or JSON with one
-// cluster. What rik itself writes has its data inline, in base64.
+// RIKConfig is the client configuration of the published RIK: YAML or JSON with one cluster.
+// Files that rik itself writes contain their data inline, in base64.
 type RIKConfig struct {
 	Cluster RIKCluster `json:"cluster"`
 }
 
-// RIKCluster says where a cluster is and how to authenticate to it.
+// RIKCluster is the address of a cluster with the credentials for it.
 type RIKCluster struct {
 	Name                 string `json:"name"`
 	Server               string `json:"server"`
@@ -26,11 +26,11 @@ type RIKCluster struct {
 	ClientKey            string `json:"clientKey,omitempty"`
 }
 
-// adminUser is what the administrator's kubeconfig calls its user.
+// adminUser is the name of the user in the administrator's kubeconfig.
 const adminUser = "admin"
 
-// writeAccess writes both files that let the machine's administrator in. They
-// follow the port, and every renewal of the certificate.
+// writeAccess writes both files with the administrator's credentials. They are written again
+// when the port changes and at every renewal of the certificate.
 func (c *credentials) writeAccess(clusterName, serverURL string) error {
 	certPEM, keyPEM := c.admin.PEM()
 	kubeconfig, err := kubeconfigFor(clusterName, serverURL, adminUser, c.authority.CertificatePEM(), certPEM, keyPEM)

@@ -33,7 +33,7 @@ import (
 	"rik.dev/rik/internal/version"
 )
 
-// anonymousClient trusts the server and has no credential.
+// anonymousClient trusts the server's certificate and has no credential.
 func anonymousClient(t *testing.T, s *apitest.Server) *http.Client {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -83,8 +83,8 @@ func TestAnonymousGets401(t *testing.T) {
 	}
 }
 
-// TestUserWithoutRoles: who has a certificate but no role may look at the API's
-// shape, and at nothing in it. Nodes are such users.
+// TestUserWithoutRoles: a user with a certificate and without a role may use discovery, and may
+// read no objects. Nodes are such users.
 func TestUserWithoutRoles(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -220,8 +220,8 @@ func TestFirstStartFiles(t *testing.T) {
 	assertPrivate(t, filepath.Join(s.DataDir, "datastore"))
 }
 
-// assertPrivate checks that no file of a running server is open to others; the
-// directory keeps them out even where etcd is generous.
+// assertPrivate checks that other users cannot access the files of a running server. The mode
+// of the directory protects files for which etcd sets a wider mode.
 func assertPrivate(t *testing.T, dir string) {
 	t.Helper()
 	info, err := os.Stat(dir)
@@ -286,8 +286,8 @@ func TestServerCertificateNames(t *testing.T) {
 	}
 }
 
-// TestVersion: clients of Kubernetes compare the version with their own and
-// refuse to go on when it is none.
+// TestVersion: clients of Kubernetes compare the version with their own and stop if it is not a
+// version.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)

@@ -10,12 +10,12 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// kubernetesNames are under which Kubernetes clients inside a cluster expect
-// their API server.
+// kubernetesNames are the names at which Kubernetes clients inside a cluster expect their API
+// server.
 var kubernetesNames = []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc"}
 
-// serverHosts are all names and addresses under which this machine may be
-// reached; its certificate covers them.
+// serverHosts returns all names and addresses at which this machine may be reached. The server
+// certificate is valid for them.
 func serverHosts(cfg Config) ([]string, error) {
 	hosts := append([]string{"localhost", "127.0.0.1", "::1", cfg.ClusterName}, kubernetesNames...)
 	name, err := os.Hostname()
@@ -35,8 +35,8 @@ func serverHosts(cfg Config) ([]string, error) {
 	return unique(hosts), nil
 }
 
-// instancesLink is the bridge that a node on this machine makes for its instances.
-// It comes and goes with the node, and is no way for others to the server.
+// instancesLink is the bridge that a node on this machine creates for its instances. It exists
+// only while the node does, and other machines cannot reach the server through it.
 const instancesLink = "rik0"
 
 func interfaceAddresses() ([]string, error) {
@@ -51,10 +51,10 @@ func interfaceAddresses() ([]string, error) {
 		}
 		addresses, err := link.Addrs()
 		if err != nil {
-			continue // it went away meanwhile
+			continue // the link was removed in the meantime
 		}
 		for _, address := range addresses {
-			// A link-local address means nothing without the name of a link.
+			// A link-local address is useless without the name of a link.
 			if network, ok := address.(*net.IPNet); ok && !network.IP.IsLinkLocalUnicast() {
 				out = append(out, network.IP.String())
 			}
@@ -63,9 +63,9 @@ func interfaceAddresses() ([]string, error) {
 	return out, nil
 }
 
-// advertised is the address that others are told. Kubernetes' options find that
-// of the default route by themselves; a machine without one, such as a laptop on
-// a train, is still reached by itself.
+// advertised returns the address that is announced to other machines. Kubernetes' options use
+// the address of the default route. A machine without one, such as a laptop without a network,
+// can still be reached from itself.
 func advertised(cfg Config) (net.IP, error) {
 	if cfg.AdvertiseAddress != "" {
 		return net.ParseIP(cfg.AdvertiseAddress), nil
@@ -101,7 +101,7 @@ func unique(list []string) []string {
 	return out
 }
 
-// localURL is how a client on this machine reaches the listener.
+// localURL returns the URL at which a client on this machine reaches the listener.
 func localURL(bindAddress string, listener net.Listener) string {
 	host := "127.0.0.1"
 	if ip := net.ParseIP(bindAddress); ip != nil && !ip.IsUnspecified() {

@@ -15,14 +15,15 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// revisions knows how far the datastore has come.
+// revisions caches the revision of the datastore.
 type revisions struct {
 	client *clientv3.Client
-	// seen is a revision that the datastore has had.
+	// seen is a revision that the datastore has reached.
 	seen atomic.Int64
 }
 
-// current asks the datastore unless it is known to have had the revision.
+// current returns a revision of the datastore. It reads the datastore unless the wanted
+// revision is known to be reached.
 func (v *revisions) current(ctx context.Context, wanted int64) (int64, error) {
 	if seen := v.seen.Load(); seen >= wanted {
 		return seen, nil
@@ -39,12 +40,13 @@ func (v *revisions) current(ctx context.Context, wanted int64) (int64, error) {
 	}
 }
 
-// retrySeconds is what a client is told to wait, as a list tells it.
+// retrySeconds is the delay that a client is asked to wait, the same as for a list.
 const retrySeconds = 1
 
-// refuseAhead ends a watch that is to begin after all that the datastore has, as it is asked
-// for by a client that saw a later state of a datastore which was restored since. Kubernetes'
-// server lets it wait until the revision comes, without a word; a list is refused.
+// refuseAhead refuses a watch that would start after the latest revision of the datastore. A
+// client requests that if it saw a later state of a datastore that was restored since.
+// Kubernetes' server lets such a watch wait silently until the revision is reached, although it
+// refuses a list.
 func refuseAhead(inner http.Handler, v *revisions) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := genericapirequest.RequestInfoFrom(r.Context())
@@ -57,7 +59,7 @@ func refuseAhead(inner http.Handler, v *revisions) http.Handler {
 			inner.ServeHTTP(w, r)
 			return
 		}
-		// Without an answer nobody knows better; the watch itself says what is wrong.
+		// If the datastore does not answer, the watch itself reports the error.
 		if now, err := v.current(r.Context(), wanted); err == nil && wanted > now {
 			responsewriters.ErrorNegotiated(storage.NewTooLargeResourceVersionError(uint64(wanted), uint64(now), retrySeconds), //nolint:gosec // positive
 				legacyscheme.Codecs, schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}, w, r)

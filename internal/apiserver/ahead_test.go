@@ -12,8 +12,8 @@ import (
 	"rik.dev/rik/internal/testkit/apitest"
 )
 
-// TestAWatchFromTheFutureIsRefused: a client that saw a later state of a datastore that was
-// restored is told so, as by a list; one that begins at the present is served.
+// TestAWatchFromTheFutureIsRefused: a watch after the latest revision of a restored datastore
+// is refused, like a list. A watch from the current revision is served.
 func TestAWatchFromTheFutureIsRefused(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)

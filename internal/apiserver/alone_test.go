@@ -15,12 +15,12 @@ import (
 	"rik.dev/rik/internal/testkit/apitest"
 )
 
-// forEver are goroutines that one server or a hundred leave in a process: the
+// forEver is the number of goroutines that stay in a process after one or many servers: the
 // flushing of klog, and the rotation of audit logs.
 const forEver = 2
 
-// TestAlone looks at what is the process's. It is not parallel, and so ends before the
-// shared server of the parallel tests starts.
+// TestAlone checks process-wide state. It is not parallel, so it ends before the shared server
+// of the parallel tests starts.
 func TestAlone(t *testing.T) { //nolint:paralleltest // other servers would be seen
 	before := runtime.NumGoroutine()
 	s := apitest.Start(t)
@@ -35,7 +35,7 @@ func TestAlone(t *testing.T) { //nolint:paralleltest // other servers would be s
 	if open := openFiles(t, s.DataDir); len(open) > 0 {
 		t.Errorf("files open after the stop: %v", open)
 	}
-	// Run has returned, and what remains is on its last lines.
+	// Run has returned. The remaining goroutines are about to end.
 	deadline := time.Now().Add(apitest.Timeout)
 	for runtime.NumGoroutine() > before+forEver {
 		if time.Now().After(deadline) {
@@ -49,7 +49,8 @@ func TestAlone(t *testing.T) { //nolint:paralleltest // other servers would be s
 	}
 }
 
-// assertNoPortOfTheDatastore: it listens on sockets in a private directory only.
+// assertNoPortOfTheDatastore checks that the datastore listens only on sockets in a private
+// directory.
 func assertNoPortOfTheDatastore(t *testing.T, s *apitest.Server) {
 	t.Helper()
 	inodes := ownSockets(t)
@@ -66,7 +67,8 @@ func assertNoPortOfTheDatastore(t *testing.T, s *apitest.Server) {
 	}
 	found := 0
 	for _, fields := range rows(t, "/proc/net/unix") {
-		// Num RefCount Protocol Flags Type St Inode Path; flag 0x10000 listens.
+		// The columns are Num RefCount Protocol Flags Type St Inode Path. Flag 0x10000 means that
+		// the socket listens.
 		if len(fields) < 7 || fields[3] != "00010000" || !inodes[fields[6]] {
 			continue
 		}

@@ -16,12 +16,12 @@ import (
 	"rik.dev/rik/internal/apiserver/listener"
 )
 
-// openPaths answer without a credential: a load balancer or a monitoring probe
-// has none. Everything else answers 401.
+// openPaths can be read without a credential, because load balancers and monitoring probes have
+// none. All other paths answer 401.
 var openPaths = []string{"/healthz", "/readyz", "/livez", "/version"}
 
-// secure completes what the options have set up: certificates and service
-// account tokens are known already, and RBAC decides where those that come first
+// secure completes the configuration from the options, which already handles certificates and
+// service account tokens. The authorizers in first are called first. RBAC decides where they
 // have no opinion.
 func secure(generic *genericapiserver.Config, connections *listener.Connections, routes *routeTable, first ...authorizer.Authorizer) {
 	conditions := make([]apiserver.AnonymousAuthCondition, 0, len(openPaths))
@@ -37,7 +37,7 @@ func secure(generic *genericapiserver.Config, connections *listener.Connections,
 	generic.RequestInfoResolver = routeInfo{next: genericapiserver.NewRequestInfoResolver(generic), table: routes}
 }
 
-// settling tells the count of connections which of them have authenticated.
+// settling reports authenticated connections to the count of connections.
 type settling struct {
 	connections *listener.Connections
 	next        authenticator.Request

@@ -18,14 +18,14 @@ import (
 	"rik.dev/rik/internal/apiserver/clusterid"
 )
 
-// found is what findCluster learned of the cluster that this server belongs to.
+// found is the result of findCluster: the state of the cluster to which this server belongs.
 type found struct {
 	start     clusterid.Start
 	situation clusterid.Situation
 }
 
-// findCluster compares the data directory with the datastore, before any key is made and
-// anything is written. A datastore that is not the directory's is refused.
+// findCluster compares the data directory with the datastore, before any key is created or
+// anything is written. It refuses a datastore that does not belong to the directory.
 func (s *Server) findCluster(ctx context.Context) error {
 	file, err := clusterid.Read(s.cfg.DataDir)
 	if err != nil {
@@ -49,8 +49,8 @@ func (s *Server) findCluster(ctx context.Context) error {
 	return err
 }
 
-// hasServed tells whether a server without an identity has run on the data directory: it left a
-// token for nodes, or its log of requests has entries.
+// hasServed reports whether a server without an identity has run on the data directory: there
+// is a token for nodes, or the audit log has entries.
 func hasServed(cfg Config) bool {
 	for _, file := range []string{filepath.Join(cfg.DataDir, nodeTokenFile), filepath.Join(cfg.DataDir, "audit.log"), cfg.AuditLog} {
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
@@ -61,7 +61,7 @@ func hasServed(cfg Config) bool {
 }
 
 // bindCluster compares the keys with those that the cluster was used with, and stores the
-// identity on both sides.
+// identity in the directory and in the datastore.
 func (s *Server) bindCluster(ctx context.Context) error {
 	keys, err := s.creds.fingerprints()
 	if err != nil {
@@ -97,13 +97,13 @@ func (s *Server) identify(ctx context.Context, store clusterid.Store, keys clust
 			return clusterid.Identity{}, err
 		}
 	}
-	if f.File != nil && !f.NewCluster { // an older copy of the same datastore, from before it had an identity
+	if f.File != nil && !f.NewCluster { // an older copy of the same datastore, without an identity
 		return clusterid.Check(f.Dir, f.File.Identity, string(s.cfg.Profile), keys, s.cfg.AcceptKeys)
 	}
 	return clusterid.Identity{ID: string(uuid.NewUUID()), Profile: string(s.cfg.Profile), Authority: keys.Authority, Keys: keys.Files}, nil
 }
 
-// withStore lends a client of the datastore.
+// withStore calls use with a client of the datastore, and closes the client afterward.
 func (s *Server) withStore(ctx context.Context, use func(context.Context, clusterid.Store) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, errors.New("the datastore did not answer in time"))
 	defer cancel()
@@ -120,7 +120,8 @@ func (s *Server) withStore(ctx context.Context, use func(context.Context, cluste
 	return err
 }
 
-// fingerprints are those of the keys that objects and clients of the cluster depend on.
+// fingerprints returns the fingerprints of the keys on which objects and clients of the cluster
+// depend.
 func (c *credentials) fingerprints() (clusterid.Keys, error) {
 	keys := clusterid.Keys{Authority: clusterid.Fingerprint(c.authority.CertificatePEM()), Files: map[string][]string{}}
 	public, err := keyutil.PublicKeysFromFile(c.path(serviceAccountKeyFile))
@@ -144,14 +145,14 @@ func (c *credentials) fingerprints() (clusterid.Keys, error) {
 	return keys, nil
 }
 
-// unreadable is the error for a damaged file of keys.
+// unreadable returns the error for a damaged key file.
 func unreadable(path, what string, cause error) error {
 	err := fmt.Errorf("%w: %s is damaged: %s. Restore the file from a backup of the data directory. To have a new one made in its place, move it away and start the server once with %s",
 		clusterid.ErrKeys, path, what, clusterid.FlagAcceptKeys)
 	return errors.Join(err, cause)
 }
 
-// encryptionKeys are the secrets of an encryption configuration, of all providers.
+// encryptionKeys returns the secrets of all providers in an encryption configuration.
 func encryptionKeys(path string) ([]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

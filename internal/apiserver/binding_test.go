@@ -34,7 +34,7 @@ func tryStart(t *testing.T, dir string, options ...apitest.Option) error {
 	return s.Run(ended(t))
 }
 
-// ended is a context that has ended: a server that runs with it only releases what it has.
+// ended returns a canceled context. A server that runs with it only releases its resources.
 func ended(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -42,8 +42,8 @@ func ended(t *testing.T) context.Context {
 	return ctx
 }
 
-// older makes a data directory and its embedded datastore what a server without identities
-// left.
+// older changes a data directory and its embedded datastore to the state of a server without
+// identities.
 func older(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.Remove(filepath.Join(dir, clusterid.FileName)); err != nil {
@@ -71,8 +71,8 @@ func acceptKeys(c *apiserver.Config) { c.AcceptKeys = true }
 
 func onSQLite(c *apiserver.Config) { c.DatastoreEndpoint = "sqlite://" }
 
-// A server does not take an empty datastore, or another cluster's, for that of its data
-// directory.
+// TestAnotherDatastoreIsRefused: a server does not accept an empty datastore, or that of
+// another cluster, for its data directory.
 func TestAnotherDatastoreIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -89,7 +89,7 @@ func TestAnotherDatastoreIsRefused(t *testing.T) {
 	}
 	refused := func(what string, options ...apitest.Option) {
 		t.Helper()
-		for range 2 { // the first attempt leaves nothing that the second takes for a cluster
+		for range 2 { // the second attempt must not accept a file of the first
 			err := tryStart(t, dir, options...)
 			if !errors.Is(err, clusterid.ErrDatastore) || !strings.Contains(err.Error(), first.ID) || !strings.Contains(err.Error(), "--new-cluster") {
 				t.Errorf("a start with %s = %v, want ErrDatastore with the cluster and the flag", what, err)
@@ -121,7 +121,8 @@ func TestAnotherDatastoreIsRefused(t *testing.T) {
 	}
 }
 
-// What a cluster was made with is not made again beside its objects.
+// TestMissingAndForeignKeysAreRefused: missing keys are not created again while the cluster has
+// objects.
 func TestMissingAndForeignKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -158,7 +159,7 @@ func TestMissingAndForeignKeysAreRefused(t *testing.T) {
 					t.Errorf("a start without %v = %v, want an error that names the file and a backup", tc.files, err)
 				}
 			}
-			for _, f := range tc.files { // another cluster's
+			for _, f := range tc.files { // of another cluster
 				data, err := os.ReadFile(filepath.Join(other, f))
 				if err == nil {
 					err = os.WriteFile(filepath.Join(dir, f), data, 0o600)
@@ -193,7 +194,8 @@ func TestMissingAndForeignKeysAreRefused(t *testing.T) {
 	}
 }
 
-// A damaged file of keys is named, with the next step.
+// TestDamagedKeysAreExplained: the error for a damaged key file names the file and the next
+// step.
 func TestDamagedKeysAreExplained(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -223,7 +225,8 @@ func TestDamagedKeysAreExplained(t *testing.T) {
 	}
 }
 
-// A rotation adds a key in front of the one that is there.
+// TestAFurtherEncryptionKeyIsNoOtherCluster: a key rotation, which adds a key before the
+// existing one, is accepted.
 func TestAFurtherEncryptionKeyIsNoOtherCluster(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -253,8 +256,8 @@ func TestAFurtherEncryptionKeyIsNoOtherCluster(t *testing.T) {
 	}
 }
 
-// The datastore of a server from before there were identities gets one, if its objects
-// belong to the authority of the data directory.
+// TestAnOlderDatastoreGetsItsIdentity: the datastore of an older server without identities gets
+// one, if its objects belong to the authority of the data directory.
 func TestAnOlderDatastoreGetsItsIdentity(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -284,7 +287,8 @@ func TestAnOlderDatastoreGetsItsIdentity(t *testing.T) {
 	}
 }
 
-// A start that is refused leaves no credentials that follow from a wrong authority.
+// TestARefusedStartLeavesNothingOfItsKeys: a refused start leaves no credentials of a wrong
+// authority.
 func TestARefusedStartLeavesNothingOfItsKeys(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -314,7 +318,8 @@ func TestARefusedStartLeavesNothingOfItsKeys(t *testing.T) {
 	}
 }
 
-// Keys that other users can read or replace are refused, and directories are made private.
+// TestFilesOfOthersModes: keys that other users can read or replace are refused. Directories
+// are made private.
 func TestFilesOfOthersModes(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")

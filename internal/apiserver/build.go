@@ -52,16 +52,16 @@ import (
 // name is the server's name in metrics and health checks.
 const name = "rik"
 
-// spaceCheck fails in /readyz while nothing can be stored.
+// spaceCheck is the check in /readyz that fails while nothing can be stored.
 const spaceCheck = "datastore-space"
 
-// serverCount is how many API servers share the datastore. With more than one,
-// a new CRD is held back for five seconds until all of them know it.
+// serverCount is the number of API servers that share the datastore. With more than one, a new
+// CRD is served only after five seconds, so that all of them have it.
 const serverCount = 1
 
-// unwantedHooks write to the datastore every few seconds, or serve what rik
-// does not have: leases by which several servers know each other, the tracking
-// of service account tokens from before 2022, and Kubernetes' own set of roles.
+// unwantedHooks write to the datastore every few seconds, or serve parts that rik does not
+// have. They are the leases by which several servers recognize each other, the tracking of
+// service account tokens from before 2022, and Kubernetes' own set of roles.
 var unwantedHooks = []string{
 	"start-kube-apiserver-identity-lease-controller",
 	"start-kube-apiserver-identity-lease-garbage-collector",
@@ -69,9 +69,9 @@ var unwantedHooks = []string{
 	rbacrest.PostStartHookName,
 }
 
-// chain holds the three servers that together are the API server, each passing
-// on what it does not know: the aggregator, outermost, to the native types, and
-// those to the types defined by CRDs.
+// chain holds the three servers that form the API server. Each passes on requests that it does
+// not serve. The outermost is the aggregator, then come the native types, then the types
+// defined by CRDs.
 type chain struct {
 	opts       options.CompletedOptions
 	control    *controlplaneapiserver.Config
@@ -81,17 +81,16 @@ type chain struct {
 	outermost *aggregatorapiserver.APIAggregator
 	crds      crdinformers.CustomResourceDefinitionInformer
 	rik       *registry.Provider    // nil in the profile that does not serve rik.dev
-	syncers   syncerauth.Authorizer // of the profile kcp
+	syncers   syncerauth.Authorizer // in the profile kcp
 	gate      *crd.Gate             // nil unless stored objects are guarded
 	revisions *revisions
-	log       *audit.Log // nil where none is kept
+	log       *audit.Log // nil without an audit log
 	routes    *routeTable
 	outage    *outage.Monitor
 	space     func() error // of the datastore
 }
 
-// buildChain makes the servers; nothing is served before the caller runs the
-// outermost one.
+// buildChain builds the servers. Nothing is served before the caller runs the outermost one.
 func buildChain(ctx context.Context, cfg Config, creds *credentials, listener net.Listener, store *datastore.Datastore, revisions *revisions, monitor *outage.Monitor) (*chain, error) {
 	opts, err := controlPlaneOptions(ctx, cfg, creds, listener, store.Endpoint())
 	if err != nil {
@@ -107,7 +106,7 @@ func buildChain(ctx context.Context, cfg Config, creds *credentials, listener ne
 	return c, nil
 }
 
-// configure derives the three servers' configurations.
+// configure derives the configurations of the three servers.
 func (c *chain) configure(cfg Config) error {
 	generic, informers, storage, err := controlplaneapiserver.BuildGenericConfig(c.opts,
 		[]*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme},
@@ -115,7 +114,7 @@ func (c *chain) configure(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("configuring the control plane: %w", err)
 	}
-	// The loopback user's deprecation warnings have no reader.
+	// Deprecation warnings to the loopback client have no reader.
 	generic.LoopbackClientConfig.WarningHandler = rest.NoWarnings{}
 	generic.EffectiveVersion = ours{generic.EffectiveVersion}
 	generic.DisabledPostStartHooks.Insert(unwantedHooks...)
@@ -153,12 +152,12 @@ func (c *chain) configure(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("configuring the aggregator: %w", err)
 	}
-	// There are no Services here whose endpoints it could probe.
+	// There are no Services here whose endpoints this controller could probe.
 	c.aggregator.ExtraConfig.DisableRemoteAvailableConditionController = true
 	return nil
 }
 
-// secure sets who is let in and who may do what.
+// secure sets up authentication and authorization.
 func (c *chain) secure(generic *genericapiserver.Config, cfg Config) error {
 	if cfg.Profile != ProfileKCP {
 		secure(generic, cfg.Connections, c.routes)
@@ -177,7 +176,7 @@ func (c *chain) secure(generic *genericapiserver.Config, cfg Config) error {
 	return nil
 }
 
-// behindAuthorization adds the filters of a profile to what serves.
+// behindAuthorization wraps a handler in the filters of a profile.
 func (c *chain) behindAuthorization(inner http.Handler, profile Profile) http.Handler {
 	if profile == ProfileKCP {
 		patched := strategic.Wrap(inner, strategic.Config{CRD: c.crd, Serializer: legacyscheme.Codecs})
@@ -192,7 +191,7 @@ func (c *chain) behindAuthorization(inner http.Handler, profile Profile) http.Ha
 }
 
 // ofTerm marks the writes of the active controller with its term, which the datastore checks.
-// From anybody else the header means nothing.
+// The header of any other user is ignored.
 func ofTerm(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if number := controllerterm.Of(r.Header); number > 0 {
@@ -205,7 +204,7 @@ func ofTerm(inner http.Handler) http.Handler {
 	})
 }
 
-// crd finds the CRD of a type, or nil. It may be called once the servers are made.
+// crd returns the CRD of a type, or nil. Call it only after the servers are built.
 func (c *chain) crd(resource schema.GroupResource) *apiextensionsv1.CustomResourceDefinition {
 	crd, err := c.crds.Lister().Get(resource.String())
 	if err != nil {
@@ -214,9 +213,10 @@ func (c *chain) crd(resource schema.GroupResource) *apiextensionsv1.CustomResour
 	return crd
 }
 
-// create makes the servers, innermost first.
+// create builds the servers, innermost first.
 func (c *chain) create(cfg Config) error {
-	// Of the native types only: the other two configurations are copies. See openapidoc.
+	// This skips it only for the native types: the other two configurations are copies. See
+	// openapidoc.
 	c.control.Generic.SkipOpenAPIInstallation = true
 	control := c.control.Complete()
 	notFound := notfoundhandler.New(control.Generic.Serializer, genericapifilters.NoMuxAndDiscoveryIncompleteKey)
@@ -258,7 +258,7 @@ func (c *chain) create(cfg Config) error {
 	return nil
 }
 
-// behindGate puts the gate before the server of types defined by CRDs.
+// behindGate puts the gate in front of the server of types defined by CRDs.
 func (c *chain) behindGate(extensions *genericapiserver.GenericAPIServer) genericapiserver.DelegationTarget {
 	if c.gate == nil {
 		return extensions
@@ -267,11 +267,11 @@ func (c *chain) behindGate(extensions *genericapiserver.GenericAPIServer) generi
 	return c.gate.Delegate(extensions)
 }
 
-// provide adds what a profile serves natively to what both do.
+// provide adds the types that only one profile serves natively to those of both.
 func (c *chain) provide(cfg Config, providers []controlplaneapiserver.RESTStorageProvider) []controlplaneapiserver.RESTStorageProvider {
 	if cfg.Profile == ProfileCluster {
 		c.rik = registry.NewProvider(registry.Config{Authorizer: c.control.Generic.Authorization.Authorizer, Sessions: cfg.Sessions, NodePorts: cfg.NodePorts})
-		// First, so that a name that is also in another group means ours.
+		// These come first, so that a name that also exists in another group means rik's type.
 		first := []controlplaneapiserver.RESTStorageProvider{c.rik, deployment.Provider{Authorizer: c.control.Generic.Authorization.Authorizer, NodePorts: cfg.NodePorts}}
 		return append(first, providers...)
 	}
@@ -285,7 +285,7 @@ func (c *chain) provide(cfg Config, providers []controlplaneapiserver.RESTStorag
 	})
 }
 
-// addHooks adds what a server makes of itself once it serves.
+// addHooks adds the hooks that create the server's own objects when it starts to serve.
 func addHooks(server *genericapiserver.GenericAPIServer, profile Profile) error {
 	if err := server.AddPostStartHook(rolesHook, ensureRoles); err != nil {
 		return fmt.Errorf("adding the bootstrap roles: %w", err)

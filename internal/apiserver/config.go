@@ -18,82 +18,83 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// Profile decides which types a server has. It is fixed at first start.
+// Profile decides which types a server has. The first start fixes it.
 type Profile string
 
 const (
 	// ProfileCluster serves rik.dev natively and runs instances.
 	ProfileCluster Profile = "cluster"
-	// ProfileKCP knows clusters, and gets its workload types by negotiation.
+	// ProfileKCP has Cluster objects, and gets its workload types by negotiation.
 	ProfileKCP Profile = "kcp"
 )
 
 const (
-	// DefaultClusterName is what the papers call a cluster of their own.
+	// DefaultClusterName is the name of a cluster in the published RIK.
 	DefaultClusterName = "rik.local"
-	// AuditOff as Config.AuditLog writes no audit log.
+	// AuditOff is the value of Config.AuditLog that disables the audit log.
 	AuditOff = "off"
 )
 
 // Config describes an API server. DataDir and Logger are required.
 type Config struct {
-	// DataDir keeps everything: objects, certificates, credentials. It is
-	// locked while a server runs on it.
+	// DataDir holds all files: objects, certificates, credentials. It is locked while a server
+	// runs on it.
 	DataDir string
-	// BindAddress is an IP address; empty means all of them.
+	// BindAddress is an IP address. Empty means all addresses.
 	BindAddress string
-	// Port is the one TLS port; 0 lets the kernel choose.
+	// Port is the only TLS port. With 0 the kernel chooses one.
 	Port int
-	// AdvertiseAddress is where other machines reach this one; empty takes the
+	// AdvertiseAddress is the address at which other machines reach this one. Empty means the
 	// address of the default route.
 	AdvertiseAddress string
-	// ExtraSANs are further host names and addresses of the server certificate.
+	// ExtraSANs are additional host names and addresses of the server certificate.
 	ExtraSANs []string
-	// ClusterName is a DNS name; empty means DefaultClusterName.
+	// ClusterName is a DNS name. Empty means DefaultClusterName.
 	ClusterName string
-	// Profile; empty means ProfileCluster.
+	// Profile is the profile of the server. Empty means ProfileCluster.
 	Profile Profile
 
-	// DatastoreEndpoint is as datastore.Config.Endpoint: empty embeds an etcd.
+	// DatastoreEndpoint is the same as datastore.Config.Endpoint. Empty embeds an etcd.
 	DatastoreEndpoint string
-	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for an
-	// external datastore.
+	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for an external datastore.
 	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
-	// DatastoreQuota is how large the embedded etcd's database may become, in bytes; 0: 8 GiB.
+	// DatastoreQuota is the maximum size of the embedded etcd's database in bytes. Zero means 8
+	// GiB.
 	DatastoreQuota int64
 
-	// InsecureLegacyAddress, a loopback IP and port, serves the routes marked
-	// Legacy over plain HTTP to whoever connects, as an administrator, for
-	// clients published before there was authentication. Empty serves nothing.
+	// InsecureLegacyAddress is a loopback IP and port. It serves the routes marked Legacy over
+	// plain HTTP, and treats every client as an administrator. It is for clients published before
+	// there was authentication. Empty disables it.
 	InsecureLegacyAddress string
 
-	// NewCluster lets the server begin another cluster than the one that the data directory
-	// or the datastore belongs to; AcceptKeys lets it go on with other keys than the
-	// cluster was used with. Both are for one start, on an administrator's word.
+	// NewCluster allows the server to start another cluster than the one to which the data
+	// directory or the datastore belongs. AcceptKeys allows it to continue with other keys than
+	// the cluster was used with. An administrator sets both, for one start.
 	NewCluster, AcceptKeys bool
 
-	// Connections counts those of the process; nil makes a count for this server.
+	// Connections counts the connections of the process. If it is nil, the server creates its own
+	// count.
 	Connections *listener.Connections
-	// Authority signs every certificate; nil keeps one under DataDir/pki.
+	// Authority signs every certificate. If it is nil, the server creates one under DataDir/pki.
 	Authority *pki.Authority
-	// AuditLog is a file; empty means DataDir/audit.log, AuditOff none.
+	// AuditLog is a file. Empty means DataDir/audit.log. AuditOff disables it.
 	AuditLog string
-	// Sessions open streams to nodes, for logs and commands of instances; nil
-	// answers those requests with 503.
+	// Sessions open streams to nodes, for logs and commands of instances. If it is nil, such
+	// requests are answered with 503.
 	Sessions instance.Sessions
-	// NodePorts are the ports of nodes that workloads may have; all when zero.
+	// NodePorts is the range of node ports that workloads may use. Zero means all.
 	NodePorts rikvalidation.NodePorts
-	// Loss guards, in ProfileKCP, CRDs that negotiation has made against changes that
-	// take something from stored objects; nil guards none.
+	// Loss protects CRDs from negotiation, in ProfileKCP, against changes that would remove
+	// fields from stored objects. If it is nil, no CRD is protected.
 	Loss crd.Loss
-	// Routes returns further handlers once the server is built and before it
-	// serves; nil means none.
+	// Routes returns additional handlers. It is called when the server is built and before it
+	// serves. It is optional.
 	Routes func(*Server) ([]Route, error)
-	// Logger receives everything, Kubernetes' and etcd's messages included.
+	// Logger logs all messages, including those of Kubernetes and etcd.
 	Logger *slog.Logger
 }
 
-// withDefaults fills in what was left empty.
+// withDefaults replaces empty fields with their defaults.
 func (c Config) withDefaults() Config {
 	if c.ClusterName == "" {
 		c.ClusterName = DefaultClusterName
@@ -110,7 +111,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate reports every problem, without touching the file system.
+// Validate reports every problem, without access to the file system.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var problems []error
@@ -150,7 +151,7 @@ func (c Config) validateNames() error {
 	return errors.Join(problems...)
 }
 
-// validateLegacy keeps the unauthenticated port away from the network.
+// validateLegacy refuses an unauthenticated port that other machines can reach.
 func (c Config) validateLegacy() error {
 	if c.InsecureLegacyAddress == "" {
 		return nil

@@ -12,7 +12,7 @@ func TestConfigValidate(t *testing.T) {
 	tests := []struct {
 		name string
 		cfg  Config
-		says []string // none: it is valid
+		says []string // none if it is valid
 	}{
 		{"least", Config{DataDir: "/d", Logger: logger}, nil},
 		{"everything", Config{

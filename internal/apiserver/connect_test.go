@@ -15,8 +15,9 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// A policy for everything, as audit tools install it, does not break what connects to an
-// instance: each of these asks admission about an object of its own.
+// TestConnectionsUnderAPolicyForEverything: an admission policy for all resources, as audit
+// tools install it, does not break connections to an instance. Each kind of connection calls
+// admission with its own object.
 func TestConnectionsUnderAPolicyForEverything(t *testing.T) {
 	t.Parallel()
 	s := apitest.Start(t)
@@ -31,7 +32,7 @@ func TestConnectionsUnderAPolicyForEverything(t *testing.T) {
 					Rule:       admissionregistrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"}},
 				},
 			}}},
-			// One name is refused, by which the test sees that the policy is in force.
+			// One name is refused. The test uses it to detect that the policy is in force.
 			Validations: []admissionregistrationv1.Validation{{Expression: "request.name != 'refused'"}},
 		},
 	}

@@ -136,7 +136,7 @@ func allows(rules []rbacv1.PolicyRule, verb, group, resource string) bool {
 	return false
 }
 
-// widgetsOf is a type of its own for every run of the test.
+// widgetsOf is a separate type for each run of the test.
 func widgetsOf(namespace string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: namespace + ".rik.dev", Version: "v1", Resource: "widgets"}
 }

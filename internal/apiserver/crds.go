@@ -22,14 +22,14 @@ import (
 
 const (
 	crdsHook = "rik/bootstrap-crds"
-	// crdsManager owns the fields of the CRDs that the server brings.
+	// crdsManager is the field manager of the CRDs that the server creates.
 	crdsManager = "rik"
 	crdsPoll    = 20 * time.Millisecond
 )
 
-// ensureCRDs is the post-start hook by which a kcp has its own types, each as this
-// version knows it. Readiness waits until they are served, however long a datastore
-// that hardly answers takes: a hook that fails ends the whole process.
+// ensureCRDs is the post-start hook that creates the CRDs of a kcp's own types, in the form of
+// this version. Readiness waits until they are served, even if a slow datastore takes long,
+// because a hook that fails ends the whole process.
 func ensureCRDs(hook genericapiserver.PostStartHookContext) error {
 	crds, err := config.CRDs()
 	if err != nil {
@@ -71,8 +71,8 @@ func ensureCRD(ctx context.Context, client clientset.Interface, crd *apiextensio
 	return nil
 }
 
-// applicable is a CRD as a document for server-side apply. Its status is the
-// server's own.
+// applicable returns a CRD as a document for server-side apply. It has no status, which the
+// server sets.
 func applicable(crd *apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
 	return json.Marshal(struct {
 		metav1.TypeMeta `json:",inline"`
@@ -85,8 +85,7 @@ func applicable(crd *apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
 	})
 }
 
-// applyCRD writes the CRD if it is not so already, and says why it is not
-// established.
+// applyCRD writes the CRD if it differs. It returns an error while the CRD is not established.
 func applyCRD(ctx context.Context, client clientset.Interface, name string, document []byte) error {
 	stored, err := client.ApiextensionsV1().CustomResourceDefinitions().Patch(ctx, name, types.ApplyPatchType, document,
 		metav1.PatchOptions{FieldManager: crdsManager, Force: new(true)})
@@ -101,9 +100,9 @@ func applyCRD(ctx context.Context, client clientset.Interface, name string, docu
 	return errors.New("it is not established")
 }
 
-// discovered says whether clients find the type: that is a moment later. Until then the
-// server may ask for five seconds of patience, of which it needs some milliseconds: the
-// next attempt is the caller's to make.
+// discovered returns an error until discovery lists the type, which happens a moment later.
+// Until then the server may ask for a delay of five seconds, although it needs only
+// milliseconds. The caller therefore makes the next attempt itself.
 func discovered(ctx context.Context, client rest.Interface, crd *apiextensionsv1.CustomResourceDefinition) error {
 	for _, version := range crd.Spec.Versions {
 		groupVersion := crd.Spec.Group + "/" + version.Name

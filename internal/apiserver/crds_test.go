@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestReadinessDoesNotWaitAsAsked: a server that has begun and knows not all of its types
-// asks clients to come again in five seconds. Its own start was as much longer.
+// TestReadinessDoesNotWaitAsAsked: a server that has just started and does not have all its
+// types asks clients to wait five seconds. Before this fix, that delayed its own start.
 func TestReadinessDoesNotWaitAsAsked(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32

@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// The files under DataDir/pki and DataDir. All have mode 0600.
+// Files under DataDir/pki and DataDir. All have mode 0600.
 const (
 	pkiDir                = "pki"
 	clientCAFile          = "pki/client-ca.crt"
@@ -32,7 +32,7 @@ const (
 	serviceAccountKeyFile = "pki/service-account.key"
 	encryptionFile        = "encryption.yaml"
 	datastoreDir          = "datastore"
-	// nodeTokenFile is the caller's; it lets nodes join.
+	// nodeTokenFile is written by the caller. It allows nodes to join.
 	nodeTokenFile = "node-token"
 	// KubeconfigFile is the administrator's kubeconfig in the data directory.
 	KubeconfigFile = "admin.kubeconfig"
@@ -40,18 +40,18 @@ const (
 	RIKConfigFile = "config.yaml"
 )
 
-// leafValidity is short enough that a stolen file does not stay useful, and
-// long enough that a server switched off over the holidays comes back with it.
+// leafValidity is short, so that a stolen file does not stay useful. It is long enough that a
+// server that was off for some weeks still has a valid certificate.
 const leafValidity = 90 * 24 * time.Hour
 
 // adminSubject is the machine's administrator.
 var adminSubject = pkix.Name{CommonName: "rik:admin", Organization: []string{"system:masters"}}
 
-// credentials are what the first start makes, and keeps fresh afterward.
+// credentials are the keys and certificates that the first start creates and later renews.
 type credentials struct {
 	dir       string
 	authority *pki.Authority
-	// mayCreate: the cluster is new, or the administrator accepts new keys.
+	// mayCreate means that the cluster is new, or the administrator accepts new keys.
 	mayCreate bool
 	server    *pki.Leaf
 	admin     *pki.Leaf
@@ -59,8 +59,8 @@ type credentials struct {
 
 func (c *credentials) path(name string) string { return filepath.Join(c.dir, name) }
 
-// openCredentials loads the keys that the cluster is made with. What is missing it makes only
-// if it may: what a cluster was made with is not made again.
+// openCredentials loads the cluster's keys. It creates missing ones only if mayCreate is set,
+// because the keys with which a cluster was created cannot be replaced.
 func openCredentials(cfg Config, mayCreate bool) (*credentials, error) {
 	c := &credentials{dir: cfg.DataDir, authority: cfg.Authority, mayCreate: mayCreate}
 	if err := os.MkdirAll(c.path(pkiDir), 0o700); err != nil {
@@ -89,8 +89,9 @@ func openCredentials(cfg Config, mayCreate bool) (*credentials, error) {
 	)
 }
 
-// makePrivate takes the permissions of other users from the directories and files that only
-// the server uses. A key that others could read is refused instead, by ensure and package pki.
+// makePrivate removes the permissions of other users from the directories and files that only
+// the server uses. It does not change a key that others could read: ensure and package pki
+// refuse it.
 func (c *credentials) makePrivate(logger *slog.Logger) error {
 	for _, dir := range []string{c.path(pkiDir), c.path(datastoreDir)} {
 		wasOpen, err := pki.PrivateDir(dir)
@@ -107,7 +108,7 @@ func (c *credentials) makePrivate(logger *slog.Logger) error {
 	for _, name := range []string{KubeconfigFile, RIKConfigFile, nodeTokenFile} {
 		info, err := os.Stat(c.path(name))
 		if err != nil || info.Mode().Perm()&0o077 == 0 {
-			continue // a missing one is made
+			continue // a missing file is created later
 		}
 		logger.Warn("other users could read credentials; the file's mode is 0600 now. Replace the credentials if anyone may have read them", "file", c.path(name), "mode", info.Mode().Perm().String())
 		if err := os.Chmod(c.path(name), 0o600); err != nil {
@@ -117,8 +118,8 @@ func (c *credentials) makePrivate(logger *slog.Logger) error {
 	return nil
 }
 
-// openLeaves writes what the authority signs, and the authority for clients: it may be the
-// caller's.
+// openLeaves writes the certificates that the authority signs. It also writes the authority's
+// certificate for clients, because the authority may belong to the caller.
 func (c *credentials) openLeaves(ctx context.Context, cfg Config, hosts []string) error {
 	if err := pki.WriteFile(c.path(clientCAFile), c.authority.CertificatePEM()); err != nil {
 		return err
@@ -149,7 +150,7 @@ func (c *credentials) openLeaves(ctx context.Context, cfg Config, hosts []string
 	return nil
 }
 
-// signed refuses a leaf of another authority, as after a restored backup.
+// signed refuses a leaf of another authority, such as after a restored backup.
 func (c *credentials) signed(leaf *x509.Certificate) error {
 	_, err := leaf.Verify(x509.VerifyOptions{Roots: c.authority.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	return err
@@ -157,7 +158,7 @@ func (c *credentials) signed(leaf *x509.Certificate) error {
 
 func covers(leaf *x509.Certificate, hosts []string) error {
 	for _, host := range hosts {
-		// A wildcard verifies nothing by itself; compare it as text.
+		// VerifyHostname does not accept a wildcard as a host, so compare it as text.
 		if err := leaf.VerifyHostname(host); err != nil && !contains(leaf.DNSNames, host) {
 			return err
 		}
@@ -174,8 +175,8 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// ensure makes a secret file once. It is never replaced: tokens and stored
-// secrets depend on it, and the consequence of its loss is part of the error.
+// ensure creates a secret file once. The file is never replaced, because tokens and stored
+// secrets depend on it. The error for a missing file contains the consequence.
 func (c *credentials) ensure(name string, content func() ([]byte, error), consequence string) error {
 	path := c.path(name)
 	_, err := os.Stat(path)
@@ -195,8 +196,8 @@ func (c *credentials) ensure(name string, content func() ([]byte, error), conseq
 	return pki.WriteFile(path, fresh)
 }
 
-// newServiceAccountKey is in SEC 1 form, the one that Kubernetes reads both as
-// a private key and as the public key in it.
+// newServiceAccountKey returns a key in SEC 1 form. Kubernetes reads that form both as a
+// private key and as the public key in it.
 func newServiceAccountKey() ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -209,8 +210,8 @@ func newServiceAccountKey() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// encryptionTemplate encrypts secrets with XSalsa20 and Poly1305. The identity
-// provider at the end reads what was stored before there was a key.
+// encryptionTemplate encrypts secrets with XSalsa20 and Poly1305. The identity provider at the
+// end reads secrets that were stored before there was a key.
 const encryptionTemplate = `apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
 resources:
@@ -225,7 +226,7 @@ resources:
 `
 
 func newEncryptionConfig() ([]byte, error) {
-	key := make([]byte, 32) // the size that secretbox asks for
+	key := make([]byte, 32) // the key size of secretbox
 	if _, err := rand.Read(key); err != nil {
 		return nil, err
 	}

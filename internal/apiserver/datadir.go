@@ -12,22 +12,23 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// ErrLocked says that another server runs on the data directory.
+// ErrLocked means that another server runs on the data directory.
 var ErrLocked = errors.New("data directory is in use")
 
-// ErrExposed says that every user of the machine may replace files of the data directory.
+// ErrExposed means that every user of the machine may replace files in the data directory.
 var ErrExposed = errors.New("data directory is writable for everyone")
 
-// ErrProfile says that the data directory belongs to a server of another profile.
+// ErrProfile means that the data directory belongs to a server of another profile.
 var ErrProfile = errors.New("data directory was made with another profile")
 
-// lockDataDir creates dir and locks it for the life of the process, or until
-// the returned function is called.
+// lockDataDir creates dir and locks it for the life of the process, or until the returned
+// function is called.
 func lockDataDir(dir string) (func() error, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the data directory: %w", err)
 	}
-	// In one with the sticky bit, as /tmp, nobody can replace what is ours.
+	// In a directory with the sticky bit, such as /tmp, other users cannot replace the server's
+	// files.
 	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
 		return nil, fmt.Errorf("%w: %s has mode %04o: every user of this machine could replace the cluster's keys: run chmod go-w %s, and check that the files in it are yours", ErrExposed, dir, info.Mode().Perm(), dir)
 	}
@@ -42,8 +43,8 @@ func lockDataDir(dir string) (func() error, error) {
 	return lock.Release, nil
 }
 
-// fixProfile records the profile at first start and holds later ones to it: the
-// two profiles serve different types over the same keys.
+// fixProfile records the profile at the first start, and refuses another profile at later ones.
+// The two profiles serve different types with the same keys.
 func fixProfile(dir string, profile Profile) error {
 	path := filepath.Join(dir, "profile")
 	content, err := os.ReadFile(path)

@@ -20,7 +20,8 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// deploymentOf makes a Deployment whose container and pod have more lines of YAML.
+// deploymentOf creates a Deployment with additional lines of YAML in its spec, pod and
+// container.
 func deploymentOf(t *testing.T, name, spec, pod, container string) *appsv1.Deployment {
 	t.Helper()
 	text := fmt.Sprintf(`
@@ -44,8 +45,8 @@ spec:
 	return &d
 }
 
-// TestDeploymentsRefuse: what would not be honored is refused by its path and with
-// what to do instead.
+// TestDeploymentsRefuse: a field that rik does not honor is refused with its path and an
+// alternative.
 func TestDeploymentsRefuse(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -105,7 +106,7 @@ func TestDeploymentsRefuse(t *testing.T) {
 	}
 }
 
-// TestDeploymentsServe: the ways in which kubectl and others write.
+// TestDeploymentsServe: Deployments support the ways in which kubectl and other clients write.
 func TestDeploymentsServe(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -150,8 +151,8 @@ func TestDeploymentsServe(t *testing.T) {
 	}
 }
 
-// TestDeploymentsNeedPrivileges: the controller, who may everything, writes the
-// Workload, so its Deployment asks for the privileges of whoever wrote that.
+// TestDeploymentsNeedPrivileges: the controller, which has all permissions, writes the
+// Workload. The privileges of the Deployment's writer are therefore checked for the Deployment.
 func TestDeploymentsNeedPrivileges(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)

@@ -42,7 +42,7 @@ func rows(t *testing.T, table string) [][]string {
 	return out
 }
 
-// ownSockets are the inodes of this process's sockets.
+// ownSockets returns the inodes of this process's sockets.
 func ownSockets(t *testing.T) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/fd/*")
@@ -53,7 +53,7 @@ func ownSockets(t *testing.T) map[string]bool {
 	for _, file := range files {
 		target, err := os.Readlink(file)
 		if err != nil {
-			continue // closed since
+			continue // closed in the meantime
 		}
 		if inode, ok := strings.CutPrefix(target, "socket:["); ok {
 			inodes[strings.TrimSuffix(inode, "]")] = true
@@ -62,7 +62,7 @@ func ownSockets(t *testing.T) map[string]bool {
 	return inodes
 }
 
-// clientOf connects as a user with a certificate and nothing else.
+// clientOf connects as a user with only a certificate.
 func clientOf(t *testing.T, s *apitest.Server, name string, groups ...string) *rest.Config {
 	t.Helper()
 	certPEM, keyPEM, err := s.API.Authority().IssueClient(pkix.Name{CommonName: name, Organization: groups}, time.Hour)

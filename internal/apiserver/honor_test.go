@@ -29,7 +29,7 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// hearing collects the warnings that a client gets.
+// hearing collects the warnings that a client receives.
 type hearing struct {
 	mu    sync.Mutex
 	texts []string
@@ -50,7 +50,7 @@ func (h *hearing) take() string {
 	return all
 }
 
-// object is one of a manifest.
+// object creates an object like one of a manifest.
 func object(apiVersion, kind, namespace, name string, more map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
 	for key, value := range more {
@@ -72,7 +72,7 @@ func webhookOf(service bool) []any {
 	}}
 }
 
-// TestWhatIsNotHonoredIsRefused: nothing is stored that could not work.
+// TestWhatIsNotHonoredIsRefused: objects that cannot work are not stored.
 func TestWhatIsNotHonoredIsRefused(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -125,7 +125,7 @@ func TestWhatIsNotHonoredIsRefused(t *testing.T) {
 			}
 		})
 	}
-	// What works is taken.
+	// Objects that can work are accepted.
 	taken := object("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", namespace+"-url", map[string]any{"webhooks": webhookOf(false)})
 	if _, err := client.Resource(hooks).Create(t.Context(), taken, metav1.CreateOptions{}); err != nil {
 		t.Errorf("a webhook with a URL: %v", err)
@@ -139,7 +139,7 @@ func TestWhatIsNotHonoredIsRefused(t *testing.T) {
 	}
 }
 
-// TestWhatHasNoEffectIsSaid: a part that is stored and does nothing is a warning, once.
+// TestWhatHasNoEffectIsSaid: a field that is stored and has no effect causes one warning.
 func TestWhatHasNoEffectIsSaid(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -199,7 +199,7 @@ func TestWhatHasNoEffectIsSaid(t *testing.T) {
 	expect("a config map", err, "")
 }
 
-// newRequest is a certificate request of a new key for a user.
+// newRequest returns a certificate request with a new key for a user.
 func newRequest(t *testing.T, user string, groups ...string) []byte {
 	t.Helper()
 	raw, _ := requestAndKey(t, user, groups...)
@@ -226,7 +226,7 @@ func TestUserCertificatesAreSigned(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
 	requests := s.Client.CertificatesV1().CertificateSigningRequests()
-	// sign gives the certificate, or why there is none.
+	// sign returns the certificate, or the reason for a refusal.
 	sign := func(request []byte) (certificate []byte, refusal string) {
 		made, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "user-"},
@@ -279,7 +279,8 @@ func TestUserCertificatesAreSigned(t *testing.T) {
 	}
 }
 
-// TestTokenSecretsAreFilled: a Secret of a service account's token has one that lets in.
+// TestTokenSecretsAreFilled: a Secret of the type for service account tokens gets a valid
+// token.
 func TestTokenSecretsAreFilled(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)

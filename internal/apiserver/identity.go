@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// AdvertisedURL is how other machines reach the server.
+// AdvertisedURL returns the URL at which other machines reach the server.
 func (s *Server) AdvertisedURL() (string, error) {
 	address, err := advertised(s.cfg)
 	if err != nil {
@@ -19,8 +19,8 @@ func (s *Server) AdvertisedURL() (string, error) {
 	return u.String(), nil
 }
 
-// KubeconfigFor lets a user in from other machines, with a new certificate in their
-// name that is good for the given time. What they may do is decided elsewhere.
+// KubeconfigFor returns a kubeconfig for a user on another machine, with a new certificate of
+// the given validity. Permissions are granted elsewhere.
 func (s *Server) KubeconfigFor(user pkix.Name, validity time.Duration) ([]byte, error) {
 	server, err := s.AdvertisedURL()
 	if err != nil {

@@ -23,6 +23,6 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/install"
 )
 
-// rik.dev joins Kubernetes' types in their scheme, once for the process and, as
-// they do it, before anything can be using the scheme: it has no lock.
+// init adds the types of rik.dev to Kubernetes' scheme, once for the process. Like Kubernetes'
+// packages, it does so before any code uses the scheme, because the scheme has no lock.
 func init() { install.Install(legacyscheme.Scheme) }

@@ -28,7 +28,7 @@ import (
 	"rik.dev/rik/internal/testkit/apitest"
 )
 
-// tenant is a user with a namespace in which they may do everything.
+// tenant is a user with all permissions in a namespace.
 type tenant struct {
 	server    *apitest.Server
 	config    *rest.Config
@@ -36,8 +36,8 @@ type tenant struct {
 	namespace string
 }
 
-// newTenant gives the rights in one role, so that all of them are in force
-// once one is: aggregated roles fill up little by little.
+// newTenant grants the permissions in one role, so that all of them take effect at once.
+// Aggregated roles take effect step by step.
 func newTenant(t *testing.T) *tenant {
 	t.Helper()
 	s := apitest.Shared(t)
@@ -81,7 +81,7 @@ func (n *tenant) workload(t *testing.T) {
 		}), metav1.CreateOptions{})
 		return err
 	}
-	// Rights granted a moment ago reach the authorizer through its informers.
+	// New permissions reach the authorizer through its informers, with a delay.
 	ctx, cancel := context.WithTimeout(t.Context(), apitest.Timeout)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -96,7 +96,7 @@ func (n *tenant) workload(t *testing.T) {
 	}
 }
 
-// bound is the name of an instance that runs on the scripted node.
+// bound creates an instance on the scripted node and returns its name.
 func (n *tenant) bound(t *testing.T) string {
 	t.Helper()
 	n.workload(t)
@@ -141,8 +141,7 @@ func TestServedLog(t *testing.T) {
 	}
 }
 
-// TestServedExec runs a command through everything that stands before the
-// storage in the real server, the way kubectl does.
+// TestServedExec runs a command like kubectl, through all filters of the real server.
 func TestServedExec(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
@@ -172,8 +171,8 @@ func TestServedExec(t *testing.T) {
 	}
 }
 
-// TestServedHold posts nothing at all, as the handlers of the generic server see
-// it, and does so as users with and without the right.
+// TestServedHold sends an empty body to suspend and resume through the handlers of the generic
+// server, as users with and without the permission.
 func TestServedHold(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
@@ -208,8 +207,7 @@ func (n *tenant) post(t *testing.T, as *rest.Config, instance, subresource strin
 	return sendAs(t, as, http.MethodPost, n.path(instance, subresource), "", "")
 }
 
-// TestServedPrivileges gives a user every right in a namespace: it does not
-// include what reaches the node.
+// TestServedPrivileges: all permissions in a namespace do not include access to the node.
 func TestServedPrivileges(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
@@ -245,8 +243,8 @@ func hostRoot() map[string]any {
 	}
 }
 
-// TestServedRevisionsAreNotForUsers: a revision of one's own making, and an instance of
-// that, would be a way around the question for privileges.
+// TestServedRevisionsAreNotForUsers: users cannot create revisions. A user's own revision, and
+// an instance of it, would bypass the check of privileges.
 func TestServedRevisionsAreNotForUsers(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
@@ -275,12 +273,12 @@ func TestServedRevisionsAreNotForUsers(t *testing.T) {
 	}
 }
 
-// TestServedPrivilegesThatWereTakenBack: what an administrator allowed once is in an older
-// revision. Nobody else may start that, or go back to it.
+// TestServedPrivilegesThatWereTakenBack: an older revision contains privileges that an
+// administrator once allowed. Other users may not create an instance of it, or roll back to it.
 func TestServedPrivilegesThatWereTakenBack(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
-	n.workload(t) // the rights are there
+	n.workload(t) // the permissions have taken effect
 	admin := dynamicClient(t, n.server.Config)
 	workloads := admin.Resource(rikv1alpha1.SchemeGroupVersion.WithResource("workloads")).Namespace(n.namespace)
 	if _, err := workloads.Create(t.Context(), n.object("Workload", "host", hostRoot()), metav1.CreateOptions{}); err != nil {
@@ -324,8 +322,9 @@ func TestServedPrivilegesThatWereTakenBack(t *testing.T) {
 	}
 }
 
-// TestServedOrphansAreTheServersWord: an Automatic workload whose instances said of
-// themselves that they were nobody's had others made in their place without end.
+// TestServedOrphansAreTheServersWord: only the server may mark instances as orphans. Before
+// this fix, an Automatic workload whose template set that mark was given new instances without
+// end.
 func TestServedOrphansAreTheServersWord(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
@@ -353,9 +352,9 @@ func TestServedOrphansAreTheServersWord(t *testing.T) {
 	}
 }
 
-// TestServedStatusIsNotForUsers: not even for one who may do everything in a
-// namespace. Of a workload it would take another's address, of an instance hide
-// what runs.
+// TestServedStatusIsNotForUsers: no user may write a status, even with all permissions in a
+// namespace. A workload's status could take another's address, and an instance's status could
+// hide a running instance.
 func TestServedStatusIsNotForUsers(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
@@ -385,13 +384,13 @@ func TestServedStatusIsNotForUsers(t *testing.T) {
 	}
 }
 
-// TestServedApplyOfWhatWasCreated: who created an object from a file applies the same
-// file without a conflict. What the server filled in is in the way of lists that are
+// TestServedApplyOfWhatWasCreated: a user who created an object from a file can apply the same
+// file without a conflict. Fields that the server set could cause conflicts in lists that are
 // merged as a whole.
 func TestServedApplyOfWhatWasCreated(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
-	n.workload(t) // the rights are there
+	n.workload(t) // the permissions have taken effect
 	const manager = "rikctl"
 	admin := dynamicClient(t, n.server.Config)
 	for resource, o := range map[string]*unstructured.Unstructured{
@@ -423,8 +422,8 @@ func TestServedApplyOfWhatWasCreated(t *testing.T) {
 	}
 }
 
-// TestServedApply applies an instance twice: the second time changes nothing,
-// although the manifest lacks what the server filled in.
+// TestServedApply applies an instance twice. The second time changes nothing, although the
+// manifest lacks the fields that the server set.
 func TestServedApply(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
@@ -450,7 +449,7 @@ func TestServedApply(t *testing.T) {
 	}
 }
 
-// TestServedSelectors lists and watches by the fields that are promised.
+// TestServedSelectors lists and watches by the documented field selectors.
 func TestServedSelectors(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
@@ -485,7 +484,7 @@ func TestServedSelectors(t *testing.T) {
 	}
 }
 
-// TestServedTable asks as kubectl get does.
+// TestServedTable requests a table like kubectl get.
 func TestServedTable(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
@@ -509,7 +508,7 @@ func TestServedTable(t *testing.T) {
 	}
 }
 
-// TestServedWarnings says what is accepted but should not be done.
+// TestServedWarnings: fields that are accepted but not recommended cause warnings.
 func TestServedWarnings(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
@@ -531,5 +530,5 @@ func TestServedWarnings(t *testing.T) {
 
 type seen struct{ texts []string }
 
-// HandleWarningHeader keeps a warning.
+// HandleWarningHeader stores a warning.
 func (h *seen) HandleWarningHeader(_ int, _, text string) { h.texts = append(h.texts, text) }

@@ -142,7 +142,7 @@ func TestSecondServerIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--port") {
 		t.Errorf("second server on port %d = %v, want an error naming %q and --port", port, err, want)
 	}
-	// A refused start has released what it took.
+	// A refused start has released its resources.
 	_, err = apiserver.New(t.Context(), apiserver.Config{DataDir: dir, BindAddress: "127.0.0.1", Port: port, Logger: logger})
 	if errors.Is(err, apiserver.ErrLocked) {
 		t.Errorf("after a refused start: %v", err)
@@ -236,8 +236,8 @@ func TestRunWithCancelledContextReleases(t *testing.T) {
 	apiprocess.StartOn(t, root, apiprocess.Cluster)
 }
 
-// TestReadyStaysReady: Kubernetes' controllers begin once the server is ready,
-// and what they wait for is not what its readiness waits for.
+// TestReadyStaysReady: Kubernetes' controllers start once the server is ready. Their informers
+// must not be part of the server's readiness.
 func TestReadyStaysReady(t *testing.T) {
 	t.Parallel()
 	s := apiprocess.Start(t)
@@ -246,7 +246,7 @@ func TestReadyStaysReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	poll.Until(t, apitest.Timeout, "the controllers work", func(ctx context.Context) error {
-		for range 50 { // without a pause: the gap was short
+		for range 50 { // without a pause, because the gap was short
 			body, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Param("verbose", "").DoRaw(ctx)
 			if err != nil && strings.Contains(string(body)+err.Error(), "[-]informer-sync") {
 				t.Errorf("the server is not ready any more: %s%v", body, err)

@@ -15,10 +15,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// kubernetesLog is where Kubernetes' own messages go. Its logger belongs to the
-// whole process and may not be replaced once goroutines use it, so that is done
-// before there are any, and only the place behind it changes: to the log of the
-// first server of the process.
+// kubernetesLog is the destination of Kubernetes' own messages. klog's logger belongs to the
+// whole process and may not be replaced once goroutines use it. It is therefore set before
+// there are any, and only the handler behind it changes: to the log of the first server of the
+// process.
 var kubernetesLog struct {
 	handler atomic.Pointer[slog.Handler]
 	once    sync.Once
@@ -28,17 +28,18 @@ func init() {
 	klog.SetLoggerWithOptions(logr.FromSlogHandler(quieter{late{}}), klog.ContextualLogger(true), klog.WriteKlogBuffer(writeFormatted))
 	klog.OsExit = func(code int) {
 		if code == klogFatal {
-			code = 1 // as of every other error that ends a program
+			code = 1 // the code of every other fatal error
 		}
 		os.Exit(code)
 	}
 }
 
-// klogFatal is the code with which klog.Fatal ends a process.
+// klogFatal is the exit code of klog.Fatal.
 const klogFatal = 255
 
-// writeFormatted writes what Kubernetes' libraries say by format, as klog would without it,
-// but for a fatal error: klog hands that on as information and ends the process.
+// writeFormatted writes the formatted messages of Kubernetes' libraries as klog itself would.
+// The exception is a fatal error, which klog passes on as information before it ends the
+// process.
 func writeFormatted(line []byte) {
 	level, text := parseFormatted(line)
 	if level == levelFatal {
@@ -48,10 +49,12 @@ func writeFormatted(line []byte) {
 	slog.New(quieter{late{}}).Log(context.Background(), level, text)
 }
 
-// levelFatal is above all that is logged.
+// levelFatal is above every level in use.
 const levelFatal = slog.LevelError + 4
 
-// parseFormatted reads a line in klog's form: Lmmdd hh:mm:ss.uuuuuu threadid file:line] message
+// parseFormatted parses a line in klog's form:
+//
+//	Lmmdd hh:mm:ss.uuuuuu threadid file:line] message
 func parseFormatted(line []byte) (slog.Level, string) {
 	text := strings.TrimSpace(string(line))
 	head, message, found := strings.Cut(text, "] ")
@@ -64,12 +67,12 @@ func parseFormatted(line []byte) (slog.Level, string) {
 	case 'E':
 		return slog.LevelError, message
 	default:
-		return slog.LevelInfo, message // warnings too: klog hands them on so
+		return slog.LevelInfo, message // and warnings, which klog passes on as information
 	}
 }
 
-// sayFatal says why the process is about to end: in its log, or where there is none yet
-// on the standard error.
+// sayFatal reports why the process is about to end. It uses the log, or the standard error if
+// there is no log yet.
 func sayFatal(log slog.Handler, otherwise io.Writer, text string) {
 	const message = "a fatal error in a Kubernetes library ends the process"
 	if !log.Enabled(context.Background(), slog.LevelError) {
@@ -86,8 +89,8 @@ func redirectKlog(logger *slog.Logger) {
 	})
 }
 
-// late looks up the handler with every message. It keeps what a derived logger
-// adds, to add it then.
+// late looks up the current handler for every message. It stores the additions of a derived
+// logger and applies them then.
 type late struct {
 	derive []func(slog.Handler) slog.Handler
 }
@@ -129,8 +132,8 @@ func (l late) WithGroup(name string) slog.Handler {
 	return l.with(func(h slog.Handler) slog.Handler { return h.WithGroup(name) })
 }
 
-// quieter shows Kubernetes' information as debug output and its errors as
-// warnings: most of them are retried, and what is fatal comes back as an error.
+// quieter logs Kubernetes' information as debug messages and its errors as warnings. Most of
+// the errors are retried, and fatal ones are also returned as errors.
 type quieter struct{ next slog.Handler }
 
 func lower(level slog.Level) slog.Level {
@@ -161,15 +164,15 @@ func (q quieter) Handle(ctx context.Context, record slog.Record) error {
 	return q.next.Handle(ctx, record)
 }
 
-// isNoise knows the errors of every start and every stop: a metrics option that
-// is not set, and controllers that are told to end in the middle of something. It also
-// knows what strangers can cause.
+// isNoise reports whether a record is an expected error. Some occur at every start and stop: a
+// metrics option that is not set, and controllers that are canceled during their work. Others
+// can be caused by unknown clients.
 func isNoise(record slog.Record) bool {
 	switch record.Message {
 	case "The manifest file is empty, ignoring.", "Unable to sync caches":
 		return true
 	case "Unable to authenticate the request":
-		// Anybody can cause it, as often as they like. The audit log has some of them.
+		// Any client can cause this, at any rate. The audit log contains some of them.
 		return true
 	}
 	noise := false

@@ -46,7 +46,7 @@ func TestFatalErrorsOfLibrariesAreSaid(t *testing.T) {
 	}
 }
 
-// TestStrangersDoNotFillTheLog: requests with a bad token write no lines of their own.
+// TestStrangersDoNotFillTheLog: requests with an invalid token are not logged.
 func TestStrangersDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// routes of the shared server, beside its own.
+// routes of the shared server, in addition to its own.
 var routes = []apiserver.Route{
 	{Path: "/api/v0/", Handler: whoami, Legacy: true},
 	{Path: "/api/v1/instances.list", Handler: whoami, Legacy: true},
@@ -29,7 +29,7 @@ var routes = []apiserver.Route{
 	{Path: "/panic", Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("as a test") })},
 }
 
-// whoami answers with the user that the server's filters found.
+// whoami responds with the user that the server's filters found.
 var whoami = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	user, ok := request.UserFrom(r.Context())
 	if !ok {
@@ -39,8 +39,8 @@ var whoami = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte(user.GetName() + " " + r.Method + " " + r.URL.Path))
 })
 
-// echo answers logs with one line, commands with what they are told, and holds
-// whatever it is told to hold.
+// echo answers a log request with one line and a command with its input, and accepts every hold
+// request.
 var echo = &registrytest.Node{
 	Opened: make(chan *nodev1.OpenStream, 64),
 	Script: func(s *registrytest.FarEnd, open *nodev1.OpenStream) *nodev1.StreamData {

@@ -13,9 +13,9 @@ import (
 	"rik.dev/rik/internal/version"
 )
 
-// describedPrefixes are the packages of what is served, by their names in an
-// OpenAPI document. Kubernetes describes some 2,000 types, most of them of
-// groups that are not served here, and the server keeps what it is given.
+// describedPrefixes are the served packages, by their names in an OpenAPI document. Kubernetes
+// describes about 2,000 types, most of them in groups that are not served here, and the server
+// keeps all that it receives in memory.
 var describedPrefixes = []string{
 	"io.k8s.apimachinery.",
 	"io.k8s.apiextensions-apiserver.",
@@ -34,7 +34,7 @@ var describedPrefixes = []string{
 	"io.k8s.api.rbac.v1.",
 }
 
-// definitions describes every type that is served.
+// definitions returns the definitions of all served types.
 func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	all := kubernetes.GetOpenAPIDefinitions(ref)
 	served := make(map[string]common.OpenAPIDefinition, len(all)/2)
@@ -44,7 +44,7 @@ func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 		}
 	}
 	completeDependencies(served, all)
-	// References go by the published name, keys and dependencies by the key.
+	// References use the published name, keys and dependencies use the key.
 	ours := openapi.GetOpenAPIDefinitions(func(path string) spec.Ref { return ref(util.ToRESTFriendlyName(path)) })
 	for name, definition := range ours {
 		for i, dependency := range definition.Dependencies {
@@ -64,7 +64,7 @@ func isDescribed(name string) bool {
 	return !strings.HasPrefix(name, "io.k8s.api.")
 }
 
-// completeDependencies adds what the served definitions refer to.
+// completeDependencies adds the types to which the served definitions refer.
 func completeDependencies(served, all map[string]common.OpenAPIDefinition) {
 	var pending []string
 	for _, definition := range served {
@@ -78,15 +78,15 @@ func completeDependencies(served, all map[string]common.OpenAPIDefinition) {
 		}
 		definition, known := all[name]
 		if !known {
-			continue // the server's own check names it better
+			continue // the server's own check gives a better error
 		}
 		served[name] = definition
 		pending = append(pending, definition.Dependencies...)
 	}
 }
 
-// modelName is how Kubernetes' own definitions call a type: since 1.35 not by
-// its Go name, which is what our generated code refers to.
+// modelName returns the name of a type in Kubernetes' own definitions. Since 1.35 that is not
+// its Go name, to which our generated code refers.
 func modelName(path string) string {
 	if strings.HasPrefix(path, "k8s.io/") {
 		return util.ToRESTFriendlyName(path)
@@ -94,8 +94,8 @@ func modelName(path string) string {
 	return path
 }
 
-// documentTag is another one with each build and each profile, on which the documents of
-// the native types depend. Of a build that is not a commit's it is another one each time.
+// documentTag returns a tag for the documents of the native types. It differs for each build
+// and profile. For a build that is not of a clean commit it differs at each start.
 func documentTag(profile Profile) string {
 	if version.Commit == "" || version.Dirty == "true" {
 		return rand.Text()
@@ -103,10 +103,10 @@ func documentTag(profile Profile) string {
 	return version.Commit + "-" + string(profile)
 }
 
-// namesOurs lets a namer of Kubernetes' recognize our types. It knows every
-// type by the REST-friendly form of its Go name, and so adds the group, version
-// and kind, without which there is no server-side apply; but it is asked for
-// the Go name where, as in ours, a type does not say what it is called.
+// namesOurs makes a namer of Kubernetes recognize our types. The namer has every type under the
+// REST-friendly form of its Go name, and adds the group, version and kind, without which
+// server-side apply does not work. It is called with the Go name for types that do not declare
+// a name, such as ours.
 func namesOurs(next func(string) (string, spec.Extensions)) func(string) (string, spec.Extensions) {
 	return func(name string) (string, spec.Extensions) {
 		if strings.HasPrefix(name, "rik.dev/") {

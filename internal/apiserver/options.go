@@ -34,15 +34,14 @@ import (
 )
 
 const (
-	// serviceAccountIssuer is the issuer of tokens. It must never change, or
-	// every token that was given out becomes worthless.
+	// serviceAccountIssuer is the issuer of tokens. It must never change, because every issued
+	// token would become invalid.
 	serviceAccountIssuer = "https://rik.local"
 	// watchDrainTime is how long watches may take to end when the server stops.
 	watchDrainTime = 5 * time.Second
 )
 
-// admissionOn are the admission plugins that make sense without Kubernetes'
-// pods and nodes.
+// admissionOn are the admission plugins that are useful without Kubernetes' pods and nodes.
 var admissionOn = sets.New(
 	lifecycle.PluginName,
 	mutatingwebhook.PluginName,
@@ -55,8 +54,8 @@ var admissionOn = sets.New(
 	certsubject.PluginName,
 )
 
-// controlPlaneOptions translates our configuration to the generic control
-// plane's own, of which kube-apiserver's flags are the other user.
+// controlPlaneOptions translates our configuration to the options of the generic control plane,
+// which kube-apiserver's flags also set.
 func controlPlaneOptions(ctx context.Context, cfg Config, creds *credentials, listener net.Listener, store datastore.Endpoint) (options.CompletedOptions, error) {
 	o := options.NewOptions()
 
@@ -106,13 +105,13 @@ func controlPlaneOptions(ctx context.Context, cfg Config, creds *credentials, li
 	return completed, nil
 }
 
-// addPlacement adds the plugin by which only those who may send objects to clusters.
+// addPlacement adds the plugin that allows only permitted users to send objects to clusters.
 func addPlacement(admission *genericoptions.AdmissionOptions) {
 	syncerauth.Register(admission.Plugins)
 	admission.RecommendedPluginOrder = slices.Concat(admission.RecommendedPluginOrder, []string{syncerauth.PluginName})
 }
 
-// tokenGetter looks up what a service account token is bound to. There are no
+// tokenGetter looks up the objects to which a service account token is bound. There are no
 // Kubernetes pods and nodes here, so a token bound to one is invalid.
 type tokenGetter struct {
 	secrets         v1listers.SecretLister

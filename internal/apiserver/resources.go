@@ -18,8 +18,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// servedVersions are the stable group-versions of Kubernetes that make sense
-// without its pods and nodes. Each served group costs a watch cache.
+// servedVersions are the stable group-versions of Kubernetes that are useful without its pods
+// and nodes. Each served group costs a watch cache.
 var servedVersions = []schema.GroupVersion{
 	corev1.SchemeGroupVersion,
 	admissionregistrationv1.SchemeGroupVersion,
@@ -32,19 +32,18 @@ var servedVersions = []schema.GroupVersion{
 	rbacv1.SchemeGroupVersion,
 }
 
-// notCollected are the resources that the garbage collector leaves alone. A
-// million instances would all be in its graph; rik's own controller cascades
-// them instead.
+// notCollected are the resources that the garbage collector ignores. A million instances would
+// all be in its graph. rik's own controller cascades their deletion instead.
 var notCollected = []schema.GroupResource{
 	{Group: rikv1alpha1.SchemeGroupVersion.Group, Resource: "instances"},
 	{Group: rikv1alpha1.SchemeGroupVersion.Group, Resource: "workloadrevisions"},
 }
 
-// rikPriority puts rik.dev before every other group, so that `kubectl get
-// nodes` means ours.
+// rikPriority puts rik.dev before every other group, so that `kubectl get nodes` returns rik's
+// nodes.
 var rikPriority = controlplaneapiserver.APIServicePriority{Group: 19000, Version: 15}
 
-// appsPriority is what kube-apiserver gives apps/v1.
+// appsPriority is kube-apiserver's priority of apps/v1.
 var appsPriority = controlplaneapiserver.APIServicePriority{Group: 17800, Version: 15}
 
 func resourceConfig(profile Profile) *serverstorage.ResourceConfig {
@@ -56,8 +55,8 @@ func resourceConfig(profile Profile) *serverstorage.ResourceConfig {
 	return config
 }
 
-// priorities holds every group-version that may be discovered: one that is not
-// in it is served, and not found by any client.
+// priorities returns every group-version that appears in discovery. A group-version that is
+// missing here is served, but clients do not find it.
 func priorities() map[schema.GroupVersion]controlplaneapiserver.APIServicePriority {
 	all := controlplaneapiserver.DefaultGenericAPIServicePriorities()
 	all[rikv1alpha1.SchemeGroupVersion] = rikPriority

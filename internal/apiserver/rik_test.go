@@ -35,13 +35,13 @@ func dynamicClient(t *testing.T, config *rest.Config) dynamic.Interface {
 const workloadManifest = `{"apiVersion":"rik.dev/v1alpha1","kind":"Workload","metadata":{"name":"web"},
 "spec":{"kind":"Pod","containers":[{"name":"c","image":"docker://registry.example/web:1"%s}]}}`
 
-// send sends a body as the administrator and returns status and answer.
+// send sends a body as the administrator and returns the status and the response.
 func send(t *testing.T, s *apitest.Server, method, path, contentType, body string) (int, string) {
 	t.Helper()
 	return sendAs(t, s.Config, method, s.URL+path, contentType, body)
 }
 
-// sendAs is send to a URL, as whoever a config connects as.
+// sendAs is like send for a URL and the user of a client configuration.
 func sendAs(t *testing.T, config *rest.Config, method, url, contentType, body string) (int, string) {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
@@ -65,8 +65,8 @@ func sendAs(t *testing.T, config *rest.Config, method, url, contentType, body st
 	return response.StatusCode, string(answer)
 }
 
-// TestUnknownFieldsAreErrors: whatever the client asks for, every kind of write
-// of rik.dev names the path of a field that does not exist.
+// TestUnknownFieldsAreErrors: every kind of write of rik.dev refuses an unknown field with its
+// path, whatever field validation the client requests.
 func TestUnknownFieldsAreErrors(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -94,8 +94,8 @@ func TestUnknownFieldsAreErrors(t *testing.T) {
 	}
 }
 
-// TestQuantitiesThatNobodyCanCompute: ParseQuantity works on them for hours, and the end
-// of the request does not end that.
+// TestQuantitiesThatNobodyCanCompute: ParseQuantity would need hours for such quantities, and
+// the end of the request does not stop it.
 func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -192,8 +192,8 @@ func TestOpenAPIDescribesRik(t *testing.T) {
 	}
 }
 
-// TestEditorOfOneNamespace: an editor of one namespace writes there, and
-// nothing elsewhere or cluster-wide.
+// TestEditorOfOneNamespace: an editor of one namespace can write there, and cannot write in
+// other namespaces or cluster-wide.
 func TestEditorOfOneNamespace(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)

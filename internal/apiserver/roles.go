@@ -25,13 +25,13 @@ import (
 
 const (
 	rolesHook = "rik/bootstrap-roles"
-	// rolesAtOnce is how many roles are made side by side at the first start:
-	// they are independent, and each waits for the disk.
+	// rolesAtOnce is how many roles are created concurrently at the first start. They are
+	// independent, and each waits for the disk.
 	rolesAtOnce = 16
 )
 
-// kubernetesRoles are those of Kubernetes' own cluster roles and bindings that
-// are of use here; the others are for its node agents and controllers.
+// kubernetesRoles are those of Kubernetes' own cluster roles and bindings that are useful here.
+// The others are for its node agents and controllers.
 var kubernetesRoles = sets.New(
 	"cluster-admin", "admin", "edit", "view",
 	"system:aggregate-to-admin", "system:aggregate-to-edit", "system:aggregate-to-view",
@@ -44,10 +44,10 @@ var (
 	writeVerbs = []string{"create", "update", "patch", "delete", "deletecollection"}
 )
 
-// rikRoles add rik.dev to what Kubernetes' admin, edit and view already allow
-// in a namespace (edit holds view, and admin holds edit). Instances are made and deleted by users but changed only by
-// the controller, and revisions are immutable; nodes and tenants are the
-// cluster administrator's.
+// rikRoles add rik.dev to the permissions of Kubernetes' admin, edit and view in a namespace
+// (edit includes view, and admin includes edit). Users create and delete instances, but only
+// the controller changes them. Revisions are immutable. Nodes and tenants are for the cluster
+// administrator.
 var rikRoles = []rbacv1.ClusterRole{
 	aggregated("rik:aggregate-to-view", "view",
 		rule(readVerbs, "workloads", "workloads/status", "workloads/scale", "instances", "instances/status", "workloadrevisions"),
@@ -57,7 +57,7 @@ var rikRoles = []rbacv1.ClusterRole{
 		rule(writeVerbs, "workloads"),
 		rule([]string{"update", "patch"}, "workloads/scale"),
 		rule([]string{"create", "delete", "deletecollection"}, "instances"),
-		// WebSocket clients begin with a GET.
+		// WebSocket clients start with a GET.
 		rule([]string{"get", "create"}, "instances/exec", "instances/portforward"),
 		rule([]string{"create"}, "instances/suspend", "instances/resume"),
 	),
@@ -72,8 +72,8 @@ func aggregated(name, into string, rules ...rbacv1.PolicyRule) rbacv1.ClusterRol
 	return rbacv1.ClusterRole{ObjectMeta: roleMeta(name, labels), Rules: rules}
 }
 
-// roleMeta marks a role as made by the server, which adds at every start what
-// an administrator took away unless they set the annotation to false.
+// roleMeta marks a role as created by the server. At every start the server restores
+// permissions that an administrator removed, unless the annotation is set to false.
 func roleMeta(name string, labels map[string]string) metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{
 		Name:        name,
@@ -106,9 +106,9 @@ func bootstrapBindings() []rbacv1.ClusterRoleBinding {
 	return bindings
 }
 
-// ensureRoles is the post-start hook that makes the roles above. Readiness waits for
-// it, however long a datastore that hardly answers takes: a hook that fails ends the
-// whole process. Until then everyone but administrators is refused.
+// ensureRoles is the post-start hook that creates the roles above. Readiness waits for it, even
+// if a slow datastore takes long, because a hook that fails ends the whole process. Until then
+// all users except administrators are refused.
 func ensureRoles(hook genericapiserver.PostStartHookContext) error {
 	client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
 	if err != nil {

@@ -12,15 +12,14 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// Route is a handler beside the Kubernetes-style API. It is reached behind
-// authentication, audit, fairness and panic recovery, with the user in the
-// request's context. Authorization is left to the handler, since only it knows
-// which object a path means: it must ask [Server.Authorizer] for the real verb
-// and resource before it does anything, and run [Server.Admission] before a
-// write, which direct registry calls skip.
+// Route is a handler next to the Kubernetes-style API. Requests reach it after authentication,
+// audit, fairness and panic recovery, with the user in the request's context. The handler
+// itself must authorize, because only it can map a path to an object. It must call
+// [Server.Authorizer] with the real verb and resource before it acts. It must run
+// [Server.Admission] before a write, because direct registry calls skip admission.
 type Route struct {
-	// Path is matched exactly, or, if it ends in a slash, as a prefix. "/" and
-	// the paths of the Kubernetes-style API are taken.
+	// Path is matched exactly. If it ends in a slash, it is a prefix. "/" and the paths of the
+	// Kubernetes-style API cannot be used.
 	Path    string
 	Handler http.Handler
 	// Legacy routes are also served on Config.InsecureLegacyAddress.
@@ -33,7 +32,7 @@ func (r Route) matches(path string) bool {
 	return path == r.Path || r.isPrefix() && strings.HasPrefix(path, r.Path)
 }
 
-// routeTable is filled once while the server is built and only read afterward.
+// routeTable is filled once while the server is built, and only read afterward.
 type routeTable struct {
 	routes []Route
 }
@@ -47,8 +46,8 @@ func (t *routeTable) match(path string) (Route, bool) {
 	return Route{}, false
 }
 
-// install mounts the routes on the outermost server: the inner one would take
-// everything below /api for itself.
+// install mounts the routes on the outermost server, because the inner one handles all paths
+// below /api.
 func (t *routeTable) install(server *genericapiserver.GenericAPIServer, routes []Route) error {
 	mux := server.Handler.NonGoRestfulMux
 	taken := map[string]bool{}
@@ -73,8 +72,8 @@ func (t *routeTable) install(server *genericapiserver.GenericAPIServer, routes [
 	return nil
 }
 
-// routeInfo keeps the API server from reading a route such as
-// /api/v0/workloads.list as a resource of the core group.
+// routeInfo prevents the API server from parsing a route such as /api/v0/workloads.list as a
+// resource of the core group.
 type routeInfo struct {
 	next  request.RequestInfoResolver
 	table *routeTable
@@ -88,8 +87,8 @@ func (i routeInfo) NewRequestInfo(r *http.Request) (*request.RequestInfo, error)
 	return i.next.NewRequestInfo(r)
 }
 
-// routeAuthorizer lets every authenticated user through to the routes, which
-// authorize by themselves.
+// routeAuthorizer allows every authenticated user to reach the routes, which authorize by
+// themselves.
 type routeAuthorizer struct {
 	table *routeTable
 }

@@ -33,16 +33,15 @@ import (
 )
 
 const (
-	// readyPoll is how often readiness is asked for while starting.
+	// readyPoll is the interval of readiness checks during the start.
 	readyPoll = 20 * time.Millisecond
-	// readyLogged is how often a server that is not ready says so.
+	// readyLogged is the interval at which a server logs that it is not ready.
 	readyLogged = 15 * time.Second
-	// openTimeout bounds the opening of the datastore; a large etcd replays its
-	// log first.
+	// openTimeout bounds the opening of the datastore. A large etcd first replays its log.
 	openTimeout = 2 * time.Minute
 )
 
-// Server is an API server that was built by New.
+// Server is an API server built by New.
 type Server struct {
 	cfg      Config
 	logger   *slog.Logger
@@ -58,10 +57,9 @@ type Server struct {
 	closers []func() error
 }
 
-// New locks the data directory, makes what the first start has to make, opens
-// the ports and the datastore, and builds the servers. Nothing is answered
-// before Run, which must be called, even with a canceled context: it is what
-// releases all of that. ctx bounds New alone.
+// New locks the data directory, creates the files of a first start, opens the ports and the
+// datastore, and builds the servers. Requests are answered only by Run. The caller must call
+// Run, even with a canceled context, because Run releases all of that. ctx bounds only New.
 func New(ctx context.Context, cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -114,7 +112,8 @@ func (s *Server) openPorts(ctx context.Context) error {
 	return nil
 }
 
-// closeListener is silent about a listener that its server closed already.
+// closeListener returns a function that ignores that the listener's server has closed it
+// already.
 func closeListener(listener net.Listener) func() error {
 	return func() error {
 		if err := listener.Close(); !errors.Is(err, net.ErrClosed) {
@@ -130,7 +129,8 @@ func (s *Server) openCredentials(context.Context) (err error) {
 	return err
 }
 
-// openLeaves writes what follows from the keys, once these are known to be the cluster's.
+// openLeaves writes the certificates that are signed with the keys, once the keys are known to
+// be the cluster's.
 func (s *Server) openLeaves(ctx context.Context) error {
 	hosts, err := serverHosts(s.cfg)
 	if err != nil {
@@ -161,14 +161,15 @@ func (s *Server) build(ctx context.Context) error {
 	}
 	s.closers = append(s.closers, client.Close)
 	monitor := outage.New(outage.Config{
-		// Any key will do: the answer must come from a quorum of an etcd cluster, or from the database.
+		// Any key works. The response must come from a quorum of an etcd cluster, or from the
+		// database.
 		Probe: func(ctx context.Context) error {
 			_, err := client.Get(ctx, "/rik.dev/cluster", clientv3.WithKeysOnly())
 			return err
 		},
 		Datastore: s.cfg.datastore().Describe(), Logger: s.logger,
 	})
-	// The control plane keeps the context for as long as it runs.
+	// The control plane keeps the context while it runs.
 	built, err := buildChain(context.WithoutCancel(ctx), s.cfg, s.creds, s.listener, s.store, &revisions{client: client}, monitor)
 	if err != nil {
 		return err
@@ -185,7 +186,7 @@ func (s *Server) build(ctx context.Context) error {
 	return built.routes.install(built.outermost.GenericAPIServer, routes)
 }
 
-// close undoes New and reports everything that went wrong on the way.
+// close undoes New and reports all errors.
 func (s *Server) close() error {
 	var problems []error
 	for i := len(s.closers) - 1; i >= 0; i-- {
@@ -195,9 +196,9 @@ func (s *Server) close() error {
 	return errors.Join(problems...)
 }
 
-// Run serves until ctx ends or a part of the server fails, and returns when all
-// of it has stopped: first the controllers, then requests in flight, then the
-// datastore, and the lock of the data directory at last. Call it once.
+// Run serves until ctx ends or a part of the server fails. It returns when all parts have
+// stopped: first the controllers, then requests in flight, then the datastore, and last the
+// lock of the data directory. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	err := s.serve(ctx)
 	return errors.Join(err, s.close())
@@ -212,7 +213,7 @@ func (s *Server) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("preparing the API server: %w", err)
 	}
-	// The API server outlives what depends on it, and so has a context of its own.
+	// The API server outlives the parts that depend on it, so it has a separate context.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	served := make(chan error, 1)
@@ -235,8 +236,8 @@ func (s *Server) serve(ctx context.Context) error {
 	return err
 }
 
-// watch makes the death of a part that should run for ever the end of all.
-// It puts the API server's result back for the one who waits for it.
+// watch returns an error when a part ends that should run forever, which ends all parts. It
+// puts the API server's result back for the goroutine that waits for it.
 func (s *Server) watch(ctx context.Context, served chan error) error {
 	select {
 	case <-ctx.Done():
@@ -249,14 +250,14 @@ func (s *Server) watch(ctx context.Context, served chan error) error {
 	}
 }
 
-// runControllers waits until the API server answers, says so, and runs
-// Kubernetes' controllers, and in a kcp the signer of syncers' certificates.
+// runControllers waits until the API server is ready and logs that. It then runs Kubernetes'
+// controllers, and in a kcp the signer of syncers' certificates.
 func (s *Server) runControllers(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(s.LoopbackConfig())
 	if err != nil {
 		return fmt.Errorf("making a client to ask for readiness: %w", err)
 	}
-	// A full datastore does not keep the server from running: objects can be deleted.
+	// A full datastore does not prevent readiness here, because objects can still be deleted.
 	reported := time.Now()
 	err = wait.PollUntilContextCancel(ctx, readyPoll, true, func(ctx context.Context) (bool, error) {
 		body, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Param("exclude", spaceCheck).Do(ctx).Raw()
@@ -290,7 +291,7 @@ func (s *Server) runControllers(ctx context.Context) error {
 	return group.Wait()
 }
 
-// notReady picks the checks that fail from an answer of /readyz.
+// notReady returns the failing checks in a response of /readyz.
 func notReady(answer []byte) []string {
 	var failing []string
 	for line := range strings.Lines(string(answer)) {
@@ -304,8 +305,8 @@ func notReady(answer []byte) []string {
 func (s *Server) runKubernetes(ctx context.Context, client kubernetes.Interface) error {
 	return kubecontrollers.Run(ctx, kubecontrollers.Config{
 		Client: s.LoopbackConfig(),
-		// Not the server's own: what is added to those is awaited by /readyz, which
-		// would fail again just after it had been seen to succeed.
+		// Do not use the server's own informers. /readyz waits for informers that are added to
+		// those, and would fail again just after it succeeded.
 		Informers:    informers.NewSharedInformerFactory(client, 0),
 		RootCA:       s.creds.authority.CertificatePEM(),
 		TokenKeyFile: s.creds.path(serviceAccountKeyFile),
@@ -313,7 +314,7 @@ func (s *Server) runKubernetes(ctx context.Context, client kubernetes.Interface)
 	})
 }
 
-// runAdminLeaf writes the administrator's files anew at every renewal.
+// runAdminLeaf writes the administrator's files again at every renewal.
 func (s *Server) runAdminLeaf(ctx context.Context) error {
 	s.creds.admin.Notify(func() {
 		if err := s.creds.writeAccess(s.cfg.ClusterName, s.url); err != nil {
@@ -331,14 +332,13 @@ func (s *Server) runLegacy(ctx context.Context) error {
 	}, s.logger)
 }
 
-// Ready is closed when the server answers /readyz. It stays open if the server
-// ends before that.
+// Ready is closed when /readyz succeeds. It stays open if the server ends before that.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// URL is how a client on this machine reaches the server.
+// URL is the URL at which a client on this machine reaches the server.
 func (s *Server) URL() string { return s.url }
 
-// LegacyAddress is where the plain listener is, or nil if there is none.
+// LegacyAddress returns the address of the plain HTTP listener, or nil if there is none.
 func (s *Server) LegacyAddress() net.Addr {
 	if s.legacy == nil {
 		return nil
@@ -346,25 +346,25 @@ func (s *Server) LegacyAddress() net.Addr {
 	return s.legacy.Addr()
 }
 
-// LoopbackConfig connects to this server as its own all-powerful user, in
-// protobuf and without a client-side rate limit. The caller owns the result.
+// LoopbackConfig connects to this server as its own user with all permissions, with protobuf
+// and without a client-side rate limit. The caller owns the result.
 func (s *Server) LoopbackConfig() *rest.Config {
 	return rest.CopyConfig(s.chain.control.Generic.LoopbackClientConfig)
 }
 
-// Handler is the whole server, authentication included.
+// Handler returns the handler of the whole server, including authentication.
 func (s *Server) Handler() http.Handler { return s.chain.outermost.GenericAPIServer.Handler }
 
-// Authorizer decides who may do what. A route asks it for every object.
+// Authorizer decides which permissions a user has. A route calls it for every object.
 func (s *Server) Authorizer() authorizer.Authorizer {
 	return s.chain.control.Generic.Authorization.Authorizer
 }
 
-// Admission is the chain of admission plugins and webhooks. A route runs it
-// before it writes to a registry.
+// Admission returns the chain of admission plugins and webhooks. A route runs it before it
+// writes to a registry.
 func (s *Server) Admission() admission.Interface { return s.chain.control.Generic.AdmissionControl }
 
-// Stores are the registries of rik.dev, for callers in this process. They skip
+// Stores returns the registries of rik.dev, for callers in this process. They skip
 // authorization and admission. They are empty in ProfileKCP.
 func (s *Server) Stores() registry.Stores {
 	if s.chain.rik == nil {
@@ -373,11 +373,11 @@ func (s *Server) Stores() registry.Stores {
 	return s.chain.rik.Stores()
 }
 
-// Audit is the audit log, for what is done beside the API. It is nil where none is kept.
+// Audit returns the audit log, for actions outside the API. It is nil if there is no audit log.
 func (s *Server) Audit() *audit.Log { return s.chain.log }
 
-// Authority is the cluster's certificate authority.
+// Authority returns the cluster's certificate authority.
 func (s *Server) Authority() *pki.Authority { return s.creds.authority }
 
-// DataDir is where the server keeps its files.
+// DataDir returns the directory of the server's files.
 func (s *Server) DataDir() string { return s.cfg.DataDir }

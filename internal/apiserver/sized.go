@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// sized has the stores of types answer with status 413 when the datastore refuses an
-// object for its size. Kubernetes passes on the error of the call to etcd.
+// sized makes the stores of types answer with status 413 when the datastore refuses an object
+// because of its size. Without it, Kubernetes returns the error of the call to etcd.
 type sized struct{ generic.RESTOptionsGetter }
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
@@ -57,24 +57,25 @@ func (s sizedStorage) GuaranteedUpdate(ctx context.Context, key string, destinat
 	return tooLarge(s.Interface.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, update, cached))
 }
 
-// largeError is an API error that keeps the status of the call: by that the handlers know
-// that they may try again without managedFields.
+// largeError is an API error that also has the gRPC status of the call. The handlers recognize
+// by that status that they may retry without managedFields.
 type largeError struct {
 	*apierrors.StatusError
 	status *status.Status
 }
 
-// GRPCStatus is the status of the call to the datastore.
+// GRPCStatus returns the status of the call to the datastore.
 func (e largeError) GRPCStatus() *status.Status { return e.status }
 
-// Unwrap gives the API error.
+// Unwrap returns the API error.
 func (e largeError) Unwrap() error { return e.StatusError }
 
-// asHandlersKnow is the message by which Kubernetes' handlers know such an error.
+// asHandlersKnow is the message by which Kubernetes' handlers recognize such an error.
 const asHandlersKnow = "trying to send message larger than max"
 
-// tooLarge translates the error for an object that the datastore does not take for its
-// size, of etcd itself or of the client before it sends. Others it gives back.
+// tooLarge translates the error for an object that is too large for the datastore. The error
+// comes from etcd itself, or from the client before it sends. Other errors are returned
+// unchanged.
 func tooLarge(err error) error {
 	if err == nil {
 		return nil
@@ -95,5 +96,5 @@ func tooLarge(err error) error {
 	}
 }
 
-// storedKiB is the datastore's limit of a request: etcd's default.
+// storedKiB is the datastore's limit for a request, in KiB: etcd's default.
 const storedKiB = 1536

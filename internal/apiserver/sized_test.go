@@ -16,8 +16,9 @@ import (
 	"rik.dev/rik/internal/testkit/apitest"
 )
 
-// TestLargeObjectsAreRefusedBySize: between what the datastore takes and what the server
-// reads there is status 413, in words, whoever of the two says no.
+// TestLargeObjectsAreRefusedBySize: an object that is too large for the datastore, but not for
+// the server, is refused with status 413 and a message. That is so for both causes of the
+// refusal.
 func TestLargeObjectsAreRefusedBySize(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -34,7 +35,8 @@ func TestLargeObjectsAreRefusedBySize(t *testing.T) {
 	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "small"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// ConfigMaps bound their data, and annotations are bounded too; labels of managers are not.
+	// The data of ConfigMaps and annotations have limits. The finalizers, and the managed fields
+	// for them, have none.
 	for _, size := range []int{1_700_000, 2_000_000} {
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("large-", size), Finalizers: finalizers(text[:size])}}
 		_, err := maps.Create(t.Context(), object, metav1.CreateOptions{})
@@ -45,7 +47,8 @@ func TestLargeObjectsAreRefusedBySize(t *testing.T) {
 	}
 }
 
-// finalizers are names that hold a text, as few as can be: each is a field with a manager.
+// finalizers returns as few names as possible that contain a text, because each is a field with
+// a manager.
 func finalizers(text string) []string {
 	domain := strings.Repeat(strings.Repeat("d", 61)+".", 4) + "dev"
 	var out []string
@@ -55,8 +58,8 @@ func finalizers(text string) []string {
 	return out
 }
 
-// TestManyContainersAreRefusedEarly: before the document is decoded, defaulted and compared
-// field by field, on every way in.
+// TestManyContainersAreRefusedEarly: too many containers are refused before the document is
+// decoded, defaulted and compared field by field, for every kind of write.
 func TestManyContainersAreRefusedEarly(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)

@@ -43,7 +43,8 @@ func auditEntries(t *testing.T, path string) []auditv1.Event {
 	return out
 }
 
-// awaitEntry waits for an entry: an answer may reach its client before it is recorded.
+// awaitEntry waits for an audit entry, because a response may reach its client before it is
+// recorded.
 func awaitEntry(t *testing.T, path, what string, is func(auditv1.Event) bool) {
 	t.Helper()
 	poll.Until(t, apitest.Timeout, what, func(context.Context) error {
@@ -56,8 +57,8 @@ func awaitEntry(t *testing.T, path, what string, is func(auditv1.Event) bool) {
 	})
 }
 
-// TestStrangersCannotEraseTheAuditLog: requests without a credential, however many and
-// long, take little room, and none from what users did.
+// TestStrangersCannotEraseTheAuditLog: requests without a credential use little space, however
+// many and long they are. They do not displace entries of users.
 func TestStrangersCannotEraseTheAuditLog(t *testing.T) {
 	t.Parallel()
 	s := apitest.Start(t)
@@ -88,7 +89,8 @@ func TestStrangersCannotEraseTheAuditLog(t *testing.T) {
 	}
 }
 
-// TestAuditLogHasDeniedReadsAndLogs also shows that a deleted file is made again.
+// TestAuditLogHasDeniedReadsAndLogs: denied reads and log requests are recorded. The test also
+// shows that a deleted file is created again.
 func TestAuditLogHasDeniedReadsAndLogs(t *testing.T) {
 	t.Parallel()
 	s := apitest.Start(t)
@@ -110,7 +112,7 @@ func TestAuditLogHasDeniedReadsAndLogs(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	// There is no such instance, and it is recorded who asked.
+	// There is no such instance. The entry contains the user.
 	_ = admin.CoreV1().RESTClient().Get().AbsPath("/apis/rik.dev/v1alpha1/namespaces/default/instances/x/log").Do(t.Context()).Error()
 	awaitEntry(t, path, "the reading of a log is recorded", func(e auditv1.Event) bool {
 		return e.ObjectRef != nil && e.ObjectRef.Subresource == "log" && e.ObjectRef.Name == "x"
@@ -122,8 +124,8 @@ func TestAuditLogHasDeniedReadsAndLogs(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionsAreLimited: who opens connections and says nothing, or is nobody, has
-// few of them, and the server serves the others.
+// TestIdleConnectionsAreLimited: a client that opens connections and sends nothing, or has no
+// credential, gets only a few. The server still serves other clients.
 func TestIdleConnectionsAreLimited(t *testing.T) {
 	t.Parallel()
 	const each = 20
@@ -131,7 +133,7 @@ func TestIdleConnectionsAreLimited(t *testing.T) {
 		c.Connections = listener.NewConnections(listener.Budget{All: 200, Strangers: 100, StrangersEach: each}, c.Logger)
 	})
 	address := strings.TrimPrefix(s.URL, "https://")
-	// from dials from an address of its own, as another machine would.
+	// from dials from its own address, like another machine.
 	from := func(ip string) func(context.Context, string, string) (net.Conn, error) {
 		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}).DialContext
 	}
@@ -156,10 +158,10 @@ func TestIdleConnectionsAreLimited(t *testing.T) {
 	for i := range 300 {
 		conn, err := from("127.0.0.3")(t.Context(), "tcp", address)
 		if err != nil {
-			continue // the kernel told of the refusal at once
+			continue // the kernel reported the refusal at once
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		if i%2 == 0 { // half of them go as far as one gets without a credential
+		if i%2 == 0 { // half of them complete the handshake without a credential
 			secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}) //nolint:gosec // it is nobody
 			if secure.HandshakeContext(t.Context()) == nil {
 				open++

@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// maxURI bounds a request's URI in bytes. It is copied several times before anybody is
-// authenticated. Selectors of a few thousand names still fit.
+// maxURI bounds a request's URI in bytes. The URI is copied several times before
+// authentication. Selectors of a few thousand names still fit.
 const maxURI = 64 << 10
 
 // withURILimit answers 414 to requests with a longer URI.

@@ -9,11 +9,11 @@ import (
 	"rik.dev/rik/internal/version"
 )
 
-// ours is the version of Kubernetes' API with rik's in what clients are told.
-// Kubernetes' own would have to be set by the linker, for its source has none.
+// ours reports the version of Kubernetes' API together with rik's. Kubernetes' own version
+// would have to be set by the linker, because its source does not contain it.
 type ours struct{ compatibility.EffectiveVersion }
 
-// Info is what /version serves.
+// Info returns the content of /version.
 func (o ours) Info() *apiversion.Info {
 	info := o.EffectiveVersion.Info()
 	if info == nil {
