@@ -1,11 +1,10 @@
-// Package datastore gives the API server an etcd API to keep its objects in,
-// and nothing else: that API is the only thing the rest of rik knows of
-// storage. Behind it is an etcd in this process, an external etcd cluster, or a
-// SQL database through kine.
+// Package datastore provides the etcd API in which the API server stores its objects. The rest
+// of rik uses only that API for storage. Behind it is an etcd in this process, an external etcd
+// cluster, or a SQL database through kine.
 //
-// What runs in this process listens only on unix sockets in a directory that no
-// other user may enter. etcd does not authenticate here, and its usual TCP
-// ports would make every local user an administrator.
+// A datastore in this process listens only on unix sockets in a directory that no other user
+// may enter. etcd does not authenticate here, and its usual TCP ports would make every local
+// user an administrator.
 package datastore
 
 import (
@@ -27,32 +26,32 @@ import (
 	"rik.dev/rik/internal/apiserver/datastore/terms"
 )
 
-// Config chooses the datastore.
+// Config selects the datastore.
 type Config struct {
-	// Endpoint is empty for the embedded etcd, one or more comma-separated
-	// https:// (or, on loopback, http://) URLs of an etcd cluster, or a
-	// sqlite://, postgres:// or mysql:// data source.
+	// Endpoint is one of the following: empty for the embedded etcd; one or more comma-separated
+	// https:// (or, on loopback, http://) URLs of an etcd cluster; or a sqlite://, postgres:// or
+	// mysql:// data source.
 	Endpoint string
-	// CAFile, CertFile and KeyFile authenticate the connection to an external
-	// datastore and this process to it. Optional.
+	// CAFile authenticates an external datastore. CertFile and KeyFile authenticate this process
+	// to it. Optional.
 	CAFile, CertFile, KeyFile string
-	// Dir keeps what an embedded datastore stores. Required for those.
+	// Dir is the directory of an embedded datastore's files. Required for embedded datastores.
 	Dir string
-	// Quota is how large the embedded etcd's database may become, in bytes; 0: its default.
+	// Quota is the maximum size of the embedded etcd's database in bytes. Zero means its default.
 	Quota int64
-	// Logger receives the datastore's own messages. Required.
+	// Logger logs the datastore's own messages. Required.
 	Logger *slog.Logger
 }
 
-// Endpoint is how an etcd client reaches the datastore.
+// Endpoint is the address of the datastore for an etcd client.
 type Endpoint struct {
-	// Servers are URLs, with the scheme unix for what runs in this process.
+	// Servers are URLs. A datastore in this process has the scheme unix.
 	Servers []string
 	// CAFile, CertFile and KeyFile are empty for unix sockets.
 	CAFile, CertFile, KeyFile string
 }
 
-// Datastore is an open datastore. Close stops whatever runs in this process.
+// Datastore is an open datastore. Close stops the parts that run in this process.
 type Datastore struct {
 	endpoint Endpoint
 	close    func() error
@@ -61,7 +60,7 @@ type Datastore struct {
 	cleanup  func() error
 }
 
-// kind is what an endpoint's scheme asks for.
+// kind is the kind of datastore that the scheme of an endpoint selects.
 type kind int
 
 const (
@@ -70,7 +69,7 @@ const (
 	sqlDatabase
 )
 
-// Validate reports every problem of the configuration without opening anything.
+// Validate reports every problem in the configuration without opening anything.
 func (c Config) Validate() error {
 	var problems []error
 	k, err := c.kind()
@@ -91,7 +90,8 @@ func (c Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// kind never puts the endpoint into an error: it may hold a password.
+// kind returns the kind of datastore. Its errors never contain the endpoint, which may contain
+// a password.
 func (c Config) kind() (kind, error) {
 	if c.Endpoint == "" {
 		return embeddedEtcd, nil
@@ -110,13 +110,14 @@ func (c Config) kind() (kind, error) {
 	}
 }
 
-// Shared says whether another server may use the datastore at the same time: only what lies
-// in the data directory, which is locked, is this server's alone.
+// Shared reports whether another server may use the datastore at the same time. Only a
+// datastore in the data directory, which is locked, belongs to this server alone.
 func (c Config) Shared() bool {
 	return c.Endpoint != "" && c.Endpoint != "sqlite://"
 }
 
-// Describe names the datastore for people: its kind and place, never its credentials.
+// Describe returns the kind and place of the datastore for messages to people, and never its
+// credentials.
 func (c Config) Describe() string {
 	k, err := c.kind()
 	switch {
@@ -129,7 +130,7 @@ func (c Config) Describe() string {
 	}
 	scheme, rest, _ := strings.Cut(c.Endpoint, "://")
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		rest = rest[at+1:] // what is before is the user and the password
+		rest = rest[at+1:] // the part before is the user and the password
 	}
 	rest, _, _ = strings.Cut(rest, "?")
 	if rest == "" {
@@ -155,11 +156,11 @@ func (e Endpoint) Client(logger *zap.Logger) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// dialTimeout bounds one attempt to connect; a client tries again until its caller's context ends.
+// dialTimeout bounds one attempt to connect. A client retries until its caller's context ends.
 const dialTimeout = 20 * time.Second
 
-// checkURLs refuses plain HTTP to another machine: secrets and every permission
-// of the cluster would travel in the clear.
+// checkURLs refuses plain HTTP to another machine, because the cluster's secrets and all
+// permissions would be sent unencrypted.
 func (c Config) checkURLs() error {
 	var problems []error
 	for i, server := range c.servers() {
@@ -184,8 +185,8 @@ func isLoopback(host string) bool {
 	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
 }
 
-// Open starts the datastore in this process, or waits for an external one.
-// It returns when the datastore takes connections. ctx bounds the opening alone.
+// Open starts the datastore in this process, or waits for an external one. It returns when the
+// datastore accepts connections. ctx bounds only the opening.
 func Open(ctx context.Context, cfg Config) (*Datastore, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -246,15 +247,15 @@ func (d *Datastore) openKine(ctx context.Context, cfg Config, sockets string) er
 	return nil
 }
 
-// Endpoint tells how to connect.
+// Endpoint returns the address of the datastore.
 func (d *Datastore) Endpoint() Endpoint { return d.endpoint }
 
-// Failed delivers an error if an embedded datastore dies by itself. It is nil,
-// and so blocks for ever, for one that is not watched.
+// Failed delivers an error if an embedded datastore ends by itself. It is nil, and so blocks
+// forever, for a datastore that is not watched.
 func (d *Datastore) Failed() <-chan error { return d.failed }
 
-// Space is an error while nothing can be stored for want of room in the quota. It is nil for a
-// datastore that has none here.
+// Space returns an error while nothing can be stored because the quota is used up. It returns
+// nil for a datastore without a quota here.
 func (d *Datastore) Space() error {
 	if d.space == nil {
 		return nil
@@ -262,8 +263,8 @@ func (d *Datastore) Space() error {
 	return d.space()
 }
 
-// Close stops what Open started and removes its sockets. Close once, after the
-// last client is gone.
+// Close stops the parts that Open started and removes their sockets. Call it once, after the
+// last client has ended.
 func (d *Datastore) Close() error {
 	var problems []error
 	if d.close != nil {

@@ -70,8 +70,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestOpen runs the same writes and reads on each datastore of this process,
-// in a directory whose name leaves a socket no room in it.
+// TestOpen runs the same writes and reads on each datastore of this process. It also uses a
+// directory whose path is too long for a socket.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	for name, endpoint := range map[string]string{"etcd": "", "sqlite": "sqlite://"} {
@@ -88,8 +88,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// writeOnce opens the datastore, expects the key at the given revision (or not
-// at all, for 0), writes it and closes.
+// writeOnce opens the datastore, checks that the key has the given revision (or does not exist,
+// for 0), writes the key and closes the datastore.
 func writeOnce(t *testing.T, cfg Config, want int64) int64 {
 	t.Helper()
 	store, err := Open(t.Context(), cfg)
@@ -121,8 +121,7 @@ func writeOnce(t *testing.T, cfg Config, want int64) int64 {
 	return revision
 }
 
-// put is the guarded transaction that the API server writes with; kine knows no
-// other.
+// put runs the guarded transaction with which the API server writes. kine supports no other.
 func put(t *testing.T, client *clientv3.Client, guard int64) int64 {
 	t.Helper()
 	const key = "/registry/key"

@@ -15,23 +15,24 @@ import (
 )
 
 const (
-	// reachTimeout bounds one attempt to reach one server.
+	// reachTimeout bounds one attempt to connect to one server.
 	reachTimeout = 5 * time.Second
-	// refusalTimeout is how long a server may take to refuse a client's certificate, which it
-	// does after the handshake.
+	// refusalTimeout is how long a server may take to refuse a client's certificate, which
+	// happens after the handshake.
 	refusalTimeout = 500 * time.Millisecond
-	// reachPause is between two rounds of attempts.
+	// reachPause is the pause between two rounds of attempts.
 	reachPause = time.Second
-	// reachLogged is between two lines of the log about waiting.
+	// reachLogged is the interval of log messages while waiting.
 	reachLogged = 10 * time.Second
 )
 
-// ErrCertificates is returned by Open when the certificates do not fit those of the datastore.
+// ErrCertificates is returned by Open when the certificates do not match those of the
+// datastore.
 var ErrCertificates = errors.New("the certificates of the datastore and of this server do not fit")
 
-// await waits until a server of an external etcd takes connections. Servers may start later
-// than this process; certificates that do not fit are an error at once, because they do not
-// become right. etcd's own client says neither.
+// await waits until a server of an external etcd accepts connections. Servers may start later
+// than this process. Mismatched certificates are an error at once, because waiting does not
+// solve that. etcd's own client reports neither.
 func await(ctx context.Context, e Endpoint, logger *slog.Logger) error {
 	var logged time.Time
 	for {
@@ -89,8 +90,8 @@ func reach(ctx context.Context, e Endpoint, server string) error {
 	if err := client.HandshakeContext(ctx); err != nil {
 		return explainTLS(err)
 	}
-	// A server that wants another certificate says so after the handshake; one that is content
-	// waits for a request.
+	// A server that refuses the certificate reports that after the handshake. A server that
+	// accepts it waits for a request.
 	if err := client.SetReadDeadline(time.Now().Add(refusalTimeout)); err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func reach(ctx context.Context, e Endpoint, server string) error {
 	return nil
 }
 
-// explainTLS tells what does not become right by itself from what does.
+// explainTLS marks the errors that waiting does not solve.
 func explainTLS(err error) error {
 	var verification *tls.CertificateVerificationError
 	var alert tls.AlertError

@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// listen is a server that takes TLS connections, and waits for requests.
+// listen is a server that accepts TLS connections and waits for requests.
 func listen(t *testing.T, authority *pki.Authority, auth tls.ClientAuthType) string {
 	t.Helper()
 	certPEM, keyPEM, err := authority.IssueServer([]string{"127.0.0.1"}, time.Hour)
@@ -41,7 +41,7 @@ func listen(t *testing.T, authority *pki.Authority, auth tls.ClientAuthType) str
 				return
 			}
 			go func() {
-				_, _ = conn.Read(make([]byte, 1)) // the handshake, and then the client's end
+				_, _ = conn.Read(make([]byte, 1)) // the handshake, then the end of the client
 				_ = conn.Close()
 			}()
 		}
@@ -96,7 +96,8 @@ func TestCertificatesThatDoNotFitAreRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// TestAServerThatStartsLater is waited for, until the caller's patience ends.
+// TestAServerThatStartsLater: Open waits for a server that starts later, until the caller's
+// timeout.
 func TestAServerThatStartsLater(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

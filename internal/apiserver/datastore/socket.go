@@ -10,13 +10,13 @@ import (
 const (
 	// maxSocketPath is sun_path of unix(7), 108 bytes, minus the final NUL.
 	maxSocketPath = 107
-	// longestSocketName is the longest file name that a datastore puts there.
+	// longestSocketName is the longest file name of a datastore's socket.
 	longestSocketName = "client.sock"
 )
 
-// socketDir returns a directory, entered by this user alone, whose sockets have
-// paths that the kernel accepts: one in dir, or, where dir is too deep, one in
-// the system's temporary directory. The function removes it again.
+// socketDir returns a directory that only this user can enter and whose path is short enough
+// for sockets. It is in dir, or in the system's temporary directory if the path of dir is too
+// long. The returned function removes the directory.
 func socketDir(dir string) (string, func() error, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -29,7 +29,7 @@ func socketDir(dir string) (string, func() error, error) {
 		}
 		return path, func() error { return os.RemoveAll(path) }, nil
 	}
-	// What a killed predecessor left is not in use: the data directory is locked.
+	// Sockets of a killed predecessor are not in use, because the data directory is locked.
 	if err := os.RemoveAll(path); err != nil {
 		return "", nil, fmt.Errorf("removing old sockets: %w", err)
 	}

@@ -10,13 +10,12 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// errDSN replaces the errors of parsers, which quote what they cannot read: it may hold a
-// password.
+// errDSN replaces the errors of parsers, which quote their input. That may contain a password.
 var errDSN = errors.New("datastore endpoint cannot be read; percent-encode special characters in the password (the endpoint is not shown, for it may hold a password)")
 
-// checkSQL refuses a data source that cannot be read, and a connection without TLS to another
-// machine: everything that the cluster stores would travel in the clear, and anyone on the way
-// could change it.
+// checkSQL refuses a data source that cannot be parsed, and a connection without TLS to another
+// machine. Otherwise all data of the cluster would be sent unencrypted, and an attacker on the
+// network could change it.
 func (c Config) checkSQL() error {
 	scheme, rest, _ := strings.Cut(c.Endpoint, "://")
 	switch scheme {
@@ -47,7 +46,8 @@ func (c Config) checkPostgres(source string) error {
 	for _, host := range query["host"] {
 		hosts = append(hosts, strings.Split(host, ",")...)
 	}
-	// As libpq has it; kine sets verify-full itself where there is an authority or a certificate.
+	// The default of libpq. kine itself sets verify-full if there is an authority or a
+	// certificate.
 	secure := c.CAFile != "" || c.CertFile != ""
 	if mode := query.Get("sslmode"); mode != "" {
 		secure = mode == "require" || mode == "verify-ca" || mode == "verify-full"
@@ -62,7 +62,7 @@ func (c Config) checkPostgres(source string) error {
 
 func (c Config) checkMySQL(source string) error {
 	if source == "" {
-		return nil // a local socket, or with an authority TLS
+		return nil // a local socket, or TLS with an authority
 	}
 	dsn, err := mysql.ParseDSN(source)
 	if err != nil {
@@ -86,8 +86,8 @@ func plainError(scheme, host, next string) error {
 	return fmt.Errorf("datastore endpoint %s://%s is another machine, and the connection has no TLS: %s", scheme, host, next)
 }
 
-// isLocal says whether a host, with a port or not, is this machine: loopback, or the
-// directory of a unix socket. An empty one is the driver's default, which is local.
+// isLocal reports whether a host, with or without a port, is this machine: loopback, or the
+// directory of a unix socket. An empty host is the driver's default, which is local.
 func isLocal(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -95,7 +95,7 @@ func isLocal(host string) bool {
 	return host == "" || strings.HasPrefix(host, "/") || isLoopback(strings.Trim(host, "[]"))
 }
 
-// withoutPassword takes the password of a data source out of an error of the driver.
+// withoutPassword removes the password of a data source from an error of the driver.
 func withoutPassword(err error, endpoint string) error {
 	if err == nil {
 		return nil

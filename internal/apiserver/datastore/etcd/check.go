@@ -21,15 +21,16 @@ import (
 	"rik.dev/rik/internal/boltfile"
 )
 
-// errFiles is returned for files that etcd could not start with, or not without a loss.
+// errFiles is returned for files with which etcd could not start, or could start only with a
+// loss of data.
 var errFiles = errors.New("the files of the embedded etcd are damaged")
 
-// check reads the files of an etcd that does not run, and changes nothing. etcd itself ends
-// the process with a stack for most damage, waits for ever for a log that was lost, and cuts
-// off a log behind a damaged record, with acknowledged writes in what is cut off.
+// check reads the files of a stopped etcd, and changes nothing. For most damage, etcd itself
+// ends the process with a stack trace. For a lost log it waits forever. After a damaged record
+// it cuts off the rest of the log, which may contain acknowledged writes.
 func check(dir string) (err error) {
 	defer func() {
-		if r := recover(); r != nil { // of etcd's decoders
+		if r := recover(); r != nil { // a panic of etcd's decoders
 			err = fmt.Errorf("%w: %v", errFiles, r)
 		}
 	}()
@@ -44,14 +45,14 @@ func check(dir string) (err error) {
 
 type files struct {
 	db, snaps, wal string
-	// applied is the index of the last entry of the log that the database has; 0: none.
+	// applied is the index of the last log entry in the database. 0 means none.
 	applied uint64
 }
 
 func (f *files) checkDatabase() error {
 	info, err := os.Stat(f.db)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		return nil // etcd makes it again from the whole log, if there is one
+		return nil // etcd rebuilds it from the whole log, if there is one
 	}
 	if err != nil {
 		return fmt.Errorf("looking at etcd's database: %w", err)
@@ -106,7 +107,7 @@ func (f *files) checkLog() error {
 	return nil
 }
 
-// snapshot is the index of the newest of the log's snapshots whose file can be read; 0: none.
+// snapshot returns the index of the newest of the log's snapshots with a readable file, or 0.
 func (f *files) snapshot(of []walpb.Snapshot) uint64 {
 	for _, s := range slices.Backward(of) {
 		name := filepath.Join(f.snaps, fmt.Sprintf("%016x-%016x.snap", s.Term, s.Index))
@@ -117,15 +118,15 @@ func (f *files) snapshot(of []walpb.Snapshot) uint64 {
 	return 0
 }
 
-// writeAheadLog is what is read of etcd's log.
+// writeAheadLog is the content of etcd's log that check needs.
 type writeAheadLog struct {
 	hasMetadata bool
-	first, last uint64 // entries; 0: none
+	first, last uint64 // indexes of entries; 0: none
 	snapshots   []walpb.Snapshot
 	crc         uint32 // at the end of the last file read
 }
 
-// The types of records, which package wal does not export all.
+// Types of records. Package wal does not export all of them.
 const (
 	metadataRecord = wal.MetadataType
 	entryRecord    = wal.EntryType
@@ -133,8 +134,8 @@ const (
 	snapshotRecord = wal.SnapshotType
 )
 
-// readFile reads one file. The last may end within a record, as after a power failure: that
-// record was not acknowledged.
+// readFile reads one file. The last file may end within a record, such as after a power
+// failure. That record was not acknowledged.
 func (l *writeAheadLog) readFile(name string, last bool) error {
 	file, err := os.Open(name)
 	if err != nil {
@@ -160,7 +161,7 @@ func (l *writeAheadLog) readFile(name string, last bool) error {
 func (l *writeAheadLog) take(decoder wal.Decoder, record *walpb.Record) error {
 	switch record.Type {
 	case crcRecord:
-		// The first record of a file goes on from the file before.
+		// The first record of a file continues the checksum of the previous file.
 		was := decoder.LastCRC()
 		if was == 0 {
 			was = l.crc

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// stopped makes the files of an etcd with as many objects, and stops it.
+// stopped creates the files of an etcd with the given number of objects, and stops it.
 func stopped(t *testing.T, objects int) Config {
 	t.Helper()
 	cfg := Config{Dir: t.TempDir(), SocketDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
@@ -54,8 +54,9 @@ func withClient(t *testing.T, cfg Config, use func(*clientv3.Client)) {
 	}
 }
 
-// TestDamagedFiles: etcd ended with a stack, waited for ever, or went on without the last
-// writes. Each is an error now that names the file and the next step, and no file is changed.
+// TestDamagedFiles: before this fix, etcd ended with a stack trace, waited forever, or
+// continued without the last writes. Now each case is an error that names the file and the next
+// step, and no file is changed.
 func TestDamagedFiles(t *testing.T) {
 	t.Parallel()
 	page := os.Getpagesize()
@@ -103,7 +104,8 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// TestWholeFiles: what is whole, or can be made again, starts, with a snapshot too.
+// TestWholeFiles: etcd starts with undamaged files, and with files that can be rebuilt, also if
+// there is a snapshot.
 func TestWholeFiles(t *testing.T) {
 	t.Parallel()
 	cfg := stopped(t, 1000)
@@ -117,7 +119,7 @@ func TestWholeFiles(t *testing.T) {
 		})
 	}
 	count()
-	// From the log alone.
+	// Rebuild from the log alone.
 	if err := os.Remove(filesOf(filepath.Join(cfg.Dir, "etcd")).db); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +134,7 @@ func TestFilesWithASnapshot(t *testing.T) {
 		t.Fatalf("there are the snapshots %q, %v; the test needs one", snaps, err)
 	}
 	withClient(t, cfg, func(*clientv3.Client) {})
-	// The log from the snapshot on does not make the database again.
+	// The log from the snapshot on is not enough to rebuild the database.
 	if err := os.Remove(filesOf(dir).db); err != nil {
 		t.Fatal(err)
 	}

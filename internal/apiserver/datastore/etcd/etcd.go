@@ -1,6 +1,5 @@
-// Package etcd runs one etcd server inside this process, tuned for a control
-// plane that shares its machine with the workloads. It listens on unix sockets
-// only and writes its log to slog.
+// Package etcd runs one etcd server inside this process, configured for a control plane that
+// shares its machine with workloads. It listens only on unix sockets and logs to slog.
 package etcd
 
 import (
@@ -18,32 +17,32 @@ import (
 )
 
 const (
-	// DefaultQuota is the largest database, in bytes, that etcd's authors recommend.
+	// DefaultQuota is the largest database size, in bytes, that etcd's authors recommend.
 	DefaultQuota = 8 << 30
-	// snapshotCount is how many applied entries stay in memory before the log is
-	// cut. etcd's default of 10,000 keeps tens of megabytes for followers that
-	// are behind; an only member has none.
+	// snapshotCount is the number of applied entries that stay in memory before the log is cut.
+	// etcd's default of 10,000 uses tens of megabytes for followers that are behind. A single
+	// member has no followers.
 	snapshotCount = 5000
-	// snapshotCatchUp is how many entries stay after that, again for followers.
+	// snapshotCatchUp is the number of entries that stay after that, which are also for
+	// followers.
 	snapshotCatchUp = 500
-	// tickMillis times an election. A lone member has nobody to wait for, and
-	// its election takes about one tick of the start-up time.
+	// tickMillis and electionMillis set the time of an election. A single member waits for no
+	// other member, and its election adds about one tick to the start.
 	tickMillis     = 50
 	electionMillis = 500
 )
 
-// advertised is what the server would tell other members and clients that look
-// for members. There are none and nothing dials it; etcd only wants something
-// that looks like a host and a port.
+// advertised is the URL that the server would send to other members and to clients that search
+// for members. There are none, and no client dials it. etcd only requires a host and a port.
 var advertised = url.URL{Scheme: "unix", Host: "rik:1"}
 
-// Config says where the server keeps its data and its sockets.
+// Config sets the directories of the server's data and sockets.
 type Config struct {
-	// Dir keeps the write-ahead log and the backend, under "etcd".
+	// Dir contains the write-ahead log and the backend, under "etcd".
 	Dir string
-	// SocketDir exists, is private to this user, and has a short path.
+	// SocketDir must exist, must be private to this user, and must have a short path.
 	SocketDir string
-	// Quota is how large the database may become, in bytes; 0: DefaultQuota.
+	// Quota is the maximum size of the database in bytes. Zero means DefaultQuota.
 	Quota  int64
 	Logger *slog.Logger
 }
@@ -54,11 +53,11 @@ type Server struct {
 	endpoint string
 	closing  *atomic.Bool
 	space    *space
-	cancel   context.CancelFunc // of what keeps the space
+	cancel   context.CancelFunc // of the goroutine that watches the space
 	running  sync.WaitGroup
 }
 
-// Start returns when the server has a leader (itself) and answers.
+// Start starts the server. It returns when the server has a leader (itself) and answers.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	closing, end := &atomic.Bool{}, newGiveUp()
 	ec := embedConfig(cfg, closing, end)
@@ -84,7 +83,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		}
 		return s, nil
 	case err := <-end.reported:
-		return nil, explain(ec.Dir, err) // closing it would wait for what has ended
+		return nil, explain(ec.Dir, err) // Close would wait for goroutines that have ended
 	case err := <-e.Err():
 		e.Close()
 		return nil, fmt.Errorf("waiting for the embedded etcd: %w", err)
@@ -97,8 +96,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 }
 
-// keepSpace looks at the size of the database once, which may allow writes again that were
-// refused before, and then now and then.
+// keepSpace checks the size of the database once, which may allow writes again that were
+// refused before. It then checks at intervals.
 func (s *Server) keepSpace(ctx context.Context, cfg Config) (err error) {
 	if s.space, err = newSpace(s.endpoint, cfg.quota(), cfg.Logger); err != nil {
 		return err
@@ -118,10 +117,10 @@ func (c Config) quota() int64 {
 	return c.Quota
 }
 
-// Space is ErrFull while nothing can be stored for want of room in the quota.
+// Space returns ErrFull while nothing can be stored because the quota is used up.
 func (s *Server) Space() error { return s.space.full() }
 
-// start is embed.StartEtcd, but that it fails where that would panic.
+// start is like embed.StartEtcd, but returns an error where that would panic.
 func start(ec *embed.Config, end *giveUp) (*embed.Etcd, error) {
 	type result struct {
 		etcd *embed.Etcd
@@ -155,11 +154,11 @@ func embedConfig(cfg Config, closing *atomic.Bool, end *giveUp) *embed.Config {
 	ec.Dir = filepath.Join(cfg.Dir, "etcd")
 	ec.ListenClientUrls = []url.URL{client}
 	ec.AdvertiseClientUrls = []url.URL{advertised}
-	// A listener of its own for HTTP leaves the other to gRPC alone; on a shared
-	// one, every connection goes through a multiplexer.
+	// With a separate listener for HTTP, the other one serves only gRPC. On a shared one, every
+	// connection passes through a multiplexer.
 	ec.ListenClientHttpUrls = []url.URL{socket("http.sock")}
-	// Here etcd looks at the host alone, and would listen on an abstract socket,
-	// open to every local user, if it were empty.
+	// etcd uses only the host here. If it were empty, etcd would listen on an abstract socket,
+	// which every local user can open.
 	ec.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: socket("peer.sock").Path}}
 	ec.AdvertisePeerUrls = []url.URL{advertised}
 	ec.InitialCluster = ec.InitialClusterFromName(ec.Name)
@@ -168,21 +167,21 @@ func embedConfig(cfg Config, closing *atomic.Bool, end *giveUp) *embed.Config {
 	ec.SnapshotCatchUpEntries = snapshotCatchUp
 	ec.QuotaBackendBytes = cfg.quota()
 	ec.BootstrapDefragThresholdMegabytes = startShrinkMegabytes
-	// The API server speaks gRPC; the JSON gateway would dial back for nothing.
+	// The API server uses gRPC. The JSON gateway would open a connection that is not used.
 	ec.EnableGRPCGateway = false
-	// Without this, every request counts as a slow one.
+	// Without this, every request is logged as a slow one.
 	ec.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
 	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newCore(cfg.Logger, closing), end.options()...))
 	return ec
 }
 
-// Endpoint is the URL for an etcd client.
+// Endpoint returns the URL for an etcd client.
 func (s *Server) Endpoint() string { return s.endpoint }
 
-// Err delivers what made the server die by itself. It is closed by Close.
+// Err delivers the error if the server ends by itself. Close closes it.
 func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
-// Close stops the server after what it has acknowledged is on disk.
+// Close stops the server after all acknowledged writes are on disk.
 func (s *Server) Close() error {
 	s.cancel()
 	s.running.Wait()

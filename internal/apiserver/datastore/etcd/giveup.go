@@ -11,13 +11,14 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// giveUp has what etcd takes for the end be the error of its start. By itself etcd panics
-// or exits, in one goroutine or another, which shows users a stack for a full disk. Once it
-// runs it does so still: what it cannot write must not be answered.
+// giveUp turns a fatal error of etcd during its start into the error of the start. By itself
+// etcd panics or exits, in some goroutine, and shows a stack trace for a cause such as a full
+// disk. Once etcd runs, it still does so, because it must not confirm a write that it cannot
+// store.
 type giveUp struct {
-	// state goes from starting to one of the others, once.
+	// state changes once, from starting to one of the others.
 	state atomic.Int32
-	// reported has the reason when it is gaveUp.
+	// reported delivers the reason if the state is gaveUp.
 	reported chan error
 }
 
@@ -29,10 +30,10 @@ const (
 
 func newGiveUp() *giveUp { return &giveUp{reported: make(chan error, 1)} }
 
-// running ends the start; false says that etcd gave up before.
+// running ends the start. It returns false if etcd gave up before.
 func (g *giveUp) running() bool { return g.state.CompareAndSwap(starting, runs) }
 
-// options are for etcd's logger: it is by log entries that etcd gives up.
+// options returns options for etcd's logger, because etcd gives up through log entries.
 func (g *giveUp) options() []zap.Option {
 	return []zap.Option{
 		zap.WithPanicHook(giveUpHook{g, zapcore.WriteThenPanic}),
@@ -53,7 +54,7 @@ func (h giveUpHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field)
 	if h.state.Load() == runs {
 		h.otherwise.OnWrite(entry, fields)
 	}
-	runtime.Goexit() // also of what follows from the first
+	runtime.Goexit() // also for later errors that follow from the first
 }
 
 func reason(message string, fields []zapcore.Field) error {
@@ -65,7 +66,7 @@ func reason(message string, fields []zapcore.Field) error {
 	return errors.New(message)
 }
 
-// explain says what to do about a start that failed.
+// explain adds the next step to the error of a failed start.
 func explain(dir string, err error) error {
 	next := "if its files are damaged, " + restore(dir)
 	switch {

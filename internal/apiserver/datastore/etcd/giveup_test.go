@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// TestDamagedDatabase: etcd panics about such a file, in a goroutine of its own, which
-// ended the server with a stack.
+// TestDamagedDatabase: etcd panics for such a file in another goroutine. Before this fix, that
+// ended the server with a stack trace.
 func TestDamagedDatabase(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Dir: t.TempDir(), SocketDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
@@ -31,7 +31,7 @@ func TestDamagedDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Both of its meta pages.
+	// Overwrite both of its meta pages.
 	if _, err := f.WriteAt(make([]byte, 2*os.Getpagesize()), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestDamagedDatabase(t *testing.T) {
 	}
 }
 
-// TestFullDisk: what etcd says when it gives up keeps its cause.
+// TestFullDisk: the error of a start that etcd gives up contains its cause.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	end := newGiveUp()
@@ -69,11 +69,12 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestItGivesUpOrRuns: one of the two, whichever is first; what runs ends as etcd has it.
+// TestItGivesUpOrRuns: the first of the two states wins. A running etcd ends as etcd itself
+// does.
 func TestItGivesUpOrRuns(t *testing.T) {
 	t.Parallel()
 	gone, alive := newGiveUp(), newGiveUp()
-	for range 2 { // the second follows from the first
+	for range 2 { // the second error follows from the first
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)

@@ -10,18 +10,18 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// authMessage warns of every start about etcd's own users, which are not used.
+// authMessage is a warning at every start about etcd's own users, which are not used.
 const authMessage = "simple token is not cryptographically signed"
 
-// A server that has just made its store may look for the term before the first batch
-// of writes has put it there: it looks again 4 s later. With another cause the same
-// message is an error.
+// A server with a new store may look up the term before the first batch of writes has stored
+// it. It tries again after 4 s. With another cause, the same message is an error.
 const (
 	storageVersionMessage = "failed to update storage version"
 	noTermYet             = "missing term information"
 )
 
-// harmless says whether an entry is of what passes by itself or concerns nobody.
+// harmless reports whether an entry is about a temporary problem, or about a feature that is
+// not used.
 func harmless(message string, fields []zapcore.Field) bool {
 	switch message {
 	case authMessage:
@@ -35,11 +35,11 @@ func harmless(message string, fields []zapcore.Field) bool {
 	return false
 }
 
-// core hands etcd's log entries to slog. Its information is about itself, so
-// it is shown only as debug output; warnings and errors keep their level.
+// core passes etcd's log entries to slog. etcd's information is logged only as debug messages.
+// Warnings and errors keep their level.
 type core struct {
 	handler slog.Handler
-	// closing makes everything debug output: etcd reports each listener that it
+	// closing turns every entry into a debug message, because etcd reports each listener that it
 	// closes as an error.
 	closing *atomic.Bool
 }
@@ -80,7 +80,7 @@ func (c core) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	return c.handler.Handle(context.Background(), record)
 }
 
-// Sync implements zapcore.Core; slog does not buffer.
+// Sync implements zapcore.Core. slog does not buffer.
 func (c core) Sync() error { return nil }
 
 func (c core) slogLevel(level zapcore.Level) slog.Level {
@@ -96,8 +96,8 @@ func (c core) slogLevel(level zapcore.Level) slog.Level {
 	}
 }
 
-// attrs goes through zap's own map encoder: a field keeps its value in one of
-// three places, depending on its type.
+// attrs uses zap's own map encoder, because a field stores its value in one of three places,
+// depending on its type.
 func attrs(fields []zapcore.Field) []slog.Attr {
 	out := make([]slog.Attr, 0, len(fields))
 	for _, field := range fields {

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestWhatPassesIsNoError: the first start of a store is clean, and what may be a fault
-// stays an error.
+// TestWhatPassesIsNoError: the first start of a store logs no error. Possible faults are still
+// errors.
 func TestWhatPassesIsNoError(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -15,39 +15,39 @@ import (
 )
 
 const (
-	// spaceInterval is the pause between two looks at the size of the database.
+	// spaceInterval is the pause between two checks of the database size.
 	spaceInterval = 30 * time.Second
 	// spaceEveryFull is that pause while the quota is used up.
 	spaceEveryFull = 2 * time.Second
-	// spaceTimeout bounds one look; a defragmentation of 8 GiB takes most of it.
+	// spaceTimeout bounds one check. A defragmentation of 8 GiB takes most of it.
 	spaceTimeout = 5 * time.Minute
-	// warnAt is the share of the quota, in percent, from which on the administrator is warned.
+	// warnAt is the share of the quota, in percent, above which the administrator is warned.
 	warnAt = 80
-	// clearBelow is the share of the quota, in percent, that the database must be below before
-	// writes are allowed again: else the next one is refused.
+	// clearBelow is the share of the quota, in percent, below which writes are allowed again.
+	// Above it the next write would be refused.
 	clearBelow = 95
 	// shrinkAt is the share of the quota, in percent, that free pages must have before the
-	// database of a working server is defragmented: requests wait meanwhile.
+	// database of a running server is defragmented. Requests wait during a defragmentation.
 	shrinkAt = 25
-	// startShrinkMegabytes is how much a start must gain to defragment.
+	// startShrinkMegabytes is the minimum gain for a defragmentation at the start.
 	startShrinkMegabytes = 100
-	// spaceLogged is the pause between two lines of the log about the same.
+	// spaceLogged is the pause between two log messages with the same content.
 	spaceLogged = 10 * time.Minute
 )
 
 // ErrFull is returned by Space when the quota is used up.
 var ErrFull = errors.New("the datastore is full")
 
-// usage is what is known of the database's size.
+// usage is the size of the database.
 type usage struct {
-	size, inUse int64 // bytes of the file, and of its pages in use
+	size, inUse int64 // bytes of the file, and of its used pages
 	quota       int64
-	alarm       bool // etcd refuses what needs room
+	alarm       bool // etcd refuses writes
 }
 
-// action is what to do about it.
+// action is the reaction to a usage.
 type action struct {
-	// compact drops old revisions: etcd refuses the API server's compaction while it is full.
+	// compact drops old revisions. etcd refuses the API server's compaction while it is full.
 	compact                  bool
 	defragment, disarm, warn bool
 }
@@ -60,7 +60,7 @@ func decideSpace(u usage) action {
 	return a
 }
 
-// space keeps the database below its quota as far as it can, and knows when it cannot.
+// space keeps the database below its quota if possible, and reports when it is not.
 type space struct {
 	logger *slog.Logger
 	quota  int64
@@ -69,11 +69,12 @@ type space struct {
 
 	mu     sync.Mutex
 	latest usage
-	// warned is when it was last said that the quota is nearly used up (false), or wholly.
+	// warned is when the last warning was logged: false for a nearly full quota, true for a full
+	// one.
 	warned map[bool]time.Time
 }
 
-// newSpace connects to the server that it is part of.
+// newSpace connects to the server of which it is a part.
 func newSpace(endpoint string, quota int64, logger *slog.Logger) (*space, error) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
 	if err != nil {
@@ -82,7 +83,7 @@ func newSpace(endpoint string, quota int64, logger *slog.Logger) (*space, error)
 	return &space{logger: logger, quota: quota, client: client, server: endpoint, warned: map[bool]time.Time{}}, nil
 }
 
-// keep looks until ctx ends.
+// keep checks the size until ctx ends.
 func (s *space) keep(ctx context.Context) {
 	for {
 		pause := spaceInterval
@@ -100,7 +101,7 @@ func (s *space) keep(ctx context.Context) {
 	}
 }
 
-// tend looks once, and does what is to be done.
+// tend checks the size once and performs the necessary actions.
 func (s *space) tend(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, spaceTimeout)
 	defer cancel()
@@ -159,7 +160,8 @@ func (s *space) look(ctx context.Context) (usage, error) {
 	return u, nil
 }
 
-// compact drops all revisions but the latest. Clients that read an older one begin again.
+// compact drops all revisions except the latest. Clients that read an older one must start
+// again.
 func (s *space) compact(ctx context.Context) error {
 	now, err := s.client.Get(ctx, "\x00", clientv3.WithCountOnly())
 	if err != nil {
@@ -188,7 +190,7 @@ func (s *space) note(u usage, warn bool) {
 		"bytesInUse", u.inUse, "quota", u.quota)
 }
 
-// full is ErrFull while nothing can be stored.
+// full returns ErrFull while nothing can be stored.
 func (s *space) full() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

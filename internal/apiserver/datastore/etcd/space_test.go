@@ -36,8 +36,8 @@ func TestDecideSpace(t *testing.T) {
 	}
 }
 
-// TestAFullDatabase: when the quota is used up, it says so; after objects were deleted it takes
-// writes again by itself, and with a larger quota after a start.
+// TestAFullDatabase: a datastore reports when its quota is used up. It accepts writes again by
+// itself after objects were deleted, and with a larger quota after a restart.
 func TestAFullDatabase(t *testing.T) {
 	t.Parallel()
 	var log output.Buffer
@@ -59,7 +59,7 @@ func TestAFullDatabase(t *testing.T) {
 	written := 0
 	fill := func() {
 		t.Helper()
-		// What was refused may have room once free pages are given back.
+		// A refused write may fit once free pages are returned.
 		for s.Space() == nil {
 			if written++; written > 500 {
 				t.Fatal("the quota was never used up")
@@ -84,7 +84,7 @@ func TestAFullDatabase(t *testing.T) {
 	if _, err := client.Delete(t.Context(), "/registry/00", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	// What a compaction frees is known some commits later.
+	// The space that a compaction frees is visible some commits later.
 	poll.Until(t, time.Minute, "there is space again", func(ctx context.Context) error {
 		return errors.Join(s.space.tend(ctx), s.Space())
 	})

@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// database is a server of a test on a unix socket.
+// database is a test's database server on a unix socket.
 type database struct {
 	source  string
 	command func() *exec.Cmd
@@ -54,7 +54,8 @@ func (d *database) start(t *testing.T) {
 	})
 }
 
-// socketDir is a directory for a database. Its path is short: a socket's has 107 bytes at most.
+// socketDir returns a directory for a database. Its path is short, because the path of a socket
+// has at most 107 bytes.
 func socketDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rikdb")
@@ -65,7 +66,8 @@ func socketDir(t *testing.T) string {
 	return dir
 }
 
-// mariaDB is a server where there is one: mariadbd of PATH, or the program in RIK_MARIADBD.
+// mariaDB returns a server if one is installed: mariadbd in PATH, or the program in
+// RIK_MARIADBD.
 func mariaDB(t *testing.T) *database {
 	t.Helper()
 	program := os.Getenv("RIK_MARIADBD")
@@ -93,8 +95,8 @@ func mariaDB(t *testing.T) *database {
 	return d
 }
 
-// postgres is a server where there is one: that of the directory in RIK_POSTGRES_BIN, of PATH, or
-// Debian's.
+// postgres returns a server if one is installed: in the directory RIK_POSTGRES_BIN, in PATH, or
+// in Debian's directory.
 func postgres(t *testing.T) *database {
 	t.Helper()
 	programs := os.Getenv("RIK_POSTGRES_BIN")
@@ -114,7 +116,7 @@ func postgres(t *testing.T) *database {
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "LC_ALL=C")
 		if os.Geteuid() == 0 {
-			// It refuses root, and takes this for another user.
+			// PostgreSQL refuses to run as root. In this user namespace it has another user ID.
 			one := []syscall.SysProcIDMap{{ContainerID: 1000, HostID: 0, Size: 1}}
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: one, GidMappings: one}
 		}
@@ -137,7 +139,7 @@ func postgres(t *testing.T) *database {
 	return d
 }
 
-// use opens a datastore, uses it and closes it.
+// use opens a datastore, calls check with a client, and closes the datastore.
 func use(t *testing.T, cfg Config, check func(*clientv3.Client)) {
 	t.Helper()
 	cfg.SocketDir = t.TempDir()
@@ -179,8 +181,8 @@ func get(ctx context.Context, client *clientv3.Client, key, want string) error {
 
 var cases = []string{"/registry/roles/foo", "/registry/roles/Foo", "/registry/roles/FOO", "/registry/roles/fo", "/registry/roles/foo_", "/registry/roles/foo%"}
 
-// reportCasesApart: names that differ in case only are different objects, and so are those with
-// signs that SQL patterns have.
+// reportCasesApart checks that names that differ only in case are different objects, and so are
+// names with special characters of SQL patterns.
 func reportCasesApart(t *testing.T, cfg Config) {
 	t.Helper()
 	use(t, cfg, func(client *clientv3.Client) {
@@ -224,12 +226,13 @@ func TestPostgreSQLTellsCasesApart(t *testing.T) {
 	reportCasesApart(t, Config{Source: postgres(t).source, Logger: slog.New(slog.DiscardHandler)})
 }
 
-// Names that differ in case only are different objects, also in a table of before.
+// TestMariaDBTellsCasesApart: names that differ only in case are different objects, also in a
+// table that an earlier version created.
 func TestMariaDBTellsCasesApart(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Source: mariaDB(t).source, Logger: slog.New(slog.DiscardHandler)}
 	reportCasesApart(t, cfg)
-	// A table as kine makes it.
+	// A table as kine creates it.
 	db, err := openMySQL(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -246,8 +249,8 @@ func TestMariaDBTellsCasesApart(t *testing.T) {
 	reportCasesApart(t, cfg)
 }
 
-// TestADatabaseThatStartsLater: a server that is away for longer than kine looks for it is waited
-// for, and its database is made then.
+// TestADatabaseThatStartsLater: Start waits for a server that is unreachable for longer than
+// one attempt of kine. Its database is created then.
 func TestADatabaseThatStartsLater(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) *database{"PostgreSQL": postgres, "MariaDB": mariaDB} {
@@ -265,7 +268,7 @@ func TestADatabaseThatStartsLater(t *testing.T) {
 				}
 				started <- err
 			}()
-			time.Sleep(2 * cfg.attempt) // more than one attempt
+			time.Sleep(2 * cfg.attempt) // longer than one attempt
 			d.start(t)
 			if err := <-started; err != nil {
 				t.Errorf("Start = %v\n%s", err, log.String())
@@ -277,8 +280,8 @@ func TestADatabaseThatStartsLater(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatEnds: requests fail while the database is away and work again when it is back;
-// neither errors nor the log show the password or a value.
+// TestADatabaseThatEnds: requests fail while the database is down, and work again when it is
+// back. Neither errors nor the log contain the password or a value.
 func TestADatabaseThatEnds(t *testing.T) { //nolint:paralleltest // logrus has one logger
 	for name, open := range map[string]func(*testing.T) *database{"PostgreSQL": postgres, "MariaDB": mariaDB} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,5 @@
-// Package kine serves the etcd API from a SQL database: SQLite in a file,
-// PostgreSQL or MySQL. It is a thin shell around the k3s-io/kine library and
-// listens on a unix socket only.
+// Package kine serves the etcd API from a SQL database: SQLite in a file, PostgreSQL or MySQL.
+// It is a thin layer around the k3s-io/kine library and listens only on a unix socket.
 package kine
 
 import (
@@ -33,8 +32,7 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// The intervals and sizes are those of kine's own command, which the library
-// does not default.
+// The intervals and sizes of kine's own command. The library has no defaults for them.
 const (
 	notifyInterval   = 5 * time.Second
 	emulatedVersion  = "3.6.16"
@@ -42,27 +40,27 @@ const (
 	compactMinRetain = 1000
 	compactBatchSize = 1000
 	pollBatchSize    = 500
-	// requestOverhead is what gRPC adds to a request of etcd's largest size.
+	// requestOverhead is the size that gRPC adds to the largest request of etcd, in bytes.
 	requestOverhead = 512 << 10
-	// stopTimeout is how long requests under way may take at the end.
+	// stopTimeout is how long requests in flight may take at the end.
 	stopTimeout = 2 * time.Second
 )
 
-// Config says which database to use.
+// Config selects the database.
 type Config struct {
-	// Source is a sqlite://, postgres:// or mysql:// data source. sqlite://
-	// without a path means a file in Dir.
+	// Source is a sqlite://, postgres:// or mysql:// data source. sqlite:// without a path means
+	// a file in Dir.
 	Source string
-	// Dir keeps the SQLite file where Source names none.
+	// Dir is the directory of the SQLite file if Source names none.
 	Dir string
-	// SocketDir exists, is private to this user, and has a short path.
+	// SocketDir must exist, must be private to this user, and must have a short path.
 	SocketDir string
 	// CAFile, CertFile and KeyFile are for the connection to the database.
 	CAFile, CertFile, KeyFile string
-	// Logger receives what fails. Required.
+	// Logger logs failures. Required.
 	Logger *slog.Logger
 
-	attempt time.Duration // see connect; openAttempt when 0
+	attempt time.Duration // see connect; zero means openAttempt
 }
 
 // Server is a running kine.
@@ -73,15 +71,15 @@ type Server struct {
 	file    *sqliteFile // nil unless the database is SQLite
 }
 
-// Start returns when the database's schema is in place and the socket listens.
+// Start starts a server. It returns when the database has its schema and the socket listens.
 // ctx is not used after that.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("starting kine: %w", err)
 	}
 	forwardLogs(cfg.Logger)
-	// kine's own context ends with Close, not with the caller's: its clients
-	// must have gone before.
+	// kine's own context ends with Close and not with the caller's, because its clients must end
+	// first.
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Server{cancel: cancel, socket: filepath.Join(cfg.SocketDir, "client.sock"), running: &sync.WaitGroup{}}
 	err := s.open(ctx, run, cfg)
@@ -96,7 +94,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// open prepares the database and serves it until run ends; ctx bounds the preparation.
+// open prepares the database and serves it until run ends. ctx bounds the preparation.
 func (s *Server) open(ctx, run context.Context, cfg Config) (err error) {
 	source, pool := cfg.Source, generic.ConnectionPoolConfig{MaxIdle: 2}
 	if strings.HasPrefix(source, "sqlite://") {
@@ -109,21 +107,22 @@ func (s *Server) open(ctx, run context.Context, cfg Config) (err error) {
 	return s.serve(ctx, run, cfg, source, pool)
 }
 
-// openAttempt is how long kine tries to open a database before it is asked anew.
+// openAttempt is how long kine tries to open a database before connect starts again.
 const openAttempt = 15 * time.Second
 
-// connectInterval is the pause before that, as kine's own.
+// connectInterval is the pause before that, the same as kine's own.
 const connectInterval = time.Second
 
-// connect opens the database and tries for as long as ctx lasts. kine creates a database that is
-// missing only before its first attempt, which a server that is just starting refuses, and after
-// 300 attempts it uses the connection that it does not have. So it is asked anew before that.
+// connect opens the database and retries until ctx ends. kine creates a missing database only
+// before its first attempt, which a server that is just starting refuses. After 300 attempts it
+// uses a connection that it does not have. connect therefore starts kine again before that.
 func (s *Server) connect(ctx context.Context, most time.Duration, cfg drivers.Config) (server.Backend, error) {
 	for {
 		attempt, end := context.WithCancel(ctx)
 		timeout := time.AfterFunc(most, end)
-		// The first thing that kine does with an open database is to register its metrics.
-		// What it does then, such as changing a large table, takes its time.
+		// The first action of kine with an open database is to register its metrics. Its next
+		// actions, such as changing a large table, may take long, so the attempt no longer has a
+		// timeout.
 		cfg.MetricsRegisterer = whenOpen(func() { timeout.Stop() })
 		_, backend, err := drivers.New(attempt, s.running, &cfg)
 		if err == nil && attempt.Err() == nil {
@@ -137,7 +136,7 @@ func (s *Server) connect(ctx context.Context, most time.Duration, cfg drivers.Co
 		if ctx.Err() != nil || !gaveUp && !unreached {
 			return nil, err
 		}
-		if unreached { // kine's MySQL does not wait for a server
+		if unreached { // kine does not wait for a MySQL server
 			logrus.Errorf("Failed to reach the database: %v", err)
 		}
 		if !reconcile.Sleep(ctx, connectInterval) {
@@ -146,7 +145,8 @@ func (s *Server) connect(ctx context.Context, most time.Duration, cfg drivers.Co
 	}
 }
 
-// whenOpen is a registry of metrics that is told when there are any, and keeps none.
+// whenOpen is a registry of metrics that is called when a metric is registered, and stores
+// none.
 type whenOpen func()
 
 // Register implements prometheus.Registerer.
@@ -158,12 +158,11 @@ func (o whenOpen) MustRegister(...prometheus.Collector) { o() }
 // Unregister implements prometheus.Registerer.
 func (o whenOpen) Unregister(prometheus.Collector) bool { return true }
 
-// serve does what kine's own package endpoint does, which cannot be used: it
-// brings a NATS server, an S3 client and a key-value store into every program
-// that imports it.
+// serve does the same as kine's package endpoint. That package cannot be used, because it adds
+// a NATS server, an S3 client and a key-value store to every program that imports it.
 func (s *Server) serve(starting, ctx context.Context, cfg Config, source string, pool generic.ConnectionPoolConfig) (err error) {
-	// The database closes after the last request, and kine gives up trying to open it with its
-	// caller.
+	// The database closes after the last request. kine stops trying to open it when its caller
+	// ends.
 	open, closeDatabase := context.WithCancel(context.WithoutCancel(ctx))
 	stopTrying := context.AfterFunc(starting, closeDatabase)
 	defer func() {
@@ -178,7 +177,7 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 		Endpoint:             source,
 		ConnectionPoolConfig: pool,
 		BackendTLSConfig:     tls.Config{CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile},
-		// No compaction of its own: the API server compacts, as it does etcd.
+		// kine does not compact by itself: the API server compacts, as with etcd.
 		CompactTimeout:   compactTimeout,
 		CompactMinRetain: compactMinRetain,
 		CompactBatchSize: compactBatchSize,
@@ -230,11 +229,11 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 	return nil
 }
 
-// Endpoint is the URL for an etcd client.
+// Endpoint returns the URL for an etcd client.
 func (s *Server) Endpoint() string { return "unix://" + s.socket }
 
-// Close stops serving and waits until the database is closed. All of a SQLite database is in
-// its file then.
+// Close stops serving and waits until the database is closed. A SQLite database is then
+// completely in its file.
 func (s *Server) Close() error {
 	s.cancel()
 	s.running.Wait()

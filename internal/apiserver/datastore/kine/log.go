@@ -15,30 +15,29 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// kine logs to logrus's package-level logger, and with a request that failed it logs the whole
-// request: the content of every object that could not be written. Its messages are therefore
-// taken by a hook, which drops those, and what failed is logged here, by an interceptor, with
-// the key alone.
+// kine logs to the package-level logger of logrus. For a failed request it logs the whole
+// request, with the content of the object that could not be written. A hook therefore receives
+// its messages and drops those. An interceptor logs failed requests with only the key.
 
-// aboutRequests begin the messages that hold a request.
+// aboutRequests are the prefixes of the messages that contain a request.
 var aboutRequests = []string{"error in txn ", "error in put ", "error in compact ", "error while range on "}
 
 const (
-	// maxMessage bounds what is logged of kine's other messages, in bytes.
+	// maxMessage bounds the logged part of kine's other messages, in bytes.
 	maxMessage = 1 << 10
-	// repeatAfter is how often one failure is logged while it lasts.
+	// repeatAfter is the interval at which one failure is logged while it lasts.
 	repeatAfter = 10 * time.Second
-	// maxFailures bounds the failures that are told apart.
+	// maxFailures bounds the number of failures that are distinguished.
 	maxFailures = 64
 )
 
-// forward is the hook. The first server of a process decides where messages go, for logrus
-// knows one logger only.
+// forward is the hook. The first server of a process sets the destination of messages, because
+// logrus has only one logger.
 type forward struct{ logger *slog.Logger }
 
 var forwarding sync.Once
 
-// forwardLogs sends kine's messages from warnings on to a logger.
+// forwardLogs sends kine's warnings and errors to a logger.
 func forwardLogs(logger *slog.Logger) {
 	forwarding.Do(func() {
 		logrus.SetLevel(logrus.WarnLevel)
@@ -63,7 +62,7 @@ func (f forward) Fire(e *logrus.Entry) error {
 	}
 	f.logger.Log(context.Background(), level, "SQL datastore", "message", cut(e.Message))
 	if e.Level == logrus.FatalLevel {
-		// kine ends the process: it does not know whether a transaction is stored.
+		// kine ends the process, because it is not certain whether a transaction was stored.
 		f.logger.Error("the SQL datastore ends the server; next: start it again. If it ends again, the database is damaged or its disk is full: free space, or restore the database and the data directory from a backup")
 	}
 	return nil
@@ -76,8 +75,8 @@ func cut(text string) string {
 	return text
 }
 
-// failures logs requests that failed: each kind of failure when it begins, and then now and
-// then with a count. It is safe for concurrent use.
+// failures logs failed requests: each kind of failure when it starts, and then at intervals
+// with a count. It is safe for concurrent use.
 type failures struct {
 	logger *slog.Logger
 	now    func() time.Time
@@ -98,11 +97,12 @@ func newFailures(logger *slog.Logger) *failures {
 // intercept is a grpc.UnaryServerInterceptor.
 func (f *failures) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	answer, err := handler(ctx, req)
-	// What a client gave up, and what it is told about compacted revisions, is no failure.
+	// A canceled request, and the error for a compacted revision, are not failures.
 	if code := status.Code(err); err != nil && ctx.Err() == nil && code != codes.Canceled && code != codes.OutOfRange {
 		f.report(info.FullMethod, keyOf(req), err)
 		if code == codes.Unknown {
-			// A driver's error, with the address and user of the database: it would reach clients.
+			// The error of a driver contains the address and user of the database. It must not
+			// reach clients.
 			err = status.Error(codes.Unknown, "the SQL datastore failed")
 		}
 	}
@@ -133,7 +133,7 @@ func (f *failures) report(method, key string, err error) {
 	f.logger.Error("SQL datastore refused a request", "method", method, "key", key, "err", text, "sameSince", skipped)
 }
 
-// keyOf is the key of a request, never its value.
+// keyOf returns the key of a request, and never its value.
 func keyOf(req any) string {
 	switch r := req.(type) {
 	case *etcdserverpb.TxnRequest:

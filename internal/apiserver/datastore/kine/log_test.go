@@ -15,7 +15,8 @@ import (
 	"rik.dev/rik/internal/testkit/output"
 )
 
-// A request that the database refuses is logged with its key, and never with its value.
+// TestValuesAreNotLogged: a request that the database refuses is logged with its key, and never
+// with its value.
 func TestValuesAreNotLogged(t *testing.T) { //nolint:paralleltest // logrus has one logger
 	var log output.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
@@ -31,7 +32,7 @@ func TestValuesAreNotLogged(t *testing.T) { //nolint:paralleltest // logrus has 
 	}
 	defer client.Close()
 	const key, value = "/registry/configmaps/team/settings", "correct horse battery staple"
-	// kine knows no transaction like this one.
+	// kine does not support such a transaction.
 	for range 20 {
 		if _, err := client.Txn(t.Context()).Then(clientv3.OpPut(key, value), clientv3.OpPut(key+"2", value)).Commit(); err == nil {
 			t.Fatal("the transaction is taken: the test needs another that is refused")

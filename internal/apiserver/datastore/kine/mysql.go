@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// mysqlDatabase is where kine keeps its table if the source names no database.
+	// mysqlDatabase is the database of kine's table if the source names none.
 	mysqlDatabase = "kubernetes"
 	// mysqlSocket and mysqlHost are kine's defaults for a source without an address.
 	mysqlSocket = "root@unix(/var/run/mysqld/mysqld.sock)/"
 	mysqlHost   = "root@tcp(127.0.0.1)/"
-	// binary compares names byte by byte. kine's own table has the character set's default,
-	// which takes upper and lower case for the same: GET of one object returned another.
+	// binary compares names byte by byte. kine's own table uses the default of the character set,
+	// which treats upper and lower case as equal: a GET of one object returned another.
 	binary = "ascii_bin"
 )
 
-// distinguishCase makes a MySQL or MariaDB table compare names as etcd does, byte by byte. It
-// is called when kine has made its table, and converts one of before.
+// distinguishCase makes a MySQL or MariaDB table compare names byte by byte, as etcd does. It
+// is called after kine has created its table, and also converts an older table.
 func distinguishCase(ctx context.Context, cfg Config) (err error) {
 	db, err := openMySQL(cfg)
 	if err != nil {
@@ -46,7 +46,7 @@ func distinguishCase(ctx context.Context, cfg Config) (err error) {
 	return nil
 }
 
-// openMySQL connects as kine does.
+// openMySQL connects like kine.
 func openMySQL(cfg Config) (*sql.DB, error) {
 	dsn := strings.TrimPrefix(cfg.Source, "mysql://")
 	secure := cfg.CAFile != "" || cfg.CertFile != ""

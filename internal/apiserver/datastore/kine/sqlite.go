@@ -18,31 +18,34 @@ import (
 )
 
 const (
-	// checkedBytes is the size up to which a SQLite file is checked at the start, which takes
+	// checkedBytes is the size up to which a SQLite file is checked at the start. The check takes
 	// about a second for 200 MB.
 	checkedBytes = 1 << 30
-	// sqliteConnections bounds the connections of kine, each of which has a cache of 2 MiB of its
-	// own. Without a bound each writer opens one, and a closed one leaves holes in the C heap:
-	// 64 writers took 2.5 GiB. SQLite has one writer at a time anyway.
+	// sqliteConnections bounds the connections of kine, each of which has a cache of 2 MiB.
+	// Without a limit each writer opens one, and closed connections leave holes in the C heap: 64
+	// writers used 2.5 GiB. SQLite has only one writer at a time anyway.
 	sqliteConnections = 10
-	// tidyInterval is the pause between two looks at the free pages and the log of the file.
+	// tidyInterval is the pause between two checks of the file's free pages and log.
 	tidyInterval = time.Minute
-	// freeAtMost is the share of free pages, in percent, above which they return to the disk.
+	// freeAtMost is the share of free pages, in percent, above which they are returned to the
+	// disk.
 	freeAtMost = 10
-	// freePages are kept in any case.
+	// freePages is the number of free pages that are always kept.
 	freePages = 256
-	// pagesAtOnce return to the disk in one transaction: writers wait for it.
+	// pagesAtOnce is the number of pages returned to the disk in one transaction, for which
+	// writers wait.
 	pagesAtOnce = 500
-	// tidyPause lets writers in between.
+	// tidyPause is the pause that allows writers in between.
 	tidyPause = 20 * time.Millisecond
-	// incremental is SQLite's number for the mode in which free pages can return one by one.
+	// incremental is SQLite's number for the mode in which free pages can be returned one by one.
 	incremental = 2
 )
 
 // errSQLite is returned for a file that cannot be used.
 var errSQLite = errors.New("the SQLite file cannot be used")
 
-// sqliteFile is the file behind a sqlite:// source. Its connection is not kine's.
+// sqliteFile is the file of a sqlite:// source. It has its own connection, separate from
+// kine's.
 type sqliteFile struct {
 	path   string
 	params string
@@ -50,9 +53,9 @@ type sqliteFile struct {
 	db     *sql.DB
 }
 
-// openSQLite checks the file of a source before kine uses it, and prepares it. Kine itself
-// tries for five minutes to open what is not a database, and ends the process when it meets a
-// damaged page.
+// openSQLite checks the file of a source before kine uses it, and prepares it. kine itself
+// tries for five minutes to open a file that is not a database, and ends the process when it
+// reads a damaged page.
 func openSQLite(ctx context.Context, cfg Config) (*sqliteFile, error) {
 	rest := strings.TrimPrefix(cfg.Source, "sqlite://")
 	path, params, hasParams := strings.Cut(rest, "?")
@@ -63,12 +66,12 @@ func openSQLite(ctx context.Context, cfg Config) (*sqliteFile, error) {
 	if !hasParams {
 		params = sqlite.DefaultParams
 	}
-	// The file is vacuumed here, once; later ones are incremental.
+	// The file is vacuumed here once. Later vacuums are incremental.
 	f := &sqliteFile{path: path, params: params + "&_kine_disable_startup_vacuum=true", logger: cfg.Logger}
 	if err := f.look(own); err != nil {
 		return nil, err
 	}
-	driver := "sqlite" // without cgo
+	driver := "sqlite" // the driver without cgo
 	if slices.Contains(sql.Drivers(), "sqlite3") {
 		driver = "sqlite3"
 	}
@@ -76,7 +79,7 @@ func openSQLite(ctx context.Context, cfg Config) (*sqliteFile, error) {
 	if f.db, err = sql.Open(driver, path); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", errSQLite, path, err)
 	}
-	f.db.SetMaxOpenConns(1) // settings belong to a connection
+	f.db.SetMaxOpenConns(1) // settings apply to one connection
 	if err := f.prepare(ctx); err != nil {
 		return nil, errors.Join(err, f.db.Close())
 	}
@@ -85,7 +88,8 @@ func openSQLite(ctx context.Context, cfg Config) (*sqliteFile, error) {
 
 func (f *sqliteFile) source() string { return "sqlite://" + f.path + "?" + f.params }
 
-// look refuses what is not a database, and makes a file that only this user can read.
+// look refuses a file that is not a database, and creates a missing file that only this user
+// can read.
 func (f *sqliteFile) look(own bool) error {
 	info, err := os.Stat(f.path)
 	wal, walErr := os.Stat(f.path + "-wal")
@@ -118,12 +122,12 @@ func (f *sqliteFile) look(own bool) error {
 	return nil
 }
 
-// header is how each SQLite file begins.
+// header is the first bytes of each SQLite file.
 const header = "SQLite format 3\x00"
 
 func (f *sqliteFile) checkHeader(size int64) error {
 	if size == 0 {
-		return nil // SQLite makes a database of it
+		return nil // SQLite creates a database in it
 	}
 	file, err := os.Open(f.path)
 	if err != nil {
@@ -141,7 +145,7 @@ func (f *sqliteFile) damaged(what string) error {
 	return fmt.Errorf("%w: %s: %s. Restore it, without files of an older -wal and -shm beside it, from a backup. Without a backup, the sqlite3 program may save what can be read (.recover); else the cluster's objects are lost: move the file away and start once with --new-cluster, which begins an empty cluster", errSQLite, f.path, what)
 }
 
-// prepare checks all pages, and has free pages return to the disk.
+// prepare checks all pages, and sets the mode in which free pages return to the disk.
 func (f *sqliteFile) prepare(ctx context.Context) error {
 	if err := f.check(ctx); err != nil {
 		return err
@@ -150,14 +154,14 @@ func (f *sqliteFile) prepare(ctx context.Context) error {
 	if err := f.db.QueryRowContext(ctx, "PRAGMA auto_vacuum").Scan(&mode); err != nil {
 		return f.damaged(err.Error())
 	}
-	// Readers and writers do not wait longer for this connection.
+	// Bound the time that this connection waits for locks.
 	if _, err := f.db.ExecContext(ctx, "PRAGMA busy_timeout = 2000"); err != nil {
 		return fmt.Errorf("preparing the SQLite file %s: %w", f.path, err)
 	}
 	if mode == incremental {
 		return nil
 	}
-	// The mode of a file changes when it is written anew.
+	// The mode of a file changes only when the file is rewritten.
 	_, err := f.db.ExecContext(ctx, fmt.Sprintf("PRAGMA auto_vacuum = %d", incremental))
 	if err == nil {
 		_, err = f.db.ExecContext(ctx, "VACUUM")
@@ -189,7 +193,7 @@ func (f *sqliteFile) check(ctx context.Context) error {
 	return nil
 }
 
-// keep gives free pages back to the disk, and cuts the log, until ctx ends.
+// keep returns free pages to the disk and truncates the log, until ctx ends.
 func (f *sqliteFile) keep(ctx context.Context) {
 	ticker := time.NewTicker(tidyInterval)
 	defer ticker.Stop()
@@ -214,7 +218,7 @@ func (f *sqliteFile) tidy(ctx context.Context) error {
 		if free <= freePages || free*100 <= pages*freeAtMost {
 			return f.checkpoint(ctx)
 		}
-		// Each row is a page: all must be read.
+		// Each row is a page, and all rows must be read.
 		rows, err := f.db.QueryContext(ctx, fmt.Sprintf("PRAGMA incremental_vacuum(%d)", pagesAtOnce))
 		if err != nil {
 			return err
@@ -232,7 +236,7 @@ func (f *sqliteFile) tidy(ctx context.Context) error {
 	}
 }
 
-// checkpoint moves what is in the log into the file, and empties the log.
+// checkpoint moves the content of the log into the file, and empties the log.
 func (f *sqliteFile) checkpoint(ctx context.Context) error {
 	var busy, logged, moved int
 	if err := f.db.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &logged, &moved); err != nil {
@@ -244,7 +248,7 @@ func (f *sqliteFile) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// close is called when kine has no connection any more: the file alone then has everything.
+// close is called when kine has no connection any more. The file alone then contains all data.
 func (f *sqliteFile) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()

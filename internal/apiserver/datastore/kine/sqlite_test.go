@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// withSQLite opens a SQLite datastore, uses it and closes it.
+// withSQLite opens a SQLite datastore, calls use, and closes the datastore.
 func withSQLite(t *testing.T, source, dir string, use func(*Server, *clientv3.Client)) {
 	t.Helper()
 	s, err := Start(t.Context(), Config{Source: source, Dir: dir, SocketDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
@@ -52,7 +52,8 @@ func count(t *testing.T, client *clientv3.Client) int64 {
 	return got.Count
 }
 
-// After an orderly stop a copy of the main file alone is whole, and only its user can read it.
+// TestTheFileAloneIsWholeAfterAStop: after a normal stop a copy of the main file is complete,
+// and only its user can read it.
 func TestTheFileAloneIsWholeAfterAStop(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -73,13 +74,14 @@ func TestTheFileAloneIsWholeAfterAStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	withSQLite(t, "sqlite://"+copied, "", func(_ *Server, client *clientv3.Client) {
-		if n := count(t, client); n < 50 { // kine adds one of its own
+		if n := count(t, client); n < 50 { // kine adds one object of its own
 			t.Errorf("the copy has %d objects, want 50", n)
 		}
 	})
 }
 
-// Free pages return to the disk, also those of a file that was made without that.
+// TestTheFileShrinks: free pages return to the disk, also in a file that was created without
+// that mode.
 func TestTheFileShrinks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -112,7 +114,7 @@ func TestTheFileShrinks(t *testing.T) {
 	})
 }
 
-// opened counts the descriptors that this process has of a file.
+// opened counts this process's file descriptors of a file.
 func opened(t *testing.T, path string) int {
 	t.Helper()
 	descriptors, err := os.ReadDir("/proc/self/fd")
@@ -145,7 +147,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n := opened(t, filepath.Join(dir, "state.db")); n > sqliteConnections+1 { // and the one that looks after the file
+		if n := opened(t, filepath.Join(dir, "state.db")); n > sqliteConnections+1 { // one more for the sqliteFile
 			t.Errorf("64 writers left %d connections, want %d at most", n, sqliteConnections+1)
 		}
 	})
@@ -196,7 +198,8 @@ func TestFilesThatAreNoDatabase(t *testing.T) {
 	}
 }
 
-// A database that cannot be reached is tried for as long as the caller waits.
+// TestOpeningEndsWithItsCaller: Start retries an unreachable database until the caller's
+// context ends.
 func TestOpeningEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	why := errors.New("no patience")

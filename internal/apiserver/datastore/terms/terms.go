@@ -1,12 +1,12 @@
-// Package terms has etcd refuse the writes of a controller whose term is over.
+// Package terms makes etcd refuse the writes of a controller whose term is over.
 //
-// The term of the active controller is kept under one key. A write of a term carries a
-// comparison with that key in its own transaction, so that nothing can come between: a
-// controller that was stopped or cut off and does not know yet that another one is active
-// changes nothing, however late its request arrives. Writes of nobody's term are as they were.
+// The term of the active controller is stored under one key. A write of a term compares that
+// key in its own transaction, so that no other write can come in between. A controller that was
+// stopped or cut off, and has not detected that another one is active, changes nothing, however
+// late its request arrives. Writes without a term are unchanged.
 //
-// This needs etcd's transactions with more than one comparison. The SQL datastores' kine
-// refuses those; there a controller only looks at its lease before each write.
+// This needs etcd transactions with more than one comparison. kine, which serves the SQL
+// datastores, refuses those. There a controller only checks its lease before each write.
 package terms
 
 import (
@@ -39,10 +39,10 @@ type Client struct {
 
 	// established is the highest term that this client has seen under Key.
 	established atomic.Int64
-	mu          sync.Mutex // one establishes at a time
+	mu          sync.Mutex // serializes establish
 }
 
-// Wrap makes a client refuse the writes of terms that are over.
+// Wrap returns a client that refuses the writes of terms that are over.
 func Wrap(c *kubernetes.Client) *Client {
 	return &Client{Interface: c.Kubernetes, kv: c.KV}
 }
@@ -82,8 +82,8 @@ func (c *Client) OptimisticDelete(ctx context.Context, key string, expected int6
 	return out, nil
 }
 
-// write does one operation if the key has the expected revision and the term is not over.
-// found is what the key has when the revision is another.
+// write performs one operation if the key has the expected revision and the term is not over.
+// found is the current value of the key if the revision differs.
 func (c *Client) write(ctx context.Context, number int64, key string, expected int64, op clientv3.Op) (*clientv3.TxnResponse, *mvccpb.KeyValue, error) {
 	if err := c.establish(ctx, number); err != nil {
 		return nil, nil, err
@@ -112,7 +112,7 @@ func (c *Client) write(ctx context.Context, number int64, key string, expected i
 	return answer, nil, nil
 }
 
-// establish makes a term the present one, unless a higher one has begun.
+// establish stores a term as the current one, unless a higher one has begun.
 func (c *Client) establish(ctx context.Context, number int64) error {
 	if seen := c.established.Load(); seen == number {
 		return nil
@@ -162,7 +162,7 @@ func parse(kvs []*mvccpb.KeyValue) (number, revision int64, err error) {
 	return number, kvs[0].ModRevision, nil
 }
 
-// over is a conflict for whoever asks by HTTP: it is no fault of the server.
+// over returns a conflict for an HTTP client, because the server has no fault.
 func over(number, now int64) error {
 	err := apierrors.NewConflict(schema.GroupResource{Resource: "terms"}, text(number),
 		fmt.Errorf("term %d has begun: another controller is the active one", now))
@@ -170,8 +170,8 @@ func over(number, now int64) error {
 	return err
 }
 
-// newETCD3Client is the function by which Kubernetes' storage makes its clients. It has no
-// option for one of ours, and copying the whole factory for two methods would be worse.
+// newETCD3Client is the function with which Kubernetes' storage creates its clients. It has no
+// option for a custom client, and copying the whole factory for two methods would be worse.
 //
 //go:linkname newETCD3Client k8s.io/apiserver/pkg/storage/storagebackend/factory.newETCD3Client
 var newETCD3Client func(storagebackend.TransportConfig) (*kubernetes.Client, error)
@@ -182,8 +182,8 @@ var (
 	once    sync.Once
 )
 
-// Guard has the API server's storage refuse the writes of terms that are over, in the etcd
-// with the given servers. It is called before the storage is made.
+// Guard makes the API server's storage refuse the writes of terms that are over, in the etcd
+// with the given servers. Call it before the storage is created.
 func Guard(servers []string) {
 	guardMu.Lock()
 	for _, s := range servers {

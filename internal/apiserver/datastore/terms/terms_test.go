@@ -25,7 +25,7 @@ import (
 	"rik.dev/rik/internal/controllerterm"
 )
 
-// start runs an etcd of the test's own.
+// start runs an etcd for one test.
 func start(t *testing.T) (endpoint string, client *kubernetes.Client) {
 	t.Helper()
 	server, err := etcd.Start(t.Context(), etcd.Config{Dir: t.TempDir(), SocketDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
@@ -52,8 +52,8 @@ func isOver(err error) bool {
 	return has
 }
 
-// A write of an older term is refused whatever it does, from the moment of the first write of
-// a newer one, also by a client that has seen nothing of that. Others' writes go on.
+// TestOlderTermsWriteNothing: every write of an older term is refused from the first write of a
+// newer one, even by a client that has not seen the newer term. Writes without a term continue.
 func TestOlderTermsWriteNothing(t *testing.T) {
 	t.Parallel()
 	_, plain := start(t)
@@ -66,7 +66,7 @@ func TestOlderTermsWriteNothing(t *testing.T) {
 	if err != nil || !first.Succeeded {
 		t.Fatalf("the first write of term 1: %v, %v", first, err)
 	}
-	// A write that expects another revision is answered as a write without a term is.
+	// A write that expects another revision gets the same response as a write without a term.
 	if again, err := put(one, older, "/a", 0); err != nil || again.Succeeded || again.KV == nil || again.KV.ModRevision != first.Revision {
 		t.Errorf("a write over another revision: %v, %v, want it refused with what is there", again, err)
 	}
@@ -99,8 +99,8 @@ func over(ctx context.Context, t *testing.T, c *terms.Client) error {
 	return err
 }
 
-// When several terms begin at once, the highest remains, and no write of a lower term comes
-// after a write of a higher one.
+// TestTermsOnlyRise: if several terms begin at once, the highest remains. No write of a lower
+// term follows a write of a higher one.
 func TestTermsOnlyRise(t *testing.T) {
 	t.Parallel()
 	_, plain := start(t)
@@ -133,7 +133,7 @@ func TestTermsOnlyRise(t *testing.T) {
 	}
 }
 
-// TestTheServersStorageIsGuarded: Kubernetes' own factory makes storage with our client.
+// TestTheServersStorageIsGuarded: Kubernetes' own factory creates storage with our client.
 func TestTheServersStorageIsGuarded(t *testing.T) {
 	t.Parallel()
 	endpoint, _ := start(t)
