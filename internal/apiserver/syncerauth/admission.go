@@ -21,23 +21,23 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// PluginName is how the plugin is registered.
+// PluginName is the name under which the plugin is registered.
 const PluginName = "RikPlacement"
 
-// Register makes the plugin known.
+// Register registers the plugin.
 func Register(plugins *admission.Plugins) {
 	plugins.Register(PluginName, func(io.Reader) (admission.Interface, error) {
 		return &Plugin{Handler: admission.NewHandler(admission.Create, admission.Update)}, nil
 	})
 }
 
-// Plugin checks every write of every type for a change of targets, and every write of
-// a syncer. It validates, and so sees what webhooks have made of the object.
+// Plugin checks every write of every type for a change of targets, and every write of a syncer.
+// It is a validating plugin, so it sees the object after the changes of webhooks.
 type Plugin struct {
 	*admission.Handler
 
 	authorizer authorizer.Authorizer
-	// client and objects find and read what the events of syncers are about.
+	// client and objects find and read the objects to which the events of syncers refer.
 	client  kubernetes.Interface
 	objects dynamic.Interface
 }
@@ -91,8 +91,9 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	return nil
 }
 
-// doubts are why an object may not arrive at the targets that a write gives it. The parts of
-// a split root go to clusters that the splitter has looked at.
+// doubts returns reasons why an object may not arrive at the new targets of a write. It does
+// not check the leaves of a split root, because the splitter has already checked their
+// clusters.
 func (p *Plugin) doubts(ctx context.Context, a admission.Attributes, before, now metav1.Object) []string {
 	if now.GetLabels()[workloadv1alpha1.OwnedByLabel] != "" || a.GetSubresource() != "" {
 		return nil
@@ -103,7 +104,7 @@ func (p *Plugin) doubts(ctx context.Context, a admission.Attributes, before, now
 		if slices.Contains(was, name) {
 			continue
 		}
-		// From the server's cache: this is a hint.
+		// The server's cache is sufficient, because this is only a warning.
 		found, err := p.objects.Resource(clusterResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -118,8 +119,8 @@ func (p *Plugin) doubts(ctx context.Context, a admission.Attributes, before, now
 	return texts
 }
 
-// both are an object before and after a write. There are none where the object has
-// no metadata, and so no labels.
+// both returns an object before and after a write. ok is false if the object has no metadata,
+// and therefore no labels.
 func both(a admission.Attributes) (before, now metav1.Object, ok bool) {
 	now, err := meta.Accessor(a.GetObject())
 	if err != nil {
@@ -134,8 +135,8 @@ func both(a admission.Attributes) (before, now metav1.Object, ok bool) {
 	return before, now, true
 }
 
-// mayDeploy asks whether the user has the verb deploy on a cluster. A syncer needs no
-// leave to put its own finalizer on what is sent to its cluster, which is checked
+// mayDeploy checks whether the user has the verb deploy on a cluster. A syncer needs no
+// permission to set its own finalizer on objects that are sent to its cluster. That is checked
 // before.
 func (p *Plugin) mayDeploy(ctx context.Context, a admission.Attributes, cluster string) error {
 	if own, ok := syncerOf(a.GetUserInfo()); ok && own == cluster {

@@ -17,24 +17,23 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// notSent is the reason that a syncer is given.
+// notSent is the reason of a refusal for a syncer.
 const notSent = "syncers see and touch only what is sent to their own cluster"
 
-// Authorizer decides on everything that a syncer asks, and has no opinion on other
-// users. It comes before RBAC, which could only add to what a syncer may do.
+// Authorizer decides on every request of a syncer, and has no opinion on other users. It is
+// called before RBAC, which could only add permissions.
 type Authorizer struct {
-	// Objects reads what the requests are about, at its newest, as somebody who may.
+	// Objects reads the current objects of requests, with the permissions to do so.
 	Objects metadata.Interface
-	// Clusters knows for which Clusters there can be syncers.
+	// Clusters decides for which Clusters there can be syncers.
 	Clusters *Clusters
 }
 
-// noCluster is the reason that a syncer is given whose credentials have ended.
+// noCluster is the reason for a syncer whose credentials are no longer valid.
 const noCluster = "these credentials are for a Cluster that is no more, or for none: the UID in them is not that of a Cluster of that name"
 
-// Authorize implements authorizer.Authorizer. A request for an object that does not
-// exist is allowed: the answer is that it does not, and a syncer must be able to
-// learn so.
+// Authorize implements authorizer.Authorizer. It allows a request for an object that does not
+// exist. The response is then that it does not exist, which a syncer must be able to read.
 func (z Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	cluster, ok := syncerOf(a.GetUser())
 	if !ok {
@@ -73,11 +72,10 @@ func (z Authorizer) read(ctx context.Context, a authorizer.Attributes) (*metav1.
 	return z.Objects.Resource(resource).Namespace(namespace).Get(ctx, a.GetName(), metav1.GetOptions{})
 }
 
-// Wrap returns a handler that answers a syncer's read of an object that does not
-// exist, or that is not sent to its cluster any more, by itself. Otherwise one that
-// was made after the authorizer had looked would be read whatever its labels. It
-// belongs behind authorization. Patches are looked at again by [Plugin]. What a syncer
-// watches ends with its Cluster.
+// Wrap returns a handler that itself answers a syncer's read of an object that does not exist,
+// or that is no longer sent to the syncer's cluster. Otherwise a syncer could read an object of
+// any labels that is created after the authorizer's check. The handler must run after
+// authorization. [Plugin] checks patches again. A syncer's watches end with its Cluster.
 func (z Authorizer) Wrap(next http.Handler, serializer runtime.NegotiatedSerializer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a, err := filters.GetAuthorizerAttributes(r.Context())
@@ -105,7 +103,7 @@ func (z Authorizer) Wrap(next http.Handler, serializer runtime.NegotiatedSeriali
 	})
 }
 
-// watchable looks again, now that the end of the Cluster would end the watch.
+// watchable checks the Cluster again, now that its deletion would end the watch.
 func (z Authorizer) watchable(ctx context.Context, cluster string, uid types.UID, a authorizer.Attributes) error {
 	current, err := z.Clusters.has(ctx, cluster, uid)
 	if err == nil && !current {

@@ -18,22 +18,24 @@ import (
 
 var clusterResource = workloadv1alpha1.SchemeGroupVersion.WithResource("clusters")
 
-// errClusterEnded is the cause of the end of a syncer's watches.
+// errClusterEnded is the cause with which a syncer's watches end.
 var errClusterEnded = errors.New("the Cluster of this syncer is no more")
 
-// Clusters knows which Clusters there are. The credentials of a syncer are for one
-// Cluster, by name and UID, and end with it: see [Clusters.has]. What a syncer watches
-// then ends as well, see [Clusters.during].
+// Clusters caches which Clusters exist. The credentials of a syncer are for one Cluster, by
+// name and UID, and are valid only while it exists: see [Clusters.has]. The syncer's watches
+// then end too: see [Clusters.during].
 type Clusters struct {
 	objects  metadata.Interface
 	informer cache.SharedIndexInformer
 
 	mu sync.Mutex
-	// watches are guarded by mu: what ends the open ones, by the Cluster's UID.
+	// watches is guarded by mu. It holds the functions that end the open watches, by the
+	// Cluster's UID.
 	watches map[types.UID]map[*context.CancelCauseFunc]struct{}
 }
 
-// NewClusters reads Clusters as somebody who may. It knows none by heart before Run.
+// NewClusters creates a cache with a client that may read Clusters. The cache is empty before
+// Run.
 func NewClusters(objects metadata.Interface) (*Clusters, error) {
 	c := &Clusters{
 		objects: objects, watches: map[types.UID]map[*context.CancelCauseFunc]struct{}{},
@@ -66,8 +68,8 @@ func uidOf(object any) types.UID {
 	return ""
 }
 
-// has says whether there is a Cluster of that name and UID. What is not known by heart
-// is asked for: a Cluster may be younger than what was last heard.
+// has reports whether a Cluster of that name and UID exists. If the cache does not have it, has
+// reads from the API server, because the Cluster may be newer than the cache.
 func (c *Clusters) has(ctx context.Context, name string, uid types.UID) (bool, error) {
 	if uid == "" {
 		return false, nil
@@ -85,9 +87,9 @@ func (c *Clusters) has(ctx context.Context, name string, uid types.UID) (bool, e
 	return found.UID == uid, nil
 }
 
-// during gives a context that ends with the Cluster of that UID, and what is to be
-// called when it is not needed any more. One looks whether there is the Cluster
-// afterward: its end may have come before.
+// during returns a context that ends with the Cluster of that UID, and a function to call when
+// the context is no longer needed. The caller must check afterward that the Cluster exists,
+// because it may have been deleted before the call.
 func (c *Clusters) during(ctx context.Context, uid types.UID) (inner context.Context, release func()) {
 	inner, cancel := context.WithCancelCause(ctx)
 	c.mu.Lock()

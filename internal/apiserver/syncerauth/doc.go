@@ -1,16 +1,16 @@
-// Package syncerauth decides who may send objects to which cluster, and holds the
-// syncers, which carry them there, to what they are for.
+// Package syncerauth decides who may send objects to which cluster. It also limits the syncers,
+// which copy the objects there, to their task.
 //
-// [Plugin] is admission: whoever sets, changes or removes a target of an object needs
-// the verb deploy on that cluster, for otherwise a label would borrow the syncer's
-// power. Of what a syncer writes it lets through the status, and of the metadata what
-// bears the name of the syncer's own cluster; of events those that are about what is
-// sent there.
+// [Plugin] is an admission plugin. A user who sets, changes or removes a target of an object
+// needs the verb deploy on that cluster. Otherwise users could use the syncer's permissions by
+// setting a label. Of a syncer's writes it allows the status, those parts of the metadata that
+// contain the name of the syncer's own cluster, and events about objects that are sent to that
+// cluster.
 //
-// [Authorizer] is the one authority over the users that are called
-// system:rik:syncer:CLUSTER. RBAC cannot tell objects by their labels; this lets a
-// syncer list and watch only with a selector that demands its cluster, and get and
-// patch only what is sent there. The credentials of a syncer are for one Cluster, by name
-// and UID, and end with it, which [Clusters] tells. [Authorizer.Wrap] keeps that true for
-// an object that is made between the look at it and the read, and for open watches.
+// [Authorizer] alone decides for the users called system:rik:syncer:CLUSTER. RBAC cannot
+// distinguish objects by their labels. The authorizer allows a syncer to list and watch only
+// with a selector that requires its cluster, and to get and patch only objects that are sent to
+// it. The credentials of a syncer are for one Cluster, by name and UID, and are valid only
+// while it exists, which [Clusters] checks. [Authorizer.Wrap] enforces the same for an object
+// that is created between the check and the read, and for open watches.
 package syncerauth

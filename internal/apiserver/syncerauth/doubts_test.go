@@ -14,8 +14,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestDoubts: who sends an object to a Cluster that does not exist, or that does not take its
-// type, is warned.
+// TestDoubts: a user who sends an object to a Cluster that does not exist, or that does not
+// accept its type, receives a warning.
 func TestDoubts(t *testing.T) {
 	t.Parallel()
 	east := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"syncedResources": []any{"configmaps"}}}}

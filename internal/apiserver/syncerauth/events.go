@@ -21,8 +21,8 @@ var (
 	errEventOf   = errors.New("syncers make events about what is sent to their own cluster, and about nothing else")
 )
 
-// checkEvent lets a syncer tell of an object that is sent to its cluster, and of no
-// other: events are read by people, and tell them what to do.
+// checkEvent allows a syncer to create events about objects that are sent to its cluster, and
+// about no others. People read events and act on them.
 func (p *Plugin) checkEvent(ctx context.Context, cluster string, object runtime.Object) error {
 	event, ok := object.(*core.Event)
 	if !ok {
@@ -44,14 +44,14 @@ func (p *Plugin) checkEvent(ctx context.Context, cluster string, object runtime.
 	return nil
 }
 
-// involved reads the object that an event is about, at its newest.
+// involved reads the current object of an event.
 func (p *Plugin) involved(ctx context.Context, about *core.ObjectReference) (*unstructured.Unstructured, error) {
 	gv, err := schema.ParseGroupVersion(about.APIVersion)
 	if err != nil {
 		return nil, errEventForm
 	}
-	// Discovery of the one version, and not a mapper: that would not know a type that
-	// was published a moment ago.
+	// Use discovery of the one version and not a mapper, which would not have a type that was
+	// just published.
 	list, err := p.client.Discovery().ServerResourcesForGroupVersion(gv.String())
 	if err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (p *Plugin) involved(ctx context.Context, about *core.ObjectReference) (*un
 	return resource.Namespace(about.Namespace).Get(ctx, about.Name, metav1.GetOptions{})
 }
 
-// isEventCreation says whether a write makes an event.
+// isEventCreation reports whether a write creates an event.
 func isEventCreation(a admission.Attributes) bool {
 	resource := a.GetResource().GroupResource()
 	return a.GetOperation() == admission.Create && a.GetSubresource() == "" && isEvents(resource.Group, resource.Resource)

@@ -32,11 +32,11 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// TestMain: what many ask at once is asked of one kcp inside, with the race detector; the
-// long tables, one request after the other, of a kcp that is a process of its own.
+// TestMain: tests with concurrent requests use one kcp in this process, with the race detector.
+// The long tables with sequential requests use a kcp in its own process.
 func TestMain(m *testing.M) { os.Exit(leak.After(kcpinside.RunMain(m))) }
 
-// The content types of patches.
+// Content types of patches.
 const (
 	mergePatch     = "application/merge-patch+json"
 	strategicPatch = "application/strategic-merge-patch+json"
@@ -44,7 +44,7 @@ const (
 	applyPatch     = "application/apply-patch+yaml"
 )
 
-// user is somebody who sends requests as they are.
+// user is a user who sends raw requests.
 type user struct {
 	t      *testing.T
 	url    string
@@ -60,8 +60,8 @@ func newUser(t *testing.T, s *served.Server, config *rest.Config) user {
 	return user{t: t, url: s.URL, client: client}
 }
 
-// ask returns the status code and the body. A server that fills its caches, as that of
-// a type which has just been defined does, is asked again.
+// ask returns the status code and the body. It repeats the request while the server fills its
+// caches, such as after a new type was defined.
 func (u user) ask(method, path, contentType, body string) (code int, answer string) {
 	u.t.Helper()
 	err := wait.PollUntilContextTimeout(u.t.Context(), 50*time.Millisecond, served.Timeout, true, func(context.Context) (bool, error) {
@@ -94,8 +94,8 @@ func (u user) askOnce(method, path, contentType, body string) (int, string) {
 	return response.StatusCode, string(answer)
 }
 
-// widgets are defined by a CRD: the admission and the look-ups of those take another
-// way through the server. Another test may have defined them.
+// widgets defines types by CRDs, because admission and lookups of those use other code in the
+// server. Another test may have defined them already.
 func widgets(t *testing.T, s *served.Server) {
 	t.Helper()
 	client, err := clientset.NewForConfig(s.Config)
@@ -150,7 +150,7 @@ type sample struct {
 	resource   schema.GroupVersionResource
 	kind       string
 	namespaced bool
-	content    string // the fields beside the metadata
+	content    string // the fields in addition to the metadata
 }
 
 func (s sample) base(namespace string) string {
@@ -188,10 +188,10 @@ var samples = []sample{
 
 var clusterSample = sample{workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"), "Cluster", false, ``}
 
-// register makes a Cluster and returns its UID.
+// register creates a Cluster and returns its UID.
 func (u user) register(name string) types.UID { return u.make(clusterSample, "", name, ``) }
 
-// make makes an object and returns its UID.
+// make creates an object and returns its UID.
 func (u user) make(sample sample, namespace, name, labels string) types.UID {
 	u.t.Helper()
 	code, body := u.ask("POST", sample.base(namespace), "application/json", sample.document(name, labels))
@@ -209,8 +209,8 @@ const (
 	selWest  = "labelSelector=workloads.kcp.dev%2Fcluster%3Dwest"
 )
 
-// TestSyncerTouchesNothingOfOthers tries a syncer's credential on every verb and on
-// every type that is served, and on the objects of another cluster and of none.
+// TestSyncerTouchesNothingOfOthers tries a syncer's credential with every verb on every served
+// type, and on objects of another cluster and of no cluster.
 func TestSyncerTouchesNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	s := kcptest.Start(t).Server
@@ -237,7 +237,7 @@ func TestSyncerTouchesNothingOfOthers(t *testing.T) {
 	}
 }
 
-// expectRefusals tries all that can be asked about one object.
+// expectRefusals tries all kinds of requests for one object.
 func (u user) expectRefusals(sample sample, namespace, name string) {
 	u.t.Helper()
 	list, one := sample.base(namespace), sample.base(namespace)+"/"+name
@@ -280,7 +280,7 @@ func (u user) expectRefusals(sample sample, namespace, name string) {
 	}
 }
 
-// expectNothingServed tries every verb on every type that discovery tells of.
+// expectNothingServed tries every verb on every type in discovery.
 func (u user) expectNothingServed(s *served.Server, namespace string) {
 	u.t.Helper()
 	_, lists, err := s.Client.Discovery().ServerGroupsAndResources()
@@ -298,7 +298,7 @@ func (u user) expectNothingServed(s *served.Server, namespace string) {
 			base := sample{resource: gv.WithResource(plural), namespaced: resource.Namespaced}.base(namespace)
 			for _, verb := range resource.Verbs {
 				if plural == "events" && verb == "create" {
-					continue // about some objects: see TestSyncerTellsOfItsOwnOnly
+					continue // allowed for some objects: see TestSyncerTellsOfItsOwnOnly
 				}
 				tried++
 				u.expectVerbRefused(base, subresource, verb)
@@ -328,7 +328,7 @@ func (u user) expectVerbRefused(base, subresource, verb string) {
 	if verb == "create" && subresource != "" {
 		request.path = one
 	}
-	// Of what does not exist a syncer learns so, and nothing else.
+	// A syncer learns only that an object does not exist.
 	code, body := u.ask(request.method, request.path, request.contentType, "{}")
 	missing := code == http.StatusNotFound && (verb == "get" || verb == "patch")
 	if code != http.StatusForbidden && !missing {
@@ -336,8 +336,8 @@ func (u user) expectVerbRefused(base, subresource, verb string) {
 	}
 }
 
-// TestSyncerDoesItsWork: what a syncer needs of its own cluster's objects it gets,
-// and not a field more.
+// TestSyncerDoesItsWork: a syncer can do what it must with objects of its own cluster, and
+// cannot write any other field.
 func TestSyncerDoesItsWork(t *testing.T) {
 	t.Parallel()
 	s := kcptest.Start(t).Server
@@ -393,7 +393,8 @@ func TestSyncerDoesItsWork(t *testing.T) {
 		must(syncer, "PATCH", one, mergePatch, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Secret","name":"x","uid":"x"}]}}`, 403)
 		must(syncer, "PUT", one, "application/json", sample.document("mine", sentEast), 403)
 		must(syncer, "DELETE", one, "", "", 403)
-		// Moved away: the finalizer is all that is left to the syncer, and then nothing.
+		// The object was moved away. The syncer may only remove its finalizer and its
+		// annotations, and then loses all access.
 		must(admin, "PATCH", one, mergePatch, `{"metadata":{"labels":{"workloads.kcp.dev/cluster":"west"}}}`, 200)
 		must(syncer, "GET", one, "", "", 200)
 		must(syncer, "PATCH", one, mergePatch, `{"metadata":{"annotations":{"status.workloads.kcp.dev/east":"x"}}}`, 403)
@@ -412,8 +413,8 @@ func TestSyncerDoesItsWork(t *testing.T) {
 	}
 }
 
-// codeOfLabels is what a write of labels by the status subresource gets: of types
-// that are defined by CRDs the server leaves all metadata out by itself.
+// codeOfLabels returns the result of writing labels through the status subresource. For types
+// defined by CRDs the server itself ignores all metadata.
 func codeOfLabels(path string) int {
 	if strings.Contains(path, "example.dev") {
 		return http.StatusOK
@@ -421,8 +422,8 @@ func codeOfLabels(path string) int {
 	return http.StatusForbidden
 }
 
-// TestPlacementNeedsLeave: an editor of a namespace sends objects only where they may
-// deploy, whatever the type and the way of writing.
+// TestPlacementNeedsLeave: an editor of a namespace can send objects only to clusters on which
+// they have the verb deploy, with every type and kind of write.
 func TestPlacementNeedsLeave(t *testing.T) {
 	t.Parallel()
 	s := kcpinside.Shared(t).Server
@@ -458,7 +459,7 @@ func TestPlacementNeedsLeave(t *testing.T) {
 	}
 }
 
-// awaitRole waits until RBAC has heard of the bindings.
+// awaitRole waits until RBAC uses the bindings.
 func awaitRole(t *testing.T, u user, namespace string) {
 	t.Helper()
 	sample := samples[0]
@@ -512,7 +513,7 @@ func expectLeave(t *testing.T, jane, admin user, sample sample, namespace string
 	}
 }
 
-// relabeled is the object as it is, with other labels.
+// relabeled returns the current object with other labels.
 func relabeled(t *testing.T, u user, path string, labels map[string]string) string {
 	t.Helper()
 	_, body := u.ask("GET", path, "", "")
@@ -536,8 +537,8 @@ func expectStrategic(s sample) int {
 	return http.StatusForbidden
 }
 
-// expectStatus: the status subresource changes no labels of types that are defined by
-// CRDs, and those without one have none to ask.
+// expectStatus: the status subresource does not change labels of types defined by CRDs. Types
+// without that subresource answer 404.
 func expectStatus(s sample) int {
 	switch {
 	case s.resource.Group == "example.dev":
@@ -549,8 +550,8 @@ func expectStatus(s sample) int {
 	}
 }
 
-// TestImpersonatedSyncerIsHeldToo: the syncers of push mode run in the control plane
-// as the users that they would be outside.
+// TestImpersonatedSyncerIsHeldToo: the syncers of push mode run in the control plane, and
+// impersonate the users that they would be outside. The same limits apply to them.
 func TestImpersonatedSyncerIsHeldToo(t *testing.T) {
 	t.Parallel()
 	inside := kcpinside.Shared(t)

@@ -14,8 +14,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// syncerOf says whether a user is a syncer, and of which cluster. The cluster is
-// empty if there can be none of that name: such a user may do nothing.
+// syncerOf reports whether a user is a syncer, and of which cluster. The cluster is empty if
+// its name is invalid. Such a user has no permissions.
 func syncerOf(who user.Info) (cluster string, ok bool) {
 	if who == nil {
 		return "", false
@@ -27,21 +27,20 @@ func syncerOf(who user.Info) (cluster string, ok bool) {
 	return name, true
 }
 
-// verdict is what can be said of a syncer's request without a look at the object.
+// verdict is the decision on a syncer's request without reading the object.
 type verdict int
 
 const (
 	refused verdict = iota
 	allowed
-	// dependent is allowed if the object is sent to the syncer's cluster.
+	// dependent means allowed if the object is sent to the syncer's cluster.
 	dependent
 )
 
-// openToSyncers are the paths by which a client finds its way.
+// openToSyncers are the paths of discovery and health checks.
 var openToSyncers = []string{"/api", "/apis", "/openapi", "/version", "/healthz", "/readyz", "/livez"}
 
-// closedGroups hold power over the kcp itself, or nothing that is ever sent to a
-// cluster.
+// closedGroups contain types that control the kcp itself, or that are never sent to a cluster.
 var closedGroups = sets.New(
 	workloadv1alpha1.GroupName, "apiresource.kcp.dev",
 	"rbac.authorization.k8s.io", "authorization.k8s.io", "authentication.k8s.io", "certificates.k8s.io",
@@ -83,8 +82,8 @@ func authorizePath(a authorizer.Attributes) verdict {
 	return when(a.GetVerb() == "get" && under, allowed)
 }
 
-// authorizeCluster lets a syncer read its own Cluster and write the status of it. A list
-// and a watch have a name if their field selector demands it.
+// authorizeCluster allows a syncer to read its own Cluster and write its status. A list or
+// watch has a name if its field selector requires that name.
 func authorizeCluster(cluster string, a authorizer.Attributes) verdict {
 	if a.GetName() != cluster {
 		return refused
@@ -99,13 +98,14 @@ func authorizeCluster(cluster string, a authorizer.Attributes) verdict {
 	}
 }
 
-// isIdentity is the read of kube-system, whose UID tells one kcp from another.
+// isIdentity reports whether a request reads kube-system, whose UID identifies a kcp.
 func isIdentity(a authorizer.Attributes) bool {
 	return a.GetAPIGroup() == "" && a.GetResource() == "namespaces" && a.GetName() == "kube-system" && a.GetSubresource() == "" && a.GetVerb() == "get"
 }
 
-// isType is the read of one type's definition: a syncer deletes nothing because a type
-// ends, and has to see whether it does. What it reads is in OpenAPI too.
+// isType reports whether a request reads the definition of one type. A syncer must check
+// whether a type was deleted, because it deletes nothing for that reason. The definition is
+// also public in OpenAPI.
 func isType(a authorizer.Attributes) bool {
 	return a.GetAPIGroup() == "apiextensions.k8s.io" && a.GetResource() == "customresourcedefinitions" &&
 		a.GetName() != "" && a.GetSubresource() == "" && a.GetVerb() == "get"
@@ -122,8 +122,8 @@ func authorizeObject(cluster string, a authorizer.Attributes) verdict {
 	}
 }
 
-// demands says whether the label selector lets through nothing but what is sent to
-// the cluster. All of its requirements hold together, so that one is enough.
+// demands reports whether the label selector matches only objects that are sent to the cluster.
+// All requirements of a selector must hold, so one such requirement is enough.
 func demands(a authorizer.Attributes, cluster string) bool {
 	requirements, err := a.GetLabelSelector()
 	if err != nil {

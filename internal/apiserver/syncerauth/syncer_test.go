@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// eventOf is an event as one of the two groups writes it.
+// eventOf returns an event in the form of one of the two groups.
 func eventOf(group, namespace, reference string) (path, document string) {
 	if group == "" {
 		return "/api/v1/namespaces/" + namespace + "/events", fmt.Sprintf(
@@ -26,8 +26,8 @@ func eventOf(group, namespace, reference string) (path, document string) {
 			`"reportingController":"rik-syncer","reportingInstance":"east","regarding":%s,"reason":"Refused"}`, reference)
 }
 
-// TestSyncerTellsOfItsOwnOnly: a syncer makes events about what is sent to its cluster,
-// and neither about other objects nor where it has none.
+// TestSyncerTellsOfItsOwnOnly: a syncer can create events about objects that are sent to its
+// cluster. It cannot create events about other objects, or in other namespaces.
 func TestSyncerTellsOfItsOwnOnly(t *testing.T) {
 	t.Parallel()
 	s := kcpinside.Shared(t).Server
@@ -77,8 +77,8 @@ func TestSyncerTellsOfItsOwnOnly(t *testing.T) {
 	}
 }
 
-// TestSyncerEndsWithItsCluster: credentials are for one Cluster. When that is gone they
-// are worth nothing, also where another has its name, and what was watched ends.
+// TestSyncerEndsWithItsCluster: credentials are for one Cluster. After its deletion they are
+// invalid, even if another Cluster has its name, and open watches end.
 func TestSyncerEndsWithItsCluster(t *testing.T) {
 	t.Parallel()
 	s := kcpinside.Shared(t).Server
@@ -127,7 +127,7 @@ func TestSyncerEndsWithItsCluster(t *testing.T) {
 	expect("the second", of(second), 200)
 }
 
-// watched opens a watch, waits for what it says first, and tells when it ends.
+// watched opens a watch, waits for its first event, and reports when it ends.
 func watched(t *testing.T, s *served.Server, config *rest.Config, path string) <-chan error {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)

@@ -12,24 +12,25 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// none stands for the object before it is created.
+// none represents the object before its creation.
 var none = &metav1.ObjectMeta{}
 
-// touched are the clusters for which a write needs leave, sorted: those that become
-// targets or cease to be, those of which that is said to be the splitter's to decide, and
-// those whose syncer gets a finalizer on the object and with it the right to read it.
+// touched returns the clusters for which a write needs permission, sorted. They are clusters
+// that become targets or stop being targets, clusters whose target the splitter is allowed or
+// no longer allowed to remove, and clusters whose syncer gets a finalizer on the object, and
+// with it read access.
 func touched(before, now metav1.Object) []string {
 	was, is := sets.New(workloadv1alpha1.Targets(before.GetLabels())...), sets.New(workloadv1alpha1.Targets(now.GetLabels())...)
 	lent := follows(before).SymmetricDifference(follows(now))
 	return sets.List(was.SymmetricDifference(is).Union(lent).Union(holders(now).Difference(holders(before))))
 }
 
-// follows are the clusters whose targets on the object the splitter takes away by itself.
+// follows returns the clusters whose targets on the object the splitter removes by itself.
 func follows(object metav1.Object) sets.Set[string] {
 	return sets.New(workloadv1alpha1.Follows(object.GetAnnotations())...)
 }
 
-// holders are the clusters whose syncers hold an object back from being removed.
+// holders returns the clusters whose syncers have a finalizer on an object.
 func holders(object metav1.Object) sets.Set[string] {
 	names := sets.New[string]()
 	for _, finalizer := range object.GetFinalizers() {
@@ -40,7 +41,7 @@ func holders(object metav1.Object) sets.Set[string] {
 	return names
 }
 
-// concerns says whether an object is sent to a cluster, or was and is not yet gone
+// concerns reports whether an object is sent to a cluster, or was sent and is not yet removed
 // from it.
 func concerns(object metav1.Object, cluster string) bool {
 	return isTarget(object, cluster) || holders(object).Has(cluster)
@@ -50,8 +51,8 @@ func isTarget(object metav1.Object, cluster string) bool {
 	return slices.Contains(workloadv1alpha1.Targets(object.GetLabels()), cluster)
 }
 
-// malformed finds labels that were meant to send the object somewhere and cannot.
-// What was there before is left in peace.
+// malformed returns an error for a new or changed label that is a malformed target. Labels from
+// before the write are not checked.
 func malformed(before, now metav1.Object) error {
 	for key, value := range now.GetLabels() {
 		if old, known := before.GetLabels()[key]; known && old == value {
@@ -67,7 +68,7 @@ func malformed(before, now metav1.Object) error {
 func checkTarget(key, value string) error {
 	if key == workloadv1alpha1.ClusterLabel {
 		if value == "" {
-			return nil // nowhere
+			return nil // no target
 		}
 		return checkCluster(key, value)
 	}

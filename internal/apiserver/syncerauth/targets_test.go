@@ -75,14 +75,14 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// labelSets draws labels that send objects somewhere, or look as if they did.
+// labelSets draws labels that are targets, or look like targets.
 func labelSets() *rapid.Generator[map[string]string] {
 	keys := []string{"workloads.kcp.dev/cluster", "sync.workloads.kcp.dev/a", "sync.workloads.kcp.dev/b", "app"}
 	return rapid.MapOf(rapid.SampledFrom(keys), rapid.SampledFrom([]string{"a", "b", "true", "false", ""}))
 }
 
-// TestEveryChangeOfTargetsIsSeen: without leave for a cluster no write makes an object
-// one of that cluster's, nor takes it from there.
+// TestEveryChangeOfTargetsIsSeen: without permission for a cluster, no write adds or removes
+// that cluster as a target.
 func TestEveryChangeOfTargetsIsSeen(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -27,8 +27,8 @@ var (
 	errShared = errors.New("the object is sent to several clusters: its status in each is kept in an annotation")
 )
 
-// checkSyncer refuses what a syncer has no business to write. The authorizer has let
-// the request through; this one sees what it does.
+// checkSyncer refuses writes that a syncer may not make. The authorizer has allowed the
+// request, and this function checks its effect.
 func (p *Plugin) checkSyncer(ctx context.Context, cluster string, a admission.Attributes) error {
 	resource := a.GetResource().GroupResource()
 	switch {
@@ -46,9 +46,9 @@ func (p *Plugin) checkSyncer(ctx context.Context, cluster string, a admission.At
 // reported are the conditions of a Cluster that its syncer writes.
 var reported = []string{workloadv1alpha1.ConditionSyncerReady, workloadv1alpha1.ConditionDeletesPaused, workloadv1alpha1.ConditionFencing}
 
-// checkReport compares a Cluster's status before and after its syncer's write. What the
-// kcp's controllers say there is what they and the splitter go by: which cluster it is,
-// whether it is ready, how much it has, what is carried.
+// checkReport compares a Cluster's status before and after its syncer's write. A syncer must
+// not change the parts that the kcp's controllers write, because they and the splitter rely on
+// them: the identity of the cluster, its readiness, its capacity, and the synced types.
 func checkReport(old, now runtime.Object) error {
 	before, err := controllersPart(old)
 	if err != nil {
@@ -64,8 +64,8 @@ func checkReport(old, now runtime.Object) error {
 	return nil
 }
 
-// controllersPart is a Cluster's status without what a syncer may write. It is not read
-// into its type: the quantities in it are not checked yet.
+// controllersPart returns a Cluster's status without the parts that a syncer may write. It does
+// not decode the status into its type, because its quantities are not validated yet.
 func controllersPart(object runtime.Object) (map[string]any, error) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -132,8 +132,8 @@ func checkChange(cluster, subresource string, old, now runtime.Object) error {
 	return checkTakingBack(cluster, subresource, before, now)
 }
 
-// checkTakingBack lets a syncer whose cluster is no target any more remove what bears
-// its name, and add nothing.
+// checkTakingBack allows a syncer whose cluster is no longer a target to remove the metadata
+// with its name, and to add nothing.
 func checkTakingBack(cluster, subresource string, before metav1.Object, now runtime.Object) error {
 	after, err := meta.Accessor(now)
 	if err != nil {
@@ -155,8 +155,8 @@ func ownAnnotations(cluster string) []string {
 	return []string{workloadv1alpha1.StatusAnnotationPrefix + cluster, workloadv1alpha1.ProblemAnnotationPrefix + cluster}
 }
 
-// othersPart is a copy of an object without what the syncer may write and without the
-// server's own bookkeeping.
+// othersPart returns a copy of an object without the parts that the syncer may write, and
+// without the server's own bookkeeping.
 func othersPart(cluster, subresource string, object runtime.Object) (runtime.Object, error) {
 	part := object.DeepCopyObject()
 	metadata, err := meta.Accessor(part)

@@ -22,7 +22,7 @@ func service(change func(*core.Service)) *core.Service {
 	return s
 }
 
-// defined is the same as an object of a CRD.
+// defined is the same object in the form of a CRD's type.
 func defined(t *testing.T, s *core.Service) *unstructured.Unstructured {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.Service{
