@@ -13,7 +13,7 @@ import (
 // stateListen is TCP_LISTEN in the state column of /proc/net/tcp.
 const stateListen = "0A"
 
-// describe says, as the subject of "stop it", which process listens on port.
+// describe says which process listens on port. The text is followed by "stop it".
 func describe(port int) string {
 	pid, program, err := findHolder(port)
 	if err != nil {
@@ -22,11 +22,12 @@ func describe(port int) string {
 	return fmt.Sprintf("process %d (%s) has it", pid, program)
 }
 
-// errNoHolder says that the sockets of other users' processes are out of sight.
+// errNoHolder means that no process was found. This user cannot see the sockets of other users'
+// processes.
 var errNoHolder = errors.New("no process found")
 
-// findHolder goes from the port to the socket's inode to the process that has
-// the inode among its open files, which is how ss and lsof do it.
+// findHolder finds the inode of the port's socket, and then the process with that inode among
+// its open files, as ss and lsof do.
 func findHolder(port int) (int, string, error) {
 	inodes := map[string]bool{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -62,8 +63,8 @@ func programName(pid string) string {
 	return strings.TrimSpace(string(name))
 }
 
-// collect adds "socket:[inode]", the form that the link in /proc/PID/fd has, for
-// every socket of the table that listens on port.
+// collect adds "socket:[inode]", the form of the link in /proc/PID/fd, for every socket in the
+// table that listens on port.
 func collect(table string, port int, inodes map[string]bool) {
 	f, err := os.Open(table)
 	if err != nil {

@@ -15,30 +15,31 @@ import (
 )
 
 const (
-	// settleTime is how long a connection may take to show who it is. After that it makes
-	// room for a new one when there are too many.
+	// settleTime is how long a connection may take to authenticate. After that it is closed for a
+	// new connection if there are too many.
 	settleTime = 5 * time.Second
-	// reportInterval is how often at most the log says that connections are refused.
+	// reportInterval is the minimum interval of log messages about refused connections.
 	reportInterval = time.Minute
 
-	// minFree is how many files are left to the datastore and everything else, where the
-	// limit of open files allows it.
+	// minFree is the number of files that are left for the datastore and other uses, if the limit
+	// of open files allows it.
 	minFree = 256
-	// maxStrangers bounds the memory of connections whose client is not known: some 40 KB each.
+	// maxStrangers bounds the memory of unauthenticated connections, which use about 40 KB each.
 	maxStrangers = 4096
 )
 
-// Budget is how many connections a process may have at once.
+// Budget limits the connections of a process.
 type Budget struct {
-	// All is the number of all connections.
+	// All is the limit of all connections.
 	All int
-	// Strangers is the number of those that have not shown a valid credential, and
-	// StrangersEach of those of one address (or of one /64 of IPv6).
+	// Strangers is the limit of unauthenticated connections. StrangersEach is that limit for one
+	// address (or one /64 of IPv6).
 	Strangers, StrangersEach int
 }
 
-// BudgetFor derives a budget from the limit of open files. A quarter of the files, and 256
-// at least, is left to the rest of the process; half of them where that is too much.
+// BudgetFor derives a budget from the limit of open files. It leaves a quarter of the files,
+// and at least 256, to the rest of the process. If that is more than half of the files, it
+// leaves half.
 func BudgetFor(files uint64) Budget {
 	n := int(min(files, 1<<20))
 	all := n - min(max(n/4, minFree), n/2)
@@ -46,8 +47,8 @@ func BudgetFor(files uint64) Budget {
 	return Budget{All: all, Strangers: strangers, StrangersEach: (strangers + 1) / 2}
 }
 
-// Connections counts the connections of a process's listeners, which share one limit of
-// open files. It keeps clients without a credential from using them up.
+// Connections counts the connections of a process's listeners, which share one limit of open
+// files. It prevents unauthenticated clients from using all of them.
 type Connections struct {
 	budget Budget
 	log    *slog.Logger
@@ -55,8 +56,8 @@ type Connections struct {
 
 	mu  sync.Mutex
 	all int
-	// strangers is the number of connections that have not authenticated. The maps hold
-	// them: the oldest of a group first.
+	// strangers is the number of unauthenticated connections. The maps contain them, the oldest
+	// of a group first.
 	strangers  int
 	groups     map[netip.Prefix]*group
 	byRemote   map[remote]*conn
@@ -64,14 +65,14 @@ type Connections struct {
 	reportedAt time.Time
 }
 
-// remote tells connections apart that are open at the same time.
+// remote identifies a connection among those that are open.
 type remote struct{ network, local, address string }
 
-// group are the strangers of one address in the order in which they came.
+// group holds the unauthenticated connections of one address in the order of their arrival.
 type group struct{ members []*conn }
 
-// NewConnections makes the count of a process. The budget is that of the process's limit of
-// open files if it is zero.
+// NewConnections creates the count of a process. A zero budget means that of the process's
+// limit of open files.
 func NewConnections(budget Budget, log *slog.Logger) *Connections {
 	if budget == (Budget{}) {
 		var limit unix.Rlimit
@@ -86,13 +87,13 @@ func NewConnections(budget Budget, log *slog.Logger) *Connections {
 	return &Connections{budget: budget, log: log, now: time.Now, groups: map[netip.Prefix]*group{}, byRemote: map[remote]*conn{}}
 }
 
-// Limit returns a listener whose connections count. One that is too many is closed as soon
-// as it is accepted.
+// Limit returns a listener whose connections are counted. A connection above the limit is
+// closed as soon as it is accepted.
 func (c *Connections) Limit(listener net.Listener) net.Listener {
 	return limited{Listener: listener, connections: c}
 }
 
-// Authenticated says that the client of a connection has shown a valid credential. The
+// Authenticated records that the client of a connection has shown a valid credential. The
 // addresses are those of the connection, as in an http.Request.
 func (c *Connections) Authenticated(local net.Addr, remoteAddress string) {
 	if local == nil {
@@ -105,8 +106,8 @@ func (c *Connections) Authenticated(local net.Addr, remoteAddress string) {
 	}
 }
 
-// Authenticate says the same of a connection that Limit's listener accepted, however it is
-// wrapped. Others are left alone.
+// Authenticate records the same for a connection that Limit's listener accepted, even if it is
+// wrapped. It ignores other connections.
 func Authenticate(accepted net.Conn) {
 	for {
 		switch wrapped := accepted.(type) {
@@ -123,8 +124,8 @@ func Authenticate(accepted net.Conn) {
 	}
 }
 
-// ByCertificate returns a configuration as the given one, with which a connection counts
-// as authenticated once the client's certificate has been verified.
+// ByCertificate returns a copy of a configuration with which a connection counts as
+// authenticated once the client's certificate was verified.
 func ByCertificate(config *tls.Config) *tls.Config {
 	outer := config.Clone()
 	outer.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -145,7 +146,7 @@ type limited struct {
 	connections *Connections
 }
 
-// Accept does not return what is refused: the server would take an error for its own end.
+// Accept does not return an error for a refused connection, because the server would stop.
 func (l limited) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
@@ -158,7 +159,7 @@ func (l limited) Accept() (net.Conn, error) {
 	}
 }
 
-// conn is a connection that counts until it is closed.
+// conn is a connection that is counted until it is closed.
 type conn struct {
 	net.Conn
 	connections *Connections
@@ -177,7 +178,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite is as of a TCP connection.
+// CloseWrite closes the writing side, as for a TCP connection.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -185,7 +186,7 @@ func (c *conn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// admit counts a connection, and closes it and returns nil when it is too many.
+// admit counts a connection. If there are too many, it closes the connection and returns nil.
 func (c *Connections) admit(accepted net.Conn) *conn {
 	local, address := accepted.LocalAddr(), accepted.RemoteAddr()
 	added := &conn{
@@ -202,15 +203,15 @@ func (c *Connections) admit(accepted net.Conn) *conn {
 		_ = evicted.Conn.Close() // its server sees that in its next read
 	}
 	if reason != "" {
-		_ = accepted.Close() // nobody is there to be told
+		_ = accepted.Close() // the client gets no message
 		c.report(reason, added.from)
 		return nil
 	}
 	return added
 }
 
-// makeRoomLocked finds a connection that has to end for a new one, or says why the new one
-// has to.
+// makeRoomLocked returns a connection that must end for a new one, or says why the new one is
+// refused.
 func (c *Connections) makeRoomLocked(added *conn) (evicted *conn, reason string) {
 	own := c.groups[added.from]
 	switch {
@@ -230,7 +231,8 @@ func (c *Connections) makeRoomLocked(added *conn) (evicted *conn, reason string)
 	return evicted, ""
 }
 
-// oldestOfMostLocked is the oldest stranger of the address that has most of them.
+// oldestOfMostLocked returns the oldest unauthenticated connection of the address that has the
+// most.
 func (c *Connections) oldestOfMostLocked() *conn {
 	var most *group
 	for _, g := range c.groups {
@@ -257,7 +259,7 @@ func (c *Connections) addLocked(added *conn) {
 	c.byRemote[added.key] = added
 }
 
-// settleLocked takes a connection from the strangers.
+// settleLocked removes a connection from the unauthenticated ones.
 func (c *Connections) settleLocked(known *conn) {
 	if !known.stranger {
 		return
@@ -288,7 +290,7 @@ func (c *Connections) forgetLocked(ended *conn) {
 	c.all--
 }
 
-// report says that a connection was refused, unless that was said a moment ago.
+// report logs that connections are refused, at most once per reportInterval.
 func (c *Connections) report(reason string, from netip.Prefix) {
 	c.mu.Lock()
 	c.refused++
@@ -303,17 +305,17 @@ func (c *Connections) report(reason string, from netip.Prefix) {
 	}
 }
 
-// prefixOf is what counts as one address: who has an IPv6 address has its /64.
+// prefixOf returns the prefix that counts as one address. For IPv6 that is the /64.
 func prefixOf(address net.Addr) netip.Prefix {
 	parsed, err := netip.ParseAddrPort(address.String())
 	if err != nil {
-		return netip.Prefix{} // not of the network, such as a pipe
+		return netip.Prefix{} // not an IP address, such as for a pipe
 	}
 	ip := parsed.Addr().Unmap().WithZone("")
 	bits := 64
 	if ip.Is4() {
 		bits = 32
 	}
-	prefix, _ := ip.Prefix(bits) // neither is out of range
+	prefix, _ := ip.Prefix(bits) // both lengths are valid
 	return prefix
 }

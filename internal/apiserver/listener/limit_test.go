@@ -28,7 +28,7 @@ func TestBudgetFor(t *testing.T) {
 	}
 }
 
-// fakeConn has addresses and notes that it was closed.
+// fakeConn has addresses and records that it was closed.
 type fakeConn struct {
 	net.Conn
 	from   net.Addr
@@ -41,7 +41,7 @@ func (c *fakeConn) LocalAddr() net.Addr {
 func (c *fakeConn) RemoteAddr() net.Addr { return c.from }
 func (c *fakeConn) Close() error         { c.closed = true; return nil }
 
-// crowd makes connections of a budget at a time that the test moves.
+// crowd creates connections within a budget, with a time that the test sets.
 type crowd struct {
 	*Connections
 	at   time.Time
@@ -60,8 +60,8 @@ func (c *crowd) dial(ip string) (*fakeConn, *conn) {
 	return f, c.admit(f)
 }
 
-// TestNodesBehindOneAddressFit: 5,000 nodes with two connections each, behind one address,
-// at the limit of open files of a small machine.
+// TestNodesBehindOneAddressFit: 5,000 nodes with two connections each fit behind one address,
+// with the limit of open files of a small machine.
 func TestNodesBehindOneAddressFit(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(BudgetFor(20_000))
@@ -90,14 +90,14 @@ func TestStrangersOfOneAddressMakeRoom(t *testing.T) {
 	for range 4 {
 		c.dial("192.0.2.1")
 	}
-	// All of them are new: the next one is refused, and nobody else suffers.
+	// All of them are new. The next one is refused, and other addresses are not affected.
 	if f, admitted := c.dial("192.0.2.1"); admitted != nil || !f.closed {
 		t.Error("a sixth connection that has not authenticated was admitted")
 	}
 	if _, admitted := c.dial("192.0.2.2"); admitted == nil {
 		t.Error("a connection of another address was refused")
 	}
-	// Later the oldest makes room.
+	// Later the oldest is closed for a new one.
 	c.at = c.at.Add(settleTime)
 	if f, admitted := c.dial("192.0.2.1"); admitted == nil || f.closed || !first.closed {
 		t.Errorf("after %s, closed: new %v, oldest %v; want the oldest only", settleTime, f.closed, first.closed)
@@ -137,7 +137,7 @@ func TestAllConnectionsAreLimited(t *testing.T) {
 		t.Error("a fifth connection was admitted")
 	}
 	_ = ended.Close()
-	_ = ended.Close() // counts once
+	_ = ended.Close() // is counted once
 	if _, admitted := c.dial("192.0.2.1"); admitted == nil {
 		t.Error("a connection was refused although one had ended")
 	}
@@ -146,8 +146,8 @@ func TestAllConnectionsAreLimited(t *testing.T) {
 	}
 }
 
-// TestByCertificate: a connection of a client with a certificate counts as authenticated
-// after the handshake, also when it resumes a session; one without a certificate does not.
+// TestByCertificate: a connection with a client certificate counts as authenticated after the
+// handshake, also when it resumes a session. A connection without a certificate does not.
 func TestByCertificate(t *testing.T) {
 	t.Parallel()
 	authority, err := pki.LoadOrCreate(t.TempDir())
@@ -193,7 +193,7 @@ func TestByCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		// The answer brings the ticket for the next one.
+		// The response contains the session ticket for the next connection.
 		if _, err := conn.Write([]byte{1}); err != nil {
 			t.Fatal(err)
 		}

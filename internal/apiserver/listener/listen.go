@@ -1,6 +1,5 @@
-// Package listener is the front door: it opens the API server's port, says who has
-// it if it is taken, and answers a client that speaks plain HTTP where TLS is
-// expected with the URL to use instead.
+// Package listener opens the API server's port. It reports which process uses the port if it is
+// taken. It answers a client that uses plain HTTP where TLS is expected with the https URL.
 package listener
 
 import (
@@ -15,21 +14,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// A process that was killed may leave its ports to a child for a moment: one that
-// it was making, and which lets go of them when it becomes another program.
+// A child of a killed process may hold the process's ports for a moment, between fork and exec.
+// It closes them when it executes another program.
 const (
 	busyTimeout  = 2 * time.Second
 	busyInterval = 20 * time.Millisecond
 )
 
-// Listen opens a TCP port; port 0 lets the kernel choose one. A busy port is tried
-// again for a while; then the error names its holder where this user may see it,
-// and the flag that chooses another.
+// Listen opens a TCP port. With port 0 the kernel chooses one. It retries for a while if the
+// port is busy. The error then names the process that uses the port, if this user may see it,
+// and the flag that sets another port.
 func Listen(ctx context.Context, address string, port int, flag string) (net.Listener, error) {
 	var config net.ListenConfig
 	var listener net.Listener
 	var err error
-	// What ends the polling is in err already.
+	// The error of the last attempt is in err already.
 	_ = wait.PollUntilContextTimeout(ctx, busyInterval, busyTimeout, true, func(ctx context.Context) (bool, error) {
 		listener, err = config.Listen(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 		return !errors.Is(err, unix.EADDRINUSE), nil

@@ -54,8 +54,8 @@ func sniffedServer(t *testing.T) *httptest.Server {
 	return server
 }
 
-// TestListenOutwaitsADyingHolder has a port's socket on its way between two
-// processes, where no process has it: as after a kill in the middle of a fork.
+// TestListenOutwaitsADyingHolder passes a port's socket between two processes, so that for a
+// moment no process has it, like after a kill during a fork.
 func TestListenOutwaitsADyingHolder(t *testing.T) {
 	t.Parallel()
 	held, err := net.Listen("tcp", "127.0.0.1:0")
@@ -133,7 +133,7 @@ func TestSniffEndsWhatIsNeither(t *testing.T) {
 	if answer, err := io.ReadAll(conn); err == nil && strings.Contains(string(answer), "through") {
 		t.Errorf("answer = %q", answer)
 	}
-	// The next one is served all the same.
+	// The next connection is still served.
 	secure, err := tls.Dial("tcp", server.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)

@@ -15,25 +15,25 @@ import (
 const (
 	// recordHandshake is the first byte of every TLS connection (RFC 8446, 5.1).
 	recordHandshake = 0x16
-	// maxPlainRequest bounds what is read of a plain request to answer it.
+	// maxPlainRequest bounds the part of a plain request that is read to answer it, in bytes.
 	maxPlainRequest = 8 << 10
-	// maxDiscarded bounds what is read and thrown away after the answer.
+	// maxDiscarded bounds the input that is read and discarded after the response, in bytes.
 	maxDiscarded = 256 << 10
-	// answerTimeout bounds the whole answer to a plain request.
+	// answerTimeout bounds the whole response to a plain request.
 	answerTimeout = 5 * time.Second
 )
 
 // errPlain ends the handshake of a connection that was answered in plain HTTP.
 var errPlain = errors.New("client spoke plain http on the TLS port and was told so")
 
-// Sniff returns a listener for TLS whose connections look at their first byte.
-// Where it does not begin a TLS handshake, the client gets an HTTP answer with
-// status 400 that names the https URL, and the connection ends.
+// Sniff returns a listener for TLS whose connections check their first byte. If it does not
+// start a TLS handshake, the client gets an HTTP response with status 400 that contains the
+// https URL, and the connection ends.
 func Sniff(listener net.Listener) net.Listener { return sniffer{listener} }
 
 type sniffer struct{ net.Listener }
 
-// Accept does not wait for the first byte: a silent client would hold up all.
+// Accept does not wait for the first byte, because a silent client would delay all others.
 func (s sniffer) Accept() (net.Conn, error) {
 	conn, err := s.Listener.Accept()
 	if err != nil {
@@ -42,15 +42,15 @@ func (s sniffer) Accept() (net.Conn, error) {
 	return &sniffed{Conn: conn}, nil
 }
 
-// sniffed looks at the first byte in the first Read, which the TLS server does
-// in a goroutine and under a deadline of its own.
+// sniffed checks the first byte in the first Read, which the TLS server calls in another
+// goroutine and with a deadline.
 type sniffed struct {
 	net.Conn
 	once sync.Once
 	err  error
 }
 
-// NetConn returns the connection that is sniffed.
+// NetConn returns the underlying connection.
 func (c *sniffed) NetConn() net.Conn { return c.Conn }
 
 // Read implements net.Conn.
@@ -75,7 +75,7 @@ func (c *sniffed) look(p []byte) (int, error) {
 	return 0, errPlain
 }
 
-// answer is best effort: what is on the other side may not be HTTP at all.
+// answer responds to a plain request if possible. The client may not use HTTP at all.
 func (c *sniffed) answer(read []byte) {
 	if c.SetDeadline(time.Now().Add(answerTimeout)) != nil {
 		return
@@ -87,13 +87,13 @@ func (c *sniffed) answer(read []byte) {
 	}
 	message := fmt.Sprintf("This port speaks https only: use https://%s%s\n", c.host(request), request.URL.EscapedPath())
 	fmt.Fprintf(c.Conn, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(message), message)
-	// Closing with unread input resets the connection, and the answer is lost.
+	// Closing with unread input would reset the connection, and the response would be lost.
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_, _ = io.Copy(io.Discard, io.LimitReader(c.Conn, maxDiscarded))
 	}
 }
 
-// host trusts the client's Host header no further than to show it back.
+// host returns the client's Host header, which is used only in the response.
 func (c *sniffed) host(request *http.Request) string {
 	if request.Host != "" {
 		return request.Host
