@@ -7,13 +7,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// calmLevel is where the messages of calm go: Kubernetes' level for debugging.
+// calmLevel is the level of calm's messages: Kubernetes' level for debugging.
 const calmLevel = 4
 
-// calm is a log in which errors are for debugging only. The WebSocket library
-// reads from the client until the connection ends, and has no way to be told
-// that this side is about to end it: every session that ends well would leave
-// an error. How a session ended is told to the client, by its status.
+// calm is a log that turns errors into debug messages. The WebSocket library reads from the
+// client until the connection ends, and cannot be informed that this side is about to end it.
+// Every successful session would therefore log an error. The client receives the result of a
+// session in its status.
 type calm struct{ logr.LogSink }
 
 // Error implements logr.LogSink.
@@ -29,7 +29,7 @@ func (c calm) WithValues(pairs ...any) logr.LogSink { return calm{c.LogSink.With
 // WithName implements logr.LogSink.
 func (c calm) WithName(name string) logr.LogSink { return calm{c.LogSink.WithName(name)} }
 
-// calmly makes the context's log calm.
+// calmly returns a context with a calm log.
 func calmly(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, klog.FromContext(ctx).WithSink(calm{klog.FromContext(ctx).GetSink()}))
 }

@@ -20,14 +20,14 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// idleTimeout ends a session on which nothing moved; kubelets take the same.
+// idleTimeout ends a session without data. Kubelets use the same value.
 const idleTimeout = 4 * time.Hour
 
-// maxCommandBytes bounds a command line; a URL holds less anyway.
+// maxCommandBytes bounds a command line. A URL holds less anyway.
 const maxCommandBytes = 256 << 10
 
-// Exec runs a command in a container, through the protocols that Kubernetes
-// clients speak: SPDY and WebSocket v5.
+// Exec runs a command in a container. It supports the protocols of Kubernetes clients: SPDY and
+// WebSocket v5.
 type Exec struct {
 	opener     opener
 	authorizer authorizer.Authorizer
@@ -35,21 +35,21 @@ type Exec struct {
 
 var _ rest.Connecter = &Exec{}
 
-// New makes the object that stands for the subresource.
+// New returns an empty options object of the subresource.
 func (e *Exec) New() runtime.Object { return &rik.InstanceExecOptions{} }
 
-// Destroy does nothing: the storage belongs to instances.
+// Destroy does nothing, because the storage belongs to instances.
 func (e *Exec) Destroy() {}
 
-// NewConnectOptions makes the query parameters.
+// NewConnectOptions returns an object for the query parameters.
 func (e *Exec) NewConnectOptions() (runtime.Object, bool, string) {
 	return &rik.InstanceExecOptions{}, false, ""
 }
 
-// ConnectMethods are POST for SPDY and GET for WebSockets.
+// ConnectMethods returns POST for SPDY and GET for WebSockets.
 func (e *Exec) ConnectMethods() []string { return []string{http.MethodGet, http.MethodPost} }
 
-// Connect returns what opens the session and carries it.
+// Connect returns the handler that opens and serves the session.
 func (e *Exec) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
 	o, ok := options.(*rik.InstanceExecOptions)
 	if !ok {
@@ -82,8 +82,8 @@ func validateExec(o *rik.InstanceExecOptions) field.ErrorList {
 	return errs
 }
 
-// permit asks for the right to create a session: a WebSocket arrives as a GET,
-// and whoever may read an instance must not act in it.
+// permit checks the permission to create a session. A WebSocket arrives as a GET, and a user
+// who may only read an instance must not act in it.
 func permit(ctx context.Context, az authorizer.Authorizer, subresource, name string) error {
 	user, ok := genericapirequest.UserFrom(ctx)
 	decision := authorizer.DecisionDeny
@@ -104,8 +104,8 @@ func permit(ctx context.Context, az authorizer.Authorizer, subresource, name str
 	return apierrors.NewForbidden(rik.Resource("instances/"+subresource), name, err)
 }
 
-// serve opens the session before it answers, so that what prevents it is an
-// ordinary error, and then hands the client's streams to it.
+// serve opens the session before it responds, so that a failure is an ordinary error. It then
+// connects the client's streams to the session.
 func (e *Exec) serve(ctx context.Context, w http.ResponseWriter, req *http.Request, name string, o *rik.InstanceExecOptions, responder rest.Responder) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -117,11 +117,11 @@ func (e *Exec) serve(ctx context.Context, w http.ResponseWriter, req *http.Reque
 		return
 	}
 	defer session.Close()
-	// After the upgrade nobody but the connection itself tells that the client
-	// is gone; a quiet command would run on for nobody.
+	// After the upgrade only the connection itself shows that the client has disconnected.
+	// Without this, a command without output would keep running.
 	w = &watched{ResponseWriter: w, gone: session.Close}
 	run := &execution{session: session}
-	// A terminal has one output.
+	// A terminal has only one output.
 	streams := &remotecommand.Options{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr && !o.TTY, TTY: o.TTY}
 	if wsstream.IsWebSocketRequest(req) {
 		serveWebSocket(w, req, run, streams)

@@ -13,19 +13,19 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// chunkBytes is the largest piece of input that is sent at once.
+// chunkBytes is the size of the largest piece of input that is sent at once.
 const chunkBytes = 32 << 10
 
-// execution joins a client's streams to a session.
+// execution connects a client's streams to a session.
 type execution struct {
 	session Session
 
-	sending sync.Mutex // Send is not for two goroutines
+	sending sync.Mutex // Send allows only one goroutine
 	credit  *allowance
 }
 
-// exitError is a command that ended with a code other than 0, in the form
-// that the streaming library knows.
+// exitError is the result of a command that ended with an exit code other than 0, in the form
+// of the streaming library.
 type exitError struct{ code int }
 
 func (e exitError) Error() string   { return fmt.Sprintf("exit status %d", e.code) }
@@ -39,9 +39,9 @@ func (x *execution) send(d *nodev1.StreamData) error {
 	return x.session.Send(d)
 }
 
-// ExecInContainer carries the session to its end and returns how the command
-// ended. Reading of input may outlive it: only the client's connection, which
-// the caller closes, ends that.
+// ExecInContainer serves the session to its end and returns the result of the command. The
+// reading of input may outlive it and ends only with the client's connection, which the caller
+// closes.
 func (x *execution) ExecInContainer(ctx context.Context, _, _, _ string, _ []string, in io.Reader, out, errOut io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -58,7 +58,7 @@ func (x *execution) ExecInContainer(ctx context.Context, _, _, _ string, _ []str
 	return x.output(out, errOut)
 }
 
-// input sends what the client types, no faster than the node takes it.
+// input sends the client's input, no faster than the node accepts it.
 func (x *execution) input(ctx context.Context, in io.Reader) {
 	buffer := make([]byte, chunkBytes)
 	for {
@@ -66,7 +66,7 @@ func (x *execution) input(ctx context.Context, in io.Reader) {
 		for sent := 0; sent < n; {
 			room := x.credit.take(n - sent)
 			if room == 0 || ctx.Err() != nil {
-				return // the session is over
+				return // the session has ended
 			}
 			piece := append([]byte(nil), buffer[sent:sent+room]...)
 			if x.send(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDIN, Data: piece}) != nil {
@@ -100,7 +100,7 @@ func (x *execution) resize(ctx context.Context, sizes <-chan remotecommand.Termi
 	}
 }
 
-// output writes what the command prints until the session ends.
+// output writes the command's output until the session ends.
 func (x *execution) output(out, errOut io.Writer) error {
 	consumed := consumed{session: sender{x}}
 	for {
@@ -133,17 +133,17 @@ func (x *execution) output(out, errOut io.Writer) error {
 	}
 }
 
-// sender is a session whose Send is the execution's.
+// sender is a session that sends through the execution's Send.
 type sender struct{ x *execution }
 
 func (s sender) Send(d *nodev1.StreamData) error   { return s.x.send(d) }
 func (s sender) Recv() (*nodev1.StreamData, error) { return s.x.session.Recv() }
 func (s sender) Close()                            { s.x.session.Close() }
 
-// allowance is what may still be sent.
+// allowance is the number of bytes that may still be sent.
 type allowance struct {
 	mu     sync.Mutex
-	more   sync.Cond // bytes grew, or closed
+	more   sync.Cond // bytes has grown, or closed is set
 	bytes  int64
 	closed bool
 }
@@ -154,8 +154,8 @@ func newAllowance(bytes int64) *allowance {
 	return a
 }
 
-// take waits for room and returns how many of the wanted bytes may be sent; 0
-// once it is closed.
+// take waits for room and returns how many of the wanted bytes may be sent. It returns 0 once
+// the allowance is closed.
 func (a *allowance) take(want int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,7 +173,7 @@ func (a *allowance) take(want int) int {
 func (a *allowance) add(n int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// A node that grants without end must not overflow the count.
+	// A node that grants credit without end must not overflow the count.
 	a.bytes = min(a.bytes+min(n, 1<<40), 1<<40)
 	a.more.Broadcast()
 }

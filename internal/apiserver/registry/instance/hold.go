@@ -17,11 +17,11 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Hold suspends an instance, or resumes it: a POST that answers when the node
-// says that it is so. Its status follows from the node's next observation.
+// Hold suspends an instance, or resumes it. It is a POST that responds when the node reports
+// success. The status of the instance follows from the node's next observation.
 //
-// It is a connection and not the creation of an object because it takes no body. A
-// suspension has one parameter, rikv1alpha1.SuspendToDisk.
+// It is a connection and not the creation of an object, because it has no body. A suspension
+// has one parameter, rikv1alpha1.SuspendToDisk.
 type Hold struct {
 	opener    opener
 	suspended bool
@@ -29,20 +29,20 @@ type Hold struct {
 
 var _ rest.Connecter = &Hold{}
 
-// New makes the object that stands for the subresource.
+// New returns an empty object of the subresource.
 func (h *Hold) New() runtime.Object { return &rik.Instance{} }
 
-// Destroy does nothing: the storage belongs to instances.
+// Destroy does nothing, because the storage belongs to instances.
 func (h *Hold) Destroy() {}
 
-// NewConnectOptions has none.
+// NewConnectOptions returns no options.
 func (h *Hold) NewConnectOptions() (runtime.Object, bool, string) { return nil, false, "" }
 
-// ConnectMethods is POST alone: nothing may be held by a GET that a browser or
-// a proxy repeats. The verb of RBAC is therefore create.
+// ConnectMethods returns only POST. A GET, which a browser or a proxy may repeat, must not
+// suspend an instance. The verb of RBAC is therefore create.
 func (h *Hold) ConnectMethods() []string { return []string{http.MethodPost} }
 
-// Connect returns what asks the node.
+// Connect returns the handler that sends the request to the node.
 func (h *Hold) Connect(ctx context.Context, name string, _ runtime.Object, responder rest.Responder) (http.Handler, error) {
 	return http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		order, err := h.order(req)
@@ -57,7 +57,7 @@ func (h *Hold) Connect(ctx context.Context, name string, _ runtime.Object, respo
 	}), nil
 }
 
-// order reads what is wanted, and judges it before the node is asked.
+// order parses the request and validates it before it is sent to the node.
 func (h *Hold) order(req *http.Request) (*nodev1.HoldSession, error) {
 	o := &nodev1.HoldSession{Suspended: h.suspended}
 	text := req.URL.Query().Get(rikv1alpha1.SuspendToDisk)
@@ -109,7 +109,7 @@ func (h *Hold) hold(ctx context.Context, name string, order *nodev1.HoldSession)
 	}
 }
 
-// answer turns the node's last word into a status.
+// answer converts the node's last message to an API error, or nil.
 func (h *Hold) answer(i *rik.Instance, d *nodev1.StreamData) error {
 	if d.GetError() == "" {
 		return nil

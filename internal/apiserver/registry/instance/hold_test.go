@@ -61,7 +61,7 @@ func TestHoldRefused(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		node string
-		says *nodev1.StreamData // nil: it is gone without a word
+		says *nodev1.StreamData // nil: the node disconnects without an answer
 		code int
 		text string
 	}{
@@ -84,8 +84,8 @@ func TestHoldRefused(t *testing.T) {
 	}
 }
 
-// TestHoldOfNoMore refuses what has ended or is being deleted without asking
-// its node.
+// TestHoldOfNoMore: an instance that has ended or is being deleted is refused without a request
+// to its node.
 func TestHoldOfNoMore(t *testing.T) {
 	t.Parallel()
 	for _, phase := range []rikv1alpha1.InstancePhase{rikv1alpha1.InstanceCompleted, rikv1alpha1.InstanceFailed} {
@@ -131,7 +131,7 @@ func TestHoldOfNoMore(t *testing.T) {
 	})
 }
 
-// refusal keeps the error that a handler answers with.
+// refusal stores the error of a handler.
 type refusal struct {
 	responder
 	text *string

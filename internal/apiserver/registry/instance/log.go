@@ -22,27 +22,27 @@ var (
 	_ rest.StorageMetadata = &Log{}
 )
 
-// New makes the object that admission is asked about: what NewConnectOptions gives.
+// New returns the object with which admission is called, the same as that of NewConnectOptions.
 func (l *Log) New() runtime.Object { return &rik.InstanceLogOptions{} }
 
-// Destroy does nothing: the storage belongs to instances.
+// Destroy does nothing, because the storage belongs to instances.
 func (l *Log) Destroy() {}
 
-// NewConnectOptions makes the query parameters.
+// NewConnectOptions returns an object for the query parameters.
 func (l *Log) NewConnectOptions() (runtime.Object, bool, string) {
 	return &rik.InstanceLogOptions{}, false, ""
 }
 
-// ConnectMethods is GET alone.
+// ConnectMethods returns only GET.
 func (l *Log) ConnectMethods() []string { return []string{http.MethodGet} }
 
-// ProducesMIMETypes says that the answer is text.
+// ProducesMIMETypes returns text, the type of the response.
 func (l *Log) ProducesMIMETypes(string) []string { return []string{"text/plain"} }
 
-// ProducesObject is nil: the answer is no object.
+// ProducesObject returns an empty string, because the response is not an object.
 func (l *Log) ProducesObject(string) any { return "" }
 
-// Connect opens the session and returns what copies it.
+// Connect opens the session and returns the handler that copies it.
 func (l *Log) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
 	o, ok := options.(*rik.InstanceLogOptions)
 	if !ok {
@@ -63,7 +63,7 @@ func (l *Log) Connect(ctx context.Context, name string, options runtime.Object, 
 			responder.Error(err)
 			return
 		}
-		// A client that goes away must end a Recv that waits for the next line.
+		// If the client disconnects, this ends a Recv that waits for the next line.
 		stop := context.AfterFunc(req.Context(), session.Close)
 		defer func() {
 			stop()
@@ -87,9 +87,9 @@ func validateLog(o *rik.InstanceLogOptions) field.ErrorList {
 	return errs
 }
 
-// copyLog copies lines until the session ends. An error before the first line
-// is a status; after it the connection is cut, so that the client cannot take
-// half a log for a whole one.
+// copyLog copies lines until the session ends. An error before the first line is returned as a
+// status. After it the connection is cut, so that the client does not treat a partial log as
+// complete.
 func copyLog(w http.ResponseWriter, session Session, responder rest.Responder) {
 	credit := consumed{session: session}
 	started := false
@@ -107,7 +107,7 @@ func copyLog(w http.ResponseWriter, session Session, responder rest.Responder) {
 		if len(d.GetData()) > 0 {
 			start()
 			if _, err := w.Write(d.GetData()); err != nil {
-				return // the client is gone
+				return // the client has disconnected
 			}
 			flush(w)
 			credit.add(len(d.GetData()))

@@ -19,9 +19,9 @@ import (
 	"rik.dev/rik/internal/rpc/portstream"
 )
 
-// PortForward joins TCP connections of users to ports of an instance, each over
-// a WebSocket of its own; see package portstream. The node dials the port from
-// inside the instance's network.
+// PortForward connects TCP connections of users to ports of an instance, each over its own
+// WebSocket; see package portstream. The node dials the port from inside the instance's
+// network.
 type PortForward struct {
 	opener     opener
 	authorizer authorizer.Authorizer
@@ -29,19 +29,19 @@ type PortForward struct {
 
 var _ rest.Connecter = &PortForward{}
 
-// New makes the object that stands for the subresource.
+// New returns an empty object of the subresource.
 func (p *PortForward) New() runtime.Object { return &rik.Instance{} }
 
-// Destroy does nothing: the storage belongs to instances.
+// Destroy does nothing, because the storage belongs to instances.
 func (p *PortForward) Destroy() {}
 
-// NewConnectOptions has none: the port is a parameter of the query.
+// NewConnectOptions returns no options: the port is a query parameter.
 func (p *PortForward) NewConnectOptions() (runtime.Object, bool, string) { return nil, false, "" }
 
-// ConnectMethods is GET, with which every WebSocket begins.
+// ConnectMethods returns GET, with which every WebSocket starts.
 func (p *PortForward) ConnectMethods() []string { return []string{http.MethodGet} }
 
-// Connect returns what opens the session and carries it.
+// Connect returns the handler that opens and serves the session.
 func (p *PortForward) Connect(ctx context.Context, name string, _ runtime.Object, responder rest.Responder) (http.Handler, error) {
 	if err := permit(ctx, p.authorizer, "portforward", name); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (p *PortForward) Connect(ctx context.Context, name string, _ runtime.Object
 	}), nil
 }
 
-// wantedPort judges the request before anything is opened.
+// wantedPort validates the request before anything is opened.
 func wantedPort(req *http.Request) (int32, error) {
 	text := req.URL.Query().Get(portstream.Parameter)
 	port, err := strconv.ParseUint(text, 10, 16)
@@ -71,8 +71,8 @@ func wantedPort(req *http.Request) (int32, error) {
 	return 0, apierrors.NewBadRequest("a port is reached over a WebSocket with the subprotocol " + portstream.Protocol + "; `rikctl port-forward` speaks it")
 }
 
-// serve opens the session before it answers, so that what prevents it is an
-// ordinary error. Whether something listens at the port is known only later.
+// serve opens the session before it responds, so that a failure is an ordinary error. Whether a
+// process listens on the port is known only later.
 func (p *PortForward) serve(ctx context.Context, w http.ResponseWriter, req *http.Request, name string, port int32, responder rest.Responder) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -86,17 +86,17 @@ func (p *PortForward) serve(ctx context.Context, w http.ResponseWriter, req *htt
 	defer session.Close()
 	upgrader := websocket.Upgrader{
 		Subprotocols: []string{portstream.Protocol},
-		// The default would cut the client's data into small pieces.
+		// The default would split the client's data into small pieces.
 		ReadBufferSize: chunkBytes, WriteBufferSize: chunkBytes,
 	}
 	ws, err := upgrader.Upgrade(w, req, nil)
 	if err != nil {
-		return // the handshake answered the client
+		return // Upgrade has already answered the client
 	}
 	joinPort(portstream.New(ws), session)
 }
 
-// oneSender lets both directions of a session send.
+// oneSender allows both directions of a session to send.
 type oneSender struct {
 	Session
 
@@ -110,14 +110,14 @@ func (s *oneSender) Send(d *nodev1.StreamData) error {
 	return s.Session.Send(d)
 }
 
-// joinPort copies both ways until the node ends the session or the client is
-// gone. It returns when nothing of it runs any more.
+// joinPort copies in both directions until the node ends the session or the client disconnects.
+// It returns when all its goroutines have ended.
 func joinPort(client *portstream.Stream, session Session) {
 	node := &oneSender{Session: session}
 	credit := newAllowance(InitialCredit)
 	var upward sync.WaitGroup
 	upward.Go(func() {
-		// Once the client is gone nobody wants what the node still says.
+		// After the client has disconnected, further data of the node has no receiver.
 		defer node.Close()
 		toNode(client, node, credit)
 	})
@@ -131,8 +131,8 @@ func joinPort(client *portstream.Stream, session Session) {
 	_ = client.Close()
 }
 
-// toNode sends what the client writes, no faster than the node takes it. It
-// returns when the client is gone, and drops what it writes after the session.
+// toNode sends the client's data, no faster than the node accepts it. It returns when the
+// client has disconnected, and drops data after the end of the session.
 func toNode(client *portstream.Stream, node Session, credit *allowance) {
 	buffer := make([]byte, chunkBytes)
 	for {
@@ -145,7 +145,7 @@ func toNode(client *portstream.Stream, node Session, credit *allowance) {
 			}
 			piece := append([]byte(nil), buffer[sent:sent+room]...)
 			if node.Send(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDIN, Data: piece}) != nil {
-				break // its last word is on the way to the client
+				break // the node's last message is on its way to the client
 			}
 			sent += room
 		}
@@ -160,8 +160,8 @@ func toNode(client *portstream.Stream, node Session, credit *allowance) {
 	}
 }
 
-// toClient writes what the instance says until the session ends, and returns
-// what there is to tell the client of that.
+// toClient writes the instance's data until the session ends. It returns the error to report to
+// the client.
 func toClient(client *portstream.Stream, node Session, credit *allowance) error {
 	consumed := consumed{session: node}
 	for {
@@ -176,7 +176,7 @@ func toClient(client *portstream.Stream, node Session, credit *allowance) error 
 			consumed.add(len(d.GetData()))
 		}
 		if d.GetEndOfInput() {
-			_ = client.CloseWrite() // a client that is gone ends the session elsewhere
+			_ = client.CloseWrite() // the session of a disconnected client ends elsewhere
 		}
 		if err != nil || d.GetClosed() {
 			return ended(d, err)

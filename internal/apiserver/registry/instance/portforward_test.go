@@ -19,7 +19,7 @@ import (
 	"rik.dev/rik/internal/rpc/portstream"
 )
 
-// port opens a port as a client does.
+// port opens a port like a client.
 func (s *sessions) port(t *testing.T, user, port string) (*portstream.Stream, *http.Response, error) {
 	t.Helper()
 	dialer := websocket.Dialer{Subprotocols: []string{portstream.Protocol}}
@@ -33,10 +33,10 @@ func (s *sessions) port(t *testing.T, user, port string) (*portstream.Stream, *h
 	return stream, answer, nil
 }
 
-// echo is a node whose port gives back all that it is sent, as credit allows.
-// Like a real one it never keeps the client from sending.
+// echo is a node whose port returns all data that it receives, as credit allows. Like a real
+// node, it never blocks the client from sending.
 func echo(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
-	// Credit bounds what can be on the way, pieces of a byte each at worst.
+	// Credit bounds the data in flight. In the worst case each piece is one byte.
 	arrived := make(chan *nodev1.StreamData, 4*instance.InitialCredit)
 	go func() {
 		defer close(arrived)
@@ -95,7 +95,7 @@ func TestPortForward(t *testing.T) {
 	if string(got) != "you said ping" || err != nil {
 		t.Errorf("read %q, %v", got, err)
 	}
-	// The instance has said all, and still hears.
+	// The instance has ended its output, and still receives input.
 	_, _ = io.WriteString(client, "more")
 	_ = client.CloseWrite()
 	if err := client.Wait(); err != nil {
@@ -134,7 +134,7 @@ func TestPortForwardMuch(t *testing.T) {
 	}
 }
 
-// TestPortForwardOfOneThatLeaves: neither side outlives the other.
+// TestPortForwardOfOneThatLeaves: when one side disconnects, the other side ends too.
 func TestPortForwardOfOneThatLeaves(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})

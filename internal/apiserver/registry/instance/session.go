@@ -18,35 +18,33 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// InitialCredit is what either side of a session may send before it hears of
-// more; the protocol of nodes says so.
+// InitialCredit is the number of bytes that either side of a session may send before it
+// receives credit. The node protocol defines it.
 const InitialCredit = 256 << 10
 
-// ErrNotConnected is what Open returns while a node has no connection.
+// ErrNotConnected is returned by Open while a node has no connection.
 var ErrNotConnected = errors.New("the node is not connected")
 
-// ErrBusy is what Open returns when no further session may be opened on a node now.
+// ErrBusy is returned by Open when no further session may be opened on a node now.
 var ErrBusy = errors.New("the node has no room for a session")
 
-// Sessions open streams to instances over the connections that their nodes
-// keep to the controller.
+// Sessions open streams to instances over the nodes' connections to the controller.
 type Sessions interface {
-	// Open asks a node for a session. The stream's number is filled in by the
-	// implementation, here and in everything sent. It returns an error that is
-	// ErrNotConnected when the node cannot be asked, ErrBusy when it may not be asked
-	// for more. The session ends with ctx.
+	// Open opens a session on a node. The implementation sets the stream's number, here and in
+	// every message. The error is ErrNotConnected if the node has no connection, and ErrBusy if
+	// it may not have further sessions. The session ends with ctx.
 	Open(ctx context.Context, node string, open *nodev1.OpenStream) (Session, error)
 }
 
-// Session is one stream. Send and Recv may be called at the same time as each
-// other and as Close, but neither by two goroutines.
+// Session is one stream. Send, Recv and Close may be called concurrently with each other, but
+// Send and Recv only by one goroutine each.
 type Session interface {
 	Send(data *nodev1.StreamData) error
-	// Recv returns what the node sent; io.EOF or another error once nothing
-	// follows, at the latest after a message with closed set, after Close, or
-	// when the node's connection is lost.
+	// Recv returns the node's next message. It returns io.EOF or another error if none follows,
+	// at the latest after a message with closed set, after Close, or when the node's connection
+	// is lost.
 	Recv() (*nodev1.StreamData, error)
-	// Close ends the session; the node is told unless it was the one to end it.
+	// Close ends the session. The node is informed unless it ended the session itself.
 	Close()
 }
 
@@ -68,7 +66,7 @@ func (o opener) open(ctx context.Context, name, container string, kind func(*nod
 	return o.openOn(ctx, i, container, kind)
 }
 
-// placed finds an instance that a node has.
+// placed returns an instance that has a node.
 func (o opener) placed(ctx context.Context, name string) (*rik.Instance, error) {
 	obj, err := o.instances.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
@@ -103,11 +101,11 @@ func (o opener) openOn(ctx context.Context, i *rik.Instance, container string, k
 	return s, nil
 }
 
-// container checks a container's name, or chooses the first.
+// container checks the name of a container, or chooses the first.
 func (o opener) container(ctx context.Context, i *rik.Instance, name string) (string, error) {
 	rev, err := o.revisions.Get(ctx, i.Spec.Revision)
 	if apierrors.IsNotFound(err) {
-		return name, nil // the node still knows what it runs
+		return name, nil // the node still has the template
 	}
 	if err != nil {
 		return "", err
@@ -134,15 +132,15 @@ func (o opener) container(ctx context.Context, i *rik.Instance, name string) (st
 	return name, nil
 }
 
-// consumed tells the node of the room that reading made, not at every piece
-// but at every quarter of what it starts with.
+// consumed grants the node credit for data that was read. It does not do so for every piece,
+// but for every quarter of the initial credit.
 type consumed struct {
 	session Session
 	bytes   int64
 }
 
-// add does not fail: a node that has said its last word takes no message, and
-// what it said before that is still to be read. Of a lost node Recv tells.
+// add returns no error. A node that has sent its last message accepts no more messages, and its
+// earlier data must still be read. Recv reports a lost node.
 func (c *consumed) add(n int) {
 	c.bytes += int64(n)
 	if c.bytes < InitialCredit/4 {
@@ -153,7 +151,7 @@ func (c *consumed) add(n int) {
 	_ = c.session.Send(&nodev1.StreamData{Credit: more})
 }
 
-// ended turns how a session ended into an error: nil for a good end.
+// ended converts the end of a session to an error. It returns nil for a successful end.
 func ended(d *nodev1.StreamData, err error) error {
 	if err != nil {
 		if errors.Is(err, io.EOF) {
@@ -167,7 +165,7 @@ func ended(d *nodev1.StreamData, err error) error {
 	return nil
 }
 
-// flush pushes what was written to the client.
+// flush sends the written data to the client.
 func flush(w http.ResponseWriter) {
 	if f, ok := w.(http.Flusher); ok {
 		f.Flush()

@@ -43,7 +43,7 @@ type sessions struct {
 	log  *journal
 }
 
-// journal keeps what is logged.
+// journal stores the log messages.
 type journal struct {
 	mu            sync.Mutex
 	infos, errors []string
@@ -95,7 +95,7 @@ func serve(t *testing.T, bound string, script func(*registrytest.FarEnd, *nodev1
 	return &sessions{url: server.URL, node: n, name: i.Name, log: log}
 }
 
-// connect does what the API server's handler for connections does.
+// connect does the same as the API server's handler for connections.
 func connect(w http.ResponseWriter, r *http.Request, c rest.Connecter) {
 	who := r.Header.Get("X-User")
 	if who == "" {
@@ -198,8 +198,8 @@ func TestLogRefuses(t *testing.T) {
 	}
 }
 
-// TestLogCutShort loses the node in the middle: the client must not take what
-// it got for the whole log.
+// TestLogCutShort loses the node during a log. The client must not treat the partial log as
+// complete.
 func TestLogCutShort(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
@@ -211,7 +211,7 @@ func TestLogCutShort(t *testing.T) {
 	}
 }
 
-// TestLogFollowEndsWithTheClient leaves a session that waits for more lines.
+// TestLogFollowEndsWithTheClient disconnects the client of a session that waits for more lines.
 func TestLogFollowEndsWithTheClient(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
@@ -237,8 +237,7 @@ func TestLogFollowEndsWithTheClient(t *testing.T) {
 	await(t, gone, "the session to end")
 }
 
-// TestLogCredit reads more than the first allowance: the node must hear of
-// room, or it would stop.
+// TestLogCredit reads more than the initial credit. Without further credit the node would stop.
 func TestLogCredit(t *testing.T) {
 	t.Parallel()
 	const pieces, size = 64, 16 << 10
@@ -262,8 +261,8 @@ func TestLogCredit(t *testing.T) {
 	}
 }
 
-// leaveEarly says its last word while the client has most of the output yet to
-// read: the room that reading makes can no longer be told to anybody.
+// leaveEarly sends its last message while the client has not read most of the output. Credit
+// for that output can no longer be sent.
 func leaveEarly(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
 	s.Leave()
 	for range 8 {
@@ -301,7 +300,7 @@ func await(t *testing.T, c <-chan struct{}, what string) {
 	}
 }
 
-// protocols are the two ways of kubectl.
+// protocols are the two protocols of kubectl.
 var protocols = map[string]func(*clientrest.Config, *url.URL) (remotecommand.Executor, error){
 	"SPDY": func(c *clientrest.Config, u *url.URL) (remotecommand.Executor, error) {
 		return remotecommand.NewSPDYExecutor(c, http.MethodPost, u)
@@ -311,7 +310,7 @@ var protocols = map[string]func(*clientrest.Config, *url.URL) (remotecommand.Exe
 	},
 }
 
-// execute runs a command as kubectl does.
+// execute runs a command like kubectl.
 func (s *sessions) execute(t *testing.T, protocol string, query url.Values, o remotecommand.StreamOptions) error {
 	t.Helper()
 	u, err := url.Parse(s.url + "/" + s.name + "/exec?" + query.Encode())
@@ -336,8 +335,8 @@ func forEachProtocol(t *testing.T, test func(*testing.T, string)) {
 	}
 }
 
-// TestExecEcho sends more input than the first allowance, to its end, and
-// gets it back on both outputs with an exit code.
+// TestExecEcho sends more input than the initial credit, and ends it. It receives the input on
+// both outputs, with an exit code.
 func TestExecEcho(t *testing.T) {
 	t.Parallel()
 	forEachProtocol(t, func(t *testing.T, protocol string) {
@@ -378,8 +377,8 @@ func TestExecEcho(t *testing.T) {
 	})
 }
 
-// TestExecEndsQuietly lets the server end the connection: that the library then
-// cannot read on is nothing to warn of.
+// TestExecEndsQuietly: when the server ends the connection, the library's read error is not
+// logged as an error.
 func TestExecEndsQuietly(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
@@ -473,8 +472,7 @@ func TestExecNodeRefuses(t *testing.T) {
 	})
 }
 
-// cable carries connections to a server until it is cut, as a client's end
-// does.
+// cable forwards connections to a server until it is cut, like a client that disconnects.
 type cable struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -519,7 +517,7 @@ func (c *cable) cut() {
 	}
 }
 
-// TestExecEndsWithTheClient takes the client away while the command is quiet.
+// TestExecEndsWithTheClient disconnects the client while the command has no output.
 func TestExecEndsWithTheClient(t *testing.T) {
 	t.Parallel()
 	forEachProtocol(t, func(t *testing.T, protocol string) {
@@ -527,7 +525,7 @@ func TestExecEndsWithTheClient(t *testing.T) {
 		s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
 			s.Out("up")
 			for s.Read() != nil {
-				// Input may end first; a command need not care.
+				// Input may end first, which a command may ignore.
 			}
 			close(gone)
 			return nil

@@ -1,5 +1,5 @@
-// Package instance stores Instances and opens sessions with them: their logs,
-// commands in their containers and their ports.
+// Package instance stores Instances and opens sessions with them: logs, commands in containers,
+// and ports.
 package instance
 
 import (
@@ -28,34 +28,33 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/workload"
 )
 
-// Workloads reads workloads; their store does.
+// Workloads reads workloads. The store of workloads implements it.
 type Workloads interface {
 	Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error)
 }
 
-// Revisions reads revisions and makes those that are missing.
+// Revisions reads revisions and creates missing ones.
 type Revisions interface {
 	Get(ctx context.Context, name string) (*rikv1alpha1.WorkloadRevision, error)
 	Ensure(ctx context.Context, w *rikv1alpha1.Workload, dryRun []string) (*rikv1alpha1.WorkloadRevision, error)
 }
 
-// Config is what the storage of instances needs.
+// Config configures the storage of instances.
 type Config struct {
 	Workloads Workloads
 	Revisions Revisions
-	// Sessions reach the nodes; without them log, exec and portforward answer 503.
+	// Sessions connect to the nodes. Without them log, exec and portforward answer 503.
 	Sessions Sessions
-	// Authorizer is asked again for a command or a port over a WebSocket, which
-	// arrives as a GET. Nobody may when it is nil.
+	// Authorizer is called again for a command or a port over a WebSocket, which arrives as a
+	// GET. If it is nil, nobody may open one.
 	Authorizer authorizer.Authorizer
 }
 
-// ByWorkload is the index, for store.Find, of instances by the UID of the
-// workload that owns them.
+// ByWorkload is the name of the index, for store.Find, of instances by the UID of the workload
+// that owns them.
 const ByWorkload = "metadata.ownerReferences.uid"
 
-// WorkloadUID is the UID of the workload that owns an instance; empty for one
-// that outlived its workload.
+// WorkloadUID returns the UID of the workload that owns an instance. It is empty for an orphan.
 func WorkloadUID(i *rik.Instance) string {
 	for n := range i.OwnerReferences {
 		if i.OwnerReferences[n].Kind == "Workload" {
@@ -73,13 +72,12 @@ type Storage struct {
 	Exec            *Exec
 	Ports           *PortForward
 	Suspend, Resume *Hold
-	// Whole is the same storage for the controller, which writes spec and
-	// status in one write. It is not served.
+	// Whole is the same storage for the controller, which writes spec and status in one write. It
+	// is not served.
 	Whole *genericregistry.Store
 }
 
-// REST is the store of instances. It makes a new one an instance of its
-// workload's newest revision.
+// REST is the store of instances. It assigns a new instance to its workload's newest revision.
 type REST struct {
 	*store.REST
 	workloads  Workloads
@@ -87,7 +85,7 @@ type REST struct {
 	authorizer authorizer.Authorizer
 }
 
-// NewStorage makes the storage.
+// NewStorage creates the storage.
 func NewStorage(getter generic.RESTOptionsGetter, c Config) (*Storage, error) {
 	main, status, whole := newStrategies(func(ctx context.Context, i *rik.Instance) int64 {
 		r, err := c.Revisions.Get(ctx, i.Spec.Revision)
@@ -135,9 +133,9 @@ func NewStorage(getter generic.RESTOptionsGetter, c Config) (*Storage, error) {
 	}, nil
 }
 
-// Create stores a new instance. The controller's are taken as they are; those
-// of users become instances of the revision that they name, or of the newest
-// one of their workload, which is made if it does not exist yet.
+// Create stores a new instance. It does not change instances of the controller. An instance of
+// a user gets the revision that it names, or the newest one of its workload, which is created
+// if it does not exist yet.
 func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
 	i, ok := obj.(*rik.Instance)
 	if !ok {
@@ -151,7 +149,7 @@ func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.Val
 	return r.Store.Create(ctx, i, validate, options)
 }
 
-// Update stores a changed instance. Server-side apply may make a new one here.
+// Update stores a changed instance. Server-side apply may create a new one here.
 func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	info = rest.WrapUpdatedObjectInfo(info, func(ctx context.Context, obj, old runtime.Object) (runtime.Object, error) {
 		i, isInstance := obj.(*rik.Instance)
@@ -162,8 +160,7 @@ func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectI
 		if before.ResourceVersion == "" {
 			return i, r.stamp(ctx, i, options.DryRun)
 		}
-		// What the server filled in is not lost when a manifest without it is
-		// applied again.
+		// Fields that the server set are kept when a manifest without them is applied again.
 		if i.Spec.Revision == "" {
 			i.Spec.Revision = before.Spec.Revision
 		}
@@ -190,7 +187,7 @@ func (r *REST) stamp(ctx context.Context, i *rik.Instance, dryRun []string) erro
 	return v1alpha1.Convert_v1alpha1_Instance_To_rik_Instance(made, i, nil)
 }
 
-// revisionFor finds the revision that a user's instance is to run.
+// revisionFor returns the revision for a user's instance.
 func (r *REST) revisionFor(ctx context.Context, i *rik.Instance, dryRun []string) (*rikv1alpha1.WorkloadRevision, error) {
 	at := field.NewPath("spec")
 	if i.Spec.Workload == "" {
@@ -216,9 +213,9 @@ func (r *REST) revisionFor(ctx context.Context, i *rik.Instance, dryRun []string
 	return r.revisions.Ensure(ctx, w, dryRun)
 }
 
-// permit asks for the privileges of a revision that its workload no longer has: what an
-// administrator allowed may have been taken back since. What the workload asks for now,
-// whoever may start instances may start.
+// permit checks the privileges of a revision that its workload no longer uses, because an
+// administrator may have revoked them since. The current template needs no check: every user
+// who may create instances may run it.
 func (r *REST) permit(ctx context.Context, i *rik.Instance, rev *rikv1alpha1.WorkloadRevision) error {
 	w, err := r.workload(ctx, i)
 	if err == nil && revision.Name(w) == rev.Name {
@@ -232,7 +229,7 @@ func (r *REST) permit(ctx context.Context, i *rik.Instance, rev *rikv1alpha1.Wor
 	return workload.Permit(ctx, r.authorizer, rik.Resource("instances"), nameOf(i), needs)
 }
 
-// workload is the one that an instance names.
+// workload returns the workload that an instance names.
 func (r *REST) workload(ctx context.Context, i *rik.Instance) (*rikv1alpha1.Workload, error) {
 	at := field.NewPath("spec")
 	about := genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
@@ -254,7 +251,7 @@ func (r *REST) workload(ctx context.Context, i *rik.Instance) (*rikv1alpha1.Work
 	return w, v1alpha1.Convert_rik_Workload_To_v1alpha1_Workload(hub, w, nil)
 }
 
-// nameOf is what errors call an instance, which may have no name yet.
+// nameOf returns the name of an instance for errors. The instance may have no name yet.
 func nameOf(i *rik.Instance) string { return cmp.Or(i.Name, i.GenerateName) }
 
 func invalid(i *rik.Instance, errs ...*field.Error) error {

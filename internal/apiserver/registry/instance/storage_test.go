@@ -23,7 +23,7 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/registrytest"
 )
 
-// workload is one that passes validation.
+// workload is a workload that passes validation.
 func workload(name string) *rik.Workload {
 	replicas, grace, limit := int32(1), int64(7), int32(10)
 	return &rik.Workload{
@@ -128,8 +128,8 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-// TestConcurrentFirstInstances lets many callers make the first revision of a
-// workload at once: they must end up with the same one.
+// TestConcurrentFirstInstances: many callers create the first revision of a workload
+// concurrently. All must get the same one.
 func TestConcurrentFirstInstances(t *testing.T) {
 	t.Parallel()
 	f := setup(t, registry.Config{})
@@ -170,7 +170,7 @@ func TestUserUpdates(t *testing.T) {
 	f := setup(t, registry.Config{})
 	for name, tc := range map[string]struct {
 		change func(*rik.Instance)
-		want   string // of the error; none when empty
+		want   string // of the error; empty means no error
 	}{
 		"label":           {func(i *rik.Instance) { i.Labels["mine"] = "yes" }, ""},
 		"status is kept":  {func(i *rik.Instance) { i.Status.Phase = rik.InstanceRunning }, ""},
@@ -202,8 +202,8 @@ func TestUserUpdates(t *testing.T) {
 	}
 }
 
-// TestConditionsFollowTheStatus: whoever waits for Ready as for a pod finds it, and it
-// changes when what it says does.
+// TestConditionsFollowTheStatus: an instance has the condition Ready, like a pod, and its time
+// changes with its status.
 func TestConditionsFollowTheStatus(t *testing.T) {
 	t.Parallel()
 	f := setup(t, registry.Config{})
@@ -220,7 +220,7 @@ func TestConditionsFollowTheStatus(t *testing.T) {
 		phase rikv1alpha1.InstancePhase
 		ready bool
 		want  metav1.ConditionStatus
-		kept  bool // since the step before
+		kept  bool // unchanged since the previous step
 	}{
 		{rikv1alpha1.InstanceCreating, false, metav1.ConditionFalse, false},
 		{rikv1alpha1.InstanceRunning, false, metav1.ConditionFalse, true},
@@ -229,7 +229,7 @@ func TestConditionsFollowTheStatus(t *testing.T) {
 		{rikv1alpha1.InstanceFailed, false, metav1.ConditionFalse, false},
 	} {
 		i.Spec.NodeName, i.Status.Phase, i.Status.Ready = "n1", step.phase, step.ready
-		i.Status.Conditions = nil // whoever writes need not know of them
+		i.Status.Conditions = nil // a writer need not set them
 		if i, err = f.direct.Update(t.Context(), i); err != nil {
 			t.Fatal(err)
 		}
@@ -250,8 +250,8 @@ func TestConditionsFollowTheStatus(t *testing.T) {
 	}
 }
 
-// TestFinalizerStaysUntilTheEnd: an administrator who takes it off what lives would
-// have a deletion of which no node is told.
+// TestFinalizerStaysUntilTheEnd: even an administrator cannot remove the finalizer of a running
+// instance. Otherwise no node would be informed of its deletion.
 func TestFinalizerStaysUntilTheEnd(t *testing.T) {
 	t.Parallel()
 	f := setup(t, registry.Config{})
@@ -281,7 +281,7 @@ func TestFinalizerStaysUntilTheEnd(t *testing.T) {
 	}
 }
 
-// TestApplyAgain applies a manifest that lacks what the server filled in.
+// TestApplyAgain applies a manifest that lacks the fields that the server set.
 func TestApplyAgain(t *testing.T) {
 	t.Parallel()
 	f := setup(t, registry.Config{})
@@ -328,7 +328,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestDeletion marks, keeps and removes an instance: two writes in all.
+// TestDeletion marks, keeps and removes an instance, with two writes in total.
 func TestDeletion(t *testing.T) {
 	t.Parallel()
 	f := setup(t, registry.Config{})
@@ -394,8 +394,8 @@ func TestDeletingWorkloadStartsNothing(t *testing.T) {
 	}
 }
 
-// TestFault09 names objects so that one is the beginning of another and full
-// of what a query language would take for its own: every one is itself.
+// TestFault09NamesAreNeverPatterns uses names that are prefixes of each other and names with
+// special characters of query languages. Each name matches only itself.
 func TestFault09NamesAreNeverPatterns(t *testing.T) {
 	t.Parallel()
 	f := setup(t, registry.Config{})
@@ -491,7 +491,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// BenchmarkCreate counts what one instance costs on the controller's path.
+// BenchmarkCreate measures the creation of one instance by the controller.
 func BenchmarkCreate(b *testing.B) {
 	f := setup(b, registry.Config{})
 	first := f.create(b, of("web"))

@@ -17,26 +17,25 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/store"
 )
 
-// strategy is a store.Strategy that deletes gracefully and never writes
-// without a resource version: two writers of one instance must notice each
-// other.
+// strategy is a store.Strategy with graceful deletion that never writes without a resource
+// version. Two writers of one instance must detect each other.
 type strategy struct {
 	store.Strategy[*rik.Instance]
-	// grace is what the instance's revision says of its end.
+	// grace returns the termination grace period in the instance's revision.
 	grace func(ctx context.Context, i *rik.Instance) int64
 }
 
 var _ rest.RESTGracefulDeleteStrategy = strategy{}
 
-// AllowUnconditionalUpdate is false.
+// AllowUnconditionalUpdate returns false.
 func (strategy) AllowUnconditionalUpdate() bool { return false }
 
-// CheckGracefulDelete keeps the instance with a deletion timestamp: its node
-// has to take it away first, and the finalizer rik.dev/node goes when it has.
+// CheckGracefulDelete keeps the instance with a deletion timestamp. Its node must first remove
+// it, and then the finalizer rik.dev/node is removed.
 //
-// A grace period of 0 (kubectl delete --force --grace-period=0) is kept as
-// asked. It tells the controller not to wait for the node: it removes the
-// finalizer itself and leaves a tombstone for the node's return.
+// A grace period of 0 (kubectl delete --force --grace-period=0) is stored as requested. The
+// controller then does not wait for the node: it removes the finalizer itself and writes a
+// tombstone for the node's return.
 func (s strategy) CheckGracefulDelete(ctx context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
 	i, ok := obj.(*rik.Instance)
 	if !ok || options == nil {
@@ -49,16 +48,15 @@ func (s strategy) CheckGracefulDelete(ctx context.Context, obj runtime.Object, o
 		}
 		options.GracePeriodSeconds = &seconds
 	}
-	// In the same write as the timestamp: one write less on the way down.
+	// In the same write as the timestamp, which saves one write per deletion.
 	i.Status.Phase = rik.InstanceDestroying
 	i.Status.Ready = false
 	setConditions(&i.Status, i.Status.Conditions)
 	return true
 }
 
-// setConditions makes the conditions of a status from its fields and from those that
-// were stored: nobody else has to keep the two alike. An instance that nobody has
-// bound yet has none.
+// setConditions computes the conditions of a status from its fields and from the stored
+// conditions, so that writers need not keep them consistent. A pending instance has none.
 func setConditions(s *rik.InstanceStatus, stored []rik.InstanceCondition) {
 	ready := metav1.ConditionFalse
 	switch {
@@ -85,7 +83,7 @@ func prepareCreate(_ context.Context, i *rik.Instance) {
 	}
 }
 
-// prepareUpdate is for what users change: metadata, in effect.
+// prepareUpdate is for changes by users, who can only change metadata.
 func prepareUpdate(ctx context.Context, i, old *rik.Instance) {
 	i.Status = old.Status
 	prepareWhole(ctx, i, old)
@@ -98,9 +96,9 @@ func prepareWhole(_ context.Context, i, old *rik.Instance) {
 	if i.Spec != old.Spec {
 		i.Generation++
 	}
-	// The registry deletes an object whose last finalizer goes only if its
-	// grace period is over or 0. Here the finalizer says that nothing is left
-	// to wait for. The old object is the registry's own copy.
+	// The registry removes an object without finalizers only if its grace period is over or 0.
+	// Here the removal of the last finalizer shows that there is nothing to wait for. The old
+	// object is the registry's own copy.
 	if len(i.Finalizers) == 0 && old.DeletionTimestamp != nil {
 		var zero int64
 		old.DeletionGracePeriodSeconds, i.DeletionGracePeriodSeconds = &zero, &zero
@@ -127,7 +125,8 @@ func validateUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 	}
 	errs = append(errs, validateOrphan(ctx, i, old.Annotations[rikv1alpha1.AnnotationOrphaned])...)
 	had, has := slices.Contains(old.Finalizers, rikv1alpha1.FinalizerNode), slices.Contains(i.Finalizers, rikv1alpha1.FinalizerNode)
-	// Before the end, nobody: without it the node would never be told of the end.
+	// Nobody may remove it before the deletion, because then the node would never be informed of
+	// the end.
 	if had && !has && (old.DeletionTimestamp == nil || !store.Trusted(ctx)) {
 		errs = append(errs, field.Forbidden(at.Child("finalizers"),
 			`"`+rikv1alpha1.FinalizerNode+`" is removed when the node confirms the end; to give up waiting for it, delete with --force --grace-period=0`))
@@ -135,8 +134,8 @@ func validateUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 	return errs
 }
 
-// validateOrphan keeps users from saying that an instance is nobody's: its workload would
-// get another in its place, each time.
+// validateOrphan prevents users from marking an instance as an orphan, because its workload
+// would replace it each time.
 func validateOrphan(ctx context.Context, i *rik.Instance, before string) field.ErrorList {
 	if i.Annotations[rikv1alpha1.AnnotationOrphaned] == before || store.Trusted(ctx) {
 		return nil
@@ -145,7 +144,7 @@ func validateOrphan(ctx context.Context, i *rik.Instance, before string) field.E
 		"is set by the server; kubectl delete workload --cascade=orphan asks for it")}
 }
 
-// controls says whether the request is the controller's own.
+// controls reports whether the controller makes the request.
 func controls(ctx context.Context) bool {
 	u, ok := genericapirequest.UserFrom(ctx)
 	return ok && u.GetName() == rikv1alpha1.UserController

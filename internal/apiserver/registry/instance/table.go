@@ -34,8 +34,7 @@ var table = store.Table[*rik.Instance]{
 	},
 }
 
-// ready counts containers; how many there are is not known before the node
-// has spoken.
+// ready counts the ready containers. The total is not known before the node has reported.
 func ready(i *rik.Instance) string {
 	if len(i.Status.Containers) == 0 {
 		return "0/-"
@@ -49,7 +48,7 @@ func ready(i *rik.Instance) string {
 	return fmt.Sprintf("%d/%d", n, len(i.Status.Containers))
 }
 
-// statusText is the one word that tells most.
+// statusText returns the most informative status in one word.
 func statusText(i *rik.Instance) string {
 	s := &i.Status
 	switch {
@@ -84,7 +83,7 @@ func statusText(i *rik.Instance) string {
 	return string(s.Phase)
 }
 
-// trouble is why a container does not run although it should.
+// trouble says why a container does not run although it should.
 func trouble(c *rik.ContainerStatus) string {
 	switch {
 	case c.State == rik.ContainerWaiting:
@@ -96,9 +95,9 @@ func trouble(c *rik.ContainerStatus) string {
 	}
 }
 
-// restarts counts as kubectl does: init containers only while they are at work,
-// and the others from then on. What runs again before the others do, as all of
-// it after a reboot, would else be counted beside them.
+// restarts counts like kubectl: init containers only while they run, and the other containers
+// after that. Otherwise init containers that run again, such as after a reboot, would be added
+// to the count.
 func restarts(i *rik.Instance, now time.Time) string {
 	list := i.Status.Containers
 	if initializing(&i.Status) {
@@ -118,7 +117,7 @@ func restarts(i *rik.Instance, now time.Time) string {
 	return fmt.Sprintf("%d (%s ago)", count, store.Since(last, now))
 }
 
-// lastEnd is when a container last ended; nil when that is not known.
+// lastEnd returns when a container last ended, or nil if that is not known.
 func lastEnd(c *rik.ContainerStatus) *metav1.Time {
 	if c.FinishedAt == nil && c.LastState != nil {
 		return c.LastState.FinishedAt
@@ -126,14 +125,14 @@ func lastEnd(c *rik.ContainerStatus) *metav1.Time {
 	return c.FinishedAt
 }
 
-// initializing says that an init container has not succeeded yet.
+// initializing reports whether an init container has not succeeded yet.
 func initializing(s *rik.InstanceStatus) bool {
 	return slices.ContainsFunc(s.InitContainers, func(c rik.ContainerStatus) bool {
 		return c.State != rik.ContainerExited || c.ExitCode == nil || *c.ExitCode != 0
 	})
 }
 
-// digests are shortened to what tells two images apart.
+// digests shortens image digests to a part that distinguishes images.
 func digests(i *rik.Instance) string {
 	const enough = len("sha256:") + 12
 	var out []string

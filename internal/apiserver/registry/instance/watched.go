@@ -9,17 +9,17 @@ import (
 	"sync"
 )
 
-// watched is a ResponseWriter whose connection, once it is taken over, calls
-// gone when reading from it fails: both protocols read until the client ends.
+// watched is a ResponseWriter whose hijacked connection calls gone when a read from it fails.
+// Both protocols read until the client disconnects.
 type watched struct {
 	http.ResponseWriter
 	gone func()
 }
 
-// Unwrap lets http.ResponseController find what this does not implement.
+// Unwrap allows http.ResponseController to find methods that watched does not implement.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Hijack takes over the connection.
+// Hijack hijacks the connection.
 func (w *watched) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err != nil {
@@ -43,7 +43,7 @@ type watchedConn struct {
 	gone func()
 }
 
-// Read tells when it fails.
+// Read calls gone when it fails.
 func (c *watchedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// serveWebSocket speaks v5 of Kubernetes' protocol, the one in which a client
-// can end its input, and v4 for clients without it.
+// serveWebSocket supports v5 of Kubernetes' protocol, in which a client can end its input, and
+// v4 for older clients.
 func serveWebSocket(w http.ResponseWriter, req *http.Request, x *execution, o *remotecommand.Options) {
 	kind := func(wanted bool, k wsstream.ChannelType) wsstream.ChannelType {
 		if wanted {
@@ -40,10 +40,10 @@ func serveWebSocket(w http.ResponseWriter, req *http.Request, x *execution, o *r
 	conn.SetIdleTimeout(idleTimeout)
 	_, streams, err := conn.Open(w, req.WithContext(calmly(req.Context())))
 	if err != nil {
-		return // the handshake answered the client
+		return // Open has already answered the client
 	}
 	defer conn.Close()
-	// An empty message tells the client that the connection is up.
+	// An empty message informs the client that the connection is open.
 	first := remotecommand.StreamErr
 	if o.Stdout {
 		first = remotecommand.StreamStdOut
@@ -66,7 +66,7 @@ func serveWebSocket(w http.ResponseWriter, req *http.Request, x *execution, o *r
 		return
 	}
 	conn.SetWriteDeadline(time.Minute)
-	_, _ = streams[remotecommand.StreamErr].Write(status) // a client that is gone asks for no status
+	_, _ = streams[remotecommand.StreamErr].Write(status) // a disconnected client needs no status
 }
 
 // readSizes decodes the terminal's sizes until the client's stream ends.
@@ -86,7 +86,7 @@ func readSizes(ctx context.Context, from io.Reader, to chan<- remotecommand.Term
 	}
 }
 
-// execStatus tells a client how a command ended, as a kubelet does.
+// execStatus returns the result of a command in the form of a kubelet.
 func execStatus(err error) metav1.Status {
 	var exit exitError
 	switch {
