@@ -1,10 +1,9 @@
-// Package inprocess writes instances without a request: in the same process,
-// through the same validation, in one write to the datastore each. It is the
-// controller's hot path.
+// Package inprocess writes instances without an HTTP request: in the same process, with the
+// same validation, and in one write to the datastore each. The controller uses it for its
+// frequent writes.
 //
-// Admission plugins live in the handlers of requests and do not see these
-// writes; authorization does not either, which is why nothing but the
-// controller may hold this.
+// Admission plugins run in the handlers of requests and do not see these writes. Neither does
+// authorization, so only the controller may use this package.
 package inprocess
 
 import (
@@ -25,8 +24,8 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/instance"
 )
 
-// Instances writes instances. All methods may be called at the same time, none
-// keeps or changes its arguments, and errors are those of the API.
+// Instances writes instances. All methods are safe for concurrent use and do not keep or change
+// their arguments. Errors are those of the API.
 type Instances struct{ storage *instance.Storage }
 
 // NewInstances writes to a server's storage of instances.
@@ -34,13 +33,13 @@ func NewInstances(s *instance.Storage) *Instances { return &Instances{storage: s
 
 var controller = &user.DefaultInfo{Name: rikv1alpha1.UserController}
 
-// in is the context in which the storage sees the controller's request.
+// in returns the context of the controller's request to the storage.
 func in(ctx context.Context, namespace string) context.Context {
 	return genericapirequest.WithUser(genericapirequest.WithNamespace(ctx, namespace), controller)
 }
 
-// Create stores a new instance, which must have its revision and what
-// revision.Stamp gives. With generateName it gets a name of its own.
+// Create stores a new instance. It must have its revision and the fields that revision.Stamp
+// sets. With generateName it gets a generated name.
 func (d *Instances) Create(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
 	if i.Spec.Revision == "" {
 		return nil, apierrors.NewBadRequest("the revision of a new instance is required")
@@ -56,16 +55,15 @@ func (d *Instances) Create(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1
 	return published(out)
 }
 
-// Update stores the metadata, node and status of an instance in one write,
-// provided that it still has the given resource version. An instance that is
-// being deleted and has no finalizer left is removed instead, and the returned
-// object is its last state.
+// Update stores the metadata, node and status of an instance in one write, if it still has the
+// given resource version. An instance that is being deleted and has no finalizer left is
+// removed instead. The returned object is then its last state.
 func (d *Instances) Update(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
 	return d.update(ctx, i, d.storage.Whole.Update)
 }
 
-// UpdateStatus stores the status of an instance and nothing else, provided
-// that it still has the given resource version.
+// UpdateStatus stores only the status of an instance, if it still has the given resource
+// version.
 func (d *Instances) UpdateStatus(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
 	return d.update(ctx, i, d.storage.Status.Update)
 }
@@ -84,18 +82,18 @@ func (d *Instances) update(ctx context.Context, i *rikv1alpha1.Instance, update 
 	return published(out)
 }
 
-// DeleteOptions bound a deletion.
+// DeleteOptions limit a deletion.
 type DeleteOptions struct {
-	// UID that the instance must have; any when empty.
+	// UID is the UID that the instance must have. Empty means any.
 	UID types.UID
-	// GraceSeconds between the polite and the hard signal; what the instance's
-	// revision says when nil, at once and without the node's confirmation when 0.
+	// GraceSeconds is the time between SIGTERM and SIGKILL. Nil means that of the instance's
+	// revision. Zero means at once and without the node's confirmation.
 	GraceSeconds *int64
 }
 
-// Delete marks an instance for deletion and sets its phase to Destroying. It
-// stays until its last finalizer goes. One that is already marked is left as
-// it is unless the grace period becomes shorter.
+// Delete marks an instance for deletion and sets its phase to Destroying. The instance stays
+// until its last finalizer is removed. An instance that is already marked changes only if the
+// grace period becomes shorter.
 func (d *Instances) Delete(ctx context.Context, namespace, name string, o DeleteOptions) error {
 	options := &metav1.DeleteOptions{}
 	if o.GraceSeconds != nil {
@@ -109,7 +107,7 @@ func (d *Instances) Delete(ctx context.Context, namespace, name string, o Delete
 	return err
 }
 
-// Get reads an instance as the datastore has it now.
+// Get reads an instance from the datastore, without a cache.
 func (d *Instances) Get(ctx context.Context, namespace, name string) (*rikv1alpha1.Instance, error) {
 	out, err := d.storage.Whole.Get(in(ctx, namespace), name, &metav1.GetOptions{})
 	if err != nil {
@@ -118,7 +116,7 @@ func (d *Instances) Get(ctx context.Context, namespace, name string) (*rikv1alph
 	return published(out)
 }
 
-// internal copies an instance deeply: the storage changes what it is given.
+// internal makes a deep copy of an instance, because the storage changes its arguments.
 func internal(i *rikv1alpha1.Instance) (*rik.Instance, error) {
 	hub := &rik.Instance{}
 	if err := v1alpha1.Convert_v1alpha1_Instance_To_rik_Instance(i.DeepCopy(), hub, nil); err != nil {
