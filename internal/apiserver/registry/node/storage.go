@@ -26,7 +26,7 @@ type Storage struct {
 	Status *store.Status
 }
 
-// NewStorage makes the storage.
+// NewStorage creates the storage.
 func NewStorage(getter generic.RESTOptionsGetter) (*Storage, error) {
 	s, err := store.New(getter, store.Options[*rik.Node]{
 		Plural: "nodes", Singular: "node",
@@ -100,13 +100,13 @@ var table = store.Table[*rik.Node]{
 func status(n *rik.Node) string {
 	out, paused, waits := "Unknown", false, false
 	for _, c := range n.Status.Conditions {
-		// The controller's condition on a silent node whose instances stay for now.
+		// The controller sets this condition on a lost node whose instances stay for now.
 		paused = paused || c.Type == "ReplacementPaused" && c.Status == metav1.ConditionTrue
 		waits = waits || c.Type == rikv1alpha1.NodeConfirmationNeeded && c.Status == metav1.ConditionTrue
 		if c.Type != rik.NodeReady {
 			continue
 		}
-		// Not heard of is not ready either: nothing is placed there.
+		// A lost node is not ready either, because no instances are placed on it.
 		out = "NotReady"
 		if c.Status == metav1.ConditionTrue {
 			out = "Ready"
@@ -143,6 +143,6 @@ func amount(n *rik.Node, name rik.ResourceName) string {
 	if text := q.String(); !strings.HasSuffix(text, "Ki") || q.Value() < 100<<20 {
 		return text
 	}
-	// What a node measured in Ki is not worth its last digits.
+	// The last digits of a node's value in Ki do not matter.
 	return fmt.Sprintf("%dMi", q.Value()>>20)
 }
