@@ -18,11 +18,11 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/store"
 )
 
-// ByLegacyID is the index, for store.Find, of tenants by the identifier that a
-// v0 client gave them.
+// ByLegacyID is the name of the index, for store.Find, of tenants by the ID that a v0 client
+// set.
 const ByLegacyID = "metadata.annotations.v0-id"
 
-// LegacyID is the identifier that a v0 client gave a tenant, if one did.
+// LegacyID returns the ID of a tenant that a v0 client set. It is empty if there is none.
 func LegacyID(t *rik.Tenant) string { return t.Annotations[rikv1alpha1.AnnotationLegacyID] }
 
 // Storage serves tenants and their status.
@@ -31,7 +31,7 @@ type Storage struct {
 	Status *store.Status
 }
 
-// NewStorage makes the storage.
+// NewStorage creates the storage.
 func NewStorage(getter generic.RESTOptionsGetter) (*Storage, error) {
 	s, err := store.New(getter, store.Options[*rik.Tenant]{
 		Plural: "tenants", Singular: "tenant",
