@@ -1,5 +1,5 @@
-// Package workloadrevision stores WorkloadRevisions, which never change but
-// for their number.
+// Package workloadrevision stores WorkloadRevisions, of which only the revision number can
+// change.
 package workloadrevision
 
 import (
@@ -29,11 +29,12 @@ import (
 // Storage serves revisions.
 type Storage struct{ Revision *REST }
 
-// REST is the store of revisions. Only the controller and administrators write them,
-// whatever RBAC says: what a revision holds is run without asking who wrote it.
+// REST is the store of revisions. Only the controller and administrators may write them,
+// whatever RBAC allows, because an instance of a revision runs without a check of who wrote the
+// revision.
 type REST struct{ *store.REST }
 
-// NewStorage makes the storage.
+// NewStorage creates the storage.
 func NewStorage(getter generic.RESTOptionsGetter) (*Storage, error) {
 	s, err := store.New(getter, store.Options[*rik.WorkloadRevision]{
 		Plural: "workloadrevisions", Singular: "workloadrevision",
@@ -56,7 +57,7 @@ func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.Val
 	return r.Store.Create(ctx, obj, validate, options)
 }
 
-// Update stores a changed revision, or a new one by server-side apply.
+// Update stores a changed revision, or a new one through server-side apply.
 func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	if err := trusted(ctx, name); err != nil {
 		return nil, false, err
@@ -101,9 +102,9 @@ func (s *Storage) Get(ctx context.Context, name string) (*rikv1alpha1.WorkloadRe
 	return published(obj)
 }
 
-// Ensure returns the stored revision of a workload's present template and
-// makes it when there is none. Any number of callers may do so at once, the
-// controller among them: they make the same one.
+// Ensure returns the stored revision of a workload's current template. It creates the revision
+// if there is none. Any number of callers may call it concurrently, including the controller,
+// and all get the same revision.
 func (s *Storage) Ensure(ctx context.Context, w *rikv1alpha1.Workload, dryRun []string) (*rikv1alpha1.WorkloadRevision, error) {
 	made := revision.For(w)
 	found, err := s.Get(ctx, made.Name)
@@ -117,7 +118,7 @@ func (s *Storage) Ensure(ctx context.Context, w *rikv1alpha1.Workload, dryRun []
 	if err := v1alpha1.Convert_v1alpha1_WorkloadRevision_To_rik_WorkloadRevision(made, hub, nil); err != nil {
 		return nil, err
 	}
-	// Whoever wrote the workload was asked for its privileges.
+	// The privileges were checked when the workload was written.
 	obj, err := s.Revision.Store.Create(about(ctx, "create", made.Name), hub, nil, &metav1.CreateOptions{DryRun: dryRun})
 	if apierrors.IsAlreadyExists(err) {
 		return s.Get(ctx, made.Name)
@@ -128,7 +129,7 @@ func (s *Storage) Ensure(ctx context.Context, w *rikv1alpha1.Workload, dryRun []
 	return published(obj)
 }
 
-// next is the number that a new revision of a workload gets.
+// next returns the number for a new revision of a workload.
 func (s *Storage) next(ctx context.Context, workload string) (int64, error) {
 	list, err := s.of(ctx, workload)
 	if err != nil {
@@ -141,7 +142,7 @@ func (s *Storage) next(ctx context.Context, workload string) (int64, error) {
 	return revision.Next(existing), nil
 }
 
-// of lists the revisions of a workload.
+// of returns the revisions of a workload.
 func (s *Storage) of(ctx context.Context, workload string) (*rik.WorkloadRevisionList, error) {
 	selector := labels.SelectorFromSet(labels.Set{rikv1alpha1.LabelWorkload: workload})
 	obj, err := s.Revision.List(about(ctx, "list", ""), &internalversion.ListOptions{LabelSelector: selector})
@@ -155,7 +156,8 @@ func (s *Storage) of(ctx context.Context, workload string) (*rik.WorkloadRevisio
 	return list, nil
 }
 
-// about makes errors speak of revisions when the request is for something else.
+// about returns a context in which errors name revisions, although the request is for another
+// resource.
 func about(ctx context.Context, verb, name string) context.Context {
 	return genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
 		IsResourceRequest: true, Verb: verb, Name: name, Namespace: genericapirequest.NamespaceValue(ctx),
@@ -172,7 +174,7 @@ func published(obj runtime.Object) (*rikv1alpha1.WorkloadRevision, error) {
 	return out, v1alpha1.Convert_rik_WorkloadRevision_To_v1alpha1_WorkloadRevision(hub, out, nil)
 }
 
-// Templates are those of a workload's revisions.
+// Templates returns the templates of a workload's revisions.
 func (s *Storage) Templates(ctx context.Context, name string) ([]*rik.InstanceTemplate, error) {
 	list, err := s.of(ctx, name)
 	if err != nil {
