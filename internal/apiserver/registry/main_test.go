@@ -8,7 +8,7 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/registrytest"
 )
 
-// etcd is for tests of the stores alone; those of requests are in package apiserver.
+// etcd is for tests of only the stores. Tests of requests are in package apiserver.
 var etcd *registrytest.Server
 
 func TestMain(m *testing.M) {

@@ -18,12 +18,12 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/registrytest"
 )
 
-// wide is the context of a request for something without a namespace.
+// wide is the context of a request for an object without a namespace.
 func wide() context.Context {
 	return genericapirequest.WithNamespace(as("ann"), "")
 }
 
-// controller is the context of the controller's own request.
+// controller is the context of the controller's request.
 func controller(namespace string) context.Context {
 	return registrytest.As(context.Background(), namespace, rikv1alpha1.UserController)
 }
@@ -59,8 +59,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestNodeStatusAtCreation: the controller makes a node with what it knows of it
-// in one write; nobody else says how a node is.
+// TestNodeStatusAtCreation: the controller creates a node with its status in one write. Other
+// users cannot set the status.
 func TestNodeStatusAtCreation(t *testing.T) {
 	t.Parallel()
 	s := etcd.Stores(t, registry.Config{})
@@ -130,8 +130,8 @@ func TestNodeTable(t *testing.T) {
 	}
 }
 
-// TestFault10 creates a tenant, finds it in the list and gets a conflict for
-// the second of the same name.
+// TestFault10TenantsAreListed creates a tenant and finds it in the list. Creating a second one
+// of the same name is a conflict.
 func TestFault10TenantsAreListed(t *testing.T) {
 	t.Parallel()
 	s := etcd.Stores(t, registry.Config{})
@@ -175,7 +175,7 @@ func TestRevisionTable(t *testing.T) {
 	}
 }
 
-// TestNames are what people type.
+// TestNames checks the short names and categories.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	s := etcd.Stores(t, registry.Config{})

@@ -1,5 +1,5 @@
-// Package registry serves the group rik.dev: it makes the stores of all its
-// resources and hands them to the API server.
+// Package registry serves the group rik.dev. It creates the stores of all its resources and
+// passes them to the API server.
 package registry
 
 import (
@@ -25,21 +25,21 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/workloadrevision"
 )
 
-// Config is what the stores need of their server.
+// Config configures the stores.
 type Config struct {
-	// Authorizer decides who may write privileged workloads and who may run
-	// commands over WebSockets. Without one nobody may.
+	// Authorizer decides who may write privileged workloads and who may run commands over
+	// WebSockets. If it is nil, nobody may.
 	Authorizer authorizer.Authorizer
-	// Sessions reach the nodes for log and exec; nil answers 503.
+	// Sessions connect to the nodes for log and exec. If it is nil, such requests are answered
+	// with 503.
 	Sessions instance.Sessions
-	// NodePorts are the ports of nodes that workloads may have; all when zero.
+	// NodePorts is the range of node ports that workloads may use. Zero means all.
 	NodePorts validation.NodePorts
 }
 
-// Provider makes the REST storage of rik.dev. It implements RESTStorageProvider
-// of k8s.io/kubernetes/pkg/controlplane/apiserver. The scheme that it serves
-// with is Kubernetes' legacyscheme: apis/rik/install must have been applied to
-// it before.
+// Provider creates the REST storage of rik.dev. It implements RESTStorageProvider of
+// k8s.io/kubernetes/pkg/controlplane/apiserver. It uses Kubernetes' legacyscheme, to which
+// apis/rik/install must have been applied before.
 type Provider struct {
 	config Config
 	stores Stores
@@ -54,17 +54,16 @@ type Stores struct {
 	Tenants   *tenant.Storage
 }
 
-// NewProvider makes a provider for one server.
+// NewProvider creates a provider for one server.
 func NewProvider(c Config) *Provider { return &Provider{config: c} }
 
-// GroupName is rik.dev.
+// GroupName returns rik.dev.
 func (p *Provider) GroupName() string { return rik.GroupName }
 
 // Stores returns the storage. It is empty until NewRESTStorage has returned.
 func (p *Provider) Stores() Stores { return p.stores }
 
-// NewRESTStorage makes the storage of every resource that is enabled, which is
-// all of them unless the server's configuration says otherwise.
+// NewRESTStorage creates the storage of every resource that is enabled. By default all are.
 func (p *Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(rik.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
 	stores, err := NewStores(getter, p.config)
@@ -76,7 +75,7 @@ func (p *Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, gette
 	return info, nil
 }
 
-// NewStores makes the storage of every resource.
+// NewStores creates the storage of every resource.
 func NewStores(getter generic.RESTOptionsGetter, c Config) (s Stores, err error) {
 	if s.Workloads, err = workload.NewStorage(getter, c.Authorizer, c.NodePorts); err != nil {
 		return s, err
@@ -118,14 +117,14 @@ func (s Stores) served() map[string]rest.Storage {
 	}
 }
 
-// all are the stores that hold objects.
+// all returns the stores that contain objects.
 func (s Stores) all() []*genericregistry.Store {
 	return []*genericregistry.Store{
 		s.Workloads.Workload.Store, s.Revisions.Revision.Store, s.Instances.Instance.Store, s.Nodes.Node.Store, s.Tenants.Tenant.Store,
 	}
 }
 
-// Ready says why the stores cannot be listed yet.
+// Ready says why the stores cannot be listed yet. It returns nil if they can.
 func (s Stores) Ready() error {
 	var errs []error
 	for _, one := range s.all() {
@@ -134,8 +133,7 @@ func (s Stores) Ready() error {
 	return errors.Join(errs...)
 }
 
-// Destroy ends what the stores run in the background. A server that served
-// them does it itself.
+// Destroy ends the background work of the stores. A server that served them does that itself.
 func (s Stores) Destroy() {
 	for _, one := range s.all() {
 		one.Destroy()

@@ -66,8 +66,8 @@ func createWorkload(t *testing.T, s registry.Stores, user string, w *rik.Workloa
 	return obj.(*rik.Workload), nil
 }
 
-// TestReachingTheNode lets only the administrator write what reaches
-// beyond an instance, and only they may change such a template afterward.
+// TestReachingTheNode: only the administrator may write a template with access to the node, and
+// only the administrator may change such a template later.
 func TestReachingTheNode(t *testing.T) {
 	t.Parallel()
 	host := func(s *rik.WorkloadSpec) { s.HostNetwork = true }
@@ -191,8 +191,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestFault08 asks for numbers of instances at and beyond their limits:
-// nothing wraps around, and a number counts the whole, not each.
+// TestFault08ReplicasHaveBounds: the number of replicas is checked at and above its limits. No
+// number overflows. A number counts the whole workload.
 func TestFault08ReplicasHaveBounds(t *testing.T) {
 	t.Parallel()
 	s := etcd.Stores(t, registry.Config{})
@@ -230,7 +230,7 @@ func TestRevisionsNeverChange(t *testing.T) {
 	}
 }
 
-// row is a table's only row by the names of its columns.
+// row returns a table's only row, by column name.
 func row(t *testing.T, c rest.TableConvertor, o runtime.Object) map[string]any {
 	t.Helper()
 	table, err := c.ConvertToTable(t.Context(), o, &metav1.TableOptions{})
@@ -274,8 +274,8 @@ func TestWorkloadTable(t *testing.T) {
 	}
 }
 
-// TestCascadeIsRemembered follows a deletion as Kubernetes' garbage collector
-// acts on it.
+// TestCascadeIsRemembered follows a deletion through the actions of Kubernetes' garbage
+// collector.
 func TestCascadeIsRemembered(t *testing.T) {
 	t.Parallel()
 	for policy, want := range map[metav1.DeletionPropagation]string{
@@ -310,8 +310,8 @@ func TestCascadeIsRemembered(t *testing.T) {
 	}
 }
 
-// TestPortsOfNodesAreLimited refuses ports of nodes that the operator does not give away,
-// whoever asks, and leaves alone what a workload has already.
+// TestPortsOfNodesAreLimited: node ports that the operator excludes are refused for every user.
+// Ports that a workload already has are accepted.
 func TestPortsOfNodesAreLimited(t *testing.T) {
 	t.Parallel()
 	serving := func(port int32) func(*rik.WorkloadSpec) {
