@@ -46,8 +46,8 @@ func eventually(t *testing.T, what string, done func(ctx context.Context) (bool,
 	}
 }
 
-// TestGroupNeedsNoDot: a type of the group batch is defined, found by clients,
-// described, stored, and goes with its objects.
+// TestGroupNeedsNoDot: a type in the group batch can be defined, found in discovery, described
+// and stored. Its deletion removes its objects.
 func TestGroupNeedsNoDot(t *testing.T) {
 	t.Parallel()
 	s := kcptest.Shared(t)
@@ -96,7 +96,7 @@ func TestGroupNeedsNoDot(t *testing.T) {
 	})
 }
 
-// TestOtherRulesHold: all else that Kubernetes asks of a CRD it goes on to ask.
+// TestOtherRulesHold: all other rules of Kubernetes for a CRD still apply.
 func TestOtherRulesHold(t *testing.T) {
 	t.Parallel()
 	client, err := clientset.NewForConfig(kcptest.Shared(t).Config)

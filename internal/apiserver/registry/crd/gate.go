@@ -21,25 +21,25 @@ import (
 )
 
 const (
-	// everything is more than ever is at work at once.
+	// everything is a weight above the number of concurrent requests at any time.
 	everything = 1 << 30
-	// afterward is how long a write of which nothing was heard may still take effect.
-	// Seven seconds after it came in, etcd no longer begins one:
+	// afterward is how long a write without a response may still take effect. etcd does not start
+	// a write more than seven seconds after it arrived:
 	// https://github.com/etcd-io/etcd/blob/v3.6.0/server/config/config.go (ReqTimeout).
 	afterward = 10 * time.Second
-	// seenPoll is how often it is looked whether a CRD has reached those who serve it.
+	// seenPoll is the interval of checks whether the server of types uses a changed CRD.
 	seenPoll = 2 * time.Millisecond
 )
 
-// Gate keeps writes of objects and changes of their CRD apart. While a CRD changes, no
-// object of its type is written, and afterward none is by a request that was let in by
-// the CRD as it was: see [Gate.Delegate] for how that is known.
+// Gate separates writes of objects from changes of their CRD. While a CRD changes, no object of
+// its type is written. After the change, no request writes an object through the storage of the
+// old CRD: see [Gate.Delegate].
 //
-// It knows one API server, and so there may be only one on a datastore.
+// It works within one API server, so there may be only one on a datastore.
 type Gate struct {
-	// served finds the CRD by which requests are served now.
+	// served returns the CRD by which requests are served now.
 	served func(schema.GroupResource) *apiextensionsv1.CustomResourceDefinition
-	// timeout is afterward, but in tests.
+	// timeout is afterward, except in tests.
 	timeout time.Duration
 
 	mu    sync.Mutex
@@ -51,15 +51,16 @@ type Gate struct {
 	closed  chan struct{}
 }
 
-// passage is what the gate knows of one type.
+// passage is the gate's state of one type.
 type passage struct {
-	// arriving are requests between the gate and the storage of the type: on that way
-	// they make the storage, if there is none, of the CRD as they found it.
+	// arriving counts requests between the gate and the storage of the type. On that way, a
+	// request creates the storage from the current CRD if there is none.
 	arriving *semaphore.Weighted
-	// writing are the writes of objects, until it is certain what became of them.
+	// writing counts the writes of objects until their results are certain.
 	writing *semaphore.Weighted
-	// age counts the changes of the CRD. Storage of another age serves a CRD that is no
-	// more: as no request arrives while it changes, none can make old storage anew.
+	// age counts the changes of the CRD. Storage with another age belongs to an old CRD. No
+	// request arrives while the CRD changes, so no request can create storage of the old CRD
+	// again.
 	age atomic.Int64
 }
 
@@ -67,8 +68,8 @@ func newPassage() *passage {
 	return &passage{arriving: semaphore.NewWeighted(everything), writing: semaphore.NewWeighted(everything)}
 }
 
-// NewGate makes a gate. The function finds the CRD that the server of types defined by
-// CRDs has before it, or nil; it is first called when a request is served.
+// NewGate creates a gate. served returns the CRD that the server of types defined by CRDs
+// currently uses, or nil. It is first called when a request is served.
 func NewGate(served func(schema.GroupResource) *apiextensionsv1.CustomResourceDefinition) *Gate {
 	return &Gate{
 		served: served, timeout: afterward, types: map[schema.GroupResource]*passage{},
@@ -76,7 +77,7 @@ func NewGate(served func(schema.GroupResource) *apiextensionsv1.CustomResourceDe
 	}
 }
 
-// Close ends all waiting for what only a running server does.
+// Close ends all waits, because the events that they wait for require a running server.
 func (g *Gate) Close() { g.closing.Do(func() { close(g.closed) }) }
 
 func (g *Gate) passage(resource schema.GroupResource) *passage {
@@ -88,12 +89,12 @@ func (g *Gate) passage(resource schema.GroupResource) *passage {
 	return g.types[resource]
 }
 
-// Delegate is the server of types defined by CRDs behind the gate.
+// Delegate returns the server of types defined by CRDs behind the gate.
 //
-// That server makes the storage of a type of its CRD when a request first needs it, and
-// again after the CRD has changed, a moment later. A request therefore counts as
-// arriving until it reads its body or reaches the storage, whichever is first: then it
-// has found the storage that serves it.
+// That server creates the storage of a type from its CRD when a request first needs it, and
+// again shortly after the CRD has changed. A request therefore counts as arriving until it
+// reads its body or reaches the storage, whichever is first. By then it has found the storage
+// that serves it.
 func (g *Gate) Delegate(server genericapiserver.DelegationTarget) genericapiserver.DelegationTarget {
 	return delegate{DelegationTarget: server, gate: g}
 }
@@ -136,14 +137,14 @@ func (g *Gate) wrap(next http.Handler) http.Handler {
 
 type arrivedKey struct{}
 
-// arrive notes that a request has reached storage.
+// arrive records that a request has reached the storage.
 func arrive(ctx context.Context) {
 	if arrived, ok := ctx.Value(arrivedKey{}).(func()); ok {
 		arrived()
 	}
 }
 
-// body notes that a request begins to read its body.
+// body records that a request starts to read its body.
 type body struct {
 	io.ReadCloser
 	arrived func()
@@ -159,14 +160,15 @@ func (b body) Read(p []byte) (int, error) {
 type change struct {
 	gate    *Gate
 	passage *passage
-	// alone: no object is written. shut: no request arrives either.
+	// alone means that no object is written. shut means that no request arrives either.
 	alone, shut bool
-	// from is the CRD as it was, and replaces whether its storage will be made anew.
+	// from is the CRD before the change. replaces reports whether its storage will be created
+	// again.
 	from     *apiextensions.CustomResourceDefinition
 	replaces bool
 }
 
-// still waits until no object of the type is written, and none will be.
+// still waits until no object of the type is being written, and blocks new writes.
 func (c *change) still(ctx context.Context, resource schema.GroupResource) error {
 	if c.alone {
 		return nil
@@ -179,7 +181,7 @@ func (c *change) still(ctx context.Context, resource schema.GroupResource) error
 	return nil
 }
 
-// shutOut waits until no request of the type arrives, and none will.
+// shutOut waits until no request of the type is arriving, and blocks new ones.
 func (c *change) shutOut(ctx context.Context) error {
 	if c.shut {
 		return nil
@@ -205,8 +207,8 @@ func (c *change) letIn() {
 	c.shut = false
 }
 
-// end undoes all, once requests are served by the CRD as it is now. The error is that of
-// the write, and read reads the CRD.
+// end undoes still and shutOut, once requests are served by the current CRD. err is the error
+// of the write, and read reads the CRD.
 func (c *change) end(err error, read func() (*apiextensions.CustomResourceDefinition, error)) {
 	if !c.alone {
 		return
@@ -218,7 +220,8 @@ func (c *change) end(err error, read func() (*apiextensions.CustomResourceDefini
 	}
 }
 
-// took says whether the CRD was written, and waits until those who serve it have seen it.
+// took reports whether the CRD was written. It waits until requests are served by the current
+// CRD.
 func (c *change) took(err error, read func() (*apiextensions.CustomResourceDefinition, error)) bool {
 	if err != nil {
 		if isCertain(err) {
@@ -242,7 +245,7 @@ func (c *change) took(err error, read func() (*apiextensions.CustomResourceDefin
 	}
 }
 
-// hasSeen says whether requests are served by the CRD as it is, or by a later one.
+// hasSeen reports whether requests are served by this CRD or a later one.
 func (g *Gate) hasSeen(crd *apiextensions.CustomResourceDefinition) bool {
 	served := g.served(schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural})
 	if served == nil || served.UID != crd.UID {
@@ -253,7 +256,7 @@ func (g *Gate) hasSeen(crd *apiextensions.CustomResourceDefinition) bool {
 	return err == nil && problem == nil && have >= want
 }
 
-// wait is false when the gate is closed.
+// wait waits for the duration. It returns false if the gate was closed.
 func (g *Gate) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -265,7 +268,7 @@ func (g *Gate) wait(d time.Duration) bool {
 	}
 }
 
-// isCertain says whether an error of a write means that nothing was written.
+// isCertain reports whether an error of a write proves that nothing was written.
 func isCertain(err error) bool {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

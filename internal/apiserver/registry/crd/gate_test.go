@@ -23,7 +23,7 @@ import (
 
 var things = schema.GroupResource{Group: "example.org", Resource: "things"}
 
-// before is the CRD of things as it is stored before a change.
+// before is the stored CRD of things before a change.
 func before() *apiextensions.CustomResourceDefinition {
 	crd := &apiextensions.CustomResourceDefinition{}
 	crd.Name, crd.UID, crd.ResourceVersion, crd.Generation = things.String(), "uid", "7", 1
@@ -31,21 +31,21 @@ func before() *apiextensions.CustomResourceDefinition {
 	return crd
 }
 
-// after is the CRD as a change leaves it.
+// after is the CRD after a change.
 func after() (*apiextensions.CustomResourceDefinition, error) {
 	crd := before()
 	crd.ResourceVersion, crd.Generation = "8", 2
 	return crd, nil
 }
 
-// serving is a gate of a server that has the CRD at a resource version.
+// serving is a gate of a server that uses the CRD at a resource version.
 func serving(resourceVersion string) *Gate {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	crd.UID, crd.ResourceVersion = "uid", resourceVersion
 	return NewGate(func(schema.GroupResource) *apiextensionsv1.CustomResourceDefinition { return crd })
 }
 
-// begin is a change that waits only to be written.
+// begin starts a change that only has to be written.
 func begin(t *testing.T, g *Gate) *change {
 	t.Helper()
 	c := &change{gate: g, replaces: true, from: before()}
@@ -55,7 +55,7 @@ func begin(t *testing.T, g *Gate) *change {
 	return c
 }
 
-// answering is storage whose writes end as it says.
+// answering is a storage whose writes return the result of the function write.
 type answering struct {
 	storage.Interface
 	write func() error
@@ -69,7 +69,8 @@ func create(ctx context.Context, o *objects) error { return o.Create(ctx, "", ni
 
 func done() error { return nil }
 
-// TestOldStorageWritesNoMore: after a change only storage made since does.
+// TestOldStorageWritesNoMore: after a change, only storage that was created since then can
+// write.
 func TestOldStorageWritesNoMore(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -106,8 +107,8 @@ func TestOldStorageWritesNoMore(t *testing.T) {
 	}
 }
 
-// TestChangeWaits: for writes, for those whose fate is not known, for requests on their
-// way, and until the CRD is served as it is.
+// TestChangeWaits: a change waits for writes, for writes without a certain result, for arriving
+// requests, and until the current CRD is used.
 func TestChangeWaits(t *testing.T) {
 	t.Parallel()
 	t.Run("write under way", func(t *testing.T) {
@@ -143,7 +144,7 @@ func TestChangeWaits(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := serving("8")
 			var made *objects
-			// It finds the CRD as it is before the change, and makes storage of it.
+			// The handler finds the CRD from before the change, and creates its storage.
 			handler := g.wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				time.Sleep(time.Second)
 				made = newObjects(g, things, answering{write: done})
@@ -187,7 +188,7 @@ func TestChangeWaits(t *testing.T) {
 	})
 }
 
-// TestBodyEndsArrival: whoever sends a body slowly holds no change up.
+// TestBodyEndsArrival: a client that sends its body slowly does not delay a change.
 func TestBodyEndsArrival(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -206,8 +207,8 @@ func TestBodyEndsArrival(t *testing.T) {
 	})
 }
 
-// TestGateAtOnce: requests that come while a CRD changes time and again. What is written
-// is written through storage of the CRD as it is then.
+// TestGateAtOnce sends requests while a CRD changes repeatedly. Every write must use the
+// storage of the CRD that is current at that moment.
 func TestGateAtOnce(t *testing.T) {
 	t.Parallel()
 	const writers, changes = 8, 200

@@ -22,26 +22,26 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// Loss says what a change of a CRD would take from an object that is stored, and of
-// which one; empty means nothing. The CRD that comes next is nil if it is deleted. The
-// client reads the objects. No object is written meanwhile.
+// Loss returns which fields a change of a CRD would remove from a stored object, and from which
+// object. It is empty if there are none. next is nil if the CRD is deleted. The client reads
+// the objects. No object is written in the meantime.
 type Loss func(ctx context.Context, client dynamic.Interface, before, next *apiextensionsv1.CustomResourceDefinition) (string, error)
 
-// keeper refuses changes of CRDs that negotiation has made if they would take something
-// from a stored object. Other CRDs are whoever's made them.
+// keeper refuses a change of a CRD from negotiation that would remove fields from a stored
+// object. It ignores other CRDs.
 type keeper struct {
 	gate   *Gate
 	loss   Loss
 	client dynamic.Interface
 }
 
-// isKept says whether a CRD is guarded.
+// isKept reports whether a CRD is protected.
 func isKept(crd *apiextensions.CustomResourceDefinition) bool {
 	return crd.Annotations[apiresourcev1alpha1.NegotiatedAnnotation] == "true" && crd.DeletionTimestamp.IsZero()
 }
 
-// check holds the writes of the type back, and refuses the change if it takes something
-// away. It may be called again for the same change.
+// check blocks writes of the type, and refuses the change if it would remove fields. It may be
+// called again for the same change.
 func (k keeper) check(ctx context.Context, c *change, before, next *apiextensions.CustomResourceDefinition, dryRun []string) error {
 	resource := schema.GroupResource{Group: before.Spec.Group, Resource: before.Spec.Names.Plural}
 	dry := dryrun.IsDryRun(dryRun)
@@ -49,7 +49,7 @@ func (k keeper) check(ctx context.Context, c *change, before, next *apiextension
 		if err := c.still(ctx, resource); err != nil {
 			return err
 		}
-		c.letIn() // the objects are about to be read
+		c.letIn() // the objects are read next
 	}
 	was, err := external(before)
 	if err != nil {
@@ -90,7 +90,7 @@ type guarded struct {
 	keeper keeper
 }
 
-// stored reads a CRD as it is now, whatever became of the request.
+// stored returns a function that reads the current CRD, even if the request has ended.
 func (r *guarded) stored(ctx context.Context, name string) func() (*apiextensions.CustomResourceDefinition, error) {
 	ctx = context.WithoutCancel(ctx)
 	return func() (*apiextensions.CustomResourceDefinition, error) {
@@ -112,7 +112,7 @@ func (r *guarded) Update(ctx context.Context, name string, info rest.UpdatedObje
 		if !isKept(was) || equality.Semantic.DeepEqual(was.Spec, becomes.Spec) {
 			return next, nil
 		}
-		// The status that comes with it does not count.
+		// The status in the update does not count.
 		validated := becomes.DeepCopy()
 		validated.Status = was.Status
 		return next, r.keeper.check(ctx, c, was, validated, options.DryRun)
@@ -139,8 +139,8 @@ func (r *guarded) Delete(ctx context.Context, name string, validate rest.Validat
 	}, options)
 }
 
-// DeleteCollection implements rest.CollectionDeleter: one after the other, each as if it
-// were deleted alone.
+// DeleteCollection implements rest.CollectionDeleter. It deletes the CRDs one after the other,
+// each like a single deletion.
 func (r *guarded) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, which *metainternalversion.ListOptions) (runtime.Object, error) {
 	found, err := r.List(ctx, which)
 	if err != nil {
@@ -165,8 +165,9 @@ type guardedStatus struct {
 	whole *guarded
 }
 
-// Update implements rest.Updater. Only that a version leaves storedVersions matters:
-// then it may leave the CRD, and what is stored in it cannot be read any more.
+// Update implements rest.Updater. It checks only the removal of a version from storedVersions.
+// After that the version may be removed from the CRD, and objects stored in it could not be
+// read any more.
 func (r *guardedStatus) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, createValidation rest.ValidateObjectFunc,
 	updateValidation rest.ValidateObjectUpdateFunc, forceAllowCreate bool, options *metav1.UpdateOptions) (updated runtime.Object, created bool, err error) {
 	c := &change{gate: r.whole.keeper.gate}

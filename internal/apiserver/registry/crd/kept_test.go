@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
-// properties are a schema whose spec has some fields, all of them integers.
+// properties is a schema whose spec has the given fields, all of them integers.
 func properties(fields ...string) map[string]any {
 	spec := map[string]any{}
 	for _, f := range fields {
@@ -63,7 +63,7 @@ func newKeeping(t *testing.T, group string) *keeping {
 	return k
 }
 
-// serve gives the type a schema.
+// serve sets the schema of the type.
 func (k *keeping) serve(ctx context.Context, schema map[string]any) error {
 	patch, err := json.Marshal([]map[string]any{{"op": "replace", "path": "/spec/versions/0/schema", "value": schema}})
 	if err != nil {
@@ -73,8 +73,8 @@ func (k *keeping) serve(ctx context.Context, schema map[string]any) error {
 	return err
 }
 
-// write creates an object with a field that a schema may lack, reads it again if it was
-// accepted with it, and deletes it.
+// write creates an object with a field that a schema may lack. If it is accepted, write reads
+// it again and checks the field. It then deletes the object.
 func (k *keeping) write(ctx context.Context, name string) (accepted bool, err error) {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "", "kind": "Job", "metadata": map[string]any{"name": name}, "spec": map[string]any{"color": int64(1), "size": int64(7)}}}
@@ -100,9 +100,9 @@ func (k *keeping) write(ctx context.Context, name string) (accepted bool, err er
 
 var errLost = errors.New("it was accepted with the field, which is lost")
 
-// TestWhatIsAcceptedIsKept narrows and widens a negotiated type while objects with the
-// field in question come and go. It narrows only when there are none, and those that
-// were accepted keep it.
+// TestWhatIsAcceptedIsKept narrows and widens a negotiated type while objects with the field
+// are created and deleted. The type can be narrowed only while there are none. Accepted objects
+// keep the field.
 func TestWhatIsAcceptedIsKept(t *testing.T) {
 	t.Parallel()
 	const rounds, writers = 6, 2
@@ -149,7 +149,7 @@ func TestWhatIsAcceptedIsKept(t *testing.T) {
 	t.Logf("%d accepted, %d refused, %d attempts to narrow refused", accepted.Load(), refused.Load(), conflicts)
 }
 
-// TestOthersAreNotGuarded: a CRD that is not negotiated does as Kubernetes has it.
+// TestOthersAreNotGuarded: a CRD that is not negotiated behaves as in Kubernetes.
 func TestOthersAreNotGuarded(t *testing.T) {
 	t.Parallel()
 	k := newKeeping(t, "free.example.org")

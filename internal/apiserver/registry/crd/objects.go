@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Objects are the options of the storage of types defined by CRDs, behind the gate.
+// Objects returns the options of the storage of types defined by CRDs, behind the gate.
 func (g *Gate) Objects(options generic.RESTOptionsGetter) generic.RESTOptionsGetter {
 	return objectOptions{RESTOptionsGetter: options, gate: g}
 }
@@ -40,7 +40,7 @@ func (o objectOptions) GetRESTOptions(resource schema.GroupResource, example run
 	return options, err
 }
 
-// objects is the storage of a type by its CRD as it was when this was made.
+// objects is the storage of a type for the CRD at the time of its creation.
 type objects struct {
 	storage.Interface
 	gate    *Gate
@@ -53,8 +53,8 @@ func newObjects(g *Gate, resource schema.GroupResource, s storage.Interface) *ob
 	return &objects{Interface: s, gate: g, passage: p, age: p.age.Load()}
 }
 
-// write lets a write through unless the CRD has changed. One of which it is not certain
-// what became of it counts as going on for a while.
+// write performs a write unless the CRD has changed. A write without a certain result counts as
+// in progress for some time.
 func (o *objects) write(ctx context.Context, do func() error) error {
 	arrive(ctx)
 	if err := o.passage.writing.Acquire(ctx, 1); err != nil {
@@ -87,7 +87,8 @@ func (o *objects) GuaranteedUpdate(ctx context.Context, key string, destination 
 	})
 }
 
-// Delete implements storage.Interface. It takes nothing from an object that stays.
+// Delete implements storage.Interface. It is not blocked, because it removes no fields of an
+// object that stays.
 func (o *objects) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
 	validate storage.ValidateObjectFunc, known runtime.Object, options storage.DeleteOptions) error {
 	arrive(ctx)

@@ -1,12 +1,10 @@
-// Package crd serves CustomResourceDefinitions as Kubernetes does but for two
-// rules. Their group needs no dot: a kcp gets apps, batch and the other groups of
-// Kubernetes' own by negotiation, and Kubernetes keeps those from CRDs only because
-// it serves them itself. And one that negotiation has made is not changed or deleted if
-// that would take something from an object that is stored: the [Gate] sees to it that
-// none is stored while that is looked at.
+// Package crd serves CustomResourceDefinitions like Kubernetes, with two different rules.
+// First, their group needs no dot. A kcp gets apps, batch and the other groups of Kubernetes by
+// negotiation. Kubernetes forbids these groups for CRDs only because it serves them itself.
+// Second, a CRD from negotiation is not changed or deleted if that would remove fields from a
+// stored object. The [Gate] ensures that no object is stored during that check.
 //
-// The server of types defined by CRDs, which stands behind this one, goes on to act
-// on the same stored objects.
+// The server of types defined by CRDs, which follows this one, acts on the same stored objects.
 package crd
 
 import (
@@ -29,24 +27,24 @@ import (
 	restclient "k8s.io/client-go/rest"
 )
 
-// Provider makes the storage of CustomResourceDefinitions. It implements
-// RESTStorageProvider of k8s.io/kubernetes/pkg/controlplane/apiserver.
+// Provider creates the storage of CustomResourceDefinitions. It implements RESTStorageProvider
+// of k8s.io/kubernetes/pkg/controlplane/apiserver.
 type Provider struct {
-	// Options are those of the server of types defined by CRDs, which reads what is
-	// stored here.
+	// Options are those of the server of types defined by CRDs, which reads the objects stored
+	// here.
 	Options generic.RESTOptionsGetter
-	// Gate before the objects of these types, Loss and the configuration of a client
-	// that reads them guard what negotiation has made. Nothing is guarded when Loss is nil.
+	// Gate, Loss and Client protect the CRDs from negotiation. Gate is in front of the objects of
+	// these types, and Client reads them. If Loss is nil, nothing is protected.
 	Gate   *Gate
 	Loss   Loss
 	Client *restclient.Config
 }
 
-// GroupName is apiextensions.k8s.io.
+// GroupName returns apiextensions.k8s.io.
 func (Provider) GroupName() string { return apiextensions.GroupName }
 
-// NewRESTStorage makes the storage. The options of the native types, which it is
-// given, do not know how to encode these.
+// NewRESTStorage creates the storage. It does not use the given options, which are for native
+// types and cannot encode these types.
 func (p Provider) NewRESTStorage(serverstorage.APIResourceConfigSource, generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsapiserver.Scheme, metav1.ParameterCodec, apiextensionsapiserver.Codecs)
 	storage, err := customresourcedefinition.NewREST(apiextensionsapiserver.Scheme, p.Options)
@@ -70,7 +68,7 @@ func (p Provider) NewRESTStorage(serverstorage.APIResourceConfigSource, generic.
 	return info, nil
 }
 
-// dotless is Kubernetes' strategy without its one rule.
+// dotless is Kubernetes' strategy without the rule that a group needs a dot.
 type dotless struct{ rest.RESTCreateUpdateStrategy }
 
 // Validate implements rest.RESTCreateStrategy.
