@@ -1,5 +1,5 @@
-// Package registrytest gives tests the storage of rik.dev on a real etcd,
-// without the server around it.
+// Package registrytest provides tests with the storage of rik.dev on a real etcd, without a
+// server.
 package registrytest
 
 import (
@@ -37,11 +37,10 @@ type Server struct {
 	dir  string
 }
 
-// Start runs an etcd in a directory of its own, for a whole test package: call
-// it in TestMain.
+// Start runs an etcd in its own directory, for a whole test package. Call it in TestMain.
 func Start() (*Server, error) {
 	installed()
-	// A socket's path must be shorter than 108 bytes, which t.TempDir's is not.
+	// The path of a socket must be shorter than 108 bytes, and that of t.TempDir may be longer.
 	dir, err := os.MkdirTemp("/tmp", "rik")
 	if err != nil {
 		return nil, err
@@ -59,8 +58,8 @@ func (s *Server) Stop() error {
 	return errors.Join(s.etcd.Close(), os.RemoveAll(s.dir))
 }
 
-// Stores makes the storage of rik.dev under a prefix of the test's own. The
-// authorizer allows nothing when nil.
+// Stores creates the storage of rik.dev under a prefix for one test. A nil authorizer allows
+// nothing.
 func (s *Server) Stores(t testing.TB, c registry.Config) registry.Stores {
 	t.Helper()
 	stores, err := registry.NewStores(getter{s, "/" + filepath.Base(t.TempDir()) + "/" + t.Name()}, c)
@@ -68,8 +67,7 @@ func (s *Server) Stores(t testing.TB, c registry.Config) registry.Stores {
 		t.Fatal(err)
 	}
 	t.Cleanup(stores.Destroy)
-	// Lists are refused until the watch caches are filled; a server is not
-	// ready before that.
+	// Lists are refused until the watch caches are filled. A server is not ready before that.
 	deadline := time.Now().Add(time.Minute)
 	for err := stores.Ready(); err != nil; err = stores.Ready() {
 		if time.Now().After(deadline) {
@@ -85,7 +83,7 @@ type getter struct {
 	prefix string
 }
 
-// GetRESTOptions stores in protobuf behind a watch cache, as the server does.
+// GetRESTOptions returns options that store protobuf behind a watch cache, like the server.
 func (g getter) GetRESTOptions(r schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	info, _ := runtime.SerializerInfoForMediaType(legacyscheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
 	codec := legacyscheme.Codecs.CodecForVersions(info.Serializer, legacyscheme.Codecs.UniversalDeserializer(), rikv1alpha1.SchemeGroupVersion, rik.SchemeGroupVersion)
@@ -99,13 +97,13 @@ func (g getter) GetRESTOptions(r schema.GroupResource, _ runtime.Object) (generi
 	}, nil
 }
 
-// As is the context of a user's request in a namespace.
+// As returns the context of a user's request in a namespace.
 func As(ctx context.Context, namespace, name string, groups ...string) context.Context {
 	ctx = genericapirequest.WithNamespace(ctx, namespace)
 	return genericapirequest.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups})
 }
 
-// Allow is an authorizer that lets one user do one verb.
+// Allow returns an authorizer that allows one user one verb.
 func Allow(name, verb string) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if a.GetUser().GetName() == name && a.GetVerb() == verb {

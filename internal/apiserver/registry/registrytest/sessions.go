@@ -9,11 +9,11 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Node plays the far end of sessions with instances on node n1: each runs
-// Script, which returns how the session ends, or nil when the client is gone.
+// Node is the node's side of sessions with instances on node n1. Each session runs Script,
+// which returns the last message of the session, or nil if the client has disconnected.
 type Node struct {
 	Script func(s *FarEnd, open *nodev1.OpenStream) *nodev1.StreamData
-	// Opened receives what was asked for; it must have room.
+	// Opened receives the open requests. It must have room.
 	Opened chan *nodev1.OpenStream
 }
 
@@ -36,7 +36,7 @@ func (n *Node) Open(ctx context.Context, name string, open *nodev1.OpenStream) (
 	return s, nil
 }
 
-// FarEnd is a session in memory. down is what the node reads.
+// FarEnd is a session in memory. The node reads from down.
 type FarEnd struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -44,11 +44,11 @@ type FarEnd struct {
 	left     atomic.Bool
 }
 
-// Leave makes the client's messages fail from now on, as they do once the node
-// has said its last word; what it prints is still read.
+// Leave makes the client's messages fail from now on, as after the node's last message.
+// Messages of the node can still be read.
 func (s *FarEnd) Leave() { s.left.Store(true) }
 
-// Send is the client's side.
+// Send sends a message of the client.
 func (s *FarEnd) Send(d *nodev1.StreamData) error {
 	if s.left.Load() {
 		return io.ErrClosedPipe
@@ -61,7 +61,7 @@ func (s *FarEnd) Send(d *nodev1.StreamData) error {
 	}
 }
 
-// Recv is the client's side.
+// Recv receives a message for the client.
 func (s *FarEnd) Recv() (*nodev1.StreamData, error) {
 	select {
 	case d := <-s.up:
@@ -71,7 +71,7 @@ func (s *FarEnd) Recv() (*nodev1.StreamData, error) {
 	}
 }
 
-// Close is the client's side.
+// Close ends the session from the client's side.
 func (s *FarEnd) Close() { s.cancel() }
 
 // Print sends a message to the client.
@@ -82,12 +82,12 @@ func (s *FarEnd) Print(d *nodev1.StreamData) {
 	}
 }
 
-// Out sends a piece of output to the client.
+// Out sends output to the client.
 func (s *FarEnd) Out(text string) {
 	s.Print(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDOUT, Data: []byte(text)})
 }
 
-// Read is the next message from the client's side; nil once it is gone.
+// Read returns the client's next message, or nil once the client has disconnected.
 func (s *FarEnd) Read() *nodev1.StreamData {
 	select {
 	case d := <-s.down:
@@ -97,5 +97,5 @@ func (s *FarEnd) Read() *nodev1.StreamData {
 	}
 }
 
-// Gone is closed when the client is.
+// Gone returns a channel that is closed when the client disconnects.
 func (s *FarEnd) Gone() <-chan struct{} { return s.ctx.Done() }
