@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// ByUID is the index, which every store has, of objects by their UID.
+// ByUID is the name of the index of objects by UID. Every store has it.
 const ByUID = "metadata.uid"
 
-// indexers are the indexes that the watch cache keeps.
+// indexers returns the indexes of the watch cache.
 func (o Options[T]) indexers() *cache.Indexers {
 	out := cache.Indexers{
 		storage.FieldIndex(ByUID): o.index(func(object T) string { return string(object.GetUID()) }, false),
@@ -45,20 +45,19 @@ func (o Options[T]) index(value func(T) string, empty bool) cache.IndexFunc {
 	}
 }
 
-// Freshness says how new what is read must be.
+// Freshness is how recent the returned data must be.
 type Freshness string
 
 const (
-	// Cached reads what the server knows by now, without asking the datastore.
+	// Cached returns the server's cached data, without a request to the datastore.
 	Cached Freshness = "0"
-	// Latest reads nothing older than the last acknowledged write.
+	// Latest returns no data from before the last acknowledged write.
 	Latest Freshness = ""
 )
 
-// Find returns the objects of a store that an index, ByUID or one of the store's
-// Options.Found, has under a value: in the namespace of ctx, or in all of them
-// if it has none. The datastore, which has no indexes, is searched while the
-// cache is not there.
+// Find returns the objects with a value in an index of a store: ByUID or one of the store's
+// Options.Found. It searches the namespace of ctx, or all namespaces if ctx has none. While
+// there is no cache, it searches the datastore, which has no indexes.
 func Find[T Object](ctx context.Context, s *genericregistry.Store, index, value string, f Freshness) ([]T, error) {
 	predicate := s.PredicateFunc(labels.Everything(), fields.OneTermEqualSelector(index, value))
 	predicate.IndexFields = []string{index}

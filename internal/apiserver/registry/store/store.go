@@ -19,13 +19,13 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
-// Object is what every resource's type is.
+// Object is the interface of every resource's type.
 type Object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// CreateUpdateDelete is a strategy for everything that changes an object.
+// CreateUpdateDelete is a strategy for all changes of an object.
 type CreateUpdateDelete interface {
 	rest.RESTCreateStrategy
 	rest.RESTUpdateStrategy
@@ -33,27 +33,25 @@ type CreateUpdateDelete interface {
 	rest.ResetFieldsStrategy
 }
 
-// Options are what differs between resources.
+// Options are the differences between resources.
 type Options[T Object] struct {
-	// Plural and Singular name the resource.
+	// Plural and Singular are the names of the resource.
 	Plural, Singular string
 	New              func() runtime.Object
 	NewList          func() runtime.Object
 	Strategy         CreateUpdateDelete
 	Table            Table[T]
-	// Fields that can be selected, beside the name and namespace; may be nil.
+	// Fields are the selectable fields, in addition to the name and namespace. It may be nil.
 	Fields func(T) fields.Set
-	// Indexed is the one of Fields by which watches are looked up, so that a
-	// change wakes only those who asked for its value, and IndexedValue reads it
-	// alone.
+	// Indexed is the field by which watches are indexed. A change then wakes only the watches
+	// that select its value. IndexedValue returns only that field.
 	Indexed      string
 	IndexedValue func(T) string
-	// Found are further values by which Find finds objects; one that is empty is
-	// not found by.
+	// Found are additional values by which Find finds objects. Empty values are not indexed.
 	Found map[string]func(T) string
 }
 
-// New makes the store of a resource.
+// New creates the store of a resource.
 func New[T Object](getter generic.RESTOptionsGetter, o Options[T]) (*genericregistry.Store, error) {
 	s := &genericregistry.Store{
 		NewFunc:                   o.New,
@@ -105,7 +103,7 @@ func (o Options[T]) predicate(label labels.Selector, field fields.Selector) stor
 	return p
 }
 
-// REST is a store with the names that clients may use for it.
+// REST is a store with its short names and categories.
 type REST struct {
 	*genericregistry.Store
 	Short []string
@@ -117,10 +115,10 @@ var (
 	_ rest.CategoriesProvider = &REST{}
 )
 
-// ShortNames are abbreviations of the resource's name.
+// ShortNames returns abbreviations of the resource's name.
 func (r *REST) ShortNames() []string { return r.Short }
 
-// Categories are the groups of resources that it is listed with.
+// Categories returns the groups of resources in which this one is listed.
 func (r *REST) Categories() []string {
 	if r.All {
 		return []string{"all"}
@@ -136,22 +134,22 @@ var (
 	_ rest.ResetFieldsStrategy = &Status{}
 )
 
-// NewStatus serves the status of a store's objects under another strategy.
+// NewStatus serves the status of a store's objects with another strategy.
 func NewStatus(s *genericregistry.Store, strategy CreateUpdateDelete) *Status {
 	return &Status{store: WithStrategy(s, strategy)}
 }
 
-// WithStrategy is the same storage under another strategy for updates.
+// WithStrategy returns the same storage with another strategy for updates.
 func WithStrategy(s *genericregistry.Store, strategy CreateUpdateDelete) *genericregistry.Store {
 	other := *s
 	other.UpdateStrategy, other.ResetFieldsStrategy = strategy, strategy
 	return &other
 }
 
-// New makes an empty object.
+// New returns an empty object.
 func (s *Status) New() runtime.Object { return s.store.New() }
 
-// Destroy does nothing: the storage belongs to the main resource.
+// Destroy does nothing, because the storage belongs to the main resource.
 func (s *Status) Destroy() {}
 
 // Get reads the whole object.
@@ -159,10 +157,9 @@ func (s *Status) Get(ctx context.Context, name string, options *metav1.GetOption
 	return s.store.Get(ctx, name, options)
 }
 
-// Update writes the status and nothing else; it never creates. It is refused to
-// all but the controller and administrators, whatever RBAC says: a role for
-// everything in a namespace is soon given, and a status tells others what runs and
-// which address is whose.
+// Update writes only the status and never creates an object. Only the controller and
+// administrators may call it, whatever RBAC allows. A role with all permissions in a namespace
+// is common, and other users rely on the status for what runs and for addresses.
 func (s *Status) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	if !Trusted(ctx) {
 		resource := s.store.DefaultQualifiedResource
@@ -173,12 +170,12 @@ func (s *Status) Update(ctx context.Context, name string, info rest.UpdatedObjec
 	return s.store.Update(ctx, name, info, create, update, false, options)
 }
 
-// GetResetFields are the fields that server-side apply must not own here.
+// GetResetFields returns the fields that server-side apply must not own here.
 func (s *Status) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return s.store.GetResetFields()
 }
 
-// ConvertToTable prints the object as the main resource does.
+// ConvertToTable returns the same table as the main resource.
 func (s *Status) ConvertToTable(ctx context.Context, object, options runtime.Object) (*metav1.Table, error) {
 	return s.store.ConvertToTable(ctx, object, options)
 }

@@ -1,6 +1,6 @@
-// Package store makes registry stores of rik.dev out of what differs between
-// its resources: a few functions on one typed object each, and the columns of
-// a table. It hides the many interfaces of the generic registry.
+// Package store creates registry stores of rik.dev from the differences between its resources:
+// a few functions on one typed object each, and the columns of a table. It hides the many
+// interfaces of the generic registry.
 package store
 
 import (
@@ -16,11 +16,11 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Rules are what happens to an object between a request and storage. Nil
-// functions do nothing.
+// Rules are the functions that process an object between a request and storage. Nil functions
+// do nothing.
 type Rules[T runtime.Object] struct {
 	Namespaced bool
-	// Create prepares a new object: it drops what the writer may not set.
+	// Create prepares a new object. It drops the fields that the writer may not set.
 	Create func(ctx context.Context, object T)
 	// Update prepares a changed object in the same way.
 	Update func(ctx context.Context, object, old T)
@@ -29,19 +29,19 @@ type Rules[T runtime.Object] struct {
 	ValidateUpdate func(ctx context.Context, object, old T) field.ErrorList
 	// Warnings are sent to a writer whose object is accepted.
 	Warnings func(object T) []string
-	// Reset names the top-level fields that Create and Update drop: server-side
-	// apply gives nobody ownership of them.
+	// Reset lists the top-level fields that Create and Update drop. Server-side apply gives no
+	// writer ownership of them.
 	Reset []string
 }
 
-// Strategy is Rules in the form that the generic registry asks for.
+// Strategy implements the interfaces of the generic registry with Rules.
 type Strategy[T runtime.Object] struct {
 	runtime.ObjectTyper
 	names.NameGenerator
 	rules Rules[T]
 }
 
-// NewStrategy makes a strategy of rules.
+// NewStrategy creates a strategy from rules.
 func NewStrategy[T runtime.Object](r Rules[T]) Strategy[T] {
 	return Strategy[T]{ObjectTyper: legacyscheme.Scheme, NameGenerator: names.SimpleNameGenerator, rules: r}
 }
@@ -53,7 +53,7 @@ var (
 	_ rest.ResetFieldsStrategy = Strategy[runtime.Object]{}
 )
 
-// NamespaceScoped says whether the resource lives in namespaces.
+// NamespaceScoped reports whether the resource is namespaced.
 func (s Strategy[T]) NamespaceScoped() bool { return s.rules.Namespaced }
 
 // PrepareForCreate applies Create.
@@ -99,17 +99,17 @@ func (s Strategy[T]) WarningsOnUpdate(ctx context.Context, o, _ runtime.Object) 
 	return s.WarningsOnCreate(ctx, o)
 }
 
-// Canonicalize changes nothing: the types have one form for every value.
+// Canonicalize changes nothing, because the types have only one form for every value.
 func (s Strategy[T]) Canonicalize(runtime.Object) {}
 
-// AllowCreateOnUpdate is false: a PUT of what does not exist is an error.
+// AllowCreateOnUpdate returns false: a PUT of an object that does not exist is an error.
 func (s Strategy[T]) AllowCreateOnUpdate() bool { return false }
 
-// AllowUnconditionalUpdate lets kubectl replace without a resource version;
-// resources with one writer say otherwise.
+// AllowUnconditionalUpdate returns true, which allows kubectl replace without a resource
+// version. Strategies of resources with one writer return false.
 func (s Strategy[T]) AllowUnconditionalUpdate() bool { return true }
 
-// GetResetFields are the fields that server-side apply must not own.
+// GetResetFields returns the fields that server-side apply must not own.
 func (s Strategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	set := fieldpath.NewSet()
 	for _, name := range s.rules.Reset {

@@ -11,36 +11,36 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Table says what clients print for a resource.
+// Table defines the table that clients print for a resource.
 type Table[T Object] struct {
 	Columns []metav1.TableColumnDefinition
-	// Row gives a cell for each column.
+	// Row returns a cell for each column.
 	Row func(object T, now time.Time) []any
 }
 
-// Column is always printed.
+// Column returns a column that is always printed.
 func Column(name, kind, description string) metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: name, Type: kind, Description: description}
 }
 
-// Name is the first column of every table.
+// Name returns the first column of every table.
 func Name() metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "Name, unique among its kind."}
 }
 
-// Age is how long ago an object was created.
+// Age returns the column with the time since an object was created.
 func Age() metav1.TableColumnDefinition {
 	return Column("Age", "string", "Time since it was created.")
 }
 
-// Wide is printed on request.
+// Wide returns a column that is printed only on request.
 func Wide(name, kind, description string) metav1.TableColumnDefinition {
 	c := Column(name, kind, description)
 	c.Priority = 1
 	return c
 }
 
-// Since is the text of an age.
+// Since formats an age.
 func Since(t metav1.Time, now time.Time) string {
 	if t.IsZero() {
 		return "<unknown>"
@@ -48,7 +48,7 @@ func Since(t metav1.Time, now time.Time) string {
 	return duration.HumanDuration(now.Sub(t.Time))
 }
 
-// Or replaces an empty text by what kubectl's own tables show.
+// Or replaces an empty text with the one that kubectl's own tables show.
 func Or(text string) string {
 	if text == "" {
 		return "<none>"
@@ -56,7 +56,7 @@ func Or(text string) string {
 	return text
 }
 
-// ConvertToTable prints an object or a list.
+// ConvertToTable converts an object or a list to a table.
 func (t Table[T]) ConvertToTable(_ context.Context, object, options runtime.Object) (*metav1.Table, error) {
 	table := &metav1.Table{}
 	now := time.Now()

@@ -10,7 +10,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Trusted says whether the request is the controller's or an administrator's.
+// Trusted reports whether the controller or an administrator makes the request.
 func Trusted(ctx context.Context) bool {
 	u, ok := genericapirequest.UserFrom(ctx)
 	return ok && (u.GetName() == rikv1alpha1.UserController || slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup))
