@@ -20,8 +20,8 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
-// Scale serves the number of instances of a workload as autoscaling/v1 does,
-// for whatever scales things without knowing what they are.
+// Scale serves the number of a workload's instances as autoscaling/v1, for clients that scale
+// objects of any type.
 type Scale struct{ store *genericregistry.Store }
 
 var (
@@ -29,15 +29,15 @@ var (
 	_ rest.GroupVersionKindProvider = &Scale{}
 )
 
-// GroupVersionKind is what the subresource speaks.
+// GroupVersionKind returns the type of the subresource.
 func (s *Scale) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
 	return autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 }
 
-// New makes an empty scale.
+// New returns an empty scale.
 func (s *Scale) New() runtime.Object { return &autoscaling.Scale{} }
 
-// Destroy does nothing: the storage belongs to workloads.
+// Destroy does nothing, because the storage belongs to workloads.
 func (s *Scale) Destroy() {}
 
 // Get reads the scale of a workload.
@@ -64,7 +64,7 @@ func (s *Scale) Update(ctx context.Context, name string, info rest.UpdatedObject
 	return scaleOf(obj.(*rik.Workload)), false, nil
 }
 
-// ConvertToTable prints the scale as Kubernetes' own are printed.
+// ConvertToTable returns the same table as for Kubernetes' own scales.
 func (s *Scale) ConvertToTable(ctx context.Context, object, options runtime.Object) (*metav1.Table, error) {
 	return rest.NewDefaultTableConvertor(rik.Resource("workloads")).ConvertToTable(ctx, object, options)
 }
@@ -83,18 +83,18 @@ func scaleOf(w *rik.Workload) *autoscaling.Scale {
 	return out
 }
 
-// replicasPath tells the owners of fields where a scale's number lives.
+// replicasPath maps a scale's field owners to the field of a workload.
 var replicasPath = managedfields.ResourcePathMappings{
 	rikv1alpha1.SchemeGroupVersion.String(): fieldpath.MakePathOrDie("spec", "replicas"),
 }
 
-// scaled turns a change of a scale into a change of its workload.
+// scaled converts a change of a scale to a change of its workload.
 type scaled struct {
 	name string
 	info rest.UpdatedObjectInfo
 }
 
-// Preconditions are those of the request.
+// Preconditions returns those of the request.
 func (s *scaled) Preconditions() *metav1.Preconditions { return s.info.Preconditions() }
 
 // UpdatedObject applies the request to a workload.

@@ -25,13 +25,12 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/store"
 )
 
-// VerbPrivileged is the verb on workloads that lets a user write what reaches
-// beyond an instance's sandbox: host paths, the host network, privileged
-// containers, added capabilities, images and programs of the node itself.
+// VerbPrivileged is the verb on workloads that allows a user to write templates with access
+// beyond an instance's sandbox: host paths, the host network, privileged containers, added
+// capabilities, and images and programs of the node itself.
 //
-// It is asked for at the scope of the cluster, with the namespace as the
-// resource's name: a Role within a namespace, be it for every verb, does not
-// grant it; only a ClusterRoleBinding does.
+// It is checked at cluster scope, with the namespace as the name of the resource. A Role in a
+// namespace does not grant it, even for every verb. Only a ClusterRoleBinding does.
 const VerbPrivileged = "privileged"
 
 // Storage serves workloads and their subresources.
@@ -41,20 +40,20 @@ type Storage struct {
 	Scale    *Scale
 }
 
-// REST is the store of workloads; it asks whether the writer may have what the
-// workload asks of a node.
+// REST is the store of workloads. It checks whether the writer has the permissions for the
+// workload's access to a node.
 type REST struct {
 	*store.REST
 	authorizer authorizer.Authorizer
 	nodePorts  validation.NodePorts
-	// Revisions are those that a workload can be rolled back to; nil if there are none.
-	// It is set before the first request.
+	// Revisions are those to which a workload can be rolled back. It is nil if there are none. It
+	// is set before the first request.
 	Revisions interface {
 		Templates(ctx context.Context, workload string) ([]*rik.InstanceTemplate, error)
 	}
 }
 
-// NewStorage makes the storage. Nobody is privileged without an authorizer.
+// NewStorage creates the storage. Without an authorizer, no user is privileged.
 func NewStorage(getter generic.RESTOptionsGetter, a authorizer.Authorizer, ports validation.NodePorts) (*Storage, error) {
 	s, err := store.New(getter, store.Options[*rik.Workload]{
 		Plural: "workloads", Singular: "workload",
@@ -75,7 +74,7 @@ var strategy = store.NewStrategy(store.Rules[*rik.Workload]{
 	Create: func(_ context.Context, w *rik.Workload) {
 		w.Status = rik.WorkloadStatus{}
 		w.Generation = 1
-		// Here and not by the controller, which would have to write it again.
+		// Set it here and not in the controller, which would need another write.
 		if !slices.Contains(w.Finalizers, rikv1alpha1.FinalizerWorkload) {
 			w.Finalizers = append(w.Finalizers, rikv1alpha1.FinalizerWorkload)
 		}
@@ -98,9 +97,9 @@ var strategy = store.NewStrategy(store.Rules[*rik.Workload]{
 	Reset:    []string{"status"},
 })
 
-// rememberCascade keeps what a deletion asked for, in the very write in which
-// the finalizer that said so goes: whoever acts on it later finds it, whatever
-// was restarted in between.
+// rememberCascade stores the propagation policy of a deletion, in the same write that removes
+// the finalizer with that policy. The controller that acts on it later therefore finds it, even
+// after a restart.
 func rememberCascade(w, old *rik.Workload) {
 	if old.DeletionTimestamp == nil || !slices.Contains(w.Finalizers, rikv1alpha1.FinalizerWorkload) {
 		return
@@ -115,7 +114,7 @@ func rememberCascade(w, old *rik.Workload) {
 	}
 }
 
-// validateCascade keeps a user from deciding on a later deletion.
+// validateCascade prevents users from setting the policy of a later deletion.
 func validateCascade(w *rik.Workload) field.ErrorList {
 	if _, set := w.Annotations[rikv1alpha1.AnnotationCascade]; !set || w.DeletionTimestamp != nil {
 		return nil
@@ -145,13 +144,13 @@ func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.Val
 	return r.Store.Create(ctx, obj, validate, options)
 }
 
-// Update stores a changed workload, or a new one by server-side apply.
+// Update stores a changed workload, or a new one through server-side apply.
 func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return r.Store.Update(ctx, name, Permitted(info, r.permit), create, update, forceCreate, options)
 }
 
-// Permitted is an update that is made only if the writer may. What is asked for that gets
-// the zero T as the old object of one that is made by the update.
+// Permitted returns an update that fails unless the writer has permission. For an object that
+// the update creates, permit gets the zero T as the old object.
 func Permitted[T interface {
 	runtime.Object
 	metav1.Object
@@ -166,10 +165,9 @@ func Permitted[T interface {
 	})
 }
 
-// permit asks whether the writer may have what a new or changed template
-// demands of a node. Whoever changes anything in a template that an
-// administrator wrote needs the right as well: another image in it would run
-// with the same privileges.
+// permit checks whether the writer has the permissions for a new or changed template. A user
+// who changes any part of a template that an administrator wrote needs the permissions too,
+// because another image in it would run with the same privileges.
 func (r *REST) permit(ctx context.Context, w, old *rik.Workload) error {
 	var needs field.ErrorList
 	if old == nil || !apiequality.Semantic.DeepEqual(w.Spec.InstanceTemplate, old.Spec.InstanceTemplate) {
@@ -189,9 +187,9 @@ func (r *REST) permit(ctx context.Context, w, old *rik.Workload) error {
 	return Permit(ctx, r.authorizer, rik.Resource("workloads"), w.Name, append(needs, rollback...))
 }
 
-// rollback lists the privileges of the templates that the workload may be asked to go
-// back to: the controller writes the one that is meant, and asks nobody. All of them, for
-// which one that is depends on numbers and on when the controller looks.
+// rollback returns the privileges of the templates to which a requested rollback may lead. The
+// controller later writes the template without a check. All templates count, because the
+// selected one depends on revision numbers and on the time of the controller's pass.
 func (r *REST) rollback(ctx context.Context, w, old *rik.Workload) (field.ErrorList, error) {
 	const key = rikv1alpha1.AnnotationRollback
 	asked := w.Annotations[key]
@@ -212,9 +210,9 @@ func (r *REST) rollback(ctx context.Context, w, old *rik.Workload) (field.ErrorL
 	return needs, nil
 }
 
-// Permit refuses the writer of an object that needs a privilege unless they have
-// it. needs are those of the workload that the object is or becomes, at the paths
-// of the object. Nobody is privileged without an authorizer.
+// Permit refuses the writer of an object that needs a privilege that the writer lacks. needs
+// are the privileges of the workload that the object is or becomes, at the paths of the object.
+// Without an authorizer, no user is privileged.
 func Permit(ctx context.Context, a authorizer.Authorizer, resource schema.GroupResource, name string, needs field.ErrorList) error {
 	if len(needs) == 0 {
 		return nil
@@ -273,7 +271,7 @@ var table = store.Table[*rik.Workload]{
 	},
 }
 
-// ports lists what a workload serves, such as 80/TCP or nodePort:30080/TCP.
+// ports returns the ports that a workload serves, such as 80/TCP or nodePort:30080/TCP.
 func ports(w *rik.Workload) string {
 	var out []string
 	for _, p := range portsOf(&w.Spec.InstanceTemplate) {
@@ -314,7 +312,8 @@ func images(t *rik.InstanceTemplate) string {
 	return store.Or(strings.Join(out, ","))
 }
 
-// selector of the instances: that of the status, or the one it will have.
+// selector returns the selector of the instances: that of the status, or the one that it will
+// have.
 func selector(w *rik.Workload) string {
 	if w.Status.Selector != "" {
 		return w.Status.Selector
