@@ -1,6 +1,6 @@
-// Package deployment serves Deployments of apps/v1 in a cluster: Kubernetes' own
-// type, defaults, validation, columns and subresources, and a refusal, by path, of
-// what a rik cluster would not honor. The controller runs them as Workloads.
+// Package deployment serves Deployments of apps/v1 in a cluster. It uses Kubernetes' own type,
+// defaults, validation, columns and subresources. It also refuses fields that a rik cluster
+// would not honor, with their paths. The controller runs Deployments as Workloads.
 package deployment
 
 import (
@@ -28,27 +28,27 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/workload"
 )
 
-// Provider makes the storage of the group apps. It implements RESTStorageProvider
-// of k8s.io/kubernetes/pkg/controlplane/apiserver.
+// Provider creates the storage of the group apps. It implements RESTStorageProvider of
+// k8s.io/kubernetes/pkg/controlplane/apiserver.
 type Provider struct {
-	// Authorizer decides who may write what reaches beyond an instance's sandbox.
-	// Without one nobody may.
+	// Authorizer decides who may write templates with access beyond an instance's sandbox. If it
+	// is nil, nobody may.
 	Authorizer authorizer.Authorizer
-	// NodePorts are the ports of nodes that workloads may have; all when zero.
+	// NodePorts is the range of node ports that workloads may use. Zero means all.
 	NodePorts validation.NodePorts
 }
 
-// GroupName is apps.
+// GroupName returns apps.
 func (Provider) GroupName() string { return apps.GroupName }
 
-// NewRESTStorage makes the storage of deployments, their status and their scale.
+// NewRESTStorage creates the storage of deployments, their status and their scale.
 func (p Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(apps.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
 	s, err := kubernetes.NewStorage(getter)
 	if err != nil {
 		return info, fmt.Errorf("making the storage of deployments: %w", err)
 	}
-	// The scale shares this store; the status has a copy with a strategy of its own.
+	// The scale shares this store. The status has a copy with another strategy.
 	s.Deployment.CreateStrategy, s.Deployment.UpdateStrategy = ours, ours
 	info.VersionedResourcesStorageMap[appsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
 		"deployments":        &REST{REST: s.Deployment, authorizer: p.Authorizer, nodePorts: p.NodePorts},
@@ -58,9 +58,9 @@ func (p Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter
 	return info, nil
 }
 
-// REST is the store of deployments; it asks whether the writer may have what the
-// deployment asks of a node: its Workload is written by the controller, who may
-// everything.
+// REST is the store of deployments. It checks whether the writer has the permissions for the
+// deployment's access to a node, because the controller, which has all permissions, writes the
+// Workload.
 type REST struct {
 	*kubernetes.REST
 	authorizer authorizer.Authorizer
@@ -75,13 +75,13 @@ func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.Val
 	return r.REST.Create(ctx, obj, validate, options)
 }
 
-// Update stores a changed deployment, or a new one by server-side apply.
+// Update stores a changed deployment, or a new one through server-side apply.
 func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return r.REST.Update(ctx, name, workload.Permitted(info, r.permit), create, update, forceCreate, options)
 }
 
-// permit asks for what the deployment's workload would need. What cannot be
-// translated is refused by the validation that comes after it.
+// permit checks the permissions that the deployment's workload would need. The validation that
+// follows refuses fields that cannot be translated.
 func (r *REST) permit(ctx context.Context, d, old *apps.Deployment) error {
 	if old != nil && apiequality.Semantic.DeepEqual(d.Spec.Template, old.Spec.Template) {
 		return nil

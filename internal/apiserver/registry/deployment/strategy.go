@@ -19,11 +19,11 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 )
 
-// Kubernetes' validation refuses privileged containers unless its process was told
-// otherwise, once. Here the writer is asked for the privilege instead; see permit.
+// init allows privileged containers in Kubernetes' validation, which refuses them unless the
+// process enables them once. The writer's privilege is checked here instead; see permit.
 func init() { capabilities.Setup(true, 0) }
 
-// theirs is all that Kubernetes' strategy does.
+// theirs is the interface of Kubernetes' strategy.
 type theirs interface {
 	rest.RESTCreateStrategy
 	rest.RESTUpdateStrategy
@@ -31,12 +31,12 @@ type theirs interface {
 	rest.ResetFieldsStrategy
 }
 
-// strategy is Kubernetes' own, which refuses besides what rik does not honor.
+// strategy is Kubernetes' own strategy, which also refuses fields that rik does not honor.
 type strategy struct{ theirs }
 
 var ours = strategy{kubernetes.Strategy}
 
-// Validate judges a new deployment.
+// Validate validates a new deployment.
 func (s strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	if errs := s.theirs.Validate(ctx, obj); len(errs) > 0 {
 		return errs
@@ -44,9 +44,8 @@ func (s strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorL
 	return validate(obj.(*apps.Deployment))
 }
 
-// ValidateUpdate judges what a deployment is to become. A spec that stays as it
-// is was judged before: by an earlier version, maybe, which knew it not better,
-// and its metadata must remain to be changed.
+// ValidateUpdate validates a changed deployment. It does not validate an unchanged spec again:
+// an earlier version may have accepted it, and its metadata must remain changeable.
 func (s strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	if errs := s.theirs.ValidateUpdate(ctx, obj, old); len(errs) > 0 {
 		return errs
@@ -58,8 +57,8 @@ func (s strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) f
 	return validate(now)
 }
 
-// validate asks whether the deployment can be run as it is written, and then whether
-// what it is translated to is a valid workload.
+// validate checks whether all fields of the deployment can be honored, and then whether its
+// translation is a valid workload.
 func validate(d *apps.Deployment) field.ErrorList {
 	published, err := publish(d)
 	if err != nil {
@@ -87,7 +86,7 @@ func publish(d *apps.Deployment) (*appsv1.Deployment, error) {
 	return &out, nil
 }
 
-// translate gives the workload as it is stored.
+// translate returns the workload in its stored form.
 func translate(d *appsv1.Deployment) (*rik.Workload, error) {
 	published := translation.Workload(d)
 	legacyscheme.Scheme.Default(published)
@@ -95,7 +94,7 @@ func translate(d *appsv1.Deployment) (*rik.Workload, error) {
 	if err := legacyscheme.Scheme.Convert(published, &out, nil); err != nil {
 		return nil, fmt.Errorf("converting the workload: %w", err)
 	}
-	// A deployment that is being made has no UID to refer to yet.
+	// A new deployment has no UID to refer to yet.
 	out.OwnerReferences = nil
 	return &out, nil
 }

@@ -28,10 +28,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// The scheme has no lock, so it is filled before any test runs.
+// init fills the scheme, which has no lock, before any test runs.
 func init() { install.Install(legacyscheme.Scheme) }
 
-// read gives a Deployment as the API server has it: with defaults.
+// read returns a Deployment as the API server stores it, with defaults.
 func read(t testing.TB, file string) *appsv1.Deployment {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
@@ -46,7 +46,7 @@ func read(t testing.TB, file string) *appsv1.Deployment {
 	return &d
 }
 
-// validateOf is what the server would say of a new Deployment.
+// validateOf returns the server's errors for a new Deployment.
 func validateOf(t testing.TB, d *appsv1.Deployment) []string {
 	t.Helper()
 	var hub apps.Deployment
@@ -63,7 +63,7 @@ func validateOf(t testing.TB, d *appsv1.Deployment) []string {
 	return out
 }
 
-// TestGolden shows what Deployments become.
+// TestGolden compares the translations of Deployments with golden files.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"full", "create", "recreate"} {
@@ -94,16 +94,16 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// spoken are the honored fields of which a Workload says nothing: the first three
-// belong to the Deployment, the others only promise what is so in any case.
+// spoken are the honored fields that do not appear in a Workload. The first three belong to the
+// Deployment, and the others only state what is always true.
 var spoken = map[string]bool{
 	"DeploymentSpec.Selector": true, "TopologySpreadConstraint.LabelSelector": true, "ObjectFieldSelector.APIVersion": true,
 	"PodSpec.ServiceAccountName": true, "PodSpec.DeprecatedServiceAccount": true, "PodSpec.AutomountServiceAccountToken": true,
 	"PodOS.Name": true, "SecurityContext.AllowPrivilegeEscalation": true, "PodSecurityContext.RunAsNonRoot": true,
 }
 
-// TestNothingIsDropped changes every value of a Deployment that has them all, one
-// at a time: either its Workload changes too or the Deployment is refused.
+// TestNothingIsDropped changes each value of a Deployment that has all fields, one at a time.
+// Either its Workload changes too, or the Deployment is refused.
 func TestNothingIsDropped(t *testing.T) {
 	t.Parallel()
 	before := read(t, "full.yaml")
@@ -126,7 +126,7 @@ func TestNothingIsDropped(t *testing.T) {
 	}
 }
 
-// leaf is one value within a struct, and how to find it again in a copy.
+// leaf is one value in a struct, with a function to find it in a copy.
 type leaf struct {
 	name, path string
 	find       func(reflect.Value) reflect.Value
@@ -201,8 +201,9 @@ func under(inner []leaf, step func(reflect.Value) reflect.Value) []leaf {
 	return inner
 }
 
-// TestStoredAsTranslated: whatever of a full Deployment is left out, its Workload
-// is stored as the controller makes it. Otherwise it would write it again for ever.
+// TestStoredAsTranslated: for any subset of the fields of a full Deployment, the stored
+// Workload equals the controller's translation. Otherwise the controller would write it again
+// without end.
 func TestStoredAsTranslated(t *testing.T) {
 	t.Parallel()
 	full := read(t, "full.yaml")
@@ -234,7 +235,7 @@ func TestStoredAsTranslated(t *testing.T) {
 	}
 }
 
-// prune leaves some fields out.
+// prune drops some fields.
 func prune(t *rapid.T, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -261,5 +262,5 @@ func prune(t *rapid.T, v reflect.Value) {
 	}
 }
 
-// optional fields are those that JSON leaves out when they are empty.
+// optional reports whether JSON omits the field if it is empty.
 func optional(f reflect.StructField) bool { return strings.Contains(f.Tag.Get("json"), "omitempty") }
