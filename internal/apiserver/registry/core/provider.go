@@ -1,11 +1,10 @@
-// Package core serves services and persistentvolumeclaims of the core group as
-// plain stores: Kubernetes' own kinds, defaults, validation and status, and
-// nothing that acts on them. A kcp needs them so, for it has neither networks nor
-// disks, and a CRD cannot live in the core group.
+// Package core serves services and persistentvolumeclaims of the core group as plain stores,
+// with Kubernetes' own types, defaults, validation and status, and without controllers that act
+// on them. A kcp needs such stores, because it has neither networks nor disks, and a CRD cannot
+// be in the core group.
 //
-// What Kubernetes fills in at creation, addresses and ports of services above all,
-// stays empty unless a client sets it: the cluster that an object is sent to gives
-// its own.
+// Fields that Kubernetes sets at creation, above all the addresses and ports of services, stay
+// empty unless a client sets them. The cluster to which an object is sent sets its own.
 package core
 
 import (
@@ -23,11 +22,11 @@ import (
 // Provider adds the two types to the storage of the core group. It implements
 // RESTStorageProvider of k8s.io/kubernetes/pkg/controlplane/apiserver.
 type Provider struct {
-	// RESTStorageProvider makes the rest of the core group.
+	// RESTStorageProvider creates the rest of the core group.
 	controlplaneapiserver.RESTStorageProvider
 }
 
-// NewRESTStorage makes the storage of the whole core group.
+// NewRESTStorage creates the storage of the whole core group.
 func (p Provider) NewRESTStorage(source serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info, err := p.RESTStorageProvider.NewRESTStorage(source, getter)
 	if err != nil {

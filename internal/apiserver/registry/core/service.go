@@ -17,11 +17,11 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// services is the storage of services. Kubernetes' own allocates addresses and
-// ports and deletes endpoints, and cannot be had without.
+// services is the storage of services. Kubernetes' own storage always allocates addresses and
+// ports and deletes endpoints.
 type services struct{ *genericregistry.Store }
 
-// newServices makes the storage over Kubernetes' own strategy.
+// newServices creates the storage with Kubernetes' own strategy.
 func newServices(getter generic.RESTOptionsGetter) (*services, error) {
 	store := &genericregistry.Store{
 		NewFunc:                   func() runtime.Object { return &core.Service{} },
@@ -60,7 +60,7 @@ func (s *services) status() *serviceStatus {
 	return &serviceStatus{&store}
 }
 
-// beginCreate is where Kubernetes would allocate.
+// beginCreate replaces the function in which Kubernetes would allocate.
 func beginCreate(_ context.Context, obj runtime.Object, _ *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
 	joinAddresses(obj.(*core.Service), &core.Service{})
 	return finished, nil
@@ -71,16 +71,16 @@ func beginUpdate(_ context.Context, obj, old runtime.Object, _ *metav1.UpdateOpt
 	return finished, nil
 }
 
-// finished has nothing to give back, however the write ended.
+// finished does nothing, because there is nothing to release after a write.
 func finished(context.Context, bool) {}
 
-// joinAddresses makes clusterIPs follow clusterIP for a client that sets the one
-// and leaves the other as it was, as Kubernetes does: the two must agree, and most
-// clients, who only ever write None, know but the older.
+// joinAddresses makes clusterIPs consistent with clusterIP, as Kubernetes does, for a client
+// that changes only the latter. The two must agree, and most clients, which only ever write
+// None, use only the older field.
 func joinAddresses(now, before *core.Service) {
 	kept := len(now.Spec.ClusterIPs) == 0 || slices.Equal(now.Spec.ClusterIPs, before.Spec.ClusterIPs)
 	switch {
-	case !kept: // the client says both
+	case !kept: // the client sets both
 	case now.Spec.ClusterIP == before.Spec.ClusterIP:
 		now.Spec.ClusterIPs = before.Spec.ClusterIPs
 	case now.Spec.ClusterIP == "":
@@ -102,7 +102,7 @@ var (
 // New implements rest.Storage.
 func (s *serviceStatus) New() runtime.Object { return s.store.New() }
 
-// Destroy implements rest.Storage. What there is to destroy is the service's.
+// Destroy implements rest.Storage. The storage belongs to services.
 func (*serviceStatus) Destroy() {}
 
 // Get implements rest.Getter.
@@ -110,7 +110,7 @@ func (s *serviceStatus) Get(ctx context.Context, name string, options *metav1.Ge
 	return s.store.Get(ctx, name, options)
 }
 
-// Update implements rest.Updater. A status does not make its object.
+// Update implements rest.Updater. It never creates an object.
 func (s *serviceStatus) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, onCreate rest.ValidateObjectFunc, onUpdate rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return s.store.Update(ctx, name, info, onCreate, onUpdate, false, options)
 }
