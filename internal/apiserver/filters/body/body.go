@@ -1,5 +1,5 @@
-// Package body lets filters in front of the API server look at what is sent, and leaves it
-// to be read.
+// Package body allows filters in front of the API server to read the body of a request and
+// restore it.
 package body
 
 import (
@@ -14,8 +14,8 @@ import (
 // Max is the API server's own limit of a request's body, in bytes.
 const Max = 3 << 20
 
-// Peek returns the body of a request, which can be read again. It is not whole when it is
-// longer than Max: the server refuses that.
+// Peek returns the body of a request and restores it, so that it can be read again. whole is
+// false if the body is longer than Max, which the server refuses.
 func Peek(r *http.Request) (content []byte, whole bool, err error) {
 	content, err = io.ReadAll(io.LimitReader(r.Body, Max+1))
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package protobuf lets typed clients write types that are defined by CRDs. Those of
-// client-go send protobuf for every kind that is Kubernetes' own, a Deployment that was
-// negotiated among them, and "kubectl create deployment" is one of them. Kubernetes'
-// handler of CRDs says that it takes protobuf, and then panics.
+// Package protobuf allows typed clients to write types that are defined by CRDs. Those of
+// client-go send protobuf for every type that is Kubernetes' own, such as a negotiated
+// Deployment. "kubectl create deployment" is one such client. Kubernetes' handler of CRDs
+// advertises that it accepts protobuf, and then panics.
 package protobuf
 
 import (
@@ -25,17 +25,17 @@ import (
 	"rik.dev/rik/internal/apiserver/filters/body"
 )
 
-// Config says which types are defined by CRDs.
+// Config defines which types are defined by CRDs.
 type Config struct {
-	// Defined says whether a type is.
+	// Defined reports whether a type is defined by a CRD.
 	Defined func(schema.GroupResource) bool
 	// Serializer encodes refusals.
 	Serializer runtime.NegotiatedSerializer
 }
 
-// Wrap returns a handler that hands objects of types defined by CRDs on as JSON when
-// they come as protobuf, and passes everything else on unchanged. Kinds that client-go
-// does not know are refused, for nobody can tell what the bytes mean.
+// Wrap returns a handler that converts objects of types defined by CRDs from protobuf to JSON,
+// and passes all other requests on unchanged. It refuses kinds that client-go does not have,
+// because their protobuf cannot be decoded.
 func Wrap(next http.Handler, c Config) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := request.RequestInfoFrom(r.Context())
@@ -81,7 +81,7 @@ func translate(r *http.Request) (*http.Request, error) {
 	return out, nil
 }
 
-// toJSON reads an object of Kubernetes' own kinds.
+// toJSON decodes an object of Kubernetes' own kinds.
 func toJSON(body []byte) ([]byte, error) {
 	object, kind, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if runtime.IsNotRegisteredError(err) {

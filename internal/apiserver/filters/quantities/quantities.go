@@ -1,6 +1,6 @@
-// Package quantities keeps documents from the API server whose quantities would keep one
-// of its processors for hours: see package quantity. The decoder further in would work on
-// them, and no deadline of a request ends that.
+// Package quantities refuses documents with quantities that would occupy a processor of the API
+// server for hours: see package quantity. The decoder after this filter would process them, and
+// no deadline of a request ends that.
 package quantities
 
 import (
@@ -19,8 +19,8 @@ import (
 	"rik.dev/rik/internal/apiserver/filters/body"
 )
 
-// Wrap returns a handler that refuses such documents, and passes everything else on
-// unchanged. It belongs behind authorization: it reads what is sent.
+// Wrap returns a handler that refuses such documents, and passes all other requests on
+// unchanged. It must run after authorization, because it reads the body.
 func Wrap(next http.Handler, serializer runtime.NegotiatedSerializer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var gv schema.GroupVersion
@@ -35,7 +35,7 @@ func Wrap(next http.Handler, serializer runtime.NegotiatedSerializer) http.Handl
 	})
 }
 
-// check reads the document before the server does, and leaves it to be read.
+// check reads the document before the server does, and restores the body.
 func check(r *http.Request) error {
 	if r.Body == nil || r.Body == http.NoBody || r.Method != http.MethodPost && r.Method != http.MethodPut && r.Method != http.MethodPatch {
 		return nil
@@ -53,7 +53,7 @@ func check(r *http.Request) error {
 	return nil
 }
 
-// validate takes what has no type, or one that the server does not know, for JSON.
+// validate treats a document with a missing or unknown media type as JSON.
 func validate(content []byte, contentType string) error {
 	mediaType, _, _ := mime.ParseMediaType(contentType)
 	switch mediaType {

@@ -55,8 +55,8 @@ func TestWrap(t *testing.T) {
 	}
 }
 
-// TestEveryQuantityIsLookedAt: of all types, and of those that later versions bring. What
-// a map of quantities is called as is the user's choice.
+// TestEveryQuantityIsLookedAt checks the quantities of all types, including those that later
+// versions add. The keys in a map of quantities are chosen by users.
 func TestEveryQuantityIsLookedAt(t *testing.T) {
 	t.Parallel()
 	types := runtime.NewScheme()

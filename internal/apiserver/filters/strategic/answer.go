@@ -11,19 +11,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// answer keeps what the server says until it is known who is to read it. Objects
-// are a few megabytes at most.
+// answer buffers a response of the server until the filter has decided what to do with it.
+// Objects have at most a few megabytes.
 type answer struct {
 	header http.Header
 	code   int
 	body   bytes.Buffer
 }
 
-// run asks the server behind the filter.
+// run calls the server behind the filter.
 func (f *filter) run(r *http.Request) *answer {
 	a := &answer{header: http.Header{}}
 	f.next.ServeHTTP(a, r)
-	a.WriteHeader(http.StatusOK) // as for every handler that says nothing else
+	a.WriteHeader(http.StatusOK) // the default if the handler sets no code
 	return a
 }
 
@@ -46,10 +46,10 @@ func (a *answer) Write(data []byte) (int, error) {
 func (a *answer) copyTo(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.header)
 	w.WriteHeader(a.code)
-	_, _ = w.Write(a.body.Bytes()) // a client that went away hears nothing
+	_, _ = w.Write(a.body.Bytes()) // the client may have disconnected
 }
 
-// refusal is the answer as an error.
+// refusal converts the response to an error.
 func (a *answer) refusal(resource schema.GroupResource, name string) error {
 	status := metav1.Status{}
 	if err := json.Unmarshal(a.body.Bytes(), &status); err != nil || status.Code == 0 {

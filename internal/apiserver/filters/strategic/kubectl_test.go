@@ -36,7 +36,7 @@ spec:
       - {name: back, image: "back:1"}
 `
 
-// deployments is a kcp with a CRD of Deployments, and a namespace of the test's own.
+// deployments returns a kcp with a CRD of Deployments, and a namespace for one test.
 func deployments(t *testing.T) (*kcptest.Server, string) {
 	t.Helper()
 	s := kcptest.Shared(t)
@@ -71,8 +71,8 @@ func images(d *appsv1.Deployment) string {
 	return strings.Join(all, " ")
 }
 
-// TestKubectlDrivesDeployments is everyday work on a Deployment that is defined by a
-// CRD. Each step is refused by Kubernetes' own handler of CRDs.
+// TestKubectlDrivesDeployments runs common kubectl commands on a Deployment that is defined by
+// a CRD. Kubernetes' own handler of CRDs refuses each of them.
 func TestKubectlDrivesDeployments(t *testing.T) {
 	s, namespace := deployments(t)
 	apply := func(strategy string, version int, flags ...string) string {
@@ -123,7 +123,7 @@ func TestKubectlDrivesDeployments(t *testing.T) {
 	}
 }
 
-// TestTypedClientsWrite: the typed clients of client-go, and kubectl where it has one,
+// TestTypedClientsWrite: the typed clients of client-go, which kubectl uses for some types,
 // send protobuf.
 func TestTypedClientsWrite(t *testing.T) {
 	t.Parallel()
@@ -159,8 +159,8 @@ func TestTypedClientsWrite(t *testing.T) {
 	}
 }
 
-// TestPatchKeepsWhatItWasAsked: field manager, strictness, preconditions and refusals
-// are as for types of the server's own.
+// TestPatchKeepsWhatItWasAsked: field manager, strictness, preconditions and refusals work as
+// for the server's native types.
 func TestPatchKeepsWhatItWasAsked(t *testing.T) {
 	t.Parallel()
 	s, namespace := deployments(t)
@@ -204,7 +204,7 @@ func TestPatchKeepsWhatItWasAsked(t *testing.T) {
 	}
 }
 
-// TestPatchesAtOnceAllCount: no patch is lost when others write at the same time.
+// TestPatchesAtOnceAllCount: no patch is lost when others write concurrently.
 func TestPatchesAtOnceAllCount(t *testing.T) {
 	t.Parallel()
 	s, namespace := deployments(t)

@@ -1,13 +1,12 @@
-// Package strategic lets clients send strategic merge patches to types that are
-// defined by CRDs. Kubernetes refuses them there, for it knows no patch strategies
-// of such types; but kubectl sends them for every kind that it was built with, and
-// a Deployment that was negotiated is one: the second apply, edit, set image and
-// rollout restart all do.
+// Package strategic allows clients to send strategic merge patches to types that are defined by
+// CRDs. Kubernetes refuses them, because it has no patch strategies for such types. kubectl
+// sends them for every kind that it was built with, such as a negotiated Deployment: in the
+// second apply, edit, set image and rollout restart.
 //
-// [Wrap] works the patch out with the strategies of the kind in client-go and hands
-// on what it changes as a merge patch. That one holds for one resourceVersion alone
-// and is made anew when another write came between, so that the outcome is the same
-// as if the server had done all of it at once.
+// [Wrap] computes the patch with the strategies of the kind in client-go and passes its result
+// on as a merge patch. The merge patch applies only to one resourceVersion. It is computed
+// again if another write came in between. The result is therefore the same as if the server had
+// applied the patch itself.
 package strategic
 
 import (
@@ -32,18 +31,18 @@ import (
 )
 
 const (
-	// maxBody is the API server's own limit of a request's body.
+	// maxBody is the API server's own limit of a request's body, in bytes.
 	maxBody = 3 << 20
-	// attempts is how often a patch is tried that met another write. The server makes other
-	// patches of what it has at the very moment of its write; here others may write between
-	// the reading and that, and on a busy server a few in a row do.
+	// attempts is how often a patch is tried again after a conflict. The server applies other
+	// patches to the object that it has at the moment of the write. Here others may write between
+	// the read and the write, and on a busy server that can happen a few times in a row.
 	attempts = 20
 )
 
-// scaleKind is what the subresource scale of every type speaks.
+// scaleKind is the type of the subresource scale for every resource.
 var scaleKind = schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
 
-// Config says which types are defined by CRDs.
+// Config defines which types are defined by CRDs.
 type Config struct {
 	// CRD returns the CRD of a type, or nil if it has none.
 	CRD func(schema.GroupResource) *apiextensionsv1.CustomResourceDefinition
@@ -56,10 +55,10 @@ type filter struct {
 	Config
 }
 
-// Wrap returns a handler that translates strategic merge patches of types that are
-// defined by CRDs and are in client-go's scheme, and passes everything else on
-// unchanged. It belongs behind authorization: like the server for other types, it
-// reads the object for whoever may patch it.
+// Wrap returns a handler that translates strategic merge patches of types that are defined by
+// CRDs and are in client-go's scheme. It passes all other requests on unchanged. It must run
+// after authorization: like the server for other types, it reads the object for a user who may
+// patch it.
 func Wrap(next http.Handler, c Config) http.Handler { return &filter{next: next, Config: c} }
 
 // ServeHTTP implements http.Handler.
@@ -85,8 +84,8 @@ func isStrategic(r *http.Request) bool {
 	return err == nil && mediaType == string(types.StrategicMergePatchType)
 }
 
-// typed is an empty object of the kind that a request means, or nil if it is not
-// defined by a CRD or client-go does not know it.
+// typed returns an empty object of the kind of a request. It returns nil if the kind is not
+// defined by a CRD or not in client-go.
 func (f *filter) typed(info *request.RequestInfo) runtime.Object {
 	crd := f.CRD(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
 	if crd == nil {
@@ -103,7 +102,7 @@ func (f *filter) typed(info *request.RequestInfo) runtime.Object {
 	return object
 }
 
-// patch answers the request, unless it returns why not.
+// patch responds to the request, or returns an error.
 func (f *filter) patch(w http.ResponseWriter, r *http.Request, info *request.RequestInfo, typed runtime.Object) error {
 	document, err := readPatch(r)
 	if err != nil {
@@ -127,8 +126,8 @@ func (f *filter) patch(w http.ResponseWriter, r *http.Request, info *request.Req
 	}
 }
 
-// readPatch decodes the body. As for other types, a field that is given twice is an
-// error, a warning or nothing, as the client asks.
+// readPatch decodes the body. As for other types, a duplicate field is an error, a warning or
+// ignored, as the client requests.
 func readPatch(r *http.Request) (map[string]any, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	if err != nil {
@@ -156,7 +155,7 @@ func readPatch(r *http.Request) (map[string]any, error) {
 	return document, nil
 }
 
-// current reads the object that is to be patched, in the version of the request.
+// current reads the object to patch, in the version of the request.
 func (f *filter) current(r *http.Request, info *request.RequestInfo) (map[string]any, error) {
 	get := *info
 	get.Verb = "get"
@@ -174,8 +173,8 @@ func (f *filter) current(r *http.Request, info *request.RequestInfo) (map[string
 	return object, nil
 }
 
-// send hands the merge patch on with everything else as the client sent it: dry
-// run, field manager and field validation are in the query.
+// send passes the merge patch on. All other parts of the request stay unchanged: dry run, field
+// manager and field validation are in the query.
 func (f *filter) send(r *http.Request, merge []byte) *answer {
 	inner := r.Clone(r.Context())
 	inner.Header.Set("Content-Type", string(types.MergePatchType))

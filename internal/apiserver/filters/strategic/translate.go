@@ -17,9 +17,8 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// decode reads a patch. Integers stay integers, and names of fields mind their case.
-// It returns the fields that are given twice apart from what makes the patch
-// unreadable.
+// decode decodes a patch. Integers stay integers, and field names are case-sensitive. It
+// returns duplicate fields separately from errors that make the patch unreadable.
 func decode(body []byte) (document map[string]any, repeated []error, err error) {
 	repeated, err = kjson.UnmarshalStrict(body, &document)
 	if err == nil && document == nil {
@@ -28,10 +27,10 @@ func decode(body []byte) (document map[string]any, repeated []error, err error) 
 	return document, repeated, err
 }
 
-// translate makes the JSON merge patch that does to current what the strategic merge
-// patch would, with the strategies of the fields of typed. It holds for the
-// resourceVersion of current alone; guarded says that this was added here, and is
-// false where the client's patch names a version itself. Neither document is changed.
+// translate returns the JSON merge patch that changes current as the strategic merge patch
+// would, with the strategies of the fields of typed. It applies only to the resourceVersion of
+// current. guarded is true if that version was added here, and false if the client's patch
+// contains a version itself. Neither document is changed.
 func translate(current, patch map[string]any, typed any) (merge []byte, guarded bool, err error) {
 	// The library changes both of its arguments.
 	patched, err := strategicpatch.StrategicMergeMapPatch(runtime.DeepCopyJSON(current), runtime.DeepCopyJSON(patch), typed)
@@ -54,9 +53,9 @@ func translate(current, patch map[string]any, typed any) (merge []byte, guarded 
 	return merge, guarded, nil
 }
 
-// dropDirectives removes the orders to the server that stay behind where the current
-// object lacks what they are about. Of types of its own the server drops them when
-// it decodes the outcome.
+// dropDirectives removes directives to the server that remain if the current object lacks the
+// fields to which they refer. For its own types the server drops them when it decodes the
+// result.
 func dropDirectives(value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -81,12 +80,12 @@ func isDirective(key string) bool {
 func versionOf(object map[string]any) string {
 	version, _, err := unstructured.NestedString(object, "metadata", "resourceVersion")
 	if err != nil {
-		return "" // it is not a text, and the server says so
+		return "" // not a string; the server reports that
 	}
 	return version
 }
 
-// refuse gives an error of a patch the code that the server gives it for other types.
+// refuse converts an error of a patch to the status that the server returns for other types.
 func refuse(err error) error {
 	if errors.Is(err, mergepatch.ErrNoListOfLists) || errors.Is(err, mergepatch.ErrPatchContentNotMatchRetainKeys) {
 		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
@@ -94,7 +93,7 @@ func refuse(err error) error {
 	return apierrors.NewBadRequest(err.Error())
 }
 
-// diff is the JSON merge patch (RFC 7386) from one object to another.
+// diff returns the JSON merge patch (RFC 7386) from one object to another.
 func diff(from, to map[string]any) map[string]any {
 	changes := map[string]any{}
 	for key := range from {

@@ -109,7 +109,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// values are JSON without null, which no stored object has.
+// values draws JSON values without null, which no stored object contains.
 func values() *rapid.Generator[any] {
 	return rapid.Deferred(func() *rapid.Generator[any] {
 		return rapid.OneOf(
@@ -122,8 +122,8 @@ func objects() *rapid.Generator[map[string]any] {
 	return rapid.MapOfN(rapid.StringMatching("[a-c]"), values(), 0, 3)
 }
 
-// TestDiffLeadsThere: applying the difference with another's implementation of merge
-// patches gives the second object, and the difference of equal objects is empty.
+// TestDiffLeadsThere: applying the difference with another implementation of merge patches
+// gives the second object. The difference of equal objects is empty.
 func TestDiffLeadsThere(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

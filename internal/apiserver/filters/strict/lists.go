@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// tooLong finds the lists that have more items than they may. It reads tokens and keeps
-// none of them.
+// tooLong finds the lists with more items than allowed. It reads tokens and stores none of
+// them.
 func (t types) tooLong(body []byte, mediaType string) field.ErrorList {
 	if len(t.lists) == 0 {
 		return nil
@@ -43,12 +43,12 @@ func child(at *field.Path, key string) *field.Path {
 	return at.Child(key)
 }
 
-// longIn judges a document that is at a path, whose last key is given.
+// longIn checks a document at a path whose last key is given.
 func (t types) longIn(at *field.Path, key string, document []byte) field.ErrorList {
 	decoder := json.NewDecoder(bytes.NewReader(document))
 	decoder.UseNumber()
 	var errs field.ErrorList
-	// What is no JSON the decoder that comes later reports.
+	// The server's decoder, which runs later, reports invalid JSON.
 	_ = t.walk(decoder, at, key, &errs)
 	return errs
 }
@@ -74,7 +74,7 @@ func (t types) walkObject(decoder *json.Decoder, at *field.Path, errs *field.Err
 		if err != nil {
 			return err
 		}
-		key, _ := token.(string) // the decoder takes nothing else for a key
+		key, _ := token.(string) // the decoder accepts only strings as keys
 		if err := t.walk(decoder, child(at, key), key, errs); err != nil {
 			return err
 		}

@@ -1,9 +1,9 @@
-// Package strict makes the API server refuse unknown and duplicate fields in
-// the groups that are rik's own. Kubernetes leaves that to the client, and one
-// that does not ask (curl, an old kubectl) gets a field silently dropped.
+// Package strict makes the API server refuse unknown and duplicate fields in rik's own groups.
+// Kubernetes leaves the choice to the client. If the client does not request it (such as curl
+// or an old kubectl), the field is silently dropped.
 //
-// It also says of values that cannot be decoded in which fields they are, and
-// what is expected there. The decoder further in names types of Go, if anything.
+// For values that cannot be decoded, the package also reports the fields and the expected
+// types. The server's decoder reports at most Go types.
 package strict
 
 import (
@@ -27,19 +27,19 @@ import (
 // parameter is the query parameter of create, update and patch.
 const parameter = "fieldValidation"
 
-// writes are the verbs that carry a document and know the parameter.
+// writes are the verbs with a document that support the parameter.
 var writes = sets.New("create", "update", "patch")
 
-// Config says what to be strict about.
+// Config defines which groups are checked.
 type Config struct {
-	// Groups are the API groups.
+	// Groups are the API groups whose documents are checked strictly.
 	Groups []string
-	// Scheme knows their types.
+	// Scheme contains their types.
 	Scheme *runtime.Scheme
-	// Bounded are further groups of which only the lists are bounded.
+	// Bounded are additional groups for which only the lengths of lists are checked.
 	Bounded []string
-	// Lists bounds the items of lists by the last key of their path. A longer one is
-	// refused before the document is decoded, which takes long when it is very long.
+	// Lists is the maximum number of items of lists, by the last key of their path. A longer list
+	// is refused before the document is decoded, because decoding a very long one takes long.
 	Lists map[string]int
 	// Serializer encodes refusals.
 	Serializer runtime.NegotiatedSerializer
@@ -54,9 +54,9 @@ type filter struct {
 	serializer runtime.NegotiatedSerializer
 }
 
-// Wrap returns a handler that forces strict field validation on writes to the
-// configured groups and passes everything else on unchanged. It belongs behind
-// the filters that put the request info into the context.
+// Wrap returns a handler that forces strict field validation on writes to the configured groups
+// and passes all other requests on unchanged. It must run after the filters that add the
+// request info to the context.
 func Wrap(next http.Handler, cfg Config) http.Handler {
 	return &filter{
 		next:       next,
@@ -88,8 +88,8 @@ func (f *filter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// forced copies the request: filters further out still hold the original, and
-// the audit log shows what the client really asked.
+// forced returns a copy of the request, because outer filters still use the original. The audit
+// log therefore shows the client's own request.
 func forced(r *http.Request) *http.Request {
 	query := r.URL.Query()
 	query.Set(parameter, metav1.FieldValidationStrict)
@@ -100,10 +100,10 @@ func forced(r *http.Request) *http.Request {
 	return out
 }
 
-// texts are the media types of documents that are looked at.
+// texts are the media types of documents that are checked.
 var texts = []string{mediaJSON, mediaYAML, mediaMergePatch, mediaStrategicPatch, mediaJSONPatch, mediaApply}
 
-// The media types of documents. A document that has none counts as JSON.
+// Media types of documents. A document without one counts as JSON.
 const (
 	mediaJSON           = runtime.ContentTypeJSON
 	mediaYAML           = runtime.ContentTypeYAML
@@ -113,7 +113,7 @@ const (
 	mediaApply          = string(patches.ApplyYAMLPatchType)
 )
 
-// check reads the document before the server does, and leaves it to be read.
+// check reads the document before the server does, and restores the body.
 func (f *filter) check(r *http.Request, info *request.RequestInfo) error {
 	mediaType := mediaJSON
 	if header := r.Header.Get("Content-Type"); header != "" {
@@ -138,9 +138,8 @@ func (f *filter) check(r *http.Request, info *request.RequestInfo) error {
 	return nil
 }
 
-// checkApply decodes the document of a server-side apply strictly: the server
-// answers an unknown field with status 500, as if it were to blame, and a client
-// may then try for ever.
+// checkApply decodes the document of a server-side apply strictly. The server answers an
+// unknown field with status 500, like an internal error, and a client may then retry forever.
 func (f *filter) checkApply(body []byte) error {
 	if _, _, err := f.decoder.Decode(body, nil, nil); err != nil && !runtime.IsNotRegisteredError(err) {
 		return apierrors.NewBadRequest(err.Error())

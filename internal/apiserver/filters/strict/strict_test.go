@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/apiserver/filters/strict"
 )
 
-// The scheme has no lock, so it is filled before any test runs.
+// init fills the scheme, which has no lock, before any test runs.
 func init() { install.Install(legacyscheme.Scheme) }
 
 func TestWrapForcesTheParameter(t *testing.T) {
@@ -98,7 +98,7 @@ func TestWrapChecksApply(t *testing.T) {
 	}
 }
 
-// TestWrapNamesTheFields sends values that no decoder can take.
+// TestWrapNamesTheFields sends values that cannot be decoded.
 func TestWrapNamesTheFields(t *testing.T) {
 	t.Parallel()
 	const (
@@ -108,7 +108,7 @@ func TestWrapNamesTheFields(t *testing.T) {
 	)
 	tests := []struct {
 		name, verb, mediaType, body string
-		fields                      []string // none: passed on
+		fields                      []string // none if the document is passed on
 	}{
 		{"create in YAML", "create", "application/yaml", head + "spec: {replicas: 99999999999, priority: high}\n", []string{"spec.priority", "spec.replicas"}},
 		{"create in JSON", "create", "application/json; charset=utf-8",

@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/api/strictdecode"
 )
 
-// types finds the type that a document is to be decoded into.
+// types finds the type into which a document will be decoded.
 type types struct {
 	scheme *runtime.Scheme
 	kinds  map[schema.GroupVersionResource]schema.GroupVersionKind
@@ -23,7 +23,7 @@ type types struct {
 	lists  map[string]int
 }
 
-// typesOf knows the kinds of resources: a patch need not say its own.
+// typesOf maps resources to kinds, because a patch need not contain its kind.
 func typesOf(scheme *runtime.Scheme, groups []string, lists map[string]int) types {
 	t := types{scheme, map[schema.GroupVersionResource]schema.GroupVersionKind{}, groups, lists}
 	for _, group := range groups {
@@ -41,7 +41,7 @@ func (t types) add(gv schema.GroupVersion) {
 	}
 }
 
-// head is what a document says of itself.
+// head contains the identifying fields of a document.
 type head struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -50,10 +50,10 @@ type head struct {
 	} `json:"metadata"`
 }
 
-// check answers with every value of a document that its type cannot take. What
-// cannot be read at all is left to the server.
+// check returns an error for every value that does not fit the type of its field. It ignores
+// documents that cannot be parsed, which the server reports.
 func (t types) check(body []byte, mediaType string, info *request.RequestInfo) error {
-	// JSON is YAML too, and much faster to read as what it is.
+	// JSON is also YAML, but is parsed much faster as JSON.
 	if (mediaType == mediaYAML || mediaType == mediaApply) && !json.Valid(body) {
 		var err error
 		if body, err = yaml.YAMLToJSON(body); err != nil {
@@ -61,7 +61,7 @@ func (t types) check(body []byte, mediaType string, info *request.RequestInfo) e
 		}
 	}
 	var h head
-	_ = json.Unmarshal(body, &h) // what it does not find, the request has
+	_ = json.Unmarshal(body, &h) // if fields are missing, the request has them
 	into, kind := t.typeOf(h, info)
 	misfits := t.tooLong(body, mediaType)
 	if len(misfits) == 0 && into != nil && slices.Contains(t.groups, info.APIGroup) {
@@ -77,7 +77,7 @@ func (t types) check(body []byte, mediaType string, info *request.RequestInfo) e
 	return apierrors.NewInvalid(kind, name, misfits)
 }
 
-// typeOf prefers what the document says that it is: the subresource scale has
+// typeOf uses the kind in the document if there is one, because the subresource scale has
 // another type than its resource.
 func (t types) typeOf(h head, info *request.RequestInfo) (runtime.Object, schema.GroupKind) {
 	kind := schema.FromAPIVersionAndKind(h.APIVersion, h.Kind)
