@@ -21,10 +21,10 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/store"
 )
 
-// auditAnnotation says in the audit log which object a path meant.
+// auditAnnotation names, in the audit log, the object to which a path refers.
 const auditAnnotation = "rik.dev/object"
 
-// resource is what requests are authorized and admitted as.
+// resource is the type for which requests are authorized and admitted.
 type resource struct {
 	schema.GroupVersionResource
 	kind, singular string
@@ -40,14 +40,14 @@ var (
 	tenants   = resourceOf("tenants", "tenant", "Tenant")
 )
 
-// storage is what a store does for its resource.
+// storage contains the methods of a store for one resource.
 type storage interface {
 	Create(context.Context, runtime.Object, rest.ValidateObjectFunc, *metav1.CreateOptions) (runtime.Object, error)
 	Delete(context.Context, string, rest.ValidateObjectFunc, *metav1.DeleteOptions) (runtime.Object, bool, error)
 	List(context.Context, *internalversion.ListOptions) (runtime.Object, error)
 }
 
-// in is the context in which a store sees a request for one of its objects.
+// in returns the context in which a store handles a request for one of its objects.
 func (c *call) in(verb string, r resource, namespace, name string) context.Context {
 	return about(c.Context(), verb, r, namespace, name)
 }
@@ -60,8 +60,8 @@ func about(ctx context.Context, verb string, r resource, namespace, name string)
 	})
 }
 
-// may asks whether the user may do something in a namespace, or, if it is
-// empty, in all of them.
+// may checks whether the user has a permission in a namespace, or in all namespaces if it is
+// empty.
 func (c *call) may(verb string, r resource, namespace, name string) (bool, error) {
 	decision, _, err := c.Authorizer.Authorize(c.Context(), authorizer.AttributesRecord{
 		User: c.user, Verb: verb, APIGroup: r.Group, APIVersion: r.Version,
@@ -76,7 +76,8 @@ func (c *call) may(verb string, r resource, namespace, name string) (bool, error
 	return false, nil
 }
 
-// must refuses with what is, in the refusal, only what the user sent.
+// must returns a refusal if the user lacks a permission. The refusal contains only values that
+// the user sent.
 func (c *call) must(verb string, r resource, namespace, name, what string) error {
 	ok, err := c.may(verb, r, namespace, name)
 	if err != nil || ok {
@@ -85,9 +86,8 @@ func (c *call) must(verb string, r resource, namespace, name, what string) error
 	return apierrors.NewForbidden(r.GroupResource(), name, fmt.Errorf("user %q may not %s %s", c.user.GetName(), verb, what))
 }
 
-// scopes are the namespaces whose objects a list covers: the one that was asked
-// for, all of them ("") for who may list everywhere, and otherwise each in
-// which the user may list.
+// scopes returns the namespaces that a list covers: the requested one; all of them ("") for a
+// user who may list everywhere; otherwise each namespace in which the user may list.
 func (c *call) scopes(r resource) ([]string, error) {
 	if c.namespace != "" {
 		return []string{c.namespace}, c.must("list", r, c.namespace, "", fmt.Sprintf("%s in namespace %q", r.Resource, c.namespace))
@@ -119,7 +119,8 @@ func (c *call) scopes(r resource) ([]string, error) {
 	return out, nil
 }
 
-// list returns what the user may list, by namespace and name, up to the limit.
+// list returns the objects that the user may list, sorted by namespace and name, up to the
+// limit.
 func list[L runtime.Object, T any](c *call, s storage, r resource, items func(L) []T) ([]T, error) {
 	scopes, err := c.scopes(r)
 	if err != nil {
@@ -171,15 +172,16 @@ func create[T store.Object](ctx context.Context, c *call, s storage, r resource,
 	return out, nil
 }
 
-// remove admits and does the deletion of exactly this object, after asking
-// whether the user may. id is what they know it by.
+// remove admits and performs the deletion of exactly this object, after checking the user's
+// permission. id is the ID that the user sent.
 func (c *call) remove(s storage, r resource, object store.Object, id string) error {
 	name, namespace, uid := object.GetName(), object.GetNamespace(), object.GetUID()
 	switch ok, err := c.may("delete", r, namespace, name); {
 	case err != nil:
 		return err
 	case !ok:
-		// By what the user called it: its name is not theirs to know.
+		// Use the ID that the user sent, because the user may not be allowed to see the object's
+		// name.
 		return apierrors.NewForbidden(r.GroupResource(), id, fmt.Errorf("user %q may not delete %s %s", c.user.GetName(), r.singular, id))
 	}
 	ctx := c.in("delete", r, namespace, name)
@@ -190,17 +192,17 @@ func (c *call) remove(s storage, r resource, object store.Object, id string) err
 	validate := rest.AdmissionToValidateObjectDeleteFunc(admission.WithAudit(c.Admission), attributes, admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme))
 	_, _, err := s.Delete(ctx, name, validate, options)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// It went since it was found, and another may have its name by now.
+		// The object was deleted in the meantime, and another one may have its name by now.
 		return errGone
 	}
 	return err
 }
 
-// errGone says that there is no object of this identity (any more).
+// errGone means that there is no object with this ID, or none any more.
 var errGone = errors.New("no such object")
 
-// find returns the one object with a UID. What the server knows by now is
-// enough if it has it; before saying that there is none the newest is read.
+// find returns the object with a UID. It first reads from the cache. Before it returns that
+// there is no such object, it reads the latest state.
 func find[T store.Object](ctx context.Context, s *genericStore, uid string) (T, error) {
 	found, err := findBy[T](ctx, s, store.ByUID, uid)
 	if err != nil || len(found) == 0 {

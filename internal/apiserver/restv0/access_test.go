@@ -26,7 +26,7 @@ func quoted(s string) string {
 	return string(out)
 }
 
-// TestWhatAUserMay: every route asks for the real verb and namespace.
+// TestWhatAUserMay: every route authorizes the real verb and namespace.
 func TestWhatAUserMay(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -73,7 +73,8 @@ func TestWhatAUserMay(t *testing.T) {
 	wantNothing(t, c.post(t, "/api/v0/workloads.delete", fmt.Sprintf(`{"id":%q}`, id)))
 }
 
-// TestForeignObjectsAreNotNamed: who knows the ID of another's object learns nothing of it.
+// TestForeignObjectsAreNotNamed: a user who has the ID of another user's object learns nothing
+// about the object.
 func TestForeignObjectsAreNotNamed(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -104,7 +105,7 @@ func untilGranted(t *testing.T, c client, namespaces ...string) {
 	}
 }
 
-// TestNobody: without credentials there is an answer in JSON, and no more.
+// TestNobody: a request without credentials gets an error in JSON and nothing else.
 func TestNobody(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -117,14 +118,14 @@ func TestNobody(t *testing.T) {
 	}
 }
 
-// TestAdmissionRuns: a quota, which an admission plugin enforces, holds, and
-// what was made before it was full is taken back.
+// TestAdmissionRuns: a quota, which an admission plugin enforces, applies. Instances that a
+// request created before the quota was exceeded are deleted again.
 func TestAdmissionRuns(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
 	c, namespace := admin(t, s), s.Namespace(t)
 	id := c.workload(t, namespace, "web")
-	// Users are refused one, because nothing counts.
+	// Ordinary users may not create a quota, because no controller counts its usage.
 	own, err := kubernetes.NewForConfig(s.Own)
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +137,7 @@ func TestAdmissionRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a quota controller would count.
+	// Set the status that a quota controller would set.
 	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{"count/instances.rik.dev": resource.MustParse("0")}}
 	if _, err := s.Client.CoreV1().ResourceQuotas(namespace).UpdateStatus(t.Context(), quota, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -190,8 +191,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestDeletedIsGoneAtOnce deletes workloads twice in a row, of which the server's
-// cache may not have heard in between. No controller runs, so that they stay.
+// TestDeletedIsGoneAtOnce deletes workloads twice in a row, before the server's cache shows the
+// first deletion. No controller runs, so that the workloads stay.
 func TestDeletedIsGoneAtOnce(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)

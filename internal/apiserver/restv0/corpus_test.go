@@ -24,11 +24,11 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the answers in testdata")
 
-// TestCorpus sends the requests of each file in testdata to an empty server
-// and compares the answers. A line that begins with ">" is a request, the lines
-// after it that begin with "|" its body, and those with "<" the answer. UIDs and
-// generated names become placeholders, <uid-1> or web-<name-1>, which later
-// requests may use. Every answer must also fit the OpenAPI document.
+// TestCorpus sends the requests of each file in testdata to an empty server and compares the
+// responses. A line that starts with ">" is a request, the following lines that start with "|"
+// are its body, and those with "<" are the response. UIDs and generated names become
+// placeholders, <uid-1> or web-<name-1>, which later requests may use. Every response must also
+// match the OpenAPI document.
 func TestCorpus(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -61,7 +61,7 @@ type replay struct {
 	t      *testing.T
 	client client
 	router routers.Router
-	// real values of placeholders, and the other way round.
+	// real maps placeholders to real values, and shown maps real values to placeholders.
 	real, shown map[string]string
 	out         strings.Builder
 }
@@ -109,11 +109,11 @@ var (
 	name = regexp.MustCompile(`"web-[bcdfghjklmnpqrstvwxz2456789]{5}"`)
 )
 
-// hide replaces what differs from run to run.
+// hide replaces values that differ between runs.
 func (r *replay) hide(text string) string {
 	text = uid.ReplaceAllStringFunc(text, func(s string) string {
 		if strings.HasPrefix(s, "00000000-") {
-			return s // made up by the corpus
+			return s // a fixed ID of the corpus
 		}
 		return r.placeholder(s, "<uid-%d>")
 	})
@@ -142,7 +142,7 @@ func (r *replay) reveal(text string) string {
 	return text
 }
 
-// validate holds an answer, and a request that was accepted, against the document.
+// validate checks a response, and a request that was accepted, against the document.
 func (r *replay) validate(method, path string, header http.Header, body string, got response) {
 	request, err := http.NewRequestWithContext(r.t.Context(), method, "https://rik"+path, strings.NewReader(body))
 	if err != nil {
@@ -192,8 +192,8 @@ func router(t *testing.T) routers.Router {
 	return out
 }
 
-// TestDocument: the document is valid, it is what the server serves, and it has
-// exactly the routes that answer.
+// TestDocument: the document is valid, is the one that the server serves, and contains exactly
+// the routes that are served.
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	document := loadDocument(t)
@@ -228,8 +228,8 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// answers checks that a route is there: it answers its own method otherwise
-// than another one, and than a path that is not.
+// answers checks that a route exists: its own method gets another response than other methods,
+// and than an unknown path.
 func answers(t *testing.T, c client, method, path string) {
 	t.Helper()
 	if got := c.send(t, method, path, http.Header{"Content-Type": {"application/json"}}, "[]"); got.status == 405 || strings.Contains(got.body, "no such path") {

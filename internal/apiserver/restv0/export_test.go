@@ -8,7 +8,7 @@ const MaxReplicas = maxReplicas
 // MaxBody is for tests.
 const MaxBody = maxBody
 
-// Served are the methods and paths that are served.
+// Served returns the methods and paths that are served.
 func Served() []string {
 	out := []string{http.MethodGet + " " + instancesOf + "/{workloadid}"}
 	for _, e := range endpoints() {

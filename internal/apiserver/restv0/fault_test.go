@@ -18,9 +18,9 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// TestDeleteCascadesFault01: a published client without certificates deletes a
-// workload on the plain port; its instances end, the controller and the server
-// go on, and as often as one likes.
+// TestDeleteCascadesFault01: a published client without certificates deletes a workload through
+// the plain port, several times. Its instances end, and the controller and the server keep
+// running.
 func TestDeleteCascadesFault01(t *testing.T) {
 	s := alone(t)
 	controltest.Start(t, s)
@@ -57,8 +57,8 @@ func leftOf(t *testing.T, c client, workload string, n int) error {
 	return nil
 }
 
-// TestReplicasFault08: each request makes exactly what it says, whatever the
-// workload's own replicas are, and numbers outside their range are refused.
+// TestReplicasFault08: each request creates exactly the requested number of instances, whatever
+// the workload's own replicas are. Numbers outside the allowed range are refused.
 func TestReplicasFault08(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -91,7 +91,7 @@ func TestReplicasFault08(t *testing.T) {
 	}
 }
 
-// TestNamesFault09: names are compared whole, and are never part of a query.
+// TestNamesFault09: names are compared as a whole, and are never part of a query.
 func TestNamesFault09(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
@@ -123,9 +123,9 @@ func TestNamesFault09(t *testing.T) {
 	}
 }
 
-// TestTenantsFault10: a tenant that was made is listed, has a namespace in
-// which its user has what was given and nothing else, and goes with it all.
-// Errors and the absence of credentials are in the corpus.
+// TestTenantsFault10: a new tenant is listed and has a namespace, in which its user has exactly
+// the granted permissions. All of it is removed with the tenant. Errors and missing credentials
+// are tested by the corpus.
 func TestTenantsFault10(t *testing.T) {
 	s := alone(t)
 	controltest.Start(t, s)
@@ -144,7 +144,7 @@ func TestTenantsFault10(t *testing.T) {
 	wantFailure(t, dora.post(t, "/api/v0/workloads.create", fmt.Sprintf(pod, "web")), 403, "dora", "create")
 	wantFailure(t, dora.get(t, "/api/v0/tenants.list"), 403)
 	wantNothing(t, c.post(t, "/api/v0/tenants.delete", fmt.Sprintf(`{"id":%q}`, made.ID)))
-	// The controller lets go of a tenant once its namespace is on its way out.
+	// The controller removes a tenant's finalizer once its namespace is gone.
 	poll.Until(t, apitest.Timeout, "the tenant is gone", func(context.Context) error {
 		if rows := want[[]tenantRow](t, c.get(t, "/api/v0/tenants.list"), 200); len(rows) > 0 {
 			return fmt.Errorf("tenants are %+v", rows)

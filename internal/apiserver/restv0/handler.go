@@ -25,28 +25,29 @@ import (
 )
 
 const (
-	// maxBody is below what the datastore takes as one object.
+	// maxBody is the maximum size of a body in bytes. It is below the datastore's limit for an
+	// object.
 	maxBody = 1 << 20
 
 	paramLimit     = "limit"
 	paramNamespace = "namespace"
 )
 
-// bodyTypes are the content types that a body in JSON may come with: the
-// published server never looked, and curl's default is that of a form.
+// bodyTypes are the accepted content types of a JSON body. The published server did not check
+// the type, and curl's default is that of a form.
 var bodyTypes = []string{"application/json", "text/json", "text/plain", "application/octet-stream", "application/x-www-form-urlencoded"}
 
 // api is the handler of all routes.
 type api struct {
 	Config
-	// endpoints by path, then by method.
+	// endpoints maps paths and then methods to endpoints.
 	endpoints map[string]map[string]endpoint
-	// tenantIDs is held while a tenant is made, so that no two get one identifier.
+	// tenantIDs is held while a tenant is created, so that no two tenants get the same ID.
 	tenantIDs sync.Mutex
 }
 
-// New makes the handler. It must be mounted behind authentication: every
-// request's context has a user.
+// New creates the handler. It must be mounted behind authentication: every request's context
+// must have a user.
 func New(c Config) (http.Handler, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func New(c Config) (http.Handler, error) {
 	return a, nil
 }
 
-// answer is a status code and, unless it is nil, what goes into the body.
+// answer is a status code and an optional body.
 type answer struct {
 	code int
 	body any
@@ -73,11 +74,11 @@ type call struct {
 	*http.Request
 	w    http.ResponseWriter
 	user user.Info
-	// id is what the path ends in, where it ends in an identifier.
+	// id is the ID at the end of the path, if the path has one.
 	id string
-	// namespace that the query names; empty if it names none.
+	// namespace is the namespace in the query. It is empty if there is none.
 	namespace string
-	// limit of a list; 0 if there is none.
+	// limit is the limit of a list. Zero means no limit.
 	limit int64
 }
 
@@ -123,8 +124,7 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) (answer, error) {
 	return e.serve(c)
 }
 
-// find returns what is served at a path, by method, and the identifier that
-// the path ends in.
+// find returns the endpoints of a path, by method, and the ID at the end of the path.
 func (a *api) find(path string) (map[string]endpoint, string) {
 	id, ok := strings.CutPrefix(path, instancesOf)
 	if ok && (id == "" || id[0] == '/') {
@@ -133,8 +133,8 @@ func (a *api) find(path string) (map[string]endpoint, string) {
 	return a.endpoints[path], ""
 }
 
-// readQuery refuses what it does not know: a client that misspells limit or
-// namespace would otherwise get, or change, something else.
+// readQuery refuses unknown parameters. Otherwise a client that misspells limit or namespace
+// would get, or change, other objects.
 func (c *call) readQuery(known []string) error {
 	query, err := url.ParseQuery(c.URL.RawQuery)
 	if err != nil {
@@ -163,7 +163,7 @@ func (c *call) readQuery(known []string) error {
 	return nil
 }
 
-// orDefault is the namespace that an object is made in.
+// orDefault returns the namespace for a new object.
 func (c *call) orDefault() string {
 	if c.namespace == "" {
 		return metav1.NamespaceDefault
@@ -171,7 +171,7 @@ func (c *call) orDefault() string {
 	return c.namespace
 }
 
-// readBody reads a body that must be one JSON document.
+// readBody reads a body, which must be one JSON document.
 func (c *call) readBody() ([]byte, error) {
 	if err := c.validateContentType(); err != nil {
 		return nil, err
@@ -197,8 +197,9 @@ func (c *call) readBody() ([]byte, error) {
 	return body, nil
 }
 
-// validateContentType lets a web page send JSON alone, for which a browser asks
-// first: the other types it would send unasked, with the user's certificate.
+// validateContentType allows a web page to send only JSON, for which a browser sends a
+// preflight request. A browser would send the other types without one, with the user's
+// certificate.
 func (c *call) validateContentType() error {
 	header := c.Header.Get("Content-Type")
 	if header == "" && c.Header.Get("Origin") == "" {
@@ -216,8 +217,8 @@ func (c *call) validateContentType() error {
 	return nil
 }
 
-// decode reads the body into a struct and reports every value of another type,
-// or else every field that it does not know or that is there twice.
+// decode reads the body into a struct. It reports every value of a wrong type, or otherwise
+// every unknown or duplicate field.
 func (c *call) decode(into any) error {
 	body, err := c.readBody()
 	if err != nil {
@@ -241,18 +242,18 @@ func write(w http.ResponseWriter, a answer) {
 		w.WriteHeader(a.code)
 		return
 	}
-	// The type and nosniff keep a browser from reading this as a page, so that
-	// nothing has to be escaped for one.
+	// The content type and nosniff prevent a browser from treating this as a page, so no
+	// characters need to be escaped.
 	var body bytes.Buffer
 	encoder := json.NewEncoder(&body)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(a.body); err != nil {
-		// Nothing that is answered can fail to marshal.
+		// Every response can be marshaled.
 		panic(fmt.Sprintf("programmer error: marshaling an answer: %v", err))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(a.code)
-	// The client went away if this fails; there is nobody to tell.
+	// An error means that the client has disconnected, and there is no one to report it to.
 	_, _ = w.Write(body.Bytes())
 }

@@ -34,8 +34,9 @@ func withRoutes(c *apiserver.Config) {
 
 func TestMain(m *testing.M) { os.Exit(apitest.RunMain(m, withRoutes)) }
 
-// alone is the shared server for a test that is not parallel, and so has it to itself:
-// all others begin when those have ended. It is empty, and is emptied afterward.
+// alone returns the shared server for a test that is not parallel. Parallel tests start after
+// those have ended, so the test has the server to itself. The server is empty, and is emptied
+// again afterward.
 func alone(t *testing.T) *apitest.Server {
 	t.Helper()
 	s := apitest.Shared(t)
@@ -44,13 +45,14 @@ func alone(t *testing.T) *apitest.Server {
 	return s
 }
 
-// wipe deletes all objects of rik.dev that clients of this API make, whoever holds them.
+// wipe deletes all objects of rik.dev that clients of this API create, even if they have
+// finalizers.
 func wipe(t *testing.T, s *apitest.Server) {
 	t.Helper()
 	objects := dynamic.NewForConfigOrDie(s.Config)
 	for _, resource := range []string{"instances", "workloads", "tenants"} {
 		all := objects.Resource(rikv1alpha1.SchemeGroupVersion.WithResource(resource))
-		// The context of a test has ended when it is cleaned up.
+		// The context of a test has ended when its cleanup runs.
 		err := wait.PollUntilContextTimeout(context.Background(), 25*time.Millisecond, apitest.Timeout, true, func(ctx context.Context) (bool, error) {
 			return wipeOnce(ctx, all)
 		})
@@ -60,7 +62,7 @@ func wipe(t *testing.T, s *apitest.Server) {
 	}
 }
 
-// wipeOnce says whether there was nothing to delete.
+// wipeOnce reports whether there was nothing to delete.
 func wipeOnce(ctx context.Context, all dynamic.NamespaceableResourceInterface) (bool, error) {
 	list, err := all.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -99,7 +101,7 @@ func admin(t *testing.T, s *apitest.Server) client {
 	return clientFor(t, s.Config)
 }
 
-// user is somebody with a certificate and no rights but those granted.
+// user is a user with a certificate and only explicitly granted permissions.
 func user(t *testing.T, s *apitest.Server, name string) client {
 	t.Helper()
 	certPEM, keyPEM, err := s.API.Authority().IssueClient(pkix.Name{CommonName: name}, time.Hour)
@@ -160,7 +162,7 @@ func (c client) post(t *testing.T, path, body string) response {
 	return c.send(t, http.MethodPost, path, http.Header{"Content-Type": {"application/json"}}, body)
 }
 
-// want fails unless the answer has the status, and decodes it.
+// want fails unless the response has the status, and decodes it.
 func want[T any](t *testing.T, got response, status int) (out T) {
 	t.Helper()
 	if got.status != status {
@@ -185,7 +187,7 @@ type failure struct {
 	Details       []struct{ Field, Message string }
 }
 
-// wantFailure fails unless the answer is a complete error with all the words.
+// wantFailure fails unless the response is a complete error that contains all the words.
 func wantFailure(t *testing.T, got response, status int, words ...string) failure {
 	t.Helper()
 	f := want[failure](t, got, status)
@@ -238,8 +240,8 @@ func granted(t *testing.T, c client, namespace string) func(context.Context) err
 	}
 }
 
-// quotaHolds asks for more than a quota allows until that is refused. Requests
-// that were too early are taken back.
+// quotaHolds requests more than a quota allows until that is refused. It deletes the instances
+// of requests that came too early.
 func quotaHolds(t *testing.T, c client, workload string) func(context.Context) error {
 	return func(context.Context) error {
 		got := c.post(t, "/api/v0/instances.create", fmt.Sprintf(`{"workload_id":%q,"replicas":5}`, workload))

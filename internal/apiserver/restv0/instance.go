@@ -24,20 +24,20 @@ import (
 )
 
 const (
-	// maxReplicas bounds one request. It ends within the server's time limit
-	// for requests, and nobody means more.
+	// maxReplicas bounds one request. Such a request ends within the server's time limit, and
+	// larger numbers are most likely mistakes.
 	maxReplicas = 10000
-	// writesAtOnce is how many instances are made side by side: the datastore
-	// joins what arrives together into one write to the disk.
+	// writesAtOnce is how many instances are created concurrently. The datastore combines
+	// concurrent writes into one write to the disk.
 	writesAtOnce = 64
-	// createTimeout bounds the making, and undoTimeout the taking back of what a request
-	// made before it failed.
+	// createTimeout bounds the creation. undoTimeout bounds the deletion of instances that a
+	// failed request created.
 	createTimeout = 2 * time.Minute
 	undoTimeout   = 30 * time.Second
 )
 
-// named is an instance of a workload with the name that it was created under,
-// for which the published form has no place.
+// named is an instance of a workload with the name from its creation, for which the published
+// form has no field.
 type named struct {
 	v0.Instance
 	Name string `json:"name"`
@@ -60,7 +60,7 @@ func (c *call) listInstances() (answer, error) {
 	return answer{http.StatusOK, out}, nil
 }
 
-// listInstancesOf lists the instances of the workload that the path ends in.
+// listInstancesOf lists the instances of the workload whose ID is at the end of the path.
 func (c *call) listInstancesOf() (answer, error) {
 	if c.id == "" {
 		return answer{}, invalidField("", "No workload id provided")
@@ -92,10 +92,10 @@ func (c *call) listInstancesOf() (answer, error) {
 	return answer{http.StatusOK, map[string][]named{"instances": out}}, nil
 }
 
-// templates that were read for one answer, by namespace and revision.
+// templates caches the templates that were read for one response, by namespace and revision.
 type templates map[string]*rikv1alpha1.InstanceTemplate
 
-// render makes the published form of an instance.
+// render returns the published form of an instance.
 func (c *call) render(i *rik.Instance, known templates) (v0.Instance, error) {
 	out := &rikv1alpha1.Instance{}
 	if err := v1alpha1.Convert_rik_Instance_To_v1alpha1_Instance(i, out, nil); err != nil {
@@ -109,7 +109,7 @@ func (c *call) render(i *rik.Instance, known templates) (v0.Instance, error) {
 		case err == nil:
 			template = &revision.Template
 		case apierrors.IsNotFound(err):
-			// It went with the instance, between the two reads.
+			// The revision was deleted together with the instance, between the two reads.
 			template = &rikv1alpha1.InstanceTemplate{}
 		default:
 			return v0.Instance{}, err
@@ -138,13 +138,13 @@ func (o *order) validate() error {
 	return nil
 }
 
-// createInstances starts instances of a workload, all of them or none.
+// createInstances creates all requested instances of a workload, or none of them.
 func (c *call) createInstances() (answer, error) {
 	body := order{Replicas: pointer[int64](1)}
 	if err := c.decode(&body); err != nil {
 		return answer{}, err
 	}
-	if body.Replicas == nil { // null
+	if body.Replicas == nil { // explicit null
 		body.Replicas = pointer[int64](1)
 	}
 	if err := body.validate(); err != nil {
@@ -165,11 +165,11 @@ func (c *call) createInstances() (answer, error) {
 	return answer{http.StatusCreated, names}, nil
 }
 
-// start makes n instances and returns their names in order. If one cannot be
-// made, those that were are taken back.
+// start creates n instances and returns their names in order. If one cannot be created, it
+// deletes the others.
 func (c *call) start(w *rik.Workload, name string, n int) ([]string, error) {
-	// A write that is cut off may have happened or not, so nothing cuts one off:
-	// who gives up, or fails, only keeps further ones from beginning.
+	// Do not cancel a write, because a canceled write may have happened or not. If the client
+	// disconnects or a write fails, only further writes are skipped.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.Context()), createTimeout, errors.New("making instances took too long"))
 	defer cancel()
 	made := make([]*rik.Instance, n)
@@ -196,8 +196,8 @@ func (c *call) start(w *rik.Workload, name string, n int) ([]string, error) {
 	return names, nil
 }
 
-// newInstance is one that its store makes an instance of the workload's newest
-// revision. Without a name it gets one of its own: <workload>-<suffix>.
+// newInstance returns an instance to which its store will assign the workload's newest
+// revision. Without a name it gets a generated one: <workload>-<suffix>.
 func newInstance(w *rik.Workload, name string) *rik.Instance {
 	i := &rik.Instance{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name}, Spec: rik.InstanceSpec{Workload: w.Name}}
 	if name == "" {
@@ -213,8 +213,8 @@ func translateCreate(err error, name string) error {
 	return translated(err, "metadata.name", "name", "spec.workload", "workload_id")
 }
 
-// undo deletes what a request made before it failed. It goes on after the
-// client is gone, and names in the error what is left.
+// undo deletes the instances that a failed request created. It continues after the client has
+// disconnected, and adds the instances that remain to the error.
 func (c *call) undo(made []*rik.Instance, cause error) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.Context()), undoTimeout, errors.New("taking instances back took too long"))
 	defer cancel()
@@ -234,7 +234,7 @@ func (c *call) undo(made []*rik.Instance, cause error) error {
 			return nil
 		})
 	}
-	// Every failure is in left.
+	// left contains every failure.
 	_ = group.Wait()
 	left = slices.DeleteFunc(left, func(name string) bool { return name == "" })
 	if len(left) == 0 {
@@ -246,7 +246,7 @@ func (c *call) undo(made []*rik.Instance, cause error) error {
 	return &p
 }
 
-// deleteInstance marks an instance for its end; its node does the rest.
+// deleteInstance marks an instance for deletion. Its node does the rest.
 func (c *call) deleteInstance() (answer, error) {
 	id, err := c.readID()
 	if err != nil {
@@ -262,9 +262,9 @@ func (c *call) deleteInstance() (answer, error) {
 	return answer{code: http.StatusNoContent}, err
 }
 
-// findInstance finds by UID or else by name: instances.create answers names. A
-// UID that is not there never becomes a name, or a client that repeats a
-// deletion could hit an instance that someone named after it.
+// findInstance finds an instance by UID, or otherwise by name, because instances.create returns
+// names. A UID that does not exist is never used as a name. Otherwise a client that repeats a
+// deletion could delete an instance that was given that UID as its name.
 func (c *call) findInstance(id string) (*rik.Instance, error) {
 	found, err := find[*rik.Instance](c.Context(), c.Stores.Instances.Instance.Store, id)
 	if err == nil && c.elsewhere(found.Namespace) {
@@ -290,7 +290,7 @@ func (c *call) findInstance(id string) (*rik.Instance, error) {
 	return byName, nil
 }
 
-// looksLikeUID is generous: 8-4-4-4-12 characters.
+// looksLikeUID checks only for the form 8-4-4-4-12 characters.
 func looksLikeUID(id string) bool {
 	parts := strings.Split(id, "-")
 	if len(parts) != 5 {

@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// document describes every route. A test holds it against what is served.
+// document describes every route. A test compares it with the served routes.
 //
 //go:embed openapi.json
 var document []byte

@@ -11,14 +11,14 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// problem is the body of every answer that is an error.
+// problem is the body of every error response.
 type problem struct {
 	Message string              `json:"error"`
 	Reason  metav1.StatusReason `json:"reason"`
 	Code    int                 `json:"code"`
-	// Details name the fields that are wrong.
+	// Details lists the invalid fields.
 	Details []detail `json:"details,omitempty"`
-	// Instances are those that were made and could not be taken back.
+	// Instances lists the instances that were created and could not be deleted again.
 	Instances []string `json:"instances,omitempty"`
 
 	retryAfter int
@@ -29,7 +29,7 @@ type detail struct {
 	Message string `json:"message"`
 }
 
-// Error is the message.
+// Error returns the message.
 func (p *problem) Error() string { return p.Message }
 
 func invalidField(name, message string) *problem {
@@ -49,7 +49,7 @@ func conflict(message string) *problem {
 	return &problem{Code: http.StatusConflict, Reason: metav1.StatusReasonAlreadyExists, Message: message}
 }
 
-// malformed is for bodies that could not be decoded.
+// malformed returns the problem for a body that could not be decoded.
 func malformed(err error) *problem {
 	p := invalidField("", err.Error())
 	for _, one := range leaves(err) {
@@ -65,7 +65,7 @@ func malformed(err error) *problem {
 	return p
 }
 
-// leaves takes joined errors apart.
+// leaves splits joined errors.
 func leaves(err error) []error {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if joined, ok := err.(interface{ Unwrap() []error }); ok {
@@ -82,7 +82,7 @@ func leaves(err error) []error {
 	return nil
 }
 
-// invalid reports what a definition cannot be translated for.
+// invalid returns the problem for the fields of a definition that cannot be translated.
 func invalid(errs field.ErrorList) *problem {
 	p := &problem{Code: http.StatusBadRequest, Reason: metav1.StatusReasonInvalid}
 	var messages []string
@@ -94,8 +94,8 @@ func invalid(errs field.ErrorList) *problem {
 	return p
 }
 
-// problemOf translates every error to the edge's form. An object that is not
-// valid is a 400, as published, where the rest of the API says 422.
+// problemOf translates every error to the form of this API. An invalid object is a 400, as
+// published, where the rest of the API returns 422.
 func problemOf(err error) *problem {
 	var own *problem
 	if errors.As(err, &own) {
@@ -119,8 +119,8 @@ func problemOf(err error) *problem {
 	return p
 }
 
-// translated gives an object's field paths the names that they have in the
-// body it was made from. What is longer must come first.
+// translated replaces an object's field paths in an error with the names of the body's fields.
+// Longer paths must come first.
 func translated(err error, paths ...string) error {
 	if !apierrors.IsInvalid(err) {
 		return err

@@ -18,17 +18,17 @@ import (
 const (
 	prefix   = "/api/v0"
 	prefixV1 = "/api/v1"
-	// instancesOf is followed by a slash and the identifier of a workload.
+	// instancesOf is followed by a slash and the ID of a workload.
 	instancesOf = prefix + "/workloads.instances"
 )
 
-// Config is what the API needs of its server. All of it is required.
+// Config configures the API. All fields are required.
 type Config struct {
 	Stores     registry.Stores
 	Authorizer authorizer.Authorizer
 	Admission  admission.Interface
-	// Namespaces lists the names of all namespaces, for users who may list
-	// objects in some of them only.
+	// Namespaces returns the names of all namespaces, for users who may list objects only in some
+	// of them.
 	Namespaces func(context.Context) ([]string, error)
 }
 
@@ -46,8 +46,8 @@ func (c Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Routes are the routes of one server, in the shape of apiserver.Config.Routes.
-// A server that does not serve rik.dev itself has none.
+// Routes returns the routes of one server, in the form of apiserver.Config.Routes. A server
+// that does not serve rik.dev itself has none.
 func Routes(s *apiserver.Server) ([]apiserver.Route, error) {
 	if s.Stores().Workloads == nil {
 		return nil, nil
@@ -66,8 +66,8 @@ func Routes(s *apiserver.Server) ([]apiserver.Route, error) {
 	return mount(handler), nil
 }
 
-// mount takes all of /api/v0, and of /api/v1, which is Kubernetes' own, only
-// the exact paths that were published.
+// mount mounts all of /api/v0. Of /api/v1, which belongs to Kubernetes, it mounts only the
+// exact published paths.
 func mount(handler http.Handler) []apiserver.Route {
 	out := []apiserver.Route{
 		{Path: prefix, Handler: handler, Legacy: true},
@@ -80,7 +80,7 @@ func mount(handler http.Handler) []apiserver.Route {
 }
 
 func namespaces(ctx context.Context, client kubernetes.Interface) ([]string, error) {
-	// From the server's cache: a namespace that is milliseconds old is empty.
+	// The server's cache is sufficient, because a namespace that is milliseconds old is empty.
 	list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, fmt.Errorf("listing namespaces: %w", err)
@@ -96,7 +96,7 @@ func namespaces(ctx context.Context, client kubernetes.Interface) ([]string, err
 type endpoint struct {
 	method, path string
 	serve        func(*call) (answer, error)
-	// parameters that it knows in the query.
+	// parameters are the accepted query parameters.
 	parameters []string
 }
 
@@ -105,7 +105,7 @@ var (
 	objectParameters = []string{paramNamespace}
 )
 
-// endpoints are all that is served, but for the path that ends in an identifier.
+// endpoints returns all endpoints, except the path that ends in an ID.
 func endpoints() []endpoint {
 	get, post := http.MethodGet, http.MethodPost
 	out := []endpoint{
@@ -120,8 +120,8 @@ func endpoints() []endpoint {
 	return append(append(out, instanceEndpoints(prefix)...), instanceEndpoints(prefixV1)...)
 }
 
-// instanceEndpoints are served twice: the published document has them under
-// /api/v1, with instance.delete, and the published code under /api/v0.
+// instanceEndpoints returns endpoints that are served twice. The published document has them
+// under /api/v1, with instance.delete, and the published code has them under /api/v0.
 func instanceEndpoints(prefix string) []endpoint {
 	get, post := http.MethodGet, http.MethodPost
 	return []endpoint{

@@ -14,11 +14,12 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/tenant"
 )
 
-// maxTenantID is generous: the published clients use UUIDs.
+// maxTenantID is the maximum length of a tenant's ID. The published clients use UUIDs, which
+// are shorter.
 const maxTenantID = 253
 
-// tenantBody is both forms that were published for a tenant: the code's {id,
-// name, value} and the document's TenantDefinition {name, verb, resource}.
+// tenantBody combines both published forms of a tenant: {id, name, value} in the code and
+// TenantDefinition {name, verb, resource} in the document.
 type tenantBody struct {
 	ID       *string `json:"id,omitempty"`
 	Name     string  `json:"name"`
@@ -43,8 +44,8 @@ func (b *tenantBody) validate() error {
 	return nil
 }
 
-// object is the tenant that the body describes. A definition says what the user
-// of the tenant's own name may do in its namespace.
+// object returns the tenant that the body describes. A definition contains the permissions of
+// the user with the tenant's name in its namespace.
 func (b *tenantBody) object() *rik.Tenant {
 	t := &rik.Tenant{ObjectMeta: metav1.ObjectMeta{Name: b.Name}}
 	if b.ID != nil && *b.ID != "" {
@@ -59,8 +60,7 @@ func (b *tenantBody) object() *rik.Tenant {
 	return t
 }
 
-// plural accepts both: the published example is "workload", roles know
-// "workloads".
+// plural accepts both forms: the published example is "workload", and roles use "workloads".
 func plural(name string) string {
 	for _, r := range []resource{workloads, instances} {
 		if name == r.singular {
@@ -70,7 +70,7 @@ func plural(name string) string {
 	return name
 }
 
-// tenantPaths are the paths of a tenant's fields and where a body has them.
+// tenantPaths maps the paths of a tenant's fields to the fields of a body.
 var tenantPaths = []string{
 	"spec.users[0].resources[0]", "resource", "spec.users[0].verbs[0]", "verb", "spec.users[0].name", "name",
 	"metadata.name", "name", "spec.value", "value",
@@ -102,8 +102,8 @@ func (c *call) listTenants() (answer, error) {
 	return answer{http.StatusOK, out}, nil
 }
 
-// createTenant makes a tenant, for which the controller makes a namespace and
-// roles. It answers the body, with the identifier that it did not have.
+// createTenant creates a tenant, for which the controller creates a namespace and roles. It
+// responds with the body and the new ID.
 func (c *call) createTenant() (answer, error) {
 	var body tenantBody
 	if err := c.decode(&body); err != nil {
@@ -116,8 +116,7 @@ func (c *call) createTenant() (answer, error) {
 		return answer{}, err
 	}
 	object := body.object()
-	// Identifiers are no names of objects, for which the datastore would see to
-	// it that there is one of each.
+	// IDs are not names of objects, so the datastore does not ensure that they are unique.
 	c.tenantIDs.Lock()
 	defer c.tenantIDs.Unlock()
 	if id := tenant.LegacyID(object); id != "" {
@@ -140,7 +139,7 @@ func (c *call) createTenant() (answer, error) {
 	return answer{http.StatusOK, body}, nil
 }
 
-// findTenant finds by UID or else by the identifier that a client gave.
+// findTenant finds a tenant by UID, or otherwise by the ID that a client set.
 func (c *call) findTenant(id string) (*rik.Tenant, error) {
 	s := c.Stores.Tenants.Tenant.Store
 	found, err := find[*rik.Tenant](c.Context(), s, id)
@@ -154,7 +153,7 @@ func (c *call) findTenant(id string) (*rik.Tenant, error) {
 	case len(given) == 0:
 		return nil, errGone
 	case len(given) > 1:
-		// Made through different servers at the same moment, or by annotation.
+		// They were created through different servers at the same time, or by annotation.
 		return nil, conflict(fmt.Sprintf("id %q belongs to %d tenants; delete them by name with rikctl or kubectl", id, len(given)))
 	}
 	return given[0], nil

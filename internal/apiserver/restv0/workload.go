@@ -20,20 +20,20 @@ import (
 
 type genericStore = genericregistry.Store
 
-// row is how the published database kept everything: an identifier, a name and
-// a value.
+// row is the form in which the published database stored all objects: an ID, a name and a
+// value.
 type row[T any] struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
 	Value T      `json:"value"`
 }
 
-// identity is the body of every delete.
+// identity is the body of every delete request.
 type identity struct {
 	ID *string `json:"id"`
 }
 
-// readID reads the body of a delete.
+// readID reads the body of a delete request.
 func (c *call) readID() (string, error) {
 	var body identity
 	if err := c.decode(&body); err != nil {
@@ -45,15 +45,15 @@ func (c *call) readID() (string, error) {
 	return *body.ID, nil
 }
 
-// elsewhere says that an object is not in the namespace that the query names.
+// elsewhere reports whether an object is outside the namespace in the query.
 func (c *call) elsewhere(namespace string) bool { return c.namespace != "" && c.namespace != namespace }
 
-// deleted is a workload that waits for the controller to end its instances:
-// published clients know no such state, for them it is gone.
+// deleted reports whether a workload waits for the controller to end its instances. Published
+// clients do not have such a state, so the workload counts as gone.
 func deleted(w rik.Workload) bool { return w.DeletionTimestamp != nil }
 
-// findWorkload reads the workload that it has found once more, past the cache:
-// that may not have heard yet that the workload was deleted, even by this client.
+// findWorkload reads the workload that it found again without the cache. The cache may not yet
+// show that the workload was deleted, even by this client.
 func (c *call) findWorkload(id string) (*rik.Workload, error) {
 	gone := notFound(fmt.Sprintf("Workload id %s not found", id))
 	found, err := find[*rik.Workload](c.Context(), c.Stores.Workloads.Workload.Store, id)
@@ -95,7 +95,7 @@ func (c *call) listWorkloads() (answer, error) {
 	return answer{http.StatusOK, out}, nil
 }
 
-// createWorkload stores a definition, and starts nothing, as published.
+// createWorkload stores a definition and starts no instances, as published.
 func (c *call) createWorkload() (answer, error) {
 	body, err := c.readBody()
 	if err != nil {
@@ -129,12 +129,11 @@ func (c *call) createWorkload() (answer, error) {
 	return answer{http.StatusOK, identity{ID: pointer(string(made.UID))}}, nil
 }
 
-// definitionPaths are the paths of a workload's fields and, after each, where a
-// definition has them.
-// The port of a Function is called the same in both.
+// definitionPaths maps the paths of a workload's fields to the fields of a definition. The port
+// of a Function has the same name in both.
 var definitionPaths = []string{"exposure.targetPort", "exposure.targetPort", "metadata.name", "name", "spec.replicas", "replicas", "spec.kind", "kind", ".targetPort", ".target_port"}
 
-// deleteWorkload ends the workload; the controller then ends its instances.
+// deleteWorkload deletes the workload. The controller then ends its instances.
 func (c *call) deleteWorkload() (answer, error) {
 	id, err := c.readID()
 	if err != nil {
