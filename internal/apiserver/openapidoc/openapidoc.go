@@ -1,11 +1,11 @@
-// Package openapidoc serves the OpenAPI documents of what a server has built in, each
-// made when it is first asked for. Kubernetes' own makes all of them before a server is
-// ready, and their digests a moment later, which is a third of what a start costs; most
-// servers are never asked for most of them.
+// Package openapidoc serves the OpenAPI documents of a server's built-in types. Each is built
+// at its first request. Kubernetes' own code builds all of them before a server is ready, and
+// their digests soon after. That takes a third of the time of a start, and most servers never
+// receive a request for most of them.
 //
-// The paths, documents and headers are those of Kubernetes, but for what version 3's index
-// gives as a document's hash: there it is the digest of the document, here a tag of the
-// build. To a client both are a word that another document does not have.
+// The paths, documents and headers are those of Kubernetes, except for the hash of a document
+// in version 3's index. There it is the digest of the document, and here it is a tag of the
+// build. For a client, both are opaque strings that differ when the document differs.
 package openapidoc
 
 import (
@@ -27,18 +27,17 @@ import (
 const (
 	version2 = "/openapi/v2"
 	version3 = "/openapi/v3"
-	// hash is the query parameter with which a document may be kept for good.
+	// hash is the query parameter that allows a client to cache a document permanently.
 	hash = "hash"
-	// kept is how long such a document is kept. Kubernetes says a year as well.
+	// kept is how long such a document may be cached. Kubernetes also uses a year.
 	kept = 365 * 24 * time.Hour
 )
 
-// Config of the documents.
+// Config configures the documents.
 type Config struct {
 	V2 *common.Config
 	V3 *common.OpenAPIV3Config
-	// Tag is another one whenever a document of version 3 may be another one. Clients
-	// keep documents by it.
+	// Tag must change whenever a document of version 3 may change. Clients cache documents by it.
 	Tag string
 }
 
@@ -48,8 +47,8 @@ type documents struct {
 	v2, v3    func() http.Handler
 }
 
-// Install serves the documents of the container's web services on m. Services may be added
-// to the container until the first document is asked for.
+// Install serves the documents of the container's web services on m. Services may be added to
+// the container until the first request for a document.
 func Install(container *restful.Container, m *mux.PathRecorderMux, config Config) {
 	d := &documents{Config: config, container: container}
 	d.v2 = sync.OnceValue(func() http.Handler {
@@ -67,7 +66,7 @@ func Install(container *restful.Container, m *mux.PathRecorderMux, config Config
 	m.HandlePrefix(version3+"/", http.HandlerFunc(d.document))
 }
 
-// index names the documents of version 3, one for each web service.
+// index lists the documents of version 3, one for each web service.
 func (d *documents) index(w http.ResponseWriter, _ *http.Request) {
 	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
 	for _, service := range d.container.RegisteredWebServices() {
@@ -81,11 +80,11 @@ func (d *documents) index(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(raw) // a client that is gone
+	_, _ = w.Write(raw) // the client may have disconnected
 }
 
-// document serves one document of version 3. One asked for by our tag will not change; of
-// another hash Kubernetes' handler knows what to make.
+// document serves one document of version 3. A request with our tag gets a document that may be
+// cached. Kubernetes' handler serves a request with another hash.
 func (d *documents) document(w http.ResponseWriter, r *http.Request) {
 	if query := r.URL.Query(); query.Get(hash) == d.Tag {
 		query.Del(hash)
@@ -96,8 +95,8 @@ func (d *documents) document(w http.ResponseWriter, r *http.Request) {
 	d.v3().ServeHTTP(w, r)
 }
 
-// forGood marks an answer that has the document as one to keep, and no other: that a form
-// of it is asked for which nobody has is no property of the document.
+// forGood adds cache headers to a response that contains the document, and not to an error. An
+// error, such as for an unsupported format, must not be cached.
 type forGood struct{ http.ResponseWriter }
 
 func (w *forGood) WriteHeader(status int) {

@@ -21,10 +21,10 @@ import (
 
 const tag = "of-this-build"
 
-// Thing is what the services serve.
+// Thing is the type that the services serve.
 type Thing struct{ Name string }
 
-// OpenAPIModelName is how the builders ask for its definition.
+// OpenAPIModelName is the name under which the builders request its definition.
 func (Thing) OpenAPIModelName() string { return "test.Thing" }
 
 func service(path string) *restful.WebService {
@@ -33,7 +33,7 @@ func service(path string) *restful.WebService {
 	return s
 }
 
-// configs count how often someone begins to make a document.
+// configs returns configurations that count how often the building of a document starts.
 func configs(made *atomic.Int32) (*common.Config, *common.OpenAPIV3Config) {
 	definitions := func(common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 		return map[string]common.OpenAPIDefinition{"test.Thing": {Schema: *spec.MapProperty(spec.StringProperty())}}
@@ -108,8 +108,8 @@ func TestDocumentsAreMadeWhenAskedFor(t *testing.T) {
 	}
 }
 
-// TestSameAsKubernetes: but for the hash, what is served is what Kubernetes' own installation
-// makes.
+// TestSameAsKubernetes: except for the hash, the documents are the same as those of Kubernetes'
+// own installation.
 func TestSameAsKubernetes(t *testing.T) {
 	t.Parallel()
 	container, server, _ := install(t)
@@ -133,7 +133,7 @@ func TestSameAsKubernetes(t *testing.T) {
 			t.Errorf("%s is at %s, want %s with our tag (%v)", name, mine, its, err)
 		}
 		targets = append(targets, its.Path)
-		// A digest of the document is a hash too: one that was kept is good still.
+		// The digest of a document is also a valid hash, so a cached URL still works.
 		if w := get(t, server, place.ServerRelativeURL); w.Code != http.StatusOK {
 			t.Errorf("%s: status %d", place.ServerRelativeURL, w.Code)
 		}
@@ -149,7 +149,8 @@ func TestSameAsKubernetes(t *testing.T) {
 	}
 }
 
-// TestHashOfAnotherBuild is sent to the document of this one, which is not that.
+// TestHashOfAnotherBuild: a request with another build's hash is redirected to this build's
+// document, which has another hash.
 func TestHashOfAnotherBuild(t *testing.T) {
 	t.Parallel()
 	_, server, _ := install(t)
@@ -162,7 +163,8 @@ func TestHashOfAnotherBuild(t *testing.T) {
 	}
 }
 
-// TestRefusalIsNotKept: the next client may ask for a form that there is.
+// TestRefusalIsNotKept: a refusal is not cached, because the next client may request a
+// supported format.
 func TestRefusalIsNotKept(t *testing.T) {
 	t.Parallel()
 	_, server, _ := install(t)
