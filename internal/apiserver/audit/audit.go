@@ -1,9 +1,9 @@
-// Package audit writes the audit log: who changed, entered or read what, and who was
-// denied.
+// Package audit writes the audit log: which user changed, entered or read which object, and
+// which user was denied.
 //
-// There are two files. The log itself holds what identified users did. A second, small
-// file beside it holds requests without a valid credential. Anybody who reaches a port
-// can make such requests, so they never take room from the log, only a few of them are
+// There are two files. The log itself contains the actions of identified users. A second, small
+// file next to it contains requests without a valid credential. Any client that can reach a
+// port can make such requests. They therefore use no space of the log, only a few of them are
 // recorded, and every text in an entry is cut to a bounded length.
 package audit
 
@@ -28,8 +28,8 @@ const (
 	strangersMegabytes, strangersBackups = 8, 1
 )
 
-// AnnotationNotRecorded of an entry is the number of similar requests before it that were
-// not recorded: of the same address without a credential, or denied to the same user.
+// AnnotationNotRecorded contains the number of similar requests before an entry that were not
+// recorded: those of the same address without a credential, or those denied to the same user.
 const AnnotationNotRecorded = "rik.dev/not-recorded"
 
 // Log is an audit log. A nil Log records nothing.
@@ -41,8 +41,8 @@ type Log struct {
 	strangersLimit, deniedLimit *limiter
 }
 
-// Open makes a log that writes to path, and to the file that StrangersFile names beside
-// it. The files are made at the first entry, with mode 0600.
+// Open creates a log that writes to path, and to the file next to it that StrangersFile names.
+// The files are created at the first entry, with mode 0600.
 func Open(path string) *Log {
 	l := &Log{
 		known:          newFile(path, fileMegabytes, files),
@@ -55,15 +55,16 @@ func Open(path string) *Log {
 	return l
 }
 
-// StrangersFile is where a log keeps the requests without a valid credential.
+// StrangersFile returns the file in which a log records the requests without a valid
+// credential.
 func StrangersFile(path string) string {
 	extension := filepath.Ext(path)
 	return strings.TrimSuffix(path, extension) + "-unauthenticated" + extension
 }
 
-// Policy has the API server tell the log of everything but the control plane's own
-// requests. What is recorded is decided when the answer is known: a denied read is, and
-// an ordinary one is not.
+// Policy makes the API server send all requests to the log, except those of the control plane
+// itself. Whether a request is recorded is decided when its response is known: a denied read is
+// recorded, and an ordinary one is not.
 func Policy() audit.PolicyRuleEvaluator {
 	return policy.NewPolicyRuleEvaluator(&auditinternal.Policy{
 		OmitStages: []auditinternal.Stage{auditinternal.StageRequestReceived},
@@ -115,22 +116,21 @@ func (l *Log) Shutdown() {}
 // String implements audit.Backend.
 func (l *Log) String() string { return "rik" }
 
-// Entry describes something that did not come through the API server, such as a node
-// that joined.
+// Entry describes an action outside the API server, such as a node that joined.
 type Entry struct {
-	// Verb, Resource and Name say what was done: "join", "nodes", "n1".
+	// Verb, Resource and Name describe the action, such as "join", "nodes", "n1".
 	Verb, Resource, Name string
-	// URI of the service that was called.
+	// URI is that of the called service.
 	URI string
-	// User who did it; empty when the caller had no valid credential.
+	// User is the acting user. It is empty if the caller had no valid credential.
 	User   string
 	Groups []string
 	// Source is the caller's address.
 	Source string
-	// Code is as the status code of an HTTP answer, and Message says why it was refused.
+	// Code is the corresponding HTTP status code. Message is the reason of a refusal.
 	Code    int32
 	Message string
-	// Annotations are further facts.
+	// Annotations are additional facts.
 	Annotations map[string]string
 }
 

@@ -72,11 +72,12 @@ func TestSortOut(t *testing.T) {
 	}
 }
 
-// largest of an entry that has everything at its bound. JSON needs up to six bytes for one.
+// Maximum sizes of an entry in which every part has its maximum length. JSON needs up to six
+// bytes for one byte.
 const largestKnown, largestStranger = 512 << 10, 64 << 10
 
-// TestEntriesAreBounded: whatever a client says, an entry has a bounded size, is valid,
-// and the event of the API server stays as it was.
+// TestEntriesAreBounded: for any client input, an entry has a bounded size and is valid. The
+// event of the API server is not changed.
 func TestEntriesAreBounded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -171,7 +172,7 @@ func TestStrangersAreSeparateAndFew(t *testing.T) {
 	if got := len(lines(t, StrangersFile(path))); got != strangersRates.burstEach {
 		t.Errorf("%d requests without a credential are recorded, want %d", got, strangersRates.burstEach)
 	}
-	// Another address is heard still, and the first one again later.
+	// Another address is still recorded, and the first one is recorded again later.
 	other := event("", "get", "", "secrets", "", http.StatusUnauthorized)
 	other.SourceIPs = []string{"192.0.2.2"}
 	l.process(other)
@@ -217,7 +218,8 @@ func TestDeniedRequestsOfAUserAreFew(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsGoneIsMadeAgain: deleted by hand, or moved away as logrotate does.
+// TestAFileThatIsGoneIsMadeAgain: the file is created again after it was deleted by hand, or
+// moved away by logrotate.
 func TestAFileThatIsGoneIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")

@@ -12,8 +12,8 @@ import (
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 )
 
-// bounds of what clients say in an entry: bytes of a URI and of any other text, and items
-// of a list.
+// bounds are the maximum sizes of a client's texts in an entry: bytes of a URI, bytes of any
+// other text, and items of a list.
 type bounds struct{ uri, text, list int }
 
 var (
@@ -23,8 +23,8 @@ var (
 
 const cutMark = "...(cut)"
 
-// cut returns a copy of an event that is bounded in every part. The event itself belongs
-// to the API server.
+// cut returns a copy of an event in which every part is bounded. It does not change the event,
+// which belongs to the API server.
 func cut(event *auditinternal.Event, b bounds, skipped int) *auditinternal.Event {
 	e := *event
 	e.AuditID = types.UID(b.short(string(e.AuditID)))
@@ -38,7 +38,7 @@ func cut(event *auditinternal.Event, b bounds, skipped int) *auditinternal.Event
 	if e.AuthenticationMetadata != nil {
 		e.AuthenticationMetadata = &auditinternal.AuthenticationMetadata{ImpersonationConstraint: b.short(e.AuthenticationMetadata.ImpersonationConstraint)}
 	}
-	// The last one is where the request came from.
+	// The last address is the one from which the request came.
 	e.SourceIPs = b.texts(e.SourceIPs[max(0, len(e.SourceIPs)-b.list):])
 	e.ObjectRef = b.reference(e.ObjectRef)
 	e.ResponseStatus = b.status(e.ResponseStatus)
@@ -68,7 +68,7 @@ func (b bounds) reference(r *auditinternal.ObjectReference) *auditinternal.Objec
 	}
 }
 
-// status leaves out the details: the object's reference has what matters of them.
+// status omits the details, whose relevant parts are in the object's reference.
 func (b bounds) status(s *metav1.Status) *metav1.Status {
 	if s == nil {
 		return nil
@@ -102,7 +102,7 @@ func (b bounds) texts(list []string) []string {
 
 func (b bounds) short(text string) string { return shorten(text, b.text) }
 
-// shorten cuts a text to a number of bytes, not within a character.
+// shorten cuts a text to a number of bytes, at a character boundary.
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -111,6 +111,6 @@ func shorten(text string, most int) string {
 	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}
-	// A copy, because the rest of the text should not stay in memory.
+	// Copy the text, so that the rest of it does not stay in memory.
 	return string([]byte(text[:end])) + cutMark
 }

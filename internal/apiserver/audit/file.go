@@ -7,19 +7,19 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 )
 
-// file is a file that is rotated by size. When somebody moves or deletes it, as logrotate
-// does, the next entry goes to a new file of the name.
+// file is a file that is rotated by size. If it is moved or deleted, such as by logrotate, the
+// next entry goes to a new file of that name.
 type file struct {
 	path string
 
 	mu  sync.Mutex
 	out lumberjack.Logger
-	// seen is the file that is open, nil before the first entry.
+	// seen identifies the open file. It is nil before the first entry.
 	seen os.FileInfo
 }
 
 func newFile(path string, megabytes, backups int) *file {
-	// lumberjack makes its files with mode 0600.
+	// lumberjack creates its files with mode 0600.
 	return &file{path: path, out: lumberjack.Logger{Filename: path, MaxSize: megabytes, MaxBackups: backups}}
 }
 
@@ -32,7 +32,7 @@ func (f *file) Write(p []byte) (int, error) {
 		return f.out.Write(p)
 	}
 	if f.seen != nil {
-		// It was rotated, or is not there any more. What comes next opens it.
+		// The file was rotated or is gone. The next write opens a new one.
 		if err := f.out.Close(); err != nil {
 			return 0, err
 		}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// rates bound how many entries are written: of each source, and of all together.
+// rates bound the number of entries: per source and in total.
 type rates struct {
 	each, all           rate.Limit
 	burstEach, burstAll int
@@ -16,15 +16,15 @@ type rates struct {
 
 var (
 	strangersRates = rates{each: rate.Every(10 * time.Second), burstEach: 20, all: 1, burstAll: 200}
-	// Of a user, 3,600 denied requests an hour beyond the first hundred.
+	// A user can cause at most 3,600 entries of denied requests an hour after the first hundred.
 	deniedRates = rates{each: 1, burstEach: 100, all: 20, burstAll: 2000}
 )
 
-// maxSources bounds the memory that sources can take. The source that was heard of least
-// recently is forgotten first.
+// maxSources bounds the memory that sources can use. The least recently used source is dropped
+// first.
 const maxSources = 4096
 
-// limiter counts entries by their source.
+// limiter limits the entries of each source.
 type limiter struct {
 	rates rates
 	now   func() time.Time
@@ -43,7 +43,8 @@ func newLimiter(r rates, now func() time.Time) *limiter {
 	return &limiter{rates: r, now: now, all: rate.NewLimiter(r.all, r.burstAll), sources: lru.New(maxSources)}
 }
 
-// take says whether a source may have an entry now, and how many it was not given before.
+// take reports whether a source may have an entry now, and how many of its entries were skipped
+// before.
 func (l *limiter) take(name string) (skipped int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

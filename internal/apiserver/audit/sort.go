@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// class says what becomes of an event.
+// class is the treatment of an event.
 type class int
 
 const (
@@ -18,24 +18,24 @@ const (
 	fromStranger
 )
 
-// changes are the verbs of requests that change something. The last are those of requests
-// beside the API's resources, and of entries that nodes cause.
+// changes are the verbs of requests that change something. The last ones are those of requests
+// outside the API's resources, and of entries that nodes cause.
 var changes = []string{"create", "update", "patch", "delete", "deletecollection", "post", "put", "join", "renew"}
 
 type groupResource struct{ group, resource string }
 
-// housekeeping is written all the time and says nothing of anybody's intentions.
-// Reviews of one's own rights are questions, which every user may ask without end.
+// housekeeping contains types that are written constantly and show no user's intentions.
+// Reviews of a user's own permissions are questions, which every user may send without limit.
 var housekeeping = []groupResource{
 	{"", "events"}, {"events.k8s.io", "events"}, {"coordination.k8s.io", "leases"},
 	{"authorization.k8s.io", "selfsubjectaccessreviews"}, {"authorization.k8s.io", "selfsubjectrulesreviews"},
 	{"authentication.k8s.io", "selfsubjectreviews"},
 }
 
-// sensitive are the subresources by which one enters an instance or reads what it says.
+// sensitive are the subresources with which users enter an instance or read its output.
 var sensitive = []string{"exec", "attach", "portforward", "log", "proxy"}
 
-// sortOut decides about an event. The event has its answer's code already.
+// sortOut decides about an event. The event already contains the status code of the response.
 func sortOut(event *auditinternal.Event) class {
 	code := int32(0)
 	if event.ResponseStatus != nil {
@@ -57,7 +57,7 @@ func sortOut(event *auditinternal.Event) class {
 	}
 }
 
-// isStranger also holds for a request whose credential is not valid.
+// isStranger reports whether a request has no valid credential.
 func isStranger(event *auditinternal.Event) bool {
 	name := event.User.Username
 	return name == "" || name == user.Anonymous || slices.Contains(event.User.Groups, user.AllUnauthenticated)
@@ -65,7 +65,7 @@ func isStranger(event *auditinternal.Event) bool {
 
 func changesSomething(event *auditinternal.Event) bool { return slices.Contains(changes, event.Verb) }
 
-// isEntry says whether an event was made by Record.
+// isEntry reports whether Record created an event.
 func isEntry(event *auditinternal.Event) bool { return event.Verb == "join" || event.Verb == "renew" }
 
 func isHousekeeping(ref *auditinternal.ObjectReference) bool {
@@ -79,7 +79,8 @@ func isSensitive(ref *auditinternal.ObjectReference) bool {
 	return ref.APIGroup == "" && ref.Resource == "secrets" || slices.Contains(sensitive, ref.Subresource)
 }
 
-// sourceOf is the address that the request came from. A client can forge all but the last.
+// sourceOf returns the address from which the request came. A client can forge all addresses
+// except the last.
 func sourceOf(event *auditinternal.Event) string {
 	if n := len(event.SourceIPs); n > 0 {
 		return event.SourceIPs[n-1]
