@@ -1,12 +1,11 @@
-// Package kubecontrollers runs, inside the API server's process, those of
-// Kubernetes' own controllers without which a control plane is only a database:
-// nothing else removes a namespace's finalizer, follows owner references, makes
-// the default service account, fills the Secrets of service accounts' tokens, publishes
-// the cluster's authority, or fills aggregated cluster roles.
+// Package kubecontrollers runs some of Kubernetes' own controllers inside the API server's
+// process. Without them a control plane is only a database: they remove a namespace's
+// finalizer, follow owner references, create the default service account, fill the Secrets of
+// service account tokens, publish the cluster's authority, and fill aggregated cluster roles.
 //
-// Reads: every resource's metadata, namespaces, service accounts, their token Secrets,
-// cluster roles. Writes: deletions and finalizers of everything, service accounts named
-// default, the token Secrets, the configmap kube-root-ca.crt, the rules of aggregated cluster roles.
+// Reads: every resource's metadata, namespaces, service accounts, their token Secrets, cluster
+// roles. Writes: deletions and finalizers of all objects, service accounts named default, the
+// token Secrets, the configmap kube-root-ca.crt, the rules of aggregated cluster roles.
 package kubecontrollers
 
 import (
@@ -39,39 +38,38 @@ import (
 )
 
 const (
-	// workers of each controller. Two cores have little use for more, and every
-	// one of them is mostly waiting for the API server anyway.
+	// workers is the number of workers of each controller. Two cores have little use for more,
+	// and the workers mostly wait for the API server.
 	workers = 4
-	// gcPeriod is how often the garbage collector looks for new types, as in
-	// kube-controller-manager. A CRD's objects are collected from then on.
+	// gcPeriod is the interval at which the garbage collector searches for new types, the same as
+	// in kube-controller-manager. The objects of a new CRD are collected from then on.
 	gcPeriod = 30 * time.Second
-	// resync makes a namespace whose deletion got stuck be tried again.
+	// resync is the interval at which a namespace with a stuck deletion is tried again.
 	resync = 5 * time.Minute
 )
 
-// Config is what the controllers work with.
+// Config configures the controllers.
 type Config struct {
-	// Client is the connection of a user who may do everything.
+	// Client is the connection of a user with all permissions.
 	Client *rest.Config
-	// Informers is a factory over the same server; the controllers add to it and
-	// start what they added. It must not be one that the server's readiness
-	// waits for.
+	// Informers is a factory for the same server. The controllers add informers to it and start
+	// them. The server's readiness must not wait for it.
 	Informers informers.SharedInformerFactory
-	// RootCA is the PEM certificate that pods and users verify the server with.
+	// RootCA is the PEM certificate with which pods and users verify the server.
 	RootCA []byte
-	// TokenKeyFile holds the private key that signs the tokens of service accounts.
+	// TokenKeyFile contains the private key that signs the tokens of service accounts.
 	TokenKeyFile string
-	// NotCollected are resources whose owner references somebody else follows.
+	// NotCollected are resources whose owner references another controller follows.
 	NotCollected []schema.GroupResource
 }
 
-// controllers are the ones that Run runs.
+// controllers are the controllers that Run runs.
 type controllers struct {
 	loops []func(context.Context)
 }
 
-// Run runs the controllers until ctx ends and each of them has returned.
-// The API server must be answering when it is called.
+// Run runs the controllers until ctx ends and each of them has returned. The API server must be
+// ready when it is called.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.Client == nil || cfg.Informers == nil || len(cfg.RootCA) == 0 || cfg.TokenKeyFile == "" {
 		return errors.New("programmer error: kubecontrollers need a client, informers, the authority's certificate and the key of tokens")
@@ -118,7 +116,7 @@ func (cs *controllers) addNamespace(ctx context.Context, cfg Config, client kube
 
 func (cs *controllers) addRoles(cfg Config, client kubernetes.Interface) {
 	c := clusterroleaggregation.NewClusterRoleAggregation(cfg.Informers.Rbac().V1().ClusterRoles(), client.RbacV1())
-	// One worker: all of its items touch the same few roles.
+	// One worker is sufficient, because all items change the same few roles.
 	cs.add(func(ctx context.Context) { c.Run(ctx, 1) })
 }
 
@@ -133,7 +131,8 @@ func (cs *controllers) addServiceAccounts(ctx context.Context, cfg Config, clien
 	return nil
 }
 
-// addTokens fills the Secrets of type kubernetes.io/service-account-token.
+// addTokens adds the controller that fills the Secrets of type
+// kubernetes.io/service-account-token.
 func (cs *controllers) addTokens(ctx context.Context, cfg Config, client kubernetes.Interface) error {
 	key, err := keyutil.PrivateKeyFromFile(cfg.TokenKeyFile)
 	if err != nil {
@@ -143,7 +142,7 @@ func (cs *controllers) addTokens(ctx context.Context, cfg Config, client kuberne
 	if err != nil {
 		return fmt.Errorf("preparing the tokens of service accounts: %w", err)
 	}
-	// Of its own, so that other Secrets are not kept in memory.
+	// Use a separate factory, so that other Secrets are not kept in memory.
 	secrets := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String()
 	}))
@@ -178,12 +177,12 @@ func (cs *controllers) addCollector(ctx context.Context, cfg Config, client kube
 	for _, resource := range cfg.NotCollected {
 		ignored[resource] = struct{}{}
 	}
-	// The collector asks for metadata informers of every type; the typed ones of
-	// cfg.Informers serve it where they exist.
+	// The collector requests metadata informers of every type. The typed informers in
+	// cfg.Informers serve it if they exist.
 	metadataInformers := metadatainformer.NewSharedInformerFactory(metadataClient, 0)
 	factory := informerfactory.NewInformerFactory(cfg.Informers, metadataInformers)
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
-	// Closed at once: the collector starts by itself whatever it adds.
+	// Closed at once, because the collector itself starts the informers that it adds.
 	started := make(chan struct{})
 	close(started)
 	c, err := garbagecollector.NewGarbageCollector(ctx, client, metadataClient, mapper, ignored, factory, started)
