@@ -1,10 +1,11 @@
-// Package outage tells clients of the API when the datastore cannot be reached. Without it a
-// request waits for a minute, and ends with an error that has the datastore's address and user
-// in it, and does not say what is wrong.
+// Package outage informs API clients when the datastore cannot be reached. Without it a request
+// waits for a minute. It then ends with an error that contains the datastore's address and
+// user, and does not state the cause.
 //
-// [Monitor] asks the datastore now and then. While it does not answer, [Monitor.Wrap] answers
-// requests for objects with 503 and Retry-After, and ends those that wait. An answer with an
-// internal error of the datastore's client is replaced by the same.
+// [Monitor] probes the datastore at intervals. While the datastore does not respond,
+// [Monitor.Wrap] answers requests for objects with 503 and Retry-After, and ends waiting
+// requests. It also replaces a response that contains an internal error of the datastore's
+// client.
 package outage
 
 import (
@@ -19,41 +20,42 @@ import (
 const (
 	// interval is the pause between two probes.
 	interval = 3 * time.Second
-	// timeout is how long a probe waits. An etcd cluster elects a leader in less.
+	// timeout is the timeout of a probe. An etcd cluster elects a leader in less time.
 	timeout = 5 * time.Second
-	// failuresAtLeast in a row are an outage: a restart of the datastore's connection is none.
+	// failuresAtLeast is the number of consecutive failures that count as an outage. A restart of
+	// the datastore's connection causes fewer.
 	failuresAtLeast = 2
-	// logInterval is how often an outage is logged while it lasts.
+	// logInterval is the interval of log messages during an outage.
 	logInterval = time.Minute
 )
 
-// errUnreachable is why requests that wait are ended.
+// errUnreachable is the cause with which waiting requests are ended.
 var errUnreachable = errors.New("the datastore is unreachable")
 
-// Config of a Monitor.
+// Config configures a Monitor.
 type Config struct {
-	// Probe asks the datastore for anything that only a working one can answer. Required.
+	// Probe sends a request that only a working datastore can answer. Required.
 	Probe func(context.Context) error
-	// Datastore describes it for the administrator's log. Clients are not told.
+	// Datastore describes the datastore in the administrator's log. Clients do not receive it.
 	Datastore string
 	// Logger is required.
 	Logger *slog.Logger
 }
 
-// Monitor knows whether the datastore answers. Its methods may be called from any goroutine.
+// Monitor detects whether the datastore responds. Its methods are safe for concurrent use.
 type Monitor struct {
 	cfg Config
 	now func() time.Time
 
 	mu       sync.Mutex
 	failures int
-	since    time.Time // of the first of the failures
+	since    time.Time // of the first failure
 	logged   time.Time
-	waiting  map[int]context.CancelCauseFunc // requests under way
+	waiting  map[int]context.CancelCauseFunc // requests in flight
 	next     int
 }
 
-// New makes a monitor, which takes the datastore for reachable until Run finds otherwise.
+// New creates a monitor, which treats the datastore as reachable until Run detects an outage.
 func New(cfg Config) *Monitor {
 	return &Monitor{cfg: cfg, now: time.Now, waiting: map[int]context.CancelCauseFunc{}}
 }
@@ -86,7 +88,7 @@ func (m *Monitor) probe(ctx context.Context) error {
 	return err
 }
 
-// note takes the result of a probe.
+// note records the result of a probe.
 func (m *Monitor) note(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,14 +117,14 @@ func (m *Monitor) note(err error) {
 	}
 }
 
-// outage says since when the datastore has not answered.
+// outage returns since when the datastore has not responded. ok is false if there is no outage.
 func (m *Monitor) outage() (since time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.since, m.failures >= failuresAtLeast
 }
 
-// follow returns a context that ends with the next outage. done must be called.
+// follow returns a context that ends with the next outage. The caller must call done.
 func (m *Monitor) follow(ctx context.Context) (follower context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	m.mu.Lock()

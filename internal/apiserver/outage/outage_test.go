@@ -33,7 +33,7 @@ func ask(t *testing.T, h http.Handler, info request.RequestInfo) (*httptest.Resp
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	var status metav1.Status
-	_ = json.Unmarshal(w.Body.Bytes(), &status) // of what is no Status
+	_ = json.Unmarshal(w.Body.Bytes(), &status) // the body may not be a Status
 	return w, status
 }
 
@@ -80,7 +80,7 @@ func TestAnOutageEndsRequests(t *testing.T) {
 		m := New(Config{
 			Probe: func(ctx context.Context) error {
 				if down.Load() {
-					<-ctx.Done() // as a network that drops packets
+					<-ctx.Done() // like a network that drops packets
 				}
 				return ctx.Err()
 			},

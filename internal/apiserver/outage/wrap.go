@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// retryAfter is what clients are told to wait, in seconds. Kubernetes' clients do so 10 times,
-	// without a word.
+	// retryAfter is the delay that clients are asked to wait, in seconds. Kubernetes' clients
+	// retry 10 times without a message.
 	retryAfter = 1
-	// maxHeld bounds an answer of 500 that is looked at before it is sent.
+	// maxHeld bounds a response with status 500 that is checked before it is sent, in bytes.
 	maxHeld = 64 << 10
 )
 
-// internals are parts of errors of the datastore's client. The API server makes answers of 500
-// of them, with the text of the error.
+// internals are parts of errors of the datastore's client. The API server puts the text of such
+// an error into a response with status 500.
 var internals = [][]byte{
 	[]byte("rpc error: code = Unavailable"), []byte("rpc error: code = Unknown"), []byte("rpc error: code = DeadlineExceeded"),
 	[]byte("rpc error: code = Canceled"), []byte("rpc error: code = Internal"),
@@ -36,11 +36,11 @@ var internals = [][]byte{
 	[]byte("context deadline exceeded"), []byte(errUnreachable.Error()),
 }
 
-// noSpace is what etcd says when its quota is used up.
+// noSpace is etcd's error when its quota is used up.
 var noSpace = []byte("etcdserver: mvcc: database space exceeded")
 
-// Wrap returns a handler that answers requests for objects while the datastore cannot. What is
-// not a request for objects, and watches and other streams, pass.
+// Wrap returns a handler that answers requests for objects during an outage. Other requests,
+// and watches and other streams, are passed on.
 func (m *Monitor) Wrap(next http.Handler, serializer runtime.NegotiatedSerializer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := request.RequestInfoFrom(r.Context())
@@ -60,7 +60,7 @@ func (m *Monitor) Wrap(next http.Handler, serializer runtime.NegotiatedSerialize
 			ctx, done := m.follow(r.Context())
 			defer done()
 			next.ServeHTTP(responsewriter.WrapForHTTP1Or2(held), r.WithContext(ctx))
-			// The answer then says no more than that the context was canceled.
+			// The response then only says that the context was canceled.
 			ended = errors.Is(context.Cause(ctx), errUnreachable)
 		}
 		if !held.holds {
@@ -84,8 +84,8 @@ func isStream(r *http.Request, info *request.RequestInfo) bool {
 	return info.Verb == "watch" || info.Subresource != "" && info.Subresource != "status" && info.Subresource != "scale" || r.Header.Get("Upgrade") != ""
 }
 
-// fromMemory says whether the API server answers a request without asking the datastore, as
-// those of informers that begin again.
+// fromMemory reports whether the API server answers a request without the datastore, such as
+// the first list of an informer.
 func fromMemory(r *http.Request, info *request.RequestInfo) bool {
 	return (info.Verb == "get" || info.Verb == "list") && r.URL.Query().Get("resourceVersion") == "0"
 }
@@ -99,7 +99,8 @@ func containsAny(body []byte) bool {
 	return false
 }
 
-// unreachable is the answer for an outage, of a duration or not known to last.
+// unreachable returns the error for an outage. lasts is its duration so far, or 0 if that is
+// not known.
 func unreachable(lasts time.Duration) *apierrors.StatusError {
 	text := "the cluster's datastore did not answer; the server's log says more"
 	if lasts > 0 {
@@ -123,7 +124,7 @@ func refuse(err *apierrors.StatusError, serializer runtime.NegotiatedSerializer,
 	responsewriters.ErrorNegotiated(err, serializer, gv, w, r)
 }
 
-// holder keeps back an answer of 500 until all of it is there.
+// holder holds a response with status 500 back until it is complete.
 type holder struct {
 	http.ResponseWriter
 	holds bool
@@ -156,7 +157,7 @@ func (h *holder) Write(data []byte) (int, error) {
 	return h.body.Write(data)
 }
 
-// release sends what was kept back.
+// release sends the response that was held back.
 func (h *holder) release() {
 	h.holds = false
 	h.ResponseWriter.WriteHeader(http.StatusInternalServerError)
