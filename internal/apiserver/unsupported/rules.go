@@ -25,7 +25,7 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
-// rules of a server. Types that are missing are honored as they are.
+// rules returns the rules of a server. Types without a rule are honored completely.
 func rules(cfg Config) map[schema.GroupResource]rule {
 	all := map[schema.GroupResource]rule{
 		{Resource: "namespaces"}:      markedOnly(namespaceMarks),
@@ -48,7 +48,7 @@ func rules(cfg Config) map[schema.GroupResource]rule {
 	return all
 }
 
-// of makes a rule for objects of one type. Others, which cannot come, are let through.
+// of creates a rule for objects of one type. It accepts other types, which do not occur.
 func of[T any](validate func(now, before *T) verdict) rule {
 	return func(now, before runtime.Object) verdict {
 		object, ok := any(now).(*T)
@@ -178,8 +178,8 @@ func definition(now, before *apiextensions.CustomResourceDefinition) verdict {
 		noServices+": give clientConfig.url, or serve one version with the conversion None")}}
 }
 
-// mark is a label or annotation, or the beginning of one if it ends in a slash, that has no
-// effect here.
+// mark is a label or annotation without effect here. If the key ends in a slash, it is a
+// prefix.
 type mark struct{ key, instead string }
 
 var (
@@ -198,15 +198,15 @@ var (
 	}
 )
 
-// markedOnly is the rule of types of which only labels and annotations are looked at, those
-// of a template among them.
+// markedOnly creates the rule of types for which only labels and annotations are checked,
+// including those of a template.
 func markedOnly(known []mark) rule {
 	return func(now, before runtime.Object) verdict {
 		return verdict{warnings: marks(now, before, known)}
 	}
 }
 
-// marks warns of labels and annotations that are new.
+// marks returns warnings for new labels and annotations.
 func marks(now, before runtime.Object, known []mark) []string {
 	old := map[string]bool{}
 	if before != nil {
@@ -229,7 +229,7 @@ func marks(now, before runtime.Object, known []mark) []string {
 	return warnings
 }
 
-// marking is a set of labels or annotations and where it is.
+// marking is a set of labels or annotations with its path.
 type marking struct {
 	where  string
 	values map[string]string
@@ -243,7 +243,7 @@ func markings(object runtime.Object) []marking {
 	return append(all, templateMarkings(object)...)
 }
 
-// templateMarkings are those of the instances that a workload makes.
+// templateMarkings returns the labels and annotations of the instances that a workload creates.
 func templateMarkings(object runtime.Object) []marking {
 	switch o := object.(type) {
 	case *rik.Workload:

@@ -1,9 +1,10 @@
-// Package unsupported keeps the API server from accepting silently what it does not do.
+// Package unsupported prevents the API server from silently accepting objects and fields that
+// it does not honor.
 //
-// The server has many of Kubernetes' types and not all of Kubernetes' controllers. An
-// admission plugin looks at what is written: it refuses an object that could not work, or
-// that would promise a limit which nothing keeps, and warns of a part that has no effect.
-// What was stored before stays, and may be changed elsewhere and deleted.
+// The server has many of Kubernetes' types, and not all of Kubernetes' controllers. An
+// admission plugin checks each write. It refuses an object that could not work, or that would
+// promise a limit that is not enforced. It warns about a field that has no effect. Objects that
+// were stored before stay. Their other fields can be changed, and they can be deleted.
 //
 // The rules are in rules.go, one for each type that needs one.
 package unsupported
@@ -22,17 +23,17 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// PluginName is how the plugin is registered.
+// PluginName is the name under which the plugin is registered.
 const PluginName = "RikHonored"
 
-// Config of the plugin.
+// Config configures the plugin.
 type Config struct {
-	// Carries says that objects are sent to other clusters, which may do what this server
-	// does not: a kcp.
+	// Carries means that objects are sent to other clusters, which may honor fields that this
+	// server does not. It is set for a kcp.
 	Carries bool
 }
 
-// Register makes the plugin known.
+// Register registers the plugin.
 func Register(plugins *admission.Plugins, cfg Config) {
 	plugins.Register(PluginName, func(io.Reader) (admission.Interface, error) {
 		return &plugin{Handler: admission.NewHandler(admission.Create, admission.Update), rules: rules(cfg)}, nil
@@ -46,20 +47,20 @@ type plugin struct {
 
 var _ admission.ValidationInterface = &plugin{}
 
-// verdict is what there is to say of an object.
+// verdict contains the refusals and warnings for an object.
 type verdict struct {
 	refusals field.ErrorList
 	warnings []string
 }
 
-// rule judges an object of a type. The object before is nil at creation. What was so before
-// is not said again.
+// rule checks an object of a type. before is nil at creation. Problems that existed before the
+// write are not reported again.
 type rule func(now, before runtime.Object) verdict
 
 // Validate implements admission.ValidationInterface.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetSubresource() != "" || a.GetUserInfo().GetName() == user.APIServerUser {
-		return nil // what is in this process knows what it writes
+		return nil // components in this process write only honored fields
 	}
 	validate, ok := p.rules[a.GetResource().GroupResource()]
 	if !ok {
