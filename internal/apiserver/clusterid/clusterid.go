@@ -1,13 +1,14 @@
 // Package clusterid binds a data directory to the datastore of its cluster.
 //
-// A cluster has an identity: an ID that is made once, and the fingerprints of its
-// certificate authority and keys. It is stored in the datastore and, as the file
-// [FileName], in the data directory. A server that finds a datastore without the identity
-// that its directory expects would serve an empty cluster, and every node would stop what
-// it runs. A server that makes a new key beside an old datastore could not read its
-// Secrets. This package tells such starts from a first start, and refuses them.
+// A cluster has an identity: an ID that is created once, and the fingerprints of its
+// certificate authority and keys. It is stored in the datastore and in the data directory, in
+// the file [FileName]. A server with a datastore that lacks the directory's identity would
+// serve an empty cluster, and every node would stop its instances. A server that creates a new
+// key for an old datastore could not read the stored Secrets. This package distinguishes such
+// starts from a first start, and refuses them.
 //
-// [Find] and [Check] decide and are pure; [Store] and [Read] and [Write] do the rest.
+// [Find] and [Check] are pure and make the decisions. [Store], [Read] and [Write] access the
+// datastore and the file.
 package clusterid
 
 import (
@@ -18,70 +19,72 @@ import (
 	"strings"
 )
 
-// The flags that a message may name as the next step.
+// Flags that a message may name as the next step.
 const (
 	FlagNewCluster = "--new-cluster"
 	FlagAcceptKeys = "--accept-keys"
 )
 
 var (
-	// ErrDatastore is returned when the datastore is not that of the data directory.
+	// ErrDatastore is returned when the datastore does not belong to the data directory.
 	ErrDatastore = errors.New("the datastore is not the one of this data directory")
-	// ErrKeys is returned when a key is missing, or is not the one that the cluster's
-	// objects and clients depend on.
+	// ErrKeys is returned when a key is missing, or is not the one on which the cluster's objects
+	// and clients depend.
 	ErrKeys = errors.New("the keys in the data directory are not those of the cluster")
 )
 
-// Identity is what a cluster is known by.
+// Identity identifies a cluster.
 type Identity struct {
-	// ID is random, and made with the cluster.
+	// ID is a random ID, created with the cluster.
 	ID string `json:"id"`
-	// Profile is that of the servers: cluster or kcp.
+	// Profile is the profile of the servers: cluster or kcp.
 	Profile string `json:"profile"`
 	// Authority is the fingerprint of the certificate authority.
 	Authority string `json:"authority"`
-	// Keys are the fingerprints of the keys in each file, by the file's name below the data
+	// Keys are the fingerprints of the keys in each file, by the file's name relative to the data
 	// directory.
 	Keys map[string][]string `json:"keys"`
 }
 
-// File is what the data directory keeps.
+// File is the content of the file in the data directory.
 type File struct {
 	Identity
-	// Datastore describes where the identity was last found, without credentials.
+	// Datastore describes the datastore in which the identity was last found, without
+	// credentials.
 	Datastore string `json:"datastore"`
 }
 
-// Situation is what a server finds when it starts, before it has made any key.
+// Situation is the state at the start of a server, before it has created any key.
 type Situation struct {
 	Dir       string // the data directory, for messages
-	Datastore string // described, without credentials
-	// File is nil in a directory that has none.
+	Datastore string // description without credentials
+	// File is nil in a directory without an identity.
 	File *File
-	// Used says that a server without identities has run on the directory.
+	// Used means that a server without identities has run on the directory.
 	Used bool
-	// Stored is nil for a datastore that has none.
+	// Stored is nil for a datastore without an identity.
 	Stored *Identity
-	// Empty says that the datastore has no objects.
+	// Empty means that the datastore has no objects.
 	Empty bool
-	// NewCluster is the administrator's word that another cluster is meant.
+	// NewCluster means that the administrator wants another cluster.
 	NewCluster bool
 }
 
-// Start is how a server goes on.
+// Start is the kind of a server's start.
 type Start int
 
 const (
-	// First means that the cluster is new; what is missing of its keys is made.
+	// First means that the cluster is new. Missing keys are created.
 	First Start = iota
-	// Known means that the cluster exists; its keys must be there, and are checked.
+	// Known means that the cluster exists. Its keys must exist and are checked.
 	Known
-	// Unmarked means that the datastore has objects and no identity, as after a server of a
-	// version without them. It gets one if its objects belong to the authority of the directory.
+	// Unmarked means that the datastore has objects and no identity, because an older version
+	// without identities wrote it. It gets an identity if its objects belong to the authority of
+	// the directory.
 	Unmarked
 )
 
-// Find tells how a server goes on. An error wraps ErrDatastore and names the next step.
+// Find decides how a server starts. An error wraps ErrDatastore and contains the next step.
 func Find(s Situation) (Start, error) {
 	other := "Start the server with the datastore that it had before (check --datastore-endpoint, and that the volume is mounted), or restore the datastore from a backup. To begin a new, empty cluster here, start it once with " + FlagNewCluster
 	switch {
@@ -104,16 +107,16 @@ func Find(s Situation) (Start, error) {
 	}
 }
 
-// Keys are what is in the data directory once nothing is missing.
+// Keys are the keys in a complete data directory.
 type Keys struct {
 	Authority string
-	// Files has the fingerprints of the keys in each file.
+	// Files maps each file to the fingerprints of its keys.
 	Files map[string][]string
 }
 
-// Check compares the keys of the data directory with those that a cluster was made with.
-// A file may have further keys, as during a rotation; one that lacks a key is refused unless
-// the administrator accepts that. The result is the identity to store.
+// Check compares the keys of the data directory with those with which a cluster was created. A
+// file may contain additional keys, such as during a rotation. A file that lacks a key is
+// refused unless the administrator accepts that. The result is the identity to store.
 func Check(dir string, stored Identity, profile string, have Keys, accept bool) (Identity, error) {
 	if stored.Profile != profile {
 		return Identity{}, fmt.Errorf("%w: it belongs to a server of the profile %q, and this is one of %q", ErrDatastore, stored.Profile, profile)
@@ -138,8 +141,8 @@ func Check(dir string, stored Identity, profile string, have Keys, accept bool) 
 	return stored, nil
 }
 
-// CheckUnmarked is for a datastore without an identity: fits says whether its objects name
-// the authority of the data directory.
+// CheckUnmarked checks a datastore without an identity. fits reports whether its objects
+// contain the authority of the data directory.
 func CheckUnmarked(s Situation, fits bool) error {
 	if fits || s.NewCluster {
 		return nil
@@ -148,13 +151,13 @@ func CheckUnmarked(s Situation, fits bool) error {
 		ErrDatastore, s.Datastore, s.Dir, FlagNewCluster)
 }
 
-// Missing is the error for a file that should be there.
+// Missing returns the error for a missing file.
 func Missing(path, consequence string) error {
 	return fmt.Errorf("%w: %s is missing, and the datastore has the objects of a cluster: %s. Restore the file from a backup of the data directory. To have a new one made in its place, start the server once with %s",
 		ErrKeys, path, consequence, FlagAcceptKeys)
 }
 
-// short is enough of a fingerprint to compare by eye.
+// short returns the part of a fingerprint that is long enough for people to compare.
 func short(fingerprint string) string {
 	if len(fingerprint) > 16 {
 		return fingerprint[:16]

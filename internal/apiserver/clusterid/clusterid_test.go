@@ -19,7 +19,7 @@ func TestFind(t *testing.T) {
 	for name, tc := range map[string]struct {
 		s    Situation
 		want Start
-		err  string // a part of the error; empty: none
+		err  string // part of the error; empty: none
 	}{
 		"a first start":                      {Situation{Empty: true}, First, ""},
 		"a restart":                          {Situation{File: file("a"), Stored: identity("a")}, Known, ""},

@@ -13,10 +13,10 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// FileName is the identity's file in the data directory.
+// FileName is the name of the identity's file in the data directory.
 const FileName = "cluster.json"
 
-// Read reads the file of a data directory; nil: it has none.
+// Read reads the file of a data directory. It returns nil if there is none.
 func Read(dir string) (*File, error) {
 	path := filepath.Join(dir, FileName)
 	data, err := os.ReadFile(path)
@@ -35,7 +35,7 @@ func Read(dir string) (*File, error) {
 
 var errNoID = errors.New("it must have an id")
 
-// Write replaces the file, if it says something else.
+// Write replaces the file if its content differs.
 func Write(dir string, f File) error {
 	data, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
@@ -49,8 +49,8 @@ func Write(dir string, f File) error {
 	return pki.WriteFile(path, data)
 }
 
-// Fingerprint identifies a key or certificate, and does not reveal it: keys are random and
-// have 128 bits at least.
+// Fingerprint identifies a key or certificate without revealing it, because keys are random and
+// have at least 128 bits.
 func Fingerprint(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// key is beside what the API server stores, not below it.
+	// key is outside the prefix under which the API server stores objects.
 	key = "/rik.dev/cluster"
-	// objects is where the API server stores everything.
+	// objects is the prefix under which the API server stores all objects.
 	objects = "/registry/"
-	// health is what kine makes in a new database, for Kubernetes' health check.
+	// health is a key that kine creates in a new database, for Kubernetes' health check.
 	health = objects + "health"
 	// rootCA is published in every namespace by Kubernetes' controller, and not encrypted.
 	rootCA = objects + "configmaps/kube-system/kube-root-ca.crt"
 )
 
-// Store is the datastore's part, through a client that the caller closes.
+// Store accesses the identity in the datastore, through a client that the caller closes.
 type Store struct{ Client *clientv3.Client }
 
-// Load reads the identity; nil: the datastore has none.
+// Load reads the identity. It returns nil if the datastore has none.
 func (s Store) Load(ctx context.Context) (*Identity, error) {
 	data, err := s.get(ctx, key)
 	if data == nil || err != nil {
@@ -48,9 +48,9 @@ func (s Store) get(ctx context.Context, name string) ([]byte, error) {
 	return answer.Kvs[0].Value, nil
 }
 
-// Empty says whether the datastore has no objects.
+// Empty reports whether the datastore has no objects.
 func (s Store) Empty(ctx context.Context) (bool, error) {
-	// The answer is in the first two keys: one of them may be kine's own.
+	// Two keys are sufficient, because one of them may be kine's own.
 	answer, err := s.Client.Get(ctx, objects, clientv3.WithPrefix(), clientv3.WithLimit(2))
 	if err != nil {
 		return false, fmt.Errorf("asking the datastore whether it has objects: %w", err)
@@ -63,7 +63,7 @@ func (s Store) Empty(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Fits says whether the objects belong to a certificate authority, given in PEM.
+// Fits reports whether the objects belong to a certificate authority, given in PEM.
 func (s Store) Fits(ctx context.Context, authority []byte) (bool, error) {
 	data, err := s.get(ctx, rootCA)
 	return len(authority) > 0 && bytes.Contains(data, bytes.TrimSpace(authority)), err
@@ -72,7 +72,7 @@ func (s Store) Fits(ctx context.Context, authority []byte) (bool, error) {
 // errRaced is returned when another server stored an identity at the same time.
 var errRaced = errors.New("another server stored the cluster's identity at the same time: start this one again")
 
-// Save stores an identity in place of the one that was loaded, nil for none.
+// Save replaces the identity that was loaded, or nil for none, with another one.
 func (s Store) Save(ctx context.Context, before *Identity, id Identity) error {
 	data, err := json.Marshal(id)
 	if err != nil {
@@ -92,7 +92,7 @@ func (s Store) Save(ctx context.Context, before *Identity, id Identity) error {
 		}
 	}
 	txn := s.Client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, string(data)))
-	if revision != 0 { // kine takes a create without Else, and an update only with it
+	if revision != 0 { // kine needs Else for an update and refuses it for a create
 		txn = txn.Else(clientv3.OpGet(key))
 	}
 	done, err := txn.Commit()
