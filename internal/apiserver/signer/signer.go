@@ -1,12 +1,14 @@
-// Package signer signs client certificates that were asked for with a
-// CertificateSigningRequest. Whoever may approve requests of a signer decides which.
+// Package signer signs client certificates that were requested with a
+// CertificateSigningRequest. A user who may approve requests of a signer decides which requests
+// are signed.
 //
-// The signer rik.dev/syncer is for syncers that run outside of a kcp. What it signs is for
-// the user of one syncer, and nothing else. It bears the UID of the Cluster that there is,
-// and ends with that Cluster. The signer kubernetes.io/kube-apiserver-client is for users,
-// as in Kubernetes.
+// The signer rik.dev/syncer is for syncers that run outside a kcp. It signs only certificates
+// for the user of one syncer. The certificate contains the UID of the current Cluster and is
+// valid only while that Cluster exists. The signer kubernetes.io/kube-apiserver-client is for
+// users, as in Kubernetes.
 //
-// Reads: certificatesigningrequests, clusters. Writes: the status of the former.
+// Reads: certificatesigningrequests, clusters. Writes: the status of
+// certificatesigningrequests.
 package signer
 
 import (
@@ -35,35 +37,36 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// maxValidity of a syncer's certificate, which is also what one gets that asks for nothing.
+// maxValidity is the maximum validity of a syncer's certificate. It is also the default.
 const maxValidity = 30 * 24 * time.Hour
 
-// Authority signs; a pki.Authority does.
+// Authority signs certificates. A pki.Authority implements it.
 type Authority interface {
 	SignCSR(csrPEM []byte, subject pkix.Name, validity time.Duration) ([]byte, error)
 }
 
-// signer signs the requests of one signer's name.
+// signer signs the requests for one signer name.
 type signer struct {
 	client    kubernetes.Interface
 	authority Authority
 	name      string
-	// longest is the validity of a certificate for which nothing shorter was asked.
+	// longest is the validity of a certificate unless a shorter one was requested.
 	longest time.Duration
-	// decide gives the subject of a certificate, or a refusal. Another error is tried again.
+	// decide returns the subject of a certificate, or a refusal. After another error, the request
+	// is tried again.
 	decide func(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (pkix.Name, error)
 }
 
-// refusal is why a request gets no certificate.
+// refusal is the reason why a request gets no certificate.
 type refusal struct{ error }
 
-// Unwrap gives the reason itself.
+// Unwrap returns the reason.
 func (r refusal) Unwrap() error { return r.error }
 
 func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
 
-// Run signs for syncers until ctx ends, and returns when it has stopped. The objects are read as
-// somebody who may read Clusters.
+// Run signs for syncers until ctx ends, and returns when it has stopped. The client objects
+// must be able to read Clusters.
 func Run(ctx context.Context, client kubernetes.Interface, objects metadata.Interface, authority Authority) {
 	clusters := objects.Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"))
 	s := signer{client: client, authority: authority, name: workloadv1alpha1.SyncerSigner, longest: maxValidity, decide: syncers{clusters}.decide}
@@ -80,7 +83,7 @@ func (s signer) run(ctx context.Context, controllerName string) {
 	controller.Run(ctx, 1)
 }
 
-// handle signs one request, or says on it why not.
+// handle signs one request, or sets a condition with the reason of its refusal.
 func (s signer) handle(ctx context.Context, request *certificatesv1.CertificateSigningRequest) error {
 	if request.Spec.SignerName != s.name || !isOpen(request) {
 		return nil
@@ -101,7 +104,7 @@ func (s signer) handle(ctx context.Context, request *certificatesv1.CertificateS
 	return s.update(ctx, request)
 }
 
-// isOpen says whether a request waits for its certificate.
+// isOpen reports whether a request waits for its certificate.
 func isOpen(request *certificatesv1.CertificateSigningRequest) bool {
 	return len(request.Status.Certificate) == 0 &&
 		certificates.IsCertificateRequestApproved(request) && !certificates.HasTrueCondition(request, certificatesv1.CertificateFailed)
@@ -126,11 +129,12 @@ func (s syncers) decide(ctx context.Context, request *certificatesv1.Certificate
 	return subject, nil
 }
 
-// identity is what a request asks for: the syncer of a Cluster of that name, and if it
-// says so of that UID.
+// identity is the requested identity: the syncer of a Cluster with a name, and optionally with
+// a UID.
 type identity struct{ cluster, uid string }
 
-// wantedBy reads whose syncer a request names. What else it asks for it does not get.
+// wantedBy returns the syncer that a request names. Other requested properties are ignored or
+// refused.
 func wantedBy(request *certificatesv1.CertificateSigningRequest) (identity, error) {
 	parsed, err := parse.ParseCSR(request.Spec.Request)
 	if err != nil {
@@ -156,8 +160,7 @@ func wantedBy(request *certificatesv1.CertificateSigningRequest) (identity, erro
 	return identity{cluster: cluster, uid: strings.Join(uids, "")}, nil
 }
 
-// subject is the user of the syncer of the Cluster that there is, if that is the one
-// which is meant.
+// subject returns the user of the current Cluster's syncer, if the request is for that Cluster.
 func (i identity) subject(cluster *metav1.PartialObjectMetadata, found bool) (pkix.Name, error) {
 	switch {
 	case !found:
@@ -168,7 +171,7 @@ func (i identity) subject(cluster *metav1.PartialObjectMetadata, found bool) (pk
 	return pki.User(workloadv1alpha1.SyncerUserPrefix+i.cluster, string(cluster.UID)), nil
 }
 
-// usages are what a certificate may be for.
+// usages are the allowed usages of a certificate.
 var usages = []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment}
 
 func (s signer) validity(request *certificatesv1.CertificateSigningRequest) time.Duration {
@@ -178,7 +181,7 @@ func (s signer) validity(request *certificatesv1.CertificateSigningRequest) time
 	return min(s.longest, csr.ExpirationSecondsToDuration(*request.Spec.ExpirationSeconds))
 }
 
-// fail says on a request that it will get no certificate.
+// fail sets a condition on a request that gets no certificate.
 func (s signer) fail(ctx context.Context, request *certificatesv1.CertificateSigningRequest, reason error) error {
 	request = request.DeepCopy()
 	request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{

@@ -32,7 +32,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leak.After(kcptest.RunMain(m))) }
 
-// request makes a request at the server and approves it.
+// request creates a request on the server and approves it.
 func request(t *testing.T, s *kcptest.Server, subject pkix.Name, change func(*certificatesv1.CertificateSigningRequestSpec)) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -92,7 +92,7 @@ func outcome(t *testing.T, s *kcptest.Server, name string) (certificate *x509.Ce
 	return certificate, ""
 }
 
-// register makes a Cluster and returns its UID.
+// register creates a Cluster and returns its UID.
 func register(t *testing.T, s *kcptest.Server, name string) string {
 	t.Helper()
 	client, err := dynamic.NewForConfig(s.Config)
@@ -108,8 +108,8 @@ func register(t *testing.T, s *kcptest.Server, name string) string {
 	return string(made.GetUID())
 }
 
-// TestSignsForSyncers: the certificate says who the syncer is and of which Cluster, and
-// nothing that the request asked for besides.
+// TestSignsForSyncers: the certificate contains the syncer and its Cluster, and no other
+// requested property.
 func TestSignsForSyncers(t *testing.T) {
 	t.Parallel()
 	s := kcptest.Shared(t)

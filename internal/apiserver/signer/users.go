@@ -13,7 +13,7 @@ import (
 	parse "k8s.io/kubernetes/pkg/apis/certificates/v1"
 )
 
-// userValidity is as kube-controller-manager's --cluster-signing-duration.
+// userValidity is the default of kube-controller-manager's --cluster-signing-duration.
 const userValidity = 365 * 24 * time.Hour
 
 // RunForUsers signs for users until ctx ends, and returns when it has stopped.
@@ -22,11 +22,12 @@ func RunForUsers(ctx context.Context, client kubernetes.Interface, authority Aut
 	s.run(ctx, "user-signer")
 }
 
-// own are what the names of rik's own users and groups begin with. Their certificates come
-// from elsewhere: nodes join with a token, and a syncer's signer asks for its Cluster.
+// own are the prefixes of the names of rik's own users and groups. They get their certificates
+// elsewhere: nodes join with a token, and the signer of syncers checks the Cluster.
 var own = []string{"rik:", "system:rik:"}
 
-// forUser takes the name and the groups of a request, and nothing else of it.
+// forUser returns the name and the groups of a request as the subject, and ignores its other
+// properties.
 func forUser(_ context.Context, request *certificatesv1.CertificateSigningRequest) (pkix.Name, error) {
 	parsed, err := parse.ParseCSR(request.Spec.Request)
 	if err != nil {
