@@ -1,7 +1,7 @@
-// Package legacyhttp is the plain HTTP listener for clients that were published
-// before rik had TLS and users. Whoever connects is the user rik:legacy with
-// all permissions, so it exists only on loopback, only when asked for, and
-// serves only the paths that those clients know.
+// Package legacyhttp is the plain HTTP listener for clients that were published before rik had
+// TLS and users. Every client is the user rik:legacy with all permissions. The listener
+// therefore exists only on loopback and only if it is configured, and serves only the paths of
+// those clients.
 package legacyhttp
 
 import (
@@ -17,22 +17,22 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// User is who every request on the plain listener comes from.
+// User is the user of every request on the plain listener.
 const User = "rik:legacy"
 
 const (
-	// readHeaderTimeout is against connections that are opened and forgotten.
+	// readHeaderTimeout ends connections that were opened and not used.
 	readHeaderTimeout = 10 * time.Second
-	// stopTimeout is how long requests may take to end once stopping.
+	// stopTimeout is how long requests may take to end when the listener stops.
 	stopTimeout = 5 * time.Second
 )
 
-// key marks a request's context; only this package can make one.
+// key marks a request's context. Only this package can set it.
 type key struct{}
 
-// Authenticate implements authenticator.RequestFunc: it knows the requests that
-// came in through [Serve] and has no opinion on any other. The mark is in the
-// context, where no client can put it.
+// Authenticate implements authenticator.RequestFunc. It recognizes the requests that came in
+// through [Serve] and has no opinion on others. The mark is in the context, where no client can
+// set it.
 func Authenticate(r *http.Request) (*authenticator.Response, bool, error) {
 	if r.Context().Value(key{}) == nil {
 		return nil, false, nil
@@ -42,8 +42,8 @@ func Authenticate(r *http.Request) (*authenticator.Response, bool, error) {
 	}}, true, nil
 }
 
-// Serve serves handler on the listener until ctx ends. Only paths that allowed
-// accepts are passed on.
+// Serve serves handler on the listener until ctx ends. It passes on only paths that allowed
+// accepts.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, allowed func(path string) bool, logger *slog.Logger) error {
 	server := &http.Server{
 		Handler:           guard(handler, allowed),
@@ -52,7 +52,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, all
 	}
 	stopped := make(chan error, 1)
 	release := context.AfterFunc(ctx, func() {
-		// The parent is over; this context only bounds the farewell.
+		// ctx has ended. This context only bounds the shutdown.
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer cancel()
 		err := server.Shutdown(stopping)
@@ -70,8 +70,8 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, all
 	return <-stopped
 }
 
-// guard refuses what a web page in a browser on this machine could send: it
-// cannot read our certificate, but it can post to any loopback port.
+// guard refuses requests that a web page in a browser on this machine could send. A page cannot
+// use our certificate, but it can post to any loopback port.
 func guard(next http.Handler, allowed func(path string) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -85,7 +85,7 @@ func guard(next http.Handler, allowed func(path string) bool) http.Handler {
 	})
 }
 
-// loopbackHost is against names that an attacker's DNS points to 127.0.0.1.
+// loopbackHost protects against names that an attacker's DNS resolves to 127.0.0.1.
 func loopbackHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
