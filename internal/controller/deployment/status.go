@@ -121,7 +121,8 @@ func stuck(d *appsv1.Deployment, out *appsv1.DeploymentStatus, problem *Problem,
 		reason, message = reasonDeadline, fmt.Sprintf("no progress for %s: %s", Deadline(d), problem.Message)
 	}
 	if before := overdue(d, problem); d.Status.ObservedGeneration != d.Generation || before != nil && before.LastUpdateTime.After(now.Time) {
-		remove(out, appsv1.DeploymentProgressing) // count from the new spec, or from now if the clock was ahead
+		// The time counts from the new spec, or from now if the clock was ahead.
+		remove(out, appsv1.DeploymentProgressing)
 	}
 	set(out, appsv1.DeploymentProgressing, corev1.ConditionFalse, reason, message, now)
 }

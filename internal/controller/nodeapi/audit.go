@@ -72,7 +72,8 @@ func httpCode(err error) int32 {
 		return http.StatusOK
 	case codes.InvalidArgument:
 		return http.StatusBadRequest
-	case codes.Unauthenticated, codes.ResourceExhausted: // too many refused tokens matter only without a valid one
+	// Too many refused tokens of an address (ResourceExhausted) matter only for an invalid token.
+	case codes.Unauthenticated, codes.ResourceExhausted:
 		return http.StatusUnauthorized
 	case codes.PermissionDenied, codes.FailedPrecondition: // the latter until an operator confirms
 		return http.StatusForbidden
