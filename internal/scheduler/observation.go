@@ -67,8 +67,8 @@ func (s *Scheduler) observeStranger(in *inventory.Instance, o *schedulerv1.Obser
 		}
 		s.acknowledge(o)
 	case in == nil && s.asks(o.NodeName):
-		// The node's full list contains the instance, and the node waits for a confirmation if
-		// there are too many.
+		// The full set that the node receives does not contain the instance. The node waits for a
+		// confirmation if it has too many such instances.
 		s.log.Warn("node has an instance that the cluster has no record of", "node", o.NodeName, "instance", o.Uid, "phase", o.Phase)
 		s.acknowledge(o)
 	default:

@@ -72,8 +72,8 @@ func TestSortOut(t *testing.T) {
 	}
 }
 
-// Maximum sizes of an entry in which every part has its maximum length. JSON needs up to six
-// bytes for one byte.
+// largestKnown and largestStranger are the sizes of entries in which every part has its maximum
+// length. JSON needs up to six bytes for one byte.
 const largestKnown, largestStranger = 512 << 10, 64 << 10
 
 // TestEntriesAreBounded: for any client input, an entry has a bounded size and is valid. The

@@ -125,7 +125,7 @@ func TestAdmissionRuns(t *testing.T) {
 	s := apitest.Shared(t)
 	c, namespace := admin(t, s), s.Namespace(t)
 	id := c.workload(t, namespace, "web")
-	// Ordinary users may not create a quota, because no controller counts its usage.
+	// The server refuses quotas of users, because no controller counts their usage.
 	own, err := kubernetes.NewForConfig(s.Own)
 	if err != nil {
 		t.Fatal(err)

@@ -103,9 +103,9 @@ func isIdentity(a authorizer.Attributes) bool {
 	return a.GetAPIGroup() == "" && a.GetResource() == "namespaces" && a.GetName() == "kube-system" && a.GetSubresource() == "" && a.GetVerb() == "get"
 }
 
-// isType reports whether a request reads the definition of one type. A syncer must check
-// whether a type was deleted, because it deletes nothing for that reason. The definition is
-// also public in OpenAPI.
+// isType reports whether a request reads the definition of one type. A syncer does not delete
+// objects because their type was deleted, so it must be able to see whether the type still
+// exists. The definition is also public in OpenAPI.
 func isType(a authorizer.Attributes) bool {
 	return a.GetAPIGroup() == "apiextensions.k8s.io" && a.GetResource() == "customresourcedefinitions" &&
 		a.GetName() != "" && a.GetSubresource() == "" && a.GetVerb() == "get"

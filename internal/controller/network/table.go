@@ -113,7 +113,8 @@ func (t *Table) observeWorkload(before, after *rikv1alpha1.Workload) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if before == nil || after == nil || before.UID != after.UID {
-		for _, in := range t.config.Instances.OfWorkload(name) { // their workload may be another one
+		// Their workload may be another one now.
+		for _, in := range t.config.Instances.OfWorkload(name) {
 			t.reviewLocked(in.UID)
 		}
 	}

@@ -97,7 +97,8 @@ func termOn(workload, key string) rikv1alpha1.InstanceTerm {
 	}
 }
 
-// noNetwork gives the node's instances only their loopback.
+// brokenNetwork gives the node a network trouble. noNetwork gives the node's instances only
+// their loopback.
 func brokenNetwork(n *Node) { n.NetworkTrouble = "port 53 is taken" }
 
 func noNetwork(n *Node) { n.NoNetwork = true }

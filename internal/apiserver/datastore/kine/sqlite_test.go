@@ -147,7 +147,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n := opened(t, filepath.Join(dir, "state.db")); n > sqliteConnections+1 { // 1 for sqliteFile
+		// The sqliteFile has one more connection.
+		if n := opened(t, filepath.Join(dir, "state.db")); n > sqliteConnections+1 {
 			t.Errorf("64 writers left %d connections, want %d at most", n, sqliteConnections+1)
 		}
 	})
