@@ -11,7 +11,7 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// RIKConfig is the client configuration of the published RIK: YAML or JSON with one cluster.
+// RIKConfig is the client configuration of the RIK papers: YAML or JSON with one cluster.
 // Files that rik itself writes contain their data inline, in base64.
 type RIKConfig struct {
 	Cluster RIKCluster `json:"cluster"`

@@ -29,7 +29,7 @@ const (
 )
 
 const (
-	// DefaultClusterName is the name of a cluster in the published RIK.
+	// DefaultClusterName is the name of a cluster in the RIK papers.
 	DefaultClusterName = "rik.local"
 	// AuditOff is the value of Config.AuditLog that disables the audit log.
 	AuditOff = "off"

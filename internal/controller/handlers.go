@@ -102,7 +102,7 @@ type Usage struct {
 	MemoryPercent *float64 `json:"memoryPercent,omitempty"`
 	// VM holds counters of a microVM since its VMM was started.
 	VM *VMUsage `json:"vm,omitempty"`
-	// Raw is the JSON that the node sent, in the format of the published RIK.
+	// Raw is the JSON that the node sent, in the format of the RIK papers.
 	Raw json.RawMessage `json:"raw,omitempty"`
 }
 
@@ -183,7 +183,7 @@ func (t *term) instanceUsage(namespace string) []Usage {
 	return out
 }
 
-// measured is the format of the published RIK: usage in percent of a total. Instances add
+// measured is the format of the RIK papers: usage in percent of a total. Instances add
 // absolute numbers.
 type measured struct {
 	CPU *struct {

@@ -7,7 +7,7 @@ import (
 )
 
 // Measured stores a node's measurements of itself and of its instances, as JSON in the format
-// of the published RIK. An empty text or map leaves the earlier measurements unchanged.
+// of the RIK papers. An empty text or map leaves the earlier measurements unchanged.
 func (r *Reconciler) Measured(name, metrics string, instances map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
