@@ -1,5 +1,5 @@
 // Package fence implements the guarantee that a cluster gives a kcp: workloads with a fence run
-// here only while the kcp can reach this cluster.
+// here only while the kcp and this cluster are in contact.
 //
 // For each Cluster upstream that this cluster represents there is one Lease, which the
 // Cluster's syncer renews. The syncer's clock is not used. This controller writes a challenge

@@ -3,8 +3,8 @@
 //
 // Reads: the view of instances, the node facts, and the scheduler's messages (bindings,
 // explanations, observations). The messages are kept in memory, the latest of each kind per
-// instance. A slow store delays them, and the latest is never lost. Writes: Instances, and
-// tombstones of instances that were given up.
+// instance. A slow store delays them, and the latest is never lost.
+// Writes: Instances, and tombstones of instances that were given up.
 //
 // Next, a pure function, makes the decisions. Reconciler executes them.
 package instance

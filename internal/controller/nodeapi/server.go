@@ -5,8 +5,8 @@
 // A node's certificate is its identity. A node may read only the revisions, ConfigMaps and
 // Secrets to which the instances bound to it refer.
 //
-// Reads: instances, workloadrevisions, configmaps, secrets, nodes. Writes: nodes, once each, at
-// joining.
+// Reads: instances, workloadrevisions, configmaps, secrets, nodes.
+// Writes: nodes, once each, at joining.
 package nodeapi
 
 import (

@@ -1,7 +1,7 @@
 // Package tenant creates a namespace for every Tenant, and the permissions of its users in it.
 //
-// Reads: Tenants; the namespaces, roles and role bindings with their label. Writes: the same
-// namespaces, roles and role bindings, and the status of Tenants.
+// Reads: Tenants; the namespaces, roles and role bindings with their label.
+// Writes: the same namespaces, roles and role bindings, and the status of Tenants.
 package tenant
 
 import (

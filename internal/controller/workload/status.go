@@ -43,8 +43,8 @@ func Status(w *rikv1alpha1.Workload, s Situation, failure error) (rikv1alpha1.Wo
 	return out, progress(&out, &w.Status, s, set)
 }
 
-// ConditionFenced is True while a workload of a kcp is stopped because the kcp cannot reach
-// this cluster.
+// ConditionFenced is True while a workload of a kcp is stopped because there is no contact with
+// the kcp.
 const ConditionFenced = "Fenced"
 
 // ConditionAddressFailure is True while a workload serves ports and no virtual address is left
