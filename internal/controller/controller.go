@@ -201,9 +201,9 @@ func (c *Controller) Client() client.Client { return c.client }
 // Network returns the publisher that sends nodes the netmap.
 func (c *Controller) Network() *network.Publisher { return c.network }
 
-// Fence returns the time since the last proof that the kcp of a namespace could reach this
-// cluster. proven is false if there was no proof yet. found is false for a namespace that does
-// not belong to a kcp. Fence also works on a controller that is not active.
+// Fence returns the time since the last proof of contact with the kcp of a namespace. proven is
+// false if there was no proof yet. found is false for a namespace that does not belong to a
+// kcp. Fence also works on a controller that is not active.
 func (c *Controller) Fence(ctx context.Context, namespace string) (age time.Duration, proven, found bool, err error) {
 	if t := c.current(); t != nil {
 		return t.fences.Age(ctx, namespace)

@@ -166,8 +166,8 @@ func (s *site) fenced(after time.Duration, now time.Time) bool {
 	return !now.Before(s.lease.Stops(after))
 }
 
-// Age returns the age of the last proof that the kcp of a namespace could reach this cluster.
-// fenced is false for a namespace that does not belong to a kcp: nothing in it is fenced.
+// Age returns the age of the last proof of contact with the kcp of a namespace. fenced is false
+// for a namespace that does not belong to a kcp: nothing in it is fenced.
 func (r *Reconciler) Age(ctx context.Context, namespace string) (age time.Duration, proven, fenced bool, err error) {
 	uid, err := r.clusterOf(ctx, namespace)
 	if err != nil || uid == "" {

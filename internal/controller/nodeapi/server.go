@@ -73,9 +73,9 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Fences returns the time since the last proof that the kcp of a namespace could reach this
-// cluster. proven is false if there was no proof yet. found is false for a namespace that does
-// not belong to a kcp.
+// Fences returns the time since the last proof of contact with the kcp of a namespace. proven
+// is false if there was no proof yet. found is false for a namespace that does not belong to a
+// kcp.
 type Fences interface {
 	Fence(ctx context.Context, namespace string) (age time.Duration, proven, found bool, err error)
 }
