@@ -337,6 +337,7 @@ type measured struct {
 
 func (m measured) Measured(name, _ string, _ map[string]string) { m.nodes <- name }
 
+// TestRefusal: after a refused binding, the scheduler receives the instance again.
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	f := fix(t)
