@@ -11,45 +11,50 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// Part is what one leaf contributes to its root's status.
+// Part is the contribution of one leaf to the status of its root.
 type Part struct {
 	Cluster string
-	// Current is whether the leaf's spec is the root's, and its status of that spec.
+	// Current is true if the leaf has the spec of the root and its status describes that spec.
 	Current bool
-	// Behind is whether what runs has an earlier spec of the root: nothing of it is up to date.
+	// Behind is true if the replicas run an earlier spec of the root. None of them counts as
+	// updated.
 	Behind bool
 	Status map[string]any
 }
 
-// Total is what a root's status is made from.
+// Total is the input of [Aggregate].
 type Total struct {
 	Divide workloadv1alpha1.Division
-	// Generation of the root, and Seen, which its status tells to have been observed.
+	// Generation is the generation of the root. Seen is the observedGeneration in the status that
+	// the root has now.
 	Generation, Seen int64
 	Parts            []Part
-	// Unplaced is how much no cluster takes; NoClusters: because there are none.
+	// Unplaced is the number of replicas that no cluster accepts. NoClusters is true if that is
+	// because no cluster is registered.
 	Unplaced   int32
 	NoClusters bool
-	// RefusedIn is the cluster in which a whole root stays although every cluster refuses it,
-	// and Refusal what that cluster says.
+	// RefusedIn is the cluster in which an undivided root stays although every cluster refuses
+	// it. Refusal is the message of that cluster.
 	RefusedIn, Refusal string
-	// Refused is what is wrong with what is wished for the root, so that it is not
-	// followed.
+	// Refused lists the errors in the hints or the Placement of the root. Because of them, the
+	// splitter does not apply the hints and the Placement.
 	Refused []string
 }
 
-// notSummed are the numbers of a status that are about one object.
+// notSummed are the numeric status fields that describe a single object. [Aggregate] does not add
+// them up.
 var notSummed = []string{"observedGeneration", "collisionCount"}
 
-// isBadNews are conditions that say, when they are true, that something is wrong.
+// isBadNews are the condition types that report a problem when they are True.
 var isBadNews = []string{"ReplicaFailure", "Failed", "FailureTarget", "Stalled", "Degraded"}
 
-// Aggregate is a root's status: the sums of the numbers of its parts, and conditions that
-// are true only if they are of every part; those that tell of trouble, if they are of one.
-// Of what is in one cluster only, all else is as there.
+// Aggregate returns the status of a root. It adds up the numbers of the parts. A condition is
+// True only if it is True for every part. A condition that reports a problem is True if it is
+// True for one part. If the root has one leaf and is not divided by replicas, Aggregate copies
+// all other fields from that leaf.
 //
-// The generation counts as observed when every part is current: before, the sums are those
-// of different specs, and a rollout would seem complete that has not begun.
+// The generation of the root counts as observed only when every part is current. Before that, the
+// sums mix different specs. A rollout that has not begun would look complete.
 func Aggregate(t Total) map[string]any {
 	parts := slices.SortedFunc(slices.Values(t.Parts), func(a, b Part) int { return strings.Compare(a.Cluster, b.Cluster) })
 	status := map[string]any{}
@@ -80,7 +85,7 @@ func Aggregate(t Total) map[string]any {
 	return status
 }
 
-// sum adds up the numbers at the top of statuses.
+// sum adds the numbers at the top level of the statuses of the parts to status.
 func sum(status map[string]any, parts []Part) {
 	for _, p := range parts {
 		for name, value := range p.Status {
@@ -94,8 +99,9 @@ func sum(status map[string]any, parts []Part) {
 	}
 }
 
-// count is what a number of a part's status contributes. A cluster counts as updated what has
-// the leaf's spec; of a leaf that is behind, that is not the root's.
+// count returns the contribution of a number in a part's status. The cluster counts as updated
+// the replicas that have the leaf's spec. If the leaf is behind, that spec is not the root's
+// spec, and the contribution is 0.
 func (p *Part) count(name string, n int64) int64 {
 	if p.Behind && strings.HasPrefix(name, "updated") {
 		return 0
@@ -103,7 +109,7 @@ func (p *Part) count(name string, n int64) int64 {
 	return n
 }
 
-// saturated is a sum, or the bound that it passes.
+// saturated returns a + b. On overflow it returns the limit of int64.
 func saturated(a, b int64) int64 {
 	switch n := a + b; {
 	case a > 0 && b > 0 && n < 0:
@@ -115,7 +121,8 @@ func saturated(a, b int64) int64 {
 	}
 }
 
-// Cap bounds the numbers at the top of a status to what counts of replicas have room for.
+// Cap limits the numbers at the top level of a status to the range of int32. Fields that count
+// replicas have that type.
 func Cap(status map[string]any) {
 	for name, value := range status {
 		if n, ok := value.(int64); ok && !slices.Contains(notSummed, name) {
@@ -147,11 +154,12 @@ func (t Total) conditions(parts []Part) []any {
 	return conditions
 }
 
-// ReasonInvalidPlacement is that of the condition of a root whose hints, or whose
-// Placement, cannot be followed.
+// ReasonInvalidPlacement is the reason of the condition on a root whose hints or whose Placement
+// cannot be applied.
 const ReasonInvalidPlacement = "InvalidPlacement"
 
-// missing is the condition of a root that is not placed as it should be; nil if it is.
+// missing returns the condition of a root that is not placed as requested. It returns nil if the
+// root is placed as requested.
 func (t Total) missing() map[string]any {
 	switch {
 	case len(t.Refused) > 0:
@@ -167,13 +175,14 @@ func (t Total) missing() map[string]any {
 	return nil
 }
 
-// RefusedText says that a whole root stays in a cluster that refuses it.
+// RefusedText is the message for an undivided root that stays in a cluster that refuses it.
 func RefusedText(cluster, refusal string) string {
 	return fmt.Sprintf("no cluster takes it; it stays in %s, which says: %s", cluster, refusal)
 }
 
-// joined is one condition of all parts. The worst of them speaks for all, with its
-// cluster's name; times are the latest.
+// joined merges one condition of all parts. The part with the worst value determines the status,
+// the reason and the message, and the message contains the name of its cluster. The times are the
+// latest of all parts.
 func joined(name string, parts []Part) map[string]any {
 	order := []string{"True", "Unknown", "False"}
 	if slices.Contains(isBadNews, name) {
@@ -196,7 +205,7 @@ func joined(name string, parts []Part) map[string]any {
 		}
 		for _, field := range []string{"lastTransitionTime", "lastUpdateTime"} {
 			if at, ok := c[field].(string); ok {
-				// All are in the one form that API servers write, which sorts as times do.
+				// API servers write all times in one format. The text sorts in the order of time.
 				times[field] = max(times[field], at)
 			}
 		}
@@ -227,7 +236,7 @@ func conditionOf(p Part, name string) map[string]any {
 	return nil
 }
 
-// conditionsOf are the conditions in an object's status.
+// conditionsOf returns the conditions in the status of an object.
 func conditionsOf(object map[string]any) []map[string]any {
 	status, _ := object["status"].(map[string]any)
 	list, _ := status["conditions"].([]any)
@@ -240,19 +249,21 @@ func conditionsOf(object map[string]any) []map[string]any {
 	return conditions
 }
 
-// Revision is how far one leaf has come with a new spec of its root, replicas apart.
+// Revision is the progress of one leaf with a new spec of its root. The number of replicas is not
+// part of that spec.
 type Revision struct {
 	Cluster string
-	// New is whether it has the spec, Done whether that runs and is ready, and Failed
-	// whether its cluster has given up on it.
+	// New is true if the leaf has the spec. Done is true if replicas with that spec run and are
+	// ready. Failed is true if the cluster has given up on the spec.
 	New, Done, Failed bool
-	// Lost clusters are not waited for.
+	// Lost is true if the cluster is lost. The rollout does not wait for it.
 	Lost bool
 }
 
-// Rollout says which leaf gets the root's new spec next: one after the other by the names
-// of their clusters, each when those before it are done. An empty cluster: none now; then
-// waits names the one that is waited for, and paused is whether it has failed.
+// Rollout returns the cluster whose leaf gets the new spec of the root next. The leaves get it
+// one after the other, in the order of the names of their clusters. Each waits until the leaves
+// before it are done. If cluster is empty, no leaf gets it now. Then waits is the cluster that
+// the rollout waits for, and paused is true if that cluster has failed.
 func Rollout(leaves []Revision) (cluster, waits string, paused bool) {
 	leaves = slices.SortedFunc(slices.Values(leaves), func(a, b Revision) int { return cmp.Compare(a.Cluster, b.Cluster) })
 	for _, l := range leaves {

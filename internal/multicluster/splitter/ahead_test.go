@@ -7,8 +7,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestTimesToComeAreNotBelieved: what was noted while the clock was ahead holds nothing up until
-// then.
+// TestTimesToComeAreNotBelieved tests that a time which was written while the clock was ahead
+// does not delay anything.
 func TestTimesToComeAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	ahead := start.Add(365 * 24 * time.Hour)

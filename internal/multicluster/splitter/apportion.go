@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// seat is one that takes part in an apportionment.
+// seat is one participant of an apportionment.
 type seat struct {
-	// index is the caller's.
+	// index identifies the seat for the caller.
 	index  int
 	name   string
 	weight uint64
-	// has is what it has already; -1: that is not to count.
+	// has is the number that the seat has already. With -1, apportion ignores it.
 	has int64
 	// gets is the result.
 	gets int64
@@ -20,13 +20,13 @@ type seat struct {
 	remainder uint64
 }
 
-// apportion divides a whole over seats in proportion to their weights: each gets its
-// quota, rounded up or down. Rounded up are those that have that much already, so that
-// nothing is moved only to round in another way; then those with the largest remainders;
-// then by name. The sum of the weights has to fit in 64 bits. Without any weight nobody
-// gets anything.
+// apportion divides whole over the seats in proportion to their weights. Each seat gets its
+// quota, rounded up or down. The seats that have the rounded-up quota already come first, so that
+// nothing moves only because of rounding. The seats with the largest remainders come next, then
+// the names decide. The sum of the weights must fit in 64 bits. If all weights are 0, every seat
+// gets 0.
 //
-// The order of the seats is changed, and counts for nothing.
+// apportion changes the order of the seats. The order does not affect the result.
 func apportion(whole int64, seats []seat) {
 	var sum uint64
 	for i := range seats {
@@ -58,7 +58,7 @@ func apportion(whole int64, seats []seat) {
 	}
 }
 
-// keeps is 1 if the seat has its quota, rounded up, already.
+// keeps returns 1 if the seat already has its quota, rounded up.
 func (s *seat) keeps() int {
 	if s.remainder > 0 && s.has > s.gets {
 		return 1
@@ -66,8 +66,8 @@ func (s *seat) keeps() int {
 	return 0
 }
 
-// take takes n from amounts in proportion to them, or all if that is less, and says how
-// much it was.
+// take removes n from the amounts of the sites, in proportion to the amounts. If the sum of the
+// amounts is less than n, it removes everything. It returns how much it removed.
 func take(n int64, sites []*site, amount func(*site) int64, use func(*site, int64)) int64 {
 	if n <= 0 {
 		return 0

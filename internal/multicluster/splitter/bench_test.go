@@ -7,8 +7,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// BenchmarkSplit decides on a root that is at rest over 100 clusters, and on one that has
-// just lost one of them.
+// BenchmarkSplit decides on a root that is at rest over 100 clusters, and on a root that has just
+// lost one of them.
 func BenchmarkSplit(b *testing.B) {
 	for _, strategy := range []workloadv1alpha1.Strategy{workloadv1alpha1.StrategyEven, workloadv1alpha1.StrategySpread} {
 		p := policy{Strategy: strategy}

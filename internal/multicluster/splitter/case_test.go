@@ -19,7 +19,7 @@ import (
 
 type policy = workloadv1alpha1.PlacementPolicy
 
-// rests asserts what parts there are when nothing happens any more.
+// rests asserts the parts that exist when the world is at rest.
 func (w *world) rests(t *testing.T, want map[string]int32, unplaced int32) {
 	t.Helper()
 	r := w.settle(t)
@@ -28,8 +28,8 @@ func (w *world) rests(t *testing.T, want map[string]int32, unplaced int32) {
 	}
 }
 
-// TestCaseR are the splitter's cases of the prototype, and what it never did. R3, the
-// sums, are in TestAggregate; R5, the ingress, in TestFollowers.
+// TestCaseR runs the splitter cases of the prototype, and cases that the prototype did not cover.
+// TestAggregate covers R3 (sums), and TestFollowers covers R5 (Ingress).
 func TestCaseR(t *testing.T) {
 	t.Parallel()
 	type parts = map[string]int32
@@ -103,8 +103,9 @@ func TestCaseR(t *testing.T) {
 	})
 }
 
-// TestStrategyTable is the prototype's table of what becomes of what is scheduled to a
-// cluster, and whether new work comes (D5). A future eviction has to be looked at again.
+// TestStrategyTable tests the table of the prototype (D5): for each state of a cluster, what
+// happens to the parts there, and whether it gets new ones. A future eviction needs another look
+// at that time.
 func TestStrategyTable(t *testing.T) {
 	t.Parallel()
 	past, future := start.Add(-time.Minute), start.Add(time.Minute)
@@ -196,8 +197,8 @@ func TestStrategies(t *testing.T) {
 	}
 }
 
-// TestMoves are rollbacks and moves step by step: parts after each split, with what
-// happens in the clusters in between.
+// TestMoves tests rollbacks and moves step by step. It checks the parts after each split and
+// changes the clusters in between.
 func TestMoves(t *testing.T) {
 	t.Parallel()
 	t.Run("nothing is taken away before its replacement is ready", func(t *testing.T) {
@@ -211,11 +212,11 @@ func TestMoves(t *testing.T) {
 		}
 		w.run("b", 1)
 		w.report("b")
-		w.expect(t, "map[a:7 b:2]") // one is ready: one may go
+		w.expect(t, "map[a:7 b:2]") // one is ready, so one may stop
 		w.run("b", 1)
 		w.report("b")
 		w.expect(t, "map[a:6 b:2]")
-		w.expect(t, "map[a:6 b:2]") // no word yet of what was stopped
+		w.expect(t, "map[a:6 b:2]") // the cluster has not confirmed the stop yet
 		w.rests(t, map[string]int32{"a": 4, "b": 4}, 0)
 	})
 	t.Run("without a surge it is taken away first, and seen to be gone", func(t *testing.T) {
@@ -336,7 +337,7 @@ func TestMoves(t *testing.T) {
 		w.explains(t, DataHere)
 		w.explains(t, DataElsewhere)
 		w.remove("a")
-		w.rests(t, map[string]int32{"a": 4}, 4) // the leaf stays to tell where the data was
+		w.rests(t, map[string]int32{"a": 4}, 4) // the leaf stays to record where the data was
 		w.explains(t, DataLeft)
 		w.forget("a")
 		w.rests(t, map[string]int32{"b": 4}, 0)
@@ -356,7 +357,7 @@ func TestMoves(t *testing.T) {
 		w.expect(t, "map[a:1]")
 		w.Root.Finished = true
 		w.forget("a")
-		w.expect(t, "map[]") // the root's own status is what is left of it
+		w.expect(t, "map[]") // only the root's own status is left
 	})
 	t.Run("what is everywhere finishes in each cluster", func(t *testing.T) {
 		w := newWorld(t, policy{Divide: workloadv1alpha1.DivideEverywhere}, 1, "a")
@@ -376,7 +377,7 @@ func TestMoves(t *testing.T) {
 	})
 }
 
-// TestFence follows a fenced root whose cluster is cut off.
+// TestFence tests a fenced root whose cluster is disconnected.
 func TestFence(t *testing.T) {
 	t.Parallel()
 	fence := &metav1.Duration{Duration: 30 * time.Second}
@@ -438,7 +439,7 @@ func (w *world) expect(t *testing.T, want string) {
 	}
 }
 
-// explains asserts that a reason is given, and can be read.
+// explains asserts that the explanation contains a reason and can be formatted.
 func (w *world) explains(t *testing.T, code Code) {
 	t.Helper()
 	e := w.last.Explanation
@@ -457,7 +458,7 @@ func (w *world) explains(t *testing.T, code Code) {
 	t.Errorf("no %s in %s", code, e)
 }
 
-// TestExplanation is what a person reads.
+// TestExplanation tests the text for users.
 func TestExplanation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, policy{}, 7, "a", "b", "c")
@@ -498,7 +499,7 @@ func TestKindOf(t *testing.T) {
 	}
 }
 
-// TestReasonsAreTexts makes sure that every code has words.
+// TestReasonsAreTexts tests that every code has a text.
 func TestReasonsAreTexts(t *testing.T) {
 	t.Parallel()
 	for code := range texts {
@@ -509,8 +510,8 @@ func TestReasonsAreTexts(t *testing.T) {
 	}
 }
 
-// TestAllLost: that nothing is heard of any cluster is no reason to stop what runs in them:
-// nobody would run it in their place.
+// TestAllLost tests that losing the heartbeat of all clusters does not stop what runs in them. No
+// other cluster would run it instead.
 func TestAllLost(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]policy{
@@ -539,7 +540,7 @@ func TestAllLost(t *testing.T) {
 			if p.Divide == "" && w.last.Stranded != 7 {
 				t.Errorf("%d are stranded, want all", w.last.Stranded)
 			}
-			w.back("a") // the other one comes a moment later
+			w.back("a") // the other one returns a moment later
 			stays()
 			w.Now = w.Now.Add(time.Second)
 			w.back("b")
@@ -567,8 +568,8 @@ func TestAllLost(t *testing.T) {
 	})
 }
 
-// TestForgedProgress: who may write a root may write what is noted on it. A decision comes to
-// an end whatever that says.
+// TestForgedProgress tests that Split terminates for any content of the progress annotation. A
+// user who may write a root may also write that annotation.
 func TestForgedProgress(t *testing.T) {
 	t.Parallel()
 	policy, err := NewPolicy(workloadv1alpha1.PlacementPolicy{MaxMoves: &workloadv1alpha1.MoveLimit{Count: 1}}, workloadv1alpha1.DivideReplicas)
@@ -595,17 +596,18 @@ func TestForgedProgress(t *testing.T) {
 	}
 }
 
-// TestRefusedWhole: a whole root that a cluster refuses goes to another one that takes it. It
-// stays there, stays where it is if nobody takes it, and is not moved around.
+// TestRefusedWhole tests that an undivided root which a cluster refuses goes to another cluster
+// that accepts it. It stays there. It stays where it is if no cluster accepts it, and it does not
+// move back and forth.
 func TestRefusedWhole(t *testing.T) {
 	t.Parallel()
 	whole := policy{Divide: workloadv1alpha1.DivideWhole}
-	// refuse lets clusters refuse the leaf that they have, and gives the clusters with leaves.
+	// refuse lets clusters refuse their leaf, and returns the clusters that have a leaf.
 	refuse := func(w *world, names ...string) []string {
 		var has []string
 		for i := range w.Leaves {
 			l := &w.Leaves[i]
-			l.Running = 1 // as leaves are read that are not divided
+			l.Running = 1 // as ReadLeaf reads a leaf that is not divided
 			if slices.Contains(names, l.Cluster) {
 				l.Refused, l.Never = true, true
 			}
@@ -616,7 +618,7 @@ func TestRefusedWhole(t *testing.T) {
 		w.Leaves = slices.DeleteFunc(w.Leaves, func(l Leaf) bool { return l.Deleting })
 		return has
 	}
-	// moves counts the leaves that are made in some hours.
+	// moves counts the leaves that are created in some hours.
 	moves := func(w *world, hours int, names ...string) map[string]int {
 		made, end := map[string]int{}, w.Now.Add(time.Duration(hours)*time.Hour)
 		for range 10_000 {
@@ -650,7 +652,7 @@ func TestRefusedWhole(t *testing.T) {
 		"two refuse":    {refused: []string{"a", "b"}, want: []string{"c"}, made: map[string]int{"a": 1, "b": 1, "c": 1}, code: RefusedBefore},
 		"all refuse":    {refused: []string{"a", "b", "c"}, want: nil, made: map[string]int{"a": 19, "b": 19, "c": 19}, code: RefusedEverywhere},
 		"one is chosen": {refused: []string{"a"}, change: func(w *world) { w.cluster("b").Unschedulable, w.cluster("c").Unschedulable = true, true }, want: []string{"a"}, made: map[string]int{"a": 1}, code: RefusedEverywhere},
-		// A cluster with more room does not get it back while another runs it.
+		// A cluster with more room does not get the root back while another cluster runs it.
 		"the better one refuses": {policy: policy{Divide: workloadv1alpha1.DivideWhole, Strategy: workloadv1alpha1.StrategyWeighted,
 			Weights: []workloadv1alpha1.ClusterWeight{{Cluster: "a", Weight: 100}}}, refused: []string{"a"}, want: []string{"b"}, made: map[string]int{"a": 1, "b": 1}, code: RefusedBefore},
 	} {
@@ -718,14 +720,15 @@ func TestRefusedWhole(t *testing.T) {
 	})
 }
 
-// TestRefusedParts: what a cluster refuses runs elsewhere, and is tried there again later.
+// TestRefusedParts tests that parts which a cluster refuses run in other clusters, and that the
+// splitter tries the cluster again later.
 func TestRefusedParts(t *testing.T) {
 	t.Parallel()
 	type parts = map[string]int32
 	t.Run("it takes nothing", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, policy{}, 10, "a", "b")
-		w.cut["a"] = w.Now // its syncer is heard of, and says that the leaf is refused
+		w.cut["a"] = w.Now // its syncer answers, and reports that the leaf is refused
 		w.split()
 		refuse := func() {
 			l := w.leaf("a")

@@ -10,12 +10,12 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestAnyHistory lets clusters come, go, hear late and report late, and the splitter die
-// between any two writes. What really runs never passes the whole and the surge, and when
-// all has calmed down the parts are the shares.
+// TestAnyHistory adds and removes clusters, delays what they receive and report, and stops the
+// splitter between any two writes. The number of replicas that really run never exceeds the whole
+// plus the surge. When nothing changes any more, the parts equal the shares.
 //
-// Half of the roots are fenced, and their clusters are cut off and removed; those of the
-// others are not, because then more may run.
+// Half of the roots are fenced, and the test disconnects and removes their clusters. It does not
+// do so for the other roots, because then more replicas may run.
 func TestAnyHistory(t *testing.T) {
 	t.Parallel()
 	for i := range cases(4_000) {
@@ -37,7 +37,8 @@ func TestAnyHistory(t *testing.T) {
 type history struct {
 	*world
 	fenced bool
-	// limit on what runs: the bound, or what could run when the whole shrank.
+	// limit is the most replicas that may run: the bound, or what could run when the whole
+	// shrank.
 	limit int64
 	log   []string
 }
@@ -64,7 +65,7 @@ func (h *history) bound() int64 {
 	return st.whole() + st.Policy.surgeOf(st.whole())
 }
 
-// event is one thing that happens.
+// event applies one random event.
 func (h *history) event(d dice) {
 	all := h.names()
 	for name := range h.downstream {
@@ -113,8 +114,8 @@ func (h *history) event(d dice) {
 			l.Deleting = true
 		}
 	case what == 98 && known && h.fenced:
-		// Who removes a cluster lets go of the leaves that it still has to delete: what runs
-		// there is on nobody's books then.
+		// Removing a cluster releases the leaves that it still has to delete. Their replicas are
+		// not counted any more.
 		if l := h.leaf(name); l != nil && l.Deleting {
 			return
 		}
@@ -139,7 +140,8 @@ func eventName(what int) string {
 	return "come or go"
 }
 
-// some of the changes, as a splitter writes that is killed: all, in most cases.
+// some returns the changes that a splitter writes before it is killed. In most cases these are
+// all of them.
 func (h *history) some(d dice) []Change {
 	changes := slices.Clone(h.last.Changes)
 	d.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
@@ -149,8 +151,8 @@ func (h *history) some(d dice) []Change {
 	return changes
 }
 
-// pass lets time go by. Clusters that were cut off long enough stop what is fenced, and
-// start it again only when they have heard what is wanted.
+// pass advances the time. Clusters that were disconnected long enough stop fenced replicas. They
+// start them again only after they have received what is wanted.
 func (h *history) pass(by time.Duration) {
 	h.Now = h.Now.Add(by)
 	for name, since := range h.cut {
@@ -161,13 +163,13 @@ func (h *history) pass(by time.Duration) {
 	}
 }
 
-// rescale changes the whole. What could run then is not above a bound by anybody's fault.
+// rescale changes the whole. Replicas that could run before the change may exceed the new bound.
 func (h *history) rescale(to int32) {
 	h.Root.Replicas = to
 	h.limit = max(h.limit, h.bound())
 }
 
-// check counts what really runs.
+// check counts the replicas that really run.
 func (h *history) check(t *testing.T) {
 	t.Helper()
 	var running int64
@@ -184,7 +186,7 @@ func (h *history) check(t *testing.T) {
 	}
 }
 
-// potential is what could run without another decision.
+// potential returns how many replicas could run without another decision.
 func (h *history) potential() int64 {
 	all := map[string]int64{}
 	for name, d := range h.downstream {
@@ -202,7 +204,7 @@ func (h *history) potential() int64 {
 	return sum
 }
 
-// rest heals everything, and looks at what has come of it.
+// rest repairs everything, and checks the result.
 func (h *history) rest(t *testing.T) {
 	t.Helper()
 	clear(h.broken)

@@ -10,10 +10,10 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// maxWeight keeps sums of weights far within 64 bits.
+// maxWeight is the largest weight. It leaves enough room for sums of weights in 64 bits.
 const maxWeight = 1 << 40
 
-// weigh gives each site its weight and group.
+// weigh sets the weight and the group of each site.
 func (st *State) weigh(sites []*site) {
 	for _, s := range sites {
 		if s.cluster == nil {
@@ -39,8 +39,8 @@ func (st *State) weigh(sites []*site) {
 	}
 }
 
-// room is how many replicas a cluster's resources are enough for; without requests, its
-// CPUs in thousandths.
+// room returns how many replicas fit in the resources of a cluster. If requests is empty, it
+// returns the CPUs of the cluster in thousandths.
 func room(has, requests corev1.ResourceList) uint64 {
 	fit := int64(-1)
 	for name, request := range requests {
@@ -59,12 +59,11 @@ func room(has, requests corev1.ResourceList) uint64 {
 	return uint64(min(max(fit, 0), maxWeight))
 }
 
-// divide gives each site its share of a whole. The sum of the shares is never above the
-// whole; what is missing no open cluster takes.
+// divide sets the share of each site. The sum of the shares never exceeds whole. No open cluster
+// accepts the remainder.
 //
-// Clusters that hold keep their parts, unless the whole has shrunk below what there is:
-// then they give back of what they have beyond their fair share. The open ones divide
-// the rest.
+// Holding clusters keep their parts, unless the whole is now smaller than the sum of the parts.
+// In that case they give up parts above their fair share. The open clusters divide the rest.
 func (st *State) divide(whole int64, sites []*site) {
 	st.holders(whole, sites)
 	rest := whole
@@ -82,7 +81,7 @@ func (st *State) divide(whole int64, sites []*site) {
 	proportionally(rest, open)
 }
 
-// proportionally divides over open sites by their weights.
+// proportionally divides whole over the open sites by their weights.
 func proportionally(whole int64, open []*site) {
 	seats := make([]seat, len(open))
 	for i, s := range open {
@@ -97,14 +96,14 @@ func proportionally(whole int64, open []*site) {
 	}
 }
 
-// holders gives their shares to the sites that hold.
+// holders sets the shares of the holding sites.
 func (st *State) holders(whole int64, sites []*site) {
 	fairShares(whole, sites)
 	var parts, held int64
 	for _, s := range sites {
 		has := s.part
 		if s.isAutoscaled() {
-			// What an open one gets is not known yet; not to count it is on the safe side.
+			// The share of an open site is not known yet. Counting it as 0 is the safe choice.
 			if has = s.fair; s.standing == Open {
 				has = 0
 			}
@@ -117,7 +116,7 @@ func (st *State) holders(whole int64, sites []*site) {
 			held += has
 		}
 	}
-	// While parts are moved there may be more than the whole: that is no shrinking.
+	// While parts move, their sum may exceed the whole. That does not mean that the whole shrank.
 	give := max(parts-whole-st.Policy.surgeOf(whole), held-whole)
 	if give <= 0 {
 		return
@@ -131,7 +130,7 @@ func (st *State) holders(whole int64, sites []*site) {
 	take(give, sites, beyond, func(s *site, n int64) { s.share -= n })
 }
 
-// fairShares are the sites' quotas, rounded down, among all that are not out.
+// fairShares sets the quota of each site that is not out, rounded down.
 func fairShares(whole int64, sites []*site) {
 	weights := map[string]uint64{}
 	for _, s := range sites {
@@ -143,27 +142,28 @@ func fairShares(whole int64, sites []*site) {
 		if s.fair = 0; s.standing == Out || s.weight == 0 {
 			continue
 		}
-		// A group's part of the whole, and the site's part of that; one group: all of it.
+		// A group has an equal part of the whole, and a site has its weighted part of that. If
+		// there is one group, that part is the whole.
 		hi, lo := bits.Mul64(uint64(whole), s.weight)
 		share, _ := bits.Div64(hi, lo, weights[s.group])
 		s.fair = int64(share) / int64(len(weights))
 	}
 }
 
-// group of sites that have the same value of the topology key.
+// group is the sites that have the same value of the topology key.
 type group struct {
 	name string
 	open []*site
-	// held is what holding sites of it have.
+	// held is the sum of the shares of the holding sites in the group.
 	held int64
 }
 
-// spread divides over groups so that each has the same, what sites hold included, and
-// then within each group. Which groups have one more goes by name alone: while parts are
-// on the move inside a group, what it has tells nothing.
+// spread divides over the groups so that each has the same number, including the shares of
+// holding sites. Then it divides within each group. Only the name decides which groups have one
+// more: while parts move inside a group, its current parts are not meaningful.
 func spread(rest int64, open, sites []*site) {
 	groups := grouped(open, sites)
-	// A group that holds more than its share gets nothing, and the others the less.
+	// A group that holds more than its share gets nothing, and the other groups get less.
 	slices.SortFunc(groups, func(a, b *group) int {
 		if a.held != b.held {
 			return int(min(max(b.held-a.held, -1), 1))
@@ -189,7 +189,7 @@ func spread(rest int64, open, sites []*site) {
 	}
 }
 
-// grouped are the groups that have open sites.
+// grouped returns the groups that have open sites.
 func grouped(open, sites []*site) []*group {
 	var groups []*group
 	byName := map[string]*group{}

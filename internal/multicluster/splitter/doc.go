@@ -1,17 +1,17 @@
-// Package splitter decides which clusters have which part of a root: an object without a
-// target of its own whose replicas are divided over clusters, or that goes whole to one or
-// to each of them. What a cluster gets is a leaf.
+// Package splitter decides which clusters have which part of a root. A root is an object without
+// a target. Its replicas are divided over clusters, or it goes undivided to one cluster or to
+// each of them. The object that a cluster gets is a leaf.
 //
-// It is pure. [Split] takes a [State] and returns the next step and its explanation;
-// writing it is the caller's. Splitting again after each change of the world ends in a
-// division in which the parts and what is unplaced are the whole, and in which a second
-// look changes nothing. Besides, the package says which kinds are divided how ([KindOf]),
-// what a workload needs beside it ([Needs]), what a leaf looks like ([Leaf.Name], [Render])
-// and what the leaves' statuses add up to ([Aggregate]).
+// The package is pure. [Split] takes a [State] and returns the next step and its explanation. The
+// caller writes the step. Splitting again after each change of the state converges: in the end
+// the parts and the unplaced replicas add up to the whole, and another Split changes nothing. The
+// package also decides how each kind is divided ([KindOf]), what other objects a workload needs
+// ([Needs]), what a leaf contains ([LeafName], [Render]), and how the statuses of the leaves are
+// combined ([Aggregate]).
 //
-// Words: a part is the number of replicas that a leaf's spec has; of what is not divided
-// it is 1. A share is the part that a cluster has in the end. Most is the largest number
-// that can run in a cluster, for all that has been seen: parts that were lowered count until
-// their cluster has said that they are gone. A cluster is open, or it holds what it has, or
-// it is out. A lost one is out and cannot be asked.
+// The package uses these words. A part is the number of replicas in the spec of a leaf. It is 1
+// for a root that is not divided. A share is the part that a cluster has in the end. Most is the
+// largest number of replicas that can run in a cluster, as far as is known. Parts that were
+// lowered count until their cluster reports that they have stopped. A cluster is open, holding
+// (it keeps what it has), or out. A lost cluster is out and does not answer.
 package splitter

@@ -13,7 +13,7 @@ import (
 	"rik.dev/rik/internal/testkit/race"
 )
 
-// cases is how many cases a property is tried on.
+// cases returns how many cases a property is tested with.
 func cases(n int) int {
 	if race.Enabled {
 		return n / 50
@@ -21,7 +21,7 @@ func cases(n int) int {
 	return n
 }
 
-// dice for the case of a number: a case that fails can be run again.
+// dice is the random source of the case with a given number. A failed case can be run again.
 type dice struct{ *rand.Rand }
 
 func newDice(property, number int) dice {
@@ -30,12 +30,13 @@ func newDice(property, number int) dice {
 
 func (d dice) percent(n int) bool { return d.IntN(100) < n }
 
-// moment is now, or some time before or after it.
+// moment returns a time close to now, before or after it.
 func (d dice) moment() time.Time {
 	return start.Add(time.Duration(d.IntN(41)-20) * time.Minute)
 }
 
-// drawPolicies are policies of all kinds; making one costs more than a decision does.
+// drawPolicies returns policies of all kinds. They are reused, because making one takes longer
+// than a decision.
 func drawPolicies(t *testing.T, property int, wish func(dice, *policy)) []Policy {
 	t.Helper()
 	policies := make([]Policy, 200)
@@ -86,7 +87,7 @@ func drawPolicy(d dice) policy {
 	return p
 }
 
-// names of clusters; the last ones are of clusters that were removed.
+// names are the names of clusters. The last ones belong to removed clusters.
 var names = []string{"a", "b", "c", "d", "e", "f"}
 
 func drawCluster(d dice, name string) Cluster {
@@ -128,7 +129,7 @@ func drawLeaf(d dice, name string, p *Policy) Leaf {
 	return l
 }
 
-// drawState is any state at all, also such as nothing good leads to.
+// drawState returns any state, including states that never occur in practice.
 func drawState(d dice, policies []Policy) State {
 	st := State{Policy: policies[d.IntN(len(policies))], Now: start}
 	st.Root = Root{Name: "web", Replicas: int32(d.IntN(30)), TerminationGrace: 30 * time.Second}

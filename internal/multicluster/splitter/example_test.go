@@ -8,7 +8,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// Split returns the next step. The caller writes it and calls Split again when it sees the
+// Split returns the next step. The caller writes it, and calls Split again when it observes the
 // result.
 func ExampleSplit() {
 	policy, err := splitter.NewPolicy(workloadv1alpha1.PlacementPolicy{}, workloadv1alpha1.DivideReplicas)

@@ -8,68 +8,68 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// Explanation says why each cluster has what it has. It is data; String prints it.
+// Explanation records why each cluster has its number of replicas. It is data. String formats it.
 type Explanation struct {
 	Root     string
 	Divide   workloadv1alpha1.Division
 	Strategy workloadv1alpha1.Strategy
-	// Whole is what was to be divided; the shares and Unplaced are as much.
+	// Whole is the number that was divided. The shares and Unplaced add up to it.
 	Whole, Unplaced int32
-	// Surge is how many there may be above the whole, and Moves how many more may be
-	// moved now; -1: as many as there are.
+	// Surge is the number of replicas that may exist above the whole. Moves is the number of
+	// replicas that may still move in this interval. With -1 there is no limit.
 	Surge, Moves int32
 	Clusters     []Share
-	// Reasons are about the root.
+	// Reasons are the reasons that concern the whole root.
 	Reasons []Reason
 }
 
-// Share is what becomes of one cluster.
+// Share is the result of a decision for one cluster.
 type Share struct {
 	Cluster  string
 	Standing Standing
-	// Weight by which the whole is divided among the open clusters.
+	// Weight is the weight by which the whole is divided among the open clusters.
 	Weight uint64
-	// Has is its part now, Gets after this step, Share in the end, and Most how many
-	// can run there.
+	// Has is the current part of the cluster. Gets is its part after this step. Share is its part
+	// in the end. Most is the number of replicas that can run there.
 	Has, Gets, Share, Most int32
 	Reasons                []Reason
 }
 
-// Standing is what a cluster may have.
+// Standing determines whether a cluster gets, keeps or loses parts.
 type Standing string
 
 // The standings, from the best to the worst.
 const (
-	// Open clusters take parts.
+	// Open clusters accept parts.
 	Open Standing = "open"
-	// Holding clusters keep what they have, and take no more.
+	// Holding clusters keep what they have, and get no more.
 	Holding Standing = "holding"
-	// Out are those that lose what they have.
+	// Out clusters lose what they have.
 	Out Standing = "out"
 )
 
-// Code names a reason.
+// Code identifies a reason.
 type Code string
 
-// The codes of reasons, with what belongs to each in a [Reason].
+// The codes of reasons. The comments describe the fields of [Reason] that each code uses.
 const (
 	ClusterGone       Code = "ClusterGone"
 	ClusterLeaving    Code = "ClusterLeaving"
 	NotSelected       Code = "NotSelected"
 	NotTolerated      Code = "NotTolerated"    // Name: the taint
 	CannotFence       Code = "CannotFence"     //
-	Evicted           Code = "Evicted"         // At: since when
-	EvictedLater      Code = "EvictedLater"    // At: when
-	NotReady          Code = "NotReady"        // At: until when it keeps its parts
-	NotReadyTooLong   Code = "NotReadyTooLong" // At: since when it is not ready
+	Evicted           Code = "Evicted"         // At: when the eviction began
+	EvictedLater      Code = "EvictedLater"    // At: when the eviction begins
+	NotReady          Code = "NotReady"        // At: when it loses its parts
+	NotReadyTooLong   Code = "NotReadyTooLong" // At: when it became not ready
 	NobodyElse        Code = "NobodyElse"      //
 	TypeNotServed     Code = "TypeNotServed"   //
-	TypeGone          Code = "TypeGone"        // At: until when it keeps its parts
-	TypeGoneTooLong   Code = "TypeGoneTooLong" // At: since when the type is gone
+	TypeGone          Code = "TypeGone"        // At: when it loses its parts
+	TypeGoneTooLong   Code = "TypeGoneTooLong" // At: when the type disappeared
 	SameCluster       Code = "SameCluster"     // Name: the other cluster
-	Refused           Code = "RefusedHere"     // At: when it is tried again
+	Refused           Code = "RefusedHere"     // At: when the next attempt is
 	RefusedEverywhere Code = "RefusedEverywhere"
-	RefusedBefore     Code = "RefusedBefore" // At: when
+	RefusedBefore     Code = "RefusedBefore" // At: when it refused
 	Unschedulable     Code = "Unschedulable" //
 	NoWeight          Code = "NoWeight"      //
 	DataHere          Code = "DataHere"      //
@@ -80,19 +80,20 @@ const (
 	FollowsElsewhere  Code = "FollowsElsewhere"
 	Weighted          Code = "Weighted"        // Number, Of: weight and sum; Name: strategy
 	Grouped           Code = "Grouped"         // Name: the group
-	Kept              Code = "Kept"            // Number
-	Autoscaled        Code = "Autoscaled"      // Number: what runs
-	LeafGoing         Code = "LeafGoing"       // Number: what may still run
-	WaitsForAbsence   Code = "WaitsForAbsence" // Number: what may still run
-	WaitsForFence     Code = "WaitsForFence"   // Number; At: when it holds, zero if not known
-	WaitsForReady     Code = "WaitsForReady"   // Number: replicas that are not ready
-	WaitsForRoom      Code = "WaitsForRoom"    // Number: parts that wait
-	WaitsForMoves     Code = "WaitsForMoves"   // At: when the next interval begins
+	Kept              Code = "Kept"            // Number: the parts
+	Autoscaled        Code = "Autoscaled"      // Number: replicas that run
+	LeafGoing         Code = "LeafGoing"       // Number: replicas that may still run
+	WaitsForAbsence   Code = "WaitsForAbsence" // Number: replicas that may still run
+	// Number: replicas; At: when the fence takes effect, zero if unknown
+	WaitsForFence     Code = "WaitsForFence"
+	WaitsForReady     Code = "WaitsForReady" // Number: replicas that are not ready
+	WaitsForRoom      Code = "WaitsForRoom"  // Number: parts that wait
+	WaitsForMoves     Code = "WaitsForMoves" // At: when the next interval begins
 	NoClusters        Code = "NoRegisteredClusters"
-	NothingTakesParts Code = "NoOpenCluster" // Number: unplaced
+	NothingTakesParts Code = "NoOpenCluster" // Number: unplaced replicas
 )
 
-// Reason is one link in the chain that leads to a number.
+// Reason is one link in the chain of reasons that leads to a number.
 type Reason struct {
 	Code       Code
 	Number, Of int64
@@ -100,7 +101,8 @@ type Reason struct {
 	At         time.Time
 }
 
-// texts say what codes mean; %[1]d and %[2]d are the numbers, %[3]s the name, %[4]s the time.
+// texts contains the message for each code. %[1]d and %[2]d are the numbers, %[3]s is the name,
+// and %[4]s is the time.
 var texts = map[Code]string{
 	ClusterGone:       "the cluster was removed",
 	ClusterLeaving:    "the cluster is being removed",
@@ -141,7 +143,7 @@ var texts = map[Code]string{
 	NothingTakesParts: "no cluster takes %[1]d of the whole",
 }
 
-// String is the reason in words.
+// String returns the message for the reason.
 func (r Reason) String() string {
 	at := "a time that is not known"
 	if !r.At.IsZero() {
@@ -151,11 +153,11 @@ func (r Reason) String() string {
 	if !strings.Contains(text, "%") {
 		return text
 	}
-	// Every verb names its argument, so that those which are not used are no mistake.
+	// Each placeholder has an index, so a text need not use all arguments.
 	return strings.NewReplacer("%[1]d", fmt.Sprint(r.Number), "%[2]d", fmt.Sprint(r.Of), "%[3]s", r.Name, "%[4]s", at).Replace(text)
 }
 
-// String is what a person reads who asks why.
+// String formats the explanation for users.
 func (e Explanation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d, divide %s", e.Root, e.Whole, e.Divide)
@@ -183,7 +185,7 @@ func (e Explanation) String() string {
 	return b.String()
 }
 
-// explain writes down how the numbers came about.
+// explain builds the explanation of a decision.
 func (st *State) explain(whole int64, sites []*site, w *stepper, r Result) Explanation {
 	e := Explanation{
 		Root: st.Root.Name, Divide: st.Policy.divide, Strategy: st.Policy.strategy,
@@ -216,7 +218,7 @@ func (st *State) explain(whole int64, sites []*site, w *stepper, r Result) Expla
 	return e
 }
 
-// delays are why not all parts are as they are to be yet.
+// delays returns the reasons why some parts do not equal their shares yet.
 func (st *State) delays(w *stepper, r Result) []Reason {
 	var reasons []Reason
 	moving := w.sum(deficit)
@@ -232,7 +234,7 @@ func (st *State) delays(w *stepper, r Result) []Reason {
 	return reasons
 }
 
-// reasonsOf is the chain of reasons for a site's number.
+// reasonsOf returns the chain of reasons for the number of a site.
 func (st *State) reasonsOf(s *site, sum int64) []Reason {
 	reasons := s.reasons
 	switch {

@@ -19,26 +19,26 @@ import (
 	"rik.dev/rik/internal/multicluster/terminal"
 )
 
-// What is noted on a leaf.
+// The annotations that the splitter writes.
 const (
-	// AtMostAnnotation is [Leaf].AtMost.
+	// AtMostAnnotation on a leaf contains [Leaf].AtMost.
 	AtMostAnnotation = "splitter.workloads.kcp.dev/at-most"
-	// LostAtAnnotation is [Leaf].LostAt.
+	// LostAtAnnotation on a leaf contains [Leaf].LostAt.
 	LostAtAnnotation = "splitter.workloads.kcp.dev/lost-at"
-	// RefusedAtAnnotation is [Leaf].RefusedAt.
+	// RefusedAtAnnotation on a leaf contains [Leaf].RefusedAt.
 	RefusedAtAnnotation = "splitter.workloads.kcp.dev/refused-at"
-	// ProgressAnnotation on a root is [Progress], as JSON.
+	// ProgressAnnotation on a root contains [Progress] as JSON.
 	ProgressAnnotation = "splitter.workloads.kcp.dev/progress"
 
 	splitterPrefix = "splitter.workloads.kcp.dev/"
 )
 
-// maxLeafName is the shortest of the kinds' own bounds: that of CronJobs, and of
-// StatefulSets, whose name and an 11 byte hash are a label's value.
+// maxLeafName is the smallest limit of all kinds. CronJobs have this limit. So do StatefulSets:
+// their name and an 11-byte hash are the value of a label.
 const maxLeafName = 52
 
-// LeafName is ROOT--CLUSTER. What would be too long, or could be the name for another
-// root and cluster as well, is cut and has a hash of the two.
+// LeafName returns ROOT--CLUSTER. A name that would be too long, or that another root and cluster
+// could also have, is cut and ends in a hash of both names.
 func LeafName(root, cluster string) string {
 	name := root + "--" + cluster
 	if len(name) <= maxLeafName && !strings.Contains(root, "--") && !strings.Contains(cluster, "--") {
@@ -47,7 +47,7 @@ func LeafName(root, cluster string) string {
 	return shorten(name, root+"/"+cluster, maxLeafName)
 }
 
-// shorten cuts a name to a length, with a hash of what it stands for at its end.
+// shorten cuts a name to a length. The result ends in a hash of whole.
 func shorten(name, whole string, length int) string {
 	sum := sha256.Sum256([]byte(whole))
 	hash := hex.EncodeToString(sum[:])[:10]
@@ -55,8 +55,8 @@ func shorten(name, whole string, length int) string {
 	return strings.TrimRight(name, "-._") + "-" + hash
 }
 
-// OwnerLabel is the value of [workloadv1alpha1.OwnedByLabel] for a root. Names of objects
-// can be longer than the values of labels.
+// OwnerLabel returns the value of [workloadv1alpha1.OwnedByLabel] for a root. The name of an
+// object can be longer than the value of a label.
 func OwnerLabel(root string) string {
 	if len(validation.IsValidLabelValue(root)) == 0 {
 		return root
@@ -64,12 +64,13 @@ func OwnerLabel(root string) string {
 	return shorten(root, root, validation.LabelValueMaxLength)
 }
 
-// ScalePath is where a type keeps its replicas, if not in spec.replicas.
+// ScalePath contains the paths of a type's replicas, if they differ from spec.replicas and
+// status.replicas.
 type ScalePath struct {
 	Spec, Status []string
 }
 
-// SpecPath is where the replicas are in an object.
+// SpecPath returns the path of the replicas in the spec of an object.
 func (p ScalePath) SpecPath() []string { return p.spec() }
 
 func (p ScalePath) spec() []string {
@@ -86,10 +87,10 @@ func (p ScalePath) status() []string {
 	return p.Status
 }
 
-// Render is what the leaf of a root in a cluster has to be. From nil replicas a root is
-// taken as it is. Metadata that is about the root alone is left behind: its targets,
-// owners, finalizers and hints, what syncers say, and the marks of tools ([inherit.IsMark]).
-// A fence and fields that are given away are wishes that go with it.
+// Render returns the desired leaf of a root in a cluster. If replicas is nil, the leaf keeps the
+// replicas of the root. Render leaves out metadata that concerns only the root: its targets,
+// owners, finalizers and hints, the annotations of syncers, and the marks of tools
+// ([inherit.IsMark]). It copies the annotations that request a fence or yield fields.
 func Render(root *unstructured.Unstructured, cluster string, path ScalePath, replicas *int32) (*unstructured.Unstructured, error) {
 	leaf := &unstructured.Unstructured{Object: map[string]any{}}
 	for name, value := range root.Object {
@@ -124,7 +125,7 @@ func isOwnLabel(name string) bool {
 		strings.HasPrefix(name, workloadv1alpha1.TargetLabelPrefix)
 }
 
-// isOwnAnnotation says whether an annotation is about the root alone.
+// isOwnAnnotation reports whether an annotation concerns only the root.
 func isOwnAnnotation(name string) bool {
 	for _, prefix := range []string{
 		workloadv1alpha1.HintPrefix, splitterPrefix, workloadv1alpha1.StatusAnnotationPrefix, workloadv1alpha1.ProblemAnnotationPrefix,
@@ -136,7 +137,7 @@ func isOwnAnnotation(name string) bool {
 	return name == workloadv1alpha1.FollowsAnnotation || name == workloadv1alpha1.NameAnnotation || name == workloadv1alpha1.UpstreamNameAnnotation
 }
 
-// Stamp notes on a leaf what a change has to be remembered with.
+// Stamp writes to the annotations of a leaf what later decisions must know about a change.
 func Stamp(leaf *unstructured.Unstructured, c Change) {
 	notes := leaf.GetAnnotations()
 	if c.Action == Note {
@@ -150,17 +151,18 @@ func Stamp(leaf *unstructured.Unstructured, c Change) {
 	leaf.SetAnnotations(notes)
 }
 
-// refusals are the reasons of a syncer's problems by which a cluster does not take an object.
+// refusals are the reasons in a syncer's problem annotation that mean that the cluster refuses
+// the object.
 var refusals = []string{"Refused", "Conflict", "NamespaceConflict"}
 
-// isRefused says whether the cluster of a leaf does not take it as it is.
+// isRefused reports whether the cluster of a leaf refuses the leaf as it is.
 func isRefused(leaf *unstructured.Unstructured, cluster string) bool {
 	reason, _, _ := strings.Cut(leaf.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+cluster], ":")
 	return slices.Contains(refusals, reason)
 }
 
-// ReadLeaf is what a leaf says of itself; divided leaves by their replicas, and others as
-// one. Whether its data is bound is for the caller to add.
+// ReadLeaf reads a [Leaf] from its object. It counts the replicas of a divided leaf, and counts
+// any other leaf as one. The caller must set Bound.
 func ReadLeaf(leaf *unstructured.Unstructured, path ScalePath, divide workloadv1alpha1.Division) Leaf {
 	out := Leaf{
 		Cluster: leaf.GetLabels()[workloadv1alpha1.ClusterLabel], Replicas: 1,
@@ -193,14 +195,14 @@ func ReadLeaf(leaf *unstructured.Unstructured, path ScalePath, divide workloadv1
 	}
 	own := strings.Join(path.spec(), ".")
 	for field := range strings.SplitSeq(leaf.GetAnnotations()[workloadv1alpha1.YieldAnnotation], ",") {
-		// Nobody sets the replicas of a leaf that is to have none.
+		// An autoscaler does not set the replicas of a leaf that has 0 replicas.
 		out.Autoscaled = out.Autoscaled || replicas > 0 && strings.TrimPrefix(strings.TrimSpace(field), ".") == own
 	}
 	return out
 }
 
-// isReady says whether what is not divided does its work: by its conditions, or if it has
-// none that say so, by its replicas.
+// isReady reports whether a leaf that is not divided is ready. It uses the conditions of the
+// leaf. If no condition describes readiness, it uses the replicas.
 func isReady(leaf *unstructured.Unstructured, stale bool, replicas, ready int32) bool {
 	if stale || leaf.Object["status"] == nil {
 		return false
@@ -218,7 +220,8 @@ func isReady(leaf *unstructured.Unstructured, stale bool, replicas, ready int32)
 	return said || !counts || ready >= replicas
 }
 
-// int32At is a number in an object, or another if there is none that fits.
+// int32At returns the number at a path in an object. It returns otherwise if the path has no
+// number in the range of a non-negative int32.
 func int32At(object *unstructured.Unstructured, otherwise int32, path []string) int32 {
 	n, found, err := unstructured.NestedInt64(object.Object, path...)
 	if err != nil || !found || n < 0 || n > 1<<31-1 {

@@ -14,7 +14,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// object reads YAML as API machinery does, with whole numbers.
+// object parses YAML as the API machinery does, with integers.
 func object(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	data, err := yaml.YAMLToJSON([]byte(text))
@@ -97,7 +97,8 @@ spec:
 	}
 }
 
-// TestRenderWithoutMarks: tools do not take a leaf for an object that they made.
+// TestRenderWithoutMarks tests that a leaf has no marks by which a tool would take it for its own
+// object.
 func TestRenderWithoutMarks(t *testing.T) {
 	t.Parallel()
 	root := object(t, deployment)
@@ -184,7 +185,7 @@ func TestReadLeaf(t *testing.T) {
 			}
 		})
 	}
-	// What is noted is read again.
+	// ReadLeaf reads what Stamp wrote.
 	noted := object(t, "apiVersion: apps/v1\nkind: Deployment\n"+meta+"}")
 	Stamp(noted, Change{Action: Scale, AtMost: 8})
 	Stamp(noted, Change{Action: Note, LostAt: start.In(time.FixedZone("x", 3600))})
@@ -193,7 +194,7 @@ func TestReadLeaf(t *testing.T) {
 	}
 }
 
-// TestAggregate is R3: root status is the sum of its parts.
+// TestAggregate tests case R3: the status of a root is the sum of its parts.
 func TestAggregate(t *testing.T) {
 	t.Parallel()
 	east := object(t, `{apiVersion: a/v1, kind: K, status: {observedGeneration: 3, replicas: 5, readyReplicas: 5, collisionCount: 1, conditions: [
@@ -269,7 +270,7 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-// TestReadRefusal reads from a leaf whether its cluster takes it.
+// TestReadRefusal tests that ReadLeaf detects whether the cluster accepts a leaf.
 func TestReadRefusal(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string][2]bool{

@@ -17,10 +17,10 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// Need is an object, of its namespace and of core/v1, that another one names.
+// Need is a core/v1 object in the same namespace to which another object refers by name.
 type Need struct {
 	Kind, Name string
-	// Optional ones may be missing.
+	// Optional is true if the object may be missing.
 	Optional bool
 }
 
@@ -33,10 +33,11 @@ const (
 	KindService        = "Service"
 )
 
-// Needs are the objects that an object names, each once, sorted: what the pods of a
-// workload read, mount and run as; the Service of a StatefulSet; the Services and Secrets
-// of an Ingress; the Secrets of a ServiceAccount. What is the same in every namespace of
-// every cluster is left out: the default account and the root certificates.
+// Needs returns the objects to which an object refers, sorted and without duplicates. These are
+// the objects that the pods of a workload read, mount or run as, the Service of a StatefulSet,
+// the Services and Secrets of an Ingress, and the Secrets of a ServiceAccount. Needs leaves out
+// objects that every namespace of every cluster has: the default ServiceAccount and the root
+// certificates.
 func Needs(object *unstructured.Unstructured) ([]Need, error) {
 	var n needs
 	switch object.GroupVersionKind().GroupKind().String() {
@@ -59,7 +60,7 @@ func Needs(object *unstructured.Unstructured) ([]Need, error) {
 		var pod corev1.PodTemplateSpec
 		err = convert(template, &pod)
 		if err != nil && !slices.Contains(podGroups, object.GroupVersionKind().Group) {
-			continue // what other types call a template need not be one of pods
+			continue // in other types, a template need not describe pods
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reading %s of %s: %w", strings.Join(path, "."), object.GetName(), err)
@@ -75,20 +76,22 @@ func Needs(object *unstructured.Unstructured) ([]Need, error) {
 	return n.sorted(), nil
 }
 
-// podGroups are those whose templates are of pods.
+// podGroups are the API groups whose templates describe pods.
 var podGroups = []string{"apps", "batch"}
 
-// templates are where types keep what their pods are made from.
+// templates are the paths at which types have their pod templates.
 var templates = [][]string{{"spec", "template"}, {"spec", "jobTemplate", "spec", "template"}}
 
-// MakesClaims says whether an object has claims to data made for it in its cluster, from
-// templates in its spec: volumeClaimTemplates of a StatefulSet, and what other types call
-// volumeClaimTemplate. The claim of an ephemeral volume ends with its pod and does not count.
+// MakesClaims reports whether the cluster makes PersistentVolumeClaims for an object, from
+// templates in its spec. These are the volumeClaimTemplates of a StatefulSet and fields named
+// volumeClaimTemplate in other types. The claim of an ephemeral volume does not count, because it
+// ends with its pod.
 func MakesClaims(object *unstructured.Unstructured) bool {
 	return hasClaimTemplate(object.Object["spec"], claimTemplateDepth)
 }
 
-// claimTemplateDepth bounds the search; specs of operators nest it five deep at most.
+// claimTemplateDepth limits the depth of the search. Specs of operators have the field at most
+// five levels deep.
 const claimTemplateDepth = 16
 
 func hasClaimTemplate(value any, depth int) bool {
@@ -120,14 +123,14 @@ func convert(from map[string]any, to any) error {
 	return runtime.DefaultUnstructuredConverter.FromUnstructured(from, to)
 }
 
-// Selects says whether a Service sends its traffic to the pods of a workload.
+// Selects reports whether a Service sends its traffic to the pods of a workload.
 func Selects(service, workload *unstructured.Unstructured) bool {
 	selector := Selector(service)
 	return len(selector) > 0 && service.GetNamespace() == workload.GetNamespace() &&
 		slices.ContainsFunc(PodLabels(workload), labels.SelectorFromSet(selector).Matches)
 }
 
-// Selector is that of a Service; empty if it has none.
+// Selector returns the selector of a Service. It is empty if the Service has none.
 func Selector(service *unstructured.Unstructured) map[string]string {
 	selector, _, err := unstructured.NestedStringMap(service.Object, "spec", "selector")
 	if err != nil {
@@ -136,8 +139,8 @@ func Selector(service *unstructured.Unstructured) map[string]string {
 	return selector
 }
 
-// PodLabels are those of the pods that a workload makes, for each of its templates. Those of a
-// StatefulSet have their own names and numbers too.
+// PodLabels returns the labels of the pods of a workload, one set for each pod template. For a
+// StatefulSet it adds the labels of each pod, which contain the name and the number of the pod.
 func PodLabels(workload *unstructured.Unstructured) []labels.Labels {
 	var out []labels.Labels
 	for _, path := range templates {
@@ -152,10 +155,10 @@ func PodLabels(workload *unstructured.Unstructured) []labels.Labels {
 	return out
 }
 
-// mostNumbered bounds the pods of a StatefulSet that are known by name.
+// mostNumbered limits the number of pods of a StatefulSet for which PodLabels returns labels.
 const mostNumbered = 64
 
-// numbered are the labels of each pod of a StatefulSet, by which a Service selects one of them.
+// numbered returns the labels of each pod of a StatefulSet. A Service can select one pod by them.
 func numbered(set *unstructured.Unstructured, template labels.Set) []labels.Labels {
 	var out []labels.Labels
 	first := int32At(set, 0, []string{"spec", "ordinals", "start"})
@@ -245,7 +248,7 @@ func (n *needs) ofVolume(v *corev1.VolumeSource) {
 	n.ofDriver(v)
 }
 
-// ofDriver finds the Secrets by which storage is reached.
+// ofDriver adds the Secrets that storage drivers use.
 func (n *needs) ofDriver(v *corev1.VolumeSource) {
 	if v.CSI != nil {
 		n.local(v.CSI.NodePublishSecretRef)
@@ -298,8 +301,8 @@ func (n *needs) ofIngress(object *unstructured.Unstructured) error {
 	return nil
 }
 
-// coreNames are the fields of any type whose value is the name of an object of core/v1, and
-// coreRefs the ends of those whose value has that name.
+// coreNames are the fields of any type whose value is the name of a core/v1 object. coreRefs are
+// the endings of fields whose value is an object with that name.
 var (
 	coreNames = map[string]string{
 		"secretName": KindSecret, "configMapName": KindConfigMap, "serviceAccountName": KindServiceAccount,
@@ -310,8 +313,9 @@ var (
 	}
 )
 
-// ofAny finds what an object names that makes no pods: the Secret of an Issuer's key, the
-// certificates of a Gateway. It may be made in the cluster, and so it may be missing here.
+// ofAny adds the objects to which an object without pods refers, such as the Secret with the key
+// of an Issuer, or the certificates of a Gateway. They are optional, because the cluster may make
+// them.
 func (n *needs) ofAny(object *unstructured.Unstructured) {
 	for _, r := range References(object) {
 		if !r.Known || r.Group == "" {
@@ -356,7 +360,8 @@ func (n *needs) ofValue(value any, field, namespace string, depth int) {
 	}
 }
 
-// sorted are the needs, each once. One that is needed and optional is needed.
+// sorted returns the needs, sorted and without duplicates. A need that is both required and
+// optional is required.
 func (n needs) sorted() []Need {
 	slices.SortFunc(n, func(a, b Need) int {
 		optional := func(n Need) int { return map[bool]int{true: 1}[n.Optional] }
@@ -367,8 +372,9 @@ func (n needs) sorted() []Need {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// Followers says to which clusters what follows others goes, as an Ingress its Services:
-// to all that have one of them. The clusters are sorted, each once.
+// Followers returns the clusters of an object that follows its needs, as an Ingress follows its
+// Services. It goes to all clusters that have one of them. The clusters are sorted and without
+// duplicates.
 func Followers(needs []Need, targets map[Need][]string) []string {
 	var clusters []string
 	for _, n := range needs {
@@ -379,9 +385,10 @@ func Followers(needs []Need, targets map[Need][]string) []string {
 	return slices.Compact(clusters)
 }
 
-// Follow sends an object to the clusters where it is needed, and no longer to those where
-// it was needed; what it was sent to by others stays. It says whether anything has changed.
-// A PersistentVolumeClaim that leaves keeps its data: syncers see to that.
+// Follow sets the target labels of an object to the clusters where it is needed. It removes the
+// labels that an earlier Follow set, and leaves all other target labels. It reports whether it
+// changed the object. Syncers make sure that a PersistentVolumeClaim keeps its data when it
+// leaves a cluster.
 func Follow(object *unstructured.Unstructured, clusters []string) bool {
 	set, notes := object.GetLabels(), object.GetAnnotations()
 	followed := workloadv1alpha1.Follows(notes)

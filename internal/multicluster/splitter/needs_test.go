@@ -87,7 +87,7 @@ func TestSelects(t *testing.T) {
 	}
 }
 
-// TestFollowers is R5: an ingress goes where its services are.
+// TestFollowers tests case R5: an Ingress goes to the clusters of its Services.
 func TestFollowers(t *testing.T) {
 	t.Parallel()
 	targets := map[Need][]string{{Kind: "Service", Name: "a"}: {"us-west1", "us-east1"}, {Kind: "Service", Name: "b"}: {"us-east1", "eu"}}
@@ -95,7 +95,7 @@ func TestFollowers(t *testing.T) {
 	if diff := cmp.Diff([]string{"eu", "us-east1", "us-west1"}, Followers(needs, targets)); diff != "" {
 		t.Error(diff)
 	}
-	// Moved with its deployment, as in the demo: the ingress leaves with it.
+	// The Service moved with its Deployment, as in the demo. The Ingress moves with it.
 	targets[needs[0]] = []string{"us-west1"}
 	if diff := cmp.Diff([]string{"us-west1"}, Followers(needs[:1], targets)); diff != "" {
 		t.Error(diff)
@@ -127,7 +127,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestSelectsOnePod: a Service of one pod of a StatefulSet goes where the pod is.
+// TestSelectsOnePod tests that a Service of one pod of a StatefulSet goes to the cluster of that
+// pod.
 func TestSelectsOnePod(t *testing.T) {
 	t.Parallel()
 	set := object(t, `{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: team}, spec: {replicas: 2, template: {metadata: {labels: {app: db}}}}}`)

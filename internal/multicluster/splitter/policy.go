@@ -11,29 +11,29 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// What a policy has where nothing is said.
+// The defaults of a policy.
 const (
 	DefaultGracePeriod  = 5 * time.Minute
 	DefaultMoveInterval = 10 * time.Minute
-	// defaultSurgePercent is that of Kubernetes' Deployments.
+	// defaultSurgePercent is the default of Deployments in Kubernetes.
 	defaultSurgePercent = 25
-	// FenceMargin is for clocks that run at different speeds, and for a machine that is
-	// slow to stop what it has to.
+	// FenceMargin allows for clocks that run at different speeds, and for a slow machine that
+	// needs time to stop its replicas.
 	FenceMargin = 10 * time.Second
 )
 
-// kinds are how types are divided that do not go by the rule of [KindOf].
+// kinds contains the types that do not follow the general rule of [KindOf].
 var kinds = map[schema.GroupKind]workloadv1alpha1.Division{
-	// Replicas with names and data of their own cannot be in two clusters at once.
+	// Replicas that have names and data of their own cannot be in two clusters at once.
 	{Group: "apps", Kind: "StatefulSet"}: workloadv1alpha1.DivideWhole,
 	{Group: "apps", Kind: "DaemonSet"}:   workloadv1alpha1.DivideEverywhere,
-	// Two halves of a job would both do all of the work.
+	// Each part of a divided job would do all of the work.
 	{Group: "batch", Kind: "Job"}:     workloadv1alpha1.DivideWhole,
 	{Group: "batch", Kind: "CronJob"}: workloadv1alpha1.DivideWhole,
 }
 
-// KindOf says how a type is divided unless a policy says otherwise: by its replicas if it
-// has a scale subresource, and else not.
+// KindOf returns how a type is divided if the policy does not set it. A type with a scale
+// subresource is divided by its replicas. Other types are not divided.
 func KindOf(kind schema.GroupKind, scalable bool) workloadv1alpha1.Division {
 	if division, ok := kinds[kind]; ok {
 		return division
@@ -44,8 +44,8 @@ func KindOf(kind schema.GroupKind, scalable bool) workloadv1alpha1.Division {
 	return workloadv1alpha1.DivideWhole
 }
 
-// Policy is what is wished for a root, ready for use. The zero value divides nothing:
-// use [NewPolicy].
+// Policy is the placement policy of a root with all defaults filled in. The zero value does not
+// divide anything. Use [NewPolicy].
 type Policy struct {
 	divide      workloadv1alpha1.Division
 	strategy    workloadv1alpha1.Strategy
@@ -54,17 +54,17 @@ type Policy struct {
 	clusters    labels.Selector
 	notClusters labels.Selector
 	tolerations []workloadv1alpha1.ClusterToleration
-	// surge in replicas, or in percent of the whole.
+	// surge is the limit in replicas, and surgePercent is the limit in percent of the whole.
 	surge, surgePercent int64
-	// moves in an interval; 0: no limit.
+	// moves is the limit of moves in an interval. 0 means no limit.
 	moves      int64
 	interval   time.Duration
 	grace      time.Duration
 	fenceAfter time.Duration
 }
 
-// NewPolicy fills in the defaults of a valid policy for a type that is divided as
-// [KindOf] says.
+// NewPolicy fills in the defaults of a valid policy. The argument kind is the result of [KindOf]
+// for the type of the root.
 func NewPolicy(p workloadv1alpha1.PlacementPolicy, kind workloadv1alpha1.Division) (Policy, error) {
 	out := Policy{
 		divide: p.Divide, strategy: p.Strategy, topologyKey: p.TopologyKey, tolerations: p.Tolerations,
@@ -125,27 +125,30 @@ func (p *Policy) setSurge(policy workloadv1alpha1.PlacementPolicy) error {
 	return nil
 }
 
-// Division is what is done with the root; empty of the zero Policy.
+// Division returns how the root is divided. It is empty for the zero Policy.
 func (p Policy) Division() workloadv1alpha1.Division { return p.divide }
 
-// Everywhere is the policy for a root that goes to each of the clusters that it may be in.
+// Everywhere returns a copy of the policy that sends the root to each cluster that the policy
+// allows.
 func (p Policy) Everywhere() Policy {
 	p.divide, p.surge, p.surgePercent = workloadv1alpha1.DivideEverywhere, 0, 0
 	return p
 }
 
-// FenceAfter is when a cluster that is cut off stops the root's replicas; 0: never.
+// FenceAfter returns the time after which a disconnected cluster stops the replicas of the root.
+// 0 means never.
 func (p Policy) FenceAfter() time.Duration { return p.fenceAfter }
 
-// surgeOf is how many replicas there may be above a whole.
+// surgeOf returns the number of replicas that may exist above a whole.
 func (p *Policy) surgeOf(whole int64) int64 {
 	return p.surge + (whole*p.surgePercent+99)/100
 }
 
-// fenced says whether replicas may only be replaced when they must have stopped.
+// fenced reports whether replicas may be replaced only after the time when they must have
+// stopped.
 func (p *Policy) fenced() bool { return p.fenceAfter > 0 }
 
-// tolerates says whether a taint does not count.
+// tolerates reports whether the policy tolerates a taint.
 func (p *Policy) tolerates(taint workloadv1alpha1.ClusterTaint) bool {
 	for _, t := range p.tolerations {
 		if t.Tolerates(taint) {
@@ -155,7 +158,7 @@ func (p *Policy) tolerates(taint workloadv1alpha1.ClusterTaint) bool {
 	return false
 }
 
-// named are a cluster's labels, and its name as one more.
+// named is the labels of a cluster with one more label for its name.
 type named struct {
 	labels.Set
 	name string

@@ -33,7 +33,7 @@ func TestSurge(t *testing.T) {
 	}
 }
 
-// TestClusterOf reads what a Cluster says of itself.
+// TestClusterOf tests that ClusterOf reads the fields of a Cluster object.
 func TestClusterOf(t *testing.T) {
 	t.Parallel()
 	at := metav1.NewTime(start)

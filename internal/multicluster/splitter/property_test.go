@@ -11,7 +11,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestAnyState tries what holds for every decision, on states of all kinds.
+// TestAnyState checks the properties of every decision on random states.
 func TestAnyState(t *testing.T) {
 	t.Parallel()
 	policies := drawPolicies(t, 1, nil)
@@ -25,8 +25,8 @@ func TestAnyState(t *testing.T) {
 	}
 }
 
-// checkDecision looks at one decision. What is expected is worked out here in another
-// way than the engine does.
+// checkDecision checks one decision. It computes the expected result in another way than the
+// engine.
 func checkDecision(t *testing.T, d dice, st State) {
 	t.Helper()
 	leaves, cluster := slices.Clone(st.Leaves), fmt.Sprint(st.Clusters[:min(len(st.Clusters), 1)])
@@ -37,7 +37,7 @@ func checkDecision(t *testing.T, d dice, st State) {
 	checkShares(t, &st, r)
 	checkStep(t, &st, r)
 
-	// The order of the input counts for nothing.
+	// The order of the input does not matter.
 	other := st
 	other.Clusters, other.Leaves = slices.Clone(st.Clusters), slices.Clone(st.Leaves)
 	d.Shuffle(len(other.Clusters), func(i, j int) { other.Clusters[i], other.Clusters[j] = other.Clusters[j], other.Clusters[i] })
@@ -47,7 +47,7 @@ func checkDecision(t *testing.T, d dice, st State) {
 		t.Errorf("another order, another decision: %+v, %+v", r.Changes, shuffled.Changes)
 	}
 
-	// What an autoscaler makes of its leaf is no concern of the others.
+	// The replicas that an autoscaler sets for its leaf do not affect the other leaves.
 	other.Leaves = slices.Clone(st.Leaves)
 	autoscaled := false
 	for i := range other.Leaves {
@@ -82,22 +82,22 @@ func equalShares(a, b Share) bool {
 	return a.Cluster == b.Cluster && a.Share == b.Share && a.Gets == b.Gets && a.Standing == b.Standing && slices.Equal(a.Reasons, b.Reasons)
 }
 
-// facts about a cluster, for the checks.
+// facts are the properties of a cluster that the checks use.
 type facts struct {
-	// out: nothing may be there in the end. closed: nothing may be added.
+	// out: the cluster must have nothing in the end. closed: it must get nothing new.
 	out, closed bool
-	// counts is whether what can run there is bounded.
+	// counts is true if the replicas that can run there count toward the bound.
 	counts bool
 }
 
-// factsOf works out what a cluster may have, straight from the words of the design.
+// factsOf computes what a cluster may have, directly from the rules in the design.
 func factsOf(st *State, name string) facts {
 	i := slices.IndexFunc(st.Leaves, func(l Leaf) bool { return l.Cluster == name })
 	has := i >= 0 && !st.Leaves[i].Deleting && (st.Leaves[i].Autoscaled || st.part(&st.Leaves[i]) > 0)
 	return factsIf(st, name, has && !isTakenElsewhere(st))
 }
 
-// isTakenElsewhere says whether there is a cluster for what silent ones lose.
+// isTakenElsewhere reports whether another cluster accepts the parts of silent clusters.
 func isTakenElsewhere(st *State) bool {
 	return st.Policy.divide != workloadv1alpha1.DivideEverywhere && slices.ContainsFunc(st.Clusters, func(c Cluster) bool {
 		s := site{name: c.Name, cluster: &c}
@@ -106,7 +106,7 @@ func isTakenElsewhere(st *State) bool {
 	})
 }
 
-// factsIf are the facts if what a silent cluster has stays there, or does not.
+// factsIf computes the facts for a given answer to whether a silent cluster keeps its parts.
 func factsIf(st *State, name string, strands bool) facts {
 	var c *Cluster
 	for i := range st.Clusters {
@@ -158,8 +158,8 @@ func factsIf(st *State, name string, strands bool) facts {
 	return f
 }
 
-// checkShares: the shares and what is unplaced are the whole; nothing is where a filter
-// forbids it, and nothing is unplaced while a cluster takes parts.
+// checkShares checks that the shares and the unplaced replicas add up to the whole. No share is
+// where a filter forbids it. Nothing is unplaced while a cluster accepts parts.
 func checkShares(t *testing.T, st *State, r Result) {
 	t.Helper()
 	e := r.Explanation
@@ -195,8 +195,9 @@ func checkShares(t *testing.T, st *State, r Result) {
 	}
 }
 
-// checkStep: what can run stays within the whole and the surge, or does not grow; parts
-// go straight to their shares; no more is moved than is allowed.
+// checkStep checks three properties. The number of replicas that can run stays within the whole
+// plus the surge, or does not grow. Parts move only toward their shares. No more parts move than
+// is allowed.
 func checkStep(t *testing.T, st *State, r Result) {
 	t.Helper()
 	e := r.Explanation
@@ -234,7 +235,8 @@ func checkStep(t *testing.T, st *State, r Result) {
 		}
 	}
 	made := r.Progress.Moves
-	ahead := st.Progress.Since.After(st.Now.Add(st.Policy.interval)) // of another clock: not believed
+	// written by a wrong clock, so it is ignored
+	ahead := st.Progress.Since.After(st.Now.Add(st.Policy.interval))
 	if !ahead && st.Now.Before(st.Progress.Since.Add(st.Policy.interval)) {
 		made -= st.Progress.Moves
 	} else if r.Progress == (Progress{Since: st.Progress.Since, Moves: st.Progress.Moves, Surged: r.Progress.Surged}) {
@@ -245,8 +247,8 @@ func checkStep(t *testing.T, st *State, r Result) {
 	}
 }
 
-// TestLeastMoves changes one thing in a division at rest, and compares what is moved with
-// the least that is possible, which is found by trying every division that is fair.
+// TestLeastMoves changes one thing in a division at rest. It compares the number of moves with
+// the least possible one, which it finds by trying every fair division.
 func TestLeastMoves(t *testing.T) {
 	t.Parallel()
 	for i := range cases(100_000) {
@@ -276,7 +278,7 @@ func TestLeastMoves(t *testing.T) {
 	}
 }
 
-// newPolicyOf is a policy without a wish but its strategy.
+// newPolicyOf returns a policy that sets only the strategy.
 func newPolicyOf(strategy workloadv1alpha1.Strategy) Policy {
 	p, err := NewPolicy(policy{Strategy: strategy}, workloadv1alpha1.DivideReplicas)
 	if err != nil {
@@ -285,7 +287,7 @@ func newPolicyOf(strategy workloadv1alpha1.Strategy) Policy {
 	return p
 }
 
-// arrive gives each cluster its share, at once.
+// arrive gives each cluster its share at once.
 func (w *world) arrive(r Result) {
 	w.Leaves = w.Leaves[:0]
 	for _, s := range r.Explanation.Clusters {
@@ -353,7 +355,7 @@ func checkMoves(t *testing.T, w *world, r Result, change string, even bool) {
 	if least, fair := leastRaised(rest, weights, parts, shares); !fair || raised != least {
 		t.Errorf("%d are added where %d are enough, or the shares are not fair: %v of %v", raised, least, shares, weights)
 	}
-	// With equal weights nobody pays for what happens to another.
+	// With equal weights, a change of one cluster does not cost another one its parts.
 	if even && !held && (change[:3] == "los" || change[:3] == "cor") && (lowered > 0 || raised > lost) {
 		t.Errorf("%d are added and %d taken away elsewhere, %d were lost", raised, lowered, lost)
 	}
@@ -362,8 +364,8 @@ func checkMoves(t *testing.T, w *world, r Result, change string, even bool) {
 	}
 }
 
-// leastRaised is the least that has to be added anywhere so that each has its exact quota
-// rounded up or down, and whether the shares are such.
+// leastRaised returns the least that must be added so that each cluster has its exact quota,
+// rounded up or down. It also reports whether the shares are such quotas.
 func leastRaised(whole int64, weights, parts, shares []int64) (int64, bool) {
 	var sum int64
 	for _, w := range weights {
@@ -401,8 +403,8 @@ func leastRaised(whole int64, weights, parts, shares []int64) (int64, bool) {
 	return least, fair
 }
 
-// TestMonotone: more weight is never less for a cluster, and a larger whole never takes
-// from any where all weigh the same.
+// TestMonotone tests that a cluster with more weight never gets less. It also tests that a larger
+// whole never lowers a share if all weights are equal.
 func TestMonotone(t *testing.T) {
 	t.Parallel()
 	for i := range cases(20_000) {
@@ -432,7 +434,8 @@ func TestMonotone(t *testing.T) {
 	}
 }
 
-// TestLargestRemainder: a fresh division is that of the textbook.
+// TestLargestRemainder tests that a new division follows the largest remainder method of the
+// textbook.
 func TestLargestRemainder(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -442,8 +445,10 @@ func TestLargestRemainder(t *testing.T) {
 	}{
 		{10, map[string]uint64{"a": 1, "b": 1}, map[string]int64{"a": 5, "b": 5}},
 		{7, map[string]uint64{"b": 1, "a": 1}, map[string]int64{"a": 4, "b": 3}},
-		{10, map[string]uint64{"a": 6, "b": 6, "c": 2}, map[string]int64{"a": 4, "b": 4, "c": 2}}, // 4.28, 4.28, 1.43
-		{11, map[string]uint64{"a": 6, "b": 6, "c": 2}, map[string]int64{"a": 5, "b": 5, "c": 1}}, // Alabama: 4.71, 4.71, 1.57
+		// 4.28, 4.28, 1.43
+		{10, map[string]uint64{"a": 6, "b": 6, "c": 2}, map[string]int64{"a": 4, "b": 4, "c": 2}},
+		// the Alabama paradox: 4.71, 4.71, 1.57
+		{11, map[string]uint64{"a": 6, "b": 6, "c": 2}, map[string]int64{"a": 5, "b": 5, "c": 1}},
 		{1 << 31, map[string]uint64{"a": 1 << 40, "b": 1 << 40, "c": 1}, map[string]int64{"a": 1 << 30, "b": 1 << 30, "c": 0}},
 		{5, map[string]uint64{"a": 0, "b": 0}, map[string]int64{"a": 0, "b": 0}},
 		{0, map[string]uint64{"a": 1}, map[string]int64{"a": 0}},

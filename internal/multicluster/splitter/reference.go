@@ -9,10 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Reference is an object of its namespace that another one names by kind and name, such as the
-// scaleTargetRef of a HorizontalPodAutoscaler or the issuerRef of a Certificate.
+// Reference is an object in the same namespace to which another object refers by kind and name.
+// Examples are the scaleTargetRef of a HorizontalPodAutoscaler and the issuerRef of a
+// Certificate.
 type Reference struct {
-	// Group is of use only if it is Known: some types leave it to the kind.
+	// Group is valid only if Known is true. The references of some types contain only the kind.
 	Group      string
 	Known      bool
 	Kind, Name string
@@ -23,7 +24,7 @@ func (r Reference) Is(kind schema.GroupKind) bool {
 	return r.Kind == kind.Kind && (!r.Known || r.Group == kind.Group)
 }
 
-// defaultKinds are what fields refer to that leave out the kind.
+// defaultKinds are the types to which a field refers if it does not contain a kind.
 var defaultKinds = map[string]schema.GroupKind{
 	"backend":         {Kind: KindService},
 	"backendRef":      {Kind: KindService},
@@ -36,7 +37,7 @@ var defaultKinds = map[string]schema.GroupKind{
 	"scaleTargetRef":  {Group: "apps", Kind: "Deployment"},
 }
 
-// groupKinds are defaultKinds of the types of one API group.
+// groupKinds are additional defaultKinds for the types of one API group.
 var groupKinds = map[string]map[string]schema.GroupKind{
 	"external-secrets.io": {
 		"secretStoreRef": {Group: "external-secrets.io", Kind: "SecretStore"},
@@ -56,8 +57,8 @@ var groupKinds = map[string]map[string]schema.GroupKind{
 	"argoproj.io": {"workflowTemplateRef": {Group: "argoproj.io", Kind: "WorkflowTemplate"}},
 }
 
-// nameKinds are what fields of the types of an API group refer to whose value is the name alone,
-// or a list of names.
+// nameKinds are the types to which fields refer whose value is only a name, or a list of names.
+// The outer key is the API group of the type that has the field.
 var nameKinds = map[string]map[string]schema.GroupKind{
 	"argoproj.io": {
 		"activeService": {Kind: KindService}, "previewService": {Kind: KindService},
@@ -72,11 +73,12 @@ var nameKinds = map[string]map[string]schema.GroupKind{
 	},
 }
 
-// referenceDepth bounds the search: specs of routes nest references eight deep.
+// referenceDepth limits the depth of the search. Specs of routes have references at most eight
+// levels deep.
 const referenceDepth = 16
 
-// References are the objects that an object names by kind and name, each once, sorted. What its
-// pods need is not among them; see [Needs].
+// References returns the objects to which an object refers by kind and name, sorted and without
+// duplicates. It does not contain the needs of its pods. See [Needs] for these.
 func References(object *unstructured.Unstructured) []Reference {
 	var refs []Reference
 	visitReferences(object, func(r Reference, _ func(string)) { refs = append(refs, r) })
@@ -86,8 +88,8 @@ func References(object *unstructured.Unstructured) []Reference {
 	return slices.Compact(refs)
 }
 
-// Retarget gives the references of an object other names, where rename has one. It changes the
-// object.
+// Retarget replaces the names in the references of an object for which rename returns a name. It
+// changes the object.
 func Retarget(object *unstructured.Unstructured, rename func(Reference) (string, bool)) {
 	visitReferences(object, func(r Reference, set func(string)) {
 		if name, ok := rename(r); ok {
@@ -96,8 +98,8 @@ func Retarget(object *unstructured.Unstructured, rename func(Reference) (string,
 	})
 }
 
-// referenceVisit is a walk through an object. visit is called with each reference and with what
-// sets its name.
+// referenceVisit is a walk through an object. It calls visit with each reference and with a
+// function that sets its name.
 type referenceVisit struct {
 	group, namespace string
 	visit            func(r Reference, set func(string))
@@ -114,7 +116,7 @@ func visitReferences(object *unstructured.Unstructured, visit func(Reference, fu
 	}
 }
 
-// value looks for references in the value of a field.
+// value searches the value of a field for references.
 func (w *referenceVisit) value(value any, field string, depth int) {
 	if depth == 0 {
 		return
@@ -136,7 +138,7 @@ func (w *referenceVisit) value(value any, field string, depth int) {
 	}
 }
 
-// name takes the value of a field for a reference if it is a name alone.
+// name visits the value of a field as a reference if that value is only a name.
 func (w *referenceVisit) name(value any, field string, set func(string)) {
 	name, isText := value.(string)
 	kind, isName := nameKinds[w.group][field]
@@ -176,15 +178,16 @@ func (w *referenceVisit) referenceIn(v map[string]any, field string) (Reference,
 	return r, true
 }
 
-// Follows reports whether an object of a type goes where the objects are that it refers to, unless a
-// policy says how it is divided. That is so of what cannot scale and makes neither pods nor claims
-// itself: a second one of it does no work twice.
+// Follows reports whether an object of a type goes to the clusters of the objects to which it
+// refers, unless a policy sets how it is divided. That holds for types that cannot scale and make
+// neither pods nor claims. A second object of such a type does not repeat any work.
 func Follows(object *unstructured.Unstructured, scalable bool) bool {
 	_, known := kinds[object.GroupVersionKind().GroupKind()]
 	return !known && !scalable && len(PodLabels(object)) == 0 && !MakesClaims(object)
 }
 
-// serving are the types that exist for those that refer to them, as an Issuer for Certificates.
+// serving are the types that exist for the objects that refer to them, such as an Issuer for
+// Certificates.
 var serving = map[schema.GroupKind]bool{
 	{Group: "argoproj.io", Kind: "AnalysisTemplate"}:          true,
 	{Group: "argoproj.io", Kind: "WorkflowTemplate"}:          true,
@@ -200,11 +203,11 @@ var serving = map[schema.GroupKind]bool{
 	{Group: "traefik.containo.us", Kind: "Middleware"}:        true,
 }
 
-// Serves reports whether objects of a type exist for those that refer to them, and have to be where
-// these are.
+// Serves reports whether objects of a type exist for the objects that refer to them. Such an
+// object must be in the clusters of those objects.
 func Serves(kind schema.GroupKind) bool { return serving[kind] }
 
-// autoscalers are the types that set the replicas of what they refer to.
+// autoscalers are the types that set the replicas of the object to which they refer.
 var autoscalers = map[schema.GroupKind]bool{
 	{Group: "autoscaling", Kind: "HorizontalPodAutoscaler"}:                          true,
 	{Group: "keda.sh", Kind: "ScaledObject"}:                                         true,
@@ -213,11 +216,12 @@ var autoscalers = map[schema.GroupKind]bool{
 	{Group: "autoscaling.alibabacloud.com", Kind: "AdvancedHorizontalPodAutoscaler"}: true,
 }
 
-// IsAutoscaler reports whether objects of a type set the replicas of what they refer to.
+// IsAutoscaler reports whether objects of a type set the replicas of the object to which they
+// refer.
 func IsAutoscaler(kind schema.GroupKind) bool { return autoscalers[kind] }
 
-// portions are the numbers in specs that are about all pods of a workload, and so are divided with
-// it. least is the smallest portion of a number that is not 0.
+// portions are the numbers in specs that concern all pods of a workload. They are divided with
+// the workload. least is the smallest portion of a number that is not 0.
 var portions = map[schema.GroupKind][]struct {
 	path    []string
 	least   int64
@@ -227,16 +231,16 @@ var portions = map[schema.GroupKind][]struct {
 	{Group: "keda.sh", Kind: "ScaledObject"}: {
 		{path: []string{"spec", "minReplicaCount"}, least: 1}, {path: []string{"spec", "maxReplicaCount"}, least: 1}, {path: []string{"spec", "idleReplicaCount"}},
 	},
-	// A budget that lets no pod go would block every drain.
+	// A budget that allows no disruption would block every drain.
 	{Group: "policy", Kind: "PodDisruptionBudget"}: {{path: []string{"spec", "minAvailable"}, roundUp: true}, {path: []string{"spec", "maxUnavailable"}, least: 1}},
 }
 
-// HasPortions reports whether objects of a type are divided with the workload that they are about.
+// HasPortions reports whether objects of a type contain numbers that are divided with a workload.
 func HasPortions(kind schema.GroupKind) bool { return len(portions[kind]) > 0 }
 
-// Portion gives an object the numbers of a cluster: those of the whole, in proportion to the shares
-// that clusters have of the workload. Percentages hold for each cluster as they are. It changes the
-// object.
+// Portion replaces the numbers of the whole workload in an object by those of one cluster. The
+// portions are in proportion to the shares of the clusters in the workload. Percentages do not
+// change, because they are valid for each cluster. Portion changes the object.
 func Portion(object *unstructured.Unstructured, cluster string, shares map[string]int64) {
 	var sum int64
 	for _, n := range shares {
@@ -252,15 +256,15 @@ func Portion(object *unstructured.Unstructured, cluster string, shares map[strin
 		}
 		part := portionOf(whole, cluster, shares)
 		if p.roundUp {
-			// Less than the whole was never to be available.
+			// The spec asked for fewer available pods than the workload has.
 			part = (min(whole, maxWeight)*min(shares[cluster], maxWeight/sum) + sum - 1) / sum
 		}
-		// The path is there: it was just read.
+		// SetNestedField cannot fail: NestedInt64 has just read this path.
 		_ = unstructured.SetNestedField(object.Object, max(part, p.least), p.path...)
 	}
 }
 
-// portionOf is one cluster's part of a number.
+// portionOf returns the part of a number for one cluster.
 func portionOf(whole int64, cluster string, shares map[string]int64) int64 {
 	var seats []seat
 	for name, n := range shares {

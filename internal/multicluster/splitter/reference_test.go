@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestReferences: what is a reference, and to what.
+// TestReferences tests which fields are references, and to which objects.
 func TestReferences(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ spec, want string }{
@@ -85,8 +85,8 @@ func TestRetarget(t *testing.T) {
 	}
 }
 
-// TestRetargetWithoutKinds: references without a kind, and names alone, are rewritten where the
-// object that they mean has another name, and nothing beside them.
+// TestRetargetWithoutKinds tests that Retarget rewrites references without a kind and fields that
+// are only a name, if the object that they refer to has another name. It changes nothing else.
 func TestRetargetWithoutKinds(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ kind, spec, want string }{
@@ -137,8 +137,9 @@ func TestPortion(t *testing.T) {
 	}
 }
 
-// TestPortionsAreTheWhole: portions of a maximum are the whole unless clusters get one that have
-// none of it, and those of what has to be available are never less.
+// TestPortionsAreTheWhole tests that the portions of a maximum add up to the whole, unless a
+// cluster with a portion of 0 gets the minimum of one. The portions of a minimum of available
+// pods never add up to less.
 func TestPortionsAreTheWhole(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {

@@ -9,12 +9,12 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// maxRefusals bounds how many refusals of a whole root are remembered.
+// maxRefusals limits the number of refusals that an undivided root remembers.
 const maxRefusals = 100
 
-// refusals are the clusters that have refused a whole root, and when. The leaf of such a
-// cluster is deleted, so that the root has to remember them: without that it would return to
-// the first cluster as soon as the second one refuses it too.
+// refusals returns the clusters that have refused an undivided root, with the time. The leaf of
+// such a cluster is deleted, so the root must remember the refusal. Otherwise the root would
+// return to the first cluster as soon as the second cluster refuses it too.
 func (st *State) refusals() map[string]time.Time {
 	out := map[string]time.Time{}
 	for entry := range strings.SplitSeq(st.Progress.Refused, ",") {
@@ -26,8 +26,8 @@ func (st *State) refusals() map[string]time.Time {
 	return out
 }
 
-// noteRefusals brings the refusals up to date with what the leaves say. A cluster that has
-// taken the root since, or that was removed, is forgotten.
+// noteRefusals updates the refusals from the leaves. It removes the entries of clusters that have
+// accepted the root since, or that were removed.
 func (st *State) noteRefusals() {
 	if st.Policy.divide != workloadv1alpha1.DivideWhole {
 		st.Progress.Refused = ""
@@ -66,7 +66,7 @@ func encodeRefusals(known map[string]time.Time) string {
 	return strings.Join(entries, ",")
 }
 
-// forgetRefusals drops the refusals of clusters in which the root is tried anew.
+// forgetRefusals removes the refusals of clusters in which the splitter creates the leaf again.
 func (st *State) forgetRefusals(changes []Change, p *Progress) {
 	known := st.refusals()
 	for _, c := range changes {
@@ -77,13 +77,15 @@ func (st *State) forgetRefusals(changes []Change, p *Progress) {
 	p.Refused = encodeRefusals(known)
 }
 
-// isRefusedWhole says whether nothing of the leaf of a whole root is in its cluster because
-// that refuses it. Data and finished work are never left behind.
+// isRefusedWhole reports whether the cluster of an undivided root has nothing of it because it
+// refuses the leaf. A leaf that has data or has finished in the cluster does not count as
+// refused.
 func (l *Leaf) isRefusedWhole() bool { return l.Refused && l.Never && !l.Bound && !l.Finished }
 
-// checkRefusals takes a whole root from a cluster that refuses it, if another one may take it,
-// and keeps it from those that have refused it lately. Where none is left, it stays where it
-// is. Each cluster is tried once in refusedRetry at most.
+// checkRefusals moves an undivided root away from a cluster that refuses it, if another cluster
+// may accept it. It does not send the root to clusters that have recently refused it. If no other
+// cluster is left, the root stays where it is. The splitter tries each cluster at most once in
+// refusedRetry.
 func (st *State) checkRefusals(sites []*site) {
 	known := st.refusals()
 	if len(known) == 0 || st.Policy.divide != workloadv1alpha1.DivideWhole {
@@ -105,7 +107,7 @@ func (st *State) checkRefusals(sites []*site) {
 		until := at.Add(refusedRetry)
 		isFresh := until.After(st.Now)
 		switch {
-		case has && !s.leaf.isRefusedWhole(): // it is being tried, or runs there
+		case has && !s.leaf.isRefusedWhole(): // the leaf is being tried, or runs there
 		case has && s.standing != Out && !open:
 			s.because(Holding, Reason{Code: RefusedEverywhere})
 			s.kept = true
@@ -116,13 +118,14 @@ func (st *State) checkRefusals(sites []*site) {
 			s.because(Out, Reason{Code: Refused, At: until})
 			s.lookAgain(until, st.Now)
 		case settled:
-			// It is tried again only when the root has to leave the place where it is.
+			// The splitter tries this cluster again only when the root must leave its current
+			// cluster.
 			s.because(Holding, Reason{Code: RefusedBefore, At: at})
 		}
 	}
 }
 
-// refusedIn names the cluster in which a whole root stays that every cluster refuses.
+// refusedIn returns the cluster in which an undivided root stays that every cluster refuses.
 func refusedIn(sites []*site) string {
 	for _, s := range sites {
 		if s.kept && s.share > 0 {

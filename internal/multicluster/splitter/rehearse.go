@@ -5,20 +5,22 @@ import (
 	"time"
 )
 
-// maxRounds of a rehearsal are far more than moves in steps of a few replicas take.
+// maxRounds limits the rounds of a rehearsal. It is far more than moves in steps of a few
+// replicas need.
 const maxRounds = 10_000
 
-// Rehearsal is how a state comes to rest if nothing else happens to it, and every cluster
-// that hears what is wanted does it.
+// Rehearsal is the path of a state to rest. It assumes that nothing else happens, and that every
+// reachable cluster does what is wanted.
 type Rehearsal struct {
-	// First is the decision in the state as it is, and Last the one at rest.
+	// First is the decision in the given state, and Last is the decision at rest.
 	First, Last Result
-	// Steps are the decisions that change something, in their order.
+	// Steps are the decisions that change something, in order.
 	Steps []Step
-	// Final is the state at rest. Its Now is when the last step has been made, if only the
-	// waiting that the policy asks for takes time.
+	// Final is the state at rest. Its Now is the time of the last step, on the assumption that
+	// only the waiting times of the policy take time.
 	Final State
-	// AtRest is whether the end was reached: moves in very many steps are not walked to it.
+	// AtRest is true if the rehearsal reached the end. It stops early if moves take too many
+	// steps.
 	AtRest bool
 }
 
@@ -28,10 +30,10 @@ type Step struct {
 	Changes []Change
 }
 
-// Rehearse walks from a state to rest by the decisions of [Split]. Clusters that are ready
-// run what they are told and confirm what they have stopped, at once; the others stay as
-// they are, and say nothing. Where nothing happens before a point in time, as the end of a
-// grace period, the clock is set to it. The state is not changed.
+// Rehearse applies the decisions of [Split] to a state until it is at rest. Clusters that are
+// ready run what is wanted, and confirm at once what they have stopped. Other clusters stay as
+// they are and report nothing. When only the time can change something, such as the end of a
+// grace period, Rehearse advances the clock to that time. It does not change its argument.
 func Rehearse(state State) Rehearsal {
 	state.Leaves = slices.Clone(state.Leaves)
 	r := Rehearsal{Final: state}
@@ -60,7 +62,7 @@ func Rehearse(state State) Rehearsal {
 	return r
 }
 
-// write makes the changes of a decision.
+// write applies the changes of a decision to the state.
 func (st *State) write(r Result) {
 	st.Progress = r.Progress
 	for _, c := range r.Changes {
@@ -79,8 +81,8 @@ func (st *State) write(r Result) {
 	}
 }
 
-// obey lets the clusters do what they are told, and says whether anything has changed by
-// it. The leaf of a cluster that was removed is held by nobody when it is deleted.
+// obey lets the clusters do what is wanted, and reports whether that changed anything. The leaf
+// of a removed cluster has no finalizer, so it disappears when it is deleted.
 func (st *State) obey() bool {
 	before := slices.Clone(st.Leaves)
 	st.Leaves = slices.DeleteFunc(st.Leaves, func(l Leaf) bool {
@@ -103,5 +105,5 @@ func (st *State) clusterOf(name string) *Cluster {
 	return nil
 }
 
-// hears says whether a cluster learns what is wanted of it, and can answer.
+// hears reports whether a cluster receives what is wanted of it and can answer.
 func (c *Cluster) hears() bool { return c.Ready && c.Serves && c.Missing.IsZero() && !c.Removing }

@@ -9,16 +9,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRehearsalIsWhatHappens compares what is rehearsed with what a world comes to in
-// which clusters hear late, start and stop their replicas one after another, and report
-// late, and in which the splitter dies between any two writes.
+// TestRehearsalIsWhatHappens compares a rehearsal with the result of a simulated world. In that
+// world, clusters receive changes late, start and stop their replicas one after another, and
+// report late. The splitter stops between any two writes.
 func TestRehearsalIsWhatHappens(t *testing.T) {
 	t.Parallel()
 	policies := drawPolicies(t, 6, nil)
 	for i := range cases(100_000) {
 		d := newDice(6, i)
 		st := drawState(d, policies)
-		// A leaf that is deleted with its cluster is gone at once.
+		// A deleted leaf whose cluster was removed is gone at once.
 		st.Leaves = slices.DeleteFunc(st.Leaves, func(l Leaf) bool { return l.Deleting && st.clusterOf(l.Cluster) == nil })
 		calm := i%2 == 0
 		if calm {
@@ -47,7 +47,7 @@ func TestRehearsalIsWhatHappens(t *testing.T) {
 	}
 }
 
-// beCalm has clusters run what they are told.
+// beCalm lets the clusters run exactly what their leaves ask for.
 func beCalm(leaves []Leaf) {
 	for i := range leaves {
 		l := &leaves[i]
@@ -55,8 +55,9 @@ func beCalm(leaves []Leaf) {
 	}
 }
 
-// shares are what each cluster gets in the end, and how many wait for those that do not
-// answer: which of the clusters goes short meanwhile is a matter of who was first.
+// shares returns the final share of each cluster, and how many replicas wait for clusters that do
+// not answer. Which cluster has less than its share in the meantime depends on the order of
+// events.
 func shares(r Result) map[string]int32 {
 	out := map[string]int32{}
 	for _, s := range r.Explanation.Clusters {
@@ -66,11 +67,11 @@ func shares(r Result) map[string]int32 {
 	return out
 }
 
-// short names a cluster that has another part at rest than is its share.
+// short returns the name of a cluster whose part at rest differs from its share.
 func short(r Rehearsal) string {
 	for _, s := range r.Last.Explanation.Clusters {
 		if slices.ContainsFunc(s.Reasons, func(r Reason) bool { return r.Code == DataLeft }) {
-			return "" // somebody has to decide
+			return "" // the user has to decide
 		}
 		if s.Gets != s.Share {
 			return fmt.Sprintf("%s has %d of %d", s.Cluster, s.Gets, s.Share)
@@ -79,7 +80,7 @@ func short(r Rehearsal) string {
 	return ""
 }
 
-// worldOf is a world that begins in a state.
+// worldOf returns a world that starts in a given state.
 func worldOf(st State) *world {
 	w := &world{State: st, downstream: map[string]*downstream{}, cut: map[string]time.Time{}, broken: map[string]bool{}}
 	w.Leaves = slices.Clone(st.Leaves)
@@ -94,8 +95,7 @@ func worldOf(st State) *world {
 	return w
 }
 
-// live lets things happen in any order until nothing does any more, and time pass only
-// then.
+// live applies events in random order until nothing changes any more. Only then does time pass.
 func (w *world) live(t *testing.T, d dice, late bool) {
 	t.Helper()
 	for range 1_000 {
@@ -111,7 +111,7 @@ func (w *world) live(t *testing.T, d dice, late bool) {
 	t.Fatalf("it does not come to rest: %s", w.last.Explanation)
 }
 
-// happen is one thing that happens to one cluster, or a part of a decision.
+// happen applies one random event to one cluster, or a part of a decision.
 func (w *world) happen(d dice) {
 	all := w.names()
 	if len(all) == 0 {
@@ -131,7 +131,8 @@ func (w *world) happen(d dice) {
 	}
 }
 
-// BenchmarkRehearse loses one of a hundred clusters: what is asked for each root.
+// BenchmarkRehearse rehearses the loss of one of a hundred clusters. This is the work for each
+// root.
 func BenchmarkRehearse(b *testing.B) {
 	var clusters []string
 	for i := range 100 {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Digest stands for all of an object but its metadata, its status and its replicas:
-// objects of one type that have the same are the same but for these.
+// Digest returns a hash of an object without its apiVersion, kind, metadata, status and replicas.
+// Objects of one type with the same digest differ only in these.
 func Digest(object *unstructured.Unstructured, path ScalePath) (string, error) {
 	content := maps.Clone(object.Object)
 	for _, name := range []string{"apiVersion", "kind", "metadata", "status"} {
@@ -26,7 +26,7 @@ func Digest(object *unstructured.Unstructured, path ScalePath) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// without is a map without one field; the map itself stays as it is.
+// without returns a map without the field at path. It does not change m.
 func without(m map[string]any, path []string) map[string]any {
 	inner, ok := m[path[0]]
 	if !ok {
@@ -41,15 +41,16 @@ func without(m map[string]any, path []string) map[string]any {
 	return out
 }
 
-// Replicas are those of a spec; none if it does not say.
+// Replicas returns the replicas in a spec, and whether the spec sets them. The number is 1 if it
+// does not.
 func Replicas(object *unstructured.Unstructured, path ScalePath) (int32, bool) {
 	_, found, err := unstructured.NestedInt64(object.Object, path.spec()...)
 	return int32At(object, 1, path.spec()), found && err == nil
 }
 
-// counts are the fields of a status that say how many replicas have the present spec and
-// how many do their work, of types that leave a field out when it is 0. What do their work
-// may be old ones, where new ones are added before these go: all then counts both.
+// counts are the status fields that count the updated and the ready replicas. It contains types
+// that omit a field when it is 0. Ready replicas can include old ones if the type adds new
+// replicas before it removes old ones. In that case, all is the field that counts both.
 var counts = map[schema.GroupKind]struct{ wanted, updated, ready, all []string }{
 	{Group: "apps", Kind: "Deployment"}:  {[]string{"spec", "replicas"}, []string{"status", "updatedReplicas"}, []string{"status", "availableReplicas"}, []string{"status", "replicas"}},
 	{Group: "apps", Kind: "StatefulSet"}: {wanted: []string{"spec", "replicas"}, updated: []string{"status", "updatedReplicas"}, ready: []string{"status", "availableReplicas"}},
@@ -60,7 +61,8 @@ var counts = map[schema.GroupKind]struct{ wanted, updated, ready, all []string }
 	{Group: "rik.dev", Kind: "Workload"}: {[]string{"spec", "replicas"}, []string{"status", "updatedReplicas"}, []string{"status", "readyReplicas"}, []string{"status", "replicas"}},
 }
 
-// Updated is how many replicas of a leaf have the present spec; not known of all types.
+// Updated returns how many replicas of a leaf have the current spec. It is not known for all
+// types.
 func Updated(leaf *unstructured.Unstructured) (n int32, known bool) {
 	fields, known := counts[leaf.GroupVersionKind().GroupKind()]
 	if !known {
@@ -69,15 +71,15 @@ func Updated(leaf *unstructured.Unstructured) (n int32, known bool) {
 	return int32At(leaf, 0, fields.updated), true
 }
 
-// Progressed says whether the present spec of a leaf runs and does its work, and whether
-// its cluster has given up on it.
+// Progressed reports whether replicas with the current spec of a leaf run and are ready, and
+// whether the cluster has given up on that spec.
 func Progressed(leaf *unstructured.Unstructured, path ScalePath) (done, failed bool) {
 	for _, c := range conditionsOf(leaf.Object) {
 		failed = failed || c["type"] == "Progressing" && c["status"] == "False" && c["reason"] == "ProgressDeadlineExceeded"
 	}
 	seen, isSeen, _ := unstructured.NestedInt64(leaf.Object, "status", "observedGeneration")
 	if isSeen && seen != leaf.GetGeneration() {
-		return false, false // what it says is about another spec
+		return false, false // the status describes an earlier spec
 	}
 	if known, ok := counts[leaf.GroupVersionKind().GroupKind()]; ok {
 		wanted := int32At(leaf, 1, known.wanted)

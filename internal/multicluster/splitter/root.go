@@ -10,14 +10,14 @@ import (
 	"rik.dev/rik/internal/multicluster/terminal"
 )
 
-// defaultTerminationGrace is that of Kubernetes' pods.
+// defaultTerminationGrace is the default of pods in Kubernetes.
 const defaultTerminationGrace = 30 * time.Second
 
-// maxGraceSeconds, a hundred years, added to any time is still one.
+// maxGraceSeconds is a hundred years. The sum of it and any time is still a valid time.
 const maxGraceSeconds = 100 * 365 * 24 * 60 * 60
 
-// ReadRoot is what a root says of itself. One that does not say how many replicas it has,
-// has one, as everywhere in Kubernetes.
+// ReadRoot reads a [Root] from its object. A root that does not set its replicas has one, as
+// everywhere in Kubernetes.
 func ReadRoot(root *unstructured.Unstructured, path ScalePath) Root {
 	out := Root{Name: root.GetName(), Replicas: int32At(root, 1, path.spec()), TerminationGrace: defaultTerminationGrace}
 	_, out.Finished = terminal.Of(root)
@@ -35,8 +35,8 @@ func ReadRoot(root *unstructured.Unstructured, path ScalePath) Root {
 	return out
 }
 
-// requestsOf is what one pod needs: what runs all the time together, or more if what runs
-// before needs more.
+// requestsOf returns the resources that one pod needs. It is the sum of the containers that run
+// at the same time, or the request of an init container if that is higher.
 func requestsOf(pod *corev1.PodSpec) corev1.ResourceList {
 	together, before := corev1.ResourceList{}, corev1.ResourceList{}
 	for _, c := range pod.InitContainers {

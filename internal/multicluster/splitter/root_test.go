@@ -61,7 +61,7 @@ spec: {jobTemplate: {spec: {template: {spec: {terminationGracePeriodSeconds: 0, 
 	}
 }
 
-// integers makes numbers what they are in objects that API servers sent.
+// integers converts floating-point numbers to integers, as API servers send them.
 func integers(m map[string]any) {
 	for name, value := range m {
 		switch v := value.(type) {

@@ -15,31 +15,33 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// KindPod among what is selected is what workloads make.
+// KindPod is the kind of a [Selection] that selects the pods of workloads.
 const KindPod = "Pod"
 
-// Rules are what a type does that its schema does not say. The zero value says nothing.
+// Rules describe the behavior of a type that its schema does not contain. The zero value contains
+// no rules.
 type Rules struct {
 	Produces []Production
 	Selects  []Selection
 }
 
-// Production says which object is made in a cluster for one that is there, as cert-manager makes
-// a Secret for a Certificate. Of several names the first counts that is set.
+// Production describes an object that a controller in the cluster makes for an object of the
+// type. For example, cert-manager makes a Secret for a Certificate. Names are alternatives: the
+// first one that is set counts.
 type Production struct {
 	Kind  string
 	Names []string
 }
 
-// Selection says where a type selects objects of its namespace by their labels.
+// Selection is the path at which a type selects objects of its namespace by their labels.
 type Selection struct {
 	Kind string
 	Path []string
 }
 
-// builtinProduces are in the form of [workloadv1alpha1.ProducesAnnotation]. They are types of which
-// one in each cluster makes the same, or as good, a Secret. A database, a bucket or a generated
-// password is another one in each cluster, and is not among them.
+// builtinProduces has the format of [workloadv1alpha1.ProducesAnnotation]. It contains types
+// whose objects produce the same Secret in each cluster, or one that is as good. It does not
+// contain databases, buckets and generated passwords, because these differ in each cluster.
 var builtinProduces = map[schema.GroupKind]string{
 	{Group: "cert-manager.io", Kind: "Certificate"}:                    "Secret={spec.secretName}",
 	{Group: "external-secrets.io", Kind: "ExternalSecret"}:             "Secret={spec.target.name}|{metadata.name}",
@@ -57,7 +59,7 @@ var builtinProduces = map[schema.GroupKind]string{
 	{Group: "isindir.github.com", Kind: "SopsSecret"}:                  "Secret={spec.secretTemplates[].name}",
 }
 
-// builtinSelects are in the form of [workloadv1alpha1.SelectsAnnotation].
+// builtinSelects has the format of [workloadv1alpha1.SelectsAnnotation].
 var builtinSelects = map[schema.GroupKind]string{
 	{Group: "policy", Kind: "PodDisruptionBudget"}:                   "Pod=spec.selector",
 	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}:              "Pod=spec.podSelector",
@@ -80,8 +82,8 @@ var builtinSelects = map[schema.GroupKind]string{
 	{Group: "opentelemetry.io", Kind: "Instrumentation"}:             "Pod=spec.selector",
 }
 
-// RulesOf are the rules of a type: those that are known of it, and what the annotations of its
-// CRD say. The error is about the annotations; the rules that could be read count.
+// RulesOf returns the rules of a type: the built-in ones and those in the annotations of its CRD.
+// The error is about the annotations. The rules that could be read are valid even then.
 func RulesOf(kind schema.GroupKind, annotations map[string]string) (Rules, error) {
 	var out Rules
 	var problems []error
@@ -96,7 +98,7 @@ func RulesOf(kind schema.GroupKind, annotations map[string]string) (Rules, error
 	return out, errors.Join(problems...)
 }
 
-// entries are what stands between commas, each as KIND=VALUE.
+// entries calls add for each entry of a comma-separated list of KIND=VALUE.
 func entries(annotation, text, example string, kinds []string, add func(kind, value string)) error {
 	var problems []error
 	for entry := range strings.SplitSeq(text, ",") {
@@ -127,10 +129,10 @@ func parseSelects(text string) (out []Selection, err error) {
 	return out, err
 }
 
-// Products are the objects that are made in a cluster for one that is there, each once, sorted:
-// by the rules of its type, and by its own annotation.
+// Products returns the objects that controllers in a cluster make for an object, sorted and
+// without duplicates. It uses the rules of the type and the annotation of the object.
 func (r Rules) Products(object *unstructured.Unstructured) []Need {
-	// What of an annotation cannot be read produces nothing.
+	// An invalid entry of the annotation produces nothing.
 	own, _ := parseProduces(object.GetAnnotations()[workloadv1alpha1.ProducesAnnotation])
 	var out needs
 	for _, p := range slices.Concat(r.Produces, own) {
@@ -147,8 +149,8 @@ func (r Rules) Products(object *unstructured.Unstructured) []Need {
 	return out.sorted()
 }
 
-// expand are the names that a text stands for: {path} in it is the value of a field, and path[]
-// each element of a list. None if the field is not set.
+// expand returns the names that a template stands for. {path} in it is the value of a field, and
+// path[] stands for each element of a list. The result is empty if the field is not set.
 func expand(object *unstructured.Unstructured, template string) []string {
 	before, rest, found := strings.Cut(template, "{")
 	path, after, closed := strings.Cut(rest, "}")
@@ -164,7 +166,7 @@ func expand(object *unstructured.Unstructured, template string) []string {
 	return out
 }
 
-// valuesAt are the values at a path, in which name[] stands for each element of a list.
+// valuesAt returns the values at a path. name[] in the path stands for each element of a list.
 func valuesAt(value any, path []string) []any {
 	if len(path) == 0 {
 		return []any{value}
@@ -186,8 +188,8 @@ func valuesAt(value any, path []string) []any {
 	return out
 }
 
-// Selector selects the objects of a kind, [KindPod] or [KindService], that an object is about;
-// nil if it is about none.
+// Selector returns the selector by which an object selects objects of a kind, [KindPod] or
+// [KindService]. It is nil if the object selects none.
 func (r Rules) Selector(object *unstructured.Unstructured, kind string) labels.Selector {
 	for _, s := range r.Selects {
 		if s.Kind != kind {
@@ -207,17 +209,17 @@ func selectorAt(object *unstructured.Unstructured, path []string) labels.Selecto
 	}
 	fields, ok := value.(map[string]any)
 	if !ok {
-		return nil // as a text in a language of its own, such as Calico's
+		return nil // such as the text of Calico, which has its own language
 	}
 	if set, found, err := unstructured.NestedStringMap(fields, "labels"); found && err == nil {
-		return labels.SelectorFromSet(set) // as Istio writes it
+		return labels.SelectorFromSet(set) // the format of Istio
 	}
 	var selector metav1.LabelSelector
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &selector) != nil {
 		return nil
 	}
 	if len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 && len(fields) > 0 {
-		// A map of labels, as in a Service.
+		// The value is a map of labels, as in a Service.
 		set := labels.Set{}
 		for name, v := range fields {
 			if text, ok := v.(string); ok {

@@ -9,7 +9,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestProducts: what is made in a cluster for an object.
+// TestProducts tests which objects controllers in a cluster make for an object.
 func TestProducts(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ text, crd, want string }{
@@ -44,7 +44,7 @@ func TestProducts(t *testing.T) {
 	}
 }
 
-// TestSelectors: what types select, by their own rules and by those of their CRD.
+// TestSelectors tests what types select, by the built-in rules and by those of their CRDs.
 func TestSelectors(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -72,7 +72,8 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// TestNeedsOfAnyType: Secrets, ConfigMaps and accounts that types without pods name.
+// TestNeedsOfAnyType tests that Needs finds the Secrets, ConfigMaps and ServiceAccounts to which
+// types without pods refer.
 func TestNeedsOfAnyType(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ text, want string }{

@@ -9,14 +9,13 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// Split decides on the next step toward the division that a state asks for. It is a
-// function of its argument alone, and the order in which clusters and leaves are given
-// counts for nothing.
+// Split returns the next step toward the division that a state asks for. It is a pure function of
+// its argument. The order of the clusters and leaves does not matter.
 //
-// Whatever part of the changes is made, in whatever order, as long as Progress was written
-// before: what can run of the root never passes the whole and the allowed surge by it,
-// lost clusters of a root without a fence apart. When all are made, and nothing else
-// has happened, the next Split has no changes.
+// The caller must write Progress first. After that, it may write any of the changes, in any
+// order. The changes never raise the number of replicas that can run above the whole plus the
+// allowed surge. Lost clusters of a root without a fence are an exception. When the caller has
+// written all changes, and nothing else has happened, the next Split returns no changes.
 func Split(state State) Result {
 	st := &state
 	st.noteRefusals()
@@ -50,7 +49,7 @@ func Split(state State) Result {
 	return result
 }
 
-// whole is what is divided.
+// whole returns the number that is divided.
 func (st *State) whole() int64 {
 	if st.Policy.divide == workloadv1alpha1.DivideReplicas {
 		return int64(max(st.Root.Replicas, 0))
@@ -58,7 +57,7 @@ func (st *State) whole() int64 {
 	return 1
 }
 
-// part is what the spec of a leaf has.
+// part returns the part in the spec of a leaf.
 func (st *State) part(l *Leaf) int64 {
 	switch {
 	case l == nil || l.Deleting:
@@ -69,7 +68,7 @@ func (st *State) part(l *Leaf) int64 {
 	return 1
 }
 
-// sites are the clusters with their leaves and their standings, in the order of their names.
+// sites returns the clusters with their leaves and their standings, sorted by name.
 func (st *State) sites() []*site {
 	leaves := make(map[string]*Leaf, len(st.Leaves))
 	bound, finished := false, st.Root.Finished
@@ -88,7 +87,7 @@ func (st *State) sites() []*site {
 		all = append(all, site{name: name, leaf: leaf})
 	}
 	slices.SortFunc(all, func(a, b site) int { return cmp.Compare(a.name, b.name) })
-	// What every cluster has for itself is done in each of them.
+	// An object that every cluster has must finish in each of them.
 	finished = finished && st.Policy.divide == workloadv1alpha1.DivideWhole
 	sites := make([]*site, len(all))
 	for i := range all {
@@ -100,7 +99,7 @@ func (st *State) sites() []*site {
 	return sites
 }
 
-// everywhere gives one to each cluster that may have it, and says how many these are.
+// everywhere gives one to each cluster that may have it, and returns the number of these.
 func everywhere(sites []*site) int64 {
 	var whole int64
 	for _, s := range sites {
@@ -115,11 +114,11 @@ func everywhere(sites []*site) int64 {
 	return whole
 }
 
-// measure finds what can run in each cluster, and what of it is ready.
+// measure sets how many replicas can run in each cluster, and how many of them are ready.
 func (st *State) measure(sites []*site) {
 	for _, s := range sites {
 		if s.isAutoscaled() {
-			// Its share is set aside, and what an autoscaler makes of it is no concern of
+			// The site counts with its share. The replicas that an autoscaler sets do not affect
 			// the other clusters.
 			s.part, s.most, s.ready = s.share, s.share, s.share
 			continue
@@ -139,7 +138,7 @@ func (st *State) measure(sites []*site) {
 	}
 }
 
-// walk goes as far toward the shares as is safe.
+// walk moves the parts as far toward the shares as is safe.
 func (st *State) walk(whole int64, sites []*site) *stepper {
 	w := &stepper{sites: sites, surge: st.Policy.surgeOf(whole), surged: int64(max(st.Progress.Surged, 0)), moves: noLimit}
 	w.bound = whole + w.surge
@@ -159,18 +158,18 @@ func (st *State) walk(whole int64, sites []*site) *stepper {
 	return w
 }
 
-// moved is the progress of the present interval of moves.
+// moved returns the progress of the current interval of moves.
 func (st *State) moved() Progress {
 	p := st.Progress
-	// A beginning further ahead than an interval is of a clock that was ahead; a little is what
-	// the clocks of two servers differ by.
+	// If Since is more than an interval in the future, the clock that wrote it was wrong. A small
+	// difference is normal between the clocks of two servers.
 	if p.Since.After(st.Now.Add(st.Policy.interval)) || !st.Now.Before(p.Since.Add(st.Policy.interval)) {
 		p.Since, p.Moves = time.Time{}, 0
 	}
 	return p
 }
 
-// progress is what the next decision has to know of this one.
+// progress returns what the next decision must know of this one.
 func (st *State) progress(w *stepper) Progress {
 	p := st.Progress
 	if w.made > 0 && st.Policy.moves > 0 {
@@ -183,7 +182,7 @@ func (st *State) progress(w *stepper) Progress {
 	return p
 }
 
-// changes are what has to be written for the parts to be as they were walked to.
+// changes returns the writes that set the leaves to the parts that walk has chosen.
 func (st *State) changes(sites []*site, w *stepper) []Change {
 	var changes []Change
 	for _, s := range sites {
@@ -217,15 +216,15 @@ func (st *State) change(s *site, w *stepper) Change {
 		return Change{}
 	case to != l.Replicas:
 		return Change{Action: Scale, From: l.Replicas, To: to, AtMost: int32(max(l.most(), s.part)), RefusedAt: s.refusedAt}
-	case s.standing == Out && l.gone() && !s.refused: // it remembers that it was refused
+	case s.standing == Out && l.gone() && !s.refused: // the leaf remembers the refusal
 		return Change{Action: Delete}
 	}
 	return Change{}
 }
 
-// removal is what is done with the leaf of a cluster that was removed. Nothing is while
-// it is being removed, nor as long as replicas of a fenced root may run there, nor to one
-// that tells where data is.
+// removal returns the change of the leaf of a removed cluster. It changes nothing while the
+// cluster is being removed, and while replicas of a fenced root may run there. It also leaves a
+// leaf that records where data is or where work has finished.
 func (st *State) removal(s *site) Change {
 	switch {
 	case s.cluster != nil || s.isBound() || s.isFinished():
@@ -238,12 +237,12 @@ func (st *State) removal(s *site) Change {
 	return Change{}
 }
 
-// isDone says whether all parts are as they are to be, and ready.
+// isDone reports whether all parts equal their shares and are ready.
 func (s *stepper) isDone() bool {
 	return s.sum(func(x *site) int64 { return x.share - x.readyParts() }) == 0 && s.parts() == s.shares()
 }
 
-// next is when something changes by itself.
+// next returns the time at which something changes without an event.
 func (st *State) next(sites []*site, w *stepper, p Progress) time.Time {
 	var next time.Time
 	consider := func(at time.Time) {

@@ -7,34 +7,38 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// site is a cluster with the root's leaf, and what is found out about the two.
+// site is a cluster with the leaf of the root, and the facts about both.
 type site struct {
 	name    string
-	cluster *Cluster // nil: it was removed
-	leaf    *Leaf    // nil: there is none
+	cluster *Cluster // nil if the cluster was removed
+	leaf    *Leaf    // nil if the cluster has no leaf
 
 	standing Standing
-	// lost: it is out and cannot be asked. apart: the leaf is not to be written. silent: it
-	// is out for nothing but that. stranded: it keeps what nobody else takes.
+	// lost: the cluster is out and does not answer. apart: the splitter must not write the leaf.
+	// silent: the cluster is out only because it does not answer. stranded: it keeps parts that
+	// no other cluster accepts.
 	lost, apart, silent, stranded bool
-	// fence is when what runs in a lost cluster must have stopped; zero: not known.
+	// fence is when the replicas in a lost cluster must have stopped. It is zero if that is not
+	// known.
 	fence time.Time
-	// refused: the cluster has lately refused the leaf. refusedAt is to be noted on it.
+	// refused is true if the cluster has recently refused the leaf. refusedAt is the time to
+	// write on the leaf.
 	refused bool
-	// kept: the cluster refuses the root, as do all others, and so it stays.
+	// kept is true if all clusters refuse the root, and it therefore stays in this one.
 	kept      bool
 	refusedAt time.Time
-	// again is when the standing changes by itself; zero: never.
+	// again is when the standing changes without an event. Zero means never.
 	again   time.Time
 	reasons []Reason
 
 	weight uint64
 	group  string
-	// part it has and share it is to have.
+	// part is the current part, and share is the desired one.
 	part, share int64
-	// fair is what its share would be if it were open, rounded down.
+	// fair is the share that the site would have if it were open, rounded down.
 	fair int64
-	// most that can run, and ready ones; both of what counts toward the bound.
+	// most is the number of replicas that can run, and ready is the number of ready ones. Both
+	// include only replicas that count toward the bound.
 	most, ready int64
 }
 
@@ -51,22 +55,22 @@ func (s *site) lookAgain(at, now time.Time) {
 	}
 }
 
-// isBound says whether the leaf has data in the cluster.
+// isBound reports whether the leaf has data in the cluster.
 func (s *site) isBound() bool { return s.leaf != nil && s.leaf.Bound }
 
-// isFinished says whether the leaf's work is done.
+// isFinished reports whether the work of the leaf is finished.
 func (s *site) isFinished() bool { return s.leaf != nil && s.leaf.Finished }
 
 func (s *site) isAutoscaled() bool { return s.leaf != nil && s.leaf.Autoscaled }
 
 func (s *site) isDeleting() bool { return s.leaf != nil && s.leaf.Deleting }
 
-// raisable says whether the site's part can grow.
+// raisable reports whether the part of the site can grow.
 func (s *site) raisable() bool {
 	return s.standing == Open && !s.isDeleting() && !s.isAutoscaled()
 }
 
-// check says what a cluster may have of the root.
+// check determines the standing of a cluster for the root.
 func (s *site) check(st *State) {
 	s.standing = Open
 	switch c := s.cluster; {
@@ -77,7 +81,7 @@ func (s *site) check(st *State) {
 			s.fence = s.leaf.LostAt.Add(st.fenceTime())
 		}
 	case c.Removing:
-		// What is in a cluster stays as it is when the cluster is let go of.
+		// When a cluster is unregistered, its objects stay as they are.
 		s.because(Out, Reason{Code: ClusterLeaving})
 		s.lost, s.apart = true, true
 	default:
@@ -96,7 +100,7 @@ func (s *site) check(st *State) {
 	}
 }
 
-// checkWishes looks at what the policy asks of a cluster.
+// checkWishes compares the cluster with the policy.
 func (s *site) checkWishes(p *Policy) {
 	c := s.cluster
 	known := named{Set: c.Labels, name: c.Name}
@@ -122,7 +126,8 @@ func (s *site) checkWishes(p *Policy) {
 	}
 }
 
-// checkHealth looks at how a cluster is, and what its owner wants of it.
+// checkHealth checks the condition of the cluster, and whether its administrator has cordoned it
+// or evicts from it.
 func (s *site) checkHealth(st *State) {
 	c := s.cluster
 	switch {
@@ -156,8 +161,8 @@ func (s *site) checkHealth(st *State) {
 	}
 }
 
-// checkMissing is for a cluster that has ceased to serve the type. It is to this root what a
-// cluster that is not ready is to all: what it had is given up after the grace period.
+// checkMissing handles a cluster that no longer serves the type. For this root, it is like a
+// cluster that is not ready: its parts are replaced after the grace period.
 func (s *site) checkMissing(st *State) {
 	until := s.cluster.Missing.Add(st.Policy.grace)
 	if until.After(st.Now) {
@@ -169,18 +174,18 @@ func (s *site) checkMissing(st *State) {
 	s.lost = true
 }
 
-// refusedRetry is after which time a cluster that has refused a leaf gets its share again.
+// refusedRetry is the time after which a cluster that has refused a leaf gets its share again.
 const refusedRetry = 10 * time.Minute
 
-// checkRefusal gives the share of a cluster that refuses its leaf to others. What runs there
-// of an earlier leaf stays.
+// checkRefusal gives the share of a cluster that refuses its leaf to other clusters. Replicas of
+// an earlier leaf that run there stay.
 func (s *site) checkRefusal(st *State) {
 	l := s.leaf
 	if l == nil || l.Deleting || l.Autoscaled || st.Policy.divide != workloadv1alpha1.DivideReplicas {
 		return
 	}
 	at := l.RefusedAt
-	if at.After(st.Now) { // of a clock that was ahead: the share is tried again
+	if at.After(st.Now) { // the clock was ahead: try the share again
 		at = time.Time{}
 	}
 	if isOld := !at.Add(refusedRetry).After(st.Now); isOld && l.Refused && l.Replicas > 0 {
@@ -198,8 +203,8 @@ func (s *site) checkRefusal(st *State) {
 	s.lookAgain(until, st.Now)
 }
 
-// hold keeps a root that has data where the data is. Data that left with its cluster is
-// nowhere: such a root waits for somebody to decide.
+// hold keeps a root that has data in the cluster of the data. If that cluster was removed, the
+// data is not available. In that case the root waits for the user to decide.
 func (s *site) hold(bound bool) {
 	switch {
 	case !bound:
@@ -213,7 +218,7 @@ func (s *site) hold(bound bool) {
 	}
 }
 
-// holdFinished keeps what has finished where it is, and lets no other cluster run it again.
+// holdFinished keeps finished work in its cluster, and does not let another cluster repeat it.
 func (s *site) holdFinished(finished bool) {
 	switch {
 	case s.isFinished() && !s.apart && s.standing == Out:
@@ -226,13 +231,14 @@ func (s *site) holdFinished(finished bool) {
 	}
 }
 
-// returnTime is for clusters that were cut off together: they do not come back in the same
-// second, for each is asked every 10 s only.
+// returnTime is the time in which clusters that were disconnected together become ready again.
+// They do not all return in the same second, because each is probed only every 10 s.
 const returnTime = 30 * time.Second
 
-// strand leaves parts in clusters that are not heard of as long as nobody takes them: to
-// write them off would start them nowhere, and stop them all when the kcp, that was cut off
-// itself perhaps, is heard again. What is everywhere runs in no other cluster's place.
+// strand leaves parts in silent clusters if no other cluster accepts them. Giving them up would
+// not start them anywhere. It would stop them all when the connection returns. Perhaps the kcp
+// itself was disconnected. A root that goes to every cluster does not replace its leaf in another
+// one.
 func (st *State) strand(sites []*site) {
 	var again time.Time
 	for _, s := range sites {
@@ -258,14 +264,14 @@ func (st *State) strand(sites []*site) {
 	}
 }
 
-// fenceTime is from the last sign of life of a cluster's syncer to when nothing of the
-// root runs there any more. The cluster counts from before that sign.
+// fenceTime is the time from the last heartbeat of a cluster's syncer until no replica of the
+// root runs there. The cluster measures from a point before that heartbeat.
 func (st *State) fenceTime() time.Duration {
 	return st.Policy.fenceAfter + st.Root.TerminationGrace + FenceMargin
 }
 
-// counts says whether what can run in a cluster counts toward the bound. Of a lost one
-// it does only while a fenced root's replicas may run there.
+// counts reports whether the replicas in a cluster count toward the bound. The replicas of a lost
+// cluster count only while replicas of a fenced root may run there.
 func (s *site) counts(st *State) bool {
 	if !s.lost {
 		return true

@@ -12,65 +12,70 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// State is all that a decision is made from. [Split] changes nothing of it.
+// State is the complete input of a decision. [Split] does not change it.
 type State struct {
 	Root   Root
 	Policy Policy
-	// Clusters in any order, each name once.
+	// Clusters are in any order. Each name occurs once.
 	Clusters []Cluster
-	// Leaves in any order, at most one for a cluster. A leaf whose cluster is not among
-	// Clusters belongs to one that was removed.
+	// Leaves are in any order, at most one for each cluster. If the cluster of a leaf is not in
+	// Clusters, it was removed.
 	Leaves []Leaf
-	// Follows is whether the root goes where the objects are that it refers to, and to no other
-	// cluster; Among are the clusters in which these are.
+	// Follows is true if the root goes only to the clusters of the objects to which it refers.
+	// Among are those clusters.
 	Follows bool
 	Among   []string
-	// Progress as the last decision left it.
+	// Progress is the progress that the last decision returned.
 	Progress Progress
 	Now      time.Time
 }
 
-// Root is what is divided.
+// Root is the object that is divided.
 type Root struct {
 	Name string
-	// Replicas are the whole of a root that is divided.
+	// Replicas is the number to divide, if the root is divided by replicas.
 	Replicas int32
-	// Requests of one replica, for the strategy capacity; without them CPUs count.
+	// Requests are the resources of one replica, for the strategy capacity. If they are empty,
+	// that strategy counts CPUs.
 	Requests corev1.ResourceList
-	// Finished is whether the root's work is done, by its own status.
+	// Finished is true if the root's own status shows that its work is finished.
 	Finished bool
-	// TerminationGrace is how long a replica may go on after it was told to stop.
+	// TerminationGrace is the time that a replica may take to stop.
 	TerminationGrace time.Duration
 }
 
-// Cluster is what is known of a cluster, with a view to the root.
+// Cluster is what the splitter knows of a cluster, as far as it concerns the root.
 type Cluster struct {
 	Name   string
 	Labels map[string]string
 	Taints []workloadv1alpha1.ClusterTaint
-	// Ready is whether it takes objects, and Since when that last changed.
+	// Ready is true if the cluster accepts objects. Since is when Ready last changed.
 	Ready bool
 	Since time.Time
-	// Silent is when its syncer was found to be silent; zero while it is heard of.
+	// Silent is when the heartbeat of its syncer was found to be missing. It is zero while the
+	// heartbeat arrives.
 	Silent time.Time
-	// Unschedulable keeps new parts away; EvictAfter is when those there have to leave.
+	// Unschedulable is true if the cluster gets no new parts. EvictAfter is when its parts must
+	// leave.
 	Unschedulable bool
 	EvictAfter    time.Time
-	// Removing is whether the Cluster is being deleted. Nothing is told to it any more.
+	// Removing is true if the Cluster is being deleted. The syncer no longer writes to it.
 	Removing bool
-	// Serves is whether objects of the root's type are carried to it.
+	// Serves is true if the syncer copies objects of the root's type to the cluster.
 	Serves bool
-	// Missing is since when the cluster, which takes the type otherwise, does not serve it any
-	// more; zero while it does. What it had of the type is gone, or cannot be told anything.
+	// Missing is when the cluster stopped serving the type, although it is configured for it. It
+	// is zero while the cluster serves it. The objects of that type are gone or cannot be
+	// changed.
 	Missing time.Time
-	// SameAs is another cluster that is the same physical one; empty if there is none.
+	// SameAs is the name of another Cluster that is the same physical cluster. It is empty if
+	// there is none.
 	SameAs string
-	// Fences is whether it stops fenced replicas by itself when it is cut off.
+	// Fences is true if the cluster stops fenced replicas by itself when it is disconnected.
 	Fences      bool
 	Allocatable corev1.ResourceList
 }
 
-// ClusterOf is what a Cluster says of itself to a root of a type.
+// ClusterOf reads a [Cluster] from its object, for a root of the given type.
 func ClusterOf(c *workloadv1alpha1.Cluster, resource schema.GroupResource) Cluster {
 	out := Cluster{
 		Name: c.Name, Labels: c.Labels, Taints: c.Spec.Taints,
@@ -82,8 +87,8 @@ func ClusterOf(c *workloadv1alpha1.Cluster, resource schema.GroupResource) Clust
 	} else {
 		out.Since = c.CreationTimestamp.Time
 	}
-	// The condition turns after the last sign of life: a fence that is counted from then
-	// on holds rather later than sooner.
+	// The condition changes after the last heartbeat. A fence that is measured from that change
+	// takes effect late, never early.
 	if beat := meta.FindStatusCondition(c.Status.Conditions, workloadv1alpha1.ConditionHeartbeatHealthy); beat != nil && beat.Status == metav1.ConditionFalse {
 		out.Silent = beat.LastTransitionTime.Time
 	}
@@ -93,7 +98,7 @@ func ClusterOf(c *workloadv1alpha1.Cluster, resource schema.GroupResource) Clust
 	}
 	if out.Removing && c.Annotations[workloadv1alpha1.OnRemovalAnnotation] == workloadv1alpha1.OnRemovalDelete &&
 		slices.Contains(c.Finalizers, workloadv1alpha1.SplitterFinalizer) {
-		// Its parts leave while it can still be told to stop them.
+		// Its parts leave while the syncer can still stop them.
 		out.Removing, out.EvictAfter = false, c.DeletionTimestamp.Time
 	}
 	out.SameAs = c.Status.SameAs
@@ -114,37 +119,39 @@ func ClusterOf(c *workloadv1alpha1.Cluster, resource schema.GroupResource) Clust
 	return out
 }
 
-// Leaf is what a cluster has of the root, as the object upstream tells.
+// Leaf is what a cluster has of the root, as the upstream object shows it.
 type Leaf struct {
 	Cluster string
-	// Replicas in its spec; 1 of what is not divided.
+	// Replicas is the number in its spec. It is 1 if the root is not divided.
 	Replicas int32
-	// Running and Ready are how many its status counts; of what is not divided 1 or 0.
+	// Running and Ready are the numbers in its status. They are 1 or 0 if the root is not
+	// divided.
 	Running, Ready int32
-	// AtMost is how many could run when the spec was written, from [AtMostAnnotation].
+	// AtMost is the number of replicas that could run when the spec was written. It is read from
+	// [AtMostAnnotation].
 	AtMost int32
-	// Settled is whether the status is of the present spec.
+	// Settled is true if the status describes the current spec.
 	Settled bool
-	// Autoscaled leaves' replicas are set by somebody else in the cluster.
+	// Autoscaled is true if an autoscaler in the cluster sets the replicas.
 	Autoscaled bool
-	// Deleting leaves are there until they are gone downstream.
+	// Deleting is true while the leaf is deleted but still exists downstream.
 	Deleting bool
-	// Bound is whether the cluster has data of the leaf: a claim that it names is bound
-	// there, or claims were made there from its templates.
+	// Bound is true if the cluster has data of the leaf. Either a claim to which it refers is
+	// bound there, or claims were made there from its templates.
 	Bound bool
-	// Finished is whether its work is done in the cluster, so that it must not run again. A
-	// leaf of a root whose replicas are divided does not finish.
+	// Finished is true if its work is finished in the cluster, so that it must not run again. It
+	// is always false if the root is divided by replicas.
 	Finished bool
-	// LostAt is when its cluster was found to be removed, from [LostAtAnnotation].
+	// LostAt is when the removal of its cluster was found. It is read from [LostAtAnnotation].
 	LostAt time.Time
-	// Refused is whether the cluster refuses the leaf as it is now, and Never whether it has
-	// never taken it, so that nothing of it runs there.
+	// Refused is true if the cluster refuses the current leaf. Never is true if the cluster has
+	// never accepted it, so that no replica of it runs there.
 	Refused, Never bool
-	// RefusedAt is when that was last found, from [RefusedAtAnnotation].
+	// RefusedAt is when the refusal was last found. It is read from [RefusedAtAnnotation].
 	RefusedAt time.Time
 }
 
-// most is how many replicas of the leaf can run.
+// most returns how many replicas of the leaf can run.
 func (l *Leaf) most() int64 {
 	n := max(l.Replicas, l.Running)
 	if !l.Settled {
@@ -153,48 +160,49 @@ func (l *Leaf) most() int64 {
 	return int64(n)
 }
 
-// gone says whether the cluster has said that nothing of the leaf runs.
+// gone reports whether the cluster has confirmed that no replica of the leaf runs.
 func (l *Leaf) gone() bool { return l.Replicas == 0 && l.Settled && l.Running == 0 }
 
-// Progress is what a decision has to remember for the next one. It is written before
-// the changes are: after a crash between the two it is too careful, and mends itself.
+// Progress is what a decision must remember for the next one. The caller writes it before the
+// changes. After a crash between the two it is too strict, but later decisions correct it.
 type Progress struct {
-	// Since is when the interval of moves began, and Moves how many were made in it.
+	// Since is when the interval of moves began, and Moves is the number of moves in it.
 	Since time.Time `json:"since,omitzero"`
 	Moves int32     `json:"moves,omitempty"`
-	// Surged is how many replicas were added ahead of those that they replace.
+	// Surged is the number of replicas that were added before the ones that they replace were
+	// removed.
 	Surged int32 `json:"surged,omitempty"`
-	// LeafNames: clusters have data of the root that was made under names of leaves. What is made
-	// under another name would not find it.
+	// LeafNames is true if clusters have data of the root that was made under the names of
+	// leaves. An object with another name would not find that data.
 	LeafNames bool `json:"leafNames,omitempty"`
-	// Refused are the clusters that have refused a whole root, each with the time, as
-	// CLUSTER=TIME with commas between.
+	// Refused contains the clusters that have refused an undivided root, with the times, as a
+	// comma-separated list of CLUSTER=TIME.
 	Refused string `json:"refused,omitempty"`
 }
 
-// Action is what is done to a leaf.
+// Action is what a change does to a leaf.
 type Action string
 
 // The actions.
 const (
-	// Create makes the leaf.
+	// Create creates the leaf.
 	Create Action = "create"
 	// Scale sets its replicas.
 	Scale Action = "scale"
-	// Delete deletes it: it is gone downstream, or has to go as a whole.
+	// Delete deletes it. Either nothing of it runs downstream, or all of it must leave.
 	Delete Action = "delete"
-	// Note writes LostAt down.
+	// Note writes LostAt to the annotation of the leaf.
 	Note Action = "note"
 )
 
-// Change is one write of a leaf. Those of one decision may be made in any order, and
-// any number of them.
+// Change is one write of a leaf. The caller may write any of the changes of a decision, in any
+// order.
 type Change struct {
 	Action  Action
 	Cluster string
-	// From and To are its parts before and after.
+	// From and To are its parts before and after the change.
 	From, To int32
-	// AtMost, LostAt and RefusedAt are to be kept with the leaf.
+	// AtMost, LostAt and RefusedAt are to be written to the annotations of the leaf.
 	AtMost    int32
 	LostAt    time.Time
 	RefusedAt time.Time
@@ -202,19 +210,19 @@ type Change struct {
 
 // Result is a decision.
 type Result struct {
-	// Progress to write first, if it is another than that of the State.
+	// Progress must be written first, if it differs from the Progress of the State.
 	Progress Progress
-	// Changes in the order of the clusters' names.
+	// Changes are sorted by the names of the clusters.
 	Changes []Change
-	// Unplaced is how much of the whole no cluster takes.
+	// Unplaced is how much of the whole no cluster accepts.
 	Unplaced int32
-	// Stranded is how much of the whole is left in clusters that are not heard of, because
-	// no other cluster takes it.
+	// Stranded is how much of the whole stays in silent clusters because no other cluster accepts
+	// it.
 	Stranded int32
-	// Refused is the cluster in which a whole root stays although it refuses it, because no
-	// other cluster takes it; empty if there is none.
+	// Refused is the cluster in which an undivided root stays although that cluster refuses it,
+	// because no other cluster accepts it. It is empty if there is none.
 	Refused string
-	// Next is when to look again if nothing happens; zero: never.
+	// Next is when to call Split again if nothing happens before. Zero means never.
 	Next        time.Time
 	Explanation Explanation
 }

@@ -2,30 +2,31 @@ package splitter
 
 import "math"
 
-// stepper walks from parts to shares as far as is safe without seeing more of the world.
+// stepper moves parts toward shares as far as is safe without new observations.
 type stepper struct {
 	sites []*site
-	// bound on what can run, and surge that is in it.
+	// bound is the limit of replicas that can run. It includes surge.
 	bound, surge int64
-	// surged are the parts that were added ahead of those they replace.
+	// surged is the number of parts that were added before the ones that they replace were
+	// removed.
 	surged int64
-	// moves that may still be made in this interval.
+	// moves is the number of moves that are still allowed in this interval.
 	moves int64
-	// made are the moves of this step.
+	// made is the number of moves in this step.
 	made int64
 }
 
-// step changes parts toward shares. What can run never passes the bound by it. Of what
-// is moved nothing is taken away before its replacement is ready; without a surge it is
-// taken away first, and nothing else while that is so. What the whole has shrunk by is
-// taken away at once.
+// step changes parts toward shares. It never raises the number of replicas that can run above the
+// bound. When parts move, it removes the old part only after the new one is ready. Without a
+// surge, it removes the old part first, and changes nothing else at that time. Parts above the
+// whole are removed at once.
 //
-// Walking on from where it has come changes nothing, for as long as the world is the same.
+// A second step changes nothing if no observation has changed.
 func (s *stepper) step() {
 	for {
 		changed := s.shrink()
 		changed = s.fill() || changed
-		// What was added ahead is finished so, also when no more may be.
+		// Moves that began with a surge end the same way, even if no surge is allowed now.
 		if s.surge > 0 || s.surged > 0 {
 			changed = s.ahead() || changed
 			changed = s.finish() || changed
@@ -49,14 +50,14 @@ func (s *stepper) sum(of func(*site) int64) int64 {
 func (s *stepper) parts() int64  { return s.sum(func(x *site) int64 { return x.part }) }
 func (s *stepper) shares() int64 { return s.sum(func(x *site) int64 { return x.share }) }
 
-// room is how many more can run.
+// room returns how many more replicas can run.
 func (s *stepper) room() int64 {
 	return s.bound - s.sum(func(x *site) int64 { return max(x.most, x.part) })
 }
 
 func surplus(x *site) int64 { return max(0, x.part-x.share) }
 
-// deficit of a site that can grow.
+// deficit returns by how much a site can grow toward its share.
 func deficit(x *site) int64 {
 	if !x.raisable() {
 		return 0
@@ -64,7 +65,7 @@ func deficit(x *site) int64 {
 	return max(0, x.share-x.part)
 }
 
-// unready are those parts of a site that are not ready.
+// unready returns the parts of a site that are not ready.
 func unready(x *site) int64 { return x.part - x.readyParts() }
 
 func (x *site) readyParts() int64 { return min(x.ready, x.part) }
@@ -79,8 +80,8 @@ func (x *site) strandedParts() int64 {
 func lower(x *site, n int64) { x.part -= n }
 func raise(x *site, n int64) { x.part += n }
 
-// shrink takes away what is more than the whole, and was not added ahead. What holding
-// clusters give back is of that kind always; then go those where nothing is to stay.
+// shrink removes the parts above the whole that are not part of a surge. It always removes what
+// holding clusters give up. After that it first takes from clusters that are out.
 func (s *stepper) shrink() bool {
 	done := take(noLimit, s.sites, surplusOf(Holding), lower)
 	s.surged = min(s.surged, max(0, s.parts()-s.shares()))
@@ -98,21 +99,22 @@ func surplusOf(standing Standing) func(*site) int64 {
 	}
 }
 
-// fill adds what is missing in the whole.
+// fill adds the parts that are missing in the whole.
 func (s *stepper) fill() bool { return s.raise(s.shares()-s.parts()) > 0 }
 
-// raise adds up to n: first where as many could still run, which costs no room.
+// raise adds up to n parts. It starts with the sites where so many replicas could still run,
+// because that needs no room.
 func (s *stepper) raise(n int64) int64 {
 	done := take(n, s.sites, func(x *site) int64 { return min(deficit(x), x.most-x.part) }, raise)
 	return done + take(min(n-done, s.room()), s.sites, deficit, raise)
 }
 
-// ahead adds, above the whole, what is to replace parts elsewhere.
+// ahead adds parts above the whole that are to replace parts in other clusters.
 func (s *stepper) ahead() bool {
 	if s.parts() < s.shares() {
 		return false
 	}
-	// A cluster that has not said yet what of its parts has stopped gets no more.
+	// A cluster gets no more parts before it has confirmed which of its parts have stopped.
 	n := take(min(s.surge-s.surged, s.moves, s.room()), s.sites, func(x *site) int64 {
 		if x.most > x.part {
 			return 0
@@ -125,8 +127,8 @@ func (s *stepper) ahead() bool {
 	return n > 0
 }
 
-// finish takes away what has been replaced: what is not ready, and what is ready beyond
-// the whole.
+// finish removes the parts that have been replaced: first the ones that are not ready, then ready
+// ones above the whole.
 func (s *stepper) finish() bool {
 	beyond := s.sum((*site).readyParts) - s.shares()
 	n := take(s.surged, s.sites, func(x *site) int64 { return min(surplus(x), unready(x)) }, lower)
@@ -135,8 +137,8 @@ func (s *stepper) finish() bool {
 	return n > 0
 }
 
-// behind takes away what is then added elsewhere, once all is as it should be; of what
-// is not ready, always.
+// behind removes parts that are added in other clusters afterwards. It always removes parts that
+// are not ready. It removes ready parts only when all remaining ones are ready.
 func (s *stepper) behind() bool {
 	if s.parts() != s.shares() {
 		return false
@@ -151,7 +153,7 @@ func (s *stepper) behind() bool {
 	return done > 0
 }
 
-// staying are the parts that are not ready of sites from which nothing is to be taken.
+// staying returns the unready parts of a site from which nothing is removed.
 func staying(x *site) int64 {
 	if surplus(x) > 0 {
 		return 0
@@ -159,5 +161,5 @@ func staying(x *site) int64 {
 	return unready(x)
 }
 
-// noLimit on moves.
+// noLimit is the number of moves if they are not limited.
 const noLimit = math.MaxInt64

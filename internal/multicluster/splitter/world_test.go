@@ -10,22 +10,22 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// start of every world.
+// start is the time at which every world starts.
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// world is a State with clusters beside it in which replicas start and stop. What it
-// knows of what runs is told to the State only by reports.
+// world is a State with simulated clusters in which replicas start and stop. The State learns
+// what runs only from reports.
 type world struct {
 	State
 	downstream map[string]*downstream
-	// cut off clusters hear and say nothing.
+	// cut contains the disconnected clusters. They receive and report nothing.
 	cut map[string]time.Time
-	// broken clusters' replicas never become ready.
+	// broken contains the clusters whose replicas never become ready.
 	broken map[string]bool
 	last   Result
 }
 
-// downstream is what a cluster has: the spec that it was told last, and what runs.
+// downstream is the content of a cluster: the last spec that it received, and what runs.
 type downstream struct {
 	exists         bool
 	want           int32
@@ -41,7 +41,7 @@ func newPolicy(tb testing.TB, p workloadv1alpha1.PlacementPolicy) Policy {
 	return policy
 }
 
-// newWorld has clusters that are ready, and a root of some replicas.
+// newWorld returns a world with ready clusters and a root with a number of replicas.
 func newWorld(tb testing.TB, p workloadv1alpha1.PlacementPolicy, replicas int32, clusters ...string) *world {
 	w := &world{downstream: map[string]*downstream{}, cut: map[string]time.Time{}, broken: map[string]bool{}}
 	w.Root = Root{Name: "web", Replicas: replicas}
@@ -81,7 +81,7 @@ func (w *world) leaf(name string) *Leaf {
 	return nil
 }
 
-// apply writes what was decided, or the first changes of it.
+// apply writes a decision, or only some of its changes.
 func (w *world) apply(r Result, changes []Change) {
 	w.Progress = r.Progress
 	for _, c := range changes {
@@ -98,7 +98,7 @@ func (w *world) apply(r Result, changes []Change) {
 		case Delete:
 			l.Deleting = true
 			if w.isGone(c.Cluster) {
-				w.forget(c.Cluster) // nobody holds it with a finalizer any more
+				w.forget(c.Cluster) // no syncer holds it with a finalizer
 			}
 		case Note:
 			l.LostAt = c.LostAt
@@ -114,7 +114,7 @@ func (w *world) forget(name string) {
 	w.Leaves = slices.DeleteFunc(w.Leaves, func(l Leaf) bool { return l.Cluster == name })
 }
 
-// split decides and applies all.
+// split decides and applies all changes.
 func (w *world) split() Result {
 	w.last = Split(w.State)
 	w.apply(w.last, w.last.Changes)
@@ -128,7 +128,7 @@ func (w *world) down(name string) *downstream {
 	return w.downstream[name]
 }
 
-// deliver tells a cluster what its leaf is.
+// deliver sends the current leaf to its cluster.
 func (w *world) deliver(name string) {
 	if _, cut := w.cut[name]; cut || w.isGone(name) {
 		return
@@ -141,7 +141,7 @@ func (w *world) deliver(name string) {
 	}
 }
 
-// run lets a cluster start or stop replicas, at most n, and become ready.
+// run lets a cluster start or stop at most n replicas, and makes the running ones ready.
 func (w *world) run(name string, n int32) {
 	d := w.down(name)
 	d.running += max(min(d.want-d.running, n), -n)
@@ -151,7 +151,7 @@ func (w *world) run(name string, n int32) {
 	}
 }
 
-// report tells the State what runs in a cluster.
+// report updates the State with what runs in a cluster.
 func (w *world) report(name string) {
 	l := w.leaf(name)
 	if _, cut := w.cut[name]; cut || l == nil || w.isGone(name) {
@@ -165,7 +165,7 @@ func (w *world) report(name string) {
 	}
 }
 
-// settle lets everything happen at once, until nothing does any more.
+// settle lets everything happen at once, until nothing changes any more.
 func (w *world) settle(tb interface{ Fatalf(string, ...any) }) Result {
 	for range 200 {
 		r := w.split()
@@ -183,7 +183,7 @@ func (w *world) settle(tb interface{ Fatalf(string, ...any) }) Result {
 	return Result{}
 }
 
-// names are those of all clusters that are or were.
+// names returns the names of all current and removed clusters.
 func (w *world) names() []string {
 	var names []string
 	for _, c := range w.Clusters {
@@ -196,7 +196,7 @@ func (w *world) names() []string {
 	return slices.Compact(names)
 }
 
-// parts are the numbers in the leaves.
+// parts returns the replicas in the leaves.
 func (w *world) parts() map[string]int32 {
 	parts := map[string]int32{}
 	for _, l := range w.Leaves {
@@ -207,15 +207,15 @@ func (w *world) parts() map[string]int32 {
 	return parts
 }
 
-// lose cuts a cluster off.
+// lose disconnects a cluster.
 func (w *world) lose(name string) {
 	c := w.cluster(name)
 	c.Ready, c.Since, c.Silent = false, w.Now, w.Now
 	w.cut[name] = w.Now
 }
 
-// back connects a cluster again. Its syncer tells it what is wanted before the fence,
-// if there is one, lets replicas start again.
+// back connects a cluster again. Its syncer delivers what is wanted before the fence, if there is
+// one, lets replicas start again.
 func (w *world) back(name string) {
 	c := w.cluster(name)
 	c.Ready, c.Since, c.Silent = true, w.Now, time.Time{}
