@@ -1,7 +1,7 @@
-// Package loader reads what there is into a [splitter.State]: of a root, the Placement that
-// applies to it, the clusters, its leaves and its claims. Controllers read from caches and
-// commands from the API server; both give a [Source]. It writes nothing.
+// Package loader reads the input of a split into a [splitter.State]: the root, the Placement that
+// applies to it, the clusters, its leaves and its claims. It reads from a [Source]. Controllers
+// implement Source with caches, and commands with the API server. The package writes nothing.
 //
-// [Types] says which types are divided, [RoleOf] which of their objects are roots and which
-// are leaves, and [Read] makes a [World] of a root.
+// [Types] returns the types that are divided. [RoleOf] decides which of their objects are roots
+// and which are leaves. [Read] returns the [World] of a root.
 package loader

@@ -12,20 +12,21 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// leaders are what a root goes after.
+// leaders are the objects that a root follows to their clusters.
 type leaders struct {
 	refs []splitter.Reference
-	// named are the roots that the root refers to.
+	// named are the roots to which the root refers.
 	named []Related
-	// roots are those that it goes after, and places where other objects are that it goes after;
-	// nil if there are no such objects.
+	// roots are the roots that it follows. places are the clusters of other objects that it
+	// follows. places is nil if there are no such objects.
 	roots  []Related
 	places []string
 }
 
-// leaders finds what the root goes after. That is what it refers to or selects; but what makes a
-// Secret or a ConfigMap that others need goes after these. What exists for others that refer to it
-// ([splitter.Serves]) goes after them, and they after it only if they go after nothing else.
+// leaders finds what the root follows. These are the roots to which it refers or which it
+// selects. A root that makes a Secret or a ConfigMap follows the objects that need this Secret or
+// ConfigMap instead. A root that exists for the objects that refer to it ([splitter.Serves])
+// follows these. They follow it only if they follow nothing else.
 func (w *World) leaders(ctx context.Context, source Source) (leaders, error) {
 	l, related, serving, err := w.primary(ctx, source)
 	if err != nil || !splitter.Follows(w.Root, w.Type.Scalable) {
@@ -39,8 +40,8 @@ func (w *World) leaders(ctx context.Context, source Source) (leaders, error) {
 	return l, err
 }
 
-// primary are the leaders without what serves the root and without what the root serves. It gives
-// all that is related, and what serves the root, as well.
+// primary returns the leaders without the roots that serve this root, and without the roots that
+// this root serves. It also returns all related roots, and the roots that serve this one.
 func (w *World) primary(ctx context.Context, source Source) (l leaders, related, serving []Related, err error) {
 	l.refs = splitter.References(w.Root)
 	products := w.Type.Rules.Products(w.Root)
@@ -85,14 +86,14 @@ func (w *World) primary(ctx context.Context, source Source) (l leaders, related,
 	return l, related, serving, err
 }
 
-// needsOne reports whether a root needs one of the objects that are asked for.
+// needsOne reports whether a root needs one of the objects of a query.
 func needsOne(r Related, q Query) bool {
 	needs, err := r.Type.Needs(r.Root)
 	return err == nil && q.IsNeeded(needs)
 }
 
-// pulling are those of other roots that refer to this one, and that do not go after it: they are
-// where something else has them be, and what they refer to has to be there too.
+// pulling returns the related roots that refer to this root and do not follow it. Something else
+// determines their clusters, and this root must be in the same clusters.
 func (w *World) pulling(ctx context.Context, source Source, related []Related) ([]Related, error) {
 	var out []Related
 	own := Related{w.Root, w.Type}
@@ -118,7 +119,7 @@ func (w *World) pulling(ctx context.Context, source Source, related []Related) (
 	return out, nil
 }
 
-// places are where the objects are sent that one asks for and that are not divided.
+// places returns the target clusters of the undivided objects of a query.
 func (w *World) places(ctx context.Context, source Source, q Query) ([]string, error) {
 	if q.Services == nil && len(q.Needs) == 0 {
 		return nil, nil
@@ -130,8 +131,8 @@ func (w *World) places(ctx context.Context, source Source, q Query) ([]string, e
 	return places, nil
 }
 
-// servicePlaces are where the Services are that the root names, as an Ingress does, or selects. It
-// is not nil if the root names one that is there, or selects any.
+// servicePlaces returns the target clusters of the Services that the root selects or, like an
+// Ingress, refers to. The result is not nil if such a Service exists.
 func (w *World) servicePlaces(ctx context.Context, source Source, refs []splitter.Reference, q Query) ([]string, error) {
 	places, err := w.places(ctx, source, Query{Services: q.Services})
 	if err != nil {

@@ -5,10 +5,11 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// NameIn is what the root's part in a cluster is called there. A leaf that there is keeps its
-// name. A new one is called as the root, so that the names of its pods, claims and Services are
-// those that users write down, unless the root is divided by its replicas: the same pod in two
-// clusters would be two pods. A root with data under names of leaves keeps such names.
+// NameIn returns the name of the root's object in a cluster. An existing leaf keeps its name. A
+// new one has the name of the root, so that its pods, claims and Services have the names that
+// users expect. The exception is a root that is divided by its replicas: its pods would have the
+// same names in two clusters but be different pods. A root that has data under the names of its
+// leaves continues to use such names.
 func (w *World) NameIn(cluster string) string {
 	if leaf := w.Leaf(cluster); leaf != nil {
 		return workloadv1alpha1.NameInCluster(leaf)

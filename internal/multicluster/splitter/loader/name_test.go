@@ -11,7 +11,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestNameIn: what a root's part is called in a cluster.
+// TestNameIn tests the name of a root's object in a cluster.
 func TestNameIn(t *testing.T) {
 	t.Parallel()
 	statefulSets := deployments
@@ -19,12 +19,13 @@ func TestNameIn(t *testing.T) {
 	operators := things
 	for name, tc := range map[string]struct {
 		t      Type
-		claims bool              // the root makes some
-		hints  map[string]string // of the root
-		// annotations of the leaf in east, and whether that has a status; nil: there is no leaf.
+		claims bool              // the root makes claims
+		hints  map[string]string // annotations of the root
+		// leaf is the annotations of the leaf in east, or nil if there is no leaf. ran is true if
+		// that leaf has a status.
 		leaf map[string]string
 		ran  bool
-		// names in east, where the leaf is, and in west.
+		// east and west are the expected names there. The leaf is in east.
 		east, west string
 	}{
 		"a StatefulSet":                   {statefulSets, true, nil, nil, false, "web", "web"},
@@ -72,8 +73,8 @@ func TestNameIn(t *testing.T) {
 	}
 }
 
-// TestReferencesHaveTheNameThere: what refers to an object has the name that this has in the
-// same cluster, under which it may have been made at another time.
+// TestReferencesHaveTheNameThere tests that a leaf refers to an object by the name that this
+// object has in the same cluster. That name may follow older rules.
 func TestReferencesHaveTheNameThere(t *testing.T) {
 	t.Parallel()
 	db := web()

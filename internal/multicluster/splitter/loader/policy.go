@@ -14,8 +14,9 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// Applying are the Placements that apply to a root, the one that counts first: what names
-// the root goes before what selects it, then the older, then the name.
+// Applying returns the Placements that apply to a root. The first one counts. A Placement that
+// names the root comes before one that selects it. Then the older one comes first, then the name
+// decides.
 func Applying(placements []*workloadv1alpha1.Placement, root *unstructured.Unstructured) []*workloadv1alpha1.Placement {
 	var out []*workloadv1alpha1.Placement
 	for _, p := range placements {
@@ -47,8 +48,8 @@ func applies(p *workloadv1alpha1.Placement, root *unstructured.Unstructured) boo
 	return err == nil && selector.Matches(labels.Set(root.GetLabels()))
 }
 
-// policyOf is what is wished for a root: its annotations before a Placement. It is
-// nothing if they cannot be followed. chosen is whether the way of dividing is wished for.
+// policyOf returns the policy of a root. Its annotations override the Placement. The policy is
+// the zero value if there are problems. chosen is true if the user has chosen the division.
 func policyOf(p *workloadv1alpha1.Placement, root *unstructured.Unstructured, t Type) (policy splitter.Policy, chosen bool, problems field.ErrorList) {
 	var base workloadv1alpha1.PlacementPolicy
 	if p != nil {

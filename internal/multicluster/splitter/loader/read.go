@@ -19,39 +19,39 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// Source is where a World is read from. Nothing that it returns is changed.
+// Source is the storage from which a World is read. Callers must not change what it returns.
 type Source interface {
-	// Clusters are all that there are.
+	// Clusters returns all Clusters.
 	Clusters(ctx context.Context) ([]*workloadv1alpha1.Cluster, error)
-	// Placements are those of a namespace.
+	// Placements returns the Placements of a namespace.
 	Placements(ctx context.Context, namespace string) ([]*workloadv1alpha1.Placement, error)
-	// Leaves are the objects of a type, in the namespace of a root, that have its label
-	// ([workloadv1alpha1.OwnedByLabel]) or have it as their controller. More than these
-	// do no harm.
+	// Leaves returns the objects of a type in the namespace of a root that have its label
+	// ([workloadv1alpha1.OwnedByLabel]) or whose controller is the root. It may return other
+	// objects too.
 	Leaves(ctx context.Context, root *unstructured.Unstructured, t Type) ([]*unstructured.Unstructured, error)
-	// Object is one object; the error says if there is none ([apierrors.IsNotFound]).
-	// Metadata and status are enough.
+	// Object returns one object. If the object does not exist, the error satisfies
+	// [apierrors.IsNotFound]. Metadata and status are sufficient.
 	Object(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, error)
-	// Related are the roots of a namespace, of all types, that one asks for. More than these do
-	// no harm.
+	// Related returns the roots of all types in a namespace that match a query. It may return
+	// other roots too.
 	Related(ctx context.Context, namespace string, q Query) ([]Related, error)
-	// Places are the clusters to which those Services, ServiceAccounts and Ingresses of a
-	// namespace are sent that one asks for.
+	// Places returns the target clusters of the Services, ServiceAccounts and Ingresses in a
+	// namespace that match a query. It is nil if no object matches.
 	Places(ctx context.Context, namespace string, q Query) ([]string, error)
 }
 
-// Query says which objects of a namespace one asks for: those that fit one of its fields.
+// Query selects objects of a namespace. An object matches if it matches one of the fields.
 type Query struct {
-	// Refs are to the objects.
+	// Refs match the objects to which they refer.
 	Refs []splitter.Reference
-	// Pods are made by the objects; nil selects none.
+	// Pods matches objects that make pods with these labels. nil matches none.
 	Pods labels.Selector
-	// Services are the objects; nil selects none.
+	// Services matches Services with these labels. nil matches none.
 	Services labels.Selector
-	// Needs of the objects are among these, optional or not.
+	// Needs match objects that need one of these, optional or not.
 	Needs []splitter.Need
-	// Referred is a name that the objects refer to. With ByAny objects of any type count; else
-	// only those that produce something, and autoscalers, need to be known.
+	// Referred matches objects that refer to this name. With ByAny, objects of any type match.
+	// Otherwise only those that produce something, and autoscalers, must be found.
 	Referred string
 	ByAny    bool
 }
@@ -60,45 +60,47 @@ func (q Query) isEmpty() bool {
 	return len(q.Refs)+len(q.Needs) == 0 && q.Pods == nil && q.Services == nil && q.Referred == ""
 }
 
-// IsNeeded reports whether one of an object's needs is asked for.
+// IsNeeded reports whether one of the needs of an object matches the query.
 func (q Query) IsNeeded(needs []splitter.Need) bool {
 	return slices.ContainsFunc(needs, func(n splitter.Need) bool { return isAmong(n, q.Needs) })
 }
 
-// Related is a root that another one is about.
+// Related is a root that is related to another root.
 type Related struct {
 	Root *unstructured.Unstructured
 	Type Type
 }
 
-// World is a root with what its division is decided from.
+// World is a root with everything that decides its division.
 type World struct {
 	Root *unstructured.Unstructured
 	Type Type
-	// State is complete only without Problems.
+	// State is complete only if there are no Problems.
 	State splitter.State
 	// Division is how the root is divided.
 	Division workloadv1alpha1.Division
 	// Leaves are the objects of State.Leaves, in the same order.
 	Leaves []*unstructured.Unstructured
-	// Needs are the objects that the root names.
+	// Needs are the objects that the root needs.
 	Needs []splitter.Need
-	// named are the roots by what refers to them, and shares of the workloads that the root is
-	// about, by cluster.
+	// named contains the roots to which this root refers, by reference. shares contains the
+	// shares of the workloads that this root follows, by cluster.
 	named  map[splitter.Reference]*World
 	shares map[string]int64
-	// scalers are the autoscalers of the kcp that refer to the root.
+	// scalers are the autoscalers in the kcp that refer to the root.
 	scalers []*World
-	// chosen is whether the way of dividing was wished for.
+	// chosen is true if the user has chosen the division.
 	chosen bool
-	// Placement that counts, and Others that would apply as well; all names.
+	// Placement is the name of the Placement that counts. Others are the names of the other
+	// Placements that apply.
 	Placement string
 	Others    []string
-	// Problems with what is wished: nothing is to be changed as long as there are some.
+	// Problems are errors in the hints and the policy. While there are any, the caller must
+	// change nothing.
 	Problems field.ErrorList
 }
 
-// Leaf is the object of a cluster's leaf; nil if there is none.
+// Leaf returns the object of the leaf in a cluster, or nil if there is none.
 func (w *World) Leaf(cluster string) *unstructured.Unstructured {
 	for i := range w.State.Leaves {
 		if w.State.Leaves[i].Cluster == cluster {
@@ -108,7 +110,7 @@ func (w *World) Leaf(cluster string) *unstructured.Unstructured {
 	return nil
 }
 
-// Read reads what there is of a root.
+// Read reads the world of a root.
 func Read(ctx context.Context, source Source, root *unstructured.Unstructured, t Type, now time.Time) (*World, error) {
 	w, err := readAlone(ctx, source, root, t, now)
 	if err != nil {
@@ -117,7 +119,7 @@ func Read(ctx context.Context, source Source, root *unstructured.Unstructured, t
 	return w, w.relate(ctx, source, relateDepth)
 }
 
-// readAlone reads all but what the root refers to.
+// readAlone reads everything except the objects to which the root refers.
 func readAlone(ctx context.Context, source Source, root *unstructured.Unstructured, t Type, now time.Time) (*World, error) {
 	w := &World{Root: root, Type: t}
 	w.State.Now = now
@@ -137,7 +139,7 @@ func readAlone(ctx context.Context, source Source, root *unstructured.Unstructur
 	return w, w.readLeaves(ctx, source)
 }
 
-// place finds what is wished for the root.
+// place determines the policy of the root.
 func (w *World) place(applying []*workloadv1alpha1.Placement) {
 	var counts *workloadv1alpha1.Placement
 	for i, p := range applying {
@@ -153,10 +155,10 @@ func (w *World) place(applying []*workloadv1alpha1.Placement) {
 	}
 }
 
-// readRoot reads what the root says of itself.
+// readRoot reads the fields of the root.
 func (w *World) readRoot() {
 	w.State.Root = splitter.ReadRoot(w.Root, w.Type.Path)
-	// A progress that cannot be read is that of a root that has just begun.
+	// If the progress cannot be read, it is that of a new root.
 	if note := w.Root.GetAnnotations()[splitter.ProgressAnnotation]; json.Unmarshal([]byte(note), &w.State.Progress) != nil {
 		w.State.Progress = splitter.Progress{}
 	}
@@ -166,7 +168,7 @@ func (w *World) readRoot() {
 	}
 }
 
-// readLeaves reads the leaves, in the order of their clusters.
+// readLeaves reads the leaves, sorted by their clusters.
 func (w *World) readLeaves(ctx context.Context, source Source) error {
 	objects, err := source.Leaves(ctx, w.Root, w.Type)
 	if err != nil {
@@ -191,7 +193,8 @@ func (w *World) readLeaves(ctx context.Context, source Source) error {
 		}
 		leaf := splitter.ReadLeaf(object, w.Type.Path, w.Division)
 		leaf.Cluster, leaf.Deleting = cluster, leaf.Deleting || former
-		// Who scales a root to nothing has all of it stop, whoever sets the replicas otherwise.
+		// If the user sets the replicas of the root to 0, all replicas stop, even if an
+		// autoscaler sets them.
 		leaf.Autoscaled = leaf.Autoscaled && w.State.Root.Replicas > 0
 		leaf.Bound = slices.ContainsFunc(claims, func(c *unstructured.Unstructured) bool { return IsBound(c, cluster) }) ||
 			templated && hasRun(object)
@@ -199,7 +202,7 @@ func (w *World) readLeaves(ctx context.Context, source Source) error {
 			w.State.Progress.LeafNames = true
 		}
 		if !w.Type.Reports && object.GetGeneration() > 1 {
-			leaf.Never = false // without a status nothing tells whether an earlier spec is in the cluster
+			leaf.Never = false // without a status, an earlier spec may be in the cluster
 		}
 		found[cluster] = object
 		w.State.Leaves = append(w.State.Leaves, leaf)
@@ -211,14 +214,14 @@ func (w *World) readLeaves(ctx context.Context, source Source) error {
 	return nil
 }
 
-// hasRun says whether a cluster has ever said anything of a leaf: what the leaf makes there,
-// claims from templates above all, may then exist.
+// hasRun reports whether a cluster has ever reported a status of a leaf. If it has, objects that
+// the leaf makes there may exist, such as claims from templates.
 func hasRun(leaf *unstructured.Unstructured) bool {
 	status, _, _ := unstructured.NestedMap(leaf.Object, "status")
 	return len(status) > 0
 }
 
-// claims are those that the root names and that there are.
+// claims returns the existing claims that the root needs.
 func (w *World) claims(ctx context.Context, source Source) ([]*unstructured.Unstructured, error) {
 	var claims []*unstructured.Unstructured
 	for _, need := range w.Needs {
@@ -236,8 +239,8 @@ func (w *World) claims(ctx context.Context, source Source) ([]*unstructured.Unst
 	return claims, nil
 }
 
-// IsBound says whether a claim is bound in a cluster. A claim of several clusters keeps
-// what each says in an annotation.
+// IsBound reports whether a claim is bound in a cluster. A claim with several clusters has the
+// status of each one in an annotation.
 func IsBound(claim *unstructured.Unstructured, cluster string) bool {
 	targets := workloadv1alpha1.Targets(claim.GetLabels())
 	if !slices.Contains(targets, cluster) {

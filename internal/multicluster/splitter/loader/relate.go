@@ -13,12 +13,13 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// relateDepth bounds chains of references, such as a route to a gateway to a certificate to an
-// issuer. What is further away is taken to be everywhere.
+// relateDepth limits chains of references, such as from a route to a Gateway to a Certificate to
+// an Issuer. An object that is further away counts as being in every cluster.
 const relateDepth = 8
 
-// relate finds what the root refers to, and in which clusters it is to be. Leaves refer to the
-// leaves of their own cluster. A root that follows ([splitter.Follows]) goes where its leaders are.
+// relate finds the objects to which the root refers, and the clusters in which they will be.
+// Leaves refer to the leaves in their own cluster. A root that follows ([splitter.Follows]) goes
+// to the clusters of its leaders.
 func (w *World) relate(ctx context.Context, source Source, depth int) error {
 	if len(w.Problems) > 0 {
 		return nil
@@ -54,7 +55,7 @@ func (w *World) relate(ctx context.Context, source Source, depth int) error {
 	return nil
 }
 
-// related are the roots that one asks for, in a stable order, without the root itself.
+// related returns the roots that match a query, in a stable order and without the root itself.
 func (w *World) related(ctx context.Context, source Source, q Query) ([]Related, error) {
 	if q.isEmpty() {
 		return nil, nil
@@ -70,12 +71,12 @@ func (w *World) related(ctx context.Context, source Source, q Query) ([]Related,
 	return slices.CompactFunc(all, func(a, b Related) bool { return keyOf(a.Root, a.Type) == keyOf(b.Root, b.Type) }), nil
 }
 
-// keyOf names a root of a namespace.
+// keyOf returns a key that identifies a root in its namespace.
 func keyOf(root *unstructured.Unstructured, t Type) string {
 	return t.GroupResource().String() + "/" + root.GetName()
 }
 
-// name notes which references are to a root.
+// name records which of the references are to a root.
 func (w *World) name(ctx context.Context, source Source, r Related, refs []splitter.Reference) error {
 	other, err := readAlone(ctx, source, r.Root, r.Type, w.State.Now)
 	if err != nil {
@@ -102,7 +103,8 @@ func selects(pods labels.Selector, root *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(splitter.PodLabels(root), pods.Matches)
 }
 
-// follow has the root go where another one is, and counts the shares of what makes pods.
+// follow adds the clusters of another root to those that this root follows. It also adds the
+// shares of that root.
 func (w *World) follow(ctx context.Context, source Source, r Related, follows bool, depth int) error {
 	other, err := readAlone(ctx, source, r.Root, r.Type, w.State.Now)
 	if err != nil {
@@ -140,8 +142,8 @@ func (w *World) follow(ctx context.Context, source Source, r Related, follows bo
 	return nil
 }
 
-// leads reports whether the root goes before another one that it goes after and that goes after it,
-// also by way of others. Of a circle the first by its key leads.
+// leads reports whether two roots follow each other, directly or through other roots, and this
+// root is the one that leads. In a cycle, the root with the first key leads.
 func (w *World) leads(ctx context.Context, source Source, other *World) (bool, error) {
 	own := keyOf(w.Root, w.Type)
 	if keyOf(other.Root, other.Type) < own {
@@ -173,18 +175,19 @@ func (w *World) leads(ctx context.Context, source Source, other *World) (bool, e
 	return false, nil
 }
 
-// reread reads the leaves again, for the way in which the root is divided has changed.
+// reread reads the leaves again after the division of the root has changed.
 func (w *World) reread(ctx context.Context, source Source) error {
 	w.State.Leaves, w.Leaves = nil, nil
 	return w.readLeaves(ctx, source)
 }
 
-// IsAdapted reports whether leaves differ by their clusters, replicas apart.
+// IsAdapted reports whether the leaves differ between clusters in more than their replicas.
 func (w *World) IsAdapted() bool {
 	return len(w.named) > 0 || len(w.shares) > 0 && splitter.HasPortions(w.Type.GVK.GroupKind())
 }
 
-// Adapt makes of a leaf what is right in its cluster: what it refers to has the name that it has there, and numbers that are about a whole workload are its portion. It changes the leaf.
+// Adapt changes a leaf for its cluster. References get the name that the object has in that
+// cluster. Numbers about a whole workload become the portion of the cluster.
 func (w *World) Adapt(leaf *unstructured.Unstructured, cluster string) {
 	if len(w.named) > 0 {
 		splitter.Retarget(leaf, func(r splitter.Reference) (string, bool) {

@@ -11,20 +11,20 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// Role is what an object of a divided type is.
+// Role is the role of an object of a divided type.
 type Role string
 
 // The roles.
 const (
-	// Root is what is divided.
+	// Root is an object that is divided.
 	Root Role = "root"
-	// Leaf is a part of a root. [Owner] says of which.
+	// Leaf is the part of a root for one cluster. [Owner] returns the root.
 	Leaf Role = "leaf"
-	// Targeted objects are sent to clusters by their own labels, and are none of ours.
+	// Targeted objects have target labels of their own. The splitter does not divide them.
 	Targeted Role = "targeted"
 )
 
-// RoleOf says what an object of a type is.
+// RoleOf returns the role of an object of a type.
 func RoleOf(object metav1.Object, t Type) Role {
 	switch {
 	case object.GetLabels()[workloadv1alpha1.OwnedByLabel] != "", controller(object, t.GVK) != nil:
@@ -35,7 +35,7 @@ func RoleOf(object metav1.Object, t Type) Role {
 	return Root
 }
 
-// Owner is the root of a leaf by its controller; empty if it has none.
+// Owner returns the root of a leaf, from the leaf's controller. It is empty if the leaf has none.
 func Owner(leaf metav1.Object, t Type) (name string, uid types.UID) {
 	if ref := controller(leaf, t.GVK); ref != nil {
 		return ref.Name, ref.UID
@@ -43,7 +43,7 @@ func Owner(leaf metav1.Object, t Type) (name string, uid types.UID) {
 	return "", ""
 }
 
-// controller is an object's controller if that is of the same type.
+// controller returns the controller of an object if that has the same type, and otherwise nil.
 func controller(object metav1.Object, kind schema.GroupVersionKind) *metav1.OwnerReference {
 	ref := metav1.GetControllerOfNoCopy(object)
 	if ref == nil || ref.Kind != kind.Kind {
@@ -55,8 +55,8 @@ func controller(object metav1.Object, kind schema.GroupVersionKind) *metav1.Owne
 	return ref
 }
 
-// belongs says whether an object is a leaf of a root, or was one of an earlier root of
-// that name, whose parts may still run.
+// belongs reports whether an object is a leaf of a root. former is true if it is a leaf of an
+// earlier root with that name. The replicas of such a leaf may still run.
 func belongs(object, root metav1.Object, t Type) (is, former bool) {
 	if ref := metav1.GetControllerOfNoCopy(object); ref != nil {
 		if own := controller(object, t.GVK); own == nil || own.Name != root.GetName() {
@@ -67,8 +67,8 @@ func belongs(object, root metav1.Object, t Type) (is, former bool) {
 	return object.GetLabels()[workloadv1alpha1.OwnedByLabel] == splitter.OwnerLabel(root.GetName()), false
 }
 
-// clusterOf is the cluster that a leaf is for: by its label, or if that was changed by
-// its name. Empty: it is none that the root has made.
+// clusterOf returns the cluster of a leaf from its label. If the label was changed, it uses the
+// name of the leaf. It is empty if the root did not make this leaf.
 func clusterOf(leaf metav1.Object, root string, clusters []string) string {
 	isFor := func(cluster string) bool {
 		return cluster != "" && splitter.LeafName(root, cluster) == leaf.GetName()

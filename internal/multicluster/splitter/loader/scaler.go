@@ -9,8 +9,8 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// ReadScalers finds the autoscalers that refer to the root, for [World.Yield]: they count for what
-// is written of leaves, and not for the division.
+// ReadScalers reads the autoscalers that refer to the root, for [World.Yield]. They affect the
+// content of leaves, but not the division.
 func (w *World) ReadScalers(ctx context.Context, source Source) error {
 	if !w.Type.Scalable || len(w.Problems) > 0 {
 		return nil
@@ -34,9 +34,9 @@ func (w *World) ReadScalers(ctx context.Context, source Source) error {
 	return nil
 }
 
-// Yield is what [workloadv1alpha1.YieldAnnotation] of the leaf in a cluster has to say: what the
-// root says, and the replicas where an autoscaler of the kcp is that refers to the root, unless
-// the root gives nothing away.
+// Yield returns the value of [workloadv1alpha1.YieldAnnotation] on the leaf in a cluster. It is
+// the value of the root. If an autoscaler of the kcp that refers to the root is in the cluster,
+// the replicas are added. They are not added if the root yields nothing.
 func (w *World) Yield(cluster string) string {
 	said := w.Root.GetAnnotations()[workloadv1alpha1.YieldAnnotation]
 	isThere := func(scaler *World) bool {

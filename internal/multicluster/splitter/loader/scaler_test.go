@@ -10,8 +10,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestYield: a leaf gives its replicas away where an autoscaler of the kcp is that refers to its
-// root, unless the root says otherwise.
+// TestYield tests that a leaf yields its replicas in clusters that have an autoscaler of the kcp
+// which refers to its root, unless the root sets something else.
 func TestYield(t *testing.T) {
 	t.Parallel()
 	hpas := typed("autoscaling", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
@@ -23,7 +23,7 @@ func TestYield(t *testing.T) {
 	for name, tc := range map[string]struct {
 		scaler Type
 		spec   map[string]any
-		said   string // by the root
+		said   string // the annotation of the root
 		path   []string
 		east   string
 	}{
@@ -59,7 +59,7 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// TestNothingIsAutoscaled: a root that is scaled to nothing stops, also where an autoscaler sets
+// TestNothingIsAutoscaled tests that a root with 0 replicas stops even where an autoscaler sets
 // the replicas.
 func TestNothingIsAutoscaled(t *testing.T) {
 	t.Parallel()

@@ -18,49 +18,49 @@ import (
 type Type struct {
 	GVK      schema.GroupVersionKind
 	Resource string
-	// Path is where its replicas are; of use only if it is Scalable.
+	// Path is the path of its replicas. It is valid only if Scalable is true.
 	Path     splitter.ScalePath
 	Scalable bool
-	// Reports is whether it has a status of its own, which clusters report.
+	// Reports is true if the type has a status subresource, which clusters report.
 	Reports bool
-	// Rules are what is known of the type beside its schema, and BadRules why annotations of its
-	// CRD add nothing to them.
+	// Rules are facts about the type that its schema does not contain. BadRules is the error in
+	// the annotations of its CRD, or empty.
 	Rules    splitter.Rules
 	BadRules string
 }
 
-// Needs are the objects that one of the type names, without those that it produces itself.
+// Needs returns the objects that an object of the type needs, except those that it produces.
 func (t Type) Needs(object *unstructured.Unstructured) ([]splitter.Need, error) {
 	needs, err := splitter.Needs(object)
 	products := t.Rules.Products(object)
 	return slices.DeleteFunc(needs, func(n splitter.Need) bool { return isAmong(n, products) }), err
 }
 
-// isAmong reports whether a need is one of others, optional or not.
+// isAmong reports whether a need is in a list, optional or not.
 func isAmong(n splitter.Need, others []splitter.Need) bool {
 	return slices.ContainsFunc(others, func(o splitter.Need) bool { return o.Kind == n.Kind && o.Name == n.Name })
 }
 
-// GVR is the type as it is asked for.
+// GVR returns the group, version and resource of the type.
 func (t Type) GVR() schema.GroupVersionResource { return t.GVK.GroupVersion().WithResource(t.Resource) }
 
-// GroupResource is what a Cluster calls the type in its status.
+// GroupResource returns the name of the type in the status of a Cluster.
 func (t Type) GroupResource() schema.GroupResource { return t.GVR().GroupResource() }
 
-// Division is how objects of the type are divided where nothing else is said.
+// Division returns how objects of the type are divided by default.
 func (t Type) Division() workloadv1alpha1.Division {
 	return splitter.KindOf(t.GVK.GroupKind(), t.Scalable)
 }
 
-// Ingresses are not divided: an Ingress goes where its Services are.
+// Ingresses are not divided. An Ingress goes to the clusters of its Services.
 var Ingresses = schema.GroupResource{Group: "networking.k8s.io", Resource: "ingresses"}
 
-// kept are the groups of a kcp's own objects.
+// kept are the API groups of the kcp itself.
 var kept = []string{workloadv1alpha1.GroupName, apiresourcev1alpha1.GroupName}
 
-// Types are the types that are divided, in the order of their names: the namespaced ones
-// that negotiation serves or that clusters offer as well as a CRD made by hand. What a kcp
-// serves by itself is not among them: it follows what needs it.
+// Types returns the types that are divided, sorted by name. These are the namespaced types that
+// negotiation serves, and the types of manual CRDs that clusters offer too. Types that every kcp
+// serves are not included, because their objects follow the objects that need them.
 func Types(crds []*apiextensionsv1.CustomResourceDefinition, negotiated []*apiresourcev1alpha1.NegotiatedAPIResource) []Type {
 	offered := map[schema.GroupResource]bool{}
 	for _, n := range negotiated {
@@ -84,7 +84,7 @@ func Types(crds []*apiextensionsv1.CustomResourceDefinition, negotiated []*apire
 	return types
 }
 
-// typeOf is the type of a CRD that is served and stays, in the version that is stored.
+// typeOf returns the type of a CRD that is served and not being deleted, in its storage version.
 func typeOf(crd *apiextensionsv1.CustomResourceDefinition) (Type, bool) {
 	if crd.Spec.Scope != apiextensionsv1.NamespaceScoped || slices.Contains(kept, crd.Spec.Group) || !IsServed(crd) {
 		return Type{}, false
@@ -117,7 +117,7 @@ func typeOf(crd *apiextensionsv1.CustomResourceDefinition) (Type, bool) {
 	return t, true
 }
 
-// IsServed says whether objects of a CRD can be written, and will not go with it.
+// IsServed reports whether objects of a CRD can be written, and the CRD is not being deleted.
 func IsServed(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	established := false
 	for _, c := range crd.Status.Conditions {
@@ -131,7 +131,7 @@ func IsServed(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return established && crd.DeletionTimestamp == nil
 }
 
-// path is a JSON path of plain fields, which is all that a CRD's scale may have.
+// path splits a JSON path of plain fields. The scale subresource of a CRD allows no other paths.
 func path(json string) []string {
 	if json = strings.TrimPrefix(json, "."); json == "" {
 		return nil

@@ -23,7 +23,7 @@ import (
 
 var deployments = Type{GVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Resource: "deployments", Scalable: true, Reports: true}
 
-// definition is a CRD that is served and was negotiated.
+// definition returns a CRD that is served and was negotiated.
 func definition(group, plural, kind string) *apiextensionsv1.CustomResourceDefinition {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	crd.Annotations = map[string]string{apiresourcev1alpha1.NegotiatedAnnotation: "true"}
@@ -80,14 +80,14 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// shop is a Source with a root, and what a test puts beside it.
+// shop is a Source with the objects of a test.
 type shop struct {
 	clusters   []*workloadv1alpha1.Cluster
 	placements []*workloadv1alpha1.Placement
 	leaves     []*unstructured.Unstructured
 	claims     map[string]*unstructured.Unstructured
 	related    []Related
-	// places of a Service with the label app=web and of an Ingress with needs.
+	// places are the targets of a Service with the label app=web, and of an Ingress with needs.
 	places  []string
 	ingress []splitter.Need
 }
@@ -159,7 +159,7 @@ func read(t *testing.T, s *shop, root *unstructured.Unstructured) *World {
 	return w
 }
 
-// TestReadLeaves: which objects are leaves, whatever was done to them, and which are not.
+// TestReadLeaves tests which objects are leaves, after different changes to them.
 func TestReadLeaves(t *testing.T) {
 	t.Parallel()
 	root := web()
@@ -203,7 +203,7 @@ func owner(o *unstructured.Unstructured, change func(*metav1.OwnerReference)) {
 	o.SetOwnerReferences(refs)
 }
 
-// TestReadClaims: where a claim is bound.
+// TestReadClaims tests where a claim is bound.
 func TestReadClaims(t *testing.T) {
 	t.Parallel()
 	both := map[string]string{workloadv1alpha1.TargetLabelPrefix + "east": "true", workloadv1alpha1.TargetLabelPrefix + "west": "true"}
@@ -236,15 +236,15 @@ func TestReadClaims(t *testing.T) {
 	}
 }
 
-// TestReadClaimTemplates: a cluster that has said anything of a leaf has what the leaf's
-// templates make.
+// TestReadClaimTemplates tests that a cluster which has reported the status of a leaf has the
+// claims from the leaf's templates.
 func TestReadClaimTemplates(t *testing.T) {
 	t.Parallel()
 	templates := []any{map[string]any{"metadata": map[string]any{"name": "data"}}}
 	status := map[string]any{"replicas": int64(1)}
 	for name, tc := range map[string]struct {
-		spec   map[string]any // what is added to the root's
-		status map[string]any // of the leaf in east
+		spec   map[string]any // fields added to the spec of the root
+		status map[string]any // status of the leaf in east
 		want   bool
 	}{
 		"a StatefulSet's":               {map[string]any{"volumeClaimTemplates": templates}, status, true},
@@ -274,7 +274,7 @@ func TestReadClaimTemplates(t *testing.T) {
 	}
 }
 
-// TestReadPlacements: which of several counts, and what cannot be followed.
+// TestReadPlacements tests which of several Placements counts, and which errors are found.
 func TestReadPlacements(t *testing.T) {
 	t.Parallel()
 	placement := func(name string, age int64, change func(*workloadv1alpha1.PlacementSpec)) *workloadv1alpha1.Placement {
@@ -332,7 +332,7 @@ func TestRoleOf(t *testing.T) {
 
 var things = Type{GVK: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Thing"}, Resource: "things"}
 
-// thing is a root that refers to others of its type.
+// thing returns a root that refers to others of its type.
 func thing(name string, refs ...string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{}}
 	o.SetGroupVersionKind(things.GVK)
@@ -346,7 +346,7 @@ func thing(name string, refs ...string) *unstructured.Unstructured {
 	return o
 }
 
-// typed is a type with the rules that are known of it.
+// typed returns a type with its built-in rules.
 func typed(group, kind, resource string) Type {
 	t := Type{GVK: schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind}, Resource: resource}
 	t.Rules, _ = splitter.RulesOf(t.GVK.GroupKind(), nil)
@@ -369,7 +369,7 @@ func of(t Type, name string, spec map[string]any) *unstructured.Unstructured {
 	return o
 }
 
-// cert makes the Secret of its name.
+// cert returns a Certificate that makes the Secret with the same name.
 func cert(name, issuer string) *unstructured.Unstructured {
 	return of(certificates, name, map[string]any{"secretName": name, "issuerRef": map[string]any{"name": issuer}})
 }
@@ -378,7 +378,7 @@ func issuer(name, key string) *unstructured.Unstructured {
 	return of(issuers, name, map[string]any{"ca": map[string]any{"secretName": key}})
 }
 
-// scaled scales a Deployment by what it may read.
+// scaled returns a ScaledObject that scales a Deployment and refers to a TriggerAuthentication.
 func scaled(name, auth string) *unstructured.Unstructured {
 	return of(scalers, "x", map[string]any{"scaleTargetRef": map[string]any{"name": name}, "triggers": []any{map[string]any{"authenticationRef": map[string]any{"name": auth}}}})
 }
@@ -387,7 +387,7 @@ func monitor(app string) *unstructured.Unstructured {
 	return of(monitors, app, map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"app": app}}})
 }
 
-// TestRelate: where a root goes that refers to others.
+// TestRelate tests the clusters of a root that refers to other roots.
 func TestRelate(t *testing.T) {
 	t.Parallel()
 	hpa := func(change func(*unstructured.Unstructured)) *unstructured.Unstructured {
@@ -405,7 +405,8 @@ func TestRelate(t *testing.T) {
 		root    *unstructured.Unstructured
 		t       Type
 		related []Related
-		// clusters that the root follows to; "-": it does not follow. leaf is what that in east says.
+		// clusters are the ones that the root follows, or "-" if it does not follow. leaf is the
+		// content of the leaf in east.
 		clusters, leaf string
 	}{
 		"an autoscaler": {hpa(func(*unstructured.Unstructured) {}), to, []Related{{web(), deployments}}, "east west", "web--east 10"},
@@ -422,7 +423,8 @@ func TestRelate(t *testing.T) {
 		"a circle, the second": {thing("b", "a"), things, []Related{{thing("a", "b"), things}, {thing("b", "a"), things}}, "east", ""},
 		"itself":               {thing("a", "a"), things, []Related{{thing("a", "a"), things}}, "-", ""},
 		"a chain":              {thing("c", "b"), things, []Related{{thing("a"), things}, {thing("b", "a"), things}}, "east", ""},
-		// A Deployment in both clusters mounts the Secret of the Certificate, which its Issuer follows.
+		// A Deployment in both clusters mounts the Secret of the Certificate. The Issuer follows
+		// the Certificate.
 		"a producer goes after its users":          {cert("tls", "ca"), certificates, []Related{{web(), deployments}, {issuer("ca", ""), issuers}}, "east west", ""},
 		"of what nobody needs, after its issuer":   {cert("other", "ca"), certificates, []Related{{web(), deployments}, {issuer("ca", ""), issuers}}, "east", ""},
 		"after an Ingress":                         {cert("ingress-tls", "ca"), certificates, []Related{{issuer("ca", ""), issuers}}, "west", ""},
