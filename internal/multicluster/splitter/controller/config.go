@@ -15,28 +15,30 @@ import (
 )
 
 const (
-	// DefaultWorkers are passes at once. They wait for the kcp most of the time.
+	// DefaultWorkers is the number of concurrent passes. They mostly wait for the kcp.
 	DefaultWorkers = 4
-	// DefaultReleaseDelay is how long something is left where nothing seems to need it.
+	// DefaultReleaseDelay is how long an object stays in a cluster where nothing seems to need
+	// it.
 	DefaultReleaseDelay = 2 * time.Second
-	// NoTypes among the names of types stands for none.
+	// NoTypes as the name of a type selects no types.
 	NoTypes = "none"
 )
 
-// Config is what the controller is made of.
+// Config is the configuration of a [Controller].
 type Config struct {
-	// Rest reaches the kcp as a user who may send objects to every cluster. Required; it
-	// is not changed.
+	// Rest connects to the kcp as a user who may send objects to every cluster. It is required.
+	// New does not change it.
 	Rest *rest.Config
-	// Types are divided, as plural.group or plural; all that can be when empty.
+	// Types are the types to divide, as plural.group or plural. If it is empty, all possible
+	// types are divided.
 	Types []string
-	// Workers are how many roots are worked on at once: DefaultWorkers when 0.
+	// Workers is how many roots are processed at once. 0 means DefaultWorkers.
 	Workers int
-	// ReleaseDelay is DefaultReleaseDelay when 0.
+	// ReleaseDelay is how long an unneeded object stays. 0 means DefaultReleaseDelay.
 	ReleaseDelay time.Duration
-	// Logger is slog.Default when nil.
+	// Logger receives the logs. nil means slog.Default.
 	Logger *slog.Logger
-	// Metrics registers the controller's metrics; none when nil.
+	// Metrics registers the metrics of the controller. nil means no metrics.
 	Metrics prometheus.Registerer
 }
 
@@ -55,7 +57,7 @@ func (c *Config) Validate() error {
 	return errors.Join(append(problems, ValidateTypes(c.Types))...)
 }
 
-// ValidateTypes reports every name that cannot be one of a type that is divided.
+// ValidateTypes reports every name that is not the name of a type that can be divided.
 func ValidateTypes(names []string) error {
 	var problems []error
 	for _, name := range names {
@@ -85,7 +87,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// divides says whether a type is among those that were named.
+// divides reports whether the configuration includes a type.
 func (c *Config) divides(t loader.Type) bool {
 	if len(c.Types) == 0 {
 		return true

@@ -22,16 +22,16 @@ import (
 	"rik.dev/rik/internal/reconcile/runtimelog"
 )
 
-// fieldManager owns what the controller writes.
+// fieldManager is the field manager of everything that the controller writes.
 const fieldManager = "rik-splitter"
 
-// Controller divides roots until its context ends. It is made by New and run once.
+// Controller divides roots until its context ends. New creates it. Run may be called once.
 type Controller struct {
 	config       Config
 	dynamic      dynamic.Interface
 	metadata     metadata.Interface
 	eventsClient typedcorev1.EventInterface
-	// recorder is there while Run works.
+	// recorder is set while Run runs.
 	recorder record.EventRecorder
 	metrics  *metrics
 	now      func() time.Time
@@ -44,7 +44,7 @@ type Controller struct {
 	removals *reconcile.Queue[string]
 
 	mu sync.RWMutex
-	// kinds, followers and typesKnown are guarded by mu. typesKnown: the types were read
+	// mu guards kinds, followers and typesKnown. typesKnown is true after the types were read
 	// once.
 	kinds      map[schema.GroupResource]*kind
 	followers  map[string]*followers
@@ -53,7 +53,7 @@ type Controller struct {
 	memory *memory
 }
 
-// rootKey names a root.
+// rootKey identifies a root.
 type rootKey struct {
 	schema.GroupResource
 	Namespace, Name string
@@ -61,7 +61,7 @@ type rootKey struct {
 
 func (k rootKey) String() string { return k.GroupResource.String() + " " + k.Namespace + "/" + k.Name }
 
-// New makes a controller. It connects to nothing yet.
+// New creates a controller. It does not connect to the kcp yet.
 func New(config Config) (*Controller, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the splitter: %w", err)
@@ -92,7 +92,7 @@ func New(config Config) (*Controller, error) {
 
 func (c *Controller) connect() error {
 	upstream := rest.CopyConfig(c.config.Rest)
-	// CRD-served types speak JSON only, and the workers bound themselves.
+	// Types that a CRD serves support only JSON. The number of workers limits the requests.
 	upstream.ContentType, upstream.AcceptContentTypes = "application/json", "application/json"
 	upstream.QPS, upstream.Burst = -1, -1
 	if upstream.UserAgent == "" {
@@ -116,8 +116,8 @@ func (c *Controller) connect() error {
 	return c.cacheUpstream()
 }
 
-// Run divides until ctx ends, and returns when everything that it started has. It waits
-// for a kcp that does not answer yet.
+// Run divides roots until ctx ends. It returns after all its goroutines have ended. If the kcp
+// does not answer yet, Run waits for it.
 func (c *Controller) Run(ctx context.Context) error {
 	defer c.record(ctx)()
 	group, ctx := errgroup.WithContext(ctx)
@@ -149,8 +149,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// everyRoot asks for a pass over every root there is, of a namespace or, if that is
-// empty, of all.
+// everyRoot queues a pass for every root in a namespace. If namespace is empty, it queues all
+// roots.
 func (c *Controller) everyRoot(namespace string) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -167,7 +167,7 @@ func (c *Controller) everyRoot(namespace string) {
 	}
 }
 
-// clusterNamed is a Cluster; nil if there is none.
+// clusterNamed returns a Cluster, or nil if it does not exist.
 func (c *Controller) clusterNamed(name string) *workloadv1alpha1.Cluster {
 	object, _, _ := c.clusters.GetIndexer().GetByKey(name)
 	cluster, _ := object.(*workloadv1alpha1.Cluster)

@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// failing lets so many writes of leaves through, and then none.
+// failing is a transport that allows a number of writes of leaves, and rejects the others.
 type failing struct {
 	next http.RoundTripper
 	left atomic.Int64
@@ -31,14 +31,14 @@ func (f *failing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(r)
 }
 
-// isLeaf says whether a request is about a leaf: one by name, or one that is made.
+// isLeaf reports whether a request reads or writes a leaf by name, or creates one.
 func isLeaf(r *http.Request) bool {
 	_, name, found := strings.Cut(r.URL.Path, "/deployments")
 	return found && (name == "" || strings.Contains(name, "--"))
 }
 
-// failing is a connection of a controller that can write so many leaves. refused says
-// whether it tried one more.
+// failing returns a connection for a controller that allows a number of writes of leaves. refused
+// reports whether the controller tried another write.
 func (s *site) failing(writes int64) (config *rest.Config, refused func() bool) {
 	f := &failing{}
 	f.left.Store(writes)
@@ -50,9 +50,9 @@ func (s *site) failing(writes int64) (config *rest.Config, refused func() bool) 
 	return config, func() bool { return f.left.Load() < 0 }
 }
 
-// TestCrash ends the controller between the progress and the leaves, and between two
-// leaves, while parts are moved: never is more told to run than the whole and the surge,
-// and the next controller ends what was begun.
+// TestCrash stops the controller between the progress and the leaves, and between two leaves,
+// while parts move. The leaves never ask for more replicas than the whole plus the surge. The
+// next controller completes the moves.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	s := apart(t, "east", "west")
@@ -98,7 +98,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// within fails if more is told to run than a bound.
+// within fails if the leaves of a root ask for more replicas than a bound.
 func (s *site) within(ctx context.Context, root string, bound int64) error {
 	leaves, err := s.objects.Resource(s.resource).Namespace(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.OwnedByLabel + "=" + root})
 	if err != nil {
@@ -115,8 +115,8 @@ func (s *site) within(ctx context.Context, root string, bound int64) error {
 	return nil
 }
 
-// TestMovesAreReported: what was written is told although another write of the same pass failed,
-// for the next pass has nothing to say of it.
+// TestMovesAreReported tests that the controller reports a successful write even if another write
+// of the same pass failed. The next pass would not report it.
 func TestMovesAreReported(t *testing.T) {
 	t.Parallel()
 	s := apart(t, "east", "west")
@@ -131,7 +131,8 @@ func TestMovesAreReported(t *testing.T) {
 	s.reported("web", "Divided", s.cluster("west")+" 0 to 2")
 }
 
-// TestTwoControllers: two at once come to the same rest, and then write nothing.
+// TestTwoControllers tests that two concurrent controllers reach the same result, and then write
+// nothing.
 func TestTwoControllers(t *testing.T) {
 	t.Parallel()
 	s := apart(t, "east", "west")

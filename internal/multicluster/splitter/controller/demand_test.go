@@ -13,8 +13,9 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// TestLeafCountsBeforeItsTypeIsRead: a leaf is announced as soon as it is read, when others
-// of its type are still being read, and not again after. What it needs was never sent then.
+// TestLeafCountsBeforeItsTypeIsRead tests a leaf that is announced while the other objects of its
+// type are still being read. It is not announced again. An earlier version never sent what it
+// needs.
 func TestLeafCountsBeforeItsTypeIsRead(t *testing.T) {
 	t.Parallel()
 	deployments := loader.Type{

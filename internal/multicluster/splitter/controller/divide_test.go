@@ -9,7 +9,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestNoClusters is case R2. It is the first, and runs by itself: there are no Clusters.
+// TestNoClusters covers case R2. It runs first and alone, because it needs a kcp without
+// Clusters.
 func TestNoClusters(t *testing.T) { //nolint:paralleltest // other tests register Clusters
 	s := newSite(t)
 	s.deploy("web", 3, nil)
@@ -17,7 +18,7 @@ func TestNoClusters(t *testing.T) { //nolint:paralleltest // other tests registe
 	s.until("web", "")
 }
 
-// TestDivide is case R1 and R3, and the rescales of R4.
+// TestDivide covers cases R1 and R3, and the rescales of R4.
 func TestDivide(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -37,8 +38,8 @@ func TestDivide(t *testing.T) {
 	s.rests("web")
 }
 
-// TestStrategyTable is the table of D5: what becomes of a root that is there, and of a new
-// one, when a cluster is as the case says.
+// TestStrategyTable covers the table of D5. For each state of a cluster, it checks an existing
+// root and a new one.
 func TestStrategyTable(t *testing.T) {
 	t.Parallel()
 	past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
@@ -77,7 +78,7 @@ func TestStrategyTable(t *testing.T) {
 	}
 }
 
-// TestClustersComeAndGo: (a), (d) and (e).
+// TestClustersComeAndGo covers cases (a), (d) and (e): clusters that appear and disappear.
 func TestClustersComeAndGo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -95,7 +96,7 @@ func TestClustersComeAndGo(t *testing.T) {
 	s.reports("web", map[string]int64{"replicas": 10, "readyReplicas": 10})
 }
 
-// TestHints: (b), by annotations and by a Placement.
+// TestHints covers case (b): hints in annotations and in a Placement.
 func TestHints(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -116,7 +117,7 @@ func TestHints(t *testing.T) {
 	s.until("web", "east=4 west=4")
 }
 
-// TestWhole: (f).
+// TestWhole covers case (f): a root that is not divided.
 func TestWhole(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")

@@ -1,18 +1,18 @@
-// Package controller divides the roots of a kcp over its clusters, and goes on doing
-// so: [splitter.Split] decides, this package watches and writes.
+// Package controller continuously divides the roots of a kcp over its clusters. [splitter.Split]
+// decides. This package watches objects and writes the decisions.
 //
-// One pass is over one root with its leaves. It writes, in this order: the progress on the
-// root, the targets of what the leaves need, the leaves, and the root's status. Every
-// write is for the version that was decided on; a write that comes too late fails, and the
-// root is looked at anew. What was just written counts as it was written until the watch
-// shows it.
+// One pass handles one root and its leaves. It writes in this order: the progress on the root,
+// the targets of the objects that the leaves need, the leaves, and the status of the root. Every
+// write is conditional on the resource version that the decision used. If the object has changed,
+// the write fails and the root is processed again. Until the watch delivers a write, the pass
+// uses the object as it was written.
 //
-// Another queue is over what leaves need: ConfigMaps, Secrets, ServiceAccounts, claims,
-// Services and Ingresses. They have the targets of all leaves that need them, and lose one
-// when the last of these leaves has left the cluster.
+// A second queue handles the objects that leaves need: ConfigMaps, Secrets, ServiceAccounts,
+// claims, Services and Ingresses. Such an object has the targets of all leaves that need it. It
+// loses a target when the last of these leaves has left that cluster.
 //
-// Reads: Clusters, Placements, CustomResourceDefinitions, NegotiatedAPIResources, the
-// objects of the types that are divided, and of what leaves need the metadata.
-// Writes: leaves; of roots the status and one annotation; of what leaves need the targets
-// and two annotations; of Clusters one finalizer; Events about roots.
+// Reads: Clusters, Placements, CustomResourceDefinitions, NegotiatedAPIResources, the objects of
+// the divided types, and the metadata of the objects that leaves need. Writes: leaves; the status
+// and one annotation of roots; the targets and two annotations of the objects that leaves need;
+// one finalizer of Clusters; Events about roots.
 package controller

@@ -18,31 +18,32 @@ import (
 	"rik.dev/rik/internal/multicluster/terminal"
 )
 
-// entry is what is kept of an object of a divided type. It is never changed.
+// entry is the cached part of an object of a divided type. It is immutable.
 type entry struct {
-	// Unstructured is the object: of a root all, of a leaf the metadata, the replicas
-	// and the status, of others the metadata.
+	// Unstructured is the object. A root is complete. A leaf has metadata, replicas and status.
+	// Any other object has only metadata.
 	*unstructured.Unstructured
 	role loader.Role
-	// expires is when a finished object's time to live is over; zero: never, or not yet known.
-	// A leaf has none: its root's counts.
+	// expires is when the time to live of a finished object ends. It is zero if it never ends, or
+	// is not known yet. It is always zero for a leaf, because the time of its root counts.
 	expires time.Time
-	// digest of roots and leaves stands for their specs.
+	// digest is the hash of the spec of a root or leaf.
 	digest string
-	// needs and pods of a leaf: what it names, and the labels of its pods.
+	// needs and pods of a leaf are the objects that it needs and the labels of its pods.
 	needs []splitter.Need
 	pods  []labels.Labels
-	// refs of a root are what it refers to, and selector the pods that it is about, or nil. pods of
-	// a root are those that its leaves make.
+	// refs of a root are the objects to which it refers. selector selects the pods that it
+	// concerns, or is nil. pods of a root are the labels of the pods of its leaves.
 	refs     []splitter.Reference
 	selector labels.Selector
-	// services of a root are the Services that it is about, or nil, and products what is made for
-	// it in a cluster. needs of a root are those of its leaves, and do not have these sent anywhere.
+	// services of a root selects the Services that it concerns, or is nil. products are the
+	// objects that are made for it in a cluster. needs of a root are those of its leaves, but
+	// only leaves cause these objects to be sent.
 	services labels.Selector
 	products []splitter.Need
 }
 
-// newEntry keeps what is needed of an object, which it takes over.
+// newEntry returns the entry of an object. It takes ownership of the object.
 func newEntry(object *unstructured.Unstructured, t loader.Type) (*entry, error) {
 	forget(object)
 	r := &entry{Unstructured: object, role: loader.RoleOf(object, t)}
@@ -64,14 +65,14 @@ func newEntry(object *unstructured.Unstructured, t loader.Type) (*entry, error) 
 		r.needs, _ = t.Needs(object)
 		return r, nil
 	}
-	// What a leaf names and cannot be read is its root's mistake, which is told there.
+	// If the needs cannot be read, the root has an error, and the pass of the root reports it.
 	r.needs, _ = t.Needs(object)
 	r.pods = splitter.PodLabels(object)
 	r.Unstructured, err = slim(object, t.Path)
 	return r, err
 }
 
-// forget drops what nobody here reads.
+// forget removes metadata that the controller does not read.
 func forget(object *unstructured.Unstructured) {
 	object.SetManagedFields(nil)
 	if notes := object.GetAnnotations(); notes["kubectl.kubernetes.io/last-applied-configuration"] != "" {
@@ -80,7 +81,7 @@ func forget(object *unstructured.Unstructured) {
 	}
 }
 
-// slim is an object without its spec, but with its replicas.
+// slim returns an object without its spec, except for the replicas.
 func slim(object *unstructured.Unstructured, path splitter.ScalePath) (*unstructured.Unstructured, error) {
 	out := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": object.GetAPIVersion(), "kind": object.GetKind(), "metadata": object.Object["metadata"],
@@ -96,7 +97,7 @@ func slim(object *unstructured.Unstructured, path splitter.ScalePath) (*unstruct
 	return out, nil
 }
 
-// deleting is an entry of an object that was deleted, and perhaps is there for a while.
+// deleting returns the entry of an object that was deleted, but may still exist for a while.
 func (r *entry) deleting(now metav1.Time) *entry {
 	out := *r
 	out.Unstructured = r.DeepCopy()
@@ -104,7 +105,7 @@ func (r *entry) deleting(now metav1.Time) *entry {
 	return &out
 }
 
-// sameNeeds says whether two entries of a leaf ask for the same in the same cluster.
+// sameNeeds reports whether two entries of a leaf need the same objects in the same cluster.
 func sameNeeds(a, b *entry) bool {
 	return a.role == b.role && slices.Equal(a.needs, b.needs) && samePods(a.pods, b.pods) &&
 		a.GetLabels()[workloadv1alpha1.ClusterLabel] == b.GetLabels()[workloadv1alpha1.ClusterLabel]
@@ -116,20 +117,20 @@ func samePods(a, b []labels.Labels) bool {
 	})
 }
 
-// follower is what is kept of an object that leaves need.
+// follower is the cached part of an object that leaves need.
 type follower struct {
-	// Unstructured has of the labels the targets, of the annotations what tells about
-	// targets, and of claims the phase.
+	// Unstructured contains the target labels, the annotations about targets and, for a claim,
+	// the phase.
 	*unstructured.Unstructured
-	// needs of its own, and the pods that it selects.
+	// needs are the objects that it needs itself. selector selects the pods of a Service.
 	needs    []splitter.Need
 	selector map[string]string
-	// labels of a Service, by which others select it, and refs of an Ingress.
+	// labels are those of a Service, by which roots select it. refs are those of an Ingress.
 	labels labels.Set
 	refs   []splitter.Reference
 }
 
-// newFollower keeps what is needed of an object, which it takes over.
+// newFollower returns the follower of an object. It takes ownership of the object.
 func newFollower(object *unstructured.Unstructured) *follower {
 	f := &follower{}
 	f.needs, _ = splitter.Needs(object)
@@ -163,7 +164,7 @@ func newFollower(object *unstructured.Unstructured) *follower {
 	return f
 }
 
-// fromMetadata is an object of which only the metadata was asked for.
+// fromMetadata returns an object of which only the metadata was requested.
 func fromMetadata(object *metav1.PartialObjectMetadata, apiVersion, kind string) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
 	out.SetName(object.Name)
@@ -177,7 +178,7 @@ func fromMetadata(object *metav1.PartialObjectMetadata, apiVersion, kind string)
 	return out
 }
 
-// body is a merge patch for one version of an object.
+// body returns a merge patch that applies only to one resource version of an object.
 func body(object metav1.Object, metadata map[string]any, rest map[string]any) ([]byte, error) {
 	if metadata == nil {
 		metadata = map[string]any{}

@@ -23,13 +23,13 @@ const (
 	reasonRefused       = "RefusedEverywhere"
 )
 
-// record writes events about roots down until the returned function ends that.
+// record starts the event recorder. The returned function stops it.
 func (c *Controller) record(ctx context.Context) (end func()) {
 	c.recorder, end = event.NewRecorder(event.NewSink(ctx, c.eventsClient), runtime.NewScheme(), fieldManager)
 	return end
 }
 
-// event tells something about the root.
+// event records an event about the root.
 func (p *pass) event(kind, reason, message string) {
 	p.recorder.Event(&corev1.ObjectReference{
 		APIVersion: p.root.GetAPIVersion(), Kind: p.root.GetKind(), Namespace: p.root.GetNamespace(),
@@ -37,8 +37,8 @@ func (p *pass) event(kind, reason, message string) {
 	}, kind, reason, message)
 }
 
-// reportMoves says what was changed and why, but for the clusters whose leaf could not be
-// written: the next pass decides of them anew, and finds nothing to say of the others.
+// reportMoves reports what changed and why. It leaves out clusters whose leaf could not be
+// written. The next pass decides on those again, but does not report the successful ones.
 func (p *pass) reportMoves(failed map[string]bool) {
 	if message := movesOf(p.result, failed); message != "" {
 		p.event(corev1.EventTypeNormal, reasonDivided, message)
@@ -46,7 +46,7 @@ func (p *pass) reportMoves(failed map[string]bool) {
 	}
 }
 
-// report says what somebody has to see to.
+// report records events for states that the user must resolve.
 func (p *pass) report() {
 	p.memory.report(p.key, splitter.ReasonInvalidPlacement, "")
 	unplaced := ""
@@ -86,14 +86,15 @@ func (p *pass) reportFailure(cluster string, err error) {
 	}
 }
 
-// reportStatus says why the status of the root is not what its parts say; nothing if it is.
+// reportStatus reports that the API server has rejected the status of the root. If refused is
+// empty, it reports nothing.
 func (p *pass) reportStatus(refused string) {
 	if p.memory.report(p.key, reasonStatusRefused, refused) {
 		p.event(corev1.EventTypeWarning, reasonStatusRefused, "what the clusters say does not fit into the status, which stays as it was: "+refused)
 	}
 }
 
-// movesOf are the parts that were changed, with the reasons of those that lose theirs.
+// movesOf returns the changes of parts, with the reasons for clusters that lose parts.
 func movesOf(result splitter.Result, failed map[string]bool) string {
 	var parts []string
 	for _, change := range result.Changes {

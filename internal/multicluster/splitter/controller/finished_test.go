@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
-// jobsCRD has of Jobs what is needed here.
+// jobsCRD is a CRD with the fields of Jobs that these tests use.
 const jobsCRD = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -43,7 +43,7 @@ spec:
           status: {type: object, x-kubernetes-preserve-unknown-fields: true}
 `
 
-// jobSite is a site of Jobs, with a controller of their own.
+// jobSite returns a site whose roots are Jobs, with its own controller.
 func jobSite(t *testing.T, names ...string) *site {
 	t.Helper()
 	s := newSite(t, names...)
@@ -57,7 +57,7 @@ func jobSite(t *testing.T, names ...string) *site {
 	s.resource, s.kind = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}, "Job"
 	for _, name := range names {
 		s.is(name, true)
-		s.cut(name) // the test itself says what the clusters report
+		s.cut(name) // the test itself writes what the clusters report
 	}
 	end, err := run(kcptest.LoopbackConfig(s.server), controller.Config{Types: []string{"jobs.batch"}})
 	if err != nil {
@@ -71,8 +71,8 @@ func jobSite(t *testing.T, names ...string) *site {
 	return s
 }
 
-// job makes a Job that is kept for some time after its end, and of the site's clusters if it
-// has no target.
+// job creates a Job with a time to live after its end. If target is empty, the Job is a root on
+// the clusters of the site.
 func (s *site) job(name, target string, ttl time.Duration) {
 	s.Helper()
 	o := object(s.resource, s.kind, s.namespace, name)
@@ -83,7 +83,7 @@ func (s *site) job(name, target string, ttl time.Duration) {
 	s.create(s.resource, o)
 }
 
-// completes has a Job say that it has been complete for some time.
+// completes sets the status of a Job to complete since some time ago.
 func (s *site) completes(name string, ago time.Duration) {
 	s.Helper()
 	s.merge(s.resource, s.namespace, name, map[string]any{"status": map[string]any{"conditions": []any{
@@ -105,9 +105,9 @@ func (s *site) vanishes(name string) {
 	})
 }
 
-// A finished Job is deleted upstream when its time to live is over, whether it was divided or
-// sent to a cluster; before that it stays where it has finished, also when its cluster is not
-// heard of any more.
+// A finished Job is deleted upstream when its time to live ends, whether it was divided or sent
+// to a cluster. Before that, it stays in the cluster where it has finished, even if that cluster
+// has lost its connection.
 func TestFinishedJobsStayAndExpire(t *testing.T) {
 	s := jobSite(t, "a", "b")
 	s.job("sent", s.cluster("a"), time.Minute)

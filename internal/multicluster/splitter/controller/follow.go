@@ -21,23 +21,22 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// neededByAnnotation on an object that follows lists the types of the leaves that need
-// it. While one of them is not served it is left where it is: that there are no leaves to
-// be seen says nothing then.
+// neededByAnnotation on a follower lists the types of the leaves that need it. While one of these
+// types is not served, the follower stays where it is, because missing leaves prove nothing then.
 const neededByAnnotation = "splitter.workloads.kcp.dev/needed-by"
 
-// heldAgain is when what is held is looked at again.
+// heldAgain is the interval at which a held object is checked again.
 const heldAgain = 2 * time.Second
 
-// demand is who needs an object.
+// demand is the clusters and types that need an object.
 type demand struct {
 	clusters []string
-	// types of the leaves that need it.
+	// types are the types of the leaves that need the object.
 	types []string
 }
 
-// follow sends an object to where it is needed, and takes it away from where it is not
-// any more.
+// follow sends an object to the clusters where it is needed, and removes it from those where it
+// is no longer needed.
 func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, error) {
 	f := c.follower(key)
 	if f == nil || f.GetDeletionTimestamp() != nil {
@@ -45,13 +44,13 @@ func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, er
 		return 0, nil
 	}
 	wanted := c.demand(key, f)
-	// What was sent ahead of a leaf stays until the leaf is seen.
+	// An object that was sent before its leaf stays until the leaf is in the cache.
 	awaited, again := c.memory.awaited(key, wanted.clusters, c.now())
 	if awaited = intersection(leavingOf(f, wanted.clusters), awaited); len(awaited) > 0 {
 		wanted.clusters = append(wanted.clusters, awaited...)
 		wanted.types = append(wanted.types, typesIn(f)...)
 	}
-	// Nor is anything taken from replicas of an earlier spec, which may start again.
+	// It also stays where replicas of an earlier spec run, because these may start again.
 	if behind := c.rolling(f, leavingOf(f, wanted.clusters)); len(behind) > 0 {
 		wanted.clusters = append(wanted.clusters, behind...)
 		wanted.types = append(wanted.types, typesIn(f)...)
@@ -63,8 +62,8 @@ func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, er
 		c.memory.left(key)
 	case c.isHeld(f):
 		wanted.clusters = append(wanted.clusters, leaving...)
-		// After a start the types are still being read, and a leaf that went meanwhile
-		// will never ask for another look.
+		// After a start, the types are still being read. A leaf that was deleted in the meantime
+		// does not cause another pass.
 		again = reconcile.Soonest(again, heldAgain)
 	default:
 		if delay := c.memory.leaves(key, c.now(), c.config.ReleaseDelay); delay > 0 {
@@ -82,7 +81,7 @@ func (c *Controller) follow(ctx context.Context, key needKey) (time.Duration, er
 	return again, nil
 }
 
-// leavingOf are the clusters to which an object was sent and where nothing needs it.
+// leavingOf returns the clusters to which an object was sent and where nothing needs it.
 func leavingOf(f *follower, wanted []string) []string {
 	var leaving []string
 	for _, name := range workloadv1alpha1.Follows(f.GetAnnotations()) {
@@ -93,8 +92,8 @@ func leavingOf(f *follower, wanted []string) []string {
 	return leaving
 }
 
-// rolling are those clusters in which a leaf of the types that needed an object does not run
-// its present spec yet: what the one before named is not known any more.
+// rolling returns the clusters in which a leaf does not run its current spec yet. It checks the
+// types that needed the object. The needs of the earlier spec are no longer known.
 func (c *Controller) rolling(f *follower, clusters []string) []string {
 	kinds, _ := c.filledKinds()
 	types := typesIn(f)
@@ -105,7 +104,7 @@ func (c *Controller) rolling(f *follower, clusters []string) []string {
 	})
 }
 
-// isRolling says whether a leaf is going to run another spec than it does.
+// isRolling reports whether a leaf does not run its current spec yet.
 func (k *kind) isRolling(r *entry) bool {
 	leaf := splitter.ReadLeaf(r.Unstructured, k.Path, k.Division())
 	done, _ := progressed(r, &leaf, k.Type)
@@ -116,13 +115,13 @@ func intersection(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(name string) bool { return !slices.Contains(b, name) })
 }
 
-// demand finds out where an object is needed.
+// demand returns where an object is needed.
 func (c *Controller) demand(key needKey, f *follower) demand {
 	if key.Kind == ingressKind {
 		return demand{clusters: c.behind(f)}
 	}
 	var d demand
-	// Who announced a leaf while its type was being read will not do so again.
+	// A leaf that was announced while its type was being read is not announced again.
 	for _, k := range c.seenKinds() {
 		leaves := k.find(needIndex, key.String())
 		if len(f.selector) > 0 {
@@ -148,7 +147,7 @@ func (c *Controller) demand(key needKey, f *follower) demand {
 	return d
 }
 
-// behind are the clusters that have one of the Services of an Ingress.
+// behind returns the clusters that have one of the Services of an Ingress.
 func (c *Controller) behind(ingress *follower) []string {
 	targets := map[splitter.Need][]string{}
 	for _, need := range ingress.needs {
@@ -163,8 +162,8 @@ func (c *Controller) behind(ingress *follower) []string {
 	return append(splitter.Followers(ingress.needs, targets), c.resourcesBehind(ingress)...)
 }
 
-// resourcesBehind are the clusters with leaves of the roots, not Services, that an Ingress has as
-// backends.
+// resourcesBehind returns the clusters with leaves of the roots that are backends of an Ingress.
+// Services are not included.
 func (c *Controller) resourcesBehind(ingress *follower) []string {
 	var clusters []string
 	kinds, _ := c.filledKinds()
@@ -184,7 +183,8 @@ func (c *Controller) resourcesBehind(ingress *follower) []string {
 	return clusters
 }
 
-// leavesOf asks for a look at the Ingresses that have a root as a backend, whose leaves changed.
+// leavesOf queues the Ingresses that have a root as a backend, after the leaves of that root
+// changed.
 func (c *Controller) leavesOf(k *kind, key rootKey) {
 	for _, f := range c.followersOf(ingressKind).find(referenceIndex, nameKey(key.Namespace, key.Name)) {
 		if slices.ContainsFunc(f.refs, func(ref splitter.Reference) bool { return ref.Name == key.Name && ref.Is(k.GVK.GroupKind()) }) {
@@ -193,7 +193,7 @@ func (c *Controller) leavesOf(k *kind, key rootKey) {
 	}
 }
 
-// selected are the leaves to whose pods a Service sends traffic.
+// selected returns the leaves to whose pods a Service sends traffic.
 func selected(k *kind, service *follower) []*entry {
 	var leaves []*entry
 	selector := labels.SelectorFromSet(service.selector)
@@ -207,7 +207,7 @@ func selected(k *kind, service *follower) []*entry {
 	return leaves
 }
 
-// typesIn are the types that an object notes as those that need it.
+// typesIn returns the types in [neededByAnnotation] of an object.
 func typesIn(f *follower) []string {
 	if list := f.GetAnnotations()[neededByAnnotation]; list != "" {
 		return strings.Split(list, ",")
@@ -215,13 +215,14 @@ func typesIn(f *follower) []string {
 	return nil
 }
 
-// isHeld says whether leaves that need an object may be there and are not seen.
+// isHeld reports whether there may be leaves that need an object but are not in the cache.
 func (c *Controller) isHeld(f *follower) bool {
 	_, all := c.filledKinds()
 	return !all || len(c.unseenTypes(f)) > 0
 }
 
-// unseenTypes are those of the types noted on an object of which no leaves are seen.
+// unseenTypes returns the types in [neededByAnnotation] of an object whose leaves are not in the
+// cache.
 func (c *Controller) unseenTypes(f *follower) []string {
 	kinds, _ := c.filledKinds()
 	ingresses := c.followersOf(ingressKind)
@@ -233,11 +234,12 @@ func (c *Controller) unseenTypes(f *follower) []string {
 	})
 }
 
-// notSyncedReason begins the problem of an object that a cluster needs and does not take.
+// notSyncedReason is the start of the problem annotation for an object that a cluster needs, but
+// whose type its syncer does not copy.
 const notSyncedReason = "TypeNotSynced"
 
-// untaken are those of the clusters to which an object is not sent yet, and which do not take
-// its type: it would never arrive, and nobody would say so.
+// untaken returns the clusters to which the object is not sent yet and whose syncer does not copy
+// its type. The object would never arrive there, and no syncer would report that.
 func (c *Controller) untaken(f *follower, resource schema.GroupResource, clusters []string) []string {
 	var names []string
 	targets := workloadv1alpha1.Targets(f.GetLabels())
@@ -246,7 +248,7 @@ func (c *Controller) untaken(f *follower, resource schema.GroupResource, cluster
 		if cluster == nil || slices.Contains(targets, name) || slices.Contains(names, name) {
 			continue
 		}
-		// A Cluster that says nothing yet may take everything.
+		// A Cluster without a status may still accept everything.
 		if synced := cluster.Status.SyncedResources; len(synced) > 0 && !slices.Contains(synced, resource.String()) {
 			names = append(names, name)
 		}
@@ -254,13 +256,14 @@ func (c *Controller) untaken(f *follower, resource schema.GroupResource, cluster
 	return names
 }
 
-// isUntakenNote says whether an annotation is one of noteUntaken.
+// isUntakenNote reports whether an annotation was written by noteUntaken.
 func isUntakenNote(key, text string) bool {
 	return strings.HasPrefix(key, workloadv1alpha1.ProblemAnnotationPrefix) && strings.HasPrefix(text, notSyncedReason+":")
 }
 
-// noteUntaken notes on an object which clusters need it and do not take it, and takes back
-// what is no longer so. It says whether that changes anything.
+// noteUntaken sets an annotation for each cluster that needs the object but whose syncer does not
+// copy it. It removes annotations that are no longer true. It reports whether it changed
+// anything.
 func noteUntaken(notes map[string]string, resource schema.GroupResource, untaken []string) (changed bool) {
 	for key, text := range notes {
 		name := strings.TrimPrefix(key, workloadv1alpha1.ProblemAnnotationPrefix)
@@ -279,11 +282,11 @@ func noteUntaken(notes map[string]string, resource schema.GroupResource, untaken
 	return changed
 }
 
-// send writes the targets of an object, if they are not as they should be.
+// send writes the targets of an object if they have changed.
 func (c *Controller) send(ctx context.Context, f *follower, d demand) error {
 	resource := c.followersOf(f.GetKind())
 	if resource == nil {
-		return nil // its type has just ended
+		return nil // the type was just removed
 	}
 	untaken := c.untaken(f, resource.resource.GroupResource(), d.clusters)
 	d.clusters = slices.DeleteFunc(d.clusters, func(name string) bool { return slices.Contains(untaken, name) })
@@ -320,7 +323,7 @@ func (c *Controller) send(ctx context.Context, f *follower, d demand) error {
 	return err
 }
 
-// difference is what a merge patch has to say to make one map of another.
+// difference returns the merge patch that changes one map into another.
 func difference(before, after map[string]string) map[string]any {
 	out := map[string]any{}
 	for name, value := range after {
@@ -336,7 +339,7 @@ func difference(before, after map[string]string) map[string]any {
 	return out
 }
 
-// precede sends what a leaf is going to need to its cluster, before the leaf is.
+// precede sends the objects that a leaf will need to its cluster before the leaf is created.
 func (c *Controller) precede(ctx context.Context, t loader.Type, leaf *unstructured.Unstructured, cluster string) error {
 	keys := c.servicesOf(leaf.GetNamespace(), splitter.PodLabels(leaf))
 	needs, err := t.Needs(leaf)
@@ -352,7 +355,7 @@ func (c *Controller) precede(ctx context.Context, t loader.Type, leaf *unstructu
 		keys = keys[1:]
 		f := c.follower(key)
 		if f == nil || seen[key] {
-			continue // what is made later is sent when it is there
+			continue // an object that is created later is sent then
 		}
 		seen[key] = true
 		if !slices.Contains(c.demand(key, f).clusters, cluster) {

@@ -23,7 +23,7 @@ import (
 
 var core = schema.GroupVersion{Version: "v1"}
 
-// stocked is a site with all that pods can need, and one object that nothing needs.
+// stocked creates every kind of object that pods can need, and one object that nothing needs.
 func stocked(t *testing.T, s *site) {
 	t.Helper()
 	for _, text := range []string{
@@ -48,7 +48,7 @@ func stocked(t *testing.T, s *site) {
 
 func plural(kind string) string { return strings.ToLower(kind) + "s" }
 
-// needs gives a root a template that names all of it.
+// needs gives a root a pod template that refers to all of these objects.
 func (s *site) needs(root string, claim bool) {
 	s.Helper()
 	pod := template(root, "v1")
@@ -67,7 +67,7 @@ func (s *site) needs(root string, claim bool) {
 	s.create(s.resource, d)
 }
 
-// sent waits until an object has some clusters as its targets, as east,west.
+// sent waits until an object has the given clusters as its targets, such as east,west.
 func (s *site) sent(kind, name, want string) {
 	s.Helper()
 	s.sentAs(core.WithResource(plural(kind)), name, want)
@@ -92,8 +92,8 @@ func (s *site) sentAs(resource schema.GroupVersionResource, name, want string) {
 	})
 }
 
-// TestDependencies: (c). What leaves need is sent before them, stays while one of them is
-// there, and what others sent somewhere stays there.
+// TestDependencies covers case (c). Objects that leaves need are sent before the leaves. They
+// stay while one of the leaves exists. Targets that other clients set stay too.
 func TestDependencies(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -114,11 +114,12 @@ func TestDependencies(t *testing.T) {
 	s.create(settings, late)
 	s.sent("ConfigMap", "late", "east,west")
 
-	// A leaf that is held in the cluster still needs what it names.
+	// A leaf that still has its syncer's finalizer still needs its objects.
 	west := s.syncers["west"]
 	s.cut("west")
 	s.hint("web", map[string]any{workloadv1alpha1.HintPrefix + "clusters": workloadv1alpha1.ClusterLabel + "=" + s.cluster("east")})
-	s.until("web", "east=3 west=1") // one was added ahead, and the others wait to hear of the first that left
+	// one was added ahead; the others wait until the first one is confirmed as stopped
+	s.until("web", "east=3 west=1")
 	s.sent("ConfigMap", "settings", "east,elsewhere,west")
 	s.syncers["west"] = west
 	s.until("web", "east=4")
@@ -131,8 +132,8 @@ func TestDependencies(t *testing.T) {
 	s.sent("ServiceAccount", "runner", "")
 }
 
-// precedes fails if a leaf was made before what it needs was sent to its cluster. The
-// field managers' times are in seconds, and so the versions are compared.
+// precedes fails if a leaf was created before its needs were sent to its cluster. It compares
+// resource versions, because the times of field managers have a resolution of one second.
 func (s *site) precedes(root string) {
 	s.Helper()
 	token, err := s.objects.Resource(core.WithResource("secrets")).Namespace(s.namespace).Get(s.Context(), "token", metav1.GetOptions{})
@@ -147,7 +148,7 @@ func (s *site) precedes(root string) {
 	}
 }
 
-// slow has leaves made late, and calls look before they are.
+// slow is a transport that delays the creation of leaves and calls look before it.
 type slow struct {
 	next http.RoundTripper
 	look func()
@@ -162,8 +163,9 @@ func (s *slow) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(r)
 }
 
-// TestWhatIsSentAheadWaits: on a busy kcp making a leaf takes longer than something stays
-// where nothing needs it. What the leaf needs was sent, taken away, and sent once more.
+// TestWhatIsSentAheadWaits tests a busy kcp on which creating a leaf takes longer than the
+// release delay. An earlier version sent the needs of the leaf, removed them, and sent them
+// again.
 func TestWhatIsSentAheadWaits(t *testing.T) {
 	t.Parallel()
 	s := apart(t, "east")
@@ -188,7 +190,7 @@ func TestWhatIsSentAheadWaits(t *testing.T) {
 	s.sent("Secret", "token", "")
 }
 
-// TestClaims: a root stays where its data is, and a claim is never deleted.
+// TestClaims tests that a root stays in the cluster of its data, and that no claim is deleted.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -198,7 +200,7 @@ func TestClaims(t *testing.T) {
 	s.sent("PersistentVolumeClaim", "data", "east")
 	claims := core.WithResource("persistentvolumeclaims")
 	s.merge(claims, s.namespace, "data", map[string]any{"status": map[string]any{"phase": "Bound"}}, "status")
-	// It would go to the other cluster but for the data.
+	// Without the data, the root would move to the other cluster.
 	s.hint("web", map[string]any{workloadv1alpha1.HintPrefix + "clusters": workloadv1alpha1.ClusterLabel + "=" + s.cluster("west")})
 	s.register("north", nil)
 	s.deploy("free", 3, nil)
@@ -211,7 +213,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// hintedNeeds deploys a root with a claim to the first cluster alone.
+// hintedNeeds deploys a root with a claim to the first cluster only.
 func (s *site) hintedNeeds() {
 	s.Helper()
 	s.merge(clusters, "", s.cluster("west"), map[string]any{"spec": map[string]any{"unschedulable": true}})
@@ -221,7 +223,7 @@ func (s *site) hintedNeeds() {
 	s.hint("web", map[string]any{workloadv1alpha1.HintPrefix + "clusters": workloadv1alpha1.ClusterLabel + "=" + s.cluster("east")})
 }
 
-// TestTypeEnds: that a type is not served any more takes nothing away.
+// TestTypeEnds tests that no targets are removed when a type is no longer served.
 func TestTypeEnds(t *testing.T) {
 	t.Parallel()
 	s := apart(t, "east", "west")
@@ -235,7 +237,7 @@ func TestTypeEnds(t *testing.T) {
 	}
 	negotiated(nil)
 	s.rests("web")
-	// The controller looks at the ConfigMap now, and at nothing that needs it.
+	// The controller processes the ConfigMap now, but nothing that needs it.
 	s.merge(core.WithResource("configmaps"), s.namespace, "settings", map[string]any{"data": map[string]any{"a": "b"}, "metadata": map[string]any{"annotations": map[string]any{"seen": "x"}}})
 	s.change("web", map[string]any{"spec": map[string]any{"replicas": 10}})
 	s.rests("web")
@@ -254,8 +256,8 @@ func TestTypeEnds(t *testing.T) {
 	})
 }
 
-// TestClusterThatTakesNoServices: a Service is not sent to a cluster that does not take
-// Services, which is said on it, until the cluster does.
+// TestClusterThatTakesNoServices tests that a Service is not sent to a cluster that does not
+// accept Services. An annotation on the Service reports this until the cluster accepts them.
 func TestClusterThatTakesNoServices(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")

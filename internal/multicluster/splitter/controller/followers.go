@@ -24,12 +24,12 @@ import (
 
 const (
 	ingressKind = "Ingress"
-	// selectorIndex has the Services that select a label of pods.
+	// selectorIndex contains the Services by a pod label that they select.
 	selectorIndex = "selector"
 )
 
-// coreKinds are the types that follow and that every kcp serves; of those that are true
-// only the metadata is asked for.
+// coreKinds are the follower types that every kcp serves. If onlyMetadata is true, the controller
+// reads only the metadata.
 var coreKinds = map[string]struct {
 	resource     string
 	onlyMetadata bool
@@ -39,7 +39,7 @@ var coreKinds = map[string]struct {
 	splitter.KindClaim: {"persistentvolumeclaims", false},
 }
 
-// isFollower says whether objects of a type go where they are needed, and are not divided.
+// isFollower reports whether objects of a type go to where they are needed, and are not divided.
 func isFollower(resource schema.GroupResource) bool {
 	for _, core := range coreKinds {
 		if resource == (schema.GroupResource{Resource: core.resource}) {
@@ -49,7 +49,7 @@ func isFollower(resource schema.GroupResource) bool {
 	return resource == loader.Ingresses
 }
 
-// followers are the objects of one type that follow.
+// followers is the cache of one type of follower.
 type followers struct {
 	resource schema.GroupVersionResource
 	informer toolscache.SharedIndexInformer
@@ -57,7 +57,7 @@ type followers struct {
 	done     chan struct{}
 }
 
-// cacheFollowers makes the caches of what follows in every kcp.
+// cacheFollowers creates the caches of the follower types that every kcp serves.
 func (c *Controller) cacheFollowers() error {
 	for kind, core := range coreKinds {
 		resource := corev1.SchemeGroupVersion.WithResource(core.resource)
@@ -98,7 +98,7 @@ func (c *Controller) newFollowers(resource schema.GroupVersionResource, kind str
 	return f, err
 }
 
-// coreFollowers are those that are there in every kcp.
+// coreFollowers returns the current follower caches.
 func (c *Controller) coreFollowers() []*followers {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -124,7 +124,7 @@ func (c *Controller) keepIngresses(ctx context.Context, crds []*apiextensionsv1.
 		f.run(ctx)
 	case !served && running != nil:
 		delete(c.followers, ingressKind)
-		running.cancel() // It ends by itself: its handlers may wait for the lock.
+		running.cancel() // Do not wait for its end: its handlers may wait for the lock.
 	}
 }
 
@@ -154,7 +154,7 @@ func followerNeeds(f *follower) []string {
 	return keysOf(f.GetNamespace(), f.needs)
 }
 
-// followerRefs are the names that an Ingress refers to.
+// followerRefs returns the names to which an Ingress refers.
 func followerRefs(f *follower) []string {
 	var keys []string
 	for _, ref := range f.refs {
@@ -163,7 +163,8 @@ func followerRefs(f *follower) []string {
 	return keys
 }
 
-// selectorKeys are one label of those that a Service selects: who has all, has that.
+// selectorKeys returns the key of one label in the selector of a Service. A pod that matches the
+// selector has every label in it, so one label is enough.
 func selectorKeys(f *follower) []string {
 	for _, name := range slices.Sorted(maps.Keys(f.selector)) {
 		return []string{podKey(f.GetNamespace(), name, f.selector[name])}
@@ -171,13 +172,14 @@ func selectorKeys(f *follower) []string {
 	return nil
 }
 
-// followedClusters are where something was sent because it is needed there, and where it
-// is no longer sent but still held.
+// followedClusters returns the clusters to which an object was sent because it is needed there,
+// and those to which it is no longer sent but whose syncers still have a finalizer on it.
 func followedClusters(f *follower) []string {
 	return append(workloadv1alpha1.Follows(f.GetAnnotations()), heldAfter(f)...)
 }
 
-// heldAfter are the clusters whose syncers hold an object that is not sent there any more.
+// heldAfter returns the clusters whose syncers have a finalizer on an object that is no longer
+// sent there.
 func heldAfter(object metav1.Object) []string {
 	targets := workloadv1alpha1.Targets(object.GetLabels())
 	var held []string
@@ -189,7 +191,7 @@ func heldAfter(object metav1.Object) []string {
 	return held
 }
 
-// get is an object that follows; nil if there is none.
+// follower returns a follower, or nil if it does not exist.
 func (c *Controller) follower(key needKey) *follower {
 	f := c.followersOf(key.Kind)
 	if f == nil {
@@ -220,7 +222,7 @@ func (f *followers) find(index, key string) []*follower {
 	return out
 }
 
-// followerChanged asks for a look at an object that follows, and at what it needs.
+// followerChanged queues a follower, and the objects that it needs.
 func (c *Controller) followerChanged(before, now any) {
 	for _, object := range []any{before, now} {
 		f, ok := object.(*follower)
@@ -249,7 +251,7 @@ func (c *Controller) followerChanged(before, now any) {
 	}
 }
 
-// selectorsOf has the roots looked at that select a Service.
+// selectorsOf queues the roots that select a Service.
 func (c *Controller) selectorsOf(service *follower) {
 	kinds, _ := c.filledKinds()
 	for _, k := range kinds {
@@ -261,7 +263,7 @@ func (c *Controller) selectorsOf(service *follower) {
 	}
 }
 
-// producersOf has the roots looked at that make something which is needed, and what these refer to.
+// producersOf queues the roots that produce a needed object, and the roots to which these refer.
 func (c *Controller) producersOf(namespace string, needs []splitter.Need) {
 	if len(needs) == 0 {
 		return
@@ -277,7 +279,7 @@ func (c *Controller) producersOf(namespace string, needs []splitter.Need) {
 	}
 }
 
-// referredBy has the roots looked at that another one refers to.
+// referredBy queues the roots to which another root refers.
 func (c *Controller) referredBy(kinds []*kind, root *entry) {
 	for _, k := range kinds {
 		for _, ref := range root.refs {
@@ -288,7 +290,7 @@ func (c *Controller) referredBy(kinds []*kind, root *entry) {
 	}
 }
 
-// rootsNaming has the roots looked at whose leaves name an object.
+// rootsNaming queues the roots whose leaves need an object.
 func (c *Controller) rootsNaming(key needKey) {
 	kinds, _ := c.filledKinds()
 	for _, k := range kinds {
@@ -306,7 +308,7 @@ func (c *Controller) ingressesNaming(key needKey) {
 	}
 }
 
-// neededBy are all objects that a leaf needs: those that it names, and the Services of
+// neededBy returns all objects that a leaf needs: those to which it refers, and the Services of
 // its pods.
 func (c *Controller) neededBy(leaf *entry) []needKey {
 	var keys []needKey
@@ -316,7 +318,7 @@ func (c *Controller) neededBy(leaf *entry) []needKey {
 	return append(keys, c.servicesOf(leaf.GetNamespace(), leaf.pods)...)
 }
 
-// servicesOf are the Services that send traffic to pods.
+// servicesOf returns the Services that send traffic to pods.
 func (c *Controller) servicesOf(namespace string, pods []labels.Labels) []needKey {
 	var keys []needKey
 	services := c.followersOf(splitter.KindService)

@@ -18,39 +18,39 @@ import (
 
 // The indexes of a divided type.
 const (
-	// familyIndex has a root with its leaves.
+	// familyIndex finds a root and its leaves.
 	familyIndex = "family"
-	// rootIndex has the roots of a namespace.
+	// rootIndex finds the roots of a namespace.
 	rootIndex = "root"
-	// needIndex has the leaves that name an object, and useIndex the roots.
+	// needIndex finds the leaves that need an object, and useIndex finds the roots.
 	needIndex = "need"
 	useIndex  = "use"
-	// productIndex has the roots for which an object is made in a cluster.
+	// productIndex finds the roots for which an object is made in a cluster.
 	productIndex = "product"
-	// podIndex has the leaves that make pods with a label.
+	// podIndex finds the leaves that make pods with a label.
 	podIndex = "pod"
-	// clusterIndex has the leaves of a cluster, and what else its syncer holds.
+	// clusterIndex finds the leaves of a cluster, and other objects with its syncer's finalizer.
 	clusterIndex = "cluster"
-	// referenceIndex has the roots that refer to a name of a namespace.
+	// referenceIndex finds the roots that refer to a name in a namespace.
 	referenceIndex = "reference"
-	// aboutIndex has the roots of a namespace that are about pods which they select.
+	// aboutIndex finds the roots of a namespace that select pods or Services.
 	aboutIndex = "about"
-	// placeIndex has the leaves of a namespace in a cluster.
+	// placeIndex finds the leaves of a namespace in a cluster.
 	placeIndex = "place"
 )
 
-// kind is one type that is divided, with all its objects.
+// kind is one divided type with the cache of its objects.
 type kind struct {
 	loader.Type
 
 	informer toolscache.SharedIndexInformer
-	// written are writes that the informer has not shown yet.
+	// written contains the writes that the informer has not delivered yet.
 	written *writes
 	cancel  context.CancelFunc
 	done    chan struct{}
 }
 
-// newKind makes the cache of a type. It is filled by run.
+// newKind creates the cache of a type. run fills it.
 func newKind(client dynamic.Interface, t loader.Type) (*kind, error) {
 	k := &kind{Type: t, written: newWrites(), done: make(chan struct{})}
 	k.informer = dynamicinformer.NewFilteredDynamicInformer(client, t.GVR(), metav1.NamespaceAll, 0, toolscache.Indexers{
@@ -77,7 +77,7 @@ func (k *kind) byEntry(keys func(*entry) []string) toolscache.IndexFunc {
 	}
 }
 
-// run fills the cache and keeps it until ctx ends.
+// run fills the cache and updates it until ctx ends.
 func (k *kind) run(ctx context.Context) {
 	ctx, k.cancel = context.WithCancel(ctx)
 	go func() {
@@ -86,14 +86,14 @@ func (k *kind) run(ctx context.Context) {
 	}()
 }
 
-// stop ends run and waits for it.
+// stop stops run and waits for its end.
 func (k *kind) stop() {
 	k.cancel()
 	<-k.done
 }
 
-// familyKeys are under what a root is found with its leaves: its name, and where a leaf
-// has no controller, the root's label.
+// familyKeys returns the keys under which an object is indexed: the name of the root or, for a
+// leaf without a controller, the label of the root.
 func (k *kind) familyKeys(r *entry) []string {
 	byLabel := func(value string) string { return labelKey(r.GetNamespace(), value) }
 	switch r.role {
@@ -188,16 +188,16 @@ func aboutKeys(r *entry) []string {
 	return nil
 }
 
-// get is an object by namespace and name; nil if there is none.
+// get returns an object by namespace and name, or nil if it does not exist.
 func (k *kind) get(namespace, name string) *entry {
 	object, _, _ := k.informer.GetIndexer().GetByKey(nameKey(namespace, name))
 	r, _ := object.(*entry)
 	return r
 }
 
-// find are the objects under a key of an index.
+// find returns the objects under a key of an index.
 func (k *kind) find(index, key string) []*entry {
-	// It fails where there is no such index, and there is.
+	// ByIndex fails only if the index does not exist, and these indexes do.
 	objects, _ := k.informer.GetIndexer().ByIndex(index, key)
 	records := make([]*entry, 0, len(objects))
 	for _, object := range objects {
@@ -208,8 +208,8 @@ func (k *kind) find(index, key string) []*entry {
 	return records
 }
 
-// family is what has the name of a root, and what may be its leaves, as it was last
-// written.
+// family returns the object with the name of a root, and the objects that may be its leaves. Both
+// include the latest writes of this controller.
 func (k *kind) family(namespace, name string) (root *entry, leaves []*entry) {
 	objects := map[string]*entry{}
 	for _, key := range []string{nameKey(namespace, name), labelKey(namespace, splitter.OwnerLabel(name))} {
@@ -228,7 +228,7 @@ func (k *kind) family(namespace, name string) (root *entry, leaves []*entry) {
 	return root, leaves
 }
 
-// rootsOf are the roots whose family an object is in.
+// rootsOf returns the roots to whose families an object belongs.
 func (k *kind) rootsOf(r *entry) []rootKey {
 	key := rootKey{GroupResource: k.GroupResource(), Namespace: r.GetNamespace(), Name: r.GetName()}
 	if r.role != loader.Leaf {
@@ -248,7 +248,8 @@ func (k *kind) rootsOf(r *entry) []rootKey {
 	return keys
 }
 
-// kindOf is a running type that is filled; nil if it is not served, or not read yet.
+// kindOf returns the cache of a type, and whether it is filled. It is nil if the type is not
+// served.
 func (c *Controller) kindOf(key rootKey) (k *kind, filled bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -256,21 +257,21 @@ func (c *Controller) kindOf(key rootKey) (k *kind, filled bool) {
 	return k, k != nil && k.informer.HasSynced()
 }
 
-// allKinds are all types that are divided, and whether these are known.
+// allKinds returns all divided types, and whether the list of types is complete.
 func (c *Controller) allKinds() ([]*kind, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Collect(maps.Values(c.kinds)), c.typesKnown
 }
 
-// seenKinds are all types that are divided, of which not all objects may be read yet. That
-// one is seen says something; that none is says nothing.
+// seenKinds returns all divided types, including those whose objects are still being read. A leaf
+// that is found there exists. If none is found, that proves nothing.
 func (c *Controller) seenKinds() []*kind {
 	kinds, _ := c.allKinds()
 	return kinds
 }
 
-// filledKinds are all types that are read, and whether these are all that there are.
+// filledKinds returns the types whose objects were read, and whether these are all types.
 func (c *Controller) filledKinds() (kinds []*kind, all bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -285,7 +286,7 @@ func (c *Controller) filledKinds() (kinds []*kind, all bool) {
 	return kinds, all
 }
 
-// needKey names an object that others need.
+// needKey identifies an object that others need.
 type needKey struct{ Kind, Namespace, Name string }
 
 func (n needKey) String() string { return n.Kind + "/" + n.Namespace + "/" + n.Name }

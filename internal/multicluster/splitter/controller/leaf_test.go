@@ -15,7 +15,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestRollout: a new spec goes from cluster to cluster, and no further when it fails.
+// TestRollout tests that a new spec goes from cluster to cluster, and stops when it fails.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -32,7 +32,7 @@ func TestRollout(t *testing.T) {
 	s.reported("web", "RolloutPaused", "the other clusters keep the one before")
 	s.rests("web")
 	s.images("web", "east=web:broken west=web:v2")
-	// West still runs the earlier spec, so the updated replicas that it counts are of that one.
+	// West still runs the earlier spec, so its updated replicas have that spec.
 	if n, _, err := unstructured.NestedInt64(s.get(s.resource, "web").Object, "status", "updatedReplicas"); n != 0 || err != nil {
 		t.Errorf("updatedReplicas is %d while no cluster runs the new spec, want 0 (%v)", n, err)
 	}
@@ -42,8 +42,8 @@ func TestRollout(t *testing.T) {
 	s.reports("web", map[string]int64{"updatedReplicas": 4})
 }
 
-// TestRolloutWithASurge: that enough replicas are ready says nothing while old ones are among
-// them. They may start again, and what they need stays.
+// TestRolloutWithASurge tests that a rollout is not done while old replicas are among the ready
+// ones. The old ones may start again, so the objects that they need stay.
 func TestRolloutWithASurge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -74,8 +74,8 @@ func TestRolloutWithASurge(t *testing.T) {
 	s.sent("ConfigMap", "old", "")
 }
 
-// TestStatusOfALiar: numbers that do not fit into the root's status keep nobody from being
-// heard.
+// TestStatusOfALiar tests that a number which does not fit in the status of the root does not
+// block the reports of other clusters.
 func TestStatusOfALiar(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -89,8 +89,8 @@ func TestStatusOfALiar(t *testing.T) {
 	s.rests("web")
 }
 
-// TestLeafByHand: what somebody does to a leaf does not last, but for what it may have of
-// its own.
+// TestLeafByHand tests that the controller reverts manual changes of a leaf, except for fields
+// that a leaf may have of its own.
 func TestLeafByHand(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -135,7 +135,7 @@ func TestLeafByHand(t *testing.T) {
 	s.until("web", "east=2 west=2")
 }
 
-// TestNameTaken: an object that is not a leaf is not made one.
+// TestNameTaken tests that the controller does not turn another object into a leaf.
 func TestNameTaken(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east")
@@ -150,8 +150,8 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-// TestRootEnds: the leaves of a root that is deleted go, and those of one that is sent to a
-// cluster by a label of its own.
+// TestRootEnds tests that the leaves of a root are deleted when the root is deleted, and when it
+// gets a target label of its own.
 func TestRootEnds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -172,14 +172,14 @@ func TestRootEnds(t *testing.T) {
 	s.until("labeled", "east=2 west=2")
 }
 
-// TestClusterRemoved: a Cluster that goes leaves what it has as it is, unless it was asked
-// to delete it.
+// TestClusterRemoved tests that removing a Cluster leaves its objects as they are, unless the
+// user asked to delete them.
 func TestClusterRemoved(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west", "north")
 	s.deploy("web", 6, nil)
 	s.until("web", "east=2 north=2 west=2")
-	// The Cluster is held as its controller does, and what its syncer held is let go of.
+	// The Cluster has the finalizer of its controller. Its syncer's finalizers are removed.
 	s.merge(clusters, "", s.cluster("east"), map[string]any{"metadata": map[string]any{"finalizers": []any{workloadv1alpha1.ClusterFinalizer}}})
 	s.unregister("east")
 	s.cut("east")
@@ -207,8 +207,9 @@ func TestClusterRemoved(t *testing.T) {
 	})
 }
 
-// TestMarksOfTools: what a tool finds by its own label is the root, and no leaf of it; so with
-// kubectl apply --prune --applyset, which deletes all that it finds and did not apply.
+// TestMarksOfTools tests that a tool which searches for its own label finds the root, but no
+// leaf. For example, kubectl apply --prune --applyset deletes every object that it finds but did
+// not apply.
 func TestMarksOfTools(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")

@@ -15,8 +15,8 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// writeLeaves carries a plan out. One write that fails keeps no other from being made:
-// whatever part of them is made is safe, and told.
+// writeLeaves executes a plan. A failed write does not stop the others. Any subset of the writes
+// is safe, and those that were made are reported.
 func (p *pass) writeLeaves(ctx context.Context) error {
 	var problems []error
 	failed := map[string]bool{}
@@ -34,7 +34,7 @@ func (p *pass) writeLeaves(ctx context.Context) error {
 	return join(problems)
 }
 
-// join keeps the kind of an error that stands alone, by which conflicts are told.
+// join joins errors. If all are conflicts, it keeps that kind, so that callers can recognize it.
 func join(problems []error) error {
 	for _, err := range problems {
 		if !apierrors.IsConflict(err) && !errors.Is(err, reconcile.ErrAgain) {
@@ -74,7 +74,7 @@ func (p *pass) write(ctx context.Context, s step) error {
 	return nil
 }
 
-// put makes, replaces or patches a leaf, only as it was seen.
+// put creates, replaces or patches a leaf, if it has not changed since it was read.
 func (p *pass) put(ctx context.Context, s step) (*unstructured.Unstructured, error) {
 	leaves := p.dynamic.Resource(p.k.GVR()).Namespace(p.key.Namespace)
 	switch {
@@ -94,11 +94,11 @@ func (p *pass) put(ctx context.Context, s step) (*unstructured.Unstructured, err
 	return leaves.Patch(ctx, s.have.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 }
 
-// errTaken says that something else has the name of a leaf.
+// errTaken means that another object has the name of a leaf.
 var errTaken = errors.New("another object has the name of the leaf: delete or rename it")
 
-// taken says why a leaf could not be made: because the cache is behind, or because the
-// name is somebody else's.
+// taken returns why a leaf could not be created: the cache is not up to date, or another object
+// has the name.
 func (p *pass) taken(name string, err error) error {
 	other := p.k.get(p.key.Namespace, name)
 	if other == nil {
@@ -110,10 +110,11 @@ func (p *pass) taken(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, errTaken)
 }
 
-// background is said with every deletion: the default is up to each type.
+// background is set for every deletion, because the default depends on the type.
 var background = metav1.DeletePropagationBackground
 
-// delete deletes a leaf as it was seen. It stays until its syncer has seen it go.
+// delete deletes a leaf, if it has not changed since it was read. The leaf exists until its
+// syncer has confirmed the deletion.
 func (c *Controller) delete(ctx context.Context, k *kind, root string, leaf *entry) error {
 	uid, version := leaf.GetUID(), leaf.GetResourceVersion()
 	err := c.dynamic.Resource(k.GVR()).Namespace(leaf.GetNamespace()).Delete(ctx, leaf.GetName(),

@@ -8,16 +8,16 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// memory is what the controller remembers of what it saw. A new one begins without, and
-// loses nothing by it but time and a second event.
+// memory is the state that the controller has only in memory. After a restart it is empty. That
+// costs only time and duplicate events.
 type memory struct {
 	mu sync.Mutex
-	// leaving is guarded by mu: since when something is where nothing needs it.
+	// leaving is since when an object has been where nothing needs it. mu guards it.
 	leaving map[needKey]time.Time
-	// ahead is guarded by mu: until when something stays in a cluster for a leaf that is
-	// about to be made there.
+	// ahead is until when an object stays in a cluster for a leaf that is about to be created
+	// there. mu guards it.
 	ahead map[needKey]map[string]time.Time
-	// reported is guarded by mu: what was said last about a root.
+	// reported is the last report about a root, by subject. mu guards it.
 	reported map[rootKey]map[string]string
 }
 
@@ -25,7 +25,7 @@ func newMemory() *memory {
 	return &memory{leaving: map[needKey]time.Time{}, ahead: map[needKey]map[string]time.Time{}, reported: map[rootKey]map[string]string{}}
 }
 
-// leaves says how much longer something is left where nothing needs it.
+// leaves returns how much longer an object stays where nothing needs it.
 func (m *memory) leaves(key needKey, now time.Time, delay time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -37,14 +37,14 @@ func (m *memory) leaves(key needKey, now time.Time, delay time.Duration) time.Du
 	return max(0, since.Add(delay).Sub(now))
 }
 
-// left forgets that something leaves.
+// left records that an object is no longer leaving.
 func (m *memory) left(key needKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.leaving, key)
 }
 
-// gone forgets something that is no more.
+// gone removes the state of an object that no longer exists.
 func (m *memory) gone(key needKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,12 +52,11 @@ func (m *memory) gone(key needKey) {
 	delete(m.ahead, key)
 }
 
-// aheadFor is how long something stays where it was sent ahead of a leaf that is not seen:
-// many times what making a leaf takes, on a busy kcp too, and not for good, for making it may
-// fail.
+// aheadFor is how long an object stays where it was sent before its leaf. It is much longer than
+// creating a leaf takes, even on a busy kcp. It is limited, because creating the leaf may fail.
 const aheadFor = time.Minute
 
-// await keeps something in a cluster for a leaf that is about to be made there.
+// await makes an object stay in a cluster for a leaf that is about to be created there.
 func (m *memory) await(key needKey, cluster string, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,8 +66,8 @@ func (m *memory) await(key needKey, cluster string, now time.Time) {
 	m.ahead[key][cluster] = now.Add(aheadFor)
 }
 
-// awaited are the clusters where something stays for a leaf that is not seen there yet, and
-// when to look again. It forgets the others.
+// awaited returns the clusters where an object stays for a leaf that is not in the cache yet, and
+// when to check again. It removes the other clusters from the memory.
 func (m *memory) awaited(key needKey, seen []string, now time.Time) (clusters []string, again time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -87,7 +86,7 @@ func (m *memory) awaited(key needKey, seen []string, now time.Time) (clusters []
 	return clusters, again
 }
 
-// report says whether something about a root is news; nothing to say is none.
+// report reports whether a text about a root is new. An empty text is never new.
 func (m *memory) report(key rootKey, subject, text string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,7 +100,7 @@ func (m *memory) report(key rootKey, subject, text string) bool {
 	return text != ""
 }
 
-// forget drops what was said about a root.
+// forget removes the reports about a root.
 func (m *memory) forget(key rootKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

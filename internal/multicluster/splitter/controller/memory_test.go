@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestAwaited: what was sent ahead of a leaf stays until the leaf is seen, or was not for
-// too long, and nothing of it is remembered after.
+// TestAwaited tests that an object which was sent before its leaf stays until the leaf is in the
+// cache, or until a timeout. After that, the memory is empty.
 func TestAwaited(t *testing.T) {
 	t.Parallel()
 	key := needKey{"Secret", "default", "token"}

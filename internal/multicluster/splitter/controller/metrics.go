@@ -12,7 +12,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// metrics of a controller.
+// metrics are the metrics of a controller.
 type metrics struct {
 	passes   prometheus.Counter
 	failures prometheus.Counter
@@ -22,8 +22,8 @@ type metrics struct {
 	gauges   []prometheus.Collector
 
 	mu sync.Mutex
-	// unplaced and paused are guarded by mu: of each root how much no cluster takes, and
-	// the roots whose rollouts wait for somebody to mend something.
+	// unplaced is how many replicas of each root no cluster accepts. paused contains the roots
+	// whose rollouts wait for the user to fix a problem. mu guards both.
 	unplaced map[rootKey]int32
 	paused   map[rootKey]bool
 }
@@ -81,7 +81,7 @@ func (m *metrics) pass(took time.Duration, failed bool) {
 
 func (m *metrics) changed(action splitter.Action) { m.changes.WithLabelValues(string(action)).Inc() }
 
-// root notes how a root stands.
+// root records the state of a root.
 func (m *metrics) root(key rootKey, unplaced int32, paused bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,48 +15,48 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// fromRootAnnotation on a leaf lists the annotations that it has from its root: one that
-// the root loses, the leaf loses too.
+// fromRootAnnotation on a leaf lists the annotations that it has from its root. When the root
+// loses one of them, the leaf loses it too.
 const fromRootAnnotation = "splitter.workloads.kcp.dev/from-root"
 
 // step is one write of a leaf.
 type step struct {
 	cluster string
-	// action is empty where only what somebody else changed is corrected, or a new spec
-	// goes out.
+	// action is empty if the step only reverts a change by another client, or sets a new spec.
 	action splitter.Action
 	change splitter.Change
-	// have is the leaf as it is; nil if there is none.
+	// have is the current leaf, or nil if there is none.
 	have *entry
-	// object to make, or to put in the place of what there is.
+	// object is the object to create, or to replace the current one with.
 	object *unstructured.Unstructured
-	// metadata and rest are a merge patch, where there is no object.
+	// metadata and rest are a merge patch. They are used if object is nil.
 	metadata, rest map[string]any
 }
 
 // plan is what a pass does with the leaves of a root.
 type plan struct {
-	// steps that take something away come first.
+	// steps are sorted. Steps that remove something come first.
 	steps []step
-	// pending are the clusters whose leaves are not as they are to be yet.
+	// pending are the clusters whose leaves are not as desired yet.
 	pending map[string]bool
-	// behind are the clusters that do not run the root's spec.
+	// behind are the clusters that do not run the spec of the root.
 	behind map[string]bool
-	// waits is the cluster in which the new spec is waited for; paused: it failed there.
+	// waits is the cluster for which the rollout of a new spec waits. paused is true if the
+	// rollout failed there.
 	waits  string
 	paused bool
 }
 
-// planner makes plans. It is pure.
+// planner creates plans. It is pure.
 type planner struct {
 	world   *loader.World
 	root    *entry
 	records map[string]*entry
-	// outline is the root without its spec, to make the metadata of leaves from.
+	// outline is the root without its spec. It is the source for the metadata of leaves.
 	outline *unstructured.Unstructured
-	// digests are those of the specs that leaves are to have, where they are not the root's.
+	// digests are the hashes of the desired specs of leaves, if they differ from the root's.
 	digests map[string]string
-	// decided are the changes by their clusters.
+	// decided are the changes by cluster.
 	decided map[string]splitter.Change
 }
 
@@ -74,7 +74,7 @@ func newPlanner(w *loader.World, root *entry, leaves []*entry) *planner {
 	return p
 }
 
-// plan says what to write so that the leaves become as was decided, and as the root is.
+// plan returns the writes that apply the changes and the current root to the leaves.
 func (p *planner) plan(changes []splitter.Change) (*plan, error) {
 	out := &plan{pending: map[string]bool{}, behind: p.behind()}
 	var turn string
@@ -115,7 +115,7 @@ func (p *plan) add(s step) {
 	p.pending[s.cluster] = true
 }
 
-// order puts what takes away before what adds.
+// order sorts steps that remove something before steps that add something.
 func (s step) order() int {
 	if s.action == splitter.Create || s.change.To > s.change.From {
 		return 1
@@ -123,7 +123,7 @@ func (s step) order() int {
 	return 0
 }
 
-// step is what is written of a leaf that there is.
+// step returns the write for an existing leaf.
 func (p *planner) step(leaf *splitter.Leaf, change splitter.Change, turn bool) (step, error) {
 	s := step{cluster: leaf.Cluster, action: change.Action, change: change, have: p.records[leaf.Cluster]}
 	switch {
@@ -132,7 +132,7 @@ func (p *planner) step(leaf *splitter.Leaf, change splitter.Change, turn bool) (
 	case change.Action == splitter.Delete:
 		return s, nil
 	case p.isApart(leaf.Cluster) && change.Action != splitter.Note:
-		return step{}, nil // what is in a cluster that is let go of stays as it is
+		return step{}, nil // the objects in a cluster that is being unregistered stay
 	case change.Action == splitter.Note:
 		noted := &unstructured.Unstructured{Object: map[string]any{}}
 		noted.SetAnnotations(maps.Clone(s.have.GetAnnotations()))
@@ -155,7 +155,8 @@ func (p *planner) step(leaf *splitter.Leaf, change splitter.Change, turn bool) (
 	return s, nil
 }
 
-// render is the leaf of a cluster. Replicas count only where they are divided.
+// render returns the leaf for a cluster. It uses replicas only if the root is divided by
+// replicas.
 func (p *planner) render(cluster string, replicas *int32) (*unstructured.Unstructured, error) {
 	if p.world.Division != workloadv1alpha1.DivideReplicas {
 		replicas = nil
@@ -169,8 +170,8 @@ func (p *planner) render(cluster string, replicas *int32) (*unstructured.Unstruc
 	return leaf, nil
 }
 
-// digest stands for the spec that the leaf of a cluster is to have. It is empty, as that of no
-// leaf, if there can be none; who makes the leaf hears why.
+// digest returns the hash of the desired spec of the leaf in a cluster. If the spec cannot be
+// rendered, it is empty, which matches no leaf. The code that creates the leaf reports the error.
 func (p *planner) digest(cluster string) string {
 	if !p.world.IsAdapted() {
 		return p.root.digest
@@ -188,8 +189,9 @@ func (p *planner) digest(cluster string) string {
 	return digest
 }
 
-// annotate adds to a leaf what is not on its root: a fence that a Placement asks for, the fields that autoscalers set,
-// which annotations are from the root, and its name in the cluster.
+// annotate adds the annotations of a leaf that are not on its root: a fence from a Placement, the
+// fields that autoscalers set, the list of annotations from the root, and the name in the
+// cluster.
 func (p *planner) annotate(leaf *unstructured.Unstructured, cluster string) {
 	notes := leaf.GetAnnotations()
 	if notes == nil {
@@ -212,8 +214,8 @@ func (p *planner) annotate(leaf *unstructured.Unstructured, cluster string) {
 	}
 }
 
-// yield is what the leaf of a cluster gives away. One that is to have no replicas gives away no
-// more than its root says.
+// yield returns the fields that the leaf in a cluster yields. A leaf with 0 replicas yields only
+// the fields that its root sets.
 func (p *planner) yield(cluster string) string {
 	change, decided := p.decided[cluster]
 	none := decided && change.Action != splitter.Note && change.To == 0
@@ -227,7 +229,7 @@ func (p *planner) yield(cluster string) string {
 	return p.world.Yield(cluster)
 }
 
-// replacement is a leaf with the root's spec, in the place of the one that there is.
+// replacement returns a leaf with the spec of the root that replaces the current leaf.
 func (p *planner) replacement(leaf *splitter.Leaf, have *entry, next *unstructured.Unstructured, change splitter.Change) (*unstructured.Unstructured, error) {
 	replicas := leaf.Replicas
 	if change.Action == splitter.Scale {
@@ -249,8 +251,8 @@ func (p *planner) replacement(leaf *splitter.Leaf, have *entry, next *unstructur
 	return object, nil
 }
 
-// metadata is what the metadata of a leaf has to be: the labels are those that it has
-// from its root, the annotations those and what others have noted.
+// metadata returns the desired metadata of a leaf. The labels are only those from the root. The
+// annotations are those from the root and those of other clients.
 func (p *planner) metadata(cluster string, have *entry, change splitter.Change) (*unstructured.Unstructured, error) {
 	next, err := splitter.Render(p.outline, cluster, p.world.Type.Path, nil)
 	if err != nil {
@@ -266,7 +268,7 @@ func (p *planner) metadata(cluster string, have *entry, change splitter.Change) 
 		delete(notes, name)
 	}
 	delete(notes, fromRootAnnotation)
-	// A cluster that is there is not lost: if it is removed again, that is another time.
+	// A Cluster that exists is not lost. If it is removed again, the time starts again.
 	delete(notes, splitter.LostAtAnnotation)
 	maps.Copy(notes, wanted)
 	next.SetAnnotations(notes)
@@ -277,7 +279,7 @@ func (p *planner) metadata(cluster string, have *entry, change splitter.Change) 
 	return next, nil
 }
 
-// owners are those that there are with the root as the controller.
+// owners returns the owner references with the root as the controller.
 func owners(have []metav1.OwnerReference, root metav1.OwnerReference) []metav1.OwnerReference {
 	if slices.ContainsFunc(have, func(ref metav1.OwnerReference) bool { return reflect.DeepEqual(ref, root) }) {
 		return have
@@ -288,7 +290,7 @@ func owners(have []metav1.OwnerReference, root metav1.OwnerReference) []metav1.O
 	return append(others, root)
 }
 
-// metadataPatch is nil where nothing has to be changed.
+// metadataPatch returns the merge patch of the metadata, or nil if nothing changes.
 func metadataPatch(have *entry, next *unstructured.Unstructured) map[string]any {
 	patch := map[string]any{}
 	if changes := difference(have.GetLabels(), next.GetLabels()); len(changes) > 0 {
@@ -306,7 +308,7 @@ func metadataPatch(have *entry, next *unstructured.Unstructured) map[string]any 
 	return patch
 }
 
-// nested is a map with one value at a path.
+// nested returns a map with one value at a path.
 func nested(path []string, value any) map[string]any {
 	for _, name := range slices.Backward(path) {
 		value = map[string]any{name: value}
@@ -315,7 +317,7 @@ func nested(path []string, value any) map[string]any {
 	return out
 }
 
-// isApart says whether a cluster was removed or is being.
+// isApart reports whether a cluster was removed or is being removed.
 func (p *planner) isApart(cluster string) bool {
 	c := p.cluster(cluster)
 	return c == nil || c.Removing
@@ -330,7 +332,7 @@ func (p *planner) cluster(name string) *splitter.Cluster {
 	return nil
 }
 
-// isNew says whether a leaf has its root's spec.
+// isNew reports whether a leaf has the spec of its root.
 func (p *planner) isNew(leaf *splitter.Leaf) bool {
 	have := p.records[leaf.Cluster]
 	if have.digest != p.digest(leaf.Cluster) {
@@ -344,8 +346,8 @@ func (p *planner) isNew(leaf *splitter.Leaf) bool {
 	return replicas == wanted && said == says
 }
 
-// behind are the clusters that do not run the root's spec: their leaf has another, or has it
-// and the cluster, which is not ready, has not seen it.
+// behind returns the clusters that do not run the spec of the root. Either their leaf has another
+// spec, or the cluster is not ready and has not received it.
 func (p *planner) behind() map[string]bool {
 	behind := map[string]bool{}
 	for i := range p.world.State.Leaves {
@@ -356,22 +358,22 @@ func (p *planner) behind() map[string]bool {
 	return behind
 }
 
-// progressed says whether a leaf's present spec runs, and whether its cluster has given up
-// on it.
+// progressed reports whether the current spec of a leaf runs, and whether its cluster has given
+// up on that spec.
 func progressed(have *entry, leaf *splitter.Leaf, t loader.Type) (done, failed bool) {
 	done, failed = splitter.Progressed(have.Unstructured, t.Path)
 	switch {
 	case !t.Reports:
-		done = true // nobody will ever say so
+		done = true // the type has no status that could confirm it
 	case leaf.Autoscaled:
-		// How many there are to be is not in the spec.
+		// The spec does not contain the desired number of replicas.
 		updated, known := splitter.Updated(have.Unstructured)
 		done = leaf.Settled && leaf.Ready >= leaf.Running && (!known || updated >= leaf.Running)
 	}
 	return done, failed
 }
 
-// revisions are how far the leaves have come with the root's spec.
+// revisions returns the progress of the leaves with the spec of the root.
 func (p *planner) revisions() []splitter.Revision {
 	var out []splitter.Revision
 	for i := range p.world.State.Leaves {

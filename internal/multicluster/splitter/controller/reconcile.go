@@ -17,12 +17,12 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// reconcile brings one root closer to where it should be.
+// reconcile makes one pass over a root.
 func (c *Controller) reconcile(ctx context.Context, key rootKey) (time.Duration, error) {
 	k, filled := c.kindOf(key)
 	if k == nil {
 		c.forget(key)
-		return 0, nil // a type that is not served is no reason to do anything
+		return 0, nil // nothing is changed for a type that is not served
 	}
 	if !filled {
 		return 0, reconcile.ErrAgain
@@ -32,7 +32,7 @@ func (c *Controller) reconcile(ctx context.Context, key rootKey) (time.Duration,
 	c.metrics.pass(c.now().Sub(begin), err != nil)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		// Somebody else was faster, and what the cache lacks is an event.
+		// Another client has changed the object. Its change will arrive as an event.
 		return 0, fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
 	case err != nil:
 		return 0, fmt.Errorf("dividing %s: %w", key, err)
@@ -40,7 +40,7 @@ func (c *Controller) reconcile(ctx context.Context, key rootKey) (time.Duration,
 	return again, nil
 }
 
-// forget drops what is remembered of a root that is none any more.
+// forget removes the state of an object that is no longer a root.
 func (c *Controller) forget(key rootKey) {
 	c.metrics.forget(key)
 	c.memory.forget(key)
@@ -60,7 +60,7 @@ func (c *Controller) pass(ctx context.Context, k *kind, key rootKey) (time.Durat
 		return expires, nil
 	}
 	if root.GetDeletionTimestamp() != nil {
-		return 0, nil // Kubernetes' garbage collector may be at work on the leaves.
+		return 0, nil // The garbage collector of Kubernetes may be deleting the leaves.
 	}
 	from := source{c, root, leaves}
 	w, err := loader.Read(ctx, from, root.Unstructured, k.Type, c.now())
@@ -81,8 +81,9 @@ func (c *Controller) pass(ctx context.Context, k *kind, key rootKey) (time.Durat
 	return sooner(p.again(), expires), nil
 }
 
-// expire deletes a finished object whose time to live is over, and says in how long that will
-// be; 0: never. Its clusters do not delete it: syncers carry no time to live.
+// expire deletes a finished object whose time to live has ended. Otherwise it returns how much
+// longer the object lives. 0 means without limit. The clusters do not delete the object, because
+// syncers do not copy the time to live.
 func (c *Controller) expire(ctx context.Context, k *kind, object *entry) (time.Duration, error) {
 	if object == nil || object.expires.IsZero() || object.GetDeletionTimestamp() != nil {
 		return 0, nil
@@ -100,7 +101,7 @@ func (c *Controller) expire(ctx context.Context, k *kind, object *entry) (time.D
 	return 0, nil
 }
 
-// sooner is the shorter of two times to wait, of which 0 is none.
+// sooner returns the shorter of two delays. 0 means no delay is set.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -108,9 +109,9 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// retire deletes the leaves of a root that is no more, and of one that is sent to clusters
-// by its own labels. A root and its leaves come through one watch: who sees a leaf, and not
-// its root, has seen the root go. Leaves that were orphaned have no controller then.
+// retire deletes the leaves of a root that no longer exists, or that has target labels of its
+// own. A root and its leaves arrive through one watch. If the cache has a leaf but not its root,
+// the root was deleted. Orphaned leaves have no controller and stay.
 func (c *Controller) retire(ctx context.Context, k *kind, key rootKey, root *entry, leaves []*entry) error {
 	var problems []error
 	for _, leaf := range leaves {
@@ -123,7 +124,7 @@ func (c *Controller) retire(ctx context.Context, k *kind, key rootKey, root *ent
 	return join(slices.DeleteFunc(problems, func(err error) bool { return err == nil }))
 }
 
-// pass is one look at a root, and what is done about it.
+// pass is one pass over a root.
 type pass struct {
 	*Controller
 
@@ -138,7 +139,7 @@ type pass struct {
 func (p *pass) run(ctx context.Context, leaves []*entry) error {
 	planner := newPlanner(p.world, p.root, leaves)
 	if len(p.world.Problems) > 0 {
-		// What is wished for cannot be followed: all stays as it is.
+		// The hints or the Placement are invalid. The leaves stay as they are.
 		p.plan = &plan{pending: map[string]bool{}, behind: planner.behind()}
 		p.reportProblems()
 		return p.writeStatus(ctx)
@@ -156,7 +157,7 @@ func (p *pass) run(ctx context.Context, leaves []*entry) error {
 	return errors.Join(err, p.writeStatus(ctx))
 }
 
-// again is when to look again if nothing happens.
+// again returns when the next pass is needed if nothing happens.
 func (p *pass) again() time.Duration {
 	var again time.Duration
 	if next := p.result.Next; !next.IsZero() {
@@ -168,7 +169,7 @@ func (p *pass) again() time.Duration {
 	return again
 }
 
-// writeProgress notes on the root how far it has come, before anything is done.
+// writeProgress writes the progress on the root before any other change.
 func (p *pass) writeProgress(ctx context.Context) error {
 	note := ""
 	if p.result.Progress != (splitter.Progress{}) {

@@ -12,8 +12,9 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestRefusedRootMoves: a Job that its cluster refuses goes to another cluster. If that refuses
-// it too, it stays there, and its status says so; what is mended is taken.
+// TestRefusedRootMoves tests that a Job which its cluster refuses goes to another cluster. If
+// that cluster refuses it too, it stays there, and its status reports this. When the cause is
+// fixed, the cluster accepts it.
 func TestRefusedRootMoves(t *testing.T) {
 	s := jobSite(t, "a", "b")
 	s.job("root", "", time.Hour)

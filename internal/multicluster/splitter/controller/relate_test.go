@@ -27,14 +27,14 @@ var (
 	routes       = schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"}
 )
 
-// relatedKinds are types that refer to others.
+// relatedKinds are types whose objects refer to other objects.
 var relatedKinds = map[schema.GroupVersionResource]string{
 	autoscalers: "HorizontalPodAutoscaler", budgets: "PodDisruptionBudget", issuers: "Issuer", certificates: "Certificate", routes: "HTTPRoute",
 	monitors: "ServiceMonitor", buckets: "Bucket",
 	ingresses: "Ingress",
 }
 
-// relatedSite is a site with types that refer to Deployments, to Services and to each other.
+// relatedSite returns a site with types that refer to Deployments, to Services and to each other.
 func relatedSite(t *testing.T, names ...string) *site {
 	t.Helper()
 	s := apart(t, names...)
@@ -51,7 +51,8 @@ func relatedSite(t *testing.T, names ...string) *site {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			_ = s.objects.Resource(crds).Delete(context.Background(), crd.GetName(), metav1.DeleteOptions{}) // the server ends anyhow
+			// the server stops anyway
+			_ = s.objects.Resource(crds).Delete(context.Background(), crd.GetName(), metav1.DeleteOptions{})
 		})
 		if resource != ingresses {
 			types = append(types, resource.GroupResource().String())
@@ -73,7 +74,7 @@ func relatedSite(t *testing.T, names ...string) *site {
 	return s
 }
 
-// make makes an object of a type that refers to others.
+// make creates an object of one of the relatedKinds.
 func (s *site) make(resource schema.GroupVersionResource, name, spec string) {
 	s.Helper()
 	o := object(resource, relatedKinds[resource], s.namespace, name)
@@ -85,7 +86,7 @@ func (s *site) make(resource schema.GroupVersionResource, name, spec string) {
 	s.create(resource, o)
 }
 
-// leads waits until the leaves of a root of a type say this at a path, as east=x west=y.
+// leads waits until the leaves of a root have the wanted values at some paths, as east=x west=y.
 func (s *site) leads(resource schema.GroupVersionResource, root, path, want string) {
 	s.Helper()
 	deployments := s.resource
@@ -107,7 +108,7 @@ func (s *site) leads(resource schema.GroupVersionResource, root, path, want stri
 	})
 }
 
-// called waits until the leaf of a root is called so in its cluster.
+// called waits until the leaf of a root has the wanted name in its cluster.
 func (s *site) called(resource schema.GroupVersionResource, root, cluster, want string) {
 	s.Helper()
 	s.eventually("the leaf of "+root+" is called "+want+" in "+cluster, func(ctx context.Context) error {
@@ -119,8 +120,9 @@ func (s *site) called(resource schema.GroupVersionResource, root, cluster, want 
 	})
 }
 
-// TestReferencesStayTogether: what refers to a divided object has a leaf in each of its clusters,
-// which refers to the leaf there; what refers to one that is whole goes with it.
+// TestReferencesStayTogether tests that a root which refers to a divided object has a leaf in
+// each of its clusters, and that each leaf refers to the leaf there. A root that refers to an
+// undivided object goes to the cluster of that object.
 func TestReferencesStayTogether(t *testing.T) {
 	t.Parallel()
 	s := relatedSite(t, "east", "west")
@@ -131,13 +133,13 @@ func TestReferencesStayTogether(t *testing.T) {
 	s.leads(autoscalers, "web", "spec.scaleTargetRef.name spec.minReplicas spec.maxReplicas", "east=web--east,1,10 west=web--west,1,10")
 	s.leads(budgets, "web", "spec.minAvailable", "east=2 west=2")
 
-	// The workload moves, and they with it.
+	// The workload moves, and the roots that refer to it follow.
 	s.hint("web", map[string]any{workloadv1alpha1.HintPrefix + "not-clusters": workloadv1alpha1.ClusterLabel + "=" + s.cluster("east")})
 	s.until("web", "west=5") // its share is 10, and the autoscaler there sets how many run
 	s.leads(autoscalers, "web", "spec.scaleTargetRef.name spec.maxReplicas", "west=web--west,20")
 	s.leads(budgets, "web", "spec.minAvailable", "west=4")
 
-	// A whole one, and what is about it.
+	// An undivided root, and a root that refers to it.
 	s.make(issuers, "ca", `{selfSigned: {}}`)
 	s.leads(issuers, "ca", "metadata.name", "east=ca--east")
 	s.make(certificates, "web", `{secretName: web-tls, issuerRef: {name: ca}}`)
@@ -145,7 +147,7 @@ func TestReferencesStayTogether(t *testing.T) {
 	s.called(issuers, "ca", "east", "ca")
 	s.called(autoscalers, "web", "west", "web")
 
-	// A route goes where its Services are.
+	// A route goes to the clusters of its Services.
 	service := object(core.WithResource("services"), "Service", s.namespace, "web")
 	service.Object["spec"] = map[string]any{"selector": map[string]any{"app": "web"}, "ports": []any{map[string]any{"port": int64(80)}}}
 	s.create(core.WithResource("services"), service)
@@ -156,13 +158,15 @@ func TestReferencesStayTogether(t *testing.T) {
 	s.leads(routes, "web", "metadata.name", "east=web--east west=web--west")
 	s.leads(autoscalers, "web", "spec.scaleTargetRef.name spec.maxReplicas", "east=web--east,10 west=web--west,10")
 
-	// A monitor of Services goes where those are that it selects, also when that changes.
+	// A monitor goes to the clusters of the Services that it selects, even after the selection
+	// changes.
 	s.make(monitors, "web", `{selector: {matchLabels: {tier: front}}, endpoints: [{port: http}]}`)
 	s.leads(monitors, "web", "metadata.name", "east=web--east")
 	s.merge(core.WithResource("services"), s.namespace, "web", map[string]any{"metadata": map[string]any{"labels": map[string]any{"tier": "front"}}})
 	s.leads(monitors, "web", "metadata.name", "east=web--east west=web--west")
 
-	// What makes a Secret goes where that is needed, and takes along what it refers to.
+	// A root that makes a Secret goes where the Secret is needed. The roots to which it refers go
+	// there too.
 	s.make(certificates, "api", `{secretName: api-tls, issuerRef: {name: ca}}`)
 	s.leads(certificates, "api", "spec.issuerRef.name", "east=ca")
 	pod := template("web", "v1")
@@ -171,7 +175,7 @@ func TestReferencesStayTogether(t *testing.T) {
 	s.leads(certificates, "api", "spec.issuerRef.name spec.secretName", "east=ca,api-tls west=ca,api-tls")
 	s.leads(issuers, "ca", "metadata.name", "east=ca--east west=ca--west")
 
-	// A type of which nothing is known says by an annotation what it makes.
+	// A type without built-in rules declares in an annotation what it makes.
 	s.make(buckets, "logs", `{region: north}`)
 	s.leads(buckets, "logs", "spec.region", "east=north")
 	s.merge(buckets, s.namespace, "logs", map[string]any{"metadata": map[string]any{"annotations": map[string]any{workloadv1alpha1.ProducesAnnotation: "Secret={metadata.name}-login"}}})
@@ -180,7 +184,8 @@ func TestReferencesStayTogether(t *testing.T) {
 	s.leads(buckets, "logs", "spec.region", "east=north west=north")
 	s.leads(certificates, "api", "spec.issuerRef.name", "east=ca")
 
-	// An Ingress goes where the resource is that is its backend, under the name that this has there.
+	// An Ingress goes to the clusters of its backend, and uses the name that the backend has
+	// there.
 	s.make(ingresses, "logs", `{defaultBackend: {resource: {apiGroup: storage.example.org, kind: Bucket, name: logs}}}`)
 	s.sentAs(ingresses, "logs", "east,west")
 	s.called(buckets, "logs", "west", "logs")
@@ -189,8 +194,8 @@ func TestReferencesStayTogether(t *testing.T) {
 	}
 	s.sentAs(ingresses, "logs", "")
 
-	// What an autoscaler is about gives its replicas away without being told to, and takes them
-	// back when the root says so, and when the autoscaler goes.
+	// A workload with an autoscaler yields its replicas without an annotation. It stops yielding
+	// them when the root says so, and when the autoscaler is deleted.
 	s.yields("web", "east", "spec.replicas")
 	s.yields("web", "west", "spec.replicas")
 	s.merge(s.resource, s.namespace, "web", map[string]any{"metadata": map[string]any{"annotations": map[string]any{workloadv1alpha1.YieldAnnotation: workloadv1alpha1.YieldNone}}})
@@ -211,7 +216,7 @@ func TestReferencesStayTogether(t *testing.T) {
 	s.until("web", "east=5 west=5")
 }
 
-// yields waits until the leaf of a Deployment gives fields away in its cluster.
+// yields waits until the leaf of a Deployment yields the wanted fields in its cluster.
 func (s *site) yields(root, cluster, want string) {
 	s.Helper()
 	s.eventually("the leaf of "+root+" in "+cluster+" yields "+want, func(ctx context.Context) error {

@@ -14,12 +14,13 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// removalRecheck is how often a Cluster that is being removed is looked at while types
-// are not read yet, of which nothing tells.
+// removalRecheck is the interval at which a Cluster that is being removed is checked while types
+// are still being read. There is no event for the end of the reading.
 const removalRecheck = time.Second
 
-// keepRemoval holds a Cluster whose removal is to delete what it has of roots, and lets go
-// of it when all of that is gone. Any other Cluster is not held: it is detached.
+// keepRemoval adds the finalizer to a Cluster whose removal deletes the objects of roots, and
+// removes it when these objects are gone. It does not add it to other Clusters: they are
+// detached.
 func (c *Controller) keepRemoval(ctx context.Context, name string) (time.Duration, error) {
 	cluster := c.clusterNamed(name)
 	if cluster == nil {
@@ -41,7 +42,7 @@ func (c *Controller) keepRemoval(ctx context.Context, name string) (time.Duratio
 	}
 	for _, k := range kinds {
 		if len(k.find(clusterIndex, name)) > 0 {
-			return 0, nil // its end is an event
+			return 0, nil // the end of the deletion is an event
 		}
 	}
 	for _, f := range c.coreFollowers() {
@@ -52,7 +53,7 @@ func (c *Controller) keepRemoval(ctx context.Context, name string) (time.Duratio
 	return 0, c.hold(ctx, cluster, false)
 }
 
-// hold puts the finalizer on a Cluster, or takes it off.
+// hold adds the finalizer to a Cluster or removes it.
 func (c *Controller) hold(ctx context.Context, cluster *workloadv1alpha1.Cluster, held bool) error {
 	finalizers := slices.DeleteFunc(slices.Clone(cluster.Finalizers), func(f string) bool { return f == workloadv1alpha1.SplitterFinalizer })
 	if held {

@@ -51,24 +51,24 @@ var (
 	deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 )
 
-// timeout is for what comes by and by, on a machine with much else to do.
+// timeout is long enough for a slow and busy machine.
 const timeout = 2 * time.Minute
 
-// site is a namespace of the shared kcp, with clusters that no other test has roots on.
+// site is a namespace of the shared kcp, with clusters that no other test uses.
 type site struct {
 	*testing.T
 	server    *kcptest.Server
 	objects   dynamic.Interface
 	namespace string
-	// resource and kind of the roots: Deployments if nothing else is said.
+	// resource and kind are the type of the roots. The default is Deployments.
 	resource schema.GroupVersionResource
 	kind     string
-	// syncers are connections as the syncers of clusters that obey: what they are told
-	// runs at once.
+	// syncers are connections with the identity of the syncers of simulated clusters. Such a
+	// cluster runs at once what its leaves ask for.
 	syncers map[string]dynamic.Interface
-	// broken clusters' new replicas never become ready.
+	// broken are the clusters whose new replicas never become ready.
 	broken map[string]bool
-	// surging clusters have new replicas that do not become ready beside old ones that are.
+	// surging are the clusters whose new replicas are not ready, while their old replicas are.
 	surging map[string]bool
 }
 
@@ -78,8 +78,8 @@ var shared struct {
 	stop func() error
 }
 
-// newSite gives a test a namespace and clusters of its own; roots in it are divided
-// over these, by the controller that all tests share.
+// newSite returns a namespace and clusters for one test. The controller that all tests share
+// divides the roots of the namespace over these clusters.
 func newSite(t *testing.T, names ...string) *site {
 	t.Helper()
 	s := bareSite(t)
@@ -108,7 +108,7 @@ func bareSite(t *testing.T) *site {
 	}
 }
 
-// install makes the kcp serve Deployments of a group.
+// install makes the kcp serve Deployments of an API group.
 func install(server *kcptest.Server, name, group string) error {
 	data, err := os.ReadFile("testdata/deployments.yaml")
 	if err != nil {
@@ -124,7 +124,7 @@ func install(server *kcptest.Server, name, group string) error {
 	return err
 }
 
-// releaseDelay is short, so that tests see what is taken away.
+// releaseDelay is short, so that tests soon observe removals.
 const releaseDelay = 200 * time.Millisecond
 
 // run starts a controller.
@@ -140,7 +140,7 @@ func run(config *rest.Config, c controller.Config) (stop func() error, err error
 	return func() error { cancel(); return <-ended }, nil
 }
 
-// logger shows the controller's log when RIK_TEST_LOG is set.
+// logger prints the controller's log if RIK_TEST_LOG is set.
 func logger() *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(os.Getenv(served.EnvLog))); err != nil {
@@ -149,8 +149,8 @@ func logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 }
 
-// apart is a site whose Deployments are of a group of their own, which the shared
-// controller leaves alone.
+// apart returns a site whose Deployments have their own API group. The shared controller ignores
+// this group.
 func apart(t *testing.T, names ...string) *site {
 	t.Helper()
 	s := newSite(t, names...)
@@ -160,12 +160,12 @@ func apart(t *testing.T, names ...string) *site {
 	}
 	s.resource.Group = group
 	for _, name := range names {
-		s.is(name, true) // it carries that type, too
+		s.is(name, true) // its syncer copies that type too
 	}
 	return s
 }
 
-// start runs a controller of a site's own type until the test ends or stop is called.
+// start runs a controller for the site's own type until the test ends or stop is called.
 func (s *site) start(config *rest.Config) (stop func()) {
 	s.Helper()
 	end, err := run(config, controller.Config{Types: []string{s.resource.GroupResource().String()}})
@@ -181,12 +181,12 @@ func (s *site) start(config *rest.Config) (stop func()) {
 	return stop
 }
 
-// cluster is the name of a site's cluster in the kcp, where other tests have others.
+// cluster returns the name of a site's cluster in the kcp, which is unique among all tests.
 func (s *site) cluster(name string) string { return s.namespace + "-" + name }
 
-// register makes a Cluster that is ready, carries Deployments and obeys. Its taint keeps
-// roots of other tests away until the controller has seen their Placements: here nobody
-// obeys for them.
+// register creates a Cluster that is ready, syncs Deployments, and is simulated. Its taint keeps
+// roots of other tests away until the controller has seen their Placements. Such roots would wait
+// forever, because this test does not simulate their leaves.
 func (s *site) register(name string, labels map[string]string) {
 	s.Helper()
 	c := object(clusters, "Cluster", "", s.cluster(name))
@@ -201,7 +201,7 @@ func (s *site) register(name string, labels map[string]string) {
 	s.syncers[name] = dynamic.NewForConfigOrDie(kcptest.AsSyncer(s.T, s.server, s.cluster(name)))
 }
 
-// taints are those of the site's clusters, and more.
+// taints returns the taints of the site's clusters, and more.
 func (s *site) taints(more ...any) []any {
 	return append([]any{map[string]any{"key": "site", "value": s.namespace, "effect": string(workloadv1alpha1.TaintNoSchedule)}}, more...)
 }
@@ -222,7 +222,7 @@ func (s *site) is(name string, ready bool, since ...time.Duration) {
 	}}, "status")
 }
 
-// cut ends that a cluster obeys.
+// cut stops the simulation of a cluster.
 func (s *site) cut(name string) { delete(s.syncers, name) }
 
 func (s *site) merge(resource schema.GroupVersionResource, namespace, name string, patch map[string]any, subresources ...string) *unstructured.Unstructured {
@@ -238,7 +238,7 @@ func (s *site) merge(resource schema.GroupVersionResource, namespace, name strin
 	return out
 }
 
-// policy is the Placement of all roots of the site. Without it they go nowhere.
+// policy sets the Placement of all roots of the site. Without it, they are not placed.
 func (s *site) policy(fields string) {
 	s.Helper()
 	p := object(placements, "Placement", s.namespace, "all")
@@ -256,7 +256,7 @@ func (s *site) policy(fields string) {
 	}
 }
 
-// deploy makes a root, from a template of its own or none.
+// deploy creates a root with its own pod template.
 func (s *site) deploy(name string, replicas int, annotations map[string]string) {
 	s.Helper()
 	d := object(s.resource, s.kind, s.namespace, name)
@@ -292,10 +292,10 @@ func (s *site) get(resource schema.GroupVersionResource, name string) *unstructu
 	return out
 }
 
-// leaf is the name of a root's leaf.
+// leaf returns the name of the leaf of a root.
 func (s *site) leaf(root, cluster string) string { return splitter.LeafName(root, s.cluster(cluster)) }
 
-// obey has the clusters do what they are told, as their syncers would tell it.
+// obey makes the simulated clusters run what their leaves ask for, as syncers would.
 func (s *site) obey(ctx context.Context) error {
 	for name, syncer := range s.syncers {
 		leaves, err := syncer.Resource(s.resource).Namespace(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=" + s.cluster(name)})
@@ -315,13 +315,13 @@ func (s *site) obey(ctx context.Context) error {
 	return nil
 }
 
-// isGone says whether there is no such Cluster: its syncer is nobody any more.
+// isGone reports whether the Cluster does not exist. Its syncer then has no permissions.
 func (s *site) isGone(ctx context.Context, name string) bool {
 	_, err := s.objects.Resource(clusters).Get(ctx, s.cluster(name), metav1.GetOptions{})
 	return apierrors.IsNotFound(err)
 }
 
-// carry holds a leaf, lets go of one that is deleted, and reports what runs.
+// carry adds the finalizer to a leaf, removes it from a deleted leaf, and reports what runs.
 func (s *site) carry(ctx context.Context, syncer dynamic.Interface, name string, leaf *unstructured.Unstructured) error {
 	leaves := syncer.Resource(s.resource).Namespace(s.namespace)
 	finalizers := []string{workloadv1alpha1.FinalizerPrefix + s.cluster(name)}
@@ -351,7 +351,7 @@ func (s *site) carry(ctx context.Context, syncer dynamic.Interface, name string,
 	return err
 }
 
-// runs is the status of a leaf that the cluster did as it was told.
+// runs returns the status of a leaf whose cluster has done what the leaf asks for.
 func (s *site) runs(name string, leaf *unstructured.Unstructured) map[string]any {
 	n, _, _ := unstructured.NestedInt64(leaf.Object, "spec", "replicas")
 	at := leaf.GetCreationTimestamp().UTC().Format(time.RFC3339)
@@ -376,8 +376,8 @@ func (s *site) runs(name string, leaf *unstructured.Unstructured) map[string]any
 	}
 }
 
-// until waits until the leaves of a root have these parts, as east=5 west=5, while the
-// clusters obey. It gives the root.
+// until waits until the leaves of a root have the given parts, as east=5 west=5. Meanwhile it
+// simulates the clusters.
 func (s *site) until(root, parts string) {
 	s.Helper()
 	s.eventually(fmt.Sprintf("%s is divided as %s", root, parts), func(ctx context.Context) error {
@@ -389,7 +389,7 @@ func (s *site) until(root, parts string) {
 	})
 }
 
-// parts are those of a root's leaves, as east=5 west=5; those that are going are left out.
+// parts returns the parts of the leaves of a root, as east=5 west=5. Deleted leaves are left out.
 func (s *site) parts(ctx context.Context, root string) (string, error) {
 	return s.leaves(ctx, root, func(leaf *unstructured.Unstructured) any {
 		n, _, _ := unstructured.NestedInt64(leaf.Object, "spec", "replicas")
@@ -397,8 +397,7 @@ func (s *site) parts(ctx context.Context, root string) (string, error) {
 	})
 }
 
-// leaves are those of a root, each with something of it; those that are going are left
-// out.
+// leaves returns the leaves of a root with one value of each. Deleted leaves are left out.
 func (s *site) leaves(ctx context.Context, root string, of func(*unstructured.Unstructured) any) (string, error) {
 	leaves, err := s.objects.Resource(s.resource).Namespace(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.OwnedByLabel + "=" + root})
 	if err != nil {
@@ -414,7 +413,7 @@ func (s *site) leaves(ctx context.Context, root string, of func(*unstructured.Un
 	return strings.Join(parts, " "), nil
 }
 
-// eventually waits for something while the clusters obey.
+// eventually waits for a condition. Meanwhile it simulates the clusters.
 func (s *site) eventually(what string, check func(ctx context.Context) error) {
 	s.Helper()
 	poll.Until(s.T, timeout, what, func(ctx context.Context) error {
@@ -425,7 +424,7 @@ func (s *site) eventually(what string, check func(ctx context.Context) error) {
 	})
 }
 
-// reports waits until a root's status has these numbers and its generation is observed.
+// reports waits until the status of a root has the given numbers and its generation is observed.
 func (s *site) reports(root string, want map[string]int64) {
 	s.Helper()
 	s.eventually(root+" reports what its parts add up to", func(ctx context.Context) error {
@@ -474,25 +473,25 @@ func (s *site) says(root, kind, status, reason string) {
 	})
 }
 
-// change merges something into a root, or into a leaf.
+// change merges a patch into a root or a leaf.
 func (s *site) change(name string, patch map[string]any) {
 	s.Helper()
 	s.merge(s.resource, s.namespace, name, patch)
 }
 
-// hint sets annotations of a root; nil removes one.
+// hint sets annotations of a root. nil removes one.
 func (s *site) hint(root string, annotations map[string]any) {
 	s.Helper()
 	s.change(root, map[string]any{"metadata": map[string]any{"annotations": annotations}})
 }
 
-// image gives a root another spec.
+// image changes the spec of a root.
 func (s *site) image(root, version string) {
 	s.Helper()
 	s.change(root, map[string]any{"spec": map[string]any{"template": template(root, version)}})
 }
 
-// images waits until the leaves have these, as east=web:v1 west=web:v2.
+// images waits until the leaves have the given images, as east=web:v1 west=web:v2.
 func (s *site) images(root, want string) {
 	s.Helper()
 	s.eventually(fmt.Sprintf("%s has the images %s", root, want), func(ctx context.Context) error {
@@ -507,7 +506,7 @@ func (s *site) images(root, want string) {
 	})
 }
 
-// reported waits until there is an event about a root.
+// reported waits until an event about a root exists.
 func (s *site) reported(root, reason, message string) {
 	s.Helper()
 	s.eventually("an event tells of "+reason, func(ctx context.Context) error {
@@ -526,7 +525,7 @@ func (s *site) reported(root, reason, message string) {
 	})
 }
 
-// rests fails if something of a root's family is written although nothing happens.
+// rests fails if an object of the root's family is written although nothing happens.
 func (s *site) rests(root string) {
 	s.Helper()
 	versions := func() string {
@@ -542,7 +541,7 @@ func (s *site) rests(root string) {
 	}
 	last, same := versions(), 0
 	poll.Until(s.T, timeout, "nothing of "+root+" is written any more", func(context.Context) error {
-		// A pass after an event takes some milliseconds: ten looks are a quarter of a second.
+		// A pass after an event takes some milliseconds. Ten checks take a quarter of a second.
 		if now := versions(); now != last {
 			last, same = now, 0
 		}
@@ -553,7 +552,7 @@ func (s *site) rests(root string) {
 	})
 }
 
-// connect ends a cut.
+// connect restarts the simulation of a cluster after cut.
 func (s *site) connect(name string) {
 	s.Helper()
 	s.is(name, true)
@@ -575,7 +574,7 @@ func (s *site) remove(name string) {
 	}
 }
 
-// sameLeaf compares what a root makes of a leaf.
+// sameLeaf compares the fields of a leaf that come from its root.
 func sameLeaf(before, now *unstructured.Unstructured) error {
 	labels := cmp.Diff(before.GetLabels(), now.GetLabels())
 	owners := cmp.Diff(before.GetOwnerReferences(), now.GetOwnerReferences())

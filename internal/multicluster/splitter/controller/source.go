@@ -16,10 +16,10 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// source is the caches, for one pass over one root.
+// source implements loader.Source with the caches, for one pass over one root.
 type source struct {
 	c *Controller
-	// root and its leaves, as they were last written.
+	// root and leaves include the latest writes of this controller.
 	root   *entry
 	leaves []*entry
 }
@@ -60,8 +60,8 @@ func (s source) Leaves(_ context.Context, root *unstructured.Unstructured, t loa
 	return out, nil
 }
 
-// Related implements loader.Source. While a type is being read that counts it is an error: what a root
-// follows would seem to be nowhere.
+// Related implements loader.Source. It returns an error while a relevant type is being read.
+// Otherwise the objects that a root follows would seem to be in no cluster.
 func (s source) Related(_ context.Context, namespace string, q loader.Query) ([]loader.Related, error) {
 	kinds, known := s.c.allKinds()
 	if !known {
@@ -106,11 +106,12 @@ func (s source) Places(_ context.Context, namespace string, q loader.Query) ([]s
 	return out, nil
 }
 
-// podGroups are those of the types that make pods. A type of an operator that cannot be read holds
-// nobody up.
+// podGroups are the API groups of the types that make pods. A type of an operator that cannot be
+// read does not block passes.
 var podGroups = []string{"apps", "batch", "rik.dev"}
 
-// related are the roots of a type that one asks for, and whether the type may have such.
+// related returns the roots of a type that match a query, and whether the type can have such
+// roots.
 func (k *kind) related(namespace string, q loader.Query) (roots []*entry, counts bool) {
 	for _, ref := range q.Refs {
 		if !ref.Is(k.GVK.GroupKind()) {

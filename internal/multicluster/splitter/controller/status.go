@@ -16,13 +16,14 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// writeStatus writes what the leaves' statuses add up to, if the root does not say so.
+// writeStatus writes the combined status of the leaves to the root, if it has changed.
 func (p *pass) writeStatus(ctx context.Context) error {
 	if !p.k.Reports {
 		return nil
 	}
 	if p.world.State.Root.Finished && len(p.world.State.Leaves) == 0 {
-		return nil // what is left of its work is this status: without it, it would run again
+		// the status records that its work is finished: without it, the work would run again
+		return nil
 	}
 	before, _ := p.root.Object["status"].(map[string]any)
 	status := rootStatus(p.world, p.result, p.plan, before, p.now())
@@ -31,8 +32,8 @@ func (p *pass) writeStatus(ctx context.Context) error {
 	}
 	written, err := p.putStatus(ctx, status)
 	if apierrors.IsInvalid(err) {
-		// A cluster may say numbers whose sum does not fit: the others are not to be unheard
-		// for that.
+		// The sum of the numbers that clusters report may be too large for the field. This must
+		// not block the reports of the other clusters.
 		splitter.Cap(status)
 		if reflect.DeepEqual(status, before) {
 			return nil
@@ -40,7 +41,7 @@ func (p *pass) writeStatus(ctx context.Context) error {
 		written, err = p.putStatus(ctx, status)
 	}
 	if apierrors.IsInvalid(err) {
-		// Joined conditions need not fit into the status of every type.
+		// Merged conditions may not be valid in the status of every type.
 		p.reportStatus(err.Error())
 		return nil
 	}
@@ -56,7 +57,7 @@ func (p *pass) writeStatus(ctx context.Context) error {
 	return nil
 }
 
-// putStatus writes a status of the root, as it was seen.
+// putStatus writes the status of the root, if the root has not changed since it was read.
 func (p *pass) putStatus(ctx context.Context, status map[string]any) (*unstructured.Unstructured, error) {
 	next := &unstructured.Unstructured{Object: map[string]any{"apiVersion": p.root.GetAPIVersion(), "kind": p.root.GetKind(), "status": status}}
 	next.SetName(p.root.GetName())
@@ -67,9 +68,8 @@ func (p *pass) putStatus(ctx context.Context, status map[string]any) (*unstructu
 		UpdateStatus(ctx, next, metav1.UpdateOptions{FieldManager: fieldManager})
 }
 
-// rootStatus is what a root's status has to be. While something is still to be written of
-// the leaves, their statuses are those of another spec, and the root's generation does not
-// count as observed.
+// rootStatus returns the desired status of a root. While leaves still have to be written, their
+// statuses describe another spec. The generation of the root does not count as observed then.
 func rootStatus(w *loader.World, result splitter.Result, p *plan, before map[string]any, now time.Time) map[string]any {
 	total := splitter.Total{
 		Divide: w.Division, Generation: w.Root.GetGeneration(), Unplaced: result.Unplaced + result.Stranded,
@@ -98,7 +98,7 @@ func rootStatus(w *loader.World, result splitter.Result, p *plan, before map[str
 	return status
 }
 
-// refusal is what a cluster says of the leaf that it refuses.
+// refusal returns the message of a cluster about the leaf that it refuses.
 func refusal(w *loader.World, cluster string) string {
 	if leaf := w.Leaf(cluster); leaf != nil {
 		return leaf.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+cluster]
@@ -106,8 +106,8 @@ func refusal(w *loader.World, cluster string) string {
 	return ""
 }
 
-// lostClusters are those that cannot be asked and have lost their parts: what their
-// leaves say is of the past.
+// lostClusters returns the clusters that do not answer and have lost their parts. The statuses of
+// their leaves are out of date.
 func lostClusters(w *loader.World, result splitter.Result) map[string]bool {
 	lost := map[string]bool{}
 	for _, share := range result.Explanation.Clusters {
@@ -122,7 +122,7 @@ func lostClusters(w *loader.World, result splitter.Result) map[string]bool {
 	return lost
 }
 
-// datestamp gives conditions that have no time the one since when they are so.
+// datestamp sets the transition time of conditions that have none.
 func datestamp(status, before map[string]any, now time.Time) {
 	conditions, _ := status["conditions"].([]any)
 	earlier, _ := before["conditions"].([]any)

@@ -18,8 +18,8 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// keepTypes starts the caches of types that are divided and that are served, and ends
-// those of others. Objects of a type that is no longer served are left as they were.
+// keepTypes starts the caches of types that are divided and served, and stops the others. Objects
+// of a type that is no longer served stay as they were.
 func (c *Controller) keepTypes(ctx context.Context, _ struct{}) (time.Duration, error) {
 	crds := listed[*apiextensionsv1.CustomResourceDefinition](c.crds)
 	wanted := map[schema.GroupResource]loader.Type{}
@@ -42,7 +42,8 @@ func (c *Controller) keepTypes(ctx context.Context, _ struct{}) (time.Duration, 
 	return 0, errors.Join(problems...)
 }
 
-// dropTypes ends the caches of types that are no longer wanted, or not as they are.
+// dropTypes stops the caches of types that are not wanted any more, or whose definition has
+// changed.
 func (c *Controller) dropTypes(wanted map[schema.GroupResource]loader.Type) {
 	c.mu.Lock()
 	var stopped []*kind
@@ -91,7 +92,7 @@ func (c *Controller) addType(ctx context.Context, t loader.Type) error {
 	return nil
 }
 
-// stopTypes ends all caches of types.
+// stopTypes stops the caches of all types.
 func (c *Controller) stopTypes() {
 	c.mu.Lock()
 	kinds := c.kinds
@@ -107,7 +108,7 @@ func (c *Controller) stopTypes() {
 	}
 }
 
-// kindHandler turns changes of a type's objects into passes.
+// kindHandler queues passes for changes of the objects of a type.
 func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
 	changed := func(before, now *entry) {
 		r := now
@@ -120,7 +121,7 @@ func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
 			}
 			c.roots.Add(key)
 			if isMoved(before, now) {
-				// What selected its pods before may no longer do.
+				// A root that selected its pods before the change may not select them now.
 				c.referrersOf(key.Namespace, key.Name, before)
 				c.referrersOf(key.Namespace, key.Name, now)
 				for _, r := range []*entry{before, now, k.get(key.Namespace, key.Name)} {
@@ -159,16 +160,15 @@ func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
 	}
 }
 
-// isMoved says whether something has changed that counts for what refers to a root: where its
-// leaves are, or what it is.
+// isMoved reports whether a change of a root affects the roots that refer to it: the clusters of
+// its leaves, or its content.
 func isMoved(before, now *entry) bool {
 	return before == nil || now == nil || before.role != now.role || before.digest != now.digest ||
 		(before.GetDeletionTimestamp() == nil) != (now.GetDeletionTimestamp() == nil) ||
 		before.GetGeneration() != now.GetGeneration() || !maps.Equal(before.GetAnnotations(), now.GetAnnotations())
 }
 
-// referrersOf asks for a look at the roots that refer to a name, or are about the pods of r, which
-// may be nil.
+// referrersOf queues the roots that refer to a name or that select the pods of r. r may be nil.
 func (c *Controller) referrersOf(namespace, name string, r *entry) {
 	kinds, _ := c.filledKinds()
 	for _, k := range kinds {
@@ -186,7 +186,8 @@ func (c *Controller) referrersOf(namespace, name string, r *entry) {
 	}
 }
 
-// usedChanged asks for a look at what makes the objects that a root needs, and at what it refers to.
+// usedChanged queues the roots that make the objects which a root needs, and the roots to which
+// it refers.
 func (c *Controller) usedChanged(key rootKey, r *entry) {
 	if r == nil || r.role != loader.Root {
 		return
@@ -196,7 +197,7 @@ func (c *Controller) usedChanged(key rootKey, r *entry) {
 	c.referredBy(kinds, r)
 }
 
-// leafChanged asks for a look at what a leaf needs, or needed.
+// leafChanged queues the objects that a leaf needs or needed before.
 func (c *Controller) leafChanged(before, now *entry) {
 	if before != nil && now != nil && sameNeeds(before, now) {
 		return

@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// cacheUpstream makes the caches of what is there in every kcp.
+// cacheUpstream creates the caches of the types that every kcp has.
 func (c *Controller) cacheUpstream() error {
 	c.clusters = c.cacheOf(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"))
 	c.placements = c.cacheOf(workloadv1alpha1.SchemeGroupVersion.WithResource("placements"))
@@ -56,7 +56,7 @@ func (c *Controller) cacheOf(resource schema.GroupVersionResource) toolscache.Sh
 	}, nil).Informer()
 }
 
-// watched has the errors of a watch told as everything else is.
+// watched makes the errors of a watch appear in the log of the controller.
 func (c *Controller) watched(cache toolscache.SharedIndexInformer) error {
 	return cache.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *toolscache.Reflector, err error) {
 		switch {
@@ -67,7 +67,8 @@ func (c *Controller) watched(cache toolscache.SharedIndexInformer) error {
 	})
 }
 
-// typed turns what a server sent into a type, without what slim takes away first.
+// typed returns a transform that converts unstructured objects to a type. slim removes fields
+// before the conversion.
 func typed[T any](slim func(*unstructured.Unstructured)) toolscache.TransformFunc {
 	return func(object any) (any, error) {
 		u, ok := object.(*unstructured.Unstructured)
@@ -90,8 +91,8 @@ func withoutKubeconfig(cluster *unstructured.Unstructured) {
 	unstructured.RemoveNestedField(cluster.Object, "spec", "kubeconfig")
 }
 
-// withoutSchemas keeps the schemas of CRDs out of memory: they are most of what a kcp
-// knows, and nothing here reads them.
+// withoutSchemas removes the schemas from CRDs. They are most of the data of a kcp, and this
+// package does not read them.
 func withoutSchemas(crd *unstructured.Unstructured) {
 	versions, _, _ := unstructured.NestedFieldNoCopy(crd.Object, "spec", "versions")
 	list, _ := versions.([]any)
@@ -107,7 +108,7 @@ func withoutSchema(negotiated *unstructured.Unstructured) {
 	unstructured.RemoveNestedField(negotiated.Object, "spec", "columnDefinitions")
 }
 
-// listed is what a cache has.
+// listed returns the objects in a cache.
 func listed[T any](cache toolscache.SharedIndexInformer) []T {
 	objects := cache.GetIndexer().List()
 	out := make([]T, 0, len(objects))
@@ -119,7 +120,8 @@ func listed[T any](cache toolscache.SharedIndexInformer) []T {
 	return out
 }
 
-// handler tells of every change, with nil for what is not there.
+// handler calls changed for every change. before is nil for a new object, and now is nil for a
+// deleted one.
 func handler(changed func(before, now any)) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { changed(nil, object) },
@@ -133,8 +135,8 @@ func handler(changed func(before, now any)) toolscache.ResourceEventHandler {
 	}
 }
 
-// clusterChanged has every root looked at when a Cluster changed in what is decided from;
-// heartbeats come too often for that.
+// clusterChanged queues every root when a Cluster has changed in a field that decisions use.
+// Heartbeats are too frequent for that.
 func (c *Controller) clusterChanged(before, now any) {
 	old, _ := before.(*workloadv1alpha1.Cluster)
 	current, _ := now.(*workloadv1alpha1.Cluster)
@@ -151,7 +153,7 @@ func (c *Controller) clusterChanged(before, now any) {
 	}
 }
 
-// everyFollower has every object that follows looked at.
+// everyFollower queues every follower.
 func (c *Controller) everyFollower() {
 	for _, f := range c.coreFollowers() {
 		for _, object := range f.informer.GetStore().List() {
@@ -162,9 +164,9 @@ func (c *Controller) everyFollower() {
 	}
 }
 
-// decisive is what decisions are made from.
+// decisive returns the fields that decisions use.
 func decisive(c *workloadv1alpha1.Cluster) any {
-	problems := map[[2]string]bool{} // whose messages count for nothing
+	problems := map[[2]string]bool{} // without the messages, which decisions do not use
 	for _, p := range c.Status.ResourceProblems {
 		problems[[2]string{p.Resource, p.Reason}] = true
 	}
@@ -179,7 +181,7 @@ func (c *Controller) placementChanged(before, now any) {
 	for _, object := range []any{before, now} {
 		if p, ok := object.(*workloadv1alpha1.Placement); ok {
 			c.everyRoot(p.Namespace)
-			return // it stays in its namespace
+			return // a Placement stays in its namespace
 		}
 	}
 }

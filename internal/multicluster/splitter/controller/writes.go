@@ -8,13 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// showTimeout is how long a write counts that no watch shows. An object that was made
-// and deleted by somebody else before the answer came is never shown.
+// showTimeout is how long a write counts that the watch does not deliver. The watch never
+// delivers an object that another client deleted before the response to its creation arrived.
 const showTimeout = 30 * time.Second
 
-// writes are objects as the API server gave them back, by family and name, until the
-// watch shows them so or later. A decision from what was there before one's own writes
-// would count what it moved twice.
+// writes contains objects as the API server returned them, by family and name, until the watch
+// delivers them in that version or a later one. Without it, a pass could decide on the state
+// before its own writes, and count what it moved twice.
 type writes struct {
 	mu sync.Mutex
 	// families is guarded by mu.
@@ -26,7 +26,7 @@ type writes struct {
 type write struct {
 	*entry
 	until time.Time
-	// deleted: it was deleted in this version.
+	// deleted is true if the write was a deletion.
 	deleted bool
 }
 
@@ -34,7 +34,7 @@ func newWrites() *writes {
 	return &writes{families: map[string]map[string]write{}, now: time.Now}
 }
 
-// note keeps what was written.
+// note adds a write.
 func (w *writes) note(family string, r *entry, deleted bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,7 +44,7 @@ func (w *writes) note(family string, r *entry, deleted bool) {
 	w.families[family][r.GetName()] = write{entry: r, until: w.now().Add(showTimeout), deleted: deleted}
 }
 
-// gone forgets an object that the watch says is no more.
+// gone removes an object for which the watch has delivered a deletion.
 func (w *writes) gone(family, name string, uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,7 +53,7 @@ func (w *writes) gone(family, name string, uid types.UID) {
 	}
 }
 
-// drop is called with the lock held.
+// drop removes an entry. The caller must hold the lock.
 func (w *writes) drop(family, name string) {
 	delete(w.families[family], name)
 	if len(w.families[family]) == 0 {
@@ -61,14 +61,14 @@ func (w *writes) drop(family, name string) {
 	}
 }
 
-// waits says whether something of a family was written that the watch has not shown.
+// waits reports whether there are writes of a family that the watch has not delivered.
 func (w *writes) waits(family string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.families[family]) > 0
 }
 
-// over puts what was written over what a watch has shown of a family.
+// over returns the objects of a family that the watch has delivered, updated by the writes.
 func (w *writes) over(family string, shown map[string]*entry) map[string]*entry {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,7 +82,7 @@ func (w *writes) over(family string, shown map[string]*entry) map[string]*entry 
 	return shown
 }
 
-// isShown says whether what a watch shows is as it was written, or later.
+// isShown reports whether the watch has delivered the written version or a later one.
 func isShown(written write, shown *entry) bool {
 	if shown == nil {
 		return written.deleted
@@ -92,7 +92,7 @@ func isShown(written write, shown *entry) bool {
 	}
 	order, err := resourceversion.CompareResourceVersion(shown.GetResourceVersion(), written.GetResourceVersion())
 	if err != nil {
-		return true // what cannot be compared is not held against the watch
+		return true // versions that cannot be compared count as delivered
 	}
 	if written.deleted {
 		return order > 0

@@ -16,8 +16,8 @@ func version(uid, number string) *entry {
 	return e
 }
 
-// TestWritesCountUntilTheyAreShown: what was written covers what the watch shows from
-// before, and nothing later.
+// TestWritesCountUntilTheyAreShown tests that a write replaces earlier versions from the watch,
+// but no later ones.
 func TestWritesCountUntilTheyAreShown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -25,7 +25,7 @@ func TestWritesCountUntilTheyAreShown(t *testing.T) {
 		deleted bool
 		shown   *entry
 		later   time.Duration
-		want    string // the version that counts; empty: none
+		want    string // the version that counts; empty if none
 		waits   bool
 	}{
 		"made, not shown":            {written: version("1", "9"), want: "9", waits: true},
