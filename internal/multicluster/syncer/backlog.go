@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// backlog is what there was when the caches of types were filled, and has not been looked
-// at since. It is empty at first.
+// backlog contains the objects that were in the caches when these were filled and have not been
+// processed since. It is empty at first.
 type backlog struct {
 	mu    sync.Mutex
 	items map[item]bool
@@ -22,7 +22,7 @@ func (b *backlog) add(i item) {
 	b.items[i] = true
 }
 
-// replace has another item stand for one, if that is in the backlog.
+// replace replaces an item by another one, if it is in the backlog.
 func (b *backlog) replace(i, other item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -37,11 +37,11 @@ func (b *backlog) looked(i item) {
 	defer b.mu.Unlock()
 	delete(b.items, i)
 	if len(b.items) == 0 {
-		b.items = nil // a map keeps the room of all that was ever in it
+		b.items = nil // a map does not shrink, so the memory of all past items stays in use
 	}
 }
 
-// isEmptyBut says whether nothing is left but objects of these types.
+// isEmptyBut reports whether the backlog contains only objects of the given types.
 func (b *backlog) isEmptyBut(types map[schema.GroupResource]bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

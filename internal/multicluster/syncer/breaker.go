@@ -6,31 +6,31 @@ import (
 	"time"
 )
 
-// Defaults of a DeleteLimit.
+// The defaults of a DeleteLimit.
 const (
 	DefaultDeleteCount    = 100
 	DefaultDeleteFraction = 0.1
 	DefaultDeleteWindow   = time.Minute
 )
 
-// DeleteLimit bounds how many objects may be deleted downstream within a window: the
-// larger of a count and a fraction of all that are there. More than that is paused
-// until somebody says that it is meant.
+// DeleteLimit limits how many objects may be deleted downstream within a window. The limit is the
+// larger of a count and a fraction of all objects there. More deletions pause until the user
+// confirms them.
 //
-// A syncer that has just started knows nothing of what another run has deleted, and
-// takes it for the whole limit: what it may delete accrues over its first window. So a
-// syncer that ends and starts over and over deletes no more in a window than the limit,
-// and one that begins with too much to delete pauses before it has begun.
+// A syncer that has just started does not know what an earlier run has deleted. It assumes that
+// the earlier run has used the whole limit. Its own limit therefore grows during the first
+// window. A syncer that restarts again and again deletes no more in a window than the limit. One
+// that starts with too many deletions pauses before the first one.
 type DeleteLimit struct {
-	// Count is DefaultDeleteCount by default.
+	// Count is the limit as a number of objects. 0 means DefaultDeleteCount.
 	Count int
-	// Fraction, from 0 to 1, is DefaultDeleteFraction by default.
+	// Fraction is the limit as a part of all objects, from 0 to 1. 0 means DefaultDeleteFraction.
 	Fraction float64
-	// Window is DefaultDeleteWindow by default.
+	// Window is the time in which the limit applies. 0 means DefaultDeleteWindow.
 	Window time.Duration
 }
 
-// Validate says what is wrong.
+// Validate returns an error if a field is out of its range.
 func (l *DeleteLimit) Validate() error {
 	if l.Count < 0 || l.Fraction < 0 || l.Fraction > 1 || l.Window < 0 {
 		return errors.New("the limit of deletions: give a count and a window of at least 0, and a fraction from 0 to 1")
@@ -52,23 +52,23 @@ func (l *DeleteLimit) setDefaults() {
 
 func (l *DeleteLimit) allows(total int) int { return max(l.Count, int(l.Fraction*float64(total))) }
 
-// breaker holds deletions back once there are too many. It knows no clock and no
-// lock: its caller brings both.
+// breaker pauses deletions when there are too many. It has no clock and no lock. The caller
+// provides both.
 type breaker struct {
 	limit  DeleteLimit
 	paused bool
-	// began is when this run of the syncer did.
+	// began is when this run of the syncer started.
 	began time.Time
-	// done are the times of the deletions that were let through, oldest first.
+	// done are the times of the deletions that were allowed, oldest first.
 	done []time.Time
-	// waiting are the deletions that were held back, for a go-ahead while paused and for
-	// their time otherwise; granted are those let through by the last go-ahead and not
-	// yet done.
+	// waiting are the deletions that were not allowed yet. While paused, they wait for a
+	// go-ahead, and otherwise for time to pass. granted are the deletions that the last go-ahead
+	// has allowed and that are not done yet.
 	waiting, granted map[Key]bool
-	// spent is a go-ahead that was there before the pause, or has been used: it says
-	// nothing about what waits now.
+	// spent is a go-ahead that existed before the pause or was used already. It does not apply to
+	// the deletions that wait now.
 	spent string
-	// counted: at the last look at the go-ahead all that waits had been found.
+	// counted is true if all waiting deletions were known when the go-ahead was last checked.
 	counted bool
 }
 
@@ -76,9 +76,9 @@ func newBreaker(limit DeleteLimit, now time.Time) *breaker {
 	return &breaker{limit: limit, began: now, waiting: map[Key]bool{}, granted: map[Key]bool{}}
 }
 
-// ask says whether an object may be deleted now. If not, it may be asked again after a
-// time, or, where that is 0, the deletion waits for a go-ahead. total is how many objects
-// there are downstream, goAhead the present value of the Cluster's annotation.
+// ask returns whether an object may be deleted now. If not, and again is not 0, the caller may
+// ask again after that time. If again is 0, the deletion waits for a go-ahead. total is the
+// number of objects downstream. goAhead is the current value of the Cluster's annotation.
 func (b *breaker) ask(key Key, now time.Time, total int, goAhead string) (may bool, again time.Duration) {
 	if b.granted[key] {
 		delete(b.granted, key)
@@ -91,38 +91,39 @@ func (b *breaker) ask(key Key, now time.Time, total int, goAhead string) (may bo
 	for len(b.done) > 0 && now.Sub(b.done[0]) >= b.limit.Window {
 		b.done = b.done[1:]
 	}
-	// What was deleted a moment ago belongs to the whole that the fraction is of.
+	// The fraction is of all objects, including those that were just deleted.
 	allowed := max(1, b.limit.allows(total+len(b.done)))
 	wanted := len(b.done) + len(b.waiting)
 	if wanted > allowed {
 		b.paused, b.spent = true, goAhead
 		return false, 0
 	}
-	// A deletion accrues in so long, but all have after the first window.
+	// During the first window, one more deletion is allowed after each of these times.
 	each := b.limit.Window / time.Duration(allowed)
 	if age := now.Sub(b.began); age < b.limit.Window && time.Duration(len(b.done)+1)*each > age {
-		return false, time.Duration(wanted)*each - age // when its turn comes, if all others are before it
+		// the time until its turn, if all other deletions come first
+		return false, time.Duration(wanted)*each - age
 	}
 	delete(b.waiting, key)
 	b.done = append(b.done, now)
 	return true, 0
 }
 
-// forget takes back a request: the object is wanted again, or gone.
+// forget removes a request, because the object is wanted again or is gone.
 func (b *breaker) forget(key Key) {
 	delete(b.waiting, key)
 	delete(b.granted, key)
 }
 
-// resume takes up a pause that another run of the syncer began. spent is the go-ahead that
-// run has called an old one; any other was given for the pause.
+// resume continues a pause that an earlier run of the syncer began. spent is the go-ahead that
+// the earlier run had marked as an old one. Any other go-ahead was given for this pause.
 func (b *breaker) resume(spent string) { b.paused, b.spent = true, spent }
 
-// apply looks at the go-ahead, and returns the deletions that it sets free. It counts
-// when it names the number that waits, and was not there before. settled says that
-// everything has been looked at since the start: before, the number is one that is passed
-// on the way to what waits, and nothing waiting does not mean that nothing is left to
-// pause for.
+// apply checks the go-ahead, and returns the deletions that it allows. A go-ahead is valid if it
+// is the number of waiting deletions and did not exist before the pause. settled is true if
+// everything has been processed since the start. Before that, the number of waiting deletions is
+// still growing, so a go-ahead may match it by accident. Also, an empty list does not end the
+// pause yet.
 func (b *breaker) apply(goAhead string, settled bool) []Key {
 	b.counted = settled
 	if !b.paused {

@@ -21,19 +21,20 @@ import (
 // carrier watches the objects of one type on both sides.
 type carrier struct {
 	Type
-	// upstream has two views of one type: what is labeled with one target, and what
-	// with several. A selector has no "or", and a list without selector is not allowed.
+	// upstream has two informers for one type: objects with one target and objects with several.
+	// A label selector has no "or", and the kcp does not allow a list without a selector.
 	upstream   [2]cache.SharedIndexInformer
 	downstream cache.SharedIndexInformer
-	// readers are those of upstream, upstream and downstream.
+	// readers belong to the two upstream informers and the downstream informer.
 	readers [3]reader
-	// What we wrote and these have not heard of yet.
+	// recentUp and recentDown are writes of this syncer that the informers have not delivered
+	// yet.
 	recentUp, recentDown recent
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	synced  chan struct{} // closed when the caches are filled
-	// enqueued: all that was in them has been given to the engine.
+	// enqueued is true after all objects in the caches were added to the queue of the engine.
 	enqueued atomic.Bool
 }
 
@@ -53,7 +54,8 @@ func newCarrier(t Type, e *engine) (*carrier, error) {
 	return c, watch(c.downstream, e.log, func(o *unstructured.Unstructured) { e.downstreamChanged(c, o) })
 }
 
-// selectors find what is sent to a cluster: as one target, and as one of several.
+// selectors returns the selectors for objects that are sent to a cluster: with one target, and
+// with several.
 func selectors(cluster string) [2]string {
 	return [2]string{
 		workloadv1alpha1.ClusterLabel + "=" + cluster,
@@ -61,8 +63,8 @@ func selectors(cluster string) [2]string {
 	}
 }
 
-// start watches until the context or end ends it. The engine hears of what changes
-// once every cache is filled, and first of everything that is in them.
+// start watches until ctx or end ends it. When every cache is filled, it passes all objects in
+// the caches to the engine, and after that every change.
 func (c *carrier) start(ctx context.Context, e *engine) {
 	ctx, c.stop = context.WithCancel(ctx)
 	for _, informer := range c.informers() {
@@ -80,7 +82,7 @@ func (c *carrier) informers() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{c.upstream[0], c.upstream[1], c.downstream}
 }
 
-// end stops watching, and returns when nothing of it runs any more.
+// end stops watching, and returns after all goroutines have ended.
 func (c *carrier) end() {
 	c.stop()
 	c.running.Wait()
@@ -126,7 +128,7 @@ func newInformer(s *side, t Type, selector string, indexers cache.Indexers, chan
 	return cache.NewSharedIndexInformerWithOptions(r.ListerWatcher(), &unstructured.Unstructured{}, options), reader{r, s}
 }
 
-// trouble is why objects of the type cannot be read on one side; nil if they can.
+// trouble returns why objects of the type cannot be read on one side, or nil if they can.
 func (c *carrier) trouble(now time.Time) *typehealth.Trouble {
 	for _, r := range c.readers {
 		if t := r.Trouble(now); t != nil {
@@ -137,8 +139,8 @@ func (c *carrier) trouble(now time.Time) *typehealth.Trouble {
 	return nil
 }
 
-// watch hears of changes, and logs at debug that a watch was lost: the informer takes
-// it up again, and what cannot be reached is said in the Cluster's conditions.
+// watch registers a handler for changes. It logs lost watches at debug level: the informer
+// restarts them, and the conditions of the Cluster report what is unreachable.
 func watch(informer cache.SharedIndexInformer, log *slog.Logger, changed func(*unstructured.Unstructured)) error {
 	object := func(o any) {
 		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
@@ -161,14 +163,14 @@ func watch(informer cache.SharedIndexInformer, log *slog.Logger, changed func(*u
 	})
 }
 
-// upstreamObject is what the caches have, the single target's first, or a newer one that
-// we wrote.
+// upstreamObject returns an object from the caches, first from the cache of single targets. If
+// this syncer wrote a newer version, it returns that one.
 func (c *carrier) upstreamObject(key Key) *unstructured.Unstructured {
 	name := cache.NewObjectName(key.Namespace, key.Name)
 	return c.recentUp.over(c.cachedUpstream(name), name, time.Now())
 }
 
-// wroteUpstream is told the answer to every write.
+// wroteUpstream records the response to a write.
 func (c *carrier) wroteUpstream(o *unstructured.Unstructured) {
 	o.SetManagedFields(nil)
 	c.recentUp.note(c.cachedUpstream(cache.MetaObjectToName(o)), o, time.Now())
@@ -187,7 +189,7 @@ func (c *carrier) downstreamObject(namespace, name string) *unstructured.Unstruc
 	return c.recentDown.over(lookUp(c.downstream, namespace, name), cache.NewObjectName(namespace, name), time.Now())
 }
 
-// wroteDownstream is told the answer to every write.
+// wroteDownstream records the response to a write.
 func (c *carrier) wroteDownstream(o *unstructured.Unstructured) {
 	c.recentDown.note(lookUp(c.downstream, o.GetNamespace(), o.GetName()), o, time.Now())
 }

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// typesInterval is how often it is looked whether both sides still serve the types,
-	// and missingInterval while one is missing.
+	// typesInterval is the interval at which the syncer checks whether both sides still serve the
+	// types. missingInterval is the interval while a type is missing.
 	typesInterval   = 30 * time.Second
 	missingInterval = 2 * time.Second
 )
 
-// watchCluster keeps the Cluster at hand. It returns ErrClusterGone when there is no
-// such Cluster any more.
+// watchCluster updates the cached Cluster. It returns ErrClusterGone when that Cluster no longer
+// exists.
 func (e *engine) watchCluster(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -46,8 +46,8 @@ func (e *engine) watchCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The credentials end with the Cluster that they are for, and with them the watch,
-	// perhaps before it has said so.
+	// When the Cluster is deleted, its credentials become invalid. The watch may end before it
+	// has delivered the deletion.
 	err = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		e.log.Debug("the watch of the Cluster was lost", "err", err)
 		if apierrors.IsForbidden(err) {
@@ -77,16 +77,17 @@ func (e *engine) clusterChanged(o *unstructured.Unstructured) {
 	if !slices.Equal(e.wanted(before), e.wanted(cluster)) || !slices.Equal(before.Spec.ClusterScopedResources, cluster.Spec.ClusterScopedResources) {
 		poke(e.typePokes)
 	}
-	// The fence waits for the next heartbeat since the kcp has heard of the last one.
+	// The fence waits for the first heartbeat after the kcp considers the cluster reachable
+	// again.
 	if isSilent(before) && !isSilent(cluster) ||
 		before.Annotations[workloadv1alpha1.AllowDeletesAnnotation] != cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation] {
 		poke(e.reportPokes)
 	}
 }
 
-// wanted are the types that the Cluster asks for. A Cluster that is being deleted asks
-// for none once it has been emptied, if that was asked for: the cluster controller lets go
-// of its objects, and nobody may hold them again.
+// wanted returns the types that the Cluster asks for. A Cluster that is being deleted asks for
+// types only while the splitter still empties it. After that, the cluster controller removes the
+// finalizers of its objects, and the syncer must not add them again.
 func (e *engine) wanted(cluster *workloadv1alpha1.Cluster) []string {
 	if cluster.DeletionTimestamp != nil && !slices.Contains(cluster.Finalizers, workloadv1alpha1.SplitterFinalizer) {
 		return nil
@@ -101,8 +102,8 @@ func (e *engine) wanted(cluster *workloadv1alpha1.Cluster) []string {
 	return names
 }
 
-// runTypes starts and stops carriers as the Cluster asks for them and as both sides
-// serve them.
+// runTypes starts and stops carriers for the types that the Cluster asks for and both sides
+// serve.
 func (e *engine) runTypes(ctx context.Context) error {
 	defer e.carry(ctx, nil)
 	for {
@@ -126,8 +127,8 @@ func (e *engine) runTypes(ctx context.Context) error {
 	}
 }
 
-// lookAtTypes asks both sides what they serve. A type of which one side says nothing
-// because of an error is carried on: only an answer ends it.
+// lookAtTypes reads the served types of both sides. If an error hides a type, its carrier
+// continues. Only a successful answer ends it.
 func (e *engine) lookAtTypes(ctx context.Context) error {
 	cluster := e.presentCluster()
 	names := e.wanted(cluster)
@@ -163,17 +164,17 @@ func (e *engine) lookAtTypes(ctx context.Context) error {
 	return nil
 }
 
-// account is what a side says that it serves.
+// account contains the types that a side serves.
 type account struct {
 	side  *side
 	lists []*metav1.APIResourceList
-	// failed are the groups of which it says nothing, and why.
+	// failed contains the groups whose types could not be read, with the errors.
 	failed map[string]error
 }
 
-// unaccounted sorts out the types of whose group one side says nothing, such as one of an
-// extension server that is down. Those that are carried stay as they are. It returns the
-// names of the others.
+// unaccounted separates the types whose API group could not be read on one side, for example
+// because an extension server is down. Their carriers stay as they are. It returns the names of
+// the other types in sure.
 func (e *engine) unaccounted(names []string, accounts ...account) (sure []string, types []Type, missing []missingType) {
 	for _, name := range names {
 		resource := schema.ParseGroupResource(name)
@@ -195,9 +196,9 @@ func (e *engine) unaccounted(names []string, accounts ...account) (sure []string
 	return sure, types, missing
 }
 
-// withoutUnsure treats the types of which the kcp did not say in which version it stores them
-// as unaccounted does: those that are carried stay as they are, and the others wait. All
-// other types are as agreed.
+// withoutUnsure handles the types whose storage version in the kcp is not known. Carriers that
+// run stay as they are, and other types of this kind wait. All remaining types are returned as
+// agreed.
 func (e *engine) withoutUnsure(agreed []Type, unsure map[schema.GroupResource]error) (sure []Type, undecided []missingType) {
 	for _, t := range agreed {
 		resource := t.Resource.GroupResource()
@@ -214,7 +215,7 @@ func (e *engine) withoutUnsure(agreed []Type, unsure map[schema.GroupResource]er
 	return sure, undecided
 }
 
-// discover asks what a side serves. Groups that give no account are no error.
+// discover reads the types that a side serves. Groups that cannot be read do not cause an error.
 func (e *engine) discover(ctx context.Context, s *side) (account, error) {
 	a := account{side: s, failed: map[string]error{}}
 	lists, err := discover(ctx, s, func(d discovery.DiscoveryInterface) ([]*metav1.APIResourceList, error) {
@@ -240,8 +241,8 @@ func (e *engine) isMissing() bool {
 	return len(e.missing) > 0
 }
 
-// carry makes the carriers those of the given types. Objects of types that are no
-// longer carried stay as they are, on both sides.
+// carry starts and stops carriers so that they match the given types. Objects of types that are
+// no longer carried stay as they are, on both sides.
 func (e *engine) carry(ctx context.Context, types []Type) {
 	wanted := map[schema.GroupResource]Type{}
 	for _, t := range types {

@@ -4,108 +4,109 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// presence is what is known of an object on one side.
+// presence is what is known about the existence of an object on one side.
 type presence int
 
 const (
-	// unknown: the cache has no such object, which proves nothing.
+	// unknown: the cache does not have the object. That proves nothing.
 	unknown presence = iota
-	// cached: the cache has it, and may be behind.
+	// cached: the cache has the object. It may be out of date.
 	cached
-	// live: the server was asked in this pass, and has it.
+	// live: the server was asked in this pass and has the object.
 	live
-	// absent: the server was asked in this pass, and has no such object.
+	// absent: the server was asked in this pass and does not have the object.
 	absent
 )
 
-// upstreamView is what decide needs to know of the object upstream.
+// upstreamView is the state of the object upstream, as far as decide uses it.
 type upstreamView struct {
 	seen presence
 	uid  types.UID
-	// deleting: somebody has deleted it, which nobody can take back.
+	// deleting: the object is being deleted, which cannot be undone.
 	deleting bool
 	// targeted: its labels send it to this cluster.
 	targeted bool
-	// held: it bears our finalizer.
+	// held: it has the finalizer of this syncer.
 	held bool
-	// recreate: it asks to be made anew where it cannot be changed.
+	// recreate: it asks for a new object if the existing one cannot be changed.
 	recreate bool
-	// deleteData: it lets data be deleted.
+	// deleteData: it allows the deletion of data.
 	deleteData bool
-	// finished: its work is done, by the status that this cluster last reported.
+	// finished: its work is finished, according to the last status of this cluster.
 	finished bool
 }
 
-// downstreamView is what decide needs to know of the object downstream.
+// downstreamView is the state of the object downstream, as far as decide uses it.
 type downstreamView struct {
 	seen presence
-	// upstreamUID is the one it bears; without it the object is somebody else's.
+	// upstreamUID is the UID in its annotation. If it is empty, this syncer did not make the
+	// object.
 	upstreamUID types.UID
 	deleting    bool
-	// inSync: it is as upstream wants it.
+	// inSync: it has the desired content.
 	inSync bool
-	// stuck: the server said that it cannot become so but by being made anew.
+	// stuck: the server answered that only a new object can have the desired content.
 	stuck bool
-	// deleteData: it lets data be deleted.
+	// deleteData: it allows the deletion of data.
 	deleteData bool
 }
 
-// typeView is what is known of the type upstream.
+// typeView is what is known about the type upstream.
 type typeView int
 
 const (
 	typeUnknown typeView = iota
-	// typeServed: the server was asked in this pass; the type is not ending.
+	// typeServed: the server was asked in this pass. The type is not being removed.
 	typeServed
-	// typeEnding: the type is being removed, or has been.
+	// typeEnding: the type is being removed, or was removed.
 	typeEnding
 )
 
-// view is all that decide needs to know.
+// view is the complete input of decide.
 type view struct {
-	// excluded: an object that never leaves its side.
+	// excluded: the object must not be copied.
 	excluded bool
-	// claim: its deletion deletes data.
+	// claim: deleting the object deletes data.
 	claim bool
 	up    upstreamView
 	down  downstreamView
 	kind  typeView
 }
 
-// step is what is to be done next about one object.
+// step is the next action for one object.
 type step int
 
 const (
-	// stepNothing: all is said and done, or something else is waited for.
+	// stepNothing: nothing is left to do now.
 	stepNothing step = iota
-	// stepAskUpstream, stepAskDownstream, stepAskType: ask the server, then decide anew.
+	// stepAskUpstream, stepAskDownstream, stepAskType: ask the server, then decide again.
 	stepAskUpstream
 	stepAskDownstream
 	stepAskType
-	// stepHold: put our finalizer on the object upstream.
+	// stepHold: add the finalizer to the object upstream.
 	stepHold
-	// stepCreate: make the object downstream.
+	// stepCreate: create the object downstream.
 	stepCreate
-	// stepApply: bring the object downstream, which is ours, to what upstream wants.
+	// stepApply: update the object of this syncer downstream to the desired content.
 	stepApply
-	// stepReport: they are the same; bring the status up.
+	// stepReport: both are in sync, so copy the status upstream.
 	stepReport
-	// stepDelete: delete the object downstream, and only the very one that was seen.
+	// stepDelete: delete the object downstream, with the UID of the object that was seen.
 	stepDelete
-	// stepRelease: take our finalizer from the object upstream.
+	// stepRelease: remove the finalizer from the object upstream.
 	stepRelease
-	// stepForeign: the name is taken downstream by an object that is not ours.
+	// stepForeign: an object that this syncer did not make has the name downstream.
 	stepForeign
-	// stepFormer: the name is taken downstream by the remains of a former object.
+	// stepFormer: the rest of a former object has the name downstream.
 	stepFormer
-	// stepStuck: a field that cannot change has changed, and nobody asked for a new one.
+	// stepStuck: an immutable field has changed, and the user did not ask for a new object.
 	stepStuck
-	// stepWithhold: nothing is deleted, because the type upstream ends.
+	// stepWithhold: delete nothing, because the type upstream is being removed.
 	stepWithhold
 )
 
-// decide says the next step. The caller does it and, but for the final ones, decides
-// anew with what it has learned.
+// decide returns the next step. The caller executes it. Unless the step is final, the caller then
+// decides again with the new information.
 func decide(v view) step {
 	switch {
 	case v.excluded:
@@ -117,23 +118,24 @@ func decide(v view) step {
 	case v.up.targeted && !v.up.deleting:
 		return keep(v)
 	case v.up.seen == cached && !v.up.deleting:
-		return stepAskUpstream // a cache that is behind may not take work away
+		return stepAskUpstream // an outdated cache must not cause a deletion
 	default:
 		return remove(v)
 	}
 }
 
-// keep is for an object that upstream wants in this cluster.
+// keep decides for an object that upstream wants in this cluster.
 func keep(v view) step {
 	switch {
 	case v.down.seen == unknown:
 		return stepAskDownstream
 	case v.down.seen == absent && v.up.finished:
-		return stepNothing // the cluster has removed what was done; to make it anew would run it again
+		// the cluster has removed finished work: a new object would run it again
+		return stepNothing
 	case v.down.seen == absent && !v.up.held:
 		return stepHold
 	case v.down.seen == absent && v.up.seen != live:
-		return stepAskUpstream // a cache that is behind may not bring back what was deleted
+		return stepAskUpstream // an outdated cache must not restore a deleted object
 	case v.down.seen == absent:
 		return stepCreate
 	case v.down.upstreamUID == "":
@@ -141,7 +143,7 @@ func keep(v view) step {
 	case v.down.upstreamUID != v.up.uid:
 		return replaceFormer(v)
 	case v.down.deleting:
-		return stepNothing // made again when it is gone
+		return stepNothing // the syncer creates it again when it is gone
 	case !v.up.held:
 		return stepHold
 	case v.down.stuck:
@@ -153,13 +155,13 @@ func keep(v view) step {
 	}
 }
 
-// replaceFormer is for the remains of an object that had the same name upstream: a
-// claim that was kept, or what a finalizer taken by force left. It is not made into
-// another object's counterpart, and not deleted but on request.
+// replaceFormer decides about the rest of a former object with the same name upstream. It is a
+// claim that was kept, or an object whose finalizer upstream was removed by force. It does not
+// become the counterpart of the new object. It is deleted only on request.
 func replaceFormer(v view) step {
 	switch {
 	case v.up.seen != live:
-		return stepAskUpstream // the cache may not have seen the new object yet
+		return stepAskUpstream // the cache may not contain the new object yet
 	case v.down.deleting:
 		return stepNothing
 	case !v.up.recreate, v.claim && !v.up.deleteData:
@@ -176,8 +178,8 @@ func replaceStuck(v view) step {
 	return stepDelete
 }
 
-// remove is for an object that upstream does not want in this cluster: it is gone, it
-// is being deleted, or it was sent elsewhere.
+// remove decides for an object that upstream does not want in this cluster. It is gone, is being
+// deleted, or was sent to another cluster.
 func remove(v view) step {
 	switch {
 	case v.down.seen == unknown:
@@ -185,11 +187,11 @@ func remove(v view) step {
 	case v.down.seen == absent, v.down.upstreamUID == "":
 		return release(v)
 	case v.up.seen == cached && v.down.upstreamUID != v.up.uid:
-		return stepAskUpstream // which of the two is older is not for a cache to say
+		return stepAskUpstream // a cache cannot decide which of the two is older
 	case v.claim && !v.mayDeleteData():
 		return release(v)
 	case v.down.deleting:
-		return stepNothing // released when it is gone
+		return stepNothing // the finalizer is removed when it is gone
 	case v.kind == typeUnknown:
 		return stepAskType
 	case v.kind == typeEnding:
@@ -199,7 +201,8 @@ func remove(v view) step {
 	}
 }
 
-// mayDeleteData goes by upstream while it is there, and by what it last said after.
+// mayDeleteData uses the value upstream while that object exists, and the last copied value after
+// that.
 func (v view) mayDeleteData() bool {
 	if v.up.seen == absent || v.up.uid != v.down.upstreamUID {
 		return v.down.deleteData
@@ -212,7 +215,7 @@ func release(v view) step {
 	case v.up.seen == absent || !v.up.held:
 		return stepNothing
 	case v.down.seen == cached:
-		return stepAskDownstream // what the cache still shows may be gone, or another
+		return stepAskDownstream // the object in the cache may be gone, or be another one
 	default:
 		return stepRelease
 	}

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// interval calls check with every view there is.
+// interval calls check with every possible view.
 func interval(check func(view)) {
 	bools := []bool{false, true}
 	for _, excluded := range bools {
@@ -55,7 +55,7 @@ func downstreams() []downstreamView {
 	return views
 }
 
-// TestDecidePromises looks at every view there is.
+// TestDecidePromises checks the guarantees for every possible view.
 func TestDecidePromises(t *testing.T) {
 	t.Parallel()
 	seen := map[step]int{}
@@ -73,7 +73,7 @@ func TestDecidePromises(t *testing.T) {
 	}
 }
 
-// broken names the promise that a step breaks.
+// broken returns the guarantee that a step breaks.
 func broken(v view, next step) string {
 	wanted := (v.up.seen == cached || v.up.seen == live) && v.up.targeted && !v.up.deleting
 	foreign := v.down.upstreamUID == ""
@@ -110,7 +110,7 @@ func broken(v view, next step) string {
 	return ""
 }
 
-// model is a world in which decide's steps are done at once.
+// model is a world that executes the steps of decide at once.
 type model struct{ v view }
 
 func (m *model) do(next step, truth view) {
@@ -140,8 +140,8 @@ func isFinal(s step) bool {
 	return true
 }
 
-// TestDecideEnds: from what the caches say, whatever the servers say then, a pass comes
-// to an end, and where nothing stands in the way to the one that upstream wants.
+// TestDecideEnds tests that a pass ends, for any content of the caches and any answers of the
+// servers. If nothing prevents it, the pass ends in the state that upstream wants.
 func TestDecideEnds(t *testing.T) {
 	t.Parallel()
 	ups, downs := upstreams(), downstreams()
@@ -189,7 +189,7 @@ func checkEnd(t *rapid.T, v view, next step) {
 	}
 }
 
-// TestDecideExamples tells the usual ways step by step.
+// TestDecideExamples tests the usual sequences step by step.
 func TestDecideExamples(t *testing.T) {
 	t.Parallel()
 	served := view{kind: typeServed}

@@ -1,26 +1,26 @@
-// Package syncer carries objects from a kcp (upstream) to one physical cluster
-// (downstream), and their status back. It takes two client configurations and does
-// not know where it runs.
+// Package syncer copies objects from a kcp (upstream) to one physical cluster (downstream), and
+// their status back. It gets two client configurations, and works the same wherever it runs.
 //
-// Pure functions decide: translate makes the object for downstream, decide says
-// the next step for one object, reportedStatus what upstream is told, breaker when
-// deletions are too many, agree which types both sides serve. Around them lies a
-// shell of informers, one queue and the requests.
+// Pure functions decide. translate makes the object for downstream. decide returns the next step
+// for one object. reportedStatus returns the status for upstream. breaker pauses deletions when
+// there are too many. agree selects the types that both sides serve. The rest of the package is
+// informers, one queue, and the requests.
 //
-// What it promises:
+// The package guarantees:
 //
-//   - It writes only objects that it made: in a namespace that bears our locator, with
-//     the counterpart's UID on them. Everything else is a problem that is reported.
-//   - It deletes only what upstream, asked itself and not a cache, does not want, with
-//     a UID precondition; never because a type ended, never a claim to data that does
-//     not say so, never many at once without a go-ahead.
-//   - An object upstream that was carried stays, by a finalizer, until its counterpart
-//     is seen to be gone. A syncer may be killed at any point.
+//   - It writes only objects that it made: in a namespace with its own locator, and with the UID
+//     of the upstream object in an annotation. It reports any other object as a problem.
+//   - It deletes an object only if the upstream server itself, not a cache, does not want it, and
+//     only with a UID precondition. It does not delete objects because a type was removed. It
+//     deletes claims to data only if they allow it. It does not delete many objects at once
+//     without a go-ahead.
+//   - A copied upstream object exists, because of a finalizer, until its downstream counterpart is
+//     known to be gone. A syncer may be killed at any point.
 //
-// Reads: upstream the Cluster, the kube-system namespace, the CRDs of the types that
-// are carried (whether one is ending), and objects whose labels name the cluster or
-// that bear its finalizer. Downstream the same types, and namespaces by name.
+// Reads: upstream the Cluster, the kube-system namespace, the CRDs of the copied types (to see
+// whether one is being removed), and objects whose labels name the cluster or that have its
+// finalizer. Downstream the same types, and namespaces by name.
 //
-// Writes: upstream the Cluster's status, and of objects the status, its own finalizer,
-// annotations and events. Downstream namespaces (only created) and objects.
+// Writes: upstream the status of the Cluster, and the status, the own finalizer, annotations and
+// events of objects. Downstream namespaces (only creation) and objects.
 package syncer

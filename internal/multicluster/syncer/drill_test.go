@@ -17,11 +17,11 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// churn makes, changes, moves and deletes objects, and keeps what upstream says.
+// churn creates, changes, moves and deletes objects, and records what upstream wants.
 type churn struct {
 	p *pair
-	// wanted is the version of what is to be downstream, made the UIDs of what nobody
-	// deleted and nobody moved.
+	// wanted is the version of each object that must be downstream. stays contains the UIDs of
+	// the objects that were neither deleted nor moved.
 	wanted map[string]string
 	stays  map[string]types.UID
 	steps  int
@@ -51,7 +51,7 @@ func (c *churn) step() {
 		c.insist("making "+name, func(ctx context.Context) error {
 			_, err := objects.Create(ctx, configMap("team", name, c.p.cluster, map[string]string{"v": version}), metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
-				return nil // an attempt of ours that seemed to fail
+				return nil // an earlier attempt that seemed to fail
 			}
 			return err
 		})
@@ -74,14 +74,14 @@ func (c *churn) step() {
 	}
 }
 
-// insist makes a request until it succeeds: a server that shares two cores with others
-// may let one time out, which says nothing about syncers.
+// insist repeats a request until it succeeds. A server on a busy machine may let one time out,
+// which does not mean that the syncer failed.
 func (c *churn) insist(what string, request func(context.Context) error) {
 	c.p.t.Helper()
 	poll.Until(c.p.t, kube.Timeout, what, request)
 }
 
-// rest waits until downstream is what upstream says, and nothing else.
+// rest waits until downstream has exactly the objects that upstream wants.
 func (c *churn) rest() {
 	t, p := c.p.t, c.p
 	t.Helper()
@@ -107,8 +107,8 @@ func (c *churn) rest() {
 	}
 }
 
-// differing shows the first object that is not as wanted on both sides, with what the
-// syncer says of it.
+// differing returns the first object that differs, with both sides and the problem that the
+// syncer reports.
 func (c *churn) differing(ctx context.Context, got map[string]string) string {
 	for name, version := range c.wanted {
 		if got[name] == version {
@@ -142,8 +142,8 @@ func startChurn(t *testing.T, cluster string) *churn {
 	return c
 }
 
-// TestSyncerStoppedFiftyTimes: a syncer that is ended in the middle of what it does, 50
-// times, loses nothing, deletes nothing by mistake and brings nothing back.
+// TestSyncerStoppedFiftyTimes tests a syncer that is stopped 50 times in the middle of its work.
+// It loses nothing, deletes nothing by mistake and restores nothing that was deleted.
 func TestSyncerStoppedFiftyTimes(t *testing.T) {
 	c := startChurn(t, "drill")
 	for range 50 {

@@ -10,8 +10,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestCarriesUntilEmptied: what is deleted in a Cluster that is being removed has to be
-// carried until the splitter has seen it go, and not a moment longer.
+// TestCarriesUntilEmptied tests a Cluster that is being removed. Deletions in it are copied until
+// the splitter has removed its finalizer, and no longer.
 func TestCarriesUntilEmptied(t *testing.T) {
 	t.Parallel()
 	deleted := metav1.NewTime(time.Unix(1, 0))

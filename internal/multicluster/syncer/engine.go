@@ -19,16 +19,16 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// maxBackoff bounds how late the end of a passing fault is noticed for one object.
+// maxBackoff limits the delay before an object is tried again after a temporary error.
 const maxBackoff = 15 * time.Second
 
-// item is a key in the queue, by its name on one side.
+// item is a key in the queue, with the name on one side.
 type item struct {
 	Key
 	downstream bool
 }
 
-// engine is a syncer that knows what it stands between.
+// engine is a syncer that has identified both sides.
 type engine struct {
 	config               *Config
 	log                  *slog.Logger
@@ -37,36 +37,37 @@ type engine struct {
 	identity             Identity
 	namespaces           *namespaces
 	queue                *reconcile.Queue[item]
-	// A poke asks for a report, or a look at the types, before its time.
+	// A value in reportPokes requests a report, and a value in typePokes a check of the types,
+	// before their time.
 	reportPokes, typePokes chan struct{}
 
-	// suspected is when a side was last suspected to be out of reach, in Unix nanoseconds.
+	// suspected is when a side was last suspected to be unreachable, in Unix nanoseconds.
 	suspected atomic.Int64
 
 	fence *fence
 	slots *slots
 
-	// changes are those upstream that are not carried yet.
+	// changes are the changes upstream that were not copied yet.
 	changes pending
-	// backlog is what has to be looked at before it is known what there is to do.
+	// backlog contains the objects to process before all pending work is known.
 	backlog backlog
 
 	mu sync.Mutex
-	// looked: both sides have said which types they serve.
+	// looked is true after both sides have returned the types that they serve.
 	looked bool
-	// cluster is the latest that was read.
+	// cluster is the last version that was read.
 	cluster  *workloadv1alpha1.Cluster
 	carriers map[schema.GroupResource]*carrier
 	missing  []missingType
 	breaker  *breaker
-	// troubled are the types that cannot be read, as they were last told of in the log.
+	// troubled are the types that cannot be read, as last logged.
 	troubled map[schema.GroupResource]bool
-	// settled is what was last applied, and owned afterward: while both are the same
-	// there is nothing to apply, whatever the server made of the values.
+	// settled is what was last applied, and what was owned after that. While both are the same,
+	// there is nothing to apply, even if the server has changed the format of values.
 	settled map[Key]fingerprint
-	// reported is what was last said upstream of a problem, and when.
+	// reported is the last report of a problem upstream, with its time.
 	reported map[Key]telling
-	// unwritten are problems that were told by an event alone.
+	// unwritten are problems that were reported only by an event.
 	unwritten map[Key]telling
 }
 
@@ -105,7 +106,7 @@ func (e *engine) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// poke wakes up who waits on a channel with room for one.
+// poke wakes up the receiver of a channel with room for one value.
 func poke(pokes chan<- struct{}) {
 	select {
 	case pokes <- struct{}{}:
@@ -119,7 +120,7 @@ func (e *engine) carrier(resource schema.GroupResource) *carrier {
 	return e.carriers[resource]
 }
 
-// presentCluster is the Cluster as it was last read. Nobody changes it.
+// presentCluster returns the Cluster as it was last read. Callers must not change it.
 func (e *engine) presentCluster() *workloadv1alpha1.Cluster {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -145,8 +146,8 @@ func (e *engine) downstreamChanged(c *carrier, o *unstructured.Unstructured) {
 	}
 }
 
-// upstreamItem is what to look at for an object that changed; nothing before the caches
-// of its type are filled.
+// upstreamItem returns the queue item for an object that changed upstream. It returns false until
+// the caches of its type are filled.
 func (e *engine) upstreamItem(c *carrier, o *unstructured.Unstructured) (item, bool) {
 	if o.GetNamespace() != "" {
 		e.namespaces.learn(o.GetNamespace())
@@ -159,7 +160,7 @@ func (e *engine) upstreamItem(c *carrier, o *unstructured.Unstructured) (item, b
 	return item{Key: key}, true
 }
 
-// downstreamItem is upstreamItem for an object on the other side.
+// downstreamItem is like upstreamItem, for an object downstream.
 func (e *engine) downstreamItem(c *carrier, o *unstructured.Unstructured) (item, bool) {
 	i := item{Key: Key{Type: c.Resource.GroupResource(), Namespace: o.GetNamespace(), Name: c.nameUpstream(o)}, downstream: true}
 	if name, known := e.namespaces.known(o.GetNamespace()); known || o.GetNamespace() == "" {
@@ -168,8 +169,8 @@ func (e *engine) downstreamItem(c *carrier, o *unstructured.Unstructured) (item,
 	return i, c.isSynced()
 }
 
-// lookAtAll is for when the caches of a type are filled: before that, what one side has
-// and the other has not means nothing.
+// lookAtAll queues all objects of a type after its caches are filled. Before that, differences
+// between the sides mean nothing.
 func (e *engine) lookAtAll(c *carrier) {
 	look := func(i item, ok bool) {
 		if ok {
@@ -190,7 +191,7 @@ func (e *engine) lookAtAll(c *carrier) {
 	poke(e.reportPokes)
 }
 
-// total is how many objects are in the cluster, as far as they are carried.
+// total returns the number of copied objects in the cluster.
 func (e *engine) total() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -201,10 +202,10 @@ func (e *engine) total() int {
 	return n
 }
 
-// reconcile is the queue's function.
+// reconcile processes an item of the queue.
 func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
 	if e.upstream.broken.Load() || e.downstream.broken.Load() {
-		// Spread out, so that not everything comes at once when the server is back.
+		// Spread the retries, so that they do not all come at once when the server is back.
 		return time.Second + rand.N(2*time.Second), nil
 	}
 	c := e.carrier(i.Type)
@@ -212,7 +213,7 @@ func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
 		e.changes.take(i.Key)
 		e.noDeletion(i.Key)
 		e.backlog.looked(i)
-		return 0, nil // looked at when the type is carried
+		return 0, nil // queued again when a carrier for the type starts
 	}
 	if i.downstream {
 		name, ours, err := e.namespaces.resolve(ctx, i.Namespace)
@@ -227,7 +228,7 @@ func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
 		return 0, err
 	}
 	if !e.slots.take(i.Key, time.Now()) {
-		return 0, nil // it comes again when another one is done
+		return 0, nil // queued again when another object is done
 	}
 	defer func() {
 		for _, key := range e.slots.give(i.Key) {
@@ -236,7 +237,7 @@ func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
 	}()
 	p := newPass(e, c, i.Key)
 	again, err := p.run(ctx)
-	// What is to stay and cannot be carried keeps nobody from counting the deletions.
+	// An object that must stay, and cannot be copied, does not delay the counting of deletions.
 	if err == nil || !p.mayBeDeletion() {
 		e.backlog.looked(i)
 	}

@@ -30,27 +30,27 @@ const (
 	reasonFencingBehind = "NotApplied"
 )
 
-// trustBeyond is added to the interval of heartbeats: so old may the last one be when the
-// Lease is renewed. Together they are far below the 40 s after which the kcp misses one.
+// trustBeyond is added to the interval of heartbeats. The sum is the maximum age of the last
+// heartbeat when the Lease is renewed. It is far below the 40 s after which the kcp misses a
+// heartbeat.
 const trustBeyond = 5 * time.Second
 
 var leaseType = Type{Resource: coordinationv1.SchemeGroupVersion.WithResource("leases"), Kind: "Lease", Namespaced: true}
 
-// fence is what a syncer knows of the Lease by which its cluster fences; see
-// [renewal.Renewals].
+// fence is the state of the Lease by which the cluster fences. See [renewal.Renewals].
 type fence struct {
 	began time.Time
-	// pokes ask for a look at the Lease before its time.
+	// A value in pokes requests a check of the Lease before its time.
 	pokes chan struct{}
 
 	mu       sync.Mutex
 	renewals renewal.Renewals
 	other    renewal.Acknowledgement
-	// shortest is the shortest fence that an object has asked for since the syncer runs.
+	// shortest is the shortest fence that an object has asked for since the syncer started.
 	shortest time.Duration
-	// asked: the cluster has said whether it isRik.
+	// asked is true after the cluster has answered whether it isRik.
 	asked, isRik bool
-	// trouble is why the Lease is not as it should be; empty if it is.
+	// trouble is the error of the last check of the Lease, or empty.
 	trouble string
 }
 
@@ -61,7 +61,7 @@ func newFence(c *Config, now time.Time) *fence {
 	}
 }
 
-// wants notes that an object asks for a fence.
+// wants records that an object asks for a fence.
 func (f *fence) wants(o *unstructured.Unstructured) {
 	after := renewal.FenceOf(o)
 	if after == 0 {
@@ -87,7 +87,7 @@ func (f *fence) pace(now time.Time) time.Duration {
 	return renewal.Pace(f.shortest, f.other.IsAcknowledged(), now.Sub(f.began))
 }
 
-// beaten takes the answer to a heartbeat that was accepted.
+// beaten records the response to a heartbeat that was accepted.
 func (f *fence) beaten(began time.Time, answer *unstructured.Unstructured) {
 	cluster, err := toCluster(answer)
 	silent := err != nil || isSilent(cluster)
@@ -100,12 +100,12 @@ func (f *fence) beaten(began time.Time, answer *unstructured.Unstructured) {
 	}
 }
 
-// isSilent says whether the kcp has given the cluster up.
+// isSilent reports whether the kcp considers the heartbeat of the cluster missing.
 func isSilent(cluster *workloadv1alpha1.Cluster) bool {
 	return meta.IsStatusConditionFalse(cluster.Status.Conditions, workloadv1alpha1.ConditionHeartbeatHealthy)
 }
 
-// messageOf is what an error says; nothing for none.
+// messageOf returns the text of an error, or an empty string for nil.
 func messageOf(err error) string {
 	if err == nil {
 		return ""
@@ -113,7 +113,7 @@ func messageOf(err error) string {
 	return err.Error()
 }
 
-// runFence keeps the Lease.
+// runFence checks and renews the Lease in a loop.
 func (e *engine) runFence(ctx context.Context) error {
 	for said := ""; ctx.Err() == nil; {
 		trouble := messageOf(e.tend(ctx))
@@ -136,7 +136,7 @@ func (e *engine) runFence(ctx context.Context) error {
 	return nil
 }
 
-// tend looks at the Lease once, and renews it if it may.
+// tend checks the Lease once, and renews it if that is allowed.
 func (e *engine) tend(ctx context.Context) error {
 	if rik, err := e.isRik(ctx); err != nil || !rik {
 		return err
@@ -157,7 +157,8 @@ func (e *engine) tend(ctx context.Context) error {
 	return e.answer(ctx, challenge)
 }
 
-// isRik asks the cluster whether it is one of rik. One that was is not asked again.
+// isRik returns whether the cluster is a rik cluster. After a positive answer, it does not ask
+// again.
 func (e *engine) isRik(ctx context.Context) (bool, error) {
 	f := e.fence
 	f.mu.Lock()
@@ -200,8 +201,8 @@ func (e *engine) noteLook(lease *unstructured.Unstructured, err, behind error) {
 	}
 }
 
-// settle makes sure, once the kcp is in reach again, that nothing in the cluster is more
-// than the kcp wants of it. It returns why that is not so.
+// settle checks, after the kcp is reachable again, that no object in the cluster runs more than
+// the kcp wants. It returns the error that prevents this.
 func (e *engine) settle(ctx context.Context) error {
 	began := time.Now()
 	e.fence.mu.Lock()
@@ -220,7 +221,7 @@ func (e *engine) settle(ctx context.Context) error {
 	}
 	e.mu.Unlock()
 	if !looked {
-		return nil // not renewed, and no problem yet: it is not known what is carried
+		return nil // not renewed, but not a problem yet: the carried types are not known
 	}
 	for _, t := range types {
 		why, err := e.behind(ctx, t)
@@ -237,7 +238,7 @@ func (e *engine) settle(ctx context.Context) error {
 	return nil
 }
 
-// behind asks both servers, upstream first: what changes in between comes by the watch.
+// behind lists a type on both servers, upstream first. Later changes arrive by the watch.
 func (e *engine) behind(ctx context.Context, t Type) (string, error) {
 	selectors := selectors(e.identity.Cluster)
 	var up []unstructured.Unstructured
@@ -254,7 +255,7 @@ func (e *engine) behind(ctx context.Context, t Type) (string, error) {
 	}
 	var ours []unstructured.Unstructured
 	for i := range down.Items {
-		// Another kcp's Cluster may have the same name.
+		// A Cluster of another kcp may have the same name.
 		_, is, err := e.namespaces.resolve(ctx, down.Items[i].GetNamespace())
 		if err != nil {
 			return "", err
@@ -270,7 +271,7 @@ func yieldsReplicas(up, down *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(yielded(up, down), func(path []string) bool { return slices.Equal(path, replicas) })
 }
 
-// lease reads the Lease, and makes it if there is none.
+// lease returns the Lease. It creates the Lease if it does not exist.
 func (e *engine) lease(ctx context.Context) (*unstructured.Unstructured, error) {
 	name := workloadv1alpha1.FenceLeaseName(string(e.identity.ClusterUID))
 	found, err := e.downstream.get(ctx, leaseType, workloadv1alpha1.FenceNamespace, name)
@@ -309,7 +310,8 @@ func (e *engine) make(ctx context.Context, t Type, o *unstructured.Unstructured)
 	return nil
 }
 
-// askWhetherSeen asks the kcp, and no cache, whether it knows the Cluster and hears of it.
+// askWhetherSeen asks the kcp itself, not a cache, whether the Cluster exists and its heartbeat
+// arrives.
 func (e *engine) askWhetherSeen(ctx context.Context) error {
 	found, err := e.upstream.get(ctx, clusterType, "", e.identity.Cluster)
 	if err != nil {
@@ -327,7 +329,7 @@ func (e *engine) askWhetherSeen(ctx context.Context) error {
 	return nil
 }
 
-// answer writes a challenge back, if the kcp is in touch.
+// answer writes the answer to a challenge, if the kcp is reachable.
 func (e *engine) answer(ctx context.Context, challenge string) error {
 	now := time.Now()
 	e.fence.mu.Lock()
@@ -357,7 +359,7 @@ func (e *engine) answer(ctx context.Context, challenge string) error {
 	return nil
 }
 
-// condition is the condition Fencing; nil as long as nothing can be said.
+// condition returns the condition Fencing, or nil while the answer is not known.
 func (f *fence) condition(before []metav1.Condition, now time.Time) *metav1.Condition {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,8 +26,8 @@ var (
 	workloads = rikv1alpha1.SchemeGroupVersion.WithResource("workloads")
 )
 
-// fencing is a kcp, a rik cluster and the syncer between them. The test is the cluster
-// controllers of both.
+// fencing is a kcp, a rik cluster and the syncer between them. The test acts as the controllers
+// of both.
 type fencing struct {
 	*testing.T
 	up    *kcp
@@ -35,7 +35,7 @@ type fencing struct {
 	lease string
 }
 
-// TestFence has the syncer answer challenges, and not when it must not.
+// TestFence tests when the syncer answers challenges, and when it must not.
 func TestFence(t *testing.T) {
 	t.Parallel()
 	rik := apiprocess.Start(t)
@@ -65,7 +65,7 @@ spec: {deploy: Automatic, replicas: 2, containers: [{name: web, image: "web:1"}]
 	f.answered("second")
 	f.condition("True", "Acknowledged")
 
-	// The kcp gives the cluster up, and wants less of it.
+	// The kcp considers the cluster silent, and wants less of it.
 	f.seen("False")
 	f.challenge("third")
 	f.stays("third")
@@ -77,12 +77,13 @@ spec: {deploy: Automatic, replicas: 2, containers: [{name: web, image: "web:1"}]
 		return nil
 	})
 	f.seen("True")
-	f.stays("third") // its controllers have not seen that
+	f.stays("third") // its controllers have not processed that yet
 	f.observe(namespace, 2)
 	f.answered("third")
 }
 
-// TestKubernetesCannotFence, and nothing is made there for it.
+// TestKubernetesCannotFence tests that a Kubernetes cluster does not fence, and that the syncer
+// creates nothing there for it.
 func TestKubernetesCannotFence(t *testing.T) {
 	t.Parallel()
 	k, c := downstream(t)
@@ -97,7 +98,7 @@ func TestKubernetesCannotFence(t *testing.T) {
 	}
 }
 
-// publishWorkloads makes the kcp serve a rik cluster's own Workloads.
+// publishWorkloads makes the kcp serve the Workloads of a rik cluster.
 func publishWorkloads(k *kcp, from *rest.Config) {
 	k.t.Helper()
 	puller, err := crdpuller.New(crdpuller.Config{Rest: from, Logger: slog.New(slog.DiscardHandler)})
@@ -118,7 +119,7 @@ func publishWorkloads(k *kcp, from *rest.Config) {
 	})
 }
 
-// challenge sets one, as the cluster's controller does.
+// challenge sets a challenge, as the controller of the cluster does.
 func (f *fencing) challenge(text string) {
 	f.Helper()
 	has(f.T, f.down, leases, workloadv1alpha1.FenceNamespace, f.lease, func(*unstructured.Unstructured) error { return nil })
@@ -139,8 +140,8 @@ func (f *fencing) answered(text string) {
 	})
 }
 
-// stays makes sure that a challenge is not answered, though two heartbeats are accepted
-// and the Lease was looked at meanwhile.
+// stays checks that a challenge is not answered while two heartbeats are accepted and the Lease
+// is checked.
 func (f *fencing) stays(text string) {
 	f.Helper()
 	seen := map[string]bool{}
@@ -166,13 +167,13 @@ func (f *fencing) stays(text string) {
 	}
 }
 
-// observe says of the Workload what the cluster's controllers would.
+// observe writes the status of the Workload, as the controllers of the cluster would.
 func (f *fencing) observe(namespace string, generation int) {
 	f.Helper()
 	patch(f.T, f.down, workloads, namespace, "web", fmt.Sprintf(`{"status":{"observedGeneration":%d}}`, generation), "status")
 }
 
-// seen says upstream whether heartbeats arrive, as the cluster controller does.
+// seen writes upstream whether heartbeats arrive, as the cluster controller does.
 func (f *fencing) seen(status string) {
 	f.Helper()
 	apply := parse(f.T, fmt.Sprintf(`
@@ -190,7 +191,8 @@ status:
 
 func (f *fencing) condition(status, reason string) { f.Helper(); f.conditionOf("east", status, reason) }
 
-// conditionOf waits for the condition Fencing; no status means that there is none.
+// conditionOf waits for the condition Fencing. An empty status means that there is no such
+// condition.
 func (f *fencing) conditionOf(cluster, status, reason string) {
 	f.Helper()
 	poll.Until(f.T, kube.Timeout, "the condition Fencing is right", func(ctx context.Context) error {

@@ -20,7 +20,7 @@ import (
 
 var jobs = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
 
-// publishJobs makes the kcp serve the Kubernetes cluster's own Jobs.
+// publishJobs makes the kcp serve the Jobs of the Kubernetes cluster.
 func (k *kcp) publishJobs(from *rest.Config) { k.publish(from, jobs) }
 
 // publish makes the kcp serve a type of the Kubernetes cluster.
@@ -59,10 +59,10 @@ spec:
       containers: [{name: main, image: "work:1"}]
 `
 
-// A Job that has finished, and that its cluster has removed, does not run again. Its time to
-// live counts upstream only. A Job that is deleted upstream goes from the cluster with its
-// pods: without a policy Kubernetes would orphan them, and wait here for a controller that
-// does.
+// A finished Job that its cluster has removed does not run again. Its time to live counts only
+// upstream. A Job that is deleted upstream is deleted in the cluster together with its pods.
+// Without a deletion policy, Kubernetes would orphan the pods, and wait here for a controller
+// that does so.
 func TestAFinishedJobDoesNotRunAgain(t *testing.T) {
 	p := startPair(t, "finished")
 	p.publishJobs(p.kube.Rest())
@@ -84,12 +84,12 @@ func TestAFinishedJobDoesNotRunAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	has(t, p.down, jobs, p.there, "lost", anyhow) // what has not finished is made again
+	has(t, p.down, jobs, p.there, "lost", anyhow) // a Job that has not finished is created again
 	p.passes("later")
 	if err := p.stop(); err != nil {
 		t.Fatalf("Run() = %v", err)
 	}
-	p.running = p.sync("finished", p.kube.Rest()) // a new syncer knows no more than upstream says
+	p.running = p.sync("finished", p.kube.Rest()) // a new syncer knows only what upstream contains
 	p.passes("after-restart")
 	if o, err := p.down.Resource(jobs).Namespace(p.there).Get(t.Context(), "done", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the finished Job was made again: %v, %v", o, err)

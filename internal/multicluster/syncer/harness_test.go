@@ -50,7 +50,7 @@ type groupVersionResource = schema.GroupVersionResource
 
 var core = []string{"configmaps", "persistentvolumeclaims", "secrets", "serviceaccounts", "services"}
 
-// kcp is a control plane upstream of one test.
+// kcp is the upstream control plane of one test.
 type kcp struct {
 	t       *testing.T
 	server  *kcptest.Server
@@ -74,7 +74,8 @@ func startKCP(t *testing.T) *kcp {
 	return k
 }
 
-// register makes a Cluster and says what is synced to it, as the cluster controller does.
+// register creates a Cluster and sets the types that are synced to it, as the cluster controller
+// does.
 func (k *kcp) register(name string, names ...string) *unstructured.Unstructured {
 	k.t.Helper()
 	c := object(clusters, "Cluster", "", name)
@@ -107,8 +108,8 @@ func (k *kcp) namespace(name string) {
 	}
 }
 
-// publishDeployments makes the kcp serve the Kubernetes cluster's own Deployments, unless
-// it does since a former test.
+// publishDeployments makes the kcp serve the Deployments of the Kubernetes cluster, unless an
+// earlier test has done so.
 func (k *kcp) publishDeployments(from *rest.Config) {
 	k.t.Helper()
 	crd := pullDeployments(k.t, from)
@@ -122,7 +123,7 @@ func (k *kcp) publishDeployments(from *rest.Config) {
 	})
 }
 
-// unpublishDeployments is for a test that begins without.
+// unpublishDeployments is for a test that starts without Deployments.
 func (k *kcp) unpublishDeployments() {
 	k.t.Helper()
 	err := k.objects.Resource(crds).Delete(k.t.Context(), "deployments.apps", metav1.DeleteOptions{})
@@ -169,7 +170,7 @@ func pullDeployments(t *testing.T, from *rest.Config) *apiextensionsv1.CustomRes
 	return crd
 }
 
-// downNamespace is where a namespace's objects are downstream.
+// downNamespace returns the downstream namespace of a namespace.
 func (k *kcp) downNamespace(cluster, namespace string) string {
 	k.t.Helper()
 	c, err := k.objects.Resource(clusters).Get(k.t.Context(), cluster, metav1.GetOptions{})
@@ -185,13 +186,13 @@ type running struct {
 	done   chan error
 }
 
-// configOf has the syncer be upstream what it is in every mode: its own user, with no
-// more rights than that has.
+// configOf returns a configuration in which the syncer is upstream the same user as in every
+// mode, with only the permissions of that user.
 func (k *kcp) configOf(cluster string, downstream *rest.Config) syncer.Config {
 	return syncer.Config{
 		Upstream: kcptest.AsSyncer(k.t, k.server, cluster), Downstream: downstream, Cluster: cluster,
 		HeartbeatInterval: 500 * time.Millisecond, Logger: output.Logger(k.t),
-		// One that has just started may delete at once what it likes.
+		// A syncer that has just started may delete any number of objects at once.
 		Deletes: syncer.DeleteLimit{Count: 1 << 20},
 	}
 }
@@ -214,7 +215,7 @@ func run(t *testing.T, config syncer.Config) *running {
 	return r
 }
 
-// stop ends the syncer wherever it is, and returns what Run returned.
+// stop stops the syncer at any point, and returns what Run returned.
 func (r *running) stop() error {
 	r.cancel()
 	err := <-r.done
@@ -231,14 +232,14 @@ func object(resource schema.GroupVersionResource, kind, namespace, name string) 
 	return o
 }
 
-// parse makes an object from YAML.
+// parse returns an object from YAML.
 func parse(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	o := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
 		t.Fatal(err)
 	}
-	// As a client would send it, with whole numbers.
+	// As a client would send it, with integers.
 	raw, err := json.Marshal(o.Object)
 	if err != nil {
 		t.Fatal(err)
@@ -309,7 +310,7 @@ func remove(t *testing.T, c dynamic.Interface, r schema.GroupVersionResource, na
 	}
 }
 
-// has waits until the object is there and satisfies want.
+// has waits until the object exists and satisfies want.
 func has(t *testing.T, c dynamic.Interface, r schema.GroupVersionResource, namespace, name string, want func(*unstructured.Unstructured) error) *unstructured.Unstructured {
 	t.Helper()
 	var found *unstructured.Unstructured
@@ -341,7 +342,7 @@ func hasNot(t *testing.T, c dynamic.Interface, r schema.GroupVersionResource, na
 
 func anyhow(*unstructured.Unstructured) error { return nil }
 
-// field wants a field's value, as JSON has it.
+// field checks the value of a field, as JSON represents it.
 func field(want any, path ...string) func(*unstructured.Unstructured) error {
 	return func(o *unstructured.Unstructured) error {
 		got, _, err := unstructured.NestedFieldNoCopy(o.Object, path...)
@@ -355,7 +356,7 @@ func field(want any, path ...string) func(*unstructured.Unstructured) error {
 	}
 }
 
-// image wants the image of a Deployment's first container.
+// image checks the image of a Deployment's first container.
 func image(want string) func(*unstructured.Unstructured) error {
 	return func(o *unstructured.Unstructured) error {
 		containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
@@ -369,7 +370,7 @@ func image(want string) func(*unstructured.Unstructured) error {
 	}
 }
 
-// problem wants a problem of this reason to be told of the object.
+// problem checks that a problem with this reason is reported on the object.
 func problem(cluster, reason string) func(*unstructured.Unstructured) error {
 	return func(o *unstructured.Unstructured) error {
 		said := o.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+cluster]

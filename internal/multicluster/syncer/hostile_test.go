@@ -16,7 +16,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// tripper is a function that answers requests, or has the next one do so.
+// tripper is a function that answers requests, or passes them on.
 type tripper func(next http.RoundTripper, r *http.Request) (*http.Response, error)
 
 func (f tripper) of(config *rest.Config) *rest.Config {
@@ -40,8 +40,9 @@ func answered(r *http.Request, code int, body []byte) *http.Response {
 	}
 }
 
-// A cluster that refuses the same in other words each time, as webhooks do that number
-// their answers, is not asked without end, and what it says holds no credentials.
+// A cluster may refuse the same object with a different text each time, for example if a webhook
+// numbers its answers. The syncer does not repeat the request endlessly, and the reported text
+// contains no credentials.
 func TestRefusalInOtherWordsEachTime(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
@@ -62,7 +63,8 @@ func TestRefusalInOtherWordsEachTime(t *testing.T) {
 			"message": fmt.Sprintf("request %d of %s, with wish %s", refusals.Add(1), token, wish)})
 		return answered(r, http.StatusForbidden, raw), err
 	}).of(physical.Rest())
-	// Nobody checks it here: the certificate says who it is.
+	// The server does not check the token here, because the client certificate identifies the
+	// user.
 	config.BearerToken = token
 	k.register("east", "configmaps")
 	k.namespace("words")
@@ -82,7 +84,7 @@ func TestRefusalInOtherWordsEachTime(t *testing.T) {
 	}
 	has(t, k.objects, configMaps, "words", "refused", said("wish first"))
 	before := has(t, k.objects, configMaps, "words", "refused", anyhow).GetResourceVersion()
-	// All this while, nothing about it is new.
+	// During all this time, nothing about the object changes.
 	for i := range 20 {
 		name := fmt.Sprintf("other%d", i)
 		create(t, k.objects, configMaps, configMap("words", name, "east", nil))
@@ -91,13 +93,13 @@ func TestRefusalInOtherWordsEachTime(t *testing.T) {
 	if now := has(t, k.objects, configMaps, "words", "refused", anyhow).GetResourceVersion(); now != before {
 		t.Errorf("it was written again: version %s, then %s, after %d refusals", before, now, refusals.Load())
 	}
-	// What is wished now is refused in words that are told at once.
+	// The refusal of a new desired object is reported at once.
 	patch(t, k.objects, configMaps, "words", "refused", `{"data":{"wish":"second"}}`)
 	has(t, k.objects, configMaps, "words", "refused", said("wish second"))
 }
 
-// An extension server that is down, which most clusters have for a while, keeps nothing of
-// other groups from being carried.
+// If an extension server is down, as often happens in clusters, the types of other groups are
+// still copied.
 func TestOtherGroupGivesNoAccount(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
@@ -110,7 +112,7 @@ func TestOtherGroupGivesNoAccount(t *testing.T) {
 	has(t, down, configMaps, k.downNamespace("east", "metrics"), "carried", anyhow)
 }
 
-// staleGroup has discovery name one more group, of which the server gives no account.
+// staleGroup adds to discovery one more group whose types the server cannot return.
 func staleGroup(group string, config *rest.Config) *rest.Config {
 	return tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Key names an object upstream; its namespace is empty for cluster-scoped types.
+// Key identifies an object upstream. The namespace is empty for cluster-scoped types.
 type Key struct {
 	Type            schema.GroupResource
 	Namespace, Name string

@@ -13,31 +13,32 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// hashDigits are the base36 digits of a namespace's name: 62 bits.
+// hashDigits is the number of base36 digits in the name of a namespace. They contain 62 bits.
 const hashDigits = 12
 
-// namespacePrefix begins the names of namespaces that syncers make.
+// namespacePrefix is the prefix of namespaces that syncers create.
 const namespacePrefix = "kcp-"
 
-// isSyncersNamespace says whether a namespace has a name as syncers give it.
+// isSyncersNamespace reports whether a namespace has a name in the format of syncers.
 func isSyncersNamespace(name string) bool {
 	digits, found := strings.CutPrefix(name, namespacePrefix)
 	return found && len(digits) == hashDigits && strings.Trim(digits, "0123456789abcdefghijklmnopqrstuvwxyz") == ""
 }
 
-// Identity is what a syncer stands between: its namespaces downstream are made of it.
+// Identity identifies the two sides of a syncer. The names of its downstream namespaces derive
+// from it.
 type Identity struct {
-	// Upstream is the UID of the kcp's kube-system namespace.
+	// Upstream is the UID of the kube-system namespace of the kcp.
 	Upstream types.UID
-	// Cluster and ClusterUID are those of the Cluster upstream.
+	// Cluster and ClusterUID identify the Cluster upstream.
 	Cluster    string
 	ClusterUID types.UID
 }
 
-// Namespace is the name downstream of a namespace upstream. No two kcps, Clusters or
-// namespaces share one, but by an accident that the locator shows.
+// Namespace returns the downstream name of an upstream namespace. Different kcps, Clusters or
+// namespaces have different names. If two hashes collide, the locator reveals it.
 func (i Identity) Namespace(upstreamNamespace string) string {
-	// The fields end where the next one begins: neither UIDs nor names hold a slash.
+	// The slash separates the fields unambiguously: UIDs and names do not contain one.
 	sum := sha256.Sum256([]byte(string(i.Upstream) + "/" + string(i.ClusterUID) + "/" + upstreamNamespace))
 	base := big.NewInt(36)
 	rest := new(big.Int).Mod(new(big.Int).SetBytes(sum[:]), new(big.Int).Exp(base, big.NewInt(hashDigits), nil))
@@ -52,7 +53,7 @@ func (i Identity) locator(upstreamNamespace string) workloadv1alpha1.Locator {
 	}
 }
 
-// newNamespace is the namespace downstream for one upstream.
+// newNamespace returns the downstream namespace for an upstream one.
 func (i Identity) newNamespace(upstreamNamespace string) (*unstructured.Unstructured, error) {
 	locator, err := json.Marshal(i.locator(upstreamNamespace))
 	if err != nil {
@@ -67,8 +68,8 @@ func (i Identity) newNamespace(upstreamNamespace string) (*unstructured.Unstruct
 	return ns, nil
 }
 
-// resolve says which namespace upstream a namespace downstream stands for, and false
-// when it is not one of ours.
+// resolve returns the upstream namespace of a downstream namespace. It returns false if this
+// syncer did not create the namespace.
 func (i Identity) resolve(downstreamNamespace metav1.Object) (string, bool) {
 	var found workloadv1alpha1.Locator
 	raw := downstreamNamespace.GetAnnotations()[workloadv1alpha1.LocatorAnnotation]

@@ -8,8 +8,8 @@ import (
 	"rik.dev/rik/internal/testkit/kube"
 )
 
-// The physical cluster is a real Kubernetes, without controllers that would play a part
-// of their own in what is compared.
+// The physical cluster is a real Kubernetes API server. It runs without controllers, because
+// these would interfere with what is compared.
 func TestMain(m *testing.M) {
 	code := kube.RunMain(m, kube.Options{})
 	if err := idle.stop(); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics of one cluster's syncer.
+// metrics are the metrics of the syncer of one cluster.
 type metrics struct {
 	applies, deletes, statuses prometheus.Counter
 	problems                   *prometheus.CounterVec
@@ -34,8 +34,8 @@ func newMetrics() *metrics {
 	}
 }
 
-// register registers all of an engine's metrics where there is a registry. The function
-// that it returns undoes that.
+// register registers all metrics of an engine if registry is not nil. The returned function
+// unregisters them.
 func (m *metrics) register(registry prometheus.Registerer, e *engine) func() {
 	if registry == nil {
 		return func() {}
@@ -43,7 +43,8 @@ func (m *metrics) register(registry prometheus.Registerer, e *engine) func() {
 	registry = prometheus.WrapRegistererWith(prometheus.Labels{"cluster": e.identity.Cluster}, registry)
 	var registered []prometheus.Collector
 	for _, c := range []prometheus.Collector{m.applies, m.deletes, m.statuses, m.problems, m.delay, state{e}} {
-		if registry.Register(c) == nil { // a name that is taken costs a metric, not the syncer
+		// if the name is taken, the metric is missing, but the syncer works
+		if registry.Register(c) == nil {
 			registered = append(registered, c)
 		}
 	}
@@ -54,7 +55,7 @@ func (m *metrics) register(registry prometheus.Registerer, e *engine) func() {
 	}
 }
 
-// state is what an engine is like at the moment that it is asked.
+// state collects the current state of an engine.
 type state struct{ engine *engine }
 
 var (
@@ -107,13 +108,13 @@ func oneIf(b bool) float64 {
 	return 0
 }
 
-// pending is since when changes upstream wait to be carried.
+// pending contains the changes upstream that were not copied yet, with their times.
 type pending struct {
 	mu    sync.Mutex
 	since map[Key]time.Time
 }
 
-// note keeps the earlier time where one is known.
+// note adds a change. If the key is known, the earlier time stays.
 func (p *pending) note(key Key, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +123,7 @@ func (p *pending) note(key Key, at time.Time) {
 	}
 }
 
-// take is the zero time when nothing has changed.
+// take removes a change and returns its time. It returns the zero time if there is no change.
 func (p *pending) take(key Key) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()

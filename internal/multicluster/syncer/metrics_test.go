@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// TestMetrics: what a syncer did and how it is can be read while it runs, and no longer.
+// TestMetrics tests that the metrics of a syncer can be read while it runs, and not after that.
 func TestMetrics(t *testing.T) {
 	k, down := downstream(t)
 	up := startKCP(t)
@@ -35,7 +35,7 @@ func TestMetrics(t *testing.T) {
 	for _, name := range names {
 		remove(t, up.objects, configMaps, "team", name)
 	}
-	// One may be deleted in an hour, and so the three wait until somebody means it.
+	// One deletion is allowed in an hour, so the three wait until the user confirms them.
 	report := func(deletes, paused, waiting, objects float64) {
 		t.Helper()
 		poll.Until(t, kube.Timeout, "the metrics say what happened", func(context.Context) error {
@@ -67,8 +67,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// gather gives values by the metric's name and its labels but the cluster's; of a
-// histogram the number of observations.
+// gather returns values by the metric's name and its labels without cluster. The value of a
+// histogram is the number of observations.
 func gather(registry *prometheus.Registry) (map[string]float64, error) {
 	families, err := registry.Gather()
 	if err != nil {

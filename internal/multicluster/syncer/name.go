@@ -9,13 +9,13 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// The indexes by which an object is found whose counterpart has another name.
+// The indexes that find an object whose counterpart has another name.
 const (
-	// uidIndex has objects upstream by their UIDs.
+	// uidIndex finds objects upstream by their UIDs.
 	uidIndex = "uid"
-	// nameIndex has objects upstream by what they are called in the cluster.
+	// nameIndex finds objects upstream by their names in the cluster.
 	nameIndex = "name"
-	// counterpartIndex has objects downstream by the names of their counterparts.
+	// counterpartIndex finds objects downstream by the names of their counterparts.
 	counterpartIndex = "counterpart"
 )
 
@@ -48,7 +48,8 @@ func indexBy(key func(metav1.Object) string) cache.IndexFunc {
 	}
 }
 
-// counterpartOf is the name upstream of an object downstream, as it was noted when it was made.
+// counterpartOf returns the upstream name of an object downstream, as recorded when it was
+// created.
 func counterpartOf(downstream metav1.Object) string {
 	if name := downstream.GetAnnotations()[workloadv1alpha1.UpstreamNameAnnotation]; name != "" {
 		return name
@@ -56,7 +57,8 @@ func counterpartOf(downstream metav1.Object) string {
 	return downstream.GetName()
 }
 
-// upstreamByUID is an object upstream that is sent to this cluster; nil if none is known.
+// upstreamByUID returns an upstream object that is sent to this cluster, or nil if the caches do
+// not have it.
 func (c *carrier) upstreamByUID(uid types.UID) *unstructured.Unstructured {
 	for _, informer := range c.upstream {
 		if found := indexed(informer, uidIndex, string(uid)); len(found) > 0 && uid != "" {
@@ -66,8 +68,8 @@ func (c *carrier) upstreamByUID(uid types.UID) *unstructured.Unstructured {
 	return nil
 }
 
-// nameUpstream is the name of the object upstream that one downstream stands for: of the one with
-// the UID that it bears, or as it was noted.
+// nameUpstream returns the name of the upstream object of a downstream object. It uses the
+// upstream object with the recorded UID. If there is none, it uses the recorded name.
 func (c *carrier) nameUpstream(downstream metav1.Object) string {
 	uid := types.UID(downstream.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation])
 	if up := c.upstreamByUID(uid); up != nil {
@@ -76,8 +78,8 @@ func (c *carrier) nameUpstream(downstream metav1.Object) string {
 	return counterpartOf(downstream)
 }
 
-// nameDownstream is what an object upstream, which may be nil, is called in the cluster. One that
-// is there keeps its name, whatever upstream says by now.
+// nameDownstream returns the name of an upstream object in the cluster. up may be nil. An
+// existing downstream object keeps its name, even if upstream asks for another one now.
 func (c *carrier) nameDownstream(key Key, namespace string, up *unstructured.Unstructured) string {
 	found := indexed(c.downstream, counterpartIndex, cache.NewObjectName(namespace, key.Name).String())
 	name := ""
@@ -99,7 +101,7 @@ func (c *carrier) nameDownstream(key Key, namespace string, up *unstructured.Uns
 	return key.Name
 }
 
-// waitingFor are the objects upstream that are to have a name in the cluster.
+// waitingFor returns the upstream objects that want a name in the cluster.
 func (c *carrier) waitingFor(upstreamNamespace, name string) []*unstructured.Unstructured {
 	var found []*unstructured.Unstructured
 	for _, informer := range c.upstream {
@@ -122,7 +124,7 @@ func indexed(informer cache.SharedIndexInformer, index, key string) []*unstructu
 	return out
 }
 
-// locate finds out what the object is called in the cluster, and takes what the cache has of it.
+// locate determines the name of the object in the cluster, and reads it from the cache.
 func (p *pass) locate() {
 	name := p.carrier.nameDownstream(p.key, p.downstreamNamespace(), p.up)
 	if name == p.name {
@@ -134,21 +136,21 @@ func (p *pass) locate() {
 	}
 }
 
-// isAnothers reports whether what has the object's name in the cluster is the counterpart of
-// another object upstream.
+// isAnothers reports whether the downstream object with this name is the counterpart of another
+// upstream object.
 func (p *pass) isAnothers() bool {
 	uid := p.down.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation]
 	return uid != "" && (p.up == nil || uid != string(p.up.GetUID())) && p.carrier.nameUpstream(p.down) != p.key.Name
 }
 
-// isLeaving reports whether the object upstream whose counterpart has the name is on its way out
-// of the cluster.
+// isLeaving reports whether the upstream object whose counterpart has the name is leaving the
+// cluster.
 func (p *pass) isLeaving() bool {
 	other := p.carrier.upstreamObject(Key{Type: p.key.Type, Namespace: p.key.Namespace, Name: p.carrier.nameUpstream(p.down)})
 	return other == nil || other.GetDeletionTimestamp() != nil || !isTargeted(other, p.identity.Cluster)
 }
 
-// otherNames is what else can be done about a name that is taken in the cluster.
+// otherNames returns another way to resolve a name conflict in the cluster, for a message.
 func (p *pass) otherNames() string {
 	if p.name == p.key.Name {
 		return ""

@@ -30,7 +30,8 @@ spec:
     spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 `
 
-// leafOf is the leaf of a root in a cluster, called as the root there if named says so.
+// leafOf returns the leaf of a root in a cluster. If named is true, it has the name of the root
+// there.
 func leafOf(t *testing.T, root *unstructured.Unstructured, cluster string, named bool) *unstructured.Unstructured {
 	t.Helper()
 	leaf := parse(t, fmt.Sprintf(statefulSetText, root.GetName()+"--"+cluster))
@@ -42,8 +43,8 @@ func leafOf(t *testing.T, root *unstructured.Unstructured, cluster string, named
 	return leaf
 }
 
-// TestALeafHasItsRootsName: pods of a StatefulSet are called as users wrote them down, and what
-// is in the cluster already keeps its name, and so its data.
+// TestALeafHasItsRootsName tests that the pods of a StatefulSet have the names that users expect.
+// Objects that are in the cluster already keep their names, and therefore their data.
 func TestALeafHasItsRootsName(t *testing.T) {
 	p := startPair(t, "names")
 	p.publish(p.kube.Rest(), statefulSets)
@@ -57,7 +58,7 @@ func TestALeafHasItsRootsName(t *testing.T) {
 	}
 	hasNot(t, p.down, statefulSets, p.there, "db--names")
 
-	// The status comes back, and drift is corrected, as of any object.
+	// The status is copied upstream, and drift is corrected, as for any object.
 	patch(t, p.down, statefulSets, p.there, "db", `{"status":{"replicas":1,"readyReplicas":1,"observedGeneration":1}}`, "status")
 	has(t, p.objects, statefulSets, "team", "db--names", field(1, "status", "readyReplicas"))
 	patch(t, p.down, statefulSets, p.there, "db", `{"spec":{"replicas":5},"metadata":{"annotations":{"`+workloadv1alpha1.UpstreamNameAnnotation+`":null}}}`)
@@ -69,7 +70,7 @@ func TestALeafHasItsRootsName(t *testing.T) {
 	}
 	has(t, p.down, statefulSets, p.there, "db", same)
 
-	// The annotation goes, and the syncer starts anew: the name stays.
+	// The annotation is removed, and the syncer restarts: the name stays.
 	patch(t, p.objects, statefulSets, "team", "db--names", `{"metadata":{"annotations":{"`+workloadv1alpha1.NameAnnotation+`":null}},"spec":{"template":{"metadata":{"labels":{"v":"2"}}}}}`)
 	has(t, p.down, statefulSets, p.there, "db", field("2", "spec", "template", "metadata", "labels", "v"))
 	if err := p.stop(); err != nil {
@@ -80,7 +81,7 @@ func TestALeafHasItsRootsName(t *testing.T) {
 	has(t, p.down, statefulSets, p.there, "db", same)
 	hasNot(t, p.down, statefulSets, p.there, "db--names")
 
-	// The leaf of before, which was made under its own name, keeps that.
+	// An earlier leaf that was created under its own name keeps that name.
 	old := create(t, p.objects, statefulSets, parse(t, fmt.Sprintf(statefulSetText, "old")))
 	create(t, p.objects, statefulSets, leafOf(t, old, "names", false))
 	has(t, p.down, statefulSets, p.there, "old--names", anyhow)
@@ -88,7 +89,7 @@ func TestALeafHasItsRootsName(t *testing.T) {
 	has(t, p.down, statefulSets, p.there, "old--names", field(2, "spec", "replicas"))
 	hasNot(t, p.down, statefulSets, p.there, "old")
 
-	// A user's own object of the name is left as it is, and told.
+	// A user's own object with the name stays as it is, and the conflict is reported.
 	own := parse(t, fmt.Sprintf(statefulSetText, "own"))
 	own.SetNamespace(p.there)
 	create(t, p.down, statefulSets, own)
@@ -96,7 +97,7 @@ func TestALeafHasItsRootsName(t *testing.T) {
 	has(t, p.objects, statefulSets, "team", "own--names", problem("names", "Conflict"))
 	has(t, p.down, statefulSets, p.there, "own", field(nil, "metadata", "annotations", workloadv1alpha1.UpstreamUIDAnnotation))
 
-	// The root is sent to the cluster by a label, and its leaf goes: one after the other.
+	// A label sends the root to the cluster, and its leaf is deleted: one after the other.
 	patch(t, p.objects, statefulSets, "team", "db", `{"metadata":{"labels":{"`+workloadv1alpha1.ClusterLabel+`":"names"}}}`)
 	p.passes("waiting")
 	has(t, p.down, statefulSets, p.there, "db", same)

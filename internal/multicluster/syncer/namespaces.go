@@ -13,16 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// verifiedFor is how long a namespace that bore our locator is not looked at again.
+// verifiedFor is how long a verified namespace is not checked again.
 const verifiedFor = time.Minute
 
 var namespaceType = Type{Resource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Kind: "Namespace"}
 
-// errOtherNamespace: the namespace's name is ours by its hash, and somebody else has it.
+// errOtherNamespace: the namespace has the name that belongs to this syncer, but was created by
+// another client.
 var errOtherNamespace = errors.New("the namespace exists in the cluster and does not bear this kcp's locator")
 
-// namespaces knows which namespace downstream stands for which upstream. It only ever
-// gets and creates them: that is all a syncer in a cluster may do.
+// namespaces maps downstream namespaces to upstream namespaces. It only gets and creates
+// namespaces, because a syncer in a cluster has no other permissions for them.
 type namespaces struct {
 	identity   Identity
 	downstream *side
@@ -39,14 +40,14 @@ func newNamespaces(identity Identity, downstream *side) *namespaces {
 	}
 }
 
-// learn notes a namespace upstream, so that its counterpart is known by name.
+// learn records an upstream namespace, so that its downstream counterpart is known by name.
 func (n *namespaces) learn(upstreamNamespace string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.upstream[n.identity.Namespace(upstreamNamespace)] = upstreamNamespace
 }
 
-// known says which namespace upstream a name downstream stands for, without asking.
+// known returns the upstream namespace of a downstream name, without a request.
 func (n *namespaces) known(downstreamNamespace string) (string, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -54,7 +55,8 @@ func (n *namespaces) known(downstreamNamespace string) (string, bool) {
 	return name, ok
 }
 
-// resolve asks downstream, and returns false for a namespace that is not ours.
+// resolve is like known, but asks downstream if the name is not known. It returns false for a
+// namespace that this syncer did not create.
 func (n *namespaces) resolve(ctx context.Context, downstreamNamespace string) (string, bool, error) {
 	if name, ok := n.known(downstreamNamespace); ok {
 		return name, true, nil
@@ -73,8 +75,8 @@ func (n *namespaces) resolve(ctx context.Context, downstreamNamespace string) (s
 	return name, ours, nil
 }
 
-// verify makes sure that the namespace downstream exists and is ours. It returns
-// errOtherNamespace when it is not, and a NotFound error when there is none.
+// verify checks that the downstream namespace exists and was created by this syncer. It returns
+// errOtherNamespace if it was not, and a NotFound error if it does not exist.
 func (n *namespaces) verify(ctx context.Context, upstreamNamespace string) error {
 	name := n.identity.Namespace(upstreamNamespace)
 	if n.isFresh(name) {
@@ -93,7 +95,8 @@ func (n *namespaces) verify(ctx context.Context, upstreamNamespace string) error
 	return nil
 }
 
-// ensure makes the namespace downstream if there is none, and never changes one.
+// ensure creates the downstream namespace if it does not exist. It does not change an existing
+// one.
 func (n *namespaces) ensure(ctx context.Context, upstreamNamespace string) error {
 	err := n.verify(ctx, upstreamNamespace)
 	if !apierrors.IsNotFound(err) {
@@ -119,7 +122,7 @@ func (n *namespaces) isFresh(name string) bool {
 	return ok && time.Since(at) < verifiedFor
 }
 
-// forget has the namespace looked at again: a write found it gone.
+// forget makes verify check the namespace again, after a write has found that it is gone.
 func (n *namespaces) forget(upstreamNamespace string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -7,11 +7,11 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// owned is the set of fields that one manager owns. Whoever changes a field takes it
-// from its owner, so that a field which is still owned has the value that was applied.
+// owned is the set of fields that one manager owns. A client that changes a field takes over its
+// ownership. A field that is still owned therefore has the value that was applied.
 type owned struct{ set *fieldpath.Set }
 
-// ownership is what we own of an object downstream.
+// ownership returns the fields of a downstream object that this syncer owns.
 func ownership(downstream *unstructured.Unstructured) owned {
 	for _, entry := range downstream.GetManagedFields() {
 		if isOurs(entry) {
@@ -24,7 +24,7 @@ func ownership(downstream *unstructured.Unstructured) owned {
 func ownedBy(entry metav1.ManagedFieldsEntry) owned {
 	set := fieldpath.NewSet()
 	if entry.FieldsV1 != nil && set.FromJSON(entry.FieldsV1.GetRawReader()) != nil {
-		set = fieldpath.NewSet() // not understood: nothing is known to be owned
+		set = fieldpath.NewSet() // not readable, so no field counts as owned
 	}
 	return owned{set: set}
 }
@@ -37,20 +37,20 @@ func (o owned) owns(path []string) bool {
 	return o.set.Has(p)
 }
 
-// isInSync says whether downstream is as desired in every field of desired, and
-// whether we own those fields and no others: that nobody has changed one, and that
-// none is left over which upstream no longer sets.
+// isInSync reports whether downstream has the value of desired in every field of desired, and
+// whether this syncer owns exactly those fields. That means that no client has changed one of
+// them, and that no field is left which upstream no longer sets.
 //
-// It needs no schema, so it can take equal things for different (a quantity that the
-// server wrote in another way); an apply more is the price. It never takes different
-// things for equal.
+// It does not use a schema. It may find a difference between equal values, such as a quantity
+// that the server wrote in another format. The cost is one more apply. It never finds different
+// values equal.
 func isInSync(desired, downstream *unstructured.Unstructured) bool {
 	ours := ownership(downstream).set
 	want := ownable(desired)
 	return covers(want, downstream.Object) && ownsAll(ours, want) && isAllIn(ours, want)
 }
 
-// ownable are the fields of desired that field ownership is about.
+// ownable returns the fields of desired that have owners.
 func ownable(desired *unstructured.Unstructured) map[string]any {
 	want := map[string]any{}
 	for field, v := range desired.Object {
@@ -71,9 +71,9 @@ func ownable(desired *unstructured.Unstructured) map[string]any {
 	return want
 }
 
-// covers says whether every field of want is in have with the same value. An element
-// of a list may have gained fields, and a list elements: others' or defaults. That
-// nobody changed a list which is ours as a whole is for ownership to say.
+// covers reports whether every field of want is in have with the same value. Elements of lists
+// may have more fields, and lists may have more elements. These are defaults or belong to other
+// managers. The owner of a whole list determines whether another client has changed it.
 func covers(want, have any) bool {
 	switch w := want.(type) {
 	case map[string]any:
@@ -96,7 +96,7 @@ func covers(want, have any) bool {
 	}
 }
 
-// coversList matches the elements in their order, leaving out those that others added.
+// coversList matches the elements in order, and skips those that other managers added.
 func coversList(want, have []any) bool {
 	at := 0
 	for _, w := range want {
@@ -111,7 +111,7 @@ func coversList(want, have []any) bool {
 	return true
 }
 
-// ownsAll says whether every leaf of want is in the set.
+// ownsAll reports whether every leaf field of want is in the set.
 func ownsAll(set *fieldpath.Set, want any) bool {
 	switch w := want.(type) {
 	case map[string]any:
@@ -142,8 +142,8 @@ func ownsElement(set *fieldpath.Set, pe fieldpath.PathElement, v any) bool {
 	return set.Members.Has(pe)
 }
 
-// elementOf finds the path element by which a set names an element of a list. The
-// library's sequences panic when a loop over them is left early.
+// elementOf returns the path element by which a set identifies an element of a list. It does not
+// leave the loops early, because the library's sequences panic then.
 func elementOf(set *fieldpath.Set, element any) (found fieldpath.PathElement, ok bool) {
 	pick := func(pe fieldpath.PathElement) {
 		if !ok && isElement(pe, element) {
@@ -165,7 +165,7 @@ func isElement(pe fieldpath.PathElement, element any) bool {
 			return false
 		}
 		for _, key := range *pe.Key {
-			// A key that is not given is one that the server gave a default.
+			// If the key is missing, the server has set its default.
 			if given, ok := fields[key.Name]; ok && !value.Equals(key.Value, value.NewValueInterface(given)) {
 				return false
 			}
@@ -175,7 +175,7 @@ func isElement(pe fieldpath.PathElement, element any) bool {
 	return false
 }
 
-// isAllIn says whether every leaf of the set is in want.
+// isAllIn reports whether every leaf field of the set is in want.
 func isAllIn(set *fieldpath.Set, want any) bool {
 	all := true
 	set.Leaves().Iterate(func(path fieldpath.Path) {

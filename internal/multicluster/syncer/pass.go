@@ -20,16 +20,15 @@ import (
 )
 
 const (
-	// maxSteps bounds a pass; the longest way has ten steps.
+	// maxSteps limits the steps of a pass. The longest sequence has ten steps.
 	maxSteps = 16
-	// problemAgain is how often what a server refused is tried again without a change.
+	// problemAgain is the interval at which a refused write is tried again without a change.
 	problemAgain = time.Minute
-	// deletedAgain is for the case that the end of a deletion goes unheard.
+	// deletedAgain is when a deletion is checked again, in case its event is missed.
 	deletedAgain = 10 * time.Second
 )
 
-// pass is one look at one object: it asks, decides and acts until nothing is left to
-// do now.
+// pass is one pass over one object. It asks, decides and acts until nothing is left to do now.
 type pass struct {
 	*engine
 	carrier *carrier
@@ -39,23 +38,24 @@ type pass struct {
 		Warn(string, ...any)
 	}
 
-	// changed is since when a change upstream waits for this pass, zero if none does.
+	// changed is when the upstream change that this pass processes was made. It is zero if there
+	// is none.
 	changed time.Time
 
-	// name is that of the object in the cluster.
+	// name is the name of the object in the cluster.
 	name string
 
 	up, down         *unstructured.Unstructured
 	upSeen, downSeen presence
 	kind             typeView
-	// applied: what is downstream is what was just applied.
+	// applied is true if the downstream object is the result of an apply in this pass.
 	applied bool
-	// stuck is why it can only be made anew.
+	// stuck is why only a new object can have the desired content.
 	stuck *problem
 }
 
 func newPass(e *engine, c *carrier, key Key) *pass {
-	// Taken before the cache is read: what comes after that is another pass's.
+	// Take the change before reading the cache. A later change belongs to the next pass.
 	p := &pass{engine: e, carrier: c, key: key, changed: e.changes.take(key), log: e.log.With("object", key.String())}
 	if p.up = c.upstreamObject(key); p.up != nil {
 		p.upSeen = cached
@@ -88,10 +88,11 @@ func (p *pass) run(ctx context.Context) (time.Duration, error) {
 	return 0, fmt.Errorf("no end after %d steps: please report this", maxSteps)
 }
 
-// mayBeDeletion says whether a pass that failed was perhaps about a deletion.
+// mayBeDeletion reports whether a failed pass may have been about a deletion.
 func (p *pass) mayBeDeletion() bool { return p.up == nil || p.up.GetDeletionTimestamp() != nil }
 
-// noDeletion takes back a request to delete, once it is known that there is none.
+// noDeletion removes a request to delete the object, once it is known that it is not to be
+// deleted.
 func (e *engine) noDeletion(key Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -125,7 +126,7 @@ func (p *pass) view() view {
 	return v
 }
 
-// do does a step, and says whether it was the last one.
+// do executes a step, and reports whether it was the last one.
 func (p *pass) do(ctx context.Context, next step) (done bool, again time.Duration, err error) {
 	switch next {
 	case stepAskUpstream:
@@ -157,7 +158,7 @@ func (p *pass) do(ctx context.Context, next step) (done bool, again time.Duratio
 		return true, 0, err
 	case stepForeign:
 		if p.isAnothers() && p.isLeaving() {
-			return true, deletedAgain, nil // it comes when the name is free
+			return true, deletedAgain, nil // the object is created when the name is free
 		}
 		return p.problem(ctx, problem{reasonConflict, "an object of this name is in the cluster and is not the kcp's; it is left as it is. Delete it there, or choose another name" + p.otherNames()})
 	case stepFormer:
@@ -176,7 +177,8 @@ func (p *pass) do(ctx context.Context, next step) (done bool, again time.Duratio
 	return false, 0, err
 }
 
-// look asks a server for an object. That it has none is an answer.
+// look reads an object from a server. It returns absent, without an error, if the object does not
+// exist.
 func look(ctx context.Context, s *side, t Type, namespace, name string) (*unstructured.Unstructured, presence, error) {
 	found, err := s.get(ctx, t, namespace, name)
 	switch {
@@ -189,9 +191,10 @@ func look(ctx context.Context, s *side, t Type, namespace, name string) (*unstru
 	}
 }
 
-// lookUpstream asks the kcp. It lets a syncer read only what is sent to its cluster, or
-// still held for it, and refuses the rest; that the object is among the rest is said by
-// lists, which the syncer may always ask for: a refusal alone may have another cause.
+// lookUpstream reads the object from the kcp. The kcp lets a syncer read only objects that are
+// sent to its cluster or have its finalizer, and forbids all others. A forbidden read may have
+// another cause. For this reason, lookUpstream confirms it with lists, which a syncer may always
+// request.
 func (p *pass) lookUpstream(ctx context.Context) (*unstructured.Unstructured, presence, error) {
 	found, seen, err := look(ctx, p.upstream, p.carrier.Type, p.key.Namespace, p.key.Name)
 	if !apierrors.IsForbidden(err) {
@@ -211,7 +214,7 @@ func (p *pass) lookUpstream(ctx context.Context) (*unstructured.Unstructured, pr
 	return nil, absent, nil
 }
 
-// afterWrite turns a refusal into a problem that is reported.
+// afterWrite turns a refused write into a problem that is reported.
 func (p *pass) afterWrite(ctx context.Context, err error) (bool, time.Duration, error) {
 	if err == nil {
 		return false, 0, nil
@@ -229,8 +232,8 @@ func (p *pass) afterWrite(ctx context.Context, err error) (bool, time.Duration, 
 	return true, 0, err
 }
 
-// problem tells upstream why the object is not as it should be, with the status that it
-// has all the same if it is ours.
+// problem reports upstream why the object is not as desired. If the downstream object belongs to
+// this syncer, it reports the status as well.
 func (p *pass) problem(ctx context.Context, why problem) (bool, time.Duration, error) {
 	if p.upSeen == absent || p.up == nil {
 		return true, problemAgain, nil
@@ -238,7 +241,7 @@ func (p *pass) problem(ctx context.Context, why problem) (bool, time.Duration, e
 	return true, problemAgain, p.report(ctx, &why)
 }
 
-// remove deletes the object downstream, if deletions are not paused.
+// remove deletes the object downstream, unless deletions are paused.
 func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 	if p.key.Namespace != "" {
 		if err := p.namespaces.verify(ctx, p.key.Namespace); err != nil {
@@ -258,7 +261,7 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 	})
 	switch {
 	case apierrors.IsConflict(err):
-		return true, 0, reconcile.ErrAgain // another object by now: look again
+		return true, 0, reconcile.ErrAgain // another object has the name now: check again
 	case err != nil && !isObjectGone(err):
 		return p.afterWrite(ctx, err)
 	}
@@ -266,7 +269,7 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 	p.arrived()
 	p.log.Info("deleted in the cluster", "uid", uid)
 	p.unsettle()
-	// Mostly it is gone at once, and what waits for that need not wait for the watch.
+	// In most cases the object is gone at once. Check it now instead of waiting for the watch.
 	p.down, p.downSeen, err = look(ctx, p.downstream, p.carrier.Type, p.downstreamNamespace(), p.name)
 	if err != nil {
 		return true, 0, err
@@ -277,10 +280,10 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 	return false, 0, nil
 }
 
-// propagation is what becomes of the objects that the cluster made for an object that is
-// deleted there. The default is up to each type, and for Jobs it leaves their pods running; so
-// it is always said. A deletion upstream that waits for dependents, or orphans them, does so
-// in the cluster too.
+// propagation returns the deletion policy for the dependents of an object in the cluster. It is
+// always set, because the default depends on the type. For Jobs, the default leaves their pods
+// running. If the deletion upstream waits for dependents or orphans them, so does the deletion in
+// the cluster.
 func propagation(up *unstructured.Unstructured) *metav1.DeletionPropagation {
 	policy := metav1.DeletePropagationBackground
 	if up != nil && up.GetDeletionTimestamp() != nil {
@@ -294,7 +297,8 @@ func propagation(up *unstructured.Unstructured) *metav1.DeletionPropagation {
 	return &policy
 }
 
-// isFinished says whether the object's work is done, by what this cluster has reported.
+// isFinished reports whether the work of the object is finished, according to this cluster's last
+// status.
 func (p *pass) isFinished() bool {
 	if !isShared(p.up) {
 		_, finished := terminal.Of(p.up)
@@ -308,7 +312,7 @@ func (p *pass) isFinished() bool {
 	return finished
 }
 
-// arrived notes that the cluster has taken what upstream wants.
+// arrived records that the cluster has accepted what upstream wants.
 func (p *pass) arrived() {
 	if !p.changed.IsZero() {
 		p.metrics.delay.Observe(time.Since(p.changed).Seconds())

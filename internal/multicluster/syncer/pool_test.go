@@ -17,8 +17,8 @@ import (
 	"rik.dev/rik/internal/testkit/scratch"
 )
 
-// idle are kcps that no test uses and that hold nothing of one: a start takes longer than
-// most tests.
+// idle are kcps that no test uses and that contain no objects of a test. They are reused, because
+// starting one takes longer than most tests.
 var idle pool
 
 type pool struct {
@@ -31,7 +31,7 @@ type pooled struct {
 	dir *scratch.Dir
 }
 
-// take gives a test a kcp until it ends.
+// take returns a kcp for a test until the test ends.
 func (p *pool) take(t *testing.T) *kcptest.Server {
 	t.Helper()
 	p.mu.Lock()
@@ -61,7 +61,8 @@ func startPooled() (*pooled, error) {
 	return &pooled{server, dir}, nil
 }
 
-// give takes back a kcp for the next test. One of a test that failed may be in any state.
+// give returns a kcp to the pool for the next test. The kcp of a failed test is not reused,
+// because it may be in any state.
 func (p *pool) give(t *testing.T, s *pooled) {
 	if !t.Failed() {
 		wipe(t, dynamic.NewForConfigOrDie(kcptest.LoopbackConfig(s.Server)))
@@ -77,7 +78,7 @@ func (p *pool) give(t *testing.T, s *pooled) {
 
 func (s *pooled) stop() error { return errors.Join(s.Stop(), s.dir.Remove()) }
 
-// stop ends all of them.
+// stop stops all of them.
 func (p *pool) stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,9 +90,9 @@ func (p *pool) stop() error {
 	return errors.Join(problems...)
 }
 
-// wipe removes what a test made: objects in namespaces, which stay, and Clusters. Types
-// stay, too: to have a kcp serve one and not serve it again costs it more than a test.
-// No syncer runs any more, so finalizers go by force.
+// wipe deletes what a test created: Clusters, and the objects in namespaces. The namespaces stay.
+// Types stay too, because removing a type and serving it again takes longer than a test. No
+// syncer runs at this time, so wipe removes finalizers by force.
 func wipe(t *testing.T, objects dynamic.Interface) {
 	t.Helper()
 	for _, r := range []groupVersionResource{deployments, configMaps, secrets, services, claims, accounts, events, clusters} {
@@ -101,7 +102,7 @@ func wipe(t *testing.T, objects dynamic.Interface) {
 	}
 }
 
-// wipeType fails as long as something is left.
+// wipeType returns an error while objects are left.
 func wipeType(ctx context.Context, objects dynamic.Interface, r groupVersionResource) error {
 	list, err := objects.Resource(r).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
@@ -117,7 +118,7 @@ func wipeType(ctx context.Context, objects dynamic.Interface, r groupVersionReso
 		}
 		if r == accounts && o.GetName() == "default" || r == configMaps && o.GetName() == "kube-root-ca.crt" {
 			if len(o.GetLabels()) == 0 {
-				continue // made by the kcp, and again whenever it goes
+				continue // the kcp creates it, and creates it again after each deletion
 			}
 		}
 		left++
@@ -137,7 +138,7 @@ func wipeType(ctx context.Context, objects dynamic.Interface, r groupVersionReso
 	return nil
 }
 
-// afterward is a test whose context has ended, as it has when it cleans up.
+// afterward is a test with a new context. The context of a test has ended when its cleanup runs.
 type afterward struct{ *testing.T }
 
 // Context implements testing.TB.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The reasons of problems, which users see in an annotation and as those of events.
+// The reasons of problems. Users see them in an annotation and in events.
 const (
 	reasonConflict  = "Conflict"
 	reasonImmutable = "Immutable"
@@ -26,10 +26,10 @@ const (
 	reasonYielded   = "ReplicasYielded"
 )
 
-// maxProblem bounds a problem's text: an event's message may have 1 KiB.
+// maxProblem limits the text of a problem in bytes. The message of an event may have 1 KiB.
 const maxProblem = 1000
 
-// problem is why an object cannot be as upstream wants it, until somebody acts.
+// problem is why an object cannot be as upstream wants it, until the user acts.
 type problem struct{ reason, message string }
 
 func (p problem) String() string {
@@ -42,8 +42,8 @@ func (p problem) String() string {
 
 var secrets = schema.GroupResource{Resource: "secrets"}
 
-// refusal says whether an error is the server's last word on what was sent, rather
-// than something that passes by itself.
+// refusal reports whether an error is a final answer to the content of the request, and not a
+// temporary failure.
 func refusal(err error, resource schema.GroupResource) (problem, bool) {
 	var status apierrors.APIStatus
 	switch {
@@ -59,8 +59,8 @@ func refusal(err error, resource schema.GroupResource) (problem, bool) {
 	return problem{}, false
 }
 
-// isTooLong says whether a write was refused because the object's annotations are too large
-// together.
+// isTooLong reports whether a write was refused because the annotations of the object are too
+// large in total.
 func isTooLong(err error) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
@@ -71,14 +71,14 @@ func isTooLong(err error) bool {
 	})
 }
 
-// isUntypable finds an apply of fields that the server's schema does not have, which it
-// answers as if the fault were its own.
+// isUntypable detects an apply with fields that are not in the schema of the server. The server
+// answers it with an internal error.
 func isUntypable(err error) bool {
 	return apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed to create typed patch object")
 }
 
-// quoted is the server's message; of a Secret only which fields are wrong, because a
-// message may hold their values.
+// quoted returns the message of the server. For a Secret, it returns only the names of the wrong
+// fields, because a message may contain their values.
 func quoted(err error, status apierrors.APIStatus, resource schema.GroupResource) string {
 	if resource != secrets {
 		return err.Error()
@@ -92,17 +92,18 @@ func quoted(err error, status apierrors.APIStatus, resource schema.GroupResource
 	return text
 }
 
-// isInvalid says that an update was not possible, not whether the very
-// object would be possible as a new one: that is asked of the server.
+// isInvalid reports whether an update was not possible. A new object with the same content may
+// still be possible. The syncer asks the server about that.
 func isInvalid(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) }
 
-// isObjectGone says whether a server answered that it has no such object, as against
-// having no such type: the path is unknown then, and says nothing of objects.
+// isObjectGone reports whether a server answered that the object does not exist. It returns false
+// if the server does not serve the type: then the path is unknown, and the answer says nothing
+// about objects.
 func isObjectGone(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// isNamespaceMissing says whether a write failed because its namespace is not there.
+// isNamespaceMissing reports whether a write failed because its namespace does not exist.
 func isNamespaceMissing(err error, namespace string) bool {
 	var status apierrors.APIStatus
 	if namespace == "" || !apierrors.IsNotFound(err) || !errors.As(err, &status) {
@@ -112,15 +113,15 @@ func isNamespaceMissing(err error, namespace string) bool {
 	return details != nil && details.Kind == "namespaces" && details.Name == namespace
 }
 
-// isUnreachable says whether an error may be about the way to a server, or about a server
-// that answers nobody.
+// isUnreachable reports whether an error may come from the connection to a server, or from a
+// server that does not answer any client.
 func isUnreachable(err error) bool {
 	var transport *url.Error
 	return apierrors.IsServiceUnavailable(err) || errors.As(err, &transport)
 }
 
-// isLost says whether a request did not reach a server. One that is not answered in time may
-// have.
+// isLost reports whether a request did not reach the server. It returns false for a timeout,
+// because the request may have arrived.
 func isLost(err error) bool {
 	var transport *url.Error
 	return errors.As(err, &transport) && !transport.Timeout() && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)

@@ -33,8 +33,8 @@ func object(t testing.TB, text string) *unstructured.Unstructured {
 
 var someone = Identity{Upstream: "kcp", Cluster: "east", ClusterUID: "c1"}
 
-// TestS5NamespacesOfTwoControlPlanes: another kcp, Cluster or namespace is another
-// namespace downstream, and only its own locator names it.
+// TestS5NamespacesOfTwoControlPlanes tests that another kcp, Cluster or namespace gets another
+// namespace downstream, which only the matching locator resolves.
 func TestS5NamespacesOfTwoControlPlanes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -94,8 +94,8 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
-// TestTranslateWithoutMarks: tools in a member cluster do not take the copy of an object for
-// one that they made.
+// TestTranslateWithoutMarks tests that the copy of an object has no marks by which tools in a
+// member cluster would take it for their own.
 func TestTranslateWithoutMarks(t *testing.T) {
 	t.Parallel()
 	up := object(t, `{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","namespace":"team","uid":"u1",
@@ -136,8 +136,8 @@ func TestTranslateGeneratedFields(t *testing.T) {
 	}
 }
 
-// TestS3StatusTable: the same status is no write, a different one is, one that is
-// missing on either side is no take-back.
+// TestS3StatusTable tests that an equal status causes no write, and a different one does. A
+// status that is missing on either side removes nothing.
 func TestS3StatusTable(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ up, down, want string }{
@@ -210,7 +210,7 @@ func TestReportedStatusSpeaksOfUpstreamsGenerations(t *testing.T) {
 	}
 }
 
-// applied is an object as downstream has it after an apply of ours.
+// applied returns an object as downstream has it after an apply of the syncer.
 func applied(t *testing.T, content, fields string) *unstructured.Unstructured {
 	t.Helper()
 	o := object(t, content)
@@ -341,9 +341,10 @@ func TestAgree(t *testing.T) {
 	}
 }
 
-// TestBreaker: no sequence of requests gets more through within a window than the limit
-// and what go-aheads name. Where the syncer starts again in between, however often, it
-// is twice the limit: once before, and once accrued after.
+// TestBreaker tests that no sequence of requests gets more deletions through within a window than
+// the limit plus the numbers of the go-aheads. If the syncer restarts in between, any number of
+// times, the bound is twice the limit: once before the restart, and once during the first window
+// after it.
 func TestBreaker(t *testing.T) {
 	t.Parallel()
 	for name, restarts := range map[string]bool{"one run": false, "many runs": true} {
@@ -409,8 +410,8 @@ func breakerHolds(t *rapid.T, restarts bool) {
 	t.Repeat(actions)
 }
 
-// TestBreakerAccrues: after its start a syncer deletes by and by what others could at
-// once, and what is more than the limit not at all.
+// TestBreakerAccrues tests that after its start a syncer deletes gradually what a running one may
+// delete at once. It does not delete more than the limit.
 func TestBreakerAccrues(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(0, 0)
@@ -482,9 +483,9 @@ func TestBreakerGoAhead(t *testing.T) {
 	}
 }
 
-// TestBreakerGoAheadAfterStart: while what waits is still being found, a number that is
-// met on the way is not the one that was meant; and what was an old go-ahead for one run
-// of the syncer is none for the next.
+// TestBreakerGoAheadAfterStart tests two rules. While the waiting deletions are still being
+// counted, a number that matches by accident is not accepted. A go-ahead that was old for one run
+// of the syncer is old for the next run too.
 func TestBreakerGoAheadAfterStart(t *testing.T) {
 	t.Parallel()
 	b := newBreaker(DeleteLimit{Count: 1, Window: time.Minute}, time.Unix(0, 0))
@@ -514,7 +515,8 @@ func TestBreakerGoAheadAfterStart(t *testing.T) {
 	}
 }
 
-// TestBacklog: it is empty when every item has been looked at, under the name that it got.
+// TestBacklog tests that the backlog is empty after every item was processed, under its final
+// name.
 func TestBacklog(t *testing.T) {
 	t.Parallel()
 	var b backlog
@@ -571,8 +573,8 @@ func TestAnnotationsPatchSaysOnlyWhatIsNew(t *testing.T) {
 	}
 }
 
-// TestAddedTypeKeepsReadiness: reading the objects of a type that is added says so, and
-// makes a syncer that was ready not unready.
+// TestAddedTypeKeepsReadiness tests that the condition reports the reading of an added type, and
+// that a ready syncer stays ready.
 func TestAddedTypeKeepsReadiness(t *testing.T) {
 	t.Parallel()
 	filling := []string{"widgets.example.org"}

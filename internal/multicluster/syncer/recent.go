@@ -9,14 +9,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// recentFor bounds how long an answer counts for more than the cache. A watch that is
-// later than that has other troubles, and a server whose versions began anew, as after a
-// restored backup, would never be seen to overtake the answer.
+// recentFor limits how long a response takes precedence over the cache. A watch that is further
+// behind has other problems. Without the limit, a response would stay forever if the resource
+// versions of the server start again, for example after a backup was restored.
 const recentFor = 10 * time.Second
 
-// recent keeps what a server answered to our own writes until the cache has heard of
-// it. A pass that comes earlier, because of another event, would otherwise write with a
-// version that is refused, or write once more what is written.
+// recent contains the responses to writes of this syncer until the cache has received them.
+// Otherwise a pass for another event would write with an outdated version, which is refused, or
+// repeat a write.
 type recent struct {
 	mu sync.Mutex
 	// answers is guarded by mu.
@@ -28,8 +28,8 @@ type answer struct {
 	until  time.Time
 }
 
-// note keeps an answer, if what the cache has is older. The event that follows the
-// write has over asked, and so no answer outlives its use.
+// note stores a response if the version in the cache is older. The event of the write leads to a
+// call of over, so a response does not stay longer than needed.
 func (r *recent) note(cached, object *unstructured.Unstructured, now time.Time) {
 	if cached == nil || !isNewer(object, cached) {
 		return
@@ -42,8 +42,8 @@ func (r *recent) note(cached, object *unstructured.Unstructured, now time.Time) 
 	r.answers[cache.MetaObjectToName(object)] = answer{object, now.Add(recentFor)}
 }
 
-// over is the newer of what a cache has and of what was answered. That the cache has
-// none says that something happened after the answer, or that it has heard of nothing.
+// over returns the newer of the cached object and the stored response. If the cache does not have
+// the object, the response is older than a deletion, or the cache has not received the object.
 func (r *recent) over(cached *unstructured.Unstructured, name cache.ObjectName, now time.Time) *unstructured.Unstructured {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,8 +59,9 @@ func (r *recent) over(cached *unstructured.Unstructured, name cache.ObjectName, 
 	}
 }
 
-// isNewer is false, too, when versions are no numbers: then nobody can say. The object
-// whose last finalizer was taken is answered with the version that it had.
+// isNewer reports whether a response is newer than the cached object. It returns false if the
+// versions are not numbers and cannot be compared. When the last finalizer is removed, the
+// response has the version that the object had before.
 func isNewer(answer, cached *unstructured.Unstructured) bool {
 	order, err := resourceversion.CompareResourceVersion(answer.GetResourceVersion(), cached.GetResourceVersion())
 	return err == nil && (order > 0 || order == 0 && answer.GetDeletionTimestamp() != nil && len(answer.GetFinalizers()) == 0)

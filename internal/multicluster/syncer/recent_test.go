@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// TestRecent: an answer counts while the cache has an older version, and is not kept
-// beyond that.
+// TestRecent tests that a response counts while the cache has an older version, and is not stored
+// any longer.
 func TestRecent(t *testing.T) {
 	t.Parallel()
 	name, began := cache.NewObjectName("n", "x"), time.Unix(1, 0)
@@ -25,7 +25,7 @@ func TestRecent(t *testing.T) {
 		return o
 	}
 	for what, tc := range map[string]struct {
-		// The cache at the write, the answer, and the cache at the look.
+		// The versions in the cache at the write, in the response, and in the cache at the read.
 		before, answer, after string
 		ended                 bool
 		later                 time.Duration

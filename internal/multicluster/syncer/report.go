@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// probeInterval is how often a server that was not reached is asked whether it is back.
+	// probeInterval is the interval at which an unreachable server is probed.
 	probeInterval = time.Second
-	// reportPause keeps many changes from becoming as many reports.
+	// reportPause combines many changes into one report.
 	reportPause = 200 * time.Millisecond
 )
 
@@ -36,8 +36,8 @@ const (
 	reasonDeletesAgain = "DeletesGoOn"
 )
 
-// runReports says on the Cluster, at every heartbeat and when something changes, how
-// the syncer does, and looks whether servers that were not reached are back.
+// runReports writes the state of the syncer to the Cluster, at every heartbeat and when something
+// changes. It also probes servers that were unreachable.
 func (e *engine) runReports(ctx context.Context) error {
 	for said := ""; ; {
 		again := e.config.HeartbeatInterval
@@ -66,7 +66,8 @@ func (e *engine) runReports(ctx context.Context) error {
 	}
 }
 
-// probeSoon has both sides probed before the next heartbeat, at most once in probeInterval.
+// probeSoon requests a probe of both sides before the next heartbeat, at most once in
+// probeInterval.
 func (e *engine) probeSoon() {
 	now := time.Now().UnixNano()
 	last := e.suspected.Load()
@@ -75,10 +76,10 @@ func (e *engine) probeSoon() {
 	}
 }
 
-// readingChanged is called when a type cannot be read, or can be again.
+// readingChanged is called when a type cannot be read any more, or can be read again.
 func (e *engine) readingChanged() { poke(e.reportPokes) }
 
-// beat probes both sides, heeds a go-ahead and writes the report.
+// beat probes both sides, applies a go-ahead and writes the report.
 func (e *engine) beat(ctx context.Context) error {
 	if err := e.upstream.probe(ctx); err != nil {
 		return err
@@ -90,7 +91,8 @@ func (e *engine) beat(ctx context.Context) error {
 	status := e.statusNow(cluster, down, metav1.NewTime(began))
 	written, err := e.write(ctx, cluster, status)
 	if err != nil && status.ResourceProblems != nil && strings.Contains(err.Error(), "field not declared in schema") {
-		// A kcp of an earlier version knows no such field; the condition says the same.
+		// A kcp of an earlier version does not have this field. The condition contains the same
+		// information.
 		status.ResourceProblems = nil
 		written, err = e.write(ctx, cluster, status)
 	}
@@ -105,7 +107,7 @@ func (e *engine) applyGoAhead() {
 	settled := e.looked
 	unreadable := map[schema.GroupResource]bool{}
 	for resource, c := range e.carriers {
-		// The deletions of a type that cannot be read do not keep the others waiting.
+		// A type that cannot be read does not delay the deletions of the other types.
 		if unreadable[resource] = c.trouble(time.Now()) != nil; !unreadable[resource] {
 			settled = settled && c.enqueued.Load()
 		}
@@ -121,14 +123,14 @@ func (e *engine) applyGoAhead() {
 	}
 }
 
-// statusNow is the part of the Cluster's status that is the syncer's.
+// statusNow returns the part of the Cluster's status that the syncer writes.
 func (e *engine) statusNow(cluster *workloadv1alpha1.Cluster, down error, now metav1.Time) workloadv1alpha1.ClusterStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	state := e.readingNow(now.Time)
 	status := workloadv1alpha1.ClusterStatus{LastHeartbeatTime: &now, ResourceProblems: resourceProblems(state, cluster.Status.ResourceProblems, now)}
 	if down != nil {
-		// A syncer that cannot reach the cluster does not work.
+		// A syncer that cannot reach the cluster does not work, so it sends no heartbeat.
 		status.LastHeartbeatTime = cluster.Status.LastHeartbeatTime
 	}
 	wasReady := meta.IsStatusConditionTrue(cluster.Status.Conditions, workloadv1alpha1.ConditionSyncerReady)
@@ -144,21 +146,22 @@ func (e *engine) statusNow(cluster *workloadv1alpha1.Cluster, down error, now me
 	return status
 }
 
-// readingState is how far the types are read.
+// readingState is the progress of reading the types.
 type readingState struct {
-	// looked: both sides have said which types they serve.
+	// looked is true after both sides have returned the types that they serve.
 	looked bool
-	// filling are being read for the first time; carried is how many others can be read.
+	// filling are the types that are being read for the first time. carried is the number of
+	// other types that can be read.
 	filling []string
 	carried int
-	// unreadable are those that cannot be read, and missing those that are not carried.
+	// unreadable are the types that cannot be read. missing are the types that are not carried.
 	unreadable map[string]*typehealth.Trouble
 	missing    []missingType
-	// waiting are those whose objects wait for a slot.
+	// waiting are the types whose objects wait for a slot.
 	waiting map[string]waitingType
 }
 
-// readingNow looks at all types. The caller holds the lock.
+// readingNow returns the state of all types. The caller must hold the lock.
 func (e *engine) readingNow(now time.Time) readingState {
 	state := readingState{looked: e.looked, unreadable: map[string]*typehealth.Trouble{}, missing: e.missing, waiting: e.slots.waiting(now)}
 	for resource, c := range e.carriers {
@@ -183,9 +186,10 @@ func (e *engine) readingNow(now time.Time) readingState {
 	return state
 }
 
-// readyCondition is about the whole cluster, and so one type that cannot be carried does
-// not make it False: whoever acts on readiness would move all work away. Neither does the
-// reading of a type that is added, or of all types after a restart: that is progress.
+// readyCondition returns the condition SyncerReady, which is about the whole cluster. A single
+// type that cannot be carried does not make it False, because controllers that use the condition
+// would move all work away. Reading a new type, or all types after a restart, does not make it
+// False either: that is progress.
 func readyCondition(down error, state readingState, wasReady bool) *metav1.Condition {
 	c := &metav1.Condition{Type: workloadv1alpha1.ConditionSyncerReady, Status: metav1.ConditionTrue}
 	var troubles []string
@@ -222,7 +226,7 @@ func readyCondition(down error, state readingState, wasReady bool) *metav1.Condi
 	return c
 }
 
-// maxTrouble bounds what is said of one type, and maxTroubles what of all, in bytes.
+// maxTrouble limits the text about one type, and maxTroubles the text about all types, in bytes.
 const maxTrouble, maxTroubles = 1 << 10, 8 << 10
 
 // briefly joins the first of many texts, and counts the others.
@@ -252,8 +256,8 @@ func cut(text string, limit int) string {
 	return strings.ToValidUTF8(text[:limit], "") + "..."
 }
 
-// resourceProblems are the syncer's part of those of the Cluster. What was said before keeps
-// its time.
+// resourceProblems returns the resource problems that the syncer reports. A problem that was
+// already reported keeps its time.
 func resourceProblems(state readingState, before []workloadv1alpha1.ResourceProblem, now metav1.Time) []workloadv1alpha1.ResourceProblem {
 	var problems []workloadv1alpha1.ResourceProblem
 	add := func(resource, reason, message string, since metav1.Time) {
@@ -284,12 +288,12 @@ func resourceProblems(state readingState, before []workloadv1alpha1.ResourceProb
 	return problems
 }
 
-// pausedCondition is nil as long as deletions have never been paused.
+// pausedCondition returns the condition DeletesPaused. It is nil if deletions were never paused.
 func pausedCondition(b *breaker, cluster *workloadv1alpha1.Cluster) *metav1.Condition {
 	c := &metav1.Condition{Type: workloadv1alpha1.ConditionDeletesPaused}
 	switch {
 	case b.paused && !b.counted:
-		// No command yet: its number would be one that is passed on the way.
+		// Do not print the command yet, because the number is still growing.
 		c.Status, c.Reason = metav1.ConditionTrue, workloadv1alpha1.ReasonTooManyDeletes
 		if b.spent != "" {
 			c.Reason = workloadv1alpha1.ReasonOldGoAhead
@@ -320,7 +324,7 @@ func since(c metav1.Condition, before []metav1.Condition, now metav1.Time) metav
 	return c
 }
 
-// write applies the syncer's part of the status, for this very Cluster.
+// write applies the syncer's part of the status. It fails if the Cluster has another UID.
 func (e *engine) write(ctx context.Context, cluster *workloadv1alpha1.Cluster, status workloadv1alpha1.ClusterStatus) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
 	if err != nil {
@@ -342,8 +346,8 @@ func (e *engine) write(ctx context.Context, cluster *workloadv1alpha1.Cluster, s
 
 var eventType = Type{Resource: schema.GroupVersionResource{Version: "v1", Resource: "events"}, Kind: "Event", Namespaced: true}
 
-// report makes an event of a problem. An event that is lost is no error: the problem is
-// on the object.
+// setProblem creates an event about a problem. A failure is only logged, because the problem is
+// also on the object.
 func (p *pass) setProblem(ctx context.Context, why problem) {
 	namespace := p.key.Namespace
 	if namespace == "" {

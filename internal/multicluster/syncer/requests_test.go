@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ledger keeps what a syncer writes on both sides to objects of one type, as lines like
-// "up patch web/status". What was refused is in it too: it costs a server as much.
+// ledger records the writes of a syncer on both sides to objects of one type, as lines like "up
+// patch web/status". It includes refused writes, because they cost a server as much.
 type ledger struct {
 	resource string
 
@@ -24,7 +24,7 @@ type ledger struct {
 	lines []string
 }
 
-// of is the configuration whose requests are kept under the name of a side.
+// of returns a configuration whose requests are recorded under the name of a side.
 func (l *ledger) of(side string, config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &noted{ledger: l, side: side, next: next} })
@@ -54,7 +54,7 @@ func (n *noted) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// take gives the lines since it was last called, sorted.
+// take returns the lines since the last call, sorted.
 func (l *ledger) take() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,8 @@ func (l *ledger) take() []string {
 	return lines
 }
 
-// life takes Deployments through theirs, all of them at once so that caches are behind.
+// life takes Deployments through their lifecycle. It changes all of them at once, so that caches
+// are out of date.
 type life struct {
 	t     *testing.T
 	up    *kcp
@@ -94,8 +95,8 @@ func startLife(t *testing.T) *life {
 	return l
 }
 
-// costs does something to every object, and compares what the syncer wrote for it when
-// it rests.
+// costs does something to every object. When nothing changes any more, it compares the writes of
+// the syncer.
 func (l *life) costs(what string, step func(name string), reached func(name string), want ...string) {
 	l.t.Helper()
 	var all []string
@@ -116,8 +117,8 @@ func (l *life) costs(what string, step func(name string), reached func(name stri
 	}
 }
 
-// rests waits for a change of the sentinel to go down and one to come up: what the
-// syncer has heard of before is behind it then.
+// rests changes the sentinel object, and waits until the change is downstream and its status is
+// upstream. The syncer has then processed all earlier events.
 func (l *life) rests() {
 	l.t.Helper()
 	l.stage++
@@ -127,8 +128,8 @@ func (l *life) rests() {
 	has(l.t, l.up.objects, deployments, "team", sentinel, field(l.stage, "status", "replicas"))
 }
 
-// TestWritesOfALife: what a Deployment costs in writes on both sides, from its creation
-// to its end: none that is refused, none that says what is known.
+// TestWritesOfALife tests the number of writes on both sides for a Deployment, from its creation
+// to its deletion. No write is refused, and no write repeats known content.
 func TestWritesOfALife(t *testing.T) {
 	l := startLife(t)
 	above := func(want func(*unstructured.Unstructured) error) func(string) {

@@ -18,29 +18,30 @@ import (
 const (
 	manager      = workloadv1alpha1.FieldManager
 	probeTimeout = 5 * time.Second
-	// identifyInterval is how often the two sides are asked who they are, until they say.
+	// identifyInterval is the interval at which both sides are asked for their identity, until
+	// they answer.
 	identifyInterval = 2 * time.Second
 )
 
-// What ends Run before its context does.
+// The errors with which Run returns before its context ends.
 var (
-	// ErrClusterGone: the Cluster was deleted, or made anew under the same name.
+	// ErrClusterGone: the Cluster was deleted, or created again under the same name.
 	ErrClusterGone = errors.New("the Cluster upstream is gone or another one: start the syncer again for what is there now")
 	// ErrItself: both sides are the same kcp.
 	ErrItself = errors.New("the physical cluster is the kcp itself: give the kubeconfig of another cluster")
-	// ErrOtherCluster: the physical cluster is not the one that the Cluster stands for.
+	// ErrOtherCluster: the physical cluster is not the one that was registered as the Cluster.
 	ErrOtherCluster = errors.New("the physical cluster is not the one that was registered: correct the kubeconfig, or register the cluster anew")
 )
 
 var clusterType = Type{Resource: workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"), Kind: "Cluster", Status: true}
 
-// Syncer carries the objects of one cluster.
+// Syncer copies the objects of one cluster.
 type Syncer struct {
 	config               Config
 	upstream, downstream *side
 }
 
-// New checks the configuration. It connects to nothing.
+// New validates the configuration. It does not connect.
 func New(config Config) (*Syncer, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -58,9 +59,9 @@ func New(config Config) (*Syncer, error) {
 	return &Syncer{config: config, upstream: upstream, downstream: downstream}, nil
 }
 
-// Run carries objects until ctx ends, and returns nil then, or an error when there is
-// no point in going on: ErrClusterGone, ErrOtherCluster. Afterward it may be
-// called again. What cannot be reached is waited for.
+// Run copies objects until ctx ends, and then returns nil. It returns an error if it cannot
+// continue: ErrClusterGone, ErrItself or ErrOtherCluster. After that it may be called again. If a
+// side is unreachable, Run waits for it.
 func (s *Syncer) Run(ctx context.Context) error {
 	cluster, upstreamUID, err := s.identify(ctx)
 	if err != nil {
@@ -75,7 +76,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	return e.run(ctx)
 }
 
-// identify waits until both sides have said who they are.
+// identify waits until both sides have returned their identity.
 func (s *Syncer) identify(ctx context.Context) (*workloadv1alpha1.Cluster, types.UID, error) {
 	ticker := time.NewTicker(identifyInterval)
 	defer ticker.Stop()
@@ -122,7 +123,7 @@ func (s *Syncer) introduce(ctx context.Context) (*workloadv1alpha1.Cluster, type
 	return cluster, upstreamUID, nil
 }
 
-// systemUID tells one server from another by its kube-system namespace.
+// systemUID returns the UID of the kube-system namespace, which identifies a server.
 func systemUID(ctx context.Context, s *side) (types.UID, error) {
 	ns, err := s.get(ctx, namespaceType, "", "kube-system")
 	if err != nil {
@@ -144,10 +145,10 @@ var crdType = Type{
 	Kind:     "CustomResourceDefinition",
 }
 
-// lookAtType says whether the type upstream is there to stay. When a CRD is deleted its
-// objects are deleted too, which nobody meant for the clusters. The server marks the
-// CRD before it deletes the first object, so that asking afterward is conclusive. No
-// CRD can be of the core group, and all else that a kcp carries is one.
+// lookAtType returns whether the type upstream is being removed. Deleting a CRD also deletes its
+// objects upstream, but these deletions are not meant for the clusters. The server marks the CRD
+// before it deletes the first object, so a check after that is conclusive. The core group has no
+// CRDs. All other types that a kcp carries are CRDs.
 func (e *engine) lookAtType(ctx context.Context, t Type) (typeView, error) {
 	if t.Resource.Group == "" {
 		return typeServed, nil

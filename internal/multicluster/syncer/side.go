@@ -22,29 +22,29 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// requestTimeout bounds one request, so that a server which accepts and never answers
-// does not keep a worker for ever.
+// requestTimeout limits one request, so that a server which accepts a connection but does not
+// answer does not block a worker forever.
 const requestTimeout = 30 * time.Second
 
-// side is a server and what is known of the way to it.
+// side is a server and the state of the connection to it.
 type side struct {
 	name      string
 	objects   dynamic.Interface
 	discovery *discovery.DiscoveryClient
-	// config and client are what both are made from.
+	// config and client are used to create both.
 	config *rest.Config
 	client *http.Client
 	redact func(error) string
-	// broken: the last request did not reach the server. Until a probe does, nobody
-	// else asks, so that an outage does not end in a storm.
+	// broken is true if the last request did not reach the server. Until a probe succeeds, no
+	// other request is sent, so that the end of an outage does not cause a storm of requests.
 	broken atomic.Bool
-	// suspect asks for a probe soon.
+	// suspect requests a probe soon.
 	suspect func()
 }
 
 func newSide(name string, config *rest.Config) (*side, error) {
 	config = rest.CopyConfig(config)
-	// How much is asked at once is bounded by the workers.
+	// The number of workers limits the requests.
 	config.QPS = -1
 	config.UserAgent = "rik-syncer"
 	config.WarningHandler = rest.NoWarnings{}
@@ -67,7 +67,7 @@ func newSide(name string, config *rest.Config) (*side, error) {
 	}, nil
 }
 
-// resource is where the objects of a type are, in one namespace or none.
+// resource returns the client for the objects of a type, in one namespace or none.
 func (s *side) resource(t Type, namespace string) dynamic.ResourceInterface {
 	if t.Namespaced {
 		return s.objects.Resource(t.Resource).Namespace(namespace)
@@ -75,7 +75,7 @@ func (s *side) resource(t Type, namespace string) dynamic.ResourceInterface {
 	return s.objects.Resource(t.Resource)
 }
 
-// ask makes one request and notes whether the server was reached.
+// ask makes one request and records whether the server was reached.
 func ask[T any](ctx context.Context, s *side, request func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, fmt.Errorf("%s has not answered for %s", s.name, requestTimeout))
 	defer cancel()
@@ -84,9 +84,9 @@ func ask[T any](ctx context.Context, s *side, request func(context.Context) (T, 
 	return answer, s.shown(err)
 }
 
-// note draws conclusions from the error of a request. A connection that fails stops all
-// others. An answer that is late, or says that a service is not available, may be about one
-// type or one object: then a probe decides.
+// note evaluates the error of a request. A failed connection stops all other requests. A timeout,
+// or an answer that a service is not available, may concern only one type or object. In that case
+// a probe decides.
 func (s *side) note(err error) {
 	switch {
 	case err == nil:
@@ -98,17 +98,17 @@ func (s *side) note(err error) {
 	}
 }
 
-// brokenPause is how often it is looked whether a server is back.
+// brokenPause is the interval at which a waiting caller checks whether the server is back.
 const brokenPause = 250 * time.Millisecond
 
-// reachable waits while the server is known to be out of reach.
+// reachable waits while the server is known to be unreachable.
 func (s *side) reachable(ctx context.Context) {
 	for s.broken.Load() && reconcile.Sleep(ctx, brokenPause) {
 	}
 }
 
-// shown is an error whose text may be shown: what a server says may hold the credentials
-// that it was sent, and be of any length.
+// shown returns an error whose text may be shown. The text of a server may contain the
+// credentials that it was sent, and may have any length.
 func (s *side) shown(err error) error {
 	if err == nil {
 		return nil
@@ -143,10 +143,10 @@ func (s *side) get(ctx context.Context, t Type, namespace, name string) (*unstru
 	})
 }
 
-// errNotAsked: an answer that is of another object, or of none.
+// errNotAsked: the response contains another object, or none.
 var errNotAsked = errors.New("its name is another one")
 
-// discover asks for what a server serves. The requests end with the context.
+// discover reads what a server serves. The requests end with the context.
 func discover[T any](ctx context.Context, s *side, request func(discovery.DiscoveryInterface) (T, error)) (T, error) {
 	return ask(ctx, s, func(ctx context.Context) (T, error) {
 		d, err := bounded.Discovery(ctx, s.config, s.client)
@@ -158,8 +158,8 @@ func discover[T any](ctx context.Context, s *side, request func(discovery.Discov
 	})
 }
 
-// metadata is that of an object of no namespace, without all else: the rest of a CRD can
-// be half a megabyte.
+// metadata returns only the metadata of a cluster-scoped object. The rest of a CRD can be half a
+// megabyte.
 func (s *side) metadata(ctx context.Context, t Type, name string) (*metav1.PartialObjectMetadata, error) {
 	return ask(ctx, s, func(ctx context.Context) (*metav1.PartialObjectMetadata, error) {
 		found := &metav1.PartialObjectMetadata{}
@@ -183,8 +183,8 @@ func (s *side) list(ctx context.Context, t Type, namespace string, options metav
 	})
 }
 
-// merge applies a merge patch, of a subresource if one is named, in the version that loses
-// nothing, and gives the object in the version of the type.
+// merge applies a merge patch to an object or one of its subresources. It writes through the
+// version that loses no fields, and returns the object in the version of the type.
 func (s *side) merge(ctx context.Context, t Type, object *unstructured.Unstructured, patch []byte, subresources ...string) (*unstructured.Unstructured, error) {
 	through := t
 	if t.Written.Version != "" {

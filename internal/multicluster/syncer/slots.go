@@ -10,38 +10,40 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// slotTimeout is how long no slot may come free before that is reported.
+// slotTimeout is how long a limit may be reached, with no slot becoming free, before that is
+// reported.
 const slotTimeout = 5 * time.Second
 
-// slots limit how many objects of one type, and of one namespace, are worked on at once. A
-// cluster may answer late for some objects, for example because a webhook hangs: without a
-// limit they would take all workers, and everything else would wait.
+// slots limits how many objects of one type, and of one namespace, are processed at once. A
+// cluster may answer late for some objects, for example because a webhook hangs. Without a limit,
+// they would occupy all workers, and everything else would wait.
 type slots struct {
 	perType, perNamespace int
-	// open are the slots for which only these limits count. The rest is for namespaces that
-	// have none, so that two whose requests hang do not take them all.
+	// open is the number of slots for which only these limits count. The rest is for namespaces
+	// that have no slot, so that two namespaces whose requests hang do not take all slots.
 	open int
 
 	mu sync.Mutex
-	// types and namespaces count the slots that are taken. Guarded by mu, as is all that
-	// follows.
+	// types and namespaces count the slots that are taken. mu guards them and all following
+	// fields.
 	types      map[schema.GroupResource]int
 	taken      int
 	namespaces map[string]int
-	// parked are the objects that wait, by the limit that was reached, and full is since when
-	// no slot of it has come free.
+	// parked are the waiting objects, by the limit that was reached. full is since when no slot
+	// of a limit has become free.
 	parked map[limit][]Key
 	full   map[limit]time.Time
 }
 
-// limit is that of a type, or that of a namespace. The zero limit is that of the open slots.
+// limit identifies the limit of a type or of a namespace. The zero value is the limit of the open
+// slots.
 type limit struct {
 	resource  schema.GroupResource
 	namespace string
 }
 
-// newSlots leaves a quarter of the workers to other types, half of them to other namespaces, and
-// a quarter of them to namespaces of which nothing is worked on.
+// newSlots reserves a quarter of the workers for other types, half of them for other namespaces,
+// and a quarter for namespaces that have no slot.
 func newSlots(workers int) *slots {
 	return &slots{
 		perType: max(1, workers*3/4), perNamespace: max(1, workers/2), open: max(1, workers*3/4),
@@ -50,8 +52,7 @@ func newSlots(workers int) *slots {
 	}
 }
 
-// take takes a slot for an object. If there is none, the object is parked until give returns
-// it.
+// take takes a slot for an object. If there is none, it parks the object until give returns it.
 func (s *slots) take(key Key, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +76,7 @@ func (s *slots) take(key Key, now time.Time) bool {
 	return false
 }
 
-// give gives a slot back. It returns the objects that may try again.
+// give returns a slot. The result is the objects that may try again.
 func (s *slots) give(key Key) []Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +102,7 @@ func (s *slots) give(key Key) []Key {
 	return next
 }
 
-// waiting says of which types a limit has been reached for a while, and since when.
+// waiting returns the types whose limit has been reached for a while, and since when.
 func (s *slots) waiting(now time.Time) map[string]waitingType {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,11 +127,11 @@ func (s *slots) waiting(now time.Time) map[string]waitingType {
 	return found
 }
 
-// waitingType is a type of which objects wait for a slot.
+// waitingType is a type whose objects wait for a slot.
 type waitingType struct {
 	since   time.Time
 	message string
 }
 
-// sortedKeys are for an order that does not change.
+// sortedKeys returns the keys of a map in a stable order.
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

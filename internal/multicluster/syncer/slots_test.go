@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestSlots: no type and no namespace takes all workers, what waits comes again, and what
-// waits for long is reported.
+// TestSlots tests that no type and no namespace takes all workers. Waiting objects are returned,
+// and long waits are reported.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1000, 0)

@@ -13,10 +13,11 @@ import (
 
 const observedGeneration = "observedGeneration"
 
-// reportedStatus is the status downstream in upstream's terms: each observedGeneration
-// is one of downstream's generations. While both are in sync the present one stands
-// for upstream's present one; an older one says no more than what upstream was told
-// before. It returns nil when downstream has no status.
+// reportedStatus returns the status of the downstream object for upstream. Each
+// observedGeneration in the downstream status is a generation of the downstream object. While
+// both objects are in sync, the current generation becomes that of the upstream object. For an
+// older one, the value that was reported before stays. It returns nil if downstream has no
+// status.
 func reportedStatus(upstream, downstream *unstructured.Unstructured, inSync bool) map[string]any {
 	status, found, err := unstructured.NestedMap(downstream.Object, "status")
 	if err != nil || !found {
@@ -62,16 +63,16 @@ func ofType(conditions []any, kind any) map[string]any {
 	return nil
 }
 
-// statusPatch is the merge patch that makes upstream's status this one, or nil when it
-// is so already. One that is empty says as much as one that is missing: a server gives
-// it to a new object, and no write is worth that.
+// statusPatch returns the merge patch that sets the upstream status, or nil if nothing changes.
+// An empty status equals a missing one: servers give a new object an empty status, and that is
+// not worth a write.
 func statusPatch(upstream *unstructured.Unstructured, status map[string]any) ([]byte, error) {
 	reported, _, _ := unstructured.NestedMap(upstream.Object, "status")
 	if len(reported) == 0 && len(status) == 0 || reflect.DeepEqual(reported, status) {
 		return nil, nil
 	}
 	if status == nil {
-		return nil, nil // a cluster that says nothing yet takes nothing back
+		return nil, nil // a cluster that has not reported yet does not remove anything
 	}
 	before, err := json.Marshal(map[string]any{"status": reported})
 	if err != nil {
@@ -88,7 +89,7 @@ func statusPatch(upstream *unstructured.Unstructured, status map[string]any) ([]
 	return guarded(patch, upstream)
 }
 
-// guarded adds to a merge patch that it is for this version of the object only.
+// guarded adds a precondition on the resource version to a merge patch.
 func guarded(patch []byte, object *unstructured.Unstructured) ([]byte, error) {
 	var fields map[string]any
 	if err := json.Unmarshal(patch, &fields); err != nil {
@@ -104,17 +105,17 @@ func guarded(patch []byte, object *unstructured.Unstructured) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// isShared says whether an object goes to more than one cluster, so that no single
-// status can be its own.
+// isShared reports whether an object goes to more than one cluster. The status of one cluster
+// cannot be the status of such an object.
 func isShared(upstream *unstructured.Unstructured) bool {
 	return len(workloadv1alpha1.Targets(upstream.GetLabels())) > 1
 }
 
-// maxStatusAnnotation bounds what one cluster's status takes of the 256 KiB that an
-// object's annotations may have together.
+// maxStatusAnnotation limits the status of one cluster in an annotation, in bytes. All
+// annotations of an object may have 256 KiB in total.
 const maxStatusAnnotation = 32 << 10
 
-// statusAnnotation is what a shared object keeps of one cluster's status.
+// statusAnnotation returns the annotation value for the status of one cluster on a shared object.
 func statusAnnotation(status map[string]any) (string, error) {
 	if len(status) == 0 {
 		return "", nil
@@ -129,8 +130,8 @@ func statusAnnotation(status map[string]any) (string, error) {
 	return string(raw), nil
 }
 
-// annotationsPatch is the merge patch that gives upstream these annotations, an empty
-// one meaning none, or nil when it has them already.
+// annotationsPatch returns the merge patch that sets the annotations upstream, or nil if nothing
+// changes. An empty value removes an annotation.
 func annotationsPatch(upstream *unstructured.Unstructured, wanted map[string]string) ([]byte, error) {
 	present := upstream.GetAnnotations()
 	changes := map[string]any{}
@@ -149,7 +150,8 @@ func annotationsPatch(upstream *unstructured.Unstructured, wanted map[string]str
 	return json.Marshal(map[string]any{"metadata": map[string]any{"annotations": changes, "uid": string(upstream.GetUID())}})
 }
 
-// withoutManagedFields is for caches of upstream, where nobody asks who owns a field.
+// withoutManagedFields is a transform for the upstream caches, which do not need the owners of
+// fields.
 func withoutManagedFields(object any) (any, error) {
 	if u, ok := object.(*unstructured.Unstructured); ok {
 		u.SetManagedFields(nil)

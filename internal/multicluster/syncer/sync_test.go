@@ -31,7 +31,7 @@ type pair struct {
 	kube    *kube.Cluster
 	*kcp
 	down dynamic.Interface
-	// there is where the namespace team is downstream.
+	// there is the downstream namespace of the namespace team.
 	there string
 	*running
 }
@@ -48,8 +48,8 @@ func startPair(t *testing.T, cluster string) *pair {
 	return p
 }
 
-// TestS1ObjectGoesDownAndStatusComesUp: a labeled object appears downstream, its
-// status upstream, and it goes with the object upstream.
+// TestS1ObjectGoesDownAndStatusComesUp tests that a labeled object appears downstream and its
+// status appears upstream. The downstream object is deleted with the upstream object.
 func TestS1ObjectGoesDownAndStatusComesUp(t *testing.T) {
 	p := startPair(t, "s1")
 	made := create(t, p.objects, deployments, deployment(t, "team", "web", "s1"))
@@ -64,14 +64,14 @@ func TestS1ObjectGoesDownAndStatusComesUp(t *testing.T) {
 	has(t, p.objects, deployments, "team", "web", field(2, "status", "readyReplicas"))
 	has(t, p.objects, deployments, "team", "web", field(made.GetGeneration(), "status", "observedGeneration"))
 
-	// An update goes down; the generation that the cluster has seen is upstream's own.
+	// An update is copied. The observed generation is that of the upstream object.
 	up := patch(t, p.objects, deployments, "team", "web", `{"metadata":{"labels":{"tier":"front"}},"spec":{"paused":true}}`)
 	d = has(t, p.down, deployments, p.there, "web", field(true, "spec", "paused"))
 	has(t, p.down, deployments, p.there, "web", field("front", "metadata", "labels", "tier"))
 	patch(t, p.down, deployments, p.there, "web", fmt.Sprintf(`{"status":{"observedGeneration":%d}}`, d.GetGeneration()), "status")
 	has(t, p.objects, deployments, "team", "web", field(up.GetGeneration(), "status", "observedGeneration"))
 
-	// What upstream takes out is taken out.
+	// A field that is removed upstream is removed downstream.
 	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"labels":{"tier":null}},"spec":{"paused":null}}`)
 	has(t, p.down, deployments, p.there, "web", field(nil, "spec", "paused"))
 	has(t, p.down, deployments, p.there, "web", field(nil, "metadata", "labels", "tier"))
@@ -81,8 +81,8 @@ func TestS1ObjectGoesDownAndStatusComesUp(t *testing.T) {
 	hasNot(t, p.objects, deployments, "team", "web")
 }
 
-// TestS2StatusAloneIsNoWrite: a change of the status upstream causes no write
-// downstream, and neither does a new syncer that finds everything as it should be.
+// TestS2StatusAloneIsNoWrite tests that a change of the upstream status causes no write
+// downstream. A new syncer that finds everything in sync causes none either.
 func TestS2StatusAloneIsNoWrite(t *testing.T) {
 	p := startPair(t, "s2")
 	create(t, p.objects, deployments, deployment(t, "team", "web", "s2"))
@@ -103,8 +103,8 @@ func TestS2StatusAloneIsNoWrite(t *testing.T) {
 	p.same(configMaps, settings)
 }
 
-// passes waits until the syncer has carried something newer than all that was before:
-// one object of each kind that a test looks at.
+// passes waits until the syncer has copied objects that are newer than everything before: one
+// object of each kind that a test uses.
 func (p *pair) passes(name string) {
 	p.t.Helper()
 	for range 3 { // the queue has several workers
@@ -123,8 +123,8 @@ func (p *pair) same(r groupVersionResource, before *unstructured.Unstructured) {
 	}
 }
 
-// TestS4LabelMoves: an object whose label goes from one cluster to another is gone from
-// the first, present on the second, and has the status of the second only.
+// TestS4LabelMoves tests an object whose label changes from one cluster to another. It is removed
+// from the first, exists in the second, and has only the status of the second.
 func TestS4LabelMoves(t *testing.T) {
 	p := startPair(t, "s4-a")
 	p.register("s4-b", "deployments.apps", "configmaps", "persistentvolumeclaims")
@@ -143,14 +143,14 @@ func TestS4LabelMoves(t *testing.T) {
 	has(t, p.objects, deployments, "team", "web", field(2, "status", "readyReplicas"))
 	has(t, p.objects, deployments, "team", "web", field("["+workloadv1alpha1.FinalizerPrefix+"s4-b]", "metadata", "finalizers"))
 
-	// Without a label it is nowhere, and lives on upstream.
+	// Without a label it is in no cluster, and still exists upstream.
 	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":null}}}`)
 	hasNot(t, p.down, deployments, thereB, "web")
 	has(t, p.objects, deployments, "team", "web", field(nil, "metadata", "finalizers"))
 }
 
-// TestS5TwoControlPlanes: one cluster is registered in two kcps under one name; the
-// same namespace and name are two objects downstream.
+// TestS5TwoControlPlanes registers one cluster in two kcps under one name. Objects with the same
+// namespace and name are two objects downstream.
 func TestS5TwoControlPlanes(t *testing.T) {
 	one, two := startPair(t, "s5"), startPair(t, "s5")
 	if one.there == two.there {
@@ -166,8 +166,8 @@ func TestS5TwoControlPlanes(t *testing.T) {
 	has(t, two.down, configMaps, two.there, "x", field("two", "data", "of"))
 }
 
-// TestS6NamespaceOfAnother: a namespace downstream with another locator, or none, is
-// reported and left as it is.
+// TestS6NamespaceOfAnother tests that a downstream namespace with another locator, or with none,
+// is reported and stays as it is.
 func TestS6NamespaceOfAnother(t *testing.T) {
 	p := startPair(t, "s6")
 	for namespace, annotations := range map[string]map[string]string{
@@ -199,8 +199,8 @@ func remove2(c dynamic.Interface, namespace string) {
 	_ = c.Resource(namespaces).Delete(context.Background(), namespace, metav1.DeleteOptions{})
 }
 
-// TestS7ObjectOfAnotherIsNeverAdopted: an object that is downstream already is reported
-// with an annotation and an event, and neither changed nor deleted.
+// TestS7ObjectOfAnotherIsNeverAdopted tests that an existing downstream object is reported with
+// an annotation and an event. It is neither changed nor deleted.
 func TestS7ObjectOfAnotherIsNeverAdopted(t *testing.T) {
 	p := startPair(t, "s7")
 	create(t, p.objects, configMaps, configMap("team", "first", "s7", nil))
@@ -226,7 +226,7 @@ func TestS7ObjectOfAnotherIsNeverAdopted(t *testing.T) {
 	hasNot(t, p.objects, configMaps, "team", "x")
 	p.same(configMaps, before)
 
-	// When it makes room, the object goes down.
+	// When that object is deleted, the upstream object is copied.
 	create(t, p.objects, configMaps, configMap("team", "x", "s7", map[string]string{"of": "the kcp"}))
 	has(t, p.objects, configMaps, "team", "x", problem("s7", "Conflict"))
 	remove(t, p.down, configMaps, p.there, "x")
@@ -235,8 +235,8 @@ func TestS7ObjectOfAnotherIsNeverAdopted(t *testing.T) {
 	has(t, p.objects, configMaps, "team", "x", problem("s7", ""))
 }
 
-// TestS8DriftIsCorrected: what somebody changes or deletes downstream comes back; what
-// upstream does not set stays theirs.
+// TestS8DriftIsCorrected tests that fields and objects that another client changes or deletes
+// downstream are restored. Fields that upstream does not set keep their values.
 func TestS8DriftIsCorrected(t *testing.T) {
 	p := startPair(t, "s8")
 	create(t, p.objects, deployments, deployment(t, "team", "web", "s8"))
@@ -259,7 +259,7 @@ func TestS8DriftIsCorrected(t *testing.T) {
 		}
 		return nil
 	})
-	// A person who scales by hand is drift too.
+	// A manual scale is drift too.
 	patch(t, p.down, deployments, p.there, "web", `{"spec":{"replicas":7}}`)
 	has(t, p.down, deployments, p.there, "web", field(2, "spec", "replicas"))
 
@@ -272,8 +272,8 @@ func TestS8DriftIsCorrected(t *testing.T) {
 	})
 }
 
-// TestS9TypePublishedLater: a type that the kcp does not serve yet is carried as soon as
-// it does, and one that is no longer asked for is left as it is.
+// TestS9TypePublishedLater tests that a type is copied as soon as the kcp serves it. The objects
+// of a type that is no longer requested stay as they are.
 func TestS9TypePublishedLater(t *testing.T) {
 	cluster, down := downstream(t)
 	up := startKCP(t)
@@ -300,7 +300,7 @@ func TestS9TypePublishedLater(t *testing.T) {
 	has(t, down, deployments, there, "web", field(5, "spec", "replicas"))
 }
 
-// says waits until a condition of the Cluster is so and its message holds the text.
+// says waits until a condition of the Cluster has a status and its message contains a text.
 func (k *kcp) says(cluster, condition string, status metav1.ConditionStatus, text string) {
 	k.t.Helper()
 	poll.Until(k.t, kube.Timeout, condition+" is "+string(status), func(ctx context.Context) error {
@@ -316,7 +316,8 @@ func (k *kcp) says(cluster, condition string, status metav1.ConditionStatus, tex
 	})
 }
 
-// TestNeverCarried: what each side makes for itself, and tokens, stay where they are.
+// TestNeverCarried tests that objects which each side makes for itself, and tokens, are not
+// copied.
 func TestNeverCarried(t *testing.T) {
 	p := startPair(t, "never")
 	token := object(secrets, "Secret", "team", "token")
@@ -354,7 +355,8 @@ func TestNeverCarried(t *testing.T) {
 	}
 }
 
-// TestServiceKeepsItsAddress: the address is the cluster's own, and stays.
+// TestServiceKeepsItsAddress tests that the cluster chooses the address of a Service, and that it
+// does not change.
 func TestServiceKeepsItsAddress(t *testing.T) {
 	p := startPair(t, "service")
 	create(t, p.objects, services, parse(t, `
@@ -385,8 +387,8 @@ spec: {selector: {app: web}, ports: [{port: 80}], type: LoadBalancer}
 	})
 }
 
-// TestClaimsAreKept: data is not deleted when a claim leaves a cluster, nor when it is
-// deleted upstream, unless it says so.
+// TestClaimsAreKept tests that data is not deleted when a claim leaves a cluster or is deleted
+// upstream, unless the claim allows it.
 func TestClaimsAreKept(t *testing.T) {
 	p := startPair(t, "claims")
 	claim := func(name, annotations string) *unstructured.Unstructured {
@@ -413,8 +415,8 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, stor
 			t.Errorf("the claim %s is being deleted downstream", name)
 		}
 	}
-	// kube-apiserver alone protects claims, with a finalizer that its controller takes:
-	// until then upstream waits.
+	// kube-apiserver itself protects claims with a finalizer that its controller removes. Until
+	// then, the upstream claim waits.
 	remove(t, p.objects, claims, "team", "gone")
 	has(t, p.down, claims, p.there, "gone", func(o *unstructured.Unstructured) error {
 		if o.GetDeletionTimestamp() == nil {
@@ -426,7 +428,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, stor
 	has(t, p.objects, claims, "team", "gone", anyhow)
 	patch(t, p.down, claims, p.there, "gone", `{"metadata":{"finalizers":null}}`)
 	hasNot(t, p.objects, claims, "team", "gone")
-	// Sent back, the claim is the same one again; a new one of the name is not.
+	// A claim that is sent back is the same one again. A new claim with the same name is not.
 	patch(t, p.objects, claims, "team", "moved", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":"claims"}}}`)
 	patch(t, p.objects, claims, "team", "moved", `{"metadata":{"labels":{"seen":"again"}}}`)
 	has(t, p.down, claims, p.there, "moved", field("again", "metadata", "labels", "seen"))
@@ -434,8 +436,8 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, stor
 	has(t, p.objects, claims, "team", "kept", problem("claims", "Conflict"))
 }
 
-// TestImmutable: a change of what cannot change is reported, and the object is made
-// anew only on request.
+// TestImmutable tests that a change of an immutable field is reported, and that the object is
+// created again only on request.
 func TestImmutable(t *testing.T) {
 	p := startPair(t, "immutable")
 	create(t, p.objects, deployments, deployment(t, "team", "web", "immutable"))
@@ -449,7 +451,7 @@ func TestImmutable(t *testing.T) {
 	has(t, p.down, deployments, p.there, "web", field("new", "spec", "selector", "matchLabels", "app"))
 	has(t, p.objects, deployments, "team", "web", problem("immutable", ""))
 
-	// What would be refused as a new object too is never deleted for it.
+	// The object is not deleted for content that a new object would be refused for too.
 	now := has(t, p.down, deployments, p.there, "web", anyhow)
 	patch(t, p.objects, deployments, "team", "web", `{"spec":{"template":{"metadata":{"labels":{"app":"neither"}}}}}`)
 	has(t, p.objects, deployments, "team", "web", problem("immutable", "Refused"))
@@ -458,7 +460,8 @@ func TestImmutable(t *testing.T) {
 	}
 }
 
-// TestYield: a field that is given away is set at creation, and is others' afterward.
+// TestYield tests that a yielded field is set at creation, and belongs to other clients after
+// that.
 func TestYield(t *testing.T) {
 	p := startPair(t, "yield")
 	given := deployment(t, "team", "given", "yield")
@@ -475,7 +478,7 @@ func TestYield(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Given away later, the present value stays.
+	// If the field is yielded later, its current value stays.
 	patch(t, p.objects, deployments, "team", "later", `{"metadata":{"annotations":{"workloads.kcp.dev/yield":"spec.replicas"}}}`)
 	has(t, p.down, deployments, p.there, "later", field("spec.replicas", "metadata", "annotations", workloadv1alpha1.YieldAnnotation))
 	for _, name := range []string{"given", "taken", "later"} {
@@ -488,8 +491,9 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// TestScaleWriteInAMember: a scale write by any program is left alone, is told upstream, can
-// be taken back, and never lets anything run where upstream says 0.
+// TestScaleWriteInAMember tests that the syncer does not revert a write to the scale subresource
+// by any program, and reports it upstream. The user can revert it. Nothing runs where upstream
+// has 0 replicas.
 func TestScaleWriteInAMember(t *testing.T) {
 	p := startPair(t, "scaled")
 	scale := func(replicas int) {
@@ -529,15 +533,15 @@ func TestScaleWriteInAMember(t *testing.T) {
 	p.passes("scaled-to-0")
 	replicas(0)
 	has(t, p.objects, deployments, "team", "web", problem("scaled", ""))
-	// Also where upstream has given the field away.
+	// That is so even if upstream yields the field.
 	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"annotations":{"workloads.kcp.dev/yield":"spec.replicas"}}}`)
 	scale(4)
 	p.passes("given-away")
 	replicas(0)
 }
 
-// TestShared: an object for two clusters is in both, has the status of each in an
-// annotation, and leaves each by itself.
+// TestShared tests that an object for two clusters is in both, has the status of each in an
+// annotation, and leaves each one independently.
 func TestShared(t *testing.T) {
 	p := startPair(t, "shared-a")
 	p.register("shared-b", "deployments.apps", "configmaps")
@@ -561,7 +565,7 @@ func TestShared(t *testing.T) {
 	has(t, p.objects, deployments, "team", "web", field(2, "status", "replicas"))
 }
 
-// TestTypeEnds: when a CRD is deleted upstream, its objects downstream stay.
+// TestTypeEnds tests that the downstream objects stay when a CRD is deleted upstream.
 func TestTypeEnds(t *testing.T) {
 	p := startPair(t, "ends")
 	create(t, p.objects, deployments, deployment(t, "team", "web", "ends"))
@@ -570,7 +574,7 @@ func TestTypeEnds(t *testing.T) {
 	has(t, p.objects, deployments, "team", "web", problem("ends", "TypeEnding"))
 	p.passes("later")
 	p.same(deployments, before)
-	// Even when somebody takes the finalizer by force and the type is gone.
+	// They stay even if the finalizer is removed by force and the type is gone.
 	patch(t, p.objects, deployments, "team", "web", `{"metadata":{"finalizers":null}}`)
 	hasNot(t, p.objects, crds, "", "deployments.apps")
 	p.passes("still-later")
@@ -602,7 +606,7 @@ func startMass(t *testing.T, cluster string, objects int) (*mass, *running) {
 	return m, first
 }
 
-// are waits until so many objects are in the cluster.
+// are waits until the cluster has a number of objects.
 func (m *mass) are(want int) {
 	m.t.Helper()
 	poll.Until(m.t, kube.Timeout, fmt.Sprintf("%d objects are in the cluster", want), func(ctx context.Context) error {
@@ -614,7 +618,7 @@ func (m *mass) are(want int) {
 	})
 }
 
-// TestMassDeletion: too many deletions at once wait for a go-ahead that names them.
+// TestMassDeletion tests that too many deletions at once wait for a go-ahead with their number.
 func TestMassDeletion(t *testing.T) {
 	m, first := startMass(t, "mass", 20)
 	if err := m.objects.Resource(configMaps).Namespace("team").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=mass"}); err != nil {
@@ -622,7 +626,7 @@ func TestMassDeletion(t *testing.T) {
 	}
 	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
 
-	// A wrong number, and a new syncer, change nothing.
+	// A wrong number, or a new syncer, changes nothing.
 	patch(t, m.objects, clusters, "", "mass", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"19"}}}`)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
@@ -637,13 +641,13 @@ func TestMassDeletion(t *testing.T) {
 	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionFalse, "")
 }
 
-// roundTrip is a function as a http.RoundTripper.
+// roundTrip is a function that implements http.RoundTripper.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestGoAheadBeforeAllIsCounted: a number that is passed while a syncer finds what waits
-// lets nothing be deleted.
+// TestGoAheadBeforeAllIsCounted tests that a number which matches by accident while a syncer
+// still counts the waiting deletions does not allow any.
 func TestGoAheadBeforeAllIsCounted(t *testing.T) {
 	m, first := startMass(t, "counted", 19)
 	m.namespace("late")
@@ -661,7 +665,7 @@ func TestGoAheadBeforeAllIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// To the next syncer one namespace says nothing for a while.
+	// The next syncer gets no answer for one namespace for a while.
 	found := make(chan struct{})
 	m.config.Downstream = rest.CopyConfig(m.config.Downstream)
 	m.config.Downstream.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -686,8 +690,8 @@ func TestGoAheadBeforeAllIsCounted(t *testing.T) {
 	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionFalse, "")
 }
 
-// TestMassDeletionByManyRuns: a syncer that ends and starts again with a few deletions
-// each time may delete no more than one that runs through.
+// TestMassDeletionByManyRuns tests that a syncer which restarts after a few deletions each time
+// may not delete more than one that runs without a restart.
 func TestMassDeletionByManyRuns(t *testing.T) {
 	m, r := startMass(t, "runs", 20)
 	for i := range 4 {
@@ -698,7 +702,7 @@ func TestMassDeletionByManyRuns(t *testing.T) {
 			remove(t, m.objects, configMaps, "team", fmt.Sprintf("x%02d", 5*i+j))
 		}
 		r = run(t, m.config)
-		// It has looked at all there is before it makes this one, or is about to.
+		// The syncer has processed all objects before it creates this one, or is about to.
 		create(t, m.objects, configMaps, configMap("team", fmt.Sprint("new", i), "runs", nil))
 		has(t, m.down, configMaps, m.there, fmt.Sprint("new", i), anyhow)
 	}
@@ -706,8 +710,8 @@ func TestMassDeletionByManyRuns(t *testing.T) {
 	m.are(20 + 4)
 }
 
-// TestClusterGone: the Cluster shows that the syncer lives, which ends with the
-// Cluster.
+// TestClusterGone tests that the Cluster shows that the syncer works, and that the syncer ends
+// with the Cluster.
 func TestClusterGone(t *testing.T) {
 	k, _ := downstream(t)
 	up := startKCP(t)
@@ -752,7 +756,7 @@ func installs(t *testing.T, crd *unstructured.Unstructured, of schema.GroupVersi
 	}
 }
 
-// widgets is a CRD of one group, with versions as YAML.
+// widgets returns a CRD in a group, with versions as YAML.
 func widgets(t *testing.T, group, versions string) *unstructured.Unstructured {
 	t.Helper()
 	return parse(t, fmt.Sprintf(`
@@ -767,7 +771,7 @@ spec:
 `, group, versions))
 }
 
-// isSpec wants a spec, as JSON.
+// isSpec checks a spec, as JSON.
 func isSpec(want string) func(*unstructured.Unstructured) error {
 	return func(o *unstructured.Unstructured) error {
 		raw, err := json.Marshal(o.Object["spec"])
@@ -778,7 +782,7 @@ func isSpec(want string) func(*unstructured.Unstructured) error {
 	}
 }
 
-// TestNullStaysNull: what may be null, and has a default, is null in the cluster if it is
+// TestNullStaysNull tests that a nullable field with a default is null in the cluster if it is
 // null upstream.
 func TestNullStaysNull(t *testing.T) {
 	p := startPair(t, "nulls")
@@ -795,7 +799,7 @@ spec: {size: null, free: {a: null, b: 1}, list: [{size: null}]}
 `))
 	has(t, p.objects, of, "team", "w", isSpec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
 	has(t, p.down, of, p.there, "w", isSpec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
-	// Drift is seen: 3 is not null.
+	// Drift from null to a number is detected.
 	patch(t, p.down, of, p.there, "w", `{"spec":{"size":5}}`)
 	has(t, p.down, of, p.there, "w", isSpec(`{"free":{"a":null,"b":1},"list":[{"size":null}],"size":null}`))
 	remove(t, p.objects, of, "team", "w")
@@ -803,8 +807,8 @@ spec: {size: null, free: {a: null, b: 1}, list: [{size: null}]}
 	hasNot(t, p.objects, of, "team", "w")
 }
 
-// TestWritesThroughAnOlderVersionKeepFields: what the cluster's version does not have stays
-// upstream, whatever the syncer writes there.
+// TestWritesThroughAnOlderVersionKeepFields tests that fields which the cluster's version does
+// not have stay upstream, for every write of the syncer there.
 func TestWritesThroughAnOlderVersionKeepFields(t *testing.T) {
 	p := startPair(t, "older")
 	of := schema.GroupVersionResource{Group: "older.example.com", Version: "v1", Resource: "widgets"}
@@ -823,7 +827,7 @@ metadata: {name: w, namespace: team}
 spec: {size: 1, more: kept}
 `))
 	patch(t, p.objects, of, "team", "w", `{"status":{"more":"kept"}}`, "status")
-	// The finalizer, the status, a problem and the release are written by the syncer.
+	// The syncer writes the finalizer, the status, a problem and the release.
 	patch(t, p.objects, of, "team", "w", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":"older"}}}`)
 	has(t, p.down, older, p.there, "w", isSpec(`{"size":1}`))
 	patch(t, p.down, older, p.there, "w", `{"status":{"ready":1}}`, "status")
@@ -837,7 +841,7 @@ spec: {size: 1, more: kept}
 	if err := kept(up); err != nil || len(up.GetFinalizers()) == 0 {
 		t.Errorf("after the finalizer and the status, %v; finalizers are %v", err, up.GetFinalizers())
 	}
-	// Sent away, it is released upstream.
+	// After the target is removed, the syncer releases the object upstream.
 	patch(t, p.objects, of, "team", "w", `{"metadata":{"labels":{"workloads.kcp.dev/cluster":null}}}`)
 	hasNot(t, p.down, older, p.there, "w")
 	up = has(t, p.objects, of, "team", "w", func(o *unstructured.Unstructured) error {

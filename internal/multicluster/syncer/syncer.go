@@ -11,38 +11,39 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Defaults of a Config.
+// The defaults of a Config.
 const (
 	DefaultWorkers           = 32
 	DefaultHeartbeatInterval = 10 * time.Second
 )
 
-// Config says what is carried from where to where.
+// Config is the configuration of a [Syncer].
 type Config struct {
-	// Upstream connects to the kcp, as the cluster's own syncer or one that may as much.
+	// Upstream connects to the kcp, as the cluster's own syncer or a user with the same
+	// permissions.
 	Upstream *rest.Config
 	// Downstream connects to the physical cluster.
 	Downstream *rest.Config
 	// Cluster is the name of the Cluster upstream.
 	Cluster string
-	// Types, as resource.group, narrow what is carried. Empty means all that the
-	// Cluster's status names.
+	// Types restrict what is copied, as resource.group. If it is empty, all types in the
+	// Cluster's status are copied.
 	Types []string
-	// Workers are how many objects are worked on at once: DefaultWorkers by default. At most
-	// three quarters of them are of one type, and half of them of one namespace.
+	// Workers is how many objects are processed at once. 0 means DefaultWorkers. At most three
+	// quarters of them process one type, and half of them one namespace.
 	Workers int
-	// HeartbeatInterval is DefaultHeartbeatInterval by default.
+	// HeartbeatInterval is the time between heartbeats. 0 means DefaultHeartbeatInterval.
 	HeartbeatInterval time.Duration
-	// Deletes bound how many objects may go at once.
+	// Deletes limits how many objects may be deleted at once.
 	Deletes DeleteLimit
-	// Logger is slog.Default by default.
+	// Logger receives the logs. nil means slog.Default.
 	Logger *slog.Logger
-	// Metrics may be nil. Everything that is registered bears the label cluster, and is
+	// Metrics registers the metrics. It may be nil. All metrics have the label cluster. They are
 	// unregistered when Run ends.
 	Metrics prometheus.Registerer
 }
 
-// Validate reports everything that is wrong.
+// Validate reports every problem.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Upstream == nil {

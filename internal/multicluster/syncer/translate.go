@@ -14,10 +14,10 @@ import (
 	"rik.dev/rik/internal/multicluster/terminal"
 )
 
-// translate makes of an object upstream what is applied downstream: its labels and
-// annotations but those that are about syncing and the marks of tools, and every field but metadata and
-// status. What only the cluster itself can know is left out, and so are nulls where the
-// cluster does not keep them.
+// translate returns the downstream object for an upstream object. It copies the labels and
+// annotations, except those for syncing and the marks of tools. It copies every field except
+// metadata and status. It leaves out values that only the cluster itself can determine. It also
+// leaves out nulls where the cluster does not keep them.
 func translate(upstream *unstructured.Unstructured, identity Identity) *unstructured.Unstructured {
 	content, keepsNulls := map[string]any{}, keepsNulls(upstream.GroupVersionKind())
 	for field, value := range upstream.DeepCopy().Object {
@@ -56,7 +56,7 @@ func carriedLabels(labels map[string]string) map[string]string {
 	return carried
 }
 
-// localAnnotations say something of the object upstream that is not so downstream.
+// localAnnotations are annotations that are true only for the upstream object.
 var localAnnotations = map[string]bool{
 	workloadv1alpha1.LocatorAnnotation:      true,
 	workloadv1alpha1.NameAnnotation:         true,
@@ -80,9 +80,9 @@ func carriedAnnotations(annotations map[string]string) map[string]string {
 	return carried
 }
 
-// keepsNulls says whether clusters keep a null in objects of a kind, as they do where a CRD
-// says nullable: left out, it would become the field's default. Kubernetes' own types drop
-// nulls, which would only claim fields there.
+// keepsNulls reports whether clusters keep a null in objects of a kind. They do so where a CRD
+// has nullable fields. Without the null, such a field would get its default. The types of
+// Kubernetes drop nulls. A null there would only claim the ownership of a field.
 func keepsNulls(kind schema.GroupVersionKind) bool {
 	return !scheme.Scheme.Recognizes(kind) && kind.Group != rikv1alpha1.GroupName
 }
@@ -105,16 +105,15 @@ func withoutNulls(value any) any {
 	return value
 }
 
-// cleaners take out of an object what each cluster generates for itself.
+// cleaners remove from an object what each cluster generates itself.
 var cleaners = map[schema.GroupKind]func(*unstructured.Unstructured){
 	{Kind: "Service"}:        cleanService,
 	{Kind: "ServiceAccount"}: cleanServiceAccount,
 	terminal.Job:             cleanJob,
 }
 
-// cleanService leaves addresses to the cluster, which has a range of its own. That
-// there is to be none ("None") is the user's to say, and so is a node port: the kcp
-// allocates neither.
+// cleanService leaves the addresses to the cluster, which has its own range. The user decides
+// whether there is none ("None"), and chooses node ports. The kcp allocates neither.
 func cleanService(service *unstructured.Unstructured) {
 	address, _, _ := unstructured.NestedString(service.Object, "spec", "clusterIP")
 	if address != corev1.ClusterIPNone {
@@ -128,25 +127,26 @@ func cleanService(service *unstructured.Unstructured) {
 		}
 	}
 	if len(ports) > 0 {
-		_ = unstructured.SetNestedSlice(service.Object, ports, "spec", "ports") // spec is an object: it has ports
+		// spec is an object, because it has ports
+		_ = unstructured.SetNestedSlice(service.Object, ports, "spec", "ports")
 	}
 }
 
-// cleanJob leaves out the time to live, which counts upstream: a Job that the cluster deletes
-// by itself looks like one that has not run.
+// cleanJob removes the time to live, which only counts upstream. If the cluster deleted a Job by
+// itself, it would look like one that has not run.
 func cleanJob(job *unstructured.Unstructured) {
 	unstructured.RemoveNestedField(job.Object, terminal.TTLField...)
 }
 
-// cleanServiceAccount leaves out tokens: each cluster makes its own.
+// cleanServiceAccount removes tokens, because each cluster makes its own.
 func cleanServiceAccount(account *unstructured.Unstructured) { delete(account.Object, "secrets") }
 
-// isClaim says whether the objects of a type hold data that is gone with them.
+// isClaim reports whether deleting objects of a type also deletes data.
 func isClaim(resource schema.GroupResource) bool {
 	return resource == schema.GroupResource{Resource: "persistentvolumeclaims"}
 }
 
-// isExcluded says whether an object never leaves its side: what each cluster makes
+// isExcluded reports whether an object is never copied. These are objects that each cluster makes
 // for itself, and credentials for the API of one side.
 func isExcluded(resource schema.GroupResource, object *unstructured.Unstructured) bool {
 	if resource.Group != "" {
@@ -167,7 +167,7 @@ func isExcluded(resource schema.GroupResource, object *unstructured.Unstructured
 	return false
 }
 
-// isTargeted says whether labels send an object to the cluster.
+// isTargeted reports whether the labels of an object send it to the cluster.
 func isTargeted(object *unstructured.Unstructured, cluster string) bool {
 	labels := object.GetLabels()
 	return labels[workloadv1alpha1.ClusterLabel] == cluster ||

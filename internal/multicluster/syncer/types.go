@@ -11,35 +11,36 @@ import (
 	"rik.dev/rik/internal/multicluster/bounded"
 )
 
-// Type is one that both sides serve, in a version that both have.
+// Type is a type that both sides serve, in a version that both have.
 type Type struct {
 	Resource   schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
-	// Status: both sides serve it as a subresource.
+	// Status is true if both sides serve the status subresource.
 	Status bool
-	// Written is the version upstream through which objects are changed if it is another:
-	// the one that is stored. A write through Resource would drop fields that it lacks.
+	// Written is the storage version upstream, if it differs from Resource. Objects are changed
+	// through it. A write through Resource would drop fields that Resource does not have.
 	Written schema.GroupVersionResource
 }
 
-// powerful are the groups whose objects give power over a cluster. They are never
-// carried, whatever a Cluster allows.
+// powerful are the API groups whose objects give control over a cluster. They are never copied,
+// whatever a Cluster allows.
 var powerful = []string{
 	"rbac.authorization.k8s.io", "admissionregistration.k8s.io",
 	"apiextensions.k8s.io", "apiregistration.k8s.io",
 }
 
-// missingType is one that was asked for and is not carried.
+// missingType is a type that was requested and is not carried.
 type missingType struct {
 	resource schema.GroupResource
 	why      string
-	// unknown: a side has given no account of its group, so that it may serve it.
+	// unknown is true if the API group could not be read on one side. The side may serve the
+	// type.
 	unknown bool
 }
 
-// agree picks of the wanted types those that may be carried and that both sides serve
-// in one version: the first, in upstream's order, that downstream has too.
+// agree selects the wanted types that may be carried and that both sides serve in a common
+// version. It chooses the first version, in the order of upstream, that downstream has too.
 func agree(wanted []string, upstream, downstream []*metav1.APIResourceList, allowed []string) ([]Type, []missingType) {
 	up, down := served(upstream), served(downstream)
 	var types []Type
@@ -84,9 +85,9 @@ func agreeOn(resource schema.GroupResource, up, down []Type, allowed bool) (Type
 	return Type{}, why
 }
 
-// written finds out through which version upstream the objects of types are changed. Only
-// types of several versions are asked for. It returns those of which the server did not say
-// it, and why; one of them says nothing about the others.
+// written sets the version through which the objects of each type are changed upstream. It asks
+// only about types with several versions. It returns the types for which the server gave no
+// answer, with the errors. They do not affect the others.
 func written(server discovery.ServerResourcesInterface, types []Type, upstream []*metav1.APIResourceList) map[schema.GroupResource]error {
 	all, unsure := served(upstream), map[schema.GroupResource]error{}
 	for i := range types {
@@ -112,7 +113,7 @@ func written(server discovery.ServerResourcesInterface, types []Type, upstream [
 	return unsure
 }
 
-// served are the types of a server's discovery that can be listed, watched and written.
+// served returns the types in a server's discovery that can be listed, watched and written.
 func served(lists []*metav1.APIResourceList) []Type {
 	var types []Type
 	for _, list := range lists {

@@ -22,18 +22,17 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// statusOf is an answer of an API server that says no more than that something failed.
+// statusOf returns the response of an API server to a failed request.
 func statusOf(r *http.Request, code int, reason metav1.StatusReason, message string) *http.Response {
 	return answered(r, code, fmt.Appendf(nil, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":%q}`, reason, code, message))
 }
 
-// reads says whether a request lists or watches objects of a type in all namespaces.
+// reads reports whether a request lists or watches objects of a type in all namespaces.
 func reads(r *http.Request, resource string) bool {
 	return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/"+resource)
 }
 
-// problemOf waits until the Cluster says that something is wrong with a type, and that it is
-// ready all the same.
+// problemOf waits until the Cluster reports a problem of a type and is still ready.
 func (k *kcp) problemOf(cluster, resource, reason, text string) {
 	k.t.Helper()
 	poll.Until(k.t, kube.Timeout, "the Cluster says what is wrong with "+resource, func(ctx context.Context) error {
@@ -53,7 +52,7 @@ func (k *kcp) problemOf(cluster, resource, reason, text string) {
 	})
 }
 
-// noProblems waits until nothing is wrong with any type.
+// noProblems waits until the Cluster reports no problem of any type.
 func (k *kcp) noProblems(cluster string) {
 	k.t.Helper()
 	poll.Until(k.t, kube.Timeout, "nothing is wrong with any type", func(ctx context.Context) error {
@@ -65,9 +64,9 @@ func (k *kcp) noProblems(cluster string) {
 	})
 }
 
-// TestOneTypeCannotBeRead: after a short outage a syncer is ready again although one type
-// cannot be listed, and carries all others. It is the same whether the server refuses, has
-// no service for the type, or does not answer.
+// TestOneTypeCannotBeRead tests that a syncer is ready again after a short outage although one
+// type cannot be listed, and copies all other types. The result is the same if the server
+// refuses, has no service for the type, or does not answer.
 func TestOneTypeCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, broken := range map[string]func(r *http.Request) (*http.Response, error){
@@ -118,8 +117,8 @@ func TestOneTypeCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestGoAheadWithTypeThatCannotBeRead: a paused mass deletion goes on after its go-ahead
-// although another type cannot be read.
+// TestGoAheadWithTypeThatCannotBeRead tests that a paused mass deletion continues after its
+// go-ahead although another type cannot be read.
 func TestGoAheadWithTypeThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
@@ -149,8 +148,8 @@ func TestGoAheadWithTypeThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// hanging is the way to a server that does not answer patches of objects named hangs-... until
-// release is closed.
+// hanging returns a connection to a server that does not answer patches of objects named
+// hangs-... until release is closed.
 func hanging(config *rest.Config, release <-chan struct{}) *rest.Config {
 	return tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		if r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/hangs-") {
@@ -164,8 +163,8 @@ func hanging(config *rest.Config, release <-chan struct{}) *rest.Config {
 	}).of(config)
 }
 
-// TestHangingRequests: requests that a cluster does not answer, more than there are workers,
-// delay only objects of the same namespace, and are reported.
+// TestHangingRequests tests that unanswered requests, more than there are workers, delay only
+// objects of the same namespace and are reported.
 func TestHangingRequests(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
@@ -193,8 +192,8 @@ func TestHangingRequests(t *testing.T) {
 	k.noProblems("east")
 }
 
-// TestHangingTenants: two namespaces, and two types, whose requests the cluster does not answer
-// delay no other namespace.
+// TestHangingTenants tests that unanswered requests of two namespaces and two types do not delay
+// other namespaces.
 func TestHangingTenants(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
@@ -230,8 +229,8 @@ func TestHangingTenants(t *testing.T) {
 	k.noProblems("east")
 }
 
-// TestObjectsOfAnotherKCP: what another kcp has sent here is not sent on, as between kcps that
-// are registered in each other.
+// TestObjectsOfAnotherKCP tests that objects which another kcp has sent here are not copied
+// again, as could happen between kcps that are registered in each other.
 func TestObjectsOfAnotherKCP(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
@@ -247,7 +246,7 @@ func TestObjectsOfAnotherKCP(t *testing.T) {
 	}
 }
 
-// TestSyncerOfItself: a syncer whose two sides are one kcp ends.
+// TestSyncerOfItself tests that a syncer whose two sides are one kcp ends.
 func TestSyncerOfItself(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
@@ -259,8 +258,8 @@ func TestSyncerOfItself(t *testing.T) {
 	}
 }
 
-// TestGroupWithoutAccountAtStart: an extension server that is down keeps only its own types
-// from being carried, also when the syncer starts.
+// TestGroupWithoutAccountAtStart tests that an extension server that is down affects only its own
+// types, even when the syncer starts.
 func TestGroupWithoutAccountAtStart(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
@@ -274,8 +273,9 @@ func TestGroupWithoutAccountAtStart(t *testing.T) {
 	k.problemOf("east", "things.gone.example.org", "NotReadable", "gone.example.org")
 }
 
-// TestStoredVersionIsNotSaid: if the kcp does not say in which version it stores one type, all
-// others are carried, and that one is as it was. Once it is said, it is carried too.
+// TestStoredVersionIsNotSaid tests a kcp that does not return the storage version of one type.
+// All other types are copied, and the state of that one does not change. When the kcp returns the
+// version, that type is copied too.
 func TestStoredVersionIsNotSaid(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
@@ -329,7 +329,7 @@ metadata: {name: `+name+`, namespace: unsaid, labels: {workloads.kcp.dev/cluster
 	k.noProblems("east")
 	widget("one")
 
-	// Types that are added make it look again: what is carried stays so.
+	// New types cause another check: the copied types stay.
 	broken.Store(true)
 	k.carries("east", "configmaps", "secrets", "widgets.unsaid.example.com")
 	added := object(secrets, "Secret", "unsaid", "added")
@@ -339,8 +339,8 @@ metadata: {name: `+name+`, namespace: unsaid, labels: {workloads.kcp.dev/cluster
 	widget("two")
 }
 
-// TestAnnotationsWithoutRoom: an object whose annotations are so large that what the syncer
-// adds does not fit is reported by an event, once.
+// TestAnnotationsWithoutRoom tests that an object whose annotations have no room for those of the
+// syncer is reported by an event, once.
 func TestAnnotationsWithoutRoom(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)

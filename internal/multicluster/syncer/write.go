@@ -18,12 +18,12 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// fingerprint is what was applied and what we owned afterward.
+// fingerprint is a hash of what was applied, and of the fields that this syncer owned after that.
 type fingerprint struct{ desired, owned [sha256.Size]byte }
 
 func fingerprintOf(desired, downstream *unstructured.Unstructured) fingerprint {
 	var f fingerprint
-	// Maps are written in the order of their keys.
+	// The JSON of a map is sorted by its keys.
 	if raw, err := json.Marshal(desired.Object); err == nil {
 		f.desired = sha256.Sum256(raw)
 	}
@@ -35,7 +35,7 @@ func fingerprintOf(desired, downstream *unstructured.Unstructured) fingerprint {
 	return f
 }
 
-// desired is what is applied to the object downstream as it is.
+// desired returns what to apply to the downstream object.
 func (p *pass) desired() *unstructured.Unstructured {
 	desired := p.translated()
 	if p.down != nil {
@@ -44,7 +44,7 @@ func (p *pass) desired() *unstructured.Unstructured {
 	return desired
 }
 
-// translated is what is made of the object upstream, under its name in the cluster.
+// translated returns the translated upstream object with its name in the cluster.
 func (p *pass) translated() *unstructured.Unstructured {
 	desired := translate(p.up, p.identity)
 	if p.name != p.key.Name {
@@ -61,7 +61,7 @@ func (p *pass) isInSync() bool {
 	if isInSync(desired, p.down) {
 		return true
 	}
-	// The label is how we find the object: without it nothing is settled.
+	// The label is how the caches find the object. Without it, the object is not in sync.
 	if p.down.GetLabels()[workloadv1alpha1.ClusterLabel] != p.identity.Cluster {
 		return false
 	}
@@ -85,8 +85,8 @@ func (p *pass) unsettle() {
 	delete(p.unwritten, p.key)
 }
 
-// create makes the object. Between the look that found none and this, somebody else
-// may have made one: nothing is forced, and what got mixed is taken back.
+// create creates the object. Another client may have created one since the check. create does not
+// force its values, and takes back fields that it has applied to such an object.
 func (p *pass) create(ctx context.Context) error {
 	if p.key.Namespace != "" {
 		if err := p.namespaces.ensure(ctx, p.key.Namespace); err != nil {
@@ -96,7 +96,7 @@ func (p *pass) create(ctx context.Context) error {
 	desired := p.translated()
 	made, err := p.downstream.apply(ctx, p.carrier.Type, desired, metav1.ApplyOptions{FieldManager: manager})
 	if apierrors.IsConflict(err) {
-		return reconcile.ErrAgain // it is there by now
+		return reconcile.ErrAgain // the object exists now
 	}
 	if err != nil {
 		return err
@@ -111,20 +111,20 @@ func (p *pass) create(ctx context.Context) error {
 	p.arrived()
 	p.log.Info("made in the cluster", "uid", made.GetUID())
 	p.down, p.downSeen = made, live
-	// What is yielded is let go of next: then it is somebody else's.
+	// Fields that are yielded are released next, and then belong to another manager.
 	p.applied = len(yielded(p.up, made)) == 0
 	p.settle(desired)
 	return nil
 }
 
-// isMixed says whether others own fields of an object that was just made.
+// isMixed reports whether other managers own fields of an object that was just created.
 func isMixed(made *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(made.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
 		return entry.Manager != manager && entry.Subresource == ""
 	})
 }
 
-// takeBack gives up every field that we own of an object that is not ours.
+// takeBack releases every field that this syncer owns in an object that it did not create.
 func (p *pass) takeBack(ctx context.Context, made *unstructured.Unstructured) error {
 	nothing := &unstructured.Unstructured{}
 	nothing.SetAPIVersion(made.GetAPIVersion())
@@ -139,7 +139,8 @@ func (p *pass) takeBack(ctx context.Context, made *unstructured.Unstructured) er
 	return nil
 }
 
-// apply brings the object, and only the very one that was seen, to what upstream wants.
+// apply updates the object to what upstream wants. It fails if the object was replaced since it
+// was read.
 func (p *pass) apply(ctx context.Context) error {
 	if p.key.Namespace != "" {
 		if err := p.namespaces.ensure(ctx, p.key.Namespace); err != nil {
@@ -162,7 +163,7 @@ func (p *pass) apply(ctx context.Context) error {
 	applied, err := p.downstream.apply(ctx, p.carrier.Type, body, metav1.ApplyOptions{FieldManager: manager, Force: true})
 	switch {
 	case apierrors.IsConflict(err):
-		return reconcile.ErrAgain // another object by now, or none
+		return reconcile.ErrAgain // another object exists now, or none
 	case err != nil && isInvalid(err):
 		return p.whyInvalid(ctx, desired, err)
 	case err != nil:
@@ -176,13 +177,14 @@ func (p *pass) apply(ctx context.Context) error {
 	return nil
 }
 
-// whyInvalid finds out whether an update was refused for what it says or for what was
-// there before: the server is asked, without effect, for a new object that says the
-// same. Only then would making it anew help.
+// whyInvalid determines why an update was refused: because of its content, or because of the
+// existing object. It asks the server for a new object with the same content, as a dry run. Only
+// if that is possible would a new object help.
 func (p *pass) whyInvalid(ctx context.Context, desired *unstructured.Unstructured, refused error) error {
 	probe := translate(p.up, p.identity)
 	probe.SetName("rik-dry-run-" + rand.String(8))
-	// Not one that a watch or another pass could take for an object of ours.
+	// The probe has the labels of the object. Neither a watch nor another pass sees it, because
+	// it is a dry run under a random name.
 	probe.SetLabels(desired.GetLabels())
 	_, err := ask(ctx, p.downstream, func(ctx context.Context) (*unstructured.Unstructured, error) {
 		return p.downstream.resource(p.carrier.Type, probe.GetNamespace()).
@@ -203,12 +205,13 @@ func (p *pass) finalizer() string { return workloadv1alpha1.FinalizerPrefix + p.
 
 func (p *pass) isHeld() bool { return slices.Contains(p.up.GetFinalizers(), p.finalizer()) }
 
-// hold keeps the object upstream until its counterpart is gone.
+// hold keeps the upstream object until its counterpart is gone.
 func (p *pass) hold(ctx context.Context) error {
 	return p.setFinalizers(ctx, append(slices.Clone(p.up.GetFinalizers()), p.finalizer()), nil)
 }
 
-// release lets the object upstream go, and takes away what was said for this cluster.
+// release removes the finalizer of this cluster from the upstream object, and the annotations of
+// this cluster.
 func (p *pass) release(ctx context.Context) error {
 	rest := slices.DeleteFunc(slices.Clone(p.up.GetFinalizers()), func(f string) bool { return f == p.finalizer() })
 	said := map[string]any{}
@@ -260,8 +263,8 @@ func (p *pass) problemAnnotation() string {
 	return workloadv1alpha1.ProblemAnnotationPrefix + p.identity.Cluster
 }
 
-// report tells upstream the status that the object has in the cluster, and what stands
-// in the way of it, nil being nothing.
+// report writes to the upstream object the status that it has in the cluster, and the problem.
+// nil means no problem.
 func (p *pass) report(ctx context.Context, why *problem) error {
 	said := map[string]string{p.problemAnnotation(): ""}
 	if p.isOursDownstream() {
@@ -304,8 +307,8 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 	return nil
 }
 
-// reportWithoutAnnotation tells a problem of an object whose annotations have no room for it.
-// That they have none is a problem, too, if there is no other.
+// reportWithoutAnnotation reports a problem of an object whose annotations have no room for it.
+// If there is no other problem, the missing room is the problem.
 func (p *pass) reportWithoutAnnotation(ctx context.Context, why *problem) error {
 	if why == nil {
 		why = &problem{reasonStatus, "the object's annotations are so large that the status of this cluster does not fit beside them; make them smaller"}
@@ -327,24 +330,24 @@ func (p *pass) reportWithoutAnnotation(ctx context.Context, why *problem) error 
 	return nil
 }
 
-// telling is a problem as it was told.
+// telling is a problem that was reported.
 type telling struct {
 	at time.Time
-	// desired is what upstream wanted then.
+	// desired is the hash of what upstream wanted at that time.
 	desired [sha256.Size]byte
-	// reason is noted only where the object has no room for the problem.
+	// reason is set only if the object has no room for the problem.
 	reason string
 }
 
-// isStale says whether the same problem is to be told anew, in other words: because it is
-// of another wish, or was told a while ago.
+// isStale reports whether the same problem must be reported again with its current text. That is
+// so if it is about another desired object, or was reported a while ago.
 func (t telling) isStale(desired [sha256.Size]byte, now time.Time) bool {
 	return t.desired != desired || now.Sub(t.at) >= problemAgain
 }
 
-// saying is what is said upstream of a problem. A server may refuse the same in other
-// words each time, as webhooks do that number their answers; what is written upstream is
-// an event that has the object tried again, and so would be written without end.
+// saying returns the text of a problem for upstream. A server may refuse the same object with a
+// different text each time, for example if a webhook numbers its answers. Each write upstream is
+// an event that causes another attempt. Writing every text would never end.
 func (p *pass) saying(why problem) string {
 	before, now := p.up.GetAnnotations()[p.problemAnnotation()], why.String()
 	if before == now {
@@ -364,8 +367,9 @@ func (p *pass) isOursDownstream() bool {
 	return p.down != nil && p.down.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation] == string(p.up.GetUID())
 }
 
-// reportStatus brings the status up: to the status of an object that is here alone, to
-// an annotation of one that is shared. What upstream refuses is a problem.
+// reportStatus copies the status upstream. For an object with only this target, it writes the
+// status. For a shared object, it sets an annotation. If upstream refuses the status, that is a
+// problem.
 func (p *pass) reportStatus(ctx context.Context, inSync bool, said map[string]string) (*problem, error) {
 	if !p.carrier.Status || p.up.GetDeletionTimestamp() != nil || !isTargeted(p.up, p.identity.Cluster) {
 		return nil, nil

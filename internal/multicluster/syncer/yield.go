@@ -11,16 +11,17 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// yieldManager keeps a field alive downstream after we have let go of it: a field that
-// nobody owns is removed. Whoever sets it next takes it from this owner.
+// yieldManager owns a field downstream after the syncer has released it. A field without an owner
+// would be removed. The next client that sets the field takes over the ownership.
 const yieldManager = workloadv1alpha1.FieldManager + "-yield"
 
-// replicas is what autoscalers set.
+// replicas is the field that autoscalers set.
 var replicas = []string{"spec", "replicas"}
 
-// yielded are the fields of desired that are others' to set once the object exists:
-// those that upstream lists, and the replicas when an autoscaler has set them. Replicas
-// that are 0 upstream are never among them: 0 means that nothing may run in the cluster.
+// yielded returns the fields of desired that other clients set after the object was created.
+// These are the fields that upstream lists, and the replicas if an autoscaler has set them. The
+// replicas are never included if they are 0 upstream, because 0 means that nothing may run in the
+// cluster.
 func yielded(upstream, downstream *unstructured.Unstructured) [][]string {
 	fields := declared(upstream)
 	if autoscaler(downstream) != "" && !isKept(upstream) {
@@ -29,12 +30,12 @@ func yielded(upstream, downstream *unstructured.Unstructured) [][]string {
 	return slices.DeleteFunc(fields, func(path []string) bool { return isZero(upstream, path) })
 }
 
-// declared are the fields that upstream lists.
+// declared returns the fields that upstream lists.
 func declared(upstream *unstructured.Unstructured) [][]string {
 	var fields [][]string
 	for name := range strings.SplitSeq(upstream.GetAnnotations()[workloadv1alpha1.YieldAnnotation], ",") {
 		path := strings.Split(strings.TrimPrefix(strings.TrimSpace(name), "."), ".")
-		// Metadata is how we know our objects; it is not given away.
+		// The syncer identifies its objects by their metadata, so it does not yield that.
 		if len(path) > 1 && path[0] != "metadata" && path[0] != "status" {
 			fields = append(fields, path)
 		}
@@ -42,19 +43,19 @@ func declared(upstream *unstructured.Unstructured) [][]string {
 	return fields
 }
 
-// isKept says whether upstream gives nothing to autoscalers of the cluster.
+// isKept reports whether upstream yields nothing to autoscalers in the cluster.
 func isKept(upstream *unstructured.Unstructured) bool {
 	return strings.TrimSpace(upstream.GetAnnotations()[workloadv1alpha1.YieldAnnotation]) == workloadv1alpha1.YieldNone
 }
 
-// isZero says whether a field is a number of replicas and 0.
+// isZero reports whether a field is a number of replicas and 0.
 func isZero(upstream *unstructured.Unstructured, path []string) bool {
 	n, found, err := unstructured.NestedInt64(upstream.Object, path...)
 	return path[len(path)-1] == "replicas" && found && err == nil && n == 0
 }
 
-// autoscaler is the program that has set the replicas through the scale subresource, as
-// autoscalers do; empty if there is none. A person with kubectl is drift, not an autoscaler.
+// autoscaler returns the program that has set the replicas through the scale subresource, as
+// autoscalers do. It is empty if there is none. A change by a user with kubectl is drift.
 func autoscaler(downstream *unstructured.Unstructured) string {
 	for _, entry := range downstream.GetManagedFields() {
 		if entry.Subresource == "scale" && !strings.HasPrefix(entry.Manager, "kubectl") &&
@@ -65,8 +66,8 @@ func autoscaler(downstream *unstructured.Unstructured) string {
 	return ""
 }
 
-// yieldNote tells that the cluster sets the replicas although upstream has not said that it
-// may; nil if that is not so.
+// yieldNote returns a problem if the cluster sets the replicas and upstream has not declared
+// that. Otherwise it returns nil.
 func yieldNote(upstream, downstream *unstructured.Unstructured) *problem {
 	isReplicas := func(path []string) bool { return slices.Equal(path, replicas) }
 	if !slices.ContainsFunc(yielded(upstream, downstream), isReplicas) || slices.ContainsFunc(declared(upstream), isReplicas) {
@@ -77,22 +78,23 @@ func yieldNote(upstream, downstream *unstructured.Unstructured) *problem {
 		autoscaler(downstream), workloadv1alpha1.YieldAnnotation, workloadv1alpha1.YieldNone)}
 }
 
-// withoutFields takes fields out of an object.
+// withoutFields removes fields from an object.
 func withoutFields(object *unstructured.Unstructured, fields [][]string) {
 	for _, path := range fields {
 		unstructured.RemoveNestedField(object.Object, path...)
 	}
 }
 
-// handover is what the yield manager applies before we let go of fields that we own:
-// their present values, guarded by the resource version. It is nil when there is none.
+// handover returns what the yield manager applies before the syncer releases fields that it owns:
+// their current values, with the resource version as a precondition. It is nil if there are no
+// such fields.
 func handover(downstream *unstructured.Unstructured, fields [][]string) *unstructured.Unstructured {
 	ours := ownership(downstream)
 	kept := &unstructured.Unstructured{Object: map[string]any{}}
 	for _, path := range fields {
 		value, found, err := unstructured.NestedFieldCopy(downstream.Object, path...)
 		if err == nil && found && ours.owns(path) && unstructured.SetNestedField(kept.Object, value, path...) != nil {
-			return nil // paths that lie in one another: the longer ones are in the shorter
+			return nil // a path contains another one, so the shorter path includes the longer one
 		}
 	}
 	if len(kept.Object) == 0 {
@@ -107,7 +109,7 @@ func handover(downstream *unstructured.Unstructured, fields [][]string) *unstruc
 	return kept
 }
 
-// isOurs picks the entry of what we applied.
+// isOurs reports whether an entry contains the fields that this syncer applied.
 func isOurs(entry metav1.ManagedFieldsEntry) bool {
 	return entry.Manager == workloadv1alpha1.FieldManager && entry.Subresource == "" &&
 		entry.Operation == metav1.ManagedFieldsOperationApply

@@ -11,13 +11,13 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// Fenced are the types whose objects a rik cluster stops.
+// Fenced are the types whose objects a rik cluster stops when it fences.
 var Fenced = []schema.GroupResource{
 	{Group: "apps", Resource: "deployments"}, {Group: "rik.dev", Resource: "workloads"},
 }
 
-// FenceOf is the fence that an object asks for; 0 if none. One that cannot be read is none
-// here: it only decides how often a Lease is renewed.
+// FenceOf returns the fence that an object asks for, or 0 if it asks for none. An invalid value
+// counts as 0, because here it only affects how often the Lease is renewed.
 func FenceOf(o *unstructured.Unstructured) time.Duration {
 	asked, _, _ := unstructured.NestedString(o.Object, "metadata", "annotations", workloadv1alpha1.FenceAfterAnnotation)
 	if asked == "" {
@@ -30,11 +30,12 @@ func FenceOf(o *unstructured.Unstructured) time.Duration {
 	return max(after, 0)
 }
 
-// Behind says which object downstream may still run more than upstream wants of it; empty
-// if none. Both lists were read from the servers, downstream's after upstream's, and are of
-// one type; upstream has only what is sent to the cluster, downstream only what was made
-// for it. What else may differ does not matter: too little, or another image, is no danger.
-// Of objects that yield their replicas the cluster itself says how many there are.
+// Behind returns a text about an object downstream that may still run more than upstream wants.
+// The text is empty if there is none. Both lists have one type. The caller must read them from
+// the servers, downstream after upstream. upstream contains only objects that are sent to the
+// cluster, and downstream only objects that were made for it. Other differences, such as too few
+// replicas or another image, are not a danger. If an object yields its replicas, the number in
+// the cluster counts as the wanted one.
 func Behind(upstream, downstream []unstructured.Unstructured, yields func(up, down *unstructured.Unstructured) bool) string {
 	wanted := map[types.UID]*unstructured.Unstructured{}
 	for i := range upstream {
@@ -72,7 +73,7 @@ func replicas(o *unstructured.Unstructured) int64 {
 	return n
 }
 
-// observed says whether the cluster's own controllers act on the object as it is.
+// observed reports whether the controllers of the cluster have processed the current object.
 func observed(o *unstructured.Unstructured) bool {
 	generation, _, err := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	return err == nil && generation >= o.GetGeneration()

@@ -1,75 +1,75 @@
-// Package renewal decides when a syncer may renew the Lease by which its cluster knows
-// that the kcp is in touch, and what it says of that. It is pure: it knows no clock, no
-// lock and no server.
+// Package renewal decides when a syncer may renew the Lease by which its cluster knows that the
+// kcp is reachable. It also decides what the syncer reports about that Lease. It is pure: it has
+// no clock, no lock and no connection to a server.
 //
-// The Lease is a promise that the kcp counts on: from 40 s after the last heartbeat the
-// kcp finds the cluster silent, and after the time of a root's fence its replicas run
-// elsewhere. So a renewal means all of this:
+// The Lease is a promise on which the kcp relies. The kcp considers a cluster silent 40 s after
+// the last heartbeat. After the time of a root's fence, the replicas of the root run in other
+// clusters. A renewal therefore means all of this:
 //
-//   - A heartbeat was accepted that began less than [Renewals.Trust] ago, far less than the
-//     kcp waits for one. The kcp's verdict takes the last heartbeat for granted, so no
-//     verdict can be older than this proof.
-//   - After the challenge was read, the kcp was asked for the Cluster, and did not call it
-//     silent. What is renewed is the time before that question.
-//   - Since the kcp was last out of reach, everything that it wants of fenced objects has
-//     been read from it anew and is so in the cluster: what was scaled to 0 meanwhile does
-//     not come back.
+//   - A heartbeat was accepted that began less than [Renewals.Trust] ago. That is much less than
+//     the time for which the kcp waits for a heartbeat. The kcp decides from the last heartbeat
+//     that it has received, so no such decision can be older than this proof.
+//   - After the challenge was read, the kcp was asked for the Cluster, and did not consider it
+//     silent. The renewal covers the time before that request.
+//   - Since the kcp was last unreachable, everything that it wants of fenced objects was read from
+//     it again and was applied in the cluster. Replicas that were scaled to 0 in the meantime do
+//     not return.
 package renewal
 
 import "time"
 
-// Renewals is what is known. The zero value, with a Trust, is how a syncer begins: it may
-// renew nothing.
+// Renewals is the state on which renewals depend. The zero value with a Trust is the state of a
+// new syncer. It may not renew the Lease.
 type Renewals struct {
-	// Trust is how old the beginning of the last accepted heartbeat may be.
+	// Trust is the maximum age of the beginning of the last accepted heartbeat.
 	Trust time.Duration
 
-	// beat is when the last accepted heartbeat began; zero: none, or the kcp called the
-	// cluster silent since.
+	// beat is when the last accepted heartbeat began. It is zero if there is none, or if the kcp
+	// has considered the cluster silent since.
 	beat time.Time
-	// since is when the kcp was in reach again after it was not.
+	// since is when the kcp became reachable again.
 	since   time.Time
 	settled bool
 }
 
-// Beaten takes an accepted heartbeat: when it began, when the answer came, and whether the
-// answer called the cluster silent.
+// Beaten records an accepted heartbeat: when it began, when the response came, and whether the
+// response shows the cluster as silent.
 func (r *Renewals) Beaten(began, answered time.Time, silent bool) {
 	switch {
 	case silent:
 		r.Cut()
 	case r.beat.IsZero(), began.Sub(r.beat) >= r.Trust:
-		// The kcp may have given the cluster up in between.
+		// The kcp may have considered the cluster silent in between.
 		r.beat, r.since, r.settled = began, answered, false
 	case began.After(r.beat):
 		r.beat = began
 	}
 }
 
-// Cut takes that the kcp calls the cluster silent, or does not know it.
+// Cut records that the kcp considers the cluster silent, or does not have the Cluster.
 func (r *Renewals) Cut() { r.beat, r.settled = time.Time{}, false }
 
-// InTouch says whether heartbeats arrive.
+// InTouch reports whether heartbeats arrive.
 func (r *Renewals) InTouch(now time.Time) bool {
 	return !r.beat.IsZero() && now.Sub(r.beat) < r.Trust
 }
 
-// MustSettle says whether it has to be looked whether everything is applied.
+// MustSettle reports whether the syncer must check that everything is applied.
 func (r *Renewals) MustSettle(now time.Time) bool { return r.InTouch(now) && !r.settled }
 
-// Settled takes that a look which began then found everything applied.
+// Settled records that a check which began at a time found everything applied.
 func (r *Renewals) Settled(began time.Time) {
 	if !r.beat.IsZero() && !began.Before(r.since) {
 		r.settled = true
 	}
 }
 
-// May says whether a challenge that was read before now may be answered.
+// May reports whether a challenge that was read before now may be answered.
 func (r *Renewals) May(now time.Time) bool { return r.InTouch(now) && r.settled }
 
-// How often the Lease is looked at: a tenth of the shortest fence, and at least this
-// often; at most this often; and so in the first moments, to learn soon whether the
-// cluster fences.
+// The interval at which the Lease is checked is a tenth of the shortest fence. It is at least
+// least and at most Patient. During early after the start it is also short, to find out soon
+// whether the cluster fences.
 const (
 	tenth   = 10
 	least   = time.Second
@@ -77,9 +77,9 @@ const (
 	Patient = 10 * time.Second
 )
 
-// Pace is how long to wait before the next look at the Lease: a fence that is asked for
-// wants an answer well before half of it is over, and where none is (0) the look serves
-// only to know whether the cluster fences.
+// Pace returns the time until the next check of the Lease. A fence needs an answer well before
+// half of its time is over. If no object asks for a fence (shortest is 0), the check only finds
+// out whether the cluster fences.
 func Pace(shortest time.Duration, acknowledged bool, running time.Duration) time.Duration {
 	switch {
 	case shortest > 0:
@@ -91,14 +91,14 @@ func Pace(shortest time.Duration, acknowledged bool, running time.Duration) time
 	}
 }
 
-// What the syncer knows of the other end is given up when it was found wanting this often,
-// and for this long: a syncer that stood still for a while draws no conclusion from that.
+// The syncer gives up its knowledge of the other end after this many failures in a row, and only
+// if they last this long. A syncer that was suspended for a while draws no conclusion from that.
 const (
 	enough  = 3
 	tooLong = 30 * time.Second
 )
 
-// count is for how long, and how often in a row, something was not as it should be.
+// count is since when, and how often in a row, a check has failed.
 type count struct {
 	since time.Time
 	times int
@@ -115,19 +115,19 @@ func (c *count) isTooMuch(now time.Time) bool {
 	return c.times >= enough && now.Sub(c.since) >= tooLong
 }
 
-// Acknowledgement is what the syncer knows of the other end of the Lease. The zero value
-// knows nothing.
+// Acknowledgement is what the syncer knows about the controller that sets the challenges. The
+// zero value is the state of a new syncer.
 type Acknowledgement struct {
 	last string
-	// looked: a challenge was seen. The first one that a run of the syncer sees may be that
-	// of a controller that is long gone.
+	// looked is true if a challenge was seen. The first challenge that a run of the syncer sees
+	// may come from a controller that no longer runs.
 	looked, acknowledged, answered bool
-	// unheard are the looks that found no challenge after an answer, failures those that
-	// could not be made, behind those at which something was not applied.
+	// unheard counts the checks that found no new challenge after an answer. failures counts the
+	// checks that failed. behind counts the checks at which something was not applied.
 	unheard, failures, behind count
 }
 
-// Observe takes the challenge that is on the Lease.
+// Observe records the challenge on the Lease.
 func (a *Acknowledgement) Observe(challenge string, now time.Time) {
 	a.failures = count{}
 	switch {
@@ -142,13 +142,14 @@ func (a *Acknowledgement) Observe(challenge string, now time.Time) {
 	a.last, a.looked = challenge, true
 }
 
-// Answered takes that the last challenge was answered.
+// Answered records that the last challenge was answered.
 func (a *Acknowledgement) Answered() { a.answered = true }
 
-// Failed takes that the Lease could not be read or written.
+// Failed records that the Lease could not be read or written.
 func (a *Acknowledgement) Failed(now time.Time) { a.failures.note(now) }
 
-// Behind takes whether something is not applied that has to be before the Lease is renewed.
+// Behind records whether something is not applied that must be applied before the Lease is
+// renewed.
 func (a *Acknowledgement) Behind(is bool, now time.Time) {
 	if is {
 		a.behind.note(now)
@@ -157,25 +158,25 @@ func (a *Acknowledgement) Behind(is bool, now time.Time) {
 	}
 }
 
-// Verdict is whether a cluster fences.
+// Verdict is the answer to the question whether a cluster fences.
 type Verdict int
 
 // The verdicts.
 const (
-	// Undecided: it is too early to say, and what was said before stays true.
+	// Undecided: it is too early to decide. The earlier verdict stays valid.
 	Undecided Verdict = iota
-	// Fences: there is somebody who sets challenges.
+	// Fences: a controller sets challenges.
 	Fences
-	// Mute: nobody sets challenges, or not any more.
+	// Mute: no controller sets challenges, or it has stopped.
 	Mute
 	// Unreachable: the Lease cannot be read or written.
 	Unreachable
-	// Stuck: the Lease is not renewed, because the cluster cannot be brought to what the
-	// kcp wants of it.
+	// Stuck: the Lease is not renewed, because what the kcp wants cannot be applied in the
+	// cluster.
 	Stuck
 )
 
-// Verdict says whether the cluster fences, after the syncer has run for a time.
+// Verdict returns whether the cluster fences. running is how long the syncer has run.
 func (a *Acknowledgement) Verdict(now time.Time, running time.Duration) Verdict {
 	switch {
 	case a.failures.isTooMuch(now):
@@ -193,5 +194,5 @@ func (a *Acknowledgement) Verdict(now time.Time, running time.Duration) Verdict 
 	}
 }
 
-// IsAcknowledged says whether somebody has set a new challenge since the syncer runs.
+// IsAcknowledged reports whether a controller has set a new challenge since the syncer started.
 func (a *Acknowledgement) IsAcknowledged() bool { return a.acknowledged }

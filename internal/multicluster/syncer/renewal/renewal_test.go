@@ -15,7 +15,7 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func at(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
 
-// TestMayRenew follows one syncer.
+// TestMayRenew tests one syncer over time.
 func TestMayRenew(t *testing.T) {
 	t.Parallel()
 	r := renewal.Renewals{Trust: 15 * time.Second}
@@ -82,7 +82,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestAcknowledgement is what the syncer says of a cluster.
+// TestAcknowledgement tests what the syncer reports about a cluster.
 func TestAcknowledgement(t *testing.T) {
 	t.Parallel()
 	type step struct {
@@ -99,7 +99,8 @@ func TestAcknowledgement(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"somebody sets challenges": {
 			{0, see("a"), renewal.Undecided}, {1, answer, renewal.Undecided}, {2, see("b"), renewal.Fences},
-			{1000, see("b"), renewal.Fences}, // the syncer did not answer: the other end owes nothing
+			// the syncer did not answer, so no new challenge is due
+			{1000, see("b"), renewal.Fences},
 		},
 		"an old cluster": {
 			{0, see(""), renewal.Undecided}, {29, see(""), renewal.Undecided}, {31, see(""), renewal.Mute},
@@ -138,7 +139,7 @@ const (
 	downstream = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: kcp-x, generation: 3, annotations: {workloads.kcp.dev/fence-after: 30s, workloads.kcp.dev/upstream-uid: u1}}, spec: {replicas: 2}, status: {observedGeneration: 3}}`
 )
 
-// TestBehind is what keeps a Lease from being renewed after a cut.
+// TestBehind tests what prevents the renewal of a Lease after a disconnection.
 func TestBehind(t *testing.T) {
 	t.Parallel()
 	change := func(text, old, with string) string { return strings.Replace(text, old, with, 1) }
