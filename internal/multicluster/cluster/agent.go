@@ -23,8 +23,8 @@ import (
 	"rik.dev/rik/internal/multicluster/syncer"
 )
 
-// agent is the syncer that runs in a physical cluster (mode pull): what installs it and
-// what removes it. It is used by its member alone.
+// agent installs and removes the syncer that runs in a physical cluster (mode pull). Only its
+// member uses it.
 type agent struct {
 	cluster     string
 	owner       types.UID
@@ -47,8 +47,8 @@ func (c *Controller) newAgent(cluster *workloadv1alpha1.Cluster, m *member) (*ag
 	}, nil
 }
 
-// deleteFlags say to an agent what is not a default of it, so that those who change
-// nothing get no new agent.
+// deleteFlags returns the flags for values that differ from the defaults. Without a change of the
+// defaults, the agent is therefore not replaced.
 func deleteFlags(l syncer.DeleteLimit) []string {
 	var flags []string
 	if l.Count != 0 && l.Count != syncer.DefaultDeleteCount {
@@ -63,10 +63,10 @@ func deleteFlags(l syncer.DeleteLimit) []string {
 	return flags
 }
 
-// errForeign is a namespace of the agent's name that was not made for it.
+// errForeign: a namespace with the name of the agent's namespace exists and was not made for it.
 var errForeign = errors.New("it exists and was not made for this Cluster: remove it, or register the cluster under another name")
 
-// install brings the agent to what is to be carried. Doing it twice changes nothing.
+// install updates the agent for the types to carry. It is idempotent.
 func (a *agent) install(ctx context.Context, carried []string) error {
 	if a.credentials == nil {
 		return errors.New("this cluster controller can make no credentials for an agent: use the mode push, or none")
@@ -95,8 +95,8 @@ func (a *agent) apply(ctx context.Context, objects []*unstructured.Unstructured)
 	return nil
 }
 
-// options find out what the cluster can do, and give the agent the credentials that it
-// has, or new ones before those end.
+// options determines what the cluster supports. It reuses the credentials of the agent, and
+// creates new ones before these expire.
 func (a *agent) options(ctx context.Context, carried []string) (pull.Options, error) {
 	o := pull.Options{Cluster: a.cluster, ClusterUID: a.owner, Image: a.image, Flags: a.flags}
 	for _, name := range carried {
@@ -130,14 +130,14 @@ func (a *agent) options(ctx context.Context, carried []string) (pull.Options, er
 	return o, err
 }
 
-// policy stands for a list of ValidatingAdmissionPolicies.
+// policy returns an empty list of ValidatingAdmissionPolicies.
 func policy() client.ObjectList {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingAdmissionPolicyList"})
 	return list
 }
 
-// serves says whether the cluster serves a type.
+// serves reports whether the cluster serves a type.
 func (a *agent) serves(ctx context.Context, list client.ObjectList) (bool, error) {
 	err := a.client.List(ctx, list, client.Limit(1))
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
@@ -149,12 +149,11 @@ func (a *agent) serves(ctx context.Context, list client.ObjectList) (bool, error
 	return true, nil
 }
 
-// accountSeconds is how long a token lives that is made for the agent, if the cluster
-// lets it: 90 days.
+// accountSeconds is the lifetime of a token for the agent, if the cluster allows it: 90 days.
 const accountSeconds = 90 * 24 * 60 * 60
 
-// account makes a kubeconfig of the agent's account, for a cluster that gives its
-// workloads none.
+// account returns a kubeconfig for the agent's account. It is for clusters that give their
+// workloads no credentials.
 func (a *agent) account(ctx context.Context) ([]byte, error) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: pull.Namespace(a.owner), Name: pull.Name}}
 	seconds := int64(accountSeconds)
@@ -165,8 +164,8 @@ func (a *agent) account(ctx context.Context) ([]byte, error) {
 	return accountKubeconfig(a.downstream, request.Status.Token)
 }
 
-// owned says whether the agent's namespace is there. One that is somebody else's is an
-// error.
+// owned reports whether the agent's namespace exists. If it was not made for this agent, that is
+// an error.
 func (a *agent) owned(ctx context.Context) (bool, error) {
 	namespace := &corev1.Namespace{}
 	err := a.client.Get(ctx, client.ObjectKey{Name: pull.Namespace(a.owner)}, namespace)
@@ -181,8 +180,8 @@ func (a *agent) owned(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// remove takes the agent out of the cluster, if there is one, and returns when nothing
-// of it can act any more, which is before its namespace has gone.
+// remove deletes the agent from the cluster, if there is one. It returns when the agent cannot
+// act any more. Its namespace may still exist at that time.
 func (a *agent) remove(ctx context.Context) error {
 	there, err := a.owned(ctx)
 	if apierrors.IsForbidden(err) || err == nil && !there {

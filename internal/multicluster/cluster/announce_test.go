@@ -48,8 +48,8 @@ func TestEventsReportNews(t *testing.T) {
 	}
 }
 
-// TestEventsAreBounded: a Cluster that comes and goes without end does not fill the
-// datastore.
+// TestEventsAreBounded tests that a Cluster which becomes ready and not ready endlessly does not
+// fill the datastore.
 func TestEventsAreBounded(t *testing.T) {
 	t.Parallel()
 	written := make(chan string, 1000)
@@ -76,7 +76,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
-// countingSink hands on the names of the Clusters that events are about.
+// countingSink sends the names of the Clusters in events to a channel.
 type countingSink chan string
 
 func (s countingSink) Create(e *corev1.Event) (*corev1.Event, error) {

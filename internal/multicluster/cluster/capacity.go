@@ -13,23 +13,23 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// rikInstances is how many instances a rik node may run.
+// rikInstances is the resource that counts the instances which a rik node may run.
 const rikInstances rikv1alpha1.ResourceName = "instances"
 
-// supply is what a cluster has for work.
+// supply is the resources of a cluster.
 type supply struct {
 	capacity, allocatable corev1.ResourceList
 }
 
-// equal says whether two are the same amounts.
+// equal reports whether two supplies have the same amounts.
 func (s supply) equal(t supply) bool {
 	return equality.Semantic.DeepEqual(s.capacity, t.capacity) && equality.Semantic.DeepEqual(s.allocatable, t.allocatable)
 }
 
 func ofKube(name string) corev1.ResourceName { return corev1.ResourceName(name) }
 
-// ofRik translates the name of a rik node's resource: its instances are what Kubernetes
-// calls pods.
+// ofRik returns the Kubernetes name for the resource of a rik node. The instances of rik are the
+// pods of Kubernetes.
 func ofRik(name string) corev1.ResourceName {
 	switch rikv1alpha1.ResourceName(name) {
 	case rikInstances:
@@ -41,15 +41,14 @@ func ofRik(name string) corev1.ResourceName {
 	}
 }
 
-// maxResources is how many resources are told of a cluster. Nodes have some ten.
+// maxResources limits the number of resources of a cluster in its status. Nodes have about ten.
 const maxResources = 64
 
-// amount is a quantity that one can reckon with. The type Quantity takes exponents of any
-// length, and then reckons for hours, already when it is read.
+// amount matches quantities that can be used in calculations. The type Quantity accepts exponents
+// of any size. Even parsing such a quantity could then take hours.
 var amount = regexp.MustCompile(`^[0-9]{1,20}(\.[0-9]{1,20})?([numkMGTPE]|[KMGTPE]i|[eE][0-9]{1,2})?$`)
 
-// plus adds what one node has. What no resource can be called, and amounts that make no
-// sense, are left out.
+// plus adds the resources of one node. It skips invalid names of resources and invalid amounts.
 func plus(sum corev1.ResourceList, part map[string]string, nameOf func(string) corev1.ResourceName) {
 	for _, theirs := range slices.Sorted(maps.Keys(part)) {
 		name := nameOf(theirs)

@@ -14,9 +14,9 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// carry has objects carried to the cluster and back until ctx ends, in the way of its
-// mode. Where it is not the agent that does, an agent of an earlier time is removed
-// first: two syncers of one cluster would write each other's status.
+// carry runs the syncer of the cluster in its mode until ctx ends. In a mode without an agent, it
+// first removes an agent that an earlier mode has installed. Two syncers of one cluster would
+// overwrite each other's status.
 func (m *member) carry(ctx context.Context) {
 	if m.mode == workloadv1alpha1.SyncPull {
 		m.keepAgent(ctx)
@@ -47,10 +47,10 @@ func (m *member) carry(ctx context.Context) {
 	}
 }
 
-// push runs the syncer here until it ends.
+// push runs the syncer in this process until it ends.
 func (m *member) push(ctx context.Context) error {
 	upstream := rest.CopyConfig(m.upstream)
-	// One authority in all modes: not what this process may, but what a syncer may.
+	// The syncer has the same permissions in all modes, not those of this process.
 	upstream.Impersonate = rest.ImpersonationConfig{UserName: workloadv1alpha1.SyncerUserPrefix + m.name, UID: string(m.identity.owner)}
 	s, err := syncer.New(syncer.Config{
 		Upstream: upstream, Downstream: rest.CopyConfig(m.downstream), Cluster: m.name, Logger: m.config.Logger, Metrics: m.config.Metrics,
@@ -64,7 +64,7 @@ func (m *member) push(ctx context.Context) error {
 	return s.Run(ctx)
 }
 
-// keepAgent installs the agent, and again when what it needs changes.
+// keepAgent installs the agent, and installs it again when its input changes.
 func (m *member) keepAgent(ctx context.Context) {
 	delay := backoff()
 	installed := false
@@ -107,7 +107,7 @@ func (m *member) noteSyncer(now *problem) {
 	})
 }
 
-// backoff is the pause after failures: from a second to a minute.
+// backoff returns the delay after failures: from a second to a minute.
 func backoff() wait.Backoff {
 	return wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 1 << 30, Cap: time.Minute}
 }

@@ -18,46 +18,46 @@ import (
 	"rik.dev/rik/internal/multicluster/syncer"
 )
 
-// What Config's zero values mean.
+// The defaults for zero values in a Config.
 const (
-	// DefaultPollInterval is how often a cluster is asked for its types and its nodes
-	// when it does not say by itself that something changed.
+	// DefaultPollInterval is the interval at which the types and the nodes of a cluster are read
+	// if the cluster does not report a change.
 	DefaultPollInterval = time.Minute
-	// DefaultProbeInterval is how often a cluster is asked whether it works.
+	// DefaultProbeInterval is the interval at which a cluster is probed.
 	DefaultProbeInterval = 10 * time.Second
 	// DefaultHeartbeatTimeout is four heartbeats of a syncer, which come every 10 s.
 	DefaultHeartbeatTimeout = 40 * time.Second
-	// DefaultResource is what is synced when nothing is named.
+	// DefaultResource is the type that is synced if the configuration names none.
 	DefaultResource = "deployments.apps"
 )
 
-// Config is what the cluster controller is made of.
+// Config is the configuration of a [Controller].
 type Config struct {
-	// Rest reaches the kcp as a user who may do everything and may impersonate the
-	// users of syncers. Required.
+	// Rest connects to the kcp as a user who may do everything and may impersonate the users of
+	// syncers. It is required.
 	Rest *rest.Config
-	// Mode is that of Clusters that name none: SyncNone when empty.
+	// Mode is the mode of Clusters that do not set one. Empty means SyncNone.
 	Mode workloadv1alpha1.SyncMode
-	// ResourcesToSync are the types, as plural.group or plural, that are imported from
-	// clusters and synced to them: DefaultResource when empty. The types that a kcp
-	// serves by itself are always imported, to be checked.
+	// ResourcesToSync are the types, as plural.group or plural, that are imported from clusters
+	// and synced to them. Empty means DefaultResource. The types that every kcp serves are always
+	// imported, so that they can be checked.
 	ResourcesToSync []string
 	// PollInterval, ProbeInterval and HeartbeatTimeout have the defaults above.
 	PollInterval, ProbeInterval, HeartbeatTimeout time.Duration
-	// SyncerImage is what an agent in a cluster (mode pull) runs. Without it that mode
-	// is refused per Cluster, as ErrorInstallingSyncer.
+	// SyncerImage is the image of an agent in a cluster (mode pull). Without it, Clusters with
+	// that mode get the error ErrorInstallingSyncer.
 	SyncerImage string
-	// Credentials makes a kubeconfig with which the syncer of a cluster reaches the kcp
-	// from outside, as the user system:rik:syncer:<cluster> with the Cluster's UID. Without
-	// it mode pull is refused per Cluster. Each call makes new credentials.
+	// Credentials creates a kubeconfig with which the syncer of a cluster reaches the kcp from
+	// outside. Its user is system:rik:syncer:<cluster> with the Cluster's UID. Without it,
+	// Clusters with mode pull get an error. Each call creates new credentials.
 	Credentials func(ctx context.Context, cluster string, uid types.UID) (kubeconfig []byte, err error)
-	// Deletes bound how many objects may go at once in a cluster whose syncer runs here, or
-	// as an agent in it; see [syncer.DeleteLimit] for the defaults.
+	// Deletes limits how many objects may be deleted at once in a cluster whose syncer runs in
+	// this process or as an agent. See [syncer.DeleteLimit] for the defaults.
 	Deletes syncer.DeleteLimit
-	// Logger is slog.Default when nil.
+	// Logger receives the logs. nil means slog.Default.
 	Logger *slog.Logger
-	// Metrics registers the metrics of the controller and of the syncers that it runs;
-	// none when nil.
+	// Metrics registers the metrics of the controller and of the syncers that it runs. nil means
+	// no metrics.
 	Metrics prometheus.Registerer
 }
 
@@ -106,7 +106,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// modeOf is the mode of a Cluster.
+// modeOf returns the mode of a Cluster.
 func (c *Config) modeOf(cluster *workloadv1alpha1.Cluster) workloadv1alpha1.SyncMode {
 	if cluster.Spec.SyncMode != "" {
 		return cluster.Spec.SyncMode

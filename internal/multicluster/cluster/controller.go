@@ -27,15 +27,15 @@ import (
 	"rik.dev/rik/internal/reconcile/runtimelog"
 )
 
-// workers are the passes over Clusters at once. They wait for the kcp only: what waits
-// for a physical cluster is a member.
+// workers is the number of concurrent passes over Clusters. They wait only for the kcp. Members
+// wait for the physical clusters.
 const workers = 4
 
-// fieldManager owns what the controller writes of a Cluster's status. The syncer's is
-// another, so neither takes the other's fields away.
+// fieldManager is the field manager of the controller's part of a Cluster's status. The syncer
+// has another one, so that neither removes the fields of the other.
 const fieldManager = "rik-cluster-controller"
 
-// Controller keeps every Cluster of a kcp. It is made by New and run once.
+// Controller manages every Cluster of a kcp. New creates it. Run may be called once.
 type Controller struct {
 	config   Config
 	upstream *rest.Config
@@ -45,35 +45,35 @@ type Controller struct {
 	types    discovery.DiscoveryInterface
 	cache    cache.Cache
 	queue    *reconcile.Queue[string]
-	// recorder is there while Run works.
+	// recorder is set while Run runs.
 	eventsClient typedcorev1.EventInterface
 	recorder     record.EventRecorder
 	metrics      *metrics
 	now          func() time.Time
-	// strays are what the last sweep found. Sweeps come one after the other.
+	// strays are the result of the last sweep. Only one sweep runs at a time.
 	strays map[stray]bool
-	// disowned are objects whose status was taken, and the version that they had then. Only
-	// sweeps use it.
+	// disowned contains the objects whose status was removed, with the version that they had
+	// then. Only sweeps use it.
 	disowned map[types.UID]string
 
 	mu sync.Mutex
-	// uid is that of the kcp's namespace kube-system, once it is known.
+	// uid is the UID of the kcp's namespace kube-system, once it is known.
 	uid string
-	// members and beats are guarded by mu, by the names of Clusters.
+	// members and beats have the names of Clusters as keys. mu guards them.
 	members map[string]*member
 	beats   map[string]beat
 }
 
-// beat is when a heartbeat arrived.
+// beat is the arrival of a heartbeat.
 type beat struct {
-	// written is the heartbeat's own time, which tells it from the one before.
+	// written is the time in the heartbeat, which differs for each heartbeat.
 	written metav1.Time
-	// seen is when it arrived, by this controller's clock; zero if it was there at the
-	// first look and known to be old.
+	// seen is when it arrived, by the clock of this controller. It is zero if the heartbeat
+	// existed at the first read and is known to be old.
 	seen time.Time
 }
 
-// New makes a controller. It connects to nothing yet.
+// New creates a controller. It does not connect yet.
 func New(config Config) (*Controller, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the cluster controller: %w", err)
@@ -96,7 +96,7 @@ func New(config Config) (*Controller, error) {
 
 func (c *Controller) connect() error {
 	c.upstream = rest.CopyConfig(c.config.Rest)
-	// CRD-served types speak JSON only, and the workers bound themselves.
+	// Types that a CRD serves support only JSON. The number of workers limits the requests.
 	c.upstream.ContentType, c.upstream.AcceptContentTypes = "application/json", "application/json"
 	c.upstream.QPS, c.upstream.Burst = -1, -1
 	if c.upstream.UserAgent == "" {
@@ -130,8 +130,8 @@ func (c *Controller) connect() error {
 	return err
 }
 
-// withoutSchema keeps the schemas of imports out of memory: with many clusters they are
-// most of what a kcp knows, and nothing here reads them.
+// withoutSchema removes the schemas from cached imports. With many clusters, they are most of the
+// data of a kcp, and this package does not read them.
 func withoutSchema(object any) (any, error) {
 	if i, ok := object.(*apiresourcev1alpha1.APIResourceImport); ok {
 		i.ManagedFields = nil
@@ -141,8 +141,8 @@ func withoutSchema(object any) (any, error) {
 	return object, nil
 }
 
-// Run works until ctx ends and returns when everything has stopped: syncers that it
-// runs, too.
+// Run works until ctx ends, and returns when everything has stopped, including the syncers that
+// it runs.
 func (c *Controller) Run(ctx context.Context) error {
 	defer c.record(ctx)()
 	group, ctx := errgroup.WithContext(ctx)
@@ -167,11 +167,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// everyObject is the key of a sweep, which no Cluster can have for a name.
+// everyObject is the key of a sweep. No Cluster can have this name.
 const everyObject = ""
 
-// watch turns changes of Clusters, of their imports and of the Secrets that they name
-// into passes.
+// watch queues passes for changes of Clusters, of their imports and of their kubeconfig Secrets.
 func (c *Controller) watch(ctx context.Context) error {
 	secrets := &metav1.PartialObjectMetadata{}
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
@@ -215,8 +214,8 @@ func (c *Controller) enqueues(keys func(client.Object) []string) toolscache.Reso
 	}
 }
 
-// twins are a Cluster and those that have to be looked at with it, because they are the same
-// physical cluster, or said to be the same as it.
+// twins returns a Cluster and the other Clusters that need a pass with it. These have the same
+// physical cluster, or a SameAs that refers to it.
 func (c *Controller) twins(ctx context.Context, object client.Object) []string {
 	names := []string{object.GetName()}
 	cluster, ok := object.(*workloadv1alpha1.Cluster)
@@ -232,11 +231,11 @@ func (c *Controller) twins(ctx context.Context, object client.Object) []string {
 	return names
 }
 
-// naming are the Clusters whose kubeconfig is in a Secret.
+// naming returns the Clusters whose kubeconfig is in a Secret.
 func (c *Controller) naming(ctx context.Context, secret client.ObjectKey) []string {
 	list := &workloadv1alpha1.ClusterList{}
 	if err := c.cache.List(ctx, list); err != nil {
-		return nil // the cache is ending, or not yet filled: every Cluster gets a pass then
+		return nil // the cache is ending or not yet filled: every Cluster gets a pass then
 	}
 	var names []string
 	for i := range list.Items {
@@ -247,14 +246,14 @@ func (c *Controller) naming(ctx context.Context, secret client.ObjectKey) []stri
 	return names
 }
 
-// memberOf is the running member of a Cluster; nil if there is none.
+// memberOf returns the running member of a Cluster, or nil if there is none.
 func (c *Controller) memberOf(name string) *member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.members[name]
 }
 
-// stop ends the member of a Cluster and waits for it.
+// stop stops the member of a Cluster and waits for its end.
 func (c *Controller) stop(name string) {
 	c.mu.Lock()
 	m := c.members[name]

@@ -29,7 +29,7 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// TestClusterIsKept follows one Cluster from registration to detaching.
+// TestClusterIsKept tests one Cluster from registration to detaching.
 func TestClusterIsKept(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
@@ -100,8 +100,8 @@ func bringsItsTypesIn(t *testing.T, s *site) {
 	})
 }
 
-// A pull mends the schema, which is the cluster's, and leaves the strategy, which is the
-// user's.
+// A pull corrects the schema, which belongs to the cluster. It does not change the strategy,
+// which belongs to the user.
 func keepsTheUsersStrategy(t *testing.T, s *site) {
 	t.Helper()
 	key := client.ObjectKey{Name: "deployments.east.v1.apps"}
@@ -145,8 +145,8 @@ func carriesWhatIsAgreed(t *testing.T, s *site) {
 	})
 }
 
-// settles checks that pulls and probes of a cluster in which nothing happens write
-// nothing: neither the Cluster nor its imports.
+// settles checks that pulls and probes of an unchanged cluster write neither the Cluster nor its
+// imports.
 func settles(t *testing.T, s *site) {
 	t.Helper()
 	versions := func() map[string]string {
@@ -173,8 +173,8 @@ func settles(t *testing.T, s *site) {
 	}
 }
 
-// letsGo deletes the Cluster: its imports go, and what its syncer held is released, but
-// nothing of another cluster's.
+// letsGo deletes the Cluster. Its imports are deleted, and its syncer's finalizers are removed.
+// Those of another cluster stay.
 func letsGo(t *testing.T, s *site) {
 	t.Helper()
 	s.create(t, bySecret("west"))
@@ -199,8 +199,8 @@ func letsGo(t *testing.T, s *site) {
 	releasesAfterForce(t, s, held)
 }
 
-// staysWhileItIsEmptied deletes a Cluster that the splitter holds, which is kept as ever
-// until the splitter lets go of it.
+// staysWhileItIsEmptied deletes a Cluster that has the splitter's finalizer. It is managed as
+// before until the splitter removes the finalizer.
 func staysWhileItIsEmptied(t *testing.T, s *site, gone *workloadv1alpha1.Cluster) {
 	t.Helper()
 	splitter := func(what string, change func(*workloadv1alpha1.Cluster)) {
@@ -242,7 +242,7 @@ func staysWhileItIsEmptied(t *testing.T, s *site, gone *workloadv1alpha1.Cluster
 	})
 }
 
-// releasesAfterForce removes a Cluster without its finalizer.
+// releasesAfterForce removes the finalizer of a Cluster by force.
 func releasesAfterForce(t *testing.T, s *site, held *corev1.ConfigMap) {
 	t.Helper()
 	poll.Until(t, kube.Timeout, "a Cluster is removed by force", func(ctx context.Context) error {
@@ -270,8 +270,8 @@ func releasesAfterForce(t *testing.T, s *site, held *corev1.ConfigMap) {
 	})
 }
 
-// TestS10KubeconfigRotated: a change of the Secret is taken up at once, for the better
-// and for the worse, and another cluster does not slip in with it.
+// TestS10KubeconfigRotated tests that a change of the Secret takes effect at once, whether the
+// new kubeconfig is valid or not. A kubeconfig of another cluster is not accepted.
 func TestS10KubeconfigRotated(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
@@ -306,7 +306,7 @@ func TestS10KubeconfigRotated(t *testing.T) {
 	s.awaitReady(t, "east", metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady)
 }
 
-// withToken is a kubeconfig with a token for its credentials.
+// withToken returns a kubeconfig that has only a token as its credentials.
 func withToken(t *testing.T, kubeconfig []byte, token string) []byte {
 	t.Helper()
 	return edited(t, kubeconfig, func(c *api.Config) {
@@ -346,7 +346,7 @@ func flattened(t *testing.T, path string) []byte {
 	return data
 }
 
-// TestS11UnreachableAndBack cuts the cluster off and mends the network again.
+// TestS11UnreachableAndBack disconnects the cluster and connects it again.
 func TestS11UnreachableAndBack(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t).Way(t)
@@ -364,14 +364,15 @@ func TestS11UnreachableAndBack(t *testing.T) {
 		if away.Status.Version == "" || away.Status.UID == "" {
 			t.Errorf("status = %+v, which forgot the cluster that is cut off", away.Status)
 		}
-		bringsItsTypesIn(t, s) // nothing is taken back on an error
+		bringsItsTypesIn(t, s) // an error does not remove imports
 		physical.Mend(t)
 		s.awaitReady(t, "east", metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady)
 		s.awaitEvent(t, "east", corev1.EventTypeNormal, workloadv1alpha1.ReasonClusterReady)
 	}
 }
 
-// TestHeartbeatMissed: silence of the syncer acts, and its next word too.
+// TestHeartbeatMissed tests that a missing heartbeat changes the conditions, and that the next
+// heartbeat changes them back.
 func TestHeartbeatMissed(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
@@ -391,8 +392,8 @@ func TestHeartbeatMissed(t *testing.T) {
 	})
 }
 
-// TestP10TypeDisappears: a type that is gone for good is taken back, but never while
-// objects of it are stored.
+// TestP10TypeDisappears tests that the import of a removed type is deleted, but not while objects
+// of the type are stored.
 func TestP10TypeDisappears(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
@@ -446,8 +447,8 @@ func widgets() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// TestCanary: the credentials of a cluster are found in no status, event, log line or
-// metric, not even those of a server that sends them back.
+// TestCanary tests that the credentials of a cluster appear in no status, event, log line or
+// metric, even if the server returns them.
 func TestCanary(t *testing.T) {
 	t.Parallel()
 	const canary = "c4n4ry-5ecret"
@@ -491,7 +492,7 @@ func TestCanary(t *testing.T) {
 		t.Fatal(err)
 	}
 	found["the metrics"] = fmt.Sprint(families)
-	// The events are there, so that it means something that nothing is in them.
+	// The events must exist, so that the search in them is meaningful.
 	for name, reason := range map[string]string{
 		"refused": workloadv1alpha1.ReasonInvalidKubeConfig, "echo": workloadv1alpha1.ReasonClusterNotReady, "broken": workloadv1alpha1.ReasonInvalidKubeConfig,
 	} {

@@ -16,8 +16,8 @@ import (
 	"rik.dev/rik/internal/multicluster/kubeconfig"
 )
 
-// needsRenewal says whether the credentials in a kubeconfig cannot be used, or have
-// less than a third of their life left. Those that tell no end are good.
+// needsRenewal reports whether the credentials in a kubeconfig cannot be used, or have less than
+// a third of their lifetime left. Credentials without an expiry do not need renewal.
 func needsRenewal(data []byte, now time.Time) bool {
 	config, err := kubeconfig.Parse(data)
 	if err != nil {
@@ -27,7 +27,7 @@ func needsRenewal(data []byte, now time.Time) bool {
 	return ok && !now.Before(to.Add(-to.Sub(from)/3))
 }
 
-// lifeOf is from when until when a client certificate or a token is good.
+// lifeOf returns the time in which a client certificate or a token is valid.
 func lifeOf(config *rest.Config) (from, to time.Time, ok bool) {
 	if block, _ := pem.Decode(config.CertData); block != nil {
 		certificate, err := x509.ParseCertificate(block.Bytes)
@@ -38,7 +38,7 @@ func lifeOf(config *rest.Config) (from, to time.Time, ok bool) {
 	}
 	parts := strings.Split(config.BearerToken, ".")
 	if len(parts) != 3 {
-		return from, to, false // no JSON web token
+		return from, to, false // not a JSON web token
 	}
 	var claims struct {
 		IssuedAt int64 `json:"iat"`
@@ -51,7 +51,7 @@ func lifeOf(config *rest.Config) (from, to time.Time, ok bool) {
 	return time.Unix(claims.IssuedAt, 0), time.Unix(claims.Expires, 0), true
 }
 
-// accountKubeconfig reaches a cluster as another reaches it, with a token.
+// accountKubeconfig returns a kubeconfig with the address from reached and a token.
 func accountKubeconfig(reached *rest.Config, token string) ([]byte, error) {
 	const name = "downstream"
 	config := api.NewConfig()

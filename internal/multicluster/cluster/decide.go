@@ -12,28 +12,28 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// problem is why something is not as it should be, as a condition says it.
+// problem is the reason and the message of a condition that is not True.
 type problem struct {
 	reason, message string
 }
 
-// probe is what a cluster answered when it was last asked.
+// probe is the result of the last probe of a cluster.
 type probe struct {
-	// at is when it answered or failed to; zero before the first time.
+	// at is when the probe ended. It is zero before the first probe.
 	at time.Time
-	// trouble is what is wrong with the cluster or with the way to it.
+	// trouble is the problem of the cluster or of the connection to it.
 	trouble      *problem
 	uid, version string
 	supply       supply
 }
 
-// imported is how far the import of a cluster's types has come.
+// imported is the state of the import of a cluster's types.
 type imported struct {
-	// done is whether a pull has ever ended, well or not.
+	// done is true after a pull has ended, with or without success.
 	done bool
-	// failure says why the last pull brought nothing.
+	// failure is why the last pull returned nothing.
 	failure string
-	// types are how many are imported, and troubles what was wrong with others.
+	// types is the number of imported types. troubles are the problems of other types.
 	types    int
 	troubles []string
 }
@@ -42,32 +42,32 @@ func (i imported) equal(j imported) bool {
 	return i.done == j.done && i.failure == j.failure && i.types == j.types && slices.Equal(i.troubles, j.troubles)
 }
 
-// observation is what a member has seen of its cluster.
+// observation is what a member has observed of its cluster.
 type observation struct {
 	location string
-	// pinned is the UID of the registered cluster; empty before it was reached.
+	// pinned is the UID of the registered cluster. It is empty until the cluster was reached.
 	pinned   string
 	probe    probe
 	imported imported
-	// syncer is why no syncer could be started or installed; nil if none had to be.
+	// syncer is why no syncer could be started or installed. It is nil if that was not necessary.
 	syncer *problem
 }
 
-// facts are all that a Cluster's status is decided from.
+// facts is the complete input for a Cluster's status.
 type facts struct {
 	cluster *workloadv1alpha1.Cluster
 	mode    workloadv1alpha1.SyncMode
-	// kubeconfig is what is wrong with it; there is no observation then.
+	// kubeconfig is the problem of the kubeconfig. If it is set, there is no observation.
 	kubeconfig *problem
 	observed   observation
 	// synced are the types that are carried.
 	synced []string
-	// kcp is the UID of the kcp itself, and sameAs an older Cluster of the same UID.
+	// kcp is the UID of the kcp itself. sameAs is an older Cluster with the same UID.
 	kcp, sameAs string
-	// problems are what is wrong with single types.
+	// problems are the problems of single types.
 	problems []workloadv1alpha1.ResourceProblem
-	// beat is when the last heartbeat was seen to arrive, by the controller's own
-	// clock: those of clusters may differ.
+	// beat is when the last heartbeat arrived, by the clock of the controller. The clocks of
+	// clusters may differ.
 	beat    time.Time
 	timeout time.Duration
 	now     time.Time
@@ -76,8 +76,8 @@ type facts struct {
 // owned are the conditions that the cluster controller writes.
 var owned = []string{workloadv1alpha1.ConditionReady, workloadv1alpha1.ConditionAPIImporterReady, workloadv1alpha1.ConditionHeartbeatHealthy}
 
-// decide says what the controller's part of a Cluster's status is, and after which time
-// it may be another without anything happening; 0 if never.
+// decide returns the controller's part of a Cluster's status, and the time after which it may
+// change without an event. That time is 0 if it does not.
 func decide(f facts) (workloadv1alpha1.ClusterStatus, time.Duration) {
 	status := known(f)
 	heartbeat, again := f.heartbeat()
@@ -87,7 +87,8 @@ func decide(f facts) (workloadv1alpha1.ClusterStatus, time.Duration) {
 		c.ObservedGeneration = f.cluster.Generation
 		c.LastTransitionTime = metav1.NewTime(f.now)
 		if before := meta.FindStatusCondition(status.Conditions, c.Type); before != nil && before.LastTransitionTime.After(f.now) {
-			meta.RemoveStatusCondition(&status.Conditions, c.Type) // of a clock that was ahead: grace periods count from it
+			// the clock was ahead: replace the time, because grace periods start at it
+			meta.RemoveStatusCondition(&status.Conditions, c.Type)
 		}
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
@@ -101,8 +102,8 @@ func sortConditions(list []metav1.Condition) {
 	slices.SortFunc(list, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
 }
 
-// known is what is known of the cluster. What no answer has told lately stays as it
-// was: a cluster that is cut off still has its nodes.
+// known returns the status without new conditions. Values without a recent answer stay as they
+// were. For example, a disconnected cluster still has its nodes.
 func known(f facts) workloadv1alpha1.ClusterStatus {
 	old := f.cluster.Status
 	status := workloadv1alpha1.ClusterStatus{
@@ -130,7 +131,7 @@ func known(f facts) workloadv1alpha1.ClusterStatus {
 	return status
 }
 
-// isOther says whether the cluster that answers is not the one that was registered.
+// isOther reports whether the cluster that answers is not the one that was registered.
 func (f facts) isOther() bool {
 	pinned, seen := f.observed.pinned, f.observed.probe.uid
 	return pinned != "" && seen != "" && pinned != seen
@@ -155,9 +156,9 @@ func (f facts) importer() metav1.Condition {
 	}
 }
 
-// heartbeat judges the syncer by the last sign of life that arrived. The first look at
-// a Cluster counts as an arrival, unless the last word on it was that there was none:
-// a controller that restarts knows no better than the one before it.
+// heartbeat returns the condition for the heartbeat of the syncer. The first read of a Cluster
+// counts as an arrival, unless the last condition already was that no heartbeat arrives. A
+// controller that restarts does not know more than the one before it.
 func (f facts) heartbeat() (metav1.Condition, time.Duration) {
 	c := metav1.Condition{Type: workloadv1alpha1.ConditionHeartbeatHealthy}
 	last := f.cluster.Status.LastHeartbeatTime
@@ -176,8 +177,8 @@ func (f facts) heartbeat() (metav1.Condition, time.Duration) {
 	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonHeartbeat, "the syncer is heard of"}), f.timeout - silence
 }
 
-// ready sums up. The first that is wrong is named: what comes after it mostly follows
-// from it.
+// ready returns the condition Ready. It contains the first problem, because later ones usually
+// follow from it.
 func (f facts) ready(importer, heartbeat metav1.Condition) metav1.Condition {
 	c := metav1.Condition{Type: workloadv1alpha1.ConditionReady}
 	if p := f.connection(); p != nil {
@@ -208,9 +209,9 @@ func (f facts) ready(importer, heartbeat metav1.Condition) metav1.Condition {
 	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonClusterReady, "the cluster takes objects"})
 }
 
-// was is a condition that was True of the Cluster as it is now; nil if it was not. Until
-// the cluster has been asked it stays so: a controller that restarts, or a kubeconfig
-// that is rotated, says nothing against a cluster.
+// was returns a condition that is True for the current generation of the Cluster, or nil. It
+// stays True until the cluster has been probed: a restart of the controller, or a new kubeconfig,
+// is not a problem of the cluster.
 func (f facts) was(conditionType string) *metav1.Condition {
 	c := meta.FindStatusCondition(f.cluster.Status.Conditions, conditionType)
 	if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != f.cluster.Generation {
@@ -219,7 +220,7 @@ func (f facts) was(conditionType string) *metav1.Condition {
 	return c.DeepCopy()
 }
 
-// connection is what is wrong between here and the cluster; nil if nothing is.
+// connection returns the problem of the connection to the cluster, or nil if there is none.
 func (f facts) connection() *problem {
 	p := f.observed.probe
 	switch {
@@ -237,8 +238,8 @@ func (f facts) connection() *problem {
 	return p.trouble
 }
 
-// condition fills in what was found. An empty message would be refused by nobody and
-// help nobody.
+// condition sets the result in a condition. An empty message would be accepted but would help no
+// user.
 func condition(c metav1.Condition, status metav1.ConditionStatus, p problem) metav1.Condition {
 	c.Status, c.Reason, c.Message = status, p.reason, p.message
 	if len(c.Message) > maxCondition {
@@ -247,12 +248,12 @@ func condition(c metav1.Condition, status metav1.ConditionStatus, p problem) met
 	return c
 }
 
-// maxCondition bounds a condition's message, in bytes, and maxBrief a list of troubles in
-// one. A server takes 32 KiB, and refuses the whole status for more: it would say for ever
-// what was so before.
+// maxCondition limits the message of a condition in bytes, and maxBrief a list of problems in it.
+// A server accepts 32 KiB. It would reject the whole status for a longer message, and the old
+// status would stay forever.
 const maxCondition, maxBrief = 16 << 10, 8 << 10
 
-// briefly names the first of many troubles, and counts the others.
+// briefly joins the first of many problems, and counts the others.
 func briefly(troubles []string) string {
 	length := 0
 	for i, trouble := range troubles {

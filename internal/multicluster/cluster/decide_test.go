@@ -14,10 +14,10 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// noon is the moment at which these tests happen.
+// noon is the time at which these tests run.
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// healthy are the facts of a cluster with which all is well.
+// healthy returns the facts of a cluster without problems.
 func healthy() facts {
 	heartbeat := metav1.NewTime(noon.Add(-5 * time.Second))
 	return facts{
@@ -46,7 +46,7 @@ func with(status metav1.ConditionStatus, conditionType, reason string) func(*fac
 	}
 }
 
-// wasReady gives a Cluster the conditions of one that was ready at some generation.
+// wasReady sets the conditions of a Cluster that was ready at a generation.
 func wasReady(f *facts, generation int64) {
 	f.cluster.Status.Conditions = append(f.cluster.Status.Conditions,
 		metav1.Condition{Type: workloadv1alpha1.ConditionReady, Status: metav1.ConditionTrue,
@@ -159,8 +159,7 @@ func TestDecideConditions(t *testing.T) {
 	}
 }
 
-// What no answer has told lately stays as it was, and nothing is taken over from a
-// cluster that is another one.
+// Values without a recent answer stay as they were, and nothing is copied from another cluster.
 func TestDecideKeepsWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	old := workloadv1alpha1.ClusterStatus{Location: "192.0.2.9:443", UID: "uid-1", Version: "v1.35.0", Capacity: cpus("9"), Allocatable: cpus("8")}
@@ -193,8 +192,8 @@ func TestDecideKeepsWhatIsKnown(t *testing.T) {
 	}
 }
 
-// Deciding again on what was decided changes nothing, so that a pass writes only when
-// something happened; and Ready is True only when nothing else says otherwise.
+// Deciding on a decided status changes nothing, so that a pass writes only after an event. Ready
+// is True only if no other condition contradicts it.
 func TestDecideSettles(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -228,8 +227,8 @@ func TestDecideSettles(t *testing.T) {
 	})
 }
 
-// TestConditionsOfAClockThatWasAhead count from when the clock was set right: grace periods go
-// by them.
+// TestConditionsOfAClockThatWasAhead tests that conditions from a wrong clock get a new time when
+// the clock is corrected, because grace periods start at that time.
 func TestConditionsOfAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	f := healthy()

@@ -27,16 +27,16 @@ import (
 )
 
 const (
-	// removalTimeout is how long a cluster may take to let its agent be removed. One
-	// that is gone must not hold up its own detaching.
+	// removalTimeout is how long the removal of the agent may take. A cluster that is gone must
+	// not block its own detaching.
 	removalTimeout = 20 * time.Second
-	// objectsPage is how many objects are asked for at once.
+	// objectsPage is the number of objects in one page of a list.
 	objectsPage = 500
 )
 
-// detach lets go of a Cluster that is being deleted: nothing is carried any more, its
-// agent is removed if it can be reached, its imports go, and what its syncer held
-// upstream is released. Objects in the physical cluster stay as they are.
+// detach unregisters a Cluster that is being deleted. It stops the syncer, and removes the agent
+// if the cluster can be reached. It deletes the imports, and removes the syncer's finalizers
+// upstream. Objects in the physical cluster stay as they are.
 func (c *Controller) detach(ctx context.Context, cluster *workloadv1alpha1.Cluster) error {
 	m := c.memberOf(cluster.Name)
 	c.stop(cluster.Name)
@@ -60,7 +60,7 @@ func (c *Controller) detach(ctx context.Context, cluster *workloadv1alpha1.Clust
 	return nil
 }
 
-// removeAgent tries to. An agent that stays has no Cluster and carries nothing.
+// removeAgent tries to remove the agent. An agent that stays has no Cluster and copies nothing.
 func (c *Controller) removeAgent(ctx context.Context, cluster *workloadv1alpha1.Cluster, m *member) {
 	if m == nil {
 		m = c.unconnected(ctx, cluster)
@@ -77,8 +77,8 @@ func (c *Controller) removeAgent(ctx context.Context, cluster *workloadv1alpha1.
 	}
 }
 
-// unconnected is a member that does not run, of a Cluster that was deleted before this
-// controller began; nil where there is no kubeconfig to make one from.
+// unconnected returns a member that does not run, for a Cluster that was deleted before this
+// controller started. It is nil if there is no usable kubeconfig.
 func (c *Controller) unconnected(ctx context.Context, cluster *workloadv1alpha1.Cluster) *member {
 	data, wrong, err := c.kubeconfig(ctx, cluster)
 	if err != nil || wrong != nil {
@@ -110,26 +110,26 @@ func (c *Controller) deleteImports(ctx context.Context, name string) error {
 	return errors.Join(problems...)
 }
 
-// release takes a cluster's finalizer and notes from every object upstream.
+// release removes a cluster's finalizer and annotations from every object upstream.
 func (c *Controller) release(ctx context.Context, name string) error {
 	return c.releaseWhere(ctx, look{lost: func(s stray, _ bool) (bool, error) { return s.cluster == name, nil }})
 }
 
-// judgment says whether a cluster's syncer has lost an object that it holds. sent tells
-// that the object's labels send it to that cluster.
+// judgment decides whether a finalizer of a cluster's syncer must be removed from an object. sent
+// is true if the labels of the object send it to that cluster.
 type judgment func(held stray, sent bool) (lost bool, err error)
 
-// look is what is looked for on objects.
+// look is what a walk through the objects searches for.
 type look struct {
 	lost judgment
-	// absent says of a name whether there is no such Cluster; nil: that is not looked at.
+	// absent reports whether a Cluster does not exist. If it is nil, that is not checked.
 	absent func(name string) (bool, error)
-	// seen gets the objects that are sent only to Clusters that do not exist.
+	// seen receives the objects that are sent only to Clusters that do not exist.
 	seen map[types.UID]bool
 }
 
-// releaseWhere looks through every object of every type that can be carried. A type that cannot
-// be looked at makes it an error, and keeps no other from being looked at.
+// releaseWhere walks through every object of every type that can be carried. If a type cannot be
+// read, it returns an error, but still reads all other types.
 func (c *Controller) releaseWhere(ctx context.Context, l look) error {
 	kinds, err := c.carriable()
 	problems := []error{err}
@@ -141,9 +141,9 @@ func (c *Controller) releaseWhere(ctx context.Context, l look) error {
 	return errors.Join(problems...)
 }
 
-// carriable are the types upstream of which objects can bear a syncer's finalizer. One
-// group that gives no account makes it an error, with the types of the others: something could
-// be overlooked there.
+// carriable returns the upstream types whose objects can have a syncer's finalizer. If an API
+// group cannot be read, it returns an error and the types of the other groups. Objects of that
+// group may be missed.
 func (c *Controller) carriable() ([]schema.GroupVersionResource, error) {
 	var problems []error
 	lists, err := discovery.ServerPreferredResources(c.types)
@@ -165,10 +165,10 @@ func (c *Controller) carriable() ([]schema.GroupVersionResource, error) {
 			if neverSynced(gvr.GroupResource()) != "" || slices.Contains(ownGroups, gv.Group) {
 				continue
 			}
-			// A write through a version that is not stored may lose fields.
+			// A write through a version other than the storage version may lose fields.
 			others := versions[gvr.GroupResource()]
 			if len(others) == 0 {
-				continue // its group has given an account once, and not the second time
+				continue // its group could be read the first time, but not the second time
 			}
 			if len(others) > 1 {
 				stored, err := bounded.StoredIn(c.types, gvr, others)
@@ -184,8 +184,8 @@ func (c *Controller) carriable() ([]schema.GroupVersionResource, error) {
 	return kinds, errors.Join(problems...)
 }
 
-// versions are those in which the kcp serves each resource.
-// Groups that give no account are missing: whoever lists types hears of those.
+// versions returns the versions in which the kcp serves each resource. API groups that cannot be
+// read are missing. The listing of types reports those.
 func (c *Controller) versions() (map[schema.GroupResource][]string, error) {
 	_, lists, err := c.types.ServerGroupsAndResources()
 	if err != nil && len(lists) == 0 {
@@ -205,7 +205,7 @@ func (c *Controller) versions() (map[schema.GroupResource][]string, error) {
 	return versions, nil
 }
 
-// ownGroups hold the kcp's own objects, which are carried nowhere.
+// ownGroups are the API groups of the kcp's own objects, which are not carried.
 var ownGroups = []string{workloadv1alpha1.GroupName, apiresourcev1alpha1.GroupName}
 
 func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionResource, l look) error {
@@ -213,7 +213,8 @@ func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionRes
 	for {
 		page, err := c.objects.Resource(gvr).List(ctx, options)
 		if err != nil {
-			return client.IgnoreNotFound(err) // the type has ended meanwhile, and its objects with it
+			// the type was removed in the meantime, and its objects with it
+			return client.IgnoreNotFound(err)
 		}
 		for i := range page.Items {
 			if err := c.releaseObject(ctx, gvr, &page.Items[i], l); err != nil {
@@ -243,7 +244,7 @@ func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionR
 		return err
 	}
 	if len(lost) > 0 || len(notes) > 0 {
-		// This makes the version another: the next sweep sees to the status.
+		// This changes the version. The next sweep handles the status.
 		return release(ctx, c.objects, gvr, object, lost, notes)
 	}
 	if nowhere {
@@ -253,12 +254,13 @@ func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionR
 	return nil
 }
 
-// noSuchCluster is the reason of the problem of an object that is sent to a Cluster that
-// does not exist.
+// noSuchCluster is the reason of the problem of an object that is sent to a Cluster that does not
+// exist.
 const noSuchCluster = "NoSuchCluster"
 
-// notes are the annotations that an object has to get, or to lose (nil), because it is sent
-// to Clusters that do not exist. No syncer tells of those. nowhere: it is sent to no others.
+// notes returns the annotations to set on an object, or to remove (nil), because it is sent to
+// Clusters that do not exist. Such Clusters have no syncer that would report this. nowhere is
+// true if the object is sent to no other Clusters.
 func (l look) notes(object *metav1.PartialObjectMetadata) (notes map[string]any, nowhere bool, err error) {
 	notes = map[string]any{}
 	if l.absent == nil || object.DeletionTimestamp != nil {
@@ -288,8 +290,8 @@ func (l look) notes(object *metav1.PartialObjectMetadata) (notes map[string]any,
 	return notes, len(targets) > 0 && existing == 0, nil
 }
 
-// release takes what some clusters' syncers left on an object, if it is as it was seen, and
-// changes other notes on it.
+// release removes the finalizers and annotations of some clusters' syncers from an object, and
+// changes other annotations. It does so only if the object has not changed since it was read.
 func release(ctx context.Context, upstream metadata.Interface, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata, clusters []string, others map[string]any) error {
 	body, err := json.Marshal(releasing(object, clusters, others))
 	if err != nil {
@@ -299,8 +301,8 @@ func release(ctx context.Context, upstream metadata.Interface, gvr schema.GroupV
 	return client.IgnoreNotFound(err)
 }
 
-// releasing is the merge patch that takes what some clusters' syncers left on an object.
-// It holds the version that it was made from: finalizers are replaced as a whole.
+// releasing returns the merge patch for release. The patch contains the resource version of the
+// object, because it replaces the whole list of finalizers.
 func releasing(object *metav1.PartialObjectMetadata, clusters []string, others map[string]any) map[string]any {
 	finalizers := slices.Clone(object.Finalizers)
 	notes := map[string]any{}

@@ -17,12 +17,12 @@ import (
 	"rik.dev/rik/internal/multicluster/terminal"
 )
 
-// disown takes from an object the status that a cluster once gave it, if it is sent only to
-// Clusters that do not exist: nobody knows whether it is still so, and nothing would ever
-// change it. What was done before keeps its version, and is not read again.
+// disown removes the status that a cluster has reported from an object that is sent only to
+// Clusters that do not exist. That status may be out of date, and no syncer would ever change it.
+// An object that was handled before has the same version, and is not read again.
 func (c *Controller) disown(ctx context.Context, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata) error {
 	if gvr.GroupResource() == corev1.Resource("persistentvolumeclaims") {
-		return nil // its status tells where data is, which no other cluster may do without
+		return nil // its status records where data is, which other clusters need
 	}
 	if c.disowned[object.UID] == object.ResourceVersion {
 		return nil
@@ -33,7 +33,7 @@ func (c *Controller) disown(ctx context.Context, gvr schema.GroupVersionResource
 		return client.IgnoreNotFound(err)
 	}
 	if present.GetUID() != object.UID || present.GetResourceVersion() != object.ResourceVersion {
-		return nil // the next sweep sees what it is now
+		return nil // the next sweep handles the changed object
 	}
 	status, _ := present.Object["status"].(map[string]any)
 	version := object.ResourceVersion
@@ -48,11 +48,11 @@ func (c *Controller) disown(ctx context.Context, gvr schema.GroupVersionResource
 	return nil
 }
 
-// writeUnknown writes the status of an object of which nothing is known, and gives the version
-// of the object; none if it has changed meanwhile.
+// writeUnknown writes the status of an object whose state is unknown, and returns the version of
+// the object. The version is empty if the object has changed in the meantime.
 func (c *Controller) writeUnknown(ctx context.Context, gvr schema.GroupVersionResource, present *unstructured.Unstructured, status map[string]any) (string, error) {
 	objects := c.dynamic.Resource(gvr).Namespace(present.GetNamespace())
-	// Some schemas ask for more than what unknown keeps, and some for less.
+	// Some schemas require more fields than unknown keeps, and some fewer.
 	for _, next := range []map[string]any{unknown(status, c.now().UTC().Format(time.RFC3339)), {}} {
 		if reflect.DeepEqual(next, status) {
 			return present.GetResourceVersion(), nil
@@ -65,7 +65,7 @@ func (c *Controller) writeUnknown(ctx context.Context, gvr schema.GroupVersionRe
 			return written.GetResourceVersion(), nil
 		case apierrors.IsConflict(err):
 			return "", nil
-		case apierrors.IsNotFound(err): // or the type has no status that can be written
+		case apierrors.IsNotFound(err): // or the type has no writable status
 			return present.GetResourceVersion(), nil
 		case !apierrors.IsInvalid(err):
 			return "", fmt.Errorf("taking the status from %s/%s: %w", present.GetNamespace(), present.GetName(), err)
@@ -76,8 +76,8 @@ func (c *Controller) writeUnknown(ctx context.Context, gvr schema.GroupVersionRe
 	return present.GetResourceVersion(), nil
 }
 
-// unknown is what is left of a status of which nothing is known: numbers are 0, conditions are
-// Unknown, and all else is left out.
+// unknown returns the rest of a status that is out of date: numbers are 0, conditions are
+// Unknown, and all other fields are left out.
 func unknown(status map[string]any, now string) map[string]any {
 	out := map[string]any{}
 	for name, value := range status {
@@ -115,7 +115,7 @@ func unknownConditions(conditions []any, now string) []any {
 	return out
 }
 
-// disownedNow forgets objects that a sweep has not seen.
+// disownedNow removes the objects that a sweep has not seen.
 func disownedNow(known map[types.UID]string, seen map[types.UID]bool) {
 	for uid := range known {
 		if !seen[uid] {

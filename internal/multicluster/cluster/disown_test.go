@@ -47,8 +47,9 @@ const statusCRDs = `
         phase: {type: string, enum: [Running]}, least: {type: integer, minimum: 1}, conditions: {type: array, items: {type: object, properties: {type: {type: string}, status: {type: string}}}}}}}}}
 `
 
-// TestStatusOfNoCluster: an object that is sent to no Cluster that exists does not go on to show
-// what a cluster once said. What has finished, and what is sent to a cluster too, stays.
+// TestStatusOfNoCluster tests that an object that is sent only to Clusters that do not exist
+// loses its old status. The status of a finished object stays, and so does that of an object that
+// is also sent to an existing cluster.
 func TestStatusOfNoCluster(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *cluster.Config) {
@@ -93,7 +94,7 @@ func TestStatusOfNoCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// It is sent only now, so that no sweep sees it without its status.
+		// The object gets its target only now, so that no sweep sees it without its status.
 		made.SetLabels(labels)
 		if _, err := objects.Resource(of).Namespace(metav1.NamespaceDefault).Update(t.Context(), made, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)

@@ -12,13 +12,13 @@ import (
 	"rik.dev/rik/internal/reconcile/event"
 )
 
-// The reasons of events that are no reasons of conditions.
+// The reasons of events that are not also reasons of conditions.
 const (
 	reasonSyncerStarted   = "SyncerStarted"
 	reasonSyncerInstalled = "SyncerInstalled"
 )
 
-// record writes events about Clusters down until the returned function ends that.
+// record starts the event recorder. The returned function stops it.
 func (c *Controller) record(ctx context.Context) (end func()) {
 	c.recorder, end = newRecorder(event.NewSink(ctx, c.eventsClient))
 	return end
@@ -28,7 +28,7 @@ func newRecorder(to record.EventSink) (recorder record.EventRecorder, end func()
 	return event.NewRecorder(to, scheme, fieldManager)
 }
 
-// referenceTo is what an event about a Cluster is about.
+// referenceTo returns the reference to a Cluster for its events.
 func referenceTo(cluster *workloadv1alpha1.Cluster) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: workloadv1alpha1.SchemeGroupVersion.String(), Kind: "Cluster",
@@ -36,8 +36,8 @@ func referenceTo(cluster *workloadv1alpha1.Cluster) *corev1.ObjectReference {
 	}
 }
 
-// announce says in the log and in an event that a Cluster became ready, or why it no
-// longer is.
+// announce logs and records as an event that a Cluster became ready, or why it is no longer
+// ready.
 func (c *Controller) announce(cluster *workloadv1alpha1.Cluster, status workloadv1alpha1.ClusterStatus) {
 	before := meta.FindStatusCondition(cluster.Status.Conditions, workloadv1alpha1.ConditionReady)
 	after := meta.FindStatusCondition(status.Conditions, workloadv1alpha1.ConditionReady)
@@ -50,21 +50,21 @@ func (c *Controller) announce(cluster *workloadv1alpha1.Cluster, status workload
 	}
 }
 
-// isNews says whether a condition is worth telling. Of a kubeconfig that is still
-// refused, for something else, the user has just given a new one.
+// isNews reports whether a change of a condition is worth an event. If a kubeconfig is still
+// invalid, but for another reason, the user has just replaced it.
 func isNews(before, after *metav1.Condition) bool {
 	return before == nil || before.Status != after.Status || before.Reason != after.Reason ||
 		after.Reason == workloadv1alpha1.ReasonInvalidKubeConfig && before.Message != after.Message
 }
 
-// eventType is that of the event which tells of a condition; empty if there is nothing
-// to tell yet.
+// eventType returns the type of the event for a condition. It is empty if there is nothing to
+// report yet.
 func eventType(ready *metav1.Condition) string {
 	switch {
 	case ready.Status == metav1.ConditionUnknown:
 		return ""
 	case ready.Status == metav1.ConditionTrue, ready.Reason == workloadv1alpha1.ReasonNoHeartbeat:
-		return corev1.EventTypeNormal // or only waiting
+		return corev1.EventTypeNormal // or it only waits
 	default:
 		return corev1.EventTypeWarning
 	}

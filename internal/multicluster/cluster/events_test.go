@@ -11,10 +11,10 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// event is what a user sees of one.
+// event is the part of an event that users see.
 type event struct{ Type, Reason, Message string }
 
-// events are those about a Cluster, by their reasons.
+// events returns the events about a Cluster, by reason.
 func (s *site) events(ctx context.Context, name string) (map[string]event, error) {
 	list, err := s.kcp.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Cluster,involvedObject.name=" + name})
 	if err != nil {

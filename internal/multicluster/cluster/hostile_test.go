@@ -21,20 +21,19 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// impostor answers as an API server might that means ill, or is not well. It serves
-// ConfigMaps, and has none.
+// impostor answers like a malicious or broken API server. It serves ConfigMaps, and has none.
 type impostor struct {
 	version string
-	// groups are how many groups it has of which it gives no account.
+	// groups is the number of API groups that cannot be read.
 	groups int
-	// nodes are the capacities that it says its nodes have.
+	// nodes are the reported capacities of its nodes.
 	nodes []map[string]string
-	// silent: discovery is not answered any more.
+	// silent is true if discovery is not answered any more.
 	silent atomic.Bool
 	asked  atomic.Int32
 }
 
-// start serves it, and gives a kubeconfig for it.
+// start serves it, and returns a kubeconfig for it.
 func (i *impostor) start(t *testing.T) string {
 	t.Helper()
 	end := make(chan struct{})
@@ -106,11 +105,12 @@ func inline(name, kubeconfig string) *workloadv1alpha1.Cluster {
 	return &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: workloadv1alpha1.ClusterSpec{KubeConfig: kubeconfig}}
 }
 
-// Clusters that accept and never answer hold up neither their own removal nor others.
+// Clusters that accept connections but do not answer block neither their own removal nor that of
+// others.
 func TestSilentClustersAreLetGo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *cluster.Config) { c.Mode = workloadv1alpha1.SyncPush })
-	// More of them than there are passes at once.
+	// More Clusters than concurrent passes.
 	const many = 6
 	var registered []*workloadv1alpha1.Cluster
 	var silenced []*impostor
@@ -142,7 +142,7 @@ func TestSilentClustersAreLetGo(t *testing.T) {
 	}
 }
 
-// A cluster that says too much of itself has a status all the same.
+// A cluster that reports too much data still has a status.
 func TestStatusOfATalkativeCluster(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *cluster.Config) { c.Mode = workloadv1alpha1.SyncPush })

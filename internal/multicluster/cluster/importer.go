@@ -26,42 +26,42 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// certainAfter is how many complete answers in a row have to lack a type before it
-// counts as gone.
+// certainAfter is how many complete answers in a row must not contain a type before it counts as
+// removed.
 const certainAfter = 2
 
-// A cluster that changes its types all the time is read pullBurst times in a row, and then
-// once in pullInterval: each time costs it and us all of its schemas.
+// If a cluster changes its types all the time, it is read pullBurst times in a row, and after
+// that once in pullInterval. Each read transfers all of its schemas.
 const (
 	pullInterval = 10 * time.Second
 	pullBurst    = 6
 )
 
-// settle is how long changes are waited out before a pull: who applies a set of CRDs
-// changes them one after the other.
+// settle is the delay between a change and the pull. A user who applies a set of CRDs changes
+// them one after the other.
 const settle = 500 * time.Millisecond
 
-// importer brings in the types of one cluster, and is used by its member alone.
+// importer imports the types of one cluster. Only its member uses it.
 type importer struct {
 	member   *member
 	owner    metav1.OwnerReference
 	puller   *crdpuller.Puller
 	upstream client.Client
 	objects  metadata.Interface
-	// stored lists the imports of the cluster as they are upstream, without schemas.
+	// stored lists the imports of the cluster upstream, without schemas.
 	stored func(ctx context.Context) ([]*apiresourcev1alpha1.APIResourceImport, error)
 	logger *slog.Logger
 	wake   chan struct{}
 
-	// written are the imports that are known to be upstream as they should be, and
-	// lacking how often in a row an import's type was not offered; both by name.
+	// written contains the imports that are known to be up to date upstream. lacking is how often
+	// in a row the type of an import was not offered. The keys of both are names of imports.
 	written map[string]stamp
 	lacking map[string]int
-	// changing: the types change so often that not every change is followed.
+	// changing is true if the types change so often that the importer skips changes.
 	changing bool
 }
 
-// stamp is what was written: a hash of it, and the generation that it became.
+// stamp is the hash of a written import, and the generation that it got.
 type stamp struct {
 	hash       [sha256.Size]byte
 	generation int64
@@ -83,14 +83,13 @@ func (c *Controller) newImporter(cluster *workloadv1alpha1.Cluster, m *member) (
 	}, nil
 }
 
-// poke asks for a pull soon.
+// poke requests a pull soon.
 func (i *importer) poke() { poke(i.wake) }
 
-// run pulls when something changed on the cluster, when it is poked and at times anyway,
-// until ctx ends.
+// run pulls when the cluster's types change, when it is poked, and at intervals, until ctx ends.
 func (i *importer) run(ctx context.Context) { i.rounds(ctx, i.puller.Changes(ctx), i.round) }
 
-// rounds makes rounds, each of which says when the next is due without a change.
+// rounds calls round, which returns when the next round is due without a change.
 func (i *importer) rounds(ctx context.Context, changes <-chan struct{}, round func(context.Context) time.Duration) {
 	limit := flowcontrol.NewTokenBucketRateLimiter(float32(time.Second)/float32(pullInterval), pullBurst)
 	for {
@@ -105,7 +104,7 @@ func (i *importer) rounds(ctx context.Context, changes <-chan struct{}, round fu
 			return
 		case _, open := <-changes:
 			if !open {
-				changes = nil // the cluster does not say; there is the timer
+				changes = nil // the cluster does not report changes, so the timer must do
 			}
 			reconcile.Sleep(ctx, settle)
 			i.wait(ctx, limit)
@@ -117,7 +116,7 @@ func (i *importer) rounds(ctx context.Context, changes <-chan struct{}, round fu
 	}
 }
 
-// wait waits until the next change may be followed.
+// wait waits until the rate limit allows another round.
 func (i *importer) wait(ctx context.Context, limit flowcontrol.RateLimiter) {
 	if limit.TryAccept() {
 		i.changing = false
@@ -127,10 +126,10 @@ func (i *importer) wait(ctx context.Context, limit flowcontrol.RateLimiter) {
 		i.logger.Warn("the cluster's types change all the time; they are read less often", "every", pullInterval)
 	}
 	i.changing = true
-	_ = limit.Wait(ctx) // its error is that the context has ended
+	_ = limit.Wait(ctx) // the only error is that the context has ended
 }
 
-// round pulls once, writes what came, and says when to pull again.
+// round pulls once, writes the result, and returns when to pull again.
 func (i *importer) round(ctx context.Context) time.Duration {
 	names, _ := i.member.wanted()
 	pulled, err := i.pull(ctx, names)
@@ -154,13 +153,13 @@ func (i *importer) round(ctx context.Context) time.Duration {
 	})
 	poll := i.member.config.PollInterval
 	if unsure {
-		return min(poll, i.member.config.ProbeInterval) // ask once more whether a type is gone
+		return min(poll, i.member.config.ProbeInterval) // check again whether a type is gone
 	}
 	return poll
 }
 
-// pull turns a panic into an error: a schema that nobody thought of must not take down
-// the work on all other clusters.
+// pull converts a panic into an error. An unexpected schema must not stop the work on all other
+// clusters.
 func (i *importer) pull(ctx context.Context, names []string) (pulled *crdpuller.Result, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -171,7 +170,7 @@ func (i *importer) pull(ctx context.Context, names []string) (pulled *crdpuller.
 	return i.puller.Pull(ctx, names...)
 }
 
-// take writes what was pulled, and takes back what is gone.
+// take writes what was pulled, and deletes the imports of types that are gone.
 func (i *importer) take(ctx context.Context, names []string, pulled *crdpuller.Result) (found imported, unsure bool) {
 	found = imported{done: true}
 	stored, err := i.stored(ctx)
@@ -198,8 +197,8 @@ func (i *importer) take(ctx context.Context, names []string, pulled *crdpuller.R
 	return found, unsure
 }
 
-// write makes or mends the imports of one type. Of one that is there it changes what
-// the cluster says, never what a user may say of it.
+// write creates or updates the imports of one type. In an existing import it changes only the
+// cluster's fields, not those that a user may set.
 func (i *importer) write(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, stored []*apiresourcev1alpha1.APIResourceImport) error {
 	imports, err := importsFrom(i.member.name, i.owner, crd)
 	if err != nil {
@@ -230,7 +229,7 @@ func hashOf(i *apiresourcev1alpha1.APIResourceImport) ([sha256.Size]byte, error)
 	return sha256.Sum256(data), err
 }
 
-// put creates an import or updates the one that is there, and gives its generation.
+// put creates or updates an import, and returns its generation.
 func (i *importer) put(ctx context.Context, wanted *apiresourcev1alpha1.APIResourceImport) (int64, error) {
 	present := &apiresourcev1alpha1.APIResourceImport{}
 	err := i.upstream.Get(ctx, client.ObjectKeyFromObject(wanted), present)
@@ -261,8 +260,8 @@ func (i *importer) put(ctx context.Context, wanted *apiresourcev1alpha1.APIResou
 	return mended.Generation, err
 }
 
-// takeBack deletes the imports whose types are gone for good, and says which are kept
-// and why. It is unsure while a type has not been lacking often enough.
+// takeBack deletes the imports whose types are gone. It returns the imports that it does not
+// delete, with the reasons. unsure is true while a type has not been missing often enough.
 func (i *importer) takeBack(ctx context.Context, gone []*apiresourcev1alpha1.APIResourceImport) (kept []string, unsure bool) {
 	lacking := map[string]int{}
 	for _, g := range gone {
@@ -296,8 +295,8 @@ func (i *importer) remove(ctx context.Context, gone *apiresourcev1alpha1.APIReso
 	return err
 }
 
-// reasonToKeep says why an import stays: its version is served after all, though the
-// cluster prefers another, or objects of the type are stored upstream.
+// reasonToKeep returns why an import stays. Either its version is still served, although the
+// cluster prefers another one, or objects of the type are stored upstream.
 func (i *importer) reasonToKeep(ctx context.Context, gone *apiresourcev1alpha1.APIResourceImport) (string, error) {
 	gvr := gone.Spec.GVR()
 	offered, end, err := i.member.discovery(ctx)
@@ -322,8 +321,8 @@ func (i *importer) reasonToKeep(ctx context.Context, gone *apiresourcev1alpha1.A
 	return "", nil
 }
 
-// hasObjects says whether objects of a type are stored upstream, in any version. A type
-// that has a CRD but is not served may have some.
+// hasObjects reports whether objects of a type are stored upstream, in any version. A type that
+// has a CRD but is not served may have some.
 func (i *importer) hasObjects(ctx context.Context, gvr schema.GroupVersionResource) (bool, error) {
 	list, err := i.objects.Resource(gvr).List(ctx, metav1.ListOptions{Limit: 1})
 	if err == nil {

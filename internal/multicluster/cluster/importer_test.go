@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestTypesThatAlwaysChange: a cluster that changes its types every 100 ms is read at most once
-// in pullInterval after the first times, and that is said for as long as it goes on.
+// TestTypesThatAlwaysChange tests a cluster that changes its types every 100 ms. After the first
+// times, it is read at most once in pullInterval. The state is reported for as long as it lasts.
 func TestTypesThatAlwaysChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestTypesThatAlwaysChange(t *testing.T) {
 		for began := time.Now(); time.Since(began) < storm; time.Sleep(100 * time.Millisecond) {
 			select {
 			case changes <- struct{}{}:
-			default: // as the puller does: one is waiting to be seen
+			default: // as the puller does: one signal is already waiting
 			}
 		}
 		synctest.Wait()

@@ -14,7 +14,7 @@ import (
 	"rik.dev/rik/internal/multicluster/crdpuller"
 )
 
-// importsFrom are the imports of a type as a cluster offers it: one for each version.
+// importsFrom returns the imports of a type of a cluster: one for each version.
 func importsFrom(location string, owner metav1.OwnerReference, crd *apiextensionsv1.CustomResourceDefinition) ([]*apiresourcev1alpha1.APIResourceImport, error) {
 	var imports []*apiresourcev1alpha1.APIResourceImport
 	for i := range crd.Spec.Versions {
@@ -85,9 +85,9 @@ func columnsOf(from []apiextensionsv1.CustomResourceColumnDefinition) []apiresou
 	return list
 }
 
-// missing are the imports of a cluster of which a pull says for certain that it does
-// not offer them: what it could not describe, and what it had no account of, may be
-// there. Types that were not asked for are nobody's business here.
+// missing returns the imports of a cluster whose types it certainly does not offer, according to
+// a pull. Types that the pull could not describe, or whose group it could not read, may exist.
+// Types that were not requested are ignored.
 func missing(imports []*apiresourcev1alpha1.APIResourceImport, names []string, pulled *crdpuller.Result) []*apiresourcev1alpha1.APIResourceImport {
 	offered := map[schema.GroupVersionResource]bool{}
 	for _, crd := range pulled.CRDs {
@@ -106,7 +106,7 @@ func missing(imports []*apiresourcev1alpha1.APIResourceImport, names []string, p
 	return gone
 }
 
-// doubtful says whether a pull leaves open that a type is served.
+// doubtful reports whether a type may be served although a pull did not return it.
 func doubtful(gvr schema.GroupVersionResource, pulled *crdpuller.Result) bool {
 	unknown := slices.ContainsFunc(pulled.Unknown, func(gv schema.GroupVersion) bool {
 		return gv.Group == gvr.Group && (gv.Version == gvr.Version || gv.Version == "")

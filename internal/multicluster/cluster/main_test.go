@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 	os.Exit(leak.After(code))
 }
 
-// site is a kcp with a cluster controller that runs on it. No syncer and no
-// negotiation run: tests write what those would have written.
+// site is a kcp with a running cluster controller. No syncer and no negotiation run. The tests
+// write what those would have written.
 type site struct {
 	upstream client.Client
 	kcp      *kcptest.Server
@@ -53,7 +53,7 @@ type site struct {
 	metrics  *prometheus.Registry
 }
 
-// newSite takes a kcp and starts its cluster controller, with short times unless change sets
+// newSite takes a kcp and starts its cluster controller, with short intervals unless change sets
 // others.
 func newSite(t *testing.T, change func(*cluster.Config)) *site {
 	t.Helper()
@@ -117,14 +117,14 @@ func (s *site) create(t *testing.T, object client.Object) {
 	}
 }
 
-// secret is what the default key of a Cluster's Secret holds.
+// secret returns a Secret with a kubeconfig under the default key.
 func secret(kubeconfig []byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "east"}, Data: map[string][]byte{"kubeconfig": kubeconfig},
 	}
 }
 
-// bySecret is a Cluster of that name whose kubeconfig is in that Secret.
+// bySecret returns a Cluster with a name whose kubeconfig is in that Secret.
 func bySecret(name string) *workloadv1alpha1.Cluster {
 	return &workloadv1alpha1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -132,7 +132,7 @@ func bySecret(name string) *workloadv1alpha1.Cluster {
 	}
 }
 
-// beat writes what a syncer writes: a heartbeat.
+// beat writes a heartbeat, as a syncer does.
 func (s *site) beat(t *testing.T, name string) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{
@@ -158,8 +158,7 @@ func (s *site) get(ctx context.Context, name string) (*workloadv1alpha1.Cluster,
 	return c, s.upstream.Get(ctx, client.ObjectKey{Name: name}, c)
 }
 
-// awaitReady waits until the condition Ready has a status and a reason, and gives the
-// Cluster.
+// awaitReady waits until the condition Ready has a status and a reason, and returns the Cluster.
 func (s *site) awaitReady(t *testing.T, name string, status metav1.ConditionStatus, reason string) *workloadv1alpha1.Cluster {
 	t.Helper()
 	var found *workloadv1alpha1.Cluster
@@ -194,7 +193,7 @@ func (s *site) imports(ctx context.Context, location string) (map[string]*apires
 	return found, nil
 }
 
-// agree writes what negotiation writes of an import that fits and is served.
+// agree writes what negotiation writes to an import that is compatible and served.
 func (s *site) agree(t *testing.T, name string) {
 	t.Helper()
 	poll.Until(t, kube.Timeout, "the import "+name+" is agreed on", func(ctx context.Context) error {
@@ -209,7 +208,7 @@ func (s *site) agree(t *testing.T, name string) {
 	})
 }
 
-// gone waits until an object is no more.
+// gone waits until an object no longer exists.
 func (s *site) gone(t *testing.T, object client.Object) {
 	t.Helper()
 	poll.Until(t, kube.Timeout, fmt.Sprintf("%T %s is gone", object, object.GetName()), func(ctx context.Context) error {
@@ -228,7 +227,7 @@ func widget() *unstructured.Unstructured {
 	}}
 }
 
-// accountToken is a token of an account that may do everything.
+// accountToken returns a token of an account that may do everything.
 func accountToken(t *testing.T, physical *kube.Cluster) string {
 	t.Helper()
 	name := strings.ToLower(t.Name())

@@ -20,8 +20,8 @@ import (
 	"rik.dev/rik/internal/multicluster/kubeconfig"
 )
 
-// member is one cluster while it is connected: a loop that asks how it is, and while
-// the registered cluster answers, its importer and its syncer.
+// member is one connected cluster. A loop probes it. While the registered cluster answers, the
+// importer and the syncer run.
 type member struct {
 	identity identity
 	// kcp is the UID of the kcp's own namespace kube-system.
@@ -31,34 +31,35 @@ type member struct {
 	location string
 	config   *Config
 	logger   *slog.Logger
-	// upstream and downstream are the two sides, http the connections to the cluster.
+	// upstream and downstream connect to the two sides. http contains the connections to the
+	// cluster.
 	upstream, downstream *rest.Config
 	http                 *http.Client
 	prober               *prober
 	importer             *importer
 	agent                *agent
 	sweeper              *sweeper
-	// report makes of an error what may be shown.
+	// errorText returns the text of an error without secrets.
 	errorText func(error) string
-	// changed asks for a pass over the Cluster, and event tells of it.
+	// changed requests a pass over the Cluster. event records an event about it.
 	changed func()
 	event   func(kind, reason, message string)
 
 	cancel context.CancelFunc
 	group  errgroup.Group
-	// wake starts the agent's next round, and the importer's is its own. strayed says
+	// wake starts the next round of the agent. The importer has its own channel. strayed signals
 	// that there are strays.
 	wake, strayed chan struct{}
 
 	mu sync.Mutex
-	// seen, types, carried and strays are guarded by mu: what was found, what is to be
-	// imported, what is to be carried, and what is perhaps to be let go of.
+	// seen is the observation. types are the types to import, and carried the types to carry.
+	// strays are objects that may have to be released. mu guards all of them.
 	seen           observation
 	types, carried []string
 	strays         []stray
 }
 
-// newMember makes what a Cluster's member consists of. It connects to nothing yet.
+// newMember creates the member of a Cluster. It does not connect yet.
 func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity identity, pinned string, downstream *rest.Config) (*member, error) {
 	downstream.UserAgent = fieldManager
 	about := referenceTo(cluster)
@@ -89,8 +90,8 @@ func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity ident
 	return m, err
 }
 
-// locationOf is the host and port of an API server. It may have come through the
-// parser of kubeconfigs only.
+// locationOf returns the host and port of an API server. server may have passed only the parser
+// of kubeconfigs.
 func locationOf(server string) string {
 	u, err := url.Parse(server)
 	if err != nil {
@@ -111,17 +112,18 @@ func (m *member) start(ctx context.Context) {
 	})
 }
 
-// stop ends the member and waits until all of it has ended.
+// stop stops the member and waits until all of it has ended.
 func (m *member) stop() {
 	m.cancel()
 	_ = m.group.Wait() // run returns no error
 	m.disconnect()
 }
 
-// disconnect closes the connections that nobody uses.
+// disconnect closes idle connections.
 func (m *member) disconnect() { utilnet.CloseIdleConnectionsFor(m.http.Transport) }
 
-// discovery asks the cluster what it serves, until end or ctx ends it.
+// discovery returns a client for the types of the cluster. It is valid until end is called or ctx
+// ends.
 func (m *member) discovery(ctx context.Context) (d discovery.DiscoveryInterface, end func(), err error) {
 	ctx, end = context.WithTimeout(ctx, discoveryTimeout)
 	if d, err = bounded.Discovery(ctx, m.downstream, m.http); err != nil {
@@ -131,8 +133,8 @@ func (m *member) discovery(ctx context.Context) (d discovery.DiscoveryInterface,
 	return d, end, nil
 }
 
-// run asks the cluster how it is, again and again. What works on the cluster starts
-// when the registered one answers, goes on while none does, and ends when another does.
+// run probes the cluster in a loop. The work on the cluster starts when the registered cluster
+// answers. It continues while no cluster answers, and stops when another cluster answers.
 func (m *member) run(ctx context.Context) {
 	work := func() {}
 	defer func() { work() }()
@@ -165,8 +167,8 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// note keeps what a probe found, and says whether the cluster is, as far as is known,
-// the one that was registered.
+// note stores the result of a probe. It reports whether the cluster is the registered one, as far
+// as is known.
 func (m *member) note(now probe) bool {
 	m.mu.Lock()
 	before := m.seen.probe
@@ -190,7 +192,8 @@ func sameProbe(a, b probe) bool {
 	return sameTrouble && a.at.IsZero() == b.at.IsZero() && a.uid == b.uid && a.version == b.version && a.supply.equal(b.supply)
 }
 
-// work starts what works on the cluster, and gives what ends it and waits for it.
+// work starts the importer and the syncer. The returned function stops them and waits for their
+// end.
 func (m *member) work(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group errgroup.Group
@@ -208,11 +211,11 @@ func (m *member) work(ctx context.Context) (end func()) {
 	})
 	return func() {
 		cancel()
-		_ = group.Wait() // none returns an error
+		_ = group.Wait() // none of them returns an error
 	}
 }
 
-// want says what is to be imported and carried from now on.
+// want sets the types to import and to carry.
 func (m *member) want(types, carried []string) {
 	m.mu.Lock()
 	newTypes, newCarried := !slices.Equal(m.types, types), !slices.Equal(m.carried, carried)
@@ -238,7 +241,7 @@ func (m *member) observe() observation {
 	return m.seen
 }
 
-// report changes what was seen, and asks for a pass if that is something new.
+// report changes the observation. If the change is new, it requests a pass.
 func (m *member) report(change func(*observation) (isNew bool)) {
 	m.mu.Lock()
 	isNew := change(&m.seen)
@@ -248,7 +251,7 @@ func (m *member) report(change func(*observation) (isNew bool)) {
 	}
 }
 
-// poke wakes who waits on a channel of one place, or will wait next.
+// poke wakes up the current or next receiver of a channel with room for one value.
 func poke(wake chan struct{}) {
 	select {
 	case wake <- struct{}{}:

@@ -9,7 +9,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// metrics of the cluster controller: one sample for each Cluster.
+// metrics are the metrics of the cluster controller, with one sample for each Cluster.
 type metrics struct {
 	ready   *prometheus.Desc
 	present func() map[string]bool
@@ -38,7 +38,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// readiness are the Clusters that there are, and whether each is ready.
+// readiness returns all Clusters, and whether each is ready.
 func (c *Controller) readiness() map[string]bool {
 	list := &workloadv1alpha1.ClusterList{}
 	if err := c.cache.List(context.Background(), list); err != nil {

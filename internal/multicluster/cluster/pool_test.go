@@ -22,8 +22,8 @@ import (
 	"rik.dev/rik/internal/testkit/scratch"
 )
 
-// idle are kcps that no test uses and that hold nothing of one: as many are started as
-// tests run at once, not one for each.
+// idle are kcps that no test uses and that contain no objects of a test. There are as many as
+// there are concurrent tests, not one for each test.
 var idle pool
 
 type pool struct {
@@ -37,7 +37,7 @@ type pooled struct {
 	dir *scratch.Dir
 }
 
-// take gives a test a kcp until it ends.
+// take returns a kcp for a test until the test ends.
 func (p *pool) take(t *testing.T) *kcptest.Server {
 	t.Helper()
 	s := p.pop()
@@ -68,7 +68,8 @@ func (p *pool) pop() *pooled {
 	return s
 }
 
-// give takes back a kcp for the next test. One of a test that failed may be in any state.
+// give returns a kcp to the pool for the next test. The kcp of a failed test is not reused,
+// because it may be in any state.
 func (p *pool) give(t *testing.T, s *pooled) {
 	if t.Failed() {
 		if err := s.stop(); err != nil {
@@ -84,7 +85,7 @@ func (p *pool) give(t *testing.T, s *pooled) {
 
 func (s *pooled) stop() error { return errors.Join(s.Stop(), s.dir.Remove()) }
 
-// stop ends all of them.
+// stop stops all of them.
 func (p *pool) stop() error {
 	var problems []error
 	for s := p.pop(); s != nil; s = p.pop() {
@@ -93,7 +94,8 @@ func (p *pool) stop() error {
 	return errors.Join(problems...)
 }
 
-// wipe removes what a test made. No controller runs any more, so finalizers go by force.
+// wipe deletes what a test created. No controller runs at this time, so wipe removes finalizers
+// by force.
 func wipe(t *testing.T, server *kcptest.Server) {
 	t.Helper()
 	upstream, err := client.New(kcptest.LoopbackConfig(server), client.Options{Scheme: testScheme(t)})
@@ -110,7 +112,7 @@ func wipe(t *testing.T, server *kcptest.Server) {
 	}
 }
 
-// wipeType fails as long as something is left.
+// wipeType returns an error while objects are left.
 func wipeType(ctx context.Context, upstream client.Client, list client.ObjectList) error {
 	if err := upstream.List(ctx, list); err != nil {
 		return err
@@ -136,7 +138,7 @@ func wipeType(ctx context.Context, upstream client.Client, list client.ObjectLis
 	return err
 }
 
-// isKCPs says whether an object is the kcp's own, and so is there in an empty one.
+// isKCPs reports whether an object belongs to the kcp itself, and exists in an empty kcp too.
 func isKCPs(o client.Object) bool {
 	switch o.(type) {
 	case *apiextensionsv1.CustomResourceDefinition:
@@ -148,7 +150,7 @@ func isKCPs(o client.Object) bool {
 	}
 }
 
-// afterward is a test whose context has ended, as it has when it cleans up.
+// afterward is a test with a new context. The context of a test has ended when its cleanup runs.
 type afterward struct{ *testing.T }
 
 // Context implements testing.TB.

@@ -24,19 +24,20 @@ import (
 const (
 	// probeTimeout is how long a cluster may take to answer.
 	probeTimeout = 5 * time.Second
-	// nodesTimeout is the same for the list of all of its nodes.
+	// nodesTimeout is how long the list of all nodes may take.
 	nodesTimeout = 30 * time.Second
-	// nodesPage is how many nodes are asked for at once.
+	// nodesPage is the number of nodes in one page of the list.
 	nodesPage = 500
-	// maxVersion bounds what a cluster says of its version, in bytes.
+	// maxVersion limits the version of a cluster in the status, in bytes.
 	maxVersion = 128
-	// maxProbe bounds an answer, in bytes: a page of nodes, which name their images.
+	// maxProbe limits a response in bytes. The largest is a page of nodes, which list their
+	// images.
 	maxProbe = 32 << 20
-	// discoveryTimeout is how long a cluster may take to say what it serves.
+	// discoveryTimeout is how long a cluster may take to return the types that it serves.
 	discoveryTimeout = 30 * time.Second
 )
 
-// prober asks a cluster how it is.
+// prober reads the state of a cluster.
 type prober struct {
 	kube kubernetes.Interface
 }
@@ -49,9 +50,9 @@ func newProber(config *rest.Config, httpClient *http.Client) (*prober, error) {
 	return &prober{kube: kube}, nil
 }
 
-// look asks whether the cluster works and which it is. The version and what its nodes
-// have are asked for as well when whole is set, else taken from the probe before. A
-// cluster that does not let its nodes be seen is not worse for it.
+// look reads whether the cluster works and which one it is. If whole is true, it also reads the
+// version and the resources of the nodes. Otherwise it copies these from the last probe. A
+// cluster that does not allow reading its nodes has no problem for that reason.
 func (p *prober) look(ctx context.Context, before probe, whole bool, report func(error) string) probe {
 	now := probe{at: time.Now(), uid: before.uid, version: before.version, supply: before.supply}
 	now.trouble = p.identify(ctx, &now, report)
@@ -64,7 +65,7 @@ func (p *prober) look(ctx context.Context, before probe, whole bool, report func
 	return now
 }
 
-// identify finds out which cluster answers.
+// identify determines which cluster answers.
 func (p *prober) identify(ctx context.Context, now *probe, report func(error) string) *problem {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSilence)
 	defer cancel()
@@ -76,8 +77,8 @@ func (p *prober) identify(ctx context.Context, now *probe, report func(error) st
 	return nil
 }
 
-// readiness asks what the API server says of itself. One that shows this to
-// administrators only has shown by answering that it works.
+// readiness reads the health of the API server. A server that allows this only for administrators
+// has shown by its answer that it works.
 func (p *prober) readiness(ctx context.Context, report func(error) string) *problem {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSilence)
 	defer cancel()
@@ -88,11 +89,11 @@ func (p *prober) readiness(ctx context.Context, report func(error) string) *prob
 	return check(ctx, fmt.Errorf("asking /readyz: %w", err), report)
 }
 
-// errSilence is the cause of our own deadline.
+// errSilence is the cause of a timeout that this package sets.
 var errSilence = fmt.Errorf("the cluster gave no answer within %s", probeTimeout)
 
-// check says what an error means for a cluster: it was not reached, it takes these
-// credentials for nobody's, or it answers and does not work.
+// check classifies an error of a cluster: it was not reached, it does not accept the credentials,
+// or it answers but does not work.
 func check(ctx context.Context, err error, report func(error) string) *problem {
 	if cause := context.Cause(ctx); cause != nil {
 		return &problem{workloadv1alpha1.ReasonClusterUnreachable, report(cause)}
@@ -108,7 +109,7 @@ func check(ctx context.Context, err error, report func(error) string) *problem {
 	}
 }
 
-// inventory fills in the version and the nodes. What cannot be read stays as it was.
+// inventory reads the version and the nodes. Values that cannot be read stay as they were.
 func (p *prober) inventory(ctx context.Context, now *probe) {
 	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
@@ -130,7 +131,7 @@ func (p *prober) version(ctx context.Context) (string, error) {
 	return strings.ToValidUTF8(info.GitVersion[:min(len(info.GitVersion), maxVersion)], ""), err
 }
 
-// supply sums up the nodes: Kubernetes' own or, where there is no such type, rik's.
+// supply adds up the nodes: those of Kubernetes or, if that type does not exist, those of rik.
 func (p *prober) supply(ctx context.Context) (supply, error) {
 	sum, err := p.sumOf(ctx, "/api/v1/nodes", ofKube)
 	if apierrors.IsNotFound(err) {
@@ -139,8 +140,8 @@ func (p *prober) supply(ctx context.Context) (supply, error) {
 	return sum, err
 }
 
-// nodes is what is read of a page of nodes, Kubernetes' or rik's. Their amounts stay text
-// until they are known to be such that one can reckon with them.
+// nodes is the used part of a page of nodes of Kubernetes or rik. The amounts stay text until
+// they are known to be safe to parse.
 type nodes struct {
 	Metadata metav1.ListMeta `json:"metadata"`
 	Items    []struct {
@@ -151,8 +152,8 @@ type nodes struct {
 	} `json:"items"`
 }
 
-// sumOf sums up the nodes that a cluster lists below a path. nameOf says what a resource of
-// theirs is called here.
+// sumOf adds up the nodes that a cluster lists at a path. nameOf returns the name in the sum for
+// a resource of the nodes.
 func (p *prober) sumOf(ctx context.Context, path string, nameOf func(string) corev1.ResourceName) (supply, error) {
 	sum := supply{capacity: corev1.ResourceList{}, allocatable: corev1.ResourceList{}}
 	for next := ""; ; {

@@ -21,8 +21,8 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// TestPullModeInstallsAnAgent: what is installed may carry and no more, changes only
-// when it has to, and goes when the mode does.
+// TestPullModeInstallsAnAgent tests that the agent has the permissions to carry objects and no
+// others. It changes only when necessary, and is removed when the mode changes.
 func TestPullModeInstallsAnAgent(t *testing.T) {
 	t.Parallel()
 	physical := kube.Start(t, kube.Options{ControllerManager: true})
@@ -71,7 +71,7 @@ func TestPullModeInstallsAnAgent(t *testing.T) {
 	})
 }
 
-// awaitAgent gives the version of the agent's Deployment.
+// awaitAgent returns the version of the agent's Deployment.
 func awaitAgent(t *testing.T, physical *kube.Cluster, home string) string {
 	t.Helper()
 	var version string
@@ -86,7 +86,7 @@ func awaitAgent(t *testing.T, physical *kube.Cluster, home string) string {
 	return version
 }
 
-// mayCarryAndNoMore works as the agent's account.
+// mayCarryAndNoMore tests the permissions of the agent's account.
 func mayCarryAndNoMore(t *testing.T, physical *kube.Cluster, registered *workloadv1alpha1.Cluster, home string) {
 	t.Helper()
 	account := asAccount(t, physical, home)
@@ -99,7 +99,7 @@ func mayCarryAndNoMore(t *testing.T, physical *kube.Cluster, registered *workloa
 		return err
 	}
 	locator := map[string]string{workloadv1alpha1.LocatorAnnotation: `{"upstreamUID":"1","cluster":"east","clusterUID":"` + string(registered.UID) + `","namespace":"shop"}`}
-	// A policy takes a moment to hold, and the account's role another.
+	// A policy and the account's role take effect after a moment.
 	poll.Until(t, kube.Timeout, "the agent's policy holds", func(context.Context) error {
 		if err := configMap(metav1.NamespaceDefault); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("writing in the default namespace: %w", errors.Join(err, deleteCarried(t, physical)))
@@ -129,7 +129,7 @@ func mayCarryAndNoMore(t *testing.T, physical *kube.Cluster, registered *workloa
 
 func listing[T any](_ T, err error) error { return err }
 
-// deleteCarried takes back what was written before the policy held.
+// deleteCarried deletes what was written before the policy took effect.
 func deleteCarried(t *testing.T, physical *kube.Cluster) error {
 	t.Helper()
 	err := physical.Client().CoreV1().ConfigMaps(metav1.NamespaceDefault).Delete(t.Context(), "carried", metav1.DeleteOptions{})

@@ -22,7 +22,7 @@ import (
 	"rik.dev/rik/internal/multicluster/syncer"
 )
 
-// importOf is an import of the cluster east.
+// importOf returns an import of the cluster east.
 func importOf(group, version, plural string, scope apiextensionsv1.ResourceScope, conditions ...string) *apiresourcev1alpha1.APIResourceImport {
 	i := &apiresourcev1alpha1.APIResourceImport{}
 	i.Spec.Location, i.Spec.Scope = "east", scope
@@ -107,7 +107,7 @@ func TestSynced(t *testing.T) {
 	}
 }
 
-// tightened is an import of a type whose schema the cluster has narrowed.
+// tightened returns an import of a type whose schema the cluster has narrowed.
 func tightened(group, version, resource string) *apiresourcev1alpha1.APIResourceImport {
 	i := importOf(group, version, resource, apiextensionsv1.NamespaceScoped)
 	i.Status.Conditions = []metav1.Condition{{Type: apiresourcev1alpha1.ConditionCompatible, Status: metav1.ConditionFalse, Message: ".spec.replicas: maximum: 100"}}
@@ -156,7 +156,7 @@ func TestSupplySums(t *testing.T) {
 	if rik.equal(kube) {
 		t.Error("two different supplies are equal")
 	}
-	// None of these is read: some would never be.
+	// None of these values is parsed, because parsing some of them would never end.
 	for _, lie := range []string{"1e-999999999", "1e999999999", "1e2147483648", "-1", "", "x", "1e+3", strings.Repeat("9", 1<<20)} {
 		plus(rik.allocatable, map[string]string{"cpu": lie, "memory": lie}, ofRik)
 	}
@@ -172,7 +172,7 @@ func TestSupplySums(t *testing.T) {
 	}
 }
 
-// definition is a CRD of widgets.example with versions.
+// definition returns a CRD of widgets.example with versions.
 func definition(versions ...apiextensionsv1.CustomResourceDefinitionVersion) *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "widgets.example"},
@@ -219,7 +219,7 @@ func TestImportsFrom(t *testing.T) {
 	}
 }
 
-// Only what a pull denies for certain is missing.
+// An import is missing only if a pull certainly excludes its type.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	here := importOf("example", "v1", "widgets", apiextensionsv1.NamespaceScoped)
@@ -290,7 +290,8 @@ func TestNoteBeat(t *testing.T) {
 	now := noon
 	c := &Controller{beats: map[string]beat{}, now: func() time.Time { return now }}
 	at := func(second int) *workloadv1alpha1.Cluster {
-		written := metav1.NewTime(noon.Add(time.Duration(second)*time.Second - 24*time.Hour)) // a clock of its own
+		// from another clock
+		written := metav1.NewTime(noon.Add(time.Duration(second)*time.Second - 24*time.Hour))
 		return &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "east"}, Status: workloadv1alpha1.ClusterStatus{LastHeartbeatTime: &written}}
 	}
 	if got := c.noteBeat(&workloadv1alpha1.Cluster{}); !got.IsZero() {
@@ -314,7 +315,7 @@ func TestNoteBeat(t *testing.T) {
 	}
 }
 
-// TestDeleteFlags: an agent is told what is not a default of it.
+// TestDeleteFlags tests that an agent gets a flag only for a value that is not the default.
 func TestDeleteFlags(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -14,8 +14,8 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// TestPushModeCarries runs the syncer in the controller, changes its credentials under
-// it, and lets go of the cluster.
+// TestPushModeCarries runs the syncer in the controller, changes its credentials while it runs,
+// and unregisters the cluster.
 func TestPushModeCarries(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
@@ -53,7 +53,7 @@ func TestPushModeCarries(t *testing.T) {
 	}
 }
 
-// carries makes a ConfigMap for the cluster and waits until it is there.
+// carries creates a ConfigMap for the cluster and waits until it is there.
 func (s *site) carries(t *testing.T, physical *kube.Cluster, name string) {
 	t.Helper()
 	s.create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{

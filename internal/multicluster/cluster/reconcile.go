@@ -23,11 +23,11 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// defaultKey is where a Secret holds a kubeconfig, as the type Cluster says.
+// defaultKey is the key of a kubeconfig in a Secret, as documented in the type Cluster.
 const defaultKey = "kubeconfig"
 
-// reconcile brings one Cluster to where it should be: a member that runs with its
-// present kubeconfig, and a status that says what the member sees.
+// reconcile makes one pass over a Cluster. It makes sure that a member runs with the current
+// kubeconfig, and that the status contains what the member observes.
 func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration, error) {
 	if name == everyObject {
 		return c.sweep(ctx)
@@ -49,15 +49,15 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	return c.keep(ctx, cluster)
 }
 
-// isBeingEmptied says whether the splitter still has something deleted in a Cluster that
-// is being removed: until then it is carried to as before.
+// isBeingEmptied reports whether the splitter still deletes objects in a Cluster that is being
+// removed. Until it is done, the syncer runs as before.
 func isBeingEmptied(cluster *workloadv1alpha1.Cluster) bool {
 	return controllerutil.ContainsFinalizer(cluster, workloadv1alpha1.SplitterFinalizer) &&
 		controllerutil.ContainsFinalizer(cluster, workloadv1alpha1.ClusterFinalizer)
 }
 
-// hold puts the finalizer on, before anything is made that would be left behind. The
-// write brings the next pass.
+// hold adds the finalizer before anything is created that would be left behind. The write causes
+// the next pass.
 func (c *Controller) hold(ctx context.Context, cluster *workloadv1alpha1.Cluster) error {
 	held := cluster.DeepCopy()
 	controllerutil.AddFinalizer(held, workloadv1alpha1.ClusterFinalizer)
@@ -104,7 +104,7 @@ func (c *Controller) importsOf(ctx context.Context, name string) ([]*apiresource
 	return imports, nil
 }
 
-// ownUID is the UID of the kcp's namespace kube-system, which is asked for once.
+// ownUID returns the UID of the kcp's namespace kube-system. It reads the namespace only once.
 func (c *Controller) ownUID(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	uid := c.uid
@@ -123,9 +123,8 @@ func (c *Controller) ownUID(ctx context.Context) (string, error) {
 	return c.uid, nil
 }
 
-// sameAs is the oldest other Cluster that stands for the same physical cluster; empty if
-// there is none, or if this one is the oldest. Those that change their answer have their
-// Clusters looked at.
+// sameAs returns the oldest other Cluster that is the same physical cluster. It is empty if there
+// is none, or if this Cluster is the oldest. It queues the Clusters whose result changes.
 func (c *Controller) sameAs(ctx context.Context, cluster *workloadv1alpha1.Cluster, seen string) (string, error) {
 	list := &workloadv1alpha1.ClusterList{}
 	if err := c.cache.List(ctx, list); err != nil {
@@ -138,7 +137,7 @@ func (c *Controller) sameAs(ctx context.Context, cluster *workloadv1alpha1.Clust
 	return oldestTwin(cluster, uid, list.Items), nil
 }
 
-// oldestTwin is the oldest of the Clusters with a UID, if that is another one.
+// oldestTwin returns the oldest of the Clusters with a UID, if that is another one.
 func oldestTwin(cluster *workloadv1alpha1.Cluster, uid string, clusters []workloadv1alpha1.Cluster) string {
 	oldest := cluster
 	if cluster.Annotations[workloadv1alpha1.OwnClusterAnnotation] == "true" {
@@ -160,7 +159,7 @@ func oldestTwin(cluster *workloadv1alpha1.Cluster, uid string, clusters []worklo
 	return oldest.Name
 }
 
-// noteBeat remembers when the heartbeat in a Cluster's status arrived.
+// noteBeat records when the heartbeat in a Cluster's status arrived.
 func (c *Controller) noteBeat(cluster *workloadv1alpha1.Cluster) time.Time {
 	last := cluster.Status.LastHeartbeatTime
 	if last == nil {
@@ -180,8 +179,8 @@ func (c *Controller) noteBeat(cluster *workloadv1alpha1.Cluster) time.Time {
 	return now.seen
 }
 
-// ensure gives the member that runs with the Cluster's kubeconfig, after a change a new
-// one. It gives a problem instead where the kubeconfig cannot be used.
+// ensure returns the member that runs with the Cluster's kubeconfig. If the kubeconfig has
+// changed, it replaces the member. If the kubeconfig cannot be used, it returns a problem.
 func (c *Controller) ensure(ctx context.Context, cluster *workloadv1alpha1.Cluster) (*member, *problem, error) {
 	data, wrong, err := c.kubeconfig(ctx, cluster)
 	if err != nil {
@@ -213,12 +212,12 @@ func (c *Controller) ensure(ctx context.Context, cluster *workloadv1alpha1.Clust
 	c.mu.Lock()
 	c.members[cluster.Name] = m
 	c.mu.Unlock()
-	m.start(context.WithoutCancel(ctx)) // stopAll ends it: a pass does not own it
+	m.start(context.WithoutCancel(ctx)) // stopAll stops it, because it outlives this pass
 	c.config.Logger.Info("connecting to a cluster", "cluster", cluster.Name, "location", m.location, "mode", m.mode)
 	return m, nil, nil
 }
 
-// identity is all that a member is made from; another one needs another member.
+// identity is the input of a member. If it changes, the member is replaced.
 type identity struct {
 	owner types.UID
 	mode  workloadv1alpha1.SyncMode
@@ -229,7 +228,7 @@ func identityOf(cluster *workloadv1alpha1.Cluster, mode workloadv1alpha1.SyncMod
 	return identity{owner: cluster.UID, mode: mode, hash: sha256.Sum256(kubeconfig)}
 }
 
-// pin is the UID that the cluster has to have; empty before it was ever reached.
+// pin returns the UID that the cluster must have. It is empty if the cluster was never reached.
 func pin(cluster *workloadv1alpha1.Cluster, old *member) string {
 	if cluster.Status.UID == "" && old != nil && old.identity.owner == cluster.UID {
 		return old.observe().pinned
@@ -237,7 +236,7 @@ func pin(cluster *workloadv1alpha1.Cluster, old *member) string {
 	return cluster.Status.UID
 }
 
-// kubeconfig reads what the Cluster gives or names.
+// kubeconfig reads the kubeconfig of the Cluster, inline or from its Secret.
 func (c *Controller) kubeconfig(ctx context.Context, cluster *workloadv1alpha1.Cluster) ([]byte, *problem, error) {
 	invalid := func(format string, args ...any) *problem {
 		return &problem{workloadv1alpha1.ReasonInvalidKubeConfig, fmt.Sprintf(format, args...)}
@@ -268,14 +267,15 @@ func (c *Controller) kubeconfig(ctx context.Context, cluster *workloadv1alpha1.C
 	return data, nil, nil
 }
 
-// write applies the controller's part of a status, if it is another than before.
+// write applies the controller's part of a status if it has changed.
 func (c *Controller) write(ctx context.Context, cluster *workloadv1alpha1.Cluster, status workloadv1alpha1.ClusterStatus) error {
 	if equality.Semantic.DeepEqual(status, ownPart(cluster.Status)) {
 		return nil
 	}
 	metadata := map[string]any{"name": cluster.Name, "uid": cluster.UID}
 	if fallsSilent(cluster.Status, status) {
-		// A fence is counted from here: no heartbeat may have come that this has not seen.
+		// The fence starts at this write. The precondition makes sure that no heartbeat has
+		// arrived which this pass has not seen.
 		metadata["resourceVersion"] = cluster.ResourceVersion
 	}
 	body, err := json.Marshal(map[string]any{
@@ -297,13 +297,13 @@ func (c *Controller) write(ctx context.Context, cluster *workloadv1alpha1.Cluste
 	return nil
 }
 
-// fallsSilent says whether a status is the first to say that no heartbeat comes.
+// fallsSilent reports whether a status is the first one without a heartbeat.
 func fallsSilent(before, after workloadv1alpha1.ClusterStatus) bool {
 	const kind = workloadv1alpha1.ConditionHeartbeatHealthy
 	return meta.IsStatusConditionFalse(after.Conditions, kind) && !meta.IsStatusConditionFalse(before.Conditions, kind)
 }
 
-// ownPart is a status without what the syncer writes.
+// ownPart returns a status without the syncer's part.
 func ownPart(status workloadv1alpha1.ClusterStatus) workloadv1alpha1.ClusterStatus {
 	part := *status.DeepCopy()
 	part.LastHeartbeatTime, part.Conditions = nil, nil
@@ -322,7 +322,7 @@ func ownPart(status workloadv1alpha1.ClusterStatus) workloadv1alpha1.ClusterStat
 	return part
 }
 
-// forget ends what belongs to a Cluster that is no more.
+// forget removes the state of a Cluster that no longer exists.
 func (c *Controller) forget(name string) {
 	c.stop(name)
 	c.mu.Lock()

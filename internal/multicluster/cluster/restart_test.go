@@ -28,8 +28,8 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// TestS12PullAgentRestarted: an agent that ends is missed, and another one with the same
-// credentials takes up where it was, with what became of its objects in between.
+// TestS12PullAgentRestarted tests that a stopped agent is detected. Another one with the same
+// credentials continues its work, and copies the changes that were made in between.
 func TestS12PullAgentRestarted(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
@@ -55,8 +55,8 @@ func TestS12PullAgentRestarted(t *testing.T) {
 	s.restarts(t, physical, workloadv1alpha1.ReasonNoHeartbeat, func() (stop func()) { return runSyncer(t, upstream, downstream) })
 }
 
-// TestS13SyncerByHand: in mode none somebody runs the syncer, as anybody who may as
-// much as it needs.
+// TestS13SyncerByHand tests mode none: a user runs the syncer, with any identity that has the
+// needed permissions.
 func TestS13SyncerByHand(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
@@ -77,10 +77,10 @@ func TestS13SyncerByHand(t *testing.T) {
 // beatTimeout is ten heartbeats of runSyncer.
 const beatTimeout = 2 * time.Second
 
-// restarts has a syncer run, end and run again.
+// restarts runs, stops and runs a syncer again.
 func (s *site) restarts(t *testing.T, physical *kube.Cluster, before string, start func() (stop func())) {
 	t.Helper()
-	// Tests share the physical cluster.
+	// Tests share the physical cluster, so the names contain the test.
 	of := strings.ToLower(t.Name())
 	nameKept, nameDeleted := "kept-"+of, "deleted-"+of
 	s.awaitReady(t, "east", metav1.ConditionFalse, before)
@@ -120,8 +120,8 @@ func (s *site) restarts(t *testing.T, physical *kube.Cluster, before string, sta
 	s.carries(t, physical, "third-"+of)
 }
 
-// podCredentials are what the agent's container has: its mounted Secret, and a token of
-// its account.
+// podCredentials returns the credentials of the agent's container: its mounted Secret, and a
+// token of its account.
 func podCredentials(t *testing.T, physical *kube.Cluster, home string) (upstream, downstream *rest.Config) {
 	t.Helper()
 	mounted, err := physical.Client().CoreV1().Secrets(home).Get(t.Context(), pull.Name, metav1.GetOptions{})
@@ -134,8 +134,7 @@ func podCredentials(t *testing.T, physical *kube.Cluster, home string) (upstream
 	return upstream, asAccountConfig(t, physical, home)
 }
 
-// runSyncer runs the syncer of east as its program does, until the test ends or stop is
-// called.
+// runSyncer runs the syncer of east as its program does, until the test ends or stop is called.
 func runSyncer(t *testing.T, upstream, downstream *rest.Config) (stop func()) {
 	t.Helper()
 	agent, err := syncer.New(syncer.Config{

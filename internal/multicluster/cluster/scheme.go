@@ -17,7 +17,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// scheme holds the types that the controller reads and writes on either side.
+// scheme contains the types that the controller reads and writes on either side.
 var scheme = newScheme()
 
 func newScheme() *runtime.Scheme {
@@ -32,8 +32,8 @@ func newScheme() *runtime.Scheme {
 	return s
 }
 
-// mapper knows the resources by heart: a cluster that does not answer discovery can
-// still be asked for its nodes.
+// mapper contains the resources as constants, so that the nodes of a cluster can be read even if
+// it does not answer discovery.
 func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	add := func(gv schema.GroupVersion, scope meta.RESTScope, kinds ...string) {

@@ -8,8 +8,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestFallsSilent: fences are counted from the first word that no heartbeat comes, and only
-// that one is written on the very version that was judged.
+// TestFallsSilent tests that fences start at the first status without a heartbeat. Only that
+// status is written with the resource version from which it was decided.
 func TestFallsSilent(t *testing.T) {
 	t.Parallel()
 	status := func(heartbeat metav1.ConditionStatus) workloadv1alpha1.ClusterStatus {

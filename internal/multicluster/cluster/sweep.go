@@ -22,16 +22,18 @@ import (
 )
 
 const (
-	// sweepShare is the part of the time that sweeps may take: with many objects they
-	// come less often than PollInterval says, down to a tenth as often.
+	// sweepShare limits the load of sweeps: the pause between two sweeps is at least this many
+	// times as long as a sweep took. PollInterval is the shortest pause. sweepSlowest times
+	// PollInterval is the longest.
 	sweepShare, sweepSlowest = 50, 10
-	// letGoTimeout is how long one stray may take.
+	// letGoTimeout is how long releasing one stray may take.
 	letGoTimeout = 30 * time.Second
 )
 
-// stray is an object upstream that a cluster's syncer holds, and that is not sent to
-// the cluster. A syncer sees what is sent to its cluster and what is in it: if one died
-// after its last act there and before it let go, no other finds the object again.
+// stray is an object upstream that has the finalizer of a cluster's syncer and is not sent to the
+// cluster. A syncer finds only objects that are sent to its cluster or exist in it. If a syncer
+// was killed after it had deleted the object in the cluster, and before it removed the finalizer,
+// no other syncer finds the object.
 type stray struct {
 	cluster         string
 	resource        schema.GroupVersionResource
@@ -39,10 +41,10 @@ type stray struct {
 	uid             types.UID
 }
 
-// sweep looks through every object upstream for what syncers have left: those of
-// Clusters that are no more are released, and strays are given to the members, who can
-// see what is in their clusters. A stray counts when it was one in the sweep before:
-// mostly its syncer is at work on it.
+// sweep walks through every object upstream for finalizers that syncers have left. It removes
+// those of Clusters that no longer exist. It gives strays to the members, which can check their
+// clusters. A stray counts only if the last sweep found it too, because in most cases its syncer
+// is still processing it.
 func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
 	begin := c.now()
 	absent, found, seen := c.absence(ctx), map[stray]bool{}, map[types.UID]bool{}
@@ -53,7 +55,7 @@ func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
 		}
 		return is, err
 	}})
-	// What one type keeps from being done is not left undone for the others.
+	// An error with one type does not stop the work on the other types.
 	strays := map[string][]stray{}
 	for s := range found {
 		if c.strays[s] {
@@ -74,14 +76,15 @@ func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
 	return max(c.config.PollInterval, pause), nil
 }
 
-// absence says of names whether there is no Cluster of that name, and asks once for each.
+// absence returns a function that reports whether a Cluster does not exist. It asks once for each
+// name.
 func (c *Controller) absence(ctx context.Context) func(name string) (bool, error) {
 	known := map[string]bool{}
 	return func(name string) (bool, error) {
 		if absent, ok := known[name]; ok {
 			return absent, nil
 		}
-		// Past the cache: a Cluster that was just registered must not count as absent.
+		// Read without the cache: a Cluster that was just registered must not count as absent.
 		err := c.client.Get(ctx, client.ObjectKey{Name: name}, &workloadv1alpha1.Cluster{})
 		if client.IgnoreNotFound(err) != nil {
 			return false, err
@@ -91,7 +94,7 @@ func (c *Controller) absence(ctx context.Context) func(name string) (bool, error
 	}
 }
 
-// stray gives the member strays of its cluster, in place of those from before.
+// stray replaces the strays of the member.
 func (m *member) stray(list []stray) {
 	m.mu.Lock()
 	m.strays = list
@@ -99,7 +102,8 @@ func (m *member) stray(list []stray) {
 	poke(m.strayed)
 }
 
-// letGoOfStrays works on strays until ctx ends. What fails, the next sweep finds again.
+// letGoOfStrays releases strays until ctx ends. If that fails, the next sweep finds the stray
+// again.
 func (m *member) letGoOfStrays(ctx context.Context) {
 	for {
 		select {
@@ -117,12 +121,12 @@ func (m *member) letGoOfStrays(ctx context.Context) {
 	}
 }
 
-// sweeper lets go of strays of one cluster. Its member alone uses it.
+// sweeper releases the strays of one cluster. Only its member uses it.
 type sweeper struct {
 	cluster              string
 	owner                types.UID
 	upstream, downstream metadata.Interface
-	// discovery asks the cluster what it serves.
+	// discovery returns a client for the types of the cluster.
 	discovery func(context.Context) (discovery.DiscoveryInterface, func(), error)
 	prober    *prober
 	report    func(error) string
@@ -140,8 +144,8 @@ func (c *Controller) newSweeper(cluster *workloadv1alpha1.Cluster, m *member) (*
 	}, nil
 }
 
-// letGo takes the syncer's finalizer from those strays that are not in the cluster, as
-// it says itself, and this very cluster.
+// letGo removes the syncer's finalizer from the strays that do not exist in the cluster. It first
+// checks that the registered cluster answers.
 func (s *sweeper) letGo(ctx context.Context, list []stray, pinned string) error {
 	if len(list) == 0 {
 		return nil
@@ -163,7 +167,7 @@ func (s *sweeper) letGo(ctx context.Context, list []stray, pinned string) error 
 	}
 	defer end()
 	_, lists, err := offered.ServerGroupsAndResources()
-	// A type of a group that gives no account is left out below like one that is not served.
+	// A type whose API group cannot be read is skipped below, like a type that is not served.
 	if _, partial := discovery.GroupDiscoveryFailedErrorGroups(err); err != nil && !partial {
 		return fmt.Errorf("asking the cluster for its types: %w", err)
 	}
@@ -172,7 +176,7 @@ func (s *sweeper) letGo(ctx context.Context, list []stray, pinned string) error 
 	for _, x := range list {
 		there, served := offeredAs(x.resource.GroupResource(), lists)
 		if !served {
-			continue // what the cluster has of a type that it does not serve now is not known
+			continue // the objects of a type that is not served now are not known
 		}
 		if err := s.letGoOf(ctx, x, identity, there); err != nil {
 			problems = append(problems, fmt.Errorf("%s %s/%s: %w", x.resource.Resource, x.namespace, x.name, err))
@@ -181,7 +185,7 @@ func (s *sweeper) letGo(ctx context.Context, list []stray, pinned string) error 
 	return errors.Join(problems...)
 }
 
-// offeredAs is a type in the first version that a server offers it in.
+// offeredAs returns a type in the first version that a server offers.
 func offeredAs(resource schema.GroupResource, lists []*metav1.APIResourceList) (schema.GroupVersionResource, bool) {
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
@@ -195,8 +199,8 @@ func offeredAs(resource schema.GroupResource, lists []*metav1.APIResourceList) (
 	return schema.GroupVersionResource{}, false
 }
 
-// letGoOf asks upstream first: whoever changes the object afterward, so that it may be
-// in the cluster again, makes the write fail.
+// letGoOf reads the upstream object first. If a client changes it after that, for example to send
+// it to the cluster again, the write fails.
 func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity, resource schema.GroupVersionResource) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, letGoTimeout, errSilence)
 	defer cancel()
@@ -229,18 +233,18 @@ func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity
 	return nil
 }
 
-// isObjectGone says whether a server answered that it has no such object, as against
-// having no such type.
+// isObjectGone reports whether a server answered that the object does not exist. It returns false
+// if the server does not serve the type.
 func isObjectGone(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// isSent says whether labels send an object to a cluster, so that its syncer sees it.
+// isSent reports whether labels send an object to a cluster, so that its syncer sees it.
 func isSent(object metav1.Object, cluster string) bool {
 	return slices.Contains(workloadv1alpha1.Targets(object.GetLabels()), cluster)
 }
 
-// holders are the clusters whose syncers hold an object.
+// holders returns the clusters whose syncers have a finalizer on an object.
 func holders(finalizers []string) []string {
 	var names []string
 	for _, f := range finalizers {

@@ -20,15 +20,16 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// TestWhatADeadSyncerHeldIsReleased: a syncer that dies after its last act in the
-// cluster leaves its finalizer on objects that no other syncer finds again. They are let
-// go of once the cluster says that it does not have them, and no sooner.
+// TestWhatADeadSyncerHeldIsReleased tests a syncer that is killed after its last action in the
+// cluster. It leaves its finalizer on objects that no other syncer finds. They are released when
+// the cluster has confirmed that it does not have them, and not before.
 func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t).Way(t)
 	s := newSite(t, func(c *cluster.Config) {
 		c.Mode = workloadv1alpha1.SyncNone
-		// It waits for a dozen sweeps, which on a busy machine come ten times less often.
+		// The test waits for about twelve sweeps, which come ten times less often on a busy
+		// machine.
 		c.PollInterval = 250 * time.Millisecond
 	})
 	s.create(t, secret(physical.Kubeconfig()))
@@ -43,7 +44,7 @@ func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.awaitFinalizers(t, moved)
-	// Nobody else tells that there is no Cluster west.
+	// No other component reports that the Cluster west does not exist.
 	note := func(want string) {
 		t.Helper()
 		poll.Until(t, kube.Timeout, fmt.Sprintf("the problem says %q", want), func(ctx context.Context) error {
@@ -67,7 +68,7 @@ func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
 	s.awaitFinalizers(t, unsent)
 	s.gone(t, deleted)
 
-	// What is sent there, or is there, is for a syncer to see to.
+	// An object that is sent to the cluster, or exists there, is left to the syncer.
 	sent, present := s.held(t, "sent", "east"), s.held(t, "present", "west")
 	there := s.downNamespace(t, physical, registered)
 	counterpart := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -80,7 +81,7 @@ func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
 	s.isHeld(t, sent)
 	s.isHeld(t, present)
 
-	// And nothing is known to be gone from a cluster that is not reached.
+	// Nothing counts as gone from a cluster that cannot be reached.
 	physical.Cut()
 	s.awaitReady(t, "east", metav1.ConditionFalse, workloadv1alpha1.ReasonClusterUnreachable)
 	unknown := s.held(t, "unknown", "")
@@ -91,7 +92,7 @@ func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
 	s.isHeld(t, present)
 }
 
-// held makes a ConfigMap that east's syncer has held, and that is sent to a cluster or to
+// held creates a ConfigMap with the finalizer of east's syncer that is sent to a cluster or to
 // none. The finalizer comes first, so that no sweep sees it sent elsewhere by mistake.
 func (s *site) held(t *testing.T, name, target string) *corev1.ConfigMap {
 	t.Helper()
@@ -105,7 +106,7 @@ func (s *site) held(t *testing.T, name, target string) *corev1.ConfigMap {
 	return held
 }
 
-// awaitFinalizers waits until an object has these, and no others.
+// awaitFinalizers waits until an object has exactly these finalizers.
 func (s *site) awaitFinalizers(t *testing.T, object client.Object, want ...string) {
 	t.Helper()
 	poll.Until(t, kube.Timeout, fmt.Sprintf("%s has the finalizers %v", object.GetName(), want), func(ctx context.Context) error {
@@ -129,8 +130,9 @@ func (s *site) isHeld(t *testing.T, object client.Object) {
 	}
 }
 
-// sweeps waits until every object was looked at four times: what counts does so in the
-// second look. A sweep releases what a Cluster holds that is none.
+// sweeps waits until every object was checked four times, because a stray counts only at the
+// second check. Each check is visible because a sweep releases the finalizer of a Cluster that
+// does not exist.
 func (s *site) sweeps(t *testing.T) {
 	t.Helper()
 	for i := range 4 {
@@ -143,7 +145,7 @@ func (s *site) sweeps(t *testing.T) {
 	}
 }
 
-// downNamespace makes the namespace that stands for default in the cluster.
+// downNamespace creates the downstream namespace of default in the cluster.
 func (s *site) downNamespace(t *testing.T, physical *kube.Cluster, registered *workloadv1alpha1.Cluster) string {
 	t.Helper()
 	system := &corev1.Namespace{}

@@ -15,19 +15,19 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// native are the types that a kcp serves by itself and that are synced: imports of them
-// are only checked.
+// native are the synced types that every kcp serves. Imports of them are only checked.
 var native = []string{"configmaps", "persistentvolumeclaims", "secrets", "serviceaccounts", "services"}
 
-// powerful are the groups whose types give power over a cluster, and own the types
-// that a cluster or a syncer needs for itself.
+// powerful are the API groups whose types give control over a cluster. own are the types that a
+// cluster or a syncer needs for itself.
 var (
 	powerful = []string{"rbac.authorization.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io",
 		"apiregistration.k8s.io", "certificates.k8s.io", "authentication.k8s.io", "authorization.k8s.io"}
 	own = []schema.GroupResource{{Resource: "namespaces"}, {Resource: "nodes"}}
 )
 
-// neverSynced says why a type is never synced, whoever asks; empty for all others.
+// neverSynced returns why a type is never synced, whoever requests it. It is empty for all other
+// types.
 func neverSynced(resource schema.GroupResource) string {
 	switch {
 	case slices.Contains(powerful, resource.Group):
@@ -38,7 +38,7 @@ func neverSynced(resource schema.GroupResource) string {
 	return ""
 }
 
-// wanted are the names of the types that are imported from a cluster, sorted.
+// wanted returns the names of the types to import from a cluster, sorted.
 func wanted(requested []string, cluster *workloadv1alpha1.Cluster) []string {
 	names := slices.Concat(native, requested)
 	for _, name := range cluster.Spec.ClusterScopedResources {
@@ -50,13 +50,13 @@ func wanted(requested []string, cluster *workloadv1alpha1.Cluster) []string {
 	return slices.Compact(names)
 }
 
-// synced are the types that are carried to a cluster, as resource.group, sorted: those
-// whose imports are compatible with what the kcp serves and are served by it. Types that
-// are not namespaced have to be allowed by the Cluster by name.
+// synced returns the types that are carried to a cluster, as resource.group, sorted. Their
+// imports are compatible with what the kcp serves, and the kcp serves them. Cluster-scoped types
+// are carried only if the Cluster allows them by name.
 //
-// A type that was carried and has become incompatible, because the cluster changed its
-// schema, is carried on: objects that still fit are updated, and all are deleted. What is
-// wrong is returned as well, without its time.
+// If a carried type becomes incompatible because the cluster has changed its schema, it is still
+// carried: objects that are valid are updated, and all objects can be deleted. synced also
+// returns the problems, without their times.
 func synced(requested []string, cluster *workloadv1alpha1.Cluster, imports []*apiresourcev1alpha1.APIResourceImport) (carried []string, problems []workloadv1alpha1.ResourceProblem) {
 	names := wanted(requested, cluster)
 	unfit := map[string]string{}
@@ -87,7 +87,7 @@ func synced(requested []string, cluster *workloadv1alpha1.Cluster, imports []*ap
 	return slices.Compact(carried), problems
 }
 
-// maxProblem bounds the message of a ResourceProblem, in bytes.
+// maxProblem limits the message of a ResourceProblem, in bytes.
 const maxProblem = 2 << 10
 
 func cut(text string, limit int) string {
@@ -97,7 +97,7 @@ func cut(text string, limit int) string {
 	return strings.ToValidUTF8(text[:limit], "") + "..."
 }
 
-// since gives problems the time at which they were first seen.
+// since sets the time at which each problem was first seen.
 func since(problems, before []workloadv1alpha1.ResourceProblem, now metav1.Time) []workloadv1alpha1.ResourceProblem {
 	for i := range problems {
 		problems[i].Since = now
@@ -110,7 +110,7 @@ func since(problems, before []workloadv1alpha1.ResourceProblem, now metav1.Time)
 	return problems
 }
 
-// served says whether every object of an import's type can be carried.
+// served reports whether every object of an import's type can be carried.
 func served(i *apiresourcev1alpha1.APIResourceImport) bool {
 	return meta.IsStatusConditionTrue(i.Status.Conditions, apiresourcev1alpha1.ConditionCompatible) &&
 		meta.IsStatusConditionTrue(i.Status.Conditions, apiresourcev1alpha1.ConditionAvailable)

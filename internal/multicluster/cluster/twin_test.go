@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// TestKCPInItself: a kcp that is registered in itself is refused, and nothing is imported
+// TestKCPInItself tests that a kcp which is registered in itself is refused. Nothing is imported
 // from it or synced to it.
 func TestKCPInItself(t *testing.T) {
 	t.Parallel()
@@ -48,8 +48,8 @@ func TestKCPInItself(t *testing.T) {
 	}
 }
 
-// TestOneClusterUnderTwoNames: the younger of two Clusters that are one says so, until the
-// older is unregistered.
+// TestOneClusterUnderTwoNames tests that the younger of two Clusters with the same physical
+// cluster reports this, until the older one is unregistered.
 func TestOneClusterUnderTwoNames(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)

@@ -10,16 +10,16 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// The verbs that the agent needs downstream. It updates nothing as a whole: it applies,
-// which is patch, and deletes.
+// The verbs that the agent needs downstream. It does not use update: it applies, which is patch,
+// and deletes.
 var (
 	carriedVerbs   = []any{"get", "list", "watch", "create", "patch", "delete"}
 	namespaceVerbs = []any{"get", "create"}
 )
 
-// clusterRole is what the agent may: its types, to look up and make namespaces, and on a
-// rik cluster the one Lease by which that fences.
-// Where in them it may write is the policy's.
+// clusterRole returns the permissions of the agent: its types, reading and creating namespaces,
+// and on a rik cluster the one Lease by which the cluster fences. The admission policy restricts
+// the namespaces in which the agent may write.
 func (o *Options) clusterRole() *unstructured.Unstructured {
 	rules := []any{rule("", []any{"namespaces"}, namespaceVerbs)}
 	byGroup := map[string][]any{}
@@ -55,10 +55,10 @@ func (o *Options) clusterRoleBinding() *unstructured.Unstructured {
 	})
 }
 
-// policy keeps the agent's writes in namespaces that were made for this cluster, which
-// RBAC cannot say. It lets the agent make such a namespace and renew the Lease of its
-// cluster's fence, and leaves objects outside
-// of namespaces to the ClusterRole, which names their types one by one.
+// policy restricts the agent's writes to namespaces that were made for this cluster, which RBAC
+// cannot express. It allows the agent to create such a namespace, and to renew the Lease of its
+// cluster's fence. It does not restrict cluster-scoped objects, because the ClusterRole lists
+// their types one by one.
 func (o *Options) policy() *unstructured.Unstructured {
 	account := "request.userInfo.username == '" + Account(o.ClusterUID) + "'"
 	isNamespace := "request.resource.group == '' && request.resource.resource == 'namespaces'"

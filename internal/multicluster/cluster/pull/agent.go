@@ -6,22 +6,22 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Requests of the agent. A limit on its memory would end it when a cluster has much to
-// carry, so there is none.
+// The resource requests of the agent. There is no memory limit, because it would kill the agent
+// when a cluster has many objects to carry.
 const (
 	requestCPU    = "20m"
 	requestMemory = "64Mi"
 )
 
-// nobody is the user that images without an operating system give to those who need no
-// rights.
+// nobody is the user for processes without privileges in images without an operating system.
 const nobody = 65532
 
-// secretMode lets that user read what is root's. The folder of a volume is open to no
-// other user of the node.
+// secretMode lets that user read files that belong to root. Other users of the node cannot access
+// the directory of the volume.
 const secretMode = 0o444
 
-// deployment runs one syncer, and never two: the old one ends before the new begins.
+// deployment returns the Deployment that runs one syncer. The old pod ends before the new one
+// starts, so that two never run at once.
 func (o *Options) deployment() *unstructured.Unstructured {
 	labels := map[string]any{PartLabel: Name, ClusterUIDLabel: string(o.ClusterUID)}
 	return o.object("apps/v1", "Deployment", Namespace(o.ClusterUID), Name, map[string]any{
@@ -56,8 +56,8 @@ func (o *Options) container() map[string]any {
 	}
 }
 
-// workload runs the syncer on a rik cluster: in its node's network, from which both API
-// servers can be reached.
+// workload returns the Workload that runs the syncer on a rik cluster. It uses the network of its
+// node, from which both API servers can be reached.
 func (o *Options) workload() *unstructured.Unstructured {
 	return o.object("rik.dev/v1alpha1", "Workload", Namespace(o.ClusterUID), Name, map[string]any{
 		"spec": map[string]any{

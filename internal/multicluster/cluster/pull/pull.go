@@ -1,9 +1,9 @@
-// Package pull says what an agent in a physical cluster consists of: the syncer as a
-// workload of that cluster, the account that it works as there, what that account may,
-// and the credentials with which it reaches the kcp.
+// Package pull renders the agent in a physical cluster. The agent consists of the syncer as a
+// workload of that cluster, its account there, the permissions of that account, and the
+// credentials with which it reaches the kcp.
 //
-// It is pure: it renders objects and applies none. Everything bears the labels of
-// [Labels], so that what is rendered can be found again and removed.
+// The package is pure: it renders objects and does not apply them. All objects have the labels of
+// [Labels], so that they can be found again and removed.
 package pull
 
 import (
@@ -23,64 +23,66 @@ import (
 )
 
 const (
-	// Name is that of every namespaced object of an agent.
+	// Name is the name of every namespaced object of an agent.
 	Name = "rik-syncer"
-	// PartLabel says that an object belongs to an agent.
+	// PartLabel marks the objects of an agent.
 	PartLabel = "app.kubernetes.io/name"
-	// ClusterUIDLabel says to which: it is the UID of the Cluster upstream.
+	// ClusterUIDLabel identifies the agent by the UID of the Cluster upstream.
 	ClusterUIDLabel = "workloads.kcp.dev/cluster-uid"
-	// Mount is the folder of the agent's credentials.
+	// Mount is the directory of the agent's credentials.
 	Mount = "/etc/rik-syncer"
-	// UpstreamKey is the file in it that reaches the kcp, and its key in the Secret.
+	// UpstreamKey is the kubeconfig file for the kcp in that directory, and its key in the
+	// Secret.
 	UpstreamKey = "upstream.kubeconfig"
-	// DownstreamKey is the one that reaches the cluster, where a mounted token does not.
+	// DownstreamKey is the kubeconfig file for the cluster, if the agent cannot use a mounted
+	// token.
 	DownstreamKey = "downstream.kubeconfig"
-	// credentialsAnnotation on the agent's template is the hash of its credentials: new
-	// ones make a new agent.
+	// credentialsAnnotation on the agent's pod template is the hash of its credentials. New
+	// credentials therefore replace the agent.
 	credentialsAnnotation = "workloads.kcp.dev/credentials"
 )
 
-// Options say for which cluster an agent is, and what that cluster can do.
+// Options describe the agent of a cluster, and what that cluster supports.
 type Options struct {
-	// Cluster is the name of the Cluster upstream, ClusterUID its UID.
+	// Cluster is the name of the Cluster upstream. ClusterUID is its UID.
 	Cluster    string
 	ClusterUID types.UID
-	// Image of the syncer.
+	// Image is the image of the syncer.
 	Image string
 	// Upstream is the kubeconfig by which the agent reaches the kcp.
 	Upstream []byte
-	// Downstream is the kubeconfig by which it reaches the cluster that it runs in;
-	// needed only where the cluster gives its workloads no such credentials.
+	// Downstream is the kubeconfig by which the agent reaches its own cluster. It is needed only
+	// if the cluster gives its workloads no credentials.
 	Downstream []byte
-	// Flags are given to the syncer besides those that connect it.
+	// Flags are additional flags of the syncer. The flags for its connections are always set.
 	Flags []string
 	// Carried are the types that are synced.
 	Carried []schema.GroupResource
-	// Policies says that the cluster serves ValidatingAdmissionPolicies.
+	// Policies is true if the cluster serves ValidatingAdmissionPolicies.
 	Policies bool
-	// Rik says that the cluster is a rik cluster, which runs Workloads instead of
-	// Deployments.
+	// Rik is true for a rik cluster, which runs Workloads instead of Deployments.
 	Rik bool
 }
 
-// Namespace is that of a cluster's agent. Two kcps may each have one in a cluster.
+// Namespace returns the namespace of a cluster's agent. Two kcps may each have an agent in one
+// cluster.
 func Namespace(clusterUID types.UID) string {
 	sum := sha256.Sum256([]byte(clusterUID))
 	return Name + "-" + hex.EncodeToString(sum[:5])
 }
 
-// ClusterScoped is the name of the agent's objects that are in no namespace.
+// ClusterScoped returns the name of the agent's cluster-scoped objects.
 func ClusterScoped(clusterUID types.UID) string { return "workloads.kcp.dev:" + Namespace(clusterUID) }
 
-// PolicyName is that of the agent's admission policy, which has to be a DNS subdomain.
+// PolicyName returns the name of the agent's admission policy, which must be a DNS subdomain.
 func PolicyName(clusterUID types.UID) string { return Namespace(clusterUID) + ".workloads.kcp.dev" }
 
-// Labels are those of every object of a cluster's agent.
+// Labels returns the labels of every object of a cluster's agent.
 func Labels(clusterUID types.UID) map[string]string {
 	return map[string]string{PartLabel: Name, ClusterUIDLabel: string(clusterUID)}
 }
 
-// Account is the user that the agent is downstream.
+// Account returns the user name of the agent downstream.
 func Account(clusterUID types.UID) string {
 	return "system:serviceaccount:" + Namespace(clusterUID) + ":" + Name
 }
@@ -99,7 +101,7 @@ func (o *Options) validate() error {
 	return errors.Join(problems...)
 }
 
-// Render gives the agent's objects in the order in which they are to be applied.
+// Render returns the agent's objects in the order in which they must be applied.
 func Render(o Options) ([]*unstructured.Unstructured, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("rendering the syncer's agent: %w", err)
@@ -116,8 +118,8 @@ func Render(o Options) ([]*unstructured.Unstructured, error) {
 	return append(objects, o.deployment()), nil
 }
 
-// Home is the agent's namespace with its account, which are rendered first: where a
-// cluster gives its workloads no credentials, those are asked for in between.
+// Home returns the agent's namespace with its account. They must be applied first if the cluster
+// gives its workloads no credentials, because the caller then requests a token for the account.
 func Home(clusterUID types.UID) []*unstructured.Unstructured {
 	o := Options{ClusterUID: clusterUID}
 	return []*unstructured.Unstructured{
@@ -126,8 +128,8 @@ func Home(clusterUID types.UID) []*unstructured.Unstructured {
 	}
 }
 
-// lease is the Lease by which a rik cluster fences, and the namespace of all of them, which
-// is no agent's.
+// lease returns the Lease by which a rik cluster fences, and the namespace of all such Leases.
+// That namespace does not belong to an agent.
 func (o *Options) lease() []*unstructured.Unstructured {
 	home := &unstructured.Unstructured{}
 	home.SetAPIVersion("v1")
@@ -139,8 +141,7 @@ func (o *Options) lease() []*unstructured.Unstructured {
 	}
 }
 
-// object is an object with the agent's labels; fields are what it has besides its
-// metadata.
+// object returns an object with the agent's labels. fields are all fields except the metadata.
 func (o *Options) object(apiVersion, kind, namespace, name string, fields map[string]any) *unstructured.Unstructured {
 	labels := map[string]any{}
 	for key, value := range Labels(o.ClusterUID) {
@@ -170,13 +171,14 @@ func (o *Options) secret() *unstructured.Unstructured {
 		map[string]any{"type": string(corev1.SecretTypeOpaque), "data": content["data"]})
 }
 
-// credentialsHash changes with the credentials and tells nothing of them.
+// credentialsHash changes with the credentials and does not reveal them.
 func (o *Options) credentialsHash() string {
 	sum := sha256.Sum256(slices.Concat(o.Upstream, []byte{0}, o.Downstream))
 	return hex.EncodeToString(sum[:8])
 }
 
-// args are the command line of the syncer. It holds no secret: those are files.
+// args returns the command line of the syncer. It contains no secret, because secrets are in
+// files.
 func (o *Options) args() []any {
 	args := []any{"--cluster", o.Cluster, "--from-kubeconfig", Mount + "/" + UpstreamKey}
 	if len(o.Downstream) > 0 {
@@ -188,19 +190,20 @@ func (o *Options) args() []any {
 	return args
 }
 
-// locatorMark is what the annotation of a namespace that was made for the cluster holds;
-// see [workloadv1alpha1.Locator].
+// locatorMark returns a part of the locator annotation of namespaces that were made for the
+// cluster. See [workloadv1alpha1.Locator].
 func (o *Options) locatorMark() string { return `"clusterUID":"` + string(o.ClusterUID) + `"` }
 
-// hasLocator is an expression of the policy: whether a namespace bears our locator.
+// hasLocator returns an expression for the policy: whether a namespace has a locator of this
+// cluster.
 func (o *Options) hasLocator(namespace string) string {
 	annotation := "'" + workloadv1alpha1.LocatorAnnotation + "'"
 	return fmt.Sprintf("has(%[1]s.metadata.annotations) && %[2]s in %[1]s.metadata.annotations && %[1]s.metadata.annotations[%[2]s].contains('%[3]s')",
 		namespace, annotation, o.locatorMark())
 }
 
-// Removal are the objects with which an agent goes, in the order in which they are to
-// be deleted: first what it may, then itself.
+// Removal returns the objects to delete when an agent is removed, in order: first its
+// permissions, then the agent itself.
 func Removal(clusterUID types.UID) []*unstructured.Unstructured {
 	o := Options{ClusterUID: clusterUID}
 	return []*unstructured.Unstructured{

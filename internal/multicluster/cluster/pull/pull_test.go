@@ -55,7 +55,7 @@ func TestRenderGolden(t *testing.T) {
 				got.Write(data)
 			}
 			if strings.Contains(got.String(), canary) {
-				t.Error("the credentials are there in clear") // a Secret's data is base64
+				t.Error("the credentials are there in clear") // the data of a Secret is base64
 			}
 			golden(t, name, got.Bytes())
 		})
@@ -79,7 +79,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// New credentials make a new agent, the same ones none.
+// New credentials replace the agent, and unchanged ones do not.
 func TestRenderFollowsCredentials(t *testing.T) {
 	t.Parallel()
 	render := func(upstream string) string {
@@ -118,7 +118,7 @@ func TestRenderRefuses(t *testing.T) {
 	}
 }
 
-// What is rendered is what is removed: everything that is in no namespace, and the one.
+// Removal contains all rendered objects that are cluster-scoped, and the namespace.
 func TestRemovalIsWhole(t *testing.T) {
 	t.Parallel()
 	o := options()
