@@ -12,7 +12,7 @@ type bound struct {
 	exclusive bool
 }
 
-// end says which end of a range a bound is.
+// end is the end of a range to which a bound belongs.
 type end int
 
 const (
@@ -20,9 +20,9 @@ const (
 	below end = -1 // minimum
 )
 
-// implies says whether every number that fulfills b fulfills c. Kubernetes' validation
-// compares an integer with the bound cut off to an integer, so that 2 is refused by
-// an exclusive maximum of 2.5: both readings have to hold.
+// implies reports whether every number that satisfies b also satisfies c. The validation of
+// Kubernetes compares an integer with the truncated bound. For example, an exclusive maximum of
+// 2.5 refuses 2. Both readings of the bounds must imply each other.
 func (e end) implies(b, c bound) bool {
 	if b == c {
 		return true
@@ -38,9 +38,9 @@ func (e end) within(b, c bound) bool {
 	return order < 0 || order == 0 && (b.exclusive || !c.exclusive)
 }
 
-// integral is the bound that a bound of numbers means for integers, in the one form
-// that it has there: below 3 is at most 2. ok is false if it refuses them all, and
-// the bound infinite if it allows them all.
+// integral converts a bound of numbers to the equivalent bound of integers, in one canonical
+// form: below 3 is at most 2. ok is false if it refuses all integers. The bound is infinite if it
+// allows all integers.
 func (e end) integral(b bound) (bound, bool) {
 	if outOfRange(b.value) {
 		return bound{value: math.Inf(-1)}, e == below && b.value < 0
@@ -48,7 +48,7 @@ func (e end) integral(b bound) (bound, bool) {
 	switch {
 	case b.exclusive:
 		b.value = math.Trunc(b.value)
-		// Beyond 2^53 the next integer is no float64.
+		// Above 2^53, the next integer is not a float64.
 		if next := b.value - float64(e); b.value-next == float64(e) {
 			b = bound{value: next}
 		}
@@ -76,11 +76,11 @@ func mapBounds(bounds []bound, f func(bound) (bound, bool)) ([]bound, bool) {
 	return mapped, true
 }
 
-// tightest keeps of some bounds those that no other implies, in order.
+// tightest returns the bounds that no other bound implies, sorted.
 func (e end) tightest(bounds []bound) []bound {
 	sorted := slices.Clone(bounds)
 	for i := range sorted {
-		// Zero has two signs in a float64 and in JSON, and is one bound.
+		// Zero has two signs in a float64 and in JSON, but is one bound.
 		if sorted[i].value == 0 {
 			sorted[i].value = 0
 		}

@@ -13,7 +13,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// specSchema is the schema of a resource whose .spec is as the YAML says.
+// specSchema returns the offer of a resource whose .spec has a schema as YAML.
 func specSchema(t *testing.T, location, spec string) Offer {
 	t.Helper()
 	p := &props{}
@@ -23,8 +23,8 @@ func specSchema(t *testing.T, location, spec string) Offer {
 	return offerOf(location, &props{Type: "object", Properties: map[string]props{"spec": *p}})
 }
 
-// check compares and meets two schemas of .spec. obstacles are the paths and
-// reasons, in order, that compatibility names; meet is the schema that is left.
+// check compares and meets two schemas of .spec. obstacles are the expected paths and reasons of
+// Compatible, in order. meet is the expected schema of Meet.
 func check(t *testing.T, existing, offered string, obstacles []string, meet string) {
 	t.Helper()
 	a, b := specSchema(t, "", existing), specSchema(t, "east", offered)
@@ -55,8 +55,8 @@ func check(t *testing.T, existing, offered string, obstacles []string, meet stri
 	}
 }
 
-// The unit table of the prototype, N1 to N15. Where a row deviates, it follows design
-// 9 and says so.
+// The unit table of the prototype, N1 to N15. If a row deviates, it follows design 9, and a
+// comment explains it.
 func TestUnitTableN1ToN15(t *testing.T) {
 	t.Parallel()
 	existing := `{type: object, properties: {p: {type: string}}}`
@@ -80,8 +80,8 @@ func TestUnitTableN1ToN15(t *testing.T) {
 			offered: `{type: object, additionalProperties: {type: string}}`, meet: existing,
 		},
 		{
-			// Deviation: the prototype refuses the whole; an optional property without
-			// a meet is dropped and reported.
+			// Deviation: the prototype refuses the whole schema. Here an optional property
+			// without a meet is dropped and reported.
 			name: "N5 any property of an incompatible schema", existing: `{type: object, properties: {p: {type: string}, q: {type: object, properties: {sub: {type: string}}}}}`,
 			offered:   `{type: object, additionalProperties: {type: string}}`,
 			obstacles: []string{".spec.q: it is an object (what is served), a string (east)"}, meet: existing,
@@ -100,8 +100,8 @@ func TestUnitTableN1ToN15(t *testing.T) {
 			obstacles: []string{".spec: it may have any other key, and not every value is accepted there"}, meet: `{type: object, additionalProperties: {type: string}}`,
 		},
 		{
-			// Deviation: additionalProperties: true empties the objects and keeps no more
-			// of an array than Kubernetes' pruning does; strings are not touched.
+			// Deviation: additionalProperties: true empties the objects. Of an array it keeps
+			// only what the pruning of Kubernetes keeps. Strings do not change.
 			name: "N15 a schema against any property", existing: `{type: object, additionalProperties: {type: string}}`, offered: `{type: object, additionalProperties: true}`,
 			meet: `{type: object, additionalProperties: {type: string}}`,
 		},
@@ -143,7 +143,7 @@ func TestN23Defect3AllKeywordsAreCompared(t *testing.T) {
 		[]string{".spec: its maximum is 5 (exclusive), and was 5"}, `{type: number, maximum: 5, exclusiveMaximum: true}`)
 	check(t, `{type: object, properties: {a: {type: integer}}}`, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`,
 		[]string{`.spec: the rule {"rule":"self.a > 1"} is added`}, `{type: object, properties: {a: {type: integer}}, x-kubernetes-validations: [{rule: "self.a > 1"}]}`)
-	// Of defaults that differ one is kept; they hinder no document.
+	// If defaults differ, one of them is kept. They do not make documents invalid.
 	check(t, `{type: object, properties: {a: {type: string, default: x}}}`, `{type: object, properties: {a: {type: string, default: w}}}`,
 		nil, `{type: object, properties: {a: {type: string, default: w}}}`)
 }
@@ -156,8 +156,8 @@ func TestN23Defect4DroppedPropertiesAreNotRequired(t *testing.T) {
 	if agreement == nil {
 		t.Fatalf("there is no meet: %v", obstacles)
 	}
-	// Without .spec nothing is in the way; a document that fulfills the required property
-	// could not be held by the other, so that .spec goes as a whole.
+	// Without .spec, the schemas are compatible. But the other member could not hold a document
+	// with the required property, so .spec is dropped as a whole.
 	if p := propsOf(t, &agreement.Spec); len(p.Properties) != 0 {
 		t.Errorf("the meet keeps %v", p.Properties)
 	}
@@ -241,7 +241,7 @@ func TestN23Defect13OrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestNamesScopeAndSubresourcesAreCompared: a type is more than its schema.
+// TestNamesScopeAndSubresourcesAreCompared tests the parts of a type besides its schema.
 func TestNamesScopeAndSubresourcesAreCompared(t *testing.T) {
 	t.Parallel()
 	base := specSchema(t, "", `{type: object}`)
@@ -283,8 +283,8 @@ func TestNamesScopeAndSubresourcesAreCompared(t *testing.T) {
 	}
 }
 
-// TestUnknownFieldsOfItems: on an array, x-kubernetes-preserve-unknown-fields reaches
-// the objects in it, however deep the arrays are.
+// TestUnknownFieldsOfItems tests that x-kubernetes-preserve-unknown-fields on an array applies to
+// the objects in it, at any depth of nested arrays.
 func TestUnknownFieldsOfItems(t *testing.T) {
 	t.Parallel()
 	for _, depth := range []int{1, 2, 3} {
@@ -299,8 +299,8 @@ func TestUnknownFieldsOfItems(t *testing.T) {
 	}
 }
 
-// TestDefaultsInSets: two items that a default makes equal are refused by the cluster that
-// fills it in, and so by the meet, which has the default.
+// TestDefaultsInSets tests two items of a set that become equal by a default. The cluster that
+// fills it in refuses them. The meet has the default, so it refuses them too.
 func TestDefaultsInSets(t *testing.T) {
 	t.Parallel()
 	set := func(fallback, required string) string {
@@ -310,8 +310,8 @@ func TestDefaultsInSets(t *testing.T) {
 	check(t, set(", default: x", ""), set(", default: w", ""), nil, set(", default: w", ""))
 }
 
-// TestFormatsOfNumbers: formats that the validation does not know on the type are of
-// no effect, and take the place of none that is.
+// TestFormatsOfNumbers tests that a format which the validation does not support on a type has no
+// effect, and does not replace one that has.
 func TestFormatsOfNumbers(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: number, format: int32}`, `{type: number, format: float}`, []string{".spec: its format is float"}, `{type: number, format: float}`)
@@ -320,13 +320,13 @@ func TestFormatsOfNumbers(t *testing.T) {
 	check(t, `{type: number, format: double}`, `{type: number, format: float}`, []string{".spec: its format is float"}, `{type: number, format: float}`)
 }
 
-// Below -2 and at most -3 is one thing to say of integers, and so are the two zeros.
+// Below -2 and at most -3 are the same bound for integers. So are the two zeros.
 func TestBoundsOfIntegersHaveOneForm(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ existing, offered, meet string }{
 		{`{type: integer, maximum: -2, exclusiveMaximum: true}`, `{type: integer, maximum: -3}`, `{type: integer, maximum: -3}`},
 		{`{type: integer, minimum: 1}`, `{type: integer, minimum: 0, exclusiveMinimum: true}`, `{type: integer, minimum: 1}`},
-		// A float64 has no predecessor of 2^60 that is one less.
+		// 2^60 minus one is not a float64.
 		{
 			`{type: integer, maximum: 1152921504606846976, exclusiveMaximum: true}`, `{type: integer}`,
 			`{type: integer, maximum: 1152921504606846976, exclusiveMaximum: true}`,
@@ -346,7 +346,7 @@ func TestBoundsOfIntegersHaveOneForm(t *testing.T) {
 	}
 }
 
-// Each of these once depended on which two were met first.
+// In an earlier version, each of these depended on which two schemas were met first.
 func TestMeetOfThreeInAnyOrder(t *testing.T) {
 	t.Parallel()
 	const (
@@ -435,7 +435,7 @@ func TestMeetOfThreeInAnyOrder(t *testing.T) {
 	}
 }
 
-// Pruning hides additionalProperties: false, but where unknown fields are kept.
+// Pruning hides additionalProperties: false, except where unknown fields are kept.
 func TestNoOtherKeyIsAllowedWhereKeysAreKept(t *testing.T) {
 	t.Parallel()
 	member := specSchema(t, "east", `{type: object, properties: {l: {type: array, x-kubernetes-preserve-unknown-fields: true, items: {type: object, additionalProperties: false}}}}`)
@@ -461,8 +461,8 @@ func TestNoOtherKeyIsAllowedWhereKeysAreKept(t *testing.T) {
 	}
 }
 
-// TestReasonsOfRulesAreWords: a rule that cannot be kept is quoted once, without the words of
-// the compiler.
+// TestReasonsOfRulesAreWords tests that a reason quotes a rule once, without the messages of the
+// compiler.
 func TestReasonsOfRulesAreWords(t *testing.T) {
 	t.Parallel()
 	agreement, why := Meet(
@@ -480,7 +480,7 @@ func TestReasonsOfRulesAreWords(t *testing.T) {
 	}
 }
 
-// TestDefaultsThatDiffer: what is stored is what every cluster has.
+// TestDefaultsThatDiffer tests that a stored document has the values that every cluster has.
 func TestDefaultsThatDiffer(t *testing.T) {
 	t.Parallel()
 	object := func(a, more string) string {

@@ -22,15 +22,15 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 )
 
-// checker treats documents as an API server with a schema does: Kubernetes' own
-// defaulting, pruning and validation.
+// checker processes documents as an API server with a schema does. It uses the defaulting,
+// pruning and validation of Kubernetes.
 type checker struct {
 	structural *structuralschema.Structural
 	validator  validation.SchemaCreateValidator
 	rules      *cel.Validator
-	// resource is set when the documents are whole resources.
+	// resource is true if the documents are whole resources.
 	resource bool
-	// spent is what the evaluation of rules has cost so far, as an API server counts it.
+	// spent is the cost of all rule evaluations so far, in the units of an API server.
 	spent int64
 }
 
@@ -50,8 +50,8 @@ func newChecker(props *apiextensionsv1.JSONSchemaProps, resource bool) (*checker
 	return &checker{structural: s, validator: validator, rules: cel.NewValidator(s, resource, celconfig.PerCallLimit), resource: resource}, nil
 }
 
-// admit is what becomes of a document that is created: defaulted, pruned and then
-// validated. The document given is not changed.
+// admit returns the document that results from a creation: with defaults, pruned and then
+// validated. It does not change its argument.
 func (j *checker) admit(doc map[string]any) (map[string]any, error) {
 	admitted := runtime.DeepCopyJSON(doc)
 	j.fill(admitted)
@@ -64,14 +64,14 @@ func (j *checker) fill(doc map[string]any) {
 	defaulting.PruneNonNullableNullsWithoutDefaults(doc, j.structural)
 }
 
-// refusal says why a document cannot be held as it is, and where.
+// refusal is why a document cannot be held unchanged, and at which paths.
 type refusal struct {
 	error
 	paths []string
 }
 
-// holds says why a document cannot be held as it is: it is refused, or something of
-// it is pruned or changed. What is filled in besides does not matter.
+// holds returns why a document cannot be held unchanged: it is refused, or a part of it is pruned
+// or changed. Additional defaults do not count. It returns nil if the document can be held.
 func (j *checker) holds(doc map[string]any) error {
 	if r := j.refuses(doc); r != nil {
 		return r.error
@@ -100,7 +100,7 @@ func (j *checker) refuses(doc map[string]any) *refusal {
 	return &refusal{errors.Join(pruned, errs.ToAggregate()), paths}
 }
 
-// follows says why a document that is held cannot take the place of another one.
+// follows returns why a valid document cannot replace another one, or nil.
 func (j *checker) follows(old, doc map[string]any) error {
 	old, doc = runtime.DeepCopyJSON(old), runtime.DeepCopyJSON(doc)
 	j.fill(old)
@@ -116,7 +116,7 @@ func (j *checker) validate(doc map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, doc, j.validator)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, j.structural, doc)...)
 	errs = append(errs, objectmeta.Validate(nil, doc, j.structural, j.resource)...)
-	// As in the API server: rules assume what the schema says.
+	// As in the API server, rules run only if the schema is satisfied.
 	if len(errs) == 0 && j.rules != nil {
 		broken, left := j.rules.Validate(context.Background(), nil, j.structural, doc, nil, celconfig.RuntimeCELCostBudget)
 		j.spent += celconfig.RuntimeCELCostBudget - max(left, 0)
@@ -125,8 +125,8 @@ func (j *checker) validate(doc map[string]any) field.ErrorList {
 	return errs
 }
 
-// changed finds a path of a document that another does not have as it is; "" if it
-// has all.
+// changed returns the path of a value that another document does not have unchanged. It is empty
+// if there is none.
 func changed(path string, was, is any) string {
 	switch was := was.(type) {
 	case map[string]any:
@@ -170,13 +170,13 @@ func orRoot(path string) string {
 	return path
 }
 
-// wrapped is the schema of an object with one value, so that what judges objects can
-// checker any value.
+// wrapped returns the schema of an object with one value, so that code for objects can check any
+// value.
 func wrapped(n *node) *apiextensionsv1.JSONSchemaProps {
 	return &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"value": *write(n)}}
 }
 
-// accepts says whether a default, as JSON, is valid for a node.
+// accepts reports whether a default, as JSON, is valid for a node.
 func accepts(n *node, fallback string) bool {
 	if fallback == "" {
 		return true
@@ -192,11 +192,11 @@ func accepts(n *node, fallback string) bool {
 	return j.holds(map[string]any{"value": value}) == nil
 }
 
-// unfit says what of a rule cannot be evaluated.
+// unfit is the parts of a rule that cannot be evaluated.
 type unfit struct{ rule, message, path bool }
 
-// compileRules says which rules at a node cannot be evaluated there: one may speak of a
-// property that is no more, or of a fraction where there are integers only.
+// compileRules returns the rules at a node that cannot be evaluated there. For example, a rule
+// may use a property that was dropped, or a fraction where the node allows only integers.
 func compileRules(n *node, resource bool) ([]unfit, error) {
 	if len(n.rules) == 0 {
 		return nil, nil

@@ -11,8 +11,8 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// TestRulesOfExamplesAreBounded: however expensive the rules of a type are, and however many
-// obstacles there are, the search for examples costs a bounded amount.
+// TestRulesOfExamplesAreBounded tests that the search for examples has a bounded cost, for any
+// rules of a type and any number of obstacles.
 func TestRulesOfExamplesAreBounded(t *testing.T) {
 	t.Parallel()
 	offer := func(location string) *offeredSchema {

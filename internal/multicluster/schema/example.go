@@ -13,13 +13,13 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// offeredSchema is an offer whose schema was read.
+// offeredSchema is an offer with its parsed schema.
 type offeredSchema struct {
 	Offer
 	root  *node
 	size  int
 	props *apiextensionsv1.JSONSchemaProps
-	// checks is made when it is first needed; it stays nil if the schema has none.
+	// checker is created when it is first needed. It stays nil if none can be made.
 	checker   *checker
 	validated bool
 }
@@ -40,32 +40,31 @@ func (o *offeredSchema) asMember() *member { return &member{location: o.Location
 
 func (o *offeredSchema) ask() *checker {
 	if !o.validated {
-		// A schema that no judge can be made of was read, so that this is an expression
-		// only; then no example is found, and the obstacle stands without.
+		// If no checker can be made of a schema that was read, the cause is an expression. Then
+		// no example is found, and the obstacle has none.
 		o.checker, _ = newChecker(o.props, true)
 		o.validated = true
 	}
 	return o.checker
 }
 
-// tries is how many documents are made in search of a counter-example. Most
-// obstacles need few; a limit keeps those cheap for which there is none.
+// tries limits the documents that are made in search of a counterexample. Most obstacles need
+// few. The limit keeps the search cheap for obstacles that have no counterexample.
 const tries = 300
 
-// maxEffort bounds what is done for the examples of all obstacles together: for each document
-// that is made, the size of the schemas that it is made of, and valueEffort for each value that
-// it has. Two clusters may differ in tens of thousands of fields, each of which would take a
-// document as large; and where lists are in lists a document has thousands of values. A
-// Deployment, of two thousand fields, gets some hundreds of documents. It is one to two seconds
-// of CPU.
+// maxEffort limits the work for the examples of all obstacles together. Each document counts with
+// the size of the schemas from which it is made, plus valueEffort for each of its values. Two
+// clusters may differ in tens of thousands of fields, and each difference would need a document
+// of that size. Nested lists give a document thousands of values. A Deployment, which has two
+// thousand fields, gets some hundreds of documents. The limit is one to two seconds of CPU.
 const maxEffort, valueEffort = 4_000_000, 20
 
-// maxRuleCost bounds what the rules of these documents cost, as an API server counts it: about
-// a second of CPU. It is as much as the rules of one document may cost.
+// maxRuleCost limits the cost of the rules of these documents, in the units of an API server:
+// about a second of CPU. It is the limit for the rules of one document.
 const maxRuleCost = celconfig.RuntimeCELCostBudget
 
-// illustrate gives each obstacle of a schema a document that one of the offers
-// accepts, and another cannot hold as it is, as long as that does not take too much.
+// illustrate adds a document to each obstacle of a schema, as long as the effort allows. One of
+// the offers accepts the document, and another cannot hold it unchanged.
 func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
 	if len(obstacles) == 0 {
 		return
@@ -86,15 +85,16 @@ func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSch
 	illustrations.Add(key, examples)
 }
 
-// illustrations are the examples that were last searched for. The same schemas are compared
-// again whenever anything about their type changes, and always have the same examples.
+// illustrations caches the results of recent searches. The same schemas are compared again
+// whenever anything about their type changes, and always have the same examples.
 var illustrations = lru.New(64)
 
-// illustrationKey is a hash of all that examples are made from.
+// illustrationKey returns a hash of all inputs of the search.
 func illustrationKey(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) [sha256.Size]byte {
 	hash := sha256.New()
 	add := func(text []byte) {
-		_ = binary.Write(hash, binary.BigEndian, uint64(len(text))) // a hash takes everything
+		// writing to a hash cannot fail
+		_ = binary.Write(hash, binary.BigEndian, uint64(len(text)))
 		hash.Write(text)
 	}
 	for i := range obstacles {
@@ -110,7 +110,7 @@ func illustrationKey(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offer
 	return [sha256.Size]byte(hash.Sum(nil))
 }
 
-// search makes the examples of illustrate.
+// search finds the examples for illustrate.
 func search(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
 	effort, ruleCost := maxEffort, int64(maxRuleCost)
 	for i := range obstacles {
@@ -129,9 +129,9 @@ func search(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema)
 	}
 }
 
-// counterExample finds a document that accepting accepts and refusing does not hold,
-// if there is one because of what is at the path and of nothing else.
-// It takes what the documents cost from effort, and what their rules cost from ruleCost.
+// counterExample returns a document that accepting accepts and refusing does not hold, only
+// because of the value at the path. It returns nil if it finds none. It subtracts the cost of the
+// documents from effort, and the cost of their rules from ruleCost.
 func counterExample(path string, accepting, refusing *offeredSchema, tries int, effort *int, ruleCost *int64) map[string]any {
 	if tries <= 0 || *ruleCost <= 0 {
 		return nil
@@ -148,7 +148,7 @@ func counterExample(path string, accepting, refusing *offeredSchema, tries int, 
 	defer func() { *ruleCost = left - (accepts.spent + refuses.spent - before) }()
 	for i := 0; i < tries && *effort > 0 && accepts.spent+refuses.spent-before < left; i++ {
 		s.sparse = i%3 > 0
-		// What is refused may also be that nothing is there.
+		// A missing value may be the cause too.
 		present := steps
 		if i%2 == 1 && len(steps) > 0 {
 			present = steps[:len(steps)-1]
@@ -161,7 +161,7 @@ func counterExample(path string, accepting, refusing *offeredSchema, tries int, 
 		if err != nil {
 			continue
 		}
-		// As JSON, a fraction such as 2.0 becomes the integer 2.
+		// In JSON, a fraction such as 2.0 becomes the integer 2.
 		doc, _ = mustValue(encode(doc)).(map[string]any)
 		r := refuses.refuses(doc)
 		if r == nil || accepts.holds(doc) != nil {
@@ -180,19 +180,19 @@ func counterExample(path string, accepting, refusing *offeredSchema, tries int, 
 	return best
 }
 
-// betterTries is how many documents more are made in search of a counter-example that
-// shows the obstacle alone.
+// betterTries is how many more documents are made in search of a counterexample that shows only
+// the obstacle.
 const betterTries = 30
 
-// How well the paths for which a document is refused fit an obstacle's.
+// How well the paths for which a document is refused match the path of an obstacle.
 const (
 	blameOthers = 1 + iota
 	blameAmong
 	blameOnly
 )
 
-// blames compares the paths for which a document is refused with an obstacle's. In
-// the latter [*] stands for any item of a list and any key of a map.
+// blames returns a function that compares the paths for which a document is refused with the path
+// of an obstacle. In that path, [*] stands for any item of a list and any key of a map.
 func blames(path string) func([]string) int {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(strings.Trim(path, ".")), `\[\*\]`, `(\[[^\]]*\]|\.[^.\[]+)`)
 	at := regexp.MustCompile(`^\.?` + pattern + `($|[.\[])`)
@@ -214,7 +214,7 @@ func blames(path string) func([]string) int {
 	}
 }
 
-// name says in a document of which type it is.
+// name sets the type of a document.
 func (o *offeredSchema) name(doc map[string]any) {
 	if gv := o.Spec.GroupVersion; gv.Version != "" && o.Spec.Names.Kind != "" {
 		doc["apiVersion"] = strings.TrimPrefix(gv.Group+"/"+gv.Version, "/")
@@ -222,8 +222,7 @@ func (o *offeredSchema) name(doc map[string]any) {
 	}
 }
 
-// stepsOf reads an obstacle's path along a node, as far as the node can have
-// anything there.
+// stepsOf splits the path of an obstacle along a node, as far as the node can have a value there.
 func stepsOf(path string, n *node) []string {
 	var steps []string
 	path = strings.TrimPrefix(path, ".")
@@ -252,7 +251,7 @@ func nextStep(path string, n *node) (step, rest string) {
 		}
 		return anyKey, rest
 	}
-	// A property's name may have dots and brackets of its own.
+	// The name of a property may contain dots and brackets.
 	for key := range n.properties {
 		if len(key) > len(step) && (path == key || strings.HasPrefix(path, key+".") || strings.HasPrefix(path, key+"[")) {
 			step = key

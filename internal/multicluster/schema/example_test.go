@@ -10,7 +10,7 @@ import (
 	"rik.dev/rik/internal/multicluster/schema"
 )
 
-// exampleOffer is the type Widget of a cluster with the given properties of spec.
+// exampleOffer returns the type Widget of a cluster with the given properties of spec.
 func exampleOffer(cluster, properties string) schema.Offer {
 	raw := `{"type":"object","properties":{"spec":{"type":"object","properties":{` + properties + `}}}}`
 	return schema.Offer{Location: cluster, Spec: apiresourcev1alpha1.CommonAPIResourceSpec{
@@ -39,8 +39,8 @@ func ExampleMeet() {
 	// .spec.color: there is no such property in west
 }
 
-// Compatible lists the places where the offered type rejects documents of the existing type.
-// Each obstacle also has such a document (CounterExample).
+// Compatible lists the places where the offered type rejects documents of the existing type. Each
+// obstacle also has such a document (CounterExample).
 func ExampleCompatible() {
 	existing := exampleOffer("kcp", `"size":{"type":"integer"}`)
 	offered := exampleOffer("east", `"size":{"type":"string"}`)

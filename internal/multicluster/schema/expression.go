@@ -17,12 +17,12 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 )
 
-// hasMacro asks whether a property is there.
+// hasMacro is the macro that tests whether a property exists.
 const hasMacro = "has"
 
 var factory = ast.NewExprFactory()
 
-// macroFreeParser reads rules without expanding macros, so that they can be written again.
+// macroFreeParser parses rules without expanding macros, so that they can be printed again.
 var macroFreeParser = sync.OnceValue(func() *parser.Parser {
 	p, err := parser.NewParser(parser.Macros(), parser.EnableOptionalSyntax(true))
 	if err != nil {
@@ -39,9 +39,9 @@ func parseRule(rule string) (ast.Expr, error) {
 	return parsed.Expr(), nil
 }
 
-// textOf writes an expression.
+// textOf prints an expression.
 func textOf(e ast.Expr) string {
-	// A rule of several lines needs a message.
+	// Do not wrap lines, because a rule of several lines needs a message.
 	text, err := parser.Unparse(e, ast.NewSourceInfo(nil), parser.WrapOnColumn(math.MaxInt32))
 	if err != nil {
 		panic("programmer error: writing a CEL expression: " + err.Error())
@@ -51,7 +51,7 @@ func textOf(e ast.Expr) string {
 
 func constant(value bool) ast.Expr { return factory.NewLiteral(0, types.Bool(value)) }
 
-// orTrue writes out the nil that stands for true.
+// orTrue replaces nil, which means true, by the constant.
 func orTrue(e ast.Expr) ast.Expr {
 	if e == nil {
 		return constant(true)
@@ -59,7 +59,7 @@ func orTrue(e ast.Expr) ast.Expr {
 	return e
 }
 
-// isConstant says whether an expression is the constant; nil is true.
+// isConstant reports whether an expression is the given constant. nil is true.
 func isConstant(e ast.Expr, value bool) bool {
 	if e == nil {
 		return value
@@ -80,10 +80,10 @@ func not(e ast.Expr) ast.Expr {
 	}
 }
 
-// and is nil if it is always true.
+// and returns nil if the result is always true.
 func and(items ...ast.Expr) ast.Expr { return connected(operators.LogicalAnd, true, items) }
 
-// or is nil if it is always true.
+// or returns nil if the result is always true.
 func or(items ...ast.Expr) ast.Expr {
 	if e := connected(operators.LogicalOr, false, items); !isConstant(e, true) {
 		return e
@@ -91,8 +91,8 @@ func or(items ...ast.Expr) ast.Expr {
 	return nil
 }
 
-// connected joins conditions with an operator, each of them once. neutral is the constant
-// that does not matter to it; the other one decides.
+// connected joins conditions with an operator, without duplicates. neutral is the constant that
+// does not change the result. The other constant determines it.
 func connected(operator string, neutral bool, items []ast.Expr) ast.Expr {
 	var joined ast.Expr
 	said := map[string]bool{}
@@ -124,8 +124,8 @@ var closedEnv = sync.OnceValue(func() *cel.Env {
 	return environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).StoredExpressionsEnv()
 })
 
-// evaluated is the value of an expression that depends on nothing, as a literal; others
-// stay as they are. fails says that there is no value.
+// evaluated returns the value of an expression without variables as a literal. Other expressions
+// stay as they are. fails is true if the evaluation fails.
 func evaluated(e ast.Expr) (value ast.Expr, fails bool) {
 	if mentionsSelf(e) {
 		return e, false

@@ -6,9 +6,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// mustBeGiven says whether a property whose default was dropped has to be given by
-// documents: when a member fills it in and validates the object, or one around it,
-// in a way that the new property may break.
+// mustBeGiven reports whether documents must contain a property whose default was dropped. That
+// is so if a member fills it in and then validates the object, or one that contains it, in a way
+// that the new property may violate.
 func (t *meeting) mustBeGiven(key string, ms []*member, fallback string) bool {
 	if fallback != "" {
 		return false
@@ -25,9 +25,9 @@ func (t *meeting) mustBeGiven(key string, ms []*member, fallback string) bool {
 	return false
 }
 
-// cannotBeFilledIn says whether a member gives a property that was dropped a default, and
-// may refuse the object because of it. Rules are evaluated with the default instead, and
-// items of a set that are alike without it are alike with it.
+// cannotBeFilledIn reports whether a member has a default for a dropped property and may refuse
+// the object because of it. Rules do not count, because they are evaluated with the default. Sets
+// do not count either: items that are equal without the default are equal with it.
 func (t *meeting) cannotBeFilledIn(key string, ms []*member) bool {
 	for i, m := range ms {
 		p, ok := m.properties[key]
@@ -41,8 +41,8 @@ func (t *meeting) cannotBeFilledIn(key string, ms []*member) bool {
 	return false
 }
 
-// notices says whether a property that appears at a path below the member may make
-// the member refuse its object or one around it.
+// notices reports whether a new property at a path below the member may make the member refuse
+// its object, or an object that contains it.
 func (m *member) notices(path []string) bool {
 	if m.maxProperties != nil {
 		return true
@@ -50,7 +50,8 @@ func (m *member) notices(path []string) bool {
 	return m.above(path, (*member).noticesBelow)
 }
 
-// above says whether something is so of a path and the member, or one around it.
+// above reports whether a condition is true for the path and the member, or for a member that
+// contains it.
 func (m *member) above(path []string, is func(*member, []string) bool) bool {
 	for at := m; at != nil; at = at.up {
 		if is(at, path) {
@@ -78,7 +79,7 @@ func (m *member) noticesBelow(path []string) bool {
 	return false
 }
 
-// checksWhole says whether an enum or a clause may depend on what is at a path.
+// checksWhole reports whether an enum or a clause may depend on the value at a path.
 func (m *member) checksWhole(path []string) bool {
 	if m.enum != nil {
 		return true
@@ -96,8 +97,7 @@ func (m *member) checksWhole(path []string) bool {
 	return false
 }
 
-// touches says whether a clause's answer may change with a property that appears at
-// a path.
+// touches reports whether the result of a clause may change when a property appears at a path.
 func touches(c apiextensionsv1.JSONSchemaProps, path []string) bool {
 	if len(c.Enum) > 0 || anyTouches(c.AllOf, path) || anyTouches(c.AnyOf, path) || anyTouches(c.OneOf, path) {
 		return true

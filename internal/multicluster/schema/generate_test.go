@@ -19,26 +19,26 @@ import (
 
 type props = apiextensionsv1.JSONSchemaProps
 
-// generator makes random structural schemas, and others that differ from them a
-// little: two schemas that have nothing to do with each other have no meet.
+// generator creates random structural schemas, and similar schemas with small differences.
+// Unrelated schemas would have no meet.
 type generator struct {
 	sampler
 	focus focus
 }
 
-// focus is one thing in which all schemas of a family differ wherever they can. What
-// differs only now and then is seldom looked at by a document that shows it.
+// focus is one aspect in which all schemas of a family differ wherever they can. A rare
+// difference would seldom be covered by a document.
 type focus int
 
 const (
 	nothing focus = iota
-	// bounds: several of them, inclusive and exclusive, integers and fractions.
+	// bounds: several inclusive and exclusive bounds, integers and fractions.
 	bounds
 	numberFormat
 	// openItems: arrays and their items keep unknown keys, or do not.
 	openItems
 	fallbacks
-	// rules are slow to compile: other families have none.
+	// rules compile slowly, so other families have none.
 	rules
 	focuses
 )
@@ -55,7 +55,7 @@ func ptr[T any](v T) *T { return &v }
 
 var propertyNames = []string{"a", "b", "c", "d", "x.y"}
 
-// root is the schema of a resource.
+// root returns the schema of a resource.
 func (g generator) root() *props {
 	root := &props{Type: "object", Properties: map[string]props{"spec": *g.schema(3, []string{"object"})}}
 	if g.chance(30) {
@@ -198,7 +198,7 @@ func (g generator) array(p *props, depth int) {
 	p.Items = &apiextensionsv1.JSONSchemaPropsOrArray{Schema: items}
 }
 
-// list is an array of objects, or of arrays of these.
+// list returns an array of objects, or of arrays of objects.
 func (g generator) list() props {
 	items := &props{Type: "object", Properties: map[string]props{"a": {Type: "string"}}}
 	if g.chance(40) {
@@ -256,7 +256,7 @@ func (g generator) object(p *props, depth int) {
 	}
 }
 
-// rule is about properties that the schema has.
+// rule returns a rule about properties of the schema.
 func (g generator) rule(p *props) apiextensionsv1.ValidationRule {
 	rule := g.about("self", p, 2)
 	switch {
@@ -281,8 +281,7 @@ func (g generator) property(at string, p *props) string {
 	return at + "." + strings.ReplaceAll(pick(g.sampler, slices.Sorted(maps.Keys(p.Properties))), ".", "__dot__")
 }
 
-// about is a condition on one property of an object, in one of the ways in which people
-// write those.
+// about returns a condition on one property of an object, in one of the usual forms.
 func (g generator) about(at string, p *props, depth int) string {
 	path := g.property(at, p)
 	name := strings.ReplaceAll(strings.TrimPrefix(path, at+"."), "__dot__", ".")
@@ -306,7 +305,7 @@ func (g generator) about(at string, p *props, depth int) string {
 	}
 }
 
-// of is a condition on a value, or "".
+// of returns a condition on a value, or an empty string.
 func (g generator) of(path string, p *props, depth int) string {
 	variable := "x" + fmt.Sprint(depth)
 	switch {
@@ -373,7 +372,7 @@ func (g generator) clause(p *props) props {
 	return c
 }
 
-// fallback gives a schema a default that is valid for it, as the API server demands.
+// fallback sets a default that is valid for the schema, as the API server requires.
 func (g generator) fallback(p *props) {
 	if !g.chance(20) {
 		return
@@ -388,7 +387,7 @@ func (g generator) fallback(p *props) {
 	}
 }
 
-// vary copies a schema with some of its nodes made anew.
+// vary copies a schema and replaces some of its nodes.
 func (g generator) vary(p *props, depth, percent int) *props {
 	if g.chance(percent) {
 		switch g.IntN(3) {
@@ -453,7 +452,7 @@ func (g generator) tweak(p *props) {
 	}
 }
 
-// differ changes that in a schema on which the family has its focus.
+// differ changes the aspect of a schema that is the focus of the family.
 func (g generator) differ(p *props) {
 	switch g.focus {
 	case bounds:
@@ -515,7 +514,7 @@ func (g generator) differ(p *props) {
 	}
 }
 
-// differInFallback gives scalars, and the keys of lists that are maps, another default.
+// differInFallback changes the defaults of scalars, and of the keys of map lists.
 func (g generator) differInFallback(p *props) {
 	if p.XListType != nil && *p.XListType == "map" {
 		key := p.Items.Schema.Properties["a"]
@@ -540,8 +539,8 @@ func (g generator) differInFallback(p *props) {
 	}
 }
 
-// notice adds to an object what looks at whether its properties are there: a default
-// that one schema has, and another has not, then matters for more than its property.
+// notice adds a condition to an object that depends on whether its properties exist. A default
+// that only one schema has then affects more than its property.
 func (g generator) notice(p *props) {
 	if p.Type != "object" || len(p.Properties) == 0 || !g.chance(25) {
 		return
@@ -562,7 +561,7 @@ func (g generator) notice(p *props) {
 	}
 }
 
-// oneOf is one of some values, or none.
+// oneOf returns one of some values, or none.
 func (g generator) oneOf(values ...string) *apiextensionsv1.JSON {
 	if g.chance(30) {
 		return nil
@@ -570,7 +569,7 @@ func (g generator) oneOf(values ...string) *apiextensionsv1.JSON {
 	return &apiextensionsv1.JSON{Raw: []byte(pick(g.sampler, values))}
 }
 
-// varyRoot makes a schema that resembles another.
+// varyRoot returns a schema that is similar to another one.
 func (g generator) varyRoot(p *props) *props {
 	varied := p.DeepCopy()
 	for _, name := range slices.Sorted(maps.Keys(varied.Properties)) {
@@ -586,8 +585,8 @@ func (g generator) varyRoot(p *props) *props {
 	return varied
 }
 
-// usable says whether an API server would take the schema: it is structural, its
-// defaults are valid, and its rules compile.
+// usable reports whether an API server would accept the schema: it is structural, its defaults
+// are valid, and its rules compile.
 func usable(p *props) bool {
 	root, err := read(p)
 	if err != nil {
@@ -619,7 +618,7 @@ func rulesFit(n *node) bool {
 	return err == nil && !slices.ContainsFunc(unfits, func(u unfit) bool { return u != unfit{} })
 }
 
-// family makes some offers that resemble each other.
+// family returns similar offers.
 func family(g generator, size int) []Offer {
 	for {
 		base := g.root()

@@ -7,8 +7,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// A cluster may describe a type of a megabyte, in which nothing is as in another's: what
-// is said of it ends all the same.
+// A type may have a schema of a megabyte in which nothing is equal to another cluster's schema.
+// The comparison still terminates.
 func TestLargeAndDifferent(t *testing.T) {
 	t.Parallel()
 	const many = 6_000

@@ -13,7 +13,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// specOf is the spec of a meet, or nil.
+// specOf returns the spec of a meet, or nil.
 func specOf(t rapid.TB, offers ...Offer) *apiresourcev1alpha1.CommonAPIResourceSpec {
 	t.Helper()
 	agreement, _ := agreeOn(t, offers)
@@ -23,7 +23,7 @@ func specOf(t rapid.TB, offers ...Offer) *apiresourcev1alpha1.CommonAPIResourceS
 	return &agreement.Spec
 }
 
-// text shows a spec with its schema readable.
+// text prints a spec with a readable schema.
 func text(s *apiresourcev1alpha1.CommonAPIResourceSpec) string {
 	if s == nil {
 		return "no agreement"
@@ -45,7 +45,7 @@ func drawFamily(t *rapid.T, size int) []Offer {
 	return offers
 }
 
-// TestMeetIsCommutativeAndIdempotent: neither order nor repetition matters.
+// TestMeetIsCommutativeAndIdempotent tests that neither order nor repetition affects the meet.
 func TestMeetIsCommutativeAndIdempotent(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -71,11 +71,11 @@ func TestMeetIsCommutativeAndIdempotent(t *testing.T) {
 	})
 }
 
-// TestMeetIsAssociative: it does not matter which offers are met first. There are two
-// exceptions, and then the meet holds less, never more: when no schema can say what
-// those have in common; and when defaults differ, of which the one met last may leave
-// another one, or none. Then the members take part again: a rule of one is not to be
-// evaluated with a default that only another has.
+// TestMeetIsAssociative tests that it does not matter which offers are met first. In two cases
+// the meet may hold less, but not more. One is that the common part cannot be written as a
+// schema. The other is that defaults differ, and the last offer may lead to another default, or
+// to none. In the second case the members are met again, because a rule of one must not be
+// evaluated with a default that only another one has.
 func TestMeetIsAssociative(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -115,7 +115,7 @@ func TestMeetIsAssociative(t *testing.T) {
 			}
 			switch {
 			case slices.ContainsFunc(lacking, startsWith(unsayable)) || slices.ContainsFunc(later, startsWith(filledIn)):
-			case otherDefaults: // then a property may have to be given that another offer does not have
+			case otherDefaults: // a property may then be required that another offer does not have
 			case !reflect.DeepEqual(want, got):
 				fail("the meet is another", want, got)
 			}
@@ -127,7 +127,7 @@ func startsWith(reason string) func(apiresourcev1alpha1.Obstacle) bool {
 	return func(o apiresourcev1alpha1.Obstacle) bool { return strings.HasPrefix(o.Reason, reason) }
 }
 
-// withoutRequired is a spec whose schema demands no property, and fills in none.
+// withoutRequired returns a spec whose schema requires no property and has no defaults.
 func withoutRequired(t rapid.TB, s *apiresourcev1alpha1.CommonAPIResourceSpec) *apiresourcev1alpha1.CommonAPIResourceSpec {
 	t.Helper()
 	root, err := readRoot(propsOf(t, s))
@@ -158,8 +158,8 @@ func schemasOf(offers []Offer) string {
 	return b.String()
 }
 
-// TestMeetOfAnyOrderN22: every permutation of up to five offers gives the same
-// agreement, and reports the same.
+// TestMeetOfAnyOrderN22 tests that every permutation of up to five offers has the same agreement
+// and the same obstacles.
 func TestMeetOfAnyOrderN22(t *testing.T) {
 	t.Parallel()
 	for seed := range cases(12, 4) {

@@ -9,20 +9,21 @@ import (
 	"rik.dev/rik/internal/testkit/race"
 )
 
-// TestMain collects garbage more seldom: the tests make much of it and keep little,
-// and a quarter of their time went there.
+// TestMain runs the garbage collector less often. The tests allocate much and keep little, and a
+// quarter of their time was garbage collection.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
 	if race.Enabled {
-		if err := flag.Set("rapid.checks", "10"); err != nil { // -rapid.checks still decides
+		// the flag -rapid.checks overrides it
+		if err := flag.Set("rapid.checks", "10"); err != nil {
 			panic(err)
 		}
 	}
 	os.Exit(m.Run())
 }
 
-// cases is how many a test tries: few under the race detector, for nothing in the package
-// is concurrent. hack/test.sh runs these tests a second time without it.
+// cases returns the number of cases of a test. It is small under the race detector, because the
+// package has no concurrency. hack/test.sh runs these tests again without the race detector.
 func cases(all, raced uint64) uint64 {
 	if race.Enabled {
 		return raced

@@ -9,21 +9,21 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// member is one offer's schema at one place.
+// member is the schema of one offer at one place.
 type member struct {
 	location string
 	*node
 	// whole is the node before it was restricted to the types that all members have.
 	whole *node
-	// spec is set instead where what is compared is not the schema.
+	// spec is set instead of the node if something other than the schema is compared.
 	spec *apiresourcev1alpha1.CommonAPIResourceSpec
-	// up is where the place lies, and step how it is reached from there: a property's
-	// name, or anyItem or anyKey. Both are unset at the root.
+	// up is the member that contains this place. step is the way from there: the name of a
+	// property, anyItem or anyKey. Both are unset at the root.
 	up   *member
 	step string
 }
 
-// Steps that are no property's name: neither can be written in a schema.
+// The steps that are not the name of a property. A schema cannot contain these strings.
 const (
 	anyItem = "\x00item"
 	anyKey  = "\x00key"
@@ -33,19 +33,19 @@ func (m *member) below(n *node, step string) *member {
 	return &member{location: m.location, node: n, up: m, step: step}
 }
 
-// outcome is a meet: the node, or why there is none; and what the node had to leave
+// outcome is the result of a meet: the node, or why there is none, and what the node had to leave
 // out.
 type outcome struct {
 	*node
 	why, dropped []apiresourcev1alpha1.Obstacle
 }
 
-// meeting meets nodes. In a comparison the first member's defaults hold, for its
-// documents already have them; and what leaves an object without a meet is noted in
-// impasses instead, so that all of it is found.
+// meeting meets nodes. In a comparison, the first member's defaults apply, because its documents
+// already have them. In a comparison, the reasons that leave an object without a meet are
+// collected in impasses, so that all of them are found.
 type meeting struct {
 	comparison bool
-	// optional leaves properties optional of which no default is accepted by all.
+	// optional keeps properties optional for which no default is accepted by all members.
 	optional bool
 	impasses []apiresourcev1alpha1.Obstacle
 }
@@ -65,7 +65,7 @@ func obstacle(path string, ms []*member, format string, args ...any) apiresource
 	return o
 }
 
-// each says something of every member, and of which.
+// each returns a text about every member, with the members' names.
 func each(ms []*member, say func(*member) string) string {
 	var order []string
 	who := map[string][]string{}
@@ -88,10 +88,10 @@ func each(ms []*member, say func(*member) string) string {
 	return strings.Join(order, ", ")
 }
 
-// meet finds the schema that accepts only what every member accepts.
+// meet computes the schema that accepts only what every member accepts.
 func (t *meeting) meet(path string, ms []*member) outcome {
 	if t.comparison && len(ms) == 2 && reflect.DeepEqual(ms[0].node, ms[1].node) {
-		// Also where a schema contradicts itself: then both do.
+		// This includes schemas that contradict themselves, if both are equal.
 		return outcome{node: ms[0].node}
 	}
 	for _, m := range ms {
@@ -150,7 +150,8 @@ func (t *meeting) meetRestricted(path string, ms []*member, out *node) outcome {
 	return result
 }
 
-// allBut says why a node that may be of other kinds too, if not of one, is none.
+// allBut qualifies the reasons for a node without a meet if the node also allows other types than
+// of.
 func allBut(of kinds, n *node, path string, why []apiresourcev1alpha1.Obstacle) []apiresourcev1alpha1.Obstacle {
 	if n.kinds == of {
 		return why
@@ -161,7 +162,7 @@ func allBut(of kinds, n *node, path string, why []apiresourcev1alpha1.Obstacle) 
 	return why
 }
 
-// better chooses one of two texts, the same one in whatever order they come.
+// better chooses one of two texts, independently of their order.
 func better(a, b string) string {
 	if len(a) > len(b) || len(a) == len(b) && a < b {
 		return a
@@ -195,12 +196,12 @@ func meetNumbers(ms []*member, out *node) {
 	out.multiples = slices.Compact(out.multiples)
 }
 
-// numberFormats are the formats that the validation knows, the narrower first. It
-// knows those of integers on type integer only, and those of numbers on type number.
+// numberFormats are the formats that the validation supports, the narrower one first. It supports
+// those of integers only on type integer, and those of numbers only on type number.
 var numberFormats = map[kinds][]string{integers: {"int32", "int64"}, numbers: {"float", "double"}}
 
-// narrowerFormat chooses of two formats of numbers the one that allows less. Formats
-// that the validation does not know allow everything.
+// narrowerFormat returns the narrower of two formats of numbers. Formats that the validation does
+// not support allow everything.
 func narrowerFormat(of kinds, a, b string) string {
 	for _, f := range numberFormats[of] {
 		if a == f || b == f {
@@ -289,8 +290,8 @@ func (t *meeting) meetArrays(path string, ms []*member, out *node) outcome {
 	return outcome{dropped: r.dropped}
 }
 
-// dropKeys leaves out the keys of a list that its items do not have: there each member fills
-// in one value, or none. A list without keys holds one item.
+// dropKeys removes the keys of a list that its items do not have. Each member fills in one value
+// for such a key, or none. A list without keys has at most one item.
 func (n *node) dropKeys() {
 	n.mapKeys = slices.DeleteFunc(slices.Clone(n.mapKeys), func(key string) bool {
 		p := n.items.properties[key]
@@ -320,8 +321,8 @@ func elements(ms []*member) []*member {
 	return below
 }
 
-// noItems is an array whose items can be nothing: there is none, and of what need
-// not be an array only the empty one.
+// noItems returns an array whose items have no meet. If the node allows only arrays, it has no
+// meet either. Otherwise, only the empty array stays.
 func noItems(out *node, items outcome) outcome {
 	if out.kinds == arrays {
 		return outcome{why: items.why}
@@ -330,8 +331,8 @@ func noItems(out *node, items outcome) outcome {
 	return outcome{dropped: items.why}
 }
 
-// meetNullFallback decides of the default of items and map values, which stands in
-// for null only.
+// meetNullFallback determines the default of items and map values. Such a default only replaces
+// null.
 func (t *meeting) meetNullFallback(path string, ms []*member, r outcome) outcome {
 	if t.comparison && ms[0].fallback != "" {
 		r.fallback = ms[0].fallback
@@ -348,7 +349,7 @@ func (t *meeting) meetNullFallback(path string, ms []*member, r outcome) outcome
 	return r
 }
 
-// nullBecomes is what takes the place of null; "" if that stays, or goes.
+// nullBecomes returns the value that replaces null. It is empty if null stays or is removed.
 func (m *member) nullBecomes() string {
 	if m.nullable {
 		return ""

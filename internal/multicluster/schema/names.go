@@ -13,8 +13,8 @@ import (
 
 func joined(names []string) string { return strings.Join(names, ", ") }
 
-// meetNames meets all that is not the schema. Obstacles are what no offer can do
-// without; a subresource that not all have is dropped.
+// meetNames meets everything except the schema. why contains the obstacles that prevent an
+// agreement. A subresource that not all offers have is dropped.
 func meetNames(offers []Offer, out *apiresourcev1alpha1.CommonAPIResourceSpec) (why, dropped []apiresourcev1alpha1.Obstacle) {
 	first := offers[0].Spec
 	out.GroupVersion, out.Scope, out.Names = first.GroupVersion, first.Scope, withDefaults(first.Names)
@@ -43,7 +43,7 @@ func meetNames(offers []Offer, out *apiresourcev1alpha1.CommonAPIResourceSpec) (
 	return why, dropped
 }
 
-// facts are the offers as members without a schema.
+// facts returns the offers as members without a schema.
 func facts(offers []Offer) []*member {
 	ms := make([]*member, len(offers))
 	for i := range offers {
@@ -59,7 +59,7 @@ func withDefaults(names apiextensionsv1.CustomResourceDefinitionNames) apiextens
 	return names
 }
 
-// meetSets is what is in every offer's set.
+// meetSets returns the elements that are in the set of every offer.
 func meetSets(offers []Offer, of func(*apiresourcev1alpha1.CommonAPIResourceSpec) []string) []string {
 	all := sortedSet(of(&offers[0].Spec))
 	for i := range offers[1:] {
@@ -72,7 +72,7 @@ func meetSets(offers []Offer, of func(*apiresourcev1alpha1.CommonAPIResourceSpec
 	return all
 }
 
-// meetSubResources keeps the subresources that all have in the same way.
+// meetSubResources returns the subresources that are equal in all offers.
 func meetSubResources(offers []Offer) (kept []apiresourcev1alpha1.SubResource, dropped []apiresourcev1alpha1.Obstacle) {
 	names := map[string]bool{}
 	for i := range offers {
@@ -120,8 +120,8 @@ func subResourceName(s *apiresourcev1alpha1.CommonAPIResourceSpec, name string) 
 	return said
 }
 
-// meetColumns keeps the columns' order where all have the same, and otherwise has
-// every column of any offer once, ordered by priority and name.
+// meetColumns keeps the columns and their order if all offers have the same. Otherwise it returns
+// every column of any offer once, sorted by priority and name.
 func meetColumns(offers []Offer) []apiresourcev1alpha1.ColumnDefinition {
 	first := offers[0].Spec.ColumnDefinitions
 	if !slices.ContainsFunc(offers, func(o Offer) bool { return !slices.Equal(o.Spec.ColumnDefinitions, first) }) {
@@ -140,17 +140,17 @@ func meetColumns(offers []Offer) []apiresourcev1alpha1.ColumnDefinition {
 	})
 }
 
-// subResourcePath is what the path of an obstacle to a subresource begins with.
+// subResourcePath is the prefix of the path of an obstacle in a subresource.
 const subResourcePath = ".subresources."
 
-// The other paths of obstacles that are not of the schema.
+// The other paths of obstacles that are not in the schema.
 const (
 	groupVersionPath = ".groupVersion"
 	scopePath        = ".scope"
 	namesPath        = ".names."
 )
 
-// isOfNames says whether an obstacle is not to the schema: then no document shows it.
+// isOfNames reports whether an obstacle is not in the schema. No document can illustrate it.
 func isOfNames(path string) bool {
 	return strings.HasPrefix(path, subResourcePath) || strings.HasPrefix(path, namesPath) || path == groupVersionPath || path == scopePath
 }

@@ -9,10 +9,10 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// comparison lists where a meet accepts less than one of its members did.
+// comparison finds where a meet accepts less than one of its members.
 type comparison struct {
 	offered *member
-	// dropped says why properties are missing in the meet.
+	// dropped contains the reasons why properties are missing in the meet.
 	dropped []apiresourcev1alpha1.Obstacle
 	found   []apiresourcev1alpha1.Obstacle
 }
@@ -21,7 +21,7 @@ func (c *comparison) say(path, format string, args ...any) {
 	c.found = append(c.found, obstacle(path, []*member{c.offered}, format, args...))
 }
 
-// narrower compares what a member accepts with what the meet does.
+// narrower compares what a member accepts with what the meet accepts.
 func (c *comparison) narrower(path string, was, is *node) {
 	if is.impossible || was.impossible {
 		if !was.impossible {
@@ -49,7 +49,7 @@ func (c *comparison) narrower(path string, was, is *node) {
 	c.object(path, was, is)
 }
 
-// lost names the values of an enum that are accepted no more.
+// lost returns the values of an enum that are no longer accepted.
 func (c *comparison) lost(was, is *node) string {
 	if was.enum == nil {
 		return "all but " + joined(is.enum)
@@ -112,7 +112,7 @@ func boundNames(bounds []bound) string {
 	return joined(names)
 }
 
-// added lists what only the meet demands, of the keywords that are sets.
+// added reports the elements of set-valued keywords that only the meet requires.
 func (c *comparison) added(path string, was, is *node) {
 	for _, s := range []struct {
 		name    string
@@ -133,8 +133,7 @@ func (c *comparison) added(path string, was, is *node) {
 	}
 }
 
-// restates says whether a rule is one that was there before, evaluated for documents of
-// what is left.
+// restates reports whether a rule results from the partial evaluation of an earlier rule.
 func restates(was, is *node, rule string) bool {
 	m := &member{node: was}
 	return slices.ContainsFunc(was.rules, func(r string) bool {
@@ -183,7 +182,7 @@ func restName(rest openness) string {
 	}
 }
 
-// missing says why the property at a path is not in the meet.
+// missing reports why the property at a path is not in the meet.
 func (c *comparison) missing(path string) {
 	said := slices.ContainsFunc(c.found, func(o apiresourcev1alpha1.Obstacle) bool { return isBelow(o.Path, path) })
 	for _, o := range c.dropped {

@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// kinds is a set of JSON types, without null. Numbers are two: those that are
-// integers, and the rest.
+// kinds is a set of JSON types without null. Numbers are two types: integers and other numbers.
 type kinds uint8
 
 const (
@@ -28,14 +27,14 @@ var kindNames = map[kinds]string{
 	arrays: "an array", objects: "an object", intOrString: "an integer or a string", anything: "anything",
 }
 
-// openness says what an object may hold besides its properties.
+// openness is what an object may contain in addition to its properties.
 type openness uint8
 
 const (
-	// closed prunes what is not a property.
+	// closed prunes every other key.
 	closed openness = iota
-	// shallow is additionalProperties: true. It keeps every key, but empties the
-	// objects under them: pruning passes it no schema.
+	// shallow is additionalProperties: true. It keeps every key but empties the objects under it,
+	// because pruning has no schema for them.
 	shallow
 	// mapped is additionalProperties with a schema.
 	mapped
@@ -43,24 +42,24 @@ const (
 	open
 )
 
-// node is a schema in the form in which schemas are compared and met: sets are
-// sorted and free of repetition, what has no effect is gone, and defaults, enums,
-// clauses and rules are canonical JSON.
+// node is a schema in a normal form for comparing and meeting. Sets are sorted and have no
+// duplicates. Keywords without effect are removed. Defaults, enums, clauses and rules are
+// canonical JSON.
 type node struct {
-	// impossible accepts nothing; the other fields are then empty.
+	// impossible accepts no value. The other fields are then empty.
 	impossible bool
 
 	kinds              kinds
 	title, description string
 	nullable           bool
-	// fallback is the default; empty when there is none.
+	// fallback is the default, or empty if there is none.
 	fallback string
-	// enum is nil when every value is allowed.
+	// enum is nil if every value is allowed.
 	enum []string
 
 	maximum, minimum []bound
 	multiples        []float64
-	// numberFormat is only of integers and numbers.
+	// numberFormat applies only to integers and numbers.
 	numberFormat string
 
 	formats, patterns    []string
@@ -83,19 +82,19 @@ type node struct {
 	rules                    []string
 }
 
-// anyValue is the schema of a value of which nothing is said.
+// anyValue returns the schema of a value without restrictions.
 func anyValue() *node { return &node{kinds: anything, nullable: true, rest: open} }
 
-// flatValue stands for a value below additionalProperties: true where another
-// schema has more to say: what survives pruning without a schema, less the arrays
-// that hold something.
+// flatValue returns the schema of a value below additionalProperties: true, for a meet with a
+// more specific schema. It accepts what survives pruning without a schema, except arrays with
+// items.
 func flatValue() *node {
 	n := anyValue()
 	n.maxItems, n.maxProperties = new(int64(0)), new(int64(0))
 	return n
 }
 
-// value is the schema of a key of an object; nil if the object cannot hold it.
+// value returns the schema of a key of an object, or nil if the object cannot contain the key.
 func (n *node) value(key string) *node {
 	if p, ok := n.properties[key]; ok {
 		if p.impossible {
@@ -105,7 +104,7 @@ func (n *node) value(key string) *node {
 	}
 	switch n.rest {
 	case mapped:
-		// The default of a map's values stands in for null; no key is filled in.
+		// The default of map values replaces null. It does not add keys.
 		v := *n.additional
 		v.fallback = ""
 		return &v
@@ -118,7 +117,7 @@ func (n *node) value(key string) *node {
 	}
 }
 
-// element is the schema of an array's items.
+// element returns the schema of the items of an array.
 func (n *node) element() *node {
 	if n.items != nil {
 		return n.items
@@ -131,7 +130,7 @@ func (n *node) requires(key string) bool {
 	return found
 }
 
-// size is how much there is to a schema: its nodes and the values of its enums.
+// size returns the size of a schema: the number of its nodes and of the values in its enums.
 func (n *node) size() int {
 	if n == nil {
 		return 0
@@ -145,8 +144,8 @@ func (n *node) size() int {
 
 func (n *node) has(k kinds) bool { return n.kinds&k != 0 }
 
-// restrict leaves of a node what matters to some types only. It returns nil when
-// nothing remains. The node given is not changed.
+// restrict returns the part of a node that applies to some types, or nil if nothing remains. It
+// does not change the node.
 func (n *node) restrict(to kinds) *node {
 	r := *n
 	r.kinds &= to
@@ -160,9 +159,9 @@ func (n *node) restrict(to kinds) *node {
 	return &r
 }
 
-// integral turns bounds of numbers into those that Kubernetes' validation gives
-// integers, and says whether any integer is left. It compares integers with the
-// bound cut off to an integer, which for a bound beyond int64 is undefined.
+// integral converts bounds of numbers into the bounds that the validation of Kubernetes applies
+// to integers. It reports whether any integer is left. The validation compares integers with the
+// truncated bound. That is undefined for a bound outside int64.
 func (n *node) integral() bool {
 	var ok bool
 	if n.maximum, ok = mapBounds(n.maximum, above.integral); !ok {
@@ -189,7 +188,7 @@ func (n *node) strip() {
 	}
 }
 
-// empty says why no value can fulfill a node's own bounds; "" if some may.
+// empty returns why no value can satisfy the node's own bounds. It is empty if some value may.
 func (n *node) empty() string {
 	switch {
 	case n.enum != nil && len(n.enum) == 0:
@@ -220,8 +219,8 @@ func (n *node) noNumber() bool {
 	return false
 }
 
-// clamp drops bounds that an integer's format implies, for the validation refuses
-// every value when a bound itself is out of the format's range.
+// clamp removes bounds that the format of an integer implies. The validation refuses every value
+// if a bound itself is outside the range of the format.
 func (n *node) clamp() bool {
 	if n.kinds != integers {
 		return true

@@ -6,10 +6,10 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// How some reasons begin.
+// The prefixes of some reasons.
 const (
-	// unsayable is of what is left out though documents could have it: the schemas of
-	// CRDs have no words for it.
+	// unsayable is for parts that are left out although documents could have them, because the
+	// schema of a CRD cannot express them.
 	unsayable       = "no schema can say "
 	filledIn        = "a default fills it in"
 	fallbackDiffers = "the default is "
@@ -94,7 +94,7 @@ func lacking(ms []*member, key string) []*member {
 	return without
 }
 
-// meetRest meets what the members say of keys that are no properties.
+// meetRest meets the schemas of keys that are not properties.
 func (t *meeting) meetRest(path string, ms []*member, out *node) outcome {
 	out.rest = open
 	for _, m := range ms {
@@ -123,7 +123,7 @@ func (t *meeting) meetRest(path string, ms []*member, out *node) outcome {
 		r = t.meetNullFallback(path+"[*]", values, r)
 	}
 	if r.why != nil {
-		// No key can have a value that all accept: what is left is an object without any.
+		// No value is valid for all members, so what is left is an object without other keys.
 		out.rest = closed
 		return outcome{dropped: r.why}
 	}
@@ -131,7 +131,7 @@ func (t *meeting) meetRest(path string, ms []*member, out *node) outcome {
 	return outcome{dropped: r.dropped}
 }
 
-// meetProperty meets one property and puts it into out, or drops it.
+// meetProperty meets one property. It adds the result to out, or drops the property.
 func (t *meeting) meetProperty(path, key string, ms []*member, out *node) outcome {
 	values, without := valuesOf(ms, key)
 	if len(without) > 0 {
@@ -187,8 +187,8 @@ func valuesOf(ms []*member, key string) (values, without []*member) {
 	return values, without
 }
 
-// dropProperty leaves a property out, unless a document must have it. A member that
-// requires it and has a default for it does not need it from a document.
+// dropProperty drops a property, unless documents must have it. If a member requires it and has a
+// default for it, documents need not have it.
 func (t *meeting) dropProperty(path, key string, ms []*member, out *node, why []apiresourcev1alpha1.Obstacle) outcome {
 	needed := func(m *member) bool {
 		p := m.properties[key]
@@ -215,23 +215,23 @@ func (t *meeting) dropProperty(path, key string, ms []*member, out *node, why []
 	return outcome{dropped: why}
 }
 
-// choice says how a property got its default, or why it has none.
+// choice is how the default of a property was determined, or why it has none.
 type choice int
 
 const (
 	// allAlike: all members have this default, or none has one.
 	allAlike choice = iota
-	// chosen: it is the default of some members, and all accept it.
+	// chosen: some members have the default, and all accept it.
 	chosen
-	// unwanted: some member requires that documents give the property, or judges its object
-	// by whether the property is there.
+	// unwanted: a member requires that documents contain the property, or validates its object by
+	// whether the property exists.
 	unwanted
 	// noValue: no default is accepted by all members.
 	noValue
 )
 
-// meetFallback decides of a property's default. Where members have different ones, the
-// meet has one of them, so that what is stored is what every member has.
+// meetFallback determines the default of a property. If the members have different ones, the meet
+// has one of them, so that every member has what is stored.
 func (t *meeting) meetFallback(key string, ms, values []*member, n *node) choice {
 	first := values[0].fallback
 	if t.comparison {
@@ -260,8 +260,8 @@ func (t *meeting) meetFallback(key string, ms, values []*member, n *node) choice
 	return result
 }
 
-// fallbacksOf are the defaults of all members, each once, in the same order in whatever
-// order the members are.
+// fallbacksOf returns the defaults of all members without duplicates, in an order that does not
+// depend on the order of the members.
 func fallbacksOf(values []*member) []string {
 	var all []string
 	for _, m := range values {
@@ -272,8 +272,8 @@ func fallbacksOf(values []*member) []string {
 	return sortedSet(all)
 }
 
-// unwantedBy says whether a default of others would take documents away that a member
-// accepts, or give a value that it wants from documents.
+// unwantedBy reports whether another member's default would make a member refuse documents that
+// it accepts, or would fill in a value that the member requires from documents.
 func unwantedBy(key, candidate string, ms, values []*member) bool {
 	for i, m := range ms {
 		if values[i].fallback == candidate {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// pair is an entry of testdata/pairs.yaml, which says what its fields are.
+// pair is an entry of testdata/pairs.yaml. That file describes the fields.
 type pair struct {
 	Name          string
 	Root          bool
@@ -52,7 +52,7 @@ func (p *pair) document(content map[string]any) map[string]any {
 		doc = content
 	}
 	doc["apiVersion"], doc["kind"], doc["metadata"] = "example.rik.dev/v1", "Example", map[string]any{"name": "example"}
-	// As JSON, whole numbers are integers.
+	// In JSON, integral numbers are integers.
 	doc, _ = mustValue(encode(doc)).(map[string]any)
 	return doc
 }
@@ -75,7 +75,7 @@ func served(t *testing.T, location string, schema *props) {
 	}
 }
 
-// TestPairsOfVersions meets pairs of schemas as real operators have them, and looks at what
+// TestPairsOfVersions meets pairs of schemas with patterns from real operators, and checks which
 // documents the meet holds.
 func TestPairsOfVersions(t *testing.T) {
 	t.Parallel()

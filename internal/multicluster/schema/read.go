@@ -15,10 +15,10 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// metaKeys are the properties that every resource has, whatever its schema says.
+// metaKeys are the properties that every resource has, whatever its schema contains.
 var metaKeys = []string{"apiVersion", "kind", "metadata"}
 
-// structural checks that a schema is what a CRD may have.
+// structural checks that a schema is structural, as a CRD requires.
 func structural(props *apiextensionsv1.JSONSchemaProps) (*structuralschema.Structural, error) {
 	internal := &apiextensions.JSONSchemaProps{}
 	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(props, internal, nil); err != nil {
@@ -34,7 +34,7 @@ func structural(props *apiextensionsv1.JSONSchemaProps) (*structuralschema.Struc
 	return s, nil
 }
 
-// readRoot makes the node of a whole resource.
+// readRoot returns the node of a whole resource.
 func readRoot(props *apiextensionsv1.JSONSchemaProps) (*node, error) {
 	if _, err := structural(props); err != nil {
 		return nil, err
@@ -48,8 +48,8 @@ func readRoot(props *apiextensionsv1.JSONSchemaProps) (*node, error) {
 	return root, nil
 }
 
-// addMeta gives a resource the properties that pruning leaves it in any case. What
-// is below metadata is never pruned by the schema.
+// addMeta adds the properties that pruning always keeps in a resource. Pruning by the schema does
+// not affect the fields below metadata.
 func (n *node) addMeta() {
 	if n.properties == nil {
 		n.properties = map[string]*node{}
@@ -90,7 +90,7 @@ func read(p *apiextensionsv1.JSONSchemaProps) (*node, error) {
 	case preserve:
 		n.kinds = anything
 	}
-	// A type beside x-kubernetes-int-or-string is of no effect for the validation.
+	// The validation ignores a type next to x-kubernetes-int-or-string.
 	if p.XIntOrString {
 		n.kinds = intOrString
 	}
@@ -114,12 +114,12 @@ func read(p *apiextensionsv1.JSONSchemaProps) (*node, error) {
 	return n, nil
 }
 
-// isImpossible recognizes what write makes of an impossible node.
+// isImpossible recognizes the form in which write stores an impossible node.
 func isImpossible(p *apiextensionsv1.JSONSchemaProps) bool {
 	return p.Type == "" && !p.XIntOrString && p.Not != nil && reflect.DeepEqual(*p.Not, apiextensionsv1.JSONSchemaProps{})
 }
 
-// preserve opens an object to unknown keys; in arrays the keyword reaches the items.
+// preserve makes an object keep unknown keys. In an array, the keyword applies to the items.
 func (n *node) preserve(p *apiextensionsv1.JSONSchemaProps) {
 	n.open(p)
 	for i, items := n.items, p.Items; i != nil; i, items = i.items, items.Schema.Items {
@@ -129,8 +129,8 @@ func (n *node) preserve(p *apiextensionsv1.JSONSchemaProps) {
 	}
 }
 
-// open keeps the keys of an object that are not known. With additionalProperties:
-// false the validation still refuses every one of them, which pruning hides elsewhere.
+// open makes an object keep unknown keys. With additionalProperties: false, the validation still
+// refuses all of them. Without this keyword, pruning hides that.
 func (n *node) open(p *apiextensionsv1.JSONSchemaProps) {
 	if n.rest != closed {
 		return
@@ -141,8 +141,8 @@ func (n *node) open(p *apiextensionsv1.JSONSchemaProps) {
 	}
 }
 
-// fitsIntegers says whether every bound is an integer of the format: the validation
-// refuses all values of type integer if one is not.
+// fitsIntegers reports whether every bound is an integer of the format. If one is not, the
+// validation refuses all values of type integer.
 func fitsIntegers(p *apiextensionsv1.JSONSchemaProps) bool {
 	if p.XIntOrString {
 		return true
@@ -178,7 +178,7 @@ func readValues(n *node, p *apiextensionsv1.JSONSchemaProps) error {
 	return nil
 }
 
-// canonical writes a JSON value in the one way in which equal values are equal.
+// canonical returns the canonical form of a JSON value. Equal values have equal forms.
 func canonical(raw []byte) (string, error) {
 	value, err := decode(raw)
 	if err != nil {
@@ -193,7 +193,7 @@ func decode(raw []byte) (any, error) {
 	return value, err
 }
 
-// encode leaves < and & as they are: people read patterns and rules.
+// encode does not escape < and &, because users read patterns and rules.
 func encode(value any) string {
 	var b strings.Builder
 	encoder := json.NewEncoder(&b)
@@ -243,7 +243,7 @@ func readString(n *node, p *apiextensionsv1.JSONSchemaProps) {
 	n.formats = sortedSet(n.formats)
 }
 
-// positive forgets a lower limit that limits nothing.
+// positive returns nil for a lower limit that has no effect.
 func positive(v *int64) *int64 {
 	if v != nil && *v <= 0 {
 		return nil
@@ -310,8 +310,7 @@ func readAdditional(n *node, p *apiextensionsv1.JSONSchemaProps) error {
 	return nil
 }
 
-// readClauses takes the clauses as they are, but for those that say what the node
-// itself can say.
+// readClauses copies the clauses, except those that the node itself can express.
 func readClauses(n *node, p *apiextensionsv1.JSONSchemaProps) error {
 	for i := range p.AllOf {
 		clause := p.AllOf[i]
@@ -350,7 +349,7 @@ func isIntOrString(clauses []apiextensionsv1.JSONSchemaProps) bool {
 	return reflect.DeepEqual(clauses, []apiextensionsv1.JSONSchemaProps{{Type: "integer"}, {Type: "string"}})
 }
 
-// group is the canonical form of the alternatives of anyOf or oneOf.
+// group returns the canonical form of the alternatives of anyOf or oneOf.
 func group(clauses []apiextensionsv1.JSONSchemaProps, set bool) string {
 	var encoded []string
 	for i := range clauses {
@@ -358,7 +357,7 @@ func group(clauses []apiextensionsv1.JSONSchemaProps, set bool) string {
 	}
 	slices.Sort(encoded)
 	if set {
-		// That two alternatives hold is of no effect for anyOf; for oneOf it is.
+		// For anyOf, equal alternatives have no effect. For oneOf they have.
 		encoded = slices.Compact(encoded)
 	}
 	raw := make([]json.RawMessage, len(encoded))
@@ -368,8 +367,8 @@ func group(clauses []apiextensionsv1.JSONSchemaProps, set bool) string {
 	return encode(raw)
 }
 
-// absorb makes a clause of allOf part of the node where both mean the same, so that
-// what write put into a clause comes back to where it was.
+// absorb moves a clause of allOf into the node if both mean the same. What write has put into a
+// clause returns to its place that way.
 func (n *node) absorb(c *apiextensionsv1.JSONSchemaProps) bool {
 	switch {
 	case only(c, func(c *apiextensionsv1.JSONSchemaProps) { c.Pattern = "" }):
@@ -378,8 +377,8 @@ func (n *node) absorb(c *apiextensionsv1.JSONSchemaProps) bool {
 		n.multiples = append(n.multiples, *c.MultipleOf)
 	case n.kinds == stringsKind && only(c, func(c *apiextensionsv1.JSONSchemaProps) { c.Format = "" }):
 		n.formats = append(n.formats, c.Format)
-	// On type integer a clause compares an integer that is written as a fraction,
-	// 2.0, in another way than the node does.
+	// On type integer, a clause compares an integer that is written as a fraction, such as 2.0,
+	// differently from the node.
 	case n.kinds != integers && c.Maximum != nil && only(c, func(c *apiextensionsv1.JSONSchemaProps) { c.Maximum, c.ExclusiveMaximum = nil, false }):
 		n.maximum = append(n.maximum, bound{*c.Maximum, c.ExclusiveMaximum})
 	case n.kinds != integers && c.Minimum != nil && only(c, func(c *apiextensionsv1.JSONSchemaProps) { c.Minimum, c.ExclusiveMinimum = nil, false }):
@@ -396,7 +395,7 @@ func (n *node) absorb(c *apiextensionsv1.JSONSchemaProps) bool {
 	return true
 }
 
-// only says whether a clause is nothing but what clear removes.
+// only reports whether a clause contains nothing but what clearField removes.
 func only(c *apiextensionsv1.JSONSchemaProps, clearField func(*apiextensionsv1.JSONSchemaProps)) bool {
 	if isTrivial(c) {
 		return false

@@ -11,35 +11,35 @@ import (
 	apiservercel "k8s.io/apiserver/pkg/cel"
 )
 
-// errIrreducible is of a rule that uses a dropped property in a way that cannot be
-// evaluated without a document.
+// errIrreducible means that a rule uses a dropped property in a way that cannot be evaluated
+// without a document.
 var errIrreducible = errors.New("the rule cannot be evaluated in part")
 
-// place is what a member and the meet say of the value of an expression.
+// place is the schema of the value of an expression, in the member and in the meet.
 type place struct {
 	was, is *node
-	// present is set if every document of the meet has the value.
+	// present is true if every document of the meet has the value.
 	present bool
 }
 
 // operand is an evaluated expression. It has one of three forms:
 //
 //   - A value: expr, which is defined where sure is true. A nil sure is always true.
-//   - A condition whose parts are not defined everywhere: isTrue and isFalse say where it
-//     is true and where it is false. Elsewhere its evaluation fails.
+//   - A condition whose parts are not defined everywhere. isTrue and isFalse are the conditions
+//     under which it is true and false. Otherwise its evaluation fails.
 //   - A default of a dropped property: known is set.
 type operand struct {
 	expr, sure      ast.Expr
 	isTrue, isFalse ast.Expr
 	known           *knownValue
-	// of is the place of a value in the schema, nil if it has none.
+	// of is the place of a value in the schema, or nil if it has none.
 	of *place
-	// optional is set if the value is an optional of what is in the schema; none if it is
-	// known to be empty.
+	// optional is true if the value is an optional of a value in the schema. none is true if it
+	// is known to be empty.
 	optional, none bool
-	// source is the expression as it is in the rule.
+	// source is the expression in the rule.
 	source ast.Expr
-	// guard says where the value's object is there.
+	// guard is the condition under which the object of the value exists.
 	guard ast.Expr
 }
 
@@ -49,16 +49,16 @@ type knownValue struct {
 	node  *node
 }
 
-// reducer evaluates the parts of one rule that do not depend on a document: a property
-// that the meet lacks is never there, or has the member's default.
+// reducer evaluates the parts of one rule that do not depend on a document. A property that the
+// meet lacks does not exist, or has the member's default.
 type reducer struct {
-	// touched is set when the rule is another than before.
+	// touched is true if the rule has changed.
 	touched bool
 	// missing are the names of the properties that the rule uses and the meet lacks.
 	missing []string
 }
 
-// scope has the variables and what is known to be there.
+// scope contains the variables, and the facts about what exists.
 type scope struct {
 	name  string
 	value operand
@@ -75,13 +75,13 @@ func (s *scope) lookup(name string) (operand, bool) {
 	return operand{}, false
 }
 
-// knows says whether an expression that is checked with has() earlier is there.
+// knows reports whether an earlier has() has established that an expression exists.
 func (s *scope) knows(selected string) bool {
 	for at := s; at != nil; at = at.up {
 		if at.facts[selected] {
 			return true
 		}
-		// Facts from outside may be about another variable of that name.
+		// Facts from an outer scope may be about another variable with that name.
 		if at.name != "" && at.up != nil {
 			return false
 		}
@@ -100,8 +100,9 @@ func (s *scope) with(facts []string) *scope {
 	return inner
 }
 
-// reduceRule evaluates a member's rule for documents of the meet. It returns the rule as
-// it was if the meet has all that the rule uses, and "" if the rule always holds.
+// reduceRule evaluates a member's rule for documents of the meet. If the meet has everything that
+// the rule uses, it returns the rule unchanged. If the rule always holds, it returns an empty
+// string.
 func reduceRule(rule string, was, is *node, optionalOld bool) (reduced string, missing []string, err error) {
 	parsed, err := parseRule(rule)
 	if err != nil {
@@ -127,7 +128,7 @@ func reduceRule(rule string, was, is *node, optionalOld bool) (reduced string, m
 	return "", r.missing, nil
 }
 
-// yes says where a condition is true.
+// yes returns the expression for when a condition is true.
 func (o operand) yes() ast.Expr {
 	if o.isTrue != nil {
 		return o.isTrue
@@ -138,7 +139,7 @@ func (o operand) yes() ast.Expr {
 	return and(o.sure, o.expr)
 }
 
-// no says where a condition is false.
+// no returns the expression for when a condition is false.
 func (o operand) no() ast.Expr {
 	if o.isFalse != nil {
 		return o.isFalse
@@ -149,7 +150,7 @@ func (o operand) no() ast.Expr {
 	return and(o.sure, not(o.expr))
 }
 
-// defined says where the evaluation does not fail.
+// defined returns the expression for when the evaluation does not fail.
 func (o operand) defined() ast.Expr {
 	switch {
 	case o.isTrue != nil:
@@ -174,7 +175,7 @@ func (r *reducer) condition(e ast.Expr, s *scope) (operand, error) {
 	return r.used(o)
 }
 
-// used makes an expression of an operand, of the type that the member's rule expects.
+// used converts an operand to an expression of the type that the member's rule expects.
 func (r *reducer) used(o operand) (operand, error) {
 	switch {
 	case o.isTrue != nil || o.fails():
@@ -227,7 +228,7 @@ func (r *reducer) walk(e ast.Expr, s *scope) (operand, error) {
 	}
 }
 
-// all evaluates the arguments of what fails if one of them does.
+// all evaluates arguments of an expression that fails if one of them fails.
 func (r *reducer) all(from []ast.Expr, s *scope) (exprs []ast.Expr, sure ast.Expr, err error) {
 	for _, e := range from {
 		o, err := r.condition(e, s)
@@ -283,8 +284,8 @@ func (r *reducer) property(e ast.Expr, o operand, field string, s *scope) (opera
 	return operand{expr: factory.NewSelect(0, o.expr, field), sure: o.sure, of: there.of, optional: o.optional, source: e, guard: s.guards(o)}, nil
 }
 
-// child is the place of a property of an operand; or what the property is in the member if
-// the meet has dropped it.
+// child returns the place of a property of an operand. If the meet has dropped the property, it
+// returns its value in the member.
 func (r *reducer) child(o operand, field string, s *scope) (there operand, dropped bool, err error) {
 	if o.of == nil {
 		return operand{}, false, nil
@@ -337,7 +338,8 @@ func (r *reducer) knownProperty(o operand, field string) (operand, error) {
 	}
 }
 
-// guards says where an operand is there and is not null, as far as nothing else says so.
+// guards returns the condition under which an operand exists and is not null, unless other facts
+// imply it.
 func (s *scope) guards(o operand) ast.Expr {
 	if o.of == nil || o.optional || o.source == nil {
 		return nil
@@ -350,7 +352,7 @@ func (s *scope) guards(o operand) ast.Expr {
 			there = factory.NewCall(0, hasMacro, o.expr)
 		}
 	default:
-		// A comparison with itself fails where there is no such element.
+		// The comparison of an element with itself fails if the element does not exist.
 		there = factory.NewCall(0, operators.Equals, o.expr, o.expr)
 	}
 	if o.of.is.nullable {
@@ -359,7 +361,7 @@ func (s *scope) guards(o operand) ast.Expr {
 	return there
 }
 
-// literal writes a part of a default as CEL does.
+// literal returns a part of a default as a CEL literal.
 func literal(value any, n *node) (ast.Expr, error) {
 	if n.nullable || slices.ContainsFunc(n.formats, func(f string) bool { return typedFormats[f] }) {
 		return nil, errIrreducible
@@ -371,7 +373,7 @@ func literal(value any, n *node) (ast.Expr, error) {
 	return e, err
 }
 
-// typedFormats are the formats of strings whose values are no strings in CEL.
+// typedFormats are the formats of strings whose values are not strings in CEL.
 var typedFormats = map[string]bool{"byte": true, "duration": true, "date": true, "date-time": true}
 
 func plainLiteral(value any, n *node) (ast.Expr, error) {
@@ -404,7 +406,7 @@ func plainLiteral(value any, n *node) (ast.Expr, error) {
 	}
 }
 
-// mapOf writes a map. CEL has no words for an object of a schema.
+// mapOf returns a map literal. CEL has no literal for an object of a schema.
 func mapOf(value map[string]any, n *node) (ast.Expr, error) {
 	if n.rest != mapped {
 		return nil, errIrreducible
@@ -420,7 +422,7 @@ func mapOf(value map[string]any, n *node) (ast.Expr, error) {
 	return factory.NewMap(0, entries), nil
 }
 
-// filled is a default with the defaults in it.
+// filled returns a default after its own defaults were filled in.
 func filled(n *node) (any, error) {
 	value, err := decode([]byte(n.fallback))
 	if err != nil {

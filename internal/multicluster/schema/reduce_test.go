@@ -19,7 +19,8 @@ func nodeOf(t *testing.T, schema string) *node {
 	return n
 }
 
-// TestRulesAreReduced: new has no default, filled has one; other is what stays.
+// TestRulesAreReduced tests rules about three kinds of properties: new has no default, filled has
+// one, and other is not dropped.
 func TestRulesAreReduced(t *testing.T) {
 	t.Parallel()
 	was := nodeOf(t, `{type: object, properties: {

@@ -47,7 +47,7 @@ func (r *reducer) call(e ast.Expr, s *scope) (operand, error) {
 	return r.function(e, s)
 }
 
-// chain has what an operator connects, from left to right.
+// chain returns the operands that an operator connects, from left to right.
 func chain(e ast.Expr, operator string) []ast.Expr {
 	if e.Kind() != ast.CallKind || e.AsCall().FunctionName() != operator {
 		return []ast.Expr{e}
@@ -59,7 +59,8 @@ func chain(e ast.Expr, operator string) []ast.Expr {
 	return items
 }
 
-// logical evaluates what && or || connects. One side may decide where the other fails.
+// logical evaluates the operands of && or ||. One operand may determine the result although
+// another one fails.
 func (r *reducer) logical(items []ast.Expr, s *scope, conjunction bool) (operand, error) {
 	var yes, no, exprs []ast.Expr
 	split := false
@@ -82,7 +83,7 @@ func (r *reducer) logical(items []ast.Expr, s *scope, conjunction bool) (operand
 	return decided(join(yes...), joinNo(no...)), nil
 }
 
-// decided is a condition that is true and false where two expressions say so.
+// decided returns a condition from the expressions for when it is true and when it is false.
 func decided(isTrue, isFalse ast.Expr) operand {
 	isTrue, isFalse = orTrue(isTrue), orTrue(isFalse)
 	switch {
@@ -95,7 +96,7 @@ func decided(isTrue, isFalse ast.Expr) operand {
 	}
 }
 
-// factsOf lists what is there if a condition is true, or if it is false.
+// factsOf returns what exists if a condition is true, or if it is false.
 func factsOf(e ast.Expr, isTrue bool) []string {
 	if e.Kind() != ast.CallKind {
 		return nil
@@ -160,7 +161,7 @@ func (r *reducer) conditional(args []ast.Expr, s *scope) (operand, error) {
 	}
 }
 
-// has evaluates the question whether a property is there.
+// has evaluates the test whether a property exists.
 func (r *reducer) has(e ast.Expr, s *scope) (operand, error) {
 	o, err := r.walk(e.AsSelect().Operand(), s)
 	field := e.AsSelect().FieldName()
@@ -221,8 +222,7 @@ func stringOf(e ast.Expr) (string, bool) {
 	return string(text), ok
 }
 
-// index evaluates x[i]: of a list, of a map, and of a map whose keys are properties in
-// the meet.
+// index evaluates x[i] for a list, a map, and a map whose keys are properties in the meet.
 func (r *reducer) index(e ast.Expr, s *scope) (operand, error) {
 	args, function := e.AsCall().Args(), e.AsCall().FunctionName()
 	o, err := r.walk(args[0], s)
@@ -252,7 +252,7 @@ func (r *reducer) index(e ast.Expr, s *scope) (operand, error) {
 	return value, nil
 }
 
-// values is the place of the items of a list or the values of a map.
+// values returns the place of the items of a list or the values of a map.
 func (p *place) values() *place {
 	switch {
 	case p.was.has(arrays) && p.is.has(arrays):
@@ -264,8 +264,8 @@ func (p *place) values() *place {
 	}
 }
 
-// equality refuses a comparison of two objects of which each has other defaults that the
-// meet lacks: they may be equal in the meet and differ in the member.
+// equality refuses the comparison of two objects for which the meet lacks different defaults.
+// They may be equal in the meet and differ in the member.
 func (r *reducer) equality(args []ast.Expr, s *scope) error {
 	var of [2]*place
 	for i, arg := range args {
@@ -284,7 +284,7 @@ func (r *reducer) equality(args []ast.Expr, s *scope) error {
 	return nil
 }
 
-// losesDefault says whether a member fills in what the meet lacks.
+// losesDefault reports whether a member fills in a property that the meet lacks.
 func losesDefault(was, is *node) bool {
 	for key, p := range was.properties {
 		value := is.value(key)
@@ -296,7 +296,7 @@ func losesDefault(was, is *node) bool {
 		was.rest == mapped && is.rest == mapped && losesDefault(was.additional, is.additional)
 }
 
-// function evaluates what fails if an argument does.
+// function evaluates a call that fails if an argument fails.
 func (r *reducer) function(e ast.Expr, s *scope) (operand, error) {
 	c := e.AsCall()
 	args := c.Args()
@@ -330,7 +330,7 @@ func (r *reducer) function(e ast.Expr, s *scope) (operand, error) {
 	return operand{expr: value, sure: sure}, nil
 }
 
-// emptyCall evaluates a function of an optional that is empty.
+// emptyCall evaluates a function of an empty optional.
 func (r *reducer) emptyCall(empty operand, c ast.CallExpr, s *scope) (operand, error) {
 	switch c.FunctionName() {
 	case "hasValue":
@@ -364,7 +364,7 @@ func isMacro(c ast.CallExpr) bool {
 	}
 }
 
-// macro evaluates what a macro says of each item.
+// macro evaluates a macro over the items of a list or map.
 func (r *reducer) macro(e ast.Expr, s *scope) (operand, error) {
 	c := e.AsCall()
 	over, err := r.walk(c.Target(), s)
@@ -415,8 +415,8 @@ func (r *reducer) macro(e ast.Expr, s *scope) (operand, error) {
 	return result, err
 }
 
-// quantified puts together what a macro says of all items: where one decides, it does not
-// matter where others fail.
+// quantified combines the results for all items. If one item determines the result, it does not
+// matter that others fail.
 func quantified(name string, over operand, bodies []operand, each func(string, ...ast.Expr) ast.Expr) (operand, error) {
 	body := bodies[len(bodies)-1]
 	whole := !slices.ContainsFunc(bodies, func(o operand) bool { return o.defined() != nil })
@@ -424,7 +424,8 @@ func quantified(name string, over operand, bodies []operand, each func(string, .
 	case "all", "exists":
 		other := map[string]string{"all": "exists", "exists": "all"}[name]
 		if whole {
-			// Without a property in it, the answer is that of any item, if there is one.
+			// The body uses no property, so the result is the same for every item, if there is
+			// one.
 			if isConstant(body.expr, name == "all") {
 				return operand{expr: constant(name == "all"), sure: over.there()}, nil
 			}
@@ -444,7 +445,7 @@ func quantified(name string, over operand, bodies []operand, each func(string, .
 			sure = and(sure, each("all", body.defined()))
 		}
 		return operand{expr: each(name, body.yes()), sure: sure}, nil
-	default: // map
+	default: // the macro map
 		if !whole {
 			return failure, errIrreducible
 		}
@@ -456,7 +457,7 @@ func quantified(name string, over operand, bodies []operand, each func(string, .
 	}
 }
 
-// there says where what a macro is over is there.
+// there returns the condition under which the range of a macro exists.
 func (o operand) there() ast.Expr {
 	if o.expr != nil && o.expr.Kind() == ast.SelectKind && o.of != nil && !o.of.present {
 		return and(o.sure, factory.NewCall(0, hasMacro, o.expr))
@@ -464,7 +465,7 @@ func (o operand) there() ast.Expr {
 	return o.sure
 }
 
-// ofOptional evaluates what is made of the value of an optional.
+// ofOptional evaluates a macro over the value of an optional.
 func (r *reducer) ofOptional(over operand, name string, args []ast.Expr, s *scope) (operand, error) {
 	if over.none {
 		return over, nil

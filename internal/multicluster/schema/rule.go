@@ -11,8 +11,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// meetRules gives a node the rules of all members, each evaluated for documents without the
-// properties that the node lacks. It says why if one cannot be kept.
+// meetRules sets the rules of a node from those of all members. Each rule is evaluated for
+// documents without the properties that the node lacks. If a rule cannot be kept, it returns why.
 func meetRules(path string, ms []*member, out *node) *outcome {
 	for _, m := range ms {
 		if len(ms) == 1 {
@@ -34,8 +34,8 @@ func meetRules(path string, ms []*member, out *node) *outcome {
 	return fitRules(path, ms, out)
 }
 
-// reduce is one of the member's rules, evaluated for documents of the meet: "" if it always
-// holds there. reason says why there is none.
+// reduce evaluates one of the member's rules for documents of the meet. reduced is empty if the
+// rule always holds there. reason is why the rule cannot be evaluated.
 func (m *member) reduce(encoded string, out *node) (reduced, reason string) {
 	var rule apiextensionsv1.ValidationRule
 	mustDecode(encoded, &rule)
@@ -56,7 +56,7 @@ func (m *member) reduce(encoded string, out *node) (reduced, reason string) {
 	return encode(rule), ""
 }
 
-// needs says of a rule that it cannot do without some properties.
+// needs returns the reason for a rule that cannot be evaluated without some properties.
 func needs(rule string, missing []string) string {
 	missing, rule = sortedSet(missing), strings.Join(strings.Fields(rule), " ")
 	if len(missing) == 0 {
@@ -65,8 +65,8 @@ func needs(rule string, missing []string) string {
 	return fmt.Sprintf("the rule %q needs the field %s, which not all have", rule, joined(missing))
 }
 
-// fitRules says why a rule cannot be evaluated at a node. Of a message it leaves out what
-// cannot.
+// fitRules returns why a rule cannot be evaluated at a node. If only the message expression of a
+// rule cannot be evaluated, it removes that expression.
 func fitRules(path string, ms []*member, out *node) *outcome {
 	unfit, err := compileRules(out, path == ".")
 	if err != nil {
@@ -97,7 +97,7 @@ func fitRules(path string, ms []*member, out *node) *outcome {
 	return nil
 }
 
-// ruleParser reads rules without knowing any type.
+// ruleParser parses rules without type information.
 var ruleParser = sync.OnceValue(func() *cel.Env {
 	env, err := cel.NewEnv(cel.OptionalTypes())
 	if err != nil {
@@ -106,12 +106,11 @@ var ruleParser = sync.OnceValue(func() *cel.Env {
 	return env
 })
 
-// ruleTouches says whether a rule may see a property that appears at a path below
-// the node it is at. It does when it selects the path, something below it, or a
-// whole of which the path is part.
+// ruleTouches reports whether a rule may depend on a new property at a path below its node. It
+// does if it selects the path, a part of it, or a value that contains it.
 func ruleTouches(rule string, path []string) bool {
 	parsed, issues := ruleParser().Parse(rule)
-	// Two underscores may escape a name that is no identifier.
+	// Two underscores may escape a name that is not an identifier.
 	if issues.Err() != nil || strings.Contains(rule, "__") {
 		return true
 	}
@@ -125,7 +124,7 @@ func ruleTouches(rule string, path []string) bool {
 	return false
 }
 
-// isWholeSelection finds selections from self that are not part of a longer one.
+// isWholeSelection matches selections from self that are not part of a longer one.
 func isWholeSelection(e ast.NavigableExpr) bool {
 	if _, ok := selection(e); !ok {
 		return false
@@ -134,8 +133,8 @@ func isWholeSelection(e ast.NavigableExpr) bool {
 	return !ok || parent.Kind() != ast.SelectKind
 }
 
-// selection is the path of properties that an expression selects from self or
-// oldSelf, if that is all it does.
+// selection returns the path of properties that an expression selects from self or oldSelf. ok is
+// false if the expression does anything else.
 func selection(e ast.Expr) ([]string, bool) {
 	switch e.Kind() {
 	case ast.IdentKind:

@@ -10,25 +10,26 @@ import (
 	"unicode/utf8"
 )
 
-// sampler makes documents that a schema may accept. It aims at the limits of that
-// schema and of another, where documents lie that one accepts and the other refuses.
+// sampler creates documents that a schema may accept. It aims at the limits of that schema and of
+// another one, because documents that one accepts and the other refuses are there.
 type sampler struct {
 	*rand.Rand
-	// sparse leaves out most of what need not be there.
+	// sparse leaves out most of the optional values.
 	sparse bool
-	// noise adds keys where the schema is thought to have no room for any.
+	// noise adds keys where the schema is not expected to allow any.
 	noise bool
-	// left is how many more values may be made.
+	// left is how many more values may be created.
 	left *int
-	// patterns are those that were parsed.
+	// patterns caches parsed patterns.
 	patterns map[string]*syntax.Regexp
 }
 
-// maxValues is how many values an example has: lists in lists multiply. What is beyond that is
-// left out, so that such a document may be refused. A text counts for each textUnit of it.
+// maxValues limits the values of an example, because the items of nested lists multiply. Values
+// above the limit are left out, so such a document may be refused. A text counts as one value for
+// each textUnit bytes.
 const maxValues, textUnit = 2_000, 64
 
-// newSampler makes the same documents for the same seed.
+// newSampler returns a sampler that creates the same documents for the same seed.
 func newSampler(seed uint64) sampler {
 	left := math.MaxInt
 	return sampler{Rand: rand.New(rand.NewPCG(seed, 0x5c4e3a)), left: &left, patterns: map[string]*syntax.Regexp{}}
@@ -38,7 +39,7 @@ func (s sampler) chance(percent int) bool { return s.IntN(100) < percent }
 
 func pick[T any](s sampler, values []T) T { return values[s.IntN(len(values))] }
 
-// resource makes a whole resource in which the place at a path is present.
+// resource creates a whole resource in which the value at a path exists.
 func (s sampler) resource(n, other *node, path []string) map[string]any {
 	doc, ok := s.object(n, other, path).(map[string]any)
 	if !ok {
@@ -53,8 +54,8 @@ func (s sampler) resource(n, other *node, path []string) map[string]any {
 	return doc
 }
 
-// value makes a value for a node. other is what the other schema says there, and may
-// be nil; path is what has to be present below.
+// value creates a value for a node. other is the node of the other schema at that place, or nil.
+// path is the value that must exist below it.
 func (s sampler) value(n, other *node, path []string) any {
 	if *s.left--; n == nil || n.impossible {
 		return s.plain()
@@ -113,7 +114,7 @@ func (s sampler) kind(of kinds) kinds {
 	return pick(s, single)
 }
 
-// plain is any value.
+// plain returns any value.
 func (s sampler) plain() any {
 	return pick(s, []any{nil, true, "a", int64(1), 1.5, []any{}, []any{int64(1)}, map[string]any{}, map[string]any{"a": "b"}, map[string]any{"a": map[string]any{"b": int64(1)}}})
 }
@@ -153,7 +154,7 @@ func (s sampler) integer(n, other *node) any {
 func (s sampler) fraction(n, other *node) any {
 	near := append(s.numbersNear(n, other), 0.5, 1.5, 2.25)
 	if n.numberFormat != "" || other.numberFormat != "" {
-		// Beyond the format float.
+		// These are out of the range of the format float.
 		near = append(near, 1e39, 1e39, -1e39)
 	}
 	for range 8 {
@@ -179,7 +180,7 @@ func withinAll(n *node, v float64) bool {
 	return !slices.ContainsFunc(n.multiples, func(m float64) bool { return math.Mod(v, m) != 0 })
 }
 
-// formatExamples has values of the formats that Kubernetes validates.
+// formatExamples contains values for the formats that Kubernetes validates.
 var formatExamples = map[string][]string{
 	"date-time": {"2026-11-22T20:00:00Z"}, "datetime": {"2026-11-22T20:00:00Z"}, "date": {"2026-11-22"}, "duration": {"3s"},
 	"ipv4": {"10.0.0.1"}, "ipv6": {"fd00::1"}, "cidr": {"10.0.0.0/8"}, "uri": {"https://rik.dev/a"}, "email": {"a@rik.dev"},
@@ -230,8 +231,8 @@ func plausible(n *node, text string) bool {
 	return true
 }
 
-// matching makes a text that a pattern matches, if the pattern asks for no more than
-// expressions can say without looking around.
+// matching creates a text that matches a pattern, if the pattern has no assertions such as
+// lookahead.
 func (s sampler) matching(pattern string) string {
 	parsed, known := s.patterns[pattern]
 	if !known {
@@ -272,7 +273,7 @@ func (s sampler) match(re *syntax.Regexp, b *strings.Builder) {
 	}
 }
 
-// repeats is how often a repetition is made: never much more often than it must.
+// repeats returns how often a repetition is created: not much more often than required.
 func repeats(re *syntax.Regexp) (low, high int) {
 	switch re.Op {
 	case syntax.OpStar:
@@ -363,7 +364,7 @@ func (s sampler) object(n, other *node, path []string) any {
 	return doc
 }
 
-// optional is how often, in percent, a property that need not be given is.
+// optional returns the probability, in percent, that an optional property is created.
 func (s sampler) optional(properties int) int {
 	if s.sparse {
 		return 5
@@ -371,7 +372,7 @@ func (s sampler) optional(properties int) int {
 	return max(75-properties*3, 3)
 }
 
-// fillKeys adds keys that are no properties.
+// fillKeys adds keys that are not properties.
 func (s sampler) fillKeys(doc map[string]any, n, other *node, step string, path []string) {
 	names := slices.Concat(n.required, slices.Sorted(maps.Keys(other.properties)), []string{"a", "b", "key"})
 	count := s.count([]*int64{n.minProperties, n.maxProperties}, []*int64{other.minProperties, other.maxProperties})

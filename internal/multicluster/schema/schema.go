@@ -13,24 +13,24 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// Offer is one version of one type as one cluster has it.
+// Offer is one version of one type in one cluster.
 type Offer struct {
-	// Location names the cluster in obstacles; it may be empty for what is served.
+	// Location is the name of the cluster in obstacles. It may be empty for the served type.
 	Location string
 	Spec     apiresourcev1alpha1.CommonAPIResourceSpec
 }
 
-// Agreement is what all offers can agree on.
+// Agreement is the type on which all offers agree.
 type Agreement struct {
 	Spec apiresourcev1alpha1.CommonAPIResourceSpec
-	// Dropped says what was left out because not all offers can hold it.
+	// Dropped lists what was left out because not all offers can hold it.
 	Dropped []apiresourcev1alpha1.Obstacle
 }
 
 var errNoSchema = errors.New("there is no schema: give openAPIV3Schema")
 
-// Parse decodes a schema. It refuses what is not the JSON of one; whether the
-// schema is structural is for Meet and Compatible to say.
+// Parse decodes the JSON of a schema. It does not check that the schema is structural. Meet and
+// Compatible check that.
 func Parse(raw runtime.RawExtension) (*apiextensionsv1.JSONSchemaProps, error) {
 	if len(raw.Raw) == 0 || string(raw.Raw) == "null" {
 		return nil, errNoSchema
@@ -42,22 +42,23 @@ func Parse(raw runtime.RawExtension) (*apiextensionsv1.JSONSchemaProps, error) {
 	return props, nil
 }
 
-// Check says why a schema cannot be used; nil if Meet and Compatible can read it.
+// Check returns why a schema cannot be used, or nil if Meet and Compatible can read it.
 func Check(o Offer) error {
 	_, err := readOffer(o)
 	return err
 }
 
-// Meet finds the largest type that every offer can hold, in the sense that the
-// package comment calls sound. A nil Agreement comes with the obstacles: there is
-// no such type, whatever other offers are added. No order of the offers and no
-// repetition changes the Agreement's Spec. Without offers there is none.
+// Meet returns the largest type that every offer can hold, in the sense of soundness in the
+// package comment. If the Agreement is nil, there is no such type, and the obstacles are
+// returned. More offers do not change that. Neither the order of the offers nor repetition
+// changes the Agreement's Spec. Without offers, the result is nil.
 func Meet(offers ...Offer) (*Agreement, []apiresourcev1alpha1.Obstacle) {
 	return (&meeting{}).of(offers)
 }
 
-// MeetOptional is Meet for a type of which objects are stored that lack a property without a
-// default that all accept: the property stays optional, and each member fills in its own.
+// MeetOptional is like Meet, for a type with stored objects that may lack a property for which no
+// default is accepted by all. The property stays optional, and each member fills in its own
+// default.
 func MeetOptional(offers ...Offer) (*Agreement, []apiresourcev1alpha1.Obstacle) {
 	return (&meeting{optional: true}).of(offers)
 }
@@ -80,7 +81,7 @@ func (t *meeting) of(offers []Offer) (*Agreement, []apiresourcev1alpha1.Obstacle
 	return agreement, nil
 }
 
-// agree is a meet without counter-examples.
+// agree computes the meet without counterexamples.
 func (t *meeting) agree(all []*offeredSchema) (*Agreement, []apiresourcev1alpha1.Obstacle) {
 	offers, ms := make([]Offer, len(all)), make([]*member, len(all))
 	for i := range all {
@@ -101,8 +102,7 @@ func (t *meeting) agree(all []*offeredSchema) (*Agreement, []apiresourcev1alpha1
 	return agreement, nil
 }
 
-// inOrder sorts offers, so that the order in which they came is of no effect on what
-// is said of them.
+// inOrder sorts offers, so that their order does not affect the result.
 func inOrder(offers []Offer) []Offer {
 	sorted := slices.Clone(offers)
 	slices.SortStableFunc(sorted, func(a, b Offer) int {
@@ -123,7 +123,7 @@ func readOffers(offers []Offer) (all []*offeredSchema, unreadable []apiresourcev
 	return all, unreadable
 }
 
-// pairsOf are the offers in both orders of every two of different schemas.
+// pairsOf returns all ordered pairs of offers with different schemas.
 func pairsOf(all []*offeredSchema) [][2]*offeredSchema {
 	var pairs [][2]*offeredSchema
 	for i, a := range all {
@@ -136,8 +136,8 @@ func pairsOf(all []*offeredSchema) [][2]*offeredSchema {
 	return pairs
 }
 
-// rewritten is a node as it is when its schema is read again: writing it leaves parts
-// of clauses out, which may make two of them equal.
+// rewritten returns a node as it is after its schema was written and read again. Writing leaves
+// out parts of clauses, which may make two clauses equal.
 func rewritten(n *node) (*node, error) { return readRoot(writeRoot(n)) }
 
 // finished writes the schema of an agreement.
@@ -153,15 +153,15 @@ func finished(n *node) ([]byte, error) {
 	return json.Marshal(props)
 }
 
-// Compatible says what keeps documents of the existing type from the offered one:
-// nothing when every document that is valid under existing, after its defaulting,
-// is good for offered.
+// Compatible returns the obstacles for documents of the existing type in the offered one. There
+// are none if every document that is valid under existing, after its defaulting, is valid for
+// offered.
 func Compatible(existing, offered Offer) []apiresourcev1alpha1.Obstacle {
 	return compatible(existing, offered, illustrate)
 }
 
-// IsCompatible says whether nothing keeps documents of the existing type from the offered one.
-// It makes no examples, which are most of the work.
+// IsCompatible reports whether Compatible finds no obstacles. It does not search for examples,
+// which are most of the work.
 func IsCompatible(existing, offered Offer) bool {
 	return len(compatible(existing, offered, func([]apiresourcev1alpha1.Obstacle, [][2]*offeredSchema) {})) == 0
 }
@@ -174,7 +174,7 @@ func compatible(existing, offered Offer, illustrate func([]apiresourcev1alpha1.O
 	}
 	obstacles, dropped := meetNames(offers, &apiresourcev1alpha1.CommonAPIResourceSpec{})
 	for _, o := range dropped {
-		// What only the offered type serves beside is no obstacle.
+		// Subresources that only the offered type has are not obstacles.
 		if subResource(&existing.Spec, o.Path[len(subResourcePath):]) != nil {
 			obstacles = append(obstacles, o)
 		}
@@ -184,7 +184,7 @@ func compatible(existing, offered Offer, illustrate func([]apiresourcev1alpha1.O
 	return append(obstacles, found...)
 }
 
-// distinct keeps the first of obstacles that say the same.
+// distinct removes obstacles with the same path and reason, and keeps the first.
 func distinct(obstacles []apiresourcev1alpha1.Obstacle) []apiresourcev1alpha1.Obstacle {
 	var kept []apiresourcev1alpha1.Obstacle
 	said := map[[2]string]bool{}
@@ -197,7 +197,7 @@ func distinct(obstacles []apiresourcev1alpha1.Obstacle) []apiresourcev1alpha1.Ob
 	return kept
 }
 
-// compare lists where the offered schema accepts less than the existing one.
+// compare returns the places where the offered schema accepts less than the existing one.
 func compare(existing, other *offeredSchema) []apiresourcev1alpha1.Obstacle {
 	t := &meeting{comparison: true}
 	is := t.meet(".", []*member{existing.asMember(), other.asMember()})

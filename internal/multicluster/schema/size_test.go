@@ -33,8 +33,8 @@ func listOf(most int64, item *props) props {
 	return props{Type: "array", MaxItems: ptr(most), Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: item}}
 }
 
-// TestExamplesAreBounded: lists in lists, which multiply, make no large documents, also where
-// they have to be long.
+// TestExamplesAreBounded tests that nested lists, whose items multiply, do not lead to large
+// documents, even if the lists must be long.
 func TestExamplesAreBounded(t *testing.T) {
 	t.Parallel()
 	for name, least := range map[string]*int64{"they may be long": nil, "they have to be long": ptr(int64(150))} {
@@ -60,7 +60,8 @@ func TestExamplesAreBounded(t *testing.T) {
 	}
 }
 
-// TestExamplesAreKept: the examples of the same schemas are the same, and are searched for once.
+// TestExamplesAreKept tests that the same schemas have the same examples, which are searched for
+// only once.
 func TestExamplesAreKept(t *testing.T) {
 	t.Parallel()
 	east, west := specSchema(t, "east", `{type: object, properties: {kept: {type: string}}}`), specSchema(t, "west", `{type: object, properties: {kept: {type: integer}}}`)
@@ -81,8 +82,8 @@ func TestExamplesAreKept(t *testing.T) {
 	}
 }
 
-// route is a schema of the structure and size of an HTTPRoute of the Gateway API: lists of
-// rules, matches, filters and backends in each other, with patterns and rules.
+// route returns a schema with the structure and size of an HTTPRoute of the Gateway API: nested
+// lists of rules, matches, filters and backends, with patterns and rules.
 func route(later bool, salt int) *props {
 	name := props{Type: "string", MinLength: ptr(int64(1)), MaxLength: ptr(int64(253)), Pattern: `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`}
 	text := props{Type: "string", MinLength: ptr(int64(1)), MaxLength: ptr(int64(4096))}
@@ -166,8 +167,8 @@ func route(later bool, salt int) *props {
 	})}}
 }
 
-// BenchmarkNegotiateRoutes measures what it costs to meet two versions of a schema of the size
-// of an HTTPRoute, and to compare them, with examples for what they do not share.
+// BenchmarkNegotiateRoutes measures meeting and comparing two versions of a schema of the size of
+// an HTTPRoute, with examples for the differences.
 func BenchmarkNegotiateRoutes(b *testing.B) {
 	cpu := func() time.Duration {
 		var used syscall.Rusage
@@ -182,7 +183,7 @@ func BenchmarkNegotiateRoutes(b *testing.B) {
 	}
 	began, most := cpu(), time.Duration(0)
 	for i := range b.N {
-		// Another schema each time, as nothing is searched for twice.
+		// Use another schema each time, because results are cached.
 		east, west := offer("east", false, i), offer("west", true, i)
 		before := cpu()
 		if agreement, why := Meet(east, west); agreement == nil || len(agreement.Dropped) == 0 {

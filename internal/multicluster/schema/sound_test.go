@@ -29,21 +29,20 @@ func number(t testing.TB, name string, otherwise uint64) uint64 {
 }
 
 const (
-	// shards run at the same time.
+	// shards is how many parts of the test run at the same time.
 	shards = 4
-	// documentsOf is how many documents are tried against each family of schemas.
+	// documentsOf is how many documents are tried for each family of schemas.
 	documentsOf = 40
-	// racedPairs is how many pairs of schemas and documents are enough under the race
-	// detector.
+	// racedPairs is how many pairs of schemas and documents are enough under the race detector.
 	racedPairs = 400
 )
 
-// tally counts what a test looked at.
+// tally counts what a test has checked.
 type tally struct{ families, met, documents, pairs, bytes atomic.Int64 }
 
-// overFamilies runs check for families of offers until it looked at enough pairs of
-// schemas and documents: RIK_SCHEMA_PAIRS if that is set, beginning with the seed
-// RIK_SCHEMA_SEED. It returns nil if a check failed.
+// overFamilies runs check for families of offers until it has covered enough pairs of schemas and
+// documents. The number is RIK_SCHEMA_PAIRS if that is set. The first seed is RIK_SCHEMA_SEED. It
+// returns nil if a check failed.
 func overFamilies(t *testing.T, pairs uint64, check func(t *testing.T, seed uint64, g generator, counts *tally)) *tally {
 	counts := &tally{}
 	each, first := int64(number(t, "RIK_SCHEMA_PAIRS", pairs)/shards)+1, number(t, "RIK_SCHEMA_SEED", 1)
@@ -87,16 +86,16 @@ func mustRead(t rapid.TB, offers ...Offer) []*offeredSchema {
 	return read
 }
 
-// TestMeetIsSound: every document that is valid under the meet, after its
-// defaulting, is one that each member can hold, by Kubernetes' own code. Only
-// documents that the meet accepts are counted.
+// TestMeetIsSound tests that each member can hold every document that is valid under the meet,
+// after its defaulting. It uses the code of Kubernetes. Only documents that the meet accepts are
+// counted.
 func TestMeetIsSound(t *testing.T) {
 	t.Parallel()
 	meetIsSound(t, cases(100_000, racedPairs), func(g generator) generator { return g })
 }
 
-// TestMeetOfRulesIsSound looks at schemas with rules only, most of them about a property
-// that some members lack, or fill in.
+// TestMeetOfRulesIsSound is the same test for schemas with rules. Most rules use a property that
+// some members lack or fill in.
 func TestMeetOfRulesIsSound(t *testing.T) {
 	t.Parallel()
 	meetIsSound(t, cases(5_000, racedPairs), func(g generator) generator { g.focus = rules; return g })
@@ -132,9 +131,9 @@ func meetIsSound(t *testing.T, pairs uint64, of func(generator) generator) {
 	}
 }
 
-// otherDefault finds a property of a meet whose default is none that a member has, or is
-// not there although all members have the same; "" if there is none. judged is set if an
-// object around it is judged as a whole.
+// otherDefault returns the path of a property of a meet with a wrong default: no member has it,
+// or it is missing although all members have the same one. The path is empty if there is none.
+// validated is true if an object that contains the meet is validated as a whole.
 func otherDefault(path string, meet *node, members []*node, validated bool) string {
 	validated = validated || slices.ContainsFunc(members, checks)
 	for key, p := range meet.properties {
@@ -170,12 +169,12 @@ func otherDefault(path string, meet *node, members []*node, validated bool) stri
 	return otherDefault(path+"[*]", meet.items, items, validated)
 }
 
-// checks says whether something at a node may judge its object as a whole.
+// checks reports whether a node may validate its object as a whole.
 func checks(n *node) bool {
 	return n.maxProperties != nil || len(n.allOf)+len(n.anyOf)+len(n.oneOf)+len(n.not)+len(n.enum) > 0
 }
 
-// checkHeld makes documents that a schema accepts, and sees whether others hold them.
+// checkHeld creates documents that a schema accepts, and checks that the others hold them.
 func checkHeld(t *testing.T, seed uint64, g generator, accepting *offeredSchema, others []*offeredSchema, counts *tally) {
 	t.Helper()
 	var old map[string]any
@@ -204,14 +203,14 @@ func checkHeld(t *testing.T, seed uint64, g generator, accepting *offeredSchema,
 	}
 }
 
-// TestCompatibleIsSound: where no obstacle is found, the offered schema holds every
-// document of the existing one.
+// TestCompatibleIsSound tests that the offered schema holds every document of the existing one if
+// there are no obstacles.
 func TestCompatibleIsSound(t *testing.T) {
 	t.Parallel()
 	counts := overFamilies(t, cases(50_000, racedPairs), func(t *testing.T, seed uint64, g generator, counts *tally) {
 		offers := family(g, 2)
-		// The meet with another is compatible with it more often than two that are
-		// only alike, and not by being equal.
+		// Two similar schemas are seldom compatible. The meet with another one is compatible more
+		// often, without being equal.
 		members := mustRead(t, offers...)
 		if agreement, _ := (&meeting{}).agree(members); agreement != nil {
 			members = append(members, mustRead(t, Offer{Location: "meet", Spec: agreement.Spec})...)
@@ -238,8 +237,8 @@ func TestCompatibleIsSound(t *testing.T) {
 	}
 }
 
-// TestMeetIsBelowItsMembers: the meet is compatible with each member, by the other
-// way of comparing.
+// TestMeetIsBelowItsMembers tests that the meet is compatible with each member, by the other
+// comparison.
 func TestMeetIsBelowItsMembers(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed < cases(300, 30); seed++ {
@@ -258,8 +257,8 @@ func TestMeetIsBelowItsMembers(t *testing.T) {
 	}
 }
 
-// TestCounterExampleIsSound: a counter-example is accepted by one offer and not held
-// by another, and nearly every obstacle has one.
+// TestCounterExampleIsSound tests that a counterexample is accepted by one offer and not held by
+// another, and that nearly every obstacle has one.
 func TestCounterExampleIsSound(t *testing.T) {
 	t.Parallel()
 	obstacles, without := 0, 0
@@ -293,8 +292,8 @@ func TestCounterExampleIsSound(t *testing.T) {
 	}
 }
 
-// reachable says whether documents with something at a path are found that a schema
-// accepts. Generated schemas often contradict themselves, and then there is none.
+// reachable reports whether the sampler finds documents with a value at a path that a schema
+// accepts. Generated schemas often contradict themselves, and then it finds none.
 func reachable(path string, o *offeredSchema) bool {
 	steps := stepsOf(path, o.root)
 	s := newSampler(7)

@@ -7,12 +7,12 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// noProperty begins the reason of a property that some offer does not have.
+// noProperty is the prefix of the reason for a property that some offer does not have.
 const noProperty = "there is no such property in "
 
-// Beside says why objects of one version of a type cannot be stored in another version
-// without conversion: "" if both differ only by optional fields that the stored one has.
-// Locations of the offers are names of their versions.
+// Beside returns why objects of one version of a type cannot be stored in another version without
+// conversion. It is empty if the stored version has only additional optional fields. The
+// Locations of the offers are the names of their versions.
 func Beside(stored, other Offer) string {
 	other.Spec.GroupVersion = stored.Spec.GroupVersion
 	read, unreadable := readOffers([]Offer{stored, other})

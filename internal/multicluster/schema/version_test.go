@@ -2,7 +2,7 @@ package schema
 
 import "testing"
 
-// TestBeside: versions of a type are stored as each other only if nothing is lost.
+// TestBeside tests that one version of a type is stored as another one only if nothing is lost.
 func TestBeside(t *testing.T) {
 	t.Parallel()
 	const small = `{type: object, properties: {size: {type: integer}}}`

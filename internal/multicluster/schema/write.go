@@ -12,14 +12,14 @@ var typeNames = map[kinds]string{
 	integers: "integer", numbers: "number", stringsKind: "string", booleans: "boolean", arrays: "array", objects: "object",
 }
 
-// writeRoot makes the schema of a whole resource. What every resource has is left
-// out where nothing is said of it.
+// writeRoot returns the schema of a whole resource. It leaves out the fields that every resource
+// has, unless the schema restricts them.
 func writeRoot(n *node) *apiextensionsv1.JSONSchemaProps {
 	p := write(n)
 	for _, key := range metaKeys {
 		value := p.Properties[key]
 		if key == "metadata" {
-			// A CRD may say of metadata only what name and generateName are.
+			// A CRD may restrict only name and generateName in metadata.
 			value = apiextensionsv1.JSONSchemaProps{Type: "object", Description: value.Description, Properties: value.Properties}
 			p.Properties[key] = value
 		}
@@ -115,8 +115,8 @@ func writeNumber(n *node, p *apiextensionsv1.JSONSchemaProps) {
 		p.AllOf = append(p.AllOf, apiextensionsv1.JSONSchemaProps{Minimum: &b.value, ExclusiveMinimum: b.exclusive})
 	}
 	for _, m := range n.multiples {
-		// An integer's multipleOf that is no integer of its format refuses everything
-		// in the schema itself, and only what is no multiple in a clause.
+		// If the multipleOf of an integer is not an integer of its format, it refuses every value
+		// in the schema itself. In a clause, it refuses only values that are not multiples.
 		if p.MultipleOf == nil && (n.kinds != integers || fitsInteger(m, n.numberFormat)) {
 			p.MultipleOf = &m
 			continue
@@ -180,9 +180,8 @@ func writeClauses(n *node, p *apiextensionsv1.JSONSchemaProps) {
 	}
 }
 
-// pruned leaves out of a clause the properties and items that the node does not
-// have: no document has them, so what is said of them is true, and a structural
-// schema must not mention them.
+// pruned removes the properties and items from a clause that the node does not have. No document
+// has them, so conditions about them are true, and a structural schema must not contain them.
 func (n *node) pruned(c apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSchemaProps {
 	var properties map[string]apiextensionsv1.JSONSchemaProps
 	for key := range c.Properties {
@@ -210,8 +209,8 @@ func (n *node) pruned(c apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSch
 	return c
 }
 
-// contradiction is a not of a node that refuses everything once the properties are
-// gone of which it speaks; "" if there is none.
+// contradiction returns a not clause of a node that refuses everything after the properties in it
+// were removed. It is empty if there is none.
 func (n *node) contradiction() string {
 	for _, encoded := range n.not {
 		clause := n.pruned(*clauseOf(encoded))
