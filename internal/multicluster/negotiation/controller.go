@@ -30,36 +30,36 @@ import (
 )
 
 const (
-	// DefaultRecheck is how often it is looked whether the objects that keep a type
-	// are gone: nothing tells.
+	// DefaultRecheck is the interval at which the controller checks whether the objects that keep
+	// a type are gone. There is no event for that.
 	DefaultRecheck = 10 * time.Second
-	// DefaultWorkers work at once: a pass over a large type takes some tens of
-	// milliseconds of one core.
+	// DefaultWorkers is the number of concurrent passes. A pass over a large type takes some tens
+	// of milliseconds of one core.
 	DefaultWorkers = 2
-	// DefaultRefresh is how often the types that the kcp serves itself are read again.
-	// They change when a kcp of another version takes over, of which a controller beside
-	// it hears nothing. A look that finds all as it was costs some twenty requests.
+	// DefaultRefresh is the interval at which the types that the kcp itself serves are read
+	// again. They change when a kcp of another version takes over. A controller in another
+	// process gets no event for that. A refresh without changes costs about twenty requests.
 	DefaultRefresh = 5 * time.Minute
-	// startPause is between two attempts to find the types of negotiation served.
+	// startPause is the time between two attempts to find the types of negotiation served.
 	startPause = time.Second
 )
 
-// Config is what a Controller works with.
+// Config is the configuration of a [Controller].
 type Config struct {
-	// Rest reaches the kcp as a user who may do everything with the types that are
-	// negotiated. Required; it is not changed.
+	// Rest connects to the kcp as a user who may do everything with the negotiated types. It is
+	// required. New does not change it.
 	Rest *rest.Config
-	// AutoPublish publishes every type that is negotiated for the first time.
+	// AutoPublish publishes every type when it is negotiated for the first time.
 	AutoPublish bool
-	// Workers are how many types are worked on at once: DefaultWorkers when 0.
+	// Workers is how many types are processed at once. 0 means DefaultWorkers.
 	Workers int
-	// Recheck is DefaultRecheck when 0.
+	// Recheck is the interval of checks for stored objects. 0 means DefaultRecheck.
 	Recheck time.Duration
-	// Refresh is DefaultRefresh when 0.
+	// Refresh is the interval of reading the kcp's own types. 0 means DefaultRefresh.
 	Refresh time.Duration
-	// Logger is slog.Default when nil.
+	// Logger receives the logs. nil means slog.Default.
 	Logger *slog.Logger
-	// Metrics registers the controller's metrics; none when nil.
+	// Metrics registers the metrics of the controller. nil means no metrics.
 	Metrics prometheus.Registerer
 }
 
@@ -81,7 +81,7 @@ func (c *Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Controller negotiates until its context ends. It runs once.
+// Controller negotiates until its context ends. Run may be called once.
 type Controller struct {
 	config   Config
 	client   client.Client
@@ -93,16 +93,16 @@ type Controller struct {
 	upstream atomic.Pointer[upstream]
 }
 
-// upstream is what a pass has to know of the kcp, found before the first and again from
-// time to time. It is replaced as a whole.
+// upstream is what a pass must know of the kcp. It is read before the first pass and again at
+// intervals. It is replaced as a whole.
 type upstream struct {
-	// native are the types that the kcp serves itself.
+	// native are the types that the kcp itself serves.
 	native map[schema.GroupResource][]apiresourcev1alpha1.CommonAPIResourceSpec
 	// anchor is the kcp's kube-system namespace, which is never deleted.
 	anchor *metav1.OwnerReference
 }
 
-// scheme knows the types that are read and written.
+// scheme contains the types that the controller reads and writes.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(apiextensionsv1.AddToScheme(s))
@@ -112,7 +112,7 @@ var scheme = func() *runtime.Scheme {
 	return s
 }()
 
-// New makes a controller. It asks the kcp nothing yet.
+// New creates a controller. It does not connect to the kcp yet.
 func New(c Config) (*Controller, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring negotiation: %w", err)
@@ -131,7 +131,7 @@ func New(c Config) (*Controller, error) {
 	}
 	runtimelog.Set(c.Logger)
 	c.Rest = rest.CopyConfig(c.Rest)
-	// Types that CRDs serve know no protobuf.
+	// Types that CRDs serve do not support protobuf.
 	c.Rest.ContentType, c.Rest.AcceptContentTypes = runtime.ContentTypeJSON, ""
 	out := &Controller{config: c, metrics: newMetrics()}
 	out.queue = reconcile.New(reconcile.Options{Name: "negotiation", Workers: c.Workers, Logger: c.Logger}, out.reconcile)
@@ -150,11 +150,11 @@ func New(c Config) (*Controller, error) {
 	return out, nil
 }
 
-// Run negotiates until ctx ends, and returns when everything that it started has.
-// It waits for a kcp that does not answer yet.
+// Run negotiates until ctx ends. It returns after all its goroutines have ended. If the kcp does
+// not answer yet, Run waits for it.
 func (c *Controller) Run(ctx context.Context) error {
 	prepared := false
-	// Its error is that the context has ended.
+	// The only error is that the context has ended.
 	_ = wait.PollUntilContextCancel(ctx, startPause, true, func(ctx context.Context) (bool, error) {
 		err := c.prepare(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -181,7 +181,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// prepare makes what needs the kcp to answer. It may be called again.
+// prepare creates everything that needs answers of the kcp. It may be called again.
 func (c *Controller) prepare(ctx context.Context) error {
 	var err error
 	if c.client, err = client.New(c.config.Rest, client.Options{Scheme: scheme}); err != nil {
@@ -212,7 +212,7 @@ func keyStrings(keys func(client.Object) []schema.GroupResource) client.IndexerF
 	}
 }
 
-// watch turns changes into keys.
+// watch adds the keys of changed objects to the queue.
 func (c *Controller) watch(ctx context.Context) error {
 	if err := errors.Join(
 		c.cache.IndexField(ctx, &apiresourcev1alpha1.APIResourceImport{}, resourceIndex, keyStrings(importKeys)),
@@ -223,7 +223,7 @@ func (c *Controller) watch(ctx context.Context) error {
 	cluster := &metav1.PartialObjectMetadata{}
 	cluster.SetGroupVersionKind(workloadv1alpha1.SchemeGroupVersion.WithKind("Cluster"))
 	ages := handler(func(o client.Object) []schema.GroupResource { return c.clusterKeys(ctx, o) }, c.queue.Add)
-	ages.UpdateFunc = nil // A Cluster's age does not change, and its heartbeat often does.
+	ages.UpdateFunc = nil // The age of a Cluster does not change, and its heartbeat often does.
 	for _, w := range []struct {
 		object  client.Object
 		handler toolscache.ResourceEventHandler
@@ -244,7 +244,7 @@ func (c *Controller) watch(ctx context.Context) error {
 	return nil
 }
 
-// handler adds the keys of what changed, as it was and as it is.
+// handler adds the keys of an object before and after a change.
 func handler(keys func(client.Object) []schema.GroupResource, add func(schema.GroupResource)) toolscache.ResourceEventHandlerFuncs {
 	changed := func(o any) {
 		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
@@ -284,7 +284,7 @@ func crdKeys(o client.Object) []schema.GroupResource {
 	return nil
 }
 
-// clusterKeys are the types that a cluster offers: its age may count for them.
+// clusterKeys returns the types that a cluster offers, because its age may affect them.
 func (c *Controller) clusterKeys(ctx context.Context, o client.Object) []schema.GroupResource {
 	var imports apiresourcev1alpha1.APIResourceImportList
 	if err := c.cache.List(ctx, &imports); err != nil {

@@ -8,7 +8,7 @@ import (
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 )
 
-// metrics of a controller.
+// metrics are the metrics of a controller.
 type metrics struct {
 	writes  *prometheus.CounterVec
 	refused prometheus.Counter

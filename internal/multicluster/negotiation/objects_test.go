@@ -22,8 +22,8 @@ import (
 
 func keyOf(o client.Object) client.ObjectKey { return client.ObjectKeyFromObject(o) }
 
-// TestStoredObjectsKeepTheirFields: a published schema is narrowed when nothing is
-// lost by it, and not before.
+// TestStoredObjectsKeepTheirFields tests that a published schema is narrowed only when no stored
+// object loses anything.
 func TestStoredObjectsKeepTheirFields(t *testing.T) {
 	t.Parallel()
 	s := publishing(t)
@@ -56,8 +56,8 @@ func TestStoredObjectsKeepTheirFields(t *testing.T) {
 	}
 }
 
-// TestDeletedNegotiatedTakesNothingAlong: not even when the garbage collector is told
-// to delete what it owns first.
+// TestDeletedNegotiatedTakesNothingAlong tests that deleting a NegotiatedAPIResource does not
+// delete the CRD, even if the garbage collector is to delete its dependents first.
 func TestDeletedNegotiatedTakesNothingAlong(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
@@ -73,7 +73,7 @@ func TestDeletedNegotiatedTakesNothingAlong(t *testing.T) {
 				t.Errorf("the stored object is %s now", got)
 			}
 			s.delete(t, one)
-			// Made again from the import.
+			// It is created again from the import.
 			poll.Until(t, served.Timeout, "the type is negotiated anew", func(ctx context.Context) error {
 				n := s.named("widgets.v1.example.org")
 				if err := s.c.Get(ctx, keyOf(n), n); err != nil {
@@ -89,7 +89,8 @@ func TestDeletedNegotiatedTakesNothingAlong(t *testing.T) {
 	}
 }
 
-// TestNameConflictAndRefusal: what the API server says of a CRD becomes a condition.
+// TestNameConflictAndRefusal tests that the API server's errors about a CRD appear in a
+// condition.
 func TestNameConflictAndRefusal(t *testing.T) {
 	t.Parallel()
 	s := publishing(t)
@@ -97,7 +98,8 @@ func TestNameConflictAndRefusal(t *testing.T) {
 	s.shows(t, "widgets.example.org", "import a v1 True/True", "negotiated v1 publish=true True/False")
 
 	other := s.offer(t, "a", wide)
-	other.Spec.Names.Plural, other.Spec.Names.Singular = "gadgets", "gadget" // and the kind of widgets
+	// with the kind of widgets
+	other.Spec.Names.Plural, other.Spec.Names.Singular = "gadgets", "gadget"
 	other.Name = apiresourcev1alpha1.ImportName(other.Spec.GVR(), "a")
 	s.create(t, other)
 	s.shows(t, "gadgets.example.org", "import a v1 True/False(NameConflict)", "negotiated v1 publish=true False(NameConflict)/False")
@@ -116,8 +118,8 @@ func TestNameConflictAndRefusal(t *testing.T) {
 	}
 }
 
-// TestWritesBetweenLookAndChange: an object that is written after the controller has
-// looked, and before it changes the CRD, is seen.
+// TestWritesBetweenLookAndChange tests an object that is written after the controller has read
+// the stored objects and before it changes the CRD. The object still counts.
 func TestWritesBetweenLookAndChange(t *testing.T) {
 	t.Parallel()
 	const sized = `{apiVersion: example.org/v1, kind: Widget, metadata: {name: one, namespace: default}, spec: {size: 7}}`
@@ -182,7 +184,8 @@ func TestWritesBetweenLookAndChange(t *testing.T) {
 	})
 }
 
-// TestNegotiatedCRDIsNotDeletedWithObjects: also not by hand.
+// TestNegotiatedCRDIsNotDeletedWithObjects tests that a CRD with stored objects cannot be
+// deleted, even manually.
 func TestNegotiatedCRDIsNotDeletedWithObjects(t *testing.T) {
 	t.Parallel()
 	s := publishing(t)
@@ -206,8 +209,8 @@ func TestNegotiatedCRDIsNotDeletedWithObjects(t *testing.T) {
 	}
 }
 
-// TestCRDByHandIsFollowed: it counts when it comes after the imports, and as it is
-// after a change.
+// TestCRDByHandIsFollowed tests that a manual CRD takes effect even if it is created after the
+// imports, and that its changes take effect too.
 func TestCRDByHandIsFollowed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -233,8 +236,8 @@ func mustJSON(t *testing.T, v any) []byte {
 	return data
 }
 
-// TestNativeTypesAreEnforced: imports of what the kcp serves itself are checked, and
-// no CRD is made.
+// TestNativeTypesAreEnforced tests that imports of types that the kcp itself serves are checked,
+// and that no CRD is created.
 func TestNativeTypesAreEnforced(t *testing.T) {
 	t.Parallel()
 	s := publishing(t)
@@ -254,8 +257,8 @@ func TestNativeTypesAreEnforced(t *testing.T) {
 	s.shows(t, "configmaps")
 }
 
-// TestAtRestNothingIsWritten compares resource versions over several looks at the
-// stored objects.
+// TestAtRestNothingIsWritten compares resource versions over several checks of the stored
+// objects.
 func TestAtRestNothingIsWritten(t *testing.T) {
 	t.Parallel()
 	s := publishing(t)
@@ -271,7 +274,7 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 		return err
 	})
 	before := s.versions(t)
-	// A change that means nothing makes passes over both types.
+	// A change without effect causes passes over both types.
 	for range 5 {
 		for _, name := range []string{"deployments.a.v1.apps", "widgets.c.v1.example.org"} {
 			i := &apiresourcev1alpha1.APIResourceImport{ObjectMeta: metav1.ObjectMeta{Name: s.local(name)}}
@@ -294,7 +297,7 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 	}
 }
 
-// versions are the resource versions of what the controller writes, imports apart.
+// versions returns the resource versions of what the controller writes, without imports.
 func (s *site) versions(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}

@@ -19,15 +19,14 @@ import (
 	"rik.dev/rik/internal/reconcile"
 )
 
-// refusedAgain is when a CRD that the server refused is written again, if nothing
-// changes before.
+// refusedAgain is when a CRD that the server refused is written again, if nothing changes before.
 const refusedAgain = time.Minute
 
 func (c *Controller) reconcile(ctx context.Context, key schema.GroupResource) (time.Duration, error) {
 	again, err := c.pass(ctx, key)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
-		// The cache is behind, and what it lacks is an event.
+		// The cache is out of date. An event will update it.
 		return 0, fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
 	case err != nil:
 		return 0, fmt.Errorf("negotiating %s: %w", key, err)
@@ -35,7 +34,7 @@ func (c *Controller) reconcile(ctx context.Context, key schema.GroupResource) (t
 	return again, nil
 }
 
-// pass brings one resource closer to where it should be.
+// pass makes one pass over a resource.
 func (c *Controller) pass(ctx context.Context, key schema.GroupResource) (time.Duration, error) {
 	state, err := c.state(ctx, key)
 	if err != nil {
@@ -66,7 +65,7 @@ func (c *Controller) pass(ctx context.Context, key schema.GroupResource) (time.D
 	return 0, c.writeStatus(ctx, p)
 }
 
-// state is what the caches have on a resource.
+// state returns the state of a resource from the caches.
 func (c *Controller) state(ctx context.Context, key schema.GroupResource) (plan.State, error) {
 	upstream := c.upstream.Load()
 	state := plan.State{Resource: key, Native: upstream.native[key], Anchor: upstream.anchor, AutoPublish: c.config.AutoPublish,

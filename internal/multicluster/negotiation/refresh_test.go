@@ -12,7 +12,7 @@ import (
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
-// TestNativeTypesAreReadAgain: a kcp of another version may have taken over.
+// TestNativeTypesAreReadAgain tests the case that a kcp of another version has taken over.
 func TestNativeTypesAreReadAgain(t *testing.T) {
 	t.Parallel()
 	config := kcptest.LoopbackConfig(kcptest.Shared(t))

@@ -50,21 +50,21 @@ var scheme = func() *runtime.Scheme {
 	return s
 }()
 
-// exampleGroup is the group of the widgets of testdata.
+// exampleGroup is the group of the widgets in testdata.
 const exampleGroup = "example.org"
 
-// site is a real kcp and a running controller. Its widgets are of a group of their own:
-// names that a test writes with example.org mean that one.
+// site is a real kcp and a running controller. Its widgets have their own group. In the names
+// that a test uses, example.org stands for that group.
 type site struct {
 	*kcptest.Server
 	c     client.Client
 	group string
 }
 
-// local is a name with the group of the site's own widgets.
+// local replaces the example group in a name by the group of the site's widgets.
 func (s *site) local(name string) string { return strings.ReplaceAll(name, exampleGroup, s.group) }
 
-// newSite starts both for one test, which publishes by hand.
+// newSite starts both for one test that publishes types itself.
 func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{Server: kcptest.Start(t), group: exampleGroup}
@@ -95,8 +95,8 @@ func (s *site) run(config *rest.Config, autoPublish bool) (stop func() error, er
 	return func() error { cancel(); return <-ended }, nil
 }
 
-// shared is the site of all tests that need no kcp to themselves. Its controller
-// publishes what it negotiates.
+// shared is the site of all tests that do not need their own kcp. Its controller publishes what
+// it negotiates.
 var shared = &common{stop: func() {}}
 
 type common struct {
@@ -105,11 +105,11 @@ type common struct {
 	err   error
 	stop  func()
 	sites atomic.Int64
-	// before has by CRD's name what a test does before a request to the CRD is sent.
+	// before contains the actions of tests before a request to a CRD, by the CRD's name.
 	before sync.Map
 }
 
-// publishing gives a test its own widgets on the shared site.
+// publishing returns the shared site with widgets for one test.
 func publishing(t *testing.T) *site {
 	t.Helper()
 	server := kcptest.Shared(t)
@@ -129,7 +129,7 @@ func publishing(t *testing.T) *site {
 	return &site{Server: server, c: shared.site.c, group: fmt.Sprintf("t%d.%s", shared.sites.Add(1), exampleGroup)}
 }
 
-// interceptor does something before a controller's request to a CRD is sent.
+// interceptor runs an action before a controller's request to a CRD is sent.
 type interceptor struct {
 	next   http.RoundTripper
 	before *sync.Map
@@ -146,9 +146,9 @@ func (i interceptor) RoundTrip(r *http.Request) (*http.Response, error) {
 	return i.next.RoundTrip(r)
 }
 
-// beforeCRD does something once, before the controller's next request of its kind to
-// the CRD of the widgets: after it looked, and before it changes something. The path is
-// that below the CRD.
+// beforeCRD runs an action once, before the controller's next request with the method to the CRD
+// of the widgets. At that time the controller has read the objects and not yet changed the CRD.
+// path is below the CRD.
 func (s *site) beforeCRD(t *testing.T, method, path string, do func()) (done <-chan struct{}) {
 	t.Helper()
 	finished := make(chan struct{})
@@ -159,7 +159,7 @@ func (s *site) beforeCRD(t *testing.T, method, path string, do func()) (done <-c
 	return finished
 }
 
-// logger shows the controller's log when RIK_TEST_LOG is set.
+// logger prints the controller's log if RIK_TEST_LOG is set.
 func logger() *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(os.Getenv(served.EnvLog))); err != nil {
@@ -168,7 +168,7 @@ func logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 }
 
-// offer is a CRD as a cluster has it, from testdata, as that cluster's import.
+// offer returns a CRD from testdata as the import of a cluster.
 func (s *site) offer(t *testing.T, location, file string) *apiresourcev1alpha1.APIResourceImport {
 	t.Helper()
 	crd := s.definition(t, file)
@@ -195,7 +195,7 @@ func (s *site) definition(t *testing.T, file string) *apiextensionsv1.CustomReso
 	return crd
 }
 
-// version makes another version of an import.
+// version returns an import with another version.
 func version(i *apiresourcev1alpha1.APIResourceImport, name string) *apiresourcev1alpha1.APIResourceImport {
 	i = i.DeepCopy()
 	i.Spec.GroupVersion.Version = name
@@ -217,7 +217,7 @@ func (s *site) delete(t *testing.T, o client.Object, options ...client.DeleteOpt
 	}
 }
 
-// patch is "kubectl patch --type=merge".
+// patch does the same as "kubectl patch --type=merge".
 func (s *site) patch(t *testing.T, o client.Object, patch string) {
 	t.Helper()
 	if err := s.c.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(patch))); err != nil {
@@ -229,8 +229,7 @@ func (s *site) named(name string) *apiresourcev1alpha1.NegotiatedAPIResource {
 	return &apiresourcev1alpha1.NegotiatedAPIResource{ObjectMeta: metav1.ObjectMeta{Name: s.local(name)}}
 }
 
-// shows waits until the imports and negotiated resources of a type are as the
-// columns of kubectl would show them:
+// shows waits until the imports and negotiated resources of a type have these columns in kubectl:
 //
 //	import LOCATION VERSION COMPATIBLE/AVAILABLE
 //	negotiated VERSION publish=PUBLISH PUBLISHED/ENFORCED
@@ -272,7 +271,7 @@ func (s *site) table(ctx context.Context, resource string) ([]string, error) {
 	return out, nil
 }
 
-// status of a condition, with the reason where it is False.
+// status returns the status of a condition, with the reason if it is False.
 func status(conditions []metav1.Condition, kind string) string {
 	for _, c := range conditions {
 		if c.Type != kind {
@@ -286,7 +285,7 @@ func status(conditions []metav1.Condition, kind string) string {
 	return ""
 }
 
-// serves waits until discovery has exactly some versions of a type.
+// serves waits until discovery has exactly these versions of a type.
 func (s *site) serves(t *testing.T, resource schema.GroupResource, versions ...string) {
 	t.Helper()
 	poll.Until(t, served.Timeout, fmt.Sprintf("%s is served in versions %v", resource, versions), func(context.Context) error {
@@ -322,7 +321,7 @@ func (s *site) crd(ctx context.Context, name string) (*apiextensionsv1.CustomRes
 	return crd, s.c.Get(ctx, client.ObjectKey{Name: s.local(name)}, crd)
 }
 
-// store stores an object, which takes a moment after its type is published.
+// store stores an object. It retries, because a published type is available after a moment.
 func (s *site) store(t *testing.T, object string) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
@@ -330,7 +329,7 @@ func (s *site) store(t *testing.T, object string) *unstructured.Unstructured {
 		t.Fatal(err)
 	}
 	poll.Until(t, served.Timeout, "the object is stored", func(ctx context.Context) error {
-		// Strict: a schema that is not served yet refuses what it does not know.
+		// Use strict validation: a schema that is not served yet then refuses unknown fields.
 		err := s.c.Create(ctx, u, client.FieldValidation(metav1.FieldValidationStrict))
 		if apierrors.IsAlreadyExists(err) {
 			return nil
@@ -340,7 +339,7 @@ func (s *site) store(t *testing.T, object string) *unstructured.Unstructured {
 	return u
 }
 
-// read reads an object as it is now.
+// read returns the current spec of an object.
 func (s *site) read(t *testing.T, u *unstructured.Unstructured) map[string]any {
 	t.Helper()
 	got := &unstructured.Unstructured{}
@@ -355,7 +354,7 @@ func (s *site) read(t *testing.T, u *unstructured.Unstructured) map[string]any {
 	return spec
 }
 
-// specFields are the fields of .spec of what is negotiated.
+// specFields returns the fields of .spec in a negotiated resource.
 func specFields(t *testing.T, n *apiresourcev1alpha1.NegotiatedAPIResource) []string {
 	t.Helper()
 	props := &apiextensionsv1.JSONSchemaProps{}
@@ -365,7 +364,7 @@ func specFields(t *testing.T, n *apiresourcev1alpha1.NegotiatedAPIResource) []st
 	return slices.Sorted(maps.Keys(props.Properties["spec"].Properties))
 }
 
-// negotiates waits until a negotiated resource has some fields in .spec.
+// negotiates waits until a negotiated resource has exactly these fields in .spec.
 func (s *site) negotiates(t *testing.T, name string, fields ...string) {
 	t.Helper()
 	poll.Until(t, served.Timeout, fmt.Sprintf("%s has the fields %v", name, fields), func(ctx context.Context) error {

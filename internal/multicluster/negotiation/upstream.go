@@ -17,13 +17,13 @@ import (
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 )
 
-// nativeResources are the types that a kcp serves itself and that are synced.
+// nativeResources are the types that a kcp itself serves and that are synced.
 var nativeResources = []string{"services", "persistentvolumeclaims", "configmaps", "secrets", "serviceaccounts"}
 
-// runRefresh looks again from time to time until ctx ends, and has the types that changed
-// judged anew.
+// runRefresh reads the kcp's own types at intervals until ctx ends, and queues the types that
+// changed.
 func (c *Controller) runRefresh(ctx context.Context) {
-	// Its error is that the context has ended.
+	// The only error is that the context has ended.
 	_ = wait.PollUntilContextCancel(ctx, c.config.Refresh, false, func(ctx context.Context) (bool, error) {
 		changed, err := c.refresh(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -37,8 +37,8 @@ func (c *Controller) runRefresh(ctx context.Context) {
 	})
 }
 
-// refresh looks again, and says what the kcp serves in another way than before. After an
-// error all is as it was.
+// refresh reads the kcp's own types again, and returns those that have changed. After an error,
+// nothing changes.
 func (c *Controller) refresh(ctx context.Context) ([]schema.GroupResource, error) {
 	found, err := c.look(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Controller) refresh(ctx context.Context) ([]schema.GroupResource, error
 	return changed, nil
 }
 
-// look finds what a pass has to know of the kcp.
+// look reads what a pass must know of the kcp.
 func (c *Controller) look(ctx context.Context) (*upstream, error) {
 	out := &upstream{native: map[schema.GroupResource][]apiresourcev1alpha1.CommonAPIResourceSpec{}}
 	system := &metav1.PartialObjectMetadata{}

@@ -15,8 +15,8 @@ import (
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 )
 
-// writeNegotiated makes, changes and removes NegotiatedAPIResources, without their
-// status. What was written takes the place of Have, for the status.
+// writeNegotiated creates, updates and deletes NegotiatedAPIResources, without their status. It
+// sets Have to the result, for the status.
 func (c *Controller) writeNegotiated(ctx context.Context, p *plan.Plan) error {
 	for i := range p.Versions {
 		v := &p.Versions[i]
@@ -53,13 +53,13 @@ func (c *Controller) writeVersion(ctx context.Context, v *plan.Version) error {
 	return nil
 }
 
-// unchanged compares everything but the status.
+// unchanged compares everything except the status.
 func unchanged(have, want *apiresourcev1alpha1.NegotiatedAPIResource) bool {
 	return equality.Semantic.DeepEqual(have.Spec, want.Spec) && equality.Semantic.DeepEqual(have.Annotations, want.Annotations) &&
 		slices.Equal(have.Finalizers, want.Finalizers)
 }
 
-// remove lets go of a NegotiatedAPIResource and deletes it.
+// remove removes the finalizer of a NegotiatedAPIResource and deletes it.
 func (c *Controller) remove(ctx context.Context, n *apiresourcev1alpha1.NegotiatedAPIResource) error {
 	if slices.Contains(n.Finalizers, apiresourcev1alpha1.Finalizer) {
 		free := n.DeepCopy()
@@ -78,8 +78,8 @@ func (c *Controller) remove(ctx context.Context, n *apiresourcev1alpha1.Negotiat
 	return nil
 }
 
-// writeCRD carries out the step of a plan. It returns what the server answered if
-// it refused the CRD for what it is.
+// writeCRD executes the step of a plan. If the server rejects the content of the CRD, it returns
+// the server's error in refused.
 func (c *Controller) writeCRD(ctx context.Context, change plan.CRDChange) (refused string, err error) {
 	if change.Action == plan.CRDKeep {
 		return "", nil
@@ -108,8 +108,7 @@ func (c *Controller) writeCRD(ctx context.Context, change plan.CRDChange) (refus
 	return "", nil
 }
 
-// writeStatus writes the status of every NegotiatedAPIResource and import that is
-// not as it should be.
+// writeStatus writes the status of every NegotiatedAPIResource and import that has changed.
 func (c *Controller) writeStatus(ctx context.Context, p *plan.Plan) error {
 	for i := range p.Versions {
 		v := &p.Versions[i]
@@ -138,8 +137,8 @@ func (c *Controller) writeStatus(ctx context.Context, p *plan.Plan) error {
 	return nil
 }
 
-// conditions are those that there are with ours as they should be. Of those that
-// stay as they are the time stays too.
+// conditions returns the existing conditions, updated by the wanted ones. A condition that does
+// not change keeps its time.
 func conditions(have, want []metav1.Condition, owned []string, generation int64) []metav1.Condition {
 	out := slices.Clone(have)
 	for _, c := range want {

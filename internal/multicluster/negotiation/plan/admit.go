@@ -11,20 +11,21 @@ import (
 	multischema "rik.dev/rik/internal/multicluster/schema"
 )
 
-// candidate is an import on its way through a decision.
+// candidate is an import that is processed in a decision.
 type candidate struct {
 	source *apiresourcev1alpha1.APIResourceImport
 	offer  multischema.Offer
-	// invalid says why the import cannot take part at all.
+	// invalid is why the import cannot take part at all, or empty.
 	invalid string
-	// compatible once the import is good for what is negotiated; else obstacles say why not.
+	// compatible is true if the import is compatible with the negotiated schema. Otherwise
+	// obstacles contains the reasons.
 	compatible bool
 	obstacles  []apiresourcev1alpha1.Obstacle
 	dropped    []apiresourcev1alpha1.Obstacle
 }
 
-// candidates are the imports of a version in the order in which they are admitted:
-// by the age of their Cluster, then by the name of it.
+// candidates returns the imports of a version in the order in which they are admitted: by the age
+// of their Cluster, then by its name.
 func candidates(imports []*apiresourcev1alpha1.APIResourceImport, founded map[string]time.Time) []*candidate {
 	var out []*candidate
 	for _, i := range imports {
@@ -43,7 +44,7 @@ func candidates(imports []*apiresourcev1alpha1.APIResourceImport, founded map[st
 	return out
 }
 
-// byAge compares Clusters; one of which nothing is known is the youngest.
+// byAge compares the age of Clusters. A Cluster of unknown age is the youngest.
 func byAge(founded map[string]time.Time, a, b string) int {
 	timeA, knownA := founded[a]
 	timeB, knownB := founded[b]
@@ -58,9 +59,9 @@ func byAge(founded map[string]time.Time, a, b string) int {
 	return 0
 }
 
-// admit finds what the candidates agree on. The first that is valid counts always,
-// another only if it contributes; the rest is checked against the result. The
-// answer is nil when there is no valid candidate.
+// admit computes the agreement of the candidates. The first valid one always takes part. Other
+// candidates take part only if contributes returns true. The rest is checked against the result.
+// It returns nil if there is no valid candidate.
 func admit(all []*candidate, contributes func(*candidate) bool) *multischema.Agreement {
 	var members, checked []*candidate
 	for _, c := range all {
@@ -87,8 +88,8 @@ func admit(all []*candidate, contributes func(*candidate) bool) *multischema.Agr
 	return agreement
 }
 
-// meetInOrder is the meet of all candidates if they have one. Else it leaves out
-// each that has none with those before it, and says so in its obstacles.
+// meetInOrder returns the meet of all candidates if there is one. Otherwise it leaves out each
+// candidate that has no meet with the ones before it, and sets its obstacles.
 func meetInOrder(all []*candidate) (*multischema.Agreement, []*candidate) {
 	if len(all) == 0 {
 		return nil, nil
@@ -109,9 +110,9 @@ func meetInOrder(all []*candidate) (*multischema.Agreement, []*candidate) {
 	return agreement, members
 }
 
-// check compares a candidate with a schema that does not change for it. It is spared
-// where the candidate is like one that is known to be good for that schema: clusters of
-// one version offer the same, to the byte. It gives those that are good from now on.
+// check compares a candidate with a schema that does not change. If the candidate equals a
+// compatible one, it skips the comparison, because clusters of one version offer byte-identical
+// types. It returns the candidates that are compatible so far.
 func (c *candidate) check(existing multischema.Offer, good []*candidate) []*candidate {
 	if c.alike(good) != nil {
 		c.compatible, c.obstacles = true, nil
@@ -124,7 +125,7 @@ func (c *candidate) check(existing multischema.Offer, good []*candidate) []*cand
 	return good
 }
 
-// alike is a candidate among others whose cluster offers the very same, or nil.
+// alike returns a candidate with the same offer, or nil.
 func (c *candidate) alike(others []*candidate) *candidate {
 	i := slices.IndexFunc(others, func(o *candidate) bool { return reflect.DeepEqual(o.offer.Spec, c.offer.Spec) })
 	if i < 0 {
@@ -141,7 +142,7 @@ func offers(all []*candidate) []multischema.Offer {
 	return out
 }
 
-// ofLocation are the obstacles in which a cluster stands.
+// ofLocation returns the obstacles that name a cluster.
 func ofLocation(obstacles []apiresourcev1alpha1.Obstacle, location string) []apiresourcev1alpha1.Obstacle {
 	var out []apiresourcev1alpha1.Obstacle
 	for _, o := range obstacles {

@@ -13,7 +13,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// changeCRD finds the next step from the CRD as it is to what is to be served.
+// changeCRD determines the next step from the current CRD to the desired one.
 func (d *decider) changeCRD() error {
 	if d.hindered() {
 		return nil
@@ -30,7 +30,7 @@ func (d *decider) changeCRD() error {
 		return nil
 	}
 	if slices.ContainsFunc(stay, func(v *version) bool { return v.have == nil }) {
-		return nil // The owner is made first.
+		return nil // The owner is created first.
 	}
 	next, err := d.build(stay, removable)
 	if err != nil {
@@ -41,8 +41,8 @@ func (d *decider) changeCRD() error {
 	return nil
 }
 
-// hindered says whether there can be no CRD of ours, and why in every version that
-// is to be published.
+// hindered reports whether there can be no CRD by negotiation. It sets the reason in every
+// version that is to be published.
 func (d *decider) hindered() bool {
 	var p *problem
 	switch {
@@ -63,8 +63,8 @@ func (d *decider) hindered() bool {
 	return true
 }
 
-// sortVersions says which versions the CRD is to have, and which of those that it
-// has may go.
+// sortVersions returns the versions that the CRD must have, and those of its current versions
+// that may be removed.
 func (d *decider) sortVersions() (stay []*version, removable sets.Set[string], err error) {
 	removable = sets.New[string]()
 	for _, v := range d.versions {
@@ -84,7 +84,7 @@ func (d *decider) sortVersions() (stay []*version, removable sets.Set[string], e
 		}
 	}
 	if len(stay) == 0 && d.ours() != nil {
-		// The CRD goes as a whole, with whatever is stored in any version.
+		// The CRD would be deleted as a whole, with the objects of all versions.
 		if obstacle := d.stored(); obstacle != nil {
 			stay, removable = d.keepAll(obstacle), sets.New[string]()
 		}
@@ -92,7 +92,7 @@ func (d *decider) sortVersions() (stay []*version, removable sets.Set[string], e
 	return d.agreeing(stay), removable, nil
 }
 
-// keepAll keeps every retiring version for an object that is stored.
+// keepAll keeps every retiring version because of a stored object.
 func (d *decider) keepAll(obstacle *apiresourcev1alpha1.Obstacle) []*version {
 	var stay []*version
 	for _, v := range d.versions {
@@ -104,7 +104,7 @@ func (d *decider) keepAll(obstacle *apiresourcev1alpha1.Obstacle) []*version {
 	return stay
 }
 
-// servable says whether a version that is to be published can be in the CRD now.
+// servable reports whether a version that is to be published can be in the CRD now.
 func (d *decider) servable(v *version) (bool, error) {
 	if v.have == nil {
 		v.problem = &problem{apiresourcev1alpha1.ReasonNotEstablished, "the CRD is made next"}
@@ -121,8 +121,8 @@ func (d *decider) servable(v *version) (bool, error) {
 	return obstacle == nil, err
 }
 
-// agreeing leaves out versions that cannot be in one CRD with those that are served,
-// or else with the highest.
+// agreeing removes versions that cannot be in one CRD with those that are served. If none is
+// served, it compares with the highest one.
 func (d *decider) agreeing(stay []*version) []*version {
 	var names *apiresourcev1alpha1.CommonAPIResourceSpec
 	for _, v := range stay {
@@ -145,8 +145,8 @@ func (d *decider) agreeing(stay []*version) []*version {
 	})
 }
 
-// build is the CRD with the versions that stay and, unchanged, those that may go but
-// cannot yet. The highest that stays is stored.
+// build returns the CRD with the versions in stay. Versions that may be removed but cannot be
+// removed yet stay unchanged. The highest version in stay becomes the storage version.
 func (d *decider) build(stay []*version, removable sets.Set[string]) (*apiextensionsv1.CustomResourceDefinition, error) {
 	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: d.Resource.String()}}
 	if ours := d.ours(); ours != nil {
@@ -182,8 +182,9 @@ func (d *decider) build(stay []*version, removable sets.Set[string]) (*apiextens
 	return crd, nil
 }
 
-// owners of the CRD: the NegotiatedAPIResource of every version, and the anchor. One
-// that is being deleted is none: the garbage collector would take it away again.
+// owners returns the owners of the CRD: the NegotiatedAPIResource of every version, and the
+// anchor. It leaves out resources that are being deleted, because the garbage collector would
+// remove them again.
 func (d *decider) owners() []metav1.OwnerReference {
 	var out []metav1.OwnerReference
 	for _, v := range d.versions {
@@ -204,7 +205,7 @@ func isOwner(o metav1.OwnerReference) bool {
 	return o.Kind == negotiatedKind && o.APIVersion == apiresourcev1alpha1.SchemeGroupVersion.String()
 }
 
-// step is the next write from one CRD to another.
+// step returns the next write from one CRD to another.
 func (d *decider) step(have, next *apiextensionsv1.CustomResourceDefinition, removable sets.Set[string]) CRDChange {
 	if have == nil {
 		return CRDChange{Action: CRDCreate, CRD: next}
@@ -221,7 +222,7 @@ func (d *decider) step(have, next *apiextensionsv1.CustomResourceDefinition, rem
 	return CRDChange{Action: CRDTrim, CRD: next}
 }
 
-// checkRefusal gives the server's answer to every version that would have changed.
+// checkRefusal sets the server's error in every version that would have changed.
 func (d *decider) checkRefusal() {
 	if d.Refused == "" {
 		return

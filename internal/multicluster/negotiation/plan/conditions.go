@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// maxObstacles is what the API lets a status hold.
+	// maxObstacles is the limit of the API for obstacles in a status.
 	maxObstacles = 64
-	// maxMessage is far below what the API lets a condition's message be, and more
-	// than anybody reads.
+	// maxMessage limits the message of a condition. It is far below the limit of the API, and
+	// more than users read.
 	maxMessage = 2048
-	// namedObstacles are those that a message names; the status has them all.
+	// namedObstacles is the number of obstacles in a message. The status contains all of them.
 	namedObstacles = 3
 )
 
 // NegotiatedConditions are the types of conditions that negotiation owns on a
-// NegotiatedAPIResource, ImportConditions those on an import. One that a plan does
-// not have is to be removed.
+// NegotiatedAPIResource. ImportConditions are those on an import. A condition of these types that
+// is not in a plan must be removed.
 var (
 	NegotiatedConditions = []string{apiresourcev1alpha1.ConditionSubmitted, apiresourcev1alpha1.ConditionPublished,
 		apiresourcev1alpha1.ConditionEnforced, apiresourcev1alpha1.ConditionInUse}
@@ -41,8 +41,8 @@ func condition(kind string, ok bool, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
-// negotiatedConditions are those of a version's NegotiatedAPIResource. Before it is
-// published there are none.
+// negotiatedConditions returns the conditions of a version's NegotiatedAPIResource. It returns
+// none for a version that is not published.
 func (d *decider) negotiatedConditions(v *version) []metav1.Condition {
 	if v.disposition == dispositionAgreed {
 		return nil
@@ -66,7 +66,7 @@ func enforcedCondition(v *version) metav1.Condition {
 	return condition(apiresourcev1alpha1.ConditionEnforced, true, apiresourcev1alpha1.ReasonEnforced, message)
 }
 
-// submitted says whether the CRD has the schema.
+// submitted returns the condition that the CRD has the schema.
 func (d *decider) submitted(v *version) metav1.Condition {
 	const kind = apiresourcev1alpha1.ConditionSubmitted
 	switch {
@@ -80,7 +80,7 @@ func (d *decider) submitted(v *version) metav1.Condition {
 	return condition(kind, true, apiresourcev1alpha1.ReasonPublished, "the CRD has the schema")
 }
 
-// servedNow says whether the version can be used, as a condition of a type.
+// servedNow returns a condition of the given type that the version can be used.
 func (d *decider) servedNow(v *version, kind string) metav1.Condition {
 	switch {
 	case v.disposition == dispositionEnforced && v.enforcedBy == apiresourcev1alpha1.EnforcedByServer:
@@ -96,7 +96,7 @@ func (d *decider) servedNow(v *version, kind string) metav1.Condition {
 	return condition(kind, true, apiresourcev1alpha1.ReasonPublished, "the type is served")
 }
 
-// unestablished says why a CRD cannot be used; nil if it can.
+// unestablished returns why a CRD cannot be used, or nil if it can.
 func unestablished(crd *apiextensionsv1.CustomResourceDefinition) *problem {
 	names := apihelpers.FindCRDCondition(crd, apiextensionsv1.NamesAccepted)
 	structural := apihelpers.FindCRDCondition(crd, apiextensionsv1.NonStructuralSchema)
@@ -111,7 +111,7 @@ func unestablished(crd *apiextensionsv1.CustomResourceDefinition) *problem {
 	return nil
 }
 
-// verdicts are what was made of the imports of a version.
+// verdicts returns the results for the imports of a version.
 func (d *decider) verdicts(v *version) []Verdict {
 	var out []Verdict
 	for _, c := range v.all {
@@ -140,8 +140,8 @@ func compatibleCondition(v *version, c *candidate) metav1.Condition {
 	return condition(kind, true, apiresourcev1alpha1.ReasonNegotiated, "the cluster takes every object that is valid by the negotiated schema")
 }
 
-// available mirrors on the compatible imports whether the type can be used; nil
-// before it is published.
+// available returns the condition on compatible imports that the type can be used. It is nil for
+// a version that is not published.
 func (d *decider) available(v *version) *metav1.Condition {
 	const kind = apiresourcev1alpha1.ConditionAvailable
 	var out metav1.Condition

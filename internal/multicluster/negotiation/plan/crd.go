@@ -15,12 +15,12 @@ import (
 	multischema "rik.dev/rik/internal/multicluster/schema"
 )
 
-// approval lets a CRD have a group of Kubernetes' own: the type is Kubernetes', and
-// the schema is what the clusters agreed on.
+// approval allows a CRD to have a protected group of Kubernetes. The type is one of Kubernetes,
+// and its schema is what the clusters agreed on.
 const approval = "unapproved, negotiated between the clusters that serve the type"
 
-// SpecOf is one version of a CRD in the form of an import. It is an error if the
-// CRD does not serve the version.
+// SpecOf returns one version of a CRD in the form of an import. It returns an error if the CRD
+// does not serve the version.
 func SpecOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*apiresourcev1alpha1.CommonAPIResourceSpec, error) {
 	v := servedVersion(crd, version)
 	if v == nil {
@@ -56,7 +56,7 @@ func SpecOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*api
 	return spec, nil
 }
 
-// VersionOf is a version of a CRD that serves a spec.
+// VersionOf returns a version of a CRD that serves a spec.
 func VersionOf(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (apiextensionsv1.CustomResourceDefinitionVersion, error) {
 	schema, err := multischema.Parse(spec.OpenAPIV3Schema)
 	if err != nil {
@@ -84,8 +84,8 @@ func VersionOf(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (apiextensionsv1
 	return v, nil
 }
 
-// normal is a spec in the one form in which it comes back from a CRD, so that equal
-// specs are equal as bytes.
+// normal returns a spec in the form in which it is read back from a CRD, so that equal specs have
+// equal bytes.
 func normal(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (*apiresourcev1alpha1.CommonAPIResourceSpec, error) {
 	v, err := VersionOf(spec)
 	if err != nil {
@@ -97,8 +97,8 @@ func normal(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (*apiresourcev1alph
 	}}, v.Name)
 }
 
-// canonical writes a schema with its keys in order also in defaults and enums, and
-// with numbers as the API server keeps them.
+// canonical writes a schema with sorted keys, even in defaults and enums, and with numbers in the
+// form of the API server.
 func canonical(schema *apiextensionsv1.JSONSchemaProps) ([]byte, error) {
 	data, err := json.Marshal(schema)
 	if err != nil {
@@ -111,7 +111,7 @@ func canonical(schema *apiextensionsv1.JSONSchemaProps) ([]byte, error) {
 	return json.Marshal(value)
 }
 
-// fullNames are names with the defaults that the API server fills in.
+// fullNames fills in the default names, as the API server does.
 func fullNames(names apiextensionsv1.CustomResourceDefinitionNames) apiextensionsv1.CustomResourceDefinitionNames {
 	if names.Singular == "" {
 		names.Singular = strings.ToLower(names.Kind)
@@ -128,7 +128,7 @@ func fullNames(names apiextensionsv1.CustomResourceDefinitionNames) apiextension
 	return names
 }
 
-// servedVersion is a version that a CRD serves; nil if it does not.
+// servedVersion returns a version that a CRD serves, or nil if it does not serve it.
 func servedVersion(crd *apiextensionsv1.CustomResourceDefinition, version string) *apiextensionsv1.CustomResourceDefinitionVersion {
 	if crd == nil {
 		return nil
@@ -141,12 +141,12 @@ func servedVersion(crd *apiextensionsv1.CustomResourceDefinition, version string
 	return nil
 }
 
-// negotiated says whether a CRD was made by negotiation, not by hand.
+// negotiated reports whether negotiation created a CRD.
 func negotiated(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return crd.Annotations[apiresourcev1alpha1.NegotiatedAnnotation] == "true" || slices.ContainsFunc(crd.OwnerReferences, isOwner)
 }
 
-// ending says whether a CRD, and every object of it, is being deleted.
+// ending reports whether a CRD, with all its objects, is being deleted.
 func ending(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return crd.DeletionTimestamp != nil || apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating)
 }

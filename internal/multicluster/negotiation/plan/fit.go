@@ -30,7 +30,7 @@ import (
 // storedKey is the key of the question whether any object is stored.
 const storedKey = "stored"
 
-// fitKey is the key of the question whether every stored object fits a spec.
+// fitKey returns the key of the question whether every stored object fits a spec.
 func fitKey(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (string, error) {
 	data, err := json.Marshal(spec)
 	if err != nil {
@@ -40,11 +40,10 @@ func fitKey(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (string, error) {
 	return "fit/" + spec.GroupVersion.Version + "/" + hex.EncodeToString(sum[:]), nil
 }
 
-// Answer answers questions from the stored objects, which are those of every
-// namespace as the server gives them in the version in which it stores. An object
-// fits a spec when it is valid by its schema, rules included, and nothing of it
-// would be pruned. Answers never quote what is in an object. An error, also one that
-// objects yields, is no answer at all.
+// Answer answers questions from the stored objects. objects must contain those of all namespaces,
+// as the server returns them in the storage version. An object fits a spec if it is valid under
+// its schema and rules, and pruning would remove nothing. Answers do not quote the content of
+// objects. If Answer returns an error, or objects yields one, the questions are not answered.
 func Answer(ctx context.Context, questions []Question, objects iter.Seq2[*unstructured.Unstructured, error]) (Answers, error) {
 	answers := Answers{}
 	open := map[string]*fitter{}
@@ -92,7 +91,7 @@ func objectName(object *unstructured.Unstructured) string {
 	return fmt.Sprintf("the object %q in namespace %q", object.GetName(), object.GetNamespace())
 }
 
-// fitter says whether objects fit a spec.
+// fitter checks whether objects fit a spec.
 type fitter struct {
 	groupVersion schema.GroupVersion
 	structural   *structuralschema.Structural
@@ -124,7 +123,7 @@ func newFitter(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (*fitter, error)
 	}, nil
 }
 
-// check does with an object what the API server would do with one that is written.
+// check processes an object as the API server processes a written one.
 func (f *fitter) check(ctx context.Context, object *unstructured.Unstructured) *apiresourcev1alpha1.Obstacle {
 	content := object.DeepCopy()
 	content.SetGroupVersionKind(f.groupVersion.WithKind(object.GetKind()))
@@ -146,7 +145,7 @@ func (f *fitter) check(ctx context.Context, object *unstructured.Unstructured) *
 	return invalidity(object, problems[0])
 }
 
-// invalidity names the field and the kind of error, and not the value.
+// invalidity returns an obstacle with the field and the kind of error, without the value.
 func invalidity(object *unstructured.Unstructured, problem *field.Error) *apiresourcev1alpha1.Obstacle {
 	path := "."
 	if problem.Field != "" && problem.Field != "<nil>" {

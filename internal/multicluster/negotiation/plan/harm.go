@@ -11,11 +11,11 @@ import (
 	multischema "rik.dev/rik/internal/multicluster/schema"
 )
 
-// Harm is what has to be known of the stored objects before a CRD changes; the change
-// does no harm if every answer is nil. The CRD that comes next is nil if it is deleted.
+// Harm returns the questions about the stored objects that must be answered before a CRD changes.
+// The change is harmless if every answer is nil. next is nil if the CRD is deleted.
 func Harm(before, next *apiextensionsv1.CustomResourceDefinition) ([]Question, error) {
 	if !apihelpers.IsCRDConditionTrue(before, apiextensionsv1.Established) {
-		return nil, nil // It was never served, so that nothing can be stored.
+		return nil, nil // It was never served, so nothing can be stored.
 	}
 	if next == nil || slices.ContainsFunc(before.Status.StoredVersions, func(v string) bool { return !slices.Contains(next.Status.StoredVersions, v) }) {
 		return []Question{{Key: storedKey}}, nil
@@ -45,7 +45,8 @@ func Harm(before, next *apiextensionsv1.CustomResourceDefinition) ([]Question, e
 	return questions, nil
 }
 
-// widens says whether what a CRD serves of a version is valid, and whole, by a spec.
+// widens reports whether every object that is valid for a CRD's version is also valid under a
+// spec and keeps all its fields.
 func widens(before *apiextensionsv1.CustomResourceDefinition, spec *apiresourcev1alpha1.CommonAPIResourceSpec) (bool, error) {
 	if servedVersion(before, spec.GroupVersion.Version) == nil {
 		return false, nil

@@ -7,7 +7,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// TestHarm: what has to be known before a CRD changes.
+// TestHarm tests the questions before a change of a CRD.
 func TestHarm(t *testing.T) {
 	t.Parallel()
 	of := func(properties string) *apiextensionsv1.CustomResourceDefinition {

@@ -8,11 +8,12 @@ import (
 	"rik.dev/rik/internal/testkit/race"
 )
 
-// TestMain draws fewer histories under the race detector; hack/test.sh runs the
-// properties a second time without it.
+// TestMain draws fewer histories under the race detector. hack/test.sh runs the properties again
+// without it.
 func TestMain(m *testing.M) {
 	if race.Enabled {
-		if err := flag.Set("rapid.checks", "8"); err != nil { // -rapid.checks still decides
+		// the flag -rapid.checks overrides it
+		if err := flag.Set("rapid.checks", "8"); err != nil {
 			panic(err)
 		}
 	}

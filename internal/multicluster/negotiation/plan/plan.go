@@ -13,12 +13,12 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// Decide says what to write. It is an error only if something that the server gave
-// cannot be read, such as the schema of a CRD; bad imports are verdicts.
+// Decide returns what to write. It returns an error only if an object of the server cannot be
+// read, such as the schema of a CRD. For invalid imports, it returns verdicts.
 func Decide(state State) (*Plan, error) { return decide(&decider{State: state}) }
 
-// Preview decides as if every version of the resource were to be published now. It
-// is for showing, not for carrying out.
+// Preview decides as if every version of the resource were to be published now. The result is for
+// display and must not be executed.
 func Preview(state State) (*Plan, error) {
 	have := map[string]bool{}
 	for _, n := range state.Negotiated {
@@ -56,29 +56,29 @@ func decide(d *decider) (*Plan, error) {
 	return &d.plan, nil
 }
 
-// decider carries one decision.
+// decider is the state of one decision.
 type decider struct {
 	State
-	// preview publishes what is not published.
+	// preview also publishes versions that are not published.
 	preview  bool
 	plan     Plan
 	versions []*version
 	asked    sets.Set[string]
 }
 
-// disposition is what is to become of a version.
+// disposition is what will happen to a version.
 type disposition int
 
 const (
 	// dispositionNone: there is nothing to negotiate.
 	dispositionNone disposition = iota
-	// dispositionAgreed: negotiated, and not published.
+	// dispositionAgreed: negotiated and not published.
 	dispositionAgreed
-	// dispositionPublished: to be served by a CRD of ours.
+	// dispositionPublished: to be served by a CRD of negotiation.
 	dispositionPublished
-	// dispositionEnforced: served by somebody else's decision.
+	// dispositionEnforced: served by a manual CRD or by the kcp itself.
 	dispositionEnforced
-	// dispositionRetiring: served by a CRD of ours, and to be taken away.
+	// dispositionRetiring: served by a CRD of negotiation, and to be removed.
 	dispositionRetiring
 )
 
@@ -87,27 +87,27 @@ type version struct {
 	name string
 	all  []*candidate
 	have *apiresourcev1alpha1.NegotiatedAPIResource
-	// served is how a CRD of ours serves the version; nil when none does.
+	// served is the version in a CRD of negotiation, or nil if there is none.
 	served *apiresourcev1alpha1.CommonAPIResourceSpec
-	// enforced is how the version is served by somebody else's decision, and enforcedBy
-	// whose it is.
+	// enforced is the version in a manual CRD or in the kcp itself. enforcedBy names which of the
+	// two.
 	enforced   *apiresourcev1alpha1.CommonAPIResourceSpec
 	enforcedBy string
 
 	disposition disposition
 	spec        *apiresourcev1alpha1.CommonAPIResourceSpec
-	// members are the clusters that the spec is good for, for the record.
+	// members are the clusters that are compatible with the spec. They are recorded.
 	members []string
-	// inUse says which object keeps a retiring version.
+	// inUse is the stored object that keeps a retiring version.
 	inUse *apiresourcev1alpha1.Obstacle
-	// problem says why the CRD does not serve the spec.
+	// problem is why the CRD does not serve the spec.
 	problem *problem
 }
 
 // problem is the reason and message of a condition.
 type problem struct{ reason, message string }
 
-// ours is the CRD if negotiation made it and it is there to stay.
+// ours returns the CRD if negotiation created it and it is not being deleted.
 func (d *decider) ours() *apiextensionsv1.CustomResourceDefinition {
 	if d.CRD == nil || ending(d.CRD) || !negotiated(d.CRD) {
 		return nil
@@ -115,7 +115,7 @@ func (d *decider) ours() *apiextensionsv1.CustomResourceDefinition {
 	return d.CRD
 }
 
-// byHand is the CRD if somebody else made it and it is there to stay.
+// byHand returns the CRD if another client created it and it is not being deleted.
 func (d *decider) byHand() *apiextensionsv1.CustomResourceDefinition {
 	if d.CRD == nil || ending(d.CRD) || negotiated(d.CRD) {
 		return nil
@@ -181,13 +181,13 @@ func (d *decider) findEnforced(v *version) error {
 	return err
 }
 
-// stored asks what is stored in the CRD of ours; the answer is nil when nothing is.
-// Until it is known the answer is that something is.
+// stored asks whether objects are stored in the CRD of negotiation. The answer is nil if there
+// are none. Until it is known, the answer is that there are objects.
 func (d *decider) stored() *apiresourcev1alpha1.Obstacle {
 	return d.ask(Question{Key: storedKey})
 }
 
-// unfit asks which stored object does not fit a spec; nil when all do.
+// unfit asks which stored object does not fit a spec. The answer is nil if all fit.
 func (d *decider) unfit(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (*apiresourcev1alpha1.Obstacle, error) {
 	if d.ours() == nil {
 		return nil, nil
@@ -201,7 +201,7 @@ func (d *decider) unfit(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (*apire
 
 func (d *decider) ask(q Question) *apiresourcev1alpha1.Obstacle {
 	if !apihelpers.IsCRDConditionTrue(d.CRD, apiextensionsv1.Established) {
-		return nil // It was never served, so that nothing can be stored.
+		return nil // It was never served, so nothing can be stored.
 	}
 	if answer, known := d.Answers[q.Key]; known {
 		if answer != nil {
@@ -216,7 +216,7 @@ func (d *decider) ask(q Question) *apiresourcev1alpha1.Obstacle {
 	return &apiresourcev1alpha1.Obstacle{Path: ".", Reason: "the stored objects have not been looked at"}
 }
 
-// wanted is the NegotiatedAPIResource as it should be.
+// wanted returns the desired NegotiatedAPIResource.
 func (d *decider) wanted(v *version) *apiresourcev1alpha1.NegotiatedAPIResource {
 	if v.disposition == dispositionNone {
 		return nil

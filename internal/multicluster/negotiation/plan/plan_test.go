@@ -21,7 +21,7 @@ const (
 	bad        = "Compatible=False(IncompatibleSchema)"
 )
 
-// TestStrategyMatrix is case N18: an import that lacks a field joins one that has it.
+// TestStrategyMatrix covers case N18: an import that lacks a field is added to one that has it.
 func TestStrategyMatrix(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -85,8 +85,8 @@ func TestDroppedNamesTheCluster(t *testing.T) {
 	}
 }
 
-// TestOlderClusterIsAdmittedFirst: of two that cannot agree the one of the older
-// Cluster stays, whichever came first; without Clusters the first by name.
+// TestOlderClusterIsAdmittedFirst tests two imports that cannot agree. The one of the older
+// Cluster stays, in either order of creation. Without Clusters, the first by name stays.
 func TestOlderClusterIsAdmittedFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -129,7 +129,7 @@ func TestPublishing(t *testing.T) {
 	w.settle()
 	w.check("v1", published, "a: "+good)
 	w.checkServed("v1*")
-	// What is incompatible is not available: a deviation from the prototype.
+	// An incompatible import is not available. This deviates from the prototype.
 	w.offer(widget("b", onlyB))
 	w.settle()
 	w.check("v1", published, "a: "+good, "b: "+bad)
@@ -154,7 +154,7 @@ func TestInvalidImportTakesNoPart(t *testing.T) {
 	w.check("v1", "", "a: Compatible=False(InvalidSchema)", "b: "+compatOnly)
 }
 
-// TestEnforcedByHand is the second part of the demo: N17 and N20 without a server.
+// TestEnforcedByHand covers the second part of the demo: N17 and N20 without a server.
 func TestEnforcedByHand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -209,7 +209,7 @@ func TestNativeTypeIsEnforced(t *testing.T) {
 	}
 }
 
-// TestImportsLeave is case N19.
+// TestImportsLeave covers case N19.
 func TestImportsLeave(t *testing.T) {
 	t.Parallel()
 	t.Run("unpublished", func(t *testing.T) {
@@ -250,8 +250,8 @@ func TestImportsLeave(t *testing.T) {
 	})
 }
 
-// TestOneThatLeftIsReplacedOnlyIfObjectsFit: what is left is narrower than what is
-// served.
+// TestOneThatLeftIsReplacedOnlyIfObjectsFit tests a cluster that left. The meet of the remaining
+// ones is narrower than what is served.
 func TestOneThatLeftIsReplacedOnlyIfObjectsFit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -274,7 +274,7 @@ func TestOneThatLeftIsReplacedOnlyIfObjectsFit(t *testing.T) {
 	w.check("v1", published, "b: "+good)
 }
 
-// TestInUse: a type that nobody offers stays as long as objects are stored.
+// TestInUse tests that a type without imports stays as long as objects are stored.
 func TestInUse(t *testing.T) {
 	t.Parallel()
 	const kept = published + " InUse=True"
@@ -319,7 +319,7 @@ func TestInUse(t *testing.T) {
 		t.Parallel()
 		w := setUp(t)
 		w.negotiated("v1").DeletionTimestamp = new(metav1.Now())
-		// As the garbage collector does in a deletion in the foreground.
+		// As the garbage collector does in a foreground deletion.
 		w.state.CRD.OwnerReferences = w.state.CRD.OwnerReferences[1:]
 		w.settle()
 		w.check("v1", kept, "a: Compatible=True Available=False(InUse)")
@@ -339,7 +339,7 @@ func TestInUse(t *testing.T) {
 	})
 }
 
-// TestPublishedNarrowsOnlyIfObjectsFit is about UpdatePublished.
+// TestPublishedNarrowsOnlyIfObjectsFit tests the strategy UpdatePublished.
 func TestPublishedNarrowsOnlyIfObjectsFit(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -392,8 +392,8 @@ func TestPublishedNarrowsOnlyIfObjectsFit(t *testing.T) {
 	}
 }
 
-// TestDefaultsThatDifferAndStoredObjects: a field of which no default is accepted by all has
-// to be given only if every stored object has it.
+// TestDefaultsThatDifferAndStoredObjects tests that a field for which no default is accepted by
+// all becomes required only if every stored object has it.
 func TestDefaultsThatDifferAndStoredObjects(t *testing.T) {
 	t.Parallel()
 	const east, west = `{"a":{"type":"string","default":"x","enum":["x","z"]}}`, `{"a":{"type":"string","default":"y","enum":["y","z"]}}`
@@ -437,8 +437,8 @@ func TestDefaultsThatDifferAndStoredObjects(t *testing.T) {
 	}
 }
 
-// TestUpdatePublishedFollows: when every import says UpdatePublished, the schema
-// follows them also where they widen.
+// TestUpdatePublishedFollows tests that the schema follows the imports even to a wider schema if
+// every import has the strategy UpdatePublished.
 func TestUpdatePublishedFollows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -453,7 +453,7 @@ func TestUpdatePublishedFollows(t *testing.T) {
 	w.checkFields("v1", "a", "b")
 }
 
-// TestVersions is case N21 and what goes with it.
+// TestVersions covers case N21 and related cases.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	t.Run("the highest is stored", func(t *testing.T) {
@@ -585,7 +585,7 @@ func TestKubernetesOwnGroupsAreApproved(t *testing.T) {
 	}
 }
 
-// TestCRDThatSomebodyDeletes is made again.
+// TestCRDThatSomebodyDeletes tests that a deleted CRD is created again.
 func TestCRDThatSomebodyDeletes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -602,7 +602,7 @@ func TestCRDThatSomebodyDeletes(t *testing.T) {
 	w.checkServed("v1*")
 }
 
-// TestNegotiatedThatLostItsFinalizer: the CRD is not taken for one made by hand.
+// TestNegotiatedThatLostItsFinalizer tests that the CRD still counts as negotiated.
 func TestNegotiatedThatLostItsFinalizer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -13,8 +13,8 @@ import (
 	"rik.dev/rik/internal/testkit/race"
 )
 
-// TestAllPermutations is case N22: up to five imports, some of which cannot agree,
-// come in every order, with a pass after each.
+// TestAllPermutations covers case N22: up to five imports, some of which cannot agree, are added
+// in every order, with a pass after each.
 func TestAllPermutations(t *testing.T) {
 	t.Parallel()
 	founded := map[string]time.Time{}
@@ -30,7 +30,7 @@ func TestAllPermutations(t *testing.T) {
 	}
 	most := len(offers)
 	if race.Enabled {
-		most-- // the 120 orders of five are tried without it
+		most-- // the 120 orders of five run without the race detector
 	}
 	for n := 1; n <= most; n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -110,8 +110,8 @@ func drawOffer(t *rapid.T) *apiresourcev1alpha1.APIResourceImport {
 	return strategy(widgetOf(location, "v1", properties+"}", required...), rapid.SampledFrom(strategies).Draw(t, "strategy"))
 }
 
-// TestAnyHistoryConverges: whatever came and went, the state before publication is
-// that of a world in which only what is left ever came.
+// TestAnyHistoryConverges tests that the state before publication depends only on the remaining
+// imports. It equals the state of a world that has had only these.
 func TestAnyHistoryConverges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -142,8 +142,8 @@ func TestAnyHistoryConverges(t *testing.T) {
 	})
 }
 
-// TestStoredObjectsAreSafe: whatever comes, goes, is published and taken back, every
-// stored object stays valid and whole in every version that is served.
+// TestStoredObjectsAreSafe tests any sequence of changes and publications. Every stored object
+// stays valid and keeps all its fields in every served version.
 func TestStoredObjectsAreSafe(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -172,7 +172,7 @@ func TestStoredObjectsAreSafe(t *testing.T) {
 	})
 }
 
-// storeValid stores an object if the CRD accepts it as it is.
+// storeValid stores an object if the CRD accepts it unchanged.
 func (w *world) storeValid(rt *rapid.T) {
 	if w.state.CRD == nil {
 		return
@@ -205,7 +205,7 @@ func (w *world) checkStored(rt *rapid.T) {
 	}
 }
 
-// firstUnfit says what the CRD's version would do to objects from an index on.
+// firstUnfit returns how the CRD's versions would change the objects from an index on.
 func (w *world) firstUnfit(rt *rapid.T, from int) string {
 	for _, v := range w.state.CRD.Spec.Versions {
 		spec, err := SpecOf(w.state.CRD, v.Name)

@@ -10,81 +10,82 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// State is everything that a decision about one resource looks at. Nothing in it
-// is changed.
+// State is the complete input of a decision about one resource. The decision does not change it.
 type State struct {
 	Resource schema.GroupResource
-	// Imports are those of every version of the resource, from every cluster. Those
-	// that are being deleted count as gone.
+	// Imports are those of every version of the resource, from every cluster. Imports that are
+	// being deleted do not count.
 	Imports []*apiresourcev1alpha1.APIResourceImport
-	// Negotiated are the resource's, of every version.
+	// Negotiated are the negotiated resources of every version.
 	Negotiated []*apiresourcev1alpha1.NegotiatedAPIResource
-	// CRD of the resource, whoever made it; nil when there is none.
+	// CRD is the CRD of the resource, whoever created it, or nil if there is none.
 	CRD *apiextensionsv1.CustomResourceDefinition
-	// Native are the versions that the kcp serves itself.
+	// Native are the versions that the kcp itself serves.
 	Native []apiresourcev1alpha1.CommonAPIResourceSpec
-	// Founded is when each Cluster was created, by name. Clusters that are not in it
-	// come after those that are.
+	// Founded is when each Cluster was created, by name. Clusters that are not in it are sorted
+	// after the others.
 	Founded map[string]time.Time
-	// Anchor is a second owner of every CRD, which is never deleted: without it the
-	// garbage collector would take a CRD, and its objects, with the last
-	// NegotiatedAPIResource that is deleted in the foreground. None when nil.
+	// Anchor is an additional owner of every CRD, which is never deleted. Without it, the garbage
+	// collector would delete a CRD and its objects with the last NegotiatedAPIResource that is
+	// deleted in the foreground. It may be nil.
 	Anchor *metav1.OwnerReference
 	// AutoPublish publishes what is negotiated for the first time.
 	AutoPublish bool
-	// Answers to the questions of earlier decisions on the same state.
+	// Answers are the answers to questions of earlier decisions on the same state.
 	Answers Answers
-	// Refused is what the server answered when the CRD of this state was written;
-	// empty when it was not refused.
+	// Refused is the server's error from writing the CRD of this state. It is empty if there was
+	// no error.
 	Refused string
 }
 
-// Plan is what to write. Carrying it out twice changes nothing the second time.
+// Plan is what to write. Executing it again changes nothing.
 type Plan struct {
-	// Ask is what has to be known first. Nothing of a plan that asks may be written.
+	// Ask contains the questions that must be answered first. If it is not empty, nothing of the
+	// plan may be written.
 	Ask []Question
-	// Versions of the resource, the most stable and highest first.
+	// Versions are the versions of the resource, the most stable and highest first.
 	Versions []Version
-	// CRD is the next step toward what is to be served. One step at a time: the
-	// next follows from what the server makes of it.
+	// CRD is the next step toward the desired CRD. There is one step at a time, because the next
+	// one depends on the server's reaction.
 	CRD CRDChange
-	// Recheck is set while something waits for stored objects to go away or to
-	// change, of which nothing tells.
+	// Recheck is true while a change waits for stored objects to be deleted or changed. There is
+	// no event for that.
 	Recheck bool
 }
 
-// Version is what becomes of one version of the resource.
+// Version is the result for one version of the resource.
 type Version struct {
-	// Name of the version, as in v1beta1.
+	// Name is the name of the version, such as v1beta1.
 	Name string
-	// Have is the NegotiatedAPIResource as it is; nil when there is none.
+	// Have is the current NegotiatedAPIResource, or nil if there is none.
 	Have *apiresourcev1alpha1.NegotiatedAPIResource
-	// Want is as it should be, its conditions without times; nil: there should be none.
+	// Want is the desired one. Its conditions have no times. If it is nil, there must be none.
 	Want *apiresourcev1alpha1.NegotiatedAPIResource
-	// Verdicts on the imports of the version, in the order in which they are admitted.
+	// Verdicts are the results for the imports of the version, in the order in which they are
+	// admitted.
 	Verdicts []Verdict
 }
 
-// Verdict is what was made of an import.
+// Verdict is the result for an import.
 type Verdict struct {
 	Import *apiresourcev1alpha1.APIResourceImport
-	// Status as it should be, its conditions without times.
+	// Status is the desired status. Its conditions have no times.
 	Status apiresourcev1alpha1.APIResourceImportStatus
 }
 
-// CRDAction is a write of a CRD.
+// CRDAction is a kind of write of a CRD.
 type CRDAction string
 
 // The writes of a CRD.
 const (
 	// CRDKeep writes nothing.
 	CRDKeep CRDAction = ""
-	// CRDCreate makes it.
+	// CRDCreate creates it.
 	CRDCreate CRDAction = "create"
-	// CRDUpdate changes it, guarded by its resource version.
+	// CRDUpdate updates it, with its resource version as a precondition.
 	CRDUpdate CRDAction = "update"
-	// CRDTrim writes its status, guarded likewise: versions in which nothing is stored
-	// leave storedVersions, which lets them leave the CRD.
+	// CRDTrim writes its status, with the same precondition. It removes versions in which nothing
+	// is stored from storedVersions, so that they can be removed from the CRD.
 	CRDTrim CRDAction = "trim"
 	// CRDDelete deletes it, if it still has its UID and resource version.
 	CRDDelete CRDAction = "delete"
@@ -93,18 +94,18 @@ const (
 // CRDChange is one write of the resource's CRD.
 type CRDChange struct {
 	Action CRDAction
-	// CRD as it is to be written, or as it is when it is deleted.
+	// CRD is the CRD to write. For a deletion, it is the current one.
 	CRD *apiextensionsv1.CustomResourceDefinition
 }
 
-// Question is something about the stored objects of the resource.
+// Question is a question about the stored objects of the resource.
 type Question struct {
-	// Key of the answer.
+	// Key is the key of the answer.
 	Key string
-	// Spec that every stored object has to fit; nil asks whether any is stored.
+	// Spec is the spec that every stored object must fit. nil asks whether any object is stored.
 	Spec *apiresourcev1alpha1.CommonAPIResourceSpec
 }
 
-// Answers to questions, by their key: nil when no object is stored, or when every
-// stored object fits; else what stands in the way.
+// Answers are the answers to questions, by key. An answer is nil if no object is stored, or if
+// every stored object fits. Otherwise it is the obstacle.
 type Answers map[string]*apiresourcev1alpha1.Obstacle

@@ -11,7 +11,7 @@ import (
 	multischema "rik.dev/rik/internal/multicluster/schema"
 )
 
-// settle decides on the schema and the fate of a version.
+// settle determines the schema and the disposition of a version.
 func (d *decider) settle(v *version) error {
 	switch {
 	case v.enforced != nil:
@@ -25,7 +25,7 @@ func (d *decider) settle(v *version) error {
 	return d.agree(v)
 }
 
-// leaves says whether nothing, or nobody, wants the version any more.
+// leaves reports whether the version has no imports, or is no longer wanted.
 func (v *version) leaves() bool {
 	if len(v.all) == 0 {
 		return true
@@ -36,13 +36,13 @@ func (v *version) leaves() bool {
 	return v.have.DeletionTimestamp != nil || v.unpublishes()
 }
 
-// unpublishes says whether the version is served and somebody wants it no more.
+// unpublishes reports whether the version is served and the user has unpublished it.
 func (v *version) unpublishes() bool {
 	return len(v.all) > 0 && v.have != nil && v.served != nil && !v.have.Spec.Publish
 }
 
-// published says whether the version is served or is to be. That it was enforced
-// does not count: then it was not asked for.
+// published reports whether the version is served or is to be. A version that was enforced does
+// not count, because the user did not ask for it.
 func (v *version) published() bool {
 	return v.served != nil || v.have != nil && v.have.Spec.Publish && !v.wasEnforced()
 }
@@ -51,8 +51,8 @@ func (v *version) wasEnforced() bool {
 	return v.have != nil && v.have.Annotations[apiresourcev1alpha1.EnforcedByAnnotation] != ""
 }
 
-// enforce checks the imports against what is served by somebody else's decision.
-// Without imports, or with one that is to be deleted, there is nothing to say.
+// enforce checks the imports against the schema of a manual CRD or of the kcp itself. Without
+// imports, or with a NegotiatedAPIResource that is being deleted, it does nothing.
 func (d *decider) enforce(v *version) {
 	if len(v.all) == 0 || v.have != nil && v.have.DeletionTimestamp != nil {
 		return
@@ -61,7 +61,7 @@ func (d *decider) enforce(v *version) {
 	v.checkAll()
 }
 
-// retire takes a version away unless objects of it are stored.
+// retire removes a version unless objects of it are stored.
 func (d *decider) retire(v *version) error {
 	if v.served == nil {
 		return nil
@@ -75,7 +75,7 @@ func (d *decider) retire(v *version) error {
 	return nil
 }
 
-// checkAll checks every import against the spec, which changes for none.
+// checkAll checks every import against the spec, which does not change.
 func (v *version) checkAll() {
 	var good []*candidate
 	for _, c := range v.all {
@@ -85,7 +85,7 @@ func (v *version) checkAll() {
 	}
 }
 
-// agree makes a version that is not published what its imports agree on.
+// agree sets the schema of an unpublished version to the agreement of its imports.
 func (d *decider) agree(v *version) error {
 	agreement := admit(v.all, func(c *candidate) bool {
 		return c.source.Spec.SchemaUpdateStrategy != apiresourcev1alpha1.UpdateNever
@@ -104,8 +104,8 @@ func (d *decider) agree(v *version) error {
 	return nil
 }
 
-// hold keeps the schema of a published version, or changes it where the rules and
-// the stored objects allow it.
+// hold keeps the schema of a published version, or changes it if the rules and the stored objects
+// allow that.
 func (d *decider) hold(v *version) error {
 	base := v.served
 	if base == nil {
@@ -123,26 +123,26 @@ func (d *decider) hold(v *version) error {
 	if err := d.narrow(v); err != nil {
 		return err
 	}
-	// What was recorded stays so that its departure is noticed, and tried again.
+	// The recorded clusters stay, so that a departure is noticed and handled again.
 	v.members = merged(v.recorded(), v.compatible())
 	return nil
 }
 
-// departed says whether a cluster that the schema was good for has left.
+// departed reports whether a cluster that was compatible with the schema has left.
 func (v *version) departed() bool {
 	return slices.ContainsFunc(v.recorded(), func(location string) bool {
 		return !slices.ContainsFunc(v.all, func(c *candidate) bool { return c.offer.Location == location })
 	})
 }
 
-// follows says whether every import lets a published schema change.
+// follows reports whether every import allows changes of a published schema.
 func (v *version) follows() bool {
 	return !slices.ContainsFunc(v.all, func(c *candidate) bool {
 		return c.source.Spec.SchemaUpdateStrategy != apiresourcev1alpha1.UpdatePublished
 	})
 }
 
-// recorded are the clusters for which the schema was good at last.
+// recorded returns the clusters that were last compatible with the schema.
 func (v *version) recorded() []string {
 	if v.have == nil || v.have.Annotations[apiresourcev1alpha1.AgreedByAnnotation] == "" {
 		return nil
@@ -150,7 +150,7 @@ func (v *version) recorded() []string {
 	return strings.Split(v.have.Annotations[apiresourcev1alpha1.AgreedByAnnotation], ",")
 }
 
-// compatible are the clusters whose imports are good for the spec, sorted.
+// compatible returns the clusters whose imports are compatible with the spec, sorted.
 func (v *version) compatible() []string {
 	var out []string
 	for _, c := range v.all {
@@ -161,15 +161,15 @@ func (v *version) compatible() []string {
 	return merged(out)
 }
 
-// merged are names sorted, each once.
+// merged returns the names of all lists, sorted and without duplicates.
 func merged(lists ...[]string) []string {
 	out := slices.Concat(lists...)
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// renegotiate replaces the schema by what all imports agree on, if nothing that is
-// stored is lost by it.
+// renegotiate replaces the schema by the agreement of all imports, if no stored object loses
+// anything.
 func (d *decider) renegotiate(v *version, base *apiresourcev1alpha1.CommonAPIResourceSpec) (adopted bool, err error) {
 	anew := make([]*candidate, 0, len(v.all))
 	for _, c := range v.all {
@@ -186,7 +186,7 @@ func (d *decider) renegotiate(v *version, base *apiresourcev1alpha1.CommonAPIRes
 	}
 	safe, err := d.mayReplace(base, spec)
 	if lenient, _ := multischema.MeetOptional(offers(taking(anew))...); err == nil && !safe && lenient != nil {
-		// Stored objects may lack what only has to be given because defaults differ.
+		// Stored objects may lack a field that is required only because defaults differ.
 		if spec, err = normal(&lenient.Spec); err == nil {
 			safe, err = d.mayReplace(base, spec)
 		}
@@ -199,7 +199,7 @@ func (d *decider) renegotiate(v *version, base *apiresourcev1alpha1.CommonAPIRes
 	return true, nil
 }
 
-// taking are the candidates that take part in an agreement.
+// taking returns the candidates that take part in an agreement.
 func taking(all []*candidate) []*candidate {
 	var members []*candidate
 	for _, c := range all {
@@ -210,7 +210,7 @@ func taking(all []*candidate) []*candidate {
 	return members
 }
 
-// mayReplace says whether a schema can take the place of one that is served.
+// mayReplace reports whether a schema can replace one that is served.
 func (d *decider) mayReplace(base, spec *apiresourcev1alpha1.CommonAPIResourceSpec) (bool, error) {
 	if equal(base, spec) || multischema.IsCompatible(multischema.Offer{Spec: *base}, multischema.Offer{Spec: *spec}) {
 		return true, nil
@@ -219,8 +219,8 @@ func (d *decider) mayReplace(base, spec *apiresourcev1alpha1.CommonAPIResourceSp
 	return obstacle == nil, err
 }
 
-// narrow checks every import against the schema, and narrows the schema for those
-// that may if every stored object stays as it is.
+// narrow checks every import against the schema. It narrows the schema for imports that allow it,
+// if no stored object changes.
 func (d *decider) narrow(v *version) error {
 	var good []*candidate
 	for _, c := range v.all {
@@ -231,7 +231,7 @@ func (d *decider) narrow(v *version) error {
 		if c.compatible || c.source.Spec.SchemaUpdateStrategy != apiresourcev1alpha1.UpdatePublished {
 			continue
 		}
-		good = nil // for the schema that was
+		good = nil // they were compatible with the old schema
 		if err := d.narrowFor(v, c); err != nil {
 			return err
 		}
@@ -240,8 +240,8 @@ func (d *decider) narrow(v *version) error {
 }
 
 func (d *decider) narrowFor(v *version, c *candidate) error {
-	// With those for which the schema is good already: it may have a default that not all
-	// of them have.
+	// Include the candidates that are already compatible: the schema may have a default that not
+	// all of them have.
 	all := append([]multischema.Offer{{Spec: *v.spec}, c.offer}, offers(taking(v.all))...)
 	agreement, obstacles := multischema.Meet(all...)
 	if agreement == nil {
@@ -253,7 +253,7 @@ func (d *decider) narrowFor(v *version, c *candidate) error {
 		return err
 	}
 	if obstacle != nil {
-		// The objects may lack what only has to be given because defaults differ.
+		// The objects may lack a field that is required only because defaults differ.
 		if lenient, _ := multischema.MeetOptional(all...); lenient != nil && !equal(&lenient.Spec, &agreement.Spec) {
 			agreement = lenient
 			if spec, obstacle, err = d.narrowed(agreement); err != nil {
@@ -273,7 +273,7 @@ func (d *decider) narrowFor(v *version, c *candidate) error {
 	return nil
 }
 
-// narrowed is the schema of an agreement, and the stored object that does not fit it.
+// narrowed returns the schema of an agreement, and the stored object that does not fit it.
 func (d *decider) narrowed(agreement *multischema.Agreement) (*apiresourcev1alpha1.CommonAPIResourceSpec, *apiresourcev1alpha1.Obstacle, error) {
 	spec, err := normal(&agreement.Spec)
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 
 var widgets = schema.GroupResource{Group: "example.org", Resource: "widgets"}
 
-// world carries out plans as the controller and the API server do, in memory: what
-// the server adds by itself (UIDs, storedVersions, conditions of CRDs) it adds too.
+// world executes plans as the controller and the API server do, in memory. It also adds what the
+// server adds: UIDs, storedVersions, and conditions of CRDs.
 type world struct {
 	tb      testing.TB
 	state   State
@@ -54,7 +54,7 @@ func (w *world) settle() *Plan {
 	return nil
 }
 
-// picture is everything that a pass may change.
+// picture returns everything that a pass may change.
 func (w *world) picture() string {
 	data, err := json.Marshal([]any{w.state.Imports, w.state.Negotiated, w.state.CRD})
 	if err != nil {
@@ -207,8 +207,8 @@ func (w *world) store(name string, spec map[string]any) {
 	w.objects = append(w.objects, o)
 }
 
-// check compares the conditions of a version and of its imports, as in
-// "Published=True InUse=True" and "a: Compatible=True".
+// check compares the conditions of a version and of its imports, in the form "Published=True
+// InUse=True" and "a: Compatible=True".
 func (w *world) check(version string, want string, imports ...string) {
 	w.tb.Helper()
 	if got := conditionsOf(w.negotiated(version).Status.Conditions); got != want {
@@ -226,7 +226,7 @@ func (w *world) check(version string, want string, imports ...string) {
 	}
 }
 
-// conditionsOf are conditions in short: the reason only of those that are False.
+// conditionsOf returns conditions in short form, with a reason only if they are False.
 func conditionsOf(all []metav1.Condition) string {
 	var out string
 	for _, c := range all {
@@ -241,7 +241,7 @@ func conditionsOf(all []metav1.Condition) string {
 	return out
 }
 
-// fields are the fields of .spec that a schema has, sorted.
+// fields returns the fields of .spec in a schema, sorted.
 func fields(tb testing.TB, spec *apiresourcev1alpha1.CommonAPIResourceSpec) []string {
 	tb.Helper()
 	props := &apiextensionsv1.JSONSchemaProps{}
@@ -258,7 +258,7 @@ func (w *world) checkFields(version string, want ...string) {
 	}
 }
 
-// served are the versions of the CRD, the stored one marked.
+// served returns the versions of the CRD, and marks the storage version.
 func (w *world) served() []string {
 	if w.state.CRD == nil {
 		return nil
@@ -281,16 +281,16 @@ func (w *world) checkServed(want ...string) {
 	}
 }
 
-// widget is an import of v1 whose .spec has properties, as JSON.
+// widget returns an import of v1 with the given properties of .spec, as JSON.
 func widget(location, properties string) *apiresourcev1alpha1.APIResourceImport {
 	return widgetOf(location, "v1", properties)
 }
 
-// widgetOf is an import of a version; it requires some fields of .spec.
+// widgetOf returns an import of a version that requires some fields of .spec.
 func widgetOf(location, version, properties string, required ...string) *apiresourcev1alpha1.APIResourceImport {
 	names, root := []byte("[]"), "[]"
 	if len(required) > 0 {
-		// Else spec would be left out where its fields cannot agree.
+		// Otherwise spec would be dropped if its fields cannot agree.
 		names, root = []byte(`["`+strings.Join(required, `","`)+`"]`), `["spec"]`
 	}
 	raw := fmt.Sprintf(`{"type":"object","required":%s,"properties":{"apiVersion":{"type":"string"},"kind":{"type":"string"},"metadata":{"type":"object"},`+
@@ -313,7 +313,7 @@ func strategy(i *apiresourcev1alpha1.APIResourceImport, s apiresourcev1alpha1.Sc
 	return i
 }
 
-// byHand is a CRD that somebody made, with the schema of an import.
+// byHand returns a manual CRD with the schema of an import.
 func byHand(tb testing.TB, i *apiresourcev1alpha1.APIResourceImport) *apiextensionsv1.CustomResourceDefinition {
 	tb.Helper()
 	v, err := VersionOf(&i.Spec.CommonAPIResourceSpec)
@@ -339,8 +339,8 @@ const (
 	aIsInt = `{"a":{"type":"integer"}}`
 )
 
-// agreed is what negotiation made of a version, without what differs between two
-// worlds of the same history.
+// agreed returns the results of negotiation for a version, without values that differ between two
+// worlds with the same history.
 func agreed(w *world, version string) (*apiresourcev1alpha1.NegotiatedAPIResource, map[string]apiresourcev1alpha1.APIResourceImportStatus) {
 	statuses := map[string]apiresourcev1alpha1.APIResourceImportStatus{}
 	for _, i := range w.state.Imports {

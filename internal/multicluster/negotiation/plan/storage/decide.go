@@ -10,13 +10,12 @@ import (
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 )
 
-// maxRounds of questions: each import of a type can raise one, and so can a version
-// that is new or goes.
+// maxRounds limits the rounds of questions. Each import of a type can cause one, and so can a
+// version that is new or being removed.
 const maxRounds = 1000
 
-// Decide calls decide, which is plan.Decide or plan.Preview, and answers what it asks
-// from the stored objects until it asks nothing more. The answers are put into the
-// state.
+// Decide calls decide, which is plan.Decide or plan.Preview, and answers its questions from the
+// stored objects until there are no more questions. It adds the answers to the state.
 func Decide(ctx context.Context, client dynamic.Interface, state *plan.State, decide func(plan.State) (*plan.Plan, error)) (*plan.Plan, error) {
 	if state.Answers == nil {
 		state.Answers = plan.Answers{}

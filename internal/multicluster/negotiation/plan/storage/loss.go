@@ -10,9 +10,9 @@ import (
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 )
 
-// Loss says what a change of a CRD would take from an object that is stored; empty means
-// nothing. The CRD that comes next is nil if it is deleted. The API server asks it again
-// what the controller asked, while no object is written.
+// Loss returns what a change of a CRD would remove from a stored object. It is empty if that is
+// nothing. next is nil if the CRD is deleted. The API server repeats the controller's questions
+// in this way, while no object is written.
 func Loss(ctx context.Context, client dynamic.Interface, before, next *apiextensionsv1.CustomResourceDefinition) (string, error) {
 	questions, err := plan.Harm(before, next)
 	if err != nil || len(questions) == 0 {

@@ -1,5 +1,5 @@
-// Package storage reads what is stored of a type that a CRD serves, for the
-// questions of package plan. It writes nothing.
+// Package storage reads the stored objects of a type that a CRD serves, for the questions of
+// package plan. It writes nothing.
 package storage
 
 import (
@@ -14,16 +14,16 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// page is how many objects are read at once.
+// page is the number of objects in one page of a list.
 const page = 500
 
-// Objects are those of one type, in every namespace.
+// Objects are the objects of one type in every namespace.
 type Objects struct {
 	client dynamic.ResourceInterface
 }
 
-// Of are the objects of a CRD, in the version in which it stores them: no other has
-// all their fields. It is an error if the CRD does not serve that version.
+// Of returns the objects of a CRD in the storage version, because only that version has all their
+// fields. It returns an error if the CRD does not serve that version.
 func Of(client dynamic.Interface, crd *apiextensionsv1.CustomResourceDefinition) (*Objects, error) {
 	for i := range crd.Spec.Versions {
 		if v := &crd.Spec.Versions[i]; v.Storage && v.Served {
@@ -34,7 +34,7 @@ func Of(client dynamic.Interface, crd *apiextensionsv1.CustomResourceDefinition)
 	return nil, fmt.Errorf("CRD %s does not serve the version in which it stores, so that nobody can tell what is stored: set served of that version to true", crd.Name)
 }
 
-// All reads every object. After an error it yields nothing more.
+// All reads every object. After an error it stops.
 func (o *Objects) All(ctx context.Context) iter.Seq2[*unstructured.Unstructured, error] {
 	return func(yield func(*unstructured.Unstructured, error) bool) {
 		options := metav1.ListOptions{Limit: page}
