@@ -24,7 +24,7 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// asideGroup is where a type goes beside the built-in one of the same name.
+// asideGroup returns the group for a copy of a built-in type with the same name.
 func asideGroup(group string) string {
 	if group == "" {
 		group = "core"
@@ -32,8 +32,8 @@ func asideGroup(group string) string {
 	return group + ".pulled.example.dev"
 }
 
-// aside is the CRD in another group, since a server serves a group itself or by CRDs.
-// The schema, which is what is to be accepted, is the same.
+// aside returns the CRD in another group, because a server serves a group either itself or by
+// CRDs. The schema, which is what the test checks, is the same.
 func aside(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	crd = crd.DeepCopy()
 	crd.Spec.Group = asideGroup(crd.Spec.Group)
@@ -42,9 +42,9 @@ func aside(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.Custo
 	return crd
 }
 
-// TestServersTakeWhatIsPulled gives every type of a real server back to it as a CRD, and
-// then objects: what the built-in type made of a manifest, every default filled in, must
-// be stored by the CRD unchanged, with nothing unknown and nothing pruned.
+// TestServersTakeWhatIsPulled creates every type of a real server on that server as a CRD, and
+// then objects. The object of the built-in type, with all defaults, must be stored by the CRD
+// unchanged, without unknown or pruned fields.
 func TestServersTakeWhatIsPulled(t *testing.T) {
 	c := kube.Shared(t)
 	pulled := pullAll(t)
@@ -60,11 +60,11 @@ func TestServersTakeWhatIsPulled(t *testing.T) {
 	}
 	for _, crd := range pulled.CRDs {
 		if strings.HasSuffix(crd.Spec.Group, ".example.dev") {
-			continue // another test's
+			continue // belongs to another test
 		}
 		wanted := aside(crd)
 		if !filled[wanted.Name] {
-			// A server looks at it as closely as when it keeps it, which costs it more.
+			// A dry run checks the CRD as strictly as a creation, and is cheaper for the server.
 			if _, err := crds.Create(t.Context(), wanted, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 				t.Errorf("the server refuses %s: %v", crd.Name, err)
 			}
@@ -105,15 +105,15 @@ func manifests(t *testing.T) []string {
 	return files
 }
 
-// storeObjects creates each manifest of testdata/objects as the built-in type, and what
-// the server made of it as the pulled one.
+// storeObjects creates each manifest of testdata/objects as the built-in type, and the result as
+// the pulled type.
 func storeObjects(t *testing.T, c *kube.Cluster, files []string) {
 	t.Helper()
 	const namespace = "pulled"
 	if _, err := c.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// Admission wants it for pods, and no controller makes it here.
+	// Admission requires it for pods, and no controller creates it here.
 	if _, err := c.Client().CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func storeObjects(t *testing.T, c *kube.Cluster, files []string) {
 	}
 }
 
-// showsColumns asks for what kubectl shows of a Deployment.
+// showsColumns requests the columns that kubectl shows of a Deployment.
 func showsColumns(t *testing.T, c *kube.Cluster, resource schema.GroupVersionResource, namespace, name string) {
 	t.Helper()
 	raw, err := c.Client().Discovery().RESTClient().Get().
@@ -175,8 +175,8 @@ func showsColumns(t *testing.T, c *kube.Cluster, resource schema.GroupVersionRes
 	}
 }
 
-// createWhenServed waits for the handler of a new CRD: it answers 404 for some moments
-// after the CRD is established.
+// createWhenServed waits for the handler of a new CRD, which answers 404 for a moment after the
+// CRD is established.
 func createWhenServed(t *testing.T, client dynamic.ResourceInterface, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	t.Helper()
 	poll.Until(t, kube.Timeout, "the pulled type is served", func(ctx context.Context) error {
@@ -211,19 +211,20 @@ func resourceOf(object *unstructured.Unstructured) schema.GroupVersionResource {
 	return gvk.GroupVersion().WithResource(plural)
 }
 
-// moved is an object for the group aside, without what a server writes into metadata.
+// moved returns an object in the other group, without metadata that the server sets.
 func moved(made *unstructured.Unstructured) *unstructured.Unstructured {
 	object := made.DeepCopy()
 	gvk := object.GroupVersionKind()
 	gvk.Group = asideGroup(gvk.Group)
 	object.SetGroupVersionKind(gvk)
 	object.Object["metadata"] = map[string]any{"name": made.GetName()}
-	// A CRD with the subresource takes none at creation, and built-in types write theirs.
+	// A CRD with the status subresource ignores the status at creation, and built-in types set
+	// their own.
 	delete(object.Object, "status")
 	return object
 }
 
-// content leaves out nulls, which mean that nothing is there, to both.
+// content removes nulls, which mean the same as a missing field for both.
 func content(object *unstructured.Unstructured) map[string]any {
 	fields := object.DeepCopy().Object
 	delete(fields, "metadata")

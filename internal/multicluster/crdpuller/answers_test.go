@@ -27,8 +27,8 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// front stands before a real server and changes some of its answers: what other versions
-// of it say, and what it says on bad days.
+// front is a proxy for a real server that changes some of its responses. It simulates other
+// versions of the server, and failures.
 type front struct {
 	config *rest.Config
 
@@ -69,7 +69,7 @@ func (f *front) modify(r *http.Response) error {
 	return f.change(r)
 }
 
-// from makes what follows be answered in another way.
+// from changes how the following requests are answered.
 func (f *front) from(change func(*http.Response) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -84,7 +84,7 @@ func (f *front) wasAsked(path string) bool {
 
 func unchanged(*http.Response) error { return nil }
 
-// answers gives a status instead of what is at a path.
+// answers returns a status instead of the content of a path.
 func answers(status int, paths ...string) func(*http.Response) error {
 	return func(r *http.Response) error {
 		if slices.Contains(paths, r.Request.URL.Path) {
@@ -96,7 +96,7 @@ func answers(status int, paths ...string) func(*http.Response) error {
 	}
 }
 
-// rewrites changes the text of what is below a path.
+// rewrites changes the text of responses below a path.
 func rewrites(below string, change func([]byte) []byte) func(*http.Response) error {
 	return func(r *http.Response) error {
 		if !strings.HasPrefix(r.Request.URL.Path, below) {
@@ -112,8 +112,8 @@ func rewrites(below string, change func([]byte) []byte) func(*http.Response) err
 	}
 }
 
-// TestOpenAPIVersion2 pulls from a server that has no version 3. Version 2 tells no
-// defaults; all else is the same.
+// TestOpenAPIVersion2 pulls from a server without version 3. Version 2 contains no defaults.
+// Everything else is the same.
 func TestOpenAPIVersion2(t *testing.T) {
 	f := newFront(t, answers(http.StatusNotFound, "/openapi/v3"))
 	for _, name := range []string{"deployments.apps", "pods", "services", "ingresses.networking.k8s.io", "horizontalpodautoscalers.autoscaling"} {
@@ -137,7 +137,7 @@ func TestOpenAPIVersion2(t *testing.T) {
 	}
 }
 
-// outline is every field with its type and what tells its items apart.
+// outline returns every field with its type, and the keys of its list items.
 func outline(crd *apiextensionsv1.CustomResourceDefinition) map[string]string {
 	fields := map[string]string{}
 	var walk func(path string, p *apiextensionsv1.JSONSchemaProps)
@@ -167,8 +167,8 @@ func outline(crd *apiextensionsv1.CustomResourceDefinition) map[string]string {
 	return fields
 }
 
-// TestChangedModelIsNoticed pulls before and after an upgrade that gives Deployments a
-// field. What has not changed is not read again.
+// TestChangedModelIsNoticed pulls before and after an upgrade that adds a field to Deployments.
+// Unchanged documents are not read again.
 func TestChangedModelIsNoticed(t *testing.T) {
 	f := newFront(t, unchanged)
 	p := newPuller(t, f.config)
@@ -198,7 +198,7 @@ func TestChangedModelIsNoticed(t *testing.T) {
 	}
 }
 
-// TestNoAnswerIsAnError covers what must not be taken for a cluster that serves nothing.
+// TestNoAnswerIsAnError tests answers that must not count as a cluster without types.
 func TestNoAnswerIsAnError(t *testing.T) {
 	for name, change := range map[string]func(*http.Response) error{
 		"not ready yet":        answers(http.StatusInternalServerError, "/readyz"),
@@ -223,7 +223,8 @@ func TestNoAnswerIsAnError(t *testing.T) {
 	}
 }
 
-// TestOpenAPIFails is a problem of every type that is built in, and of those alone.
+// TestOpenAPIFails tests that a failure of OpenAPI is a problem of every built-in type, and only
+// of those.
 func TestOpenAPIFails(t *testing.T) {
 	c := kube.Shared(t)
 	install(t, c, crdOf("gadgets", "openapi.example.dev", "Gadget", anyObject()))
@@ -253,7 +254,7 @@ func TestOpenAPIFails(t *testing.T) {
 	}
 }
 
-// spaces is valid JSON that never says anything.
+// spaces is endless valid JSON without content.
 type spaces struct{}
 
 func (spaces) Read(p []byte) (int, error) {
@@ -263,8 +264,8 @@ func (spaces) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestVersionWithoutAnswerHidesTheNext pulls from a group whose preferred version is
-// down: the other version, which answers, must not be taken for what is preferred.
+// TestVersionWithoutAnswerHidesTheNext pulls from a group whose preferred version is down. The
+// other version, which answers, must not count as the preferred one.
 func TestVersionWithoutAnswerHidesTheNext(t *testing.T) {
 	c := kube.Shared(t)
 	install(t, c, crdOf("twins", "twice.example.dev", "Twin", anyObject()))

@@ -14,7 +14,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 )
 
-// servedType is one type, in the version that the cluster prefers, as discovery tells.
+// servedType is one type in the version that the cluster prefers, according to discovery.
 type servedType struct {
 	resource                schema.GroupVersionResource
 	kind                    schema.GroupVersionKind
@@ -24,7 +24,7 @@ type servedType struct {
 	listable, status, scale bool
 }
 
-// crdName is PLURAL.GROUP; CRDs have no empty group.
+// crdName returns PLURAL.GROUP. The group of a CRD cannot be empty, so the core group has a name.
 func (t servedType) crdName() string {
 	group := t.resource.Group
 	if group == "" {
@@ -33,16 +33,16 @@ func (t servedType) crdName() string {
 	return t.resource.Resource + "." + group
 }
 
-// catalog is all that a cluster serves.
+// catalog contains all types that a cluster serves.
 type catalog struct {
 	types   []servedType
 	unknown []schema.GroupVersion
 }
 
-// preferred takes every resource in the first version of its group that has it, the
-// group's preferred version before the others. A version without an answer hides what
-// comes after it, or all of the group if its place is not known, as in aggregated
-// discovery: whether its resources are to be preferred cannot be told.
+// preferred returns every resource in the first version of its group that has it. The preferred
+// version of the group comes before the others. If a version could not be read, it hides the
+// later versions, because it may contain their resources as preferred ones. If its position is
+// not known, as in aggregated discovery, it hides the whole group.
 func preferred(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, failed map[schema.GroupVersion]error) catalog {
 	byVersion := map[schema.GroupVersion][]metav1.APIResource{}
 	for _, list := range lists {
@@ -79,7 +79,7 @@ func preferred(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, faile
 	return all
 }
 
-// hasUnplaced says whether a version of the group failed that its list leaves out.
+// hasUnplaced reports whether a version of the group failed that is not in the list of versions.
 func hasUnplaced(group string, versions []string, failed map[schema.GroupVersion]error) bool {
 	for gv := range failed {
 		if gv.Group == group && !slices.Contains(versions, gv.Version) {
@@ -89,7 +89,7 @@ func hasUnplaced(group string, versions []string, failed map[schema.GroupVersion
 	return false
 }
 
-// versionsOf is in order of preference.
+// versionsOf returns the versions in order of preference.
 func versionsOf(group *metav1.APIGroup) []string {
 	var versions []string
 	if first := group.PreferredVersion.Version; first != "" {
@@ -103,7 +103,7 @@ func versionsOf(group *metav1.APIGroup) []string {
 	return versions
 }
 
-// typesOf puts resources and their subresources together.
+// typesOf combines resources and their subresources.
 func typesOf(gv schema.GroupVersion, resources []metav1.APIResource) []servedType {
 	subresources := map[string]bool{}
 	for _, r := range resources {
@@ -129,21 +129,22 @@ func typesOf(gv schema.GroupVersion, resources []metav1.APIResource) []servedTyp
 	return types
 }
 
-// isName leaves out subresources, and names that no type can have: others make names of
-// objects and files of them.
+// isName rejects subresources, and names that no type can have. Other code builds the names of
+// objects and files from them.
 func isName(gv schema.GroupVersion, resource string) bool {
 	return len(validation.IsDNS1035Label(resource)) == 0 && len(validation.IsDNS1035Label(gv.Version)) == 0 &&
 		(gv.Group == "" || len(validation.IsDNS1123Subdomain(gv.Group)) == 0)
 }
 
-// selection is what was asked for.
+// selection contains the types that were requested.
 type selection struct {
 	types     []servedType
 	problems  []Problem
 	notServed []string
 }
 
-// choose takes the types of these names, or all that can be listed and watched.
+// choose selects the types with these names. Without names, it selects all types that can be
+// listed and watched.
 func choose(served catalog, names []string, skip func(schema.GroupVersionKind) bool) selection {
 	if len(names) == 0 {
 		var s selection
@@ -175,7 +176,7 @@ func (s *selection) choose(name string, wanted schema.GroupResource, served map[
 	t, ok := served[wanted]
 	switch {
 	case !ok && slices.ContainsFunc(unknown, func(gv schema.GroupVersion) bool { return gv.Group == wanted.Group }):
-		// It may be one of those.
+		// The name may belong to an unknown group.
 	case !ok:
 		s.notServed = append(s.notServed, name)
 	case skip(t.kind):
@@ -186,8 +187,8 @@ func (s *selection) choose(name string, wanted schema.GroupResource, served map[
 	}
 }
 
-// parseName reads PLURAL or PLURAL.GROUP. The group of the first types may be written
-// as in the names of CRDs.
+// parseName parses PLURAL or PLURAL.GROUP. The core group may have the name that it has in the
+// names of CRDs.
 func parseName(name string) schema.GroupResource {
 	gr := schema.ParseGroupResource(strings.ToLower(name))
 	if gr.Group == apiresourcev1alpha1.CoreGroup {
@@ -196,7 +197,7 @@ func parseName(name string) schema.GroupResource {
 	return gr
 }
 
-// byGroupVersion keeps the order of the types.
+// byGroupVersion groups the types and keeps their order.
 func byGroupVersion(types []servedType) [][]servedType {
 	groups := map[schema.GroupVersion][]servedType{}
 	var order []schema.GroupVersion
@@ -214,5 +215,5 @@ func byGroupVersion(types []servedType) [][]servedType {
 	return grouped
 }
 
-// String names the type in logs.
+// String returns the type and the error for logs.
 func (p Problem) String() string { return fmt.Sprintf("%s: %v", p.Resource.GroupResource(), p.Err) }

@@ -15,23 +15,23 @@ import (
 	"rik.dev/rik/internal/multicluster/typehealth"
 )
 
-// heralds are the objects whose change means that a cluster serves something else.
+// heralds are the types whose changes mean that a cluster serves other types.
 var heralds = []schema.GroupVersionResource{
 	{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
 	{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
 }
 
-// Changes says that a Pull may bring something else than before: once when watching has
-// begun, and then when a CRD or an APIService changes. Several changes may be one. A
-// cluster that forbids to watch these says nothing, and none says that its built-in
-// types have changed, so callers pull from time to time all the same. The channel is
-// closed when ctx has ended and nothing runs any more.
+// Changes sends a value when a Pull may return something new: once when the watch has started,
+// and then when a CRD or an APIService changes. Several changes may be combined. A cluster that
+// forbids this watch causes no values, and no cluster reports changes of its built-in types.
+// Callers must therefore also pull at intervals. The channel is closed when ctx has ended and all
+// goroutines have ended.
 func (p *Puller) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
 	changed := func() {
 		select {
 		case changes <- struct{}{}:
-		default: // one is waiting to be seen
+		default: // a value is already waiting
 		}
 	}
 	var watching sync.WaitGroup
@@ -52,7 +52,7 @@ func (p *Puller) Changes(ctx context.Context) <-chan struct{} {
 }
 
 func (p *Puller) informer(herald schema.GroupVersionResource, changed func()) (cache.SharedIndexInformer, error) {
-	// No timeout: a watch takes as long as it takes.
+	// There is no timeout, because a watch has no time limit.
 	client, err := metadata.NewForConfigAndClient(p.config.Rest, &http.Client{Transport: p.transport, CheckRedirect: stay})
 	if err != nil {
 		return nil, fmt.Errorf("preparing to watch: %w", err)

@@ -10,7 +10,7 @@ import (
 	"rik.dev/rik/internal/testkit/kube"
 )
 
-// seen waits for the next word of a change.
+// seen waits for the next value on the channel.
 func seen(t *testing.T, changes <-chan struct{}, what string) {
 	t.Helper()
 	select {
@@ -23,7 +23,7 @@ func seen(t *testing.T, changes <-chan struct{}, what string) {
 	}
 }
 
-// quiet drains what is on its way: a server settles for a while after a change.
+// quiet drains the channel, because a server continues to change for a while.
 func quiet(changes <-chan struct{}) {
 	for {
 		select {

@@ -7,7 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestColumnsNeedTheirFields: an older version of a type lacks some.
+// TestColumnsNeedTheirFields tests an older version of a type that lacks some fields of the
+// columns.
 func TestColumnsNeedTheirFields(t *testing.T) {
 	t.Parallel()
 	list := func(item props) props {

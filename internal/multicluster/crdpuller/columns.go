@@ -14,13 +14,13 @@ func number(name, path string) column { return column{Name: name, Type: "integer
 func truth(name, path string) column  { return column{Name: name, Type: "boolean", JSONPath: path} }
 func since(name, path string) column  { return column{Name: name, Type: "date", JSONPath: path} }
 
-// wide is a column that only "-o wide" shows.
+// wide returns a column that only "-o wide" shows.
 func wide(c column) column {
 	c.Priority = 1
 	return c
 }
 
-// What many types have.
+// The columns that many types have.
 var (
 	desired    = number("Desired", replicasPath)
 	current    = number("Current", statusReplicasPath)
@@ -30,10 +30,11 @@ var (
 	age        = since("Age", ".metadata.creationTimestamp")
 )
 
-// builtInColumns are what kubectl is to show of Kubernetes' own types, in any version, as
-// far as the columns of a CRD can: each shows one field as it is. What Kubernetes prints
-// of two fields, such as "2/3" ready, is two columns here, and what it counts or computes
-// is left out. Types of the group of the first types have none: no CRD can be of it.
+// builtInColumns are the columns that kubectl shows for built-in types of Kubernetes, in any
+// version. The column of a CRD can only show one unchanged field. Where Kubernetes prints two
+// fields, such as "2/3" ready, there are two columns here. Columns that Kubernetes counts or
+// computes are left out. Types of the core group have no columns, because CRDs cannot have that
+// group.
 var builtInColumns = map[schema.GroupKind][]column{
 	{Group: "apps", Kind: "Deployment"}: {
 		desired, ready, number("Up-to-date", ".status.updatedReplicas"), number("Available", ".status.availableReplicas"), age, containers, images},
@@ -78,8 +79,8 @@ var builtInColumns = map[schema.GroupKind][]column{
 		number("Requestedduration", ".spec.expirationSeconds"), text("Condition", ".status.conditions[*].type"), age},
 }
 
-// columnsOf are the columns of a built-in type whose fields the schema has: a cluster's
-// version of a type may lack some. Without any the server shows name and age.
+// columnsOf returns the columns of a built-in type whose fields are in the schema. A cluster's
+// version of a type may lack some fields. Without columns, the server shows name and age.
 func columnsOf(kind schema.GroupKind, root *props) []column {
 	var columns []column
 	for _, c := range builtInColumns[kind] {
@@ -90,8 +91,8 @@ func columnsOf(kind schema.GroupKind, root *props) []column {
 	return columns
 }
 
-// hasField follows a path of names, of which those of lists end in brackets. A filter in
-// brackets has dots of its own.
+// hasField reports whether a schema has the field at a path. The names of lists in the path end
+// in brackets. A filter in brackets may contain dots.
 func hasField(p *props, path string) bool {
 	for path != "" {
 		path = strings.TrimPrefix(path, ".")

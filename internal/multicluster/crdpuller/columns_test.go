@@ -7,7 +7,7 @@ import (
 	"rik.dev/rik/internal/testkit/kube"
 )
 
-// TestColumnsOfBuiltInTypes: what kubectl is to show of them beside their names.
+// TestColumnsOfBuiltInTypes tests the columns that kubectl shows after the name.
 func TestColumnsOfBuiltInTypes(t *testing.T) {
 	for name, want := range map[string][]string{
 		"deployments.apps":                  {"Desired", "Ready", "Up-to-date", "Available", "Age", "Containers", "Images"},

@@ -10,20 +10,20 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// What the approval annotation of a protected group says of types that Kubernetes has
-// built in, and of others that do not say it themselves.
+// The values of the approval annotation for a protected group: for built-in types of Kubernetes,
+// and for other types that do not have the annotation.
 const (
 	approvedBuiltIn = "https://github.com/kubernetes/kubernetes"
 	unapproved      = "unapproved, as pulled from a cluster that serves it"
 )
 
-// The paths that the scale subresource of built-in types reads.
+// The paths of the scale subresource of built-in types.
 const (
 	replicasPath       = ".spec.replicas"
 	statusReplicasPath = ".status.replicas"
 )
 
-// fromDefinition takes over the version that the cluster prefers from a CRD.
+// fromDefinition copies the version that the cluster prefers from a CRD.
 func fromDefinition(t servedType, found *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	crd := newCRD(t)
 	version := &crd.Spec.Versions[0]
@@ -48,7 +48,8 @@ func fromDefinition(t servedType, found *apiextensionsv1.CustomResourceDefinitio
 	return crd
 }
 
-// fromDefinition takes over versions from a CRD.
+// fromDefinition copies the preferred version from a CRD, and other versions if the configuration
+// asks for them.
 func (p *Puller) fromDefinition(t servedType, found *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	crd := fromDefinition(t, found)
 	if p.config.EveryVersion {
@@ -57,14 +58,14 @@ func (p *Puller) fromDefinition(t servedType, found *apiextensionsv1.CustomResou
 	return crd
 }
 
-// permissive is the schema of a type of which nothing certain is known.
+// permissive returns the schema of a type about which nothing is certain.
 func permissive() *apiextensionsv1.CustomResourceValidation {
 	p := &props{Type: "object"}
 	preserve(p)
 	return &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: p}
 }
 
-// fromModel makes a CRD of a type that is built in. It keeps the schema.
+// fromModel returns a CRD for a built-in type. It keeps a reference to the schema.
 func fromModel(t servedType, schema *props) *apiextensionsv1.CustomResourceDefinition {
 	crd := newCRD(t)
 	version := &crd.Spec.Versions[0]
@@ -95,8 +96,8 @@ func isInteger(p *props, path ...string) bool {
 	return p.Type == "integer"
 }
 
-// defaultReplicas writes down what the cluster's own code does: a scale subresource has
-// nothing to show of a field that is not there.
+// defaultReplicas writes the default of the cluster's own code into the schema. Without the
+// field, a scale subresource would have nothing to show.
 func defaultReplicas(root *props) {
 	spec := root.Properties["spec"]
 	replicas := spec.Properties["replicas"]
@@ -106,7 +107,7 @@ func defaultReplicas(root *props) {
 	spec.Properties["replicas"] = replicas
 }
 
-// newCRD is a CRD of the type that lacks its schema.
+// newCRD returns a CRD of the type without a schema.
 func newCRD(t servedType) *apiextensionsv1.CustomResourceDefinition {
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		TypeMeta:   metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"},

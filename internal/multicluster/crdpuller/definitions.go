@@ -11,21 +11,23 @@ import (
 )
 
 const (
-	// fewTypes are asked for one by one; for more, all CRDs are listed.
+	// fewTypes is the number of types up to which CRDs are read one by one. For more, all CRDs
+	// are listed.
 	fewTypes = 16
-	// pageSize of a list of CRDs, some of which have a megabyte.
+	// pageSize is the number of CRDs in one page of a list. Some CRDs have a megabyte.
 	pageSize = 50
 )
 
 // definitions are a cluster's CRDs, as far as they could be read.
 type definitions struct {
 	byName map[string]*apiextensionsv1.CustomResourceDefinition
-	// failed says why one could not be read, and unlisted why that may be any.
+	// failed contains the errors of CRDs that could not be read. unlisted is the error of the
+	// list, which may concern any CRD.
 	failed   map[string]error
 	unlisted error
 }
 
-// of returns nil for a type that is no CRD.
+// of returns the CRD of a type, or nil if the type is not a CRD.
 func (d definitions) of(t servedType) (*apiextensionsv1.CustomResourceDefinition, error) {
 	name := t.crdName()
 	if found, ok := d.byName[name]; ok {
@@ -33,7 +35,7 @@ func (d definitions) of(t servedType) (*apiextensionsv1.CustomResourceDefinition
 	}
 	err := cmp.Or(d.failed[name], d.unlisted)
 	if apierrors.IsForbidden(err) && scheme.Scheme.Recognizes(t.kind) {
-		// Of what Kubernetes has built in, OpenAPI says as much.
+		// For built-in types of Kubernetes, OpenAPI contains the same information.
 		return nil, nil
 	}
 	if err != nil {
@@ -42,7 +44,7 @@ func (d definitions) of(t servedType) (*apiextensionsv1.CustomResourceDefinition
 	return nil, nil
 }
 
-// definitions reads the CRDs of the types. What cannot be read is a problem of its type.
+// definitions reads the CRDs of the types. An error is a problem of its type.
 func (s *session) definitions(types []servedType) definitions {
 	d := definitions{byName: map[string]*apiextensionsv1.CustomResourceDefinition{}, failed: map[string]error{}}
 	if len(types) > fewTypes {
@@ -62,7 +64,8 @@ func (s *session) definitions(types []servedType) definitions {
 	return d
 }
 
-// listDefinitions also keeps what it read before an error. A cluster without CRDs has none.
+// listDefinitions keeps what it has read before an error. A cluster without the CRD API has no
+// CRDs.
 func (s *session) listDefinitions(byName map[string]*apiextensionsv1.CustomResourceDefinition) error {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {

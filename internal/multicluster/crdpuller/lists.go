@@ -16,16 +16,17 @@ const (
 	listMap    = "map"
 )
 
-// defaultProtocol is that of ports, in clusters whose models do not say so.
+// defaultProtocol is the default protocol of ports, for clusters whose models do not contain it.
 var defaultProtocol = apiextensionsv1.JSON{Raw: []byte(`"TCP"`)}
 
-// listKind is how the items of a list are told apart when two writers meet.
+// listKind is how the items of a list are identified when two clients write it.
 type listKind struct {
 	kind string
 	keys []string // of a map
 }
 
-// listKindOf reads what a list says of itself, or how strategic merge patch treats it.
+// listKindOf returns the list type in the extensions of a list. If there is none, it derives it
+// from the strategic merge patch.
 func listKindOf(s *spec.Schema) listKind {
 	if kind, ok := s.Extensions.GetString("x-kubernetes-list-type"); ok {
 		keys, _ := s.Extensions.GetStringSlice("x-kubernetes-list-map-keys")
@@ -41,12 +42,12 @@ func listKindOf(s *spec.Schema) listKind {
 	return listKind{kind: listSet}
 }
 
-// apply puts it on a list whose items are known. Where they do not allow it, the list
-// is taken as a whole.
+// apply sets the list type on a list with known items. If the items do not allow it, the list
+// becomes atomic.
 func (l listKind) apply(p *props, unique bool) error {
 	item := p.Items.Schema
 	if unique {
-		// A CRD has no other word for it.
+		// A CRD cannot express uniqueness in another way.
 		if !isScalar(item) {
 			return fmt.Errorf("unique items that are no scalars: %w", ErrNotExpressible)
 		}
@@ -74,7 +75,7 @@ func (l listKind) canKey(item *props) bool {
 	return len(l.keys) > 0 && item.Type == "object" && !item.Nullable
 }
 
-// completeKeys sees to it that every item has its keys.
+// completeKeys makes sure that every item has its keys.
 func completeKeys(item *props, keys []string) {
 	for _, key := range keys {
 		property := item.Properties[key]

@@ -14,20 +14,20 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// kindExtension of a model names the kinds that it is of.
+// kindExtension is the extension of a model that contains its kinds.
 const kindExtension = "x-kubernetes-group-version-kind"
 
-// documents are the OpenAPI documents of a cluster: version 3, one for each group and
-// version, or version 2, one for all.
+// documents are the OpenAPI documents of a cluster. Version 3 has one for each group and version.
+// Version 2 has one for all.
 type documents struct {
 	byPath map[string]openapi.GroupVersion
 	second *source
 	err    error
 }
 
-// source is where the models of a group and version are.
+// source is the source of the models of a group and version.
 type source struct {
-	// address holds a hash of what is there; empty if that cannot be told.
+	// address contains a hash of the content. It is empty if there is no hash.
 	address string
 	fetch   func() (map[string]*spec.Schema, error)
 
@@ -36,10 +36,10 @@ type source struct {
 	err     error
 }
 
-// is says whether what was read from the address would be read again.
+// is reports whether the content at an address is the same as in this source.
 func (s *source) is(address string) bool { return s.address != "" && s.address == address }
 
-// convert makes the structural schema of a kind.
+// convert returns the structural schema of a kind.
 func (s *source) convert(kind schema.GroupVersionKind) (*apiextensionsv1.JSONSchemaProps, error) {
 	if !s.fetched {
 		s.models, s.err = s.fetch()
@@ -56,7 +56,7 @@ func (s *source) convert(kind schema.GroupVersionKind) (*apiextensionsv1.JSONSch
 	return nil, ErrNoModel
 }
 
-// describes says whether a model is that of an object of the kind.
+// describes reports whether a model describes objects of the kind.
 func describes(model *spec.Schema, kind schema.GroupVersionKind) bool {
 	var kinds []schema.GroupVersionKind
 	if model == nil || model.Extensions.GetObject(kindExtension, &kinds) != nil {
@@ -66,7 +66,7 @@ func describes(model *spec.Schema, kind schema.GroupVersionKind) bool {
 	return isObject && slices.Contains(kinds, kind)
 }
 
-// source finds the models of a group and version.
+// source returns the source of a group and version.
 func (s *session) source(gv schema.GroupVersion) *source {
 	if s.documents == nil {
 		s.documents = s.index()
@@ -89,7 +89,7 @@ func (s *session) source(gv schema.GroupVersion) *source {
 	return &source{address: hashed(document.ServerRelativeURL()), fetch: func() (map[string]*spec.Schema, error) { return third(document) }}
 }
 
-// index asks which documents there are.
+// index reads which documents exist.
 func (s *session) index() *documents {
 	byPath, err := s.discovery.OpenAPIV3().Paths()
 	switch {
@@ -102,7 +102,7 @@ func (s *session) index() *documents {
 	}
 }
 
-// hashed is the address if it changes with what is there.
+// hashed returns the address if it contains a hash of the content, and otherwise an empty string.
 func hashed(address string) string {
 	if u, err := url.Parse(address); err != nil || u.Query().Get("hash") == "" {
 		return ""

@@ -54,8 +54,8 @@ var all struct {
 	pulled *crdpuller.Result
 }
 
-// pullAll is all of the shared cluster's types, which no test changes: to read them takes
-// the race detector seconds.
+// pullAll returns all types of the shared cluster, which no test changes. The result is cached,
+// because reading them takes seconds under the race detector.
 func pullAll(t *testing.T) *crdpuller.Result {
 	t.Helper()
 	all.Lock()
@@ -74,7 +74,7 @@ func names(r *crdpuller.Result) []string {
 	return all
 }
 
-// only is the one CRD of a result.
+// only returns the single CRD of a result.
 func only(t *testing.T, r *crdpuller.Result) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	if len(r.CRDs) != 1 || len(r.Problems) != 0 {
@@ -83,7 +83,7 @@ func only(t *testing.T, r *crdpuller.Result) *apiextensionsv1.CustomResourceDefi
 	return r.CRDs[0]
 }
 
-// schemaOf is that of the CRD's only version, and in it of a path; [] is the items.
+// schemaOf returns the schema of the CRD's only version, at a path. [] stands for the items.
 func schemaOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, path ...string) apiextensionsv1.JSONSchemaProps {
 	t.Helper()
 	at := *crd.Spec.Versions[0].Schema.OpenAPIV3Schema
@@ -101,7 +101,7 @@ func schemaOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, path 
 	return at
 }
 
-// install creates a CRD, waits until it is served, and removes it with the test.
+// install creates a CRD, waits until it is served, and deletes it after the test.
 func install(t *testing.T, c *kube.Cluster, crd *apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
 	client := apiextensionsclient.NewForConfigOrDie(c.Rest()).ApiextensionsV1().CustomResourceDefinitions()
@@ -198,7 +198,7 @@ func TestP4CRDBeforeOpenAPI(t *testing.T) {
 	})
 	columns := []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Size", Type: "integer", JSONPath: ".spec.size"}}
 	want.Spec.Versions[0].AdditionalPrinterColumns = columns
-	// An older version, which is not the one that the cluster prefers.
+	// Add an older version, which the cluster does not prefer.
 	older := want.Spec.Versions[0]
 	older.Name, older.Storage, older.AdditionalPrinterColumns = "v1beta1", false, nil
 	want.Spec.Versions = append(want.Spec.Versions, older)
@@ -218,8 +218,8 @@ func TestP4CRDBeforeOpenAPI(t *testing.T) {
 	}
 }
 
-// TestEveryVersion: versions that differ only by optional fields are pulled beside the
-// preferred one, and the reason is said for the others.
+// TestEveryVersion tests that versions which differ only by optional fields are pulled in
+// addition to the preferred one. For other versions there is a reason.
 func TestEveryVersion(t *testing.T) {
 	c := kube.Shared(t)
 	of := func(fields ...string) apiextensionsv1.JSONSchemaProps {
@@ -240,7 +240,7 @@ func TestEveryVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time from memory
+	for range 2 { // the second time from the cache
 		pulled, err := puller.Pull(t.Context(), "widgets.every.example.dev")
 		if err != nil {
 			t.Fatal(err)
@@ -255,8 +255,8 @@ func TestEveryVersion(t *testing.T) {
 	}
 }
 
-// TestP5NonStructuralIsPermissive stores a CRD as servers before 1.22 took it: no
-// client can make one any more, and servers that are upgraded still have them.
+// TestP5NonStructuralIsPermissive stores a CRD that servers before 1.22 accepted. No client can
+// create one any more, but upgraded servers still have them.
 func TestP5NonStructuralIsPermissive(t *testing.T) {
 	c := kube.Shared(t)
 	crd := crdOf("relics", "p5.example.dev", "Relic", apiextensionsv1.JSONSchemaProps{
@@ -326,12 +326,12 @@ func TestP7KeysOfLists(t *testing.T) {
 	if !slices.Contains(item.Required, "containerPort") || string(item.Properties["protocol"].Default.Raw) != `"TCP"` {
 		t.Errorf("ports require %v and default protocol to %v, want the port required and TCP", item.Required, item.Properties["protocol"].Default)
 	}
-	// A key that may be left out is "" then, and stays so.
+	// A key that may be omitted gets the default "", which also stays.
 	secrets := schemaOf(t, pods, "spec", "imagePullSecrets")
 	if name := secrets.Items.Schema.Properties["name"]; *secrets.XListType != "map" || name.Default == nil || string(name.Default.Raw) != `""` {
 		t.Errorf("imagePullSecrets are a %s, with the default %v of name", *secrets.XListType, name.Default)
 	}
-	// A name that is required has no default that would let it be left out.
+	// A required name has no default. With a default, it could be omitted.
 	if name := schemaOf(t, pods, "spec", "containers", "[]", "name"); name.Default != nil {
 		t.Errorf("a container's name defaults to %s", name.Default.Raw)
 	}
@@ -368,7 +368,7 @@ func TestP8Subresources(t *testing.T) {
 	}
 }
 
-// TestP9ForbiddenCRDs pulls as a user who may only discover.
+// TestP9ForbiddenCRDs pulls as a user with access to discovery only.
 func TestP9ForbiddenCRDs(t *testing.T) {
 	c := kube.Shared(t)
 	install(t, c, crdOf("hidden", "p9.example.dev", "Hidden", anyObject()))
@@ -386,7 +386,8 @@ func TestP9ForbiddenCRDs(t *testing.T) {
 	}
 }
 
-// TestP10TypeDisappears tells a type that is gone from one of which nothing is heard.
+// TestP10TypeDisappears tests the difference between a removed type and one whose group cannot be
+// read.
 func TestP10TypeDisappears(t *testing.T) {
 	c := kube.Shared(t)
 	crd := crdOf("mayflies", "p10.example.dev", "Mayfly", anyObject())
@@ -415,7 +416,7 @@ func TestP10TypeDisappears(t *testing.T) {
 	})
 }
 
-// brokenAPIService promises a group whose server is not there.
+// brokenAPIService registers a group whose server does not exist.
 func brokenAPIService(t *testing.T, c *kube.Cluster, version, group string) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(c.Rest())

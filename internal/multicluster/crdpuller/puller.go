@@ -1,14 +1,13 @@
-// Package crdpuller describes the types that a cluster serves as CRDs: those that are
-// CRDs there, and those that are built in, by the cluster's OpenAPI document.
+// Package crdpuller describes the types that a cluster serves as CRDs. It copies the cluster's
+// CRDs, and converts built-in types from the cluster's OpenAPI document.
 //
-// A [Puller] reads one cluster. [Puller.Pull] asks discovery, the CRDs and OpenAPI anew
-// each time, so that a changed schema is noticed, and [Puller.Changes] says when asking
-// may be worth while. The package writes nothing to the cluster. It trusts the cluster
-// as little as any other input: answers are bounded in size, and what one type's
-// description does wrong is that type's [Problem] and no other's.
+// A [Puller] reads one cluster. [Puller.Pull] reads discovery, the CRDs and OpenAPI each time, so
+// that it notices a changed schema. [Puller.Changes] reports when another Pull may be worthwhile.
+// The package writes nothing to the cluster. It does not trust the cluster: responses are limited
+// in size, and an error in one type's description is a [Problem] of that type only.
 //
-// What is served (catalog.go), how a model becomes a structural schema (structural.go)
-// and a schema a CRD (definition.go) is decided by pure functions.
+// Pure functions determine what is served (catalog.go), convert a model to a structural schema
+// (structural.go), and convert a schema to a CRD (definition.go).
 package crdpuller
 
 import (
@@ -27,83 +26,80 @@ import (
 	"rik.dev/rik/internal/multicluster/bounded"
 )
 
-// What a [Problem] can be about, besides errors of the cluster's answers.
+// The errors in a [Problem], in addition to errors of the cluster.
 var (
-	// ErrNoModel says that the cluster's OpenAPI document does not describe the type.
+	// ErrNoModel: the cluster's OpenAPI document does not describe the type.
 	ErrNoModel = errors.New("the cluster's OpenAPI document does not describe the type")
-	// ErrRecursive says that a type contains itself, which no CRD can.
+	// ErrRecursive: the type contains itself, which a CRD cannot describe.
 	ErrRecursive = errors.New("the type contains itself, which a CRD cannot describe")
-	// ErrNotExpressible says that a CRD has no words for a part of the type.
+	// ErrNotExpressible: a CRD cannot express a part of the type.
 	ErrNotExpressible = errors.New("a CRD cannot express this")
-	// ErrTooLarge says that a type or an answer is beyond all reason.
+	// ErrTooLarge: a type or a response exceeds the size limit.
 	ErrTooLarge = bounded.ErrTooLarge
-	// ErrNotWatchable says that objects of the type cannot be listed and watched.
+	// ErrNotWatchable: objects of the type cannot be listed and watched.
 	ErrNotWatchable = errors.New("the cluster cannot list and watch objects of the type")
 )
 
-// Config of a Puller.
+// Config is the configuration of a [Puller].
 type Config struct {
-	// Rest connects to the cluster. Required; it is copied. It needs to read discovery
-	// and OpenAPI, which every authenticated user may, and should be able to get, list
-	// and watch customresourcedefinitions and apiservices.
+	// Rest connects to the cluster. It is required. New copies it. The user needs to read
+	// discovery and OpenAPI, which every authenticated user may. The user should also be able to
+	// get, list and watch customresourcedefinitions and apiservices.
 	Rest *rest.Config
-	// Skip leaves out types that are of no interest, such as those that the control
-	// plane serves itself. Optional.
+	// Skip excludes types, such as those that the control plane itself serves. It is optional.
 	Skip func(schema.GroupVersionKind) bool
-	// EveryVersion adds the other versions of a CRD that the cluster serves to the one that
-	// it prefers, if their objects can be stored in that one without conversion. The
-	// annotation apiresourcev1alpha1.VersionsAnnotation says of the rest why not.
+	// EveryVersion adds the other served versions of a CRD to the preferred one, if their objects
+	// can be stored in the preferred version without conversion. For other versions, the
+	// annotation apiresourcev1alpha1.VersionsAnnotation contains the reason.
 	EveryVersion bool
-	// Logger receives what is not worth a Problem. Required.
+	// Logger receives messages that are not a Problem. It is required.
 	Logger *slog.Logger
 }
 
-// Problem is why one type that the cluster serves could not be described.
+// Problem is why a type that the cluster serves could not be described.
 type Problem struct {
 	Resource schema.GroupVersionResource
 	Err      error
 }
 
-// Result is what a cluster serves.
+// Result contains the types that a cluster serves.
 //
-// A type is gone for good only if it is neither in CRDs nor in Problems, and its group
-// and version are not in Unknown.
+// A type is removed only if it is neither in CRDs nor in Problems, and its group and version are
+// not in Unknown.
 type Result struct {
-	// CRDs by name, one of each type, each with the version that the cluster prefers first.
-	// The name is PLURAL.GROUP, with core for the group of the first types, which CRDs
-	// of a Kubernetes cluster cannot have. The caller owns them.
+	// CRDs are sorted by name, one for each type. The preferred version comes first. The name is
+	// PLURAL.GROUP, with core for the core group, which CRDs of a Kubernetes cluster cannot have.
+	// The caller owns them.
 	CRDs []*apiextensionsv1.CustomResourceDefinition
-	// Problems by resource: types that are served and could not be described.
+	// Problems are sorted by resource. They are about served types that could not be described.
 	Problems []Problem
-	// Unknown are the groups and versions of which the cluster gave no account, such as
-	// those of an aggregated API server that is down: nothing of these may be called
-	// gone.
+	// Unknown are the groups and versions that could not be read, such as those of an aggregated
+	// API server that is down. Their types must not count as removed.
 	Unknown []schema.GroupVersion
-	// NotServed are the names that were asked for and that the cluster certainly does
-	// not serve.
+	// NotServed are the requested names that the cluster certainly does not serve.
 	NotServed []string
 }
 
-// Puller reads the types of one cluster. It may be used by several goroutines.
+// Puller reads the types of one cluster. It is safe for concurrent use.
 type Puller struct {
 	config    Config
 	transport http.RoundTripper
 
 	mu sync.Mutex
-	// schemas are the converted models of the last Pull, with where each is from.
+	// schemas are the converted models of the last Pull, with their sources.
 	schemas map[schema.GroupVersionKind]converted
-	// answers say why a version cannot be served beside another, by a hash of both.
+	// answers caches why a version cannot be served next to another one, by a hash of both.
 	answers map[[sha256.Size]byte]string
 }
 
-// converted is a schema and the address that it was read from, which holds a hash of
-// what is there.
+// converted is a schema with the address from which it was read. The address contains a hash of
+// the content.
 type converted struct {
 	source string
 	schema *apiextensionsv1.JSONSchemaProps
 }
 
-// New prepares a puller. It does not connect.
+// New creates a puller. It does not connect.
 func New(config Config) (*Puller, error) {
 	if config.Rest == nil {
 		return nil, errors.New("no connection to pull types from")
@@ -122,9 +118,9 @@ func New(config Config) (*Puller, error) {
 	return &Puller{config: config, transport: transport, answers: map[[sha256.Size]byte]string{}}, nil
 }
 
-// Pull describes the types of these names, as PLURAL or PLURAL.GROUP, or all that can be
-// listed and watched if there are none. An error means that nothing is known, as when
-// the cluster does not answer, or answers only in part what should come whole.
+// Pull describes the types with these names, as PLURAL or PLURAL.GROUP. Without names, it
+// describes all types that can be listed and watched. After an error, nothing is known. That is
+// so if the cluster does not answer, or if a required response is incomplete.
 func (p *Puller) Pull(ctx context.Context, names ...string) (*Result, error) {
 	s, err := p.session(ctx)
 	if err != nil {
@@ -169,8 +165,8 @@ func (p *Puller) describe(s *session, types []servedType, definitions definition
 	}
 }
 
-// models converts the schemas of built-in types. Those that the cluster's index of
-// documents says are unchanged are taken from the last time.
+// models converts the schemas of built-in types. If the cluster's index of documents shows that a
+// document has not changed, it uses the schema of the last Pull.
 func (p *Puller) models(s *session, types []servedType, result *Result) map[schema.GroupVersionKind]converted {
 	p.mu.Lock()
 	known := p.schemas

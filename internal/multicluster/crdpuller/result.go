@@ -11,8 +11,8 @@ func (r *Result) problem(t servedType, err error) {
 	r.Problems = append(r.Problems, Problem{Resource: t.resource, Err: err})
 }
 
-// add checks the schema once more, by Kubernetes' own rules: a mistake of ours, or of a
-// cluster, is to be found here and not when the CRD is published.
+// add checks the schema again by the rules of Kubernetes. An error of this package or of a
+// cluster should be found here, and not when the CRD is published.
 func (r *Result) add(t servedType, crd *apiextensionsv1.CustomResourceDefinition) {
 	if err := checkStructural(crd.Spec.Versions[0].Schema.OpenAPIV3Schema); err != nil {
 		r.problem(t, err)

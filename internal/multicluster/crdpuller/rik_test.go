@@ -13,7 +13,7 @@ import (
 	"rik.dev/rik/internal/testkit/kube"
 )
 
-// TestRikCluster pulls from a cluster of rik's own, which is sent work as any other.
+// TestRikCluster pulls from a rik cluster, which kcps use like any other cluster.
 func TestRikCluster(t *testing.T) {
 	server := apiprocess.Start(t)
 	pulled := pull(t, server.Config)
@@ -38,8 +38,8 @@ func TestRikCluster(t *testing.T) {
 	t.Run("deployments", func(t *testing.T) { rikDeployments(t, server.Config) })
 }
 
-// rikDeployments: a rik cluster and one of Kubernetes offer the same Deployment, so
-// that one that was made for both goes to either.
+// rikDeployments tests that a rik cluster and a Kubernetes cluster offer the same Deployment. A
+// Deployment that is valid for both can go to either.
 func rikDeployments(t *testing.T, rik *rest.Config) {
 	offer := func(from string, config *rest.Config) schema.Offer {
 		crd := only(t, pull(t, config, "deployments.apps"))

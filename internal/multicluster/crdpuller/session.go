@@ -17,16 +17,16 @@ import (
 	"rik.dev/rik/internal/multicluster/bounded"
 )
 
-// requestTimeout is what discovery clients wait for an answer.
+// requestTimeout is the timeout of discovery clients.
 const requestTimeout = 32 * time.Second
 
-// session is the talk of one Pull with the cluster.
+// session is the connection of one Pull to the cluster.
 type session struct {
 	ctx        context.Context //nolint:containedctx // discovery's methods take none
 	discovery  *discovery.DiscoveryClient
 	extensions apiextensionsclient.Interface
 
-	documents *documents // once asked for
+	documents *documents // set after the first use
 }
 
 func (p *Puller) session(ctx context.Context) (*session, error) {
@@ -45,8 +45,8 @@ func (p *Puller) session(ctx context.Context) (*session, error) {
 	return &session{ctx: ctx, discovery: d, extensions: extensions}, nil
 }
 
-// discover asks what is served. A server that is not ready may not know all of it yet,
-// and so its answer is not one.
+// discover reads what is served. It returns an error if the server is not ready, because such a
+// server may not know all its types yet.
 func (s *session) discover() (catalog, error) {
 	if err := s.ready(); err != nil {
 		return catalog{}, err
@@ -65,14 +65,14 @@ func (s *session) discover() (catalog, error) {
 func (s *session) ready() error {
 	err := s.discovery.RESTClient().Get().AbsPath("/readyz").Do(s.ctx).Error()
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		return nil // whoever may not ask has to take the answers as they are
+		return nil // without permission for this check, the responses must be used as they are
 	}
 	return fmt.Errorf("asking the cluster whether it is ready: %w", err)
 }
 
-// whole refuses an answer from which one of the two roots of discovery is missing. Every
-// cluster serves the first types below one and others below the other; the client
-// takes a root that is not found for an empty one.
+// whole rejects a response without one of the two roots of discovery. Every cluster serves the
+// core group below one and other groups below the other. The client treats a root that is not
+// found as empty.
 func whole(groups []*metav1.APIGroup) error {
 	first, others := false, false
 	for _, g := range groups {

@@ -13,23 +13,23 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// maxNodes of one type; a Pod has about two thousand. References make a small document
-// describe an endless type.
+// maxNodes limits the nodes of one type. A Pod has about two thousand. With references, a small
+// document can describe an endless type.
 const maxNodes = 50_000
 
 // props is a node of a structural schema.
 type props = apiextensionsv1.JSONSchemaProps
 
-// structural converts the model of an object to the schema of a CRD: references are
-// replaced by what they mean, and what CRDs do not take is said in other words or is an
-// error, never left out where that would let more pass.
+// structural converts the model of an object to the schema of a CRD. It replaces references by
+// their targets. Parts that a CRD does not accept are expressed in another way or cause an error.
+// They are not left out if that would make more objects valid.
 func structural(models map[string]*spec.Schema, name string) (*props, error) {
 	c := &converter{models: models, within: []string{name}}
 	root, err := c.node(models[name], field{})
 	if err != nil {
 		return nil, err
 	}
-	// What every object has is the server's business.
+	// The server handles the fields that every object has.
 	root.Properties["metadata"] = props{Type: "object"}
 	root.Required = slices.DeleteFunc(root.Required, func(name string) bool {
 		return name == "metadata" || name == "apiVersion" || name == "kind"
@@ -38,17 +38,17 @@ func structural(models map[string]*spec.Schema, name string) (*props, error) {
 	return root, nil
 }
 
-// converter walks one type.
+// converter converts one type.
 type converter struct {
 	models map[string]*spec.Schema
-	within []string // the models that the walk is in
+	within []string // the models that contain the current node
 	nodes  int
 }
 
-// field is where the walk is.
+// field is the position of the conversion.
 type field struct {
 	path string
-	// keys are the fields that tell the items of a list apart, in an item of it.
+	// keys are the fields that identify the items of a list, in an item of that list.
 	keys []string
 }
 
@@ -69,8 +69,8 @@ func (c *converter) node(s *spec.Schema, at field) (*props, error) {
 	return p, nil
 }
 
-// reference finds what a node stands for. Version 3 wraps a reference that says
-// something besides into an allOf of one.
+// reference returns the model to which a node refers. Version 3 wraps a reference with additional
+// keywords into an allOf with one element.
 func reference(s *spec.Schema) (string, bool) {
 	ref := s.Ref.String()
 	if ref == "" && len(s.AllOf) == 1 && len(s.Type) == 0 && len(s.Properties) == 0 {
@@ -100,7 +100,7 @@ func (c *converter) reference(s *spec.Schema, name string, at field) (*props, er
 	return p, nil
 }
 
-// describe adds what a node says besides its type.
+// describe copies the description and the default of a node.
 func describe(p *props, s *spec.Schema) {
 	if s.Description != "" {
 		p.Description = s.Description
@@ -111,7 +111,7 @@ func describe(p *props, s *spec.Schema) {
 	p.Nullable = p.Nullable || s.Nullable
 }
 
-// own converts what a node says itself.
+// own converts the node itself.
 func (c *converter) own(s *spec.Schema, at field) (*props, error) {
 	if err := expressible(s); err != nil {
 		return nil, fmt.Errorf("%s: %w", at.path, err)
@@ -121,7 +121,7 @@ func (c *converter) own(s *spec.Schema, at field) (*props, error) {
 		return nil, fmt.Errorf("%s: %w", at.path, err)
 	}
 	if isIntOrString(s) {
-		// Said by the extension alone.
+		// The extension alone expresses it.
 		p.XIntOrString, p.Type, p.Format, p.AnyOf, p.OneOf = true, "", "", nil, nil
 		return p, nil
 	}
@@ -142,7 +142,8 @@ func isIntOrString(s *spec.Schema) bool {
 	return said || s.Format == "int-or-string"
 }
 
-// untyped takes any value, unless it has fields or says more than a CRD can.
+// untyped accepts any value, unless the node has fields or uses keywords that a CRD cannot
+// express.
 func (c *converter) untyped(p *props, s *spec.Schema, at field) error {
 	if len(s.Properties) > 0 || s.AdditionalProperties != nil {
 		p.Type = "object"
@@ -166,7 +167,7 @@ func (c *converter) object(p *props, s *spec.Schema, at field) error {
 	}
 	if len(s.Properties) == 0 {
 		if p.AdditionalProperties == nil {
-			preserve(p) // or all of it would be pruned
+			preserve(p) // otherwise all content would be pruned
 		}
 		return nil
 	}
@@ -181,7 +182,7 @@ func (c *converter) object(p *props, s *spec.Schema, at field) error {
 			return err
 		}
 		if slices.Contains(at.keys, name) && !slices.Contains(s.Required, name) && property.Default != nil {
-			// A key that may be left out has a value all the same, which may be "".
+			// A key that may be omitted still has a value, which may be "".
 			child.Default = toJSON(property.Default)
 		}
 		p.Properties[name] = *child
@@ -194,7 +195,7 @@ func (c *converter) object(p *props, s *spec.Schema, at field) error {
 	return nil
 }
 
-// additional converts what a map holds.
+// additional converts the values of a map.
 func (c *converter) additional(p *props, s *spec.Schema, at field) error {
 	switch {
 	case s.AdditionalProperties == nil:
@@ -226,7 +227,7 @@ func (c *converter) array(p *props, s *spec.Schema, at field) error {
 	return nil
 }
 
-// expressible refuses what structural schemas have no place for.
+// expressible rejects keywords that structural schemas do not have.
 func expressible(s *spec.Schema) error {
 	switch {
 	case len(s.Type) > 1:
@@ -240,7 +241,7 @@ func expressible(s *spec.Schema) error {
 	}
 }
 
-// validations copies type, bounds, alternatives and extensions: all but what is below.
+// validations copies type, bounds, alternatives and extensions, but not the nodes below.
 func validations(s *spec.Schema) (*props, error) {
 	p := &props{
 		Format: s.Format, Pattern: s.Pattern,
@@ -267,7 +268,7 @@ func validations(s *spec.Schema) (*props, error) {
 	return p, alternatives(p, s)
 }
 
-// alternatives copies allOf and its kin, which in a CRD hold no references.
+// alternatives copies allOf, anyOf, oneOf and not, which contain no references in a CRD.
 func alternatives(p *props, s *spec.Schema) error {
 	if len(s.AllOf)+len(s.AnyOf)+len(s.OneOf) == 0 && s.Not == nil {
 		return nil
@@ -287,9 +288,9 @@ func alternatives(p *props, s *spec.Schema) error {
 	return nil
 }
 
-// isZero says whether a default is only what a Go field holds that was not set. The
-// generator writes those down too, for required fields among others, and as defaults of
-// a CRD they would let through what the cluster refuses.
+// isZero reports whether a default is the zero value of a Go field. The generator writes such
+// defaults too, also for required fields. As defaults of a CRD, they would make objects valid
+// that the cluster refuses.
 func isZero(value any) bool {
 	switch v := value.(type) {
 	case nil:
@@ -317,7 +318,7 @@ func toJSON(value any) *apiextensionsv1.JSON {
 	return &apiextensionsv1.JSON{Raw: raw}
 }
 
-// checkStructural asks Kubernetes' own rules.
+// checkStructural applies the rules of Kubernetes.
 func checkStructural(p *props) error {
 	var internal apiextensions.JSONSchemaProps
 	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(p, &internal, nil); err != nil {

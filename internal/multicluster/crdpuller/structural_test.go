@@ -15,7 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// convertText converts the model "Thing" whose spec is given, beside others by name.
+// convertText converts the model "Thing" with the given spec. others are more models, by name.
 func convertText(t *testing.T, thingSpec string, others ...string) (*props, error) {
 	t.Helper()
 	text := `{"Thing": {"type": "object", "properties": {"metadata": {"type": "object"}, "spec": ` + thingSpec + `}}`
@@ -90,8 +90,8 @@ func TestConversion(t *testing.T) {
 	}
 }
 
-// TestConversionOfLists is rule 6 of the puller: what tells items apart, and that every
-// item has it.
+// TestConversionOfLists tests rule 6 of the puller: the keys that identify items, and that every
+// item has them.
 func TestConversionOfLists(t *testing.T) {
 	t.Parallel()
 	const object = `{"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}, "b": {"type": "integer"}, "protocol": {"type": "string"}, "o": {"type": "object", "properties": {"x": {"type": "string"}}}, "d": {"type": "string", "default": ""}}}`
@@ -166,7 +166,7 @@ func TestConversionRefuses(t *testing.T) {
 	}
 }
 
-// TestConversionIsBounded converts a model of thirty that each hold the next twice.
+// TestConversionIsBounded converts thirty models, each of which contains the next one twice.
 func TestConversionIsBounded(t *testing.T) {
 	t.Parallel()
 	var models []string
@@ -187,7 +187,8 @@ func TestPreferred(t *testing.T) {
 		for _, v := range versions {
 			g.Versions = append(g.Versions, metav1.GroupVersionForDiscovery{Version: v})
 		}
-		g.PreferredVersion = g.Versions[len(g.Versions)-1] // the last, to tell order from preference
+		// the last one, so that the order differs from the preference
+		g.PreferredVersion = g.Versions[len(g.Versions)-1]
 		return g
 	}
 	list := func(gv string, resources ...string) *metav1.APIResourceList {
@@ -241,7 +242,7 @@ func TestPreferred(t *testing.T) {
 	}
 }
 
-// TestVersionThatTheCRDLacks is a CRD that was changed between two answers.
+// TestVersionThatTheCRDLacks tests a CRD that was changed between two responses.
 func TestVersionThatTheCRDLacks(t *testing.T) {
 	t.Parallel()
 	served := servedType{resource: schema.GroupVersionResource{Group: "a.io", Version: "v2", Resource: "xs"}, kind: schema.GroupVersionKind{Group: "a.io", Version: "v2", Kind: "X"}}

@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/randfill"
 )
 
-// TestNothingIsPruned fills objects of every built-in type at random, and prunes them by
-// the pulled schema as a server does: no field that the type has may be unknown to it.
+// TestNothingIsPruned fills objects of every built-in type with random values, and prunes them by
+// the pulled schema as a server does. The schema must have every field of the type.
 func TestNothingIsPruned(t *testing.T) {
 	schemas := map[schema.GroupVersionKind]*structuralschema.Structural{}
 	for _, crd := range pullAll(t).CRDs {
@@ -66,7 +66,7 @@ func structuralOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *
 	return s
 }
 
-// randomObject is any object that Go's type of the kind can hold, as JSON.
+// randomObject returns any object that the Go type of the kind can contain, as JSON.
 func randomObject(t *rapid.T, gvk schema.GroupVersionKind, seed int64) map[string]any {
 	typed, err := scheme.Scheme.New(gvk)
 	if err != nil {

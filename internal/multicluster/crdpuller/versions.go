@@ -15,14 +15,15 @@ import (
 	multischema "rik.dev/rik/internal/multicluster/schema"
 )
 
-// maxReason bounds what is said of one version: schemas and rules can be of any length.
+// maxReason limits the text about one version, because schemas and rules can have any length.
 const maxReason = 1000
 
-// maxAnswers bounds how many comparisons of versions are remembered.
+// maxAnswers limits how many comparisons of versions are cached.
 const maxAnswers = 1000
 
-// addVersions adds to a CRD with the preferred version those of the cluster's CRD whose
-// objects differ from it only by optional fields. Nothing converts the others.
+// addVersions adds other versions of the cluster's CRD to a CRD with the preferred version. The
+// objects of these versions may differ from it only by optional fields. Other versions would need
+// conversion.
 func (p *Puller) addVersions(crd, found *apiextensionsv1.CustomResourceDefinition) {
 	preferred := crd.Spec.Versions[0]
 	var left []string
@@ -46,8 +47,8 @@ func (p *Puller) addVersions(crd, found *apiextensionsv1.CustomResourceDefinitio
 	}
 }
 
-// beside says why a version cannot be served beside the preferred one without conversion.
-// It remembers the answers: to compare large schemas takes long.
+// beside returns why a version cannot be served next to the preferred one without conversion. It
+// caches the results, because comparing large schemas takes long.
 func (p *Puller) beside(preferred, other *apiextensionsv1.CustomResourceDefinitionVersion) string {
 	var offers [2]multischema.Offer
 	sum := sha256.New()
@@ -63,7 +64,8 @@ func (p *Puller) beside(preferred, other *apiextensionsv1.CustomResourceDefiniti
 			return fmt.Sprintf("writing the schema of %s: %v", v.Name, err)
 		}
 		offers[i] = multischema.Offer{Location: v.Name, Spec: apiresourcev1alpha1.CommonAPIResourceSpec{OpenAPIV3Schema: runtime.RawExtension{Raw: raw}}}
-		_, _ = fmt.Fprintf(sum, "%s %d %s\n", v.Name, len(raw), raw) // a hash takes everything
+		// writing to a hash cannot fail
+		_, _ = fmt.Fprintf(sum, "%s %d %s\n", v.Name, len(raw), raw)
 	}
 	key := [sha256.Size]byte(sum.Sum(nil))
 	p.mu.Lock()

@@ -2,12 +2,12 @@ package crdpuller
 
 import apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
-// quantityPattern is that of k8s.io/apimachinery/pkg/api/resource, as controller-gen
+// quantityPattern is the pattern of k8s.io/apimachinery/pkg/api/resource, as controller-gen
 // writes it.
 const quantityPattern = `^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$`
 
-// wellKnown are the types whose JSON is not what their model says, or for which CRDs
-// have words of their own; nil for all others.
+// wellKnown returns the schema of a type whose JSON differs from its model, or for which CRDs
+// have their own keywords. It returns nil for all other types.
 func wellKnown(model string) *props {
 	switch model {
 	case "io.k8s.apimachinery.pkg.apis.meta.v1.Time", "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime":
