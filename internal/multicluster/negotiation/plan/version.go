@@ -25,7 +25,8 @@ func (d *decider) settle(v *version) error {
 	return d.agree(v)
 }
 
-// leaves reports whether the version has no imports, or is no longer wanted.
+// leaves reports whether the version has no imports, its NegotiatedAPIResource is being deleted, or
+// the user has unpublished it.
 func (v *version) leaves() bool {
 	if len(v.all) == 0 {
 		return true
