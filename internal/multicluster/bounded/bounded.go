@@ -1,7 +1,7 @@
-// Package bounded limits what a server can do to who asks it. The API servers of
-// physical clusters are not trusted: clients read an answer whole before they look at
-// it, and discovery takes no context, so that one that never ends takes all memory, and
-// one that never comes keeps its asker for ever.
+// Package bounded limits the harm that a server can do to its clients. The API servers of
+// physical clusters are not trusted. Clients read a response completely before they parse it, and
+// discovery takes no context. Without limits, an endless response would use all memory, and a
+// missing response would block its caller forever.
 package bounded
 
 import (
@@ -18,15 +18,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// MaxEvent is how many bytes one event of a watch may have: as many as the client takes,
-// which reads it to its end before it counts.
+// MaxEvent is the maximum size of one event of a watch, in bytes. It is the limit of the client,
+// which reads an event completely before it checks the size.
 const MaxEvent = 16 << 20
 
-// ErrTooLarge says that an answer, or what it describes, is beyond all reason.
+// ErrTooLarge means that a response, or the object in it, exceeds the size limit.
 var ErrTooLarge = errors.New("larger than is read")
 
-// Answers limits every answer to a number of bytes, after decompression. A watch may go
-// on for ever; each event of it has at most [MaxEvent].
+// Answers limits every response to a number of bytes, after decompression. A watch may be
+// endless, but each of its events has at most [MaxEvent] bytes.
 func Answers(next http.RoundTripper, limit int64) http.RoundTripper {
 	return answers{next: next, limit: limit}
 }
@@ -45,13 +45,13 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch watch, _ := strconv.ParseBool(r.URL.Query().Get("watch")); {
 	case !watch:
 		answer.Body = &whole{ReadCloser: answer.Body, limit: a.limit, left: a.limit}
-	case !isProtobuf(answer.Header): // whose frames say first how long they are
+	case !isProtobuf(answer.Header): // protobuf frames start with their length
 		answer.Body = &events{ReadCloser: answer.Body}
 	}
 	return answer, nil
 }
 
-// WrappedRoundTripper lets client-go find the transport below.
+// WrappedRoundTripper lets client-go find the wrapped transport.
 func (a answers) WrappedRoundTripper() http.RoundTripper { return a.next }
 
 func isProtobuf(header http.Header) bool {
@@ -59,7 +59,7 @@ func isProtobuf(header http.Header) bool {
 	return err == nil && strings.HasPrefix(kind, "application/vnd.kubernetes.protobuf")
 }
 
-// whole fails where a limited reader would say that all is read.
+// whole returns an error at the limit, where io.LimitedReader would return the end of the file.
 type whole struct {
 	io.ReadCloser
 	limit, left int64
@@ -73,7 +73,7 @@ func (w *whole) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// events counts the bytes of each JSON document in a stream of them.
+// events counts the bytes of each JSON document in a stream.
 type events struct {
 	io.ReadCloser
 	size, depth     int
@@ -108,7 +108,7 @@ func (e *events) count(b byte) {
 	}
 }
 
-// Within ends every request when a context does.
+// Within ends every request when a context ends.
 func Within(ctx context.Context, next http.RoundTripper) http.RoundTripper {
 	return within{ctx: ctx, next: next}
 }
@@ -132,7 +132,7 @@ func (w within) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// WrappedRoundTripper lets client-go find the transport below.
+// WrappedRoundTripper lets client-go find the wrapped transport.
 func (w within) WrappedRoundTripper() http.RoundTripper { return w.next }
 
 type ending struct {
@@ -145,7 +145,7 @@ func (e *ending) Close() error {
 	return e.ReadCloser.Close()
 }
 
-// Discovery makes a client for discovery whose requests end with a context.
+// Discovery returns a discovery client whose requests end with a context.
 func Discovery(ctx context.Context, config *rest.Config, client *http.Client) (*discovery.DiscoveryClient, error) {
 	inner := *client
 	if inner.Transport == nil {

@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/multicluster/bounded"
 )
 
-// serve answers every request in one way.
+// serve answers every request with the same handler.
 func serve(t *testing.T, answer http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -23,7 +23,7 @@ func serve(t *testing.T, answer http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-// read reads an answer to its end, and gives how much of it came.
+// read reads a response completely, and returns its size.
 func read(t *testing.T, transport http.RoundTripper, url string) (int64, error) {
 	t.Helper()
 	answer, err := (&http.Client{Transport: transport}).Get(url)
@@ -50,7 +50,7 @@ func TestAnswersEnd(t *testing.T) {
 
 func TestEventsEndAndWatchesDoNot(t *testing.T) {
 	t.Parallel()
-	// Brackets and quotes in strings do not end an event, nor do line ends.
+	// Brackets, quotes and line ends in strings do not end an event.
 	event := `{"type":"ADDED","object":{"text":"}]\\\"}","list":[{},{}]}}`
 	long := `{"object":{"a":"` + strings.Repeat("x", bounded.MaxEvent/2) + `"}}`
 	for _, tc := range []struct {
@@ -84,7 +84,7 @@ func TestEventsEndAndWatchesDoNot(t *testing.T) {
 	}
 }
 
-// A server that never answers keeps nobody longer than the context.
+// A server that does not answer blocks no caller longer than its context.
 func TestDiscoveryEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	for _, headers := range []bool{false, true} {

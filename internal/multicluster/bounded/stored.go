@@ -8,9 +8,10 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// StoredIn gives the version in which a server stores the objects of a resource, out of
-// some that it serves; "" if it is none of those. The version is the only one through which
-// a write loses no field: CRDs without conversion drop what the version of a request lacks.
+// StoredIn returns the version in which a server stores the objects of a resource, out of the
+// given served versions. It is empty if none of them is the storage version. Only a write through
+// the storage version loses no fields: CRDs without conversion drop fields that the version of a
+// request lacks.
 func StoredIn(server discovery.ServerResourcesInterface, resource schema.GroupVersionResource, versions []string) (string, error) {
 	list, err := server.ServerResourcesForGroupVersion(resource.GroupVersion().String())
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package kubeconfig reads kubeconfigs that users hand to a control plane. They are
-// hostile input: what one names is reached from the control plane's network and read
-// with its rights, so nothing in one may run a program, read a file, or send the
-// credentials anywhere but to the server that it names.
+// Package kubeconfig parses kubeconfigs that users give to a control plane. They are untrusted
+// input: the control plane connects to the server in them from its own network and with its own
+// permissions. A kubeconfig must therefore not run a program, read a file, or send the
+// credentials to another server than the one in it.
 //
-// No error of this package holds a word of what was read: a kubeconfig is a secret,
-// and errors end up in conditions and logs.
+// No error of this package contains any part of its input, because a kubeconfig is a secret, and
+// errors appear in conditions and logs.
 package kubeconfig
 
 import (
@@ -22,15 +22,14 @@ import (
 	"rik.dev/rik/internal/multicluster/bounded"
 )
 
-// MaxBytes bounds a kubeconfig, as the type Cluster does: 256 KiB.
+// MaxBytes is the maximum size of a kubeconfig, as in the type Cluster: 256 KiB.
 const MaxBytes = 256 << 10
 
-// maxAnswer bounds an answer of a server, in bytes: the largest are lists of all that is
-// carried of a type.
+// maxAnswer is the maximum size of a server's response, in bytes. The largest are lists of all
+// carried objects of a type.
 const maxAnswer = 256 << 20
 
-// What can be wrong with a kubeconfig. Every error of Parse is one of these, with the
-// next step in its text.
+// The errors of Parse. Each one contains the next step.
 var (
 	ErrEmpty    = errors.New("the kubeconfig is empty")
 	ErrTooLarge = fmt.Errorf("the kubeconfig has more than %d bytes: keep the one context that is used, as \"kubectl config view --minify --flatten\" prints it", MaxBytes)
@@ -46,15 +45,14 @@ var (
 	ErrIdentity = errors.New("the kubeconfig's user has no usable credentials: give it either a client certificate with its key or a token")
 )
 
-// errElsewhere is what a server gets that sends clients to another host.
+// errElsewhere is the error of a request that a server has redirected to another host.
 var errElsewhere = errors.New("the server sent the client to another host, where the credentials do not go")
 
-// Parse makes a client configuration of a kubeconfig's current context. Other contexts
-// are not looked at. The result has no rate limit and no timeout of its own, and its
-// transport refuses every request to another host than the server, and bounds the
-// server's answers.
+// Parse returns a client configuration for the current context of a kubeconfig. It ignores other
+// contexts. The result has no rate limit and no timeout. Its transport rejects every request to
+// another host than the server, and limits the size of the server's responses.
 //
-// It reads nothing but its argument and connects to nothing.
+// Parse reads only its argument, and does not connect.
 func Parse(data []byte) (*rest.Config, error) {
 	chosen, err := current(data)
 	if err != nil {
@@ -68,7 +66,7 @@ func Parse(data []byte) (*rest.Config, error) {
 		return nil, err
 	}
 	config := chosen.restConfig()
-	// The texts of these errors could hold what was read.
+	// The texts of these errors could contain parts of the input.
 	if _, err := rest.TLSConfigFor(config); err != nil {
 		return nil, ErrTLS
 	}
@@ -81,7 +79,7 @@ func Parse(data []byte) (*rest.Config, error) {
 	return config, nil
 }
 
-// selection is what the current context of a kubeconfig names.
+// selection is the cluster and the user of the current context.
 type selection struct {
 	cluster *api.Cluster
 	user    *api.AuthInfo
@@ -96,7 +94,7 @@ func current(data []byte) (selection, error) {
 	}
 	loaded, err := clientcmd.Load(data)
 	if err != nil {
-		return selection{}, ErrForm // the parser's text quotes its input
+		return selection{}, ErrForm // the text of the parser quotes its input
 	}
 	chosen := loaded.Contexts[loaded.CurrentContext]
 	if chosen == nil {
@@ -146,14 +144,14 @@ func checkUser(u *api.AuthInfo) error {
 	return nil
 }
 
-// isLoopback says whether a host is this machine for certain: names other than
-// localhost are decided by whoever answers for them.
+// isLoopback reports whether a host is certainly this machine. Other names than localhost depend
+// on name resolution.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// restConfig is built field by field: what is not copied here cannot come in.
+// restConfig copies field by field, so that no other field of the kubeconfig has an effect.
 func (s selection) restConfig() *rest.Config {
 	return &rest.Config{
 		Host:        s.cluster.Server,
@@ -168,14 +166,15 @@ func (s selection) restConfig() *rest.Config {
 			Insecure: s.cluster.InsecureSkipTLSVerify, ServerName: s.cluster.TLSServerName,
 			CAData: s.cluster.CertificateAuthorityData, CertData: s.user.ClientCertificateData, KeyData: s.user.ClientKeyData,
 		},
-		// The servers have priority and fairness; a limit here only makes one
-		// cluster's work wait for itself.
+		// The servers have priority and fairness. A limit here would only delay the work of this
+		// cluster.
 		QPS: -1, Burst: -1,
 	}
 }
 
-// only lets requests to one host pass, and none in plain text to one of https. The transport adds the credentials to every
-// request, also to the one with which it would follow a redirect.
+// only allows requests to one host with one scheme. In particular, it rejects plain HTTP to an
+// HTTPS server. The transport adds the credentials to every request, even to one that follows a
+// redirect.
 type only struct {
 	scheme, host string
 	inner        http.RoundTripper
@@ -189,5 +188,5 @@ func (o only) RoundTrip(r *http.Request) (*http.Response, error) {
 	return o.inner.RoundTrip(r)
 }
 
-// WrappedRoundTripper lets client-go find the transport below.
+// WrappedRoundTripper lets client-go find the wrapped transport.
 func (o only) WrappedRoundTripper() http.RoundTripper { return o.inner }

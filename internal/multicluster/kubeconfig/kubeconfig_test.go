@@ -26,10 +26,10 @@ import (
 	"rik.dev/rik/internal/multicluster/kubeconfig"
 )
 
-// canary stands for every secret in this package's tests.
+// canary stands for every secret in the tests of this package.
 const canary = "c4n4ry-5ecret"
 
-// render fills a kubeconfig's cluster and user.
+// render returns a kubeconfig with the given fields of its cluster and user.
 func render(cluster, user string) []byte {
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config
@@ -138,7 +138,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// Errors hold no word of the input, whatever is wrong with it.
+// Errors contain no part of the input, whatever is wrong with it.
 func TestParseKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	whole := render(goodCluster, goodUser+`, client-key-data: `+canary)
@@ -154,7 +154,7 @@ func TestParseKeepsSecrets(t *testing.T) {
 	})
 }
 
-// A server that redirects does not get the credentials sent to another host.
+// A server cannot redirect the credentials to another host.
 func TestParsedClientStaysWithItsServer(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int32
@@ -196,7 +196,7 @@ func TestParsedClientStaysWithItsServer(t *testing.T) {
 	_ = answer.Body.Close()
 }
 
-// An answer that never ends does not take all memory.
+// An endless response does not use all memory.
 func TestParsedClientBoundsAnswers(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -226,7 +226,7 @@ func TestParsedClientBoundsAnswers(t *testing.T) {
 	}
 }
 
-// keyPair is a certificate and its key, as the fields of a kubeconfig's user.
+// keyPair returns a certificate and its key, as fields of a kubeconfig's user.
 func keyPair(t *testing.T) (certificate, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

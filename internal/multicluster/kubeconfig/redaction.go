@@ -7,11 +7,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// maxMessage bounds what is shown of an error, in bytes. Servers may say anything.
+// maxMessage is the maximum length of an error text, in bytes. A server may send any text.
 const maxMessage = 1 << 10
 
-// Redaction makes of errors what may stand in a status or in a log: without the
-// credentials, which a server could have sent back, and not without end.
+// Redaction returns a function that converts errors to texts for statuses and logs. The texts do
+// not contain the credentials, which a server could have returned, and have a limited length.
 func Redaction(config *rest.Config) func(error) string {
 	secrets := []string{config.BearerToken, config.Password, string(config.KeyData)}
 	if config.Password != "" {

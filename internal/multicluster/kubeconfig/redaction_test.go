@@ -27,7 +27,7 @@ func TestRedaction(t *testing.T) {
 	}
 }
 
-// A server with https cannot have the credentials sent in plain text.
+// An HTTPS server cannot cause the credentials to be sent in plain text.
 func TestOnlyKeepsTheScheme(t *testing.T) {
 	t.Parallel()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://192.0.2.1/", http.NoBody)

@@ -1,7 +1,7 @@
-// Package terminal knows when an object has finished: its work is done, or has failed for
-// good, and must not run again. Syncers do not make a finished object anew in a cluster that
-// has removed it, the splitter does not move it, and it is deleted upstream when its time to
-// live is over.
+// Package terminal determines whether an object has finished: its work is done, or has failed
+// permanently, and must not run again. If a cluster has removed a finished object, the syncer
+// does not create it again. The splitter does not move a finished object. It is deleted upstream
+// when its time to live ends.
 //
 // All functions are pure. They read an object's kind, spec and status.
 package terminal
@@ -19,15 +19,15 @@ import (
 
 // Outcome is how an object has finished.
 type Outcome struct {
-	// Reason is the condition or phase that says so.
+	// Reason is the condition or phase that shows it.
 	Reason string
-	// At is when; zero: not known.
+	// At is when it finished. It is zero if the time is not known.
 	At time.Time
 }
 
-// TTLField is how many seconds a finished Job is kept. Kubernetes' own controller would
-// delete the Job in the member cluster, where nobody could tell that from a Job that has not
-// run: see [Expires].
+// TTLField is the field with the time to live of a finished Job, in seconds. The controller of
+// Kubernetes would delete the Job in the member cluster. The syncer could not distinguish that
+// from a Job that has not run. See [Expires].
 var TTLField = []string{"spec", "ttlSecondsAfterFinished"}
 
 // Job is the kind that has a time to live.
@@ -41,13 +41,13 @@ var finishers = map[schema.GroupKind]func(status map[string]any) (Outcome, bool)
 		string(rikv1alpha1.InstanceCompleted), string(rikv1alpha1.InstanceFailed), string(rikv1alpha1.InstanceTerminated)),
 }
 
-// Of says whether an object has finished, by its own status.
+// Of reports whether an object has finished, from its own status.
 func Of(object *unstructured.Unstructured) (Outcome, bool) {
 	status, _, _ := unstructured.NestedMap(object.Object, "status")
 	return With(object.GroupVersionKind().GroupKind(), status)
 }
 
-// With says it by a status that is kept elsewhere.
+// With is like Of for a status that is stored elsewhere.
 func With(kind schema.GroupKind, status map[string]any) (Outcome, bool) {
 	read, can := finishers[kind]
 	if !can {
@@ -86,8 +86,9 @@ func byPhase(names ...string) func(map[string]any) (Outcome, bool) {
 	}
 }
 
-// Expires is when a finished object is to be deleted; false: not, or not yet known. One that
-// finished later than now, by a cluster's clock that was ahead, finished now.
+// Expires returns when a finished object must be deleted. It returns false if it need not be, or
+// if that is not known yet. If the finish time is later than now, the cluster's clock was ahead,
+// and now counts as the finish time.
 func Expires(object *unstructured.Unstructured, now time.Time) (time.Time, bool) {
 	if object.GroupVersionKind().GroupKind() != Job {
 		return time.Time{}, false
@@ -106,5 +107,5 @@ func Expires(object *unstructured.Unstructured, now time.Time) (time.Time, bool)
 	return outcome.At.Add(time.Duration(min(seconds, maxTTLSeconds)) * time.Second), true
 }
 
-// maxTTLSeconds, a hundred years, added to any time is still one.
+// maxTTLSeconds is a hundred years. The sum of it and any time is still a valid time.
 const maxTTLSeconds = 100 * 365 * 24 * 60 * 60

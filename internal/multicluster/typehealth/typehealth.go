@@ -1,9 +1,9 @@
-// Package typehealth lists and watches objects for informers, on servers that may do it badly.
+// Package typehealth lists and watches objects for informers, on servers that may fail.
 //
-// A [Reader] reads the objects of one type. It knows whether that works, which an informer
-// does not tell, and it limits how often the server is asked: informers ask again at once
-// when a server ends a watch as expired, so that a server which always does would be asked
-// as fast as it answers.
+// A [Reader] reads the objects of one type. It reports whether that works, which an informer does
+// not. It also limits the rate of requests. When a server ends a watch as expired, an informer
+// starts again at once. Without a limit, a server that always does so would get requests as fast
+// as it answers.
 package typehealth
 
 import (
@@ -25,45 +25,47 @@ import (
 )
 
 const (
-	// perSecond and burst bound the lists and watches that begin. The further pages of a list
-	// have a limit of their own.
+	// perSecond and burst limit the lists and watches that start. The further pages of a list
+	// have their own limit.
 	perSecond, burst           = 1, 10
 	pagesPerSecond, pagesBurst = 20, 100
-	// tolerated failures in a row cost no pause: the informer makes one of its own.
+	// tolerated is how many failures in a row cause no pause, because the informer itself waits.
 	tolerated = 3
-	// maxPause bounds how late a server that works again is asked.
+	// maxPause limits the delay until a server that works again is asked.
 	maxPause = 20 * time.Second
 	// unreachablePause is the pause after a request that did not reach the server.
 	unreachablePause = time.Second
-	// established is how long a watch has to stay open to show that it works.
+	// established is how long a watch must stay open to show that it works.
 	established = 5 * time.Second
-	// timeout is how long an answer may take before that counts as a fault.
+	// timeout is how long a response may take before that counts as a fault.
 	timeout = 30 * time.Second
-	// pageTimeout bounds one page of a list.
+	// pageTimeout limits one page of a list.
 	pageTimeout = 2 * time.Minute
-	// enough failures in a row are a fault: one is how every watch ends.
+	// enough is how many failures in a row are a fault. A single failure is the normal end of a
+	// watch.
 	enough = 2
 )
 
-// Source is where objects are read.
+// Source reads the objects.
 type Source struct {
 	List  func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error)
 	Watch func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
 
-// Options of a Reader. All but Source may be left out.
+// Options are the options of a Reader. Only Source is required.
 type Options struct {
 	Source Source
-	// Client is the client that Source uses: test doubles say there what they can do.
+	// Client is the client that Source uses. Test doubles declare their capabilities there.
 	Client any
-	// Unreachable says whether an error means that the request did not reach the server. Such
-	// a request is made again once Reachable returns, without the informer's growing pauses.
+	// Unreachable reports whether an error means that the request did not reach the server. The
+	// Reader repeats such a request when Reachable returns, without the growing pauses of the
+	// informer.
 	Unreachable func(error) bool
 	// Reachable waits until the server may be asked again, or ctx ends.
 	Reachable func(ctx context.Context)
-	// Show makes of an error what may be shown.
+	// Show returns the text of an error that may be shown.
 	Show func(error) string
-	// Changed is called when Trouble may say something else. It must not block.
+	// Changed is called when the result of Trouble may have changed. It must not block.
 	Changed func()
 }
 
@@ -73,12 +75,12 @@ type Reader struct {
 	limit, pages flowcontrol.RateLimiter
 
 	mu sync.Mutex
-	// failures in a row, since failing, the last of which is err. Guarded by mu, as is all
-	// that follows.
+	// failures is the number of failures in a row, failing is when they began, and err is the
+	// last one. mu guards these and all following fields.
 	failures int
 	failing  time.Time
 	err      error
-	// waiting is since when an answer is waited for; zero if none is.
+	// waiting is since when the reader waits for a response. It is zero if it does not wait.
 	waiting time.Time
 }
 
@@ -88,7 +90,7 @@ type Trouble struct {
 	Message string
 }
 
-// New makes a reader.
+// New creates a reader.
 func New(options Options) *Reader {
 	if options.Unreachable == nil {
 		options.Unreachable = func(error) bool { return false }
@@ -106,7 +108,7 @@ func New(options Options) *Reader {
 	}
 }
 
-// ListerWatcher is what an informer is made of.
+// ListerWatcher returns the source for an informer.
 func (r *Reader) ListerWatcher() cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc:  r.list,
@@ -114,7 +116,8 @@ func (r *Reader) ListerWatcher() cache.ListerWatcher {
 	}, r.options.Client)
 }
 
-// Trouble says why objects cannot be read; nil if they can, or if it is too early to say.
+// Trouble returns why objects cannot be read. It is nil if they can be read, or if it is too
+// early to know.
 func (r *Reader) Trouble(now time.Time) *Trouble {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,8 +155,9 @@ func (r *Reader) watch(ctx context.Context, options metav1.ListOptions) (watch.I
 	return r.observe(ctx, w), nil
 }
 
-// ask makes a request when it is its time, and again as long as it does not reach the server.
-// optional: an informer has another way if it is refused, and so that says nothing.
+// ask makes a request when the limits allow it, and repeats it as long as it does not reach the
+// server. If optional is true, the informer has an alternative when the request is refused. A
+// refusal then does not count as a failure.
 func ask[T any](ctx context.Context, r *Reader, limit flowcontrol.RateLimiter, optional bool, request func() (T, error)) (T, error) {
 	for {
 		if err := r.pause(ctx, limit); err != nil {
@@ -219,7 +223,7 @@ func (r *Reader) failed(err error) {
 	}
 }
 
-// works takes that objects are read.
+// works records that objects are being read.
 func (r *Reader) works() {
 	r.mu.Lock()
 	isNew := r.failures >= enough
@@ -230,14 +234,14 @@ func (r *Reader) works() {
 	}
 }
 
-// observe looks at what a watch delivers.
+// observe returns a watch that reports its events to the reader.
 func (r *Reader) observe(ctx context.Context, inner watch.Interface) watch.Interface {
 	o := &observed{inner: inner, out: make(chan watch.Event), done: make(chan struct{})}
 	go o.run(ctx, r)
 	return o
 }
 
-// observed is a watch whose events pass by its reader.
+// observed is a watch whose events the reader observes.
 type observed struct {
 	inner watch.Interface
 	out   chan watch.Event
@@ -301,5 +305,5 @@ func (o *observed) run(ctx context.Context, r *Reader) {
 	}
 }
 
-// errEndedAtOnce: the server ended a watch before it brought anything.
+// errEndedAtOnce: the server ended a watch before it sent an event.
 var errEndedAtOnce = errors.New("the server ends watches at once")

@@ -41,7 +41,7 @@ func quiet(ctx context.Context) (watch.Interface, error) {
 	return w, nil
 }
 
-// reader runs an informer in a bubble. The server does not stream lists.
+// reader runs an informer in a synctest bubble. The server does not stream lists.
 func (s *server) reader(t *testing.T, options typehealth.Options) (*typehealth.Reader, cache.SharedIndexInformer, func()) {
 	t.Helper()
 	options.Source = typehealth.Source{
@@ -59,7 +59,7 @@ func (s *server) reader(t *testing.T, options typehealth.Options) (*typehealth.R
 	}
 	r := typehealth.New(options)
 	informer := cache.NewSharedIndexInformer(r.ListerWatcher(), &unstructured.Unstructured{}, 0, cache.Indexers{})
-	// The default one sleeps by the time of the last error of any informer.
+	// The default handler sleeps depending on the last error of any informer.
 	if err := informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}); err != nil {
 		t.Fatal(err)
 	}
@@ -75,8 +75,8 @@ func (s *server) reader(t *testing.T, options typehealth.Options) (*typehealth.R
 	}
 }
 
-// TestRequestsAreBounded: a server that fails in any way is asked at a bounded rate, and the
-// reader says what is wrong, until it works again.
+// TestRequestsAreBounded tests that a server which fails in any way gets a limited rate of
+// requests. The reader reports the problem until the server works again.
 func TestRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	expired := apierrors.NewResourceExpired("too old resource version")
@@ -144,8 +144,8 @@ func TestRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSoonAfterAnOutage: objects are read within seconds after the server is back, however
-// long it was out of reach, and the outage is not a fault of the type.
+// TestSoonAfterAnOutage tests that objects are read within seconds after the server is reachable
+// again, after an outage of any length. The outage does not count as a fault of the type.
 func TestSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
