@@ -14,17 +14,17 @@ import (
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
-// TestBesideAKCP is about what runs beside a kcp. The process's metrics are those of all
-// that runs in it, so nothing else does at the same time.
+// TestBesideAKCP tests programs that run in addition to a kcp. The metrics of a process are those
+// of everything in it, so no other test runs at the same time.
 func TestBesideAKCP(t *testing.T) {
 	s := kcptest.Start(t)
 	t.Run("credentials of syncers", func(t *testing.T) { credentialsOfSyncers(t, s) })
 	t.Run("metrics of the commands", func(t *testing.T) { metricsOfTheCommands(t, s) })
 }
 
-// credentialsOfSyncers: what the kcp signs for a syncer that is asked for from beside it
-// lets that syncer in and nobody else. Those that it is asked for in its process let one
-// in in TestKCPCarriesWork.
+// credentialsOfSyncers tests a program outside the kcp that requests a certificate for a syncer.
+// The certificate gives access to that syncer only. TestKCPCarriesWork tests the certificates
+// that are requested inside the kcp's process.
 func credentialsOfSyncers(t *testing.T, s *kcptest.Server) {
 	t.Helper()
 	clusters := dynamic.NewForConfigOrDie(s.Config).Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"))

@@ -51,7 +51,7 @@ var (
 	eventsType = schema.GroupVersionResource{Version: "v1", Resource: "events"}
 )
 
-// changing is a kcp with one member, which changes its CRD.
+// changing is a kcp with one member that changes its CRD.
 type changing struct {
 	*testing.T
 	up, down dynamic.Interface
@@ -101,7 +101,7 @@ func (c *changing) removeType() {
 	}
 }
 
-// cluster waits until the Cluster is ready and as is wanted.
+// cluster waits until the Cluster is ready and satisfies want.
 func (c *changing) cluster(what string, want func(*workloadv1alpha1.Cluster) bool) {
 	c.Helper()
 	poll.Until(c.T, kube.Timeout, what, func(ctx context.Context) error {
@@ -120,7 +120,7 @@ func (c *changing) cluster(what string, want func(*workloadv1alpha1.Cluster) boo
 	})
 }
 
-// says waits until the Cluster, which stays ready, has a problem with gadgets.
+// says waits until the Cluster, which stays ready, reports a problem with gadgets.
 func (c *changing) says(reason, text string) {
 	c.Helper()
 	c.cluster("the Cluster says "+reason, func(o *workloadv1alpha1.Cluster) bool {
@@ -154,7 +154,7 @@ func (c *changing) resize(name string, size int64) {
 	c.patch(c.up, gadgets, "default", name, types.MergePatchType, fmt.Sprintf(`{"spec":{"size":%d}}`, size))
 }
 
-// below gives the gadget of a name in the member; nil if there is none.
+// below returns the gadget with a name in the member, or nil if there is none.
 func (c *changing) below(ctx context.Context, name string) (*unstructured.Unstructured, error) {
 	list, err := c.down.Resource(gadgets).Namespace("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -227,7 +227,7 @@ func (c *changing) deletes(name string) {
 	})
 }
 
-// unplaced makes a root and waits until it is said that no cluster takes it.
+// unplaced creates a root and waits for the event that no cluster accepts it.
 func (c *changing) unplaced(name string) {
 	c.Helper()
 	c.gadget(name, 1, false)
@@ -249,9 +249,9 @@ func (c *changing) unplaced(name string) {
 	}
 }
 
-// TestMemberChangesItsCRD goes the whole way, with the built kcp and a real API server as member:
-// the member narrows a CRD, then removes it. What fits is synced on, what does not fit is
-// reported, everything can be deleted, and nothing new is placed there.
+// TestMemberChangesItsCRD tests the built kcp with a real API server as member. The member
+// narrows a CRD, and then removes it. Valid objects are still synced, and invalid ones are
+// reported. Everything can be deleted, and nothing new is placed there.
 func TestMemberChangesItsCRD(t *testing.T) {
 	c := startChanging(t)
 	for name, size := range map[string]int64{"fits": 5, "large": 500, "small": 7, "huge": 900} {
@@ -264,7 +264,7 @@ func TestMemberChangesItsCRD(t *testing.T) {
 		`[{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/size/maximum","value":100}]`)
 	c.says(workloadv1alpha1.ResourceIncompatible, ".spec.size")
 
-	// Updates, statuses and deletions of what fits go on.
+	// Updates, statuses and deletions of valid objects continue.
 	c.resize("fits", 6)
 	there := c.arrives("fits", 6)
 	c.patch(c.down, gadgets, there.GetNamespace(), "fits", types.MergePatchType, `{"status":{"seen":6}}`, "status")
@@ -276,7 +276,7 @@ func TestMemberChangesItsCRD(t *testing.T) {
 	c.gadget("later", 3, true)
 	c.arrives("later", 3)
 
-	// What does not fit is reported, and taken once it fits.
+	// Invalid objects are reported, and accepted when they become valid.
 	c.resize("large", 600)
 	c.refused("large", true)
 	c.gadget("too-large", 101, true)
@@ -287,12 +287,12 @@ func TestMemberChangesItsCRD(t *testing.T) {
 	c.resize("too-large", 100)
 	c.arrives("too-large", 100)
 	c.refused("too-large", false)
-	// It is stored in the member as it was, and does not fit there.
+	// The member still stores the old object, which is not valid there.
 	c.deletes("huge")
 	c.unplaced("narrowed")
 	c.arrives("root", 2)
 
-	// The member takes it back.
+	// The member reverts the change.
 	c.patch(c.down, crds, "", gadgetsName, types.JSONPatchType,
 		`[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/size/maximum"}]`)
 	c.cluster("nothing is wrong with gadgets", func(o *workloadv1alpha1.Cluster) bool {

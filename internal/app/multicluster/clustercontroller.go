@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// clusterController is what the command is told.
+// clusterController contains the flags of the command.
 type clusterController struct {
 	kubeconfig, context string
 	controllers         controllers

@@ -1,10 +1,10 @@
-// Package multicluster puts the programs together that make one place of many clusters.
-// Each is a command: of rik, and a program of its own.
+// Package multicluster assembles the programs that combine many clusters. Each of them is a
+// subcommand of rik, and also a program of its own.
 package multicluster
 
 import "github.com/spf13/cobra"
 
-// Commands are those of rik that are about many clusters.
+// Commands returns the subcommands of rik for many clusters.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{kcpCommand(), clusterControllerCommand(), deploymentSplitterCommand(), syncerCommand(), crdPullerCommand(), compatCommand()}
 }

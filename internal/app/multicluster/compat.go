@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ExitError ends a program with an exit code of its own.
+// ExitError ends a program with a given exit code.
 type ExitError struct {
 	Code int
 	Err  error
@@ -18,21 +18,21 @@ func (e *ExitError) Error() string { return e.Err.Error() }
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// exitUnusable is the exit code of compat where there is nothing to compare: a wrong
-// command line, or a file that holds no CRD.
+// exitUnusable is the exit code of compat if there is nothing to compare: the command line is
+// wrong, or a file does not contain a CRD.
 const exitUnusable = 2
 
 func unusable(format string, args ...any) error {
 	return &ExitError{Code: exitUnusable, Err: fmt.Errorf(format, args...)}
 }
 
-// errIncompatible and errNoDenominator are the answers of compat that are no.
+// errIncompatible and errNoDenominator are the negative results of compat.
 var (
 	errIncompatible  = errors.New("NEW cannot hold everything that OLD accepts")
 	errNoDenominator = errors.New("there is no type that both OLD and NEW can hold")
 )
 
-// compat is what the command is told.
+// compat contains the flags and arguments of the command.
 type compat struct {
 	old, new string
 	lcd      bool

@@ -13,7 +13,7 @@ import (
 	"rik.dev/rik/internal/multicluster/schema"
 )
 
-// meet fills in the CRD that both can hold.
+// meet sets the CRD that both can hold.
 func (r *report) meet(before, after *apiextensionsv1.CustomResourceDefinition, offers, others map[string]schema.Offer) {
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		TypeMeta:   before.TypeMeta,
@@ -64,7 +64,7 @@ func (r *report) meet(before, after *apiextensionsv1.CustomResourceDefinition, o
 	}
 }
 
-// commonMeta keeps what both CRDs say of themselves.
+// commonMeta keeps the metadata that both CRDs share.
 func commonMeta(before, after *apiextensionsv1.CustomResourceDefinition) metav1.ObjectMeta {
 	common := func(a, b map[string]string) map[string]string {
 		kept := maps.Clone(a)
@@ -74,7 +74,7 @@ func commonMeta(before, after *apiextensionsv1.CustomResourceDefinition) metav1.
 	meta := metav1.ObjectMeta{
 		Name: before.Name, Labels: common(before.Labels, after.Labels), Annotations: common(before.Annotations, after.Annotations),
 	}
-	// Without it, an API server refuses a CRD in a group of Kubernetes' own.
+	// Without this annotation, an API server refuses a CRD in a protected group of Kubernetes.
 	const approved = apiextensionsv1.KubeAPIApprovedAnnotation
 	if value, ok := after.Annotations[approved]; ok && meta.Annotations[approved] == "" {
 		if meta.Annotations == nil {
@@ -85,7 +85,7 @@ func commonMeta(before, after *apiextensionsv1.CustomResourceDefinition) metav1.
 	return meta
 }
 
-// convert keeps the conversion where it is the same in both.
+// convert keeps the conversion if it is the same in both.
 func (r *report) convert(crd, before, after *apiextensionsv1.CustomResourceDefinition) {
 	none := &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
 	of := func(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceConversion {
@@ -101,8 +101,9 @@ func (r *report) convert(crd, before, after *apiextensionsv1.CustomResourceDefin
 	r.conversionDiffers = len(crd.Spec.Versions) > 1
 }
 
-// store chooses the version in which objects are stored: OLD's, where objects may be
-// already; else NEW's, or the one that kubectl prefers.
+// store chooses the storage version. It is the one of OLD, because objects may be stored in it.
+// If the CRD does not have that version, it is the one of NEW, or else the one that kubectl
+// prefers.
 func store(crd, before, after *apiextensionsv1.CustomResourceDefinition) {
 	chosen := 0
 	for i := range crd.Spec.Versions {

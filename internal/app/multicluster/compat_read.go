@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/multicluster/schema"
 )
 
-// readCRD reads a file that holds one CRD and nothing else; "-" is in.
+// readCRD reads a file that contains exactly one CRD. "-" means in.
 func readCRD(in io.Reader, file string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	if file != "-" {
 		f, err := os.Open(file) //nolint:gosec // the user names the file
@@ -40,10 +40,11 @@ func readCRD(in io.Reader, file string) (*apiextensionsv1.CustomResourceDefiniti
 	return crd, nil
 }
 
-// maxFile is more bytes than any API server takes.
+// maxFile is the maximum size of a file in bytes. It is more than any API server accepts.
 const maxFile = 16 << 20
 
-// onlyDocument is the one document of a stream of them. A stream without end is none.
+// onlyDocument returns the single document of a stream. It returns an error for a stream that
+// exceeds the limit.
 func onlyDocument(in io.Reader) ([]byte, error) {
 	limited := &io.LimitedReader{R: in, N: maxFile + 1}
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(limited))
@@ -74,7 +75,7 @@ func onlyDocument(in io.Reader) ([]byte, error) {
 	}
 }
 
-// says tells a document from one that is nothing but comments.
+// says reports whether a document contains more than comments.
 func says(document []byte) bool {
 	for line := range bytes.Lines(document) {
 		line = bytes.TrimSpace(line)
@@ -85,7 +86,7 @@ func says(document []byte) bool {
 	return false
 }
 
-// decodeCRD is strict: a keyword that is not known would not be compared.
+// decodeCRD is strict, because an unknown keyword would not be compared.
 func decodeCRD(document []byte) (*apiextensionsv1.CustomResourceDefinition, error) {
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal(document, &kind); err != nil {
@@ -107,7 +108,7 @@ func decodeCRD(document []byte) (*apiextensionsv1.CustomResourceDefinition, erro
 	return crd, nil
 }
 
-// sameType refuses CRDs that no API server would take for each other.
+// sameType rejects CRDs of different types.
 func sameType(before, after *apiextensionsv1.CustomResourceDefinition) error {
 	var differs []error
 	for _, fact := range []struct{ name, old, new string }{
@@ -123,7 +124,7 @@ func sameType(before, after *apiextensionsv1.CustomResourceDefinition) error {
 	return errors.Join(differs...)
 }
 
-// offersOf has an offer for each version that a CRD serves.
+// offersOf returns an offer for each version that a CRD serves.
 func offersOf(crd *apiextensionsv1.CustomResourceDefinition, location, file string) (map[string]schema.Offer, error) {
 	offers := map[string]schema.Offer{}
 	for i := range crd.Spec.Versions {

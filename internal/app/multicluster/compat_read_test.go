@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A file may be a device that never ends; this one is as large as need be.
+// A file may be an endless device. This one exceeds the limit.
 func TestOnlyDocumentEnds(t *testing.T) {
 	t.Parallel()
 	for _, part := range []string{"\x00", "# note\n", "---\na: 1\n"} {

@@ -12,7 +12,7 @@ import (
 	"rik.dev/rik/internal/multicluster/schema"
 )
 
-// report is the answer of compat, and what -o json writes.
+// report is the result of compat, and the output of -o json.
 type report struct {
 	Name       string          `json:"name"`
 	Old        string          `json:"old"`
@@ -25,7 +25,7 @@ type report struct {
 	conversionDiffers bool
 }
 
-// verdict is what became of one version.
+// verdict is the result for one version.
 type verdict string
 
 const (
@@ -35,7 +35,7 @@ const (
 	verdictRemoved verdict = "Removed"
 	// verdictAdded: only NEW serves it.
 	verdictAdded verdict = "Added"
-	// verdictAgreed: both can hold what the LCD has.
+	// verdictAgreed: both can hold what the LCD contains.
 	verdictAgreed verdict = "Agreed"
 )
 
@@ -66,7 +66,7 @@ func obstacleReports(obstacles []apiresourcev1alpha1.Obstacle) []obstacleReport 
 	return reports
 }
 
-// compare fills in what NEW cannot hold of OLD.
+// compare sets what NEW cannot hold of OLD.
 func (r *report) compare(before, after *apiextensionsv1.CustomResourceDefinition, offers, others map[string]schema.Offer) {
 	for i := range before.Spec.Versions {
 		v := &before.Spec.Versions[i]
@@ -119,7 +119,7 @@ func versionNamed(crd *apiextensionsv1.CustomResourceDefinition, name string) *a
 	return nil
 }
 
-// err is the answer as an exit code.
+// err returns the result as an error with an exit code.
 func (r *report) err(lcd bool) error {
 	switch {
 	case lcd && r.LCD == nil:
@@ -131,7 +131,7 @@ func (r *report) err(lcd bool) error {
 	}
 }
 
-// write tells the report: for people, or for machines.
+// write prints the report as text or JSON.
 func (c *compat) write(r *report) error {
 	if c.format == "json" {
 		encoder := json.NewEncoder(c.out)
@@ -153,7 +153,7 @@ func (c *compat) write(r *report) error {
 	return err
 }
 
-// report writes the report as text.
+// report prints the report as text.
 func (r *report) report(w io.Writer) error {
 	var failed error
 	say := func(format string, args ...any) {

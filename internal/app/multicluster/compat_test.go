@@ -21,9 +21,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// TestCompat runs the command on the inputs of testdata/compat. The comment of an
-// archive says what is shown, args is the command line, and in what is read from
-// standard input; exit, stdout and stderr are what is expected.
+// TestCompat runs the command on the inputs of testdata/compat. The comment of an archive
+// describes the case. args is the command line, and in is the standard input. exit, stdout and
+// stderr are the expected results.
 func TestCompat(t *testing.T) {
 	files, err := filepath.Glob("testdata/compat/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -103,8 +103,8 @@ func runCompat(t *testing.T, in []byte, args ...string) (code int, stdout, stder
 	return exit.Code, out.Bytes(), complaints.Bytes()
 }
 
-// TestCompatDenominators: what --lcd writes is a CRD that an API server takes, and
-// compatible with both that it was made of.
+// TestCompatDenominators tests that the output of --lcd is a CRD that an API server accepts, and
+// that is compatible with both inputs.
 func TestCompatDenominators(t *testing.T) {
 	files, err := filepath.Glob("testdata/compat/lcd*.txtar")
 	if err != nil {
@@ -130,7 +130,7 @@ func TestCompatDenominators(t *testing.T) {
 		written++
 		checkCRD(t, file, lcd)
 		for _, other := range []string{before, after} {
-			// That a version is missing is no concern of the schemas.
+			// A missing version does not affect the comparison of schemas.
 			if code, out, complaints := runCompat(t, lcd, "-", other); code != 0 {
 				t.Errorf("%s: compat LCD %s = %d:\n%s%s", file, filepath.Base(other), code, out, complaints)
 			}
@@ -141,7 +141,7 @@ func TestCompatDenominators(t *testing.T) {
 	}
 }
 
-// checkCRD asks Kubernetes' validation of a CRD that is created.
+// checkCRD applies the validation of Kubernetes for a new CRD.
 func checkCRD(t *testing.T, name string, raw []byte) {
 	t.Helper()
 	crd, internal := &apiextensionsv1.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}

@@ -19,11 +19,11 @@ import (
 	"rik.dev/rik/internal/multicluster/syncer"
 )
 
-// errModes is what the prototype says, too.
+// errModes has the same text as in the prototype.
 var errModes = errors.New("can't set both --push-mode and --pull-mode")
 
-// controllers are the cluster controller, negotiation and the splitter, wherever they
-// run: inside a kcp or beside it.
+// controllers are the cluster controller, negotiation and the splitter. They run inside a kcp or
+// in a program of their own.
 type controllers struct {
 	push, pull   bool
 	syncerImage  string
@@ -47,7 +47,7 @@ func (c *controllers) addFlags(s *pflag.FlagSet) {
 	addDeleteFlags(s, &c.deletes)
 }
 
-// validate finds mistakes before anything is opened or made.
+// validate finds invalid flags before anything is opened or created.
 func (c *controllers) validate() error {
 	var problems []error
 	if c.push && c.pull {
@@ -63,7 +63,7 @@ func (c *controllers) validate() error {
 	if c.pull && !c.push && c.syncerImage == "" {
 		problems = append(problems, errors.New("--pull-mode installs syncers in clusters: name their image with --syncer-image"))
 	}
-	// What they say of the types holds wherever the kcp is.
+	// The types are checked in the same way for any kcp.
 	somewhere := c.clusterConfig(&rest.Config{})
 	return errors.Join(append(problems, somewhere.Validate())...)
 }
@@ -86,11 +86,11 @@ func (c *controllers) clusterConfig(kcp *rest.Config) cluster.Config {
 	}
 }
 
-// credentials make a kubeconfig for the syncer of a cluster; see cluster.Config.
+// credentials creates a kubeconfig for the syncer of a cluster. See cluster.Config.
 type credentials = func(ctx context.Context, cluster string, uid types.UID) ([]byte, error)
 
-// run works on a kcp until ctx ends. Two in one process would count the same twice,
-// and so the second is refused.
+// run works on a kcp until ctx ends. Two runs in one process would use the same metrics, so the
+// second one returns an error.
 func (c *controllers) run(ctx context.Context, kcp *rest.Config, issue credentials, log *slog.Logger) error {
 	metrics := &scope{Registerer: legacyregistry.Registerer()}
 	defer metrics.end()

@@ -18,13 +18,13 @@ import (
 	"rik.dev/rik/internal/multicluster/crdpuller"
 )
 
-// errPartly says that something that was asked for by name is missing.
+// errPartly means that a type that was requested by name is missing.
 var errPartly = errors.New("not every type that was asked for could be written")
 
-// crdPuller is what the command is told.
+// crdPuller contains the flags of the command.
 type crdPuller struct {
 	kubeconfig, context, output string
-	// files are told on out, and what is left out on complaints.
+	// out receives the names of files, and complaints the types that are left out.
 	out, complaints io.Writer
 }
 
@@ -39,7 +39,7 @@ func crdPullerCommand() *cobra.Command {
 			"OpenAPI document. Without names it writes all that can be watched.",
 		Example: "  crd-puller --kubeconfig east.kubeconfig deployments.apps ingresses.networking.k8s.io\n" +
 			"  crd-puller --output types",
-		// Or the word after a program's name would be a command.
+		// Otherwise the first argument would be taken for a subcommand.
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, names []string) error {
 			p.out, p.complaints = c.OutOrStdout(), c.ErrOrStderr()
@@ -95,7 +95,7 @@ func (p *crdPuller) write(crds []*apiextensionsv1.CustomResourceDefinition) erro
 	return nil
 }
 
-// manifest leaves out what only a server says.
+// manifest removes the fields that only a server sets.
 func manifest(crd *apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(crd)
 	if err != nil {
@@ -105,7 +105,7 @@ func manifest(crd *apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
 	return yaml.Marshal(object)
 }
 
-// complain says what was left out, and why.
+// complain prints what was left out, and why.
 func (p *crdPuller) complain(pulled *crdpuller.Result) {
 	for _, problem := range pulled.Problems {
 		fmt.Fprintf(p.complaints, "crd-puller: left out %s\n", problem)

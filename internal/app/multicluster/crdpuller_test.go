@@ -23,7 +23,7 @@ func pull(t *testing.T, args ...string) (out, complaints string, err error) {
 	}
 	var stdout, stderr bytes.Buffer
 	c := crdPullerCommand()
-	c.AddCommand(&cobra.Command{Use: "version"}) // as every program has
+	c.AddCommand(&cobra.Command{Use: "version"}) // every program has this command
 	c.SetOut(&stdout)
 	c.SetErr(&stderr)
 	c.SilenceErrors, c.SilenceUsage = true, true

@@ -27,11 +27,11 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// signTimeout is how long the kcp may take for one certificate.
+// signTimeout is how long the kcp may take to sign a certificate.
 const signTimeout = 30 * time.Second
 
-// requester asks a kcp for the certificates of syncers that run elsewhere, and approves
-// that itself. The syncers reach the kcp at the address of the connection.
+// requester requests certificates from a kcp for syncers that run elsewhere, and approves them
+// itself. The syncers reach the kcp at the address of the connection.
 func requester(kcp *rest.Config) credentials {
 	return func(ctx context.Context, cluster string, uid types.UID) ([]byte, error) {
 		client, err := kubernetes.NewForConfig(kcp)
@@ -88,7 +88,7 @@ func approved(ctx context.Context, client kubernetes.Interface, name string, uid
 	return csr.WaitForCertificate(ctx, client, name, uid)
 }
 
-// forget removes a request, whatever became of it.
+// forget deletes a request, whatever its result.
 func forget(ctx context.Context, client kubernetes.Interface, name string) error {
 	err := client.CertificatesV1().CertificateSigningRequests().Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
@@ -97,7 +97,7 @@ func forget(ctx context.Context, client kubernetes.Interface, name string) error
 	return err
 }
 
-// kubeconfigOf reaches a kcp as another connection does, as another user.
+// kubeconfigOf returns a kubeconfig for the same kcp with another user.
 func kubeconfigOf(kcp *rest.Config, user string, certPEM, keyPEM []byte) ([]byte, error) {
 	kcp = rest.CopyConfig(kcp)
 	if err := rest.LoadTLSFiles(kcp); err != nil {

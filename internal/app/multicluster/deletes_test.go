@@ -10,8 +10,8 @@ import (
 	"rik.dev/rik/internal/multicluster/syncer"
 )
 
-// TestDeleteFlagsReachTheController: what a kcp is told of deletions is told to the
-// controller that runs its syncers, and what makes no sense is refused.
+// TestDeleteFlagsReachTheController tests that the flags of a kcp for deletions reach the
+// controller that runs its syncers, and that invalid values are rejected.
 func TestDeleteFlagsReachTheController(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -19,7 +19,7 @@ import (
 
 const splitTypesFlag = "split-types"
 
-// splitter is what the controller that divides roots is told, wherever it runs.
+// splitter contains the flags of the controller that divides roots, in any program.
 type splitter struct{ types []string }
 
 func (s *splitter) addFlags(flags *pflag.FlagSet) {
@@ -27,7 +27,7 @@ func (s *splitter) addFlags(flags *pflag.FlagSet) {
 		controller.NoTypes+" for no type")
 }
 
-// isOff says whether nothing is to be divided.
+// isOff reports whether the splitter is disabled.
 func (s *splitter) isOff() bool { return slices.Equal(s.types, []string{controller.NoTypes}) }
 
 func (s *splitter) validate() error {
@@ -40,7 +40,7 @@ func (s *splitter) validate() error {
 	return nil
 }
 
-// prepare makes what divides the roots of a kcp until its context ends.
+// prepare returns a function that divides the roots of a kcp until its context ends.
 func (s *splitter) prepare(kcp *rest.Config, log *slog.Logger, metrics prometheus.Registerer) (run func(context.Context) error, err error) {
 	if s.isOff() {
 		return func(context.Context) error { return nil }, nil
@@ -52,7 +52,7 @@ func (s *splitter) prepare(kcp *rest.Config, log *slog.Logger, metrics prometheu
 	return c.Run, nil
 }
 
-// deploymentSplitter is what the command is told.
+// deploymentSplitter contains the flags of the command.
 type deploymentSplitter struct {
 	kubeconfig, context string
 	splitter            splitter

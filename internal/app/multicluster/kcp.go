@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// kcpPort is the prototype's: a kcp and a rik cluster fit on one machine.
+	// kcpPort is the port of the prototype. A kcp and a rik cluster can run on one machine.
 	kcpPort = 6443
-	// kcpName is what the administrator's kubeconfig calls the kcp.
+	// kcpName is the name of the kcp in the administrator's kubeconfig.
 	kcpName = "kcp"
-	// syncerValidity of the credentials of a syncer outside. The cluster controller
-	// makes new ones when a third of it is left.
+	// syncerValidity is the lifetime of the credentials of a syncer outside the kcp. The cluster
+	// controller replaces them when a third of it is left.
 	syncerValidity = 30 * 24 * time.Hour
 )
 
-// kcp is what the command is told.
+// kcp contains the flags of the command.
 type kcp struct {
 	server         apiserver.Config
 	etcdServers    string
@@ -61,7 +61,7 @@ func kcpCommand() *cobra.Command {
 	return c
 }
 
-// noArgs names what is too much.
+// noArgs rejects arguments and names the first one.
 func noArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %q", args[0])
@@ -86,7 +86,7 @@ func (k *kcp) addFlags(s *pflag.FlagSet) {
 	s.BoolVar(&k.runControllers, "run-controllers", true, "run the cluster controller, negotiation and the splitter in this process; otherwise run cluster-controller beside it")
 }
 
-// complete makes the server's configuration of the flags.
+// complete sets the server's configuration from the flags.
 func (k *kcp) complete(log *slog.Logger) error {
 	if k.etcdServers != "" {
 		if k.server.DatastoreEndpoint != "" {
@@ -116,8 +116,8 @@ func (k *kcp) run(ctx context.Context, out io.Writer) error {
 	return k.serve(ctx, server, log)
 }
 
-// serve runs the API server, and the controllers once it is ready. It goes last: their
-// last writes need it.
+// serve runs the API server, and the controllers when it is ready. The API server stops last,
+// because the controllers need it for their last writes.
 func (k *kcp) serve(ctx context.Context, server *apiserver.Server, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -145,14 +145,14 @@ func (k *kcp) serve(ctx context.Context, server *apiserver.Server, log *slog.Log
 			return nil
 		}
 		loopback := server.LoopbackConfig()
-		// Types that CRDs serve know no protobuf.
+		// Types that CRDs serve do not support protobuf.
 		loopback.ContentType, loopback.AcceptContentTypes = runtime.ContentTypeJSON, ""
 		return k.controllers.run(dependents, loopback, issuer(server), log)
 	})
 	return group.Wait()
 }
 
-// issuer signs certificates of syncers that run elsewhere.
+// issuer signs certificates for syncers that run elsewhere.
 func issuer(server *apiserver.Server) credentials {
 	return func(_ context.Context, cluster string, uid types.UID) ([]byte, error) {
 		return server.KubeconfigFor(pki.User(workloadv1alpha1.SyncerUserPrefix+cluster, string(uid)), syncerValidity)

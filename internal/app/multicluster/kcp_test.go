@@ -87,11 +87,12 @@ func execute(ctx context.Context, c *cobra.Command, log io.Writer, args ...strin
 	c.SetOut(log)
 	c.SetErr(log)
 	c.SilenceErrors, c.SilenceUsage = true, true
-	c.SetArgs(append([]string{}, args...)) // without any it would take the test program's
+	// without arguments, it would use those of the test program
+	c.SetArgs(append([]string{}, args...))
 	return c.ExecuteContext(ctx)
 }
 
-// upstream waits for a kcp's kubeconfig, and for the kcp.
+// upstream waits for the kubeconfig of a kcp, and for the kcp.
 func upstream(t *testing.T, root string) *rest.Config {
 	t.Helper()
 	var config *rest.Config
@@ -113,11 +114,11 @@ func upstream(t *testing.T, root string) *rest.Config {
 	return config
 }
 
-// TestKCPCarriesWork goes the whole way with the controllers inside the kcp: a real
-// Kubernetes is registered, its Deployments are negotiated and published, and one that is
-// labeled arrives and goes. With the controllers beside it, test/e2e does, in
-// TestPrivilegedMulticlusterDrills. It is the built program: a kcp in this process takes so
-// much longer, with the race detector, that a busy machine does not get to the end.
+// TestKCPCarriesWork tests all controllers inside the kcp. A real Kubernetes cluster is
+// registered, and its Deployments are negotiated and published. A labeled Deployment arrives and
+// is deleted. TestPrivilegedMulticlusterDrills in test/e2e tests the controllers in programs of
+// their own. This test runs the built program. A kcp in the test process is so much slower under
+// the race detector that the test would not finish on a busy machine.
 func TestKCPCarriesWork(t *testing.T) {
 	dir, err := program.Dir()
 	if err != nil {
@@ -189,7 +190,7 @@ func expectCount(ctx context.Context, count func(context.Context) (int, error), 
 	return err
 }
 
-// register makes a Cluster and waits until Deployments are carried to it.
+// register creates a Cluster and waits until Deployments are carried to it.
 func register(t *testing.T, config *rest.Config, name string, kubeconfig []byte) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(config)

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// logging is what a long-running command is told about its log.
+// logging contains the log flags of a long-running command.
 type logging struct{ level, format string }
 
 func (l *logging) addFlags(s *pflag.FlagSet) {

@@ -17,12 +17,12 @@ import (
 const (
 	metricsFlag = "metrics-address"
 	metricsPath = "/metrics"
-	// metricsTimeout bounds a reader that is slow, or none.
+	// metricsTimeout limits a slow or hanging client.
 	metricsTimeout = 10 * time.Second
 )
 
-// metricsPort is where a command that has no API of its own shows what it counts. Nobody
-// is asked who he is there, and so it is on loopback and nowhere else.
+// metricsPort is the address at which a command without an API serves its metrics. It has no
+// authentication, so it must be a loopback address.
 type metricsPort struct{ address string }
 
 func (m *metricsPort) addFlags(s *pflag.FlagSet) {
@@ -43,8 +43,8 @@ func (m *metricsPort) validate() error {
 	return nil
 }
 
-// beside runs something and serves metrics meanwhile, if there is to be a port. That it
-// cannot be opened is known before anything is run.
+// beside calls run, and serves metrics meanwhile if there is an address. If the port cannot be
+// opened, it returns an error before it calls run.
 func (m *metricsPort) beside(ctx context.Context, log *slog.Logger, run func(context.Context) error) error {
 	if m.address == "" {
 		return run(ctx)

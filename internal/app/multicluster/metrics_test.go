@@ -56,8 +56,8 @@ func TestMetricsAreForThisMachineAlone(t *testing.T) {
 // canary is a credential of a cluster.
 const canary = "c4n4ry-5ecret"
 
-// metricsOfTheCommands: a cluster controller and a syncer tell what they do, for as long
-// as they run, without any credential. A kcp tells it to its administrators.
+// metricsOfTheCommands tests that a cluster controller and a syncer serve metrics while they run,
+// without any credential. A kcp serves them to its administrators.
 func metricsOfTheCommands(t *testing.T, s *kcptest.Server) {
 	t.Helper()
 	config, physical := s.Config, kube.Shared(t)
@@ -99,7 +99,7 @@ func addCluster(t *testing.T, config *rest.Config, name, mode, kubeconfig string
 
 var servingMetrics = regexp.MustCompile(`msg="serving metrics".* url=(\S+)`)
 
-// url runs a command with a port for metrics until the test ends, and gives its URL.
+// url runs a command with a port for metrics until the test ends, and returns its URL.
 func url(t *testing.T, c *cobra.Command, args ...string) string {
 	t.Helper()
 	log := &output.Buffer{}
@@ -130,7 +130,7 @@ func url(t *testing.T, c *cobra.Command, args ...string) string {
 	return found
 }
 
-// tells waits until all of this stands in the metrics, and returns them.
+// tells waits until the metrics contain all wanted texts, and returns the metrics.
 func tells(t *testing.T, url string, wanted ...string) string {
 	t.Helper()
 	var text string
@@ -166,7 +166,7 @@ func scrape(ctx context.Context, url string) (string, error) {
 	return string(body), err
 }
 
-// secretsIn are the credentials that a text holds.
+// secretsIn returns the credentials that a text contains.
 func secretsIn(t *testing.T, text string, configs ...*rest.Config) []string {
 	t.Helper()
 	secrets := []string{canary, "PRIVATE KEY"}
@@ -192,7 +192,7 @@ func secretsIn(t *testing.T, text string, configs ...*rest.Config) []string {
 	return found
 }
 
-// refusesStrangers asks a kcp for its metrics, as its administrator and as nobody.
+// refusesStrangers requests the metrics of a kcp, as its administrator and without credentials.
 func refusesStrangers(t *testing.T, config *rest.Config) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(config)

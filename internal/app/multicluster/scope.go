@@ -8,13 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// scope registers metrics for as long as what they measure runs.
+// scope registers metrics for as long as the measured component runs.
 type scope struct {
 	prometheus.Registerer
 
 	mu sync.Mutex
-	// registered are those that end has to take away, by what they describe. It is
-	// guarded by mu.
+	// registered are the collectors that end must unregister, by their descriptions. mu guards
+	// it.
 	registered map[string]prometheus.Collector
 }
 
@@ -41,8 +41,8 @@ func (s *scope) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// Unregister implements prometheus.Registerer. What has ended is forgotten: the syncer
-// of a Cluster that is gone would be kept in memory by its metrics otherwise.
+// Unregister implements prometheus.Registerer. It removes its reference to the collector.
+// Otherwise the metrics of a removed Cluster would keep its syncer in memory.
 func (s *scope) Unregister(c prometheus.Collector) bool {
 	s.mu.Lock()
 	delete(s.registered, described(c))
@@ -59,8 +59,8 @@ func (s *scope) end() {
 	s.registered = nil
 }
 
-// described tells collectors apart as a registry does, by what they describe: one that is
-// wrapped to bear a label is another value each time.
+// described identifies a collector by its descriptions, as a registry does. A collector that is
+// wrapped with a label is a different value each time.
 func described(c prometheus.Collector) string {
 	descs := make(chan *prometheus.Desc)
 	go func() {

@@ -6,8 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestScopeForgetsWhatEnded: what a syncer registers and takes away, wrapped with its
-// cluster's name as it does, is not kept; what is left at the end goes then.
+// TestScopeForgetsWhatEnded tests that scope does not keep collectors which a syncer has
+// unregistered, wrapped with the name of its cluster. The remaining ones are unregistered at the
+// end.
 func TestScopeForgetsWhatEnded(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -19,7 +20,7 @@ func TestScopeForgetsWhatEnded(t *testing.T) {
 	}
 	east, west := prometheus.WrapRegistererWith(prometheus.Labels{"cluster": "east"}, s), prometheus.WrapRegistererWith(prometheus.Labels{"cluster": "west"}, s)
 	ofEast, ofWest := counter("applies_total"), counter("applies_total")
-	for range 3 { // a Cluster that comes and goes
+	for range 3 { // a Cluster that is created and deleted
 		east.MustRegister(ofEast)
 		if !east.Unregister(ofEast) {
 			t.Fatal("it was not registered")

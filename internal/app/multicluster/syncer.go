@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/multicluster/syncer"
 )
 
-// syncerCommandLine is what the command is told.
+// syncerCommandLine contains the flags of the command.
 type syncerCommandLine struct {
 	fromKubeconfig, fromCluster string
 	toKubeconfig, toContext     string
@@ -38,9 +38,9 @@ func syncerCommand() *cobra.Command {
 			"The spellings of the kcp prototype (-from_kubeconfig and so on) are understood too.",
 		Example: "  syncer --from-kubeconfig kcp.kubeconfig --to-kubeconfig east.kubeconfig --cluster east\n" +
 			"  syncer --from-kubeconfig kcp.kubeconfig --cluster east deployments.apps configmaps",
-		// Or the word after a program's name would be a command.
+		// Otherwise the first argument would be taken for a subcommand.
 		Args: cobra.ArbitraryArgs,
-		// The prototype's flags have one dash; see prototypeFlags.
+		// The flags of the prototype have one dash. See prototypeFlags.
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
 			c.DisableFlagParsing = false
@@ -71,8 +71,8 @@ func (s *syncerCommandLine) addFlags(flags *pflag.FlagSet) {
 	s.metrics.addFlags(flags)
 }
 
-// prototypeFlags turns the prototype's flags, which have one dash and underscores, into
-// today's. Only whole names of flags are touched.
+// prototypeFlags converts the flags of the prototype, which have one dash and underscores, to the
+// current flags. It changes only complete flag names.
 func prototypeFlags(args []string, flags *pflag.FlagSet) []string {
 	out := make([]string, 0, len(args))
 	for i, arg := range args {
@@ -123,8 +123,8 @@ func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
 	})
 }
 
-// again is for the case that the Cluster upstream is made anew: then what runs is for
-// one that is no more.
+// again restarts the syncer when the Cluster upstream was created again, because the old syncer
+// belongs to the deleted Cluster.
 func again(ctx context.Context, log *slog.Logger, s *syncer.Syncer) error {
 	for {
 		err := s.Run(ctx)
@@ -153,7 +153,7 @@ func (s *syncerCommandLine) downstream() (*rest.Config, error) {
 	return config, nil
 }
 
-// connection reads a kubeconfig of the one who runs this.
+// connection reads a kubeconfig of the user who runs the program.
 func connection(flag, file, context string) (*rest.Config, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
