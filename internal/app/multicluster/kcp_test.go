@@ -190,7 +190,7 @@ func expectCount(ctx context.Context, count func(context.Context) (int, error), 
 	return err
 }
 
-// register creates a Cluster and waits until Deployments are carried to it.
+// register creates a Cluster and waits until Deployments are copied to it.
 func register(t *testing.T, config *rest.Config, name string, kubeconfig []byte) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(config)

@@ -66,7 +66,7 @@ func deleteFlags(l syncer.DeleteLimit) []string {
 // errForeign: a namespace with the name of the agent's namespace exists and was not made for it.
 var errForeign = errors.New("it exists and was not made for this Cluster: remove it, or register the cluster under another name")
 
-// install updates the agent for the types to carry. It is idempotent.
+// install updates the agent for the types to copy. It is idempotent.
 func (a *agent) install(ctx context.Context, carried []string) error {
 	if a.credentials == nil {
 		return errors.New("this cluster controller can make no credentials for an agent: use the mode push, or none")

@@ -60,7 +60,7 @@ type facts struct {
 	// kubeconfig is the problem of the kubeconfig. If it is set, there is no observation.
 	kubeconfig *problem
 	observed   observation
-	// synced are the types that are carried.
+	// synced are the types whose objects are copied.
 	synced []string
 	// kcp is the UID of the kcp itself. sameAs is an older Cluster with the same UID.
 	kcp, sameAs string

@@ -128,7 +128,7 @@ type look struct {
 	seen map[types.UID]bool
 }
 
-// releaseWhere walks through every object of every type that can be carried. If a type cannot be
+// releaseWhere walks through every object of every type that can be copied. If a type cannot be
 // read, it returns an error, but still reads all other types.
 func (c *Controller) releaseWhere(ctx context.Context, l look) error {
 	kinds, err := c.carriable()
@@ -205,7 +205,7 @@ func (c *Controller) versions() (map[schema.GroupResource][]string, error) {
 	return versions, nil
 }
 
-// ownGroups are the API groups of the kcp's own objects, which are not carried.
+// ownGroups are the API groups of the kcp's own objects, which are not copied.
 var ownGroups = []string{workloadv1alpha1.GroupName, apiresourcev1alpha1.GroupName}
 
 func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionResource, l look) error {

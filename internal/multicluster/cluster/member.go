@@ -52,7 +52,7 @@ type member struct {
 	wake, strayed chan struct{}
 
 	mu sync.Mutex
-	// seen is the observation. types are the types to import, and carried the types to carry.
+	// seen is the observation. types are the types to import, and carried are the types to copy.
 	// strays are objects that may have to be released. mu guards all of them.
 	seen           observation
 	types, carried []string
@@ -215,7 +215,7 @@ func (m *member) work(ctx context.Context) (end func()) {
 	}
 }
 
-// want sets the types to import and to carry.
+// want sets the types to import and to copy.
 func (m *member) want(types, carried []string) {
 	m.mu.Lock()
 	newTypes, newCarried := !slices.Equal(m.types, types), !slices.Equal(m.carried, carried)

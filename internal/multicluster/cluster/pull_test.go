@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// TestPullModeInstallsAnAgent tests that the agent has the permissions to carry objects and no
+// TestPullModeInstallsAnAgent tests that the agent has the permissions to copy objects and no
 // others. It changes only when necessary, and is removed when the mode changes.
 func TestPullModeInstallsAnAgent(t *testing.T) {
 	t.Parallel()

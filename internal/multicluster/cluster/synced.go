@@ -50,13 +50,13 @@ func wanted(requested []string, cluster *workloadv1alpha1.Cluster) []string {
 	return slices.Compact(names)
 }
 
-// synced returns the types that are carried to a cluster, as resource.group, sorted. Their
-// imports are compatible with what the kcp serves, and the kcp serves them. Cluster-scoped types
-// are carried only if the Cluster allows them by name.
+// synced returns the types whose objects are copied to a cluster, as resource.group, sorted.
+// Their imports are compatible with what the kcp serves, and the kcp serves them. Cluster-scoped
+// types are included only if the Cluster allows them by name.
 //
-// If a carried type becomes incompatible because the cluster has changed its schema, it is still
-// carried: objects that are valid are updated, and all objects can be deleted. synced also
-// returns the problems, without their times.
+// If a synced type becomes incompatible because the cluster has changed its schema, it stays
+// synced: objects that are valid are updated, and all objects can be deleted. synced also returns
+// the problems, without their times.
 func synced(requested []string, cluster *workloadv1alpha1.Cluster, imports []*apiresourcev1alpha1.APIResourceImport) (carried []string, problems []workloadv1alpha1.ResourceProblem) {
 	names := wanted(requested, cluster)
 	unfit := map[string]string{}
@@ -110,7 +110,7 @@ func since(problems, before []workloadv1alpha1.ResourceProblem, now metav1.Time)
 	return problems
 }
 
-// served reports whether every object of an import's type can be carried.
+// served reports whether every object of an import's type can be copied.
 func served(i *apiresourcev1alpha1.APIResourceImport) bool {
 	return meta.IsStatusConditionTrue(i.Status.Conditions, apiresourcev1alpha1.ConditionCompatible) &&
 		meta.IsStatusConditionTrue(i.Status.Conditions, apiresourcev1alpha1.ConditionAvailable)

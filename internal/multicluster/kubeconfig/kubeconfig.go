@@ -26,7 +26,7 @@ import (
 const MaxBytes = 256 << 10
 
 // maxAnswer is the maximum size of a server's response, in bytes. The largest are lists of all
-// carried objects of a type.
+// copied objects of a type.
 const maxAnswer = 256 << 20
 
 // The errors of Parse. Each one contains the next step.

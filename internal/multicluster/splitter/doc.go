@@ -5,9 +5,12 @@
 // The package is pure. [Split] takes a [State] and returns the next step and its explanation. The
 // caller writes the step. Splitting again after each change of the state converges: in the end
 // the parts and the unplaced replicas add up to the whole, and another Split changes nothing. The
-// package also decides how each kind is divided ([KindOf]), what other objects a workload needs
-// ([Needs]), what a leaf contains ([LeafName], [Render]), and how the statuses of the leaves are
-// combined ([Aggregate]).
+// package also decides:
+//
+//   - how each kind is divided ([KindOf])
+//   - what other objects a workload needs ([Needs])
+//   - what a leaf contains ([LeafName], [Render])
+//   - how the statuses of the leaves are combined ([Aggregate])
 //
 // The package uses these words. A part is the number of replicas in the spec of a leaf. It is 1
 // for a root that is not divided. A share is the part that a cluster has in the end. Most is the

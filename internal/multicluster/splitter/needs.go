@@ -33,11 +33,15 @@ const (
 	KindService        = "Service"
 )
 
-// Needs returns the objects to which an object refers, sorted and without duplicates. These are
-// the objects that the pods of a workload read, mount or run as, the Service of a StatefulSet,
-// the Services and Secrets of an Ingress, and the Secrets of a ServiceAccount. Needs leaves out
-// objects that every namespace of every cluster has: the default ServiceAccount and the root
-// certificates.
+// Needs returns the objects to which an object refers, sorted and without duplicates:
+//
+//   - the objects that the pods of a workload read, mount or run as
+//   - the Service of a StatefulSet
+//   - the Services and Secrets of an Ingress
+//   - the Secrets of a ServiceAccount
+//
+// Needs leaves out objects that every namespace of every cluster has: the default ServiceAccount
+// and the root certificates.
 func Needs(object *unstructured.Unstructured) ([]Need, error) {
 	var n needs
 	switch object.GroupVersionKind().GroupKind().String() {

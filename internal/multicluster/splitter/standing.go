@@ -236,9 +236,9 @@ func (s *site) holdFinished(finished bool) {
 const returnTime = 30 * time.Second
 
 // strand leaves parts in silent clusters if no other cluster accepts them. Giving them up would
-// not start them anywhere. It would stop them all when the connection returns. Perhaps the kcp
-// itself was disconnected. A root that goes to every cluster does not replace its leaf in another
-// one.
+// not start them anywhere else. It would stop all of them when the connection returns, even if
+// the kcp itself was disconnected. A root that goes to every cluster is an exception: its leaf in
+// one cluster does not replace the one in another.
 func (st *State) strand(sites []*site) {
 	var again time.Time
 	for _, s := range sites {

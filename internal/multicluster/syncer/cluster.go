@@ -242,7 +242,7 @@ func (e *engine) isMissing() bool {
 }
 
 // carry starts and stops carriers so that they match the given types. Objects of types that are
-// no longer carried stay as they are, on both sides.
+// no longer copied stay as they are, on both sides.
 func (e *engine) carry(ctx context.Context, types []Type) {
 	wanted := map[schema.GroupResource]Type{}
 	for _, t := range types {

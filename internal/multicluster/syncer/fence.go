@@ -221,7 +221,7 @@ func (e *engine) settle(ctx context.Context) error {
 	}
 	e.mu.Unlock()
 	if !looked {
-		return nil // not renewed, but not a problem yet: the carried types are not known
+		return nil // not renewed, but not a problem yet: the synced types are not known
 	}
 	for _, t := range types {
 		why, err := e.behind(ctx, t)

@@ -150,11 +150,11 @@ func (e *engine) statusNow(cluster *workloadv1alpha1.Cluster, down error, now me
 type readingState struct {
 	// looked is true after both sides have returned the types that they serve.
 	looked bool
-	// filling are the types that are being read for the first time. carried is the number of
+	// filling are the types that are being read for the first time. copied is the number of
 	// other types that can be read.
 	filling []string
 	carried int
-	// unreadable are the types that cannot be read. missing are the types that are not carried.
+	// unreadable are the types that cannot be read. missing are the types that are not copied.
 	unreadable map[string]*typehealth.Trouble
 	missing    []missingType
 	// waiting are the types whose objects wait for a slot.
@@ -187,7 +187,7 @@ func (e *engine) readingNow(now time.Time) readingState {
 }
 
 // readyCondition returns the condition SyncerReady, which is about the whole cluster. A single
-// type that cannot be carried does not make it False, because controllers that use the condition
+// type that cannot be copied does not make it False, because controllers that use the condition
 // would move all work away. Reading a new type, or all types after a restart, does not make it
 // False either: that is progress.
 func readyCondition(down error, state readingState, wasReady bool) *metav1.Condition {

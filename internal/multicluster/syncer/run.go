@@ -148,7 +148,7 @@ var crdType = Type{
 // lookAtType returns whether the type upstream is being removed. Deleting a CRD also deletes its
 // objects upstream, but these deletions are not meant for the clusters. The server marks the CRD
 // before it deletes the first object, so a check after that is conclusive. The core group has no
-// CRDs. All other types that a kcp carries are CRDs.
+// CRDs. All other types that a kcp syncs are CRDs.
 func (e *engine) lookAtType(ctx context.Context, t Type) (typeView, error) {
 	if t.Resource.Group == "" {
 		return typeServed, nil

@@ -30,7 +30,7 @@ var powerful = []string{
 	"apiextensions.k8s.io", "apiregistration.k8s.io",
 }
 
-// missingType is a type that was requested and is not carried.
+// missingType is a type that was requested and is not copied.
 type missingType struct {
 	resource schema.GroupResource
 	why      string
@@ -39,7 +39,7 @@ type missingType struct {
 	unknown bool
 }
 
-// agree selects the wanted types that may be carried and that both sides serve in a common
+// agree selects the wanted types that may be copied and that both sides serve in a common
 // version. It chooses the first version, in the order of upstream, that downstream has too.
 func agree(wanted []string, upstream, downstream []*metav1.APIResourceList, allowed []string) ([]Type, []missingType) {
 	up, down := served(upstream), served(downstream)

@@ -7,7 +7,7 @@ import (
 )
 
 // The resource requests of the agent. There is no memory limit, because it would kill the agent
-// when a cluster has many objects to carry.
+// when a cluster has many objects to copy.
 const (
 	requestCPU    = "20m"
 	requestMemory = "64Mi"

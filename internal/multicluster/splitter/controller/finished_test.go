@@ -107,7 +107,7 @@ func (s *site) vanishes(name string) {
 
 // A finished Job is deleted upstream when its time to live ends, whether it was divided or sent
 // to a cluster. Before that, it stays in the cluster where it has finished, even if that cluster
-// has lost its connection.
+// is disconnected.
 func TestFinishedJobsStayAndExpire(t *testing.T) {
 	s := jobSite(t, "a", "b")
 	s.job("sent", s.cluster("a"), time.Minute)

@@ -172,8 +172,9 @@ func selectorKeys(f *follower) []string {
 	return nil
 }
 
-// followedClusters returns the clusters to which an object was sent because it is needed there,
-// and those to which it is no longer sent but whose syncers still have a finalizer on it.
+// followedClusters returns the clusters to which an object was sent because it is needed there.
+// It also returns those to which it is no longer sent, but whose syncers still have a finalizer
+// on it.
 func followedClusters(f *follower) []string {
 	return append(workloadv1alpha1.Follows(f.GetAnnotations()), heldAfter(f)...)
 }

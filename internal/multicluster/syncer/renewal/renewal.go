@@ -67,9 +67,9 @@ func (r *Renewals) Settled(began time.Time) {
 // May reports whether a challenge that was read before now may be answered.
 func (r *Renewals) May(now time.Time) bool { return r.InTouch(now) && r.settled }
 
-// The interval at which the Lease is checked is a tenth of the shortest fence. It is at least
-// least and at most Patient. During early after the start it is also short, to find out soon
-// whether the cluster fences.
+// The interval at which the Lease is checked is a tenth of the shortest fence. The minimum is
+// least, and the maximum is Patient. Before the cluster has acknowledged that it fences, the
+// interval is least until early after the start, so that the answer is known soon.
 const (
 	tenth   = 10
 	least   = time.Second
