@@ -154,7 +154,7 @@ func (c *changing) resize(name string, size int64) {
 	c.patch(c.up, gadgets, "default", name, types.MergePatchType, fmt.Sprintf(`{"spec":{"size":%d}}`, size))
 }
 
-// below returns the gadget with a name in the member, or nil if there is none.
+// below returns the gadget with a name in the member, or nil if the member has no such gadget.
 func (c *changing) below(ctx context.Context, name string) (*unstructured.Unstructured, error) {
 	list, err := c.down.Resource(gadgets).Namespace("").List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -47,8 +47,8 @@ func (c *Controller) newAgent(cluster *workloadv1alpha1.Cluster, m *member) (*ag
 	}, nil
 }
 
-// deleteFlags returns the flags for values that differ from the defaults. Without a change of the
-// defaults, the agent is therefore not replaced.
+// deleteFlags returns the flags for values that differ from the defaults. With the defaults it
+// returns no flags, so the agent is not replaced.
 func deleteFlags(l syncer.DeleteLimit) []string {
 	var flags []string
 	if l.Count != 0 && l.Count != syncer.DefaultDeleteCount {

@@ -246,7 +246,7 @@ func (c *Controller) naming(ctx context.Context, secret client.ObjectKey) []stri
 	return names
 }
 
-// memberOf returns the running member of a Cluster, or nil if there is none.
+// memberOf returns the running member of a Cluster, or nil if the Cluster has none.
 func (c *Controller) memberOf(name string) *member {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -57,7 +57,7 @@ type observation struct {
 type facts struct {
 	cluster *workloadv1alpha1.Cluster
 	mode    workloadv1alpha1.SyncMode
-	// kubeconfig is the problem of the kubeconfig. If it is set, there is no observation.
+	// kubeconfig is the problem of the kubeconfig. If it is set, observed is empty.
 	kubeconfig *problem
 	observed   observation
 	// synced are the types whose objects are copied.
@@ -220,7 +220,8 @@ func (f facts) was(conditionType string) *metav1.Condition {
 	return c.DeepCopy()
 }
 
-// connection returns the problem of the connection to the cluster, or nil if there is none.
+// connection returns the problem of the connection to the cluster, or nil if the connection
+// works.
 func (f facts) connection() *problem {
 	p := f.observed.probe
 	switch {

@@ -7,7 +7,9 @@
 // answer does not block another one. The controller's reconciler combines the two.
 //
 // Reads: Clusters, APIResourceImports, and the Secrets of Clusters; of each physical cluster its
-// health, version, nodes and types. Writes: the status of Clusters, except the syncers' part, and
-// events about them; APIResourceImports; the finalizer of a Cluster; on detach the finalizers and
-// annotations that its syncer left upstream; in pull mode the agent in the physical cluster.
+// health, version, nodes and types.
+//
+// Writes: APIResourceImports; the status of Clusters, except the syncers' part; events about
+// Clusters and one finalizer on them. On detach, it removes the finalizers and annotations that
+// the syncer left upstream. In pull mode, it writes the agent in the physical cluster.
 package cluster

@@ -123,8 +123,9 @@ func (c *Controller) ownUID(ctx context.Context) (string, error) {
 	return c.uid, nil
 }
 
-// sameAs returns the oldest other Cluster that is the same physical cluster. It is empty if there
-// is none, or if this Cluster is the oldest. It queues the Clusters whose result changes.
+// sameAs returns the oldest other Cluster that is the same physical cluster. It is empty if no
+// other one exists, or if this Cluster is the oldest. It queues the Clusters whose result
+// changes.
 func (c *Controller) sameAs(ctx context.Context, cluster *workloadv1alpha1.Cluster, seen string) (string, error) {
 	list := &workloadv1alpha1.ClusterList{}
 	if err := c.cache.List(ctx, list); err != nil {

@@ -25,8 +25,8 @@ type listKind struct {
 	keys []string // of a map
 }
 
-// listKindOf returns the list type in the extensions of a list. If there is none, it derives it
-// from the strategic merge patch.
+// listKindOf returns the list type in the extensions of a list. If the list has none, it derives
+// it from the strategic merge patch.
 func listKindOf(s *spec.Schema) listKind {
 	if kind, ok := s.Extensions.GetString("x-kubernetes-list-type"); ok {
 		keys, _ := s.Extensions.GetStringSlice("x-kubernetes-list-map-keys")

@@ -27,7 +27,7 @@ type documents struct {
 
 // source is the source of the models of a group and version.
 type source struct {
-	// address contains a hash of the content. It is empty if there is no hash.
+	// address contains a hash of the content. It is empty if the server provides no hash.
 	address string
 	fetch   func() (map[string]*spec.Schema, error)
 

@@ -5,6 +5,7 @@
 // One pass handles one resource with all its versions, because one CRD serves them.
 //
 // Reads: APIResourceImports, NegotiatedAPIResources, CustomResourceDefinitions, Clusters (their
-// age), and the stored objects of a type before a change that could harm them. Writes:
-// NegotiatedAPIResources, the CRDs that they own, and the status of imports.
+// age), and the stored objects of a type before a change that could harm them.
+//
+// Writes: NegotiatedAPIResources, the CRDs that they own, and the status of imports.
 package negotiation

@@ -241,7 +241,7 @@ func TestN23Defect13OrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestNamesScopeAndSubresourcesAreCompared tests the parts of a type besides its schema.
+// TestNamesScopeAndSubresourcesAreCompared tests the parts of a type that are not in its schema.
 func TestNamesScopeAndSubresourcesAreCompared(t *testing.T) {
 	t.Parallel()
 	base := specSchema(t, "", `{type: object}`)

@@ -126,7 +126,7 @@ func (j *checker) validate(doc map[string]any) field.ErrorList {
 }
 
 // changed returns the path of a value that another document does not have unchanged. It is empty
-// if there is none.
+// if the other document has all values.
 func changed(path string, was, is any) string {
 	switch was := was.(type) {
 	case map[string]any:

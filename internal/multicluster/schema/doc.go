@@ -5,7 +5,7 @@
 // The schema, list types, metadata and rules of each member accept it. Pruning with the member's
 // schema drops nothing, and the member's defaulting changes nothing. Meet is commutative and
 // idempotent. It is associative with two exceptions. In these, an agreement that meets another
-// offer holds less than all offers would hold at once:
+// offer holds less than all offers would hold at once.
 //
 //   - Some meets cannot be written as a schema, such as an object with properties of its own and
 //     keys of another schema. Such a part is left out, and no later offer restores it.
@@ -15,8 +15,8 @@
 //
 // An optional property that not all members can hold is dropped and reported. If a member
 // requires the property, its object has no meet, and so on upward. If defaults differ, the meet
-// has one that every member accepts, so that every member has what is stored. If there is none,
-// documents must contain the property.
+// has one that every member accepts, so that every member has what is stored. If no such default
+// exists, documents must contain the property.
 //
 // A rule (x-kubernetes-validations) that uses a dropped property is evaluated in part. has() of
 // the property is false, or the property has the default that the member of the rule sets. The

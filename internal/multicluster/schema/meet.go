@@ -33,8 +33,8 @@ func (m *member) below(n *node, step string) *member {
 	return &member{location: m.location, node: n, up: m, step: step}
 }
 
-// outcome is the result of a meet: the node, or why there is none, and what the node had to leave
-// out.
+// outcome is the result of a meet: the node, or the reasons for no node, and what the node had to
+// leave out.
 type outcome struct {
 	*node
 	why, dropped []apiresourcev1alpha1.Obstacle

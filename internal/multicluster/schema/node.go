@@ -52,7 +52,7 @@ type node struct {
 	kinds              kinds
 	title, description string
 	nullable           bool
-	// fallback is the default, or empty if there is none.
+	// fallback is the default, or empty if the node has none.
 	fallback string
 	// enum is nil if every value is allowed.
 	enum []string

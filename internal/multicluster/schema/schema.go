@@ -49,9 +49,9 @@ func Check(o Offer) error {
 }
 
 // Meet returns the largest type that every offer can hold, in the sense of soundness in the
-// package comment. If the Agreement is nil, there is no such type, and the obstacles are
-// returned. More offers do not change that. Neither the order of the offers nor repetition
-// changes the Agreement's Spec. Without offers, the result is nil.
+// package comment. If the Agreement is nil, no such type exists, and the obstacles are returned.
+// More offers do not change that. Neither the order of the offers nor repetition changes the
+// Agreement's Spec. Without offers, the result is nil.
 func Meet(offers ...Offer) (*Agreement, []apiresourcev1alpha1.Obstacle) {
 	return (&meeting{}).of(offers)
 }
@@ -153,9 +153,9 @@ func finished(n *node) ([]byte, error) {
 	return json.Marshal(props)
 }
 
-// Compatible returns the obstacles for documents of the existing type in the offered one. There
-// are none if every document that is valid under existing, after its defaulting, is valid for
-// offered.
+// Compatible returns the obstacles for documents of the existing type in the offered one. The
+// result is empty if every document that is valid under existing, after its defaulting, is valid
+// for offered.
 func Compatible(existing, offered Offer) []apiresourcev1alpha1.Obstacle {
 	return compatible(existing, offered, illustrate)
 }

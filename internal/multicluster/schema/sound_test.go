@@ -132,8 +132,8 @@ func meetIsSound(t *testing.T, pairs uint64, of func(generator) generator) {
 }
 
 // otherDefault returns the path of a property of a meet with a wrong default: no member has it,
-// or it is missing although all members have the same one. The path is empty if there is none.
-// validated is true if an object that contains the meet is validated as a whole.
+// or it is missing although all members have the same one. The path is empty if all defaults are
+// right. validated is true if an object that contains the meet is validated as a whole.
 func otherDefault(path string, meet *node, members []*node, validated bool) string {
 	validated = validated || slices.ContainsFunc(members, checks)
 	for key, p := range meet.properties {
@@ -204,7 +204,7 @@ func checkHeld(t *testing.T, seed uint64, g generator, accepting *offeredSchema,
 }
 
 // TestCompatibleIsSound tests that the offered schema holds every document of the existing one if
-// there are no obstacles.
+// Compatible finds no obstacles.
 func TestCompatibleIsSound(t *testing.T) {
 	t.Parallel()
 	counts := overFamilies(t, cases(50_000, racedPairs), func(t *testing.T, seed uint64, g generator, counts *tally) {

@@ -210,7 +210,7 @@ func (n *node) pruned(c apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSch
 }
 
 // contradiction returns a not clause of a node that refuses everything after the properties in it
-// were removed. It is empty if there is none.
+// were removed. It is empty if the node has no such clause.
 func (n *node) contradiction() string {
 	for _, encoded := range n.not {
 		clause := n.pruned(*clauseOf(encoded))

@@ -66,8 +66,8 @@ func (s *seat) keeps() int {
 	return 0
 }
 
-// take removes n from the amounts of the sites, in proportion to the amounts. If the sum of the
-// amounts is less than n, it removes everything. It returns how much it removed.
+// take divides n over the sites in proportion to their amounts, and calls use with the result of
+// each site. No site gets more than its amount. take returns the sum of the results.
 func take(n int64, sites []*site, amount func(*site) int64, use func(*site, int64)) int64 {
 	if n <= 0 {
 		return 0

@@ -247,8 +247,8 @@ func checkStep(t *testing.T, st *State, r Result) {
 	}
 }
 
-// TestLeastMoves changes one thing in a division at rest. It compares the number of moves with
-// the least possible one, which it finds by trying every fair division.
+// TestLeastMoves makes one change to a division at rest. It compares the number of moves with the
+// least possible one, which it finds by trying every fair division.
 func TestLeastMoves(t *testing.T) {
 	t.Parallel()
 	for i := range cases(100_000) {
@@ -301,7 +301,7 @@ func (w *world) arrive(r Result) {
 	}
 }
 
-// disturb changes one thing.
+// disturb makes one random change.
 func (w *world) disturb(d dice, even bool) string {
 	one := func() *Cluster { return &w.Clusters[d.IntN(len(w.Clusters))] }
 	switch what := d.IntN(5); {

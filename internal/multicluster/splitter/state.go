@@ -67,8 +67,8 @@ type Cluster struct {
 	// is zero while the cluster serves it. The objects of that type are gone or cannot be
 	// changed.
 	Missing time.Time
-	// SameAs is the name of another Cluster that is the same physical cluster. It is empty if
-	// there is none.
+	// SameAs is the name of another Cluster that is the same physical cluster. It is empty for
+	// other Clusters.
 	SameAs string
 	// Fences is true if the cluster stops fenced replicas by itself when it is disconnected.
 	Fences      bool
@@ -220,7 +220,7 @@ type Result struct {
 	// it.
 	Stranded int32
 	// Refused is the cluster in which an undivided root stays although that cluster refuses it,
-	// because no other cluster accepts it. It is empty if there is none.
+	// because no other cluster accepts it. It is empty for other roots.
 	Refused string
 	// Next is when to call Split again if nothing happens before. Zero means never.
 	Next        time.Time

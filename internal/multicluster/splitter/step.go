@@ -137,7 +137,7 @@ func (s *stepper) finish() bool {
 	return n > 0
 }
 
-// behind removes parts that are added in other clusters afterwards. It always removes parts that
+// behind removes parts that are added in other clusters afterward. It always removes parts that
 // are not ready. It removes ready parts only when all remaining ones are ready.
 func (s *stepper) behind() bool {
 	if s.parts() != s.shares() {

@@ -14,12 +14,12 @@
 //     only with a UID precondition. It does not delete objects because a type was removed. It
 //     deletes claims to data only if they allow it. It does not delete many objects at once
 //     without a go-ahead.
-//   - A copied upstream object exists, because of a finalizer, until its downstream counterpart is
-//     known to be gone. A syncer may be killed at any point.
+//   - A copied upstream object exists, because of a finalizer, until its downstream counterpart
+//     is known to be gone. A syncer may be killed at any point.
 //
-// Reads: upstream the Cluster, the kube-system namespace, the CRDs of the copied types (to see
-// whether one is being removed), and objects whose labels name the cluster or that have its
-// finalizer. Downstream the same types, and namespaces by name.
+// Reads: upstream the Cluster, the kube-system namespace, and the CRDs of the copied types, to
+// see whether one is being removed. Upstream also objects whose labels name the cluster or that
+// have its finalizer. Downstream the same types, and namespaces by name.
 //
 // Writes: upstream the status of the Cluster, and the status, the own finalizer, annotations and
 // events of objects. Downstream namespaces (only creation) and objects.

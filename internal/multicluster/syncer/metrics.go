@@ -123,7 +123,7 @@ func (p *pending) note(key Key, at time.Time) {
 	}
 }
 
-// take removes a change and returns its time. It returns the zero time if there is no change.
+// take removes a change and returns its time. It returns the zero time if the key has no change.
 func (p *pending) take(key Key) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -69,7 +69,7 @@ func (c *carrier) upstreamByUID(uid types.UID) *unstructured.Unstructured {
 }
 
 // nameUpstream returns the name of the upstream object of a downstream object. It uses the
-// upstream object with the recorded UID. If there is none, it uses the recorded name.
+// upstream object with the recorded UID. If the caches do not have it, it uses the recorded name.
 func (c *carrier) nameUpstream(downstream metav1.Object) string {
 	uid := types.UID(downstream.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation])
 	if up := c.upstreamByUID(uid); up != nil {

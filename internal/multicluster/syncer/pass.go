@@ -38,8 +38,8 @@ type pass struct {
 		Warn(string, ...any)
 	}
 
-	// changed is when the upstream change that this pass processes was made. It is zero if there
-	// is none.
+	// changed is when the upstream change that this pass processes was made. It is zero without
+	// such a change.
 	changed time.Time
 
 	// name is the name of the object in the cluster.

@@ -52,7 +52,7 @@ func newSlots(workers int) *slots {
 	}
 }
 
-// take takes a slot for an object. If there is none, it parks the object until give returns it.
+// take takes a slot for an object. If no slot is free, it parks the object until give returns it.
 func (s *slots) take(key Key, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -112,8 +112,8 @@ var cleaners = map[schema.GroupKind]func(*unstructured.Unstructured){
 	terminal.Job:             cleanJob,
 }
 
-// cleanService leaves the addresses to the cluster, which has its own range. The user decides
-// whether there is none ("None"), and chooses node ports. The kcp allocates neither.
+// cleanService leaves the addresses to the cluster, which has its own range. The user chooses a
+// Service without an address ("None"), and chooses node ports. The kcp allocates neither.
 func cleanService(service *unstructured.Unstructured) {
 	address, _, _ := unstructured.NestedString(service.Object, "spec", "clusterIP")
 	if address != corev1.ClusterIPNone {

@@ -55,7 +55,8 @@ func isZero(upstream *unstructured.Unstructured, path []string) bool {
 }
 
 // autoscaler returns the program that has set the replicas through the scale subresource, as
-// autoscalers do. It is empty if there is none. A change by a user with kubectl is drift.
+// autoscalers do. It is empty if no program has set them. A change by a user with kubectl is
+// drift.
 func autoscaler(downstream *unstructured.Unstructured) string {
 	for _, entry := range downstream.GetManagedFields() {
 		if entry.Subresource == "scale" && !strings.HasPrefix(entry.Manager, "kubectl") &&
@@ -86,8 +87,8 @@ func withoutFields(object *unstructured.Unstructured, fields [][]string) {
 }
 
 // handover returns what the yield manager applies before the syncer releases fields that it owns:
-// their current values, with the resource version as a precondition. It is nil if there are no
-// such fields.
+// their current values, with the resource version as a precondition. It is nil if the syncer owns
+// none of the fields.
 func handover(downstream *unstructured.Unstructured, fields [][]string) *unstructured.Unstructured {
 	ours := ownership(downstream)
 	kept := &unstructured.Unstructured{Object: map[string]any{}}

@@ -14,7 +14,7 @@ import (
 )
 
 // Decide returns what to write. It returns an error only if an object of the server cannot be
-// read, such as the schema of a CRD. For invalid imports, it returns verdicts.
+// read, such as the schema of a CRD. For invalid imports, it returns a Verdict each.
 func Decide(state State) (*Plan, error) { return decide(&decider{State: state}) }
 
 // Preview decides as if every version of the resource were to be published now. The result is for
@@ -87,7 +87,7 @@ type version struct {
 	name string
 	all  []*candidate
 	have *apiresourcev1alpha1.NegotiatedAPIResource
-	// served is the version in a CRD of negotiation, or nil if there is none.
+	// served is the version in a CRD of negotiation, or nil if no such CRD has it.
 	served *apiresourcev1alpha1.CommonAPIResourceSpec
 	// enforced is the version in a manual CRD or in the kcp itself. enforcedBy names which of the
 	// two.
@@ -181,8 +181,8 @@ func (d *decider) findEnforced(v *version) error {
 	return err
 }
 
-// stored asks whether objects are stored in the CRD of negotiation. The answer is nil if there
-// are none. Until it is known, the answer is that there are objects.
+// stored asks whether objects are stored in the CRD of negotiation. The answer is nil if no
+// object is stored. Until the answer is known, objects count as stored.
 func (d *decider) stored() *apiresourcev1alpha1.Obstacle {
 	return d.ask(Question{Key: storedKey})
 }

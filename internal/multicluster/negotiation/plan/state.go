@@ -18,7 +18,7 @@ type State struct {
 	Imports []*apiresourcev1alpha1.APIResourceImport
 	// Negotiated are the negotiated resources of every version.
 	Negotiated []*apiresourcev1alpha1.NegotiatedAPIResource
-	// CRD is the CRD of the resource, whoever created it, or nil if there is none.
+	// CRD is the CRD of the resource, whoever created it, or nil if it does not exist.
 	CRD *apiextensionsv1.CustomResourceDefinition
 	// Native are the versions that the kcp itself serves.
 	Native []apiresourcev1alpha1.CommonAPIResourceSpec
@@ -57,7 +57,7 @@ type Plan struct {
 type Version struct {
 	// Name is the name of the version, such as v1beta1.
 	Name string
-	// Have is the current NegotiatedAPIResource, or nil if there is none.
+	// Have is the current NegotiatedAPIResource, or nil if it does not exist.
 	Have *apiresourcev1alpha1.NegotiatedAPIResource
 	// Want is the desired one. Its conditions have no times. If it is nil, there must be none.
 	Want *apiresourcev1alpha1.NegotiatedAPIResource

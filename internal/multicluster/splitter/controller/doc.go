@@ -12,7 +12,8 @@
 // loses a target when the last of these leaves has left that cluster.
 //
 // Reads: Clusters, Placements, CustomResourceDefinitions, NegotiatedAPIResources, the objects of
-// the divided types, and the metadata of the objects that leaves need. Writes: leaves; the status
-// and one annotation of roots; the targets and two annotations of the objects that leaves need;
-// one finalizer of Clusters; Events about roots.
+// the divided types, and the metadata of the objects that leaves need.
+//
+// Writes: leaves; the status and one annotation of roots; the targets and two annotations of the
+// objects that leaves need; one finalizer of Clusters; Events about roots.
 package controller

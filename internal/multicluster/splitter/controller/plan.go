@@ -25,7 +25,7 @@ type step struct {
 	// action is empty if the step only reverts a change by another client, or sets a new spec.
 	action splitter.Action
 	change splitter.Change
-	// have is the current leaf, or nil if there is none.
+	// have is the current leaf, or nil if the cluster has none.
 	have *entry
 	// object is the object to create, or to replace the current one with.
 	object *unstructured.Unstructured
@@ -189,9 +189,9 @@ func (p *planner) digest(cluster string) string {
 	return digest
 }
 
-// annotate adds the annotations of a leaf that are not on its root: a fence from a Placement, the
-// fields that autoscalers set, the list of annotations from the root, and the name in the
-// cluster.
+// annotate adds the annotations of a leaf that are not on its root. These are a fence from a
+// Placement, the fields that autoscalers set, the list of annotations from the root, and the name
+// in the cluster.
 func (p *planner) annotate(leaf *unstructured.Unstructured, cluster string) {
 	notes := leaf.GetAnnotations()
 	if notes == nil {

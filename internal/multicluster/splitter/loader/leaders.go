@@ -18,7 +18,7 @@ type leaders struct {
 	// named are the roots to which the root refers.
 	named []Related
 	// roots are the roots that it follows. places are the clusters of other objects that it
-	// follows. places is nil if there are no such objects.
+	// follows. places is nil if it follows no other objects.
 	roots  []Related
 	places []string
 }

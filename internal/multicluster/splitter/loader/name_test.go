@@ -21,8 +21,8 @@ func TestNameIn(t *testing.T) {
 		t      Type
 		claims bool              // the root makes claims
 		hints  map[string]string // annotations of the root
-		// leaf is the annotations of the leaf in east, or nil if there is no leaf. ran is true if
-		// that leaf has a status.
+		// leaf is the annotations of the leaf in east, or nil without a leaf. ran is true if that
+		// leaf has a status.
 		leaf map[string]string
 		ran  bool
 		// east and west are the expected names there. The leaf is in east.

@@ -75,7 +75,7 @@ type Related struct {
 type World struct {
 	Root *unstructured.Unstructured
 	Type Type
-	// State is complete only if there are no Problems.
+	// State is complete only if Problems is empty.
 	State splitter.State
 	// Division is how the root is divided.
 	Division workloadv1alpha1.Division
@@ -100,7 +100,7 @@ type World struct {
 	Problems field.ErrorList
 }
 
-// Leaf returns the object of the leaf in a cluster, or nil if there is none.
+// Leaf returns the object of the leaf in a cluster, or nil if the cluster has none.
 func (w *World) Leaf(cluster string) *unstructured.Unstructured {
 	for i := range w.State.Leaves {
 		if w.State.Leaves[i].Cluster == cluster {

@@ -31,7 +31,7 @@ func FenceOf(o *unstructured.Unstructured) time.Duration {
 }
 
 // Behind returns a text about an object downstream that may still run more than upstream wants.
-// The text is empty if there is none. Both lists have one type. The caller must read them from
+// The text is empty if no object does. Both lists have one type. The caller must read them from
 // the servers, downstream after upstream. upstream contains only objects that are sent to the
 // cluster, and downstream only objects that were made for it. Other differences, such as too few
 // replicas or another image, are not a danger. If an object yields its replicas, the number in

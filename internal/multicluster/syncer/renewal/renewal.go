@@ -2,7 +2,7 @@
 // kcp is reachable. It also decides what the syncer reports about that Lease. It is pure: it has
 // no clock, no lock and no connection to a server.
 //
-// The Lease is a promise on which the kcp relies. The kcp considers a cluster silent 40 s after
+// The Lease is a guarantee on which the kcp relies. The kcp considers a cluster silent 40 s after
 // the last heartbeat. After the time of a root's fence, the replicas of the root run in other
 // clusters. A renewal therefore means all of this:
 //
@@ -11,9 +11,9 @@
 //     that it has received, so no such decision can be older than this proof.
 //   - After the challenge was read, the kcp was asked for the Cluster, and did not consider it
 //     silent. The renewal covers the time before that request.
-//   - Since the kcp was last unreachable, everything that it wants of fenced objects was read from
-//     it again and was applied in the cluster. Replicas that were scaled to 0 in the meantime do
-//     not return.
+//   - Since the kcp was last unreachable, everything that it wants of fenced objects was read
+//     from it again and was applied in the cluster. Replicas that were scaled to 0 in the
+//     meantime do not return.
 package renewal
 
 import "time"
@@ -24,8 +24,8 @@ type Renewals struct {
 	// Trust is the maximum age of the beginning of the last accepted heartbeat.
 	Trust time.Duration
 
-	// beat is when the last accepted heartbeat began. It is zero if there is none, or if the kcp
-	// has considered the cluster silent since.
+	// beat is when the last accepted heartbeat began. It is zero if no heartbeat was accepted, or
+	// if the kcp has considered the cluster silent since.
 	beat time.Time
 	// since is when the kcp became reachable again.
 	since   time.Time
