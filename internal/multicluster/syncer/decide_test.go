@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// interval calls check with every possible view.
-func interval(check func(view)) {
+// forEach calls check with every possible view.
+func forEach(check func(view)) {
 	bools := []bool{false, true}
 	for _, excluded := range bools {
 		for _, claim := range bools {
@@ -59,7 +59,7 @@ func downstreams() []downstreamView {
 func TestDecidePromises(t *testing.T) {
 	t.Parallel()
 	seen := map[step]int{}
-	interval(func(v view) {
+	forEach(func(v view) {
 		next := decide(v)
 		seen[next]++
 		if why := broken(v, next); why != "" {

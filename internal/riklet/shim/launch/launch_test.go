@@ -29,11 +29,11 @@ func TestEnvironRoundTrip(t *testing.T) {
 	t.Parallel()
 	long := plain()
 	long.Env = []string{"A=" + strings.Repeat("ä\"\n", 150_000)}
-	interval := Process{
+	all := Process{
 		Argv: []string{"sh", "-c", "x=\x01"}, Env: []string{"A=b=c", "E="}, Dir: "/d", UID: 1, GID: 2, Groups: []uint32{3}, Cgroups: []string{"/c"},
 		KeepCapabilities: true, OpenFiles: 4, OOMScoreAdj: -5, NamespacesOf: 6,
 	}
-	for name, p := range map[string]Process{"Plain": plain(), "Long": long, "Every": interval} {
+	for name, p := range map[string]Process{"Plain": plain(), "Long": long, "Every": all} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env := Environ(p)
