@@ -9,7 +9,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// aliases adds words for types that the server's short names do not have.
+// aliases is a RESTMapper that accepts more words for types than the server's short names.
 type aliases struct{ meta.RESTMapper }
 
 var revisionWords = []string{"revision", "revisions", "rev", "revs"}
@@ -41,5 +41,6 @@ func (a aliases) ResourcesFor(r schema.GroupVersionResource) ([]schema.GroupVers
 	return a.RESTMapper.ResourcesFor(alias(r))
 }
 
-// Reset implements meta.ResettableRESTMapper: it forgets what the server served.
+// Reset implements meta.ResettableRESTMapper: it discards what it has cached of the server's
+// types.
 func (a aliases) Reset() { meta.MaybeResetRESTMapper(a.RESTMapper) }

@@ -28,7 +28,7 @@ and what they can agree on.`,
 	return cmd
 }
 
-// negotiateFlags are those of "api negotiate".
+// negotiateFlags are the flags of "api negotiate".
 type negotiateFlags struct {
 	plan   bool
 	output string
@@ -70,7 +70,8 @@ rikctl api negotiate --plan deployments.apps -o yaml # with the whole schema`),
 			if len(given) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			states, _ := t.negotiations(cmd.Context(), "") // without an answer there is nothing to offer
+			// without an answer, completion offers no names
+			states, _ := t.negotiations(cmd.Context(), "")
 			var names []string
 			for i := range states {
 				names = append(names, states[i].Resource.String())
@@ -117,7 +118,8 @@ func (t *tool) showNegotiation(ctx context.Context, resource string, asYAML bool
 	return nil
 }
 
-// notKCP explains the absence of the types of negotiation.
+// notKCP adds the next step to an error that occurs because the server is not a kcp and
+// therefore lacks the types of negotiation.
 func notKCP(err error) error {
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		return advised{fmt.Errorf("the server does not have the types of %s: %w", apiresourcev1alpha1.GroupName, err),
@@ -126,7 +128,7 @@ func notKCP(err error) error {
 	return err
 }
 
-// toYAML writes objects as documents.
+// toYAML encodes an object as one YAML document.
 func toYAML(object any) ([]byte, error) {
 	data, err := yaml.Marshal(object)
 	if err != nil {

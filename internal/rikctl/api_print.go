@@ -17,13 +17,14 @@ import (
 	multischema "rik.dev/rik/internal/multicluster/schema"
 )
 
-// schemaDepth is how deep the text shows a schema; -o yaml has all of it.
+// schemaDepth is the number of levels of a schema that the text output shows; -o yaml shows all
+// of them.
 const schemaDepth = 2
 
-// common are the fields that every type has.
+// common lists the fields that every type has.
 var common = []string{"apiVersion", "kind", "metadata"}
 
-// printWanted writes the objects that publishing would write.
+// printWanted writes the objects that publishing would create or update.
 func printWanted(out io.Writer, p *plan.Plan) error {
 	var objects []any
 	for i := range p.Versions {
@@ -68,7 +69,7 @@ func printNegotiation(out io.Writer, state *plan.State, p *plan.Plan) error {
 	return nil
 }
 
-// crdStep says what would become of the CRD.
+// crdStep describes what publishing would do with the CRD.
 func crdStep(state *plan.State, p *plan.Plan) string {
 	switch p.CRD.Action {
 	case plan.CRDCreate:
@@ -173,8 +174,9 @@ func writeIncompatible(w describe.PrefixWriter, v *plan.Verdict) {
 	}
 }
 
-// writeObstacles writes where schemas differ, with the documents that show it. What
-// clusters say is not trusted with the terminal.
+// writeObstacles writes the places where schemas differ, with the documents that show each
+// difference. The text comes from clusters, which are not trusted, so it must not control the
+// terminal.
 func writeObstacles(w describe.PrefixWriter, obstacles []apiresourcev1alpha1.Obstacle) {
 	for i := range obstacles {
 		o := &obstacles[i]

@@ -17,8 +17,8 @@ import (
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 )
 
-// negotiations are the states of the types that are offered or negotiated, by name;
-// of those that a word names if it is not empty.
+// negotiations returns the states of the types that clusters offer or that are negotiated,
+// sorted by name. A word that is not empty limits them to the types that it names.
 func (t *tool) negotiations(ctx context.Context, word string) ([]plan.State, error) {
 	c, err := t.client()
 	if err != nil {
@@ -42,7 +42,7 @@ func (t *tool) negotiations(ctx context.Context, word string) ([]plan.State, err
 	return states, nil
 }
 
-// negotiationState is everything that negotiation looks at.
+// negotiationState holds all objects that negotiation reads.
 type negotiationState struct {
 	imports    []apiresourcev1alpha1.APIResourceImport
 	negotiated []apiresourcev1alpha1.NegotiatedAPIResource
@@ -71,7 +71,7 @@ func readNegotiation(ctx context.Context, c client.Reader) (*negotiationState, e
 	return &negotiationState{imports.Items, negotiated.Items, crds.Items, clusters.Items}, nil
 }
 
-// states sorts what was read by resource.
+// states groups the objects by resource.
 func (n *negotiationState) states() []plan.State {
 	founded := map[string]time.Time{}
 	for i := range n.clusters {

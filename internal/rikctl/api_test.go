@@ -20,8 +20,8 @@ import (
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
-// widgetImport is what a cluster offers: widgets whose .spec has properties, as
-// JSON, of which some are required.
+// widgetImport returns the import of widgets from one cluster. The .spec of a widget has the
+// given properties, as JSON, of which some are required.
 func widgetImport(location, properties string, required ...string) *apiresourcev1alpha1.APIResourceImport {
 	names, err := json.Marshal(append([]string{}, required...))
 	if err != nil {
@@ -89,8 +89,8 @@ func TestNegotiatePlanGolden(t *testing.T) {
 	}
 }
 
-// sameExamples replaces the documents that package schema thinks of, one each, by
-// one: which it chooses is its own.
+// sameExamples replaces each example document by a fixed one, because package schema may choose
+// any example.
 func sameExamples(p *plan.Plan) {
 	for i := range p.Versions {
 		for j := range p.Versions[i].Verdicts {
@@ -115,13 +115,13 @@ func TestNegotiatePlanUsage(t *testing.T) {
 	m.run(t, "api", "negotiated").check(t, ExitUsage, "did you mean negotiate")
 }
 
-// TestServerNegotiateOnACluster: a cluster has nothing to negotiate.
+// TestServerNegotiateOnACluster checks the error of a cluster, which does not negotiate types.
 func TestServerNegotiateOnACluster(t *testing.T) {
 	t.Parallel()
 	newSite(t).do(t, "api", "negotiate", "--plan").check(t, ExitNotFound, "does not have the types", "only a kcp negotiates")
 }
 
-// TestServerNegotiatePlan asks a real kcp, and changes nothing in it.
+// TestServerNegotiatePlan plans against a real kcp and changes nothing in it.
 func TestServerNegotiatePlan(t *testing.T) {
 	t.Parallel()
 	upstream := sharedKCP(t)

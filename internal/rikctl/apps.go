@@ -22,14 +22,14 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// kindWords are the words for workloads of one kind.
+// kindWords maps words on the command line to kinds of workloads.
 var kindWords = map[string]rikv1alpha1.WorkloadKind{
 	"app": rikv1alpha1.KindApp, "apps": rikv1alpha1.KindApp,
 	"function": rikv1alpha1.KindFunction, "functions": rikv1alpha1.KindFunction, "fn": rikv1alpha1.KindFunction,
 }
 
-// ofKind reads "apps", "app NAME..." and "app/NAME...". It is false where the
-// arguments are about other types.
+// ofKind parses "apps", "app NAME..." and "app/NAME...". ok is false if the arguments name
+// another type.
 func ofKind(given []string) (kind rikv1alpha1.WorkloadKind, names []string, ok bool) {
 	if len(given) == 0 {
 		return "", nil, false
@@ -48,11 +48,11 @@ func ofKind(given []string) (kind rikv1alpha1.WorkloadKind, names []string, ok b
 	return kind, names, true
 }
 
-// plural is the word for several of a kind.
+// plural returns the plural of a kind in lower case.
 func plural(kind rikv1alpha1.WorkloadKind) string { return strings.ToLower(string(kind)) + "s" }
 
-// workloadsOf finds workloads of a kind: all, or those named, by their name or by
-// the one that a deployment file gave them under metadata.
+// workloadsOf returns the workloads of a kind: all of them, or those with the given names. A
+// name is the object's name or the name that a deployment file has under metadata.
 func workloadsOf(ctx context.Context, c client.Client, kind rikv1alpha1.WorkloadKind, names []string, options ...client.ListOption) ([]rikv1alpha1.Workload, error) {
 	list := &rikv1alpha1.WorkloadList{}
 	if err := c.List(ctx, list, options...); err != nil {
@@ -79,7 +79,7 @@ func workloadsOf(ctx context.Context, c client.Client, kind rikv1alpha1.Workload
 	return found, errors.Join(problems...)
 }
 
-// getOfKind is "get apps" and "get functions".
+// getOfKind implements "get apps" and "get functions".
 func (t *tool) getOfKind(cmd *cobra.Command, kind rikv1alpha1.WorkloadKind, names []string) error {
 	flags := cmd.Flags()
 	output, _ := flags.GetString("output")
@@ -123,7 +123,7 @@ func (t *tool) getOfKind(cmd *cobra.Command, kind rikv1alpha1.WorkloadKind, name
 	}
 	found, missing := workloadsOf(cmd.Context(), c, kind, names, options...)
 	if missing != nil && len(found) == 0 {
-		return missing // that there are none is not known
+		return missing // the error, because the names may exist all the same
 	}
 	if err := t.printOfKind(cmd.Context(), c, kind, found, style{output, namespace, everywhere, headless, len(names) == 1}); err != nil {
 		return errors.Join(missing, err)
@@ -131,7 +131,7 @@ func (t *tool) getOfKind(cmd *cobra.Command, kind rikv1alpha1.WorkloadKind, name
 	return missing
 }
 
-// style is how a list is to look.
+// style says how to print a list.
 type style struct {
 	output, namespace    string
 	everywhere, headless bool
@@ -183,8 +183,8 @@ func rawItems(found []rikv1alpha1.Workload) []runtime.RawExtension {
 	return items
 }
 
-// tabulate prints one line for each workload: the columns of the published
-// design, and with wide what more there is to know.
+// tabulate prints one line for each workload with the columns of the published design. The wide
+// output has more columns.
 func tabulate(t *tool, found []rikv1alpha1.Workload, all []rikv1alpha1.Instance, s style) error {
 	table := printers.GetNewTabWriter(t.streams.Out)
 	header := []string{"NAME", "STATUS", "AGE"}
@@ -240,8 +240,8 @@ func nodesOf(instances []rikv1alpha1.Instance) []string {
 	return slices.Compact(nodes)
 }
 
-// wholeStatus is one word for a workload: its instance's, or how many instances say
-// what when there are several that differ.
+// wholeStatus returns the status of a workload: the status of its instances if they agree, or
+// the number of instances with each status.
 func wholeStatus(w *rikv1alpha1.Workload, instances []rikv1alpha1.Instance) string {
 	if w.DeletionTimestamp != nil {
 		return string(rikv1alpha1.InstanceDestroying)
@@ -270,7 +270,7 @@ func wholeStatus(w *rikv1alpha1.Workload, instances []rikv1alpha1.Instance) stri
 	}
 }
 
-// statusWord is what tells most of an instance, as the server's table has it.
+// statusWord returns the most informative status of an instance, the same as the server's table.
 func statusWord(i *rikv1alpha1.Instance) string {
 	s := &i.Status
 	switch phase := phaseOf(i); {
@@ -323,7 +323,7 @@ rikctl delete app nginx`),
 	return cmd
 }
 
-// runDeploy reads everything before it deploys the first.
+// runDeploy reads all documents before it deploys the first one.
 func (t *tool) runDeploy(cmd *cobra.Command, files []string) error {
 	namespace, err := t.namespace()
 	if err != nil {
@@ -386,7 +386,7 @@ func (t *tool) deploy(ctx context.Context, c client.Client, w *rikv1alpha1.Workl
 	return nil
 }
 
-// deleteOfKind is "delete app NAME" and, for the published design, "delete NAME".
+// deleteOfKind implements "delete app NAME" and, for the published design, "delete NAME".
 func (t *tool) deleteOfKind(cmd *cobra.Command, find func(context.Context, client.Client, string) ([]rikv1alpha1.Workload, error)) error {
 	namespace, err := t.namespace()
 	if err != nil {
@@ -406,8 +406,7 @@ func (t *tool) deleteOfKind(cmd *cobra.Command, find func(context.Context, clien
 	return errors.Join(problems...)
 }
 
-// destroy deletes a workload and says on which nodes it is gone, once they have
-// confirmed it.
+// destroy deletes a workload. It then reports the nodes that have confirmed the deletion.
 func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, waits bool, timeout time.Duration) error {
 	instances, err := instancesOf(ctx, c, w)
 	if err != nil {
@@ -434,7 +433,7 @@ func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Work
 	return nil
 }
 
-// awaitEnd waits until neither the workload nor an instance of it is left.
+// awaitEnd waits until the workload and all its instances are gone.
 func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, timeout time.Duration) error {
 	if timeout > 0 {
 		var cancel context.CancelFunc
@@ -464,8 +463,8 @@ func ownedBy(i *rikv1alpha1.Instance, w *rikv1alpha1.Workload) bool {
 	return slices.ContainsFunc(i.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == w.UID })
 }
 
-// deletable finds what "delete NAME" means: an App, or else a Function. Other
-// workloads are named with their type.
+// deletable returns the function that finds the workload of "delete NAME": a Function, or an
+// App if no Function has that name. Other workloads need their type in front of the name.
 func deletable(name string) func(context.Context, client.Client, string) ([]rikv1alpha1.Workload, error) {
 	return func(ctx context.Context, c client.Client, namespace string) ([]rikv1alpha1.Workload, error) {
 		var missing error

@@ -15,8 +15,8 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// deploymentFile is the deployment file of the published design, which names two places as one
-// and a version that neither uses, as it can be meant.
+// deploymentFile is the deployment file of the published design, corrected where the original is
+// ambiguous: it named two places as one, and a version that neither of them used.
 const deploymentFile = `name: nginx
 repo: https://example.com/nginx-{version}
 version: 1.19.1
@@ -162,7 +162,7 @@ func TestApps(t *testing.T) {
 	s.do(t, "delete", "app", "nginx").check(t, ExitNotFound, "not found")
 }
 
-// finish makes an instance end well.
+// finish completes an instance with success.
 func (s site) finish(t *testing.T, instance string) {
 	t.Helper()
 	i := &rikv1alpha1.Instance{}
@@ -175,8 +175,8 @@ func (s site) finish(t *testing.T, instance string) {
 	}
 }
 
-// removeIfThere does what the controller and the node do with an instance whose
-// workload is gone.
+// removeIfThere does the work of the controller and the node for an instance whose workload is
+// gone.
 func (s site) removeIfThere(t *testing.T, instance string) {
 	i := &rikv1alpha1.Instance{}
 	if err := s.c.Get(t.Context(), s.key(instance), i); client.IgnoreNotFound(err) != nil || err != nil {
@@ -248,7 +248,7 @@ func TestSuspendTellsWhy(t *testing.T) {
 	s.do(t, "suspend", "web-one").check(t, ExitConflict, "Completed")
 }
 
-// TestAwaitHold waits for the status that follows from the node's word.
+// TestAwaitHold waits for the status that follows from the node's report.
 func TestAwaitHold(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

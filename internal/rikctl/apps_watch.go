@@ -10,12 +10,12 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// followOfKind prints the line of a workload whenever it says something else than it
-// did, until ctx ends. What is there when it begins is printed first.
+// followOfKind prints the line of a workload each time it changes, until ctx ends. It first
+// prints the workloads that exist at the start.
 func (t *tool) followOfKind(ctx context.Context, c client.WithWatch, kind rikv1alpha1.WorkloadKind, names []string, s style, options ...client.ListOption) error {
 	said := map[types.UID]string{}
 	for {
-		// The watches come first: what changes after the lists is one of their events.
+		// Start the watches before the lists, so that each change after a list is an event.
 		workloads, err := c.Watch(ctx, &rikv1alpha1.WorkloadList{}, options...)
 		if err != nil {
 			return err
@@ -41,7 +41,7 @@ func (t *tool) followOfKind(ctx context.Context, c client.WithWatch, kind rikv1a
 	}
 }
 
-// await waits for an event of either; it is false when one of them has ended.
+// await waits for an event of either watch. It returns false if one of them has ended.
 func await(ctx context.Context, one, other watch.Interface) bool {
 	select {
 	case <-ctx.Done():
@@ -53,7 +53,7 @@ func await(ctx context.Context, one, other watch.Interface) bool {
 	}
 }
 
-// printChanged prints those whose status is not what was said last.
+// printChanged prints the workloads whose status differs from the one printed last.
 func (t *tool) printChanged(ctx context.Context, c client.Client, kind rikv1alpha1.WorkloadKind, names []string, s *style, said map[types.UID]string, options []client.ListOption) error {
 	found, missing := workloadsOf(ctx, c, kind, names, options...)
 	if missing != nil && len(said) == 0 {
@@ -77,6 +77,6 @@ func (t *tool) printChanged(ctx context.Context, c client.Client, kind rikv1alph
 	if err := tabulate(t, changed, list.Items, *s); err != nil {
 		return err
 	}
-	s.headless = true // the headings were printed
+	s.headless = true // the headings are printed already
 	return nil
 }

@@ -18,14 +18,13 @@ import (
 )
 
 const (
-	// detachTimeout is how long unregister waits for the cluster controller unless
-	// reported otherwise.
+	// detachTimeout is how long unregister waits for the cluster controller by default.
 	detachTimeout = time.Minute
-	// detachPoll is how often it looks.
+	// detachPoll is the interval between two looks at the Cluster.
 	detachPoll = 200 * time.Millisecond
 )
 
-// notAKCP is the next step where a server does not know what a Cluster is.
+// notAKCP is the next step to show if a server does not have the type Cluster.
 const notAKCP = `the server is no kcp: "rik kcp" runs one, and writes the configuration that reaches it`
 
 func (t *tool) clusterCommand() *cobra.Command {
@@ -87,8 +86,8 @@ func (t *tool) unregister(ctx context.Context, name string, timeout time.Duratio
 	return err
 }
 
-// upstreamClient is a client for the objects of a kcp, whose types it knows without
-// asking.
+// upstreamClient returns a client for the objects of a kcp. It has the types compiled in, so it
+// needs no discovery.
 func (t *tool) upstreamClient() (client.Client, error) {
 	restConfig, err := t.getter.ToRESTConfig()
 	if err != nil {
@@ -101,7 +100,7 @@ func (t *tool) upstreamClient() (client.Client, error) {
 	return client.New(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
 }
 
-// ofCluster says what was being done, and the next step where there is one.
+// ofCluster adds to an error what rikctl was doing, and the next step if there is one.
 func ofCluster(doing, name string, err error) error {
 	failed := fmt.Errorf("%s cluster %s: %w", doing, name, err)
 	switch {
@@ -115,13 +114,13 @@ func ofCluster(doing, name string, err error) error {
 	return failed
 }
 
-// isUnknownType says whether it is the type that a server does not know, not the
-// object: no handler of the type has made the answer then.
+// isUnknownType reports whether the server lacks the type, as opposed to the object. The status
+// has this cause only if no handler of the type made the answer.
 func isUnknownType(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// modes are the values of --mode.
+// modes lists the values of --mode.
 var modes = []string{string(workloadv1alpha1.SyncPush), string(workloadv1alpha1.SyncPull), string(workloadv1alpha1.SyncNone)}
 
 func checkMode(cmd *cobra.Command, mode string) error {

@@ -13,10 +13,11 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// writeCluster describes a Cluster, and never shows a kubeconfig.
+// writeCluster describes a Cluster. It never prints a kubeconfig.
 func writeCluster(w describe.PrefixWriter, o *workloadv1alpha1.Cluster) {
 	shown := o.ObjectMeta.DeepCopy()
-	delete(shown.Annotations, corev1.LastAppliedConfigAnnotation) // an inline kubeconfig is in it, too
+	// it contains an inline kubeconfig
+	delete(shown.Annotations, corev1.LastAppliedConfigAnnotation)
 	writeMeta(w, shown)
 	field(w, 0, "Location", o.Status.Location)
 	optional(w, 0, "Cluster UID", o.Status.UID)
@@ -48,7 +49,7 @@ func clusterTaints(taints []workloadv1alpha1.ClusterTaint) string {
 	return strings.Join(words, ", ")
 }
 
-// fences says whether a cluster stops fenced workloads by itself when it is cut off.
+// fences reports whether a cluster stops fenced workloads by itself when it loses the kcp.
 func fences(conditions []metav1.Condition) string {
 	c := meta.FindStatusCondition(conditions, workloadv1alpha1.ConditionFencing)
 	switch {
@@ -60,7 +61,7 @@ func fences(conditions []metav1.Condition) string {
 	return "no"
 }
 
-// kubeconfigPlace is where the kubeconfig is kept.
+// kubeconfigPlace names the place of the kubeconfig.
 func kubeconfigPlace(spec *workloadv1alpha1.ClusterSpec) string {
 	switch ref := spec.KubeconfigSecretRef; {
 	case ref != nil:
@@ -78,7 +79,7 @@ func orDefault(value, otherwise string) string {
 	return value
 }
 
-// writeResourceProblems is a table of the types with which something is wrong.
+// writeResourceProblems writes a table of the types that have a problem.
 func writeResourceProblems(w describe.PrefixWriter, problems []workloadv1alpha1.ResourceProblem) {
 	if len(problems) == 0 {
 		return
@@ -92,15 +93,16 @@ func writeResourceProblems(w describe.PrefixWriter, problems []workloadv1alpha1.
 	}
 }
 
-// oneLine keeps a message from a cluster in its row of a table.
+// oneLine removes line breaks from a message of a cluster, so that it fits into one row of a
+// table.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// writeSupply is a table of what the cluster's nodes have together.
+// writeSupply writes a table of the total capacity of the cluster's nodes.
 func writeSupply(w describe.PrefixWriter, capacity, allocatable corev1.ResourceList) {
 	if len(capacity) == 0 {
 		return
 	}
-	w.Flush() // The columns of a table are its own.
+	w.Flush() // end the table, so that the next one has columns of its own width
 	defer w.Flush()
 	w.Write(0, "Nodes together:\n")
 	w.Write(1, "Resource\tCapacity\tAllocatable\n")

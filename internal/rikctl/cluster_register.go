@@ -22,10 +22,9 @@ import (
 )
 
 const (
-	// clusterNamespace holds the kubeconfigs of registered clusters, unless told
-	// otherwise.
+	// clusterNamespace is the default namespace for the kubeconfigs of registered clusters.
 	clusterNamespace = "rik-clusters"
-	// kubeconfigKey is where a Cluster looks in a Secret.
+	// kubeconfigKey is the default key of a kubeconfig in the Secret of a Cluster.
 	kubeconfigKey = "kubeconfig"
 )
 
@@ -34,7 +33,7 @@ var (
 	namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace")
 )
 
-// registration is what "cluster register" was given.
+// registration holds the arguments of "cluster register".
 type registration struct {
 	name, file, context string
 	upstream            string
@@ -117,10 +116,10 @@ func (t *tool) register(ctx context.Context, r *registration) error {
 	return err
 }
 
-// createWithSecret writes the kubeconfig first, so that a Cluster is never seen without it.
-// If the Cluster is refused, the Secret is as it was before.
+// createWithSecret writes the kubeconfig before the Cluster, so that no reader sees a Cluster
+// without its Secret. If the server refuses the Cluster, createWithSecret restores the Secret.
 func createWithSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.Cluster, data []byte) error {
-	// The server says whether it would take the Cluster before anything is written.
+	// A dry run shows whether the server accepts the Cluster, before anything is written.
 	if err := c.Create(ctx, cluster.DeepCopy(), fieldOwner, client.DryRunAll); err != nil {
 		return err
 	}
@@ -150,7 +149,7 @@ func createWithSecret(ctx context.Context, c client.Client, cluster *workloadv1a
 	return nil
 }
 
-// restore takes back what was written into a Secret, unless somebody has changed it since.
+// restore undoes the write of a Secret, unless the Secret has changed since.
 func restore(ctx context.Context, c client.Client, written, before *corev1.Secret, isNew bool) error {
 	var err error
 	if isNew {
@@ -165,7 +164,7 @@ func restore(ctx context.Context, c client.Client, written, before *corev1.Secre
 	return fmt.Errorf("taking back the Secret %s/%s: %w", written.Namespace, written.Name, err)
 }
 
-// cluster is the object that is registered.
+// cluster builds the Cluster object to register.
 func (r *registration) cluster(data []byte) *workloadv1alpha1.Cluster {
 	cluster := &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: r.name}}
 	cluster.Spec.SyncMode = workloadv1alpha1.SyncMode(r.mode)
@@ -177,7 +176,7 @@ func (r *registration) cluster(data []byte) *workloadv1alpha1.Cluster {
 	return cluster
 }
 
-// rotate gives a cluster another kubeconfig where it keeps its present one.
+// rotate replaces the kubeconfig of a cluster in the place where the present one is.
 func (t *tool) rotate(ctx context.Context, c client.Client, r *registration, data []byte) error {
 	cluster := &workloadv1alpha1.Cluster{}
 	if err := c.Get(ctx, client.ObjectKey{Name: r.name}, cluster); err != nil {
@@ -195,8 +194,8 @@ func (t *tool) rotate(ctx context.Context, c client.Client, r *registration, dat
 	return err
 }
 
-// keepSecret writes the kubeconfig where the Cluster looks for it. A Secret that it makes for
-// a Cluster that is there goes with the Cluster.
+// keepSecret writes the kubeconfig to the Secret that the Cluster refers to. If it creates the
+// Secret for a Cluster that exists, the Cluster becomes the owner of the Secret.
 func keepSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.Cluster, data []byte) (*corev1.Secret, error) {
 	ref := cluster.Spec.KubeconfigSecretRef
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ref.Namespace}}
@@ -220,8 +219,8 @@ func keepSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.
 	return secret, nil
 }
 
-// portable is one context of a kubeconfig, with the content of the files that it names:
-// those are on this machine, and other contexts are nobody's business.
+// portable returns one context of a kubeconfig, with the contents of the files that it names.
+// The files exist only on this machine, and the other contexts must stay private.
 func portable(path, chosen string) ([]byte, error) {
 	config, err := clientcmd.LoadFromFile(path)
 	if err != nil {
@@ -245,8 +244,8 @@ func portable(path, chosen string) ([]byte, error) {
 	return clientcmd.Write(*config)
 }
 
-// unreadableKubeconfig keeps the parser's words to itself: they quote the file, which is
-// a secret.
+// unreadableKubeconfig returns an error without the text of the parser, because that quotes the
+// file, which is secret.
 func unreadableKubeconfig(path string, err error) error {
 	if os.IsNotExist(err) || os.IsPermission(err) {
 		return usageError{name + " cluster register", err}
@@ -254,7 +253,7 @@ func unreadableKubeconfig(path string, err error) error {
 	return usageError{name + " cluster register", fmt.Errorf("%s: %w", path, kubeconfig.ErrForm)}
 }
 
-// readTokens puts tokens in the place of the files that hold them.
+// readTokens replaces the names of token files by the tokens in them.
 func readTokens(config *api.Config) error {
 	for _, user := range config.AuthInfos {
 		if user.TokenFile == "" {

@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
-// clusterCanary stands for the secrets of a kubeconfig.
+// clusterCanary is a marker in place of the secrets of a kubeconfig.
 const clusterCanary = "c4n4ry-5ecret"
 
 func sampleCluster() *workloadv1alpha1.Cluster {
@@ -63,7 +63,7 @@ func TestDescribeClusterGolden(t *testing.T) {
 	}
 }
 
-// clusterFile is a kubeconfig with two contexts, one of which names files.
+// clusterFile writes a kubeconfig with two contexts. One of them names files.
 func clusterFile(t *testing.T, m machine) string {
 	t.Helper()
 	write := func(name, text string) string {
@@ -135,8 +135,8 @@ func TestClusterRegisterRefuses(t *testing.T) {
 	}
 }
 
-// TestClusterCommands goes through all of them on a real kcp; no cluster controller
-// runs, so the test is the one that lets go.
+// TestClusterCommands runs all cluster commands on a real kcp. No cluster controller runs, so
+// the test itself detaches the clusters.
 func TestClusterCommands(t *testing.T) {
 	t.Parallel()
 	server := sharedKCP(t)
@@ -204,7 +204,8 @@ func TestClusterCommands(t *testing.T) {
 	}
 }
 
-// firstVersions gives the resource versions with which objects are made from now on.
+// firstVersions returns a function that finds the resource version with which an object is
+// created. It watches from now on.
 func firstVersions(t *testing.T, server *kcptest.Server) func(list client.ObjectList, name string) uint64 {
 	t.Helper()
 	c, err := client.NewWithWatch(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme})
@@ -238,7 +239,8 @@ func firstVersions(t *testing.T, server *kcptest.Server) func(list client.Object
 	}
 }
 
-// A server that is no kcp says so, with the next step.
+// TestClusterCommandsNeedAKCP checks that the commands report a server that is not a kcp, with
+// the next step.
 func TestClusterCommandsNeedAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

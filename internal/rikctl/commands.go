@@ -29,7 +29,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// The groups in which the help lists the commands.
+// The groups of commands in the help.
 const (
 	groupRun     = "run"
 	groupLook    = "look"
@@ -87,8 +87,8 @@ func (t *tool) getCommand() *cobra.Command {
 	return cmd
 }
 
-// deleteCommand is kubectl's delete, and the published design's: of an app by its
-// name, with a word on each node that it is gone from.
+// deleteCommand is kubectl's delete, extended by the form of the published design: it deletes an
+// app by its name, and reports each node that has removed it.
 func (t *tool) deleteCommand() *cobra.Command {
 	cmd := kubedelete.NewCmdDelete(t.factory, t.streams)
 	kubectls := cmd.Run
@@ -113,12 +113,12 @@ func (t *tool) deleteCommand() *cobra.Command {
 	return cmd
 }
 
-// chosenOtherwise says whether flags name what is deleted.
+// chosenOtherwise reports whether flags select what to delete.
 func chosenOtherwise(cmd *cobra.Command) bool {
 	return slices.ContainsFunc([]string{"filename", "kustomize", "selector", "field-selector", "all", "raw"}, cmd.Flags().Changed)
 }
 
-// validateDelete refuses flags that would have no effect on apps and functions.
+// validateDelete refuses flags that have no effect on apps and functions.
 func validateDelete(cmd *cobra.Command, names []string) error {
 	if len(names) == 0 {
 		return usagef(cmd, "name what is to be deleted, such as: %s delete app helloworld", name)
@@ -131,24 +131,24 @@ func validateDelete(cmd *cobra.Command, names []string) error {
 	return nil
 }
 
-// noType says whether a word is surely not the name of a type.
+// noType reports whether a word is certainly not the name of a type.
 func (t *tool) noType(word string) bool {
 	if strings.ContainsAny(word, "/,.") {
 		return false
 	}
 	mapper, err := t.getter.ToRESTMapper()
 	if err != nil {
-		return false // kubectl's code says why
+		return false // kubectl's code reports the cause
 	}
 	_, err = mapper.ResourceFor(schema.GroupVersionResource{Resource: strings.ToLower(word)})
 	return meta.IsNoMatchError(err)
 }
 
-// applyCommand is kubectl's apply with the merge done by the server, which
-// knows rik's types better than any client.
+// applyCommand is kubectl's apply with server-side apply as the default, because the server has
+// the schemas of rik's types.
 func (t *tool) applyCommand() *cobra.Command {
 	cmd := apply.NewCmdApply(name, t.factory, t.streams)
-	cmd.RemoveCommand(cmd.Commands()...) // They serve the client-side form only.
+	cmd.RemoveCommand(cmd.Commands()...) // the subcommands serve only client-side apply
 	mergedByServer(cmd)
 	cmd.Flags().Lookup("dry-run").Usage = `"none" or "server". With "server" the server says what it would do, and keeps nothing.`
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
@@ -170,14 +170,14 @@ func (t *tool) applyCommand() *cobra.Command {
 	return cmd
 }
 
-// mergedByServer has a command merge on the server unless it is told otherwise.
+// mergedByServer makes server-side apply the default of a command.
 func mergedByServer(cmd *cobra.Command) {
 	serverSide := cmd.Flags().Lookup("server-side")
 	serverSide.DefValue = "true"
 	_ = serverSide.Value.Set("true")
 }
 
-// diffCommand is kubectl's diff, which asks the server what apply would do.
+// diffCommand is kubectl's diff. It compares with the result of a dry run on the server.
 func (t *tool) diffCommand() *cobra.Command {
 	cmd := diff.NewCmdDiff(t.factory, t.streams)
 	mergedByServer(ownedAsFile(cmd))
@@ -192,8 +192,8 @@ func (t *tool) diffCommand() *cobra.Command {
 	return cmd
 }
 
-// withDeployments has one of kubectl's commands take files as rikctl reads them:
-// strictly, and with deployments in them.
+// withDeployments makes one of kubectl's commands read files as rikctl does: strictly, and with
+// deployment files among them.
 func (t *tool) withDeployments(cmd *cobra.Command, run func(cmd *cobra.Command, given []string) error) {
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
 		files, ok := cmd.Flags().Lookup("filename").Value.(pflag.SliceValue)
@@ -219,7 +219,7 @@ func (t *tool) withDeployments(cmd *cobra.Command, run func(cmd *cobra.Command, 
 	}
 }
 
-// tidy gives the commands taken from kubectl rik's words.
+// tidy replaces the texts of kubectl's commands by rik's.
 func tidy(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		if text, ok := texts[cmd.Name()]; ok && cmd.Parent() == root.Root() {
@@ -231,7 +231,7 @@ func tidy(root *cobra.Command) {
 	}
 }
 
-// renamed replaces kubectl's name, but not in links to its documentation.
+// renamed replaces kubectl's name, except in links to its documentation.
 func renamed(s string) string {
 	s = strings.ReplaceAll(s, "kubectl/", "\x00")
 	s = strings.ReplaceAll(s, "kubectl", name)

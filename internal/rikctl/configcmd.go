@@ -79,8 +79,8 @@ func (t *tool) configCurrent() *cobra.Command {
 	}
 }
 
-// writable is the file that the configuration commands change: a named one, or
-// the user's; never the server's own.
+// writable returns the file that the configuration commands change: a named one, or the user's,
+// but never the server's.
 func (t *tool) writable() (string, error) {
 	s := t.getter.source
 	for _, path := range []string{s.Flag, s.Getenv(config.EnvPath), s.UserPath()} {
@@ -91,7 +91,8 @@ func (t *tool) writable() (string, error) {
 	return "", errors.New("there is no home directory to keep a configuration in: name a file with --config")
 }
 
-// changeable is writable for a command that will write there.
+// changeable returns the same as writable, for a command that writes to the file. It refuses a
+// file that a server owns.
 func (t *tool) changeable(cmd *cobra.Command, given []string) (string, error) {
 	path, err := t.writable()
 	if err != nil || !t.getter.source.IsServers(path) {
@@ -107,7 +108,7 @@ func (t *tool) changeable(cmd *cobra.Command, given []string) (string, error) {
 	}
 }
 
-// commandLine is the command as it was given, with another configuration.
+// commandLine returns the user's command with another configuration.
 func commandLine(cmd *cobra.Command, given []string, path string) string {
 	words := append(strings.Fields(cmd.CommandPath()), given...)
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -122,7 +123,7 @@ func commandLine(cmd *cobra.Command, given []string, path string) string {
 	return strings.Join(words, " ")
 }
 
-// quoted is a word as a shell takes it.
+// quoted quotes a word for a shell.
 func quoted(word string) string {
 	if word != "" && !strings.ContainsAny(word, " \t\n'\"\\$`&|;<>()*?[]#~!{}") {
 		return word
@@ -186,8 +187,8 @@ rikctl config set-cluster office --server https://rik.example.org:5000 \
 	return cmd
 }
 
-// prepare makes the paths of the command line independent of the directory it
-// was given in, or puts the files' content in their place.
+// prepare makes the paths of the command line absolute, or replaces them by the contents of the
+// files.
 func prepare(c *config.Cluster, embed bool) error {
 	for _, path := range []*string{&c.CertificateAuthority, &c.ClientCertificate, &c.ClientKey} {
 		if *path == "" {

@@ -16,8 +16,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// maxReplicas bounds one "create instance", so that a slip of the finger does
-// not fill the cluster until someone interrupts it.
+// maxReplicas limits one "create instance", so that a typing mistake does not fill the cluster.
 const maxReplicas = 10_000
 
 func (t *tool) createCommand() *cobra.Command {
@@ -67,7 +66,7 @@ id=$(rikctl create workload -q -f web.json)`),
 	return cmd
 }
 
-// runCreateWorkload decodes everything before it creates the first, so that a
+// runCreateWorkload decodes all documents before it creates the first workload, so that a
 // mistake in the last document leaves nothing behind.
 func (t *tool) runCreateWorkload(ctx context.Context, files []string, quiet bool) error {
 	documents, err := readDocuments(files, t.streams.In)
@@ -104,11 +103,11 @@ func (t *tool) runCreateWorkload(ctx context.Context, files []string, quiet bool
 	return nil
 }
 
-// strictly makes the server refuse what it does not know.
+// strictly makes the server refuse unknown fields.
 var strictly = client.FieldValidation(metav1.FieldValidationStrict)
 
-// printCreatedWorkload keeps the words of the published client: scripts cut the
-// identifier out of them.
+// printCreatedWorkload prints the text of the published client, because scripts cut the
+// identifier out of it.
 func (t *tool) printCreatedWorkload(w *rikv1alpha1.Workload, quiet bool) {
 	if quiet {
 		_, _ = fmt.Fprintln(t.streams.Out, w.UID)
@@ -117,7 +116,7 @@ func (t *tool) printCreatedWorkload(w *rikv1alpha1.Workload, quiet bool) {
 	_, _ = fmt.Fprintf(t.streams.Out, "Workload %s has been successfully created with ID : %q\n", w.Name, string(w.UID))
 }
 
-// instanceRequest is what "create instance" was asked for.
+// instanceRequest holds the arguments of "create instance".
 type instanceRequest struct {
 	workload string
 	replicas int
@@ -202,14 +201,14 @@ func newInstance(w *rikv1alpha1.Workload, name string) *rikv1alpha1.Instance {
 	return i
 }
 
-// findWorkload finds a workload by its name, or else by its UID.
+// findWorkload finds a workload by its name, or by its UID if no workload has that name.
 func findWorkload(ctx context.Context, c client.Client, namespace, idOrName string) (*rikv1alpha1.Workload, error) {
 	w := &rikv1alpha1.Workload{}
 	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: idOrName}, w)
 	if err == nil {
 		return w, nil
 	}
-	// An ID has a form that a name may have too; only its absence leads on.
+	// A name may look like an ID, so search by ID only if no such name exists.
 	if !apierrors.IsNotFound(err) {
 		return nil, err
 	}

@@ -19,17 +19,17 @@ import (
 	"rik.dev/rik/api/strictdecode"
 )
 
-// metadataPrefix precedes, in a workload's annotations, what a deployment file
-// says under metadata.
+// metadataPrefix is the prefix of the workload annotations that hold the metadata of a
+// deployment file.
 const metadataPrefix = "metadata.rik.dev/"
 
-// actionDeploy is what a deployment file can ask for; the published document's
-// other actions are commands.
+// actionDeploy is the only action that a deployment file may have. The other actions of the
+// published document are commands of rikctl.
 const actionDeploy = "deploy"
 
-// deployment is the published form of an App: name, repo, version, action and
-// metadata. The other fields are ours, for what the published form leaves out;
-// they mean what they mean in an App.
+// deployment is the published form of an App: name, repo, version, action and metadata. The
+// other fields are rik's own, for settings that the published form lacks. They have the same
+// meaning as in an App.
 type deployment struct {
 	Name     string            `json:"name"`
 	Repo     string            `json:"repo"`
@@ -45,7 +45,7 @@ type deployment struct {
 	Resources rikv1alpha1.Resources `json:"resources"`
 }
 
-// isDeployment tells a deployment file from manifests, which say their kind.
+// isDeployment reports whether a file is a deployment file and not a manifest, which has a kind.
 func isDeployment(data []byte) bool {
 	var fields map[string]any
 	if yaml.Unmarshal(data, &fields) != nil {
@@ -55,12 +55,11 @@ func isDeployment(data []byte) bool {
 	return !has("apiVersion") && !has("kind") && (has("repo") || has("action"))
 }
 
-// errAction is a deployment file that asks for what no file can.
+// errAction reports a deployment file with an action that is not "deploy".
 var errAction = errors.New("unknown action")
 
-// fromDeployment makes the workload that a deployment file describes: one
-// process, started at once, and started again only when it fails, so that one
-// that ends well is Completed.
+// fromDeployment builds the workload that a deployment file describes: one process that starts
+// at once and restarts only when it fails. A process that exits with 0 is Completed.
 func fromDeployment(d document, namespace string) (*rikv1alpha1.Workload, error) {
 	data, err := yaml.YAMLToJSONStrict(d.data)
 	if err != nil {
@@ -93,7 +92,7 @@ func fromDeployment(d document, namespace string) (*rikv1alpha1.Workload, error)
 		},
 	}
 	if len(file.Command) == 0 {
-		// The published form names no program: it is the one of the app's name.
+		// The published form names no program, so the program has the name of the app.
 		w.Spec.App.Command = []string{"./" + file.Name}
 	}
 	for _, key := range slices.Sorted(maps.Keys(file.Metadata)) {
@@ -102,8 +101,8 @@ func fromDeployment(d document, namespace string) (*rikv1alpha1.Workload, error)
 	return w, nil
 }
 
-// validate reports what the server could only say of another object than the
-// user's.
+// validate reports mistakes with the names of the user's fields. The server could report them
+// only with the names of a Workload's fields.
 func (d *deployment) validate() error {
 	var problems []error
 	if d.Name == "" {
@@ -125,9 +124,9 @@ func (d *deployment) validate() error {
 	return errors.Join(problems...)
 }
 
-// translated replaces the files that hold deployments by manifests in a
-// directory that the caller removes. Other files stay as they are; the standard
-// input is always read here, for it can be read only once.
+// translated replaces files that hold deployments by manifests in a directory that the caller
+// must remove. Other files stay as they are. The standard input is always read here, because it
+// can be read only once.
 func (t *tool) translated(paths []string) (replaced []string, dir string, err error) {
 	namespace, err := t.namespace()
 	if err != nil {
@@ -154,14 +153,14 @@ func (t *tool) translated(paths []string) (replaced []string, dir string, err er
 	return replaced, dir, nil
 }
 
-// readable tells whether a path is a file or a directory.
+// readable reports whether a path is a file or a directory.
 func readable(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && (info.IsDir() || info.Mode().IsRegular())
 }
 
-// translate gives what a path holds with deployments as manifests; not found:
-// there are none, or the path is for kubectl's code to read and to complain of.
+// translate returns the content of a path with its deployments as manifests. found is false if
+// it has no deployments, or if kubectl's code must read the path and report its errors.
 func (t *tool) translate(path, namespace string) (manifests []byte, found bool, err error) {
 	if strings.HasPrefix(path, "http://") || strings.HasPrefix(path, "https://") {
 		return nil, false, nil
@@ -175,8 +174,8 @@ func (t *tool) translate(path, namespace string) (manifests []byte, found bool, 
 	}
 	found = path == "-"
 	for _, d := range documents {
-		// A key that stands twice would be lost, and a mistake of form named by
-		// kubectl's code after the file that is written here.
+		// Otherwise a duplicate key would be lost, and kubectl's code would report a syntax
+		// error with the name of the temporary file.
 		if _, err := yaml.YAMLToJSONStrict(d.data); err != nil {
 			return nil, false, malformedError{invalidError{d.source, err}}
 		}
@@ -196,8 +195,8 @@ func (t *tool) translate(path, namespace string) (manifests []byte, found bool, 
 	return manifests, found, nil
 }
 
-// manifestOf is a workload without what only the server writes: applying a field
-// is claiming it.
+// manifestOf returns a workload without the fields that only the server writes, because applying
+// a field means owning it.
 func manifestOf(w *rikv1alpha1.Workload) ([]byte, error) {
 	data, err := yaml.Marshal(w)
 	if err != nil {
@@ -211,7 +210,7 @@ func manifestOf(w *rikv1alpha1.Workload) ([]byte, error) {
 	return yaml.Marshal(prune(fields))
 }
 
-// prune removes empty objects and nulls, which Go's types cannot leave out.
+// prune removes empty objects and nulls, which Go's types cannot omit.
 func prune(fields map[string]any) map[string]any {
 	for key, value := range fields {
 		if inner, ok := value.(map[string]any); ok && len(prune(inner)) == 0 || value == nil {

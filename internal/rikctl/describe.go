@@ -21,7 +21,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// describeCommand is kubectl's describe with describers for rik's own types.
+// describeCommand is kubectl's describe, with describers for rik's own types.
 func (t *tool) describeCommand() *cobra.Command {
 	flags := kubecmd.NewDescribeFlags(t.factory, t.streams)
 	cmd := &cobra.Command{
@@ -51,8 +51,9 @@ rikctl describe node worker-1`),
 	return cmd
 }
 
-// describedOfKind makes workloads of "app NAME" and "functions"; other arguments it
-// gives back. Nil: there is nothing to describe, and that was said.
+// describedOfKind converts "app NAME" and "functions" to workloads. It returns other arguments
+// unchanged. The result is nil if there is nothing to describe; the user has then seen a
+// message.
 func (t *tool) describedOfKind(cmd *cobra.Command, given []string) ([]string, error) {
 	kind, names, ok := ofKind(given)
 	if !ok {
@@ -99,19 +100,19 @@ func (t *tool) describer(mapping *meta.RESTMapping) (describe.ResourceDescriber,
 	return describerOf{c, render}, nil
 }
 
-// details is what a description is rendered from.
+// details holds the related objects that a description needs.
 type details struct {
-	// instances of a workload or on a node; nil for other objects.
+	// instances of a workload or on a node; nil for other objects
 	instances []rikv1alpha1.Instance
-	// workload and template of an instance; nil if they are gone.
+	// template is what an instance runs; nil if its revision is gone.
 	template *rikv1alpha1.InstanceTemplate
-	// events are nil when they were not asked for, or are hidden from the user.
+	// events is nil if the user did not request events or may not read them.
 	events       *corev1.EventList
 	eventsHidden bool
 }
 
-// renderer makes an empty object of its kind, finds what belongs to it and
-// writes both. Writing is pure.
+// renderer describes objects of one kind. empty returns an empty object, gather reads its
+// related objects, and write is pure.
 type renderer struct {
 	empty  func() client.Object
 	gather func(ctx context.Context, c client.Client, obj client.Object, d *details) error
@@ -156,7 +157,7 @@ type describerOf struct {
 	r renderer
 }
 
-// Describe implements describe.ResourceDescriber, which passes no context.
+// Describe implements describe.ResourceDescriber, which has no context.
 func (d describerOf) Describe(namespace, name string, settings describe.DescriberSettings) (string, error) {
 	ctx := context.Background()
 	obj := d.r.empty()
@@ -168,7 +169,7 @@ func (d describerOf) Describe(namespace, name string, settings describe.Describe
 		return "", err
 	}
 	if settings.ShowEvents {
-		// Those of an object without a namespace may be in any.
+		// The events of an object without a namespace may be in any namespace.
 		found.events = &corev1.EventList{}
 		err := d.c.List(ctx, found.events, client.InNamespace(namespace), client.MatchingFields{"involvedObject.uid": string(obj.GetUID())})
 		if apierrors.IsForbidden(err) {
@@ -182,7 +183,7 @@ func (d describerOf) Describe(namespace, name string, settings describe.Describe
 
 func rendered(r renderer, obj client.Object, d *details) (string, error) {
 	var out bytes.Buffer
-	// kubectl's table writer remembers the widths of columns after a flush.
+	// kubectl's table writer keeps the widths of columns after a flush.
 	table := tabwriter.NewWriter(&out, 6, 4, 3, ' ', 0)
 	w := honestWriter{describe.NewPrefixWriter(table)}
 	r.write(w, obj, d)
@@ -209,8 +210,8 @@ func gatherNode(ctx context.Context, c client.Client, obj client.Object, d *deta
 	return err
 }
 
-// gatherInstance finds the template that the instance runs; the instance itself
-// holds only the revision's name.
+// gatherInstance reads the template that the instance runs. The instance itself holds only the
+// name of its revision.
 func gatherInstance(ctx context.Context, c client.Client, obj client.Object, d *details) error {
 	i := obj.(*rikv1alpha1.Instance)
 	if i.Spec.Revision == "" {

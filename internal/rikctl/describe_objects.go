@@ -15,7 +15,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// field writes one line: a name and a value, "<none>" for an empty one.
+// field writes one line with a name and a value, "<none>" for an empty value.
 func field(w describe.PrefixWriter, level int, name string, value any) {
 	text := fmt.Sprint(value)
 	if text == "" {
@@ -24,7 +24,7 @@ func field(w describe.PrefixWriter, level int, name string, value any) {
 	w.Write(level, "%s:\t%s\n", name, text)
 }
 
-// optional writes a line only if there is something to say.
+// optional writes a line only if the value is not empty.
 func optional(w describe.PrefixWriter, level int, name, value string) {
 	if value != "" {
 		field(w, level, name, value)
@@ -66,7 +66,7 @@ func writeConditions(w describe.PrefixWriter, conditions []metav1.Condition) {
 	if len(conditions) == 0 {
 		return
 	}
-	w.Flush() // The columns of a table are its own.
+	w.Flush() // end the table, so that the next one has columns of its own width
 	defer w.Flush()
 	w.Write(0, "Conditions:\n")
 	w.Write(1, "Type\tStatus\tSince\tReason\tMessage\n")
@@ -125,7 +125,7 @@ func writeInstances(w describe.PrefixWriter, instances []rikv1alpha1.Instance, t
 	}
 }
 
-// statusOf is the phase, with the reason if there is one.
+// statusOf returns the phase, with the reason if there is one.
 func statusOf(i *rikv1alpha1.Instance) string {
 	if i.Status.Reason == "" {
 		return string(phaseOf(i))
@@ -202,10 +202,10 @@ func amountsText(amounts rikv1alpha1.ResourceList) string {
 	return strings.Join(words, " ")
 }
 
-// bytesText is exact to a MiB.
+// bytesText formats a number of bytes with a precision of 1 MiB.
 func bytesText(n int64) string { return resource.NewQuantity(n>>20<<20, resource.BinarySI).String() }
 
-// amountText leaves out the last digits of what a node measured in Ki.
+// amountText rounds an amount that a node measured in Ki.
 func amountText(q resource.Quantity) string {
 	if text := q.String(); !strings.HasSuffix(text, "Ki") || q.Value() < 100<<20 {
 		return text
@@ -230,7 +230,7 @@ func writeTenant(w describe.PrefixWriter, t *rikv1alpha1.Tenant, _ *details) {
 	writeConditions(w, t.Status.Conditions)
 }
 
-// all joins words; none at all means every one.
+// all joins words; an empty list means all of them and becomes "*".
 func all(words []string) string {
 	if len(words) == 0 {
 		return "*"

@@ -11,8 +11,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// writeTemplate writes what an instance is made of, and beside it what was seen
-// of its containers when there is an instance.
+// writeTemplate writes the template of an instance. If there is an instance, it adds the status
+// of each container.
 func writeTemplate(w describe.PrefixWriter, t *rikv1alpha1.InstanceTemplate, i *rikv1alpha1.Instance) {
 	var status rikv1alpha1.InstanceStatus
 	if i != nil {
@@ -79,7 +79,7 @@ func writeContainers(w describe.PrefixWriter, title string, containers []rikv1al
 			}
 		}
 	}
-	// The revision may be gone while its instance is still there.
+	// The revision may be gone while its instance still exists.
 	for n := range seen {
 		if !known[seen[n].Name] {
 			w.Write(1, "%s:\n", seen[n].Name)
@@ -124,7 +124,7 @@ func writeEnv(w describe.PrefixWriter, env []rikv1alpha1.EnvVar, from []rikv1alp
 	}
 }
 
-// envText is the value, or where it comes from: a secret is never shown.
+// envText returns the value of a variable, or its origin. It never shows a secret.
 func envText(e *rikv1alpha1.EnvVar) string {
 	switch s := e.ValueFrom; {
 	case s == nil:
@@ -164,7 +164,8 @@ func writeContainerStatus(w describe.PrefixWriter, s *rikv1alpha1.ContainerStatu
 	}
 	field(w, 2, "State", state)
 	optional(w, 3, "Message", s.Message)
-	if s.State != rikv1alpha1.ContainerWaiting || s.LastState == nil { // else it is of the last run
+	// else the message belongs to the last run
+	if s.State != rikv1alpha1.ContainerWaiting || s.LastState == nil {
 		optional(w, 3, "Started", moment(s.StartedAt))
 		optional(w, 3, "Finished", moment(s.FinishedAt))
 		if s.ExitCode != nil {
@@ -202,7 +203,7 @@ func writeFunction(w describe.PrefixWriter, f *rikv1alpha1.Function) {
 	writeEnv(w, f.Env, f.EnvFrom)
 }
 
-// writeRateLimits says what bounds the devices of a microVM.
+// writeRateLimits writes the limits on the devices of a microVM.
 func writeRateLimits(w describe.PrefixWriter, r *rikv1alpha1.RateLimits) {
 	if r == nil {
 		return

@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/rikctl/drain"
 )
 
-// drainPoll is how often a drain looks again.
+// drainPoll is the interval between two steps of a drain.
 const drainPoll = time.Second
 
 // drainFlags are the flags of drain.
@@ -123,18 +123,18 @@ func (t *tool) drainDryRun(ctx context.Context, c client.Client, node string, f 
 	return blocked(node, step, "--force deletes them too; this was a dry run, the node is as it was")
 }
 
-// drainer follows the plan.
+// drainer executes the plan of a drain.
 type drainer struct {
 	t        *tool
 	c        client.Client
 	node     string
 	flags    drainFlags
 	baseline map[string]int
-	kept     map[string]int // the baseline as the Node has it
+	kept     map[string]int // the baseline that the Node's annotation has
 	said     string
 }
 
-// step looks, plans and acts once.
+// step reads the state, plans and acts once.
 func (d *drainer) step(ctx context.Context) (bool, error) {
 	s, err := d.state(ctx)
 	if err != nil {
@@ -159,7 +159,7 @@ func (d *drainer) step(ctx context.Context) (bool, error) {
 	return step.Done, nil
 }
 
-// evictAll deletes what may go, of each workload in its turn.
+// evictAll deletes the instances that may go, while it holds the turn of their workload.
 func (d *drainer) evictAll(ctx context.Context, s drain.State, step *drain.Step) error {
 	byWorkload := map[string][]*rikv1alpha1.Instance{}
 	for _, i := range step.Evict {
@@ -183,7 +183,7 @@ func (d *drainer) evictAll(ctx context.Context, s drain.State, step *drain.Step)
 		if !mine {
 			continue
 		}
-		// Passed on also when the drain is ended by now.
+		// Pass the turn on even if the drain has been interrupted.
 		if err := errors.Join(d.evict(ctx, byWorkload[key]), d.pass(context.WithoutCancel(ctx), w)); err != nil {
 			return err
 		}
@@ -223,8 +223,8 @@ func blocked(node string, step drain.Step, next string) error {
 	return advised{fmt.Errorf("draining node %s: it has instances that may not go:\n  %s", node, strings.Join(step.Blocked, "\n  ")), next}
 }
 
-// state reads the node's instances, their workloads and those workloads' other
-// instances. A workload stays in the state after its last instance has left.
+// state reads the node's instances, their workloads and the other instances of those workloads.
+// A workload stays in the state after its last instance has left the node.
 func (d *drainer) state(ctx context.Context) (drain.State, error) {
 	s := drain.State{Node: d.node, Workloads: map[string]*rikv1alpha1.Workload{}, Baseline: d.baseline, Force: d.flags.force}
 	here := &rikv1alpha1.InstanceList{}

@@ -12,14 +12,13 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// annotationDrain on a Node holds how many instances of each workload were ready
-// when its drain began, as JSON: one that is interrupted and run again waits for
-// as many as the first would have. Draining to the end, or uncordoning, takes it
-// off.
+// annotationDrain is an annotation of a Node. It holds, as JSON, how many instances of each
+// workload were ready when the drain began. A drain that is interrupted and run again waits for
+// the same number. The end of the drain removes the annotation, and so does uncordon.
 const annotationDrain = "rik.dev/drain-baseline"
 
-// resume reads what an interrupted drain of the node left. What cannot be read
-// counts as nothing: the drain then begins anew.
+// resume reads the baseline of an interrupted drain of the node. It ignores a baseline that it
+// cannot parse; the drain then starts with a new one.
 func resume(ctx context.Context, c client.Client, node string) (map[string]int, error) {
 	n := &rikv1alpha1.Node{}
 	if err := c.Get(ctx, client.ObjectKey{Name: node}, n); err != nil {
@@ -32,8 +31,8 @@ func resume(ctx context.Context, c client.Client, node string) (map[string]int, 
 	return baseline, nil
 }
 
-// remember keeps the baseline before anything is deleted because of it; empty
-// takes it off.
+// remember saves the baseline before the drain deletes anything. An empty baseline removes the
+// annotation.
 func (d *drainer) remember(ctx context.Context, baseline map[string]int) error {
 	if maps.Equal(baseline, d.kept) {
 		return nil

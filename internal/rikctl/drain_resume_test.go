@@ -10,8 +10,8 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// drainsNot drains a node for a moment, in vain, and again where that was too short for
-// the client to come as far, until it has said the words.
+// drainsNot runs a drain that cannot finish, with a short timeout. It repeats that until the
+// output has the words, because a busy machine may be too slow for one timeout.
 func (s *site) drainsNot(t *testing.T, node string, words ...string) {
 	t.Helper()
 	var all result
@@ -28,8 +28,8 @@ func (s *site) drainsNot(t *testing.T, node string, words ...string) {
 	all.check(t, ExitUnreachable, words...)
 }
 
-// TestServerDrainResumes: a drain that is run again waits for as many ready
-// instances as there were when the first began.
+// TestServerDrainResumes checks that a repeated drain waits for as many ready instances as there
+// were when the first drain began.
 func TestServerDrainResumes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -41,7 +41,7 @@ func TestServerDrainResumes(t *testing.T) {
 	}
 	s.drainsNot(t, node, "instance/web-1", "deleted")
 	s.confirmEnd(t, "web-1")
-	// Nothing is left on the node, and the replacement is not there yet.
+	// The node has no instances left, and the replacement does not exist yet.
 	s.drainsNot(t, node, "already cordoned", "waiting for the replacements in workload "+s.namespace+"/web")
 	s.do(t, "create", "instance", "-w", "web", "--name", "web-3").check(t, ExitOK)
 	s.drainsNot(t, node, "waiting for the replacements")
@@ -52,7 +52,7 @@ func TestServerDrainResumes(t *testing.T) {
 		t.Errorf("after the drain the node keeps %s", r.out)
 	}
 
-	// Who uncordons begins anew.
+	// Uncordoning resets the baseline.
 	s.do(t, "uncordon", node).check(t, ExitOK)
 	s.runningOn(t, "web-3", other)
 	s.do(t, "create", "instance", "-w", "web", "--name", "web-4").check(t, ExitOK)

@@ -12,14 +12,15 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// annotationTurn on a Workload names the node whose drain deletes instances of it right
-// now. Drains of several nodes at once take turns: each would otherwise count the same
-// instances as ready, and they would together let go more than the workload allows.
+// annotationTurn is an annotation of a Workload. It names the node whose drain is deleting
+// instances of the workload. Drains of several nodes take turns, because otherwise each would
+// count the same instances as ready, and together they would delete more than the workload
+// allows.
 const annotationTurn = "rik.dev/drain-turn"
 
-// turn takes the turn for a workload, as it was read before its instances were listed:
-// what others deleted in theirs is in that list, then. It is false, with what to wait for
-// if that is more than a moment, when it is another drain's.
+// turn takes the turn for a workload. w must be from before the list of the instances, so that
+// the list includes the deletions of earlier turns. mine is false if another drain has the turn;
+// waiting then says what to wait for, or is empty if the wait is short.
 func (d *drainer) turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool, waiting string, err error) {
 	switch holder := w.Annotations[annotationTurn]; holder {
 	case d.node:
@@ -27,7 +28,7 @@ func (d *drainer) turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool,
 	case "":
 	default:
 		if d.flags.force {
-			break // whoever may write the Workload could else hold up its administrator
+			break // otherwise a user who may write the Workload could block its administrator
 		}
 		drains, err := d.mayDrain(ctx, holder)
 		if err != nil || drains {
@@ -42,7 +43,7 @@ func (d *drainer) turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool,
 	taken.Annotations[annotationTurn] = d.node
 	err = d.c.Patch(ctx, taken, client.MergeFromWithOptions(w, client.MergeFromWithOptimisticLock{}), drainOwner)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return false, "", nil // it is looked at again
+		return false, "", nil // the next step tries again
 	}
 	if err != nil {
 		return false, "", fmt.Errorf("taking the turn to drain with workload %s/%s: %w", w.Namespace, w.Name, err)
@@ -50,7 +51,7 @@ func (d *drainer) turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool,
 	return true, "", nil
 }
 
-// mayDrain says whether a node is cordoned, as one is that is being drained.
+// mayDrain reports whether a node is cordoned, as a node is during its drain.
 func (d *drainer) mayDrain(ctx context.Context, node string) (bool, error) {
 	n := &rikv1alpha1.Node{}
 	err := d.c.Get(ctx, client.ObjectKey{Name: node}, n)
@@ -60,7 +61,7 @@ func (d *drainer) mayDrain(ctx context.Context, node string) (bool, error) {
 	return n.Spec.Unschedulable, err
 }
 
-// pass gives the turn to the next.
+// pass releases the turn.
 func (d *drainer) pass(ctx context.Context, w *rikv1alpha1.Workload) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]*string{annotationTurn: nil}}})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"rik.dev/rik/internal/rikctl/drain"
 )
 
-// TestServerDrainsTakeTurns: two drains that look at the same moment do not both let an
-// instance of the workload go.
+// TestServerDrainsTakeTurns checks that two simultaneous drains do not both evict an instance of
+// the workload.
 func TestServerDrainsTakeTurns(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -51,7 +51,7 @@ func TestServerDrainsTakeTurns(t *testing.T) {
 		t.Error("both let one go, and the workload allows one to be away")
 	}
 
-	// One that was interrupted in its turn is waited for, unless its node is uncordoned.
+	// A drain that was interrupted during its turn blocks others until its node is uncordoned.
 	s.do(t, "uncordon", node).check(t, ExitOK)
 	s.confirmEnd(t, "web-1")
 	s.do(t, "create", "instance", "-w", "web", "--name", "web-3").check(t, ExitOK)

@@ -14,30 +14,31 @@ import (
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 )
 
-// The exit codes. "rikctl exec" and "rikctl diff" instead end with the code of
-// what they ran, once it ran, and "rikctl plan" with 1 if something would change.
+// The exit codes. Two commands end with the code of the program that they ran, once it ran:
+// "rikctl exec" and "rikctl diff". "rikctl plan" ends with 1 if something would change.
 const (
-	// ExitOK: done.
+	// ExitOK: success.
 	ExitOK = 0
-	// ExitError: anything that has no code of its own.
+	// ExitError: any error without a more specific code.
 	ExitError = 1
-	// ExitUsage: the command line or the configuration is wrong; nothing was asked.
+	// ExitUsage: the command line or the configuration is wrong; no request was sent.
 	ExitUsage = 2
 	// ExitNotFound: the object, or the type, does not exist.
 	ExitNotFound = 3
-	// ExitConflict: it exists already, or was changed meanwhile.
+	// ExitConflict: the object already exists, or has changed in the meantime.
 	ExitConflict = 4
-	// ExitUnreachable: the server was not reached, or something took too long.
+	// ExitUnreachable: the server was not reachable, or a timeout expired.
 	ExitUnreachable = 5
-	// ExitInvalid: the server refused what was sent.
+	// ExitInvalid: the server refused the request as invalid.
 	ExitInvalid = 6
-	// ExitDenied: the user is not known to the server, or may not do this.
+	// ExitDenied: the server does not accept the user's credentials, or the user lacks
+	// permission.
 	ExitDenied = 7
-	// ExitInterrupted: the user ended it, as a shell counts SIGINT.
+	// ExitInterrupted: the user interrupted the command; the same code as a shell's for SIGINT.
 	ExitInterrupted = 130
 )
 
-// outcome is what a failed command says and ends with.
+// outcome is the message and the exit code of a failed command.
 type outcome struct {
 	code int
 	text string
@@ -53,47 +54,47 @@ func (o outcome) print(w io.Writer) {
 	}
 }
 
-// exitError ends the process with a code and no further words.
+// exitError ends the process with a code and without a message.
 type exitError struct{ code int }
 
-// Error is seen only by programmers.
+// Error implements error; users never see it.
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
-// timeoutError is a wait that ended without what it waited for.
+// timeoutError reports a wait that timed out.
 type timeoutError struct{ what string }
 
-// Error says what did not come.
+// Error names what did not happen.
 func (e timeoutError) Error() string { return "timed out waiting for " + e.what }
 
-// absentError is of something without a type of its own that does not exist.
+// absentError reports that something does not exist which has no API type.
 type absentError struct{ error }
 
-// Unwrap gives the error itself.
+// Unwrap returns the error itself.
 func (a absentError) Unwrap() error { return a.error }
 
-// aboveOne is an error of a command that ends with 1 to say something else.
+// aboveOne is an error of a command for which exit code 1 has another meaning.
 type aboveOne struct{ error }
 
-// Unwrap gives the error itself.
+// Unwrap returns the error itself.
 func (a aboveOne) Unwrap() error { return a.error }
 
-// advised is an error that knows the next step.
+// advised is an error with a next step.
 type advised struct {
 	error
 	next string
 }
 
-// Unwrap gives the error itself.
+// Unwrap returns the error itself.
 func (a advised) Unwrap() error { return a.error }
 
-// misconfigured is an error of the configuration.
+// misconfigured is an error in the configuration.
 type misconfigured interface {
 	error
 	// Next is what the user can do.
 	Next() string
 }
 
-// validate says how a command that ended with an error ends.
+// validate returns the message and the exit code for an error.
 func validate(err error, server string) outcome {
 	var (
 		exit     exitError
@@ -103,7 +104,7 @@ func validate(err error, server string) outcome {
 		file     fileError
 		setup    misconfigured
 		advice   advised
-		// scripted: code 1 is taken
+		// scripted: code 1 has another meaning
 		scripted aboveOne
 	)
 	switch {
@@ -163,7 +164,7 @@ func validateTyped(err error, server string) outcome {
 
 const nextForType = `"rikctl api-resources" lists the types that the server has`
 
-// validateReason is the table from an API server's reason to a code.
+// validateReason maps an API server's reason to an exit code.
 func validateReason(reason metav1.StatusReason, server string) outcome {
 	switch reason {
 	case metav1.StatusReasonNotFound, metav1.StatusReasonGone:
@@ -185,12 +186,12 @@ func validateReason(reason metav1.StatusReason, server string) outcome {
 	return outcome{code: ExitError}
 }
 
-// serverReason finds the reason in what kubectl prints of a server's answer.
+// serverReason finds the reason in kubectl's text of a server error.
 var serverReason = regexp.MustCompile(`Error from server \((\w+)\)`)
 
-// validateText is for errors of which only the text is left.
+// validateText handles errors of which only the text is left.
 func validateText(text string, code int, server string) outcome {
-	// There are no CRDs to be installed for what rik lacks.
+	// Remove kubectl's advice, because no CRDs exist for the types that rik lacks.
 	text = strings.ReplaceAll(text, "\nensure CRDs are installed first", "")
 	o := outcome{code: code, text: text}
 	if isForeign(text) {
@@ -225,12 +226,12 @@ func foreign(text, server string) outcome {
 	return outcome{ExitUsage, text, server + " does not answer as the API: check that cluster.server begins with https:// and names the API's port, which is 5000 unless the server was told another"}
 }
 
-// isForeign says that the answer was not of an API server, but of the TLS port
-// that was spoken to in clear, or of another program.
+// isForeign reports whether the answer is not from an API server: the client spoke plain HTTP to
+// the TLS port, or the port belongs to another program.
 func isForeign(text string) bool {
 	return containsAny(text, []string{
 		"the server rejected our request for an unknown reason",
-		// gRPC's answer to what is not gRPC: the ports of the scheduler and of nodes.
+		// gRPC's answer to other protocols: the ports of the scheduler and of nodes
 		"(UnsupportedMediaType): unknown",
 	})
 }
@@ -244,13 +245,13 @@ func containsAny(text string, marks []string) bool {
 	return false
 }
 
-// ofConnections are parts of errors about connections. In an answer of the server they speak of
-// a connection of the server's, to its datastore for example.
+// ofConnections lists parts of connection errors. In an error that the server returned they
+// refer to a connection of the server, for example to its datastore.
 var ofConnections = []string{
 	"connection refused", "was refused", "no such host", "no route to host", "i/o timeout", "network is unreachable", "connection reset", "x509: ", "rpc error: ",
 }
 
-// textRules are tried in order.
+// textRules are applied in order; the first match decides.
 var textRules = []struct {
 	marks []string
 	code  int

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAnErrorOfTheServersOwnIsNoConnectionOfOurs: an error that the server answers with may
-// speak of a refused connection, which is one of the server's.
+// TestAnErrorOfTheServersOwnIsNoConnectionOfOurs checks a server error about a refused
+// connection. That connection is one of the server, not of rikctl.
 func TestAnErrorOfTheServersOwnIsNoConnectionOfOurs(t *testing.T) {
 	t.Parallel()
 	const server = "https://127.0.0.1:5000"

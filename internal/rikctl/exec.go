@@ -17,7 +17,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// execRequest is what exec was asked for.
+// execRequest holds the arguments of exec.
 type execRequest struct {
 	target    target
 	container string
@@ -86,9 +86,9 @@ func (t *tool) runExec(ctx context.Context, r execRequest) error {
 	return nil
 }
 
-// firstRunning picks the instance that a command can run in: one that runs, or else
-// one whose container does, while the instance is still being made or waits for
-// another of its containers.
+// firstRunning picks the instance to run a command in. It prefers a Running instance. Otherwise
+// it takes one whose container already runs while the instance is still Creating or waits for
+// another container.
 func firstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alpha1.Instance, error) {
 	for i := range instances {
 		if instances[i].Status.Phase == rikv1alpha1.InstanceRunning {
@@ -108,7 +108,8 @@ func firstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alp
 		fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
 }
 
-// validateContainer says what is wrong with a container that is named, as far as it was seen.
+// validateContainer reports what prevents running a command in the named container, as far as
+// the status shows.
 func validateContainer(i *rikv1alpha1.Instance, name string) error {
 	all := slices.Concat(i.Status.Containers, i.Status.InitContainers)
 	if name == "" || len(all) == 0 {
@@ -125,8 +126,8 @@ func validateContainer(i *rikv1alpha1.Instance, name string) error {
 	return invalidError{"instance " + i.Name, fmt.Errorf("container %q is not in it; it has: %s", name, strings.Join(names, ", "))}
 }
 
-// containerRuns says whether a container was seen running; the first one if none is
-// named.
+// containerRuns reports whether the status shows the container as running. Without a name it
+// means the first container.
 func containerRuns(i *rikv1alpha1.Instance, name string) bool {
 	all := slices.Concat(i.Status.Containers, i.Status.InitContainers)
 	if name == "" {
@@ -144,7 +145,7 @@ func phaseOf(i *rikv1alpha1.Instance) rikv1alpha1.InstancePhase {
 	return i.Status.Phase
 }
 
-// session joins the command's streams to those of this process until it ends.
+// session connects the command's streams to the streams of this process until the command ends.
 func (t *tool) session(ctx context.Context, i *rikv1alpha1.Instance, r execRequest) error {
 	c, restConfig, err := t.restClient()
 	if err != nil {
@@ -155,7 +156,7 @@ func (t *tool) session(ctx context.Context, i *rikv1alpha1.Instance, r execReque
 	var sizes remotecommand.TerminalSizeQueue
 	if tty.Raw {
 		sizes = sizeQueue{tty.MonitorSize(tty.GetSize())}
-		o.ErrOut = nil // A terminal has one output.
+		o.ErrOut = nil // a terminal has one output
 	}
 	return tty.Safe(func() error {
 		url := c.Post().Namespace(i.Namespace).Resource("instances").Name(i.Name).SubResource("exec").
@@ -167,10 +168,10 @@ func (t *tool) session(ctx context.Context, i *rikv1alpha1.Instance, r execReque
 	})
 }
 
-// sizeQueue hands the terminal's size on in the type that the stream takes.
+// sizeQueue converts terminal sizes to the type of the stream.
 type sizeQueue struct{ term.TerminalSizeQueue }
 
-// Next blocks until the size changes; nil ends the queue.
+// Next blocks until the size changes. nil marks the end of the queue.
 func (q sizeQueue) Next() *remotecommand.TerminalSize {
 	if q.TerminalSizeQueue == nil {
 		return nil

@@ -22,13 +22,13 @@ import (
 	"rik.dev/rik/internal/rikctl/config"
 )
 
-// result is what a command line left behind.
+// result is the exit code and output of a command line.
 type result struct {
 	code     int
 	out, err string
 }
 
-// machine is a user with a home directory and an environment of its own.
+// machine is a user with a home directory and an environment.
 type machine struct {
 	home  string
 	env   map[string]string
@@ -37,7 +37,7 @@ type machine struct {
 
 func newMachine(t *testing.T) machine {
 	t.Helper()
-	// DATABASE_LOCATION keeps a server that runs beside the tests out of them.
+	// DATABASE_LOCATION hides a server that runs on the test machine.
 	home := t.TempDir()
 	return machine{home: home, env: map[string]string{config.EnvData: filepath.Join(home, "data")}}
 }
@@ -51,7 +51,7 @@ func (m machine) run(t *testing.T, args ...string) result {
 	return result{code, out.String(), errOut.String()}
 }
 
-// check fails the test unless the code is right and the output has the words.
+// check fails the test unless the exit code is right and the output contains the words.
 func (r result) check(t *testing.T, code int, words ...string) {
 	t.Helper()
 	if r.code != code {
@@ -64,8 +64,8 @@ func (r result) check(t *testing.T, code int, words ...string) {
 	}
 }
 
-// closedPort is an address at which nothing listens, and cannot while the test
-// runs: its port belongs to a socket that was bound and never listens.
+// closedPort returns an address on which no program listens. Its port is bound by a socket of
+// the test that never listens, so no other program can take it.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -96,7 +96,7 @@ func TestWrongConfiguration(t *testing.T) {
 	for name, tc := range map[string]struct {
 		content string
 		words   []string
-		broken  bool // also for those who only change it
+		broken  bool // also for commands that only change the configuration
 	}{
 		"text":           {"garbage{{{", []string{"must be an object", "next: it should look like \"cluster: {"}, true},
 		"a list":         {"[1,2]", []string{"must be an object", "next: it should look like \"cluster: {"}, true},
@@ -169,7 +169,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestTransport speaks to servers that are not what the configuration says.
+// TestTransport connects to servers that differ from what the configuration says.
 func TestTransport(t *testing.T) {
 	t.Parallel()
 	plain := httptest.NewServer(http.NotFoundHandler())
@@ -208,7 +208,8 @@ func TestTransport(t *testing.T) {
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	// A server that answers nothing: the command line is wrong whatever it says.
+	// The server answers every request with 404, so only the command line can be the cause of
+	// the errors.
 	server := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
 	m.env[config.EnvServer] = server.URL
@@ -339,7 +340,8 @@ func TestCreateWorkloadRefusesOffline(t *testing.T) {
 	m.run(t, "create", "workloads", "-f", "-").check(t, ExitInvalid, `spec.containers[0].ports.prot`)
 }
 
-// TestUsageCodes: what is wrong with the command line ends with 2, whoever finds it.
+// TestUsageCodes checks that every mistake in the command line ends with code 2, whether rikctl
+// or kubectl's code finds it.
 func TestUsageCodes(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -367,8 +369,8 @@ func TestUsageCodes(t *testing.T) {
 	}
 }
 
-// TestFilesAreReadStrictly: a key that stands twice would be lost, and what is wrong in
-// the standard input is not a fault of some temporary file.
+// TestFilesAreReadStrictly checks that a duplicate key is an error, and that an error in the
+// standard input does not name a temporary file.
 func TestFilesAreReadStrictly(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -385,7 +387,7 @@ func TestFilesAreReadStrictly(t *testing.T) {
 	}
 }
 
-// TestHelp reads every page of help: each names rikctl and no other program.
+// TestHelp reads every page of help. Each must name rikctl and no other program.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	var pages int
@@ -423,11 +425,12 @@ func TestTopics(t *testing.T) {
 	}
 	r := m.run(t, "__complete", "create", "")
 	r.check(t, ExitOK, "workload", "instance", "tenant", "namespace")
-	m.run(t, "__complete", "get", "inst").check(t, ExitOK) // Without a server: nothing, and no error.
+	// without a server: no completions and no error
+	m.run(t, "__complete", "get", "inst").check(t, ExitOK)
 }
 
-// TestTreesSideBySide builds, renders and runs several trees at once; the race
-// detector watches.
+// TestTreesSideBySide builds, renders and runs several command trees at once, for the race
+// detector.
 func TestTreesSideBySide(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

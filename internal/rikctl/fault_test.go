@@ -10,9 +10,9 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestServerFault22: the published client printed success whatever the server
-// answered, lost most of a definition on the way, could delete nothing, knew
-// only the plural and had no output for machines.
+// TestServerFault22 covers a fault of the published client. It printed success for every answer
+// of the server, lost most of a definition, could not delete anything, accepted only plurals and
+// had no machine-readable output.
 func TestServerFault22(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -23,13 +23,13 @@ import (
 	"rik.dev/rik/internal/version"
 )
 
-// discoveryTTL bounds how long a new type on the server may stay unknown. A
-// type that is not in the cache is asked for again at once.
+// discoveryTTL is how long discovery results stay in the cache. A type that is not in the cache
+// causes a new discovery at once.
 const discoveryTTL = 10 * time.Minute
 
 var _ genericclioptions.RESTClientGetter = (*getter)(nil)
 
-// getter gives kubectl's commands the cluster that rik's configuration names.
+// getter gives kubectl's commands access to the cluster in rik's configuration.
 type getter struct {
 	source  config.Source
 	warn    io.Writer
@@ -64,7 +64,7 @@ func (g *getter) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&g.asGroups, "as-group", nil, "group to act as, with --as; may be repeated")
 }
 
-// load reads the configuration once; every later question has the same answer.
+// load reads the configuration once.
 func (g *getter) load() {
 	g.once.Do(func() {
 		overrides := &clientcmd.ConfigOverrides{CurrentContext: g.context, Timeout: g.timeout}
@@ -94,7 +94,7 @@ func (g *getter) load() {
 	})
 }
 
-// server is the address of the cluster for messages; empty if none is known.
+// server returns the address of the cluster for messages; empty if the configuration has none.
 func (g *getter) server() string {
 	if g.loader == nil || g.err != nil {
 		return ""
@@ -119,7 +119,8 @@ func (g *getter) ToRESTConfig() (*rest.Config, error) {
 		return nil, err
 	}
 	restConfig.UserAgent = name + "/" + version.Version
-	// The server has priority and fairness; a limit here only slows scripts.
+	// The server has priority and fairness, so a limit in the client would only slow scripts
+	// down.
 	restConfig.QPS, restConfig.Burst = -1, -1
 	restConfig.WarningHandler = rest.NewWarningWriter(g.warn, rest.WarningWriterOptions{Deduplicate: true})
 	return restConfig, nil
@@ -152,8 +153,8 @@ func (g *getter) loadMapper() {
 	})
 }
 
-// discovery keeps what the server serves on disk, per server; a user without a
-// home directory asks every time.
+// discovery caches the server's types on disk, per server. For a user without a home directory
+// there is no cache.
 func (g *getter) discovery(restConfig *rest.Config) (discovery.CachedDiscoveryInterface, error) {
 	if g.source.Home == "" {
 		client, err := discovery.NewDiscoveryClientForConfig(restConfig)
@@ -168,10 +169,10 @@ func (g *getter) discovery(restConfig *rest.Config) (discovery.CachedDiscoveryIn
 		filepath.Join(cache, "http"), discoveryTTL)
 }
 
-// notInNames matches what a server's URL may have and a directory should not.
+// notInNames matches characters that a URL may have and a directory name should not.
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
-// failing is the loader of a configuration that could not be found.
+// failing is the loader for a configuration that was not found.
 type failing struct{ err error }
 
 func (f failing) RawConfig() (api.Config, error)       { return api.Config{}, f.err }

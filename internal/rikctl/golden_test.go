@@ -38,7 +38,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// at is a moment of the day on which everything in these tests happens.
+// at returns an hour of the day on which all events of these tests happen.
 func at(hour int) metav1.Time {
 	return metav1.NewTime(time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC))
 }

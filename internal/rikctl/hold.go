@@ -13,10 +13,10 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// holdTimeout is how long the status may take to follow the node.
+// holdTimeout is how long the command waits for the status to follow the node.
 const holdTimeout = 30 * time.Second
 
-// holding is one of the two directions.
+// holding is one of the two directions: suspend or resume.
 type holding struct {
 	subresource, past string
 	suspended         bool
@@ -85,7 +85,8 @@ func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// runHold asks for one after the other; what fails holds up no other.
+// runHold requests the change for one target after the other. An error of one target does not
+// stop the others.
 func (t *tool) runHold(ctx context.Context, h holding, targets []target, timeout time.Duration) error {
 	namespace, err := t.namespace()
 	if err != nil {
@@ -128,7 +129,7 @@ func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alp
 	return nil
 }
 
-// awaitHold waits for the status, which follows from the node's next word.
+// awaitHold waits for the status, which follows the node's next report.
 func awaitHold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.Instance, timeout time.Duration) error {
 	last := &rikv1alpha1.Instance{}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, timeoutError{fmt.Sprintf("instance %s to be %s: the node has done it, but its status does not say so yet", i.Name, h.past)})
@@ -146,7 +147,7 @@ func awaitHold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.I
 	return err
 }
 
-// completeMoreInstances is for commands that take several.
+// completeMoreInstances completes names for commands that accept several instances.
 func (t *tool) completeMoreInstances(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return t.completeInstances(cmd, nil, typed)
 }

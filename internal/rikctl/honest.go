@@ -9,8 +9,8 @@ import (
 	"k8s.io/kubectl/pkg/describe"
 )
 
-// honestWriter writes what others chose, such as annotations, messages and what a node says of
-// itself, so that it cannot pass for a line or a column of the description.
+// honestWriter escapes text from users, clusters and nodes, such as annotations and messages, so
+// that it cannot imitate a line or a column of the description.
 type honestWriter struct{ describe.PrefixWriter }
 
 // Write implements describe.PrefixWriter.
@@ -34,7 +34,7 @@ func printable(values []any) []any {
 	return out
 }
 
-// escaped shows control characters as Go writes them: \n, \t, \x1b.
+// escaped shows control characters in Go's notation: \n, \t, \x1b.
 func escaped(text string) string {
 	if !strings.ContainsFunc(text, unprintable) {
 		return text
@@ -51,8 +51,8 @@ func escaped(text string) string {
 	return out.String()
 }
 
-// unprintable are control characters, line separators, and the marks that change the
-// direction of text.
+// unprintable reports whether r is a control character, a line separator, or a mark that changes
+// the direction of text.
 func unprintable(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp, unicode.Bidi_Control)
 }

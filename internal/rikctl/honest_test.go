@@ -11,7 +11,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestDescriptionsAreNotForged: what others wrote makes no line, no column and no color.
+// TestDescriptionsAreNotForged checks that foreign text adds no line, no column and no color.
 func TestDescriptionsAreNotForged(t *testing.T) {
 	t.Parallel()
 	const forged = "x\nStatus:\tRunning\r\x1b[31m\u2028\u202e"

@@ -9,8 +9,7 @@ import (
 	"rik.dev/rik/internal/testkit/scratch"
 )
 
-// oneKCP is shared by the tests of a kcp that need none to themselves: one of them
-// works with Clusters, the other with the types that are offered.
+// oneKCP is a kcp that two tests share: one works with Clusters, the other with imported types.
 var oneKCP struct {
 	sync.Mutex
 	server *kcptest.Server

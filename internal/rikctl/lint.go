@@ -68,7 +68,7 @@ func (t *tool) runLint(ctx context.Context, files []string, offline bool) error 
 	return errors.Join(problems...)
 }
 
-// unlisted puts the items of lists, of kind List, in the place of these.
+// unlisted replaces each document of kind List by its items.
 func unlisted(documents []document) ([]document, error) {
 	var out []document
 	for _, d := range documents {
@@ -77,7 +77,7 @@ func unlisted(documents []document) ([]document, error) {
 			Kind       string                      `json:"kind"`
 			Items      []unstructured.Unstructured `json:"items"`
 		}
-		// What is no YAML is named by the check of the document.
+		// A document that is not YAML is reported later, by the check of the document.
 		if err := yaml.Unmarshal(d.data, &list); err != nil || list.Kind != "List" || list.APIVersion != "v1" {
 			out = append(out, d)
 			continue
@@ -93,7 +93,7 @@ func unlisted(documents []document) ([]document, error) {
 	return out, nil
 }
 
-// lint checks one document and says how far the check went.
+// lint checks one document and returns how far the check went.
 func lint(ctx context.Context, d document, validate *serverValidate) (string, error) {
 	obj, err := lintOffline(d)
 	onlyServer := errors.Is(err, errUnknownKind)
@@ -117,7 +117,7 @@ func lint(ctx context.Context, d document, validate *serverValidate) (string, er
 	return "", invalidError{d.source, err}
 }
 
-// lintOffline decodes strictly and returns the object as the server would get it.
+// lintOffline decodes strictly and returns the object in the form that the server receives.
 func lintOffline(d document) (*unstructured.Unstructured, error) {
 	obj := &unstructured.Unstructured{}
 	if v0.Matches(d.data) {
@@ -141,13 +141,13 @@ func lintOffline(d document) (*unstructured.Unstructured, error) {
 	return obj, strictErr
 }
 
-// serverValidate asks the server what it would say.
+// serverValidate validates objects with a dry run on the server.
 type serverValidate struct {
 	c         client.Client
 	namespace string
 }
 
-// serverValidate is nil without a configuration: then there is nobody to ask.
+// serverValidate returns nil without a configuration, because then there is no server.
 func (t *tool) serverValidate() (*serverValidate, error) {
 	namespace, err := t.namespace()
 	var missing *config.MissingError
@@ -165,9 +165,8 @@ func (t *tool) serverValidate() (*serverValidate, error) {
 	return &serverValidate{c, namespace}, nil
 }
 
-// try makes the object without keeping anything, or changes the one that there is.
-// Not always by apply: its merge stops at the first of some mistakes, and tells of
-// them without a reason.
+// try creates or updates the object in a dry run. It does not always use apply, because the
+// server's merge stops at the first of some mistakes and returns them without a reason.
 func (j *serverValidate) try(ctx context.Context, obj *unstructured.Unstructured) error {
 	mapping, err := j.c.RESTMapper().RESTMapping(obj.GroupVersionKind().GroupKind(), obj.GroupVersionKind().Version)
 	if err != nil {
@@ -190,7 +189,7 @@ func (j *serverValidate) try(ctx context.Context, obj *unstructured.Unstructured
 		strict, client.FieldOwner(name+"-lint"))
 }
 
-// unreachable reports whether the server gave no answer at all.
+// unreachable reports whether the server did not answer at all.
 func unreachable(err error) bool {
 	return utilnet.IsConnectionRefused(err) || utilnet.IsTimeout(err) || utilnet.IsConnectionReset(err)
 }

@@ -76,7 +76,7 @@ func (f *logFlags) complete() error {
 		f.options.TailLines = &f.tail
 	}
 	if f.since > 0 {
-		// Rounded up: the server counts whole seconds, and 0 would mean all.
+		// Round up: the server counts whole seconds, and 0 means all.
 		seconds := int64((f.since + time.Second - 1) / time.Second)
 		f.options.SinceSeconds = &seconds
 	}
@@ -136,7 +136,7 @@ func copyLog(ctx context.Context, c rest.Interface, i *rikv1alpha1.Instance, f *
 		err = out.copyLines("["+i.Name+"] ", body)
 	}
 	if ctx.Err() != nil {
-		return ctx.Err() // The stream's error only says that it was cut.
+		return ctx.Err() // the stream's error says only that it was cut
 	}
 	var cut http2.StreamError
 	if errors.As(err, &cut) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -148,13 +148,13 @@ func copyLog(ctx context.Context, c rest.Interface, i *rikv1alpha1.Instance, f *
 	return nil
 }
 
-// lineWriter keeps the lines of several logs whole.
+// lineWriter keeps lines of several logs from mixing.
 type lineWriter struct {
 	mu  sync.Mutex
-	out io.Writer // Written under mu when there are several logs.
+	out io.Writer // written under mu if there are several logs
 }
 
-// copyLines writes each line after the prefix. A line of any length passes.
+// copyLines writes each line after the prefix. Lines can have any length.
 func (w *lineWriter) copyLines(prefix string, from io.Reader) error {
 	r := bufio.NewReaderSize(from, linesAtOnce)
 	var lines []byte
@@ -166,7 +166,7 @@ func (w *lineWriter) copyLines(prefix string, from io.Reader) error {
 				lines = append(lines, '\n')
 			}
 		}
-		// What has come is written at once, and together.
+		// Write all lines that have arrived, in one write and without delay.
 		next, _ := r.Peek(r.Buffered())
 		if len(lines) > 0 && (err != nil || len(lines) >= linesAtOnce || bytes.IndexByte(next, '\n') < 0) {
 			if err := w.write(lines); err != nil {
@@ -183,7 +183,7 @@ func (w *lineWriter) copyLines(prefix string, from io.Reader) error {
 	}
 }
 
-// linesAtOnce is how much text is written at a time, in bytes.
+// linesAtOnce is the amount of text per write, in bytes.
 const linesAtOnce = 32 << 10
 
 func (w *lineWriter) write(lines []byte) error {

@@ -15,8 +15,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestALogThatBreaksOffSaysSo: the server ends the stream without a word when a node is
-// lost in the middle of a log.
+// TestALogThatBreaksOffSaysSo covers the loss of a node during a log. The server then ends the
+// stream without an error.
 func TestALogThatBreaksOffSaysSo(t *testing.T) {
 	t.Parallel()
 	for _, second := range []bool{true, false} {

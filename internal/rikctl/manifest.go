@@ -25,12 +25,12 @@ import (
 
 // document is one object of a file, not yet decoded.
 type document struct {
-	// source is the file and, if there are several in it, which one.
+	// source is the file, with the number of the document if the file has several.
 	source string
 	data   []byte
 }
 
-// manifestSuffixes are the files of a directory that are read.
+// manifestSuffixes lists the suffixes of the files that are read in a directory.
 var manifestSuffixes = []string{".yaml", ".yml", ".json"}
 
 // readDocuments reads files, directories and "-" for the standard input.
@@ -59,10 +59,10 @@ func readDocuments(paths []string, stdin io.Reader) ([]document, error) {
 	return all, nil
 }
 
-// fileError is of a file of the command line that cannot be read.
+// fileError reports a file of the command line that cannot be read.
 type fileError struct{ error }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e fileError) Unwrap() error { return e.error }
 
 func readManifest(file string, stdin io.Reader) ([]byte, error) {
@@ -100,7 +100,7 @@ func expand(path string) ([]string, error) {
 	return files, nil
 }
 
-// split separates the documents of a YAML stream; JSON is a single one.
+// split separates the documents of a YAML stream. JSON is one document.
 func split(file string, data []byte) ([]document, error) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	var documents []document
@@ -124,28 +124,28 @@ func split(file string, data []byte) ([]document, error) {
 	return documents, nil
 }
 
-// isEmpty reports whether a document has nothing but comments.
+// isEmpty reports whether a document has only comments.
 func isEmpty(data []byte) bool {
 	var any any
 	return yaml.Unmarshal(data, &any) == nil && any == nil
 }
 
-// invalidError is a file that cannot be what it says it is.
+// invalidError reports a file whose content is invalid.
 type invalidError struct {
 	source string
 	err    error
 }
 
-// Error names the file and what is wrong in it.
+// Error names the file and the mistake.
 func (e invalidError) Error() string { return e.source + ": " + e.err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e invalidError) Unwrap() error { return e.err }
 
-// malformedError is a file that is no YAML, whatever it is to hold.
+// malformedError reports a file that is not YAML.
 type malformedError struct{ invalidError }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e malformedError) Unwrap() error { return e.invalidError }
 
 // decodeWorkload reads a Workload, a definition in the published form or a
@@ -184,8 +184,8 @@ func fromPublished(d document, namespace string) (*rikv1alpha1.Workload, error) 
 	return w, nil
 }
 
-// decodeStrict decodes an object of a known type; an unknown field is an error
-// with its path. All of them are reported at once.
+// decodeStrict decodes an object of a known type. An unknown field is an error with its path. It
+// reports all such errors at once.
 func decodeStrict(d document) (runtime.Object, error) {
 	data, err := yaml.YAMLToJSONStrict(d.data)
 	if err != nil {
@@ -199,7 +199,7 @@ func decodeStrict(d document) (runtime.Object, error) {
 	if err != nil {
 		return nil, invalidError{d.source, unknownKind(gvk)}
 	}
-	// Before anything is decoded.
+	// Check quantities before decoding.
 	if err := quantity.CheckJSON(data); err != nil {
 		return nil, invalidError{d.source, err}
 	}
@@ -237,7 +237,7 @@ func kindOf(data []byte) (schema.GroupVersionKind, error) {
 	return gv.WithKind(head.Kind), nil
 }
 
-// errUnknownKind marks a type that only a server can check.
+// errUnknownKind marks a type that only a server can validate.
 var errUnknownKind = errors.New("unknown type")
 
 func unknownKind(gvk schema.GroupVersionKind) error {

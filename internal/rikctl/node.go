@@ -20,7 +20,7 @@ func (t *tool) completeNodes(_ *cobra.Command, _ []string, typed string) ([]stri
 	return completion.CompGetResource(t.factory, "nodes.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
 }
 
-// nodeNames strips an optional node/ off the names.
+// nodeNames removes an optional node/ from the names.
 func nodeNames(given []string) []string {
 	names := slices.Clone(given)
 	for i := range names {
@@ -72,7 +72,7 @@ func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node strin
 		_, _ = fmt.Fprintf(t.streams.Out, "node/%s already %s\n", node, word)
 		return nil
 	}
-	forget := "" // the progress of a drain, whose end this is
+	forget := "" // uncordoning also removes the baseline of a drain
 	if !unschedulable {
 		forget = `"metadata":{"annotations":{"` + annotationDrain + `":null}},`
 	}
@@ -84,14 +84,14 @@ func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node strin
 	return nil
 }
 
-// taintChange is one word of the command line: set a taint, or remove those of
-// a key and, if given, of an effect.
+// taintChange is one argument: it adds a taint, or removes the taints with a key and, if given,
+// an effect.
 type taintChange struct {
 	taint  rikv1alpha1.Taint
 	remove bool
 }
 
-// parseTaint reads KEY=VALUE:EFFECT, KEY:EFFECT, KEY:EFFECT- or KEY-.
+// parseTaint parses KEY=VALUE:EFFECT, KEY:EFFECT, KEY:EFFECT- or KEY-.
 func parseTaint(word string) (taintChange, error) {
 	body, remove := strings.CutSuffix(word, "-")
 	keyValue, effect, hasEffect := strings.Cut(body, ":")
@@ -109,9 +109,9 @@ func parseTaint(word string) (taintChange, error) {
 	return change, nil
 }
 
-// applyTaints makes the changes in order. A taint that is there with another
-// value is replaced only with overwrite; removing one that is not there is an
-// error, since it is likely a typing mistake.
+// applyTaints applies the changes in order. It replaces a taint that has another value only with
+// overwrite. Removing a taint that does not exist is an error, because that is probably a typing
+// mistake.
 func applyTaints(current []rikv1alpha1.Taint, changes []taintChange, overwrite bool) ([]rikv1alpha1.Taint, error) {
 	taints := slices.Clone(current)
 	for _, c := range changes {

@@ -107,8 +107,8 @@ func nodesToConfirm(ctx context.Context, c client.Client, names []string, all bo
 	return nodes, nil
 }
 
-// confirm names just what the node waits for, so that nothing else is confirmed should that
-// have changed.
+// confirm confirms exactly the request that the user saw, so that it does not confirm a request
+// that has changed since.
 func confirm(ctx context.Context, c client.Client, n *rikv1alpha1.Node) error {
 	annotations := map[string]string{rikv1alpha1.AnnotationConfirmed: n.Status.Confirmation.ID}
 	if uid := n.Status.Confirmation.Certificate; uid != "" {
@@ -125,7 +125,7 @@ func far(c *rikv1alpha1.NodeConfirmation) bool {
 	return c.Reason == rikv1alpha1.ConfirmLowerTerm && c.Term-c.ControllerTerm > rikv1alpha1.FarTerm
 }
 
-// meaning is what happens when it is confirmed.
+// meaning describes the effect of the confirmation.
 func meaning(c *rikv1alpha1.NodeConfirmation) string {
 	text := "it takes part in the cluster again"
 	switch c.Reason {

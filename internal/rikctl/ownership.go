@@ -16,12 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The names under which the server remembers rikctl's writes.
+// The field managers of rikctl's writes.
 //
-// fieldOwner is of what files and people say an object is: create, apply, deploy, edit,
-// patch and rollout undo. Apply removes a field of this owner that the file no longer has.
-// The others are of commands that change one thing beside the file, such as whether a
-// rollout is paused. Apply leaves those as they are, unless the file has the field.
+// fieldOwner is for commands in which a file or a user defines the object: create, apply,
+// deploy, edit, patch and rollout undo. Apply removes a field of this owner that the file no
+// longer has. The other owners are for commands that change one thing apart from the file, such
+// as whether a rollout is paused. Apply leaves their fields as they are, unless the file has the
+// field.
 const (
 	fieldOwner   = client.FieldOwner(name)
 	rolloutOwner = client.FieldOwner(name + "-rollout")
@@ -29,24 +30,25 @@ const (
 	drainOwner   = client.FieldOwner(name + "-drain")
 )
 
-// adopted are the owners whose earlier writes become fieldOwner's when a file is applied:
-// rikctl's own, which are not yet an apply's, and those of kubectl's commands that rikctl
-// has too.
+// adopted lists the owners whose earlier writes move to fieldOwner when a file is applied:
+// rikctl's own updates that are not an apply, and those of the kubectl commands that rikctl has
+// too.
 var adopted = sets.New(name, "kubectl-create", "kubectl-edit", "kubectl-patch", "kubectl-replace", "kubectl-client-side-apply")
 
-// ownedAsFile has one of kubectl's commands write as apply does.
+// ownedAsFile makes one of kubectl's commands write with the field manager of apply.
 func ownedAsFile(cmd *cobra.Command) *cobra.Command {
-	// As if the user had: kubectl's apply has another name where nobody did.
+	// Set the flag as if the user had, because kubectl's apply otherwise uses another name.
 	_ = cmd.Flags().Set("field-manager", name)
 	cmd.Flags().Lookup("field-manager").DefValue = name
 	return cmd
 }
 
-// adopt makes what was created, edited or patched the file's, so that apply can change and
-// remove it. It leaves what cannot be read to kubectl's code, which says why.
+// adopt moves the ownership of fields that were created, edited or patched to fieldOwner, so
+// that apply can change and remove them. If it cannot read an object, kubectl's code reports the
+// error.
 //
-// A preview changes nothing. It is made as if there were no conflicts where apply would
-// first take over, and says so.
+// A preview changes nothing. If apply would first take over fields, the preview ignores
+// conflicts and prints a note.
 func (t *tool) adopt(cmd *cobra.Command, preview bool) error {
 	if cmd.Flags().Lookup("field-manager").Value.String() != name {
 		return nil
@@ -87,7 +89,8 @@ func (t *tool) adopt(cmd *cobra.Command, preview bool) error {
 	return nil
 }
 
-// adoptOne says of a preview whether apply would take over something.
+// adoptOne moves the ownership for one object. In a preview it reports whether apply would take
+// over fields.
 func (t *tool) adoptOne(info *resource.Info, preview bool) (pending bool, err error) {
 	helper := resource.NewHelper(info.Client, info.Mapping)
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -109,12 +112,12 @@ func (t *tool) adoptOne(info *resource.Info, preview bool) (pending bool, err er
 	return pending, err
 }
 
-// adoption is the patch that moves the ownership, nil if there is nothing to move.
+// adoption returns the patch that moves the ownership, or nil if there is nothing to move.
 func adoption(there runtime.Object) ([]byte, error) {
 	return csaupgrade.UpgradeManagedFieldsPatch(there, adopted, name)
 }
 
-// adoptTyped is adopt for an object that is already read.
+// adoptTyped does the same as adopt for a typed object.
 func adoptTyped(ctx context.Context, c client.Client, key client.ObjectKey, there client.Object) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		if err := c.Get(ctx, key, there); err != nil {
@@ -128,8 +131,8 @@ func adoptTyped(ctx context.Context, c client.Client, key client.ObjectKey, ther
 	})
 }
 
-// unlessAbsent passes over objects that are not there, and over those that the user may
-// not read: then apply says what the user may not do.
+// unlessAbsent ignores the error for an object that does not exist or that the user may not
+// read. In the latter case apply itself reports the missing permission.
 func unlessAbsent(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || meta.IsNoMatchError(err) {
 		return nil

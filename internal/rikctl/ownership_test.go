@@ -12,7 +12,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// twoContainers is a manifest whose second container may be left out.
+// twoContainers returns a manifest. Its second container is optional.
 func twoContainers(name, tag string, second bool) string {
 	text := fmt.Sprintf("apiVersion: rik.dev/v1alpha1\nkind: Workload\nmetadata: {name: %s}\nspec:\n  deploy: Automatic\n  containers:\n  - {name: main, image: \"docker://registry.example/web:%s\"}\n", name, tag)
 	if second {
@@ -34,13 +34,13 @@ func (s site) containers(t *testing.T, name string) string {
 	return strings.Join(out, ", ")
 }
 
-// TestApplyRemovesWhatTheFileNoLongerHas: however the object came to be as it is, a
-// container that left the file is gone after apply, and a value that changed in the file
-// is changed, without a conflict.
+// TestApplyRemovesWhatTheFileNoLongerHas creates an object in several ways. After apply, a
+// container that the file no longer has is gone, and a value that changed in the file is
+// changed, without a conflict.
 func TestApplyRemovesWhatTheFileNoLongerHas(t *testing.T) {
 	t.Parallel()
 	const second = "docker://registry.example/side:1"
-	// The commands of kubectl write under names of their own.
+	// kubectl's commands write with other field managers.
 	kubectl := func(t *testing.T, s site, owner client.FieldOwner) {
 		t.Helper()
 		w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"}}
@@ -71,7 +71,7 @@ func TestApplyRemovesWhatTheFileNoLongerHas(t *testing.T) {
 		},
 		"rikctl rollout undo": func(t *testing.T, s site) {
 			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", true))).check(t, ExitOK)
-			s.do(t, "create", "instance", "-w", "web").check(t, ExitOK) // makes the revision
+			s.do(t, "create", "instance", "-w", "web").check(t, ExitOK) // creates the revision
 			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "2", false))).check(t, ExitOK)
 			s.do(t, "create", "instance", "-w", "web").check(t, ExitOK)
 			s.do(t, "rollout", "undo", "workload/web").check(t, ExitOK)
@@ -93,7 +93,8 @@ func TestApplyRemovesWhatTheFileNoLongerHas(t *testing.T) {
 	}
 }
 
-// TestApplyRemovesWhatWasEdited is alone: kubectl's code takes the editor from the environment.
+// TestApplyRemovesWhatWasEdited does not run in parallel, because kubectl's code reads the
+// editor from the environment.
 func TestApplyRemovesWhatWasEdited(t *testing.T) {
 	t.Setenv("KUBE_EDITOR", "sed -i s/side:1/side:2/")
 	s := newSite(t)
@@ -108,8 +109,8 @@ func TestApplyRemovesWhatWasEdited(t *testing.T) {
 	}
 }
 
-// TestApplyLeavesWhatOtherCommandsSet: a number from scale, a pause, a restart, a label and
-// what others wrote stay when the file does not have them.
+// TestApplyLeavesWhatOtherCommandsSet checks that apply keeps the replicas of scale, a pause, a
+// restart, a label and the writes of other clients if the file does not have these fields.
 func TestApplyLeavesWhatOtherCommandsSet(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -134,8 +135,8 @@ func TestApplyLeavesWhatOtherCommandsSet(t *testing.T) {
 	}
 }
 
-// TestPreviewsShowWhatApplyDoes: a container that left the file is gone in the diff. Where
-// apply would first take over fields, the preview says so and changes nothing.
+// TestPreviewsShowWhatApplyDoes checks that the diff omits a container that the file no longer
+// has. If apply would first take over fields, the preview says so and changes nothing.
 func TestPreviewsShowWhatApplyDoes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -70,7 +70,7 @@ func (t *tool) runPortForward(ctx context.Context, tg target, addresses []string
 	if err != nil {
 		return err
 	}
-	// Before anything listens: it may not exist, or not run.
+	// Check before listening that the instance exists and runs.
 	if _, err := tg.serving(ctx, c, namespace); err != nil {
 		return err
 	}
@@ -91,8 +91,8 @@ func (t *tool) runPortForward(ctx context.Context, tg target, addresses []string
 	return f.Run(ctx)
 }
 
-// serving picks the instance for a connection: of a workload a ready one, or
-// else one that runs.
+// serving picks the instance for a connection. For a workload it prefers a ready instance to one
+// that only runs.
 func (tg target) serving(ctx context.Context, c client.Client, namespace string) (*rikv1alpha1.Instance, error) {
 	instances, err := tg.instances(ctx, c, namespace)
 	if err != nil {
@@ -106,13 +106,13 @@ func (tg target) serving(ctx context.Context, c client.Client, namespace string)
 	return firstRunning(instances, "")
 }
 
-// final says whether no later connection can come about either. A workload's
-// instance that is gone is replaced by another.
+// final reports whether every later connection would fail too. For a workload, a missing
+// instance is not final, because another one replaces it.
 func (tg target) final(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) && !tg.workload
 }
 
-// dialPort opens a port of an instance, over a WebSocket of its own.
+// dialPort opens a port of an instance over a new WebSocket.
 func dialPort(ctx context.Context, c *rest.RESTClient, restConfig *rest.Config, i *rikv1alpha1.Instance, port int) (*portstream.Stream, error) {
 	url := c.Get().Namespace(i.Namespace).Resource("instances").Name(i.Name).SubResource("portforward").
 		Param(portstream.Parameter, strconv.Itoa(port)).URL()

@@ -17,13 +17,13 @@ import (
 	"rik.dev/rik/internal/testkit/output"
 )
 
-// background is a command that runs until it is interrupted.
+// background is a command that runs until the test interrupts it.
 type background struct {
 	out, err *output.Buffer
 	ended    chan int
 }
 
-// start runs a command line beside the test, which ends it.
+// start runs a command line in the background. The end of the test interrupts it.
 func (m machine) start(t *testing.T, args ...string) *background {
 	t.Helper()
 	b := &background{out: &output.Buffer{}, err: &output.Buffer{}, ended: make(chan int, 1)}
@@ -41,7 +41,7 @@ func (m machine) start(t *testing.T, args ...string) *background {
 	return b
 }
 
-// says waits until the output matches and returns the first group.
+// says waits until the output matches the pattern and returns the first group.
 func (b *background) says(t *testing.T, pattern string) string {
 	t.Helper()
 	expression := regexp.MustCompile(pattern)
@@ -69,8 +69,8 @@ func TestPortForwardUsage(t *testing.T) {
 	}
 }
 
-// TestPortForwardRefusals: what cannot be reached is told before anything
-// listens; what goes wrong later is told of the connection.
+// TestPortForwardRefusals checks that a target that cannot be reached is an error before
+// anything listens. Later errors belong to their connection.
 func TestPortForwardRefusals(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -124,7 +124,7 @@ func TestProxy(t *testing.T) {
 		{namespace + "/workloads/none", "", http.StatusNotFound},
 		{namespace + "/instances/web-1/exec?command=ls&stdout=true", "", http.StatusForbidden},
 		{namespace + "/instances/web-1/portforward?port=80", "", http.StatusForbidden},
-		// The server takes each of these for the same.
+		// The server treats all these paths the same.
 		{namespace + "/instances/web-1/exec/?command=ls&stdout=true", "", http.StatusForbidden},
 		{namespace + "/instances/web-1/exec%2f?command=ls&stdout=true", "", http.StatusForbidden},
 		{namespace + "/instances/web-1/%65xec?command=ls&stdout=true", "", http.StatusForbidden},
@@ -156,7 +156,7 @@ func status(t *testing.T, c *http.Client, url, host string) int {
 func TestProxyOnASocket(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	// A socket's path must be shorter than 108 bytes.
+	// The path of a socket must be shorter than 108 bytes.
 	dir, err := os.MkdirTemp("/tmp", "rik")
 	if err != nil {
 		t.Fatal(err)

@@ -16,16 +16,16 @@ import (
 	"k8s.io/kubectl/pkg/util"
 )
 
-// What proxy does unless told otherwise. Whoever can reach it acts as its user,
-// so it is careful: a page in a browser that has a name of its own lead here
-// fails by the Host header.
+// The defaults of proxy. Every client that can reach the proxy acts as its user, so the defaults
+// are strict. The check of the Host header stops a web page whose own domain name resolves to
+// this address.
 const (
 	proxyPort    = 8001
 	proxyAddress = "127.0.0.1"
-	// rejectedPaths are the commands and ports of instances. The server takes further
-	// slashes, encoded ones too, for none; a browser opens a WebSocket for any page.
+	// rejectedPaths matches exec and portforward of instances. The server ignores extra slashes,
+	// also encoded ones, so the pattern allows them. Browsers let any web page open a WebSocket.
 	rejectedPaths = `^/+apis/+rik\.dev/+[^/]+/+namespaces/+[^/]+/+instances/+[^/]+/+(exec|portforward)(/|$)`
-	// proxyHeaders bounds the wait for a request's header.
+	// proxyHeaders is the timeout for reading the header of a request.
 	proxyHeaders = 30 * time.Second
 )
 
@@ -117,7 +117,7 @@ func (t *tool) runProxy(ctx context.Context, f proxyFlags, filter *proxy.FilterS
 	mux.Handle(prefix, handler)
 	_, _ = fmt.Fprintf(t.streams.Out, "Starting to serve on %s\n", listener.Addr())
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: proxyHeaders}
-	// Watches never end by themselves, so nobody waits for what is open.
+	// Watches do not end by themselves, so close all connections without waiting for them.
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
@@ -134,8 +134,8 @@ func (f *proxyFlags) listen(ctx context.Context) (net.Listener, error) {
 		}
 		return l, nil
 	}
-	// The socket must never have been open to others: a connection that came
-	// before its mode was changed would stay.
+	// Set the umask before creating the socket. With a later change of mode, another user could
+	// connect first and stay connected.
 	before, err := util.Umask(0o077)
 	if err != nil {
 		return nil, err

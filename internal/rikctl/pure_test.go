@@ -135,8 +135,8 @@ func TestLongConditions(t *testing.T) {
 	}
 }
 
-// TestExecNeedsItsContainerOnly: another that cannot start is no reason to keep anybody
-// out of the one that runs.
+// TestExecNeedsItsContainerOnly checks that exec works in a running container while another
+// container cannot start.
 func TestExecNeedsItsContainerOnly(t *testing.T) {
 	t.Parallel()
 	waits := rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Name: "waits"}, Status: rikv1alpha1.InstanceStatus{
@@ -149,7 +149,7 @@ func TestExecNeedsItsContainerOnly(t *testing.T) {
 	for _, tc := range []struct {
 		container string
 		of        []rikv1alpha1.Instance
-		want      string // none when empty
+		want      string // empty: no instance
 		words     []string
 	}{
 		{"good", []rikv1alpha1.Instance{waits}, "waits", nil},
@@ -340,7 +340,7 @@ func TestCopyLines(t *testing.T) {
 	}
 }
 
-// Lines are written together, and at the latest when the next one has not come yet.
+// Lines that have arrived are written together, without waiting for the next one.
 func TestLinesAreWrittenWhenTheyCome(t *testing.T) {
 	t.Parallel()
 	from, to := io.Pipe()
@@ -463,8 +463,8 @@ func TestServerText(t *testing.T) {
 	}
 }
 
-// TestTranslationsAreNotRead would fail where another package asks for one before english
-// can say that there are none.
+// TestTranslationsAreNotRead fails if another package requests a translation before package
+// notranslate is initialized.
 func TestTranslationsAreNotRead(t *testing.T) {
 	t.Parallel()
 	if notranslate.Err != nil {

@@ -23,22 +23,21 @@ import (
 
 const name = "rikctl"
 
-// tool is what the commands share.
+// tool holds what all commands share.
 type tool struct {
 	streams genericiooptions.IOStreams
 	getter  *getter
 	factory cmdutil.Factory
 }
 
-// building admits one construction of a command tree at a time: the packages under
-// kubectl's commands keep state that construction writes, such as the table of
-// feature gates and of translations.
+// building allows one construction of a command tree at a time, because the packages under
+// kubectl's commands write global state, such as the table of feature gates and the
+// translations.
 var building sync.Mutex
 
-// processOnce sets what the libraries keep once per process: what kubectl's
-// commands call instead of returning errors, a handler without state so that
-// commands may run side by side; and silence for the libraries' log, which says
-// in its own form what the command's error then says in ours.
+// processOnce sets the global state of the libraries. kubectl's commands call a function instead
+// of returning an error; this function has no state, so commands may run at the same time. The
+// log of the libraries is off, because the command's error reports the same in rikctl's form.
 var processOnce = sync.OnceFunc(func() {
 	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(fatal{message, code}) })
 	var fatally atomic.Pointer[string]
@@ -46,7 +45,7 @@ var processOnce = sync.OnceFunc(func() {
 		text := string(line)
 		fatally.Store(&text)
 	}))
-	// A library that gives up leaves its last words, and no silent end.
+	// If a library exits the process, show its last message.
 	klog.OsExit = func(int) {
 		message := "error: a library gave up"
 		if last := fatally.Load(); last != nil {
@@ -58,14 +57,13 @@ var processOnce = sync.OnceFunc(func() {
 	}
 })
 
-// fatal is how an error leaves one of kubectl's commands.
+// fatal is the panic value that carries an error out of kubectl's commands.
 type fatal struct {
 	message string
 	code    int
 }
 
-// New makes the command tree. The source says where the configuration is looked
-// for; its Flag is bound to --config.
+// New builds the command tree. It binds the Flag of source to --config.
 func New(streams genericiooptions.IOStreams, source config.Source) *cobra.Command {
 	root, _ := newTree(streams, source)
 	return root
@@ -98,8 +96,8 @@ func newTree(streams genericiooptions.IOStreams, source config.Source) (*cobra.C
 	return root, t
 }
 
-// validateWords has the commands that cobra adds refuse what is neither a command nor
-// a shell: they answer with a page of help otherwise, and success.
+// validateWords makes the commands that cobra adds refuse unknown commands and shells. Otherwise
+// they print a page of help and succeed.
 func validateWords(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -120,8 +118,8 @@ func validateWords(root *cobra.Command) {
 	}
 }
 
-// Execute runs one command line and returns the exit code; see "rikctl help
-// exit-codes". Errors are written to the error stream with the next step.
+// Execute runs one command line and returns the exit code; see "rikctl help exit-codes". It
+// writes errors with the next step to the error stream.
 func Execute(ctx context.Context, args []string, streams genericiooptions.IOStreams, source config.Source) int {
 	root, t := newTree(streams, source)
 	root.SetArgs(args)
@@ -130,10 +128,10 @@ func Execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 		return ExitOK
 	}
 	if t.getter.err != nil {
-		err = t.getter.err // kubectl's commands pass on its text only.
+		err = t.getter.err // kubectl's commands pass on only its text
 	}
 	o := t.suggestConfig(t.suggestTarget(ctx, t.suggestType(ctx, validate(err, t.getter.server()), args), args), args)
-	// A command that exec ran may end with the same code, and says what it has to itself.
+	// A command that exec ran may end with the same code. It has printed its own message.
 	if o.code == ExitUsage && o.text != "" && o.next == "" {
 		o.next = nextForUsage(root, args)
 	}
@@ -141,8 +139,8 @@ func Execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 	return o.code
 }
 
-// nextForUsage is the next step after an error of the command line in one of
-// kubectl's commands, which do not say whose it is.
+// nextForUsage returns the next step after a usage error in one of kubectl's commands, because
+// those errors do not name the command.
 func nextForUsage(root *cobra.Command, args []string) string {
 	cmd, _, err := root.Find(args)
 	if err != nil {
@@ -155,7 +153,7 @@ func explains(command string) string {
 	return fmt.Sprintf("%q explains the command", command+" --help")
 }
 
-// run executes the tree and turns the way kubectl's commands fail into an error.
+// run executes the tree and converts the panics of kubectl's commands to errors.
 func run(ctx context.Context, root *cobra.Command) (err error) {
 	defer func() {
 		switch v := recover().(type) {
@@ -172,7 +170,7 @@ func run(ctx context.Context, root *cobra.Command) (err error) {
 // Error is the text that kubectl would have printed.
 func (f *fatal) Error() string { return strings.TrimSpace(f.message) }
 
-// client is a typed client for rik's own objects.
+// client returns a typed client for rik's own objects.
 func (t *tool) client() (client.WithWatch, error) {
 	restConfig, err := t.getter.ToRESTConfig()
 	if err != nil {
@@ -185,13 +183,13 @@ func (t *tool) client() (client.WithWatch, error) {
 	return client.NewWithWatch(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
 }
 
-// namespace is the one that the command acts in.
+// namespace returns the namespace in which the command acts.
 func (t *tool) namespace() (string, error) {
 	ns, _, err := t.getter.ToRawKubeConfigLoader().Namespace()
 	return ns, err
 }
 
-// usageError is a command line that cannot be understood.
+// usageError reports a mistake in the command line.
 type usageError struct {
 	command string
 	err     error
@@ -200,24 +198,24 @@ type usageError struct {
 // Error is the cause.
 func (e usageError) Error() string { return e.err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e usageError) Unwrap() error { return e.err }
 
-// advisedUsage is a usageError that knows the next step.
+// advisedUsage is a usageError with a next step.
 type advisedUsage struct {
 	usageError
 	next string
 }
 
-// Unwrap gives the usageError.
+// Unwrap returns the usageError.
 func (e advisedUsage) Unwrap() error { return e.usageError }
 
-// usagef makes a usageError of a command.
+// usagef returns a usageError of a command.
 func usagef(cmd *cobra.Command, format string, args ...any) error {
 	return usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
 }
 
-// subcommand refuses a word that is no command, with what it may have meant.
+// subcommand refuses an unknown command and suggests similar ones.
 func subcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -230,7 +228,7 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	return usageError{cmd.CommandPath(), errors.New(text)}
 }
 
-// args wraps a check of the arguments so that its errors count as usage.
+// args wraps a check of the arguments, so that its errors are usage errors.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if err := check(cmd, given); err != nil {

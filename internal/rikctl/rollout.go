@@ -26,21 +26,21 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// The reasons of condition Progressing when a rollout does not go on by itself: it has
-// made no progress for its deadline, or its instances failed and nothing starts others.
+// The reasons of condition Progressing when a rollout cannot continue by itself: it made no
+// progress until its deadline, or its instances failed and no new ones start.
 const (
 	reasonDeadline = "ProgressDeadlineExceeded"
 	reasonFailed   = "InstancesFailed"
 )
 
-// progress is how far a rollout is.
+// progress is the state of a rollout.
 type progress struct {
 	message string
 	done    bool
 }
 
-// rolloutProgress reads a workload's status. The error is final: the rollout
-// will not finish by waiting.
+// rolloutProgress reads a workload's status. An error is final: the rollout cannot finish by
+// waiting.
 func rolloutProgress(w *rikv1alpha1.Workload) (progress, error) {
 	s := w.Status
 	if w.Spec.Deploy != rikv1alpha1.DeployAutomatic {
@@ -73,8 +73,8 @@ func rolloutProgress(w *rikv1alpha1.Workload) (progress, error) {
 	return progress{fmt.Sprintf("workload %s is rolled out: %d of %d instances are ready", w.Name, s.ReadyReplicas, want), true}, nil
 }
 
-// undoTarget finds the revision to return to: the given number, or the newest
-// one below the current.
+// undoTarget finds the revision to return to: the one with the given number, or the newest one
+// below the current.
 func undoTarget(revisions []rikv1alpha1.WorkloadRevision, current string, number int64) (*rikv1alpha1.WorkloadRevision, error) {
 	sorted := slices.Clone(revisions)
 	slices.SortFunc(sorted, func(a, b rikv1alpha1.WorkloadRevision) int { return int(b.Revision - a.Revision) })
@@ -120,7 +120,7 @@ func (t *tool) rolloutCommand() *cobra.Command {
 	return cmd
 }
 
-// workloadCommand is a subcommand that acts on one workload.
+// workloadCommand returns a subcommand that acts on one workload.
 func (t *tool) workloadCommand(use, short string, run func(ctx context.Context, c client.WithWatch, key client.ObjectKey) error) *cobra.Command {
 	return &cobra.Command{
 		Use:   use + " workload/NAME",
@@ -147,7 +147,7 @@ func (t *tool) workloadCommand(use, short string, run func(ctx context.Context, 
 	}
 }
 
-// rolloutPatch is a rollout subcommand that changes the spec.
+// rolloutPatch returns a rollout subcommand that changes the spec.
 func (t *tool) rolloutPatch(use, short, done string, spec func(time.Time) any) *cobra.Command {
 	return t.workloadCommand(use, short, func(ctx context.Context, c client.WithWatch, key client.ObjectKey) error {
 		patch, err := json.Marshal(map[string]any{"spec": spec(time.Now())})
@@ -163,11 +163,11 @@ func (t *tool) rolloutPatch(use, short, done string, spec func(time.Time) any) *
 	})
 }
 
-// rolloutReminder is how often a rollout that does not change is reported.
+// rolloutReminder is the interval of reports about a rollout that does not change.
 const rolloutReminder = 10 * time.Second
 
-// rolloutReport prints how far a rollout is: each change, and again when there is none for
-// a while, with what its instances wait for.
+// rolloutReport prints the progress of a rollout: each change, and a reminder after a while
+// without a change. The reminder says what the instances wait for.
 type rolloutReport struct {
 	out      io.Writer
 	troubles func(*rikv1alpha1.Workload) []string
@@ -176,7 +176,7 @@ type rolloutReport struct {
 	w            *rikv1alpha1.Workload
 	last         string
 	lastTroubles []string
-	news         bool // something was printed since the last reminder
+	news         bool // whether something was printed since the last reminder
 }
 
 func (r *rolloutReport) saw(w *rikv1alpha1.Workload, p progress) {
@@ -189,7 +189,7 @@ func (r *rolloutReport) saw(w *rikv1alpha1.Workload, p progress) {
 	}
 }
 
-// remind prints until stop is called.
+// remind prints reminders until the caller calls stop.
 func (r *rolloutReport) remind(interval time.Duration) (stop func()) {
 	done := make(chan struct{})
 	var group sync.WaitGroup
@@ -309,7 +309,7 @@ func (t *tool) rolloutUndo() *cobra.Command {
 	return cmd
 }
 
-// withRevisions gets a workload and its revisions, oldest first.
+// withRevisions reads a workload and its revisions, oldest first.
 func withRevisions(ctx context.Context, c client.Client, key client.ObjectKey) (*rikv1alpha1.Workload, []rikv1alpha1.WorkloadRevision, error) {
 	w := &rikv1alpha1.Workload{}
 	if err := c.Get(ctx, key, w); err != nil {
@@ -321,8 +321,8 @@ func withRevisions(ctx context.Context, c client.Client, key client.ObjectKey) (
 	return w, list.Items, err
 }
 
-// currentRevision is the revision of the workload's template. The status may
-// still speak of the one before, unless the revision is yet to be made.
+// currentRevision returns the name of the revision of the workload's template. The status may
+// still name the previous revision. It is used only if the new revision does not exist yet.
 func currentRevision(w *rikv1alpha1.Workload, revisions []rikv1alpha1.WorkloadRevision) string {
 	own := revision.Name(w)
 	if slices.ContainsFunc(revisions, func(r rikv1alpha1.WorkloadRevision) bool { return r.Name == own }) {
@@ -349,7 +349,7 @@ func printHistory(out io.Writer, w *rikv1alpha1.Workload, revisions []rikv1alpha
 	return table.Flush()
 }
 
-// runs is what a template runs, in a few words.
+// runs summarizes what a template runs.
 func runs(t *rikv1alpha1.InstanceTemplate) string {
 	var words []string
 	for i := range t.Containers {

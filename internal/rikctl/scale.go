@@ -13,8 +13,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// scaleCommand is kubectl's scale, which works through the scale subresource,
-// and a word on workloads that do not act on their number of replicas.
+// scaleCommand is kubectl's scale, which uses the scale subresource. It adds a remark for
+// workloads that ignore their number of replicas.
 func (t *tool) scaleCommand() *cobra.Command {
 	cmd := kubescale.NewCmdScale(t.factory, t.streams)
 	cmd.Short = "Set how many instances an Automatic workload keeps"
@@ -22,7 +22,7 @@ func (t *tool) scaleCommand() *cobra.Command {
 	cmd.Example = indent("rikctl scale workload web --replicas=5")
 	cmd.ValidArgsFunction = completion.SpecifiedResourceTypeAndNameCompletionFunc(t.factory, []string{"workload"})
 	cmd.PreRunE = func(cmd *cobra.Command, given []string) error {
-		// kubectl takes a negative number for none, and cuts bits off a large one.
+		// kubectl ignores a negative number, and truncates a large one.
 		if replicas, err := cmd.Flags().GetInt("replicas"); err == nil && (replicas < 0 || replicas > math.MaxInt32) {
 			return usagef(cmd, "--replicas must be a number from 0 to %d", math.MaxInt32)
 		}
@@ -35,7 +35,7 @@ func (t *tool) scaleCommand() *cobra.Command {
 	return cmd
 }
 
-// remarkManual is a courtesy: whatever fails in it is no failure of the command.
+// remarkManual prints a remark for Manual workloads. Its errors do not fail the command.
 func (t *tool) remarkManual(cmd *cobra.Command, given []string) {
 	if len(given) == 0 {
 		return
@@ -58,7 +58,7 @@ func (t *tool) remarkManual(cmd *cobra.Command, given []string) {
 	}
 }
 
-// scaled are the names of the workloads among the arguments of scale.
+// scaled returns the names of the workloads among the arguments of scale.
 func scaled(given []string) []string {
 	var names []string
 	if !strings.Contains(given[0], "/") {

@@ -11,7 +11,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// scheme knows rik's types and those of Kubernetes that a cluster or a kcp serves.
+// scheme has rik's types, and the Kubernetes types that a cluster or a kcp serves.
 var scheme = newScheme()
 
 func newScheme() *runtime.Scheme {

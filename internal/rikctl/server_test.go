@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// What is set once per process must not be set beside a server that logs.
+	// Set the global state before a server runs that writes logs.
 	processOnce()
 	code := apiprocess.RunMain(m)
 	if err := stopKCP(); err != nil {
@@ -32,9 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// site is a namespace of the real API server and a user of rikctl, who has the
-// configuration that the server wrote. No controller and no node run: tests
-// write what those would have seen.
+// site is a namespace of the real API server and a user of rikctl who has the configuration that
+// the server wrote. No controller and no node run, so tests write their status themselves.
 type site struct {
 	machine
 	namespace string
@@ -80,7 +79,7 @@ func (s site) key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: s.namespace, Name: name}
 }
 
-// workload creates a workload by rikctl and returns its ID.
+// workload creates a workload with rikctl and returns its ID.
 func (s site) workload(t *testing.T, name, extra string) string {
 	t.Helper()
 	r := s.do(t, "create", "workload", "-q", "-f", s.file(t, manifest(name, extra)))
@@ -92,7 +91,7 @@ func manifest(name, extra string) string {
 	return fmt.Sprintf("apiVersion: rik.dev/v1alpha1\nkind: Workload\nmetadata: {name: %s}\nspec:\n  containers: [{name: main, image: \"docker://registry.example/web:1\"}]\n%s", name, extra)
 }
 
-// node creates a Node that no machine stands behind.
+// node creates a Node without a machine.
 func (s site) node(t *testing.T) string {
 	t.Helper()
 	n := &rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}}
@@ -102,7 +101,7 @@ func (s site) node(t *testing.T) string {
 	return n.Name
 }
 
-// runningOn makes an instance look as if a node ran it.
+// runningOn writes the status of an instance as if a node ran it.
 func (s site) runningOn(t *testing.T, instance, node string) {
 	t.Helper()
 	i := &rikv1alpha1.Instance{}
@@ -119,14 +118,13 @@ func (s site) runningOn(t *testing.T, instance, node string) {
 	}
 }
 
-// confirmEnd does what the controller does when a node has taken an instance
-// away.
+// confirmEnd does the controller's work after a node has removed an instance.
 func (s site) confirmEnd(t *testing.T, instance string) {
 	t.Helper()
 	s.letGo(t, &rikv1alpha1.Instance{}, instance)
 }
 
-// deleteWorkload deletes a workload while the test does the controller's part.
+// deleteWorkload deletes a workload while the test does the controller's work.
 func (s site) deleteWorkload(t *testing.T, word, name string) {
 	t.Helper()
 	ended := make(chan struct{})
@@ -160,9 +158,8 @@ func (s site) letGo(t *testing.T, o client.Object, name string) {
 	}
 }
 
-// TestServerCreateSuccessIsReal: the success of a create is printed when there
-// is one, with the words of the published client, and a refusal ends with an
-// error and its code.
+// TestServerCreateSuccessIsReal checks that a successful create prints the text of the published
+// client, and that a refused one ends with an error and its code.
 func TestServerCreateSuccessIsReal(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -241,7 +238,8 @@ func TestServerGet(t *testing.T) {
 	s.do(t, "__complete", "create", "instance", "-w", "").check(t, ExitOK, "web")
 }
 
-// TestServerOutputForms: kubectl asks the server first and judges -o then.
+// TestServerOutputForms checks that a wrong -o is an error. kubectl sends its request before it
+// checks -o.
 func TestServerOutputForms(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -297,7 +295,7 @@ func TestServerRollout(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.workload(t, "web", "  deploy: Automatic\n")
-	// An instance makes the revision of the moment.
+	// Creating an instance creates the revision of the current template.
 	s.do(t, "create", "instance", "-w", "web").check(t, ExitOK)
 	s.do(t, "rollout", "undo", "workload/web").check(t, ExitError, "no earlier revision")
 	s.do(t, "patch", "workload", "web", "--type=json", "-p", `[{"op":"replace","path":"/spec/containers/0/image","value":"docker://registry.example/web:2"}]`).check(t, ExitOK)
@@ -386,7 +384,7 @@ func TestServerDrain(t *testing.T) {
 	<-done
 }
 
-// TestServerWithoutNodes asks for what only nodes and the controller have.
+// TestServerWithoutNodes uses commands that need nodes or the controller.
 func TestServerWithoutNodes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -13,7 +13,7 @@ const (
 	published = `{"apiVersion":"v0","kind":"Pod","name":"a","replicas":"many","spec":{"containers":[{"name":"a","image":"b","ports":{"port":"http"}}]}}`
 )
 
-// fieldsOf are what is said of the values in misshapen.
+// fieldsOf are the errors about the values in misshapen.
 var fieldsOf = []string{
 	`spec.priority: Invalid value: "high": must be a whole number`,
 	"spec.replicas: Invalid value: 99999999999: must be a whole number from -2147483648 to 2147483647",
@@ -54,7 +54,7 @@ func TestMisshapenOffline(t *testing.T) {
 	}
 }
 
-// TestServerMisshapen has the server judge, by every way to write.
+// TestServerMisshapen sends the values to the server with every command that writes.
 func TestServerMisshapen(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

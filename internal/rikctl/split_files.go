@@ -20,26 +20,26 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// fileObject is an object of a file as it would be stored.
+// fileObject is an object from a file, as it would be stored.
 type fileObject struct {
 	*unstructured.Unstructured
 	source string
 }
 
-// trial finds out what the objects of files would be if they were applied. The server
-// merges them with what there is, fills in what is missing and judges them, and keeps
-// nothing.
+// trial applies the objects of files in a dry run. The server merges them with the stored
+// objects, sets defaults and validates them, and stores nothing.
 type trial struct {
 	c client.Client
-	// namespace of objects that name none; strict: of all, because it was asked for.
+	// namespace is for objects without one. With strict, objects of other namespaces are an
+	// error, because the user named the namespace.
 	namespace string
 	strict    bool
 	warn      io.Writer
-	// made are the namespaces that are in the files.
+	// made are the namespaces that the files create.
 	made []string
 }
 
-// read reads the objects of files.
+// read parses the objects of files.
 func (t *trial) read(documents []document) ([]fileObject, error) {
 	var out []fileObject
 	for _, d := range documents {
@@ -76,7 +76,7 @@ func (t *trial) read(documents []document) ([]fileObject, error) {
 	return out, nil
 }
 
-// locate gives an object its namespace.
+// locate sets the namespace of an object.
 func (t *trial) locate(o fileObject) error {
 	mapping, err := t.c.RESTMapper().RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
 	if err != nil {
@@ -96,8 +96,8 @@ func (t *trial) locate(o fileObject) error {
 	return nil
 }
 
-// apply says what an object would be. Who may not write gets a guess: what there is, with
-// what the file says laid over it.
+// apply returns the object as it would be stored. If the user may not write, the result is an
+// estimate: the stored object, overlaid with the fields of the file.
 func (t *trial) apply(ctx context.Context, o fileObject) (*unstructured.Unstructured, error) {
 	out, err := t.dryRun(ctx, o, false)
 	switch {
@@ -110,7 +110,7 @@ func (t *trial) apply(ctx context.Context, o fileObject) (*unstructured.Unstruct
 	case apierrors.IsNotFound(err) && slices.Contains(t.made, o.GetNamespace()):
 		return t.overlaid(ctx, o)
 	}
-	// A value of another type than the schema's is an error without a reason.
+	// For a value of the wrong type, the server returns an error without a reason.
 	if err != nil && strings.Contains(err.Error(), "failed to create typed patch object") {
 		return nil, invalidError{o.source, errors.New(err.Error())}
 	}
@@ -121,7 +121,7 @@ func (t *trial) apply(ctx context.Context, o fileObject) (*unstructured.Unstruct
 	return out, nil
 }
 
-// dryRun has the server say what would be stored.
+// dryRun returns the object that the server would store.
 func (t *trial) dryRun(ctx context.Context, o fileObject, force bool) (*unstructured.Unstructured, error) {
 	object := o.DeepCopy()
 	unstructured.RemoveNestedField(object.Object, "status")
@@ -136,7 +136,7 @@ func (t *trial) dryRun(ctx context.Context, o fileObject, force bool) (*unstruct
 	return object, t.c.Patch(ctx, object, client.RawPatch(types.ApplyPatchType, data), options...)
 }
 
-// overlaid is an object of a file over what there is.
+// overlaid returns the stored object, overlaid with the fields of the file.
 func (t *trial) overlaid(ctx context.Context, o fileObject) (*unstructured.Unstructured, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(o.GroupVersionKind())
@@ -152,7 +152,7 @@ func (t *trial) overlaid(ctx context.Context, o fileObject) (*unstructured.Unstr
 	return live, nil
 }
 
-// overlay lays fields over others; lists are replaced.
+// overlay copies the fields of over into under. Lists are replaced.
 func overlay(under, over map[string]any) {
 	for key, value := range over {
 		inner, isMap := value.(map[string]any)
@@ -165,15 +165,16 @@ func overlay(under, over map[string]any) {
 	}
 }
 
-// convert makes a typed object.
+// convert converts an object to its Go type.
 func convert[T any](o *unstructured.Unstructured) (*T, error) {
 	out := new(T)
 	err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, out)
 	return out, err
 }
 
-// expected is a Cluster as it will be once it takes objects: ready, with the types that
-// are carried to others, and with a fence if one of them has one. One that is registered already is as it says.
+// expected returns a Cluster as it will be when it accepts objects: ready, with the types of the
+// other clusters, and with a fence if another cluster has one. A Cluster that is registered
+// already is returned unchanged.
 func expected(c *workloadv1alpha1.Cluster, registered []*workloadv1alpha1.Cluster) *workloadv1alpha1.Cluster {
 	if slices.ContainsFunc(registered, func(other *workloadv1alpha1.Cluster) bool { return other.Name == c.Name }) {
 		return c
@@ -193,7 +194,7 @@ func expected(c *workloadv1alpha1.Cluster, registered []*workloadv1alpha1.Cluste
 	return c
 }
 
-// namespacesOf are those of objects, sorted, each once.
+// namespacesOf returns the namespaces of objects, sorted and without duplicates.
 func namespacesOf(objects []fileObject) []string {
 	var out []string
 	for _, o := range objects {

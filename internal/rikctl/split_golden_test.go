@@ -18,10 +18,10 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// deployments are the type that these tests divide.
+// deployments is the type that these tests split.
 var deployments = loader.Type{GVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Resource: "deployments", Scalable: true}
 
-// clusterOfTests is a Cluster that is ready and takes deployments.
+// clusterOfTests returns a Cluster that is ready and accepts deployments.
 func clusterOfTests(name string, labels map[string]string) *workloadv1alpha1.Cluster {
 	return &workloadv1alpha1.Cluster{
 		TypeMeta:   metav1.TypeMeta{APIVersion: workloadv1alpha1.SchemeGroupVersion.String(), Kind: "Cluster"},
@@ -33,14 +33,14 @@ func clusterOfTests(name string, labels map[string]string) *workloadv1alpha1.Clu
 	}
 }
 
-// parsed is an object in YAML.
+// parsed parses an object in YAML.
 func parsed(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	o := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
 		t.Fatal(err)
 	}
-	// Numbers as the API server gives them.
+	// Convert numbers to the types that the API server's objects have.
 	data, err := json.Marshal(o.Object)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ spec:
       - {name: web, image: "registry.example/web:1", envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: db, optional: true}}]}
 `
 
-// leafOf is a root's part in a cluster, as far as it is ready.
+// leafOf returns a root's leaf for a cluster, with some of its replicas ready.
 func leafOf(t *testing.T, root *unstructured.Unstructured, cluster string, replicas, ready int32) *unstructured.Unstructured {
 	t.Helper()
 	leaf, err := splitter.Render(root, cluster, splitter.ScalePath{}, &replicas)
@@ -76,7 +76,7 @@ func leafOf(t *testing.T, root *unstructured.Unstructured, cluster string, repli
 	return leaf
 }
 
-// staged is a scene that asks nobody.
+// staged returns a snapshot that sends no requests.
 func staged(clusters []*workloadv1alpha1.Cluster, objects ...*unstructured.Unstructured) *snapshot {
 	s := &snapshot{
 		namespaces: []string{"shop"}, clusters: clusters, placements: map[string][]*workloadv1alpha1.Placement{},
@@ -92,7 +92,7 @@ func staged(clusters []*workloadv1alpha1.Cluster, objects ...*unstructured.Unstr
 	return s
 }
 
-// atRest is web, divided over two clusters that are well, with a Service.
+// atRest returns a snapshot in which web is split over two ready clusters, with a Service.
 func atRest(t *testing.T) *snapshot {
 	t.Helper()
 	root := parsed(t, webRoot)
@@ -104,7 +104,7 @@ func atRest(t *testing.T) *snapshot {
 	return s
 }
 
-// whyOf is what is said of web in a scene.
+// whyOf returns the explanation for web in a snapshot.
 func whyOf(t *testing.T, s *snapshot) division {
 	t.Helper()
 	w, err := loader.Read(t.Context(), s, s.lists[deployments.GVK].all[0], deployments, at(12).Time)
@@ -178,7 +178,7 @@ func TestWhyDividedJSON(t *testing.T) {
 	}
 }
 
-// planOf plans roots of files over a scene, in which the files have changed more.
+// planOf plans the roots of files over a snapshot. change makes the other changes of the files.
 func planOf(t *testing.T, before *snapshot, change func(*planner), roots ...*unstructured.Unstructured) *planner {
 	t.Helper()
 	p := &planner{types: []loader.Type{deployments}, now: at(12).Time, before: before, after: before.over(), files: map[string]bool{}, plans: []planned{}}

@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/testkit/splitting"
 )
 
-// obey has the clusters that are ready do what they are told.
+// obey does the work of the ready clusters: it writes the status of their leaves.
 func (s *splitSite) obey(ctx context.Context, ready ...string) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(deployments.GVK)
@@ -48,7 +48,7 @@ func (s *splitSite) obey(ctx context.Context, ready ...string) error {
 	return nil
 }
 
-// partsOf are the parts that a root has.
+// partsOf returns the parts that a root has.
 func (s *splitSite) partsOf(ctx context.Context, root string) (map[string]int32, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(deployments.GVK)
@@ -64,7 +64,7 @@ func (s *splitSite) partsOf(ctx context.Context, root string) (map[string]int32,
 	return parts, nil
 }
 
-// becomes waits until a root has parts and nothing would change any more.
+// becomes waits until a root has the wanted parts and a plan has no more changes.
 func (s *splitSite) becomes(t *testing.T, root, file string, want map[string]int32, ready ...string) {
 	t.Helper()
 	poll.Until(t, served.Timeout, fmt.Sprintf("%s comes to rest as %v", root, want), func(ctx context.Context) error {
@@ -86,8 +86,8 @@ func (s *splitSite) becomes(t *testing.T, root, file string, want map[string]int
 	})
 }
 
-// tryOutcome: what is planned is what happens, by the controller that divides. It comes
-// last, because that one then runs.
+// tryOutcome checks that the splitter does what the plan says. It must be the last part, because
+// it starts the splitter.
 func tryOutcome(t *testing.T, s *splitSite) {
 	s.namespace = s.server.Namespace(t)
 	splitting.Run(t, kcptest.LoopbackConfig(s.server))

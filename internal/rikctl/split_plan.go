@@ -18,18 +18,18 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// planned is what would become of one root.
+// planned is the plan for one root.
 type planned struct {
 	rehearsal
-	// File says what the files do to the object itself.
+	// File says how the files change the object itself.
 	File string `json:"file"`
-	// RolledOut are the clusters in which the part that is there is made anew.
+	// RolledOut lists the clusters in which the existing part is rolled out again.
 	RolledOut []string `json:"rolledOut,omitempty"`
-	// Needs are what goes along to the clusters.
+	// Needs lists the objects that follow the root to the clusters.
 	Needs []plannedNeed `json:"needs,omitempty"`
 }
 
-// plannedNeed is an object that goes where the root goes.
+// plannedNeed is an object that follows the root.
 type plannedNeed struct {
 	Kind     string   `json:"kind"`
 	Name     string   `json:"name"`
@@ -38,7 +38,7 @@ type plannedNeed struct {
 	Clusters []string `json:"clusters,omitempty"`
 }
 
-// What files do to an object.
+// The ways in which files change an object.
 const (
 	fileNew       = "new"
 	fileChanged   = "changed"
@@ -46,7 +46,7 @@ const (
 	fileNotIn     = "not in the files"
 )
 
-// changes says whether anything would happen.
+// changes reports whether anything would happen.
 func (p *planned) changes() bool {
 	return p.File == fileNew || len(p.Steps) > 0 || len(p.RolledOut) > 0 || !maps.Equal(p.parts(), p.ends())
 }
@@ -98,7 +98,7 @@ cat web.yaml | rikctl plan -f -`),
 	return cmd
 }
 
-// runPlan shows a plan, and says whether anything would change.
+// runPlan prints a plan. It reports whether anything would change.
 func (t *tool) runPlan(ctx context.Context, files []string, output string) (bool, error) {
 	documents, err := readDocuments(files, t.streams.In)
 	if err != nil {
@@ -142,8 +142,8 @@ func (t *tool) runPlan(ctx context.Context, files []string, output string) (bool
 	return p.changes(), p.problems()
 }
 
-// spaces are the namespaces that a plan looks at: those of the objects, or all if a
-// Cluster is among them, which every root may go to.
+// spaces returns the namespaces that a plan reads: those of the objects, or all if a Cluster is
+// among the objects, because any root may go to it.
 func spaces(objects []fileObject) []string {
 	for _, o := range objects {
 		if o.GroupVersionKind().GroupKind() == clusterKind {
@@ -160,18 +160,20 @@ var (
 	claimKind     = corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")
 )
 
-// planner compares what there is with what there would be.
+// planner compares the present state with the state after applying the files.
 type planner struct {
 	types         []loader.Type
 	now           time.Time
 	before, after *snapshot
-	// roots of the files, and files: what there is in them, as KIND/NAMESPACE/NAME.
+	// roots are the roots in the files. files has every object in the files, as
+	// KIND/NAMESPACE/NAME.
 	roots []plannedRoot
 	files map[string]bool
-	// affected are the namespaces in which other roots may change; one without a name: all.
+	// affected lists the namespaces in which other roots may change; an empty name means all.
 	affected []string
 	plans    []planned
-	// notes are about objects that are not divided; leaving: one was, and loses its parts.
+	// notes are about objects that are not split. leaving is set if one of them was split before
+	// and loses its parts.
 	notes   []string
 	leaving bool
 }
@@ -181,7 +183,7 @@ type plannedRoot struct {
 	kind   loader.Type
 }
 
-// lay makes the scene in which the files have been applied.
+// lay builds the snapshot in which the files have been applied.
 func (p *planner) lay(ctx context.Context, trial *trial, objects []fileObject) error {
 	p.after = p.before.over()
 	p.files = map[string]bool{}
@@ -237,7 +239,7 @@ func (p *planner) layOne(ctx context.Context, trial *trial, o fileObject) error 
 	return p.after.put(ctx, object)
 }
 
-// addRoot adds an object of the files, if it is a root or was one.
+// addRoot adds an object of the files if it is a root, or was one.
 func (p *planner) addRoot(ctx context.Context, object *unstructured.Unstructured, kind loader.Type, source string) error {
 	switch loader.RoleOf(object, kind) {
 	case loader.Leaf:
@@ -261,7 +263,7 @@ func (p *planner) addRoot(ctx context.Context, object *unstructured.Unstructured
 	return nil
 }
 
-// plan works out what becomes of the roots of the files, and of others that change.
+// plan computes the changes of the roots in the files, and of other roots that change.
 func (p *planner) plan(ctx context.Context) error {
 	done := map[string]bool{}
 	for _, root := range p.roots {
@@ -322,7 +324,7 @@ func (p *planner) planOne(ctx context.Context, root plannedRoot) (*planned, erro
 	return one, err
 }
 
-// sameWish says whether two objects wish the same.
+// sameWish reports whether two objects ask for the same.
 func sameWish(a, b *unstructured.Unstructured) bool {
 	wish := func(o *unstructured.Unstructured) map[string]any {
 		out := maps.Clone(o.Object)
@@ -334,7 +336,7 @@ func sameWish(a, b *unstructured.Unstructured) bool {
 	return equality.Semantic.DeepEqual(wish(a), wish(b))
 }
 
-// planOther plans a root that is not in the files, if they change it.
+// planOther plans a root that is not in the files, if they affect it.
 func (p *planner) planOther(ctx context.Context, root plannedRoot) error {
 	w, r, err := p.before.rehearse(ctx, root.object, root.kind, p.now)
 	if err != nil {
@@ -353,7 +355,7 @@ func (p *planner) planOther(ctx context.Context, root plannedRoot) error {
 	return err
 }
 
-// needs are what goes along with a root: what it names, and the Services that send
+// needs returns the followers of a root: the objects that it names, and the Services that send
 // traffic to it.
 func (p *planner) needs(ctx context.Context, w *loader.World, clusters []string) ([]plannedNeed, error) {
 	var out []plannedNeed
@@ -382,12 +384,12 @@ func (p *planner) needs(ctx context.Context, w *loader.World, clusters []string)
 	return out, nil
 }
 
-// changes says whether anything would happen.
+// changes reports whether anything would happen.
 func (p *planner) changes() bool {
 	return p.leaving || slices.ContainsFunc(p.plans, func(one planned) bool { return one.changes() })
 }
 
-// problems are what is wrong with the wishes of the roots of the files.
+// problems returns the mistakes in the annotations and Placements of the roots in the files.
 func (p *planner) problems() error {
 	for i := range p.plans {
 		if one := &p.plans[i]; len(one.Problems) > 0 && one.File != fileNotIn {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
-// printPlans writes what would happen.
+// printPlans writes all plans.
 func printPlans(out io.Writer, p *planner) error {
 	for _, note := range p.notes {
 		_, _ = fmt.Fprintln(out, printers.EscapeTerminal(note))
@@ -38,7 +38,7 @@ func printPlans(out io.Writer, p *planner) error {
 	return err
 }
 
-// printPlan writes what would become of one root.
+// printPlan writes the plan for one root.
 func printPlan(out io.Writer, p *planned, now time.Time) error {
 	_, _ = fmt.Fprintf(out, "%s in namespace %s, %s, %s%s.\n", p.title(), p.Namespace, p.File, ways[p.Divide], strategyOf(&p.division))
 	table := printers.GetNewTabWriter(out)
@@ -68,7 +68,7 @@ func printPlan(out io.Writer, p *planned, now time.Time) error {
 	return printEnds(out, p.Clusters)
 }
 
-// restOf says when all has come to rest.
+// restOf describes when the last change is done.
 func restOf(r *rehearsal, now time.Time) string {
 	steps := fmt.Sprintf("after %d steps", len(r.Steps))
 	switch takes := r.takes(now); {
@@ -85,7 +85,7 @@ func restOf(r *rehearsal, now time.Time) string {
 	}
 }
 
-// String names what goes along.
+// String returns the name of the follower with its state.
 func (n plannedNeed) String() string {
 	text := n.Kind + " " + n.Name
 	switch {
@@ -97,7 +97,7 @@ func (n plannedNeed) String() string {
 	return text
 }
 
-// printEnds is the table of the clusters with what they have in the end.
+// printEnds writes a table of the clusters with their parts at the end.
 func printEnds(out io.Writer, shares []divisionShare) error {
 	table := printers.GetNewTabWriter(out)
 	_, _ = fmt.Fprintln(table, "CLUSTER\tSTANDING\tWEIGHT\tNOW\tNEXT\tTHEN\tREASONS")
@@ -108,7 +108,8 @@ func printEnds(out io.Writer, shares []divisionShare) error {
 	return table.Flush()
 }
 
-// whyEnd are the reasons of a share now, and those in the end if it stands otherwise then.
+// whyEnd returns the present reasons of a share. It adds the reasons at the end if the standing
+// differs then.
 func (s *divisionShare) whyEnd() string {
 	text := s.why()
 	if s.End.Standing == s.Standing {

@@ -19,7 +19,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// outputs are the values of -o for what is not objects.
+// outputs lists the values of -o for output that is not API objects.
 var outputs = []string{"json", "yaml"}
 
 // addOutput adds the flag -o.
@@ -35,7 +35,7 @@ func checkOutput(cmd *cobra.Command, output string) error {
 	return nil
 }
 
-// printData writes what is not an object as JSON or YAML.
+// printData writes a value that is not an API object as JSON or YAML.
 func printData(out io.Writer, data any, output string) error {
 	text, err := json.MarshalIndent(data, "", "    ")
 	if err == nil && output == "yaml" {
@@ -48,17 +48,17 @@ func printData(out io.Writer, data any, output string) error {
 	return err
 }
 
-// title names a root as commands take it.
+// title returns the name of a root in the form that commands accept.
 func (d *division) title() string { return strings.ToLower(d.Kind) + "/" + d.Name }
 
-// ways say what is done with a root.
+// ways describes each kind of split.
 var ways = map[string]string{
 	string(workloadv1alpha1.DivideReplicas):   "is divided by its replicas",
 	string(workloadv1alpha1.DivideWhole):      "goes as a whole to one cluster",
 	string(workloadv1alpha1.DivideEverywhere): "goes as a whole to every cluster that may have it",
 }
 
-// printDivision writes who gets what of a root, and why.
+// printDivision writes the split of a root, with reasons.
 func printDivision(out io.Writer, d *division, now time.Time) error {
 	_, _ = fmt.Fprintf(out, "%s in namespace %s %s%s.\n", d.title(), d.Namespace, ways[d.Divide], strategyOf(d))
 	table := printers.GetNewTabWriter(out)
@@ -97,7 +97,7 @@ func strategyOf(d *division) string {
 	return ", strategy " + d.Strategy
 }
 
-// printWishes says what is wished for a root, and by what.
+// printWishes writes what a root's Placement and annotations ask for.
 func printWishes(line func(name, text string), d *division) {
 	placement := d.Placement
 	if len(d.OtherPlacements) > 0 {
@@ -128,7 +128,7 @@ func printNumbers(line func(name, text string), d *division) {
 	}
 }
 
-// until is a moment and how far away it is.
+// until formats a time and the duration until then.
 func until(at *metav1.Time, now time.Time) string {
 	if at == nil {
 		return ""
@@ -136,7 +136,7 @@ func until(at *metav1.Time, now time.Time) string {
 	return fmt.Sprintf("%s, in %s", at.UTC().Format(time.RFC3339), duration.HumanDuration(at.Sub(now)))
 }
 
-// printShares is the table of the clusters.
+// printShares writes the table of the clusters.
 func printShares(out io.Writer, shares []divisionShare) error {
 	table := printers.GetNewTabWriter(out)
 	_, _ = fmt.Fprintln(table, "CLUSTER\tSTANDING\tWEIGHT\tHAS\tGETS\tSHARE\tREADY\tREASONS")
@@ -148,7 +148,7 @@ func printShares(out io.Writer, shares []divisionShare) error {
 	return table.Flush()
 }
 
-// why are the reasons of a share in one line.
+// why returns the reasons of a share in one line.
 func (s *divisionShare) why() string {
 	var words []string
 	for _, r := range s.Reasons {

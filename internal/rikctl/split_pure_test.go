@@ -38,7 +38,7 @@ func TestSplitNames(t *testing.T) {
 	}
 }
 
-// TestLeavingLeaf: what a leaf waits for that is to go.
+// TestLeavingLeaf checks the explanation of what keeps a leaf that is being removed.
 func TestLeavingLeaf(t *testing.T) {
 	t.Parallel()
 	since := metav1.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
@@ -101,7 +101,7 @@ func TestAddedCluster(t *testing.T) {
 	}
 }
 
-// TestExpectedLeavesRegisteredClusters: what is known of a cluster is not made up.
+// TestExpectedLeavesRegisteredClusters checks that a registered cluster keeps its own status.
 func TestExpectedLeavesRegisteredClusters(t *testing.T) {
 	t.Parallel()
 	broken := clusterOfTests("east", nil)
@@ -120,7 +120,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// TestScenarios: each flag does what it says, and the scene before stays as it is.
+// TestScenarios checks the effect of each flag, and that the original snapshot does not change.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	now := at(12).Time
@@ -161,7 +161,7 @@ func TestAboveOne(t *testing.T) {
 	}
 }
 
-// An object may follow nothing, or have no labels at all.
+// An object may follow no other one, or have no labels at all.
 func TestUndivided(t *testing.T) {
 	t.Parallel()
 	ref := reference{resource: schema.GroupResource{Resource: "configmap"}, name: "x"}

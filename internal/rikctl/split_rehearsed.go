@@ -15,25 +15,24 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// rehearsal says what becomes of one root until it is at rest.
+// rehearsal describes all steps of one root until no more follow.
 type rehearsal struct {
 	division
-	// EndUnplaced is what no cluster takes in the end.
+	// EndUnplaced is the number of replicas that no cluster accepts at the end.
 	EndUnplaced int32 `json:"endUnplaced"`
-	// Steps are the decisions on the way. AtRest is false if there are more than were
-	// walked, and the end is only where they lead so far.
+	// Steps are the decisions until the end. AtRest is false if there are more than were
+	// computed. The end is then the state after the last computed step.
 	Steps  []rehearsalStep `json:"steps,omitempty"`
 	AtRest bool            `json:"atRest"`
 }
 
-// rehearsalStep is one decision; what happens before the next one is that the clusters do
-// as they are told.
+// rehearsalStep is one decision. Between two steps, the clusters execute the first one.
 type rehearsalStep struct {
 	At      metav1.Time       `json:"at"`
 	Changes []rehearsalChange `json:"changes"`
 }
 
-// rehearsalChange is what a step does with one leaf.
+// rehearsalChange is the effect of a step on one leaf.
 type rehearsalChange struct {
 	Action  string `json:"action"`
 	Cluster string `json:"cluster"`
@@ -41,7 +40,8 @@ type rehearsalChange struct {
 	To      int32  `json:"to"`
 }
 
-// rehearsed is what is said of a rehearsal; nil: the root's wishes have problems.
+// rehearsed describes a rehearsal. r is nil if the root's annotations or Placements have
+// problems.
 func rehearsed(w *loader.World, r *splitter.Rehearsal) rehearsal {
 	if r == nil {
 		return rehearsal{division: describeRoot(w), AtRest: true}
@@ -54,11 +54,11 @@ func rehearsed(w *loader.World, r *splitter.Rehearsal) rehearsal {
 	for i := range out.Clusters {
 		share := &out.Clusters[i]
 		if share.Gets < share.Has {
-			// It is this step that takes them away.
+			// This step itself removes those replicas.
 			share.Reasons = slices.DeleteFunc(share.Reasons, func(r divisionReason) bool { return r.Code == string(splitter.WaitsForAbsence) })
 		}
 		if share.End = ends[share.Cluster]; share.End == nil {
-			// Nothing is left of a cluster that was removed.
+			// A removed cluster has no result at the end.
 			share.End = &shareEnd{Standing: share.Standing, Reasons: share.Reasons}
 		}
 	}
@@ -72,7 +72,7 @@ func rehearsed(w *loader.World, r *splitter.Rehearsal) rehearsal {
 	return out
 }
 
-// ends are the parts at rest.
+// ends returns the parts at the end.
 func (r *rehearsal) ends() map[string]int32 {
 	out := map[string]int32{}
 	for i := range r.Clusters {
@@ -83,7 +83,7 @@ func (r *rehearsal) ends() map[string]int32 {
 	return out
 }
 
-// parts are those that there are now.
+// parts returns the present parts.
 func (d *division) parts() map[string]int32 {
 	out := map[string]int32{}
 	for i := range d.Clusters {
@@ -94,12 +94,12 @@ func (d *division) parts() map[string]int32 {
 	return out
 }
 
-// sameEnd says whether two rehearsals of a root end in the same way.
+// sameEnd reports whether two rehearsals of a root have the same end.
 func sameEnd(a, b *rehearsal) bool {
 	return a.EndUnplaced == b.EndUnplaced && maps.Equal(a.ends(), b.ends()) && slices.Equal(a.Problems, b.Problems)
 }
 
-// takes is how long it takes until the last step, if only waiting takes time.
+// takes returns the time until the last step, assuming that only waiting times take time.
 func (r *rehearsal) takes(now time.Time) time.Duration {
 	if len(r.Steps) == 0 {
 		return 0
@@ -107,8 +107,8 @@ func (r *rehearsal) takes(now time.Time) time.Duration {
 	return max(0, r.Steps[len(r.Steps)-1].At.Sub(now))
 }
 
-// rolledOut are the clusters in which a part stays and is made anew, because the root is
-// another than before in what goes to its leaves.
+// rolledOut returns the clusters in which a part stays but is rolled out again, because fields
+// of the root that its leaves copy have changed.
 func rolledOut(before *unstructured.Unstructured, w *loader.World, r *rehearsal) ([]string, error) {
 	var clusters []string
 	ends := r.ends()
@@ -131,7 +131,7 @@ func rolledOut(before *unstructured.Unstructured, w *loader.World, r *rehearsal)
 	return clusters, nil
 }
 
-// template is a root's leaf without its part.
+// template returns a root's leaf without its part.
 func template(root *unstructured.Unstructured, cluster string, w *loader.World) (map[string]any, error) {
 	var part *int32
 	if w.Division == workloadv1alpha1.DivideReplicas {

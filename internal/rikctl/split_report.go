@@ -14,35 +14,36 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// division says of one root who gets what of it, and why. It is what -o json and yaml
-// write.
+// division describes the split of one root, with reasons. It is the output of -o json and -o
+// yaml.
 type division struct {
 	Namespace string `json:"namespace"`
-	// Type as resource.group, Kind and Name of the root.
+	// Type is resource.group of the root, Kind its kind and Name its name.
 	Type string `json:"type"`
 	Kind string `json:"kind"`
 	Name string `json:"name"`
-	// Divide and Strategy as they apply; Placement is the one that was looked at, and
-	// OtherPlacements would apply as well, but come after it.
+	// Divide and Strategy are those in effect. Placement is the one that applies.
+	// OtherPlacements match too, but have a lower rank.
 	Divide          string            `json:"divide,omitempty"`
 	Strategy        string            `json:"strategy,omitempty"`
 	Placement       string            `json:"placement,omitempty"`
 	OtherPlacements []string          `json:"otherPlacements,omitempty"`
 	Hints           map[string]string `json:"hints,omitempty"`
-	// Problems with what is wished: nothing is changed as long as there are some.
+	// Problems are mistakes in the annotations or Placements. No leaf changes while there are
+	// any.
 	Problems []string `json:"problems,omitempty"`
-	// Whole is what is divided, and Unplaced how much of it no cluster takes.
+	// Whole is the number to split, and Unplaced how many of them no cluster accepts.
 	Whole    int32 `json:"whole"`
 	Unplaced int32 `json:"unplaced"`
-	// Surge is how many there may be above the whole while parts are moved, and
-	// MovesLeft how many may still be moved in this interval; missing: any number.
+	// Surge is how many replicas may exist above Whole while parts move. MovesLeft is how many
+	// may still move in this interval; nil means no limit.
 	Surge     int32  `json:"surge"`
 	MovesLeft *int32 `json:"movesLeft,omitempty"`
-	// LookAgain is when something changes by itself.
+	// LookAgain is the time of the next change that needs no event.
 	LookAgain *metav1.Time     `json:"lookAgain,omitempty"`
 	Reasons   []divisionReason `json:"reasons,omitempty"`
 	Clusters  []divisionShare  `json:"clusters"`
-	// Conditions of the root that are not as one wishes.
+	// Conditions lists the root's conditions that report a problem.
 	Conditions []string `json:"conditions,omitempty"`
 }
 
@@ -51,31 +52,32 @@ type divisionShare struct {
 	Cluster  string `json:"cluster"`
 	Standing string `json:"standing"`
 	Weight   uint64 `json:"weight"`
-	// Has is its part now, Gets after the next step, and Share in the end as things are.
+	// Has is its part now, Gets the part after the next step, and Share the part at the end if
+	// nothing else changes.
 	Has   int32 `json:"has"`
 	Gets  int32 `json:"gets"`
 	Share int32 `json:"share"`
-	// Ready are the replicas that are, and Most is how many can run.
+	// Ready is the number of ready replicas, and Most how many can run.
 	Ready int32 `json:"ready"`
 	Most  int32 `json:"most"`
-	// NameInCluster is what the leaf is called in the cluster, where that is another name.
+	// NameInCluster is the name of the leaf in the cluster, if it differs.
 	NameInCluster string `json:"nameInCluster,omitempty"`
-	// Problem is what its syncer says of the leaf.
+	// Problem is the syncer's message about the leaf.
 	Problem string           `json:"problem,omitempty"`
 	Reasons []divisionReason `json:"reasons,omitempty"`
-	// End is what the cluster has when all has come to rest; only where that was worked
-	// out. Time may make it another than Share.
+	// End is the cluster's part after the last step; nil if that was not computed. It may differ
+	// from Share because time passes.
 	End *shareEnd `json:"end,omitempty"`
 }
 
-// shareEnd is what a cluster has in the end.
+// shareEnd is a cluster's part after the last step.
 type shareEnd struct {
 	Standing string           `json:"standing"`
 	Has      int32            `json:"has"`
 	Reasons  []divisionReason `json:"reasons,omitempty"`
 }
 
-// divisionReason is one reason, by its code and in words.
+// divisionReason is one reason, as a code and as text.
 type divisionReason struct {
 	Code   string       `json:"code"`
 	Text   string       `json:"text"`
@@ -85,8 +87,8 @@ type divisionReason struct {
 	At     *metav1.Time `json:"at,omitempty"`
 }
 
-// describeRoot is what is said of a root that has problems, and the head of what is said
-// of any.
+// describeRoot fills the fields that do not depend on a decision. For a root with problems these
+// are all fields.
 func describeRoot(w *loader.World) division {
 	d := division{
 		Namespace: w.Root.GetNamespace(), Type: w.Type.GroupResource().String(), Kind: w.Type.GVK.Kind, Name: w.Root.GetName(),
@@ -99,7 +101,7 @@ func describeRoot(w *loader.World) division {
 	return d
 }
 
-// explained is what is said of a decision.
+// explained describes a decision.
 func explained(w *loader.World, r splitter.Result) division {
 	d := describeRoot(w)
 	e := &r.Explanation
@@ -129,8 +131,8 @@ func explained(w *loader.World, r splitter.Result) division {
 	return d
 }
 
-// readyParts are how many replicas are ready in each cluster. What one said last that is
-// not ready any more counts for nothing, as in the decision.
+// readyParts returns the number of ready replicas in each cluster. Like in the decision, a
+// cluster that is not ready does not count.
 func readyParts(state *splitter.State) map[string]int32 {
 	ready := map[string]int32{}
 	for i := range state.Clusters {
@@ -155,7 +157,7 @@ func reasonsOf(reasons []splitter.Reason) []divisionReason {
 	return out
 }
 
-// moment0 is a moment, or nothing.
+// moment0 returns the time, or nil for the zero time.
 func moment0(t time.Time) *metav1.Time {
 	if t.IsZero() {
 		return nil
@@ -163,7 +165,7 @@ func moment0(t time.Time) *metav1.Time {
 	return &metav1.Time{Time: t}
 }
 
-// hintsOf are what a root's annotations wish.
+// hintsOf returns the root's annotations that influence the split.
 func hintsOf(root metav1.Object) map[string]string {
 	hints := map[string]string{}
 	for name, value := range root.GetAnnotations() {
@@ -174,7 +176,7 @@ func hintsOf(root metav1.Object) map[string]string {
 	return hints
 }
 
-// troubles are the conditions of an object that a reader should know of.
+// troubles returns the conditions of an object that report a problem.
 func troubles(o *unstructured.Unstructured) []string {
 	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	var out []string

@@ -24,31 +24,31 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// snapshot is what a kcp has from which divisions are decided. It is a loader.Source that
-// asks once for all objects of a type: whoever looks at a thousand roots makes as many
-// requests as who looks at one. It is for one command, and not for several goroutines.
+// snapshot holds the objects of a kcp from which splits are decided. It is a loader.Source that
+// lists each type once, so a thousand roots need no more requests than one. It is for one
+// command and not safe for concurrent use.
 type snapshot struct {
 	c client.Client
-	// namespaces that are looked at; one without a name is all.
+	// namespaces to read; an empty name means all.
 	namespaces []string
 	clusters   []*workloadv1alpha1.Cluster
-	// placements by their namespaces.
+	// placements by namespace.
 	placements map[string][]*workloadv1alpha1.Placement
-	// lists are the objects of types, as far as they were asked for.
+	// lists holds the objects of the types that were read so far.
 	lists map[schema.GroupVersionKind]*objectList
-	// names of objects of core/v1 by their kinds; nil where they may not be read.
+	// names of core/v1 objects by kind; nil for a kind that the user may not read.
 	names map[string]map[client.ObjectKey]bool
-	// types are those that are divided; nil until they are asked for.
+	// types are the types to split; nil until they are read.
 	types []loader.Type
-	// base is the scene over which this one was laid.
+	// base is the snapshot under this one.
 	base *snapshot
 }
 
-// objectList are the objects of one type; those that are parts of others by their owner.
+// objectList holds the objects of one type, with an index of leaves by owner.
 type objectList struct {
 	all    []*unstructured.Unstructured
 	byName map[client.ObjectKey]*unstructured.Unstructured
-	// leaves by their controller, or by their label if they have none.
+	// leaves by their controller, or by their label if they have no controller.
 	leaves map[leafKey][]*unstructured.Unstructured
 }
 
@@ -69,7 +69,7 @@ func newObjectList(objects []*unstructured.Unstructured) *objectList {
 	return l
 }
 
-// readSnapshot reads the clusters, and the Placements of namespaces.
+// readSnapshot reads the clusters, and the Placements of the namespaces.
 func readSnapshot(ctx context.Context, c client.Client, namespaces ...string) (*snapshot, error) {
 	s := &snapshot{
 		c: c, namespaces: namespaces, placements: map[string][]*workloadv1alpha1.Placement{},
@@ -92,7 +92,7 @@ func readSnapshot(ctx context.Context, c client.Client, namespaces ...string) (*
 	return s, nil
 }
 
-// over is a scene that has what this one has, until it is changed.
+// over returns a snapshot with the same content, which the caller can change without changing s.
 func (s *snapshot) over() *snapshot {
 	return &snapshot{
 		c: s.c, namespaces: s.namespaces, clusters: slices.Clone(s.clusters), placements: maps.Clone(s.placements),
@@ -158,7 +158,7 @@ func (s *snapshot) Related(ctx context.Context, namespace string, q loader.Query
 	return out, nil
 }
 
-// Places implements loader.Source. Where no Ingresses are served there are none.
+// Places implements loader.Source. If the server does not serve Ingresses, the result has none.
 func (s *snapshot) Places(ctx context.Context, namespace string, q loader.Query) ([]string, error) {
 	var out []string
 	for _, kind := range []schema.GroupVersionKind{
@@ -176,7 +176,7 @@ func (s *snapshot) Places(ctx context.Context, namespace string, q loader.Query)
 			return nil, err
 		}
 		for _, o := range list.all {
-			needs, _ := splitter.Needs(o) // what cannot be read needs nothing
+			needs, _ := splitter.Needs(o) // an object that cannot be parsed needs nothing
 			if o.GetNamespace() != namespace || ofServices && !q.Services.Matches(labels.Set(o.GetLabels())) || !ofServices && !q.IsNeeded(needs) {
 				continue
 			}
@@ -189,7 +189,7 @@ func (s *snapshot) Places(ctx context.Context, namespace string, q loader.Query)
 	return out, nil
 }
 
-// divided are the types that are divided, which are asked for once.
+// divided returns the types to split. It reads them once.
 func (s *snapshot) divided(ctx context.Context) ([]loader.Type, error) {
 	if s.base != nil {
 		return s.base.divided(ctx)
@@ -204,7 +204,7 @@ func (s *snapshot) divided(ctx context.Context) ([]loader.Type, error) {
 	return s.types, nil
 }
 
-// roots are the roots of a type.
+// roots returns the roots of a type.
 func (s *snapshot) roots(ctx context.Context, t loader.Type) ([]*unstructured.Unstructured, error) {
 	list, err := s.list(ctx, t.GVK)
 	if err != nil {
@@ -219,7 +219,7 @@ func (s *snapshot) roots(ctx context.Context, t loader.Type) ([]*unstructured.Un
 	return roots, nil
 }
 
-// list gives the objects of a type, which are asked for once.
+// list returns the objects of a type. It reads them once.
 func (s *snapshot) list(ctx context.Context, kind schema.GroupVersionKind) (*objectList, error) {
 	if list := s.lists[kind]; list != nil {
 		return list, nil
@@ -239,7 +239,7 @@ func (s *snapshot) list(ctx context.Context, kind schema.GroupVersionKind) (*obj
 	return s.lists[kind], nil
 }
 
-// find is an object of the scene; nil if there is none.
+// find returns the object of the snapshot with the same type and name, or nil.
 func (s *snapshot) find(ctx context.Context, like *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	list, err := s.list(ctx, like.GroupVersionKind())
 	if err != nil {
@@ -248,7 +248,7 @@ func (s *snapshot) find(ctx context.Context, like *unstructured.Unstructured) (*
 	return list.byName[client.ObjectKeyFromObject(like)], nil
 }
 
-// put changes the scene as if an object were stored.
+// put adds an object to the snapshot, as if it were stored.
 func (s *snapshot) put(ctx context.Context, o *unstructured.Unstructured) error {
 	list, err := s.list(ctx, o.GroupVersionKind())
 	if err != nil {
@@ -261,19 +261,19 @@ func (s *snapshot) put(ctx context.Context, o *unstructured.Unstructured) error 
 	return nil
 }
 
-// putCluster changes the scene as if a Cluster were stored.
+// putCluster adds a Cluster to the snapshot, as if it were stored.
 func (s *snapshot) putCluster(c *workloadv1alpha1.Cluster) {
 	s.clusters = slices.DeleteFunc(s.clusters, func(other *workloadv1alpha1.Cluster) bool { return other.Name == c.Name })
 	s.clusters = append(s.clusters, c)
 }
 
-// putPlacement changes the scene as if a Placement were stored.
+// putPlacement adds a Placement to the snapshot, as if it were stored.
 func (s *snapshot) putPlacement(p *workloadv1alpha1.Placement) {
 	others := slices.DeleteFunc(slices.Clone(s.placements[p.Namespace]), func(other *workloadv1alpha1.Placement) bool { return other.Name == p.Name })
 	s.placements[p.Namespace] = append(others, p)
 }
 
-// cluster is one by its name; nil if there is none.
+// cluster returns the Cluster with a name, or nil.
 func (s *snapshot) cluster(name string) *workloadv1alpha1.Cluster {
 	if i := slices.IndexFunc(s.clusters, func(c *workloadv1alpha1.Cluster) bool { return c.Name == name }); i >= 0 {
 		return s.clusters[i]
@@ -281,8 +281,8 @@ func (s *snapshot) cluster(name string) *workloadv1alpha1.Cluster {
 	return nil
 }
 
-// rehearse reads what there is of a root, and walks on from there to rest. A root whose
-// wishes have problems stays as it is.
+// rehearse reads the state of a root and computes all steps from there. For a root with problems
+// there are no steps and the rehearsal is nil.
 func (s *snapshot) rehearse(ctx context.Context, root *unstructured.Unstructured, t loader.Type, now time.Time) (*loader.World, *splitter.Rehearsal, error) {
 	w, err := loader.Read(ctx, s, root, t, now)
 	if err != nil || len(w.Problems) > 0 {
@@ -292,8 +292,8 @@ func (s *snapshot) rehearse(ctx context.Context, root *unstructured.Unstructured
 	return w, &r, nil
 }
 
-// listObjects reads the objects of a type that have some labels, in pieces, without what
-// tells who set what.
+// listObjects lists the objects of a type that match a selector, in pages. It removes
+// managedFields.
 func listObjects(ctx context.Context, c client.Client, kind schema.GroupVersionKind, namespace, selector string) ([]*unstructured.Unstructured, error) {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		page := &unstructured.UnstructuredList{}
@@ -313,7 +313,8 @@ func listObjects(ctx context.Context, c client.Client, kind schema.GroupVersionK
 	return objects, nil
 }
 
-// exists says whether there is an object of core/v1. To who may not look it seems so.
+// exists reports whether an object of core/v1 exists. It returns true if the user may not read
+// that kind.
 func (s *snapshot) exists(ctx context.Context, kind, namespace, name string) (bool, error) {
 	known, ok := s.names[kind]
 	if !ok {

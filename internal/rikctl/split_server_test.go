@@ -26,8 +26,8 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// splitSite is a kcp that divides Deployments, with two clusters that are ready, and its
-// administrator. Nothing runs that would divide.
+// splitSite is a kcp that serves Deployments, with two ready clusters and its administrator. No
+// splitter runs.
 type splitSite struct {
 	machine
 	server    *kcptest.Server
@@ -63,7 +63,7 @@ func (s *splitSite) create(t *testing.T, o client.Object) {
 	}
 }
 
-// register makes a Cluster that is ready and takes Deployments.
+// register creates a Cluster that is ready and accepts Deployments.
 func (s *splitSite) register(t *testing.T, name string) {
 	t.Helper()
 	c := clusterOfTests(name, map[string]string{"region": name})
@@ -75,7 +75,8 @@ func (s *splitSite) register(t *testing.T, name string) {
 	}
 }
 
-// deploymentsCRD is as negotiation makes it, as far as dividing asks for it.
+// deploymentsCRD returns the CRD that negotiation would publish, with the fields that splitting
+// needs.
 func deploymentsCRD() *apiextensionsv1.CustomResourceDefinition {
 	replicas, anything := ".spec.replicas", true
 	one := apiextensionsv1.JSON{Raw: []byte("1")}
@@ -108,12 +109,12 @@ func (s *splitSite) do(t *testing.T, line ...string) result {
 	return s.run(t, append([]string{"-n", s.namespace}, line...)...)
 }
 
-// root is a Deployment as a file has it.
+// root returns the manifest of a Deployment.
 func (s *splitSite) root(name string, replicas int) string {
 	return strings.NewReplacer("{name: web, namespace: shop, uid: 1a2b, generation: 3}", "{name: "+name+"}", "replicas: 10", fmt.Sprintf("replicas: %d", replicas)).Replace(webRoot)
 }
 
-// divide gives a root parts that its clusters run.
+// divide creates the leaves of a root, with a status as if their clusters ran them.
 func (s *splitSite) divide(t *testing.T, name string, parts map[string]int32) {
 	t.Helper()
 	root := &unstructured.Unstructured{}
@@ -134,7 +135,7 @@ func (s *splitSite) divide(t *testing.T, name string, parts map[string]int32) {
 	}
 }
 
-// user is somebody who may what rules say.
+// user creates a user with the permissions in rules.
 func (s *splitSite) user(t *testing.T, name string, rules ...rbacv1.PolicyRule) machine {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: name}
@@ -146,7 +147,7 @@ func (s *splitSite) user(t *testing.T, name string, rules ...rbacv1.PolicyRule) 
 	return as(t, kcptest.As(t, s.server, name))
 }
 
-// as is a machine whose user has a kubeconfig.
+// as returns a machine whose user has a kubeconfig.
 func as(t *testing.T, config *rest.Config) machine {
 	t.Helper()
 	data, err := served.Kubeconfig(config)
@@ -160,8 +161,8 @@ func as(t *testing.T, config *rest.Config) machine {
 	return m
 }
 
-// TestServerDivision asks a real kcp. Its parts share the server, and come one after
-// another: clusters are everybody's.
+// TestServerDivision runs against a real kcp. Its parts share the server and run in sequence,
+// because all of them see the same clusters.
 func TestServerDivision(t *testing.T) {
 	t.Parallel()
 	s := newSplitSite(t)
@@ -207,7 +208,7 @@ func tryWhy(t *testing.T, s *splitSite) {
 	s.do(t, "why", "configmap/settings").check(t, ExitOK, "goes to east, because objects there need it", "sent to west by its labels")
 }
 
-// tryWhyLeaving asks about the leaf of an unreachable cluster whose root was deleted.
+// tryWhyLeaving explains the leaf of an unreachable cluster whose root was deleted.
 func tryWhyLeaving(t *testing.T, s *splitSite) {
 	s.stdin = s.root("old", 2)
 	s.do(t, "apply", "-f", "-").check(t, ExitOK)
@@ -225,7 +226,7 @@ func tryWhyLeaving(t *testing.T, s *splitSite) {
 	t.Cleanup(func() {
 		if err := s.c.Get(context.Background(), key, leaf); err == nil {
 			leaf.SetFinalizers(nil)
-			_ = s.c.Update(context.Background(), leaf) // the namespace goes anyhow
+			_ = s.c.Update(context.Background(), leaf) // the namespace is deleted anyway
 		}
 	})
 	s.do(t, "delete", "deployment", "old").check(t, ExitOK)
@@ -244,7 +245,8 @@ func tryPlan(t *testing.T, s *splitSite) {
 	plan(s.root("web", 7)).check(t, 1, ", changed,", "Whole:", "1 of 1 would change")
 	plan(s.root("api", 3)).check(t, 1, "deployment/api", ", new,")
 	s.do(t, "get", "deployment", "api").check(t, ExitNotFound)
-	plan(strings.Replace(s.root("api", 3), "  replicas: 3\n", "", 1)).check(t, 1, "Whole:        1;") // the server fills it in
+	// the server sets the default
+	plan(strings.Replace(s.root("api", 3), "  replicas: 3\n", "", 1)).check(t, 1, "Whole:        1;")
 	plan(strings.Replace(s.root("web", 10), "{name: web}", `{name: web, annotations: {placement.workloads.kcp.dev/max-moves: many}}`, 1)).
 		check(t, ExitInvalid, "metadata.annotations[placement.workloads.kcp.dev/max-moves]", "no part is changed")
 	plan("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: many}").check(t, ExitInvalid, "spec.replicas")
@@ -255,7 +257,7 @@ func tryPlan(t *testing.T, s *splitSite) {
 	s.do(t, "plan").check(t, ExitUsage, "-f FILE is required")
 	s.do(t, "plan", "-f", filepath.Join(s.home, "missing.yaml")).check(t, ExitUsage, "no such file")
 
-	// Others' fields: apply would be refused, and the plan says so.
+	// Fields of other owners: apply would be refused, and the plan reports that.
 	scaled := &unstructured.Unstructured{}
 	scaled.SetGroupVersionKind(deployments.GVK)
 	scaled.SetName("web")
@@ -267,13 +269,13 @@ func tryPlan(t *testing.T, s *splitSite) {
 	s.stdin = s.root("web", 10)
 	s.do(t, "apply", "-f", "-", "--force-conflicts").check(t, ExitOK)
 
-	// A Placement shows the roots that it changes, and a Cluster too.
+	// A Placement or a Cluster shows the roots that it changes.
 	placement := `{apiVersion: workload.kcp.dev/v1alpha1, kind: Placement, metadata: {name: all}, spec: {selector: {}, strategy: weighted, weights: [{cluster: east, weight: 4}]}}`
 	plan(placement).check(t, 1, "not in the files", "strategy weighted", "1 of 1 would change")
 	plan(strings.Replace(placement, "weighted", "odd", 1)).check(t, ExitInvalid, "spec.strategy")
 	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: north}\nspec: {syncMode: none}").check(t, 1, "north is not registered", "1 of 1 would change")
 	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: east}\nspec: {taints: [{key: old, effect: NoExecute}]}").check(t, 1, "the taint old:NoExecute is not tolerated")
-	// A namespace and what is in it.
+	// A namespace and the objects in it.
 	plan("---\n{apiVersion: v1, kind: Namespace, metadata: {name: fresh}}\n---\n"+strings.Replace(s.root("api", 4), "{name: api}", "{name: api}", 1), "-o", "json").check(t, 1, `"file": "new"`)
 	fresh := machine{s.home, s.env, "---\n{apiVersion: v1, kind: Namespace, metadata: {name: fresh}}\n---\n" + strings.Replace(s.root("api", 4), "{name: api}", "{name: api, namespace: fresh}", 1)}
 	fresh.run(t, "plan", "-f", "-").check(t, 1, "deployment/api in namespace fresh, new,")
@@ -284,20 +286,21 @@ func tryWhatif(t *testing.T, s *splitSite) {
 	s.do(t, "whatif", "--lose-cluster", "north").check(t, ExitNotFound, `"north" not found`, "rikctl get clusters")
 	s.do(t, "whatif", "--add-cluster", "east").check(t, ExitUsage, "there is a cluster east already")
 	s.do(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects end otherwise; 5 replicas are elsewhere, and 0 are unplaced", "west=10", "5m")
-	s.run(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects") // all namespaces
+	// all namespaces
+	s.run(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects")
 	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web").check(t, ExitOK, "1 of 1 objects")
 	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web--east").check(t, ExitError, "is not divided", "rikctl why")
 	s.do(t, "whatif", "--lose-cluster", "east", "configmap/settings").check(t, ExitError, "not divided")
 	s.do(t, "whatif", "--lose-cluster", "east", "deployment/wob").check(t, ExitNotFound, `"wob" not found`)
 	s.do(t, "whatif", "--remove-cluster", "west", "--add-cluster", "north=region=north,cpu=8", "-o", "yaml").check(t, ExitOK, "cluster: north", "then: 5", "unplaced: 0")
-	// Nothing of all this was written.
+	// None of these commands has written anything.
 	clusters := &workloadv1alpha1.ClusterList{}
 	if err := s.c.List(t.Context(), clusters); err != nil || len(clusters.Items) != 2 {
 		t.Errorf("there are %d clusters, %v", len(clusters.Items), err)
 	}
 }
 
-// readRules are what looking needs.
+// readRules are the permissions that explanations and plans need.
 var readRules = []rbacv1.PolicyRule{
 	{APIGroups: []string{"workload.kcp.dev"}, Resources: []string{"clusters", "placements"}, Verbs: []string{"get", "list"}},
 	{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, Verbs: []string{"get", "list"}},
@@ -306,7 +309,7 @@ var readRules = []rbacv1.PolicyRule{
 	{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"get", "list"}},
 }
 
-// tryReader: looking takes reading, and nothing else.
+// tryReader checks that explanations and plans need only read permission.
 func tryReader(t *testing.T, s *splitSite) {
 	reader, stranger := s.user(t, "reader", readRules...), s.user(t, "stranger")
 	for _, m := range []machine{reader, stranger} {
@@ -326,7 +329,7 @@ func tryReader(t *testing.T, s *splitSite) {
 	}
 }
 
-// tryRequests: many roots cost no more requests than few.
+// tryRequests checks that many roots need no more requests than few.
 func tryRequests(t *testing.T, s *splitSite) {
 	const many = 40
 	for i := range many {
@@ -381,7 +384,8 @@ func (s *splitSite) inNamespace(o *unstructured.Unstructured) *unstructured.Unst
 	return o
 }
 
-// TestServerDivisionNeedsAKCP: a rik cluster divides nothing, and says who to ask.
+// TestServerDivisionNeedsAKCP checks that a rik cluster, which does not split, reports that a
+// kcp is necessary.
 func TestServerDivisionNeedsAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

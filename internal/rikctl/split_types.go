@@ -19,17 +19,17 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// errNoKCP says that nothing is divided by a server.
+// errNoKCP reports a server that does not split objects.
 var errNoKCP = errors.New("this server is no kcp: it serves no clusters." + workloadv1alpha1.GroupName)
 
 const (
 	nextForKCP = `"rikctl config use NAME" or --kubeconfig FILE chooses another server; "rik kcp" runs a kcp`
-	// nextForReader names what a user has to be allowed who asks for divisions.
+	// nextForReader lists the permissions that explanations and plans need.
 	nextForReader = "looking needs get and list of clusters and placements (workload.kcp.dev), customresourcedefinitions (apiextensions.k8s.io), " +
 		"negotiatedapiresources (apiresource.kcp.dev), persistentvolumeclaims and services, and of the types that are divided; an administrator can grant it"
 )
 
-// isKCP says whether the server divides anything.
+// isKCP reports whether the server splits objects.
 func (t *tool) isKCP() (bool, error) {
 	mapper, err := t.getter.ToRESTMapper()
 	if err != nil {
@@ -42,7 +42,7 @@ func (t *tool) isKCP() (bool, error) {
 	return err == nil, err
 }
 
-// kcpClient is a client of a kcp; of anything else it is an error.
+// kcpClient returns a client for a kcp. It is an error if the server is not a kcp.
 func (t *tool) kcpClient() (client.Client, error) {
 	switch is, err := t.isKCP(); {
 	case err != nil:
@@ -53,7 +53,8 @@ func (t *tool) kcpClient() (client.Client, error) {
 	return t.client()
 }
 
-// ofDivision adds the next step to an error of reading what divisions are decided from.
+// ofDivision adds the next step to an error of reading the objects from which splits are
+// decided.
 func ofDivision(err error) error {
 	if apierrors.IsForbidden(err) {
 		return advised{err, nextForReader}
@@ -61,7 +62,7 @@ func ofDivision(err error) error {
 	return err
 }
 
-// readTypes reads which types a kcp divides.
+// readTypes reads the types that a kcp splits.
 func readTypes(ctx context.Context, c client.Reader) ([]loader.Type, error) {
 	crds := &apiextensionsv1.CustomResourceDefinitionList{}
 	if err := c.List(ctx, crds); err != nil {
@@ -82,7 +83,7 @@ func pointers[T any](items []T) []*T {
 	return out
 }
 
-// divided finds a type among those that are divided.
+// divided finds a type among those that are split.
 func divided(types []loader.Type, kind schema.GroupKind) (loader.Type, bool) {
 	i := slices.IndexFunc(types, func(t loader.Type) bool { return t.GVK.GroupKind() == kind })
 	if i < 0 {
@@ -91,17 +92,17 @@ func divided(types []loader.Type, kind schema.GroupKind) (loader.Type, bool) {
 	return types[i], true
 }
 
-// reference is an object that was named on the command line.
+// reference is an object that the command line names.
 type reference struct {
 	kind     schema.GroupVersionKind
 	resource schema.GroupResource
 	name     string
 }
 
-// String is how kubectl names the object.
+// String returns the object's name as kubectl prints it.
 func (r reference) String() string { return r.resource.String() + "/" + r.name }
 
-// references reads TYPE/NAME ... or TYPE NAME ...
+// references parses TYPE/NAME ... or TYPE NAME ...
 func (t *tool) references(cmd *cobra.Command, given []string) ([]reference, error) {
 	pairs, err := splitNames(given)
 	if err != nil {
@@ -122,7 +123,7 @@ func (t *tool) references(cmd *cobra.Command, given []string) ([]reference, erro
 	return out, nil
 }
 
-// splitNames gives the types and names that are meant by words.
+// splitNames returns the pairs of type and name in the arguments.
 func splitNames(given []string) ([][2]string, error) {
 	var pairs [][2]string
 	slashed := strings.Contains(given[0], "/")
@@ -147,7 +148,7 @@ func splitNames(given []string) ([][2]string, error) {
 	return pairs, nil
 }
 
-// typeNamed is the type that a word names: plural, singular, short or with its group.
+// typeNamed returns the type that a word names: plural, singular, short or with its group.
 func typeNamed(mapper meta.RESTMapper, word string) (schema.GroupVersionKind, schema.GroupResource, error) {
 	full, partial := schema.ParseResourceArg(strings.ToLower(word))
 	var gvr schema.GroupVersionResource

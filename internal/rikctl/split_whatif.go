@@ -23,7 +23,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// scenario is what would be otherwise.
+// scenario holds the supposed changes.
 type scenario struct {
 	lost, added, cordoned, notReady, removed []string
 }
@@ -78,21 +78,22 @@ func (s *scenario) isEmpty() bool {
 	return len(s.lost)+len(s.added)+len(s.cordoned)+len(s.notReady)+len(s.removed) == 0
 }
 
-// impact is what would become of all.
+// impact is the effect of a scenario.
 type impact struct {
-	// Roots that were looked at, and Moved those that end otherwise; Replicas is how many
-	// are in other clusters then, of what is divided by replicas, and else one of each.
+	// Roots is the number of roots examined, and Moved the number of those with another end.
+	// Replicas is how many replicas are then in other clusters. A root that is not split by
+	// replicas counts as one per cluster.
 	Roots    int   `json:"roots"`
 	Moved    int   `json:"moved"`
 	Replicas int64 `json:"replicas"`
-	// Unplaced is what no cluster takes in the end, of all roots.
+	// Unplaced is the number of replicas of all roots that no cluster accepts at the end.
 	Unplaced int64           `json:"unplaced"`
 	Clusters []clusterImpact `json:"clusters"`
 	Changes  []rootImpact    `json:"changes"`
 }
 
-// clusterImpact is what would become of a cluster: the parts of all roots that were
-// looked at, now, in the end as things are, and in the end then.
+// clusterImpact is the effect on one cluster: the sum of the parts of all examined roots now, at
+// the end without the scenario, and at the end with it.
 type clusterImpact struct {
 	Cluster string `json:"cluster"`
 	Now     int64  `json:"now"`
@@ -101,11 +102,11 @@ type clusterImpact struct {
 	Roots   int    `json:"roots"`
 }
 
-// rootImpact is a root that would end otherwise.
+// rootImpact is a root whose end is different in the scenario.
 type rootImpact struct {
 	rehearsal
-	// Without are the parts in the end as things are, and WithoutUnplaced what no
-	// cluster takes then.
+	// Without has the parts at the end without the scenario, and WithoutUnplaced the replicas
+	// that no cluster accepts then.
 	Without         map[string]int32 `json:"without"`
 	WithoutUnplaced int32            `json:"withoutUnplaced"`
 	Then            map[string]int32 `json:"then"`
@@ -151,7 +152,7 @@ func (t *tool) runWhatif(cmd *cobra.Command, s *scenario, given []string, output
 	return printImpact(t.streams.Out, look, s, now)
 }
 
-// chosen are the roots that were named, or all.
+// chosen returns the roots that the arguments name, or all.
 func (t *tool) chosen(cmd *cobra.Command, s *snapshot, types []loader.Type, given []string, namespace string) ([]plannedRoot, error) {
 	var out []plannedRoot
 	if len(given) == 0 {
@@ -193,7 +194,7 @@ func (t *tool) chosen(cmd *cobra.Command, s *snapshot, types []loader.Type, give
 	return out, nil
 }
 
-// apply makes a scene in which what is supposed has happened.
+// apply changes the snapshot as the scenario says.
 func (s *scenario) apply(after *snapshot, now time.Time) error {
 	for _, one := range s.added {
 		c, err := addedCluster(one, after.clusters, now)
@@ -232,17 +233,17 @@ func (s *scenario) apply(after *snapshot, now time.Time) error {
 	return nil
 }
 
-// turn makes a condition False from now on, if it is not False already.
+// turn sets a condition to False as of now, if it is not False already.
 func turn(c *workloadv1alpha1.Cluster, condition string, now time.Time) {
 	meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{
 		Type: condition, Status: metav1.ConditionFalse, Reason: "Supposed", LastTransitionTime: metav1.NewTime(now),
 	})
 }
 
-// capacities are the names that mean what a cluster has, and not a label.
+// capacities lists the keys that set a cluster's capacity and not a label.
 var capacities = []string{"cpu", "memory", "pods", "ephemeral-storage"}
 
-// addedCluster reads NAME=LABEL=VALUE,cpu=NUMBER,...
+// addedCluster parses NAME=LABEL=VALUE,cpu=NUMBER,...
 func addedCluster(text string, registered []*workloadv1alpha1.Cluster, now time.Time) (*workloadv1alpha1.Cluster, error) {
 	refuse := func(format string, args ...any) (*workloadv1alpha1.Cluster, error) {
 		return nil, usageError{name + " whatif", fmt.Errorf("--add-cluster %q: %w", text, fmt.Errorf(format, args...))}
@@ -281,7 +282,7 @@ func addedCluster(text string, registered []*workloadv1alpha1.Cluster, now time.
 	return expected(c, registered), nil
 }
 
-// lookOut compares what becomes of roots in two scenes.
+// lookOut compares the ends of roots in two snapshots.
 func lookOut(ctx context.Context, before, after *snapshot, roots []plannedRoot, now time.Time) (*impact, error) {
 	look := &impact{Roots: len(roots), Changes: []rootImpact{}, Clusters: []clusterImpact{}}
 	clusters := map[string]*clusterImpact{}
@@ -330,7 +331,7 @@ func lookOut(ctx context.Context, before, after *snapshot, roots []plannedRoot, 
 	return look, nil
 }
 
-// moved is how many are added anywhere.
+// moved returns the number of replicas that clusters gain.
 func moved(from, to map[string]int32) int64 {
 	var n int64
 	for name, has := range to {

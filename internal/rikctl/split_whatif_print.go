@@ -12,7 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
-// printImpact writes what would become of clusters and roots.
+// printImpact writes the effect on clusters and roots.
 func printImpact(out io.Writer, look *impact, s *scenario, now time.Time) error {
 	_, _ = fmt.Fprintf(out, "If %s:\n%d of %d objects end otherwise; %d replicas are elsewhere, and %d are unplaced. Nothing was changed.\n\n",
 		s, look.Moved, look.Roots, look.Replicas, look.Unplaced)
@@ -43,7 +43,7 @@ func printImpact(out io.Writer, look *impact, s *scenario, now time.Time) error 
 	return nil
 }
 
-// partsText is east=5,west=5.
+// partsText formats parts as east=5,west=5.
 func partsText(parts map[string]int32) string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
@@ -55,7 +55,7 @@ func partsText(parts map[string]int32) string {
 	return strings.Join(words, ",")
 }
 
-// withinText is how long the waiting takes that the policies ask for.
+// withinText returns the time that the steps take because of waiting times in the policies.
 func withinText(r *rehearsal, now time.Time) string {
 	if !r.AtRest {
 		return "?"
@@ -63,7 +63,7 @@ func withinText(r *rehearsal, now time.Time) string {
 	return duration.HumanDuration(r.takes(now))
 }
 
-// String says what is supposed.
+// String describes the scenario.
 func (s *scenario) String() string {
 	var words []string
 	say := func(names []string, what string) {

@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// whyObject explains an object that is no instance.
+// whyObject explains an object that is not an instance.
 func (t *tool) whyObject(cmd *cobra.Command, given []string, output string) error {
 	refs, err := t.references(cmd, given)
 	if err != nil {
@@ -75,8 +75,8 @@ func (t *tool) whyDivided(ctx context.Context, c client.Client, ref reference, n
 	return t.explain(ctx, c, kind, object, output)
 }
 
-// whyLeaf explains the root of a leaf, after it has said which that is. Of a leaf that is to go
-// it says what that waits for.
+// whyLeaf names the root of a leaf and explains that root. For a leaf that is being removed, it
+// also says what the removal waits for.
 func (t *tool) whyLeaf(ctx context.Context, c client.Client, ref reference, kind loader.Type, leaf *unstructured.Unstructured, output string) error {
 	root, name, err := rootOf(ctx, c, kind, leaf)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -101,14 +101,14 @@ func (t *tool) whyLeaf(ctx context.Context, c client.Client, ref reference, kind
 		_, err := fmt.Fprintln(t.streams.Out, text)
 		return err
 	}
-	// On the other stream: what is written as JSON is only that.
+	// Use the error stream, so that the output stream has only JSON.
 	if _, err := fmt.Fprintln(t.streams.ErrOut, text); err != nil {
 		return err
 	}
 	return t.explain(ctx, c, kind, root, output)
 }
 
-// whyLeaves says why a leaf that is to go is still there.
+// whyLeaves says why a leaf that is being removed still exists.
 func (t *tool) whyLeaves(ctx context.Context, c client.Client, ref reference, root string, leaf *unstructured.Unstructured, former bool) (string, error) {
 	cluster := leaf.GetLabels()[workloadv1alpha1.ClusterLabel]
 	physical := &workloadv1alpha1.Cluster{}
@@ -122,8 +122,8 @@ func (t *tool) whyLeaves(ctx context.Context, c client.Client, ref reference, ro
 	return leavingLeaf(ref, root, leaf, former, physical), nil
 }
 
-// rootOf finds the root of a leaf. If there is none any more, it is nil, the error says so, and
-// the name is known all the same.
+// rootOf finds the root of a leaf. If the root no longer exists, it returns nil, the name of the
+// root and an error.
 func rootOf(ctx context.Context, c client.Client, kind loader.Type, leaf *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
 	label := leaf.GetLabels()[workloadv1alpha1.OwnedByLabel]
 	name, _ := loader.Owner(leaf, kind)
@@ -140,7 +140,7 @@ func rootOf(ctx context.Context, c client.Client, kind loader.Type, leaf *unstru
 	if owned || !apierrors.IsNotFound(err) {
 		return nil, name, err
 	}
-	// The label of a long name is not the name.
+	// For a long name, the label differs from the name.
 	all, listErr := listObjects(ctx, c, kind.GVK, leaf.GetNamespace(), "")
 	if listErr != nil {
 		return nil, name, listErr
@@ -153,8 +153,8 @@ func rootOf(ctx context.Context, c client.Client, kind loader.Type, leaf *unstru
 	return nil, name, err
 }
 
-// leavingLeaf says why a leaf is still there that is to go: its root was deleted, or its
-// cluster is to have no part. physical is nil if the cluster is not registered.
+// leavingLeaf says why a leaf still exists although its root was deleted or its cluster shall
+// have no part. physical is nil if the cluster is not registered.
 func leavingLeaf(ref reference, root string, leaf *unstructured.Unstructured, former bool, physical *workloadv1alpha1.Cluster) string {
 	cluster := leaf.GetLabels()[workloadv1alpha1.ClusterLabel]
 	text := fmt.Sprintf("%s is the part of %s/%s in cluster %s.", ref, ref.resource, root, cluster)
@@ -185,7 +185,7 @@ func leavingLeaf(ref reference, root string, leaf *unstructured.Unstructured, fo
 	return text + fmt.Sprintf("\n\"rikctl cluster unregister %s\" gives the cluster up: the object goes here, and what is in the cluster stays.", cluster)
 }
 
-// explain writes who gets what of a root, and why.
+// explain writes the split of a root, with reasons.
 func (t *tool) explain(ctx context.Context, c client.Client, kind loader.Type, root *unstructured.Unstructured, output string) error {
 	s, err := readSnapshot(ctx, c, root.GetNamespace())
 	if err != nil {
@@ -206,8 +206,8 @@ func (t *tool) explain(ctx context.Context, c client.Client, kind loader.Type, r
 	return printDivision(t.streams.Out, &d, now)
 }
 
-// rootSnapshot is a scene for a single root: it asks for that one's leaves only, however
-// many objects there are.
+// rootSnapshot is a snapshot for a single root. It reads only the leaves of that root, even if
+// there are many objects.
 type rootSnapshot struct{ *snapshot }
 
 // Leaves implements loader.Source.
@@ -215,7 +215,7 @@ func (s rootSnapshot) Leaves(ctx context.Context, root *unstructured.Unstructure
 	return listObjects(ctx, s.c, t.GVK, root.GetNamespace(), workloadv1alpha1.OwnedByLabel+"="+splitter.OwnerLabel(root.GetName()))
 }
 
-// undivided says where an object goes whose type is not divided.
+// undivided says to which clusters an object goes whose type is not split.
 func undivided(ref reference, o *unstructured.Unstructured) string {
 	follows := workloadv1alpha1.Follows(o.GetAnnotations())
 	var labeled []string
@@ -237,13 +237,13 @@ func undivided(ref reference, o *unstructured.Unstructured) string {
 	return strings.Join(text, "\n")
 }
 
-// targeted says why an object is not divided although its type is.
+// targeted says why an object is not split although its type is.
 func targeted(ref reference, o *unstructured.Unstructured) string {
 	return fmt.Sprintf("%s is not divided: its labels send it to %s.\nWithout them (%s, %sCLUSTER) it would be.", ref,
 		strings.Join(workloadv1alpha1.Targets(o.GetLabels()), ", "), workloadv1alpha1.ClusterLabel, workloadv1alpha1.TargetLabelPrefix)
 }
 
-// whyInstances names the instances of what runs in a cluster of rik's own.
+// whyInstances explains the instances of an object in a rik cluster.
 func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference, namespace string) error {
 	elsewhere := advised{fmt.Errorf("%s is not divided: %w", ref, errNoKCP), nextForKCP}
 	if ref.resource.Group != rikv1alpha1.GroupName && ref.resource.String() != "deployments.apps" {
@@ -255,7 +255,7 @@ func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference,
 	if err := c.Get(ctx, key, object); err != nil {
 		return err
 	}
-	// A Deployment runs as the Workload of its name.
+	// A Deployment runs as the Workload with the same name.
 	workload := &rikv1alpha1.Workload{}
 	if err := c.Get(ctx, key, workload); err != nil {
 		if isUnknownType(err) || meta.IsNoMatchError(err) {

@@ -10,13 +10,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// unknownType finds the word in the error about a type that does not exist.
+// unknownType finds the word in the error about an unknown type.
 var unknownType = regexp.MustCompile(`doesn't have a resource type "([^"]+)"`)
 
-// unknownKindText finds the kind in the error about a file with one that does not exist.
+// unknownKindText finds the kind in the error about a file with an unknown kind.
 var unknownKindText = regexp.MustCompile(`no matches for kind "([^"]+)"`)
 
-// inRik are words of Kubernetes and what has their place in rik.
+// inRik maps words of Kubernetes to their equivalent in rik.
 var inRik = []struct {
 	words []string
 	next  string
@@ -32,7 +32,7 @@ var inRik = []struct {
 		`rik has nothing of this kind; "rikctl api-resources" lists the types that the server has`},
 }
 
-// placeOf is what has the place of a word of Kubernetes.
+// placeOf returns the equivalent of a word of Kubernetes, or "".
 func placeOf(word string) string {
 	for _, entry := range inRik {
 		if slices.Contains(entry.words, strings.ToLower(word)) {
@@ -42,8 +42,8 @@ func placeOf(word string) string {
 	return ""
 }
 
-// suggestType adds what a mistyped type may have meant to an outcome, or the name of an
-// object in the place of a type.
+// suggestType adds a suggestion to the outcome of a command with a mistyped type, or with the
+// name of an object in place of a type.
 func (t *tool) suggestType(ctx context.Context, o outcome, args []string) outcome {
 	if m := unknownKindText.FindStringSubmatch(o.text); m != nil && placeOf(m[1]) != "" && !strings.Contains(o.text, `in version "v0"`) {
 		o.next = placeOf(m[1])
@@ -81,8 +81,7 @@ func (t *tool) suggestType(ctx context.Context, o outcome, args []string) outcom
 	return o
 }
 
-// similar are the words that are close to a mistyped one, by the same measure
-// that cobra has for commands.
+// similar returns the words that are similar to a mistyped one, by cobra's measure for commands.
 func similar(typed string, words []string) []string {
 	parent := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, w := range words {

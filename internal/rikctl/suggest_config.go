@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// suggestConfig tells a user whose configuration has no credentials, as those of the
-// published clients, which command works instead.
+// suggestConfig suggests a working command to a user whose configuration has no credentials,
+// like those of the published clients.
 func (t *tool) suggestConfig(o outcome, args []string) outcome {
 	found := t.getter.found
 	if found == nil || t.getter.kubeconfig != "" || !found.File.Cluster.IsPublished() || !needsCredentials(o) {
@@ -35,13 +35,13 @@ func (t *tool) suggestConfig(o outcome, args []string) outcome {
 	return o
 }
 
-// needsCredentials says whether an error is one of a client that does not know the server,
-// or that the server does not know.
+// needsCredentials reports whether the client does not trust the server's certificate, or the
+// server does not accept the client.
 func needsCredentials(o outcome) bool {
 	return o.code == ExitDenied || containsAny(o.text, []string{"certificate signed by unknown authority", "failed to verify certificate"}) || isForeign(o.text)
 }
 
-// withoutConfig leaves out the flag that names a configuration.
+// withoutConfig removes the flag that names a configuration.
 func withoutConfig(args []string) []string {
 	var out []string
 	for i := 0; i < len(args); i++ {

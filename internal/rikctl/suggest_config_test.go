@@ -10,8 +10,8 @@ import (
 	"rik.dev/rik/internal/testkit/apiprocess"
 )
 
-// TestThePapersConfigurationLeadsToAWorkingCommand: the third paper has a RIKCONFIG with a
-// name and http://127.0.0.1:5000. The error names a command, and that command works.
+// TestThePapersConfigurationLeadsToAWorkingCommand uses the RIKCONFIG of the third paper, which
+// has a name and http://127.0.0.1:5000. The error must suggest a command that works.
 func TestThePapersConfigurationLeadsToAWorkingCommand(t *testing.T) {
 	t.Parallel()
 	server := apiprocess.Shared(t)
@@ -68,14 +68,15 @@ func TestConfigurationsWithoutCredentialsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.run(t, "get", "nodes").check(t, ExitUnreachable, "config.yaml of the server's --data-dir")
-	// One with an authority and a token has another fault, and another advice.
+	// A configuration with an authority and a token has another error and another suggestion.
 	if err := os.WriteFile(mine, []byte(`{"cluster": {"name": "rik", "server": "`+server.URL+`", "token": "x"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m.run(t, "get", "nodes").check(t, ExitUnreachable, "is not of the authority")
 }
 
-// TestTheServersOwnFileIsNotChanged: the server would write it anew at its next start.
+// TestTheServersOwnFileIsNotChanged checks that rikctl does not write to the server's file,
+// because the server rewrites it at its next start.
 func TestTheServersOwnFileIsNotChanged(t *testing.T) {
 	t.Parallel()
 	server := apiprocess.Shared(t)

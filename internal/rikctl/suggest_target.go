@@ -13,16 +13,17 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// suggestTimeout bounds what is asked of the server for the sake of a hint.
+// suggestTimeout limits the requests that are only for a suggestion.
 const suggestTimeout = 3 * time.Second
 
 // unknownInstance finds the name in the error about an instance that does not exist.
 var unknownInstance = regexp.MustCompile(`instances\.rik\.dev "([^"]+)" not found`)
 
-// onInstances are the commands that act on an instance and take workload/NAME too.
+// onInstances lists the commands that accept an instance or workload/NAME.
 var onInstances = []string{"logs", "exec", "port-forward"}
 
-// suggestTarget tells who named a workload where an instance is asked for how to name it.
+// suggestTarget suggests workload/NAME if the user gave the name of a workload as the name of an
+// instance.
 func (t *tool) suggestTarget(ctx context.Context, o outcome, args []string) outcome {
 	m := unknownInstance.FindStringSubmatch(o.text)
 	if m == nil || !slices.Contains(onInstances, commandWord(args)) || !t.exists(ctx, &rikv1alpha1.Workload{}, m[1], true) {
@@ -32,7 +33,7 @@ func (t *tool) suggestTarget(ctx context.Context, o outcome, args []string) outc
 	return o
 }
 
-// named are the types of which an object is looked for by a name alone.
+// named lists the types in which an object is searched by name alone.
 var named = []struct {
 	word       string
 	empty      func() client.Object
@@ -44,8 +45,8 @@ var named = []struct {
 	{"tenant", func() client.Object { return &rikv1alpha1.Tenant{} }, false},
 }
 
-// asName is the command for an object that was named without its type; empty if there is
-// none of that name.
+// asName returns the command for an object that the user named without its type. It returns ""
+// if no object has that name.
 func (t *tool) asName(ctx context.Context, word string, args []string) string {
 	if !slices.Contains(args, word) {
 		return ""
@@ -58,7 +59,8 @@ func (t *tool) asName(ctx context.Context, word string, args []string) string {
 	return ""
 }
 
-// exists asks the server for an object. Whatever goes wrong there is no hint.
+// exists reports whether an object exists on the server. On an error it returns false, because
+// the result is only for a suggestion.
 func (t *tool) exists(ctx context.Context, empty client.Object, name string, namespaced bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, suggestTimeout)
 	defer cancel()
@@ -75,7 +77,7 @@ func (t *tool) exists(ctx context.Context, empty client.Object, name string, nam
 	return c.Get(ctx, key, empty) == nil
 }
 
-// commandWord is the first word that is no flag, nor the value of a global one.
+// commandWord returns the first argument that is not a flag or the value of a global flag.
 func commandWord(args []string) string {
 	for i := 0; i < len(args); i++ {
 		switch {
@@ -88,7 +90,7 @@ func commandWord(args []string) string {
 	return ""
 }
 
-// replacedWord has the first occurrence of a word replaced by others.
+// replacedWord replaces the first occurrence of a word.
 func replacedWord(args []string, word string, by ...string) []string {
 	i := slices.Index(args, word)
 	if i < 0 {
@@ -97,7 +99,7 @@ func replacedWord(args []string, word string, by ...string) []string {
 	return slices.Concat(args[:i], by, args[i+1:])
 }
 
-// asCommand is a command line as a shell takes it.
+// asCommand formats a command line for a shell.
 func asCommand(args []string) string {
 	words := append([]string{name}, args...)
 	for i, word := range words {

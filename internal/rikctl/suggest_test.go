@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestHintsForUsersOfKubernetes: what they type first leads on.
+// TestHintsForUsersOfKubernetes checks that typical commands of Kubernetes users lead to a
+// useful suggestion.
 func TestHintsForUsersOfKubernetes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -41,7 +42,7 @@ func TestHintsForUsersOfKubernetes(t *testing.T) {
 			}
 		})
 	}
-	// Nothing is suggested that is not there.
+	// Objects that do not exist are not suggested.
 	s.do(t, "logs", "absent").check(t, ExitNotFound, "absent")
 	s.do(t, "describe", "absent").check(t, ExitNotFound, "api-resources")
 }

@@ -27,13 +27,13 @@ var (
 	workloadWords = []string{"workload", "workloads", "wl", "app", "apps", "function", "functions", "fn"}
 )
 
-// parseTarget reads NAME, instance/NAME or workload/NAME.
+// parseTarget parses NAME, instance/NAME or workload/NAME.
 func parseTarget(arg string) (target, error) {
 	kind, rest, typed := strings.Cut(arg, "/")
 	if !typed {
 		return target{name: arg}, nil
 	}
-	kind, _, _ = strings.Cut(kind, ".") // instances.rik.dev and the like
+	kind, _, _ = strings.Cut(kind, ".") // instances.rik.dev and similar
 	switch {
 	case rest == "":
 		return target{}, fmt.Errorf("%q names nothing: write instance/NAME or workload/NAME", arg)
@@ -45,8 +45,7 @@ func parseTarget(arg string) (target, error) {
 	return target{}, fmt.Errorf("%q is neither an instance nor a workload: write instance/NAME or workload/NAME", arg)
 }
 
-// workloadArg reads a workload's name as NAME, workload/NAME or the two words
-// workload NAME.
+// workloadArg parses a workload's name as NAME, workload/NAME or the two words workload NAME.
 func workloadArg(cmd *cobra.Command, given []string) (string, error) {
 	joined := strings.Join(given, "/")
 	if len(given) == 1 && !strings.Contains(joined, "/") {
@@ -59,7 +58,7 @@ func workloadArg(cmd *cobra.Command, given []string) (string, error) {
 	return tg.name, nil
 }
 
-// instances resolves a target, the instances of a workload by name.
+// instances returns the instances of a target, sorted by name.
 func (tg target) instances(ctx context.Context, c client.Client, namespace string) ([]rikv1alpha1.Instance, error) {
 	if !tg.workload {
 		i := rikv1alpha1.Instance{}
@@ -80,7 +79,7 @@ func (tg target) instances(ctx context.Context, c client.Client, namespace strin
 	return all, err
 }
 
-// instancesOf lists the instances of a workload, by name.
+// instancesOf returns the instances of a workload, sorted by name.
 func instancesOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) ([]rikv1alpha1.Instance, error) {
 	list := &rikv1alpha1.InstanceList{}
 	if err := c.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{"spec.workload": w.Name}); err != nil {
@@ -89,7 +88,7 @@ func instancesOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) 
 	return list.Items, nil
 }
 
-// restClient is for the subresources that stream.
+// restClient returns a client for the streaming subresources.
 func (t *tool) restClient() (*rest.RESTClient, *rest.Config, error) {
 	restConfig, err := t.getter.ToRESTConfig()
 	if err != nil {
@@ -105,7 +104,7 @@ func (t *tool) restClient() (*rest.RESTClient, *rest.Config, error) {
 // parameters encodes the options of subresources as a query.
 var parameters = runtime.NewParameterCodec(scheme)
 
-// completeInstances completes instances, and workloads after "workload/".
+// completeInstances completes the names of instances, and of workloads after "workload/".
 func (t *tool) completeInstances(_ *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

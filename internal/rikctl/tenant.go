@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// tenantPoll is how often a new tenant is looked at.
+	// tenantPoll is the interval between two reads of a new tenant.
 	tenantPoll = 100 * time.Millisecond
-	// tenantTimeout is far more than the controller takes.
+	// tenantTimeout is much longer than the controller needs.
 	tenantTimeout = 30 * time.Second
 
 	// tenantReady is the condition of a tenant that its users can use.
 	tenantReady = "Ready"
-	// tenantTaken is its reason when somebody else has the namespace.
+	// tenantTaken is its reason if the namespace belongs to another owner.
 	tenantTaken = "NamespaceTaken"
 )
 
-// tenantRequest is what "create tenant" was asked for.
+// tenantRequest holds the arguments of "create tenant".
 type tenantRequest struct {
 	name    string
 	users   []string
@@ -75,8 +75,8 @@ func (t *tool) runCreateTenant(ctx context.Context, r tenantRequest) error {
 	return waitForTenant(ctx, c, r)
 }
 
-// waitForTenant returns once the namespace and the users' rights exist. A user
-// who came earlier would be told that he may do nothing.
+// waitForTenant waits until the namespace and the users' permissions exist. Before that, the
+// server would refuse the users' requests.
 func waitForTenant(ctx context.Context, c client.Client, r tenantRequest) error {
 	seen := unseen
 	err := wait.PollUntilContextTimeout(ctx, tenantPoll, r.timeout, true, func(ctx context.Context) (bool, error) {
@@ -104,11 +104,11 @@ func waitForTenant(ctx context.Context, c client.Client, r tenantRequest) error 
 	return err
 }
 
-// unseen is said of a tenant without the controller's condition.
+// unseen describes a tenant without the controller's condition.
 const unseen = "the controller has not seen the tenant"
 
-// validateTenant says whether a tenant can be used, and what the controller says of
-// it; an error if waiting is in vain.
+// validateTenant reports whether a tenant is ready, with the controller's message. An error
+// means that waiting is useless.
 func validateTenant(tenant *rikv1alpha1.Tenant) (done bool, said string, err error) {
 	ready := meta.FindStatusCondition(tenant.Status.Conditions, tenantReady)
 	switch {

@@ -14,7 +14,8 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// report writes the conditions of a tenant as the controller would, once it exists.
+// report writes the conditions of a tenant as the controller would. It waits until the tenant
+// exists.
 func (s site) report(ctx context.Context, name string, conditions ...metav1.Condition) error {
 	for _, condition := range conditions {
 		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, served.Timeout, true, func(ctx context.Context) (bool, error) {

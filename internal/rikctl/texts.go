@@ -13,7 +13,7 @@ and wl are the same.
   rikctl get instances                   how they are
   rikctl logs workload/web -f            what they say`
 
-// text is what rik says of a command that it takes from kubectl.
+// text is rik's help for a command of kubectl.
 type text struct{ short, long, example string }
 
 var texts = map[string]text{
@@ -83,7 +83,7 @@ rikctl auth can-i create instances
 rikctl auth can-i --list`},
 }
 
-// topics are pages of help that are no commands.
+// topics returns the pages of help that are not about a command.
 func topics() []*cobra.Command {
 	return []*cobra.Command{
 		{Use: "exit-codes", Short: "What the exit codes mean", Long: `The exit codes of rikctl:

@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/rpc/jointoken"
 )
 
-// tokenLife is how long a new token is good for unless told otherwise.
+// tokenLife is the default lifetime of a new token.
 const tokenLife = 24 * time.Hour
 
 func (t *tool) tokenCommand() *cobra.Command {
@@ -134,7 +134,7 @@ func (t *tool) listTokens(ctx context.Context, asJSON bool) error {
 	return w.Flush()
 }
 
-// tokenRows are the lines of the table at a time.
+// tokenRows returns the lines of the table, relative to the time now.
 func tokenRows(tokens []jointoken.Info, now time.Time) []string {
 	var rows []string
 	for i := range tokens {
@@ -168,7 +168,7 @@ func (t *tool) tokenDeleteCommand() *cobra.Command {
 keep their certificates; "rikctl delete node NAME" revokes a node's.`,
 		Args: args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
-			list, _ := t.tokens(cmd.Context()) // without an answer there is nothing to offer
+			list, _ := t.tokens(cmd.Context()) // without an answer, completion offers no tokens
 			var ids []string
 			for i := range list.Items {
 				ids = append(ids, list.Items[i].ID+"\t"+list.Items[i].Description)

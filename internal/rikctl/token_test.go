@@ -33,8 +33,8 @@ func TestTokenRows(t *testing.T) {
 	}
 }
 
-// TestTokenCommands against a server that keeps one token. What a real server
-// does with them is tested where it is.
+// TestTokenCommands runs against a fake server with one token. The tests of the server cover its
+// behavior.
 func TestTokenCommands(t *testing.T) {
 	t.Parallel()
 	asked := make(chan jointoken.Request, 1)

@@ -16,15 +16,15 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// usage is what a node or an instance uses, as /rik/metrics/nodes and
-// /rik/metrics/instances say it under items.
+// usage is the resource usage of a node or an instance: one entry of items in /rik/metrics/nodes
+// or /rik/metrics/instances.
 type usage struct {
 	Name        string `json:"name"`
 	Namespace   string `json:"namespace,omitempty"`
 	Node        string `json:"node,omitempty"`
 	CPUMillis   int64  `json:"cpuMillis"`
 	MemoryBytes int64  `json:"memoryBytes"`
-	// VM is there for microVMs that run: counters since their start.
+	// VM has counters since the start of a microVM; nil for other instances.
 	VM *vmUsage `json:"vm,omitempty"`
 }
 
@@ -82,7 +82,7 @@ func (t *tool) topOf(use string, aliases []string, complete cobra.CompletionFunc
 	return cmd
 }
 
-// usages asks for the metrics of one kind and keeps the named ones, sorted.
+// usages reads the metrics of one kind and returns those of the named objects, sorted.
 func (t *tool) usages(ctx context.Context, kind, namespace string, names []string, f topFlags) ([]usage, error) {
 	query := map[string]string{}
 	if namespace != "" {
@@ -105,7 +105,7 @@ func (t *tool) usages(ctx context.Context, kind, namespace string, names []strin
 	return choose(answer.Items, kind, names, f.sortBy)
 }
 
-// choose keeps the named ones and sorts.
+// choose returns the items with the given names, sorted.
 func choose(items []usage, kind string, names []string, sortBy string) ([]usage, error) {
 	for _, n := range names {
 		if !slices.ContainsFunc(items, func(u usage) bool { return u.Name == n }) {
@@ -182,8 +182,8 @@ func (t *tool) runTopInstances(ctx context.Context, names []string, f topFlags) 
 	return printTopInstances(t.streams.Out, items, f)
 }
 
-// printTopVMs prints the counters of those that are microVMs. EXITS are returns from
-// the guest to its VMM, which only some count.
+// printTopVMs prints the counters of microVMs. EXITS are exits from the guest to its VMM. Only
+// some VMMs count them.
 func printTopVMs(out io.Writer, items []usage, f topFlags) error {
 	table := printers.GetNewTabWriter(out)
 	if !f.noHeadings {
@@ -199,7 +199,7 @@ func printTopVMs(out io.Writer, items []usage, f topFlags) error {
 	return table.Flush()
 }
 
-// space is the column of namespaces, if there is one.
+// space returns the namespace column, or "" if the output has none.
 func (f topFlags) space(s string) string {
 	if !f.allSpaces {
 		return ""
@@ -225,7 +225,7 @@ func percent(part, whole int64) string {
 	return fmt.Sprintf("%d%%", part*100/whole)
 }
 
-// mebibytes is in one unit, so that columns can be compared and sorted.
+// mebibytes uses one unit for all values, so that columns can be compared and sorted.
 func mebibytes(n int64) string { return fmt.Sprintf("%dMi", n>>20) }
 
 func kibibytes(n uint64) string { return fmt.Sprintf("%dKi", n>>10) }

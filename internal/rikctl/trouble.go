@@ -11,7 +11,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// The reasons of a container's or instance's state that have a next step of their own.
+// The reasons of a container's or instance's state that have a specific next step.
 const (
 	reasonCrashLoop    = "CrashLoopBackOff"
 	reasonImagePull    = "ImagePullFailed"
@@ -22,10 +22,11 @@ const (
 	reasonNotReady     = "NotReady"
 )
 
-// trouble is why an instance is not as it should be.
+// trouble is a problem of an instance and its next step.
 type trouble struct{ what, next string }
 
-// instanceTroubles lists what keeps an instance, or containers of it, from running and being ready.
+// instanceTroubles lists the problems that prevent an instance or its containers from running
+// and being ready.
 func instanceTroubles(i *rikv1alpha1.Instance) []trouble {
 	var all []trouble
 	for _, list := range [][]rikv1alpha1.ContainerStatus{i.Status.InitContainers, i.Status.Containers} {
@@ -68,7 +69,7 @@ func reasoned(reason, message string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(reason+": "+message, ": "), ": ")
 }
 
-// nextStep is what to do about a reason.
+// nextStep returns what a user can do about a reason.
 func nextStep(i *rikv1alpha1.Instance, reason, container string) string {
 	logs := "rikctl logs " + i.Name
 	if container != "" && len(i.Status.Containers)+len(i.Status.InitContainers) > 1 {
@@ -94,12 +95,11 @@ func nextStep(i *rikv1alpha1.Instance, reason, container string) string {
 	return "\"" + logs + "\" shows what its last run wrote"
 }
 
-// troubleOf says in one line each what keeps the instances of a workload from being ready,
-// alike ones once.
+// troubleOf lists the problems of a workload's instances, one line each, without duplicates.
 func troubleOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) []string {
 	instances, err := instancesOf(ctx, c, w)
 	if err != nil {
-		return nil // the workload itself is watched
+		return nil // the caller still watches the workload
 	}
 	var lines []string
 	seen := map[string]bool{}
@@ -118,10 +118,10 @@ func troubleOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) []
 	return lines
 }
 
-// maxTroubles is how many lines about instances are printed at a time.
+// maxTroubles limits the lines about instances in one report.
 const maxTroubles = 3
 
-// notStarted is the container whose log is asked for, if it has not started yet.
+// notStarted returns the container whose log is requested, if it has not started yet.
 func notStarted(i *rikv1alpha1.Instance, container string) (string, error) {
 	for _, list := range [][]rikv1alpha1.ContainerStatus{i.Status.Containers, i.Status.InitContainers} {
 		for n := range list {

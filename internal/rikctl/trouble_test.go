@@ -21,7 +21,7 @@ func TestTroublesAreExplained(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		status rikv1alpha1.InstanceStatus
-		what   []string // in the first trouble; none: there is none
+		what   []string // words in the first problem; empty: no problem
 		next   string
 	}{
 		"fine": {status: rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceRunning, Ready: true, Containers: []rikv1alpha1.ContainerStatus{
@@ -75,20 +75,20 @@ func TestTroublesAreExplained(t *testing.T) {
 	}
 }
 
-// A rollout that does not go on says again where it is, and what its instances wait for.
+// A rollout without progress repeats its state and says what its instances wait for.
 func TestARolloutIsNotSilent(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	lines := []string{"  instance web-1 is Creating: container web waits: ImagePullFailed: the registry is away"}
 	r := &rolloutReport{out: &out, troubles: func(*rikv1alpha1.Workload) []string { return lines }}
-	r.reminder() // nothing was seen yet
+	r.reminder() // no state was seen yet
 	r.saw(&rikv1alpha1.Workload{}, progress{message: "0 of 1 instances are ready"})
 	r.saw(&rikv1alpha1.Workload{}, progress{message: "0 of 1 instances are ready"})
 	r.reminder()
 	lines = nil
 	r.reminder()
 	r.saw(&rikv1alpha1.Workload{}, progress{message: "1 of 1 instances are ready"})
-	r.reminder() // it was just said
+	r.reminder() // the state was just printed
 	want := "0 of 1 instances are ready\nstill 0 of 1 instances are ready\n  instance web-1 is Creating: container web waits: ImagePullFailed: the registry is away\n" +
 		"still 0 of 1 instances are ready\n1 of 1 instances are ready\n"
 	if out.String() != want {
@@ -170,7 +170,7 @@ func (s *waitable) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, body)
 }
 
-// wait says how the object is when it gives up, and ends when the object is deleted.
+// wait reports the state of the object on a timeout, and ends when the object is deleted.
 func TestWaitSaysWhatItSaw(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -12,13 +12,13 @@ import (
 	"rik.dev/rik/internal/version"
 )
 
-// versions is what "rikctl version" prints.
+// versions is the output of "rikctl version".
 type versions struct {
 	Client clientVersion    `json:"client"`
 	Server *apiversion.Info `json:"server,omitempty"`
 }
 
-// clientVersion is how this program was built.
+// clientVersion describes the build of this program.
 type clientVersion struct {
 	Version   string `json:"version"`
 	GoVersion string `json:"goVersion"`
@@ -81,7 +81,8 @@ func (t *tool) printVersions(cmd *cobra.Command, v versions, output string) erro
 	return err
 }
 
-// serverText names rik's version first; a server of another kind has only its own.
+// serverText formats the server's version, rik's first. A server that is not rik has only its
+// own version.
 func serverText(served string) string {
 	own, kubernetes := version.Split(served)
 	if own == "" {

@@ -25,7 +25,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// waitCommand is kubectl's wait, and a short way to wait for a phase.
+// waitCommand is kubectl's wait with a short form for waiting for a phase.
 func (t *tool) waitCommand() *cobra.Command {
 	flags := wait.NewWaitFlags(t.getter, t.streams)
 	cmd := wait.NewCmdWait(t.getter, t.streams)
@@ -59,8 +59,7 @@ func (t *tool) waitCommand() *cobra.Command {
 
 const waitForms = "delete, create, condition=Ready, phase=Running or jsonpath='{.status.readyReplicas}'=3"
 
-// validateConditions refuses what would be no condition, or would be waited for in
-// vain.
+// validateConditions refuses invalid conditions, and conditions that can never become true.
 func validateConditions(cmd *cobra.Command, conditions, given []string) error {
 	if len(conditions) == 0 {
 		return usagef(cmd, "--for is required: %s", waitForms)
@@ -80,13 +79,13 @@ func validateConditions(cmd *cobra.Command, conditions, given []string) error {
 	return nil
 }
 
-// phases that an instance can have.
+// phases lists the phases that an instance can have.
 var phases = []rikv1alpha1.InstancePhase{
 	rikv1alpha1.InstancePending, rikv1alpha1.InstanceCreating, rikv1alpha1.InstanceRunning, rikv1alpha1.InstanceCompleted,
 	rikv1alpha1.InstanceFailed, rikv1alpha1.InstanceUnknown,
 }
 
-// ofInstances says whether the arguments of wait name instances.
+// ofInstances reports whether the arguments of wait name instances.
 func ofInstances(given []string) bool {
 	if len(given) == 0 {
 		return false
@@ -96,7 +95,7 @@ func ofInstances(given []string) bool {
 	return slices.Contains(instanceWords, kind)
 }
 
-// longConditions writes the short forms out.
+// longConditions expands the short forms of conditions.
 func longConditions(conditions []string) []string {
 	out := slices.Clone(conditions)
 	for i, c := range out {
@@ -107,8 +106,8 @@ func longConditions(conditions []string) []string {
 	return out
 }
 
-// untilDeleted ends a wait when the object is deleted, and says on a timeout how the object is.
-// kubectl's waits for an object of the same name.
+// untilDeleted ends a wait when the object is deleted, and adds the object's state to a timeout.
+// kubectl's own wait would continue with a new object of the same name.
 func untilDeleted(condition wait.ConditionFunc) wait.ConditionFunc {
 	return func(ctx context.Context, info *resource.Info, o *wait.WaitOptions) (runtime.Object, bool, error) {
 		waiting, cancel := context.WithCancelCause(ctx)
@@ -146,7 +145,7 @@ func untilDeleted(condition wait.ConditionFunc) wait.ConditionFunc {
 	}
 }
 
-// deletedInterval is how often an object is looked for that is waited for.
+// deletedInterval is the interval of checks whether the object still exists.
 const deletedInterval = time.Second
 
 func sleepFor(ctx context.Context, d time.Duration) bool {
@@ -168,7 +167,7 @@ func uidOf(object runtime.Object) types.UID {
 	return o.GetUID()
 }
 
-// withState adds to a timeout how the object is.
+// withState adds the object's state to a timeout error.
 func withState(ctx context.Context, err error, objects dynamic.ResourceInterface, info *resource.Info) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stateWithin)
 	defer cancel()
@@ -189,10 +188,10 @@ func withState(ctx context.Context, err error, objects dynamic.ResourceInterface
 	return timeoutError{what}
 }
 
-// stateWithin bounds the question how an object is that was waited for.
+// stateWithin is the timeout for reading that state.
 const stateWithin = 5 * time.Second
 
-// stateOf is the state of any object in a few words: its phase and reason, its conditions.
+// stateOf summarizes the state of any object: its phase, reason and conditions.
 func stateOf(o *unstructured.Unstructured) string {
 	var words []string
 	for _, field := range []string{"phase", "reason", "message"} {

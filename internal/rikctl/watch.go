@@ -15,8 +15,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// watchWorkload calls a function with a workload and with each change of it,
-// until the function is done or fails. Broken watches are taken up again.
+// watchWorkload calls each with a workload and with each change of it, until each returns true
+// or an error. It restarts broken watches.
 func watchWorkload(ctx context.Context, c client.WithWatch, key client.ObjectKey, each func(*rikv1alpha1.Workload) (bool, error)) error {
 	options := func(raw metav1.ListOptions) *client.ListOptions {
 		raw.FieldSelector = "metadata.name=" + key.Name

@@ -57,7 +57,7 @@ rikctl why deployment web -o json`),
 	return cmd
 }
 
-// completeWhy completes instances, and after TYPE/ or TYPE the names of that type.
+// completeWhy completes instances, and the names of a type after TYPE/ or TYPE.
 func (t *tool) completeWhy(cmd *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(given) == 1 && !strings.Contains(given[0], "/") {
 		return completion.CompGetResource(t.factory, given[0], typed), cobra.ShellCompDirectiveNoFileComp
@@ -104,7 +104,7 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 	return printWhy(t.streams.Out, i, explanation)
 }
 
-// raw asks for a path that is no object.
+// raw requests a path that is not an API object.
 func (t *tool) raw(ctx context.Context, path []string, query map[string]string) ([]byte, error) {
 	c, _, err := t.restClient()
 	if err != nil {
@@ -114,7 +114,7 @@ func (t *tool) raw(ctx context.Context, path []string, query map[string]string) 
 	for key, value := range query {
 		request = request.Param(key, value)
 	}
-	// Error reads what the server says of it, which DoRaw leaves in the body.
+	// Use Error, because DoRaw does not parse the server's message.
 	result := request.Do(ctx)
 	if err := result.Error(); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (t *tool) raw(ctx context.Context, path []string, query map[string]string) 
 	return result.Raw()
 }
 
-// printTroubles says why an instance does not run as it should.
+// printTroubles writes the problems of an instance.
 func printTroubles(out io.Writer, i *rikv1alpha1.Instance) {
 	all := instanceTroubles(i)
 	for _, t := range all {
@@ -157,7 +157,7 @@ func printWhy(out io.Writer, i *rikv1alpha1.Instance, e *schedulerv1.Explanation
 	return printVerdicts(out, e.GetNodes())
 }
 
-// since says from when on an instance is known to run on its node.
+// since returns the time since when an instance runs on its node, as far as it is known.
 func since(i *rikv1alpha1.Instance) string {
 	if i.Status.StartedAt == nil {
 		return ""
@@ -192,7 +192,7 @@ func printVerdicts(out io.Writer, verdicts []*schedulerv1.NodeVerdict) error {
 	return table.Flush()
 }
 
-// scores lists what each scorer gave, by name.
+// scores lists the result of each scorer, sorted by name.
 func scores(v *schedulerv1.NodeVerdict) string {
 	var words []string
 	for scorer, n := range v.GetScores() {

@@ -8,7 +8,8 @@ import (
 	"rik.dev/rik/internal/rikctl/config"
 )
 
-// TestWhyWithoutScheduler: the user reads who is missing, since when, and what to do.
+// TestWhyWithoutScheduler checks that the message names the missing scheduler, since when it is
+// missing, and what to do.
 func TestWhyWithoutScheduler(t *testing.T) {
 	t.Parallel()
 	answers := map[string]string{

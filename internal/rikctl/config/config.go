@@ -1,13 +1,13 @@
-// Package config finds and reads the configuration that says which cluster
-// rikctl speaks to.
+// Package config finds and reads rikctl's configuration: the address of a cluster and the user's
+// credentials for it.
 //
-// A file has the form of the papers, JSON or YAML: cluster: {name, server},
-// with certificateAuthority, clientCertificate, clientKey and token beside
-// them, each a path or the content itself. Other clusters may be kept under
-// clusters, from which "rikctl config use" takes one.
+// A file has the published form, as JSON or YAML: cluster: {name, server}. The cluster may also
+// have certificateAuthority, clientCertificate, clientKey and token, each as a path or as the
+// content itself. More clusters can be listed under clusters; "rikctl config use" selects one of
+// them.
 //
-// Find is a function of its Source alone, so that every order and every error
-// can be tested without touching the machine.
+// Find depends only on its Source, so that tests can cover every search order and every error
+// without the machine's files.
 package config
 
 import (
@@ -27,24 +27,24 @@ import (
 	"rik.dev/rik/api/strictdecode"
 )
 
-// The environment variables that are read.
+// The environment variables that Find reads.
 const (
 	EnvPath   = "RIKCONFIG"
 	EnvName   = "RIK_CLUSTER_NAME"
 	EnvServer = "RIK_CLUSTER_SERVER"
-	// EnvData is where the server of this machine keeps its data.
+	// EnvData is the data directory of the server on this machine.
 	EnvData = "DATABASE_LOCATION"
 )
 
-// DefaultData is where a server keeps its data unless told otherwise.
+// DefaultData is the default data directory of a server.
 const DefaultData = "/var/lib/rik/data"
 
-// Cluster says how to reach one cluster and as whom.
+// Cluster holds the address of one cluster and the user's credentials for it.
 type Cluster struct {
 	Name   string `json:"name"`
 	Server string `json:"server"`
-	// CertificateAuthority, ClientCertificate and ClientKey are PEM, PEM in
-	// base64, or a path; a relative path starts at the file's directory.
+	// CertificateAuthority, ClientCertificate and ClientKey are each PEM, PEM in base64, or a
+	// path. A relative path starts at the file's directory.
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
 	ClientCertificate    string `json:"clientCertificate,omitempty"`
 	ClientKey            string `json:"clientKey,omitempty"`
@@ -55,21 +55,21 @@ type Cluster struct {
 // File is the content of a configuration file.
 type File struct {
 	Cluster Cluster `json:"cluster"`
-	// Clusters are kept for "config use"; Cluster is the one in use.
+	// Clusters are those that "config use" can select; Cluster is the one in use.
 	Clusters []Cluster `json:"clusters,omitempty"`
 }
 
-// Found is a configuration and where it is from.
+// Found is a configuration and its origin.
 type Found struct {
-	// Path of the file; empty when the environment alone gave the server.
+	// Path of the file; empty if the server comes from the environment alone.
 	Path string
 	File File
-	// Client is the configuration in the form that Kubernetes' clients take,
-	// with all that was given as paths read.
+	// Client is the configuration in the form of Kubernetes' clients, with the contents of all
+	// files that it names.
 	Client *api.Config
 }
 
-// Source is what Find looks at.
+// Source holds everything that Find reads.
 type Source struct {
 	// Flag is the value of --config.
 	Flag string
@@ -81,16 +81,16 @@ type Source struct {
 	ReadFile func(string) ([]byte, error)
 }
 
-// Machine is the Source of the process that runs.
+// Machine returns the Source of this process.
 func Machine(flag string) Source {
 	home, err := os.UserHomeDir()
 	if err != nil {
-		home = "" // A service may have none; the other places still count.
+		home = "" // a service may have no home; the other places still count
 	}
 	return Source{Flag: flag, Getenv: os.Getenv, Home: home, ReadFile: os.ReadFile}
 }
 
-// UserPath is the file of the user.
+// UserPath returns the path of the user's configuration.
 func (s Source) UserPath() string {
 	if s.Home == "" {
 		return ""
@@ -98,7 +98,7 @@ func (s Source) UserPath() string {
 	return filepath.Join(s.Home, ".rik", "config.yaml")
 }
 
-// SystemPath is the file that the server of this machine writes for its
+// SystemPath returns the path of the file that the server of this machine writes for its
 // administrator.
 func (s Source) SystemPath() string {
 	dir := s.Getenv(EnvData)
@@ -108,11 +108,11 @@ func (s Source) SystemPath() string {
 	return filepath.Join(dir, "config.yaml")
 }
 
-// serverFiles are beside the configuration that a server wrote.
+// serverFiles are the files next to the configuration that a server wrote.
 var serverFiles = []string{"admin.kubeconfig", "profile", "encryption.yaml"}
 
-// IsServers says whether a file is the configuration of a server, in whatever data
-// directory: the server writes it anew at every start.
+// IsServers reports whether a file is the configuration of a server, in any data directory. The
+// server rewrites that file at every start.
 func (s Source) IsServers(path string) bool {
 	if filepath.Clean(path) == filepath.Clean(s.SystemPath()) {
 		return true
@@ -131,17 +131,17 @@ func (s Source) IsServers(path string) bool {
 	return true
 }
 
-// IsPublished says whether a cluster is as the published clients have it: a name and a
-// URL. No server with users lets that in.
+// IsPublished reports whether a cluster has only a name and a URL, like in the published
+// clients. A server with users refuses such a client.
 func (c Cluster) IsPublished() bool {
 	return c.CertificateAuthority == "" && c.ClientCertificate == "" && c.ClientKey == "" && c.Token == ""
 }
 
-// place is one location in the order of search.
+// place is one location in the search order.
 type place struct {
 	label string
 	path  string
-	// must is set for a file that the user named: its absence is an error.
+	// must is set for a file that the user named. Its absence is an error.
 	must bool
 }
 
@@ -154,9 +154,9 @@ func (s Source) places() []place {
 	}
 }
 
-// Find reads the first configuration in the order --config, $RIKCONFIG,
-// ~/.rik/config.yaml, the server's own. A file that was named and cannot be
-// read ends the search; so does one that exists and may not be read.
+// Find reads the first configuration in the order --config, $RIKCONFIG, ~/.rik/config.yaml, the
+// server's own. The search ends with an error at a file that the user named and that cannot be
+// read, and at a file that exists but that the user may not read.
 func Find(s Source) (*Found, error) {
 	missing := &MissingError{}
 	for _, p := range s.places() {
@@ -181,8 +181,8 @@ func Find(s Source) (*Found, error) {
 	return nil, missing
 }
 
-// denied reports a file that may not be read, unless it is the server's and the
-// environment names a server instead.
+// denied reports a file that the user may not read, unless that is the server's file and the
+// environment names a server.
 func (s Source) denied(p place, err error) (*Found, error) {
 	if !p.must && s.Getenv(EnvServer) != "" {
 		return s.finish("", File{})
@@ -198,8 +198,8 @@ func (s Source) read(path string, data []byte) (*Found, error) {
 	return s.finish(path, file)
 }
 
-// Decode reads a file's content. Its errors are WrongErrors; unknown keys are
-// errors with their path.
+// Decode parses the content of a file. Its errors are WrongErrors. An unknown key is an error
+// with the path of the key.
 func Decode(path string, data []byte) (File, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
@@ -222,7 +222,7 @@ func Decode(path string, data []byte) (File, error) {
 	return file, nil
 }
 
-// discreet keeps secrets out of messages.
+// discreet removes secrets from messages.
 func discreet(misfits field.ErrorList) field.ErrorList {
 	for _, err := range misfits {
 		if strings.HasSuffix(err.Field, ".token") || strings.HasSuffix(err.Field, ".clientKey") {
@@ -232,7 +232,7 @@ func discreet(misfits field.ErrorList) field.ErrorList {
 	return misfits
 }
 
-// isKubeconfig recognizes the file that users of Kubernetes have at hand.
+// isKubeconfig recognizes a kubeconfig, which a user of Kubernetes may name by mistake.
 func isKubeconfig(asJSON []byte) bool {
 	var head struct {
 		Kind string `json:"kind"`
@@ -240,7 +240,7 @@ func isKubeconfig(asJSON []byte) bool {
 	return kjson.UnmarshalCaseSensitivePreserveInts(asJSON, &head) == nil && head.Kind == "Config"
 }
 
-// finish applies the environment's overrides and makes the client configuration.
+// finish applies the overrides of the environment and builds the client configuration.
 func (s Source) finish(path string, file File) (*Found, error) {
 	c := file.Cluster
 	if name := s.Getenv(EnvName); name != "" {
@@ -251,7 +251,7 @@ func (s Source) finish(path string, file File) (*Found, error) {
 		c.Server, where = server, "$"+EnvServer
 	}
 	if c.Name == "" {
-		c.Name = "rik.local" // The name that the published client gave.
+		c.Name = "rik.local" // the name that the published client uses
 	}
 	if err := CheckServer(c.Server); err != nil {
 		return nil, wrong(where, nextForServer(where), fmt.Errorf("cluster.server: %w", err))
@@ -264,7 +264,7 @@ func (s Source) finish(path string, file File) (*Found, error) {
 	return &Found{Path: path, File: file, Client: client}, nil
 }
 
-// CheckServer says why something is not the URL of a server.
+// CheckServer returns an error with the reason if the text is not the URL of a server.
 func CheckServer(server string) error {
 	if server == "" {
 		return errors.New("required: the URL of the server, such as https://127.0.0.1:5000")
@@ -279,7 +279,7 @@ func CheckServer(server string) error {
 	return nil
 }
 
-// client renders the cluster for Kubernetes' clients.
+// client converts the cluster to the form of Kubernetes' clients.
 func (s Source) client(c Cluster, dir string) (*api.Config, error) {
 	ca, err := s.material(c.CertificateAuthority, dir, "cluster.certificateAuthority")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 const pemText = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
-// source is a machine made of maps. A file with the content "denied" may not be read.
+// source returns a Source made of maps. A file with the content "denied" may not be read.
 func source(env, files map[string]string) Source {
 	return Source{
 		Flag:   env["flag"],

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// MissingError says that there is no configuration anywhere.
+// MissingError reports that no place has a configuration.
 type MissingError struct {
-	// Looked holds each place and why nothing came of it.
+	// Looked lists each place with the reason why it has none.
 	Looked []string
 }
 
-// Error lists the places that were looked at.
+// Error lists the places that Find searched.
 func (e *MissingError) Error() string {
 	return "no configuration says which cluster to speak to; looked at\n  " + strings.Join(e.Looked, "\n  ")
 }
@@ -24,10 +24,10 @@ func (e *MissingError) Next() string {
 		`or point at another one with "rikctl config set-cluster NAME --server https://HOST:5000 --certificate-authority FILE --token TOKEN"`
 }
 
-// DeniedError says that a configuration exists that the user may not read.
+// DeniedError reports a configuration that exists but that the user may not read.
 type DeniedError struct {
 	Path string
-	// Target is the user's own file, which would be found first.
+	// Target is the user's own file, which Find would read first.
 	Target string
 	Err    error
 }
@@ -37,10 +37,10 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("reading the configuration %s: permission denied", e.Path)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *DeniedError) Unwrap() error { return e.Err }
 
-// Next is the exact remedy.
+// Next is the command that solves the problem.
 func (e *DeniedError) Next() string {
 	if e.Target == "" || e.Path == e.Target {
 		return "run the command with sudo"
@@ -50,21 +50,21 @@ func (e *DeniedError) Next() string {
 		dir, e.Path, e.Target)
 }
 
-// WrongError says that a configuration cannot be used as it is.
+// WrongError reports a configuration with a mistake in it.
 type WrongError struct {
-	// Where is the file, or the variable of the environment.
+	// Where is the file, or the environment variable.
 	Where string
 	Err   error
 
 	next string
 }
 
-// Error names the file and what is wrong with it.
+// Error names the file and the mistake.
 func (e *WrongError) Error() string {
 	return fmt.Sprintf("reading the configuration %s: %v", e.Where, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *WrongError) Unwrap() error { return e.Err }
 
 // Next is what the user can do.
@@ -74,12 +74,12 @@ func wrong(where, next string, err error) error {
 	return &WrongError{Where: where, Err: err, next: next}
 }
 
-// WrongKubeconfig is the WrongError of a kubeconfig that the user named.
+// WrongKubeconfig returns the WrongError of a kubeconfig that the user named.
 func WrongKubeconfig(path string, err error) error {
 	return wrong(path, "--kubeconfig takes a file as kubectl has it, and --context the name of a context in it; a file of rikctl's own form goes to --config", cause(err))
 }
 
-// form is what a configuration should look like.
+// form describes the expected form of a configuration.
 const form = `it should look like "cluster: {name: NAME, server: 'https://HOST:5000', certificateAuthority: FILE, token: TOKEN}", ` +
 	`with clientCertificate and clientKey instead of the token for a user with a certificate; "rikctl config set-cluster" writes such a file`
 
@@ -98,7 +98,7 @@ func unreadable(p place, err error) error {
 	return &WrongError{Where: fmt.Sprintf("%s (%s)", p.path, p.label), Err: cause(err), next: next}
 }
 
-// cause leaves out the path, which is said already.
+// cause removes the path from an error whose message already has it.
 func cause(err error) error {
 	var at *fs.PathError
 	if errors.As(err, &at) {

@@ -9,7 +9,7 @@ import (
 // pemMark begins every PEM block.
 const pemMark = "-----BEGIN "
 
-// material returns PEM that is given as itself, in base64, or as a path.
+// material returns PEM that is given directly, in base64, or as a path.
 func (s Source) material(value, dir, field string) ([]byte, error) {
 	switch {
 	case value == "":
@@ -17,7 +17,7 @@ func (s Source) material(value, dir, field string) ([]byte, error) {
 	case strings.Contains(value, pemMark):
 		return []byte(value), nil
 	}
-	// A path never decodes to PEM, so that trying is no guess.
+	// Base64 is tried first: no path decodes to PEM, so this is unambiguous.
 	if decoded, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(value), "")); err == nil &&
 		strings.Contains(string(decoded), pemMark) {
 		return decoded, nil

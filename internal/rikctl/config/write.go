@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// With returns the file with the cluster added, or replaced if its name is
-// known. The first cluster of a file is also the one in use.
+// With returns the file with the cluster added. It replaces a cluster of the same name. The
+// first cluster of a file is also the one in use.
 func (f File) With(c Cluster) File {
 	f.Clusters = slices.Clone(f.known())
 	at := slices.IndexFunc(f.Clusters, func(o Cluster) bool { return o.Name == c.Name })
@@ -25,7 +25,7 @@ func (f File) With(c Cluster) File {
 	return f
 }
 
-// Using returns the file with another of its clusters in use.
+// Using returns the file with another one of its clusters in use.
 func (f File) Using(name string) (File, error) {
 	known := f.known()
 	at := slices.IndexFunc(known, func(o Cluster) bool { return o.Name == name })
@@ -37,7 +37,7 @@ func (f File) Using(name string) (File, error) {
 	return f, nil
 }
 
-// Names are those of all clusters of the file.
+// Names returns the names of all clusters of the file.
 func (f File) Names() []string {
 	names := []string{}
 	for _, c := range f.known() {
@@ -46,7 +46,8 @@ func (f File) Names() []string {
 	return names
 }
 
-// known is the list of clusters, with the one in use even if only it is there.
+// known returns the list of clusters. It includes the one in use, even if the list of the file
+// lacks it.
 func (f File) known() []Cluster {
 	has := slices.ContainsFunc(f.Clusters, func(o Cluster) bool { return o.Name == f.Cluster.Name })
 	if f.Cluster.Name == "" || has {
@@ -55,7 +56,7 @@ func (f File) known() []Cluster {
 	return append([]Cluster{f.Cluster}, f.Clusters...)
 }
 
-// Redacted returns the file without what must not be shown.
+// Redacted returns the file without its secrets.
 func (f File) Redacted() File {
 	f.Clusters = slices.Clone(f.Clusters)
 	for i := range f.Clusters {
@@ -79,12 +80,12 @@ func redact(c Cluster) Cluster {
 	return c
 }
 
-// isPath is deliberately narrow: what might be a secret is never shown.
+// isPath accepts few forms on purpose, so that a possible secret is never shown.
 func isPath(s string) bool {
 	return filepath.IsAbs(s) && len(s) < 256
 }
 
-// Write replaces the file at once; nobody else may read it.
+// Write replaces the file atomically. Only the user may read the file.
 func Write(path string, file File) error {
 	data, err := yaml.Marshal(file)
 	if err != nil {
@@ -94,12 +95,12 @@ func Write(path string, file File) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making the directory of the configuration: %w", err)
 	}
-	// CreateTemp makes files of mode 0600.
+	// CreateTemp creates files with mode 0600.
 	tmp, err := os.CreateTemp(dir, ".config-*")
 	if err != nil {
 		return fmt.Errorf("writing the configuration: %w", err)
 	}
-	defer os.Remove(tmp.Name()) // Does nothing after the rename.
+	defer os.Remove(tmp.Name()) // does nothing after the rename
 	if _, err := tmp.Write(data); err != nil {
 		_ = tmp.Close()
 		return fmt.Errorf("writing the configuration: %w", err)
@@ -110,5 +111,5 @@ func Write(path string, file File) error {
 	return os.Rename(tmp.Name(), path)
 }
 
-// redacted stands in for secrets.
+// redacted replaces secrets in output.
 const redacted = "REDACTED"

@@ -1,10 +1,10 @@
-// Package drain decides which instances of a node may go next.
+// Package drain decides which instances of a node may be evicted next.
 //
-// Plan is pure: it is called again and again with what was last seen, and its
-// answer holds for that moment. An instance of an Automatic workload may go when
-// no more than spec.disruption.maxUnavailable of the workload's instances would
-// then be not ready; its replacement must be ready before the next one goes. An
-// instance of a Manual workload is replaced by nobody and goes only when forced.
+// Plan is pure. The caller calls it again for each new state, and each result is valid only for
+// that state. An instance of an Automatic workload may be evicted if at most
+// spec.disruption.maxUnavailable of the workload's instances are not ready after that. Its
+// replacement must be ready before the next eviction. An instance of a Manual workload gets no
+// replacement, so it is evicted only with Force.
 package drain
 
 import (
@@ -17,41 +17,41 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// State is what was last seen.
+// State is the last observed state.
 type State struct {
 	Node string
-	// Workloads by Key; one that is missing here does not exist any more.
+	// Workloads by Key; a missing workload no longer exists.
 	Workloads map[string]*rikv1alpha1.Workload
 	// Instances are those on the node, and all others of their workloads.
 	Instances []rikv1alpha1.Instance
-	// Baseline is how many instances of a workload were ready at first, by Key.
-	// The drain ends when as many are ready again.
+	// Baseline is the number of ready instances of each workload at the start, by Key. The drain
+	// ends when as many are ready again.
 	Baseline map[string]int
-	// Force lets instances go that nothing replaces, or that the workload's
-	// disruption would never let go.
+	// Force evicts instances that get no replacement, or that the workload's disruption budget
+	// never allows to evict.
 	Force bool
 }
 
-// Step is what may be done now.
+// Step is what the caller may do now.
 type Step struct {
-	// Evict may all be deleted at once.
+	// Evict lists instances that may all be deleted at once.
 	Evict []*rikv1alpha1.Instance
-	// Blocked says, per instance, what forbids it for good.
+	// Blocked says, per instance, why it can never be evicted.
 	Blocked []string
-	// Waiting says what the drain waits for.
+	// Waiting lists what the drain waits for.
 	Waiting []string
-	// Done is set when nothing is left on the node and everything is as ready as
-	// it was.
+	// Done is set if no instance is left on the node and each workload has its baseline of ready
+	// instances.
 	Done bool
 }
 
-// Key names a workload, also for the State's maps.
+// Key identifies a workload in the State's maps.
 func Key(namespace, workload string) string { return namespace + "/" + workload }
 
-// KeyOf is the Key of an instance's workload.
+// KeyOf returns the Key of an instance's workload.
 func KeyOf(i *rikv1alpha1.Instance) string { return Key(i.Namespace, i.Spec.Workload) }
 
-// Plan decides the next step.
+// Plan returns the next step.
 func Plan(s State) Step {
 	var step Step
 	for _, key := range s.keys() {
@@ -61,7 +61,7 @@ func Plan(s State) Step {
 	return step
 }
 
-// keys are the workloads in a fixed order, so that equal states plan equally.
+// keys returns the workloads in a fixed order, so that equal states have equal plans.
 func (s State) keys() []string {
 	var keys []string
 	for i := range s.Instances {
@@ -109,8 +109,8 @@ func (s State) planUnreplaced(here []*rikv1alpha1.Instance, why string, step *St
 	}
 }
 
-// planAutomatic lets go what is not ready anyway, and of the ready ones as many
-// as the budget has left.
+// planAutomatic evicts the instances that are not ready, and as many ready ones as the budget
+// still allows.
 func (s State) planAutomatic(key string, w *rikv1alpha1.Workload, here []*rikv1alpha1.Instance, budget int, step *Step) {
 	left := budget - (wanted(w) - Ready(s.Instances, key))
 	held := 0
@@ -131,8 +131,8 @@ func (s State) planAutomatic(key string, w *rikv1alpha1.Workload, here []*rikv1a
 	}
 }
 
-// onNode are the instances of a workload on the node that run, and how many of
-// them are already on their way out. What has ended holds nothing there.
+// onNode returns the running instances of a workload on the node, and how many of them are
+// already being deleted. Instances that have ended do not count.
 func (s State) onNode(key string) (here []*rikv1alpha1.Instance, leaving int) {
 	for n := range s.Instances {
 		i := &s.Instances[n]
@@ -148,7 +148,7 @@ func (s State) onNode(key string) (here []*rikv1alpha1.Instance, leaving int) {
 	return here, leaving
 }
 
-// Ready counts the instances of a workload that are ready and stay.
+// Ready counts the instances of a workload that are ready and are not being deleted.
 func Ready(instances []rikv1alpha1.Instance, key string) int {
 	n := 0
 	for i := range instances {
@@ -167,7 +167,7 @@ func wanted(w *rikv1alpha1.Workload) int {
 	return int(*w.Spec.Replicas)
 }
 
-// maxUnavailable resolves the bound; a percentage is rounded up, as the API says.
+// maxUnavailable resolves the limit. It rounds a percentage up, as the API defines.
 func maxUnavailable(w *rikv1alpha1.Workload) int {
 	bound := w.Spec.Disruption.MaxUnavailable
 	if bound == nil {
@@ -175,7 +175,7 @@ func maxUnavailable(w *rikv1alpha1.Workload) int {
 	}
 	n, err := intstr.GetScaledValueFromIntOrPercent(bound, wanted(w), true)
 	if err != nil || n < 0 {
-		// The server lets no such value pass; the careful reading of one is none.
+		// The server refuses such a value; 0 is the safe result.
 		return 0
 	}
 	return n

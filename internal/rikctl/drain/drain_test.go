@@ -114,8 +114,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestDrainEndsWithinTheBudget follows the plan on a cluster whose controller
-// replaces what goes, and never sees fewer ready instances than allowed.
+// TestDrainEndsWithinTheBudget follows the plan on a cluster whose controller replaces evicted
+// instances. The number of ready instances must never be below the limit.
 func TestDrainEndsWithinTheBudget(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -141,7 +141,7 @@ func TestDrainEndsWithinTheBudget(t *testing.T) {
 				t.Fatalf("%d instances are ready, want at least %d", ready, floor)
 			}
 			for i := range s.Instances {
-				s.Instances[i].Status.Ready = true // Replacements start between two rounds.
+				s.Instances[i].Status.Ready = true // replacements start between two rounds
 			}
 		}
 		for _, i := range s.Instances {

@@ -1,6 +1,6 @@
-// Package forward awaits connections on the user's machine and joins each to a
-// port of an instance. Connections know nothing of each other: one that fails,
-// or is read slowly, leaves the others alone.
+// Package forward listens on the user's machine and connects each connection to a port of an
+// instance. Connections are independent: a connection that fails or is read slowly does not
+// affect the others.
 package forward
 
 import (
@@ -18,20 +18,20 @@ import (
 	"rik.dev/rik/internal/rpc/portstream"
 )
 
-// Localhost in [Config.Addresses] means the loopback addresses of both
-// families, of which IPv6's is left out where there is none.
+// Localhost in [Config.Addresses] means the loopback addresses of IPv4 and IPv6. On a machine
+// without IPv6 it means only that of IPv4.
 const Localhost = "localhost"
 
-// Config of a [Forwarder]. All fields are required.
+// Config configures a [Forwarder]. All fields are required.
 type Config struct {
 	// Addresses to listen on: IP addresses, or Localhost.
 	Addresses []string
 	Ports     []Port
-	// Dial reaches a port of the instance, anew for each connection.
+	// Dial opens a new connection to a port of the instance.
 	Dial func(ctx context.Context, port int) (*portstream.Stream, error)
-	// Final says whether an error of Dial will be that of every later one too.
+	// Final reports whether every later Dial would fail with the same error.
 	Final func(error) bool
-	// Out is told where connections are awaited, Err of those that fail.
+	// Out receives the addresses of the listeners, Err the errors of connections.
 	Out, Err io.Writer
 }
 
@@ -40,7 +40,7 @@ type Forwarder struct {
 	config    Config
 	listeners []listener
 
-	telling sync.Mutex // one line at a time
+	telling sync.Mutex // serializes lines of output
 }
 
 type listener struct {
@@ -48,7 +48,7 @@ type listener struct {
 	port Port
 }
 
-// Listen takes the local ports, all or none.
+// Listen opens all local ports, or none if one fails.
 func Listen(ctx context.Context, c Config) (*Forwarder, error) {
 	f := &Forwarder{config: c}
 	for _, port := range c.Ports {
@@ -74,8 +74,7 @@ func (f *Forwarder) listen(ctx context.Context, address string, port Port) error
 		return err
 	}
 	port.Local = taken
-	// A machine may have no IPv6, and a port that was free for one family need
-	// not be for the other.
+	// A machine may have no IPv6, and a port that is free on IPv4 may be in use on IPv6.
 	_, _ = f.open(ctx, "::1", port)
 	return nil
 }
@@ -98,8 +97,8 @@ func (f *Forwarder) close() error {
 	return errors.Join(problems...)
 }
 
-// Run joins connections until ctx ends, whose cause it returns, or an error is
-// final. When it returns, all connections are closed.
+// Run forwards connections until ctx ends or an error is final. It returns the cause of ctx or
+// the error. When it returns, all connections are closed.
 func (f *Forwarder) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -145,8 +144,8 @@ func (f *Forwarder) say(to io.Writer, format string, args ...any) {
 	_, _ = fmt.Fprintf(to, format, args...)
 }
 
-// join carries one connection. A failure on the far side resets the local
-// connection: a plain end could pass for the end of the data.
+// join forwards one connection. If the far side fails, it resets the local connection, because a
+// normal close could be mistaken for the end of the data.
 func (f *Forwarder) join(ctx context.Context, local *net.TCPConn, port int) error {
 	defer local.Close() //nolint:errcheck // nothing is left to write
 	remote, err := f.config.Dial(ctx, port)
@@ -160,8 +159,8 @@ func (f *Forwarder) join(ctx context.Context, local *net.TCPConn, port int) erro
 		_ = local.Close()
 		_ = remote.Close()
 	})()
-	// left: the local side went away, which is its own affair. over: it was sent
-	// away.
+	// left: the local side closed the connection, which is not an error. over: the far side has
+	// ended the connection.
 	var left, over atomic.Bool
 	var upward sync.WaitGroup
 	upward.Go(func() {
@@ -170,9 +169,9 @@ func (f *Forwarder) join(ctx context.Context, local *net.TCPConn, port int) erro
 			_ = remote.Close()
 			return
 		}
-		_ = remote.CloseWrite() // a far side that is gone is told of by reading
+		_ = remote.CloseWrite() // if the far side is gone, the read reports it
 	})
-	// Without ReadFrom, which would put its own words around remote's error.
+	// Hide ReadFrom, which would wrap the error of remote.
 	_, err = io.Copy(struct{ io.Writer }{local}, remote)
 	if err == nil {
 		_ = local.CloseWrite() // the local side may have closed it already
@@ -191,8 +190,7 @@ func (f *Forwarder) join(ctx context.Context, local *net.TCPConn, port int) erro
 	return err
 }
 
-// tells says whether an error is of the far side rather than of writing to the
-// local one.
+// tells reports whether an error is from the far side and not from writing to the local side.
 func tells(err error) bool {
 	var reported *portstream.RemoteError
 	return errors.As(err, &reported) || errors.Is(err, portstream.ErrCut)

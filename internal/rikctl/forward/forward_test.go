@@ -23,7 +23,7 @@ import (
 	"rik.dev/rik/internal/testkit/output"
 )
 
-// timeout is for a busy machine under the race detector.
+// timeout allows for a busy machine under the race detector.
 const timeout = time.Minute
 
 func TestParsePort(t *testing.T) {
@@ -42,7 +42,7 @@ func TestParsePort(t *testing.T) {
 	}
 }
 
-// far is the server's side: each connection to it runs serve.
+// far is the server's side. It runs serve for each connection.
 type far struct {
 	url string
 }
@@ -123,8 +123,8 @@ func (r *running) dial(t *testing.T) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// answer is all that a connection says which says nothing itself. A connection
-// that fails may do so before the dialer knows that it was there.
+// answer returns all data of a connection to which it writes nothing. A connection may fail
+// before the dialer sees it as open.
 func (r *running) answer() (string, error) {
 	conn, err := net.Dial("tcp", r.address)
 	if err != nil {
@@ -145,7 +145,7 @@ func echo(s *portstream.Stream) {
 	_ = s.Wait()
 }
 
-// TestMany connections at once, each with much to say, come through whole.
+// TestMany checks that simultaneous connections transfer all their data.
 func TestMany(t *testing.T) {
 	t.Parallel()
 	r := run(t, Config{Dial: newFar(t, echo).dial})
@@ -171,7 +171,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestSlowReader holds up nobody else.
+// TestSlowReader checks that a slow reader does not delay other connections.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	r := run(t, Config{Dial: newFar(t, func(s *portstream.Stream) {
@@ -191,7 +191,7 @@ func TestSlowReader(t *testing.T) {
 		_ = s.Wait()
 	}).dial})
 	slow := r.dial(t)
-	_, _ = slow.Write([]byte("s")) // and reads nothing of the flood
+	_, _ = slow.Write([]byte("s")) // do not read the data that follows
 	for range 3 {
 		quick := r.dial(t)
 		_, _ = quick.Write([]byte("q"))
@@ -201,7 +201,8 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// TestFailures are told, leave the next connection alone, and look like none.
+// TestFailures checks that a failure is reported, does not affect the next connection, and does
+// not look like a normal close.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -249,7 +250,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestFinal: what will fail for ever ends the forwarding.
+// TestFinal checks that a permanent failure ends the forwarding.
 func TestFinal(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("instance web-1 not found")

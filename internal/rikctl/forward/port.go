@@ -8,14 +8,14 @@ import (
 
 // Port is one pair of ports.
 type Port struct {
-	// Local is where connections are awaited; 0 for one that is free.
+	// Local is the port to listen on; 0 means any free port.
 	Local int
-	// Remote is the instance's.
+	// Remote is the port of the instance.
 	Remote int
 }
 
-// ParsePort reads LOCAL:REMOTE, :REMOTE for any free local port, and REMOTE for
-// the same on both sides.
+// ParsePort parses LOCAL:REMOTE, :REMOTE for any free local port, and REMOTE for the same port
+// on both sides.
 func ParsePort(text string) (Port, error) {
 	local, remote, both := strings.Cut(text, ":")
 	if !both {

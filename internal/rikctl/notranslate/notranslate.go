@@ -1,16 +1,15 @@
-// Package notranslate has kubectl's commands speak the language of rikctl's own.
+// Package notranslate turns off the translations of kubectl's commands.
 //
-// Left to themselves they translate some of their texts as the locale says, so that a
-// user would read two languages; and they pack and read their translations at every
-// start of the program, which is a third of what a start takes.
+// With them, some texts would follow the user's locale, so that a user would read two languages.
+// Unpacking and reading the translations also takes a third of each start of the program.
 package notranslate
 
 import "k8s.io/kubectl/pkg/util/i18n"
 
-// Err is what came of it: it is not nil where a package asked for a translation before
-// this one was initialized, and then they are read as ever.
+// Err is not nil if a package requested a translation before this one was initialized. The
+// translations are then loaded as usual.
 //
-// Packages are initialized in the order of their import paths, each after those that it
-// imports (https://go.dev/ref/spec#Package_initialization). kubectl's commands import some
-// of sigs.k8s.io, whose turn comes after this one's; what this one imports does not.
+// Go initializes packages in the order of their import paths, each after those that it imports
+// (https://go.dev/ref/spec#Package_initialization). kubectl's commands import packages of
+// sigs.k8s.io, which come after this one. This package imports none of those.
 var Err = i18n.SetLoadTranslationsFunc(func() error { return nil })
