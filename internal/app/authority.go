@@ -18,14 +18,14 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// componentValidity of the certificates that components show each other. They
-// live in memory and renew themselves.
+// componentValidity is the lifetime of the certificates that components present to each other.
+// They are in memory only and renew themselves.
 const componentValidity = 30 * 24 * time.Hour
 
-// openAuthority loads the cluster's authority from a data directory. It makes one in a
-// directory that belongs to no cluster yet, or if the administrator accepts new keys.
-// Controller and scheduler of one machine may both be the first to start: a lock keeps them
-// from making two.
+// openAuthority loads the cluster's authority from a data directory. It creates one if the
+// directory belongs to no cluster yet, or if the administrator accepts new keys. Controller and
+// scheduler of one machine may start at the same time, so a lock prevents them from creating
+// two.
 func openAuthority(dataDir string, acceptKeys bool) (*pki.Authority, error) {
 	dir := filepath.Join(dataDir, "pki")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -50,8 +50,8 @@ func openAuthority(dataDir string, acceptKeys bool) (*pki.Authority, error) {
 	return pki.LoadOrCreate(dir)
 }
 
-// discardAuthority removes an authority that was made for a cluster that did not come to be:
-// the start was refused. The next start must not take it for the cluster's.
+// discardAuthority removes an authority that was created for a start that was then refused.
+// Otherwise the next start would use it as the authority of an existing cluster.
 func discardAuthority(dataDir string, authority *pki.Authority, cause error) error {
 	if known, err := clusterid.Read(dataDir); err != nil || known != nil {
 		return cause //nolint:nilerr // the cause says more
@@ -59,14 +59,14 @@ func discardAuthority(dataDir string, authority *pki.Authority, cause error) err
 	return errors.Join(cause, authority.Discard(filepath.Join(dataDir, "pki")))
 }
 
-// serverTLS is the configuration of a gRPC port: a certificate of its own, and
-// client certificates of the cluster where the caller shows one. What a caller
-// may do is decided by the service, from the certificate's name.
+// serverTLS returns the configuration of a gRPC port. It has a server certificate, and verifies
+// client certificates against the cluster's authority if the client presents one. The service
+// decides from the name in the certificate what a client may do.
 func serverTLS(ctx context.Context, authority *pki.Authority, hosts []string, log *slog.Logger) (*tls.Config, *pki.Leaf, error) {
 	leaf, err := pki.NewLeaf(ctx, pki.LeafConfig{
 		Issue: func(context.Context) ([]byte, []byte, error) {
 			certPEM, keyPEM, err := authority.IssueServer(hosts, componentValidity)
-			// Joining nodes know the authority only by its hash: show it to them.
+			// Append the authority, because joining nodes have only its hash.
 			return append(certPEM, authority.CertificatePEM()...), keyPEM, err
 		},
 		Logger: log,
@@ -83,7 +83,8 @@ func serverTLS(ctx context.Context, authority *pki.Authority, hosts []string, lo
 	}, leaf, nil
 }
 
-// clientTLS shows a component's own certificate to another component.
+// clientTLS returns the configuration with which a component presents its certificate to another
+// component.
 func clientTLS(ctx context.Context, authority *pki.Authority, name, serverName string, log *slog.Logger) (*tls.Config, *pki.Leaf, error) {
 	leaf, err := pki.NewLeaf(ctx, pki.LeafConfig{
 		Issue: func(context.Context) ([]byte, []byte, error) {
@@ -103,10 +104,10 @@ func clientTLS(ctx context.Context, authority *pki.Authority, name, serverName s
 	}, leaf, nil
 }
 
-// controllerName is how the controller is known to the scheduler.
+// controllerName is the controller's name in its certificate for the scheduler.
 const controllerName = rikv1alpha1.UserController
 
-// ownHosts are the names and addresses under which this machine is reached.
+// ownHosts returns the names and addresses of this machine.
 func ownHosts(extra ...string) []string {
 	hosts := []string{"localhost", "127.0.0.1", "::1"}
 	if name, err := os.Hostname(); err == nil {

@@ -13,11 +13,12 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// TestARefusedStartLeavesNoAuthority: the next start would take it for the cluster's.
+// TestARefusedStartLeavesNoAuthority checks that a refused start removes its new authority,
+// which the next start would use as the cluster's.
 func TestARefusedStartLeavesNoAuthority(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	// What a server of before identities left, without its datastore.
+	// The file of a server from before clusters had identities, whose datastore is missing.
 	if err := os.WriteFile(filepath.Join(dir, TokenFile), []byte("token\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -35,8 +36,8 @@ func TestARefusedStartLeavesNoAuthority(t *testing.T) {
 	}
 }
 
-// TestOpenAuthority: a known cluster gets a new authority only if the administrator accepts
-// that; what was there is kept.
+// TestOpenAuthority checks that an existing cluster gets a new authority only if the
+// administrator accepts that, and that an existing authority stays.
 func TestOpenAuthority(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

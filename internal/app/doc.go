@@ -1,8 +1,8 @@
-// Package app puts the components together: it is the only place that sees them
-// all. It reads flags and environment, makes certificates and listeners, and
-// runs what a program is made of until a signal comes.
+// Package app assembles the components. It is the only package that imports all of them. It
+// reads flags and environment variables, creates certificates and listeners, and runs the parts
+// of a program until a signal arrives.
 //
-// server.go is the control plane, scheduler.go the scheduler alone, agent.go a
-// node that joins from elsewhere; the node itself is put together in app/node,
-// which stays clear of the control plane's libraries.
+// server.go has the control plane, and scheduler.go the scheduler. Package app/node assembles a
+// node, also one that joins a cluster on another machine. It must not import the control plane's
+// libraries.
 package app

@@ -2,7 +2,8 @@ package app
 
 import "testing"
 
-// Without the flag only what lies in the locked data directory is a controller's alone.
+// Without the flag, a controller skips the election only if its datastore is in the data
+// directory, which is locked.
 func TestElects(t *testing.T) {
 	t.Parallel()
 	for endpoint, want := range map[string]bool{

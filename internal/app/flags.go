@@ -20,18 +20,18 @@ import (
 	"rik.dev/rik/internal/scheduler"
 )
 
-// Defaults that the papers give.
+// Defaults from the published papers.
 const (
 	defaultDataDir = "/var/lib/rik/data/"
 
-	// The published clients expect plain ports where ours speak TLS: theirs are
-	// shifted by ten.
+	// The published clients speak plain HTTP on ports on which rik speaks TLS. rik serves the
+	// plain protocols ten ports away: at 5010, 4986 and 4985 for 5000, 4996 and 4995.
 	legacyAPI        = "127.0.0.1:5010"
 	legacyController = "127.0.0.1:4986"
 	legacyWorker     = "127.0.0.1:4985"
 )
 
-// flags hold what the command lines of all programs can say.
+// flags holds the flags of all programs.
 type flags struct {
 	logLevel, logFormat string
 	noAgent             bool
@@ -41,7 +41,7 @@ type flags struct {
 	control             ControlPlane
 	scheduler           SchedulerSettings
 	node                node.Options
-	// port is the flag for the API's port, nil for a program without one.
+	// port is the flag for the API's port; nil for a program without one.
 	port *pflag.Flag
 }
 
@@ -101,8 +101,8 @@ func (f *flags) schedulerPorts(s *pflag.FlagSet) {
 	s.BoolVar(&f.scheduler.Packing, "pack", false, "fill nodes one after the other instead of spreading")
 }
 
-// nodeTimeout is the scheduler's for each node, and the controller's for all of them
-// while it has no scheduler.
+// nodeTimeout adds the flag for the scheduler's timeout of each node. The controller uses it for
+// all nodes while it has no scheduler.
 func (f *flags) nodeTimeout(s *pflag.FlagSet) {
 	s.DurationVar(&f.scheduler.NodeTimeout, "node-timeout", scheduler.DefaultNodeTimeout, "silence of a node, or of the scheduler for the controller, after which nothing is placed there and its instances count as Unknown")
 }
@@ -111,7 +111,8 @@ func (f *flags) legacy(s *pflag.FlagSet) {
 	s.BoolVar(&f.insecureLegacy, "insecure-legacy", false, "serve the published protocols too, on loopback, without encryption or identity: every local user is then an administrator")
 }
 
-// schedulerSettings fills in what the scheduler shares with the control plane.
+// schedulerSettings returns the scheduler's settings with those that it shares with the control
+// plane.
 func (f *flags) schedulerSettings() SchedulerSettings {
 	s := f.scheduler
 	s.DataDir, s.BindAddress, s.ExtraSANs = f.control.DataDir, f.control.BindAddress, f.control.ExtraSANs
@@ -128,8 +129,8 @@ func (f *flags) controlPlane() ControlPlane {
 	return c
 }
 
-// validate finds every mistake in the settings of a program before it opens or makes
-// anything: a data directory that was begun with a wrong flag would stay.
+// validate reports every mistake in the settings of a program before the program opens or
+// creates anything. Otherwise a start with a wrong flag would leave a data directory behind.
 func (f *flags) validate(parts ...func() []error) error {
 	problems := f.validateCommon()
 	for _, part := range parts {
@@ -189,14 +190,14 @@ func (f *flags) validateScheduler() []error {
 	return append(f.validateTimeout(), ports(map[string]int{"--worker-port": f.scheduler.WorkerPort, "--scheduler-port": f.scheduler.ControllerPort})...)
 }
 
-// validateTogether is for a control plane and a scheduler in one process.
+// validateTogether validates the ports of a control plane and a scheduler in one process.
 func (f *flags) validateTogether() []error {
 	return ports(map[string]int{
 		"--port": f.control.Port, "--node-port": f.control.NodePort, "--worker-port": f.scheduler.WorkerPort,
 	})
 }
 
-// minNodeValidity leaves a node several tries to renew its certificate.
+// minNodeValidity allows a node several attempts to renew its certificate.
 const minNodeValidity = time.Minute
 
 func notNegative(flag string, d time.Duration) []error {
@@ -206,7 +207,7 @@ func notNegative(flag string, d time.Duration) []error {
 	return nil
 }
 
-// ports judges those of one process. 0 lets the kernel choose.
+// ports validates the ports of one process. With 0, the kernel chooses a port.
 func ports(flags map[string]int) []error {
 	var problems []error
 	of := map[int]string{}
@@ -223,7 +224,7 @@ func ports(flags map[string]int) []error {
 	return problems
 }
 
-// env is an environment variable, or what it falls back to when it is empty.
+// env returns an environment variable, or the fallback if it is empty.
 func env(name, fallback string) string {
 	if v := os.Getenv(name); v != "" {
 		return v
@@ -231,7 +232,8 @@ func env(name, fallback string) string {
 	return fallback
 }
 
-// envInt reads a number; judge refuses nonsense.
+// envInt returns an environment variable as a number, or the fallback if it is not a number.
+// validate checks the range.
 func envInt(name string, fallback int) int {
 	if v, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return v

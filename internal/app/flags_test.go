@@ -12,7 +12,7 @@ import (
 	"rik.dev/rik/internal/app/node"
 )
 
-// parsed are the flags of rik server after a command line.
+// parsed returns the flags of rik server for a command line.
 func parsed(t *testing.T, line ...string) *flags {
 	t.Helper()
 	f := newFlags()

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// pipeBytes is the buffer of a connection inside the process, in each direction.
+// pipeBytes is the size of the buffer of an in-process connection, in each direction.
 const pipeBytes = 1 << 20
 
 // pipe is a listener that only this process can reach.
@@ -17,8 +17,7 @@ type pipe struct{ *bufconn.Listener }
 
 func newPipe() pipe { return pipe{bufconn.Listen(pipeBytes)} }
 
-// options make a client use the pipe. The peer is this process: nothing is
-// encrypted.
+// options makes a client use the pipe. The peer is this process, so nothing is encrypted.
 func (p pipe) options() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.DialContext(ctx) }),

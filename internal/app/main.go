@@ -25,11 +25,11 @@ const (
 	exitUsage = 2
 )
 
-// errUsage marks errors of the command line; a node's flags have the same.
+// errUsage marks errors of the command line. A node's flags use the same error.
 var errUsage = node.ErrUsage
 
-// Main runs a program by its name and returns its exit code. "rik" has every
-// component as a subcommand; the others are one of them.
+// Main runs a program by its name and returns its exit code. "rik" has every component as a
+// subcommand. The other names run one component.
 func Main(program string, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -56,8 +56,8 @@ func Main(program string, args []string) int {
 	}
 }
 
-// Called is the program that a file runs which is called as path says: every component
-// is rik under a name of its own, by a link or a copy; under any other name it is rik.
+// Called returns the program to run for the path of the executable. Every component is a link to
+// rik, or a copy, with the component's name. With any other name the program is rik.
 func Called(path string) string {
 	name := filepath.Base(path)
 	if _, found := componentOf(name, components()); found {
@@ -89,7 +89,7 @@ func commandOf(program string) *cobra.Command {
 	return quiet(command)
 }
 
-// rikCommand has all but the components that are also programs of their own.
+// rikCommand returns the command rik without the components that are also separate programs.
 func rikCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "rik",
@@ -103,7 +103,7 @@ func rikCommand() *cobra.Command {
 	return command
 }
 
-// quiet leaves printing errors to Main, and marks those of the command line.
+// quiet makes Main print the errors of a command, and marks errors of its flags.
 func quiet(c *cobra.Command) *cobra.Command {
 	c.SilenceErrors, c.SilenceUsage = true, true
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
@@ -186,8 +186,8 @@ func noArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// withLog makes the logger of a process. Text on a terminal and in a journal is
-// for people; JSON is for machines.
+// withLog calls run with the logger that the flags describe. Text is for people, on a terminal
+// or in a journal. JSON is for other programs.
 func withLog(f *flags, run func(*slog.Logger) error) error {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {

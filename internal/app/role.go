@@ -12,12 +12,11 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// roleInterval is how often it is looked whether the server's own node has joined.
+// roleInterval is the interval of checks whether the server's own node has joined.
 const roleInterval = 500 * time.Millisecond
 
-// markControlPlane gives the node that shares its machine with the control plane
-// the role by which users know it. No node may ask for a role itself, so it is not
-// among the labels that the node comes with.
+// markControlPlane labels the node on the control plane's machine with the role control-plane. A
+// node must not set a role itself, so the role is not among the labels that the node sends.
 func markControlPlane(ctx context.Context, c client.Client, name string, log *slog.Logger) {
 	role := rikv1alpha1.LabelRolePrefix + "control-plane"
 	_ = wait.PollUntilContextCancel(ctx, roleInterval, true, func(ctx context.Context) (bool, error) {

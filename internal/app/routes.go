@@ -14,9 +14,9 @@ import (
 	"rik.dev/rik/internal/rpc/jointoken"
 )
 
-// routes of the control plane beside the API: the published one, explanations,
-// metrics and join tokens. A user may see the second and third who may get the
-// objects that they speak of.
+// routes are the paths of the control plane next to the API: the published API, explanations,
+// metrics and join tokens. Explanations and metrics require permission to read the objects that
+// they describe.
 type routes struct{ why, metrics, tokens lateHandler }
 
 func (r *routes) list(s *apiserver.Server) ([]apiserver.Route, error) {
@@ -31,13 +31,13 @@ func (r *routes) list(s *apiserver.Server) ([]apiserver.Route, error) {
 	}...), nil
 }
 
-// whyAttributes: who may get the instance may ask why it is where it is.
+// whyAttributes requires permission to get the instance.
 func whyAttributes(r *http.Request) authorizer.AttributesRecord {
 	namespace, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, controller.WhyPath), "/")
 	return authorizer.AttributesRecord{Verb: "get", Resource: "instances", Namespace: namespace, Name: name}
 }
 
-// metricsAttributes: who may list the objects may see what they use.
+// metricsAttributes requires permission to list the objects.
 func metricsAttributes(r *http.Request) authorizer.AttributesRecord {
 	resource := strings.TrimPrefix(r.URL.Path, controller.MetricsPath)
 	a := authorizer.AttributesRecord{Verb: "list", Resource: resource}
@@ -47,8 +47,8 @@ func metricsAttributes(r *http.Request) authorizer.AttributesRecord {
 	return a
 }
 
-// tokenAttributes: tokens are no objects of the API, and RBAC speaks of them all
-// the same.
+// tokenAttributes uses the same RBAC resource for all requests about tokens, because tokens are
+// not objects of the API.
 func tokenAttributes(r *http.Request) authorizer.AttributesRecord {
 	a := authorizer.AttributesRecord{Resource: jointoken.Resource, Name: strings.TrimPrefix(r.URL.Path, jointoken.Path)}
 	switch r.Method {
@@ -62,7 +62,7 @@ func tokenAttributes(r *http.Request) authorizer.AttributesRecord {
 	return a
 }
 
-// allowed asks the authorizer before a request reaches the handler.
+// allowed authorizes a request before it reaches the handler.
 func allowed(az authorizer.Authorizer, attributes func(*http.Request) authorizer.AttributesRecord, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, ok := request.UserFrom(r.Context())

@@ -23,7 +23,7 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 		return err
 	}
 	if !f.noAgent {
-		// The node is checked first: its problems are found out in milliseconds.
+		// Check the node first, because that takes only milliseconds.
 		if err := f.node.Validate(); err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 	return group.Wait()
 }
 
-// runController runs API server and controller, with the scheduler elsewhere.
+// runController runs the API server and the controller. The scheduler runs elsewhere.
 func runController(ctx context.Context, f *flags, log *slog.Logger) error {
 	if err := f.validate(f.validatePlane, f.validateTimeout); err != nil {
 		return err
@@ -105,8 +105,8 @@ func runController(ctx context.Context, f *flags, log *slog.Logger) error {
 	return group.Wait()
 }
 
-// schedulerAddress reads the papers' SCHEDULER_URL. Its scheme does not matter:
-// without --insecure-legacy everything is TLS.
+// schedulerAddress parses the SCHEDULER_URL of the published papers. It ignores the scheme,
+// because everything without --insecure-legacy uses TLS.
 func schedulerAddress(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {

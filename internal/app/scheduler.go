@@ -18,22 +18,21 @@ import (
 	"rik.dev/rik/internal/scheduler/placement"
 )
 
-// SchedulerSettings say where the scheduler is reached.
+// SchedulerSettings configures the scheduler and its ports.
 type SchedulerSettings struct {
 	DataDir     string
 	BindAddress string
-	// ControllerPort is opened only when the controller is another process.
+	// ControllerPort is opened only if the controller is another process.
 	ControllerPort int
 	WorkerPort     int
 	ExtraSANs      []string
-	// InsecureLegacy also serves the published protocol, on loopback, at the
-	// two addresses.
+	// InsecureLegacy also serves the published protocol, on loopback, at the two addresses.
 	InsecureLegacy                         bool
 	LegacyControllerAddress, LegacyAddress string
 	Packing                                bool
-	// NodeTimeout is the silence after which a node counts as lost.
+	// NodeTimeout is the time without a report after which a node is lost.
 	NodeTimeout time.Duration
-	// Connections counts those of the process.
+	// Connections counts the connections of the process.
 	Connections *listener.Connections
 }
 
@@ -41,12 +40,12 @@ type SchedulerSettings struct {
 type brain struct {
 	scheduler *scheduler.Scheduler
 	leaf      *pki.Leaf
-	// controllers and workers are where parts of this process reach it.
+	// controllers and workers are the in-process listeners.
 	controllers, workers pipe
 }
 
-// newBrain opens the ports. withController also opens the one for a controller
-// of another process.
+// newBrain opens the ports. withController also opens the port for a controller in another
+// process.
 func newBrain(ctx context.Context, s SchedulerSettings, withController bool, authority *pki.Authority, log *slog.Logger) (*brain, error) {
 	b := &brain{controllers: newPipe(), workers: newPipe()}
 	config, leaf, err := serverTLS(ctx, authority, ownHosts(s.ExtraSANs...), log)
@@ -54,14 +53,14 @@ func newBrain(ctx context.Context, s SchedulerSettings, withController bool, aut
 		return nil, err
 	}
 	b.leaf = leaf
-	// Unlike the node service, nobody has business here without a certificate.
+	// Unlike the node service, this port requires a client certificate.
 	config.ClientAuth = tls.RequireAndVerifyClientCert
 	config = listener.ByCertificate(config)
 	c := scheduler.Config{
 		Controllers: []scheduler.Endpoint{{Listener: b.controllers, Trusted: true}},
 		Workers:     []scheduler.Endpoint{{Listener: b.workers, Trusted: true}},
 		NodeTimeout: s.NodeTimeout,
-		// A lost heartbeat or two is no silence.
+		// Several heartbeats fit into the timeout, so one or two lost ones do not matter.
 		HeartbeatInterval: min(scheduler.DefaultHeartbeatInterval, s.NodeTimeout/4),
 		Name:              "scheduler",
 		Logger:            log.With("component", "scheduler"),
@@ -129,7 +128,7 @@ func (b *brain) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// runScheduler runs the scheduler alone, until ctx ends.
+// runScheduler runs only the scheduler, until ctx ends.
 func runScheduler(ctx context.Context, f *flags, log *slog.Logger) error {
 	if err := f.validate(f.validateScheduler); err != nil {
 		return err

@@ -35,10 +35,10 @@ import (
 	"rik.dev/rik/internal/version"
 )
 
-// TokenFile in the data directory lets the machine's administrator add nodes.
+// TokenFile is a file in the data directory with a join token for the machine's administrator.
 const TokenFile = "node-token"
 
-// ControlPlane says how the API server and the controller are run.
+// ControlPlane configures the API server and the controller.
 type ControlPlane struct {
 	DataDir          string
 	BindAddress      string
@@ -49,27 +49,28 @@ type ControlPlane struct {
 	ClusterName      string
 
 	DatastoreEndpoint, DatastoreCA, DatastoreCert, DatastoreKey string
-	// DatastoreQuota is of the embedded etcd.
+	// DatastoreQuota is the quota of the embedded etcd.
 	DatastoreQuota size.Bytes
 	// NewCluster and AcceptKeys are as in apiserver.Config.
 	NewCluster, AcceptKeys bool
 
-	// InsecureLegacyAddress serves the published API over plain HTTP; empty: not.
+	// InsecureLegacyAddress serves the published API over plain HTTP; empty means not at all.
 	InsecureLegacyAddress string
-	// LeaderElection waits for other controllers to give up. On a datastore that another
-	// server can use too it is always so.
+	// LeaderElection makes the controller wait for the lease. On a datastore that another server
+	// can use too, the controller always takes part in the election.
 	LeaderElection bool
 	ReplaceAfter   time.Duration
-	// NodeTimeout is the time without a scheduler after which nobody hears of nodes.
+	// NodeTimeout is how long the controller may have no scheduler before all nodes count as not
+	// reporting.
 	NodeTimeout time.Duration
 	// Network holds the ranges of addresses and the domain of names.
 	Network network.Options
-	// NodePorts is a list of ports and ranges of ports that workloads may have on nodes.
+	// NodePorts is a list of ports and ranges of ports. Workloads may use them as node ports.
 	NodePorts string
-	// WorkerPort is the scheduler's, which no workload may have.
+	// WorkerPort is a port of the scheduler. No workload may use it.
 	WorkerPort   int
 	NodeValidity time.Duration
-	// Connections counts those of the process.
+	// Connections counts the connections of the process.
 	Connections *listener.Connections
 }
 
@@ -83,15 +84,15 @@ type plane struct {
 	controller *controller.Controller
 	nodes      *nodeapi.Server
 	tokens     *jointoken.Tokens
-	// local is where a node in this process reaches the node service.
+	// local is the in-process listener of the node service.
 	local pipe
 
 	late   sessions
 	routes routes
 }
 
-// newPlane makes everything up to the moment of serving. Its run must be
-// called, even with a canceled context: it is what releases the datastore.
+// newPlane prepares everything before serving. The caller must call run, even with a canceled
+// context, because run releases the datastore.
 func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authority, scheduler func(context.Context) (*grpc.ClientConn, error), log *slog.Logger) (*plane, error) {
 	nodePorts, err := settings.nodePorts()
 	if err != nil {
@@ -129,10 +130,10 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 	return p, nil
 }
 
-// nodePorts are the ports of nodes that workloads may have. rik's own are not among them:
-// while a server restarts, its clients would reach a workload in its place.
+// nodePorts returns the ports of nodes that workloads may use. It excludes rik's own ports,
+// because clients of a restarting server would otherwise reach a workload.
 func (c ControlPlane) nodePorts() (validation.NodePorts, error) {
-	// Also where each runs alone, on the usual ports.
+	// Exclude the usual ports of components that run as separate processes too.
 	const vxlan, names, schedulerPort = 8472, 4953, 4996
 	own := map[validation.OwnPort]string{
 		{Protocol: rik.ProtocolUDP, Port: vxlan}: "the tunnels between nodes (VXLAN)",
@@ -157,8 +158,9 @@ func (p *plane) release(ctx context.Context) error {
 	return p.api.Run(ended)
 }
 
-// elects says whether the controller takes part in an election. A second server on the same
-// datastore must not act beside the first, whether or not somebody thought of a flag.
+// elects reports whether the controller takes part in an election. On a shared datastore it
+// always does, because a second server must not act at the same time, even if the administrator
+// forgot the flag.
 func (c ControlPlane) elects() bool {
 	return c.LeaderElection || datastore.Config{Endpoint: c.DatastoreEndpoint}.Shared()
 }
@@ -207,11 +209,11 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 	return nil
 }
 
-// run serves until ctx ends or a part fails. ready is called once the API
-// answers and the controller works.
+// run serves until ctx ends or a part fails. It calls ready once the API answers and the
+// controller works.
 func (p *plane) run(ctx context.Context, ready func(context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	// The API server goes last: the controller's last writes need it.
+	// The API server must stop last, because the controller's last writes need it.
 	dependents, stopDependents := context.WithCancel(ctx)
 	defer stopDependents()
 	apiContext, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
@@ -258,7 +260,7 @@ func (p *plane) runDependents(ctx context.Context, ready func(context.Context) e
 	return group.Wait()
 }
 
-// serveNodes serves the node service to this process and, with TLS, to others.
+// serveNodes serves the node service to this process, and to other machines with TLS.
 func (p *plane) serveNodes(ctx context.Context) error {
 	socket, err := listener.Listen(ctx, p.settings.BindAddress, p.settings.NodePort, "--node-port")
 	if err != nil {
@@ -285,7 +287,8 @@ func (p *plane) nodeServer(trusted bool, options ...grpc.ServerOption) *grpc.Ser
 	return server
 }
 
-// silence on a connection after which it is probed, and then given up.
+// silence is the time without traffic after which a connection is probed, and the timeout of
+// that probe.
 const silence = 10 * time.Second
 
 // serveGRPC serves until ctx ends.
@@ -298,7 +301,7 @@ func serveGRPC(ctx context.Context, listener net.Listener, server *grpc.Server) 
 	return nil
 }
 
-// ensureToken makes the administrator's join token at the first start.
+// ensureToken creates the administrator's join token at the first start.
 func (p *plane) ensureToken(ctx context.Context) error {
 	path := filepath.Join(p.settings.DataDir, TokenFile)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -311,7 +314,7 @@ func (p *plane) ensureToken(ctx context.Context) error {
 	return pki.WriteFile(path, []byte(token.Text()+"\n"))
 }
 
-// auditOf records in the API server's audit log what nodes ask of the controller.
+// auditOf records the requests of nodes to the controller in the API server's audit log.
 func auditOf(log *audit.Log) func(nodeapi.AuditEntry) {
 	return func(e nodeapi.AuditEntry) {
 		log.Record(audit.Entry{

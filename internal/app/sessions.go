@@ -12,8 +12,8 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// sessions joins the API server, which is made first, with the node service,
-// which needs it to exist. Before the latter is there, no node is connected.
+// sessions connects the API server with the node service. The node service needs the API server,
+// so it is created later. Until then, no node is connected.
 type sessions struct {
 	nodes atomic.Pointer[nodeapi.Server]
 }
@@ -37,8 +37,8 @@ func (s *sessions) Open(ctx context.Context, node string, open *nodev1.OpenStrea
 	return session, nil
 }
 
-// lateHandler answers 503 until the real handler is there: routes are fixed
-// before the controller that serves them can be made.
+// lateHandler answers 503 until the real handler is set. The API server fixes its routes before
+// the controller exists.
 type lateHandler struct{ handler atomic.Pointer[http.Handler] }
 
 func (l *lateHandler) set(h http.Handler) { l.handler.Store(&h) }

@@ -13,8 +13,8 @@ import (
 	"rik.dev/rik/internal/apiserver"
 )
 
-// shareConfig gives the user who started the server under sudo a configuration
-// for rikctl, unless they have one. A failure is only told: the server runs.
+// shareConfig writes a configuration for rikctl for the user who started the server with sudo,
+// unless that user has one. It only logs errors, because the server works without.
 func shareConfig(dataDir string, log *slog.Logger) {
 	name := os.Getenv("SUDO_USER")
 	if name == "" || name == "root" {
@@ -30,7 +30,7 @@ func shareConfig(dataDir string, log *slog.Logger) {
 	}
 }
 
-// copyConfig writes ~/.rik/config.yaml of a user, owned by them, mode 0600.
+// copyConfig writes ~/.rik/config.yaml of a user, owned by that user, with mode 0600.
 func copyConfig(dataDir, name string) (string, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -48,8 +48,8 @@ func copyConfig(dataDir, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The folder is the user's, and we are root: a link must not lead us out of
-	// it, nor to a file that exists.
+	// The directory belongs to the user and this process is root. A link must not lead out of
+	// the directory, or to an existing file.
 	home, err := os.OpenRoot(u.HomeDir)
 	if err != nil {
 		return "", err

@@ -27,7 +27,7 @@ import (
 	"rik.dev/rik/internal/scheduler/simulate"
 )
 
-// simulation are the flags of rik simulate.
+// simulation holds the flags of rik simulate.
 type simulation struct {
 	nodes, zones      int
 	scheduler         string
@@ -81,7 +81,7 @@ func (s *simulation) run(ctx context.Context, dataDir string, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	// Before the authority, which would be made where there is none.
+	// Do this before openAuthority, which would create an authority if there is none.
 	if s.api, err = administrator(dataDir); err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (s *simulation) allocatable() (rikv1alpha1.ResourceList, error) {
 	return list, nil
 }
 
-// administrator is a client with the credentials that the server left in its data
+// administrator returns a client with the administrator's credentials from the server's data
 // directory.
 func administrator(dataDir string) (client.Client, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, apiserver.KubeconfigFile))
@@ -131,7 +131,7 @@ func administrator(dataDir string) (client.Client, error) {
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
-// admit makes the Node, as joining does, and gives its UID.
+// admit creates the Node, like the join of a node, and returns its UID.
 func (s *simulation) admit(ctx context.Context, name string) (types.UID, error) {
 	n := &rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	err := s.api.Create(ctx, n)
@@ -144,7 +144,7 @@ func (s *simulation) admit(ctx context.Context, name string) (types.UID, error) 
 	return n.UID, nil
 }
 
-// dial connects as a node of that name, with a certificate of its own.
+// dial connects as a node with that name, with a certificate for it.
 func (s *simulation) dial(ctx context.Context, authority *pki.Authority, node string) (grpc.ClientConnInterface, func(), error) {
 	uid, err := s.admit(ctx, node)
 	if err != nil {

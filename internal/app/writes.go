@@ -9,8 +9,8 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/inprocess"
 )
 
-// writes is the controller's hot path in the process of the API server: each
-// call is one write to the datastore and no request.
+// writes implements the controller's frequent writes in the process of the API server. Each call
+// is one write to the datastore, without an API request.
 type writes struct{ *inprocess.Instances }
 
 // Bind stores the node and the status in one write.

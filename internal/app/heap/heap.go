@@ -1,5 +1,5 @@
-// Package heap keeps the memory of a control plane to what it needs: it tells Go's
-// collector when to collect, and gives back what only a burst of work needed.
+// Package heap limits the memory of a control plane to what it needs. It adjusts Go's garbage
+// collector, and returns memory to the system after a burst of work.
 package heap
 
 import (
@@ -11,49 +11,48 @@ import (
 )
 
 const (
-	// settled is how long after the start a control plane has made its lasting
-	// parts: schemas, discovery and the first lists.
+	// settled is the time after the start at which a control plane has created its permanent
+	// data: schemas, discovery and the first lists.
 	settled      = 10 * time.Second
 	tuneInterval = 500 * time.Millisecond
-	// idleLooks are as many looks as a busy process collects within, so that what is
-	// free at all of them is not about to be used: 10 s.
+	// idleLooks is the number of successive samples, 10 s, within which a busy process runs a
+	// garbage collection. Memory that is free in all of them is not about to be used.
 	idleLooks = 20
-	// returnInterval bounds how often memory is given back: a collection of everything is
-	// the price.
+	// returnInterval is the minimum time between two returns of memory, because each one costs a
+	// full collection.
 	returnInterval = time.Minute
 )
 
-// An idle control plane stays small; one with much to hold lets more garbage gather
-// before it is collected, since a third of its CPU went into that while instances
-// came by the thousand. Sizes are of what lives on the heap, in bytes.
+// An idle control plane must stay small. One with a large heap collects less often, because
+// collections took a third of its CPU while thousands of instances were created. Sizes are those
+// of the live heap, in bytes.
 const (
 	smallHeap, smallPercent   = 96 << 20, 50
 	middleHeap, middlePercent = 192 << 20, 100
 	largePercent              = 200
 )
 
-// schemasFree is how much may lie unused in a kcp. What it holds are schemas above all,
-// and taking many of them up leaves as much garbage as lasts.
+// schemasFree is the amount of unused memory that a kcp may keep. Most of its heap is schemas,
+// and loading many of them leaves as much garbage as permanent data.
 const schemasFree = 64 << 20
 
-// Policy says how a kind of control plane keeps its memory.
+// Policy is the memory policy for a kind of control plane.
 type Policy struct {
-	// percent is the growth, of what lives, at which garbage is collected.
+	// percent returns the value of GOGC for a size of the live heap.
 	percent func(live uint64) int
-	// free is how much memory may lie unused for long; zero for any amount.
+	// free is the amount of memory that may be unused for long; zero means no limit.
 	free uint64
 }
 
-// Server is the policy of a rik cluster's control plane.
+// Server returns the policy for the control plane of a rik cluster.
 func Server() Policy { return Policy{percent: serverPercent} }
 
-// KCP is the policy of a kcp.
+// KCP returns the policy for a kcp.
 func KCP() Policy { return Policy{percent: kcpPercent, free: schemasFree} }
 
-// Tune returns the memory that only the start needed to the machine, since a process
-// that does little afterward would not collect it for minutes, and then keeps the
-// collector to the policy. It ends with ctx. Whoever sets GOGC or GOMEMLIMIT (package
-// runtime) wants the collector otherwise, and has it so.
+// Tune applies the policy to Go's garbage collector until ctx ends. Once after the start, it
+// returns the memory that only the start needed to the system, because an idle process would not
+// collect it for minutes. If GOGC or GOMEMLIMIT (package runtime) is set, Tune does nothing.
 func Tune(ctx context.Context, p Policy) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -85,13 +84,13 @@ func Tune(ctx context.Context, p Policy) {
 	}
 }
 
-// idle notices that much memory has been free for long.
+// idle detects that much memory has been free for a long time.
 type idle struct {
 	looks    int
 	returned time.Time
 }
 
-// look says whether it is time to give memory back.
+// look reports whether to return memory now.
 func (i *idle) look(isMuch bool, now time.Time) bool {
 	if i.looks++; !isMuch {
 		i.looks = 0

@@ -28,8 +28,8 @@ func TestPercent(t *testing.T) {
 	}
 }
 
-// TestIdle: memory is given back when much of it was free at every look for long, and
-// not again soon.
+// TestIdle checks that memory is returned after it was free in every sample for long, and not
+// again soon after.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	var i idle
@@ -54,7 +54,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestTheUserGoesFirst: a collector that is set otherwise is left alone.
+// TestTheUserGoesFirst checks that Tune respects the user's settings of the collector.
 func TestTheUserGoesFirst(t *testing.T) {
 	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestTheUserGoesFirst(t *testing.T) {
 			t.Setenv(name, "1000MiB")
 			before := debug.SetGCPercent(77)
 			defer debug.SetGCPercent(before)
-			Tune(context.Background(), KCP()) // for ever, if it did anything
+			Tune(context.Background(), KCP()) // would not return if it did anything
 			if got := debug.SetGCPercent(77); got != 77 {
 				t.Errorf("the collector is set to %d", got)
 			}

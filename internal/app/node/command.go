@@ -15,15 +15,15 @@ import (
 	"rik.dev/rik/internal/rpc/jointoken"
 )
 
-// garbagePercent trades CPU that an idle agent does not use for memory.
+// garbagePercent is the value of GOGC. It uses CPU, which an idle agent has, to save memory.
 const garbagePercent = 50
 
-// Commands are a node's part of the program rik.
+// Commands returns the node's commands of the program rik.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{AgentCommand("agent"), purgeCommand()}
 }
 
-// AgentCommand joins this machine to a cluster and runs its node.
+// AgentCommand returns the command that joins this machine to a cluster and runs its node.
 func AgentCommand(use string) *cobra.Command {
 	o := DefaultOptions()
 	var server, token, tokenFile, level, format string
@@ -69,8 +69,8 @@ func logger(level, format string) (*slog.Logger, error) {
 	}
 }
 
-// connect reads where the cluster is and the token, if there is one: a node that
-// has joined needs none.
+// connect reads the address of the cluster and the join token, if there is one. A node that has
+// joined needs no token.
 func connect(server, token, tokenFile string) (Connections, error) {
 	if server == "" {
 		return Connections{}, usagef("--server is needed: the address of the cluster's API, such as https://10.0.0.1:5000")
@@ -107,7 +107,7 @@ const (
 	exitUsage = 2
 )
 
-// Main is the program riklet: the agent, with purge beside it.
+// Main is the program riklet: the agent, with purge as a subcommand.
 func Main(ctx context.Context, args []string) int {
 	c := AgentCommand("riklet")
 	c.AddCommand(purgeCommand())

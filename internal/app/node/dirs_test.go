@@ -39,13 +39,13 @@ func TestFindDirs(t *testing.T) {
 	}
 }
 
-// A slip in a flag, such as the parent of what was meant, had purge remove all that is
-// there, and the agent make it private.
+// A mistake in a flag, such as the parent of the right directory, must not make purge delete
+// other files there, or make the agent restrict the directory's permissions.
 func TestDirectoriesOfOthersAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		has  []string
-		want string // empty: it is taken
+		want string // empty: accepted
 	}{
 		"nothing":       {nil, ""},
 		"a node's":      {[]string{"images/layers", "lock", "pods"}, ""},

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// validateInterface takes the address of the interface that is named for it, unless there
-// is one already.
+// validateInterface sets the address to that of the named interface, unless an address is set.
 func (o *Options) validateInterface() []error {
 	if o.Address != "" || o.Interface == "" {
 		return nil
@@ -21,8 +20,8 @@ func (o *Options) validateInterface() []error {
 	return nil
 }
 
-// addressOf gives the first IPv4 address of an interface of this machine that other
-// machines can reach it by.
+// addressOf returns the first IPv4 address of an interface at which other machines can reach
+// this machine.
 func addressOf(name string) (string, error) {
 	link, err := net.InterfaceByName(name)
 	if err != nil {

@@ -20,7 +20,7 @@ func TestInterfaceOfThePapers(t *testing.T) {
 	t.Setenv("IFACE", "lo")
 	t.Setenv("IFACE_IP", "")
 	o := DefaultOptions()
-	_ = o.Validate() // whether the machine is otherwise fit does not matter here
+	_ = o.Validate() // other problems of the machine do not matter here
 	if o.Address != "127.0.0.1" {
 		t.Errorf("with IFACE=lo the address is %q", o.Address)
 	}

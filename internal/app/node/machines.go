@@ -23,10 +23,10 @@ import (
 	"rik.dev/rik/internal/riklet/vmm/selector"
 )
 
-// guestDir beside the program holds the kernel and initramfs that make builds.
+// guestDir is the directory next to the program with the kernel and initramfs that make builds.
 const guestDir = "guest"
 
-// findGuest looks beside this program for what was not named.
+// findGuest looks next to this program for the files that no flag names.
 func (o *Options) findGuest() []error {
 	if o.VMM == VMMNone {
 		return nil
@@ -40,10 +40,10 @@ func (o *Options) findGuest() []error {
 		path       *string
 		name, flag string
 	}{{&o.Kernel, "kernel", "--kernel"}, {&o.Initramfs, "initramfs", "--initramfs"}} {
-		// A server validates the options twice: the second time the default is filled in.
+		// A server validates the options twice; the second time, the default is already set.
 		if beside := filepath.Join(filepath.Dir(self), guestDir, f.name); *f.path == "" || *f.path == beside {
 			*f.path = beside
-			continue // a node without it runs no microVMs, and says so
+			continue // a node without it reports that it runs no microVMs
 		}
 		absolute, err := filepath.Abs(*f.path)
 		if err == nil {
@@ -57,7 +57,7 @@ func (o *Options) findGuest() []error {
 	return problems
 }
 
-// fetchNetworks reads --allow-fetch.
+// fetchNetworks parses --allow-fetch.
 func (o *Options) fetchNetworks() ([]netip.Prefix, error) {
 	var list []netip.Prefix
 	for _, text := range o.AllowFetch {
@@ -70,7 +70,7 @@ func (o *Options) fetchNetworks() ([]netip.Prefix, error) {
 	return list, nil
 }
 
-// stores are what a node keeps of what its instances are made of.
+// stores holds the caches of the files that instances are made of.
 type stores struct {
 	images   *image.Store
 	disks    *disk.Dir // nil: no microVMs
@@ -83,7 +83,7 @@ func (o *Options) openStores(log *slog.Logger) (*stores, error) {
 	if s.images, err = o.openImages(log); err != nil {
 		return nil, err
 	}
-	networks, _ := o.fetchNetworks() // Validate has read them
+	networks, _ := o.fetchNetworks() // Validate has checked them
 	limits, _ := o.fetchLimits()
 	private := []string{o.StateDir, o.RunDir}
 	if o.VMM != VMMNone {
@@ -98,7 +98,8 @@ func (o *Options) openStores(log *slog.Logger) (*stores, error) {
 	s.archives, err = archive.New(archive.Config{
 		Root: filepath.Join(o.StateDir, "apps"), Unpacker: []string{o.Unpacker},
 		AllowHTTP: o.AllowHTTP, AllowNetworks: networks, Private: private, Logger: log,
-		// An App is a program and its files: the limits of sizes are not those of images.
+		// An App is a program with its files, so the limits for the sizes of images do not
+		// apply.
 		Limits: fetch.Limits{Time: limits.Time, Stall: limits.Stall},
 	})
 	if err != nil {
@@ -107,7 +108,7 @@ func (o *Options) openStores(log *slog.Logger) (*stores, error) {
 	return s, nil
 }
 
-// Close closes what was opened.
+// Close closes the stores that are open.
 func (s *stores) Close() error {
 	var errs []error
 	if s.archives != nil {
@@ -119,8 +120,8 @@ func (s *stores) Close() error {
 	return errors.Join(append(errs, s.images.Close())...)
 }
 
-// newVM makes what runs microVMs; nil when the node is to run none. Whether it can is
-// found out by a probe.
+// newVM returns what runs microVMs, or nil if the node shall run none. A later probe checks
+// whether they work.
 func (o *Options) newVM(s *stores, log *slog.Logger) (*runner.VM, error) {
 	if s.disks == nil {
 		return nil, nil
@@ -149,8 +150,9 @@ func (o *Options) newVM(s *stores, log *slog.Logger) (*runner.VM, error) {
 	return &runner.VM{Driver: selector.Of(drivers...), Disks: s.disks, Kernel: o.Kernel, Initramfs: o.Initramfs}, nil
 }
 
-// jailsDir in the state directory is where Firecracker's jails are by default: on the disk of
-// the machines' own disks, and, unlike the run directory, where devices and programs work.
+// jailsDir is the default directory for Firecracker's jails, in the state directory. It is on
+// the same disk as the disks of the machines. Unlike in the run directory, devices and programs
+// work there.
 const jailsDir = "jails"
 
 func (o *Options) jailDir() string {
@@ -160,8 +162,8 @@ func (o *Options) jailDir() string {
 	return filepath.Join(o.StateDir, jailsDir)
 }
 
-// makeJailDir makes the directory of jails, closed to others. One that is there belongs to the
-// administrator and stays as it is.
+// makeJailDir creates the directory of jails, accessible to root only. An existing directory
+// belongs to the administrator and keeps its mode.
 func (o *Options) makeJailDir() error {
 	if err := os.MkdirAll(o.jailDir(), 0o700); err != nil {
 		return fmt.Errorf("making the directory of Firecracker's jails (--jail-dir): %w", err)
@@ -169,7 +171,7 @@ func (o *Options) makeJailDir() error {
 	return nil
 }
 
-// removeJailDir removes the directory of jails, of which none is left.
+// removeJailDir removes the directory of jails if it is empty.
 func (o *Options) removeJailDir() error {
 	for _, dir := range []string{filepath.Join(o.jailDir(), VMMFirecracker), o.jailDir()} {
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
@@ -179,7 +181,7 @@ func (o *Options) removeJailDir() error {
 	return nil
 }
 
-// probe finds out whether microVMs run here.
+// probe returns a function that checks whether microVMs work on this machine.
 func probe(vm *runner.VM, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		found, err := vm.Driver.Probe(ctx)

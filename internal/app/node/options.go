@@ -1,5 +1,5 @@
-// Package node puts a node together: image store, drivers and agent. It stays
-// clear of the control plane's libraries, so that the riklet is small.
+// Package node assembles a node: image store, drivers and agent. It must not import the control
+// plane's libraries, so that the riklet stays small.
 package node
 
 import (
@@ -32,74 +32,76 @@ import (
 // ErrUsage marks errors of the command line.
 var ErrUsage = errors.New("wrong usage")
 
-// usagef makes an ErrUsage.
+// usagef returns an ErrUsage.
 func usagef(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrUsage, fmt.Errorf(format, args...))
 }
 
-// Options are a node's flags.
+// Options holds a node's flags.
 type Options struct {
 	NodeName         string
 	StateDir, RunDir string
-	// Address wins over what is found, and over that of Interface.
+	// Address overrides the detected address and that of Interface.
 	Address, ExternalAddress string
-	// Interface of the machine whose address is the node's.
+	// Interface is the network interface whose address is the node's.
 	Interface string
 	Labels    map[string]string
 	Taints    []string
 	Reserved  map[string]string
-	// PullTimeout, PullStallTimeout, ImageMaxSize, ImageMaxDownload and ImageMaxEntries bound
-	// each pull of an image and each download of a Function, and the times also those of Apps;
-	// the sizes are quantities.
+	// PullTimeout, PullStallTimeout, ImageMaxSize, ImageMaxDownload and ImageMaxEntries limit
+	// each pull of an image and each download of a Function. The two timeouts also limit
+	// downloads of Apps. The sizes are quantities.
 	PullTimeout, PullStallTimeout  time.Duration
 	ImageMaxSize, ImageMaxDownload string
 	ImageMaxEntries                int64
 	MaxInstances                   int64
-	// Runc, Shim, Unpacker and NameServer are programs; found beside this one, or on the
-	// PATH, when empty.
+	// Runc, Shim, Unpacker and NameServer are programs. If empty, they are searched next to this
+	// program, then on the PATH.
 	Runc, Shim, Unpacker, NameServer string
 	AllowOldRunc                     bool
 	Runtimes                         map[string]string
-	// CgroupParent keeps the instances of several nodes on one machine apart.
+	// CgroupParent separates the instances of several nodes on one machine.
 	CgroupParent   string
 	RegistriesConf string
 	CertDir        string
-	// RegistriesAuth has the node's own credentials for registries, which every tenant's pulls use.
+	// RegistriesAuth has the node's own credentials for registries. The pulls of every tenant
+	// use them.
 	RegistriesAuth string
 	// Network is NetworkAuto, NetworkVXLAN or NetworkNone.
 	Network string
-	// NetworkAllowFrom are ranges outside the cluster that reach its network by this node.
+	// NetworkAllowFrom lists address ranges outside the cluster that may reach its network
+	// through this node.
 	NetworkAllowFrom []string
 	// VMM is VMMAuto, VMMQEMU, VMMFirecracker or VMMNone.
 	VMM string
-	// QEMU, Firecracker, Kernel and Initramfs are found by themselves when empty.
+	// QEMU, Firecracker, Kernel and Initramfs are detected if empty.
 	QEMU, Firecracker, Kernel, Initramfs string
-	// JailDir is where Firecracker's jails are; empty: in StateDir.
+	// JailDir is the directory of Firecracker's jails. If empty, it is in StateDir.
 	JailDir string
-	// AllowHTTP widens what may be downloaded for Functions and Apps, AllowFetch that
-	// and where images may come from.
+	// AllowHTTP extends the URLs from which Functions and Apps may be downloaded. AllowFetch
+	// extends the networks for those downloads and for images.
 	AllowHTTP  bool
 	AllowFetch []string
-	// AllowRootApps lets Apps be root that ask for it.
+	// AllowRootApps allows Apps to run as root if they request it.
 	AllowRootApps bool
 }
 
-// What microVMs run on.
+// The values of Options.VMM.
 const (
-	VMMAuto        = "auto" // Firecracker where it and KVM work, QEMU otherwise
+	VMMAuto        = "auto" // Firecracker if it and KVM work, QEMU otherwise
 	VMMQEMU        = "qemu"
 	VMMFirecracker = "firecracker"
 	VMMNone        = "none" // the node runs no microVMs
 )
 
-// What instances are connected to.
+// The values of Options.Network.
 const (
-	NetworkAuto  = "auto"  // nodes on the same link by routes, others by VXLAN
-	NetworkVXLAN = "vxlan" // all other nodes by VXLAN
-	NetworkNone  = "none"  // nothing
+	NetworkAuto  = "auto"  // routes to nodes on the same link, VXLAN to others
+	NetworkVXLAN = "vxlan" // VXLAN to all other nodes
+	NetworkNone  = "none"  // no network
 )
 
-// DefaultOptions are those of a node that is the machine's only one.
+// DefaultOptions returns the options of the only node on a machine.
 func DefaultOptions() Options {
 	return Options{
 		StateDir: riklet.DefaultStateDir, RunDir: riklet.DefaultRunDir, Address: os.Getenv("IFACE_IP"), Interface: os.Getenv("IFACE"), Network: NetworkAuto,
@@ -135,7 +137,7 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.CertDir, "registries-certs", "", "certificates of registries; /etc/containers/certs.d by default")
 }
 
-// addDirFlags adds what even a purge must know.
+// addDirFlags adds the flags that a purge also needs.
 func (o *Options) addDirFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.StateDir, "state-dir", o.StateDir, "where the node keeps images and records")
 	s.StringVar(&o.RunDir, "run-dir", o.RunDir, "where the node keeps what need not survive a boot; short, for sockets lie in it")
@@ -154,7 +156,7 @@ func (o *Options) addDirFlags(s *pflag.FlagSet) {
 
 var cgroupName = regexp.MustCompile(`^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$`)
 
-// Validate fills in what was left empty and reports every problem.
+// Validate sets defaults and reports every problem.
 func (o *Options) Validate() error {
 	var problems []error
 	if os.Geteuid() != 0 {
@@ -192,7 +194,7 @@ func (o *Options) Validate() error {
 	return errors.Join(problems...)
 }
 
-// findDirs makes the directories' paths absolute.
+// findDirs makes the paths of the directories absolute.
 func (o *Options) findDirs() []error {
 	var problems []error
 	for flag, dir := range map[string]*string{"--state-dir": &o.StateDir, "--run-dir": &o.RunDir} {
@@ -202,7 +204,7 @@ func (o *Options) findDirs() []error {
 			continue
 		}
 		*dir = absolute
-		// They separate the options and the layers of an overlay.
+		// These characters separate the options and the layers of an overlay mount.
 		if strings.ContainsAny(absolute, `,:\`) {
 			problems = append(problems, usagef("%s %q has a comma, a colon or a backslash in it, which the options of a mount cannot have", flag, absolute))
 		}
@@ -214,15 +216,16 @@ func (o *Options) findDirs() []error {
 		}
 		o.JailDir = absolute
 	}
-	// What is not memory is mounted over; memory is used as it is, and made private.
+	// A run directory that is not a tmpfs gets a tmpfs mounted on it. An existing tmpfs is used
+	// as it is, and its mode is restricted.
 	if err := requireNodes("--run-dir", o.RunDir, append(runner.RunNames(), nodelock.Mark)...); err != nil {
 		problems = append(problems, err)
 	}
 	return problems
 }
 
-// requireNodes says whether a directory is a node's, which has one of the names in it, or
-// has nothing in it: a slip in a flag must not cost somebody what is in another directory.
+// requireNodes returns an error unless a directory belongs to a node: it has one of the names in
+// it, or is empty or missing. This protects other files from a mistake in a flag.
 func requireNodes(flag, dir string, names ...string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
@@ -240,7 +243,7 @@ func requireNodes(flag, dir string, names ...string) error {
 		flag, dir, entries[0].Name(), strings.Join(names, ", "))
 }
 
-// nodeName makes a host name fit to be an object's name.
+// nodeName converts a host name to a valid object name.
 func nodeName(host string) string {
 	name := strings.Map(func(r rune) rune {
 		switch {
@@ -253,8 +256,8 @@ func nodeName(host string) string {
 	return strings.Trim(name, "-.")
 }
 
-// cgroupParent keeps nodes with different state directories on one machine out
-// of each other's cgroups: each removes what it does not know.
+// cgroupParent returns a different cgroup for each state directory. Several nodes on one machine
+// need that, because each removes cgroups that are not in its records.
 func cgroupParent(stateDir string) string {
 	if stateDir == riklet.DefaultStateDir {
 		return "/rik"
@@ -263,7 +266,7 @@ func cgroupParent(stateDir string) string {
 	return "/rik-" + hex.EncodeToString(sum[:4])
 }
 
-// findPrograms looks beside this program first, then on the PATH.
+// findPrograms searches next to this program, then on the PATH.
 func (o *Options) findPrograms() []error {
 	var problems []error
 	for _, p := range []struct {
@@ -290,7 +293,7 @@ func (o *Options) findPrograms() []error {
 	return append(problems, o.validateRuntimes()...)
 }
 
-// runnable says why a file is no program.
+// runnable returns an error if a file cannot be executed.
 func runnable(path string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -316,7 +319,7 @@ func find(name string) (string, error) {
 	return exec.LookPath(name)
 }
 
-// taints reads key=value:Effect and key:Effect.
+// taints parses key=value:Effect and key:Effect.
 func (o *Options) taints() ([]rikv1alpha1.Taint, error) {
 	var taints []rikv1alpha1.Taint
 	for _, text := range o.Taints {
@@ -330,11 +333,10 @@ func (o *Options) taints() ([]rikv1alpha1.Taint, error) {
 	return taints, nil
 }
 
-// reservable are the resources that nodes have.
+// reservable lists the resources that nodes have.
 var reservable = []rikv1alpha1.ResourceName{rikv1alpha1.ResourceCPU, rikv1alpha1.ResourceMemory, rikv1alpha1.ResourceDisk}
 
-// reserved reads --reserved. A name that no node has would reserve nothing, and
-// say nothing about it.
+// reserved parses --reserved. An unknown resource is an error, because it would reserve nothing.
 func (o *Options) reserved() (rikv1alpha1.ResourceList, error) {
 	list := rikv1alpha1.ResourceList{}
 	for _, name := range slices.Sorted(maps.Keys(o.Reserved)) {
@@ -351,8 +353,8 @@ func (o *Options) reserved() (rikv1alpha1.ResourceList, error) {
 	return list, nil
 }
 
-// imageLimits reads the limits of pulls. A purge has none of these flags: what is zero or empty
-// takes the default.
+// imageLimits parses the limits of pulls. A purge has none of these flags, so zero or empty
+// means the default.
 func (o *Options) imageLimits() (image.Limits, error) {
 	limits := image.Limits{Time: o.PullTimeout, Stall: o.PullStallTimeout, Entries: o.ImageMaxEntries}
 	var problems []error
@@ -384,13 +386,13 @@ func (o *Options) imageLimits() (image.Limits, error) {
 	return limits, errors.Join(problems...)
 }
 
-// fetchLimits are the limits of pulls for what is downloaded otherwise.
+// fetchLimits returns the limits of pulls in the form for other downloads.
 func (o *Options) fetchLimits() (fetch.Limits, error) {
 	l, err := o.imageLimits()
 	return fetch.Limits{Bytes: l.Bytes, Entries: l.Entries, DownloadBytes: l.CompressedBytes, Time: l.Time, Stall: l.Stall}, err
 }
 
-// allowFrom reads --network-allow-from.
+// allowFrom parses --network-allow-from.
 func (o *Options) allowFrom() ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, text := range o.NetworkAllowFrom {

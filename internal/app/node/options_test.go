@@ -80,7 +80,7 @@ func TestReserved(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		given map[string]string
-		wants []string // none: no error
+		wants []string // empty: no error
 	}{
 		"nothing":             {nil, nil},
 		"all there is":        {map[string]string{"cpu": "500m", "memory": "1Gi", "disk": "10Gi"}, nil},

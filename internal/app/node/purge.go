@@ -34,8 +34,8 @@ func purgeCommand() *cobra.Command {
 	return c
 }
 
-// Purge stops all instances of a node that is not running and removes
-// everything that the node made on this machine.
+// Purge stops all instances of a node that is not running, and removes everything that the node
+// created on this machine.
 func Purge(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -50,7 +50,7 @@ func Purge(ctx context.Context, o Options, log *slog.Logger) error {
 	return errors.Join(o.purge(ctx, log), held.Release())
 }
 
-// purge removes what is in places that are the node's own, and these.
+// purge removes the contents of the node's directories, and the directories.
 func (o *Options) purge(ctx context.Context, log *slog.Logger) error {
 	stores, err := o.openStores(log)
 	if err != nil {
@@ -65,7 +65,7 @@ func (o *Options) purge(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return errors.Join(err, stores.Close())
 	}
-	// What runs is found by recovering it, as an agent would.
+	// Recover finds the running instances, like in an agent.
 	if err := pods.Recover(ctx); err != nil {
 		return errors.Join(err, pods.Close(), stores.Close())
 	}
@@ -78,7 +78,7 @@ func (o *Options) purge(ctx context.Context, log *slog.Logger) error {
 	return errors.Join(o.removeJailDir(), mounts.Clear(o.StateDir), mounts.Clear(o.RunDir))
 }
 
-// noObjects serves a driver that starts nothing.
+// noObjects is the source of objects for a driver that starts no instances.
 type noObjects struct{}
 
 var errPurging = fmt.Errorf("the node is being removed")

@@ -28,35 +28,36 @@ import (
 	"rik.dev/rik/internal/version"
 )
 
-// maxMessage as the agent's own connections over the network have it.
+// maxMessage is the same limit as for the agent's connections over the network.
 const maxMessage = 32 << 20
 
-// Connections say how the node reaches its cluster: over the network with a
-// token, or inside this process.
+// Connections describes how the node reaches its cluster: over the network with a token, or
+// inside this process.
 type Connections struct {
 	// SchedulerAddress and ControllerAddress are host:port.
 	SchedulerAddress, ControllerAddress string
 	Token                               jointoken.Token
-	// Scheduler and Controller are options of connections in this process;
-	// they replace the addresses.
+	// Scheduler and Controller are options for connections inside this process. They replace the
+	// addresses.
 	Scheduler, Controller []grpc.DialOption
-	// Authority is the hash of the cluster's authority in this process.
+	// Authority is the hash of the authority of a cluster in this process.
 	Authority string
 }
 
-// Run runs the node until ctx ends; its instances go on.
+// Run runs the node until ctx ends. Its instances continue to run.
 func Run(ctx context.Context, o Options, c Connections, log *slog.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	// Before anything is started that would inherit what this process ignores.
+	// Do this before starting any process, because processes inherit ignored signals.
 	if err := signals.Deafen(); err != nil {
 		return err
 	}
-	// Users in containers and those of Apps read files that are made here, whatever the umask
-	// of who started this; what is not for them lies in directories of root's own.
+	// Users in containers and Apps must be able to read the files that the node creates, with
+	// any umask of the caller. Files that they must not read are in directories that only root
+	// can enter.
 	syscall.Umask(0o022)
-	// Before anything in them is looked at.
+	// Take the lock before reading anything in the directories.
 	held, err := nodelock.Take(o.places())
 	if err != nil {
 		return err
@@ -68,7 +69,7 @@ func (o *Options) places() nodelock.Places {
 	return nodelock.Places{StateDir: o.StateDir, RunDir: o.RunDir, CgroupParent: o.CgroupParent}
 }
 
-// run runs the node in places that are its own.
+// run runs the node while it holds the node lock.
 func (o *Options) run(ctx context.Context, c Connections, log *slog.Logger) error {
 	stores, err := o.openStores(log)
 	if err != nil {
@@ -89,7 +90,7 @@ func (o *Options) run(ctx context.Context, c Connections, log *slog.Logger) erro
 }
 
 func (o *Options) openImages(log *slog.Logger) (*image.Store, error) {
-	networks, _ := o.fetchNetworks() // Validate has read them
+	networks, _ := o.fetchNetworks() // Validate has checked them
 	limits, _ := o.imageLimits()
 	return image.Open(image.Config{
 		Root:           filepath.Join(o.StateDir, "images"),
@@ -104,7 +105,7 @@ func (o *Options) openImages(log *slog.Logger) (*image.Store, error) {
 }
 
 func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slog.Logger) (riklet.Config, error) {
-	taints, _ := o.taints()     // Validate has read them
+	taints, _ := o.taints()     // Validate has checked them
 	reserved, _ := o.reserved() // and these
 	vm, err := o.newVM(s, log)
 	if err != nil {
@@ -130,7 +131,7 @@ func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slo
 	return config, nil
 }
 
-// drives says which kinds the node runs, all by one driver.
+// drives returns the kinds of workload that the node runs, all with one driver.
 func (o *Options) drives(s *stores, vm *runner.VM, log *slog.Logger) riklet.Drives {
 	d := riklet.Drives{
 		Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod, rikv1alpha1.KindApp},
@@ -143,7 +144,7 @@ func (o *Options) drives(s *stores, vm *runner.VM, log *slog.Logger) riklet.Driv
 	return d
 }
 
-// network is nil when the node is to have none.
+// network returns nil if the node has no network.
 func (o *Options) network(ctx context.Context) riklet.NetworkFunc {
 	if o.Network == NetworkNone {
 		return nil
@@ -160,7 +161,7 @@ func (o *Options) network(ctx context.Context) riklet.NetworkFunc {
 }
 
 func (o *Options) networkConfig() network.Config {
-	allowed, _ := o.allowFrom() // Validate has judged it
+	allowed, _ := o.allowFrom() // Validate has checked it
 	return network.Config{
 		Node: o.NodeName, Dir: filepath.Join(o.StateDir, "network"), Tunnels: o.Network == NetworkVXLAN, AllowFrom: allowed,
 		NameServer: []string{o.NameServer},
@@ -187,7 +188,8 @@ func inProcess(options []grpc.DialOption) connection.DialFunc {
 	}
 }
 
-// runtimeVersion is such as "runc 1.5.2"; empty when the program does not say.
+// runtimeVersion returns the first line of the program's version, such as "runc 1.5.2"; empty if
+// the program prints none.
 func runtimeVersion(ctx context.Context, runc string) string {
 	out, err := exec.CommandContext(ctx, runc, "--version").Output()
 	if err != nil {
@@ -197,14 +199,14 @@ func runtimeVersion(ctx context.Context, runc string) string {
 	return strings.Replace(strings.TrimSpace(line), " version ", " ", 1)
 }
 
-// How images are collected: what was not used for a day goes when the disk
-// fills, and under pressure what was not used for a minute.
+// The policy for collecting images. When the disk is nearly full, images that were unused for a
+// day are removed. Under disk pressure, images that were unused for a minute are removed.
 const (
 	collectAge, collectPressureAge = 24 * time.Hour, time.Minute
 	collectHigh, collectLow        = 85, 80
 )
 
-// collector is the stores as the agent sees them.
+// collector implements riklet.Images with the stores.
 type collector struct{ *stores }
 
 // References implements riklet.Images.
@@ -217,7 +219,7 @@ func (c collector) References() []string {
 	return references
 }
 
-// Collect implements riklet.Images. What is made of an image goes before it.
+// Collect implements riklet.Images. It removes files that depend on images before the images.
 func (c collector) Collect(ctx context.Context, pressure bool) (int64, error) {
 	policy := image.CollectPolicy{MinAge: collectAge, HighPercent: collectHigh, LowPercent: collectLow, Now: time.Now()}
 	if pressure {

@@ -19,7 +19,7 @@ import (
 	"rik.dev/rik/internal/riklet/runner"
 )
 
-// validateName takes the host's name for a node that has none of its own.
+// validateName sets the default name of the node, which is the host name.
 func (o *Options) validateName() []error {
 	if o.NodeName == "" {
 		name, err := os.Hostname()
@@ -35,7 +35,8 @@ func (o *Options) validateName() []error {
 	return problems
 }
 
-// validateNode finds what the agent would refuse, which comes up after the cluster.
+// validateNode reports mistakes that the agent would refuse. The agent starts only after the
+// cluster.
 func (o *Options) validateNode() []error {
 	taints, err := o.taints()
 	if err != nil {
@@ -59,8 +60,8 @@ func (o *Options) validateNode() []error {
 	return problems
 }
 
-// validateReserved refuses to reserve all that there is: no instance would come here, and
-// nothing would say why.
+// validateReserved refuses reservations of all capacity, because no instance could ever run
+// here.
 func (o *Options) validateReserved() []error {
 	reserved, err := o.reserved()
 	if err != nil {
@@ -88,7 +89,7 @@ func tooMuch(reserved, capacity rikv1alpha1.ResourceList) []error {
 	return problems
 }
 
-// existing is the directory, or what there is already of the path to it.
+// existing returns the directory, or its nearest parent that exists.
 func existing(dir string) string {
 	for dir != "/" && dir != "." {
 		if _, err := os.Stat(dir); err == nil {
@@ -99,7 +100,7 @@ func existing(dir string) string {
 	return dir
 }
 
-// validateRuntimes looks at what the others name.
+// validateRuntimes validates the additional runtimes.
 func (o *Options) validateRuntimes() []error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(o.Runtimes)) {
@@ -114,7 +115,7 @@ func (o *Options) validateRuntimes() []error {
 	return problems
 }
 
-// validateRegistries looks at what the unpacker reads at each pull.
+// validateRegistries validates the files that the unpacker reads at each pull.
 func (o *Options) validateRegistries() []error {
 	var problems []error
 	for _, f := range []struct {

@@ -12,7 +12,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// What the agent refuses came out after a whole cluster was up.
+// These mistakes were reported only after the whole cluster had started.
 func TestValidateJudgesTheNode(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -69,7 +69,7 @@ func TestTooMuch(t *testing.T) {
 	}
 }
 
-// They were found missing by the first instance that wanted one.
+// Missing files were reported only by the first instance that needed them.
 func TestFilesThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
