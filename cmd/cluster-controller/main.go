@@ -1,4 +1,4 @@
-// Command cluster-controller runs the controllers of a kcp beside it; "rik
+// Command cluster-controller runs the controllers of a kcp in a separate process. "rik
 // cluster-controller" is the same.
 package main
 

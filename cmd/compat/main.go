@@ -1,4 +1,4 @@
-// Command compat compares two CRDs; "rik compat" is the same.
+// Command compat compares two CRDs. "rik compat" is the same.
 package main
 
 import (

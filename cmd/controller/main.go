@@ -1,4 +1,4 @@
-// Command controller runs rik's controller alone; "rik controller" is the same.
+// Command controller runs only rik's controller. "rik controller" is the same.
 package main
 
 import (

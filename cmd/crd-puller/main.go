@@ -1,5 +1,5 @@
-// Command crd-puller writes the types that a cluster serves as CRDs; "rik crd-puller" is
-// the same.
+// Command crd-puller writes the types that a cluster serves as CRDs. "rik crd-puller" is the
+// same.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command deployment-splitter divides what names no cluster over the clusters of a kcp;
-// "rik deployment-splitter" is the same.
+// Command deployment-splitter splits workloads without a target over the clusters of a kcp. "rik
+// deployment-splitter" is the same.
 package main
 
 import (

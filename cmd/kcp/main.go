@@ -1,5 +1,4 @@
-// Command kcp runs one place to deploy to, in front of many clusters; "rik kcp" is the
-// same.
+// Command kcp runs an API server in front of many clusters. "rik kcp" is the same.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command rik-dns answers names on a node. The riklet starts it, it outlives the riklet, and
-// nobody needs to call it by hand.
+// Command rik-dns is the name server of a node. The riklet starts it, and it continues to run
+// when the riklet stops. Users do not call it.
 package main
 
 import (

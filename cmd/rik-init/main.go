@@ -1,5 +1,6 @@
-// Command rik-init is process 1 of a microVM, and the first moments of every process
-// that it starts there: internal/riklet/guest/guestinit is all of it.
+// Command rik-init is process 1 of a microVM. It also sets up every process that it starts
+// there, before that process runs its program. Package internal/riklet/guest/guestinit has all
+// of its code.
 package main
 
 import (

@@ -1,9 +1,9 @@
-// Command rik-shim supervises the containers of one Pod. The riklet starts it,
-// it outlives the riklet, and nobody needs to call it by hand. It is built
-// without cgo and imports little, because every Pod of a node has one.
+// Command rik-shim supervises the containers of one Pod. The riklet starts it, and it continues
+// to run when the riklet stops. Users do not call it. It is built without cgo and has few
+// imports, because every Pod of a node has such a process.
 //
-// It is also called to become a plain process, see package launch, and to stand for a command
-// in a container, see package await.
+// Two other packages use it too: package launch to become a plain process, and package await to
+// represent a command in a container.
 package main
 
 import (

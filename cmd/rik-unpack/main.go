@@ -1,6 +1,6 @@
-// Command rik-unpack pulls one image, or unpacks one archive. The riklet starts it for each and
-// nobody needs to call it by hand: a process of its own can be killed, and takes
-// its memory with it.
+// Command rik-unpack pulls one image, or unpacks one archive. The riklet starts it for each.
+// Users do not call it. It is a separate process so that it can be killed, and so that its
+// memory is freed when it ends.
 package main
 
 import (

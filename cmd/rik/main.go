@@ -1,5 +1,5 @@
-// Command rik runs rik: a whole server, a node, or one component. Called by the name of
-// a component (a link to it, or a copy) it is that component's program.
+// Command rik runs rik: a whole server, a node, or one component. If the name of the executable
+// (a link or a copy) is that of a component, it runs that component.
 package main
 
 import (

@@ -1,5 +1,4 @@
-// Command riklet is the node agent alone: it joins this machine to a cluster and
-// runs instances on it.
+// Command riklet is the node agent. It joins this machine to a cluster and runs instances on it.
 package main
 
 import (

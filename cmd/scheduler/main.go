@@ -1,4 +1,4 @@
-// Command scheduler runs rik's scheduler alone; "rik scheduler" is the same.
+// Command scheduler runs only rik's scheduler. "rik scheduler" is the same.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command syncer carries objects from a kcp to one cluster, and their status back; "rik
-// syncer" is the same.
+// Command syncer copies objects from a kcp to one cluster, and their status back. "rik syncer"
+// is the same.
 package main
 
 import (
