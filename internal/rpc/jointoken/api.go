@@ -2,40 +2,40 @@ package jointoken
 
 import "time"
 
-// Path is where the API server's port serves tokens: GET lists them, POST makes
-// one, and DELETE with an ID after the path revokes one.
+// Path is the path of tokens on the API server's port. GET lists them, POST creates one, and
+// DELETE with an ID after the path revokes one.
 const Path = "/rik/tokens/"
 
-// Resource is what RBAC calls tokens, in the group rik.dev. The verbs are list,
-// create and delete.
+// Resource is the RBAC resource of tokens, in the group rik.dev. The verbs are list, create and
+// delete.
 const Resource = "jointokens"
 
-// Request asks for a new token.
+// Request requests a new token.
 type Request struct {
-	// Seconds of its life; for ever when 0.
+	// Seconds is the token's lifetime; 0 means no expiry.
 	Seconds int64 `json:"seconds,omitempty"`
 	// Description is for people.
 	Description string `json:"description,omitempty"`
 }
 
-// Created answers a Request. It is the only time that the token is told.
+// Created is the answer to a Request. It is the only answer that contains the token.
 type Created struct {
 	Info  Info   `json:"info"`
 	Token string `json:"token"`
 }
 
-// List answers who asks for all tokens, the oldest first.
+// List is the answer to a request for all tokens, oldest first.
 type List struct {
 	Items []Info `json:"items"`
 }
 
-// Info is what is known of a token; its secret part is not.
+// Info describes a token without its secret part.
 type Info struct {
 	ID          string     `json:"id"`
 	Description string     `json:"description,omitempty"`
 	Created     time.Time  `json:"created"`
-	Expires     *time.Time `json:"expires,omitempty"` // absent: never
-	// Uses counts the certificates that were given for it.
+	Expires     *time.Time `json:"expires,omitempty"` // nil: never
+	// Uses is the number of certificates issued for the token.
 	Uses     int64      `json:"uses"`
 	LastUsed *time.Time `json:"lastUsed,omitempty"`
 }

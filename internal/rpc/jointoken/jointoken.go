@@ -1,6 +1,5 @@
-// Package jointoken is the text form of a join token, which a controller gives
-// out and a node redeems. It only writes and reads the text; whether a token is
-// valid is the controller's to say.
+// Package jointoken formats and parses the text of a join token, which a controller issues and a
+// node redeems. Only the controller can decide whether a token is valid.
 package jointoken
 
 import (
@@ -10,12 +9,11 @@ import (
 	"strings"
 )
 
-// prefix names the form, so that a later one can be told apart and a token is
+// prefix identifies the format, so that later formats can be distinguished and a token can be
 // recognized in a leaked file.
 const prefix = "rik1"
 
-// The lengths of the parts. They also bound what a hostile command line or
-// request makes us look at.
+// The lengths of the parts. They also limit the work for a malicious command line or request.
 const (
 	hashLength           = 64 // hexadecimal digits of a SHA-256
 	minID, maxID         = 4, 32
@@ -25,12 +23,12 @@ const (
 // ErrMalformed is wrapped by every error of [Parse].
 var ErrMalformed = errors.New("not a join token")
 
-// Token lets one machine ask for a node certificate.
+// Token allows a machine to request a node certificate.
 type Token struct {
-	// CAHash is the SHA-256 of the cluster authority's certificate (DER) in
-	// hexadecimal: the node trusts nobody else with the secret.
+	// CAHash is the SHA-256 of the cluster authority's certificate (DER) in hexadecimal. The
+	// node sends the secret only to a server of that authority.
 	CAHash string
-	// ID names the token to the controller and in lists. It is not secret.
+	// ID identifies the token to the controller and in lists. It is not secret.
 	ID string
 	// Secret proves that the bearer was given the token.
 	Secret string
@@ -51,8 +49,8 @@ func (t Token) Validate() error {
 	return errors.Join(problems...)
 }
 
-// What parts consist of. Regular expressions with such counts would cost the
-// node agent a quarter of a megabyte.
+// The characters of the parts. Regular expressions with such counts would cost the node agent
+// 250 KiB of memory.
 const (
 	digits = "0123456789"
 	lower  = "abcdefghijklmnopqrstuvwxyz"
@@ -63,24 +61,23 @@ func consistsOf(text, characters string) bool {
 	return strings.Trim(text, characters) == ""
 }
 
-// Text is the whole token, secret included: rik1.<hash>.<id>.<secret>.
+// Text returns the whole token with its secret: rik1.<hash>.<id>.<secret>.
 func (t Token) Text() string {
 	return strings.Join([]string{prefix, t.CAHash, t.ID, t.Secret}, ".")
 }
 
-// String leaves the secret out, so that a token that is logged by accident is
-// of no use to who reads the log.
+// String omits the secret, so that a token that is logged by accident is useless.
 func (t Token) String() string {
 	return strings.Join([]string{prefix, t.CAHash, t.ID, "***"}, ".")
 }
 
-// SecretIs compares without telling by the time it takes how much was right.
+// SecretIs compares the secret in constant time.
 func (t Token) SecretIs(secret string) bool {
 	return subtle.ConstantTimeCompare([]byte(t.Secret), []byte(secret)) == 1
 }
 
-// Parse reads the form of [Token.Text]. Spaces around it, which copying adds,
-// are ignored. The error never repeats the text.
+// Parse parses the format of [Token.Text]. It ignores surrounding spaces, which copying adds.
+// The error never contains the text.
 func Parse(text string) (Token, error) {
 	text = strings.TrimSpace(text)
 	parts := strings.Split(text, ".")

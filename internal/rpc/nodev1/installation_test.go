@@ -2,7 +2,7 @@ package nodev1
 
 import "testing"
 
-// Nodes hold it, so it must not change from one release to the next.
+// Node objects contain it, so it must not change from one release to the next.
 func TestInstallationID(t *testing.T) {
 	t.Parallel()
 	if got := InstallationID(""); got != "" {

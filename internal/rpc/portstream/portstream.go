@@ -1,14 +1,12 @@
-// Package portstream carries one TCP connection over one WebSocket, which is how
-// a user's tool reaches a port of an instance through the API server.
+// Package portstream carries one TCP connection over one WebSocket. A user's tool reaches a port
+// of an instance in this way, through the API server.
 //
-// Binary messages are data. A text message "end" says that its sender sends no
-// more data, while it still reads: TCP's half-close. A text message that begins
-// with "error: " says why the connection failed. The server ends the WebSocket
-// in the normal way once both directions have ended; a WebSocket that ends
-// otherwise was cut off, and what arrived may be half of what was meant.
+// Binary messages are data. A text message "end" means that its sender sends no more data but
+// still reads: TCP's half-close. A text message that begins with "error: " has the reason why
+// the connection failed. The server closes the WebSocket normally once both directions have
+// ended. A WebSocket that ends in another way was cut, and the received data may be incomplete.
 //
-// One WebSocket holds one connection, so that a reader who is slow holds up no
-// other.
+// Each connection has its own WebSocket, so that a slow reader does not delay others.
 package portstream
 
 import (
@@ -25,53 +23,52 @@ import (
 const (
 	// Protocol is the WebSocket's subprotocol.
 	Protocol = "v1.port.rik.dev"
-	// Parameter of the query holds the number of the port.
+	// Parameter is the query parameter for the number of the port.
 	Parameter = "port"
 )
 
 const (
 	end         = "end"
 	errorPrefix = "error: "
-	// maxText bounds a text message.
+	// maxText limits a text message.
 	maxText = 4 << 10
-	// maxMessage bounds what a peer may send as one message. Data is never
-	// collected, so this only refuses nonsense.
+	// maxMessage limits one message of a peer. Data is never buffered as a whole, so this only
+	// refuses invalid messages.
 	maxMessage = 1 << 20
-	// piece is the most that Write sends as one message.
+	// piece is the maximum that Write sends in one message.
 	piece = 32 << 10
-	// goodbye bounds the sending of the last message.
+	// goodbye is the timeout for sending the last message.
 	goodbye = 10 * time.Second
 )
 
-// ErrCut says that the WebSocket ended without a word: of what was read, the
-// end may be missing.
+// ErrCut reports that the WebSocket was not closed normally. The end of the data may be missing.
 var ErrCut = errors.New("the connection was cut off")
 
-// RemoteError is what the other side said of a failure.
+// RemoteError is the other side's message about a failure.
 type RemoteError struct{ Message string }
 
-// Error is the other side's message.
+// Error returns the other side's message.
 func (e *RemoteError) Error() string { return e.Message }
 
-// Stream is one side of the connection. Reading and writing may go side by side,
-// each in one goroutine; Close may be called at any time.
+// Stream is one side of the connection. One goroutine may read while another one writes. Close
+// may be called at any time.
 type Stream struct {
 	ws      *websocket.Conn
-	message io.Reader // of data, not yet read to its end
+	message io.Reader // data that is not read to its end
 	ended   bool      // the other side sends no more data
 
 	writing sync.Mutex
 	closing sync.Once
 }
 
-// New takes over a WebSocket with the subprotocol.
+// New takes ownership of a WebSocket with the subprotocol.
 func New(ws *websocket.Conn) *Stream {
 	ws.SetReadLimit(maxMessage)
 	return &Stream{ws: ws}
 }
 
-// Read gives the other side's data: [io.EOF] once that has ended well, a
-// [RemoteError] when the other side says so, and [ErrCut] when it vanished.
+// Read returns the other side's data. It returns [io.EOF] after a normal end, a [RemoteError] if
+// the other side reports a failure, and [ErrCut] if the connection was cut.
 func (s *Stream) Read(p []byte) (int, error) {
 	for {
 		if s.ended {
@@ -102,7 +99,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 func (s *Stream) next() error {
 	kind, reader, err := s.ws.NextReader()
 	if websocket.IsCloseError(err, websocket.CloseNormalClosure) {
-		s.ended = true // both directions are over, this one too
+		s.ended = true // both directions have ended
 		return nil
 	}
 	if err != nil {
@@ -126,8 +123,8 @@ func (s *Stream) next() error {
 	return nil
 }
 
-// Wait is for a reader that has come to the end of the data. It returns when the
-// other side has nothing more to say: nil when the connection ended well.
+// Wait waits for the end of the connection, after Read has returned io.EOF. It returns nil if
+// the connection ended normally.
 func (s *Stream) Wait() error {
 	for {
 		_, reader, err := s.ws.NextReader()
@@ -159,26 +156,27 @@ func (s *Stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CloseWrite says that no more data follows.
+// CloseWrite reports to the other side that no more data follows.
 func (s *Stream) CloseWrite() error { return s.send(websocket.TextMessage, []byte(end)) }
 
-// Fail says why the connection failed, and then what Finish says.
+// Fail sends the reason why the connection failed, and then calls Finish.
 func (s *Stream) Fail(why error) {
 	text := errorPrefix + why.Error()
-	_ = s.send(websocket.TextMessage, []byte(text[:min(len(text), maxText)])) // whoever is gone needs no reason
+	// an error means that the peer is gone
+	_ = s.send(websocket.TextMessage, []byte(text[:min(len(text), maxText)]))
 	s.Finish()
 }
 
-// Finish says that the connection is over. The other side's answer, for which a
-// reader is still to wait, tells that it has got everything: closing before
-// could throw away what is on its way.
+// Finish sends the end of the connection. A reader must still wait for the other side's answer,
+// which confirms that it has received everything. Closing earlier could discard data in transit.
 func (s *Stream) Finish() {
 	message := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")
-	_ = s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(goodbye)) // it is over either way
+	// the connection ends either way
+	_ = s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(goodbye))
 	_ = s.ws.SetReadDeadline(time.Now().Add(goodbye))
 }
 
-// Close cuts the connection off.
+// Close cuts the connection.
 func (s *Stream) Close() (err error) {
 	s.closing.Do(func() { err = s.ws.Close() })
 	return err

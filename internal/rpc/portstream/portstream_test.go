@@ -14,7 +14,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// pair are the two ends of one connection.
+// pair returns the two ends of one connection.
 func pair(t *testing.T) (client, server *Stream) {
 	t.Helper()
 	accepted := make(chan *Stream, 1)
@@ -67,7 +67,7 @@ func TestBothDirections(t *testing.T) {
 	}
 }
 
-// TestHalfClose: the end of one direction is not that of the other.
+// TestHalfClose checks that the end of one direction does not end the other.
 func TestHalfClose(t *testing.T) {
 	t.Parallel()
 	client, server := pair(t)
@@ -96,7 +96,7 @@ func TestFailureIsReported(t *testing.T) {
 	if string(got) != "half" || !errors.As(err, &reported) || reported.Message != "connection refused" {
 		t.Errorf("ReadAll() = %q, %v, want the half and the reason", got, err)
 	}
-	// It is told as well when all data had come.
+	// The reason also arrives after all data has arrived.
 	client, server = pair(t)
 	_ = server.CloseWrite()
 	server.Fail(errors.New(strings.Repeat("x", 2*maxText)))
@@ -108,7 +108,7 @@ func TestFailureIsReported(t *testing.T) {
 	}
 }
 
-// TestCut: what is cut off is not taken for a whole.
+// TestCut checks that data of a cut connection is not treated as complete.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	client, server := pair(t)

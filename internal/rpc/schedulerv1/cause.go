@@ -1,9 +1,9 @@
-// Package schedulerv1 is what the scheduler speaks with controllers and nodes. All but
-// this file is generated from its description in proto.
+// Package schedulerv1 is the protocol between the scheduler, controllers and nodes. All files
+// except this one are generated from proto.
 package schedulerv1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// CauseUnavailable is the cause in a Status with which a controller answers that it
-// reaches no scheduler.
+// CauseUnavailable is the cause in the Status that a controller returns if it cannot reach a
+// scheduler.
 const CauseUnavailable metav1.CauseType = "SchedulerUnavailable"
