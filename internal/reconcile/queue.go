@@ -1,10 +1,9 @@
-// Package reconcile is the one shape in which rik's components work on keys:
-// a queue that holds a key at most once, a bounded number of workers, and a
-// growing delay after errors.
+// Package reconcile has the work queue of all rik components: a queue that holds a key at most
+// once, a limited number of workers, and an increasing delay after errors.
 //
-// It is level-based: a key says that something about an object may have
-// changed, never what; the function looks at the present state. It owns no
-// informer and no client.
+// It is level-based: a key means that something about an object may have changed. It does not
+// say what has changed, so the function must read the present state. The package has no informer
+// and no client.
 package reconcile
 
 import (
@@ -19,23 +18,22 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Delays after errors when Options name none.
+// The default delays after errors.
 const (
 	DefaultMinBackoff = 50 * time.Millisecond
 	DefaultMaxBackoff = 30 * time.Second
 )
 
-// Func brings one key's object to where it should be. A positive duration asks
-// for another pass after it. An error is logged and the key tried again later;
-// ErrAgain is not logged.
+// Func reconciles the object of one key. With a positive again, the key gets another pass after
+// that time. An error is logged and the key is retried later; ErrAgain is not logged.
 type Func[K comparable] func(ctx context.Context, key K) (again time.Duration, err error)
 
-// ErrAgain asks for a retry with back-off without a line in the log: for
-// conflicts that the next event resolves.
+// ErrAgain requests a retry with back-off without a log line, for conflicts that the next event
+// resolves.
 var ErrAgain = errors.New("try again")
 
-// Soonest is the shortest of the delays that are not 0: of several reasons for another pass
-// the first to come.
+// Soonest returns the shortest of the delays that are not 0: the time until the first of several
+// reasons for another pass.
 func Soonest(delays ...time.Duration) time.Duration {
 	var out time.Duration
 	for _, d := range delays {
@@ -46,27 +44,28 @@ func Soonest(delays ...time.Duration) time.Duration {
 	return out
 }
 
-// Options bound a Queue. The zero value of a field means its default.
+// Options configure a Queue. The zero value of a field means its default.
 type Options struct {
-	// Name is used in the log and labels the queue's metrics, in a program that has them.
+	// Name appears in the log and is the label of the queue's metrics, in a program that has
+	// metrics.
 	Name string
-	// Workers is how many keys are worked on at once; 1 by default.
+	// Workers is the number of keys processed at once; 1 by default.
 	Workers int
-	// MinBackoff and MaxBackoff bound the delay after errors.
+	// MinBackoff and MaxBackoff limit the delay after errors.
 	MinBackoff, MaxBackoff time.Duration
 	// Logger is slog.Default by default.
 	Logger *slog.Logger
 }
 
-// Queue holds keys and works on them. Add may be called from anywhere, before,
-// during and after Run, and never blocks.
+// Queue holds keys and processes them. Add may be called from any goroutine, before, during and
+// after Run, and never blocks.
 type Queue[K comparable] struct {
 	options Options
 	work    Func[K]
 	queue   workqueue.TypedRateLimitingInterface[K]
 }
 
-// New makes a queue that calls work. Keys added before Run wait for it.
+// New returns a queue that calls work. Keys that are added before Run wait for Run.
 func New[K comparable](o Options, work Func[K]) *Queue[K] {
 	o.Workers = max(o.Workers, 1)
 	if o.MinBackoff == 0 {
@@ -82,18 +81,18 @@ func New[K comparable](o Options, work Func[K]) *Queue[K] {
 	return &Queue[K]{options: o, work: work, queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[K]{Name: o.Name})}
 }
 
-// Add asks for a pass over the key. A key that is worked on right now gets
-// another pass after it, never a second one at the same time.
+// Add requests a pass over the key. A key that is being processed gets another pass afterward,
+// never two at the same time.
 func (q *Queue[K]) Add(key K) { q.queue.Add(key) }
 
-// AddAfter asks for a pass not before the delay is over. Of several delays of
-// one key the shortest counts.
+// AddAfter requests a pass after the delay. Of several delays of one key, the shortest counts.
 func (q *Queue[K]) AddAfter(key K, delay time.Duration) { q.queue.AddAfter(key, delay) }
 
-// Len is the number of keys that wait.
+// Len returns the number of waiting keys.
 func (q *Queue[K]) Len() int { return q.queue.Len() }
 
-// Run works until ctx ends and returns when every worker has. A Queue runs once.
+// Run processes keys until ctx ends, and returns when all workers have stopped. A Queue can run
+// only once.
 func (q *Queue[K]) Run(ctx context.Context) error {
 	var group errgroup.Group
 	for range q.options.Workers {
@@ -115,7 +114,7 @@ func (q *Queue[K]) next(ctx context.Context) bool {
 	}
 	defer q.queue.Done(key)
 	if ctx.Err() != nil {
-		return true // drain: what is left is found again by the next listing
+		return true // drain: the next listing finds the remaining keys again
 	}
 	again, err := q.call(ctx, key)
 	switch {
@@ -135,8 +134,8 @@ func (q *Queue[K]) next(ctx context.Context) bool {
 	return true
 }
 
-// call turns a panic into an error: one object that nobody thought of must not
-// take down the work on all others.
+// call converts a panic to an error, so that one unexpected object does not stop the work on all
+// others.
 func (q *Queue[K]) call(ctx context.Context, key K) (again time.Duration, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -15,7 +15,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// run starts a queue in a bubble and gives the function that ends it.
+// run starts a queue in a bubble and returns the function that stops it.
 func run(t *testing.T, q *reconcile.Queue[string]) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Sleep waits for d. It is false, at once, when ctx has ended.
+// Sleep waits for d. It returns false as soon as ctx ends.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -1,4 +1,4 @@
-// Package event makes recorders of Kubernetes' events that end with those who use them.
+// Package event creates recorders of Kubernetes events that stop together with their users.
 package event
 
 import (
@@ -10,18 +10,18 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// NewRecorder writes events of a component to a sink until the returned function ends
-// that, which comes after everybody who makes some. The recorder bounds them: 25 about an
-// object, then one every five minutes, and what cannot be written is dropped. The scheme
-// is for objects that do not say their kind.
+// NewRecorder returns a recorder that writes events of a component to a sink until the caller
+// calls end. Call end after the last user of the recorder has stopped. The recorder limits
+// events: 25 about an object, then one every five minutes. It drops events that it cannot write.
+// The scheme is for objects that have no kind set.
 func NewRecorder(to record.EventSink, scheme *runtime.Scheme, component string) (recorder record.EventRecorder, end func()) {
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(to)
 	return broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component}), broadcaster.Shutdown
 }
 
-// NewSink writes events for as long as a context lasts. The one of client-go would wait
-// for a server that does not answer when its user has ended.
+// NewSink returns a sink that writes events until ctx ends. client-go's own sink would continue
+// to wait for a server that does not answer.
 func NewSink(ctx context.Context, events typedcorev1.EventInterface) record.EventSink {
 	return sink{ctx, events}
 }

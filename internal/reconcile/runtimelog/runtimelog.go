@@ -1,4 +1,4 @@
-// Package runtimelog gives controller-runtime the logger of this process.
+// Package runtimelog sets the logger of controller-runtime.
 package runtimelog
 
 import (
@@ -11,9 +11,9 @@ import (
 
 var once sync.Once
 
-// Set has controller-runtime log to l. There is one logger per process, and the first
-// call decides. It may be called by any goroutine, which log.SetLogger may not: a
-// process runs several controllers, each of which sets it.
+// Set makes controller-runtime log to l. There is one logger per process, and the first call
+// decides. Unlike log.SetLogger, Set is safe for concurrent use. That is necessary because a
+// process runs several controllers, and each of them calls Set.
 func Set(l *slog.Logger) {
 	once.Do(func() { log.SetLogger(logr.FromSlogHandler(l.Handler())) })
 }

@@ -12,8 +12,7 @@ import (
 	"rik.dev/rik/internal/reconcile/runtimelog"
 )
 
-// TestSet: controllers that are made side by side set it without a race, and exactly one
-// of their loggers is written to.
+// TestSet checks that concurrent calls do not race, and that exactly one of the loggers is used.
 func TestSet(t *testing.T) {
 	t.Parallel()
 	outs := make([]bytes.Buffer, 8)
