@@ -26,29 +26,29 @@ const (
 	// KeyFile is the authority's private key in its directory, mode 0600.
 	KeyFile = "ca.key"
 
-	// authorityLifetime outlives any machine the cluster starts on; replacing
-	// the root means joining every node again.
+	// authorityLifetime is longer than the lifetime of a cluster's first machine, because with a
+	// new authority every node must join again.
 	authorityLifetime = 10 * 365 * 24 * time.Hour
 
-	// backdate makes a fresh certificate valid on peers whose clock is behind.
+	// backdate makes a new certificate valid on peers whose clock is behind.
 	backdate = 5 * time.Minute
 
 	commonName = "rik cluster authority"
 )
 
-// Sentinels of [LoadOrCreate]: the directory does not hold one whole authority.
-// None of them is repaired automatically, since a new authority would lock out
-// every client and node that trusts the old one.
+// The errors of [LoadOrCreate] for a directory without one complete authority. None of them is
+// repaired automatically, because a new authority would lock out every client and node that
+// trusts the old one.
 var (
-	// ErrIncomplete says that only one of the two files exists.
+	// ErrIncomplete reports that only one of the two files exists.
 	ErrIncomplete = errors.New("certificate authority is incomplete")
-	// ErrMissing says that neither of the two files exists, where they should; see [Load].
+	// ErrMissing reports that neither of the two files exists although they should; see [Load].
 	ErrMissing = errors.New("certificate authority is missing")
-	// ErrForeign says that the files are not an authority, or not one pair.
+	// ErrForeign reports that the files are not an authority, or do not belong together.
 	ErrForeign = errors.New("not a certificate authority of this cluster")
-	// ErrExpired says that the authority's time is over, or that the clock is wrong.
+	// ErrExpired reports that the authority has expired, or that the clock is wrong.
 	ErrExpired = errors.New("certificate authority has expired")
-	// ErrExposed says that other users can read or change a private key.
+	// ErrExposed reports that other users can read or change a private key.
 	ErrExposed = errors.New("private key is accessible to other users")
 )
 
@@ -57,16 +57,16 @@ type Authority struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
 	pem         []byte
-	created     bool // by LoadOrCreate
+	created     bool // whether LoadOrCreate created it
 }
 
-// LoadOrCreate reads the authority kept in dir, or makes one there if neither
-// of its files exists. The directory is created with mode 0700. The caller must
-// hold whatever lock keeps a second process from creating at the same time.
+// LoadOrCreate reads the authority in dir, or creates one if neither of its files exists. It
+// creates the directory with mode 0700. The caller must hold a lock that prevents another
+// process from creating one at the same time.
 func LoadOrCreate(dir string) (*Authority, error) { return load(dir, true) }
 
-// Load is LoadOrCreate for a cluster that exists: it returns ErrMissing instead of making an
-// authority that nobody trusts.
+// Load is LoadOrCreate for a cluster that exists. It returns ErrMissing instead of creating an
+// authority that no client trusts.
 func Load(dir string) (*Authority, error) { return load(dir, false) }
 
 func load(dir string, mayCreate bool) (*Authority, error) {
@@ -104,8 +104,8 @@ func load(dir string, mayCreate bool) (*Authority, error) {
 	return a, nil
 }
 
-// Discard removes the files of an authority that LoadOrCreate made in dir, for a start that was
-// refused afterward. One that was loaded, or replaced meanwhile, stays.
+// Discard removes the files of an authority that LoadOrCreate created in dir, if the start is
+// refused later. It keeps an authority that was loaded, or that has been replaced since.
 func (a *Authority) Discard(dir string) error {
 	path := filepath.Join(dir, CertificateFile)
 	if have, err := os.ReadFile(path); !a.created || err != nil || !bytes.Equal(have, a.pem) {
@@ -117,11 +117,11 @@ func (a *Authority) Discard(dir string) error {
 	return nil
 }
 
-// expiresSoon is how long before its end an authority is warned of: replacing it takes a visit
-// to every node.
+// expiresSoon is how long before the expiry of an authority Warning reports it. Replacing an
+// authority requires work on every node.
 const expiresSoon = 180 * 24 * time.Hour
 
-// Warning says what is wrong with the authority's time, or is empty.
+// Warning describes a problem with the authority's validity period; empty if there is none.
 func (a *Authority) Warning(now time.Time) string {
 	from, to := a.certificate.NotBefore, a.certificate.NotAfter
 	switch {
@@ -164,8 +164,8 @@ func newAuthority(certificate *x509.Certificate, key crypto.Signer) *Authority {
 	return &Authority{certificate: certificate, key: key, pem: encodeCertificate(certificate.Raw)}
 }
 
-// create makes a new authority and writes the key before the certificate: a
-// crash in between leaves what ErrIncomplete reports, never a key that is lost.
+// create creates a new authority. It writes the key before the certificate, so that a crash in
+// between leaves the state that ErrIncomplete reports, and no key is lost.
 func create(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the authority's directory: %w", err)
@@ -185,7 +185,7 @@ func create(dir string) (*Authority, error) {
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,
 		IsCA:                  true,
-		// Leaves only: a stolen leaf must not be able to sign.
+		// The authority signs leaves only, so a stolen leaf cannot sign.
 		MaxPathLenZero: true,
 	}
 	if template.SerialNumber, err = newSerial(); err != nil {
@@ -214,22 +214,23 @@ func create(dir string) (*Authority, error) {
 	return a, nil
 }
 
-// CertificatePEM is what clients and nodes trust. The caller owns the result.
+// CertificatePEM returns the certificate that clients and nodes trust. The caller owns the
+// result.
 func (a *Authority) CertificatePEM() []byte { return append([]byte(nil), a.pem...) }
 
-// Pool holds only this authority.
+// Pool returns a pool with only this authority.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.certificate)
 	return pool
 }
 
-// Hash identifies the authority as "sha256:<hex of the DER's digest>". A join
-// token carries it, so that a node recognizes the server before it trusts it.
+// Hash returns "sha256:<hex of the DER's digest>", which identifies the authority. A join token
+// contains it, so that a node can recognize the server before it trusts it.
 func (a *Authority) Hash() string { return hashDER(a.certificate.Raw) }
 
-// HashCertificate is [Authority.Hash] for one who has only the PEM form, such
-// as a node that was just handed a certificate by a server it cannot trust yet.
+// HashCertificate is [Authority.Hash] for a caller with only the PEM form, such as a node that
+// has a certificate from a server that it cannot trust yet.
 func HashCertificate(certPEM []byte) (string, error) {
 	certificate, err := ParseCertificate(certPEM)
 	if err != nil {
@@ -243,7 +244,7 @@ func hashDER(der []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// ParseCertificate reads the first certificate of a PEM text.
+// ParseCertificate parses the first certificate of a PEM text.
 func ParseCertificate(certPEM []byte) (*x509.Certificate, error) {
 	block, _ := pem.Decode(certPEM)
 	if block == nil || block.Type != "CERTIFICATE" {
@@ -264,8 +265,8 @@ func newKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// newSerial returns 127 random bits: RFC 5280 wants at most 20 octets, and a
-// positive number without a database of those already given.
+// newSerial returns 127 random bits. RFC 5280 requires a positive number with at most 20 octets.
+// A random number needs no database of the issued ones.
 func newSerial() (*big.Int, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {

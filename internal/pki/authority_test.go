@@ -214,7 +214,7 @@ func TestSignCSRRefuses(t *testing.T) {
 	}
 }
 
-// tamper changes the subject inside the signed part.
+// tamper changes the subject in the signed part of a request.
 func tamper(t *testing.T, csrPEM []byte) []byte {
 	t.Helper()
 	block, _ := pem.Decode(csrPEM)
@@ -282,7 +282,7 @@ func TestIssueServer(t *testing.T) {
 	}
 }
 
-// authorityFrom writes an authority of a given time.
+// authorityFrom writes an authority with the given validity period.
 func authorityFrom(t *testing.T, dir string, from, to time.Time) {
 	t.Helper()
 	a := newAuthorityForTest(t)
@@ -356,7 +356,7 @@ func TestOthersAreKeptOut(t *testing.T) {
 	if wasOpen, err := PrivateDir(dir); !wasOpen || err != nil {
 		t.Errorf("PrivateDir() of a directory that others may write = %v, %v", wasOpen, err)
 	}
-	// A leaf whose key others can read is not used any more.
+	// A leaf whose key other users can read is not used any more.
 	cfg := LeafConfig{
 		CertFile: filepath.Join(dir, "leaf.crt"), KeyFile: filepath.Join(dir, "leaf.key"),
 		Issue: func(context.Context) ([]byte, []byte, error) { return a.IssueServer([]string{"localhost"}, time.Hour) },

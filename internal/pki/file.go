@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// WriteFile replaces path with content and mode 0600 so that a reader, or a
-// crash at any moment, sees the old file or the new one and nothing between.
+// WriteFile replaces path by a file with the content and mode 0600. A reader sees either the old
+// or the new file, also after a crash.
 func WriteFile(path string, content []byte) error {
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
@@ -24,7 +24,7 @@ func WriteFile(path string, content []byte) error {
 	return syncDir(dir)
 }
 
-// fill leaves the mode alone: os.CreateTemp made the file 0600.
+// fill does not set the mode, because os.CreateTemp created the file with 0600.
 func fill(f *os.File, content []byte) error {
 	_, err := f.Write(content)
 	if err == nil {
@@ -33,7 +33,7 @@ func fill(f *os.File, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// syncDir makes a rename survive a power cut.
+// syncDir makes a rename survive a power failure.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -45,8 +45,8 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// RefuseExposed returns ErrExposed for a secret file that other users can read or change. It is
-// not repaired: who read it has the secret.
+// RefuseExposed returns ErrExposed for a secret file that other users can read or change. It
+// does not repair the mode, because another user may already have read the secret.
 func RefuseExposed(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -58,11 +58,11 @@ func RefuseExposed(path string) error {
 	return nil
 }
 
-// others are the permissions of group and others.
+// others are the permissions of the group and of other users.
 const others = 0o077
 
-// PrivateDir takes the permissions of other users from a directory, and says whether others
-// could change what is in it.
+// PrivateDir removes the permissions of other users from a directory. It reports whether they
+// could change its content before.
 func PrivateDir(dir string) (wasOpen bool, err error) {
 	info, err := os.Stat(dir)
 	if err != nil {

@@ -15,18 +15,17 @@ import (
 	"time"
 )
 
-// maxCSRBytes bounds what a not yet trusted requester can make us parse; a
-// request with a 4096 bit RSA key is below 2 KiB.
+// maxCSRBytes limits the size of a request from a requester that is not trusted yet. A request
+// with a 4096 bit RSA key has less than 2 KiB.
 const maxCSRBytes = 16 << 10
 
-// minRSABits is the least that current browsers and Go itself accept.
+// minRSABits is the minimum that current browsers and Go accept.
 const minRSABits = 2048
 
-// SignCSR signs the public key of a certificate request for client
-// authentication under the given subject. Everything else in the request, its
-// subject and extensions included, is ignored: the caller decides who it is
-// for. The request's own signature is checked, since it proves that the
-// requester holds the private key.
+// SignCSR signs the public key of a certificate request for client authentication under the
+// given subject. It ignores everything else in the request, including its subject and
+// extensions: the caller decides on the subject. It verifies the request's signature, which
+// proves that the requester has the private key.
 func (a *Authority) SignCSR(csrPEM []byte, subject pkix.Name, validity time.Duration) ([]byte, error) {
 	if len(csrPEM) > maxCSRBytes {
 		return nil, fmt.Errorf("certificate request has %d bytes, at most %d are read", len(csrPEM), maxCSRBytes)
@@ -65,14 +64,14 @@ func checkStrength(key crypto.PublicKey) error {
 	return nil
 }
 
-// IssueClient makes a key and a certificate that authenticates subject to the
-// cluster's servers: the common name is the user, the organizations its groups.
+// IssueClient creates a key and a certificate that authenticates subject to the cluster's
+// servers. The common name is the user, and the organizations are the groups.
 func (a *Authority) IssueClient(subject pkix.Name, validity time.Duration) (certPEM, keyPEM []byte, err error) {
 	return a.issue(clientTemplate(subject), validity)
 }
 
-// IssueServer makes a key and a certificate for a server that is reached under
-// the given host names and addresses.
+// IssueServer creates a key and a certificate for a server with the given host names and
+// addresses.
 func (a *Authority) IssueServer(hosts []string, validity time.Duration) (certPEM, keyPEM []byte, err error) {
 	if len(hosts) == 0 {
 		return nil, nil, errors.New("a server certificate needs at least one host name or address")
@@ -92,8 +91,8 @@ func (a *Authority) IssueServer(hosts []string, validity time.Duration) (certPEM
 	return a.issue(template, validity)
 }
 
-// NewCSR makes a key and a request for its certificate, for a process that
-// wants to be signed by an authority it reaches over the network.
+// NewCSR creates a key and a certificate request for it, for a process that requests its
+// certificate over the network.
 func NewCSR(subject pkix.Name) (csrPEM, keyPEM []byte, err error) {
 	key, err := newKey()
 	if err != nil {
@@ -134,8 +133,8 @@ func (a *Authority) issue(template *x509.Certificate, validity time.Duration) (c
 	return certPEM, keyPEM, nil
 }
 
-// sign completes the template and signs it. A leaf never outlives the
-// authority: a verifier would refuse it anyway, with a worse message.
+// sign completes the template and signs it. A leaf never expires after the authority, because
+// verifiers would refuse it with a less clear message.
 func (a *Authority) sign(key crypto.PublicKey, template *x509.Certificate, validity time.Duration) ([]byte, error) {
 	if validity <= 0 {
 		return nil, fmt.Errorf("a certificate's validity must be positive, got %s", validity)

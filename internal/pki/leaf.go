@@ -13,30 +13,30 @@ import (
 	"time"
 )
 
-// retryRenewal is the pause after a renewal that went wrong. A third of the
-// lifetime is left at the first try, so there are many.
+// retryRenewal is the pause after a failed renewal. A third of the lifetime is left at the first
+// attempt, so there is time for many attempts.
 const retryRenewal = time.Minute
 
-// longestSleep is how long a certificate is not looked at.
+// longestSleep is the maximum time between two checks of a certificate.
 const longestSleep = time.Hour
 
-// LeafConfig says where a leaf comes from and where it is kept.
+// LeafConfig configures the issuer and the storage of a leaf.
 type LeafConfig struct {
-	// Issue obtains a certificate and its key. Required. It may use the network
-	// and must honor its context.
+	// Issue obtains a certificate and its key. Required. It may use the network and must honor
+	// its context.
 	Issue func(ctx context.Context) (certPEM, keyPEM []byte, err error)
-	// CertFile and KeyFile keep the leaf over restarts. Both, or neither for a
-	// leaf that lives in memory.
+	// CertFile and KeyFile store the leaf across restarts. Set both, or neither for a leaf in
+	// memory only.
 	CertFile, KeyFile string
-	// Accept may refuse a stored certificate although it is still young, for
-	// instance because it lacks a host name that was added. Nil accepts.
+	// Accept may refuse a stored certificate before its renewal is due, for instance because it
+	// lacks a host name that was added. Nil accepts every one.
 	Accept func(*x509.Certificate) error
 	// Logger reports renewals. Nil discards.
 	Logger *slog.Logger
 }
 
-// Leaf is one certificate with its key that is replaced when two thirds of its
-// life are over. Its methods are safe for concurrent use.
+// Leaf is one certificate with its key. It is replaced after two thirds of its lifetime. Its
+// methods are safe for concurrent use.
 type Leaf struct {
 	cfg LeafConfig
 
@@ -47,8 +47,8 @@ type Leaf struct {
 	listeners []func()
 }
 
-// NewLeaf loads the stored leaf if it is whole, young and acceptable, and
-// issues a new one otherwise. It blocks for as long as Issue does.
+// NewLeaf loads the stored leaf if it is valid, not due for renewal and acceptable. Otherwise it
+// issues a new one. It blocks for as long as Issue does.
 func NewLeaf(ctx context.Context, cfg LeafConfig) (*Leaf, error) {
 	if cfg.Issue == nil {
 		return nil, errors.New("a leaf needs a way to be issued")
@@ -75,7 +75,7 @@ func NewLeaf(ctx context.Context, cfg LeafConfig) (*Leaf, error) {
 	return l, nil
 }
 
-// load reports false, without an error, where a fresh leaf is the remedy.
+// load reports false without an error if a new leaf must be issued.
 func (l *Leaf) load() (bool, error) {
 	certPEM, err := os.ReadFile(l.cfg.CertFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,8 +97,8 @@ func (l *Leaf) load() (bool, error) {
 	}
 	pair, err := parsePair(certPEM, keyPEM)
 	if err != nil {
-		// The two files are replaced one after the other; a crash in between
-		// leaves a pair that does not match.
+		// The two files are replaced one after the other, so a crash in between leaves a pair
+		// that does not match.
 		l.cfg.Logger.Warn("stored certificate is unusable, issuing another", "file", l.cfg.CertFile, "err", err)
 		return false, nil
 	}
@@ -115,7 +115,7 @@ func (l *Leaf) load() (bool, error) {
 	return true, nil
 }
 
-// Renew issues a new certificate now and tells the listeners.
+// Renew issues a new certificate now and notifies the listeners.
 func (l *Leaf) Renew(ctx context.Context) error {
 	certPEM, keyPEM, err := l.cfg.Issue(ctx)
 	if err != nil {
@@ -140,12 +140,12 @@ func (l *Leaf) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Run renews the leaf whenever two thirds of its life are over, or its life begins later than
-// now, until ctx ends. A renewal that goes wrong is logged and tried again.
+// Run renews the leaf each time two thirds of its lifetime are over, or if it is not valid yet,
+// until ctx ends. It logs a failed renewal and tries again.
 func (l *Leaf) Run(ctx context.Context) error {
 	for {
 		if current := l.current().Leaf; !isDue(current, time.Now()) {
-			// Looked at again and again: the clock may be set meanwhile.
+			// Wake up regularly, because the clock may be changed.
 			if !sleep(ctx, min(time.Until(renewalTime(current)), longestSleep)) {
 				return nil
 			}
@@ -162,13 +162,13 @@ func (l *Leaf) Run(ctx context.Context) error {
 			continue
 		}
 		if isDue(l.current().Leaf, time.Now()) && !sleep(ctx, retryRenewal) {
-			return nil // who issues it has another clock, and is not asked in a loop
+			return nil // the issuer's clock differs, so do not retry in a tight loop
 		}
 		l.cfg.Logger.Info("certificate renewed", "subject", l.current().Leaf.Subject.CommonName, "notAfter", l.current().Leaf.NotAfter)
 	}
 }
 
-// sleep reports whether the time passed, rather than the context ended.
+// sleep waits for d. It returns false if the context ends before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
@@ -180,12 +180,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// GetCertificate is for tls.Config of a server.
+// GetCertificate implements the function of the same name in a server's tls.Config.
 func (l *Leaf) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return l.current(), nil
 }
 
-// GetClientCertificate is for tls.Config of a client.
+// GetClientCertificate implements the function of the same name in a client's tls.Config.
 func (l *Leaf) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return l.current(), nil
 }
@@ -197,11 +197,11 @@ func (l *Leaf) PEM() (certPEM, keyPEM []byte) {
 	return l.certPEM, l.keyPEM
 }
 
-// NotAfter is the end of the current certificate's life.
+// NotAfter returns the expiry time of the current certificate.
 func (l *Leaf) NotAfter() time.Time { return l.current().Leaf.NotAfter }
 
-// Notify calls f after every renewal from then on, one call at a time for each
-// renewal. The call must not block, nor renew.
+// Notify calls f after every later renewal, one call at a time. f must not block, and must not
+// renew.
 func (l *Leaf) Notify(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -226,8 +226,7 @@ func (l *Leaf) set(pair *tls.Certificate, certPEM, keyPEM []byte) {
 	l.pair, l.certPEM, l.keyPEM = pair, certPEM, keyPEM
 }
 
-// parsePair relies on tls.X509KeyPair to check that both halves match and to
-// fill in Leaf.
+// parsePair uses tls.X509KeyPair to check that certificate and key match. It also sets Leaf.
 func parsePair(certPEM, keyPEM []byte) (*tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -236,8 +235,9 @@ func parsePair(certPEM, keyPEM []byte) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// isDue tells whether a certificate is to be renewed: two thirds of its life are over, or it
-// begins later than now, because it was issued while a clock was ahead, and nobody accepts it.
+// isDue reports whether to renew a certificate: two thirds of its lifetime are over, or it is
+// not valid yet. The latter happens if it was issued while the clock was ahead; peers do not
+// accept it.
 func isDue(c *x509.Certificate, now time.Time) bool {
 	return now.Before(c.NotBefore) || !now.Before(renewalTime(c))
 }

@@ -174,8 +174,8 @@ func TestNewLeafRefuses(t *testing.T) {
 	}
 }
 
-// A leaf that was issued while the clock was ahead is valid later only: it is replaced at the
-// next start, and while the program runs.
+// A leaf that was issued while the clock was ahead is not valid yet. It is replaced at the next
+// start, and while the program runs.
 func TestLeafOfAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

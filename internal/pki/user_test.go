@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestUserKeepsItsUID: name and UID are in the certificate and in a request.
+// TestUserKeepsItsUID checks that name and UID are in the certificate and in a request.
 func TestUserKeepsItsUID(t *testing.T) {
 	t.Parallel()
 	a := newAuthorityForTest(t)
