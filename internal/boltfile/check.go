@@ -17,7 +17,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// ErrDamaged is returned by [Check] for a file that is not a whole bbolt database.
+// ErrDamaged is returned by [Check] for a file that is not a complete bbolt database.
 var ErrDamaged = errors.New("the file is damaged")
 
 // MaxBytes is the size up to which [Check] reads a file. Reading 1 GiB takes about a second
@@ -27,9 +27,9 @@ const MaxBytes = 1 << 30
 // lockTimeout is how long Check waits for a process that has the file open.
 const lockTimeout = time.Second
 
-// Check reads all of a database, and returns ErrDamaged for a page that is not what it should
-// be. It changes nothing. A missing or empty file is fine, because bbolt makes a new database
-// of it; a file above [MaxBytes] is not read. The values themselves have no checksums.
+// Check reads all of a database, and returns ErrDamaged if a page is invalid. It changes
+// nothing. A missing or empty file is valid, because bbolt creates a new database in it. A file
+// above [MaxBytes] is not read. Values have no checksums, so damage in them is not detected.
 func Check(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -42,8 +42,9 @@ func Check(path string) error {
 		return nil
 	}
 	return View(path, func(tx *bolt.Tx) error {
-		// The first pass reads every page in this goroutine, where a fault is an error. The second
-		// compares what the pages say of each other and of free pages, in a goroutine of bbolt's.
+		// The first pass reads every page in this goroutine, where a page fault is an error. The
+		// second pass checks the pages against each other and against the list of free pages, in
+		// a goroutine of bbolt.
 		w := &walker{}
 		if err := tx.ForEach(func(_ []byte, b *bolt.Bucket) error { return w.walk(b) }); err != nil {
 			return err
@@ -61,8 +62,9 @@ func Check(path string) error {
 	})
 }
 
-// View runs a read-only transaction on a database that no process has open for writing. A
-// damaged page is ErrDamaged, and not the end of the process. read must stay in its goroutine.
+// View runs a read-only transaction on a database that no process has open for writing. For a
+// damaged page it returns ErrDamaged instead of crashing the process. read must not start
+// goroutines that use the transaction.
 func View(path string, read func(*bolt.Tx) error) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -71,7 +73,7 @@ func View(path string, read func(*bolt.Tx) error) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%w: %s is not a regular file", ErrDamaged, path)
 	}
-	// A goroutine of its own, because turning faults into panics is a setting of a goroutine.
+	// Use a separate goroutine, because debug.SetPanicOnFault applies to one goroutine.
 	done := make(chan error, 1)
 	go func() { done <- view(path, read) }()
 	if err := <-done; err != nil {
@@ -87,12 +89,12 @@ func view(path string, read func(*bolt.Tx) error) (err error) {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%w: %v", ErrDamaged, r)
 			if file != nil {
-				_ = file.Close() // its lock goes with it
+				_ = file.Close() // this releases its lock
 			}
 		}
 	}()
-	// Without a list of free pages in the file, bbolt makes one in a goroutine of its own, where
-	// a damaged page ends the process.
+	// If the file has no list of free pages, bbolt builds one in a separate goroutine, where a
+	// damaged page would crash the process.
 	listed, err := listsFreePages(path)
 	if err != nil {
 		return err
@@ -115,9 +117,10 @@ func view(path string, read func(*bolt.Tx) error) (err error) {
 	return errors.Join(err, db.Close())
 }
 
-// listsFreePages says whether the file has a list of its free pages, as etcd's has not. It
-// reads the two meta pages: 16 bytes of header, then magic, version, page size and flags of
-// four bytes each, the root bucket of 16, and the page of the list, all ones for none.
+// listsFreePages reports whether the file has a list of its free pages. etcd's files have none.
+// It reads the two meta pages. Each has 16 bytes of header; magic, version, page size and flags
+// with four bytes each; the root bucket with 16 bytes; and the page of the list, which is all
+// ones if there is none.
 func listsFreePages(path string) (bool, error) {
 	const header, pageSizeAt, listAt, length = 16, 8, 32, 40
 	file, err := os.Open(path)
@@ -143,7 +146,7 @@ func listsFreePages(path string) (bool, error) {
 	return true, nil
 }
 
-// walker reads all keys and values, for the faults that this brings to light.
+// walker reads all keys and values, which triggers the faults of damaged pages.
 type walker struct{ sum byte }
 
 func (w *walker) walk(b *bolt.Bucket) error {

@@ -12,7 +12,7 @@ import (
 )
 
 // newFile writes a database with branch pages, overflow pages, nested buckets and free pages.
-// The list of the latter may be left out, as etcd does.
+// With NoFreelistSync the file has no list of free pages, like etcd's.
 func newFile(t *testing.T, options *bolt.Options) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "db")
@@ -48,7 +48,7 @@ func newFile(t *testing.T, options *bolt.Options) string {
 	return path
 }
 
-// kinds are the options that change the form of a file.
+// kinds are the options that change the format of a file.
 var kinds = map[string]*bolt.Options{"with a list of free pages": nil, "without": {NoFreelistSync: true}}
 
 func TestCheckTakesWhatIsWhole(t *testing.T) {
@@ -109,7 +109,7 @@ func TestCheckFindsDamage(t *testing.T) {
 			for kind, options := range kinds {
 				path := newFile(t, options)
 				spoil(t, path)
-				for range 2 { // the first leaves no lock
+				for range 2 { // the first call must leave no lock
 					if err := Check(path); !errors.Is(err, ErrDamaged) {
 						t.Errorf("%s: Check() = %v, want ErrDamaged", kind, err)
 					}
@@ -119,8 +119,8 @@ func TestCheckFindsDamage(t *testing.T) {
 	}
 }
 
-// TestCheckSurvivesEveryPage damages one page after the other. Whatever the check finds, it
-// returns.
+// TestCheckSurvivesEveryPage damages one page after the other. The check must return for each of
+// them.
 func TestCheckSurvivesEveryPage(t *testing.T) {
 	t.Parallel()
 	for kind, options := range kinds {

@@ -1,5 +1,5 @@
-// Package lockfile locks files and directories against other processes, by flock(2): the
-// kernel lets go of a lock with the process that holds it, however that ends.
+// Package lockfile locks files and directories against other processes, with flock(2). The
+// kernel releases a lock when its process ends, also after a crash.
 package lockfile
 
 import (
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HeldError says that somebody else has the lock.
+// HeldError reports that another process has the lock.
 type HeldError struct {
 	// By names the holder, such as "process 17 (riklet)" or "another process".
 	By string
@@ -26,8 +26,8 @@ func (e *HeldError) Error() string { return "it is in use by " + e.By }
 // Lock is a held lock. It ends with Release or with the process.
 type Lock struct{ file *os.File }
 
-// Take locks a directory, or a file that it makes if need be, and does not wait: the
-// error is a *HeldError when another has it.
+// Take locks a directory, or a file that it creates if necessary. It does not wait: the error is
+// a *HeldError if another process has the lock.
 func Take(path string) (*Lock, error) {
 	for {
 		f, err := open(path)
@@ -45,18 +45,18 @@ func Take(path string) (*Lock, error) {
 		if current(f, path) {
 			return &Lock{f}, nil
 		}
-		// It was removed between the two: what is there now is another.
+		// The file was removed between open and lock, so the path now leads to another file.
 		if err := f.Close(); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// Release lets go of the lock. The file stays: were it removed, two processes could lock
-// two files of one name.
+// Release releases the lock. The file stays. If it were removed, two processes could lock two
+// files with the same name.
 func (l *Lock) Release() error {
-	// Closing alone does not: a child that is just being started has the file open for
-	// a moment, and with it the lock.
+	// Closing the file is not enough, because a child that is starting has the file open for a
+	// moment, and with it the lock.
 	return errors.Join(unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }
 
@@ -67,8 +67,8 @@ func open(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 }
 
-// current says whether a path still leads to an open file. One that cannot be looked at
-// counts for it: there is nothing better to lock.
+// current reports whether a path still leads to an open file. If it cannot be checked, the
+// result is true, because there is no better file to lock.
 func current(f *os.File, path string) bool {
 	has, err := f.Stat()
 	if err != nil {
@@ -78,8 +78,8 @@ func current(f *os.File, path string) bool {
 	return !errors.Is(err, fs.ErrNotExist) && (err != nil || os.SameFile(has, is))
 }
 
-// holder names the process that has a lock on a file. Nobody has to write it down, so it
-// is right also of one that was killed and of older riklets.
+// holder names the process that has a lock on a file. It reads /proc/locks, so the result is
+// correct also for a process that was killed and for older riklets.
 func holder(f *os.File) string {
 	const unknown = "another process"
 	var st unix.Stat_t
@@ -91,7 +91,7 @@ func holder(f *os.File) string {
 		return unknown
 	}
 	pid := holderIn(string(locks), unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	if pid <= 0 { // it is in another PID namespace
+	if pid <= 0 { // the process is in another PID namespace
 		return unknown
 	}
 	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
@@ -101,9 +101,9 @@ func holder(f *os.File) string {
 	return fmt.Sprintf("process %d (%s)", pid, bytes.TrimSpace(name))
 }
 
-// holderIn finds the process in the lines of proc_locks(5), such as
-// "1: FLOCK ADVISORY WRITE 2483 fe:00:802914 0 EOF"; 0 if it is in none. Some file
-// systems, such as overlayfs and btrfs, give stat(2) another device than this file.
+// holderIn finds the process in the lines of proc_locks(5), such as "1: FLOCK ADVISORY WRITE
+// 2483 fe:00:802914 0 EOF". The result is 0 if no line matches. On some file systems, such as
+// overlayfs and btrfs, stat(2) returns another device number than the one in this file.
 func holderIn(locks string, major, minor uint32, inode uint64) int {
 	exact, loose := fmt.Sprintf("%02x:%02x:%d", major, minor, inode), fmt.Sprintf(":%d", inode)
 	found := 0
